@@ -1,0 +1,41 @@
+// Fixed set of compute threads for the operators: spin briefly for work, then park.
+//
+// Thread: ParallelFor is called by one thread at a time (the compute thread), which works too; num_threads counts it.
+// Work is handed out in small pieces, so that a thread that loses its core holds up one piece only, and a waiting thread parks
+// so that the scheduler can move the delayed one to the core it frees. Nothing here allocates after Create.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace lime::cpu {
+
+class ThreadPool {
+ public:
+  // num_threads >= 1, the calling thread included.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const;
+
+  // Calls fn(piece, thread) for every piece in [0, num_pieces), each once, on any thread, and returns when all are done.
+  // thread is in [0, num_threads) and no two calls that overlap share it. Memory written by the pieces is visible on return.
+  template <typename Fn>
+  void ParallelFor(int64_t num_pieces, Fn&& fn) {
+    using F = std::remove_reference_t<Fn>;
+    Run(num_pieces, const_cast<void*>(static_cast<const void*>(&fn)),
+        [](void* context, int64_t piece, int thread) { (*static_cast<F*>(context))(piece, thread); });
+  }
+
+ private:
+  using PieceFn = void (*)(void* context, int64_t piece, int thread);
+  void Run(int64_t num_pieces, void* context, PieceFn fn);
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lime::cpu

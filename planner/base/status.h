@@ -1,0 +1,20 @@
+// Shorthand for passing a Status up.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+// Returns the status from the enclosing function unless it is OK.
+#define LIME_RETURN_IF_ERROR(expr)                                    \
+  do {                                                                \
+    if (absl::Status status_ = (expr); !status_.ok()) return status_; \
+  } while (0)
+
+// LIME_ASSIGN_OR_RETURN(auto file, Open(path));
+#define LIME_ASSIGN_OR_RETURN(lhs, expr) LIME_ASSIGN_OR_RETURN_IMPL(LIME_CONCAT(status_or_, __LINE__), lhs, expr)
+#define LIME_ASSIGN_OR_RETURN_IMPL(result, lhs, expr) \
+  auto result = (expr);                               \
+  if (!result.ok()) return result.status();           \
+  lhs = std::move(result).value()
+#define LIME_CONCAT(a, b) LIME_CONCAT_IMPL(a, b)
+#define LIME_CONCAT_IMPL(a, b) a##b
