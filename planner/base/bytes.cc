@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "planner/base/strings.h"
 
 namespace lime {
 namespace {
@@ -34,23 +35,24 @@ constexpr Unit kUnits[] = {{"", 1},
 }  // namespace
 
 absl::StatusOr<Bytes> ParseBytes(std::string_view text) {
-  const std::string trimmed(absl::StripAsciiWhitespace(text));
+  const std::string trimmed(absl::StripAsciiWhitespace(Text(text)));
   const size_t digits_end = trimmed.find_first_not_of("0123456789.");
   const std::string number = trimmed.substr(0, digits_end);
   const std::string suffix = digits_end == std::string::npos
                                  ? ""
-                                 : absl::AsciiStrToLower(absl::StripAsciiWhitespace(std::string_view(trimmed).substr(digits_end)));
+                                 : absl::AsciiStrToLower(absl::StripAsciiWhitespace(Text(std::string_view(trimmed).substr(digits_end))));
   double value = 0;
   if (number.empty() || !absl::SimpleAtod(number, &value)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a size; write it like 2GiB or 1500MB"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", Text(text), "\" is not a size; write it like 2GiB or 1500MB"));
   }
   for (const Unit& unit : kUnits) {
     if (suffix != unit.suffix) continue;
     const double bytes = std::round(value * unit.bytes);
-    if (!(bytes < 9.2e18)) return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is larger than any memory; give a smaller size"));
+    if (!(bytes < 9.2e18))
+      return absl::InvalidArgumentError(absl::StrCat("\"", Text(text), "\" is larger than any memory; give a smaller size"));
     return static_cast<Bytes>(bytes);
   }
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" has an unknown unit; use KiB, MiB, GiB, TiB, KB, MB, GB or TB"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", Text(text), "\" has an unknown unit; use KiB, MiB, GiB, TiB, KB, MB, GB or TB"));
 }
 
 std::string FormatBytes(Bytes bytes) {

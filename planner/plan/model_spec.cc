@@ -1,0 +1,226 @@
+#include "planner/plan/model_spec.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/base/check.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+// Collects the blocks of one checkpoint, checking every tensor against the geometry.
+class SpecBuilder {
+ public:
+  SpecBuilder(const ModelConfig& config, const TensorIndex& index, std::string_view name) : config_(config), index_(index), name_(name) {}
+
+  absl::StatusOr<ModelSpec> Build() {
+    FindPrefix();
+    AddEmbedding();
+    for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+      AddAttention(layer);
+      AddMlp(layer);
+      if (!status_.ok()) return status_;
+    }
+    AddHead();
+    if (!status_.ok()) return status_;
+    return ModelSpec{config_, *working_, std::move(blocks_)};
+  }
+
+ private:
+  bool opt() const { return config_.family == ModelFamily::kOpt; }
+
+  // OPT checkpoints come with and without the leading "model.".
+  void FindPrefix() {
+    prefix_ = opt() ? "model.decoder." : "model.";
+    if (opt() && !index_.contains("model.decoder.embed_tokens.weight") && index_.contains("decoder.embed_tokens.weight"))
+      prefix_ = "decoder.";
+  }
+
+  void Begin(BlockKind kind, int32_t layer = 0) { blocks_.push_back({.id = {kind, layer}, .tensors = {}}); }
+
+  void Fail(std::string message) {
+    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(name_, ": ", message));
+  }
+
+  // Takes the dtype of the first floating tensor as the working dtype and holds all others to it.
+  void CheckWorkingDType(const std::string& tensor, DType dtype) {
+    if (!IsWorkingDType(dtype)) {
+      return Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), "; BF16, F16, F32 and MLX affine groups are supported"));
+    }
+    if (!working_) working_ = dtype;
+    if (*working_ != dtype) {
+      Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), " where earlier ones are ", Text(DTypeName(*working_)),
+                        "; one dtype for all is supported"));
+    }
+  }
+
+  const TensorInfo* Find(const std::string& tensor) {
+    const auto found = index_.find(tensor);
+    if (found != index_.end()) return &found->second;
+    Fail(absl::StrCat("tensor ", tensor, " is missing; ", config_.architecture, " needs it"));
+    return nullptr;
+  }
+
+  void Push(TensorRole role, TensorPart part, const std::string& tensor, const TensorInfo& info) {
+    BlockSpec& block = blocks_.back();
+    block.tensors.push_back({role, part, tensor, info});
+    block.bytes += info.bytes;
+  }
+
+  void AddDense(TensorRole role, TensorPart part, const std::string& tensor, const std::vector<int64_t>& shape) {
+    const TensorInfo* info = Find(tensor);
+    if (info == nullptr) return;
+    if (info->shape != shape) {
+      return Fail(absl::StrCat("tensor ", tensor, " has shape ", ShapeText(info->shape), " where config.json implies ", ShapeText(shape)));
+    }
+    CheckWorkingDType(tensor, info->dtype);
+    Push(role, part, tensor, *info);
+  }
+
+  // A matrix [rows, cols], dense or packed, whichever the checkpoint holds.
+  void AddMatrix(TensorRole role, const std::string& stem, int64_t rows, int64_t cols) {
+    if (!index_.contains(stem + ".scales")) return AddDense(role, TensorPart::kWeight, stem + ".weight", {rows, cols});
+    const TensorInfo* packed = Find(stem + ".weight");
+    const TensorInfo* scales = Find(stem + ".scales");
+    const TensorInfo* biases = Find(stem + ".biases");
+    if (packed == nullptr || scales == nullptr || biases == nullptr) return;
+    if (packed->shape.size() != 2 || packed->shape[0] != rows || scales->shape.size() != 2 || scales->shape[0] != rows ||
+        biases->shape != scales->shape) {
+      return Fail(absl::StrCat("tensor ", stem, ".weight has shape ", ShapeText(packed->shape), " with scales ", ShapeText(scales->shape),
+                               " and biases ", ShapeText(biases->shape), " where config.json implies ", rows, " rows"));
+    }
+    const absl::StatusOr<Quantization> packing = PackingOf(*packed, *scales, cols);
+    if (!packing.ok()) return Fail(absl::StrCat("tensor ", stem, ".weight: ", packing.status().message()));
+    CheckWorkingDType(stem + ".scales", scales->dtype);
+    CheckWorkingDType(stem + ".biases", biases->dtype);
+    Push(role, TensorPart::kWeight, stem + ".weight", *packed);
+    Push(role, TensorPart::kScales, stem + ".scales", *scales);
+    Push(role, TensorPart::kGroupBiases, stem + ".biases", *biases);
+  }
+
+  void AddLinear(TensorRole role, const std::string& stem, int64_t rows, int64_t cols, bool bias) {
+    AddMatrix(role, stem, rows, cols);
+    if (bias) AddDense(role, TensorPart::kBias, stem + ".bias", {rows});
+  }
+
+  void AddNorm(TensorRole role, const std::string& stem, int64_t size) {
+    if (opt() && !config_.norm_affine) return;
+    AddDense(role, TensorPart::kWeight, stem + ".weight", {size});
+    if (opt()) AddDense(role, TensorPart::kBias, stem + ".bias", {size});
+  }
+
+  void AddEmbedding() {
+    Begin(BlockKind::kEmbedding);
+    AddMatrix(TensorRole::kTokenEmbedding, prefix_ + "embed_tokens", config_.vocab_size, config_.hidden_size);
+    if (config_.learned_positions()) {
+      AddDense(TensorRole::kPositionEmbedding, TensorPart::kWeight, prefix_ + "embed_positions.weight",
+               {config_.max_positions + config_.position_offset, config_.hidden_size});
+    }
+  }
+
+  void AddAttention(int32_t layer) {
+    Begin(BlockKind::kAttention, layer);
+    const std::string base = absl::StrCat(prefix_, "layers.", layer, ".");
+    const int64_t q_rows = config_.num_heads * config_.head_dim;
+    const int64_t kv_rows = config_.num_kv_heads * config_.head_dim;
+    AddNorm(TensorRole::kNorm, base + (opt() ? "self_attn_layer_norm" : "input_layernorm"), config_.hidden_size);
+    AddLinear(TensorRole::kQ, base + "self_attn.q_proj", q_rows, config_.hidden_size, config_.qkv_bias);
+    AddLinear(TensorRole::kK, base + "self_attn.k_proj", kv_rows, config_.hidden_size, config_.qkv_bias);
+    AddLinear(TensorRole::kV, base + "self_attn.v_proj", kv_rows, config_.hidden_size, config_.qkv_bias);
+    if (config_.qk_norm) {
+      AddNorm(TensorRole::kQNorm, base + "self_attn.q_norm", config_.head_dim);
+      AddNorm(TensorRole::kKNorm, base + "self_attn.k_norm", config_.head_dim);
+    }
+    AddLinear(TensorRole::kO, base + (opt() ? "self_attn.out_proj" : "self_attn.o_proj"), config_.hidden_size, q_rows,
+              config_.attention_output_bias);
+  }
+
+  void AddMlp(int32_t layer) {
+    Begin(BlockKind::kMlp, layer);
+    const std::string base = absl::StrCat(prefix_, "layers.", layer, ".");
+    const int64_t inner = config_.intermediate_size;
+    AddNorm(TensorRole::kNorm, base + (opt() ? "final_layer_norm" : "post_attention_layernorm"), config_.hidden_size);
+    if (config_.gated_mlp()) AddLinear(TensorRole::kGate, base + "mlp.gate_proj", inner, config_.hidden_size, config_.mlp_bias);
+    AddLinear(TensorRole::kUp, base + (opt() ? "fc1" : "mlp.up_proj"), inner, config_.hidden_size, config_.mlp_bias);
+    AddLinear(TensorRole::kDown, base + (opt() ? "fc2" : "mlp.down_proj"), config_.hidden_size, inner, config_.mlp_bias);
+  }
+
+  void AddHead() {
+    Begin(BlockKind::kHead);
+    if (config_.final_norm) AddNorm(TensorRole::kNorm, prefix_ + (opt() ? "final_layer_norm" : "norm"), config_.hidden_size);
+    AddMatrix(TensorRole::kOutput, config_.tie_embeddings ? prefix_ + "embed_tokens" : "lm_head", config_.vocab_size, config_.hidden_size);
+  }
+
+  const ModelConfig& config_;
+  const TensorIndex& index_;
+  const std::string name_;
+  std::string prefix_;
+  std::optional<DType> working_;
+  std::vector<BlockSpec> blocks_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+std::string BlockName(BlockId id) {
+  switch (id.kind) {
+    case BlockKind::kEmbedding:
+      return "embedding";
+    case BlockKind::kAttention:
+      return absl::StrCat("attention ", id.layer);
+    case BlockKind::kMlp:
+      return absl::StrCat("mlp ", id.layer);
+    case BlockKind::kHead:
+      return "head";
+  }
+  return "?";
+}
+
+absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInfo& scales, int64_t cols) {
+  if (packed.dtype != DType::kU32)
+    return absl::InvalidArgumentError(absl::StrCat("is ", Text(DTypeName(packed.dtype)), " beside scales; packed weights are U32"));
+  const int64_t words = packed.shape.back();
+  const int64_t groups = scales.shape.back();
+  for (const int bits : {3, 4, 6, 8}) {
+    for (const int group_size : {32, 64, 128}) {
+      if (groups * group_size == cols && words * 32 == cols * bits) return Quantization{bits, group_size};
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("has ", words, " words and ", groups, " groups for ", cols,
+                                                 " columns; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported"));
+}
+
+const BlockSpec& ModelSpec::block(BlockId id) const {
+  for (const BlockSpec& block : blocks) {
+    if (block.id == id) return block;
+  }
+  LIME_CHECK(false) << "no block " << BlockName(id);
+  return blocks.front();
+}
+
+Bytes ModelSpec::WeightBytes() const {
+  Bytes bytes = 0;
+  for (const BlockSpec& block : blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      if (tensor.role != TensorRole::kOutput || !config.tie_embeddings) bytes += tensor.info.bytes;
+    }
+  }
+  return bytes;
+}
+
+Bytes ModelSpec::KvBytesPerToken() const {
+  return 2 * config.num_layers * config.num_kv_heads * config.head_dim * ElementBytes(working_dtype);
+}
+
+absl::StatusOr<ModelSpec> ModelSpec::Build(const ModelConfig& config, const TensorIndex& index, std::string_view name) {
+  return SpecBuilder(config, index, name).Build();
+}
+
+}  // namespace lime

@@ -1,0 +1,77 @@
+// Typed, bounded access to the fields of a JSON object from outside. The first wrong field is kept as the error; later reads return their
+// defaults, so that a reader looks like a list of fields and checks status() once.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/status.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+
+class JsonFields {
+ public:
+  // `object` outlives this. `where` opens every error.
+  JsonFields(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {}
+
+  // False for a field that is absent or null.
+  bool Has(const std::string& key) const {
+    const auto found = object_.find(key);
+    return found != object_.end() && !found->is_null();
+  }
+
+  int64_t Int(const std::string& key, int64_t low, int64_t high) { return Has(key) ? IntAt(key, low, high) : Missing<int64_t>(key); }
+  int64_t IntOr(const std::string& key, int64_t fallback, int64_t low, int64_t high) { return Has(key) ? IntAt(key, low, high) : fallback; }
+  double DoubleOr(const std::string& key, double fallback, double low, double high) {
+    if (!Has(key)) return fallback;
+    const nlohmann::json& value = object_.at(key);
+    if (!value.is_number()) return Fail<double>(key, "is not a number");
+    const double number = value.get<double>();
+    if (!(number >= low && number <= high)) return Fail<double>(key, absl::StrCat("= ", number, " is outside ", low, " to ", high));
+    return number;
+  }
+  bool BoolOr(const std::string& key, bool fallback) {
+    if (!Has(key)) return fallback;
+    const nlohmann::json& value = object_.at(key);
+    return value.is_boolean() ? value.get<bool>() : Fail<bool>(key, "is not true or false");
+  }
+  std::string StringOr(const std::string& key, std::string fallback) {
+    if (!Has(key)) return fallback;
+    const nlohmann::json& value = object_.at(key);
+    return value.is_string() ? value.get<std::string>() : Fail<std::string>(key, "is not a string");
+  }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  int64_t IntAt(const std::string& key, int64_t low, int64_t high) {
+    const nlohmann::json& value = object_.at(key);
+    if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      return Fail<int64_t>(key, "is too large");
+    }
+    if (!value.is_number_integer()) return Fail<int64_t>(key, "is not an integer");
+    const int64_t number = value.get<int64_t>();
+    if (number < low || number > high) return Fail<int64_t>(key, absl::StrCat("= ", number, " is outside ", low, " to ", high));
+    return number;
+  }
+  template <typename T>
+  T Missing(const std::string& key) {
+    return Fail<T>(key, "is missing");
+  }
+  template <typename T>
+  T Fail(const std::string& key, std::string_view problem) {
+    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(where_, ": field \"", key, "\" ", Text(problem)));
+    return T{};
+  }
+
+  const nlohmann::json& object_;
+  std::string where_;
+  absl::Status status_;
+};
+
+}  // namespace lime
