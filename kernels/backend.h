@@ -1,0 +1,69 @@
+// What computes a device's blocks. Free of torch: the implementation is a shared module (see module.h), opened only by programs that
+// compute.
+//
+// Thread: the compute thread, one call at a time.   Owner: Engine.
+// Memory: everything is allocated and pre-faulted by Create; the calls below allocate nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/plan/micro_batch.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+// The weights of one block in memory. Order and roles are those of the BlockSpec.
+struct BlockWeights {
+  std::vector<const std::byte*> tensors;  // one for each BlockSpec::tensors
+  std::shared_ptr<const void> storage;    // keeps the mapping or the buffer alive
+};
+
+struct BackendOptions {
+  int num_threads = 1;
+  int64_t max_rows = 0;           // tokens in one micro-batch
+  int64_t max_logit_rows = 0;     // of them, rows that ask for logits
+  int64_t max_sequences = 0;      // sequence slots
+  int64_t context = 0;            // positions of one sequence
+  int64_t num_kv_pages = 0;       // in the pool, over all layers
+  std::string numerics = "auto";  // "auto" or "portable"
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // Names the fixed order of reduction, e.g. "portable-f32-1".
+  virtual std::string numerics_id() const = 0;
+  // For people: "CPU, AVX-512, 2 threads".
+  virtual std::string description() const = 0;
+
+  // Points the block at its weights; they stay until replaced. InvalidArgument for what the operators refuse.
+  virtual absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) = 0;
+
+  // Tells which KV pages hold the positions of sequence slot `sequence` in `layer`, by position / 16.
+  virtual void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) = 0;
+
+  // Takes the rows of one step. The blocks then run in order: Embed, Attention and Mlp of every layer, Head. Each works on the residual
+  // stream of this batch. InvalidArgument for tokens, positions or sequences out of range.
+  virtual absl::Status Begin(const MicroBatch& batch) = 0;
+  virtual absl::Status Embed() = 0;
+  virtual absl::Status Attention(int64_t layer) = 0;
+  virtual absl::Status Mlp(int64_t layer) = 0;
+  virtual absl::Status Head() = 0;
+
+  // [rows that asked for logits, vocab] fp32 of the last Head, in the order of the rows; valid until the next Begin.
+  virtual std::span<const float> Logits() const = 0;
+
+  // Bytes held for activations and scratch, and for the KV pool.
+  virtual Bytes ActivationBytes() const = 0;
+  virtual Bytes KvBytes() const = 0;
+};
+
+}  // namespace lime

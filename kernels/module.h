@@ -1,0 +1,19 @@
+// Opens the kernels module (liblime_kernels.so beside the program), which brings libtorch, and makes a Backend.
+// Programs that only plan or tokenise never call this, and so never load libtorch's hundreds of shared objects.
+#pragma once
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace lime {
+
+// NotFound, with the path and the linker's words, when the module is missing or does not load.
+absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const ModelSpec& spec, const BackendOptions& options);
+
+namespace internal {
+// What the module exports as lime_create_backend.
+using CreateBackendFn = absl::StatusOr<std::unique_ptr<Backend>>(const ModelSpec&, const BackendOptions&);
+}  // namespace internal
+
+}  // namespace lime

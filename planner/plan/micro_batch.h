@@ -1,0 +1,23 @@
+// One step's work: rows of tokens that travel through the pipeline together. Prefill chunks and single decode tokens take one path.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace lime {
+
+struct BatchRow {
+  int32_t sequence = 0;  // slot of the sequence on the device
+  int32_t token = 0;     // id to embed
+  int32_t position = 0;  // in its sequence, from 0
+  int32_t parent = -1;   // row of this batch that this one continues, or -1: the sequence's cache. Trees of speculated tokens use it
+  bool wants_logits = false;
+};
+
+struct MicroBatch {
+  std::vector<BatchRow> rows;  // rows of one sequence are consecutive, positions ascending
+
+  void Clear() { rows.clear(); }
+};
+
+}  // namespace lime

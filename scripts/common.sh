@@ -1,0 +1,40 @@
+# Shared by the scripts beside it: where the project is, what it needs, how it is built. Sourced, not run.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+jobs=${LIME_JOBS:-$(nproc)}
+
+# Debian 12 names; newer releases have the same.
+packages=(
+  g++ clang libclang-rt-dev cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compiler-grpc
+  libtorch-dev libopenblas-dev libhwy-dev libgrpc++-dev libprotobuf-dev libasio-dev liburing-dev libabsl-dev libspdlog-dev libpcre2-dev
+  libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libxxhash-dev libgtest-dev libgmock-dev libbenchmark-dev
+)
+
+say() { printf '%s\n' "$*" >&2; }
+
+# Installs the packages that are missing, if any. Needs root, or sudo, only then.
+install_packages() {
+  command -v dpkg-query >/dev/null || { say "This is not a Debian system: install the equivalents of: ${packages[*]}"; return 0; }
+  local missing=()
+  for package in "${packages[@]}"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { say "Missing packages: ${missing[*]}. Install them as root: apt-get install ${missing[*]}"; exit 1; }
+    as_root=(sudo)
+  fi
+  say "Installing ${#missing[@]} packages: ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# build PRESET [TARGET...]: configures and builds into build/PRESET.
+build() {
+  local preset=$1
+  shift
+  export CCACHE_DIR=${CCACHE_DIR:-$root/.cache/ccache}
+  (cd "$root" && cmake --preset "$preset" >/dev/null && cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}) >&2
+}
