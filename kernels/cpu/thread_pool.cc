@@ -1,0 +1,166 @@
+#include "kernels/cpu/thread_pool.h"
+
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "planner/base/check.h"
+
+namespace lime::cpu {
+namespace {
+
+// Long enough to bridge the serial parts between two operators, short against a scheduler tick.
+constexpr std::chrono::microseconds kSpin{50};
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Sleeps while `word` holds `value`; may return early.
+void Park(std::atomic<uint32_t>& word, uint32_t value) {
+#if defined(__linux__)
+  static_assert(sizeof(word) == sizeof(uint32_t));
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+#else
+  word.wait(value);
+#endif
+}
+
+void WakeAll(std::atomic<uint32_t>& word) {
+#if defined(__linux__)
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+#else
+  word.notify_all();
+#endif
+}
+
+// Spins until done() or until kSpin has passed; true when done.
+template <typename Done>
+bool SpinUntil(Done done) {
+  const auto deadline = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (done()) return true;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return done();
+}
+
+}  // namespace
+
+// A region's pieces are claimed from `unclaimed` with a compare-and-swap. Whoever holds a claimed piece keeps the region alive, so
+// `context`, `fn` and `num_pieces` are read after the claim only: a thread that comes late to one region may claim from the next one, and
+// then runs the next one's function.
+struct ThreadPool::Impl {
+  alignas(64) std::atomic<int64_t> unclaimed{0};
+  void* context = nullptr;
+  PieceFn fn = nullptr;
+  int64_t num_pieces = 0;
+
+  alignas(64) std::atomic<uint32_t> unfinished{0};  // pieces of the region not yet done
+  std::atomic<bool> caller_parked{false};           // on `unfinished`
+
+  alignas(64) std::atomic<uint32_t> region{0};  // counts regions; changes to start one, or to stop
+  std::atomic<int> num_parked{0};               // workers on `region`
+  std::atomic<bool> stopping{false};
+
+  std::vector<std::thread> workers;
+
+  void RunPieces(int thread);
+  void AwaitRegion(uint32_t seen);
+  void AwaitUnfinished();
+  void StartRegion();
+  void Worker(int thread);
+};
+
+void ThreadPool::Impl::RunPieces(int thread) {
+  uint32_t done = 0;
+  int64_t left = unclaimed.load(std::memory_order_relaxed);
+  while (left > 0) {
+    if (!unclaimed.compare_exchange_weak(left, left - 1, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+    fn(context, num_pieces - left, thread);
+    ++done;
+    left = unclaimed.load(std::memory_order_relaxed);
+  }
+  if (done == 0) return;
+  // Sequentially consistent with AwaitUnfinished: either the caller sees the count, or we see it parked.
+  if (unfinished.fetch_sub(done) == done && caller_parked.load()) WakeAll(unfinished);
+}
+
+void ThreadPool::Impl::AwaitUnfinished() {
+  if (SpinUntil([this] { return unfinished.load(std::memory_order_acquire) == 0; })) return;
+  caller_parked.store(true);
+  while (const uint32_t left = unfinished.load()) Park(unfinished, left);
+  caller_parked.store(false);
+}
+
+void ThreadPool::Impl::AwaitRegion(uint32_t seen) {
+  if (SpinUntil([this, seen] { return region.load(std::memory_order_acquire) != seen; })) return;
+  num_parked.fetch_add(1);
+  while (region.load() == seen) Park(region, seen);
+  num_parked.fetch_sub(1);
+}
+
+void ThreadPool::Impl::StartRegion() {
+  region.fetch_add(1);  // sequentially consistent with AwaitRegion, as above
+  if (num_parked.load() > 0) WakeAll(region);
+}
+
+void ThreadPool::Impl::Worker(int thread) {
+  for (uint32_t seen = 0;;) {
+    AwaitRegion(seen);
+    seen = region.load(std::memory_order_acquire);
+    if (stopping.load(std::memory_order_relaxed)) return;
+    RunPieces(thread);
+  }
+}
+
+ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
+  LIME_CHECK_GE(num_threads, 1);
+  impl_->workers.reserve(num_threads - 1);
+  for (int thread = 1; thread < num_threads; ++thread) {
+    impl_->workers.emplace_back([impl = impl_.get(), thread] { impl->Worker(thread); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  impl_->stopping.store(true, std::memory_order_relaxed);
+  impl_->StartRegion();
+  for (std::thread& worker : impl_->workers) worker.join();
+}
+
+int ThreadPool::num_threads() const {
+  return static_cast<int>(impl_->workers.size()) + 1;
+}
+
+void ThreadPool::Run(int64_t num_pieces, void* context, PieceFn fn) {
+  LIME_CHECK_LE(num_pieces, std::numeric_limits<int32_t>::max());
+  LIME_CHECK_EQ(impl_->unfinished.load(std::memory_order_relaxed), 0u) << "ParallelFor inside ParallelFor, or from two threads at once";
+  if (num_pieces <= 1 || impl_->workers.empty()) {
+    for (int64_t piece = 0; piece < num_pieces; ++piece) fn(context, piece, 0);
+    return;
+  }
+  impl_->context = context;
+  impl_->fn = fn;
+  impl_->num_pieces = num_pieces;
+  impl_->unfinished.store(static_cast<uint32_t>(num_pieces), std::memory_order_relaxed);
+  impl_->unclaimed.store(num_pieces, std::memory_order_release);
+  impl_->StartRegion();
+  impl_->RunPieces(0);
+  impl_->AwaitUnfinished();
+}
+
+}  // namespace lime::cpu

@@ -1,0 +1,94 @@
+#include "kernels/cpu/thread_pool.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace lime::cpu {
+namespace {
+
+class ThreadPoolTest : public testing::TestWithParam<int> {};
+
+TEST_P(ThreadPoolTest, RunsEveryPieceOnce) {
+  ThreadPool pool(GetParam());
+  EXPECT_EQ(pool.num_threads(), GetParam());
+  for (int64_t num_pieces : {0, 1, 2, 3, 7, 64, 1000}) {
+    std::vector<int> runs(num_pieces, 0);  // not atomic: each piece owns one, and they are visible on return
+    pool.ParallelFor(num_pieces, [&](int64_t piece, int) { ++runs[piece]; });
+    for (int64_t piece = 0; piece < num_pieces; ++piece) EXPECT_EQ(runs[piece], 1) << piece << " of " << num_pieces;
+  }
+}
+
+TEST_P(ThreadPoolTest, NoTwoOverlappingCallsShareAThreadIndex) {
+  ThreadPool pool(GetParam());
+  std::vector<std::atomic<int>> inside(GetParam());
+  std::atomic<int> collisions{0};
+  for (int round = 0; round < 200; ++round) {
+    pool.ParallelFor(50, [&](int64_t, int thread) {
+      if (inside.at(thread).fetch_add(1) != 0) ++collisions;
+      inside.at(thread).fetch_sub(1);
+    });
+  }
+  EXPECT_EQ(collisions, 0);
+}
+
+TEST_P(ThreadPoolTest, ManyTinyRegionsOfChangingSizeSeeTheirOwnFunction) {
+  ThreadPool pool(GetParam());
+  std::vector<int64_t> last(16, -1);  // the region that wrote each piece last
+  for (int64_t region = 0; region < 20000; ++region) {
+    const int64_t num_pieces = region % 16;
+    pool.ParallelFor(num_pieces, [&last, region](int64_t piece, int) { last[piece] = region; });
+    for (int64_t piece = 0; piece < num_pieces; ++piece) ASSERT_EQ(last[piece], region);
+  }
+}
+
+TEST_P(ThreadPoolTest, WorksAfterItsThreadsParked) {
+  ThreadPool pool(GetParam());
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> runs{0};
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // longer than the spin
+    pool.ParallelFor(8, [&](int64_t, int) { runs.fetch_add(1); });
+    EXPECT_EQ(runs, 8);
+  }
+}
+
+TEST_P(ThreadPoolTest, CallerParksForASlowPiece) {
+  ThreadPool pool(GetParam());
+  int64_t slow = 0;
+  pool.ParallelFor(4, [&](int64_t piece, int) {
+    if (piece != 3) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    slow = piece;
+  });
+  EXPECT_EQ(slow, 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 16));
+
+TEST(ThreadPoolDeathTest, RefusesARegionInsideARegion) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(
+      {
+        ThreadPool pool(2);
+        pool.ParallelFor(4, [&](int64_t, int) { pool.ParallelFor(4, [](int64_t, int) {}); });
+      },
+      "ParallelFor inside ParallelFor");
+}
+
+TEST(ThreadPoolTest, TwoPoolsWorkSideBySide) {
+  std::atomic<int64_t> sum{0};
+  auto use = [&sum] {
+    ThreadPool pool(3);
+    for (int round = 0; round < 1000; ++round) pool.ParallelFor(7, [&](int64_t piece, int) { sum += piece; });
+  };
+  std::thread other(use);
+  use();
+  other.join();
+  EXPECT_EQ(sum, 2 * 1000 * 21);
+}
+
+}  // namespace
+}  // namespace lime::cpu
