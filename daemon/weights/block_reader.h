@@ -1,0 +1,76 @@
+// Reads extents of files into slots ahead of time: the primitive under LoadBlocks and under the prefetcher of streamed blocks.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "daemon/weights/block_device.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+// A contiguous range of one file.
+struct Extent {
+  int file = 0;  // index into the device's paths
+  int64_t offset = 0;
+  Bytes bytes = 0;
+};
+
+// Thread: StartRead, Cancel and bytes_read from any; everything else, completions included, on the device's thread.
+// Owner: WeightStore, or the prefetcher; one for every disk.
+// Invariant: a lane carries at most one read, and reads of a request are submitted in file order.
+class BlockReader {
+ public:
+  struct Options {
+    Bytes read_bytes = 2 * kMiB;  // longest single read; a multiple of the device's alignment
+    int max_attempts = 4;         // of one read, before its error is reported
+  };
+  using Completion = std::function<void(absl::Status)>;
+
+  BlockReader(std::unique_ptr<BlockDevice> device, const Options& options);
+  // Cancels what is queued and waits for what is in flight.
+  ~BlockReader();
+  BlockReader(const BlockReader&) = delete;
+  BlockReader& operator=(const BlockReader&) = delete;
+
+  // Any offset can be read: the enclosing aligned range is, and the extent's first byte lands at slot + SlotOffset(extent).
+  Bytes SlotOffset(const Extent& extent) const;
+  // Memory a slot needs for `extent`.
+  Bytes SlotBytes(const Extent& extent) const;
+
+  // Reads `extent` into `slot`, which is aligned like the device, and calls `done` once, on the device's thread. A failed read is repeated
+  // up to max_attempts times; the error that remains names file and offset. REQUIRES: `slot` lives until `done`.
+  void StartRead(const Extent& extent, std::byte* slot, Completion done);
+
+  // Completes every request with kCancelled as soon as its reads in flight have ended.
+  void Cancel();
+
+  // Of all reads completed so far, alignment included.
+  Bytes bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
+  const BlockDevice& device() const { return *device_; }
+
+ private:
+  struct Request;
+  struct Piece;
+
+  void Submit(int lane, Piece piece);
+  void FillLanes();
+  void OnRead(int lane, Piece piece, BlockDevice::Result result);
+  void FinishPiece(const Piece& piece, absl::Status status);
+  absl::Status FinalError(const Piece& piece, BlockDevice::Result result) const;
+
+  const Options options_;
+  std::atomic<Bytes> bytes_read_ = 0;
+  std::deque<Piece> queue_;      // device's thread
+  std::vector<int> idle_lanes_;  // device's thread
+  absl::Mutex mutex_;
+  int open_requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<BlockDevice> device_;  // last: its thread ends before what it uses goes
+};
+
+}  // namespace lime

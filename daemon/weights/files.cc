@@ -1,0 +1,116 @@
+#include "daemon/weights/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = other.Release();
+  }
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+int FileDescriptor::Release() {
+  const int fd = fd_;
+  fd_ = -1;
+  return fd;
+}
+
+absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what) {
+  const std::string message = absl::StrCat(Text(path), ": cannot ", Text(what), ": ", std::strerror(error));
+  if (error == ENOENT) return absl::NotFoundError(message);
+  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
+  if (error == ENOSPC || error == ENOMEM || error == EMFILE) return absl::ResourceExhaustedError(message);
+  return absl::UnavailableError(message);
+}
+
+absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, path, "open");
+  return file;
+}
+
+absl::StatusOr<Bytes> FileBytes(const FileDescriptor& file, const std::string& path) {
+  struct stat info;
+  if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file"));
+  return static_cast<Bytes>(info.st_size);
+}
+
+bool FileExists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored);
+}
+
+absl::Status ReadExactly(const FileDescriptor& file, const std::string& path, int64_t offset, std::span<std::byte> out) {
+  for (size_t done = 0; done < out.size();) {
+    const ssize_t got = ::pread(file.get(), out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoStatus(errno, path, absl::StrCat("read at offset ", offset + static_cast<int64_t>(done)));
+    if (got == 0) {
+      return absl::DataLossError(absl::StrCat(path, ": ends at offset ", offset + static_cast<int64_t>(done), ", before ",
+                                              offset + static_cast<int64_t>(out.size()), "; copy or download the file again"));
+    }
+    done += static_cast<size_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteExactly(const FileDescriptor& file, const std::string& path, int64_t offset, std::span<const std::byte> data) {
+  for (size_t done = 0; done < data.size();) {
+    const ssize_t put = ::pwrite(file.get(), data.data() + done, data.size() - done, offset + static_cast<int64_t>(done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return ErrnoStatus(errno, path, absl::StrCat("write at offset ", offset + static_cast<int64_t>(done)));
+    done += static_cast<size_t>(put);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, Bytes limit) {
+  LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path));
+  LIME_ASSIGN_OR_RETURN(const Bytes bytes, FileBytes(file, path));
+  if (bytes > limit) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": has ", bytes, " bytes, at most ", limit, " are expected of such a file"));
+  }
+  std::string text(static_cast<size_t>(bytes), '\0');
+  LIME_RETURN_IF_ERROR(ReadExactly(file, path, 0, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+absl::Status SyncDirectoryOf(const std::string& path) {
+  const std::string dir = std::filesystem::path(path).parent_path().string();
+  const FileDescriptor fd(::open(dir.empty() ? "." : dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, dir, "open the folder");
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return ErrnoStatus(errno, dir, "sync the folder");
+  return absl::OkStatus();
+}
+
+absl::Status WriteTextFile(const std::string& path, std::string_view text) {
+  const std::string temporary = absl::StrCat(path, ".partial");
+  {
+    const FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!file.valid()) return ErrnoStatus(errno, temporary, "create");
+    LIME_RETURN_IF_ERROR(WriteExactly(file, temporary, 0, std::as_bytes(std::span(text))));
+    if (::fsync(file.get()) != 0) return ErrnoStatus(errno, temporary, "sync");
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, temporary, absl::StrCat("rename to ", path));
+  return SyncDirectoryOf(path);
+}
+
+}  // namespace lime

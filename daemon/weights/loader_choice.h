@@ -1,0 +1,34 @@
+// Which loader brings a model to its first token soonest, without asking for more memory than there is. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "planner/base/bytes.h"
+
+namespace lime {
+
+enum class LoaderKind {
+  kAuto,  // chosen from size, memory and page cache
+  kRead,  // reads into anonymous 2 MiB pages
+  kMmap,  // views of the files
+};
+
+std::string_view LoaderName(LoaderKind kind);
+
+struct LoaderFacts {
+  Bytes weight_bytes = 0;      // of all tensors to load
+  Bytes available_memory = 0;  // clean page cache included
+  double cached = 0;           // share of the files in the page cache
+};
+
+struct LoaderChoice {
+  LoaderKind kind = LoaderKind::kRead;  // never kAuto
+  bool populate = true;                 // kMmap: all pages present before the first token
+  std::string reason;                   // one clause for the user
+};
+
+// `wanted` other than kAuto is obeyed; the reason then says so.
+LoaderChoice ChooseLoader(LoaderKind wanted, const LoaderFacts& facts);
+
+}  // namespace lime

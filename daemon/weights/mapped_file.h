@@ -1,0 +1,40 @@
+// A read-only view of a whole file.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "daemon/weights/files.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+// MAP_PRIVATE: nothing written here or elsewhere by us reaches the file. The descriptor is closed at once; the mapping stands alone.
+class MappedFile {
+ public:
+  // `bytes` is the size the headers were checked against: a file that changed since is refused, since a page beyond its end would kill us.
+  static absl::StatusOr<std::shared_ptr<const MappedFile>> Map(const std::string& path, Bytes bytes);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::byte* data() const { return data_; }
+  const std::string& path() const { return path_; }
+
+  // Makes the pages of a range present, reading them where they are not cached. A page that cannot be read is an error, not a signal.
+  absl::Status Populate(int64_t offset, Bytes bytes) const;
+  // Starts reading a range into the page cache; does not wait.
+  void WillNeed(int64_t offset, Bytes bytes) const;
+  // Gives the pages of a range back: they stay in the page cache, and no longer count as ours.
+  void Release(int64_t offset, Bytes bytes) const;
+
+ private:
+  MappedFile(std::string path, const std::byte* data, Bytes bytes) : path_(std::move(path)), data_(data), bytes_(bytes) {}
+
+  const std::string path_;
+  const std::byte* const data_;
+  const Bytes bytes_;
+};
+
+}  // namespace lime

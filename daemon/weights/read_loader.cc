@@ -1,0 +1,187 @@
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/weights/block_reader.h"
+#include "daemon/weights/extents.h"
+#include "daemon/weights/huge_buffer.h"
+#include "daemon/weights/loader.h"
+#include "daemon/weights/page_cache.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+constexpr Bytes kMaxGap = 256 * kKiB;   // bytes between tensors worth reading across
+constexpr Bytes kPageBytes = 4 * kKiB;  // where regions of the buffer begin, and so the alignment of direct reads
+constexpr Bytes kTensorAlignment = 64;  // of tensors that had to move
+constexpr Bytes kRunBytes = 8 * kMiB;   // granularity of the choice between page cache and disk
+constexpr int kCopyThreads = 2;
+
+// An extent and its place in the buffer: byte `o` of the file lands at buffer + region + (o - begin).
+struct Placement {
+  TensorExtent tensors;
+  int64_t begin = 0;        // file offset, rounded down to a page
+  Bytes region = 0;         // buffer offset of `begin`
+  bool misaligned = false;  // some tensor must move down to its alignment, into the slack before the region
+};
+
+bool AnyMisaligned(const std::vector<WantedTensor>& wanted, const TensorExtent& tensors) {
+  for (size_t i = tensors.first; i < tensors.last; ++i) {
+    if (wanted[i].at.offset % ElementBytes(wanted[i].dtype) != 0) return true;
+  }
+  return false;
+}
+
+// Lays the extents out one after the other; returns the bytes of the buffer.
+Bytes PlaceExtents(const std::vector<WantedTensor>& wanted, std::vector<Placement>& placements) {
+  Bytes end = 0;
+  for (TensorExtent& tensors : JoinExtents(wanted, kMaxGap)) {
+    Placement placement{.tensors = tensors, .begin = tensors.extent.offset / kPageBytes * kPageBytes};
+    placement.misaligned = AnyMisaligned(wanted, tensors);
+    if (placement.misaligned) end += RoundUp(static_cast<Bytes>(tensors.last - tensors.first) * kTensorAlignment, kPageBytes);
+    placement.region = end;
+    end += RoundUp(tensors.extent.offset + tensors.extent.bytes - placement.begin, kPageBytes);
+    placements.push_back(placement);
+  }
+  return end;
+}
+
+// Slides the tensors of an extent down, in ascending order, each to the next multiple of 64: in place, so memory is never doubled.
+void SlideDown(const std::vector<WantedTensor>& wanted, const Placement& placement, std::byte* buffer,
+               std::vector<const std::byte*>& data) {
+  const TensorExtent& tensors = placement.tensors;
+  std::byte* target = buffer + placement.region - static_cast<Bytes>(tensors.last - tensors.first) * kTensorAlignment;
+  for (size_t i = tensors.first; i < tensors.last; ++i) {
+    LIME_CHECK_LE(static_cast<const void*>(target), static_cast<const void*>(data[i]));
+    std::memmove(target, data[i], static_cast<size_t>(wanted[i].at.bytes));
+    data[i] = target;
+    target += RoundUp(wanted[i].at.bytes, kTensorAlignment);
+  }
+}
+
+// Counts reads in flight and keeps the first error.
+class Pending {
+ public:
+  void Add() {
+    absl::MutexLock lock(&mutex_);
+    ++count_;
+  }
+  void Done(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    status_.Update(status);
+    --count_;
+  }
+  bool WaitAll(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(
+                                       +[](int* count) { return *count == 0; }, &count_),
+                                   timeout);
+  }
+  absl::Status status() {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ReadLoader : public Loader {
+ public:
+  ReadLoader(std::unique_ptr<BlockReader> disk, std::unique_ptr<BlockReader> cache, std::vector<CheckpointFile> files, int queue_depth)
+      : disk_(std::move(disk)), cache_(std::move(cache)), files_(std::move(files)), queue_depth_(queue_depth) {}
+
+  std::string Describe() const override {
+    return absl::StrCat(disk_->device().Describe(), ", ", queue_depth_, " in flight", cache_ ? ", cached parts copied from memory" : "");
+  }
+
+  absl::StatusOr<LoadedTensors> Load(const std::vector<WantedTensor>& wanted, const LoadOptions& options) override {
+    std::vector<Placement> placements;
+    const Bytes bytes = PlaceExtents(wanted, placements);
+    LIME_ASSIGN_OR_RETURN(HugeBuffer buffer, HugeBuffer::Allocate(bytes));
+    auto storage = std::make_shared<HugeBuffer>(std::move(buffer));
+    LIME_RETURN_IF_ERROR(ReadAll(placements, storage->data(), options));
+
+    std::vector<const std::byte*> data;
+    for (const Placement& placement : placements) {
+      for (size_t i = placement.tensors.first; i < placement.tensors.last; ++i) {
+        data.push_back(storage->data() + placement.region + (wanted[i].at.offset - placement.begin));
+      }
+      if (placement.misaligned) SlideDown(wanted, placement, storage->data(), data);
+    }
+    return LoadedTensors{std::move(data), std::move(storage)};
+  }
+
+ private:
+  absl::Status ReadAll(const std::vector<Placement>& placements, std::byte* buffer, const LoadOptions& options) {
+    Bytes total = 0;
+    for (const Placement& placement : placements) total += placement.tensors.extent.bytes;
+    LoadWatcher watcher(options, total);
+    const Bytes before = BytesRead();
+    Pending pending;
+    for (const Placement& placement : placements) StartReads(placement, buffer, pending);
+    for (bool cancelled = false; !pending.WaitAll(LoadWatcher::kInterval); watcher.Report(BytesRead() - before)) {
+      if (cancelled || !watcher.cancelled()) continue;
+      cancelled = true;
+      disk_->Cancel();
+      if (cache_) cache_->Cancel();
+    }
+    LIME_RETURN_IF_ERROR(pending.status());
+    watcher.Finish();
+    return absl::OkStatus();
+  }
+
+  // Splits an extent into runs that the page cache holds and runs that it does not, and gives each to its reader.
+  void StartReads(const Placement& placement, std::byte* buffer, Pending& pending) {
+    const Extent& extent = placement.tensors.extent;
+    const CheckpointFile& file = files_[static_cast<size_t>(extent.file)];
+    std::optional<PageCacheView> view;
+    if (cache_) {
+      absl::StatusOr<FileDescriptor> descriptor = OpenForReading(file.path);
+      if (descriptor.ok()) view.emplace(*descriptor, file.bytes);
+    }
+    const int64_t end = extent.offset + extent.bytes;
+    for (int64_t at = extent.offset; at < end;) {
+      const auto cached = [&](int64_t from, int64_t to) { return view && view->Cached(from, to - from); };
+      int64_t to = std::min(end, at / kRunBytes * kRunBytes + kRunBytes);
+      const bool from_cache = cached(at, to);
+      while (to < end && cached(to, std::min(end, to + kRunBytes)) == from_cache) to = std::min(end, to + kRunBytes);
+      BlockReader& reader = from_cache ? *cache_ : *disk_;
+      const Extent run{extent.file, at, to - at};
+      std::byte* destination = buffer + placement.region + (at - placement.begin);
+      pending.Add();
+      reader.StartRead(run, destination - reader.SlotOffset(run), [&pending](const absl::Status& status) { pending.Done(status); });
+      at = to;
+    }
+  }
+
+  Bytes BytesRead() const { return disk_->bytes_read() + (cache_ ? cache_->bytes_read() : 0); }
+
+  const std::unique_ptr<BlockReader> disk_;
+  const std::unique_ptr<BlockReader> cache_;  // null: the page cache is not asked
+  const std::vector<CheckpointFile> files_;
+  const int queue_depth_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Loader>> MakeReadLoader(const std::vector<CheckpointFile>& files, const ReadLoaderOptions& options) {
+  std::vector<std::string> paths;
+  for (const CheckpointFile& file : files) paths.push_back(file.path);
+  const BlockReader::Options reader_options{.read_bytes = options.read_bytes};
+  LIME_ASSIGN_OR_RETURN(auto disk, OpenBlockDevice(paths, {.lanes = options.queue_depth, .direct = true, .io_uring = options.io_uring}));
+  std::unique_ptr<BlockReader> cache_reader;
+  if (options.use_page_cache) {
+    LIME_ASSIGN_OR_RETURN(auto cache, OpenBlockDevice(paths, {.lanes = kCopyThreads, .direct = false, .io_uring = false}));
+    cache_reader = std::make_unique<BlockReader>(std::move(cache), reader_options);
+  }
+  return std::unique_ptr<Loader>(std::make_unique<ReadLoader>(std::make_unique<BlockReader>(std::move(disk), reader_options),
+                                                              std::move(cache_reader), files, options.queue_depth));
+}
+
+}  // namespace lime

@@ -1,0 +1,45 @@
+// The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without gaps.
+//
+// Headers are hostile input. Everything is bounded before it is used, and an error is one sentence that names the file, the tensor and
+// the offsets.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+// The reference implementation's bound on the header, so that what it reads we read.
+inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+inline constexpr int64_t kSafetensorsLengthBytes = 8;
+
+struct SafetensorsTensor {
+  std::string name;
+  TensorInfo info;
+  int64_t offset = 0;  // from the beginning of the file
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsTensor> tensors;  // in file order
+  std::map<std::string, std::string> metadata;
+  int64_t data_begin = 0;  // file offset of the first tensor byte
+  int64_t file_bytes = 0;
+};
+
+// Length of the JSON header, from the file's first bytes.
+absl::StatusOr<int64_t> ParseSafetensorsLength(std::span<const std::byte> prefix, int64_t file_bytes, std::string_view name);
+
+// Pure: parses and checks the JSON header of a file of `file_bytes` bytes. `name` (the file's path) opens every error.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view header_json, int64_t file_bytes, std::string_view name);
+
+// Reads and parses the header of `path`.
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const std::string& path);
+
+}  // namespace lime

@@ -1,0 +1,93 @@
+#include "daemon/weights/safetensors_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/weights/safetensors.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+// The header: 8 bytes of length, then JSON in the order given, padded with spaces.
+std::string HeaderBytes(const std::vector<SafetensorsWriter::Tensor>& tensors, const SafetensorsWriter::Options& options) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!options.metadata.empty()) header["__metadata__"] = options.metadata;
+  int64_t begin = 0;
+  for (const SafetensorsWriter::Tensor& tensor : tensors) {
+    const int64_t end = begin + TensorBytes(tensor.dtype, tensor.shape);
+    header[tensor.name] = {{"dtype", DTypeName(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    begin = end;
+  }
+  std::string json = header.dump();
+  const int64_t padded = RoundUp(kSafetensorsLengthBytes + static_cast<int64_t>(json.size()), options.alignment) - kSafetensorsLengthBytes;
+  json.resize(static_cast<size_t>(padded), ' ');
+  std::string bytes(kSafetensorsLengthBytes, '\0');
+  for (int i = 0; i < kSafetensorsLengthBytes; ++i) bytes[i] = static_cast<char>(static_cast<uint64_t>(padded) >> (8 * i) & 0xff);
+  return bytes + json;
+}
+
+}  // namespace
+
+Bytes TensorBytes(DType dtype, std::span<const int64_t> shape) {
+  Bytes bytes = ElementBytes(dtype);
+  for (const int64_t dim : shape) bytes *= dim;
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(const std::string& path, const std::vector<Tensor>& tensors,
+                                                                             const Options& options) {
+  LIME_CHECK_GT(options.alignment, 0);
+  const std::string header = HeaderBytes(tensors, options);
+  if (static_cast<int64_t>(header.size()) > kMaxSafetensorsHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", tensors.size(), " tensors need a header of ", header.size(),
+                                                   " bytes, more than safetensors allows; write several shards"));
+  }
+  std::vector<int64_t> begins = {static_cast<int64_t>(header.size())};
+  for (const Tensor& tensor : tensors) begins.push_back(begins.back() + TensorBytes(tensor.dtype, tensor.shape));
+
+  const std::string partial = path + ".partial";
+  FileDescriptor file(::open(partial.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.valid()) return ErrnoStatus(errno, partial, "create");
+  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(path, std::move(file), std::move(begins)));
+  // Space is asked for at once: a full disk is told before hours of work, and the file lies in few extents.
+  const int error = ::posix_fallocate(writer->file_.get(), 0, writer->file_bytes());
+  if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
+    return ErrnoStatus(error, partial, absl::StrCat("reserve ", FormatBytes(writer->file_bytes())));
+  }
+  LIME_RETURN_IF_ERROR(WriteExactly(writer->file_, partial, 0, std::as_bytes(std::span(header))));
+  return writer;
+}
+
+SafetensorsWriter::SafetensorsWriter(std::string path, FileDescriptor file, std::vector<int64_t> begins)
+    : path_(std::move(path)), file_(std::move(file)), begins_(std::move(begins)) {}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (!finished_) ::unlink(partial_path().c_str());
+}
+
+absl::Status SafetensorsWriter::Write(size_t tensor, int64_t begin, std::span<const std::byte> data) {
+  LIME_CHECK_LT(tensor, num_tensors());
+  LIME_CHECK(begin >= 0 && begin + static_cast<int64_t>(data.size()) <= tensor_bytes(tensor)) << path_ << " tensor " << tensor;
+  LIME_RETURN_IF_ERROR(WriteExactly(file_, partial_path(), begins_[tensor] + begin, data));
+  written_ += static_cast<int64_t>(data.size());
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsWriter::Finish() {
+  const int64_t data_bytes = begins_.back() - begins_.front();
+  if (written_ != data_bytes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, ": ", written_.load(), " of ", data_bytes, " tensor bytes were written; the file is not kept"));
+  }
+  if (::fsync(file_.get()) != 0) return ErrnoStatus(errno, partial_path(), "sync");
+  if (::rename(partial_path().c_str(), path_.c_str()) != 0) return ErrnoStatus(errno, partial_path(), absl::StrCat("rename to ", path_));
+  finished_ = true;
+  return SyncDirectoryOf(path_);
+}
+
+}  // namespace lime

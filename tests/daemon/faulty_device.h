@@ -1,0 +1,48 @@
+// A block device that does to reads what disks do on bad days.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/weights/block_device.h"
+
+namespace lime {
+
+// Passes reads on to a real device, through `plan`, which sees each read and may change its length or answer it with an error.
+class FaultyDevice : public BlockDevice {
+ public:
+  struct Read {
+    int lane;
+    int file;
+    int64_t offset;
+    Bytes bytes;
+  };
+  struct Fault {
+    int error = 0;            // answered at once
+    Bytes shortened_to = -1;  // passed on with fewer bytes
+  };
+  using Plan = std::function<Fault(const Read&)>;
+
+  FaultyDevice(std::unique_ptr<BlockDevice> device, Plan plan) : device_(std::move(device)), plan_(std::move(plan)) {}
+
+  int num_lanes() const override { return device_->num_lanes(); }
+  Bytes alignment() const override { return device_->alignment(); }
+  const std::vector<std::string>& paths() const override { return device_->paths(); }
+  std::string Describe() const override { return "faulty " + device_->Describe(); }
+  void Post(std::function<void()> task) override { device_->Post(std::move(task)); }
+  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    const Fault fault = plan_({lane, file, offset, bytes});
+    if (fault.error != 0) return device_->Post([done = std::move(done), fault] { done({.error = fault.error, .bytes = 0}); });
+    const Bytes length = fault.shortened_to >= 0 ? std::min(bytes, fault.shortened_to) : bytes;
+    if (length == 0) return device_->Post([done = std::move(done)] { done({.error = 0, .bytes = 0}); });
+    device_->StartRead(lane, file, offset, destination, length, std::move(done));
+  }
+
+ private:
+  std::unique_ptr<BlockDevice> device_;
+  Plan plan_;
+};
+
+}  // namespace lime
