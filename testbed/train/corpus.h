@@ -1,0 +1,31 @@
+// Our own simple English: short fables, small facts and questions, made by a grammar from a seed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "testbed/train/grammar.h"
+
+namespace lime::train {
+
+class Corpus {
+ public:
+  // `grammar_file`: fables.grammar.
+  static absl::StatusOr<Corpus> Load(const std::string& grammar_file, uint64_t seed);
+
+  // Document `index`: the same ASCII text on every machine.
+  std::string Document(uint64_t index) const;
+
+ private:
+  Corpus(Grammar grammar, uint64_t seed) : grammar_(std::move(grammar)), seed_(seed) {}
+  Grammar grammar_;
+  uint64_t seed_;
+};
+
+// The seed of the held-out part that belongs to a training seed.
+constexpr uint64_t HeldOutSeed(uint64_t seed) {
+  return seed + 1'000'003;
+}
+
+}  // namespace lime::train

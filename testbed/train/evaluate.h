@@ -1,0 +1,36 @@
+// What tells whether a model is good: loss on rows of documents, perplexity of a text, greedy text, and the share of zero activations.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "testbed/train/bpe_trainer.h"
+#include "testbed/train/corpus.h"
+#include "testbed/train/llama.h"
+
+namespace lime::train {
+
+// Row `row` of `tokens` ids: BOS document EOS BOS document ..., beginning with a whole document and cut at the end.
+std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t row, int tokens);
+
+// [count, tokens] ids of rows first .. first + count - 1.
+at::Tensor DocumentRows(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t first, int count, int tokens);
+
+// Mean negative log probability, in nats, of ids[:, 1:] given those before them.
+at::Tensor NextTokenLoss(const Llama& model, const at::Tensor& ids, std::vector<at::Tensor>* activations = nullptr);
+
+struct Score {
+  double perplexity = 0;
+  int64_t tokens = 0;
+};
+
+// Windows of `context` ids side by side, each BOS and then context - 1 tokens of the text, as `lime score --text-file` does.
+Score ScoreText(const Llama& model, const ByteBpe& tokenizer, const std::string& text, int context);
+
+// The most probable continuation, up to EOS or `max_tokens`.
+std::string GreedyText(const Llama& model, const ByteBpe& tokenizer, const std::string& prompt, int max_tokens);
+
+// Of each layer, the share of act(gate) that is exactly zero on these rows.
+std::vector<double> ZeroShares(const Llama& model, const at::Tensor& ids);
+
+}  // namespace lime::train

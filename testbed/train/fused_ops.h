@@ -1,0 +1,14 @@
+// Element-wise parts of the model as single differentiable operators: ATen's chains cost as much as the matrix products here.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace lime::train {
+
+// x: [rows, n], weight: [n].
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+// act(gate) * up, act being SiLU or ReLU.
+at::Tensor Gated(const at::Tensor& gate, const at::Tensor& up, bool relu);
+
+}  // namespace lime::train

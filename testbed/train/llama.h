@@ -1,0 +1,55 @@
+// LlamaForCausalLM for training and evaluation, in fp32: tensors under the names that Hugging Face gives them.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lime::train {
+
+struct LlamaConfig {
+  std::string hidden_act = "silu";  // or "relu": act(gate(x)) * up(x)
+  int64_t hidden_size = 192;
+  int64_t intermediate_size = 512;
+  int64_t num_hidden_layers = 6;
+  int64_t num_attention_heads = 6;
+  int64_t num_key_value_heads = 2;
+  int64_t head_dim = 32;
+  int64_t vocab_size = 1536;
+  int64_t max_position_embeddings = 512;
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+};
+
+class Llama {
+ public:
+  using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
+  // Normal(0, 0.02), the two matrices that write the residual stream narrower by sqrt(2 layers). Weights want gradients.
+  static Llama Random(const LlamaConfig& config, uint64_t seed);
+  // `weights`: every tensor of Names(config), in that order.
+  Llama(const LlamaConfig& config, Named weights);
+
+  // Names and shapes in checkpoint order; the head is the embedding.
+  static std::vector<std::pair<std::string, std::vector<int64_t>>> Shapes(const LlamaConfig& config);
+
+  // ids: [batch, tokens], int64. Returns logits [batch * tokens, vocab].
+  // With `activations`, appends the MLP's act(gate) of each layer: [batch * tokens, intermediate].
+  at::Tensor Forward(const at::Tensor& ids, std::vector<at::Tensor>* activations = nullptr) const;
+
+  const LlamaConfig& config() const { return config_; }
+  const Named& weights() const { return weights_; }
+  int64_t num_parameters() const;
+
+ private:
+  const at::Tensor& Weight(int64_t layer, int index) const { return weights_[1 + layer * 9 + index].second; }
+  at::Tensor AttentionBlock(const at::Tensor& x, int64_t layer, int64_t batch) const;
+  at::Tensor MlpBlock(const at::Tensor& x, int64_t layer, std::vector<at::Tensor>* activations) const;
+
+  LlamaConfig config_;
+  Named weights_;
+};
+
+}  // namespace lime::train

@@ -1,0 +1,217 @@
+// train_model: trains a small Llama on the corpus and writes its folder. Stops and resumes at checkpoints; one seed and one thread
+// give one result on one kind of processor.
+#if defined(__linux__)
+#include <malloc.h>
+#endif
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <numbers>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
+#include "planner/base/status.h"
+#include "testbed/train/evaluate.h"
+#include "testbed/train/model_files.h"
+
+namespace lime::train {
+namespace {
+
+constexpr int kLogSteps = 50;  // a line of the log, where it is no terminal
+
+struct Options {
+  std::string grammar = "testbed/train/fables.grammar", out, checkpoint, init_from;
+  uint64_t seed = 1;
+  int64_t steps = 3000, warmup = 100, long_steps = 300, checkpoint_every = 250;
+  int batch = 8, context = 256, long_context = 512, tokenizer_documents = 20000, vocab_size = 1536;
+  double learning_rate = 2e-3, final_rate = 2e-5, weight_decay = 0.1, clip = 1.0, sparsity = 0;
+  std::string hidden_act = "silu";
+};
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Linear warm-up, then half a cosine down to final_rate.
+double LearningRate(const Options& o, int64_t step) {
+  if (step < o.warmup) return o.learning_rate * (step + 1) / o.warmup;
+  const double part = static_cast<double>(step - o.warmup) / (o.steps - o.warmup);
+  return o.final_rate + (o.learning_rate - o.final_rate) * 0.5 * (1 + std::cos(std::numbers::pi * part));
+}
+
+// No decay for norms, which begin at one.
+std::vector<torch::optim::OptimizerParamGroup> ParameterGroups(const Llama& model, double decay) {
+  std::vector<at::Tensor> matrices, norms;
+  for (const auto& [name, weight] : model.weights()) (weight.dim() == 1 ? norms : matrices).push_back(weight);
+  const auto options = [](double d) {
+    return std::make_unique<torch::optim::AdamWOptions>(torch::optim::AdamWOptions(1e-3).betas({0.9, 0.98}).weight_decay(d));
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(matrices, options(decay));
+  groups.emplace_back(norms, options(0));
+  return groups;
+}
+
+ByteBpe TrainTokenizer(const Corpus& corpus, const Options& o) {
+  ByteBpe::WordCounts words;
+  for (int i = 0; i < o.tokenizer_documents; ++i) {
+    const std::string text = corpus.Document(i);
+    for (std::string_view word : SplitWords(text)) ++words[std::string(word)];
+  }
+  return ByteBpe::Train(words, o.vocab_size);
+}
+
+absl::StatusOr<ModelFolder> StartingPoint(const Corpus& corpus, const Options& o) {
+  LlamaConfig config;
+  config.hidden_act = o.hidden_act;
+  config.max_position_embeddings = o.long_context;
+  if (o.init_from.empty()) {
+    ByteBpe tokenizer = TrainTokenizer(corpus, o);
+    config.vocab_size = tokenizer.vocab_size();
+    return ModelFolder{Llama::Random(config, o.seed), std::move(tokenizer)};
+  }
+  LIME_ASSIGN_OR_RETURN(ModelFolder start, ReadModelFolder(o.init_from));
+  config = start.model.config();
+  config.hidden_act = o.hidden_act;
+  return ModelFolder{Llama(config, start.model.weights()), std::move(start.tokenizer)};
+}
+
+class Training {
+ public:
+  Training(const Options& options, Corpus corpus, Corpus held_out, ModelFolder start)
+      : o_(options),
+        corpus_(std::move(corpus)),
+        held_out_(std::move(held_out)),
+        folder_(std::move(start)),
+        optimizer_(ParameterGroups(folder_.model, options.weight_decay), torch::optim::AdamWOptions(options.learning_rate)) {}
+
+  absl::Status Run() {
+    if (!o_.checkpoint.empty() && std::filesystem::exists(o_.checkpoint)) {
+      LIME_ASSIGN_OR_RETURN(first_step_, ReadCheckpoint(o_.checkpoint, folder_.model, optimizer_));
+    }
+    start_ = Now();
+    double mean = 0;
+    for (int64_t step = first_step_; step < o_.steps; ++step) {
+      const double loss = Step(step);
+      mean = step == first_step_ ? loss : 0.98 * mean + 0.02 * loss;
+      Report(step + 1, mean);
+      if ((step + 1) % o_.checkpoint_every == 0 && !o_.checkpoint.empty()) {
+        LIME_RETURN_IF_ERROR(WriteCheckpoint(o_.checkpoint, folder_.model, optimizer_, step + 1));
+        LIME_RETURN_IF_ERROR(WriteModelFolder(o_.checkpoint + ".model", folder_.model, folder_.tokenizer));
+      }
+    }
+    LIME_RETURN_IF_ERROR(WriteModelFolder(o_.out, folder_.model, folder_.tokenizer));
+    return WriteRecord(mean);
+  }
+
+ private:
+  // The last long_steps use rows of long_context, so that all positions are trained; the tokens per step stay the same.
+  int Context(int64_t step) const { return step < o_.steps - o_.long_steps ? o_.context : o_.long_context; }
+  int Rows(int64_t step) const { return o_.batch * o_.context / Context(step); }
+
+  double Step(int64_t step) {
+    // Rows of one step begin at step * batch, so no row is seen twice and a resumed run sees the same ones.
+    const at::Tensor ids = DocumentRows(corpus_, folder_.tokenizer, step * o_.batch, Rows(step), Context(step) + 1);
+    for (auto& group : optimizer_.param_groups()) static_cast<torch::optim::AdamWOptions&>(group.options()).lr(LearningRate(o_, step));
+    optimizer_.zero_grad();
+    std::vector<at::Tensor> activations;
+    const at::Tensor loss = NextTokenLoss(folder_.model, ids, o_.sparsity > 0 ? &activations : nullptr);
+    at::Tensor total = loss;
+    for (const at::Tensor& a : activations) total = total + o_.sparsity * a.mean();
+    total.backward();
+    torch::nn::utils::clip_grad_norm_(Weights(), o_.clip);
+    optimizer_.step();
+    return loss.item<double>();
+  }
+
+  std::vector<at::Tensor> Weights() const {
+    std::vector<at::Tensor> out;
+    for (const auto& [name, weight] : folder_.model.weights()) out.push_back(weight);
+    return out;
+  }
+
+  void Report(int64_t done, double loss) const {
+    const bool terminal = isatty(STDERR_FILENO) != 0;
+    if (!terminal && done % kLogSteps != 0 && done != o_.steps) return;
+    const double seconds = Now() - start_, rate = (done - first_step_) / seconds;
+    std::fprintf(stderr, "%sstep %ld/%ld  loss %.4f  %.0f tokens/s  %.1f min done  %.1f min left%s", terminal ? "\r" : "",
+                 static_cast<long>(done), static_cast<long>(o_.steps), loss, rate * o_.batch * o_.context, seconds / 60,
+                 (o_.steps - done) / rate / 60, terminal && done < o_.steps ? "  " : "\n");
+  }
+
+  absl::Status WriteRecord(double train_loss) const {
+    torch::NoGradGuard no_grad;
+    double held_out = 0;
+    constexpr int kRows = 64;
+    for (int i = 0; i < kRows; ++i) {
+      held_out += NextTokenLoss(folder_.model, DocumentRows(held_out_, folder_.tokenizer, i, 1, o_.context + 1)).item<double>() / kRows;
+    }
+    const nlohmann::ordered_json record{{"parameters", folder_.model.num_parameters()},
+                                        {"corpus_seed", o_.seed},
+                                        {"init_from", o_.init_from},
+                                        {"steps", o_.steps},
+                                        {"tokens_per_step", o_.batch * o_.context},
+                                        {"tokens_seen", o_.steps * o_.batch * o_.context},
+                                        {"context", o_.context},
+                                        {"long_context", o_.long_context},
+                                        {"long_steps", o_.long_steps},
+                                        {"learning_rate", o_.learning_rate},
+                                        {"weight_decay", o_.weight_decay},
+                                        {"sparsity_penalty", o_.sparsity},
+                                        {"final_train_loss", train_loss},
+                                        {"held_out_loss", held_out},
+                                        {"held_out_perplexity", std::exp(held_out)},
+                                        {"minutes_of_last_run", (Now() - start_) / 60}};
+    return WriteFile(o_.out + "/training.json", record.dump(2) + "\n");
+  }
+
+  const Options o_;
+  const Corpus corpus_, held_out_;
+  ModelFolder folder_;
+  torch::optim::AdamW optimizer_;
+  int64_t first_step_ = 0;
+  double start_ = 0;
+};
+
+absl::Status Main(const Options& o) {
+  LIME_ASSIGN_OR_RETURN(Corpus corpus, Corpus::Load(o.grammar, o.seed));
+  LIME_ASSIGN_OR_RETURN(Corpus held_out, Corpus::Load(o.grammar, HeldOutSeed(o.seed)));
+  LIME_ASSIGN_OR_RETURN(ModelFolder start, StartingPoint(corpus, o));
+  return Training(o, std::move(corpus), std::move(held_out), std::move(start)).Run();
+}
+
+}  // namespace
+}  // namespace lime::train
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains a small Llama on the corpus of fables.grammar.");
+  lime::train::Options o;
+  app.add_option("--out", o.out, "model folder to write")->required();
+  app.add_option("--checkpoint", o.checkpoint, "file to resume from and to write; the model of that moment goes to FILE.model");
+  app.add_option("--init-from", o.init_from, "model folder to start from, with its tokenizer");
+  app.add_option("--hidden-act", o.hidden_act, "silu or relu")->check(CLI::IsMember({"silu", "relu"}))->capture_default_str();
+  app.add_option("--sparsity", o.sparsity, "weight of the mean activation in the loss")->capture_default_str();
+  app.add_option("--grammar", o.grammar)->capture_default_str();
+  app.add_option("--seed", o.seed, "of the corpus and of the first weights")->capture_default_str();
+  app.add_option("--steps", o.steps)->capture_default_str();
+  app.add_option("--long-steps", o.long_steps, "last steps, in rows of the long context")->capture_default_str();
+  app.add_option("--batch", o.batch, "rows of the short context per step")->capture_default_str();
+  app.add_option("--learning-rate", o.learning_rate)->capture_default_str();
+  app.add_option("--warmup", o.warmup)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  // Activations of a step are freed and made again: keep them from going back to the system each time.
+#if defined(__linux__)
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+#endif
+  at::set_num_threads(1);
+  if (absl::Status status = lime::train::Main(o); !status.ok()) {
+    std::fprintf(stderr, "train_model: %s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  return 0;
+}
