@@ -1,0 +1,116 @@
+#include "coordinator/text/added_tokens.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/text/unicode.h"
+#include "coordinator/text/utf8.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+constexpr size_t kMaxContentBytes = 4096;
+
+absl::StatusOr<AddedToken> ParseToken(const Json& json) {
+  AddedToken token;
+  LIME_ASSIGN_OR_RETURN(const int64_t id, RequiredInt(json, "id"));
+  if (id < 0 || id >= kMaxTokenId) return absl::InvalidArgumentError(absl::StrCat("added token id ", id, ", need 0 to ", kMaxTokenId - 1));
+  token.id = static_cast<int32_t>(id);
+  LIME_ASSIGN_OR_RETURN(token.content, RequiredString(json, "content"));
+  LIME_ASSIGN_OR_RETURN(token.single_word, BoolField(json, "single_word", false));
+  LIME_ASSIGN_OR_RETURN(token.lstrip, BoolField(json, "lstrip", false));
+  LIME_ASSIGN_OR_RETURN(token.rstrip, BoolField(json, "rstrip", false));
+  LIME_ASSIGN_OR_RETURN(token.special, BoolField(json, "special", false));
+  LIME_ASSIGN_OR_RETURN(token.normalized, BoolField(json, "normalized", !token.special));
+  return token;
+}
+
+absl::Status CheckToken(const AddedToken& token, const Vocab& vocab) {
+  if (token.content.size() > kMaxContentBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("added token ", token.id, " has ", token.content.size(), " bytes; at most ", kMaxContentBytes));
+  }
+  const std::string_view piece = vocab.Piece(token.id);
+  if (!piece.empty() && piece != token.content) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("id ", token.id, " belongs to the piece \"", Text(piece), "\" and to the added token \"", token.content, "\""));
+  }
+  return absl::OkStatus();
+}
+
+bool TouchesWord(std::string_view before, std::string_view behind) {
+  return (!before.empty() && IsUnicodeWord(LastChar(before))) || (!behind.empty() && IsUnicodeWord(DecodeUtf8(behind).code));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<AddedToken>> AddedTokens::Parse(const Json& json) {
+  std::vector<AddedToken> tokens;
+  if (!json.is_null() && !json.is_array()) return absl::InvalidArgumentError("\"added_tokens\" is no array");
+  for (const Json& entry : json) {
+    LIME_ASSIGN_OR_RETURN(auto token, ParseToken(entry));
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, const Vocab& vocab,
+                                                const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize) {
+  AddedTokens added;
+  added.tokens_ = std::move(tokens);
+  for (size_t i = 0; i < added.tokens_.size(); ++i) {
+    const AddedToken& token = added.tokens_[i];
+    const auto index = static_cast<int32_t>(i);
+    LIME_RETURN_IF_ERROR(CheckToken(token, vocab));
+    if (!added.by_id_.emplace(token.id, index).second)
+      return absl::InvalidArgumentError(absl::StrCat("two added tokens have the id ", token.id));
+    added.by_content_.emplace(token.content, token.id);
+    added.id_end_ = std::max(added.id_end_, token.id + 1);
+    if (!token.normalized) {
+      added.raw_.Insert(token.content, index);
+      continue;
+    }
+    const absl::StatusOr<std::string> form = normalize(token.content);
+    if (!form.ok()) return form.status();
+    added.normalized_.Insert(*form, index);
+  }
+  return added;
+}
+
+std::vector<Section> AddedTokens::Split(std::string_view text, bool normalized, bool parse_special) const {
+  const ByteTrie& trie = normalized ? normalized_ : raw_;
+  std::vector<Section> sections;
+  size_t done = 0;
+  for (size_t begin = 0; !trie.empty() && begin < text.size();) {
+    const ByteTrie::Match match = trie.LongestPrefix(text.substr(begin));
+    const size_t end = begin + std::max<size_t>(match.length, 1);
+    if (match.length > 0) {
+      const AddedToken& token = tokens_[match.value];
+      const bool skipped = (token.special && !parse_special) || (token.single_word && TouchesWord(text.substr(0, begin), text.substr(end)));
+      if (!skipped) {
+        const size_t from = token.lstrip ? std::max(done, begin - TrailingSpace(text.substr(0, begin))) : begin;
+        const size_t to = token.rstrip ? end + LeadingSpace(text.substr(end)) : end;
+        if (done < from) sections.push_back({text.substr(done, from - done)});
+        sections.push_back({text.substr(from, to - from), token.id});
+        begin = done = to;
+        continue;
+      }
+    }
+    begin = end;
+  }
+  if (done < text.size()) sections.push_back({text.substr(done)});
+  return sections;
+}
+
+const AddedToken* AddedTokens::Find(int32_t id) const {
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : &tokens_[it->second];
+}
+
+int32_t AddedTokens::FindContent(std::string_view content) const {
+  const auto it = by_content_.find(std::string(content));
+  return it == by_content_.end() ? -1 : it->second;
+}
+
+}  // namespace lime

@@ -1,0 +1,62 @@
+// The "added_tokens" of tokenizer.json: strings that become one id wherever they occur, before the model sees the text.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "coordinator/text/byte_trie.h"
+#include "coordinator/text/json_access.h"
+#include "coordinator/text/vocab.h"
+
+namespace lime {
+
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool single_word = false;  // only where no word character touches it
+  bool lstrip = false;       // takes the white space before it along
+  bool rstrip = false;       // takes the white space behind it along
+  bool normalized = false;   // looked for in the normalised text, by its own normalised content
+  bool special = false;      // steers the model; not text
+};
+
+// A stretch of a text: an added token, or the text between two.
+struct Section {
+  std::string_view text;
+  int32_t id = -1;  // -1: text
+};
+
+// Immutable. Thread: any.
+class AddedTokens {
+ public:
+  // `normalize` makes the form in which normalised tokens are looked for.
+  static absl::StatusOr<AddedTokens> Create(std::vector<AddedToken> tokens, const Vocab& vocab,
+                                            const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
+
+  static absl::StatusOr<std::vector<AddedToken>> Parse(const Json& json);
+
+  // Cuts `text` at the added tokens of one kind, leftmost and longest first. Special tokens stay text unless `parse_special`.
+  std::vector<Section> Split(std::string_view text, bool normalized, bool parse_special) const;
+
+  // Null where `id` is no added token.
+  const AddedToken* Find(int32_t id) const;
+  int32_t FindContent(std::string_view content) const;
+
+  // One more than the largest id, 0 without tokens.
+  int32_t IdEnd() const { return id_end_; }
+
+ private:
+  AddedTokens() = default;
+
+  std::vector<AddedToken> tokens_;
+  absl::flat_hash_map<int32_t, int32_t> by_id_;  // id -> index
+  absl::flat_hash_map<std::string, int32_t> by_content_;
+  ByteTrie raw_;         // content -> index
+  ByteTrie normalized_;  // normalised content -> index
+  int32_t id_end_ = 0;
+};
+
+}  // namespace lime

@@ -1,0 +1,199 @@
+#include "coordinator/text/bpe.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/text/utf8.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+// A run of the word's bytes that is one piece so far; a doubly linked list in a vector.
+struct Symbol {
+  int32_t id = -1;  // -1: no piece
+  int32_t prev = -1;
+  int32_t next = -1;
+  uint32_t begin = 0;   // bytes of the word
+  uint32_t length = 0;  // 0: joined into an earlier symbol
+};
+
+// A join that was possible when it was noted; checked again before it is done.
+struct Candidate {
+  uint32_t rank;
+  int32_t position;  // of the left symbol
+  int32_t result;
+};
+
+bool Later(const Candidate& a, const Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
+}
+
+class Merger {
+ public:
+  Merger(const MergeTable& table, std::vector<Symbol>& symbols) : table_(table), symbols_(symbols) {}
+
+  // Calls joined(result, left id, right id) for each join.
+  template <typename Joined>
+  void Run(Joined joined) {
+    Link();
+    while (!heap_.empty()) {
+      std::pop_heap(heap_.begin(), heap_.end(), Later);
+      const Candidate top = heap_.back();
+      heap_.pop_back();
+      const Merge* merge = Find(top.position);
+      if (merge == nullptr || merge->result != top.result) continue;
+      Symbol& left = symbols_[top.position];
+      joined(top.result, left.id, symbols_[left.next].id);
+      Join(left, top.result);
+      Note(left.prev);
+      Note(top.position);
+    }
+  }
+
+ private:
+  void Link() {
+    const auto count = static_cast<int32_t>(symbols_.size());
+    for (int32_t i = 0; i < count; ++i) {
+      symbols_[i].prev = i - 1;
+      symbols_[i].next = i + 1 < count ? i + 1 : -1;
+    }
+    for (int32_t i = 0; i + 1 < count; ++i) {
+      if (const Merge* merge = Find(i)) heap_.push_back({merge->rank, i, merge->result});
+    }
+    std::make_heap(heap_.begin(), heap_.end(), Later);
+  }
+
+  const Merge* Find(int32_t position) const {
+    const Symbol& left = symbols_[position];
+    if (left.length == 0 || left.next < 0 || left.id < 0) return nullptr;
+    const auto it = table_.find({left.id, symbols_[left.next].id});
+    return it == table_.end() ? nullptr : &it->second;
+  }
+
+  void Note(int32_t position) {
+    const Merge* merge = position < 0 ? nullptr : Find(position);
+    if (merge == nullptr) return;
+    heap_.push_back({merge->rank, position, merge->result});
+    std::push_heap(heap_.begin(), heap_.end(), Later);
+  }
+
+  void Join(Symbol& left, int32_t result) {
+    Symbol& right = symbols_[left.next];
+    left.id = result;
+    left.length += right.length;
+    left.next = right.next;
+    right.length = 0;
+    if (left.next >= 0) symbols_[left.next].prev = static_cast<int32_t>(&left - symbols_.data());
+  }
+
+  const MergeTable& table_;
+  std::vector<Symbol>& symbols_;
+  std::vector<Candidate> heap_;
+};
+
+using Splits = absl::flat_hash_map<int32_t, std::pair<int32_t, int32_t>>;
+
+// Takes an unused piece apart again, into what it was last joined from.
+void AppendSplit(int32_t id, const Splits& splits, std::vector<int32_t>& ids) {
+  std::vector<int32_t> pending = {id};
+  while (!pending.empty()) {
+    const int32_t top = pending.back();
+    pending.pop_back();
+    const auto it = splits.find(top);
+    if (it == splits.end()) {
+      ids.push_back(top);
+    } else {
+      pending.push_back(it->second.second);
+      pending.push_back(it->second.first);
+    }
+  }
+}
+
+}  // namespace
+
+BpeModel::BpeModel(Options options, Vocab vocab, MergeTable merges)
+    : options_(std::move(options)), vocab_(std::move(vocab)), merges_(std::move(merges)), late_fallback_(false) {}
+
+BpeModel::BpeModel(Options options, Vocab vocab, MergeTable merges, SentencePieceRules rules)
+    : options_(std::move(options)), vocab_(std::move(vocab)), merges_(std::move(merges)), late_fallback_(true), rules_(std::move(rules)) {
+  for (size_t i = 0; i < rules_.loose_chars.size(); ++i) loose_[rules_.loose_chars[i]] = vocab_.size() + static_cast<int32_t>(i);
+}
+
+int32_t BpeModel::FindSymbol(std::string_view text) const {
+  const int32_t id = vocab_.Find(text);
+  if (id >= 0 && !rules_.not_from_text.contains(id)) return id;
+  const auto loose = loose_.find(text);
+  return loose == loose_.end() ? -1 : loose->second;
+}
+
+void BpeModel::Tokenize(std::string_view word, std::vector<int32_t>& ids) const {
+  if (options_.ignore_merges || !rules_.whole_words.empty()) {
+    const int32_t id = vocab_.Find(word);
+    if (id >= 0 && (options_.ignore_merges || rules_.whole_words.contains(id))) {
+      ids.push_back(id);
+      return;
+    }
+  }
+  late_fallback_ ? TokenizeLate(word, ids) : TokenizeEarly(word, ids);
+}
+
+// As the tokenizers library: characters become ids, unknown ones by the policy, before any merge.
+void BpeModel::TokenizeEarly(std::string_view word, std::vector<int32_t>& ids) const {
+  std::vector<int32_t> initial;
+  initial.reserve(word.size());
+  size_t unknown_end = std::string_view::npos;
+  std::string affixed;
+  for (size_t begin = 0, length = 0; begin < word.size(); begin += length) {
+    length = DecodeUtf8(word.substr(begin)).length;
+    std::string_view text = word.substr(begin, length);
+    const std::string_view prefix = begin > 0 ? std::string_view(options_.continuing_subword_prefix) : "";
+    const std::string_view suffix = begin + length == word.size() ? std::string_view(options_.end_of_word_suffix) : "";
+    if (!prefix.empty() || !suffix.empty()) text = affixed = absl::StrCat(Text(prefix), Text(text), Text(suffix));
+    const int32_t id = vocab_.Find(text);
+    if (id >= 0) {
+      initial.push_back(id);
+    } else {
+      AppendUnknown(text, options_.unknown, vocab_, unknown_end, initial);
+    }
+  }
+  std::vector<Symbol> symbols(initial.size());
+  for (size_t i = 0; i < symbols.size(); ++i) symbols[i] = {.id = initial[i], .length = 1};
+  Merger(merges_, symbols).Run([](int32_t, int32_t, int32_t) {});
+  for (const Symbol& symbol : symbols) {
+    if (symbol.length > 0) ids.push_back(symbol.id);
+  }
+}
+
+// As SentencePiece: what is still no piece after all merges falls back, and unused pieces come apart again.
+void BpeModel::TokenizeLate(std::string_view word, std::vector<int32_t>& ids) const {
+  std::vector<Symbol> symbols;
+  symbols.reserve(word.size());
+  for (size_t begin = 0; begin < word.size(); begin += symbols.back().length) {
+    const auto length = static_cast<uint32_t>(DecodeUtf8(word.substr(begin)).length);
+    symbols.push_back({.id = FindSymbol(word.substr(begin, length)), .begin = static_cast<uint32_t>(begin), .length = length});
+  }
+  Splits splits;
+  Merger(merges_, symbols).Run([&](int32_t result, int32_t left, int32_t right) {
+    if (rules_.unused.contains(result)) splits[result] = {left, right};
+  });
+  size_t unknown_end = std::string_view::npos;
+  std::vector<int32_t> parts;
+  for (const Symbol& symbol : symbols) {
+    if (symbol.length == 0) continue;
+    parts.clear();
+    AppendSplit(symbol.id, splits, parts);
+    for (const int32_t id : parts) AppendPiece(id, word.substr(symbol.begin, symbol.length), unknown_end, ids);
+  }
+}
+
+void BpeModel::AppendPiece(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const {
+  const int32_t loose = id - vocab_.size();
+  if (id >= 0 && loose < 0) {
+    ids.push_back(id);
+  } else {
+    AppendUnknown(loose >= 0 ? std::string_view(rules_.loose_chars[loose]) : text, options_.unknown, vocab_, unknown_end, ids);
+  }
+}
+
+}  // namespace lime

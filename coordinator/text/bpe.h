@@ -1,0 +1,63 @@
+// Byte-pair encoding: join the best-ranked pair of neighbours until none is left.
+//
+// One engine serves both kinds of file. tokenizer.json lists its merges; of tokenizer.model every pair of pieces whose
+// concatenation is a piece is a merge, ranked by score. Time: O(n log n) in the word's characters.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "coordinator/text/model.h"
+
+namespace lime {
+
+struct Merge {
+  uint32_t rank = 0;   // smaller joins first; equal ranks from left to right
+  int32_t result = 0;  // id of the joined piece
+};
+
+// (left id, right id) -> Merge
+using MergeTable = absl::flat_hash_map<std::pair<int32_t, int32_t>, Merge>;
+
+class BpeModel : public TokenModel {
+ public:
+  struct Options {
+    UnknownPolicy unknown;
+    bool ignore_merges = false;  // a word that is a piece needs no merging
+    std::string continuing_subword_prefix;
+    std::string end_of_word_suffix;
+  };
+
+  // What only a SentencePiece model has.
+  struct SentencePieceRules {
+    std::vector<std::string> loose_chars;        // characters that are no piece but part of one; symbol i has id vocab.size() + i
+    absl::flat_hash_set<int32_t> whole_words;    // user-defined pieces: a word equal to one is that piece
+    absl::flat_hash_set<int32_t> unused;         // pieces that may only stand between merges
+    absl::flat_hash_set<int32_t> not_from_text;  // control, unknown and byte pieces
+  };
+
+  BpeModel(Options options, Vocab vocab, MergeTable merges);
+  BpeModel(Options options, Vocab vocab, MergeTable merges, SentencePieceRules rules);
+
+  void Tokenize(std::string_view word, std::vector<int32_t>& ids) const override;
+  const Vocab& vocab() const override { return vocab_; }
+
+ private:
+  int32_t FindSymbol(std::string_view text) const;
+  void TokenizeEarly(std::string_view word, std::vector<int32_t>& ids) const;
+  void TokenizeLate(std::string_view word, std::vector<int32_t>& ids) const;
+  void AppendPiece(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const;
+
+  Options options_;
+  Vocab vocab_;
+  MergeTable merges_;
+  bool late_fallback_;  // unknown characters take part in merges (SentencePiece) or not
+  SentencePieceRules rules_;
+  absl::flat_hash_map<std::string_view, int32_t> loose_;  // keys point into rules_
+};
+
+}  // namespace lime

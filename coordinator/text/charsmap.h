@@ -1,0 +1,35 @@
+// SentencePiece's precompiled_charsmap: which strings its normalizer replaces, and by what. A Darts double array over the
+// strings, followed by the replacements, each ended by a zero byte.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/base/status.h"
+
+namespace lime {
+
+// Immutable. Every step is bounds-checked: the bytes are hostile.
+class Charsmap {
+ public:
+  // Empty bytes give a map that replaces nothing.
+  static absl::StatusOr<Charsmap> Parse(std::string_view bytes);
+
+  struct Match {
+    size_t length = 0;  // bytes of text replaced; 0: none
+    std::string_view replacement;
+  };
+
+  // The longest string of the map that `text` begins with.
+  Match LongestPrefix(std::string_view text) const;
+
+ private:
+  std::string_view Replacement(uint32_t offset) const;
+
+  std::vector<uint32_t> units_;
+  std::string replacements_;
+};
+
+}  // namespace lime

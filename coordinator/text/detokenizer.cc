@@ -1,0 +1,46 @@
+#include "coordinator/text/detokenizer.h"
+
+#include "coordinator/text/utf8.h"
+
+namespace lime {
+
+StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const DecodeOptions& options)
+    : tokenizer_(tokenizer), options_(options), strips_left_(tokenizer.strip().count) {}
+
+std::string_view StreamingDetokenizer::Push(int32_t id) {
+  if (tokenizer_.IdToPiece(id).empty() || (options_.skip_special && tokenizer_.IsSpecial(id))) return {};
+  held_.append(tokenizer_.TokenBytes(id, first_));
+  first_ = false;
+  Strip();
+  if (strips_left_ > 0) return {};
+  return Emit(held_.size() - IncompleteUtf8Suffix(held_));
+}
+
+std::string_view StreamingDetokenizer::Finish() {
+  const std::string_view text = Emit(held_.size());
+  first_ = true;
+  strips_left_ = tokenizer_.strip().count;
+  return text;
+}
+
+// Applies the strip rule as far as the held bytes decide it; leaves strips_left_ > 0 only while they do not.
+void StreamingDetokenizer::Strip() {
+  const std::string& content = tokenizer_.strip().content;
+  size_t stripped = 0;
+  while (strips_left_ > 0 && std::string_view(held_).substr(stripped).starts_with(content)) {
+    stripped += content.size();
+    --strips_left_;
+  }
+  held_.erase(0, stripped);
+  if (!content.starts_with(held_)) strips_left_ = 0;
+}
+
+// Gives out the first `length` held bytes.
+std::string_view StreamingDetokenizer::Emit(size_t length) {
+  text_.clear();
+  AppendLossyUtf8(std::string_view(held_).substr(0, length), text_);
+  held_.erase(0, length);
+  return text_;
+}
+
+}  // namespace lime

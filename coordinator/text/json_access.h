@@ -1,0 +1,33 @@
+// Typed access to the fields of JSON from hostile files: a wrong type or a missing field is a sentence, never an exception.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "nlohmann/json.hpp"
+#include "planner/base/status.h"
+
+namespace lime {
+
+using Json = nlohmann::json;
+
+// Parses `text`; bounds the nesting. `name` says in errors what is being read.
+absl::StatusOr<Json> ParseJson(std::string_view text, std::string_view name);
+
+// The field, or null where `object` has none or is no object. The reference lives as long as `object`.
+const Json& Field(const Json& object, std::string_view key);
+
+// A field that is absent or null gives `fallback`.
+absl::StatusOr<bool> BoolField(const Json& object, std::string_view key, bool fallback);
+absl::StatusOr<int64_t> IntField(const Json& object, std::string_view key, int64_t fallback);
+absl::StatusOr<std::string> StringField(const Json& object, std::string_view key, std::string_view fallback);
+
+// Fields that must be there.
+absl::StatusOr<int64_t> RequiredInt(const Json& object, std::string_view key);
+absl::StatusOr<std::string> RequiredString(const Json& object, std::string_view key);
+
+// The "type" of a component, or "" for null.
+absl::StatusOr<std::string> ComponentType(const Json& component);
+
+}  // namespace lime

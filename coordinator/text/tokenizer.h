@@ -1,0 +1,106 @@
+// Text to ids and back, as the files of a checkpoint say: tokenizer.json, tokenizer.model, or vocab.json with merges.txt.
+//
+// Thread: any; immutable once loaded.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/text/added_tokens.h"
+#include "coordinator/text/decoder.h"
+#include "coordinator/text/model.h"
+#include "coordinator/text/normalizer.h"
+#include "coordinator/text/post_processor.h"
+#include "coordinator/text/pre_tokenizer.h"
+
+namespace lime {
+
+struct EncodeOptions {
+  bool add_special = true;    // BOS and what else the post-processor puts around the text
+  bool parse_special = true;  // special tokens written in the text become their ids; otherwise they are ordinary text
+};
+
+struct DecodeOptions {
+  bool skip_special = true;  // special tokens give no text
+};
+
+// What a tokenizer is made of, from whichever file.
+struct TokenizerParts {
+  std::vector<AddedToken> added_tokens;
+  std::vector<NormalizeStep> normalizer;
+  std::vector<PreTokenizeStep> pre_tokenizer;
+  std::unique_ptr<TokenModel> model;
+  PostProcessor post_processor;
+  Decoder decoder;
+};
+
+// The parts of tokenizer_config.json that concern ids.
+struct SpecialTokensConfig {
+  std::optional<std::string> bos_token;
+  std::optional<std::string> eos_token;
+  std::optional<bool> add_bos_token;
+  std::optional<bool> add_eos_token;
+};
+
+class Tokenizer {
+ public:
+  // Prefers tokenizer.json, then tokenizer.model, then vocab.json with merges.txt; reads tokenizer_config.json beside it.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
+
+  // `name` says in errors where the bytes come from.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(std::string_view json, std::string_view name,
+                                                             const SpecialTokensConfig& config = {});
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromSentencePiece(std::string_view bytes, std::string_view name,
+                                                                      const SpecialTokensConfig& config = {});
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerParts parts, const SpecialTokensConfig& config);
+
+  // Broken UTF-8 is defined: each maximal ill-formed part reads as U+FFFD.
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options = {}) const;
+
+  // Always well-formed UTF-8: what is not becomes U+FFFD. Ids without a piece give nothing.
+  std::string Decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
+
+  // One more than the largest id.
+  int32_t vocab_size() const { return vocab_size_; }
+
+  // As in the file ("Ġthe", "▁the", "<0x0A>"); empty for an id without a piece.
+  std::string_view IdToPiece(int32_t id) const;
+  std::optional<int32_t> TokenToId(std::string_view piece) const;
+
+  // Steers the model and is no text: skipped by Decode.
+  bool IsSpecial(int32_t id) const;
+
+  std::optional<int32_t> bos_id() const { return bos_id_; }
+  std::optional<int32_t> eos_id() const { return eos_id_; }
+
+  // For StreamingDetokenizer: what the id adds to the bytes of a text, and what the front of the text loses.
+  std::string_view TokenBytes(int32_t id, bool first) const {
+    return (first && parts_.decoder.first_differs() ? first_bytes_ : bytes_).Bytes(id);
+  }
+  const StripRule& strip() const { return parts_.decoder.strip(); }
+
+ private:
+  explicit Tokenizer(TokenizerParts parts, AddedTokens added) : parts_(std::move(parts)), added_(std::move(added)) {}
+
+  absl::Status Finish(const SpecialTokensConfig& config);
+  absl::Status EncodeSection(std::string_view text, bool at_start, const EncodeOptions& options, std::vector<int32_t>& ids) const;
+  absl::Status EncodeWords(std::string_view text, bool at_start, std::vector<int32_t>& ids) const;
+
+  TokenizerParts parts_;
+  AddedTokens added_;
+  int32_t vocab_size_ = 0;
+  std::optional<int32_t> bos_id_;
+  std::optional<int32_t> eos_id_;
+  ByteTable bytes_;
+  ByteTable first_bytes_;
+};
+
+// Reads "bos_token" and so on; the tokens are strings or {"content": string}.
+absl::StatusOr<SpecialTokensConfig> ParseSpecialTokensConfig(const Json& json);
+
+}  // namespace lime

@@ -1,0 +1,149 @@
+#include "coordinator/text/tokenizer_json.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/text/bpe.h"
+#include "coordinator/text/unigram.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+absl::StatusOr<Vocab> ParseVocab(const Json& vocab) {
+  if (!vocab.is_object()) return absl::InvalidArgumentError("model: \"vocab\" is no object");
+  std::vector<std::pair<std::string, int64_t>> pieces;
+  pieces.reserve(vocab.size());
+  for (const auto& [piece, id] : vocab.items()) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT64_MAX) {
+      return absl::InvalidArgumentError(absl::StrCat("model: the id of piece \"", piece, "\" is no whole number"));
+    }
+    pieces.emplace_back(piece, id.get<int64_t>());
+  }
+  return Vocab::Create(std::move(pieces));
+}
+
+// "a b" or ["a", "b"]. The views point into `merge`.
+absl::StatusOr<std::pair<std::string_view, std::string_view>> MergeParts(const Json& merge) {
+  if (merge.is_string()) {
+    const std::string_view text = merge.get_ref<const std::string&>();
+    const size_t space = text.find(' ');
+    if (space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos) {
+      return std::pair(text.substr(0, space), text.substr(space + 1));
+    }
+  } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return std::pair<std::string_view, std::string_view>(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>());
+  }
+  return absl::InvalidArgumentError("it is neither \"left right\" nor [left, right]");
+}
+
+absl::Status AddMerge(const Json& merge, uint32_t rank, std::string_view continuing_prefix, const Vocab& vocab, MergeTable& table) {
+  LIME_ASSIGN_OR_RETURN(const auto parts, MergeParts(merge));
+  const auto& [left, right] = parts;
+  const std::string_view tail = right.starts_with(continuing_prefix) ? right.substr(continuing_prefix.size()) : right;
+  const std::string joined = absl::StrCat(Text(left), Text(tail));
+  const int32_t left_id = vocab.Find(left), right_id = vocab.Find(right), result = vocab.Find(joined);
+  if (left_id < 0 || right_id < 0 || result < 0) {
+    const std::string_view missing = left_id < 0 ? left : right_id < 0 ? right : std::string_view(joined);
+    return absl::InvalidArgumentError(absl::StrCat("piece \"", Text(missing), "\" is not in the vocabulary"));
+  }
+  table[{left_id, right_id}] = {rank, result};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MergeTable> ParseMerges(const Json& merges, std::string_view continuing_prefix, const Vocab& vocab) {
+  if (!merges.is_array()) return absl::InvalidArgumentError("model: \"merges\" is no array");
+  MergeTable table;
+  table.reserve(merges.size());
+  for (size_t i = 0; i < merges.size(); ++i) {
+    if (const auto added = AddMerge(merges[i], static_cast<uint32_t>(i), continuing_prefix, vocab, table); !added.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("model: merge ", i, ": ", added.message()));
+    }
+  }
+  return table;
+}
+
+absl::StatusOr<int32_t> FindUnknown(const Json& model, const Vocab& vocab) {
+  LIME_ASSIGN_OR_RETURN(const std::string token, StringField(model, "unk_token", ""));
+  if (token.empty()) return -1;
+  const int32_t id = vocab.Find(token);
+  if (id < 0) return absl::InvalidArgumentError(absl::StrCat("model: unk_token \"", token, "\" is not in the vocabulary"));
+  return id;
+}
+
+absl::StatusOr<std::unique_ptr<TokenModel>> ParseBpe(const Json& model) {
+  if (const Json& dropout = Field(model, "dropout"); !dropout.is_null() && dropout != 0.0) {
+    return absl::UnimplementedError("model: BPE with dropout is not supported; supported is dropout null");
+  }
+  BpeModel::Options options;
+  LIME_ASSIGN_OR_RETURN(auto vocab, ParseVocab(Field(model, "vocab")));
+  LIME_ASSIGN_OR_RETURN(options.unknown.unk_id, FindUnknown(model, vocab));
+  LIME_ASSIGN_OR_RETURN(options.unknown.fuse_unk, BoolField(model, "fuse_unk", false));
+  LIME_ASSIGN_OR_RETURN(options.unknown.byte_fallback, BoolField(model, "byte_fallback", false));
+  LIME_ASSIGN_OR_RETURN(options.ignore_merges, BoolField(model, "ignore_merges", false));
+  LIME_ASSIGN_OR_RETURN(options.continuing_subword_prefix, StringField(model, "continuing_subword_prefix", ""));
+  LIME_ASSIGN_OR_RETURN(options.end_of_word_suffix, StringField(model, "end_of_word_suffix", ""));
+  LIME_ASSIGN_OR_RETURN(auto merges, ParseMerges(Field(model, "merges"), options.continuing_subword_prefix, vocab));
+  return std::make_unique<BpeModel>(std::move(options), std::move(vocab), std::move(merges));
+}
+
+absl::StatusOr<std::unique_ptr<TokenModel>> ParseUnigram(const Json& model) {
+  UnigramModel::Options options;
+  std::vector<std::pair<std::string, int64_t>> pieces;
+  for (const Json& entry : Field(model, "vocab")) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
+      return absl::InvalidArgumentError("model: an entry of the Unigram \"vocab\" is not [piece, score]");
+    }
+    pieces.emplace_back(entry[0].get<std::string>(), static_cast<int64_t>(pieces.size()));
+    options.scores.push_back(entry[1].get<float>());
+    if (!std::isfinite(options.scores.back())) return absl::InvalidArgumentError("model: a score of the Unigram \"vocab\" is not finite");
+  }
+  LIME_ASSIGN_OR_RETURN(auto vocab, Vocab::Create(std::move(pieces)));
+  LIME_ASSIGN_OR_RETURN(const int64_t unk_id, IntField(model, "unk_id", -1));
+  if (unk_id < -1 || unk_id >= vocab.size())
+    return absl::InvalidArgumentError(absl::StrCat("model: unk_id ", unk_id, " is not in the vocabulary"));
+  LIME_ASSIGN_OR_RETURN(options.unknown.byte_fallback, BoolField(model, "byte_fallback", false));
+  options.unknown.unk_id = static_cast<int32_t>(unk_id);
+  options.unknown.fuse_unk = true;
+  if (unk_id >= 0) options.not_from_text.insert(options.unknown.unk_id);
+  return std::make_unique<UnigramModel>(std::move(options), std::move(vocab));
+}
+
+absl::StatusOr<std::unique_ptr<TokenModel>> ParseModel(const Json& model) {
+  if (!model.is_object()) return absl::InvalidArgumentError("\"model\" is missing");
+  // Files older than the field hold BPE where there are merges.
+  LIME_ASSIGN_OR_RETURN(const std::string type, StringField(model, "type", Field(model, "merges").is_array() ? "BPE" : ""));
+  if (type == "BPE") return ParseBpe(model);
+  if (type == "Unigram") return ParseUnigram(model);
+  return absl::UnimplementedError(absl::StrCat("model \"", type, "\" is not supported; supported are BPE and Unigram"));
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerParts> PartsFromJson(const Json& json) {
+  TokenizerParts parts;
+  LIME_ASSIGN_OR_RETURN(parts.added_tokens, AddedTokens::Parse(Field(json, "added_tokens")));
+  LIME_ASSIGN_OR_RETURN(parts.normalizer, ParseNormalizer(Field(json, "normalizer")));
+  LIME_ASSIGN_OR_RETURN(parts.pre_tokenizer, ParsePreTokenizer(Field(json, "pre_tokenizer")));
+  LIME_ASSIGN_OR_RETURN(parts.model, ParseModel(Field(json, "model")));
+  LIME_ASSIGN_OR_RETURN(parts.post_processor, ParsePostProcessor(Field(json, "post_processor")));
+  LIME_ASSIGN_OR_RETURN(parts.decoder, Decoder::Parse(Field(json, "decoder")));
+  return parts;
+}
+
+Json JsonFromVocabAndMerges(Json vocab, std::string_view merges_txt) {
+  Json merges = Json::array();
+  while (!merges_txt.empty()) {
+    const size_t end = std::min(merges_txt.find('\n'), merges_txt.size());
+    std::string_view line = merges_txt.substr(0, end);
+    merges_txt.remove_prefix(std::min(end + 1, merges_txt.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!line.empty() && !line.starts_with("#version")) merges.push_back(std::string(line));
+  }
+  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
+  const Json model = {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", std::move(merges)}};
+  return {{"model", model}, {"pre_tokenizer", byte_level}, {"decoder", byte_level}};
+}
+
+}  // namespace lime

@@ -1,0 +1,72 @@
+#include "coordinator/text/unigram.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "coordinator/text/utf8.h"
+
+namespace lime {
+namespace {
+
+constexpr double kUnknownPenalty = 10.0;  // below the worst piece, as SentencePiece has it
+
+// The best way to reach a position of the word.
+struct Node {
+  double score = -std::numeric_limits<double>::infinity();
+  int32_t id = -1;   // of the piece that ends here; -1: an unknown character
+  size_t begin = 0;  // where that piece begins
+};
+
+void Relax(Node& node, double score, int32_t id, size_t begin) {
+  if (score > node.score) node = {score, id, begin};
+}
+
+}  // namespace
+
+UnigramModel::UnigramModel(Options options, Vocab vocab) : options_(std::move(options)), vocab_(std::move(vocab)) {
+  double min_score = 0;
+  bool first = true;
+  for (int32_t id = 0; id < vocab_.size(); ++id) {
+    if (options_.not_from_text.contains(id)) continue;
+    trie_.Insert(vocab_.Piece(id), id);
+    if (options_.user_defined.contains(id)) continue;
+    const double score = options_.scores[id];
+    min_score = first ? score : std::min(min_score, score);
+    max_score_ = first ? score : std::max(max_score_, score);
+    first = false;
+  }
+  unknown_score_ = min_score - kUnknownPenalty;
+}
+
+double UnigramModel::Score(int32_t id, size_t length) const {
+  if (options_.user_defined.contains(id)) return static_cast<double>(length) * max_score_ - 0.1;
+  return options_.scores[id];
+}
+
+void UnigramModel::Tokenize(std::string_view word, std::vector<int32_t>& ids) const {
+  std::vector<Node> nodes(word.size() + 1);
+  nodes[0].score = 0;
+  for (size_t begin = 0, char_length = 0; begin < word.size(); begin += char_length) {
+    char_length = DecodeUtf8(word.substr(begin)).length;
+    const double score = nodes[begin].score;
+    bool covered = false;  // the character by itself is a piece
+    trie_.ForEachPrefix(word.substr(begin), [&](size_t length, int32_t id) {
+      Relax(nodes[begin + length], score + Score(id, length), id, begin);
+      covered = covered || length == char_length;
+    });
+    if (!covered) Relax(nodes[begin + char_length], score + unknown_score_, -1, begin);
+  }
+  std::vector<size_t> ends;
+  for (size_t end = word.size(); end > 0; end = nodes[end].begin) ends.push_back(end);
+  size_t unknown_end = std::string_view::npos;
+  for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
+    const Node& node = nodes[*end];
+    if (node.id >= 0) {
+      ids.push_back(node.id);
+    } else {
+      AppendUnknown(word.substr(node.begin, *end - node.begin), options_.unknown, vocab_, unknown_end, ids);
+    }
+  }
+}
+
+}  // namespace lime

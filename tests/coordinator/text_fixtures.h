@@ -1,0 +1,51 @@
+// What the text tests share: the third-party files beside the project, and reading them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/text/tokenizer.h"
+
+namespace lime {
+
+inline const std::filesystem::path& SharedDir() {
+  static const std::filesystem::path path(LIME_SHARED_DIR);
+  return path;
+}
+
+inline std::string ReadAll(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::vector<Json> ReadJsonl(const std::filesystem::path& path) {
+  std::vector<Json> rows;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) rows.push_back(Json::parse(line));
+  return rows;
+}
+
+// A folder's tokenizer, loaded once for the whole program.
+inline const Tokenizer& SharedTokenizer(const std::string& folder) {
+  static auto& loaded = *new std::map<std::string, std::unique_ptr<Tokenizer>>;
+  std::unique_ptr<Tokenizer>& tokenizer = loaded[folder];
+  if (tokenizer == nullptr) {
+    auto result = Tokenizer::Load((SharedDir() / folder).string());
+    if (!result.ok()) ADD_FAILURE() << result.status();
+    tokenizer = std::move(result).value();
+  }
+  return *tokenizer;
+}
+
+}  // namespace lime
+
+// The third-party data is not part of the project; without it these tests have nothing to say.
+#define LIME_SKIP_WITHOUT(path) \
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << (path) << " is absent: place the shared test data beside the project to run this test"
