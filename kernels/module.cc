@@ -26,7 +26,9 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const ModelSpec& spec, cons
     return absl::NotFoundError(absl::StrCat("cannot load the kernels module: ", dlerror(), "; build the target lime_kernels"));
   auto* create = reinterpret_cast<internal::CreateBackendFn*>(dlsym(module, "lime_create_backend"));
   if (create == nullptr) return absl::NotFoundError(absl::StrCat(path, " is not a LIME kernels module; build the target lime_kernels"));
-  return create(spec, options);
+  absl::StatusOr<std::unique_ptr<Backend>> backend;
+  create(spec, options, &backend);
+  return backend;
 }
 
 }  // namespace lime

@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const ModelSpec& spec, cons
 
 namespace internal {
 // What the module exports as lime_create_backend.
-using CreateBackendFn = absl::StatusOr<std::unique_ptr<Backend>>(const ModelSpec&, const BackendOptions&);
+using CreateBackendFn = void(const ModelSpec&, const BackendOptions&, absl::StatusOr<std::unique_ptr<Backend>>* result);
 }  // namespace internal
 
 }  // namespace lime

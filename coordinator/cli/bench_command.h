@@ -1,0 +1,11 @@
+// lime bench: decode and prefill beside the limits of this machine.
+#pragma once
+
+#include "CLI/CLI.hpp"
+
+namespace lime::cli {
+
+// Adds the command to `app`; its exit code goes to `exit_code` when it has run.
+void AddBenchCommand(CLI::App& app, int& exit_code);
+
+}  // namespace lime::cli

@@ -1,0 +1,75 @@
+#include "coordinator/cli/command.h"
+
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lime::cli {
+namespace {
+
+constexpr char kWrongCallMark[] = "lime/wrong-call";
+
+std::atomic<bool> interrupted{false};
+
+void OnInterrupt(int signal) {
+  if (interrupted.exchange(true)) _exit(128 + signal);
+}
+
+}  // namespace
+
+absl::Status WrongCall(std::string message) {
+  absl::Status status = absl::InvalidArgumentError(std::move(message));
+  status.SetPayload(kWrongCallMark, absl::Cord("1"));
+  return status;
+}
+
+int Finish(const absl::Status& status) {
+  if (status.ok()) return kDone;
+  std::fprintf(stderr, "lime: %s\n", std::string(status.message()).c_str());
+  return status.GetPayload(kWrongCallMark) ? kWrongCall : kFailed;
+}
+
+const std::atomic<bool>& Interrupted() {
+  static const bool installed = [] {
+    struct sigaction action = {};
+    action.sa_handler = OnInterrupt;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+    return true;
+  }();
+  (void)installed;
+  return interrupted;
+}
+
+void ModelFlags::AddTo(CLI::App& app) {
+  app.add_option("--model,-m", model, "Folder of a Hugging Face checkpoint")->required();
+  app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
+  app.add_option("--loader", loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto")->capture_default_str();
+  app.add_option("--context", context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
+  app.add_option("--chunk", chunk, "Tokens of a prompt computed in one step; 0: chosen for the machine");
+  app.add_option("--memory", memory, "Memory budget of the process, such as 2GiB; without it: what the machine has");
+  app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
+  app.add_option("--cluster", cluster, "Cluster file (not built yet)")->group("Not built yet");
+  app.add_option("--placement", placement, "Which blocks stay resident (not built yet)")->group("Not built yet");
+  app.add_option("--pool", pool, "Memory of streamed blocks (not built yet)")->group("Not built yet");
+  app.add_flag("--json", json, "Print one JSON object and nothing else on stdout");
+}
+
+absl::Status ModelFlags::Check() const {
+  if (!cluster.empty()) return WrongCall("--cluster: running over several devices is not built yet; leave it out to run on this one");
+  if (!placement.empty() || !pool.empty())
+    return WrongCall("--placement and --pool belong to streaming, which is not built yet; leave them out");
+  if (loader != "auto" && loader != "read" && loader != "mmap")
+    return WrongCall(absl::StrCat("--loader ", loader, " is unknown; use auto, read or mmap"));
+  if (numerics != "auto" && numerics != "portable")
+    return WrongCall(absl::StrCat("--numerics ", numerics, " is unknown; use auto or portable"));
+  if (threads < 0 || threads > 1024) return WrongCall(absl::StrCat("--threads ", threads, " is outside 0 to 1024"));
+  if (context < 0) return WrongCall(absl::StrCat("--context ", context, " is negative"));
+  if (chunk < 0 || chunk > 65536) return WrongCall(absl::StrCat("--chunk ", chunk, " is outside 0 to 65536"));
+  return absl::OkStatus();
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,46 @@
+// What the commands of `lime` share: exit codes, the model's flags, Ctrl-C.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "planner/base/status.h"
+
+namespace lime::cli {
+
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kWrongCall = 2;
+
+// An error of the call rather than of the work: exit code 2.
+absl::Status WrongCall(std::string message);
+
+// The exit code of a command that ended with `status`; prints the one sentence to stderr when it failed.
+int Finish(const absl::Status& status);
+
+// Set by the first Ctrl-C (the second ends the process at once). Installs the handler when first called.
+const std::atomic<bool>& Interrupted();
+
+// Flags of the commands that compute with a model.
+struct ModelFlags {
+  std::string model;
+  std::string loader = "auto";
+  std::string numerics = "auto";
+  std::string memory;
+  std::string placement;
+  std::string pool;
+  std::string cluster;
+  int threads = 0;
+  int64_t context = 0;
+  int64_t chunk = 0;
+  bool json = false;
+
+  void AddTo(CLI::App& app);
+  // Refuses values out of range, and flags of parts that are not built yet.
+  absl::Status Check() const;
+};
+
+}  // namespace lime::cli

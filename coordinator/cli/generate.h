@@ -1,0 +1,57 @@
+// The generation loop: scheduler, engine, sampler and text, one step after another.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/logic/request_scheduler.h"
+#include "coordinator/text/sampler.h"
+#include "coordinator/text/tokenizer.h"
+#include "daemon/engine/engine.h"
+
+namespace lime::cli {
+
+struct GenerateOptions {
+  SamplingParams sampling;
+  int64_t max_new_tokens = 0;
+  int64_t chunk = 0;
+  std::vector<int32_t> end_tokens;
+  std::vector<std::string> stop_strings;
+  bool hash_logits = false;
+  const std::atomic<bool>* cancel = nullptr;
+  // Text as it becomes certain, by prompt index. May be empty.
+  std::function<void(size_t prompt, std::string_view text)> on_text;
+};
+
+struct Generated {
+  std::vector<int32_t> token_ids;  // generated, an end token included
+  std::string text;                // without special tokens, cut before a stop string
+  int64_t prompt_tokens = 0;
+  FinishReason finish = FinishReason::kNone;
+  double ttft_ms = 0;        // from the start of generation to the first token
+  double ms_per_token = 0;   // of the tokens after the first
+  uint64_t logits_hash = 0;  // XXH3-64 of the logits of every generated position
+};
+
+struct GenerateSummary {
+  std::vector<Generated> results;
+  double prefill_ms = 0;  // steps that held prompt rows
+  double decode_ms = 0;   // steps that only decoded
+  int64_t decode_steps = 0;
+  int64_t decode_tokens = 0;
+  Bytes disk_bytes = 0;  // read from disk by decode steps
+  bool interrupted = false;
+
+  double MsPerStep() const { return decode_steps > 0 ? decode_ms / static_cast<double>(decode_steps) : 0; }
+};
+
+// Generates for every prompt, batched over the engine's sequence slots. The engine must have been created with `max_sequences` slots and
+// logit rows.
+absl::StatusOr<GenerateSummary> Generate(Engine& engine, const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
+                                         int64_t max_sequences, const GenerateOptions& options);
+
+}  // namespace lime::cli

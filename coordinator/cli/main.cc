@@ -1,0 +1,61 @@
+// lime: the coordinator and its command line. Each command lives in its own file; this one only gathers them.
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "coordinator/cli/bench_command.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cli/demo_command.h"
+#include "coordinator/cli/profile_command.h"
+#include "coordinator/cli/quantize_command.h"
+#include "coordinator/cli/run_command.h"
+#include "coordinator/cli/score_command.h"
+#include "coordinator/cli/tokenize_command.h"
+
+namespace {
+
+// Commands of parts that are not built yet answer so, whatever follows them.
+void AddUnbuilt(CLI::App& app, int& exit_code) {
+  constexpr std::pair<const char*, const char*> kCommands[] = {{"prepare", "Write the block store that streams fastest"},
+                                                               {"plan", "Plan a model over devices without running it"},
+                                                               {"simulate", "The timeline of a plan"},
+                                                               {"solve", "Planner problems, JSON in and out"},
+                                                               {"devices", "What devices there are"},
+                                                               {"serve", "HTTP server compatible with OpenAI's"},
+                                                               {"trace", "A run as a Perfetto trace"}};
+  for (const auto& [name, what] : kCommands) {
+    CLI::App* command = app.add_subcommand(name, std::string(what) + " (not built yet)");
+    command->group("Not built yet")->allow_extras();
+    command->callback([name = std::string(name), &exit_code] {
+      exit_code = lime::cli::Finish(lime::cli::WrongCall("`" + name + "` is not built yet; see `lime --help` for what is"));
+    });
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("LIME runs a large language model, losslessly, on the small machines you own.", "lime");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "lime 0.1.0");
+  app.footer("`lime COMMAND --help` tells the flags of a command. Exit codes: 0 done, 1 the work failed, 2 the call was wrong.");
+  int exit_code = lime::cli::kDone;
+  lime::cli::AddRunCommand(app, exit_code);
+  lime::cli::AddScoreCommand(app, exit_code);
+  lime::cli::AddTokenizeCommand(app, exit_code);
+  lime::cli::AddQuantizeCommand(app, exit_code);
+  lime::cli::AddBenchCommand(app, exit_code);
+  lime::cli::AddProfileCommand(app, exit_code);
+  lime::cli::AddDemoCommand(app, exit_code);
+  AddUnbuilt(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
+    app.exit(error);
+    return asked ? lime::cli::kDone : lime::cli::kWrongCall;
+  }
+  return exit_code;
+}

@@ -1,0 +1,122 @@
+#include "coordinator/cli/model_session.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/cli/device_profile.h"
+#include "coordinator/cli/progress.h"
+#include "daemon/engine/process_memory.h"
+#include "daemon/weights/checkpoint.h"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+// eos_token_id of generation_config.json: one id or several. None where the file or the field is absent.
+absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir) {
+  constexpr std::streamsize kMaxBytes = 1 << 20;
+  std::vector<int32_t> ids;
+  const std::string path = dir + "/generation_config.json";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return ids;
+  std::string text(kMaxBytes, '\0');
+  file.read(text.data(), kMaxBytes);
+  text.resize(file.gcount());
+  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is not a JSON object of at most 1 MiB"));
+  const auto field = root.find("eos_token_id");
+  if (field == root.end() || field->is_null()) return ids;
+  for (const json& id : field->is_array() ? *field : json::array({*field})) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > (1 << 24)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": field \"eos_token_id\" is not a token id or a list of them"));
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+absl::StatusOr<LoaderKind> LoaderOf(const std::string& name) {
+  if (name == "read") return LoaderKind::kRead;
+  if (name == "mmap") return LoaderKind::kMmap;
+  return LoaderKind::kAuto;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir) {
+  if (!std::filesystem::is_directory(dir))
+    return absl::NotFoundError(absl::StrCat("--model ", dir, " is not a folder; give one that holds config.json and safetensors"));
+  ModelFiles files;
+  LIME_ASSIGN_OR_RETURN(files.spec, LoadModelSpec(dir));
+  LIME_ASSIGN_OR_RETURN(files.tokenizer, Tokenizer::Load(dir));
+  LIME_ASSIGN_OR_RETURN(files.end_tokens, GenerationEndTokens(dir));
+  if (files.end_tokens.empty()) files.end_tokens = files.spec.config.eos_token_ids;
+  if (files.end_tokens.empty() && files.tokenizer->eos_id()) files.end_tokens = {*files.tokenizer->eos_id()};
+  return files;
+}
+
+std::optional<int32_t> ModelFiles::bos() const {
+  return tokenizer->bos_id() ? tokenizer->bos_id() : spec.config.bos_token_id;
+}
+
+absl::StatusOr<std::vector<int32_t>> ModelFiles::EncodePrompt(std::string_view text) const {
+  LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->Encode(text));
+  if (ids.empty() && bos()) ids.push_back(*bos());
+  if (ids.empty()) return absl::InvalidArgumentError("the prompt is empty and the model has no BOS token to start from; give a prompt");
+  for (const int32_t id : ids) {
+    if (id >= spec.config.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat("the tokenizer gives id ", id, " and the model has ", spec.config.vocab_size,
+                                                     " ids; tokenizer and weights belong to different models"));
+    }
+  }
+  return ids;
+}
+
+absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlags& flags, const Shape& shape) {
+  Engine::Options options;
+  options.num_threads = flags.threads;
+  LIME_ASSIGN_OR_RETURN(options.loader, LoaderOf(flags.loader));
+  options.max_rows = shape.max_rows;
+  options.max_logit_rows = shape.max_logit_rows;
+  options.max_sequences = shape.max_sequences;
+  options.context = shape.context;
+  options.numerics = flags.numerics;
+  if (!flags.memory.empty()) {
+    const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
+    if (!memory.ok()) return WrongCall(absl::StrCat("--memory: ", memory.status().message()));
+    options.memory = *memory;
+  }
+  ProgressLine progress("Loading");
+  options.load.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };
+  options.load.cancelled = &Interrupted();
+  std::unique_ptr<ModelSession> session(new ModelSession);
+  const DeviceProfile profile = LoadOrMeasureProfile(flags.threads > 0 ? flags.threads : UsableCores());
+  LIME_ASSIGN_OR_RETURN(session->engine_, Engine::Create(flags.model, options));
+  session->predicted_ms_ = profile.PredictStepMs(session->engine_->BytesPerStep(shape.max_sequences, shape.expected_positions));
+  return session;
+}
+
+json ModelSession::Describe() const {
+  return {{"predicted_ms_per_token", predicted_ms_},
+          {"peak_rss_bytes", ProcessPeakResidentBytes()},
+          {"devices", json::array({{{"name", "local"}, {"backend", engine_->description()}, {"numerics_id", engine_->numerics_id()}}})},
+          {"load", {{"loader", engine_->load().loader}, {"bytes", engine_->load().bytes}, {"seconds", engine_->load().seconds}}}};
+}
+
+std::string ModelSession::LoadLine() const {
+  const Engine::LoadSummary& load = engine_->load();
+  return absl::StrFormat("loaded %s in %.2f s: %s; %s", FormatBytes(load.bytes), load.seconds, load.loader, engine_->description());
+}
+
+std::string ModelSession::MemoryLine() const {
+  const Engine::Memory& memory = engine_->memory();
+  return absl::StrCat("memory peak ", FormatBytes(ProcessPeakResidentBytes()), ": weights ", FormatBytes(memory.weights), ", KV ",
+                      FormatBytes(memory.kv), ", activations ", FormatBytes(memory.activations), ", runtime ", FormatBytes(memory.runtime));
+}
+
+}  // namespace lime::cli

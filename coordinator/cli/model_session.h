@@ -1,0 +1,59 @@
+// What the commands that compute share: the files of a model, and an engine opened over it with its prediction and its summary lines.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/command.h"
+#include "coordinator/text/tokenizer.h"
+#include "daemon/engine/engine.h"
+#include "nlohmann/json.hpp"
+
+namespace lime::cli {
+
+// Tokens of a prompt computed in one step where the call does not say: enough to reuse every weight hundreds of times.
+inline constexpr int64_t kDefaultChunk = 512;
+
+// The small files of a checkpoint folder.
+struct ModelFiles {
+  ModelSpec spec;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<int32_t> end_tokens;  // of generation_config.json, else of config.json, else the tokenizer's
+
+  static absl::StatusOr<ModelFiles> Open(const std::string& dir);
+
+  // Ids of a prompt, BOS in front as the tokenizer says; an empty prompt is BOS alone.
+  absl::StatusOr<std::vector<int32_t>> EncodePrompt(std::string_view text) const;
+  std::optional<int32_t> bos() const;
+};
+
+class ModelSession {
+ public:
+  struct Shape {
+    int64_t max_rows = 0;
+    int64_t max_logit_rows = 0;
+    int64_t max_sequences = 0;
+    int64_t context = 0;
+    int64_t expected_positions = 0;  // for the prediction: KV read per step and sequence
+  };
+
+  // Predicts, then loads with a progress line.
+  static absl::StatusOr<std::unique_ptr<ModelSession>> Open(const ModelFlags& flags, const Shape& shape);
+
+  Engine& engine() { return *engine_; }
+  double predicted_ms_per_token() const { return predicted_ms_; }
+
+  // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, load.
+  nlohmann::json Describe() const;
+  // "loaded 2.31 GiB in 1.2 s (…)".
+  std::string LoadLine() const;
+  // "memory peak 2.60 GiB: weights …".
+  std::string MemoryLine() const;
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  double predicted_ms_ = 0;
+};
+
+}  // namespace lime::cli

@@ -1,0 +1,237 @@
+#include "coordinator/cli/run_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cli/generate.h"
+#include "coordinator/cli/logits_hash.h"
+#include "coordinator/cli/model_session.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/strings.h"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kDefaultMaxTokens = 128;
+constexpr int64_t kMaxBatch = 16;
+constexpr int64_t kMaxPrompts = 100000;
+
+struct RunFlags {
+  ModelFlags model;
+  std::vector<std::string> prompts;
+  std::string prompts_file;
+  std::vector<std::string> stops;
+  SamplingParams sampling;
+  int64_t max_tokens = 0;
+  bool ignore_eos = false;
+  bool hash_logits = false;
+};
+
+// One prompt a line; a line that is a JSON string or {"prompt": string} may hold line breaks.
+absl::StatusOr<std::string> ParsePromptLine(const std::string& line, std::string_view where) {
+  if (line.empty() || (line.front() != '"' && line.front() != '{')) return line;
+  const json value = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_object() && value.contains("prompt") && value["prompt"].is_string()) return value["prompt"].get<std::string>();
+  if (value.is_discarded() && line.front() == '"') return line;  // a quotation, not JSON
+  return WrongCall(absl::StrCat(Text(where), " is neither a JSON string nor an object with a string \"prompt\""));
+}
+
+absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& prompts) {
+  std::ifstream file(path);
+  if (!file) return WrongCall(absl::StrCat("--prompts-file ", path, " cannot be read"));
+  int64_t number = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (++number > kMaxPrompts) return WrongCall(absl::StrCat("--prompts-file ", path, " has more than ", kMaxPrompts, " prompts"));
+    LIME_ASSIGN_OR_RETURN(std::string prompt, ParsePromptLine(line, absl::StrCat("--prompts-file ", path, " line ", number)));
+    prompts.push_back(std::move(prompt));
+  }
+  if (number == 0) return WrongCall(absl::StrCat("--prompts-file ", path, " is empty; write one prompt a line"));
+  return absl::OkStatus();
+}
+
+absl::Status CheckFlags(RunFlags& flags) {
+  LIME_RETURN_IF_ERROR(flags.model.Check());
+  if (const absl::Status sampling = flags.sampling.Validate(); !sampling.ok()) return WrongCall(std::string(sampling.message()));
+  if (flags.max_tokens < 0) return WrongCall(absl::StrCat("--max-tokens ", flags.max_tokens, " is negative"));
+  if (!flags.prompts_file.empty()) LIME_RETURN_IF_ERROR(ReadPromptsFile(flags.prompts_file, flags.prompts));
+  if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
+  return absl::OkStatus();
+}
+
+struct Plan {
+  std::vector<std::vector<int32_t>> prompts;
+  int64_t max_new_tokens = 0;
+  int64_t context = 0;
+  int64_t sequences = 0;
+};
+
+// How long the sequences can become, and so what is reserved for them.
+absl::StatusOr<Plan> PlanRun(const RunFlags& flags, const ModelFiles& files) {
+  Plan plan;
+  int64_t longest = 0;
+  for (size_t i = 0; i < flags.prompts.size(); ++i) {
+    LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, files.EncodePrompt(flags.prompts[i]));
+    longest = std::max<int64_t>(longest, static_cast<int64_t>(ids.size()));
+    plan.prompts.push_back(std::move(ids));
+  }
+  const int64_t limit = flags.model.context > 0 ? flags.model.context : files.spec.config.max_positions;
+  const int64_t asked = flags.max_tokens > 0 ? flags.max_tokens : std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest));
+  if (longest + asked > limit) {
+    return absl::ResourceExhaustedError(absl::StrCat("the request needs ", longest, " prompt + ", asked, " new = ", longest + asked,
+                                                     " positions and the ", flags.model.context > 0 ? "--context" : "model's context",
+                                                     " is ", limit, "; shorten the prompt, lower --max-tokens",
+                                                     flags.model.context > 0 ? ", or raise --context" : ""));
+  }
+  plan.max_new_tokens = asked;
+  plan.context = flags.model.context > 0 ? flags.model.context : longest + asked;
+  plan.sequences = std::min<int64_t>(kMaxBatch, static_cast<int64_t>(plan.prompts.size()));
+  return plan;
+}
+
+const char* ReasonText(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "none";
+    case FinishReason::kEndToken:
+      return "end_token";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kStopped:
+      return "stop";
+  }
+  return "none";
+}
+
+json ResultJson(const Generated& result, bool hashed) {
+  json object = {{"text", result.text},
+                 {"token_ids", result.token_ids},
+                 {"prompt_tokens", result.prompt_tokens},
+                 {"completion_tokens", result.token_ids.size()},
+                 {"finish_reason", ReasonText(result.finish)},
+                 {"ttft_ms", result.ttft_ms},
+                 {"ms_per_token", result.ms_per_token}};
+  if (hashed) object["logits_xxh3"] = HashText(result.logits_hash);
+  return object;
+}
+
+void PrintJson(const ModelSession& session, const GenerateSummary& summary, bool hashed) {
+  json root = session.Describe();
+  if (summary.results.size() == 1) {
+    root.update(ResultJson(summary.results.front(), hashed));
+  } else {
+    root["results"] = json::array();
+    for (const Generated& result : summary.results) root["results"].push_back(ResultJson(result, hashed));
+    root["ms_per_step"] = summary.MsPerStep();
+  }
+  root["interrupted"] = summary.interrupted;
+  root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.disk_bytes / summary.decode_tokens : 0;
+  std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+}
+
+void PrintSummary(const ModelSession& session, const GenerateSummary& summary) {
+  int64_t prompt_tokens = 0, generated = 0;
+  double first = 0;
+  for (const Generated& result : summary.results) {
+    prompt_tokens += result.prompt_tokens;
+    generated += static_cast<int64_t>(result.token_ids.size());
+    first = std::max(first, result.ttft_ms);
+  }
+  absl::FPrintF(stderr, "%s\n", session.LoadLine());
+  absl::FPrintF(stderr, "prompt      %6d tokens, first token after %.1f ms\n", prompt_tokens, first);
+  const double per_step = summary.MsPerStep();
+  absl::FPrintF(stderr, "generated   %6d tokens", generated);
+  if (per_step > 0) {
+    absl::FPrintF(stderr, ", %.2f ms per step (predicted %.2f), %.1f tokens/s", per_step, session.predicted_ms_per_token(),
+                  static_cast<double>(summary.decode_tokens) / summary.decode_ms * 1000);
+  }
+  absl::FPrintF(stderr, "%s\n%s\n", summary.interrupted ? " (interrupted)" : "", session.MemoryLine());
+}
+
+// Text of one prompt streams; of several it is printed when all are done.
+void PrintTexts(const RunFlags& flags, const GenerateSummary& summary) {
+  if (summary.results.size() == 1) {
+    std::cout << std::endl;
+    return;
+  }
+  for (size_t i = 0; i < summary.results.size(); ++i) std::cout << "[" << i << "] " << flags.prompts[i] << summary.results[i].text << "\n";
+  std::cout << std::flush;
+}
+
+absl::Status Run(RunFlags& flags) {
+  LIME_RETURN_IF_ERROR(CheckFlags(flags));
+  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
+  LIME_ASSIGN_OR_RETURN(const Plan plan, PlanRun(flags, files));
+  int64_t longest = 0;
+  for (const auto& prompt : plan.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
+  const int64_t chunk = std::min<int64_t>(flags.model.chunk > 0 ? flags.model.chunk : kDefaultChunk, longest * plan.sequences);
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSession> session,
+                        ModelSession::Open(flags.model, {.max_rows = chunk + plan.sequences,
+                                                         .max_logit_rows = plan.sequences,
+                                                         .max_sequences = plan.sequences,
+                                                         .context = plan.context,
+                                                         .expected_positions = longest + plan.max_new_tokens / 2}));
+  GenerateOptions options;
+  options.sampling = flags.sampling;
+  options.max_new_tokens = plan.max_new_tokens;
+  options.chunk = chunk;
+  if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
+  options.stop_strings = flags.stops;
+  options.hash_logits = flags.hash_logits;
+  options.cancel = &Interrupted();
+  if (!flags.model.json && plan.prompts.size() == 1) {
+    std::cout << flags.prompts.front() << std::flush;
+    options.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
+  }
+  LIME_ASSIGN_OR_RETURN(const GenerateSummary summary,
+                        Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
+  if (flags.model.json) {
+    PrintJson(*session, summary, flags.hash_logits);
+  } else {
+    PrintTexts(flags, summary);
+    PrintSummary(*session, summary);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = app.add_subcommand("run", "Generate text from a checkpoint");
+  command->footer("Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32");
+  flags->model.AddTo(*command);
+  command->add_option("--prompt,-p", flags->prompts, "Text to continue; give it several times for a batch; empty starts from BOS")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  command->add_option("--prompts-file", flags->prompts_file, "One prompt a line, plain or as a JSON string");
+  command->add_option("--max-tokens,-n", flags->max_tokens, "Tokens to generate; without it 128, or as many as the context holds");
+  command->add_option("--temperature", flags->sampling.temperature, "0 takes the likeliest token")->capture_default_str();
+  command->add_option("--top-k", flags->sampling.top_k, "Keep the K likeliest tokens; 0 keeps all")->capture_default_str();
+  command->add_option("--top-p", flags->sampling.top_p, "Keep the likeliest tokens that hold this share of the probability")
+      ->capture_default_str();
+  command->add_option("--min-p", flags->sampling.min_p, "Drop tokens below this share of the likeliest one's probability")
+      ->capture_default_str();
+  command->add_option("--repetition-penalty", flags->sampling.repetition_penalty, "Above 1 makes tokens seen before less likely")
+      ->capture_default_str();
+  command->add_option("--seed", flags->sampling.seed, "Same seed, same text")->capture_default_str();
+  command->add_option("--stop", flags->stops, "End before this text; may be given several times")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  command->add_flag("--ignore-eos", flags->ignore_eos, "Go on after the model's end token");
+  command->add_flag("--hash-logits", flags->hash_logits, "Hash the logits of every generated position (logits_xxh3)");
+  command->callback([flags, &exit_code] { exit_code = Finish(Run(*flags)); });
+}
+
+}  // namespace lime::cli

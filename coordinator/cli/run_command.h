@@ -1,0 +1,11 @@
+// lime run: generates text from a checkpoint.
+#pragma once
+
+#include "CLI/CLI.hpp"
+
+namespace lime::cli {
+
+// Adds the command to `app`; its exit code goes to `exit_code` when it has run.
+void AddRunCommand(CLI::App& app, int& exit_code);
+
+}  // namespace lime::cli

@@ -1,0 +1,176 @@
+#include "coordinator/cli/score_command.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cli/model_session.h"
+#include "coordinator/cli/progress.h"
+#include "coordinator/cli/score.h"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr Bytes kLogitsBytes = 64 * kMiB;  // of one step: bounds the chunk of large vocabularies
+constexpr Bytes kMaxTextBytes = kGiB;
+
+struct ScoreFlags {
+  ModelFlags model;
+  std::string ids;
+  std::string text_file;
+  std::string batch_with;
+  int64_t top = 5;
+};
+
+absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t vocab, std::string_view where) {
+  std::vector<int32_t> ids;
+  for (const auto& item : absl::StrSplit(Text(list), ',')) {
+    int32_t id = 0;
+    if (!absl::SimpleAtoi(item, &id) || id < 0 || id >= vocab) {
+      return WrongCall(absl::StrCat(Text(where), ": \"", item, "\" is not an id below ", vocab, "; write ids like 1,2,3"));
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return WrongCall(absl::StrCat("--text-file ", path, " cannot be read"));
+  file.seekg(0, std::ios::end);
+  if (file.tellg() > kMaxTextBytes) return WrongCall(absl::StrCat("--text-file ", path, " is larger than ", FormatBytes(kMaxTextBytes)));
+  file.seekg(0);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// BOS and then window - 1 ids, side by side over the text.
+std::vector<std::vector<int32_t>> Windows(const std::vector<int32_t>& ids, std::optional<int32_t> bos, int64_t window) {
+  std::vector<std::vector<int32_t>> windows;
+  const int64_t step = bos ? window - 1 : window;
+  for (int64_t begin = 0; begin < static_cast<int64_t>(ids.size()); begin += step) {
+    std::vector<int32_t>& here = windows.emplace_back();
+    if (bos) here.push_back(*bos);
+    here.insert(here.end(), ids.begin() + begin, ids.begin() + std::min<int64_t>(begin + step, static_cast<int64_t>(ids.size())));
+  }
+  return windows;
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flags, const ModelFiles& files) {
+  const int64_t limit = flags.model.context > 0 ? flags.model.context : files.spec.config.max_positions;
+  if (!flags.ids.empty()) {
+    LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ParseIds(flags.ids, files.spec.config.vocab_size, "--ids"));
+    if (static_cast<int64_t>(ids.size()) > limit) {
+      return absl::ResourceExhaustedError(absl::StrCat("--ids holds ", ids.size(), " ids and the context is ", limit, "; score fewer"));
+    }
+    return std::vector<std::vector<int32_t>>{std::move(ids)};
+  }
+  if (limit < 2) return WrongCall("--context must be at least 2 to score a text");
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.text_file));
+  LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, files.tokenizer->Encode(text, {.add_special = false}));
+  if (ids.empty()) return WrongCall(absl::StrCat("--text-file ", flags.text_file, " holds no text"));
+  for (const int32_t id : ids) {
+    if (id >= files.spec.config.vocab_size)
+      return absl::InvalidArgumentError(absl::StrCat("the tokenizer gives id ", id, ", which the model does not have"));
+  }
+  return Windows(ids, files.bos(), limit);
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> Companions(const ScoreFlags& flags, const ModelFiles& files) {
+  std::vector<std::vector<int32_t>> companions;
+  if (flags.batch_with.empty()) return companions;
+  std::ifstream file(flags.batch_with);
+  if (!file) return WrongCall(absl::StrCat("--batch-with ", flags.batch_with, " cannot be read"));
+  for (std::string line; std::getline(file, line);) {
+    if (companions.size() == 255) return WrongCall(absl::StrCat("--batch-with ", flags.batch_with, " has more than 255 lines"));
+    LIME_ASSIGN_OR_RETURN(auto ids, ParseIds(line, files.spec.config.vocab_size,
+                                             absl::StrCat("--batch-with ", flags.batch_with, " line ", companions.size() + 1)));
+    companions.push_back(std::move(ids));
+  }
+  return companions;
+}
+
+double Perplexity(const std::vector<ScoredPosition>& positions) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const ScoredPosition& position : positions) {
+    if (!position.has_logprob) continue;
+    sum -= position.logprob;
+    ++count;
+  }
+  return count > 0 ? std::exp(sum / static_cast<double>(count)) : 0;
+}
+
+void PrintJson(const ModelSession& session, const std::vector<ScoredPosition>& positions, uint64_t hash) {
+  json root = session.Describe();
+  root["perplexity"] = Perplexity(positions);
+  root["logits_xxh3"] = HashText(hash);
+  json& list = root["positions"] = json::array();
+  for (const ScoredPosition& position : positions) {
+    json top = json::array();
+    for (const auto& [id, logit] : position.top) top.push_back(json::array({id, logit}));
+    list.push_back({{"id", position.id}, {"logprob", position.has_logprob ? json(position.logprob) : json()}, {"top", std::move(top)}});
+  }
+  std::cout << root.dump() << std::endl;
+}
+
+absl::Status Score(const ScoreFlags& flags) {
+  LIME_RETURN_IF_ERROR(flags.model.Check());
+  if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
+  if (flags.top < 0 || flags.top > 1000) return WrongCall(absl::StrCat("--top ", flags.top, " is outside 0 to 1000"));
+  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
+  LIME_ASSIGN_OR_RETURN(const auto windows, ToScore(flags, files));
+  ScoreOptions options;
+  LIME_ASSIGN_OR_RETURN(options.companions, Companions(flags, files));
+  int64_t longest = static_cast<int64_t>(windows.front().size());
+  for (const auto& companion : options.companions) longest = std::max<int64_t>(longest, static_cast<int64_t>(companion.size()));
+  const int64_t affordable = std::max<int64_t>(1, kLogitsBytes / (4 * files.spec.config.vocab_size));
+  options.chunk = std::min(longest, flags.model.chunk > 0 ? flags.model.chunk : std::min(kDefaultChunk, affordable));
+  options.top = std::min(flags.top, files.spec.config.vocab_size);
+  options.cancel = &Interrupted();
+  const int64_t sequences = 1 + static_cast<int64_t>(options.companions.size());
+  LIME_ASSIGN_OR_RETURN(const auto session, ModelSession::Open(flags.model, {.max_rows = options.chunk * sequences,
+                                                                             .max_logit_rows = options.chunk,
+                                                                             .max_sequences = sequences,
+                                                                             .context = longest,
+                                                                             .expected_positions = longest / 2}));
+  Scorer scorer(session->engine(), options);
+  std::vector<ScoredPosition> positions;
+  const auto start = absl::Now();
+  for (size_t i = 0; i < windows.size(); ++i) LIME_RETURN_IF_ERROR(scorer.Score(windows[i], positions));
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  if (flags.model.json) {
+    PrintJson(*session, positions, scorer.hash());
+  } else {
+    absl::FPrintF(stderr, "%s\n%s\n", session->LoadLine(), session->MemoryLine());
+    absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %.4f\nlogits_xxh3 %s\n", positions.size(), windows.size(), seconds,
+                 Perplexity(positions), HashText(scorer.hash()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddScoreCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<ScoreFlags>();
+  CLI::App* command = app.add_subcommand("score", "Log-probabilities and perplexity of given ids or text");
+  command->footer("Example: lime score --model Llama-3.2-1B --text-file book.txt --context 2048");
+  flags->model.AddTo(*command);
+  command->add_option("--ids", flags->ids, "Ids to score, like 1,2,3; nothing is added to them");
+  command->add_option("--text-file", flags->text_file, "Text to score in windows of the context: BOS, then context - 1 ids, side by side");
+  command->add_option("--top", flags->top, "Likeliest ids to print after each position")->capture_default_str();
+  command->add_option("--batch-with", flags->batch_with,
+                      "File of sequences, ids like 1,2,3 a line, computed in the same steps; no bit of the answer may change");
+  command->callback([flags, &exit_code] { exit_code = Finish(Score(*flags)); });
+}
+
+}  // namespace lime::cli

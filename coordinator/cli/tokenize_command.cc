@@ -1,0 +1,25 @@
+#include "coordinator/cli/tokenize_command.h"
+
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "coordinator/cli/command.h"
+#include "coordinator/text/tokenize_command.h"
+
+namespace lime::cli {
+
+void AddTokenizeCommand(CLI::App& app, int& exit_code) {
+  auto model = std::make_shared<std::string>();
+  auto options = std::make_shared<TokenizeOptions>();
+  CLI::App* command = app.add_subcommand("tokenize", "Text on stdin to token ids, or ids back to text");
+  command->footer("Example: echo -n Hello | lime tokenize --model Llama-3.2-1B --json");
+  command->add_option("--model,-m", *model, "Folder that holds the tokenizer's files")->required();
+  command->add_flag("--decode", options->decode, "Ids to text");
+  command->add_flag("--no-special", options->no_special, "Add no BOS, and take special tokens in the text as ordinary text");
+  command->add_flag("--jsonl", options->jsonl, "One {\"text\"} or {\"ids\"} object a line in, one object a line out");
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->callback([model, options, &exit_code] { exit_code = Finish(RunTokenize(*model, std::cin, std::cout, *options)); });
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,251 @@
+// The Backend of the CPU: decoder blocks over the operators, behind the module's one exported function.
+
+#include <ATen/ATen.h>
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/module.h"
+#include "kernels/torch/decoder.h"
+#include "kernels/torch/kv_pool.h"
+#include "kernels/torch/ops.h"
+#include "kernels/torch/workspace.h"
+#include "planner/base/check.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+at::ScalarType StorageType(DType dtype) {
+  return dtype == DType::kU32 ? at::kInt : ToTorch(dtype);
+}
+
+// A view of weights that `storage` keeps alive.
+at::Tensor View(const TensorSpec& spec, const std::byte* data, const std::shared_ptr<const void>& storage) {
+  return at::from_blob(
+      const_cast<std::byte*>(data), spec.info.shape, [storage](void*) {}, at::TensorOptions().dtype(StorageType(spec.info.dtype)));
+}
+
+// Takes the tensors of one block by role.
+class BlockReader {
+ public:
+  BlockReader(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
+
+  at::Tensor Get(TensorRole role, TensorPart part = TensorPart::kWeight) const {
+    const std::optional<size_t> i = Find(role, part);
+    return i ? View(spec_.tensors[*i], weights_.tensors[*i], weights_.storage) : at::Tensor();
+  }
+
+  // cols: input features, which a packed weight does not state.
+  ops::LinearWeight Linear(TensorRole role, int64_t cols) const {
+    ops::LinearWeight linear;
+    linear.weight = Get(role);
+    linear.bias = Get(role, TensorPart::kBias);
+    if (const std::optional<size_t> scales = Find(role, TensorPart::kScales)) {
+      const absl::StatusOr<Quantization> packing =
+          PackingOf(spec_.tensors[*Find(role, TensorPart::kWeight)].info, spec_.tensors[*scales].info, cols);
+      LIME_CHECK(packing.ok()) << packing.status().message();  // ModelSpec::Build has checked it
+      linear.scales = Get(role, TensorPart::kScales);
+      linear.biases = Get(role, TensorPart::kGroupBiases);
+      linear.bits = packing->bits;
+      linear.group_size = packing->group_size;
+    }
+    return linear;
+  }
+
+  Norm ReadNorm(const ModelConfig& config) const {
+    return {.weight = Get(TensorRole::kNorm),
+            .bias = Get(TensorRole::kNorm, TensorPart::kBias),
+            .eps = config.norm_eps,
+            .centred = config.family == ModelFamily::kOpt};
+  }
+
+ private:
+  std::optional<size_t> Find(TensorRole role, TensorPart part) const {
+    for (size_t i = 0; i < spec_.tensors.size(); ++i) {
+      if (spec_.tensors[i].role == role && spec_.tensors[i].part == part) return i;
+    }
+    return std::nullopt;
+  }
+
+  const BlockSpec& spec_;
+  const BlockWeights& weights_;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const ModelSpec& spec, const BackendOptions& options)
+      : spec_(spec),
+        options_(options),
+        context_({.num_threads = options.num_threads,
+                  .max_rows = options.max_rows,
+                  .max_cols = std::max(spec.config.intermediate_size,
+                                       std::max(spec.config.hidden_size, spec.config.num_heads * spec.config.head_dim)),
+                  .heads = spec.config.num_heads,
+                  .head_dim = spec.config.head_dim,
+                  .max_positions = options.context}),
+        workspace_(spec, options),
+        kv_(spec, options),
+        attention_(spec.config.num_layers),
+        mlp_(spec.config.num_layers) {
+    if (spec.config.rope.type != RopeType::kNone) rope_.emplace(spec.config.rope, spec.config.head_dim, options.context);
+  }
+
+  std::string numerics_id() const override { return cpu::NumericsId(); }
+  std::string description() const override { return absl::StrCat("CPU, ", cpu::InstructionSet(), ", ", options_.num_threads, " threads"); }
+
+  absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override {
+    return Guarded([&] { Bind(block, weights); });
+  }
+
+  void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { kv_.SetPages(sequence, layer, pages); }
+
+  absl::Status Begin(const MicroBatch& batch) override {
+    LIME_RETURN_IF_ERROR(Check(batch));
+    int64_t logit_rows = 0;
+    for (const BatchRow& row : batch.rows) logit_rows += row.wants_logits ? 1 : 0;
+    if (logit_rows > options_.max_logit_rows) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a batch asks for logits of ", logit_rows, " rows, at most ", options_.max_logit_rows, " were planned"));
+    }
+    workspace_.SetRows(static_cast<int64_t>(batch.rows.size()), logit_rows);
+    FillRows(batch);
+    return absl::OkStatus();
+  }
+
+  absl::Status Embed() override {
+    return Guarded([&] { embedding_.Forward(workspace_); });
+  }
+  absl::Status Attention(int64_t layer) override {
+    return Guarded([&] { attention_[layer].Forward(workspace_, kv_.layer(layer), rope_ ? &*rope_ : nullptr); });
+  }
+  absl::Status Mlp(int64_t layer) override {
+    return Guarded([&] { mlp_[layer].Forward(workspace_); });
+  }
+  absl::Status Head() override {
+    if (workspace_.logits.size(0) == 0) return absl::OkStatus();
+    return Guarded([&] { head_.Forward(workspace_); });
+  }
+
+  std::span<const float> Logits() const override {
+    return {workspace_.logits.data_ptr<float>(), static_cast<size_t>(workspace_.logits.numel())};
+  }
+
+  Bytes ActivationBytes() const override { return workspace_.bytes() + context_.bytes() + (rope_ ? rope_->bytes() : 0); }
+  Bytes KvBytes() const override { return kv_.bytes(); }
+
+ private:
+  // Exceptions of torch end here.
+  template <typename Fn>
+  absl::Status Guarded(Fn&& fn) {
+    try {
+      const at::AutoDispatchBelowAutograd below_autograd;
+      const ops::ContextScope scope(context_);
+      fn();
+      return absl::OkStatus();
+    } catch (const std::exception& error) {
+      const std::string message = error.what();
+      return absl::InternalError(absl::StrCat("kernels: ", message.substr(0, message.find('\n'))));
+    }
+  }
+
+  void Bind(const BlockSpec& block, const BlockWeights& weights) {
+    const ModelConfig& config = spec_.config;
+    const BlockReader reader(block, weights);
+    switch (block.id.kind) {
+      case BlockKind::kEmbedding:
+        embedding_ = {.table = reader.Linear(TensorRole::kTokenEmbedding, config.hidden_size),
+                      .position_table = reader.Get(TensorRole::kPositionEmbedding),
+                      .position_offset = config.position_offset};
+        break;
+      case BlockKind::kAttention:
+        attention_[block.id.layer] = ReadAttention(reader);
+        break;
+      case BlockKind::kMlp:
+        mlp_[block.id.layer] = {.norm = reader.ReadNorm(config),
+                                .gate = reader.Linear(TensorRole::kGate, config.hidden_size),
+                                .up = reader.Linear(TensorRole::kUp, config.hidden_size),
+                                .down = reader.Linear(TensorRole::kDown, config.intermediate_size),
+                                .activation = config.activation};
+        break;
+      case BlockKind::kHead:
+        head_ = {.norm = reader.ReadNorm(config),
+                 .has_norm = config.final_norm,
+                 .output = reader.Linear(TensorRole::kOutput, config.hidden_size)};
+        break;
+    }
+  }
+
+  AttentionBlock ReadAttention(const BlockReader& reader) const {
+    const ModelConfig& config = spec_.config;
+    return {.norm = reader.ReadNorm(config),
+            .q = reader.Linear(TensorRole::kQ, config.hidden_size),
+            .k = reader.Linear(TensorRole::kK, config.hidden_size),
+            .v = reader.Linear(TensorRole::kV, config.hidden_size),
+            .o = reader.Linear(TensorRole::kO, config.num_heads * config.head_dim),
+            .q_norm = reader.Get(TensorRole::kQNorm),
+            .k_norm = reader.Get(TensorRole::kKNorm),
+            .norm_eps = config.norm_eps,
+            .heads = config.num_heads,
+            .kv_heads = config.num_kv_heads,
+            .head_dim = config.head_dim,
+            .window = config.sliding_window};
+  }
+
+  absl::Status Check(const MicroBatch& batch) const {
+    if (batch.rows.empty() || static_cast<int64_t>(batch.rows.size()) > options_.max_rows) {
+      return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.rows.size(), " rows, 1 to ", options_.max_rows, " were planned"));
+    }
+    for (const BatchRow& row : batch.rows) {
+      if (row.token < 0 || row.token >= spec_.config.vocab_size) {
+        return absl::InvalidArgumentError(absl::StrCat("token id ", row.token, " is outside the vocabulary of ", spec_.config.vocab_size));
+      }
+      if (row.sequence < 0 || row.sequence >= options_.max_sequences || row.position < 0 || row.position >= kv_.positions(row.sequence)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("position ", row.position, " of sequence slot ", row.sequence, " has no KV page reserved"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void FillRows(const MicroBatch& batch) {
+    int32_t* const tokens = workspace_.tokens.data_ptr<int32_t>();
+    int32_t* const slots = workspace_.slots.data_ptr<int32_t>();
+    int32_t* const positions = workspace_.positions.data_ptr<int32_t>();
+    int32_t* head_row = workspace_.head_rows.data_ptr<int32_t>();
+    for (size_t i = 0; i < batch.rows.size(); ++i) {
+      tokens[i] = batch.rows[i].token;
+      slots[i] = batch.rows[i].sequence;
+      positions[i] = batch.rows[i].position;
+      if (batch.rows[i].wants_logits) *head_row++ = static_cast<int32_t>(i);
+    }
+  }
+
+  const ModelSpec& spec_;
+  const BackendOptions options_;
+  ops::ComputeContext context_;
+  Workspace workspace_;
+  KvPool kv_;
+  std::optional<ops::RopeTables> rope_;
+  EmbeddingBlock embedding_;
+  std::vector<AttentionBlock> attention_;
+  std::vector<MlpBlock> mlp_;
+  HeadBlock head_;
+};
+
+}  // namespace
+}  // namespace lime
+
+extern "C" __attribute__((visibility("default"))) void lime_create_backend(const lime::ModelSpec& spec, const lime::BackendOptions& options,
+                                                                           absl::StatusOr<std::unique_ptr<lime::Backend>>* result) {
+  try {
+    *result = std::make_unique<lime::CpuBackend>(spec, options);
+  } catch (const std::exception& error) {
+    *result = absl::ResourceExhaustedError(absl::StrCat("the kernels cannot be set up: ", error.what()));
+  }
+}

@@ -1,0 +1,36 @@
+// Memory of the KV pages and the tables that say where each sequence's pages lie. Which page goes to whom is decided elsewhere
+// (daemon/logic/kv_pages.h).
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/torch/ops.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+class KvPool {
+ public:
+  // Allocates and pre-faults options.num_kv_pages pages.
+  KvPool(const ModelSpec& spec, const BackendOptions& options);
+
+  void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages);
+
+  const ops::KvLayer& layer(int64_t layer) const { return layers_[layer]; }
+  // Positions that the sequence has pages for.
+  int64_t positions(int32_t sequence) const { return positions_[sequence]; }
+  Bytes bytes() const { return bytes_; }
+
+ private:
+  std::vector<ops::KvLayer> layers_;
+  std::vector<int64_t> positions_;  // by sequence slot
+  int64_t num_pages_ = 0;
+  Bytes bytes_ = 0;
+};
+
+}  // namespace lime

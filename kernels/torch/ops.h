@@ -1,0 +1,110 @@
+// LIME's operators as libtorch knows them: each is registered with the dispatcher (TORCH_LIBRARY(lime, ...)), so the tensors' device chooses the implementation.
+// CPU: kernels/cpu, exact bits. Every other device: ATen (ops_aten.cc), which promises a tolerance and not bits.
+//
+// These are thin typed calls: they create no tensor, view or slice and allocate nothing. Outputs are preallocated; their sizes say how many rows are meant.
+// Thread: the compute thread, inside a ContextScope.   Errors: c10::Error for shapes and dtypes that do not agree.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+
+#include "planner/base/bytes.h"
+#include "planner/plan/model_config.h"
+
+namespace lime::ops {
+
+// What the CPU operators need beside tensors: threads and scratch, made once for the largest step.
+class ComputeContext {
+ public:
+  struct Options {
+    int num_threads = 1;
+    int64_t max_rows = 0;
+    int64_t max_cols = 0;       // widest input of a linear layer
+    int64_t heads = 0;
+    int64_t head_dim = 0;
+    int64_t max_positions = 0;  // longest context
+  };
+  explicit ComputeContext(const Options& options);
+  ~ComputeContext();
+  Bytes bytes() const;
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// Makes `context` the current thread's for as long as it lives.
+class ContextScope {
+ public:
+  explicit ContextScope(ComputeContext& context);
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+ private:
+  ComputeContext* previous_;
+};
+
+// A linear layer's parameters: views that someone else keeps alive.
+struct LinearWeight {
+  at::Tensor weight;  // [rows, cols] in the working dtype; packed: [rows, cols * bits / 32] int32 words
+  at::Tensor bias;    // [rows] working dtype, or undefined
+  at::Tensor scales;  // packed: [rows, cols / group_size]; else undefined
+  at::Tensor biases;  // packed: [rows, cols / group_size]; else undefined
+  int64_t bits = 0;   // packed: 3, 4, 6 or 8; else 0
+  int64_t group_size = 0;
+};
+
+// One layer's part of the KV pool.
+struct KvLayer {
+  at::Tensor pages;       // [num_pages, 2 * kv_heads * 16 * head_dim] working dtype, the layout of kernels/cpu/attention.h; shared by all layers
+  at::Tensor page_table;  // [sequence slots, pages of one sequence] int32: this layer's page of positions 16 i .. 16 i + 15
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+};
+
+// cos and sin of every position, [positions, head_dim / 2] fp32 each.
+struct RopeTables {
+  RopeTables(const RopeConfig& rope, int64_t head_dim, int64_t positions);
+  Bytes bytes() const;
+  at::Tensor cos, sin;
+  int64_t head_dim = 0;
+};
+
+// x: [rows, cols] working dtype.   out: [rows, weight rows] fp32.
+void LinearOut(const at::Tensor& x, const LinearWeight& w, at::Tensor& out);
+// The same for two or three layers that share x, in one parallel region.
+void LinearManyOut(const at::Tensor& x, std::initializer_list<const LinearWeight*> weights, std::initializer_list<at::Tensor*> outs);
+// y: [rows, weight rows] working dtype, y = round(y + x w^T + bias), rounded once.
+void LinearAddTo(const at::Tensor& x, const LinearWeight& w, at::Tensor& y);
+
+// x, out: [rows, width] working dtype; out may be x.
+void RmsNormOut(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& out);
+// weight, bias: [width] or undefined.
+void LayerNormOut(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps, at::Tensor& out);
+// qk: [rows, heads * head_dim] fp32, in place; weight: [head_dim] working dtype.
+void HeadRmsNormInPlace(at::Tensor& qk, const at::Tensor& weight, double eps);
+// qk: [rows, heads * head_dim] fp32, in place; positions: [rows] int32.
+void RopeInPlace(at::Tensor& qk, const at::Tensor& positions, const RopeTables& rope);
+
+// k, v: [rows, kv_heads * head_dim] fp32, rounded into the pages of their sequence slots and positions, [rows] int32 each.
+void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv);
+// q: [rows, heads * head_dim] fp32.   out: [rows, heads * head_dim] working dtype.   window 0: a row sees every position up to its own.
+void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window, at::Tensor& out);
+
+// gate, up: [rows, n] fp32.   out: [rows, n] working dtype.
+void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, Activation activation, at::Tensor& out);
+void ActivationOut(const at::Tensor& x, Activation activation, at::Tensor& out);
+
+// tokens, positions: [rows] int32.   position_table: [positions + offset, hidden] or undefined.   out: [rows, hidden] working dtype.
+void EmbedOut(const at::Tensor& tokens, const LinearWeight& table, const at::Tensor& positions, const at::Tensor& position_table, int64_t position_offset,
+              at::Tensor& out);
+// out[i] = x[rows[i]]; rows: [n] int32.
+void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out);
+
+}  // namespace lime::ops

@@ -1,0 +1,179 @@
+// Real trained models against the golden values stored beside them.
+//
+// fp32: 1e-3 absolute. bf16 and f16, whose residual stream is rounded at block boundaries: within 0.3, 0.05 on average, perplexity within 1
+// %; greedy ids equal up to the first step whose golden margin is below 0.3.
+
+#include <cmath>
+
+#include "coordinator/cli/generate.h"
+#include "coordinator/cli/model_session.h"
+#include "coordinator/cli/score.h"
+#include "gtest/gtest.h"
+#include "tests/integration/models.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+
+class GoldenTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "none") GTEST_SKIP() << "no models beside the project in " << LIME_SHARED_DIR << "/models";
+    dir_ = SharedModel(GetParam());
+    golden_ = ReadJson(dir_ + "/golden.json");
+    ASSERT_TRUE(golden_.is_object());
+    auto files = cli::ModelFiles::Open(dir_);
+    ASSERT_TRUE(files.ok()) << files.status();
+    files_ = std::make_unique<cli::ModelFiles>(*std::move(files));
+  }
+
+  bool exact() const { return files_->spec.working_dtype == DType::kF32; }
+  double bound() const { return exact() ? 1e-3 : 0.3; }
+
+  // Teacher-forced positions of one sequence, with the `top` likeliest.
+  std::vector<cli::ScoredPosition> Score(const std::vector<int32_t>& ids, int64_t top) {
+    auto engine = OpenEngine(dir_, {}, static_cast<int64_t>(ids.size()));
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    cli::ScoreOptions options;
+    options.chunk = 512;
+    options.top = top;
+    cli::Scorer scorer(**engine, options);
+    std::vector<cli::ScoredPosition> positions;
+    const absl::Status status = scorer.Score(ids, positions);
+    EXPECT_TRUE(status.ok()) << status;
+    return positions;
+  }
+
+  // Logits by id after the last position.
+  std::vector<float> Dense(const cli::ScoredPosition& position) {
+    std::vector<float> logits(files_->spec.config.vocab_size);
+    for (const auto& [id, logit] : position.top) logits[id] = logit;
+    return logits;
+  }
+
+  // Collects differences, so that their mean can be bounded too.
+  void Compare(double got, double golden, const std::string& where) {
+    const double difference = std::abs(got - golden);
+    EXPECT_LE(difference, bound()) << where << ": " << got << " against " << golden;
+    sum_ += difference;
+    ++count_;
+  }
+  void CheckMean() { EXPECT_LE(sum_ / static_cast<double>(count_), exact() ? 1e-3 : 0.05) << count_ << " values"; }
+
+  std::string dir_;
+  json golden_;
+  std::unique_ptr<cli::ModelFiles> files_;
+  double sum_ = 0;
+  int64_t count_ = 0;
+};
+
+TEST_P(GoldenTest, LogitsAfterOnePromptAgreeOverTheWholeVocabulary) {
+  const json& golden = golden_["full_last_logits"];
+  const std::vector<int32_t> ids = *files_->EncodePrompt(golden["prompt"].get<std::string>());
+  const std::vector<float> logits = Dense(Score(ids, files_->spec.config.vocab_size).back());
+  ASSERT_EQ(logits.size(), golden["logits"].size());
+  for (size_t id = 0; id < logits.size(); ++id) Compare(logits[id], golden["logits"][id].get<double>(), absl::StrCat("id ", id));
+  CheckMean();
+}
+
+TEST_P(GoldenTest, PerplexityAndLastLogitsOfEveryWindowAgree) {
+  const json& golden = golden_["teacher_forced"];
+  std::string source = golden["text"].get<std::string>();
+  const std::string path = std::string(LIME_SHARED_DIR) + source.substr(6, source.find(':') - 6);  // "shared/text/x.txt: first ..."
+  std::ifstream file(path);
+  ASSERT_TRUE(file) << path;
+  std::string text;
+  for (std::string line; std::getline(file, line);) {
+    if (line != "<|endoftext|>") text += line + "\n";
+  }
+  text.resize(std::min<size_t>(text.size(), 12000));
+  const std::vector<int32_t> ids = *files_->tokenizer->Encode(text, {.add_special = false});
+  ASSERT_EQ(static_cast<int64_t>(ids.size()), golden["ids"].get<int64_t>());
+  for (size_t i = 0; i < golden["first_ids"].size(); ++i) ASSERT_EQ(ids[i], golden["first_ids"][i].get<int32_t>()) << i;
+
+  const int64_t step = files_->spec.config.max_positions - 1;
+  double nll = 0;
+  int64_t scored = 0;
+  for (size_t window = 0; window < golden["windows"].size(); ++window) {
+    const int64_t begin = static_cast<int64_t>(window) * step;
+    std::vector<int32_t> here = {golden_["bos"][0].get<int32_t>()};
+    here.insert(here.end(), ids.begin() + begin, ids.begin() + std::min<int64_t>(begin + step, static_cast<int64_t>(ids.size())));
+    ASSERT_EQ(static_cast<int64_t>(here.size()), golden["windows"][window]["tokens"].get<int64_t>());
+    const std::vector<cli::ScoredPosition> positions = Score(here, files_->spec.config.vocab_size);
+    double sum = 0;
+    for (const auto& position : positions) sum -= position.has_logprob ? position.logprob : 0;
+    if (exact()) EXPECT_NEAR(sum, golden["windows"][window]["sum_nll"].get<double>(), 1e-3 * static_cast<double>(here.size()));
+    const std::vector<float> last = Dense(positions.back());
+    for (const json& top : golden["windows"][window]["last_top5"])
+      Compare(last[top[0].get<int32_t>()], top[1].get<double>(), absl::StrCat("window ", window));
+    nll += sum;
+    scored += static_cast<int64_t>(here.size()) - 1;
+  }
+  const double perplexity = std::exp(nll / static_cast<double>(scored)), expected = golden["perplexity"].get<double>();
+  EXPECT_NEAR(perplexity / expected, 1.0, exact() ? 1e-3 : 0.01);
+  CheckMean();
+}
+
+TEST_P(GoldenTest, GreedyIdsAreTheGoldenOnes) {
+  for (const json& golden : golden_["greedy"]) {
+    const std::vector<int32_t> prompt = *files_->EncodePrompt(golden["prompt"].get<std::string>());
+    ASSERT_EQ(prompt, golden["prompt_ids"].get<std::vector<int32_t>>());
+    const std::vector<int32_t> expected = golden["greedy_ids"].get<std::vector<int32_t>>();
+    RunShape shape;
+    shape.chunk = static_cast<int64_t>(prompt.size());
+    const int64_t length = static_cast<int64_t>(prompt.size() + expected.size());
+    Engine::Options options{.num_threads = 2, .max_rows = shape.chunk + 1, .context = length};
+    auto engine = Engine::Create(dir_, options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    cli::GenerateOptions generate;
+    generate.max_new_tokens = static_cast<int64_t>(expected.size());
+    generate.chunk = shape.chunk;
+    const auto summary = cli::Generate(**engine, *files_->tokenizer, {prompt}, 1, generate);
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    const std::vector<int32_t>& got = summary->results[0].token_ids;
+    size_t certain = expected.size();
+    for (size_t i = 0; i < expected.size() && !exact(); ++i) {
+      if (golden["margins"][i].get<double>() < 0.3) {
+        certain = i;
+        break;
+      }
+    }
+    for (size_t i = 0; i < certain; ++i)
+      ASSERT_EQ(got[i], expected[i]) << "prompt \"" << golden["prompt"].get<std::string>() << "\" step " << i;
+    if (certain == expected.size()) {
+      const std::string text = golden["prompt"].get<std::string>() + summary->results[0].text;
+      EXPECT_EQ(text, golden["text"].get<std::string>());
+    }
+  }
+}
+
+TEST_P(GoldenTest, LikeliestLogitsAlongTheGreedyPathAgree) {
+  for (const json& golden : golden_["greedy"]) {
+    std::vector<int32_t> ids = golden["prompt_ids"].get<std::vector<int32_t>>();
+    const size_t prompt = ids.size();
+    for (const json& id : golden["greedy_ids"]) ids.push_back(id.get<int32_t>());
+    ids.pop_back();
+    const std::vector<cli::ScoredPosition> positions = Score(ids, files_->spec.config.vocab_size);
+    for (const auto& [step, top] : golden["top5_at_step"].items()) {
+      const std::vector<float> logits = Dense(positions[prompt - 1 + std::stoul(step)]);
+      for (const json& entry : top) Compare(logits[entry[0].get<int32_t>()], entry[1].get<double>(), "step " + step);
+    }
+  }
+  CheckMean();
+}
+
+std::vector<std::string> ModelsOrNone() {
+  std::vector<std::string> models = SharedModels();
+  if (models.empty()) models.push_back("none");
+  return models;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(ModelsOrNone()), [](const auto& info) {
+  std::string name = info.param;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+});
+
+}  // namespace
+}  // namespace lime
