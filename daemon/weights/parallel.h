@@ -1,0 +1,14 @@
+// Work on files that has many independent parts: all cores, first error wins. Not for the token path.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "planner/base/status.h"
+
+namespace lime {
+
+// Runs work(0) to work(count - 1), each once, on the calling thread and others; after an error no new part begins.
+absl::Status ParallelFor(int64_t count, const std::function<absl::Status(int64_t)>& work);
+
+}  // namespace lime

@@ -1,0 +1,83 @@
+// make_model: writes a seeded random checkpoint. See README.md.
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+
+#include "testbed/make_model/make_model.h"
+
+namespace lime {
+namespace {
+
+struct Flags {
+  std::string out, family = "llama", dtype = "BF16", rope = "default", activation;
+  int bits = 0, group_size = 64;
+  MakeModelOptions options;
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  ModelConfig& config = flags.options.config;
+  app.add_option("--out", flags.out, "Folder to write")->required();
+  app.add_option("--family", flags.family, "llama, mistral, qwen2, qwen3 or opt")->capture_default_str();
+  app.add_option("--layers", config.num_layers)->capture_default_str();
+  app.add_option("--hidden", config.hidden_size)->capture_default_str();
+  app.add_option("--heads", config.num_heads)->capture_default_str();
+  app.add_option("--kv-heads", config.num_kv_heads)->capture_default_str();
+  app.add_option("--head-dim", config.head_dim, "0: hidden / heads")->capture_default_str();
+  app.add_option("--intermediate", config.intermediate_size)->capture_default_str();
+  app.add_option("--vocab", config.vocab_size)->capture_default_str();
+  app.add_option("--positions", config.max_positions, "Longest context")->capture_default_str();
+  app.add_option("--sliding-window", config.sliding_window, "mistral: 0 for none")->capture_default_str();
+  app.add_option("--activation", flags.activation, "silu or relu");
+  app.add_flag("--tie", config.tie_embeddings, "The head is the embedding");
+  app.add_flag("--attention-bias", config.qkv_bias, "llama: biases of q, k, v and o");
+  app.add_flag("--mlp-bias", config.mlp_bias, "llama: biases of the MLP");
+  app.add_option("--dtype", flags.dtype, "BF16, F16 or F32")->capture_default_str();
+  app.add_option("--bits", flags.bits, "Quantise to 3, 4, 6 or 8 bits; 0: dense")->capture_default_str();
+  app.add_option("--group-size", flags.group_size, "32, 64 or 128")->capture_default_str();
+  app.add_option("--rope", flags.rope, "default, linear, dynamic, llama3 or yarn")->capture_default_str();
+  app.add_option("--rope-theta", config.rope.theta)->capture_default_str();
+  app.add_option("--rope-factor", config.rope.factor)->capture_default_str();
+  app.add_option("--rope-original-positions", config.rope.original_max_position, "0: --positions")->capture_default_str();
+  app.add_option("--shards", flags.options.shards)->capture_default_str();
+  app.add_option("--seed", flags.options.seed)->capture_default_str();
+  app.add_flag("!--no-tokenizer", flags.options.tokenizer, "Leave tokenizer.json out");
+}
+
+absl::Status Run(Flags& flags) {
+  ModelConfig& config = flags.options.config;
+  LIME_ASSIGN_OR_RETURN(config.family, ParseFamily(flags.family));
+  LIME_ASSIGN_OR_RETURN(config.rope.type, ParseRopeTypeName(flags.rope));
+  for (char& c : flags.dtype) c = static_cast<char>(std::toupper(c));
+  const std::optional<DType> dtype = ParseDType(flags.dtype);
+  if (!dtype) return absl::InvalidArgumentError("--dtype " + flags.dtype + " is unknown; use BF16, F16 or F32");
+  flags.options.dtype = *dtype;
+  if (flags.bits != 0) config.quantization = Quantization{.bits = flags.bits, .group_size = flags.group_size};
+  if (flags.activation == "relu") config.activation = Activation::kRelu;
+
+  const auto begin = std::chrono::steady_clock::now();
+  std::atomic<Bytes> written = 0;
+  LIME_RETURN_IF_ERROR(MakeModel(flags.options, flags.out, [&](Bytes bytes) { written += bytes; }));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("%s: %s in %.2f s, %.0f MB/s\n", flags.out.c_str(), FormatBytes(written).c_str(), seconds,
+              static_cast<double>(written) / seconds / 1e6);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lime
+
+int main(int argc, char** argv) {
+  CLI::App app("Writes a seeded random checkpoint for tests and benchmarks");
+  lime::Flags flags;
+  lime::AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  const absl::Status status = lime::Run(flags);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "make_model: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}

@@ -1,0 +1,231 @@
+#include "testbed/make_model/make_model.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/weights/files.h"
+#include "daemon/weights/parallel.h"
+#include "daemon/weights/safetensors_writer.h"
+#include "planner/base/strings.h"
+#include "testbed/make_model/model_tensors.h"
+
+namespace lime {
+namespace {
+
+using ordered_json = nlohmann::ordered_json;
+
+constexpr Bytes kChunkBytes = 2 * kMiB;  // drawn and written at once by one thread
+
+constexpr std::pair<std::string_view, ModelFamily> kFamilies[] = {{"llama", ModelFamily::kLlama},
+                                                                  {"mistral", ModelFamily::kMistral},
+                                                                  {"qwen2", ModelFamily::kQwen2},
+                                                                  {"qwen3", ModelFamily::kQwen3},
+                                                                  {"opt", ModelFamily::kOpt}};
+constexpr std::pair<std::string_view, RopeType> kRopeTypes[] = {{"none", RopeType::kNone},     {"default", RopeType::kDefault},
+                                                                {"linear", RopeType::kLinear}, {"dynamic", RopeType::kDynamic},
+                                                                {"llama3", RopeType::kLlama3}, {"yarn", RopeType::kYarn}};
+
+template <typename T, size_t N>
+std::string_view NameOf(const std::pair<std::string_view, T> (&names)[N], T value) {
+  for (const auto& [name, known] : names) {
+    if (known == value) return name;
+  }
+  return "?";
+}
+
+template <typename T, size_t N>
+absl::StatusOr<T> ValueOf(const std::pair<std::string_view, T> (&names)[N], std::string_view name, std::string_view what) {
+  std::string known_names;
+  for (const auto& [known, value] : names) {
+    if (known == name) return value;
+    absl::StrAppend(&known_names, known_names.empty() ? "" : ", ", Text(known));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\"", Text(name), "\" is no ", Text(what), "; known are ", known_names));
+}
+
+std::string ArchitectureName(ModelFamily family) {
+  switch (family) {
+    case ModelFamily::kLlama:
+      return "LlamaForCausalLM";
+    case ModelFamily::kMistral:
+      return "MistralForCausalLM";
+    case ModelFamily::kQwen2:
+      return "Qwen2ForCausalLM";
+    case ModelFamily::kQwen3:
+      return "Qwen3ForCausalLM";
+    case ModelFamily::kOpt:
+      return "OPTForCausalLM";
+  }
+  return "?";
+}
+
+void AddRope(const RopeConfig& rope, ordered_json& json) {
+  json["rope_theta"] = rope.theta;
+  if (rope.type == RopeType::kDefault || rope.type == RopeType::kNone) return;
+  ordered_json scaling = {{"rope_type", NameOf(kRopeTypes, rope.type)}, {"factor", rope.factor}};
+  if (rope.original_max_position > 0) scaling["original_max_position_embeddings"] = rope.original_max_position;
+  if (rope.type == RopeType::kLlama3) {
+    scaling["low_freq_factor"] = rope.low_freq_factor;
+    scaling["high_freq_factor"] = rope.high_freq_factor;
+  }
+  if (rope.type == RopeType::kYarn) {
+    scaling["beta_fast"] = rope.beta_fast;
+    scaling["beta_slow"] = rope.beta_slow;
+  }
+  json["rope_scaling"] = scaling;
+}
+
+void AddOptFields(const ModelConfig& config, ordered_json& json) {
+  json["activation_function"] = config.activation == Activation::kRelu ? "relu" : "silu";
+  json["ffn_dim"] = config.intermediate_size;
+  json["word_embed_proj_dim"] = config.hidden_size;
+  json["do_layer_norm_before"] = true;
+  json["_remove_final_layer_norm"] = false;
+  json["layer_norm_elementwise_affine"] = true;
+  json["enable_bias"] = true;
+}
+
+void AddGatedFields(const ModelConfig& config, ordered_json& json) {
+  json["hidden_act"] = config.activation == Activation::kRelu ? "relu" : "silu";
+  json["intermediate_size"] = config.intermediate_size;
+  json["num_key_value_heads"] = config.num_kv_heads;
+  json["head_dim"] = config.head_dim;
+  json["rms_norm_eps"] = config.norm_eps;
+  AddRope(config.rope, json);
+  if (config.family == ModelFamily::kLlama) json["attention_bias"] = config.qkv_bias, json["mlp_bias"] = config.mlp_bias;
+  if (config.family == ModelFamily::kMistral && config.sliding_window > 0) json["sliding_window"] = config.sliding_window;
+}
+
+absl::Status CheckGeometry(const MakeModelOptions& options) {
+  if (options.tokenizer && options.config.vocab_size < kByteTokenizerEos + 1) {
+    return absl::InvalidArgumentError(absl::StrCat("a vocabulary of ", options.config.vocab_size,
+                                                   " cannot hold the byte-level tokenizer's ", kByteTokenizerEos + 1,
+                                                   "; ask for more or for no tokenizer"));
+  }
+  if (options.shards < 1) return absl::InvalidArgumentError("the number of shards must be at least 1");
+  if (!IsWorkingDType(options.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dtype ", Text(DTypeName(options.dtype)), " cannot be computed with; BF16, F16 and F32 can"));
+  }
+  return ParseModelConfig(ConfigJson(options), "the model asked for").status();
+}
+
+// A stretch of one tensor.
+struct Chunk {
+  size_t tensor = 0;
+  Bytes begin = 0;
+  Bytes bytes = 0;
+};
+
+std::vector<Chunk> ChunksOf(const SafetensorsWriter& writer) {
+  std::vector<Chunk> chunks;
+  for (size_t tensor = 0; tensor < writer.num_tensors(); ++tensor) {
+    for (Bytes at = 0; at < writer.tensor_bytes(tensor); at += kChunkBytes) {
+      chunks.push_back({tensor, at, std::min(kChunkBytes, writer.tensor_bytes(tensor) - at)});
+    }
+  }
+  return chunks;
+}
+
+absl::Status WriteShard(const std::string& path, std::span<const RandomTensor> tensors, uint64_t seed, std::atomic<Bytes>& written,
+                        const std::function<void(Bytes)>& progress) {
+  std::vector<SafetensorsWriter::Tensor> list;
+  for (const RandomTensor& tensor : tensors) list.push_back({tensor.name, tensor.dtype, tensor.shape});
+  LIME_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(path, list));
+  const std::vector<Chunk> chunks = ChunksOf(*writer);
+  LIME_RETURN_IF_ERROR(ParallelFor(static_cast<int64_t>(chunks.size()), [&](int64_t i) -> absl::Status {
+    const Chunk& chunk = chunks[static_cast<size_t>(i)];
+    const RandomTensor& tensor = tensors[chunk.tensor];
+    std::vector<std::byte> bytes(static_cast<size_t>(chunk.bytes));
+    FillRandom(tensor, seed, chunk.begin / ElementBytes(tensor.dtype), bytes);
+    LIME_RETURN_IF_ERROR(writer->Write(chunk.tensor, chunk.begin, bytes));
+    written += chunk.bytes;
+    if (progress) progress(chunk.bytes);
+    return absl::OkStatus();
+  }));
+  return writer->Finish();
+}
+
+// Splits the tensors into runs of about equal bytes; first tensor of every shard, then the end.
+std::vector<size_t> ShardBounds(const std::vector<RandomTensor>& tensors, int shards) {
+  Bytes total = 0, sum = 0;
+  for (const RandomTensor& tensor : tensors) total += TensorBytes(tensor.dtype, tensor.shape);
+  std::vector<size_t> bounds = {0};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    sum += TensorBytes(tensors[i].dtype, tensors[i].shape);
+    const bool more = static_cast<int>(bounds.size()) < shards && i + 1 < tensors.size();
+    if (more && sum >= total / shards * static_cast<Bytes>(bounds.size())) bounds.push_back(i + 1);
+  }
+  bounds.push_back(tensors.size());
+  return bounds;
+}
+
+absl::Status WriteWeights(const MakeModelOptions& options, const std::vector<RandomTensor>& tensors, const std::string& dir,
+                          const std::function<void(Bytes)>& progress) {
+  std::atomic<Bytes> written = 0;
+  if (options.shards == 1) return WriteShard(dir + "/model.safetensors", tensors, options.seed, written, progress);
+  const std::vector<size_t> bounds = ShardBounds(tensors, options.shards);
+  ordered_json weight_map = ordered_json::object();
+  for (size_t shard = 0; shard + 1 < bounds.size(); ++shard) {
+    const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", shard + 1, bounds.size() - 1);
+    const auto part = std::span(tensors).subspan(bounds[shard], bounds[shard + 1] - bounds[shard]);
+    LIME_RETURN_IF_ERROR(WriteShard(dir + "/" + name, part, options.seed, written, progress));
+    for (const RandomTensor& tensor : part) weight_map[tensor.name] = name;
+  }
+  const ordered_json index = {{"metadata", {{"total_size", written.load()}}}, {"weight_map", weight_map}};
+  return WriteTextFile(dir + "/model.safetensors.index.json", index.dump(2));
+}
+
+}  // namespace
+
+absl::StatusOr<ModelFamily> ParseFamily(std::string_view name) {
+  return ValueOf(kFamilies, name, "model family");
+}
+
+absl::StatusOr<RopeType> ParseRopeTypeName(std::string_view name) {
+  return ValueOf(kRopeTypes, name, "rope_scaling type");
+}
+
+std::string ConfigJson(const MakeModelOptions& options) {
+  const ModelConfig config = CompleteConfig(options);
+  const bool opt = config.family == ModelFamily::kOpt;
+  ordered_json json;
+  json["architectures"] = {ArchitectureName(config.family)};
+  json["model_type"] = NameOf(kFamilies, config.family);
+  json["hidden_size"] = config.hidden_size;
+  json["num_hidden_layers"] = config.num_layers;
+  json["num_attention_heads"] = config.num_heads;
+  json["vocab_size"] = config.vocab_size;
+  json["max_position_embeddings"] = config.max_positions;
+  opt ? AddOptFields(config, json) : AddGatedFields(config, json);
+  json["tie_word_embeddings"] = config.tie_embeddings;
+  if (options.tokenizer) json["bos_token_id"] = kByteTokenizerBos, json["eos_token_id"] = kByteTokenizerEos;
+  if (config.quantization) {
+    json["quantization"] = {{"group_size", config.quantization->group_size}, {"bits", config.quantization->bits}};
+  }
+  json["torch_dtype"] = options.dtype == DType::kBF16 ? "bfloat16" : options.dtype == DType::kF16 ? "float16" : "float32";
+  return json.dump(2) + "\n";
+}
+
+absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, const std::function<void(Bytes)>& progress) {
+  LIME_RETURN_IF_ERROR(CheckGeometry(options));
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) return absl::UnavailableError(absl::StrCat(dir, ": cannot make the folder: ", error.message()));
+  for (const char* stale : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
+    std::filesystem::remove(std::filesystem::path(dir) / stale, error);
+  }
+  LIME_RETURN_IF_ERROR(WriteWeights(options, TensorsOf(CompleteConfig(options), options.dtype), dir, progress));
+  if (options.tokenizer) {
+    LIME_RETURN_IF_ERROR(WriteTextFile(dir + "/tokenizer.json", ByteTokenizerJson(options.config.vocab_size)));
+    const ordered_json generation = {{"bos_token_id", kByteTokenizerBos}, {"eos_token_id", kByteTokenizerEos}};
+    LIME_RETURN_IF_ERROR(WriteTextFile(dir + "/generation_config.json", generation.dump(2) + "\n"));
+  }
+  return WriteTextFile(dir + "/config.json", ConfigJson(options));
+}
+
+}  // namespace lime
