@@ -1,9 +1,10 @@
 // Linear layers on the CPU: y = x W^T (+ bias), for every dtype a checkpoint may hold.
 //
-// Numerics (design.md section 5), numerics_id "portable-f32-1": every output element is one dot product over K. Element k is accumulated with a fused
-// multiply-add in fp32 into one of 32 lanes, in ascending k, the lane depending on k and the dtype alone; the 32 lanes are added in one fixed tree. GEMV and
-// GEMM, any number of tokens, of threads, any split of the rows and every instruction set give the same bits.
-// Quantised groups: sum over groups, ascending, of scale_g * (sum q_k x_k) + bias_g * (sum x_k), with the lanes as above (see linear.cc for the exact order).
+// Numerics (design.md section 5), numerics_id "portable-f32-1": every output element is one dot product over K. Element k is accumulated
+// with a fused multiply-add in fp32 into one of 32 lanes, in ascending k, the lane depending on k and the dtype alone; the 32 lanes are
+// added in one fixed tree. GEMV and GEMM, any number of tokens, of threads, any split of the rows and every instruction set give the same
+// bits. Quantised groups: sum over groups, ascending, of scale_g * (sum q_k x_k) + bias_g * (sum x_k), with the lanes as above (see
+// linear.cc for the exact order).
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,15 @@ namespace lime::cpu {
 struct Matrix {
   int64_t rows = 0;
   int64_t cols = 0;
-  DType dtype = DType::kBF16;    // kF32, kF16 or kBF16; kU32: packed quantised groups
-  const void* data = nullptr;    // dense: rows * cols elements. Packed: row r is a little-endian bit stream of cols * bits bits, padded to no more than whole uint32s
+  DType dtype = DType::kBF16;  // kF32, kF16 or kBF16; kU32: packed quantised groups
+  const void* data = nullptr;  // dense: rows * cols elements. Packed: row r is a little-endian bit stream of cols * bits bits, padded to no
+                               // more than whole uint32s
   // Packed only (MLX affine): weight k of row r is scales[r][k / group_size] * q + biases[r][k / group_size].
-  int bits = 0;                  // 3, 4, 6 or 8
-  int group_size = 0;            // 32, 64 or 128; divides cols
+  int bits = 0;                      // 3, 4, 6 or 8
+  int group_size = 0;                // 32, 64 or 128; divides cols
   DType scale_dtype = DType::kBF16;  // dtype of scales and biases: the layer's working dtype
-  const void* scales = nullptr;  // [rows, cols / group_size]
-  const void* biases = nullptr;  // [rows, cols / group_size]
+  const void* scales = nullptr;      // [rows, cols / group_size]
+  const void* biases = nullptr;      // [rows, cols / group_size]
 
   // Bytes of one row as they lie in memory, scales and biases not counted.
   int64_t RowBytes() const;
@@ -38,9 +40,9 @@ struct LinearTask {
   const Matrix* weight = nullptr;
   const void* bias = nullptr;  // [rows] in the working dtype, or null; added in fp32 after the reduction
   // Exactly one of the two:
-  float* out = nullptr;        // [tokens, out_stride] fp32, overwritten
-  void* add_to = nullptr;      // [tokens, out_stride] in x's dtype: add_to = round(float(add_to) + y), rounded once
-  int64_t out_stride = 0;      // elements between two tokens' rows, >= weight->rows
+  float* out = nullptr;    // [tokens, out_stride] fp32, overwritten
+  void* add_to = nullptr;  // [tokens, out_stride] in x's dtype: add_to = round(float(add_to) + y), rounded once
+  int64_t out_stride = 0;  // elements between two tokens' rows, >= weight->rows
 };
 
 // Scratch memory of Linear, made once for the largest call: nothing is allocated on the token path.
@@ -57,9 +59,11 @@ class LinearWorkspace {
   Impl* impl_;
 };
 
-// Applies every task to x: [tokens, x_stride] of x_dtype (the working dtype), cols of all weights equal. The rows of all tasks share one parallel region.
-// REQUIRES: tokens and cols within the workspace; x, weights and outputs do not overlap. Packed weights need 4-byte, dense weights element alignment.
-void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride, std::span<const LinearTask> tasks);
+// Applies every task to x: [tokens, x_stride] of x_dtype (the working dtype), cols of all weights equal. The rows of all tasks share one
+// parallel region. REQUIRES: tokens and cols within the workspace; x, weights and outputs do not overlap. Packed weights need 4-byte, dense
+// weights element alignment.
+void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride,
+            std::span<const LinearTask> tasks);
 
 // The name of the fixed order above on this CPU.
 const char* NumericsId();

@@ -1,0 +1,211 @@
+#include "kernels/cpu/linear.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cpu/linear_kernels.h"
+#include "planner/base/check.h"
+
+namespace lime::cpu {
+namespace {
+
+// Up to this many tokens each row is read once and multiplied as it comes; above, rows become fp32 panels first.
+constexpr int64_t kMaxGemvTokens = 4;
+// Tokens packed at a time by the GEMM: enough that turning weights to fp32 costs little, few enough that x stays in a shared cache.
+constexpr int64_t kMaxGemmTokens = 516;
+static_assert(kMaxGemmTokens % kMaxTileTokens == 0);
+// One thread's panel of fp32 weights: about two thirds of a private cache.
+constexpr int64_t kPanelBytes = 640 << 10;
+// Weights of one GEMV piece.
+constexpr int64_t kMaxPieceBytes = 128 << 10, kMinPieceBytes = 8 << 10;
+constexpr int64_t kPiecesPerThread = 8;
+
+int64_t Ceil(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+int64_t PaddedCols(int64_t cols) {
+  return Ceil(cols, kChunk) * kChunk;
+}
+
+int64_t PanelRows(int64_t cols) {
+  const int64_t rows = kPanelBytes / (PaddedCols(cols) * static_cast<int64_t>(sizeof(float))) / 4 * 4;
+  return std::clamp<int64_t>(rows, 4, kMaxPanelRows);
+}
+
+// Floats rounded up so that what follows starts on a cache line.
+int64_t Lines(int64_t floats) {
+  return Ceil(floats, 16) * 16;
+}
+
+// The rows of all tasks cut into pieces, each of one task.
+class Pieces {
+ public:
+  Pieces(std::span<const LinearTask> tasks, int64_t rows_per_piece) : tasks_(tasks), rows_(rows_per_piece) {
+    for (const LinearTask& task : tasks) count_ += Ceil(task.weight->rows, rows_);
+  }
+  int64_t count() const { return count_; }
+
+  const LinearTask& Find(int64_t piece, RowRange& rows) const {
+    const LinearTask* task = tasks_.data();
+    for (; piece >= Ceil(task->weight->rows, rows_); ++task) piece -= Ceil(task->weight->rows, rows_);
+    rows = {task->weight, piece * rows_, std::min(rows_, task->weight->rows - piece * rows_)};
+    return *task;
+  }
+
+ private:
+  std::span<const LinearTask> tasks_;
+  int64_t rows_;
+  int64_t count_ = 0;
+};
+
+}  // namespace
+
+struct LinearWorkspace::Impl {
+  int64_t max_tokens = 0;
+  int64_t max_cols = 0;
+  float* memory = nullptr;
+  float* packed = nullptr;
+  std::vector<ThreadScratch> scratch;
+};
+
+LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols) : impl_(new Impl) {
+  const bool gemm = max_tokens > kMaxGemvTokens;
+  const int64_t padded = PaddedCols(max_cols);
+  // Fewer columns than the most make panels of more rows, up to the same size and the fewest rows of one tile.
+  const int64_t panel = gemm ? std::max(kPanelBytes / static_cast<int64_t>(sizeof(float)), 4 * padded) : 0;
+  const int64_t lanes = gemm ? kMaxPanelRows * kMaxTileTokens * kChunk : 0;
+  const int64_t row = Lines(2 * Ceil(padded, kChunk));
+  const int64_t packed = Ceil(std::min(max_tokens, kMaxGemmTokens), kMaxTileTokens) * kMaxTileTokens * padded;
+  const int64_t per_thread = Lines(panel) + lanes + kMaxOutputs + row;
+  const size_t bytes = (packed + num_threads * per_thread) * sizeof(float);
+  constexpr size_t kHugePage = 2 << 20;
+  const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
+  const size_t rounded = Ceil(bytes, alignment) * alignment;
+  impl_->max_tokens = max_tokens;
+  impl_->max_cols = max_cols;
+  impl_->memory = static_cast<float*>(std::aligned_alloc(alignment, rounded));
+  LIME_CHECK(impl_->memory != nullptr) << "scratch memory of linear layers, " << rounded << " bytes";
+#if defined(__linux__)
+  if (alignment == kHugePage) madvise(impl_->memory, rounded, MADV_HUGEPAGE);
+#endif
+  std::fill_n(impl_->memory, bytes / sizeof(float), 0.0f);
+  impl_->packed = impl_->memory;
+  for (int thread = 0; thread < num_threads; ++thread) {
+    float* p = impl_->memory + packed + thread * per_thread;
+    impl_->scratch.push_back(
+        {.panel = p, .lanes = p + Lines(panel), .y = p + Lines(panel) + lanes, .row = p + Lines(panel) + lanes + kMaxOutputs});
+  }
+}
+
+LinearWorkspace::~LinearWorkspace() {
+  std::free(impl_->memory);
+  delete impl_;
+}
+
+int64_t Matrix::RowBytes() const {
+  return dtype == DType::kU32 ? Ceil(cols * bits, 32) * 4 : cols * ElementBytes(dtype);
+}
+
+int64_t Matrix::TotalBytes() const {
+  const int64_t groups = dtype == DType::kU32 ? rows * (cols / group_size) : 0;
+  return rows * RowBytes() + 2 * groups * ElementBytes(scale_dtype);
+}
+
+namespace {
+
+void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_threads, std::span<const LinearTask> tasks) {
+  LIME_CHECK_LE(x.tokens, ws.max_tokens);
+  LIME_CHECK_LE(x.cols, ws.max_cols);
+  LIME_CHECK_LE(num_threads, static_cast<int>(ws.scratch.size()));
+  LIME_CHECK(IsWorkingDType(x.dtype));
+  for (const LinearTask& task : tasks) {
+    const Matrix& w = *task.weight;
+    LIME_CHECK_EQ(w.cols, x.cols);
+    LIME_CHECK_GE(task.out_stride, w.rows);
+    LIME_CHECK((task.out != nullptr) != (task.add_to != nullptr));
+    LIME_CHECK(IsWorkingDType(w.dtype) || w.dtype == DType::kU32) << "weights of dtype " << DTypeName(w.dtype);
+    if (w.dtype != DType::kU32) continue;
+    LIME_CHECK(w.bits == 3 || w.bits == 4 || w.bits == 6 || w.bits == 8) << w.bits << " bits";
+    LIME_CHECK(w.group_size == 32 || w.group_size == 64 || w.group_size == 128) << "groups of " << w.group_size;
+    LIME_CHECK_EQ(w.cols % w.group_size, 0);
+    LIME_CHECK(IsWorkingDType(w.scale_dtype));
+  }
+}
+
+// Few tokens: pieces of rows in the order of memory.
+void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, std::span<const LinearTask> tasks) {
+  PackRows(x, ws.packed);
+  int64_t bytes = 0, rows = 0;
+  for (const LinearTask& task : tasks) {
+    bytes += task.weight->TotalBytes();
+    rows += task.weight->rows;
+  }
+  const int64_t piece_bytes = std::clamp(bytes / (pool.num_threads() * kPiecesPerThread), kMinPieceBytes, kMaxPieceBytes);
+  const int64_t rows_per_piece = std::clamp<int64_t>(piece_bytes * rows / std::max<int64_t>(bytes, 1), 1, kMaxOutputs / x.tokens);
+  const Pieces pieces(tasks, rows_per_piece);
+  pool.ParallelFor(pieces.count(), [&](int64_t piece, int thread) {
+    const ThreadScratch& scratch = ws.scratch[thread];
+    RowRange range;
+    const LinearTask& task = pieces.Find(piece, range);
+    DotRows(range, ws.packed, x.tokens, scratch);
+    for (int64_t t = 0; t < x.tokens; ++t) FinishRows(task, x.dtype, t, range.begin, range.count, scratch.y + t * range.count);
+  });
+}
+
+// Many tokens, at most kMaxGemmTokens: pieces are panels of rows. first_token: of x, in the tasks' outputs.
+void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, int64_t first_token, std::span<const LinearTask> tasks) {
+  const int64_t tile_tokens = TileTokens(), tile_floats = tile_tokens * PaddedCols(x.cols);
+  pool.ParallelFor(Ceil(x.tokens, tile_tokens), [&](int64_t tile, int) { PackTile(x, tile, ws.packed + tile * tile_floats); });
+  int64_t rows = 0;
+  for (const LinearTask& task : tasks) rows += task.weight->rows;
+  const int64_t even_share = Ceil(rows, pool.num_threads() * kPiecesPerThread * 4) * 4;
+  const Pieces pieces(tasks, std::min(PanelRows(x.cols), even_share));
+  pool.ParallelFor(pieces.count(), [&](int64_t piece, int thread) {
+    RowRange range;
+    const LinearTask& task = pieces.Find(piece, range);
+    const auto finish = [&](const TileResult& result) {
+      for (int64_t t = 0; t < result.count; ++t) {
+        FinishRows(task, x.dtype, first_token + result.token + t, range.begin, range.count, result.y + t * result.stride);
+      }
+    };
+    MultiplyPanel(
+        range, ws.packed, x.tokens, 0, ws.scratch[thread],
+        [](void* context, const TileResult& result) { (*static_cast<decltype(finish)*>(context))(result); },
+        const_cast<void*>(static_cast<const void*>(&finish)));
+  });
+}
+
+}  // namespace
+
+void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride,
+            std::span<const LinearTask> tasks) {
+  if (tokens == 0 || tasks.empty()) return;
+  Activations all{.data = x, .dtype = x_dtype, .tokens = tokens, .stride = x_stride, .cols = tasks[0].weight->cols};
+  CheckTasks(all, ws.impl(), pool.num_threads(), tasks);
+  if (tokens <= kMaxGemvTokens) return Gemv(pool, ws.impl(), all, tasks);
+  for (int64_t first = 0; first < tokens; first += kMaxGemmTokens) {
+    Activations part = all;
+    part.data = static_cast<const char*>(x) + first * x_stride * ElementBytes(x_dtype);
+    part.tokens = std::min(kMaxGemmTokens, tokens - first);
+    Gemm(pool, ws.impl(), part, first, tasks);
+  }
+}
+
+const char* NumericsId() {
+  return "portable-f32-1";
+}
+
+const char* InstructionSet() {
+  const std::string_view name = TargetName();
+  if (name == "AVX3") return "AVX-512";
+  if (name == "EMU128" || name == "SCALAR") return "no SIMD with fused multiply-add";
+  return TargetName();
+}
+
+}  // namespace lime::cpu

@@ -1,0 +1,73 @@
+// The parts of Linear that are compiled once per instruction set. Used by linear.cc alone; every function runs on any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/linear.h"
+
+namespace lime::cpu {
+
+// Lanes of a dot product; element k goes to lane k mod kChunk.
+inline constexpr int kChunk = 32;
+
+// Tokens of one GEMM tile: the packed x of a tile has room for this many on every instruction set.
+inline constexpr int kMaxTileTokens = 6;
+
+// Rows of W that one GEMM panel may have.
+inline constexpr int kMaxPanelRows = 64;
+
+// Rows of one matrix.
+struct RowRange {
+  const Matrix* matrix;
+  int64_t begin;
+  int64_t count;
+};
+
+// x in the working dtype.
+struct Activations {
+  const void* data;
+  DType dtype;
+  int64_t tokens;
+  int64_t stride;  // elements
+  int64_t cols;
+
+  int64_t chunks() const { return (cols + kChunk - 1) / kChunk; }
+};
+
+// One thread's scratch memory.
+struct ThreadScratch {
+  float* panel;  // rows of weights in fp32: panel_rows * chunks * kChunk floats
+  float* lanes;  // accumulators of one tile: kMaxPanelRows * kMaxTileTokens * kChunk floats
+  float* y;      // results: kMaxOutputs floats
+  float* row;    // scales and biases of one packed row
+};
+inline constexpr int64_t kMaxOutputs = 4096;
+
+// GEMV: x as rows of fp32, padded with zeros to whole chunks.
+void PackRows(const Activations& x, float* packed);
+// y[token * rows.count + row]. REQUIRES: x.tokens * rows.count <= kMaxOutputs.
+void DotRows(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch);
+
+// GEMM: x as tiles of TileTokens() tokens, [tile][plane][chunk][token][lane].
+int64_t TileTokens();
+void PackTile(const Activations& x, int64_t tile, float* packed);
+
+// What a GEMM panel's results are given to: y[token * stride + row - begin], for `count` tokens from `token`.
+struct TileResult {
+  int64_t token;
+  int64_t count;
+  int64_t stride;
+  const float* y;
+};
+// Multiplies `rows` (at most kMaxPanelRows) with all tiles and calls done(context, result) for each. prefetch: bytes after the rows that
+// are worth bringing near.
+void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, int64_t prefetch, const ThreadScratch& scratch,
+                   void (*done)(void* context, const TileResult& result), void* context);
+
+// "AVX3", as Highway calls the instruction set in use.
+const char* TargetName();
+
+// out or add_to of `count` rows from `row` of one token.
+void FinishRows(const LinearTask& task, DType x_dtype, int64_t token, int64_t row, int64_t count, const float* y);
+
+}  // namespace lime::cpu

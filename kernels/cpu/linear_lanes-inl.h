@@ -1,0 +1,82 @@
+// The 32 lanes of a dot product in registers, and the fixed tree that adds them. Included once per Highway target.
+#include "kernels/cpu/hwy_targets.h"
+
+#if defined(LIME_KERNELS_CPU_LINEAR_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)  // NOLINT
+#ifdef LIME_KERNELS_CPU_LINEAR_LANES_INL_H_
+#undef LIME_KERNELS_CPU_LINEAR_LANES_INL_H_
+#else
+#define LIME_KERNELS_CPU_LINEAR_LANES_INL_H_
+#endif
+
+#include "kernels/cpu/lanes-inl.h"
+#include "kernels/cpu/linear_kernels.h"
+
+#define LIME_UNROLL _Pragma("GCC unroll 32")
+
+HWY_BEFORE_NAMESPACE();
+namespace lime::cpu::HWY_NAMESPACE {
+
+inline constexpr int kPlanes = kChunk / kVecLanes;  // vectors that hold the 32 lanes, in ascending order
+
+#if HWY_TARGET != HWY_SCALAR
+using QuadTag = hn::FixedTag<float, 4>;
+using Quad = hn::Vec<QuadTag>;
+
+HWY_INLINE Quad FoldTo4(Quad v) {
+  return v;
+}
+
+#if HWY_MAX_BYTES > 16
+template <class T>
+HWY_INLINE Quad FoldTo4(T v) {
+  const hn::Half<hn::DFromV<T>> half;
+  return FoldTo4(hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+}
+#endif
+
+// 32 lanes to 4: lane i + lane i+16, then i + i+8, then i + i+4.
+HWY_INLINE Quad FoldLanes(LaneVec (&lanes)[kPlanes]) {
+  LIME_UNROLL for (int width = kPlanes / 2; width > 0; width /= 2) {
+    LIME_UNROLL for (int p = 0; p < width; ++p) lanes[p] = hn::Add(lanes[p], lanes[p + width]);
+  }
+  return FoldTo4(lanes[0]);
+}
+
+// The end of the tree: (lane 0 + lane 2) + (lane 1 + lane 3).
+HWY_INLINE float SumLanes(Quad v) {
+  v = hn::Add(v, hn::Shuffle1032(v));
+  return hn::GetLane(hn::Add(v, hn::Shuffle2301(v)));
+}
+
+// The same for four sums, stored side by side.
+HWY_INLINE void SumLanes(const Quad (&v)[4], float* out) {
+  const QuadTag quad;
+  const Quad ab = hn::Add(hn::InterleaveLower(quad, v[0], v[1]), hn::InterleaveUpper(quad, v[0], v[1]));  // a0+a2 b0+b2 a1+a3 b1+b3
+  const Quad cd = hn::Add(hn::InterleaveLower(quad, v[2], v[3]), hn::InterleaveUpper(quad, v[2], v[3]));
+  hn::StoreU(hn::Add(hn::ConcatLowerLower(quad, cd, ab), hn::ConcatUpperUpper(quad, cd, ab)), quad, out);
+}
+#else  // one lane per vector
+struct Quad {
+  float lane[4];
+};
+
+inline Quad FoldLanes(LaneVec (&lanes)[kPlanes]) {
+  for (int width = kPlanes / 2; width >= 4; width /= 2) {
+    for (int p = 0; p < width; ++p) lanes[p] = hn::Add(lanes[p], lanes[p + width]);
+  }
+  return {{lanes[0].raw, lanes[1].raw, lanes[2].raw, lanes[3].raw}};
+}
+
+inline float SumLanes(const Quad& v) {
+  return (v.lane[0] + v.lane[2]) + (v.lane[1] + v.lane[3]);
+}
+
+inline void SumLanes(const Quad (&v)[4], float* out) {
+  for (int i = 0; i < 4; ++i) out[i] = SumLanes(v[i]);
+}
+#endif
+
+}  // namespace lime::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

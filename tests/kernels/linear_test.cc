@@ -1,0 +1,349 @@
+#include "kernels/cpu/linear.h"
+
+#include <hwy/targets.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/convert.h"
+
+namespace lime::cpu {
+namespace {
+
+using Bytes = std::vector<char>;
+
+Bytes FromFloats(const std::vector<float>& values, DType dtype) {
+  Bytes bytes(values.size() * ElementBytes(dtype));
+  WithWorkingType(dtype, [&](auto type) {
+    using T = decltype(type);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const T element = FromFloat<T>(values[i]);
+      std::memcpy(bytes.data() + i * sizeof(T), &element, sizeof(T));
+    }
+  });
+  return bytes;
+}
+
+float Element(const Bytes& bytes, DType dtype, int64_t i) {
+  float value = 0;
+  WithWorkingType(dtype, [&](auto type) {
+    decltype(type) element;
+    std::memcpy(&element, bytes.data() + i * sizeof(element), sizeof(element));
+    value = ToFloat(element);
+  });
+  return value;
+}
+
+std::vector<float> Random(int64_t n, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(rng);
+  return values;
+}
+
+// A format that weights can have.
+struct Format {
+  DType dtype = DType::kBF16;
+  int bits = 0;
+  int group_size = 0;
+  DType scale_dtype = DType::kBF16;
+
+  std::string Name() const {
+    return bits == 0 ? std::string(DTypeName(dtype)) : absl::StrCat("q", bits, "g", group_size, std::string(DTypeName(scale_dtype)));
+  }
+};
+
+// Weights with what owns their memory, which ends where the weights end, and their exact values.
+struct Weights {
+  Matrix matrix;
+  Bytes data, scales, biases;
+  std::vector<double> exact;  // [rows, cols]
+};
+
+std::unique_ptr<Weights> MakeWeights(const Format& format, int64_t rows, int64_t cols, uint32_t seed) {
+  auto w = std::make_unique<Weights>();
+  w->matrix = {.rows = rows,
+               .cols = cols,
+               .dtype = format.dtype,
+               .bits = format.bits,
+               .group_size = format.group_size,
+               .scale_dtype = format.scale_dtype};
+  w->exact.resize(rows * cols);
+  if (format.bits == 0) {
+    w->data = FromFloats(Random(rows * cols, seed), format.dtype);
+    for (int64_t i = 0; i < rows * cols; ++i) w->exact[i] = Element(w->data, format.dtype, i);
+  } else {
+    w->matrix.dtype = DType::kU32;
+    const int64_t groups = cols / format.group_size;
+    w->scales = FromFloats(Random(rows * groups, seed + 1, 0.1f), format.scale_dtype);
+    w->biases = FromFloats(Random(rows * groups, seed + 2), format.scale_dtype);
+    w->data.resize(rows * w->matrix.RowBytes());
+    std::mt19937 rng(seed);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t k = 0; k < cols; ++k) {
+        const uint32_t q = rng() & ((1u << format.bits) - 1);
+        for (int bit = 0; bit < format.bits; ++bit) {
+          const int64_t at = k * format.bits + bit;
+          w->data[r * w->matrix.RowBytes() + at / 8] |= static_cast<char>((q >> bit & 1) << (at % 8));
+        }
+        const int64_t group = r * groups + k / format.group_size;
+        w->exact[r * cols + k] = double{Element(w->scales, format.scale_dtype, group)} * q + Element(w->biases, format.scale_dtype, group);
+      }
+    }
+  }
+  w->matrix.data = w->data.data();
+  w->matrix.scales = w->scales.data();
+  w->matrix.biases = w->biases.data();
+  return w;
+}
+
+struct Call {
+  DType x_dtype = DType::kBF16;
+  int64_t tokens = 1;
+  int threads = 1;
+  const void* bias = nullptr;
+};
+
+// y of one layer, [tokens, rows].
+std::vector<float> Apply(const Matrix& w, const Bytes& x, const Call& call) {
+  ThreadPool pool(call.threads);
+  LinearWorkspace ws(call.threads, call.tokens, w.cols);
+  std::vector<float> y(call.tokens * w.rows, -1.0f);
+  const LinearTask task{.weight = &w, .bias = call.bias, .out = y.data(), .out_stride = w.rows};
+  Linear(pool, ws, x.data(), call.x_dtype, call.tokens, w.cols, {&task, 1});
+  return y;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Expects y to be x W^T within the rounding of `cols` fused multiply-adds spread over 32 lanes.
+void ExpectClose(const Weights& w, const Bytes& x, DType x_dtype, int64_t tokens, const std::vector<float>& y) {
+  const auto [rows, cols] = std::pair(w.matrix.rows, w.matrix.cols);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t r = 0; r < rows; ++r) {
+      double sum = 0, magnitude = 0;
+      for (int64_t k = 0; k < cols; ++k) {
+        const double product = w.exact[r * cols + k] * Element(x, x_dtype, t * cols + k);
+        sum += product;
+        magnitude += std::abs(product);
+      }
+      const double bound =
+          (cols / 32 + 8) * 0x1p-24 * magnitude;  // the worst case of the order; one more unit for a packed weight's rounding
+      ASSERT_NEAR(y[t * rows + r], sum, bound) << "token " << t << " row " << r << " cols " << cols;
+    }
+  }
+}
+
+std::vector<Format> AllFormats() {
+  std::vector<Format> formats = {{DType::kF32}, {DType::kF16}, {DType::kBF16}};
+  for (int bits : {3, 4, 6, 8}) {
+    for (int group : {32, 64, 128}) formats.push_back({.bits = bits, .group_size = group});
+  }
+  for (DType scale : {DType::kF16, DType::kF32}) formats.push_back({.bits = 4, .group_size = 64, .scale_dtype = scale});
+  return formats;
+}
+
+std::string FormatName(const testing::TestParamInfo<Format>& info) {
+  return info.param.Name();
+}
+
+class LinearFormatTest : public testing::TestWithParam<Format> {
+ protected:
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+};
+
+TEST_P(LinearFormatTest, AgreesWithExactArithmetic) {
+  for (DType x_dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int64_t cols : {128, 384, 1, 31, 33, 200}) {
+      if (GetParam().bits != 0 && cols % 128 != 0) continue;
+      for (int64_t rows : {1, 5, 67}) {
+        const auto w = MakeWeights(GetParam(), rows, cols, rows * cols);
+        for (int64_t tokens : {1, 4, 5, 13}) {
+          const Bytes x = FromFloats(Random(tokens * cols, 7), x_dtype);
+          ExpectClose(*w, x, x_dtype, tokens, Apply(w->matrix, x, {.x_dtype = x_dtype, .tokens = tokens, .threads = 2}));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearFormatTest, BitsDependOnTheRowAlone) {
+  constexpr int64_t kRows = 70, kCols = 4224, kTokens = 64;  // 132 chunks: more than one block of the GEMM
+  const DType x_dtype = GetParam().scale_dtype;
+  const auto w = MakeWeights(GetParam(), kRows, kCols, 3);
+  const Bytes x = FromFloats(Random(kTokens * kCols, 4), x_dtype);
+  const std::vector<float> all = Apply(w->matrix, x, {.x_dtype = x_dtype, .tokens = kTokens});
+  ExpectClose(*w, x, x_dtype, 2, all);
+  for (int64_t tokens : {1, 2, 3, 4, 5, 7, 16, 64}) {
+    for (int threads : {1, 2, 3}) {
+      const Bytes last(x.end() - tokens * kCols * ElementBytes(x_dtype), x.end());
+      const std::vector<float> y = Apply(w->matrix, last, {.x_dtype = x_dtype, .tokens = tokens, .threads = threads});
+      EXPECT_TRUE(SameBits(y, {all.end() - tokens * kRows, all.end()})) << tokens << " tokens, " << threads << " threads";
+    }
+  }
+}
+
+TEST_P(LinearFormatTest, BitsDoNotDependOnTheSplitOfTheRows) {
+  constexpr int64_t kRows = 61, kCols = 256;
+  const auto w = MakeWeights(GetParam(), kRows, kCols, 5);
+  const int64_t groups = GetParam().bits == 0 ? 0 : kCols / GetParam().group_size * ElementBytes(GetParam().scale_dtype);
+  for (int64_t tokens : {1, 9}) {
+    const Bytes x = FromFloats(Random(tokens * kCols, 6), DType::kBF16);
+    const std::vector<float> whole = Apply(w->matrix, x, {.tokens = tokens});
+    for (int64_t split : {1, 7, 32, 60}) {
+      Matrix upper = w->matrix, lower = w->matrix;
+      upper.rows = split;
+      lower.rows = kRows - split;
+      lower.data = w->data.data() + split * w->matrix.RowBytes();
+      lower.scales = w->scales.data() + split * groups;
+      lower.biases = w->biases.data() + split * groups;
+      std::vector<float> y(tokens * kRows);
+      const LinearTask tasks[] = {{.weight = &lower, .out = y.data() + split, .out_stride = kRows},
+                                  {.weight = &upper, .out = y.data(), .out_stride = kRows}};
+      ThreadPool pool(2);
+      LinearWorkspace ws(2, tokens, kCols);
+      Linear(pool, ws, x.data(), DType::kBF16, tokens, kCols, tasks);
+      EXPECT_TRUE(SameBits(y, whole)) << tokens << " tokens, split at " << split;
+    }
+  }
+}
+
+TEST_P(LinearFormatTest, EveryInstructionSetGivesTheSameBits) {
+  const int64_t cols = GetParam().bits == 0 ? 301 : 384;
+  const auto w = MakeWeights(GetParam(), 21, cols, 8);
+  for (DType x_dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const Bytes x = FromFloats(Random(9 * cols, 9), x_dtype), bias = FromFloats(Random(21, 10), x_dtype);
+    for (int64_t tokens : {1, 3, 9}) {
+      const Call call{.x_dtype = x_dtype, .tokens = tokens, .bias = bias.data()};
+      hwy::SetSupportedTargetsForTest(0);
+      const std::vector<float> best = Apply(w->matrix, x, call);
+      for (int64_t target : {HWY_AVX3, HWY_AVX2, HWY_NEON, HWY_EMU128 | HWY_SCALAR}) {
+        if (target != (HWY_EMU128 | HWY_SCALAR) && (hwy::SupportedTargets() & target) == 0) continue;
+        hwy::SetSupportedTargetsForTest(target);
+        EXPECT_TRUE(SameBits(Apply(w->matrix, x, call), best)) << InstructionSet() << ", " << tokens << " tokens of " << DTypeName(x_dtype);
+        hwy::SetSupportedTargetsForTest(0);
+      }
+    }
+  }
+}
+
+TEST_P(LinearFormatTest, NotANumberStaysInItsRow) {
+  constexpr int64_t kRows = 9, kCols = 256;
+  const auto w = MakeWeights(GetParam(), kRows, kCols, 11);
+  const bool packed = GetParam().bits != 0;
+  const DType dtype = packed ? GetParam().scale_dtype : GetParam().dtype;
+  const int64_t per_row = packed ? kCols / GetParam().group_size : kCols;
+  Bytes& bytes = packed ? w->scales : w->data;
+  const auto poison = [&](int64_t row, float value) {
+    const Bytes element = FromFloats({value}, dtype);
+    std::copy(element.begin(), element.end(), bytes.begin() + (row * per_row + per_row - 1) * element.size());
+  };
+  poison(3, std::numeric_limits<float>::quiet_NaN());
+  poison(6, std::numeric_limits<float>::infinity());
+  for (int64_t tokens : {1, 8}) {
+    const std::vector<float> y = Apply(w->matrix, FromFloats(std::vector<float>(tokens * kCols, 1.0f), DType::kBF16), {.tokens = tokens});
+    for (int64_t i = 0; i < tokens * kRows; ++i) {
+      const int64_t row = i % kRows;
+      EXPECT_EQ(std::isfinite(y[i]), row != 3 && row != 6) << i;
+      EXPECT_TRUE(row != 3 || std::isnan(y[i])) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, LinearFormatTest, testing::ValuesIn(AllFormats()), FormatName);
+
+class LinearWorkingTypeTest : public testing::TestWithParam<DType> {};
+
+TEST_P(LinearWorkingTypeTest, AddsBiasAndResidualInFloatAndRoundsOnce) {
+  constexpr int64_t kRows = 37, kCols = 65, kStride = 40;
+  const DType dtype = GetParam();
+  const auto w = MakeWeights({dtype}, kRows, kCols, 20);
+  const Bytes bias = FromFloats(Random(kRows, 21), dtype);
+  ThreadPool pool(2);
+  for (int64_t tokens : {1, 3, 11}) {
+    const Bytes x = FromFloats(Random(tokens * kCols, 22), dtype), before = FromFloats(Random(tokens * kStride, 23), dtype);
+    const std::vector<float> plain = Apply(w->matrix, x, {.x_dtype = dtype, .tokens = tokens});
+    const std::vector<float> biased = Apply(w->matrix, x, {.x_dtype = dtype, .tokens = tokens, .bias = bias.data()});
+    Bytes after = before;
+    LinearWorkspace ws(2, tokens, kCols);
+    const LinearTask task{.weight = &w->matrix, .bias = bias.data(), .add_to = after.data(), .out_stride = kStride};
+    Linear(pool, ws, x.data(), dtype, tokens, kCols, {&task, 1});
+    for (int64_t i = 0; i < tokens * kStride; ++i) {
+      const int64_t t = i / kStride, r = i % kStride;
+      float expected = Element(before, dtype, i);
+      if (r < kRows) {
+        EXPECT_EQ(biased[t * kRows + r], plain[t * kRows + r] + Element(bias, dtype, r));
+        expected = Element(FromFloats({expected + biased[t * kRows + r]}, dtype), dtype, 0);
+      }
+      EXPECT_EQ(Element(after, dtype, i), expected) << "token " << t << " row " << r;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(WorkingTypes, LinearWorkingTypeTest, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
+
+TEST(LinearTest, TasksOfDifferentFormatsShareOneCall) {
+  constexpr int64_t kCols = 256;
+  const auto dense = MakeWeights({DType::kF16}, 33, kCols, 30);
+  const auto packed = MakeWeights({.bits = 6, .group_size = 64}, 129, kCols, 31);
+  for (int64_t tokens : {1, 6, 20}) {
+    const Bytes x = FromFloats(Random(tokens * kCols, 32), DType::kBF16);
+    std::vector<float> y1(tokens * 33), y2(tokens * 129);
+    const LinearTask tasks[] = {{.weight = &dense->matrix, .out = y1.data(), .out_stride = 33},
+                                {.weight = &packed->matrix, .out = y2.data(), .out_stride = 129}};
+    ThreadPool pool(3);
+    LinearWorkspace ws(3, 32, 512);
+    Linear(pool, ws, x.data(), DType::kBF16, tokens, kCols, tasks);
+    ExpectClose(*dense, x, DType::kBF16, tokens, y1);
+    ExpectClose(*packed, x, DType::kBF16, tokens, y2);
+  }
+}
+
+TEST(LinearTest, MoreTokensThanOneBatchOfTheGemm) {
+  const auto w = MakeWeights({DType::kBF16}, 10, 64, 40);
+  const Bytes x = FromFloats(Random(1100 * 64, 41), DType::kBF16);
+  ExpectClose(*w, x, DType::kBF16, 1100, Apply(w->matrix, x, {.tokens = 1100, .threads = 2}));
+}
+
+TEST(LinearTest, StridedTokensAndPaddedOutputs) {
+  constexpr int64_t kRows = 6, kCols = 48, kTokens = 7, kXStride = 50, kOutStride = 9;
+  const auto w = MakeWeights({DType::kF32}, kRows, kCols, 50);
+  const std::vector<float> x = Random(kTokens * kXStride, 51);
+  std::vector<float> dense, y(kTokens * kOutStride, 7.0f);
+  for (int64_t t = 0; t < kTokens; ++t) dense.insert(dense.end(), x.begin() + t * kXStride, x.begin() + t * kXStride + kCols);
+  ThreadPool pool(1);
+  LinearWorkspace ws(1, kTokens, kCols);
+  const LinearTask task{.weight = &w->matrix, .out = y.data(), .out_stride = kOutStride};
+  Linear(pool, ws, x.data(), DType::kF32, kTokens, kXStride, {&task, 1});
+  const std::vector<float> expected = Apply(w->matrix, FromFloats(dense, DType::kF32), {.x_dtype = DType::kF32, .tokens = kTokens});
+  for (int64_t i = 0; i < kTokens * kOutStride; ++i) {
+    EXPECT_EQ(y[i], i % kOutStride < kRows ? expected[i / kOutStride * kRows + i % kOutStride] : 7.0f) << i;
+  }
+}
+
+TEST(LinearTest, NamesItsOrderAndInstructionSet) {
+  EXPECT_STREQ(NumericsId(), "portable-f32-1");
+  EXPECT_STRNE(InstructionSet(), "");
+}
+
+TEST(MatrixTest, CountsItsBytes) {
+  EXPECT_EQ((Matrix{.rows = 3, .cols = 10, .dtype = DType::kF16}.TotalBytes()), 60);
+  const Matrix packed{.rows = 2, .cols = 128, .dtype = DType::kU32, .bits = 3, .group_size = 64};
+  EXPECT_EQ(packed.RowBytes(), 48);
+  EXPECT_EQ(packed.TotalBytes(), 2 * 48 + 2 * 2 * 2 * 2);
+}
+
+}  // namespace
+}  // namespace lime::cpu
