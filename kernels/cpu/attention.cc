@@ -1,0 +1,290 @@
+#include "kernels/cpu/attention.h"
+
+#include <vector>
+
+#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/parallel_rows.h"
+#include "planner/base/check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention.cc"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+
+#include "kernels/cpu/attention_kernels-inl.h"
+#include "kernels/cpu/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lime::cpu::HWY_NAMESPACE {
+namespace {
+
+// Packs the tile's queries so that one dimension of all rows lies together.
+void PackQueries(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, float* packed) {
+  const int64_t head_dim = call.kv.head_dim;
+  for (int r = 0; r < tile.rows; ++r) {
+    const float* q = call.q + call.Token(tile, r) * call.shape.q_stride + call.Head(tile, kv_head, r) * head_dim;
+    for (int64_t d = 0; d < head_dim; ++d) packed[d * kTileRows + r] = q[d];
+  }
+}
+
+// Which positions of the piece each row sees, and where their K and V are.
+void LocatePiece(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, int64_t piece, TilePiece& t) {
+  const int64_t origin = piece * kPiecePositions;
+  int first = kPiecePositions, last = 0;
+  for (int r = 0; r < tile.rows; ++r) {
+    const int64_t token = call.Token(tile, r);
+    t.begin[r] = static_cast<int>(std::clamp<int64_t>(call.Begin(token) - origin, 0, kPiecePositions));
+    t.end[r] = static_cast<int>(std::clamp<int64_t>(call.End(token) - origin, 0, kPiecePositions));
+    if (t.begin[r] >= t.end[r]) continue;
+    first = std::min(first, t.begin[r]);
+    last = std::max(last, t.end[r]);
+  }
+  const KvView& kv = call.kv;
+  const int32_t* pages = kv.page_table + call.rows.slots[tile.token] * kv.table_stride + piece * kPiecePages;
+  const int64_t head_bytes = kPagePositions * kv.head_dim * ElementBytes(kv.dtype);
+  for (int page = first / kPagePositions; page * kPagePositions < last; ++page) {
+    t.k[page] = kv.base + pages[page] * kv.page_bytes + kv_head * head_bytes;
+    t.v[page] = t.k[page] + kv.kv_heads * head_bytes;
+  }
+}
+
+// Fills the tile's records [rows][RecordFloats] for one piece.
+void PieceRecords(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, int64_t piece, const float* packed_q,
+                  float* records) {
+  alignas(64) float weights[kTileRows * kPiecePositions];
+  TilePiece t;
+  t.call = &call;
+  t.rows = tile.rows;
+  t.q = packed_q;
+  t.weights = weights;
+  t.records = records;
+  LocatePiece(call, tile, kv_head, piece, t);
+  WithWorkingType(call.kv.dtype, [&](auto type) HWY_ATTR { ComputePiece<decltype(type)>(t); });
+}
+
+// Merges a piece's records into the tile's, ascending from each row's first piece.
+void MergePiece(const AttentionCall& call, const AttentionTile& tile, int64_t piece, const float* piece_records, float* records) {
+  const int64_t floats = call.RecordFloats();
+  for (int r = 0; r < tile.rows; ++r) {
+    const int64_t token = call.Token(tile, r);
+    const int64_t first = call.Begin(token) / kPiecePositions, last = (call.End(token) - 1) / kPiecePositions;
+    const float* from = piece_records + r * floats;
+    if (piece == first) std::copy(from, from + floats, records + r * floats);
+    if (piece > first && piece <= last) MergeRecord(from, records + r * floats, call.AccWidth());
+  }
+}
+
+void WriteRows(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, const float* records) {
+  WithWorkingType(call.kv.dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    for (int r = 0; r < tile.rows; ++r) {
+      T* out = static_cast<T*>(call.out) + call.Token(tile, r) * call.shape.out_stride + call.Head(tile, kv_head, r) * call.kv.head_dim;
+      FinishRecord(records + r * call.RecordFloats(), call.kv.head_dim, out);
+    }
+  });
+}
+
+inline constexpr int64_t kMaxRecord = 16 + kMaxHeadDim;
+
+// All pieces of one tile.
+void AttendTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head) {
+  alignas(64) float q[kMaxHeadDim * kTileRows];
+  alignas(64) float records[kTileRows * kMaxRecord];
+  alignas(64) float piece_records[kTileRows * kMaxRecord];
+  PackQueries(call, tile, kv_head, q);
+  for (int64_t piece = tile.piece_begin; piece < tile.piece_end; ++piece) {
+    PieceRecords(call, tile, kv_head, piece, q, piece_records);
+    MergePiece(call, tile, piece, piece_records, records);
+  }
+  WriteRows(call, tile, kv_head, records);
+}
+
+// One piece of one tile; `records` are its own.
+void AttendPiece(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, int64_t piece, float* records) {
+  alignas(64) float q[kMaxHeadDim * kTileRows];
+  PackQueries(call, tile, kv_head, q);
+  PieceRecords(call, tile, kv_head, piece, q, records);
+}
+
+// Merges what AttendPiece left for every piece: [pieces][rows][RecordFloats].
+void MergeTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, const float* piece_records) {
+  alignas(64) float records[kTileRows * kMaxRecord];
+  for (int64_t piece = tile.piece_begin; piece < tile.piece_end; ++piece, piece_records += tile.rows * call.RecordFloats())
+    MergePiece(call, tile, piece, piece_records, records);
+  WriteRows(call, tile, kv_head, records);
+}
+
+// One row's K and V into its page.
+void AppendRow(const KvView& kv, const float* k, const float* v, std::byte* page, int64_t offset) {
+  WithWorkingType(kv.dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    T* keys = reinterpret_cast<T*>(page);
+    T* values = keys + kv.kv_heads * kv.head_dim * kPagePositions;
+    for (int64_t head = 0; head < kv.kv_heads; ++head) {
+      for (int64_t d = 0; d < kv.head_dim; ++d) {
+        keys[(head * kv.head_dim + d) * kPagePositions + offset] = FromFloat<T>(k[head * kv.head_dim + d]);
+        values[(head * kPagePositions + offset) * kv.head_dim + d] = FromFloat<T>(v[head * kv.head_dim + d]);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lime::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lime::cpu {
+
+HWY_EXPORT(AttendTile);
+HWY_EXPORT(AttendPiece);
+HWY_EXPORT(MergeTile);
+HWY_EXPORT(AppendRow);
+
+// Less than this is done before a parked thread wakes.
+constexpr int64_t kTinyMultiplyAdds = 64 * 1024;
+
+// One piece of one tile, or all of it.
+struct AttentionItem {
+  int32_t tile;
+  int32_t piece;  // -1: all
+};
+
+struct AttentionWorkspace::Impl {
+  int64_t max_rows = 0, heads = 0, head_dim = 0;
+  std::vector<AttentionTile> tiles;
+  std::vector<AttentionItem> items;
+  std::vector<float> records;
+  int64_t record_capacity = 0;  // counted in records
+};
+
+AttentionWorkspace::AttentionWorkspace(const Options& options) : impl_(std::make_unique<Impl>()) {
+  LIME_CHECK_LE(options.head_dim, kMaxHeadDim);
+  Impl& w = *impl_;
+  w.max_rows = options.max_rows;
+  w.heads = options.heads;
+  w.head_dim = options.head_dim;
+  const int64_t pieces = (options.max_positions + kPiecePositions - 1) / kPiecePositions;
+  w.record_capacity = options.heads * pieces;
+  w.records.resize(w.record_capacity * (16 + RoundUp(options.head_dim, 16)));
+  const int64_t tiles = options.max_rows * RoundUp(options.heads, kTileRows) / kTileRows;
+  w.tiles.reserve(tiles);
+  w.items.reserve(tiles + w.record_capacity);
+}
+
+AttentionWorkspace::~AttentionWorkspace() = default;
+
+Bytes AttentionWorkspace::bytes() const {
+  return impl_->records.capacity() * sizeof(float) + impl_->tiles.capacity() * sizeof(AttentionTile) +
+         impl_->items.capacity() * sizeof(AttentionItem);
+}
+
+namespace {
+
+// Cuts the rows of one sequence, [token, end), into tiles.
+void AddTiles(const AttentionCall& call, int64_t token, int64_t end, std::vector<AttentionTile>& tiles) {
+  const int64_t pairs = (end - token) * call.Group();
+  for (int64_t first = 0; first < pairs; first += kTileRows) {
+    AttentionTile tile{.token = token, .first = first, .rows = static_cast<int>(std::min<int64_t>(kTileRows, pairs - first))};
+    tile.piece_begin = INT64_MAX;
+    for (int r = 0; r < tile.rows; r++) {
+      tile.piece_begin = std::min(tile.piece_begin, call.Begin(call.Token(tile, r)) / kPiecePositions);
+      tile.piece_end = std::max(tile.piece_end, (call.End(call.Token(tile, r)) + kPiecePositions - 1) / kPiecePositions);
+    }
+    tiles.push_back(tile);
+  }
+}
+
+void MakeTiles(const AttentionCall& call, std::vector<AttentionTile>& tiles) {
+  tiles.clear();
+  int64_t begin = 0;
+  for (int64_t row = 1; row <= call.rows.count; ++row) {
+    if (row < call.rows.count && call.rows.slots[row] == call.rows.slots[begin]) continue;
+    AddTiles(call, begin, row, tiles);
+    begin = row;
+  }
+}
+
+// One item for each tile; for each piece of a tile where there are too few tiles to keep every thread busy to the end.
+void MakeItems(const AttentionCall& call, int num_threads, AttentionWorkspace::Impl& w) {
+  constexpr int64_t kItemsPerThread = 16;
+  const bool split = num_threads > 1 && static_cast<int64_t>(w.tiles.size()) * call.kv.kv_heads < kItemsPerThread * num_threads;
+  int64_t records = 0;
+  w.items.clear();
+  for (int32_t index = 0; index < static_cast<int32_t>(w.tiles.size()); ++index) {
+    AttentionTile& tile = w.tiles[index];
+    const int64_t pieces = tile.piece_end - tile.piece_begin;
+    const int64_t needed = pieces * tile.rows * call.kv.kv_heads;
+    if (!split || pieces == 1 || records + needed > w.record_capacity) {
+      w.items.push_back({index, -1});
+      continue;
+    }
+    tile.first_record = records;
+    records += needed;
+    for (int64_t piece = tile.piece_begin; piece < tile.piece_end; ++piece) w.items.push_back({index, static_cast<int32_t>(piece)});
+  }
+}
+
+// Multiply-adds of the whole call, roughly: half of them for scores.
+int64_t MultiplyAdds(const AttentionCall& call) {
+  int64_t seen = 0;
+  for (int64_t row = 0; row < call.rows.count; ++row) seen += call.End(row) - call.Begin(row);
+  return 2 * seen * call.shape.heads * call.kv.head_dim;
+}
+
+// The records of one kv head of a tile that is cut by pieces.
+float* TileRecords(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, AttentionWorkspace::Impl& w) {
+  const int64_t pieces = tile.piece_end - tile.piece_begin;
+  return w.records.data() + (tile.first_record + kv_head * pieces * tile.rows) * call.RecordFloats();
+}
+
+void RunItem(const AttentionCall& call, const AttentionItem& item, int64_t kv_head, AttentionWorkspace::Impl& w) {
+  const AttentionTile& tile = w.tiles[item.tile];
+  if (item.piece < 0) return HWY_DYNAMIC_DISPATCH(AttendTile)(call, tile, kv_head);
+  float* records = TileRecords(call, tile, kv_head, w) + (item.piece - tile.piece_begin) * tile.rows * call.RecordFloats();
+  HWY_DYNAMIC_DISPATCH(AttendPiece)(call, tile, kv_head, item.piece, records);
+}
+
+void MergeSplitTiles(ThreadPool& pool, const AttentionCall& call, AttentionWorkspace::Impl& w) {
+  pool.ParallelFor(static_cast<int64_t>(w.tiles.size()) * call.kv.kv_heads, [&](int64_t i, int /*thread*/) {
+    const AttentionTile& tile = w.tiles[i / call.kv.kv_heads];
+    const int64_t kv_head = i % call.kv.kv_heads;
+    if (tile.first_record >= 0) HWY_DYNAMIC_DISPATCH(MergeTile)(call, tile, kv_head, TileRecords(call, tile, kv_head, w));
+  });
+}
+
+}  // namespace
+
+void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const AttentionRows& rows, const float* q,
+            const AttentionShape& shape, void* out) {
+  AttentionWorkspace::Impl& w = ws.impl();
+  LIME_CHECK_LE(rows.count, w.max_rows);
+  LIME_CHECK_LE(shape.heads, w.heads);
+  LIME_CHECK_LE(kv.head_dim, w.head_dim);
+  LIME_CHECK_EQ(shape.heads % kv.kv_heads, 0);
+  const AttentionCall call{.kv = kv, .rows = rows, .shape = shape, .q = q, .out = out};
+  MakeTiles(call, w.tiles);
+  const bool tiny = MultiplyAdds(call) < kTinyMultiplyAdds;
+  MakeItems(call, tiny ? 1 : pool.num_threads(), w);
+  const int64_t items = static_cast<int64_t>(w.items.size());
+  const auto run = [&](int64_t i, int /*thread*/) { RunItem(call, w.items[i % items], i / items, w); };
+  if (tiny) {
+    for (int64_t i = 0; i < items * kv.kv_heads; ++i) run(i, 0);
+    return;
+  }
+  pool.ParallelFor(items * kv.kv_heads, run);
+  if (items > static_cast<int64_t>(w.tiles.size())) MergeSplitTiles(pool, call, w);
+}
+
+void KvAppend(ThreadPool& pool, const KvView& kv, const AttentionRows& rows, const float* k, const float* v, int64_t stride) {
+  ParallelRows(pool, rows.count, 2 * kv.kv_heads * kv.head_dim, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t position = rows.positions[row];
+      const int32_t page = kv.page_table[rows.slots[row] * kv.table_stride + position / kPagePositions];
+      HWY_DYNAMIC_DISPATCH(AppendRow)(kv, k + row * stride, v + row * stride, kv.base + page * kv.page_bytes, position % kPagePositions);
+    }
+  });
+}
+
+}  // namespace lime::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,195 @@
+// The arithmetic of Attend, for one target: scores, weights and weighted values of one tile and piece. attention.h states the order.
+#include "kernels/cpu/attention_tile.h"
+
+#if defined(LIME_KERNELS_CPU_ATTENTION_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)  // NOLINT
+#ifdef LIME_KERNELS_CPU_ATTENTION_KERNELS_INL_H_
+#undef LIME_KERNELS_CPU_ATTENTION_KERNELS_INL_H_
+#else
+#define LIME_KERNELS_CPU_ATTENTION_KERNELS_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "kernels/cpu/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lime::cpu::HWY_NAMESPACE {
+
+inline constexpr int kPiecePages = kPiecePositions / kPagePositions;
+
+// Accumulators of sixteen lanes that fit the registers beside the operands: 32 registers of 16 lanes, 16 of 8, 32 of 4.
+inline constexpr int kAccumulators = kVecs == 1 ? 16 : 4;
+
+// One tile at work on one piece. Rows are the query rows of the tile.
+struct TilePiece {
+  const AttentionCall* call;
+  int rows;
+  const float* q;        // [head_dim][kTileRows], packed
+  float* weights;        // [kTileRows][kPiecePositions]: scores, then weights
+  float* records;        // [rows][RecordFloats]
+  int begin[kTileRows];  // positions of the piece that the row sees: [begin, end), 0 .. 256
+  int end[kTileRows];
+  const std::byte* k[kPiecePages];  // this kv head's part of every page that any row sees
+  const std::byte* v[kPiecePages];
+
+  float* Acc(int row) const { return records + row * call->RecordFloats() + 16; }
+};
+
+// Scores of R rows against P pages.   q: the first row's column of the packed queries.   scores: the first row's, at the first page.
+template <int R, int P, typename T>
+HWY_INLINE void ScorePages(const float* q, const std::byte* const* pages, int64_t head_dim, float scale, float* scores) {
+  F32x16 sum[R][P];
+  for (int r = 0; r < R; ++r)
+    for (int p = 0; p < P; ++p) sum[r][p] = Zero();
+  const T* k[P];
+  for (int p = 0; p < P; ++p) k[p] = reinterpret_cast<const T*>(pages[p]);
+  for (int64_t d = 0; d < head_dim; ++d) {
+    F32x16 key[P];
+#pragma GCC unroll 16
+    for (int p = 0; p < P; ++p) key[p] = Load(k[p] + d * kPagePositions);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const F32x16 query = Set(q[d * kTileRows + r]);
+#pragma GCC unroll 16
+      for (int p = 0; p < P; ++p) sum[r][p] = MulAdd(query, key[p], sum[r][p]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int p = 0; p < P; ++p) Store(Mul(sum[r][p], Set(scale)), scores + r * kPiecePositions + p * kPagePositions);
+}
+
+template <int R, typename T>
+HWY_INLINE void ScoreRows(const TilePiece& t, int row, int first_page, int end_page) {
+  constexpr int kPages = std::max(1, std::min(8, kAccumulators / R));
+  const int64_t head_dim = t.call->kv.head_dim;
+  const float scale = t.call->shape.scale;
+  float* scores = t.weights + row * kPiecePositions;
+  int page = first_page;
+  for (; page + kPages <= end_page; page += kPages)
+    ScorePages<R, kPages, T>(t.q + row, t.k + page, head_dim, scale, scores + page * kPagePositions);
+  for (; page < end_page; ++page) ScorePages<R, 1, T>(t.q + row, t.k + page, head_dim, scale, scores + page * kPagePositions);
+}
+
+// Turns the scores of positions [begin, end) into weights; positions around them in the same pages weigh nothing.
+HWY_INLINE void WeighRow(float* s, int begin, int end, float* max, float* sum) {
+  const int first = begin / kLanes * kLanes, last = (end + kLanes - 1) / kLanes * kLanes;
+  std::fill(s + first, s + begin, -INFINITY);
+  std::fill(s + end, s + last, -INFINITY);
+  F32x16 largest = Set(-INFINITY);
+  for (int p = first; p < last; p += kLanes) largest = Greater(Load(s + p), largest);
+  *max = ReduceMax(largest);
+  const F32x16 m = Set(*max);
+  F32x16 total = Zero();
+  for (int p = first; p < last; p += kLanes) {
+    const F32x16 w = Exp(Sub(Load(s + p), m));
+    Store(w, s + p);
+    total = Add(total, w);
+  }
+  *sum = ReduceAdd(total);
+}
+
+// acc[d .. d + 16 B) += weighted values of positions [begin, end), for R rows from `row`. `width` < 16: the last elements of the head (B is
+// 1).
+template <int R, int B, bool kPartial, typename T>
+HWY_INLINE void AddValues(const TilePiece& t, int row, int begin, int end, int64_t d, int64_t width) {
+  const int64_t head_dim = t.call->kv.head_dim;
+  const float* w = t.weights + row * kPiecePositions;
+  F32x16 acc[R][B];
+  for (int r = 0; r < R; ++r)
+    for (int b = 0; b < B; ++b) acc[r][b] = Load(t.Acc(row + r) + d + b * kLanes);
+  for (int p = begin; p < end; ++p) {
+    const T* v = reinterpret_cast<const T*>(t.v[p / kPagePositions]) + p % kPagePositions * head_dim + d;
+    F32x16 value[B];
+#pragma GCC unroll 8
+    for (int b = 0; b < B; ++b) value[b] = kPartial ? LoadFirst(v, width) : Load(v + b * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const F32x16 weight = Set(w[r * kPiecePositions + p]);
+#pragma GCC unroll 8
+      for (int b = 0; b < B; ++b) acc[r][b] = MulAdd(weight, value[b], acc[r][b]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int b = 0; b < B; ++b) Store(acc[r][b], t.Acc(row + r) + d + b * kLanes);
+}
+
+template <int R, typename T>
+HWY_INLINE void AddAllValues(const TilePiece& t, int row, int begin, int end) {
+  if (begin >= end) return;
+  constexpr int kBlocks = std::max(1, std::min(8, kAccumulators / R));
+  const int64_t head_dim = t.call->kv.head_dim;
+  int64_t d = 0;
+  for (; d + kBlocks * kLanes <= head_dim; d += kBlocks * kLanes) AddValues<R, kBlocks, false, T>(t, row, begin, end, d, 0);
+  if constexpr (kBlocks > 4) {
+    for (; d + 4 * kLanes <= head_dim; d += 4 * kLanes) AddValues<R, 4, false, T>(t, row, begin, end, d, 0);
+  }
+  for (; d + kLanes <= head_dim; d += kLanes) AddValues<R, 1, false, T>(t, row, begin, end, d, 0);
+  if (d < head_dim) AddValues<R, 1, true, T>(t, row, begin, end, d, head_dim - d);
+}
+
+// Rows that see different positions share those that all of them see, and take the others, before and after, one by one.
+template <int R, typename T>
+HWY_INLINE void ValueRows(const TilePiece& t, int row) {
+  const int begin = *std::max_element(t.begin + row, t.begin + row + R);
+  const int end = std::max(begin, *std::min_element(t.end + row, t.end + row + R));
+  for (int r = row; r < row + R; ++r) AddAllValues<1, T>(t, r, t.begin[r], std::min(begin, t.end[r]));
+  AddAllValues<R, T>(t, row, begin, end);
+  for (int r = row; r < row + R; ++r) AddAllValues<1, T>(t, r, std::max(end, t.begin[r]), t.end[r]);
+}
+
+template <int R, typename T>
+void RowsOfPiece(const TilePiece& t, int row) {
+  const int first = *std::min_element(t.begin + row, t.begin + row + R), last = *std::max_element(t.end + row, t.end + row + R);
+  ScoreRows<R, T>(t, row, first / kPagePositions, (last + kPagePositions - 1) / kPagePositions);
+  for (int r = row; r < row + R; ++r) {
+    float* record = t.records + r * t.call->RecordFloats();
+    WeighRow(t.weights + r * kPiecePositions, t.begin[r], t.end[r], &record[0], &record[1]);
+    std::fill(t.Acc(r), t.Acc(r) + t.call->AccWidth(), 0.0f);
+  }
+  ValueRows<R, T>(t, row);
+}
+
+// Fills the records of the tile's rows that see anything of the piece.
+template <typename T>
+HWY_INLINE void ComputePiece(const TilePiece& t) {
+  int row = 0;
+  while (row < t.rows) {
+    int run = 0;  // rows from `row` that see the piece
+    while (row + run < t.rows && t.begin[row + run] < t.end[row + run]) ++run;
+    if (run == 0) {
+      ++row;
+    } else if (run >= 8 && kAccumulators >= 8) {
+      RowsOfPiece<std::min(8, kAccumulators), T>(t, row), row += 8;
+    } else if (run >= 4) {
+      RowsOfPiece<4, T>(t, row), row += 4;
+    } else if (run >= 2) {
+      RowsOfPiece<2, T>(t, row), row += 2;
+    } else {
+      RowsOfPiece<1, T>(t, row), row += 1;
+    }
+  }
+}
+
+// Adds the later pieces' record `from` to `into`.
+HWY_INLINE void MergeRecord(const float* from, float* into, int64_t acc_width) {
+  const float max = from[0] > into[0] ? from[0] : into[0];
+  const float keep = ExpOne(into[0] - max), take = ExpOne(from[0] - max);
+  into[0] = max;
+  into[1] = into[1] * keep + from[1] * take;
+  for (int64_t d = 16; d < 16 + acc_width; d += kLanes)
+    Store(Add(Mul(Load(into + d), Set(keep)), Mul(Load(from + d), Set(take))), into + d);
+}
+
+template <typename T>
+HWY_INLINE void FinishRecord(const float* record, int64_t head_dim, T* out) {
+  const F32x16 sum = Set(record[1]);
+  const float* acc = record + 16;
+  int64_t d = 0;
+  for (; d + kLanes <= head_dim; d += kLanes) Store(Div(Load(acc + d), sum), out + d);
+  if (d < head_dim) StoreFirst(Div(Load(acc + d), sum), out + d, head_dim - d);
+}
+
+}  // namespace lime::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

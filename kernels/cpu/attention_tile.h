@@ -1,0 +1,43 @@
+// How Attend is cut into work items. No cut changes a bit of the result.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/attention.h"
+
+namespace lime::cpu {
+
+inline constexpr int kTileRows = 8;
+
+// Up to 8 query rows of one sequence that share a kv head, and so one pass over K and V. Row i of the tile is number `first + i` of the
+// (row of the batch, head of the group) pairs counted from row `token`, heads fastest.
+struct AttentionTile {
+  int64_t token = 0;
+  int64_t first = 0;
+  int rows = 0;             // 1 .. kTileRows
+  int64_t piece_begin = 0;  // pieces that any of its rows sees
+  int64_t piece_end = 0;
+  int64_t first_record = -1;  // where the workspace keeps the results of its single pieces; -1: one work item does the whole tile
+};
+
+// What every work item reads.
+//
+// Record: the state of one row and head over one or more pieces: max, sum, 14 floats of padding, acc [acc_width].
+struct AttentionCall {
+  KvView kv;
+  AttentionRows rows;
+  AttentionShape shape;
+  const float* q = nullptr;
+  void* out = nullptr;
+
+  int64_t Group() const { return shape.heads / kv.kv_heads; }
+  int64_t AccWidth() const { return (kv.head_dim + 15) / 16 * 16; }
+  int64_t RecordFloats() const { return 16 + AccWidth(); }
+  int64_t Token(const AttentionTile& tile, int row) const { return tile.token + (tile.first + row) / Group(); }
+  int64_t Head(const AttentionTile& tile, int64_t kv_head, int row) const { return kv_head * Group() + (tile.first + row) % Group(); }
+  // Positions [Begin, End) that a row of the batch sees.
+  int64_t End(int64_t token) const { return int64_t{rows.positions[token]} + 1; }
+  int64_t Begin(int64_t token) const { return shape.window > 0 && End(token) > shape.window ? End(token) - shape.window : 0; }
+};
+
+}  // namespace lime::cpu

@@ -1,0 +1,44 @@
+// Rotary position embedding: tables of cos and sin for every scaling type, and the rotation of q and k.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/thread_pool.h"
+#include "planner/base/bytes.h"
+#include "planner/plan/model_config.h"
+
+namespace lime::cpu {
+
+// Inverse frequencies [head_dim / 2] in radians per position, as Hugging Face transformers' modeling_rope_utils defines each type.
+// `sequence_length` matters to kDynamic alone, whose base grows with it beyond original_max_position.
+std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t head_dim, int64_t sequence_length);
+
+// cos and sin of every position and frequency, times the attention factor, computed in fp64 and rounded once to fp32.
+//
+// kDynamic, our reading: position p uses the base of sequence length max(p + 1, original_max_position). That is what generating token by
+// token with a cache gives, and it keeps a bit of a position's K from depending on how its prompt was cut into chunks.
+class RopeTable {
+ public:
+  // REQUIRES: head_dim even; rope.type is not kNone.
+  RopeTable(const RopeConfig& rope, int64_t head_dim, int64_t positions);
+
+  int64_t positions() const { return positions_; }
+  int64_t half() const { return half_; }
+  const float* cos() const { return cos_.data(); }  // [positions, half]
+  const float* sin() const { return sin_.data(); }
+  Bytes bytes() const { return static_cast<Bytes>((cos_.size() + sin_.size()) * sizeof(float)); }
+
+ private:
+  int64_t positions_;
+  int64_t half_;
+  std::vector<float> cos_, sin_;
+};
+
+// Rotates every head in place: (a, b) = (x[d], x[d + half]) becomes (a cos - b sin, b cos + a sin), the second product first and then one
+// fused multiply-add. x: fp32 [tokens, heads, 2 half], `stride` elements between two tokens; cos, sin: [positions, half]; positions: row of
+// the tables of each token.
+void ApplyRope(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t half,
+               const int32_t* positions);
+
+}  // namespace lime::cpu

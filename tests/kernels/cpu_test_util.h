@@ -1,0 +1,82 @@
+// Shared by the tests of kernels/cpu: seeded data in any working dtype, and runs on every instruction set of this CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/hwy_targets.h"
+#include "planner/base/dtype.h"
+
+#include "hwy/targets.h"  // after hwy_targets.h
+
+namespace lime::cpu {
+
+inline constexpr DType kWorkingDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
+
+// Elements of a working dtype, and what each of them is as a double.
+struct Array {
+  DType dtype;
+  std::vector<std::byte> data;
+
+  Array(DType dtype, int64_t n) : dtype(dtype), data(n * ElementBytes(dtype)) {}
+
+  int64_t size() const { return static_cast<int64_t>(data.size()) / ElementBytes(dtype); }
+  void* ptr() { return data.data(); }
+  const void* ptr() const { return data.data(); }
+  float operator[](int64_t i) const {
+    float value = 0;
+    WithWorkingType(dtype, [&](auto type) { value = ToFloat(reinterpret_cast<const decltype(type)*>(data.data())[i]); });
+    return value;
+  }
+  void Set(int64_t i, float value) {
+    WithWorkingType(dtype, [&](auto type) { reinterpret_cast<decltype(type)*>(data.data())[i] = FromFloat<decltype(type)>(value); });
+  }
+};
+
+inline std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> x(n);
+  for (float& value : x) value = normal(generator);
+  return x;
+}
+
+inline Array RandomArray(DType dtype, int64_t n, uint32_t seed, float scale = 1.0f) {
+  Array a(dtype, n);
+  const std::vector<float> x = RandomFloats(n, seed, scale);
+  for (int64_t i = 0; i < n; ++i) a.Set(i, x[i]);
+  return a;
+}
+
+// Half a unit in the last place of `dtype` around |x|, and a little of fp32 arithmetic: what a result computed in fp32 and rounded once may
+// be off.
+inline double Tolerance(DType dtype, double x, double arithmetic = 2e-6) {
+  const double relative = dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-23;
+  const double smallest = dtype == DType::kF16 ? 0x1p-24 : 1e-37;
+  return std::abs(x) * relative * 1.01 + smallest + arithmetic * (1 + std::abs(x));
+}
+
+// Calls fn on each instruction set that both this build and this CPU have; the scalar code, which every build has, comes last.
+template <typename Fn>
+void ForEachTarget(Fn fn) {
+  const int64_t targets = HWY_TARGETS & (hwy::SupportedTargets() | HWY_SCALAR | HWY_EMU128);
+  for (int64_t rest = targets; rest != 0; rest &= rest - 1) {
+    hwy::SetSupportedTargetsForTest(rest & -rest);
+    fn(std::string(hwy::TargetName(rest & -rest)));
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+template <typename T>
+std::vector<std::byte> Bits(const std::vector<T>& x) {
+  std::vector<std::byte> bits(x.size() * sizeof(T));
+  std::memcpy(bits.data(), x.data(), bits.size());
+  return bits;
+}
+
+}  // namespace lime::cpu

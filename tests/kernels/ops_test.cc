@@ -1,0 +1,307 @@
+// Norms, activations, conversions and softmax statistics against fp64, and their bits over threads and instruction sets.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/norm.h"
+#include "kernels/cpu/softmax.h"
+#include "kernels/cpu/topk.h"
+#include "tests/kernels/cpu_test_util.h"
+
+namespace lime::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr int64_t kWidths[] = {1, 8, 15, 16, 33, 80, 100, 576, 1000};
+
+// ---- Conversions
+
+TEST(ConvertTest, EveryHalfGoesThroughFp32Unchanged) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const F16 half{static_cast<uint16_t>(bits)};
+    const BF16 brain{static_cast<uint16_t>(bits)};
+    if (std::isnan(ToFloat(half))) {
+      EXPECT_TRUE(std::isnan(ToFloat(FromFloat<F16>(ToFloat(half)))));
+    } else {
+      EXPECT_EQ(FromFloat<F16>(ToFloat(half)).bits, bits);
+    }
+    if (std::isnan(ToFloat(brain))) {
+      EXPECT_TRUE(std::isnan(ToFloat(FromFloat<BF16>(ToFloat(brain)))));
+    } else {
+      EXPECT_EQ(FromFloat<BF16>(ToFloat(brain)).bits, bits);
+    }
+  }
+}
+
+TEST(ConvertTest, TiesGoToEvenAndOverflowToInfinity) {
+  EXPECT_EQ(FromFloat<BF16>(1.0f + 0x1p-8f).bits, 0x3f80);
+  EXPECT_EQ(FromFloat<BF16>(1.0f + 3 * 0x1p-8f).bits, 0x3f82);
+  EXPECT_EQ(FromFloat<BF16>(std::numeric_limits<float>::max()).bits, 0x7f80);
+  EXPECT_EQ(FromFloat<F16>(1.0f + 0x1p-11f).bits, 0x3c00);
+  EXPECT_EQ(FromFloat<F16>(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(FromFloat<F16>(65520.0f).bits, 0x7c00);
+  EXPECT_EQ(FromFloat<F16>(0x1p-25f).bits, 0);            // half of the smallest subnormal
+  EXPECT_EQ(FromFloat<F16>(0x1.8p-24f).bits, 2);          // one and a half of it
+  EXPECT_EQ(FromFloat<F16>(-0x1.ffcp-15f).bits, 0x8400);  // a subnormal that rounds up to a normal
+  EXPECT_TRUE(std::isnan(ToFloat(FromFloat<BF16>(std::bit_cast<float>(0x7f800001u)))));
+}
+
+TEST(ConvertTest, ArraysMatchSingleValuesOnEveryInstructionSet) {
+  std::vector<float> x = RandomFloats(1003, 1, 100.0f);
+  const float special[] = {0.0f,  -0.0f,  kInfinity, -kInfinity, kNaN,     65519.9f,  65520.0f,
+                           1e-7f, -3e-8f, 1e-40f,    3e38f,      0x1p-25f, 0x1.8p-24f};
+  std::copy(std::begin(special), std::end(special), x.begin() + 17);
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    Array expected(dtype, x.size());
+    for (size_t i = 0; i < x.size(); ++i) expected.Set(i, x[i]);
+    ForEachTarget([&](const std::string& target) {
+      Array rounded(dtype, x.size());
+      std::vector<float> back(x.size());
+      Convert(x.data(), DType::kF32, rounded.ptr(), dtype, x.size());
+      Convert(rounded.ptr(), dtype, back.data(), DType::kF32, x.size());
+      for (size_t i = 0; i < x.size(); ++i) {
+        if (std::isnan(x[i])) {
+          EXPECT_TRUE(std::isnan(rounded[i]) && std::isnan(back[i])) << target;
+        } else {
+          EXPECT_EQ(rounded[i], expected[i]) << target << " of " << x[i];
+          EXPECT_EQ(back[i], expected[i]) << target;
+        }
+      }
+    });
+  }
+}
+
+// ---- exp and the activations
+
+// With gate = -x and a reference of 1 / (1 + e^x), silu(-x) / -x shows exp through the public interface; here its own error is what counts.
+TEST(ActivationTest, SiluIsAccurateAndKeepsSpecialValues) {
+  ThreadPool pool(1);
+  std::vector<float> x = RandomFloats(10007, 2, 20.0f);
+  for (size_t i = 0; i < 400; ++i) x[i] = -110.0f + 0.55f * static_cast<float>(i);
+  std::vector<float> y(x.size());
+  PlainActivation(pool, Activation::kSilu, x.data(), 1, x.size(), 0, y.data(), DType::kF32, 0);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double expected = x[i] / (1 + std::exp(-static_cast<double>(x[i])));
+    const double limit = x[i] < -87 ? 1e-37 : std::abs(expected) * 3e-7;
+    EXPECT_NEAR(y[i], expected, limit) << x[i];
+  }
+  const float special[] = {kNaN, kInfinity, 0.0f, -0.0f, -1000.0f};
+  PlainActivation(pool, Activation::kSilu, special, 1, 5, 0, y.data(), DType::kF32, 0);
+  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_EQ(y[1], kInfinity);
+  EXPECT_EQ(y[2], 0.0f);
+  EXPECT_EQ(y[4], 0.0f);
+}
+
+TEST(ActivationTest, MatchesFp64InEveryDTypeAndWidth) {
+  ThreadPool pool(2);
+  for (DType dtype : kWorkingDTypes) {
+    for (int64_t n : kWidths) {
+      for (Activation activation : {Activation::kSilu, Activation::kRelu}) {
+        const int64_t tokens = 3, stride = n + 5;
+        const std::vector<float> gate = RandomFloats(tokens * stride, 3), up = RandomFloats(tokens * stride, 4);
+        Array gated(dtype, tokens * n), plain(dtype, tokens * n);
+        GatedActivation(pool, activation, gate.data(), up.data(), tokens, n, stride, gated.ptr(), dtype, n);
+        PlainActivation(pool, activation, gate.data(), tokens, n, stride, plain.ptr(), dtype, n);
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t i = 0; i < n; ++i) {
+            const double g = gate[t * stride + i], u = up[t * stride + i];
+            const double a = activation == Activation::kSilu ? g / (1 + std::exp(-g)) : std::max(g, 0.0);
+            EXPECT_NEAR(gated[t * n + i], a * u, Tolerance(dtype, a * u));
+            EXPECT_NEAR(plain[t * n + i], a, Tolerance(dtype, a));
+          }
+        }
+      }
+    }
+  }
+}
+
+// ---- Norms
+
+double RowScale(const Array& x, int64_t row, int64_t width, double mean, double eps) {
+  double squares = 0;
+  for (int64_t i = 0; i < width; ++i) squares += (x[row * width + i] - mean) * (x[row * width + i] - mean);
+  return 1 / std::sqrt(squares / width + eps);
+}
+
+TEST(NormTest, RmsNormMatchesFp64) {
+  ThreadPool pool(2);
+  for (DType dtype : kWorkingDTypes) {
+    for (int64_t width : kWidths) {
+      const int64_t rows = 4;
+      const Array x = RandomArray(dtype, rows * width, 5), weight = RandomArray(dtype, width, 6);
+      Array out(dtype, rows * width);
+      RmsNorm(pool, {rows, width, width, width, dtype}, x.ptr(), weight.ptr(), 1e-5f, out.ptr());
+      for (int64_t row = 0; row < rows; ++row) {
+        const double scale = RowScale(x, row, width, 0, 1e-5);
+        for (int64_t i = 0; i < width; ++i) {
+          const double expected = x[row * width + i] * scale * weight[i];
+          EXPECT_NEAR(out[row * width + i], expected, Tolerance(dtype, expected)) << DTypeName(dtype) << " width " << width;
+        }
+      }
+    }
+  }
+}
+
+TEST(NormTest, LayerNormMatchesFp64WithAndWithoutWeights) {
+  ThreadPool pool(2);
+  for (DType dtype : kWorkingDTypes) {
+    for (int64_t width : kWidths) {
+      for (bool affine : {false, true}) {
+        const int64_t rows = 3;
+        Array x = RandomArray(dtype, rows * width, 7);
+        for (int64_t i = 0; i < x.size(); ++i) x.Set(i, x[i] + 3.0f);  // a mean that a one-pass variance would suffer from
+        const Array weight = RandomArray(dtype, width, 8), bias = RandomArray(dtype, width, 9);
+        Array out(dtype, rows * width);
+        LayerNorm(pool, {rows, width, width, width, dtype}, x.ptr(), affine ? weight.ptr() : nullptr, affine ? bias.ptr() : nullptr, 1e-5f,
+                  out.ptr());
+        for (int64_t row = 0; row < rows; ++row) {
+          double mean = 0;
+          for (int64_t i = 0; i < width; ++i) mean += x[row * width + i] / static_cast<double>(width);
+          const double scale = RowScale(x, row, width, mean, 1e-5);
+          for (int64_t i = 0; i < width; ++i) {
+            const double normal = (x[row * width + i] - mean) * scale;
+            const double expected = affine ? normal * weight[i] + bias[i] : normal;
+            EXPECT_NEAR(out[row * width + i], expected, Tolerance(dtype, expected, width == 1 ? 1e-3 : 1e-5));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(NormTest, HeadRmsNormWorksInPlaceOnStridedHeads) {
+  ThreadPool pool(2);
+  for (int64_t head_dim : {8, 64, 80, 128}) {
+    const int64_t tokens = 3, heads = 5, stride = heads * head_dim + 7;
+    const std::vector<float> before = RandomFloats(tokens * stride, 10);
+    const Array weight = RandomArray(DType::kBF16, head_dim, 11);
+    std::vector<float> x = before;
+    HeadRmsNorm(pool, x.data(), tokens, heads, head_dim, stride, weight.ptr(), DType::kBF16, 1e-6f);
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t h = 0; h < heads; ++h) {
+        const float* row = &before[t * stride + h * head_dim];
+        double squares = 0;
+        for (int64_t i = 0; i < head_dim; ++i) squares += static_cast<double>(row[i]) * row[i];
+        const double scale = 1 / std::sqrt(squares / head_dim + 1e-6);
+        for (int64_t i = 0; i < head_dim; ++i) EXPECT_NEAR(x[t * stride + h * head_dim + i], row[i] * scale * weight[i], 1e-5);
+      }
+      for (int64_t i = heads * head_dim; i < stride; ++i) EXPECT_EQ(x[t * stride + i], before[t * stride + i]);
+    }
+  }
+}
+
+TEST(NormTest, ThreadsRowsAndInstructionSetsChangeNoBit) {
+  for (DType dtype : kWorkingDTypes) {
+    for (int64_t width : {33L, 576L, 1000L}) {
+      const int64_t rows = 70;
+      const Array x = RandomArray(dtype, rows * width, 12), weight = RandomArray(dtype, width, 13), bias = RandomArray(dtype, width, 14);
+      std::vector<std::vector<std::byte>> results;
+      ForEachTarget([&](const std::string&) {
+        for (int threads : {1, 2, 3}) {
+          ThreadPool pool(threads);
+          Array rms(dtype, rows * width), layer(dtype, rows * width);
+          RmsNorm(pool, {rows, width, width, width, dtype}, x.ptr(), weight.ptr(), 1e-5f, rms.ptr());
+          LayerNorm(pool, {rows, width, width, width, dtype}, x.ptr(), weight.ptr(), bias.ptr(), 1e-5f, layer.ptr());
+          rms.data.insert(rms.data.end(), layer.data.begin(), layer.data.end());
+          results.push_back(rms.data);
+        }
+      });
+      for (const auto& result : results) EXPECT_EQ(result, results[0]) << DTypeName(dtype) << " width " << width;
+      ThreadPool pool(1);
+      Array alone(dtype, width);
+      RmsNorm(pool, {1, width, width, width, dtype}, x.data.data() + 5 * width * ElementBytes(dtype), weight.ptr(), 1e-5f, alone.ptr());
+      EXPECT_EQ(0, std::memcmp(alone.ptr(), results[0].data() + 5 * width * ElementBytes(dtype), alone.data.size()));
+    }
+  }
+}
+
+TEST(ActivationTest, ThreadsAndInstructionSetsChangeNoBit) {
+  const int64_t tokens = 9, n = 5003;
+  const std::vector<float> gate = RandomFloats(tokens * n, 15, 30.0f), up = RandomFloats(tokens * n, 16);
+  for (DType dtype : kWorkingDTypes) {
+    std::vector<std::vector<std::byte>> results;
+    ForEachTarget([&](const std::string&) {
+      for (int threads : {1, 2, 3}) {
+        ThreadPool pool(threads);
+        Array out(dtype, tokens * n);
+        GatedActivation(pool, Activation::kSilu, gate.data(), up.data(), tokens, n, n, out.ptr(), dtype, n);
+        results.push_back(out.data);
+      }
+    });
+    for (const auto& result : results) EXPECT_EQ(result, results[0]) << DTypeName(dtype);
+  }
+}
+
+// ---- Vocabulary
+
+TEST(SoftmaxTest, LogSumExpMatchesFp64OnOddVocabularies) {
+  ThreadPool pool(2);
+  for (int64_t vocab : {1L, 15L, 1024L, 1025L, 32003L}) {
+    const std::vector<float> logits = RandomFloats(vocab, 17, 8.0f);
+    std::vector<RangeStatistics> ranges(NumVocabRanges(vocab));
+    VocabStatistics(pool, logits.data(), vocab, ranges.data());
+    double max = -1e30, sum = 0;
+    for (float logit : logits) max = std::max<double>(max, logit);
+    for (float logit : logits) sum += std::exp(logit - max);
+    EXPECT_NEAR(LogSumExp(ranges.data(), ranges.size()), max + std::log(sum), 1e-6);
+  }
+}
+
+TEST(SoftmaxTest, ForbiddenIdsCountNothingAndNanShows) {
+  ThreadPool pool(1);
+  std::vector<float> logits(3000, -kInfinity);
+  logits[2500] = 1.5f;
+  std::vector<RangeStatistics> ranges(3);
+  VocabStatistics(pool, logits.data(), 3000, ranges.data());
+  EXPECT_DOUBLE_EQ(LogSumExp(ranges.data(), 3), 1.5);
+  logits[7] = kNaN;
+  VocabStatistics(pool, logits.data(), 3000, ranges.data());
+  EXPECT_TRUE(std::isnan(LogSumExp(ranges.data(), 3)));
+}
+
+TEST(SoftmaxTest, InstructionSetsChangeNoBit) {
+  const std::vector<float> logits = RandomFloats(5001, 18, 8.0f);
+  std::vector<std::vector<RangeStatistics>> results;
+  ForEachTarget([&](const std::string&) {
+    ThreadPool pool(2);
+    results.emplace_back(NumVocabRanges(5001));
+    VocabStatistics(pool, logits.data(), 5001, results.back().data());
+  });
+  for (const auto& result : results) EXPECT_EQ(Bits(result), Bits(results[0]));
+}
+
+TEST(TopKTest, ListsTheLargestAndBreaksTiesByLowestId) {
+  for (int64_t n : {1L, 7L, 100L, 4099L}) {
+    std::vector<float> logits = RandomFloats(n, 19, 3.0f);
+    for (float& logit : logits) logit = std::round(logit * 2) / 2;  // many ties
+    std::vector<TopEntry> expected(n);
+    for (int64_t i = 0; i < n; ++i) expected[i] = {logits[i], static_cast<int32_t>(i)};
+    std::stable_sort(expected.begin(), expected.end(), [](const TopEntry& a, const TopEntry& b) { return a.value > b.value; });
+    for (int64_t k : {int64_t{1}, int64_t{5}, n}) {
+      std::vector<TopEntry> top(k);
+      const int64_t count = TopK(logits.data(), n, k, top.data());
+      ASSERT_EQ(count, std::min(k, n));
+      for (int64_t i = 0; i < count; ++i) {
+        EXPECT_EQ(top[i].id, expected[i].id) << "n " << n << " k " << k;
+        EXPECT_EQ(top[i].value, expected[i].value);
+      }
+    }
+  }
+}
+
+TEST(TopKTest, ReportsNanWhereverItStands) {
+  for (int64_t where : {0L, 500L, 1000L}) {
+    std::vector<float> logits(1001, 1.0f);
+    logits[0] = 9.0f;
+    logits[where] = kNaN;
+    TopEntry top[1];
+    EXPECT_EQ(TopK(logits.data(), 1001, 1, top), -1);
+  }
+}
+
+}  // namespace
+}  // namespace lime::cpu

@@ -1,0 +1,133 @@
+// RoPE tables against the published formulas written out a second way, and the rotation against complex arithmetic.
+#include "kernels/cpu/rope.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <complex>
+
+#include "tests/kernels/cpu_test_util.h"
+
+namespace lime::cpu {
+namespace {
+
+RopeConfig Llama31() {
+  return {.type = RopeType::kLlama3,
+          .theta = 500000.0,
+          .factor = 8.0,
+          .low_freq_factor = 1.0,
+          .high_freq_factor = 4.0,
+          .original_max_position = 8192};
+}
+
+TEST(RopeTableTest, DefaultIsThetaToTheMinusTwoIOverD) {
+  const RopeTable table({.theta = 10000.0}, 64, 100);
+  for (int64_t p : {0, 1, 99}) {
+    for (int64_t i : {0, 5, 31}) {
+      const double angle = p / std::pow(10000.0, i / 32.0);
+      EXPECT_NEAR(table.cos()[p * 32 + i], std::cos(angle), 1e-7);
+      EXPECT_NEAR(table.sin()[p * 32 + i], std::sin(angle), 1e-7);
+    }
+  }
+}
+
+TEST(RopeTableTest, LinearStretchesPositionsByTheFactor) {
+  const RopeTable plain({}, 64, 100), stretched({.type = RopeType::kLinear, .factor = 4.0}, 64, 400);
+  for (int64_t p = 0; p < 100; ++p)
+    for (int64_t i = 0; i < 32; ++i) EXPECT_NEAR(stretched.cos()[4 * p * 32 + i], plain.cos()[p * 32 + i], 1e-6);
+}
+
+// Wavelength form of the definition; the code works in turns per original context.
+TEST(RopeTableTest, Llama3KeepsShortDividesLongAndBlendsBetween) {
+  const RopeConfig rope = Llama31();
+  const std::vector<double> f = RopeInverseFrequencies(rope, 128, 0);
+  int kept = 0, divided = 0, blended = 0;
+  for (int i = 0; i < 64; ++i) {
+    const double base = 1 / std::pow(500000.0, i / 64.0), wavelength = 2 * M_PI / base;
+    double expected;
+    if (wavelength < 8192 / 4.0) {
+      expected = base, ++kept;
+    } else if (wavelength > 8192) {
+      expected = base / 8, ++divided;
+    } else {
+      const double smooth = (8192 / wavelength - 1) / (4 - 1);
+      expected = (1 - smooth) * base / 8 + smooth * base, ++blended;
+    }
+    EXPECT_NEAR(f[i] / expected, 1.0, 1e-12) << i;
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(divided, 0);
+  EXPECT_GT(blended, 0);
+}
+
+TEST(RopeTableTest, DynamicGrowsItsBaseWithThePositionOnlyBeyondTheOriginalContext) {
+  const RopeConfig rope{.type = RopeType::kDynamic, .factor = 2.0, .original_max_position = 64};
+  const RopeTable table(rope, 32, 200), plain({}, 32, 64);
+  for (int64_t i = 0; i < 64 * 16; ++i) EXPECT_EQ(table.cos()[i], plain.cos()[i]);
+  for (int64_t p : {64, 130, 199}) {
+    const double theta = 10000.0 * std::pow(2.0 * (p + 1) / 64 - 1, 32.0 / 30.0);
+    for (int64_t i = 0; i < 16; ++i) EXPECT_NEAR(table.sin()[p * 16 + i], std::sin(p / std::pow(theta, i / 16.0)), 1e-6);
+  }
+}
+
+TEST(RopeTableTest, YarnInterpolatesByPartsAndScalesBothTables) {
+  // 128 dimensions, base 10000, original 4096, betas 32 and 1: correction dims 20.94 and 45.02, whole range 20 .. 46.
+  RopeConfig rope{.type = RopeType::kYarn, .factor = 16.0, .attention_factor = 0.1 * std::log(16.0) + 1, .original_max_position = 4096};
+  const std::vector<double> f = RopeInverseFrequencies(rope, 128, 0);
+  const auto base = [](int i) { return std::pow(10000.0, -i / 64.0); };
+  EXPECT_NEAR(f[20] / base(20), 1.0, 1e-12);
+  EXPECT_NEAR(f[46] / base(46), 1.0 / 16, 1e-12);
+  EXPECT_NEAR(f[33] / base(33), 0.5 / 16 + 0.5, 1e-12);
+  rope.truncate = false;
+  const double low = 128 * std::log(4096 / (32 * 2 * M_PI)) / (2 * std::log(10000.0)),
+               high = 128 * std::log(4096 / (2 * M_PI)) / (2 * std::log(10000.0));
+  const double ramp = (33 - low) / (high - low);
+  EXPECT_NEAR(RopeInverseFrequencies(rope, 128, 0)[33] / base(33), ramp / 16 + 1 - ramp, 1e-12);
+  const RopeTable table(rope, 128, 1);
+  EXPECT_FLOAT_EQ(table.cos()[0], 0.1f * std::log(16.0f) + 1);
+  EXPECT_EQ(table.sin()[0], 0.0f);
+}
+
+TEST(RopeTest, RotatesPairsOfTheTwoHalves) {
+  ThreadPool pool(2);
+  for (int64_t head_dim : {8, 64, 80, 96, 128}) {
+    const int64_t tokens = 4, heads = 3, half = head_dim / 2, stride = heads * head_dim + 3;
+    const RopeTable table({}, head_dim, 64);
+    const std::vector<int32_t> positions = {0, 5, 63, 7};
+    const std::vector<float> before = RandomFloats(tokens * stride, 20);
+    std::vector<float> x = before;
+    ApplyRope(pool, x.data(), tokens, heads, stride, table.cos(), table.sin(), half, positions.data());
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t d = 0; d < half; ++d) {
+          const int64_t at = t * stride + h * head_dim + d;
+          const std::complex<double> turned =
+              std::complex<double>(before[at], before[at + half]) * std::polar(1.0, positions[t] * std::pow(10000.0, -2.0 * d / head_dim));
+          EXPECT_NEAR(x[at], turned.real(), 2e-6);
+          EXPECT_NEAR(x[at + half], turned.imag(), 2e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST(RopeTest, ThreadsAndInstructionSetsChangeNoBit) {
+  const int64_t tokens = 50, heads = 7, head_dim = 80;
+  const RopeTable table({}, head_dim, 64);
+  std::vector<int32_t> positions(tokens);
+  for (int64_t t = 0; t < tokens; ++t) positions[t] = static_cast<int32_t>(t);
+  const std::vector<float> before = RandomFloats(tokens * heads * head_dim, 21);
+  std::vector<std::vector<float>> results;
+  ForEachTarget([&](const std::string&) {
+    for (int threads : {1, 2, 3}) {
+      ThreadPool pool(threads);
+      results.push_back(before);
+      ApplyRope(pool, results.back().data(), tokens, heads, heads * head_dim, table.cos(), table.sin(), head_dim / 2, positions.data());
+    }
+  });
+  for (const auto& result : results) EXPECT_EQ(Bits(result), Bits(results[0]));
+}
+
+}  // namespace
+}  // namespace lime::cpu
