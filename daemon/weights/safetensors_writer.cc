@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/weights/safetensors.h"
 #include "planner/base/check.h"
 
@@ -15,15 +16,18 @@ namespace {
 
 // The header: 8 bytes of length, then JSON in the order given, padded with spaces.
 std::string HeaderBytes(const std::vector<SafetensorsWriter::Tensor>& tensors, const SafetensorsWriter::Options& options) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!options.metadata.empty()) header["__metadata__"] = options.metadata;
+  std::vector<std::string> entries;  // an ordered_json would look through all names for each
+  const auto add = [&](const std::string& key, const nlohmann::json& value) {
+    entries.push_back(absl::StrCat(nlohmann::json(key).dump(), ":", value.dump()));
+  };
+  if (!options.metadata.empty()) add("__metadata__", options.metadata);
   int64_t begin = 0;
   for (const SafetensorsWriter::Tensor& tensor : tensors) {
     const int64_t end = begin + TensorBytes(tensor.dtype, tensor.shape);
-    header[tensor.name] = {{"dtype", DTypeName(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    add(tensor.name, {{"dtype", DTypeName(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}});
     begin = end;
   }
-  std::string json = header.dump();
+  std::string json = absl::StrCat("{", absl::StrJoin(entries, ","), "}");
   const int64_t padded = RoundUp(kSafetensorsLengthBytes + static_cast<int64_t>(json.size()), options.alignment) - kSafetensorsLengthBytes;
   json.resize(static_cast<size_t>(padded), ' ');
   std::string bytes(kSafetensorsLengthBytes, '\0');

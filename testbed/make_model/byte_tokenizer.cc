@@ -6,7 +6,7 @@
 namespace lime {
 namespace {
 
-using ordered_json = nlohmann::ordered_json;
+using nlohmann::json;
 
 std::string Utf8(int code_point) {
   if (code_point < 0x80) return {static_cast<char>(code_point)};
@@ -23,7 +23,7 @@ std::string ByteCharacter(int byte) {
   return Utf8(0x100 + rank);
 }
 
-ordered_json SpecialToken(int id, const std::string& content) {
+json SpecialToken(int id, const std::string& content) {
   return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
           {"rstrip", false}, {"normalized", false}, {"special", true}};
 }
@@ -31,23 +31,23 @@ ordered_json SpecialToken(int id, const std::string& content) {
 }  // namespace
 
 std::string ByteTokenizerJson(int64_t vocab_size) {
-  ordered_json vocab = ordered_json::object();
+  json vocab = json::object();
   for (int byte = 0; byte < 256; ++byte) vocab[ByteCharacter(byte)] = byte;
   vocab["<s>"] = kByteTokenizerBos;
   vocab["</s>"] = kByteTokenizerEos;
   // Ids beyond are never made from text, and print as words of their own.
   for (int64_t id = kByteTokenizerEos + 1; id < vocab_size; ++id) vocab[absl::StrCat("\u0120w", id)] = id;
 
-  ordered_json json;
-  json["version"] = "1.0";
-  json["truncation"] = nullptr;
-  json["padding"] = nullptr;
-  json["added_tokens"] = {SpecialToken(kByteTokenizerBos, "<s>"), SpecialToken(kByteTokenizerEos, "</s>")};
-  json["normalizer"] = nullptr;
-  json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
-  json["post_processor"] = nullptr;
-  json["decoder"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
-  json["model"] = {{"type", "BPE"},
+  json root;
+  root["version"] = "1.0";
+  root["truncation"] = nullptr;
+  root["padding"] = nullptr;
+  root["added_tokens"] = {SpecialToken(kByteTokenizerBos, "<s>"), SpecialToken(kByteTokenizerEos, "</s>")};
+  root["normalizer"] = nullptr;
+  root["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  root["post_processor"] = nullptr;
+  root["decoder"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+  root["model"] = {{"type", "BPE"},
                    {"dropout", nullptr},
                    {"unk_token", nullptr},
                    {"continuing_subword_prefix", nullptr},
@@ -55,8 +55,8 @@ std::string ByteTokenizerJson(int64_t vocab_size) {
                    {"fuse_unk", false},
                    {"byte_fallback", false},
                    {"vocab", vocab},
-                   {"merges", ordered_json::array()}};
-  return json.dump(1) + "\n";
+                   {"merges", json::array()}};
+  return root.dump(1) + "\n";
 }
 
 }  // namespace lime

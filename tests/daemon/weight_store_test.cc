@@ -6,10 +6,16 @@
 #include <cstring>
 #include <fstream>
 
+#include "daemon/weights/page_cache.h"
+#include "daemon/weights/safetensors.h"
+#include "testbed/make_model/make_model.h"
 #include "tests/daemon/temp_dir.h"
 
 namespace lime {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 // Every tensor of every block equals the bytes of the file.
 void ExpectSameAsFile(const Checkpoint& checkpoint, const ModelSpec& spec, const std::vector<LoadedBlock>& blocks) {
@@ -29,22 +35,221 @@ void ExpectSameAsFile(const Checkpoint& checkpoint, const ModelSpec& spec, const
   }
 }
 
+struct OpenModel {
+  explicit OpenModel(const std::string& dir) : checkpoint(*Checkpoint::Open(dir)), spec(*checkpoint.BuildModelSpec()) {}
+  std::unique_ptr<WeightStore> Store(const WeightStore::Options& options) const {
+    auto store = WeightStore::Open(checkpoint, spec, options);
+    LIME_CHECK(store.ok()) << store.status();
+    return *std::move(store);
+  }
+  Checkpoint checkpoint;
+  ModelSpec spec;
+};
+
+// Every way of loading that a user or the system can bring about.
+std::vector<WeightStore::Options> AllWays() {
+  std::vector<WeightStore::Options> ways;
+  ways.push_back({.loader = LoaderKind::kAuto});
+  ways.push_back({.loader = LoaderKind::kMmap});
+  ways.push_back({.loader = LoaderKind::kMmap, .available_memory = 1});  // not populated
+  ways.push_back({.loader = LoaderKind::kRead});
+  ways.push_back({.loader = LoaderKind::kRead, .read = {.use_page_cache = false}});
+  ways.push_back({.loader = LoaderKind::kRead, .read = {.io_uring = false, .use_page_cache = false}});
+  ways.push_back({.loader = LoaderKind::kRead, .read = {.queue_depth = 1, .read_bytes = 64 * kKiB, .use_page_cache = false}});
+  return ways;
+}
+
+void ExpectAllWaysLoad(const std::string& dir) {
+  const OpenModel model(dir);
+  for (const WeightStore::Options& options : AllWays()) {
+    const auto store = model.Store(options);
+    const auto blocks = store->LoadAll();
+    ASSERT_TRUE(blocks.ok()) << blocks.status() << " " << store->Describe();
+    ASSERT_EQ(blocks->size(), model.spec.blocks.size());
+    ExpectSameAsFile(model.checkpoint, model.spec, *blocks);
+  }
+}
+
+// Lengthens the header by `bytes` spaces, so that every tensor moves.
+void ShiftData(const std::string& path, int bytes) {
+  std::ifstream in(path, std::ios::binary);
+  std::string file{std::istreambuf_iterator<char>(in), {}};
+  const size_t header =
+      static_cast<size_t>(*ParseSafetensorsLength(std::as_bytes(std::span(file)), static_cast<int64_t>(file.size()), path));
+  file.insert(8 + header, static_cast<size_t>(bytes), ' ');
+  for (int i = 0; i < 8; ++i) file[static_cast<size_t>(i)] = static_cast<char>((header + static_cast<size_t>(bytes)) >> (8 * i) & 255);
+  std::ofstream(path, std::ios::binary) << file;
+}
+
+const std::byte* DataOf(const std::vector<LoadedBlock>& blocks, BlockId id, TensorRole role) {
+  for (const LoadedBlock& block : blocks) {
+    if (!(block.id == id)) continue;
+    for (const LoadedTensor& tensor : block.tensors) {
+      if (tensor.role == role) return tensor.data;
+    }
+  }
+  return nullptr;
+}
+
+TEST(WeightStoreTest, EveryWayOfLoadingGivesTheBytesOfTheFile) {
+  TempDir dir;
+  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kOpt}) {
+    for (const int shards : {1, 3}) {
+      MakeModelOptions options{.shards = shards};
+      options.config.family = family;
+      const std::string folder = dir.file(std::to_string(static_cast<int>(family)) + "_" + std::to_string(shards));
+      ASSERT_TRUE(MakeModel(options, folder).ok());
+      ExpectAllWaysLoad(folder);
+    }
+  }
+}
+
+TEST(WeightStoreTest, TensorsAtAnyOffsetAreAlignedToTheirElement) {
+  TempDir dir;
+  for (const int shift : {1, 2, 3, 5}) {
+    MakeModelOptions options{.dtype = shift == 2 ? DType::kF32 : DType::kBF16};
+    if (shift == 5) options.config.quantization = Quantization{.bits = 3, .group_size = 32};
+    const std::string folder = dir.file(std::to_string(shift));
+    ASSERT_TRUE(MakeModel(options, folder).ok());
+    ShiftData(folder + "/model.safetensors", shift);
+    ExpectAllWaysLoad(folder);
+  }
+}
+
+TEST(WeightStoreTest, ColdAndHalfCachedFilesLoad) {
+  TempDir dir;
+  MakeModelOptions options;
+  options.config.vocab_size = 100'000;  // an embedding of 12.8 MB: more than one run of the choice between cache and disk
+  options.config.tie_embeddings = false;
+  ASSERT_TRUE(MakeModel(options, dir.path()).ok());
+  const OpenModel model(dir.path());
+  const std::string path = dir.file("model.safetensors");
+  for (const bool half : {false, true}) {
+    ASSERT_TRUE(DropFromPageCache(path).ok());
+    if (half) {
+      std::ifstream in(path, std::ios::binary);
+      std::string first(13'000'000, 0);
+      in.read(first.data(), static_cast<std::streamsize>(first.size()));
+    }
+    const auto blocks = model.Store({.loader = LoaderKind::kRead})->LoadAll();
+    ASSERT_TRUE(blocks.ok()) << blocks.status();
+    ExpectSameAsFile(model.checkpoint, model.spec, *blocks);
+  }
+}
+
+TEST(WeightStoreTest, BlocksMayBeLoadedInAnyOrderAndOneByOne) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
+  const OpenModel model(dir.path());
+  for (const WeightStore::Options& options : AllWays()) {
+    const auto store = model.Store(options);
+    const BlockId ids[] = {{BlockKind::kMlp, 1}, {BlockKind::kHead, 0}, {BlockKind::kAttention, 0}};
+    const auto together = store->LoadBlocks(ids);
+    ASSERT_TRUE(together.ok()) << together.status();
+    ASSERT_EQ(together->size(), 3u);
+    EXPECT_EQ((*together)[1].id.kind, BlockKind::kHead);
+    ExpectSameAsFile(model.checkpoint, model.spec, *together);
+    for (const BlockId id : ids) {
+      const auto alone = store->LoadBlocks(std::span(&id, 1));
+      ASSERT_TRUE(alone.ok()) << alone.status();
+      ExpectSameAsFile(model.checkpoint, model.spec, *alone);
+    }
+    EXPECT_TRUE(store->LoadBlocks({})->empty());
+  }
+}
+
+TEST(WeightStoreTest, ATiedOutputSharesTheEmbeddingsMemoryAlsoAcrossLoads) {
+  TempDir dir;
+  MakeModelOptions make;
+  make.config.tie_embeddings = true;
+  ASSERT_TRUE(MakeModel(make, dir.path()).ok());
+  const OpenModel model(dir.path());
+  const BlockId embedding{BlockKind::kEmbedding, 0}, head{BlockKind::kHead, 0};
+  for (const WeightStore::Options& options : AllWays()) {
+    const auto store = model.Store(options);
+    const auto all = store->LoadAll();
+    ASSERT_TRUE(all.ok());
+    EXPECT_EQ(DataOf(*all, embedding, TensorRole::kTokenEmbedding), DataOf(*all, head, TensorRole::kOutput));
+    auto first = store->LoadBlocks(std::span(&embedding, 1));
+    ASSERT_TRUE(first.ok());
+    auto second = store->LoadBlocks(std::span(&head, 1));
+    ASSERT_TRUE(second.ok());
+    EXPECT_EQ(DataOf(*first, embedding, TensorRole::kTokenEmbedding), DataOf(*second, head, TensorRole::kOutput));
+    first = std::vector<LoadedBlock>();  // the head keeps the memory
+    ExpectSameAsFile(model.checkpoint, model.spec, *second);
+  }
+}
+
+TEST(WeightStoreTest, BlocksOutliveTheStore) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
+  const OpenModel model(dir.path());
+  for (const WeightStore::Options& options : AllWays()) {
+    const auto blocks = model.Store(options)->LoadAll();
+    ASSERT_TRUE(blocks.ok());
+    ExpectSameAsFile(model.checkpoint, model.spec, *blocks);
+  }
+}
+
+TEST(WeightStoreTest, ProgressEndsWithAllBytes) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
+  const OpenModel model(dir.path());
+  for (const LoaderKind kind : {LoaderKind::kRead, LoaderKind::kMmap}) {
+    LoadProgress last;
+    ASSERT_TRUE(model.Store({.loader = kind})->LoadAll({.progress = [&](const LoadProgress& progress) { last = progress; }}).ok());
+    EXPECT_EQ(last.done, last.total);
+    EXPECT_GE(last.total, model.spec.WeightBytes());
+    EXPECT_GT(last.bytes_per_second(), 0);
+  }
+}
+
+TEST(WeightStoreTest, ACancelledLoadSaysSo) {
+  TempDir dir;
+  MakeModelOptions options;
+  options.config.vocab_size = 500'000;
+  ASSERT_TRUE(MakeModel(options, dir.path()).ok());
+  const OpenModel model(dir.path());
+  const std::atomic<bool> cancelled = true;
+  EXPECT_EQ(model.Store({.loader = LoaderKind::kMmap})->LoadAll({.cancelled = &cancelled}).status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(WeightStoreTest, AFileThatShrankAfterItsHeaderWasReadIsAnErrorAndNoSignal) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
+  const OpenModel model(dir.path());
+  const std::string path = dir.file("model.safetensors");
+  const auto mapped_before = model.Store({.loader = LoaderKind::kMmap});
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+
+  const auto late = WeightStore::Open(model.checkpoint, model.spec, {.loader = LoaderKind::kMmap});
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(late.status().message()), AllOf(HasSubstr(path), HasSubstr("when its header was read")));
+
+  const absl::Status while_mapped = mapped_before->LoadAll().status();
+  EXPECT_THAT(std::string(while_mapped.message()), AllOf(HasSubstr(path), HasSubstr("truncated")));
+
+  const absl::Status read = model.Store({.loader = LoaderKind::kRead})->LoadAll().status();
+  EXPECT_EQ(read.code(), absl::StatusCode::kDataLoss) << read;
+  EXPECT_THAT(std::string(read.message()), HasSubstr(path));
+}
+
+TEST(WeightStoreTest, TheChoiceIsStated) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
+  const OpenModel model(dir.path());
+  EXPECT_THAT(model.Store({.loader = LoaderKind::kRead})->Describe(), AllOf(HasSubstr("read ("), HasSubstr("as asked")));
+  const auto store = model.Store({.loader = LoaderKind::kAuto, .available_memory = 1});
+  EXPECT_EQ(store->choice().kind, LoaderKind::kMmap);
+  EXPECT_THAT(store->Describe(), HasSubstr("do not fit"));
+}
+
 TEST(WeightStoreTest, SharedModelsLoadAlikeWithEveryLoader) {
   const std::string models = std::string(LIME_SHARED_DIR) + "/models";
   if (!std::filesystem::is_directory(models)) GTEST_SKIP() << "no models beside the project";
   for (const auto& entry : std::filesystem::directory_iterator(models)) {
     if (!entry.is_directory()) continue;
-    const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(entry.path().string());
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-    const absl::StatusOr<ModelSpec> spec = checkpoint->BuildModelSpec();
-    ASSERT_TRUE(spec.ok()) << spec.status();
-    for (const LoaderKind kind : {LoaderKind::kAuto, LoaderKind::kRead, LoaderKind::kMmap}) {
-      const auto store = WeightStore::Open(*checkpoint, *spec, {.loader = kind});
-      ASSERT_TRUE(store.ok()) << store.status();
-      const auto blocks = (*store)->LoadAll();
-      ASSERT_TRUE(blocks.ok()) << blocks.status();
-      ExpectSameAsFile(*checkpoint, *spec, *blocks);
-    }
+    ExpectAllWaysLoad(entry.path().string());
   }
 }
 

@@ -1,0 +1,254 @@
+#include "daemon/weights/quantize.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/weights/affine.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/files.h"
+#include "daemon/weights/float_codec.h"
+#include "daemon/weights/parallel.h"
+#include "daemon/weights/safetensors_writer.h"
+
+namespace lime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Bytes kChunkBytes = 4 * kMiB;  // of the source, worked on at once by one thread
+
+// How one tensor of the source becomes one or three of the target.
+struct Job {
+  std::string name;
+  TensorInfo info;
+  TensorLocation at;
+  bool pack = false;
+  size_t target = 0;  // its index in the target file; scales and biases follow a packed weight
+};
+
+// Rows [begin, end) of a packed tensor, or bytes [begin, end) of a copied one.
+struct Chunk {
+  const Job* job = nullptr;
+  int64_t begin = 0, end = 0;
+};
+
+// Which matrices the architecture computes with: those are packed.
+std::set<std::string> MatricesOf(const ModelSpec& spec) {
+  std::set<std::string> names;
+  for (const BlockSpec& block : spec.blocks) {
+    for (const TensorSpec& tensor : block.tensors) {
+      const bool matrix =
+          tensor.part == TensorPart::kWeight && tensor.info.shape.size() == 2 && tensor.role != TensorRole::kPositionEmbedding;
+      if (matrix) names.insert(tensor.name);
+    }
+  }
+  return names;
+}
+
+std::string Stem(const std::string& name) {
+  return name.substr(0, name.size() - std::string_view(".weight").size());
+}
+
+// Quantises rows of one matrix and writes their three parts.
+class RowPacker {
+ public:
+  RowPacker(const Quantization& packing, const Job& job) : packing_(packing), job_(job), cols_(job.info.shape[1]) {}
+
+  absl::Status Pack(std::span<const std::byte> rows, int64_t first_row, SafetensorsWriter& writer) const {
+    const DType dtype = job_.info.dtype;
+    const auto element = static_cast<size_t>(ElementBytes(dtype));
+    const size_t values = rows.size() / element, groups = values / static_cast<size_t>(packing_.group_size);
+    std::vector<uint8_t> codes(values);
+    std::vector<std::byte> scales(groups * element), biases(groups * element);
+    std::vector<float> group(static_cast<size_t>(packing_.group_size));
+    for (size_t g = 0; g < groups; ++g) {
+      for (size_t i = 0; i < group.size(); ++i) group[i] = LoadFloat(dtype, &rows[(g * group.size() + i) * element]);
+      const GroupScale fitted = QuantizeGroup(group, packing_.bits, std::span(codes).subspan(g * group.size(), group.size()));
+      StoreFloat(dtype, fitted.scale, &scales[g * element]);
+      StoreFloat(dtype, fitted.bias, &biases[g * element]);
+    }
+    std::vector<uint32_t> words(values * static_cast<size_t>(packing_.bits) / 32);
+    PackCodes(codes, packing_.bits, words);
+    const int64_t word_bytes = cols_ * packing_.bits / 8, group_bytes = cols_ / packing_.group_size * static_cast<int64_t>(element);
+    LIME_RETURN_IF_ERROR(writer.Write(job_.target, first_row * word_bytes, std::as_bytes(std::span(words))));
+    LIME_RETURN_IF_ERROR(writer.Write(job_.target + 1, first_row * group_bytes, scales));
+    return writer.Write(job_.target + 2, first_row * group_bytes, biases);
+  }
+
+ private:
+  const Quantization& packing_;
+  const Job& job_;
+  const int64_t cols_;
+};
+
+class Quantizer {
+ public:
+  Quantizer(const Checkpoint& source, const ModelSpec& spec, std::string target_dir, const Quantization& packing,
+            const LoadOptions& options)
+      : source_(source),
+        matrices_(MatricesOf(spec)),
+        target_dir_(std::move(target_dir)),
+        packing_(packing),
+        watcher_(options, TensorBytesOf(source)) {}
+
+  absl::StatusOr<QuantizeReport> Run() {
+    report_.source_bytes = TensorBytesOf(source_);
+    nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
+    for (size_t file = 0; file < source_.files().size(); ++file) {
+      const std::string name = fs::path(source_.files()[file].path).filename().string();
+      LIME_RETURN_IF_ERROR(WriteFile(static_cast<int32_t>(file), name, weight_map));
+    }
+    if (report_.quantized == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(source_.dir(), ": no matrix has a multiple of ", packing_.group_size, " columns; choose a smaller group size"));
+    }
+    if (source_.files().size() > 1) {
+      const nlohmann::ordered_json index = {{"metadata", {{"total_size", report_.bytes}}}, {"weight_map", weight_map}};
+      LIME_RETURN_IF_ERROR(WriteTextFile(target_dir_ + "/model.safetensors.index.json", index.dump(2)));
+    }
+    watcher_.Finish();
+    return report_;
+  }
+
+ private:
+  static Bytes TensorBytesOf(const Checkpoint& source) {
+    Bytes bytes = 0;
+    for (const auto& [name, info] : source.index()) bytes += info.bytes;
+    return bytes;
+  }
+
+  // The tensors of one source file, in file order, and what they become.
+  std::vector<Job> Plan(int32_t file, std::vector<SafetensorsWriter::Tensor>& targets) {
+    std::vector<Job> jobs;
+    for (const auto& [name, info] : source_.index()) {
+      if (source_.location(name).file == file) jobs.push_back({.name = name, .info = info, .at = source_.location(name)});
+    }
+    std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.at.offset < b.at.offset; });
+    for (Job& job : jobs) {
+      const bool matrix = matrices_.contains(job.name);
+      job.pack = matrix && job.info.shape[1] % packing_.group_size == 0;
+      job.target = targets.size();
+      if (matrix && !job.pack) report_.dense.push_back(job.name);
+      if (!job.pack) {
+        targets.push_back({job.name, job.info.dtype, job.info.shape});
+        continue;
+      }
+      ++report_.quantized;
+      const int64_t rows = job.info.shape[0], cols = job.info.shape[1];
+      targets.push_back({job.name, DType::kU32, {rows, cols * packing_.bits / 32}});
+      for (const char* part : {".scales", ".biases"}) {
+        targets.push_back({Stem(job.name) + part, job.info.dtype, {rows, cols / packing_.group_size}});
+      }
+    }
+    return jobs;
+  }
+
+  static std::vector<Chunk> ChunksOf(const std::vector<Job>& jobs) {
+    std::vector<Chunk> chunks;
+    for (const Job& job : jobs) {
+      const int64_t row_bytes = job.pack ? job.at.bytes / job.info.shape[0] : 1;
+      const int64_t step = std::max<int64_t>(1, kChunkBytes / row_bytes), end = job.at.bytes / row_bytes;
+      for (int64_t begin = 0; begin < end; begin += step) chunks.push_back({&job, begin, std::min(end, begin + step)});
+    }
+    return chunks;
+  }
+
+  absl::Status WriteFile(int32_t file, const std::string& name, nlohmann::ordered_json& weight_map) {
+    std::vector<SafetensorsWriter::Tensor> targets;
+    const std::vector<Job> jobs = Plan(file, targets);
+    LIME_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(target_dir_ + "/" + name, targets));
+    for (size_t i = 0; i < targets.size(); ++i) {
+      weight_map[targets[i].name] = name;
+      report_.bytes += writer->tensor_bytes(i);
+    }
+    const std::string& path = source_.files()[static_cast<size_t>(file)].path;
+    LIME_ASSIGN_OR_RETURN(const FileDescriptor input, OpenForReading(path));
+    const std::vector<Chunk> chunks = ChunksOf(jobs);
+    LIME_RETURN_IF_ERROR(ParallelFor(static_cast<int64_t>(chunks.size()),
+                                     [&](int64_t i) { return DoChunk(chunks[static_cast<size_t>(i)], input, path, *writer); }));
+    return writer->Finish();
+  }
+
+  absl::Status DoChunk(const Chunk& chunk, const FileDescriptor& input, const std::string& path, SafetensorsWriter& writer) {
+    if (watcher_.cancelled()) return absl::CancelledError("quantising was cancelled; the folder holds no complete checkpoint");
+    const Job& job = *chunk.job;
+    const int64_t unit = job.pack ? job.at.bytes / job.info.shape[0] : 1;
+    std::vector<std::byte> bytes(static_cast<size_t>((chunk.end - chunk.begin) * unit));
+    LIME_RETURN_IF_ERROR(ReadExactly(input, path, job.at.offset + chunk.begin * unit, bytes));
+    LIME_RETURN_IF_ERROR(job.pack ? RowPacker(packing_, job).Pack(bytes, chunk.begin, writer)
+                                  : writer.Write(job.target, chunk.begin, bytes));
+    absl::MutexLock lock(&mutex_);
+    done_ += static_cast<Bytes>(bytes.size());
+    watcher_.Report(done_);
+    return absl::OkStatus();
+  }
+
+  const Checkpoint& source_;
+  const std::set<std::string> matrices_;
+  const std::string target_dir_;
+  const Quantization packing_;
+  QuantizeReport report_;
+  absl::Mutex mutex_;
+  LoadWatcher watcher_;
+  Bytes done_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+absl::Status CheckPacking(const Quantization& packing) {
+  const bool bits = packing.bits == 3 || packing.bits == 4 || packing.bits == 6 || packing.bits == 8;
+  const bool group = packing.group_size == 32 || packing.group_size == 64 || packing.group_size == 128;
+  if (bits && group) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cannot quantise to ", packing.bits, " bits in groups of ", packing.group_size,
+                                                 "; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported"));
+}
+
+// The tokenizer and whatever else of text lies beside the weights.
+absl::Status CopySideFiles(const std::string& source_dir, const std::string& target_dir) {
+  const std::set<std::string> kinds = {".json", ".txt", ".model", ".jinja"};
+  for (const fs::directory_entry& entry : fs::directory_iterator(source_dir)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || !kinds.contains(entry.path().extension().string())) continue;
+    if (name == "config.json" || name.ends_with(".index.json")) continue;
+    std::error_code error;
+    fs::copy_file(entry.path(), fs::path(target_dir) / name, fs::copy_options::overwrite_existing, error);
+    if (error) return absl::UnavailableError(absl::StrCat(target_dir, "/", name, ": cannot copy: ", error.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PrepareTarget(const std::string& source_dir, const std::string& target_dir) {
+  std::error_code error;
+  fs::create_directories(target_dir, error);
+  if (error) return absl::UnavailableError(absl::StrCat(target_dir, ": cannot make the folder: ", error.message()));
+  if (fs::equivalent(source_dir, target_dir, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the source itself; give another folder"));
+  }
+  for (const char* stale : {"config.json", "model.safetensors", "model.safetensors.index.json"})
+    fs::remove(fs::path(target_dir) / stale, error);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir, const std::string& target_dir, const Quantization& packing,
+                                                  const LoadOptions& options) {
+  LIME_RETURN_IF_ERROR(CheckPacking(packing));
+  LIME_ASSIGN_OR_RETURN(const Checkpoint source, Checkpoint::Open(source_dir));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, source.BuildModelSpec());
+  if (spec.config.quantization) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source_dir, ": is already quantised to ", spec.config.quantization->bits, " bits; give the original checkpoint"));
+  }
+  LIME_RETURN_IF_ERROR(PrepareTarget(source_dir, target_dir));
+  LIME_ASSIGN_OR_RETURN(QuantizeReport report, Quantizer(source, spec, target_dir, packing, options).Run());
+  LIME_RETURN_IF_ERROR(CopySideFiles(source_dir, target_dir));
+  auto config = nlohmann::ordered_json::parse(source.config_json());
+  config["quantization"] = {{"group_size", packing.group_size}, {"bits", packing.bits}};
+  LIME_RETURN_IF_ERROR(WriteTextFile(target_dir + "/config.json", config.dump(2) + "\n"));
+  return report;
+}
+
+}  // namespace lime

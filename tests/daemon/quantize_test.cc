@@ -1,0 +1,255 @@
+#include "daemon/weights/quantize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "daemon/weights/affine.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/float_codec.h"
+#include "daemon/weights/weight_store.h"
+#include "testbed/make_model/make_model.h"
+#include "tests/daemon/temp_dir.h"
+
+namespace lime {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(FloatCodecTest, EveryHalfSurvivesTheRoundTrip) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    if (const float value = FloatFromF16(half); std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(FloatFromF16(F16FromFloat(value))));
+    } else {
+      EXPECT_EQ(F16FromFloat(value), half) << bits;
+    }
+    if (const float value = FloatFromBf16(half); std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(FloatFromBf16(Bf16FromFloat(value))));
+    } else {
+      EXPECT_EQ(Bf16FromFloat(value), half) << bits;
+    }
+  }
+}
+
+TEST(FloatCodecTest, RoundsToNearestEven) {
+  EXPECT_EQ(Bf16FromFloat(1 + 1.0f / 256), 0x3f80);  // halfway, to even
+  EXPECT_EQ(Bf16FromFloat(1 + 3.0f / 256), 0x3f82);
+  EXPECT_EQ(F16FromFloat(1 + 1.0f / 2048), 0x3c00);
+  EXPECT_EQ(F16FromFloat(1 + 3.0f / 2048), 0x3c02);
+  EXPECT_EQ(F16FromFloat(65519.0f), 0x7bff);
+  EXPECT_EQ(F16FromFloat(65520.0f), 0x7c00);
+  EXPECT_EQ(F16FromFloat(std::ldexp(1.0f, -25)), 0);  // halfway between 0 and the smallest
+  EXPECT_EQ(F16FromFloat(std::ldexp(1.5f, -25)), 1);
+}
+
+class AffineTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(AffineTest, UnpackingIsTheInverseOfPacking) {
+  const int bits = GetParam();
+  std::mt19937 random(7);
+  std::vector<uint8_t> codes(32 * 40), back(codes.size());
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(random() & ((1u << bits) - 1));
+  std::vector<uint32_t> words(codes.size() * static_cast<size_t>(bits) / 32);
+  PackCodes(codes, bits, words);
+  UnpackCodes(words, bits, back);
+  EXPECT_EQ(codes, back);
+}
+
+TEST_P(AffineTest, CodesLieInOneLittleEndianBitStream) {
+  const int bits = GetParam();
+  std::vector<uint8_t> codes(64);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 37 & ((1u << bits) - 1));
+  std::vector<uint32_t> words(64 * static_cast<size_t>(bits) / 32);
+  PackCodes(codes, bits, words);
+  for (size_t bit = 0; bit < words.size() * 32; ++bit) {
+    const bool in_words = (words[bit / 32] >> (bit % 32) & 1) != 0;
+    const size_t code = bit / static_cast<size_t>(bits);
+    EXPECT_EQ(in_words, (codes[code] >> (bit % static_cast<size_t>(bits)) & 1) != 0) << "bit " << bit;
+  }
+}
+
+TEST_P(AffineTest, ErrorIsAtMostAStepAndZeroIsExact) {
+  const int bits = GetParam();
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> group(64);
+    for (float& w : group) w = normal(random) * 0.05f + (round % 5 == 0 ? 0.3f : 0.0f);
+    group[static_cast<size_t>(round % 64)] = 0;
+    std::vector<uint8_t> codes(group.size());
+    const GroupScale fitted = QuantizeGroup(group, bits, codes);
+    const auto [low, high] = std::minmax_element(group.begin(), group.end());
+    const float step = (*high - *low) / static_cast<float>((1 << bits) - 1);
+    for (size_t i = 0; i < group.size(); ++i) {
+      const float back = fitted.scale * static_cast<float>(codes[i]) + fitted.bias;
+      EXPECT_LE(std::fabs(back - group[i]), step * 1.001f) << "round " << round;
+      if (group[i] == 0) {
+        EXPECT_NEAR(back, 0, 1e-6);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Bits, AffineTest, ::testing::Values(3, 4, 6, 8), [](const auto& info) { return std::to_string(info.param); });
+
+TEST(AffineTest, TheLargerEndIsExactAndGivesTheBias) {
+  const std::vector<float> group = {-0.75f, 0.0f, 0.3f, 0.7f};
+  std::vector<uint8_t> codes(4);
+  const GroupScale fitted = QuantizeGroup(group, 4, codes);
+  EXPECT_EQ(fitted.bias, -0.75f);
+  EXPECT_GT(fitted.scale, 0);
+  EXPECT_EQ(codes[0], 0);
+  const GroupScale mirrored = QuantizeGroup(std::vector<float>{0.75f, 0.0f, -0.3f, -0.7f}, 4, codes);
+  EXPECT_EQ(mirrored.bias, 0.75f);
+  EXPECT_EQ(mirrored.scale, -fitted.scale);
+}
+
+TEST(AffineTest, AGroupOfZerosIsZero) {
+  std::vector<uint8_t> codes(32, 9);
+  const GroupScale fitted = QuantizeGroup(std::vector<float>(32, 0.0f), 4, codes);
+  EXPECT_EQ(fitted.bias, 0);
+  EXPECT_THAT(codes, Each(0));
+}
+
+TEST(AffineTest, NanAndInfinityAreNotHidden) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> group(32, 0.5f);
+    group[17] = bad;
+    std::vector<uint8_t> codes(32);
+    EXPECT_TRUE(std::isnan(QuantizeGroup(group, 4, codes).scale));
+  }
+}
+
+// Values of a tensor of a loaded checkpoint.
+std::vector<float> Dense(const LoadedTensor& tensor) {
+  std::vector<float> values;
+  for (Bytes at = 0; at < tensor.bytes; at += ElementBytes(tensor.dtype)) values.push_back(LoadFloat(tensor.dtype, tensor.data + at));
+  return values;
+}
+
+std::vector<float> Dequantized(const LoadedTensor& words, const LoadedTensor& scales, const LoadedTensor& biases,
+                               const Quantization& packing) {
+  const auto count = static_cast<size_t>(words.bytes * 8 / packing.bits);
+  std::vector<uint8_t> codes(count);
+  UnpackCodes({reinterpret_cast<const uint32_t*>(words.data), static_cast<size_t>(words.bytes / 4)}, packing.bits, codes);
+  const std::vector<float> scale = Dense(scales), bias = Dense(biases);
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t group = i / static_cast<size_t>(packing.group_size);
+    values[i] = scale[group] * static_cast<float>(codes[i]) + bias[group];
+  }
+  return values;
+}
+
+struct Model {
+  explicit Model(const std::string& dir)
+      : checkpoint(*Checkpoint::Open(dir)),
+        spec(*checkpoint.BuildModelSpec()),
+        store(*WeightStore::Open(checkpoint, spec, {})),
+        blocks(*store->LoadAll()) {}
+  Checkpoint checkpoint;
+  ModelSpec spec;
+  std::unique_ptr<WeightStore> store;
+  std::vector<LoadedBlock> blocks;
+};
+
+// The dense tensors of `model` by block and role; the packed ones unpacked.
+std::vector<std::vector<float>> AllValues(const Model& model) {
+  std::vector<std::vector<float>> values;
+  for (const LoadedBlock& block : model.blocks) {
+    for (size_t i = 0; i < block.tensors.size(); ++i) {
+      if (block.tensors[i].dtype != DType::kU32) {
+        values.push_back(Dense(block.tensors[i]));
+        continue;
+      }
+      values.push_back(Dequantized(block.tensors[i], block.tensors[i + 1], block.tensors[i + 2], *model.spec.config.quantization));
+      i += 2;
+    }
+  }
+  return values;
+}
+
+class QuantizeTest : public ::testing::TestWithParam<std::tuple<int, int, DType>> {};
+
+TEST_P(QuantizeTest, ACheckpointComesBackWithinTheErrorOfItsBits) {
+  const auto [bits, group_size, dtype] = GetParam();
+  TempDir dir;
+  MakeModelOptions options{.dtype = dtype, .shards = bits == 4 ? 3 : 1};
+  options.config.hidden_size = 128;
+  options.config.intermediate_size = 256;
+  ASSERT_TRUE(MakeModel(options, dir.file("dense")).ok());
+  dir.Write("dense/chat_template.jinja", "{{ x }}");
+  const auto report = QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = bits, .group_size = group_size});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->quantized, 2 * 7 + 2);
+  EXPECT_LT(report->bytes, report->source_bytes * (bits + 2) / (8 * ElementBytes(dtype)) + 40'000);
+  EXPECT_EQ(dir.Read("packed/tokenizer.json"), dir.Read("dense/tokenizer.json"));
+  EXPECT_EQ(dir.Read("packed/chat_template.jinja"), "{{ x }}");
+
+  const Model dense(dir.file("dense")), packed(dir.file("packed"));
+  EXPECT_EQ(packed.spec.config.quantization->bits, bits);
+  EXPECT_EQ(packed.spec.config.quantization->group_size, group_size);
+  EXPECT_EQ(packed.spec.working_dtype, dtype);
+  const auto before = AllValues(dense), after = AllValues(packed);
+  ASSERT_EQ(before.size(), after.size());
+  for (size_t t = 0; t < before.size(); ++t) {
+    ASSERT_EQ(before[t].size(), after[t].size());
+    float largest = 0, error = 0;
+    for (size_t i = 0; i < before[t].size(); ++i) {
+      largest = std::max(largest, std::fabs(before[t][i]));
+      error = std::max(error, std::fabs(before[t][i] - after[t][i]));
+    }
+    // A step spans the range over 2^bits - 1 codes; bf16 scales add a few of their own roundings.
+    EXPECT_LE(error, 2 * largest / static_cast<float>((1 << bits) - 1) + largest / 64) << "tensor " << t;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Packings, QuantizeTest,
+                         ::testing::Values(std::tuple(3, 64, DType::kBF16), std::tuple(4, 32, DType::kBF16), std::tuple(4, 64, DType::kF32),
+                                           std::tuple(6, 64, DType::kF16), std::tuple(8, 128, DType::kBF16)));
+
+TEST(QuantizeTest, MatricesWhoseColumnsDoNotDivideStayDenseAndAreNamed) {
+  TempDir dir;
+  MakeModelOptions options;
+  options.config.intermediate_size = 160;  // down_proj has 160 columns
+  ASSERT_TRUE(MakeModel(options, dir.file("dense")).ok());
+  const auto report = QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 64});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->dense, ElementsAre("model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.down_proj.weight"));
+  EXPECT_TRUE(LoadModelSpec(dir.file("packed")).ok());
+}
+
+TEST(QuantizeTest, ImpossibleRequestsAreRefusedInOneSentence) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  const auto error = [&](const std::string& target, Quantization packing) {
+    return std::string(QuantizeCheckpoint(dir.file("dense"), target, packing).status().message());
+  };
+  EXPECT_THAT(error(dir.file("packed"), {.bits = 5, .group_size = 64}), HasSubstr("cannot quantise to 5 bits"));
+  EXPECT_THAT(error(dir.file("packed"), {.bits = 4, .group_size = 128}), HasSubstr("no matrix has a multiple of 128 columns"));
+  EXPECT_THAT(error(dir.file("dense"), {.bits = 4, .group_size = 64}), HasSubstr("is the source itself"));
+  EXPECT_TRUE(LoadModelSpec(dir.file("dense")).ok()) << "the source is untouched";
+  ASSERT_TRUE(QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 64}).ok());
+  EXPECT_THAT(std::string(QuantizeCheckpoint(dir.file("packed"), dir.file("again"), {.bits = 4, .group_size = 64}).status().message()),
+              HasSubstr("is already quantised"));
+}
+
+TEST(QuantizeTest, ACancelledRunLeavesNoCheckpoint) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  const std::atomic<bool> cancelled = true;
+  const auto report = QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 64}, {.cancelled = &cancelled});
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_FALSE(Checkpoint::Open(dir.file("packed")).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(dir.file("packed")));
+}
+
+}  // namespace
+}  // namespace lime
