@@ -78,8 +78,8 @@ class Generator {
     Stream& stream = *streams_[id];
     if (options_.hash_logits) stream.hash.Add(logits);
     const uint64_t position = history_[id].size();
-    LIME_ASSIGN_OR_RETURN(const int32_t token,
-                          sampler_.Sample(logits, options_.sampling, history_[id], static_cast<uint64_t>(id), position));
+    LIME_ASSIGN_OR_RETURN(const int32_t token, sampler_.Sample(logits, options_.sampling, history_[id],
+                                                               {.request = static_cast<uint64_t>(id), .position = position}));
     stream.last_token = Clock::now();
     if (stream.result.token_ids.empty()) stream.first_token = stream.last_token;
     stream.result.token_ids.push_back(token);

@@ -61,7 +61,8 @@ absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& 
 
 absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(flags.model.Check());
-  if (const absl::Status sampling = flags.sampling.Validate(); !sampling.ok()) return WrongCall(std::string(sampling.message()));
+  if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
+    return WrongCall(std::string(sampling.message()));
   if (flags.max_tokens < 0) return WrongCall(absl::StrCat("--max-tokens ", flags.max_tokens, " is negative"));
   if (!flags.prompts_file.empty()) LIME_RETURN_IF_ERROR(ReadPromptsFile(flags.prompts_file, flags.prompts));
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");

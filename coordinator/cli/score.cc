@@ -4,9 +4,13 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/text/sampler.h"
+#include "kernels/cpu/softmax.h"
+#include "kernels/cpu/topk.h"
 
 namespace lime::cli {
+
+Scorer::Scorer(Engine& engine, const ScoreOptions& options)
+    : engine_(engine), options_(options), pool_(1), ranges_(cpu::NumVocabRanges(engine.spec().config.vocab_size)), top_(options.top + 1) {}
 
 absl::Status Scorer::Score(std::span<const int32_t> ids, std::vector<ScoredPosition>& positions) {
   LIME_RETURN_IF_ERROR(StartSlots(ids));
@@ -51,9 +55,16 @@ int64_t Scorer::FillBatch(std::span<const int32_t> ids, int64_t begin) {
 
 absl::Status Scorer::TakeRow(std::span<const float> logits, ScoredPosition& here, ScoredPosition* next) {
   hash_.Add(logits);
-  LIME_ASSIGN_OR_RETURN(here.top, TopLogits(logits, options_.top));
+  const int64_t vocab = static_cast<int64_t>(logits.size());
+  const int64_t kept = cpu::TopK(logits.data(), vocab, options_.top, top_.data());
+  if (kept < 0) {
+    return absl::DataLossError(
+        absl::StrCat("the logits after id ", here.id, " hold NaN; the weights are broken, check the checkpoint's files"));
+  }
+  for (int64_t i = 0; i < kept; ++i) here.top.emplace_back(top_[i].id, top_[i].value);
   if (next == nullptr) return absl::OkStatus();
-  next->logprob = LogProb(logits, next->id);
+  cpu::VocabStatistics(pool_, logits.data(), vocab, ranges_.data());
+  next->logprob = logits[next->id] - cpu::LogSumExp(ranges_.data(), static_cast<int64_t>(ranges_.size()));
   next->has_logprob = true;
   return absl::OkStatus();
 }

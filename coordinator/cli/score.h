@@ -9,6 +9,9 @@
 
 #include "coordinator/cli/logits_hash.h"
 #include "daemon/engine/engine.h"
+#include "kernels/cpu/softmax.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/topk.h"
 
 namespace lime::cli {
 
@@ -33,7 +36,7 @@ struct ScoredPosition {
 class Scorer {
  public:
   // REQUIRES: the engine has 1 + companions slots, and rows and logit rows for `chunk` of each.
-  Scorer(Engine& engine, const ScoreOptions& options) : engine_(engine), options_(options) {}
+  Scorer(Engine& engine, const ScoreOptions& options);
 
   // Appends one position for each id.
   absl::Status Score(std::span<const int32_t> ids, std::vector<ScoredPosition>& positions);
@@ -49,6 +52,9 @@ class Scorer {
   const ScoreOptions& options_;
   MicroBatch batch_;
   LogitsHash hash_;
+  cpu::ThreadPool pool_;
+  std::vector<cpu::RangeStatistics> ranges_;
+  std::vector<cpu::TopEntry> top_;
 };
 
 }  // namespace lime::cli

@@ -9,6 +9,15 @@
 
 namespace lime::cli {
 
+namespace {
+
+absl::Status Tokenize(const std::string& model, const TokenizeOptions& options) {
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model));
+  return RunTokenize(*tokenizer, std::cin, std::cout, options);
+}
+
+}  // namespace
+
 void AddTokenizeCommand(CLI::App& app, int& exit_code) {
   auto model = std::make_shared<std::string>();
   auto options = std::make_shared<TokenizeOptions>();
@@ -19,7 +28,7 @@ void AddTokenizeCommand(CLI::App& app, int& exit_code) {
   command->add_flag("--no-special", options->no_special, "Add no BOS, and take special tokens in the text as ordinary text");
   command->add_flag("--jsonl", options->jsonl, "One {\"text\"} or {\"ids\"} object a line in, one object a line out");
   command->add_flag("--json", options->json, "Print one JSON object");
-  command->callback([model, options, &exit_code] { exit_code = Finish(RunTokenize(*model, std::cin, std::cout, *options)); });
+  command->callback([model, options, &exit_code] { exit_code = Finish(Tokenize(*model, *options)); });
 }
 
 }  // namespace lime::cli
