@@ -1,0 +1,271 @@
+// The CPU side of the operators: tensors are checked and handed to kernels/cpu as pointers and sizes.
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/embedding.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/norm.h"
+#include "kernels/cpu/rope.h"
+#include "kernels/torch/compute_context.h"
+#include "kernels/torch/ops_impl.h"
+
+namespace lime::ops::cpu {
+namespace {
+
+using lime::cpu::Matrix;
+
+DType WorkingType(const at::Tensor& t, const char* name) {
+  switch (t.scalar_type()) {
+    case at::kBFloat16:
+      return DType::kBF16;
+    case at::kHalf:
+      return DType::kF16;
+    case at::kFloat:
+      return DType::kF32;
+    default:
+      TORCH_CHECK(false, name, " is ", t.scalar_type(), ", need bfloat16, float16 or float32");
+  }
+}
+
+void CheckDense(const at::Tensor& t, const char* name) {
+  TORCH_CHECK(t.defined() && t.is_contiguous() && t.device().is_cpu(), name, " must be a contiguous CPU tensor");
+}
+
+void CheckRows(const at::Tensor& t, const char* name, int64_t rows, int64_t cols, at::ScalarType type) {
+  CheckDense(t, name);
+  TORCH_CHECK(t.dim() == 2 && t.size(0) == rows && t.size(1) == cols, name, " is ", t.sizes(), ", need [", rows, ", ", cols, "]");
+  TORCH_CHECK(t.scalar_type() == type, name, " is ", t.scalar_type(), ", need ", type);
+}
+
+void CheckVector(const at::Tensor& t, const char* name, int64_t size, at::ScalarType type) {
+  CheckDense(t, name);
+  TORCH_CHECK(t.dim() == 1 && t.size(0) == size, name, " is ", t.sizes(), ", need [", size, "]");
+  TORCH_CHECK(t.scalar_type() == type, name, " is ", t.scalar_type(), ", need ", type);
+}
+
+// Every value of an index vector lies in [0, limit).
+const int32_t* Indices(const at::Tensor& t, const char* name, int64_t size, int64_t limit) {
+  CheckVector(t, name, size, at::kInt);
+  const int32_t* values = t.data_ptr<int32_t>();
+  for (int64_t i = 0; i < size; ++i)
+    TORCH_CHECK(values[i] >= 0 && values[i] < limit, name, "[", i, "] = ", values[i], ", need 0 .. ", limit - 1);
+  return values;
+}
+
+int64_t Width(const at::Tensor& x, const char* name) {
+  CheckDense(x, name);
+  TORCH_CHECK(x.dim() == 2, name, " is ", x.sizes(), ", need [rows, width]");
+  return x.size(1);
+}
+
+// One layer of a parameter list as kernels/cpu sees it.
+Matrix ToMatrix(at::TensorList p, at::IntArrayRef packing, int64_t cols, at::ScalarType working) {
+  const at::Tensor& weight = p[0];
+  CheckDense(weight, "weight");
+  TORCH_CHECK(weight.dim() == 2, "weight is ", weight.sizes(), ", need [rows, cols]");
+  Matrix m{.rows = weight.size(0), .cols = cols, .data = weight.data_ptr()};
+  if (packing[0] == 0) {
+    CheckRows(weight, "weight", m.rows, cols, working);
+    m.dtype = WorkingType(weight, "weight");
+    return m;
+  }
+  m.dtype = DType::kU32;
+  m.bits = static_cast<int>(packing[0]);
+  m.group_size = static_cast<int>(packing[1]);
+  TORCH_CHECK(m.bits == 3 || m.bits == 4 || m.bits == 6 || m.bits == 8, "bits is ", m.bits, ", need 3, 4, 6 or 8");
+  TORCH_CHECK(m.group_size >= 32 && m.group_size % 32 == 0 && cols % m.group_size == 0, "group_size ", m.group_size, " for ", cols,
+              " columns");
+  CheckRows(weight, "weight", m.rows, cols * m.bits / 32, at::kInt);
+  CheckRows(p[2], "scales", m.rows, cols / m.group_size, working);
+  CheckRows(p[3], "biases", m.rows, cols / m.group_size, working);
+  m.scale_dtype = WorkingType(p[2], "scales");
+  m.scales = p[2].data_ptr();
+  m.biases = p[3].data_ptr();
+  return m;
+}
+
+const void* BiasOf(at::TensorList p, int64_t rows, at::ScalarType working) {
+  if (!p[1].defined()) return nullptr;
+  CheckVector(p[1], "bias", rows, working);
+  return p[1].data_ptr();
+}
+
+lime::cpu::AttentionRows ToRows(const at::Tensor& slots, const at::Tensor& positions, int64_t rows, const at::Tensor& page_table) {
+  CheckDense(page_table, "page_table");
+  TORCH_CHECK(page_table.dim() == 2 && page_table.scalar_type() == at::kInt, "page_table must be [slots, pages] int32");
+  return {.slots = Indices(slots, "slots", rows, page_table.size(0)),
+          .positions = Indices(positions, "positions", rows, page_table.size(1) * lime::cpu::kPagePositions),
+          .count = rows};
+}
+
+lime::cpu::KvView ToView(const at::Tensor& pages, const at::Tensor& page_table, int64_t kv_heads, int64_t head_dim) {
+  const DType dtype = WorkingType(pages, "pages");
+  const int64_t page_bytes = Width(pages, "pages") * ElementBytes(dtype);
+  TORCH_CHECK(page_bytes >= lime::cpu::KvPageBytes(dtype, kv_heads, head_dim), "a page of ", page_bytes, " bytes is too small for ",
+              kv_heads, " heads of ", head_dim);
+  TORCH_CHECK(head_dim <= lime::cpu::kMaxHeadDim, "head_dim is ", head_dim, ", at most ", lime::cpu::kMaxHeadDim);
+  return {.base = static_cast<std::byte*>(pages.data_ptr()),
+          .page_bytes = page_bytes,
+          .dtype = dtype,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .page_table = page_table.data_ptr<int32_t>(),
+          .table_stride = page_table.size(1)};
+}
+
+Activation ToActivation(int64_t activation) {
+  TORCH_CHECK(activation == static_cast<int64_t>(Activation::kSilu) || activation == static_cast<int64_t>(Activation::kRelu),
+              "unknown activation ", activation);
+  return static_cast<Activation>(activation);
+}
+
+}  // namespace
+
+void LinearManyOut(const at::Tensor& x, at::TensorList parameters, at::IntArrayRef packing, at::TensorList outs) {
+  constexpr size_t kMaxTasks = 8;
+  std::array<Matrix, kMaxTasks> matrices;
+  std::array<lime::cpu::LinearTask, kMaxTasks> tasks;
+  const int64_t rows = x.size(0), cols = Width(x, "x");
+  TORCH_CHECK(!outs.empty() && outs.size() <= kMaxTasks && parameters.size() == outs.size() * kParametersPerLayer &&
+                  packing.size() == outs.size() * kPackingPerLayer,
+              "parameters of ", outs.size(), " layers do not match");
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const at::TensorList p = parameters.slice(i * kParametersPerLayer, kParametersPerLayer);
+    matrices[i] = ToMatrix(p, packing.slice(i * kPackingPerLayer, kPackingPerLayer), cols, x.scalar_type());
+    CheckRows(outs[i], "out", rows, matrices[i].rows, at::kFloat);
+    tasks[i] = {.weight = &matrices[i],
+                .bias = BiasOf(p, matrices[i].rows, x.scalar_type()),
+                .out = outs[i].data_ptr<float>(),
+                .out_stride = matrices[i].rows};
+  }
+  ComputeContext::Impl& context = CurrentContext();
+  lime::cpu::Linear(context.pool, context.linear, x.data_ptr(), WorkingType(x, "x"), rows, cols, {tasks.data(), outs.size()});
+}
+
+void LinearAdd(at::Tensor& y, const at::Tensor& x, at::TensorList parameters, at::IntArrayRef packing) {
+  TORCH_CHECK(parameters.size() == kParametersPerLayer && packing.size() == kPackingPerLayer, "need the parameters of one layer");
+  const int64_t rows = x.size(0), cols = Width(x, "x");
+  const Matrix matrix = ToMatrix(parameters, packing, cols, x.scalar_type());
+  CheckRows(y, "y", rows, matrix.rows, x.scalar_type());
+  const lime::cpu::LinearTask task{
+      .weight = &matrix, .bias = BiasOf(parameters, matrix.rows, x.scalar_type()), .add_to = y.data_ptr(), .out_stride = matrix.rows};
+  ComputeContext::Impl& context = CurrentContext();
+  lime::cpu::Linear(context.pool, context.linear, x.data_ptr(), WorkingType(x, "x"), rows, cols, {&task, 1});
+}
+
+void RmsNormOut(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& out) {
+  const int64_t width = Width(x, "x");
+  CheckVector(weight, "weight", width, x.scalar_type());
+  CheckRows(out, "out", x.size(0), width, x.scalar_type());
+  lime::cpu::RmsNorm(CurrentContext().pool, {x.size(0), width, width, width, WorkingType(x, "x")}, x.data_ptr(), weight.data_ptr(),
+                     static_cast<float>(eps), out.data_ptr());
+}
+
+void LayerNormOut(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps, at::Tensor& out) {
+  const int64_t width = Width(x, "x");
+  if (weight.defined()) CheckVector(weight, "weight", width, x.scalar_type());
+  if (bias.defined()) CheckVector(bias, "bias", width, x.scalar_type());
+  CheckRows(out, "out", x.size(0), width, x.scalar_type());
+  lime::cpu::LayerNorm(CurrentContext().pool, {x.size(0), width, width, width, WorkingType(x, "x")}, x.data_ptr(),
+                       weight.defined() ? weight.data_ptr() : nullptr, bias.defined() ? bias.data_ptr() : nullptr, static_cast<float>(eps),
+                       out.data_ptr());
+}
+
+void HeadRmsNorm(at::Tensor& qk, const at::Tensor& weight, double eps) {
+  const int64_t width = Width(qk, "qk");
+  CheckDense(weight, "weight");
+  const int64_t head_dim = weight.numel();
+  TORCH_CHECK(head_dim > 0 && width % head_dim == 0, "qk of width ", width, " is no whole number of heads of ", head_dim);
+  CheckRows(qk, "qk", qk.size(0), width, at::kFloat);
+  lime::cpu::HeadRmsNorm(CurrentContext().pool, qk.data_ptr<float>(), qk.size(0), width / head_dim, head_dim, width, weight.data_ptr(),
+                         WorkingType(weight, "weight"), static_cast<float>(eps));
+}
+
+void Rope(at::Tensor& qk, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin) {
+  const int64_t width = Width(qk, "qk"), half = Width(cos, "cos");
+  TORCH_CHECK(half > 0 && width % (2 * half) == 0, "qk of width ", width, " is no whole number of heads of ", 2 * half);
+  CheckRows(qk, "qk", qk.size(0), width, at::kFloat);
+  CheckRows(cos, "cos", cos.size(0), half, at::kFloat);
+  CheckRows(sin, "sin", cos.size(0), half, at::kFloat);
+  lime::cpu::ApplyRope(CurrentContext().pool, qk.data_ptr<float>(), qk.size(0), width / (2 * half), width, cos.data_ptr<float>(),
+                       sin.data_ptr<float>(), half, Indices(positions, "positions", qk.size(0), cos.size(0)));
+}
+
+void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots, const at::Tensor& positions, at::Tensor& pages,
+              const at::Tensor& page_table, int64_t kv_heads) {
+  const int64_t rows = k.size(0), width = Width(k, "k");
+  TORCH_CHECK(kv_heads > 0 && width % kv_heads == 0, "k of width ", width, " for ", kv_heads, " heads");
+  CheckRows(k, "k", rows, width, at::kFloat);
+  CheckRows(v, "v", rows, width, at::kFloat);
+  const lime::cpu::AttentionRows batch = ToRows(slots, positions, rows, page_table);
+  const lime::cpu::KvView view = ToView(pages, page_table, kv_heads, width / kv_heads);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int32_t page = view.page_table[batch.slots[row] * view.table_stride + batch.positions[row] / lime::cpu::kPagePositions];
+    TORCH_CHECK(page >= 0 && page < pages.size(0), "row ", row, " has page ", page, " of ", pages.size(0));
+  }
+  lime::cpu::KvAppend(CurrentContext().pool, view, batch, k.data_ptr<float>(), v.data_ptr<float>(), width);
+}
+
+void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,
+               const at::Tensor& page_table, int64_t kv_heads, int64_t head_dim, int64_t window, at::Tensor& out) {
+  const int64_t rows = q.size(0), width = Width(q, "q");
+  TORCH_CHECK(kv_heads > 0 && head_dim > 0 && width % (kv_heads * head_dim) == 0, "q of width ", width, " for ", kv_heads, " kv heads of ",
+              head_dim);
+  CheckRows(q, "q", rows, width, at::kFloat);
+  CheckRows(out, "out", rows, width, pages.scalar_type());
+  const lime::cpu::AttentionShape shape{.heads = width / head_dim,
+                                        .q_stride = width,
+                                        .out_stride = width,
+                                        .window = window,
+                                        .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
+  ComputeContext::Impl& context = CurrentContext();
+  lime::cpu::Attend(context.pool, context.attention, ToView(pages, page_table, kv_heads, head_dim),
+                    ToRows(slots, positions, rows, page_table), q.data_ptr<float>(), shape, out.data_ptr());
+}
+
+void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, int64_t activation, at::Tensor& out) {
+  const int64_t rows = gate.size(0), width = Width(gate, "gate");
+  CheckRows(gate, "gate", rows, width, at::kFloat);
+  CheckRows(up, "up", rows, width, at::kFloat);
+  CheckRows(out, "out", rows, width, out.scalar_type());
+  lime::cpu::GatedActivation(CurrentContext().pool, ToActivation(activation), gate.data_ptr<float>(), up.data_ptr<float>(), rows, width,
+                             width, out.data_ptr(), WorkingType(out, "out"), width);
+}
+
+void ActivationOut(const at::Tensor& x, int64_t activation, at::Tensor& out) {
+  const int64_t rows = x.size(0), width = Width(x, "x");
+  CheckRows(x, "x", rows, width, at::kFloat);
+  CheckRows(out, "out", rows, width, out.scalar_type());
+  lime::cpu::PlainActivation(CurrentContext().pool, ToActivation(activation), x.data_ptr<float>(), rows, width, width, out.data_ptr(),
+                             WorkingType(out, "out"), width);
+}
+
+void EmbedOut(const at::Tensor& tokens, at::TensorList parameters, at::IntArrayRef packing, const at::Tensor& positions,
+              const at::Tensor& position_table, int64_t position_offset, at::Tensor& out) {
+  TORCH_CHECK(parameters.size() == kParametersPerLayer && packing.size() == kPackingPerLayer, "need the parameters of one table");
+  const int64_t rows = out.size(0), cols = Width(out, "out");
+  const Matrix table = ToMatrix(parameters, packing, cols, out.scalar_type());
+  lime::cpu::LearnedPositions learned;
+  if (position_table.defined()) {
+    CheckRows(position_table, "position_table", position_table.size(0), cols, out.scalar_type());
+    learned = {.table = position_table.data_ptr(),
+               .offset = position_offset,
+               .positions = Indices(positions, "positions", rows, position_table.size(0) - position_offset)};
+  }
+  lime::cpu::EmbedTokens(CurrentContext().pool, table, Indices(tokens, "tokens", rows, table.rows), rows, learned, out.data_ptr(),
+                         WorkingType(out, "out"), cols);
+}
+
+void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out) {
+  const int64_t width = Width(x, "x"), count = out.size(0), row_bytes = width * static_cast<int64_t>(x.element_size());
+  CheckRows(out, "out", count, width, x.scalar_type());
+  const int32_t* from = Indices(rows, "rows", count, x.size(0));
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(static_cast<char*>(out.data_ptr()) + i * row_bytes, static_cast<const char*>(x.data_ptr()) + from[i] * row_bytes,
+                row_bytes);
+}
+
+}  // namespace lime::ops::cpu

@@ -1,0 +1,41 @@
+// The implementations behind the registered operators, one namespace for each dispatch key, with the schemas' signatures.
+//
+// lime::ops::cpu is kernels/cpu behind checks of shapes and dtypes. lime::ops::aten serves every other device and the tests, as an oracle.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+namespace lime::ops {
+
+// Layers of one linear call: four tensors for each in `parameters` (weight, bias, scales, biases; undefined where the layer has none), and
+// two numbers in `packing` (bits, group_size; 0 and 0 for a dense weight).
+inline constexpr int64_t kParametersPerLayer = 4;
+inline constexpr int64_t kPackingPerLayer = 2;
+
+#define LIME_DECLARE_OPERATORS                                                                                                     \
+  void LinearManyOut(const at::Tensor& x, at::TensorList parameters, at::IntArrayRef packing, at::TensorList outs);                \
+  void LinearAdd(at::Tensor& y, const at::Tensor& x, at::TensorList parameters, at::IntArrayRef packing);                          \
+  void RmsNormOut(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& out);                                     \
+  void LayerNormOut(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps, at::Tensor& out);           \
+  void HeadRmsNorm(at::Tensor& qk, const at::Tensor& weight, double eps);                                                          \
+  void Rope(at::Tensor& qk, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin);                            \
+  void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots, const at::Tensor& positions, at::Tensor& pages, \
+                const at::Tensor& page_table, int64_t kv_heads);                                                                   \
+  void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,               \
+                 const at::Tensor& page_table, int64_t kv_heads, int64_t head_dim, int64_t window, at::Tensor& out);               \
+  void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, int64_t activation, at::Tensor& out);                      \
+  void ActivationOut(const at::Tensor& x, int64_t activation, at::Tensor& out);                                                    \
+  void EmbedOut(const at::Tensor& tokens, at::TensorList parameters, at::IntArrayRef packing, const at::Tensor& positions,         \
+                const at::Tensor& position_table, int64_t position_offset, at::Tensor& out);                                       \
+  void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out);
+
+namespace cpu {
+LIME_DECLARE_OPERATORS
+}
+namespace aten {
+LIME_DECLARE_OPERATORS
+}
+
+}  // namespace lime::ops
