@@ -130,8 +130,8 @@ TEST_P(ModelFolders, ModelFileAgreesWithItsJson) {
   const Tokenizer& json = SharedTokenizer("models/" + GetParam());
   ExpectGoldenIds(**model, Json::parse(ReadAll(Folder() / "golden.json")));
   const std::string text = ReadAll(SharedDir() / "text/wikitext2-test.txt").substr(0, 100'000);
-  EXPECT_EQ(*(*model)->Encode(text), *json.Encode(text));
-  EXPECT_EQ((*model)->Decode(*json.Encode(text)), text);
+  EXPECT_TRUE(*(*model)->Encode(text) == *json.Encode(text));
+  EXPECT_TRUE((*model)->Decode(*json.Encode(text, {.parse_special = false})) == text);
   EXPECT_EQ(json.bos_id(), (*model)->bos_id());
   EXPECT_EQ(json.eos_id(), (*model)->eos_id());
 }
