@@ -40,7 +40,9 @@ uint64_t ReadAll(const char* p, int64_t bytes) {
 float MultiplyAdds(int64_t rounds) {
   const hn::ScalableTag<float> d;
   const auto x = hn::Set(d, 0.999f), y = hn::Set(d, 0.001f);
-  auto a0 = x, a1 = x, a2 = x, a3 = x, a4 = x, a5 = x, a6 = x, a7 = x, a8 = x, a9 = x, a10 = x, a11 = x;
+  // Twelve different chains: equal ones would be computed once.
+  auto a0 = x, a1 = hn::Add(a0, y), a2 = hn::Add(a1, y), a3 = hn::Add(a2, y), a4 = hn::Add(a3, y), a5 = hn::Add(a4, y);
+  auto a6 = hn::Add(a5, y), a7 = hn::Add(a6, y), a8 = hn::Add(a7, y), a9 = hn::Add(a8, y), a10 = hn::Add(a9, y), a11 = hn::Add(a10, y);
   for (int64_t i = 0; i < rounds; ++i) {
     a0 = hn::MulAdd(a0, x, y), a1 = hn::MulAdd(a1, x, y), a2 = hn::MulAdd(a2, x, y), a3 = hn::MulAdd(a3, x, y);
     a4 = hn::MulAdd(a4, x, y), a5 = hn::MulAdd(a5, x, y), a6 = hn::MulAdd(a6, x, y), a7 = hn::MulAdd(a7, x, y);

@@ -136,7 +136,7 @@ class Bench {
 
  private:
   void Apply(const Matrix& layer, int64_t tokens) {
-    const LinearTask task{.weight = &layer, .out = y_.data(), .out_stride = layer.rows <= 8192 ? 8192 : layer.rows};
+    const LinearTask task{.weight = &layer, .out = y_.data(), .out_stride = layer.rows};
     Linear(pool_, ws_, x_.data(), DType::kBF16, tokens, layer.cols, {&task, 1});
   }
 

@@ -18,10 +18,10 @@ namespace {
 // Up to this many tokens each row is read once and multiplied as it comes; above, rows become fp32 panels first.
 constexpr int64_t kMaxGemvTokens = 4;
 // Tokens packed at a time by the GEMM: enough that turning weights to fp32 costs little, few enough that x stays in a shared cache.
-constexpr int64_t kMaxGemmTokens = 516;
-static_assert(kMaxGemmTokens % kMaxTileTokens == 0);
-// One thread's panel of fp32 weights: about two thirds of a private cache.
-constexpr int64_t kPanelBytes = 640 << 10;
+constexpr int64_t kMaxGemmTokens = 516, kMinGemmTokens = 126, kPackedBytes = 516 * 2048 * 4;
+static_assert(kMaxGemmTokens % kMaxTileTokens == 0 && kMinGemmTokens % kMaxTileTokens == 0);
+// One thread's panel of fp32 weights: half of a private cache.
+constexpr int64_t kPanelBytes = 512 << 10;
 // Weights of one GEMV piece.
 constexpr int64_t kMaxPieceBytes = 128 << 10, kMinPieceBytes = 8 << 10;
 constexpr int64_t kPiecesPerThread = 8;
@@ -36,6 +36,11 @@ int64_t PaddedCols(int64_t cols) {
 int64_t PanelRows(int64_t cols) {
   const int64_t rows = kPanelBytes / (PaddedCols(cols) * static_cast<int64_t>(sizeof(float))) / 4 * 4;
   return std::clamp<int64_t>(rows, 4, kMaxPanelRows);
+}
+
+int64_t GemmTokens(int64_t cols) {
+  const int64_t tokens = kPackedBytes / (PaddedCols(cols) * static_cast<int64_t>(sizeof(float)));
+  return std::clamp(tokens / kMaxTileTokens * kMaxTileTokens, kMinGemmTokens, kMaxGemmTokens);
 }
 
 // Floats rounded up so that what follows starts on a cache line.
@@ -80,9 +85,11 @@ LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t ma
   // Fewer columns than the most make panels of more rows, up to the same size and the fewest rows of one tile.
   const int64_t panel = gemm ? std::max(kPanelBytes / static_cast<int64_t>(sizeof(float)), 4 * padded) : 0;
   const int64_t lanes = gemm ? kMaxPanelRows * kMaxTileTokens * kChunk : 0;
-  const int64_t row = Lines(2 * Ceil(padded, kChunk));
-  const int64_t packed = Ceil(std::min(max_tokens, kMaxGemmTokens), kMaxTileTokens) * kMaxTileTokens * padded;
-  const int64_t per_thread = Lines(panel) + lanes + kMaxOutputs + row;
+  const int64_t rows = Lines(kPreparedRows * 2 * (padded / kChunk));
+  // Of the calls with fewer columns and more tokens at a time, none needs more than kPackedBytes.
+  const int64_t full_batch = std::max(kPackedBytes / static_cast<int64_t>(sizeof(float)), kMinGemmTokens * padded);
+  const int64_t packed = std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens * padded, full_batch);
+  const int64_t per_thread = Lines(panel) + lanes + kMaxOutputs + rows;
   const size_t bytes = (packed + num_threads * per_thread) * sizeof(float);
   constexpr size_t kHugePage = 2 << 20;
   const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
@@ -99,7 +106,7 @@ LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t ma
   for (int thread = 0; thread < num_threads; ++thread) {
     float* p = impl_->memory + packed + thread * per_thread;
     impl_->scratch.push_back(
-        {.panel = p, .lanes = p + Lines(panel), .y = p + Lines(panel) + lanes, .row = p + Lines(panel) + lanes + kMaxOutputs});
+        {.panel = p, .lanes = p + Lines(panel), .y = p + Lines(panel) + lanes, .rows = p + Lines(panel) + lanes + kMaxOutputs});
   }
 }
 
@@ -158,7 +165,7 @@ void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, std
   });
 }
 
-// Many tokens, at most kMaxGemmTokens: pieces are panels of rows. first_token: of x, in the tasks' outputs.
+// Many tokens, at most GemmTokens(cols): pieces are panels of rows. first_token: of x, in the tasks' outputs.
 void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, int64_t first_token, std::span<const LinearTask> tasks) {
   const int64_t tile_tokens = TileTokens(), tile_floats = tile_tokens * PaddedCols(x.cols);
   pool.ParallelFor(Ceil(x.tokens, tile_tokens), [&](int64_t tile, int) { PackTile(x, tile, ws.packed + tile * tile_floats); });
@@ -175,7 +182,7 @@ void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, int
       }
     };
     MultiplyPanel(
-        range, ws.packed, x.tokens, 0, ws.scratch[thread],
+        range, ws.packed, x.tokens, ws.scratch[thread],
         [](void* context, const TileResult& result) { (*static_cast<decltype(finish)*>(context))(result); },
         const_cast<void*>(static_cast<const void*>(&finish)));
   });
@@ -189,10 +196,12 @@ void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype,
   Activations all{.data = x, .dtype = x_dtype, .tokens = tokens, .stride = x_stride, .cols = tasks[0].weight->cols};
   CheckTasks(all, ws.impl(), pool.num_threads(), tasks);
   if (tokens <= kMaxGemvTokens) return Gemv(pool, ws.impl(), all, tasks);
-  for (int64_t first = 0; first < tokens; first += kMaxGemmTokens) {
+  const int64_t batches = Ceil(tokens, GemmTokens(all.cols));
+  const int64_t batch = Ceil(Ceil(tokens, batches), kMaxTileTokens) * kMaxTileTokens;
+  for (int64_t first = 0; first < tokens; first += batch) {
     Activations part = all;
     part.data = static_cast<const char*>(x) + first * x_stride * ElementBytes(x_dtype);
-    part.tokens = std::min(kMaxGemmTokens, tokens - first);
+    part.tokens = std::min(batch, tokens - first);
     Gemm(pool, ws.impl(), part, first, tasks);
   }
 }

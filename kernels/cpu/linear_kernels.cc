@@ -21,7 +21,11 @@ constexpr int kDotTokens = kPlanes == 2 ? 4 : 2;
 constexpr int kTileTokens = kVecLanes == 8 ? 3 : kMaxTileTokens;
 constexpr int kTileRows = 4;
 // Chunks of one plane that a tile runs through before the next rows: the tile's x stays in L1.
-constexpr int64_t kBlockChunks = 64;
+constexpr int64_t kBlockChunks = 32;
+// Steps that a tile asks for its weights, which lie in L2, ahead of their use.
+constexpr int64_t kStepsAhead = 4;
+// From this many tokens on a panel brings the next x near while it computes; below, the next weights.
+constexpr int64_t kManyTokens = 64;
 // Bytes that a dot product asks for ahead of its use: beyond the end of a 4 KiB page the hardware does not.
 constexpr int64_t kPrefetchBytes = 2048;
 
@@ -95,7 +99,8 @@ template <class Row>
 void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
   const int64_t chunks = (rows.matrix->cols + kChunk - 1) / kChunk;
   for (int64_t r = 0; r < rows.count; ++r) {
-    const Row row(*rows.matrix, rows.begin + r, scratch.row);
+    if (r % kPreparedRows == 0) Row::Prepare(*rows.matrix, rows.begin + r, std::min<int64_t>(kPreparedRows, rows.count - r), scratch.rows);
+    const Row row(*rows.matrix, rows.begin + r, r % kPreparedRows, scratch.rows);
     int64_t t = 0;
     const auto dot = [&]<int kTokens>() HWY_ATTR {
       for (; t + kTokens <= tokens; t += kTokens) {
@@ -156,7 +161,8 @@ void PackPanelOf(const RowRange& rows, float* row_scratch, float* panel) {
       for (int64_t c = 0; c < chunks; ++c) store(w);
       continue;
     }
-    const Row row(*rows.matrix, rows.begin + r, row_scratch);
+    if (r % kPreparedRows == 0) Row::Prepare(*rows.matrix, rows.begin + r, std::min<int64_t>(kPreparedRows, rows.count - r), row_scratch);
+    const Row row(*rows.matrix, rows.begin + r, r % kPreparedRows, row_scratch);
     const int64_t full = row.full_chunks();
     for (int64_t c = 0; c < full; ++c) {
       row.Load(c, w);
@@ -169,10 +175,10 @@ void PackPanelOf(const RowRange& rows, float* row_scratch, float* panel) {
   }
 }
 
-// Bytes to bring near while computing, one cache line per step, until none is left.
+// What a tile brings near while it computes: one address per step.
 struct Ahead {
   const char* p;
-  const char* end;
+  int64_t stride;  // bytes
 };
 
 // Adds `steps` chunks of one plane of kTokens tokens and four rows to lanes[row][token].
@@ -185,21 +191,21 @@ void MultiplyTile(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int6
       acc[r][t] = first ? hn::Zero(LaneTag()) : LoadVec(lanes + (r * kTileTokens + t) * kVecLanes);
     }
   }
-  const char* line = ahead.p;
-  const int64_t stride = ahead.p < ahead.end ? 64 : 0;
+  const char* near = ahead.p;
   for (int64_t s = 0; s < steps; ++s) {
-    hwy::Prefetch(line);
-    line += stride;
+    __builtin_prefetch(near, 0, 2);
+    near += ahead.stride;
     LaneVec row[kTileRows];
     LIME_UNROLL for (int r = 0; r < kTileRows; ++r) row[r] = LoadVec(w + r * kVecLanes);
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       const LaneVec token = LoadVec(x + t * kVecLanes);
+      if (t < kTileRows) hwy::Prefetch(w + ((kStepsAhead * kTileRows) + t) * kVecLanes);
       LIME_UNROLL for (int r = 0; r < kTileRows; ++r) acc[r][t] = FusedMulAdd(row[r], token, acc[r][t]);
     }
     x += kTileTokens * kVecLanes;
     w += kTileRows * kVecLanes;
   }
-  ahead.p = line;
+  ahead.p = near;
   LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) StoreVec(acc[r][t], lanes + (r * kTileTokens + t) * kVecLanes);
   }
@@ -221,13 +227,14 @@ HWY_INLINE void SumTile(const float* lanes, int64_t tokens, float* y, int64_t st
 
 // One tile of tokens against the whole panel.
 template <int kTokens>
-void MultiplyTileWithPanel(const float* x, int64_t chunks, int64_t quads, const ThreadScratch& scratch, Ahead& ahead) {
+void MultiplyTileWithPanel(const float* x, int64_t chunks, int64_t quads, const ThreadScratch& scratch, bool x_ahead, Ahead& ahead) {
   constexpr int64_t kTileLanes = kTileRows * kTileTokens * kVecLanes;
   for (int64_t p = 0; p < kPlanes; ++p) {
     const float* x_plane = x + p * chunks * kTileTokens * kVecLanes;
     const float* w_plane = scratch.panel + p * chunks * kTileRows * kVecLanes;
     for (int64_t c = 0; c < chunks; c += kBlockChunks) {
       const int64_t steps = std::min(kBlockChunks, chunks - c);
+      if (x_ahead) ahead.p = reinterpret_cast<const char*>(x_plane + (c + steps) * kTileTokens * kVecLanes);
       for (int64_t q = 0; q < quads; ++q) {
         MultiplyTile<kTokens>(x_plane + c * kTileTokens * kVecLanes, w_plane + (q * kPlanes * chunks + c) * kTileRows * kVecLanes, steps,
                               c == 0, scratch.lanes + (q * kPlanes + p) * kTileLanes, ahead);
@@ -240,23 +247,27 @@ void MultiplyTileWithPanel(const float* x, int64_t chunks, int64_t quads, const 
 }
 
 template <int kTokens>
-void MultiplyTileOf(int64_t tokens, const float* x, int64_t chunks, int64_t quads, const ThreadScratch& scratch, Ahead& ahead) {
-  if (tokens >= kTokens) return MultiplyTileWithPanel<kTokens>(x, chunks, quads, scratch, ahead);
-  if constexpr (kTokens > 1) MultiplyTileOf<kTokens - 1>(tokens, x, chunks, quads, scratch, ahead);
+void MultiplyTileOf(int64_t tokens, const float* x, int64_t chunks, int64_t quads, const ThreadScratch& scratch, bool x_ahead,
+                    Ahead& ahead) {
+  if (tokens >= kTokens) return MultiplyTileWithPanel<kTokens>(x, chunks, quads, scratch, x_ahead, ahead);
+  if constexpr (kTokens > 1) MultiplyTileOf<kTokens - 1>(tokens, x, chunks, quads, scratch, x_ahead, ahead);
 }
 
-void MultiplyPanelImpl(const RowRange& rows, const float* packed, int64_t tokens, int64_t prefetch, const ThreadScratch& scratch,
+void MultiplyPanelImpl(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
                        void (*done)(void*, const TileResult&), void* context) {
-  Ahead ahead{};
-  WithRow(*rows.matrix, [&]<class Row>() HWY_ATTR {
-    PackPanelOf<Row>(rows, scratch.row, scratch.panel);
-    ahead.p = static_cast<const char*>(rows.matrix->data) + (rows.begin + rows.count) * rows.matrix->RowBytes();
-    ahead.end = ahead.p + prefetch;
-  });
-  const int64_t chunks = (rows.matrix->cols + kChunk - 1) / kChunk, quads = (rows.count + kTileRows - 1) / kTileRows;
+  const Matrix& m = *rows.matrix;
+  WithRow(m, [&]<class Row>() HWY_ATTR { PackPanelOf<Row>(rows, scratch.rows, scratch.panel); });
+  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, quads = (rows.count + kTileRows - 1) / kTileRows;
+  const int64_t tiles = (tokens + kTileTokens - 1) / kTileTokens;
+  const bool x_ahead = tokens >= kManyTokens;
+  const char* next_rows = static_cast<const char*>(m.data) + (rows.begin + rows.count) * m.RowBytes();
+  const int64_t next_bytes = std::min(rows.count, m.rows - rows.begin - rows.count) * m.RowBytes();
+  Ahead ahead{.p = next_rows, .stride = next_bytes / (tiles * quads * kPlanes * chunks)};
+  if (x_ahead) ahead.stride = kTileTokens * kVecLanes * static_cast<int64_t>(sizeof(float)) / quads;
+  if (next_bytes == 0 && !x_ahead) ahead = {.p = reinterpret_cast<const char*>(scratch.panel), .stride = 0};
   for (int64_t token = 0; token < tokens; token += kTileTokens) {
     const int64_t count = std::min<int64_t>(kTileTokens, tokens - token);
-    MultiplyTileOf<kTileTokens>(count, packed + token * chunks * kChunk, chunks, quads, scratch, ahead);
+    MultiplyTileOf<kTileTokens>(count, packed + token * chunks * kChunk, chunks, quads, scratch, x_ahead, ahead);
     done(context, {token, count, quads * kTileRows, scratch.y});
   }
 }
@@ -321,9 +332,9 @@ void PackTile(const Activations& x, int64_t tile, float* packed) {
   HWY_DYNAMIC_DISPATCH(PackTileImpl)(x, tile, packed);
 }
 
-void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, int64_t prefetch, const ThreadScratch& scratch,
+void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
                    void (*done)(void* context, const TileResult& result), void* context) {
-  HWY_DYNAMIC_DISPATCH(MultiplyPanelImpl)(rows, packed, tokens, prefetch, scratch, done, context);
+  HWY_DYNAMIC_DISPATCH(MultiplyPanelImpl)(rows, packed, tokens, scratch, done, context);
 }
 
 void FinishRows(const LinearTask& task, DType x_dtype, int64_t token, int64_t row, int64_t count, const float* y) {

@@ -16,6 +16,9 @@ inline constexpr int kMaxTileTokens = 6;
 // Rows of W that one GEMM panel may have.
 inline constexpr int kMaxPanelRows = 64;
 
+// Rows of packed weights whose scales and biases are made ready at a time.
+inline constexpr int kPreparedRows = 16;
+
 // Rows of one matrix.
 struct RowRange {
   const Matrix* matrix;
@@ -39,7 +42,7 @@ struct ThreadScratch {
   float* panel;  // rows of weights in fp32: panel_rows * chunks * kChunk floats
   float* lanes;  // accumulators of one tile: kMaxPanelRows * kMaxTileTokens * kChunk floats
   float* y;      // results: kMaxOutputs floats
-  float* row;    // scales and biases of one packed row
+  float* rows;   // scales and biases of kPreparedRows packed rows
 };
 inline constexpr int64_t kMaxOutputs = 4096;
 
@@ -61,7 +64,7 @@ struct TileResult {
 };
 // Multiplies `rows` (at most kMaxPanelRows) with all tiles and calls done(context, result) for each. prefetch: bytes after the rows that
 // are worth bringing near.
-void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, int64_t prefetch, const ThreadScratch& scratch,
+void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
                    void (*done)(void* context, const TileResult& result), void* context);
 
 // "AVX3", as Highway calls the instruction set in use.

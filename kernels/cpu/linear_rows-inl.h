@@ -11,6 +11,8 @@
 #define LIME_KERNELS_CPU_LINEAR_ROWS_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <array>
 #include <bit>
 
@@ -24,7 +26,9 @@ class DenseRow {
  public:
   static constexpr int kChunkBytes = kChunk * sizeof(T);
 
-  DenseRow(const Matrix& m, int64_t row, float*) : p_(static_cast<const T*>(m.data) + row * m.cols), cols_(m.cols) {}
+  static void Prepare(const Matrix&, int64_t, int64_t, float*) {}
+
+  DenseRow(const Matrix& m, int64_t row, int64_t, const float*) : p_(static_cast<const T*>(m.data) + row * m.cols), cols_(m.cols) {}
 
   int64_t full_chunks() const { return cols_ / kChunk; }
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
@@ -76,20 +80,23 @@ class PackedRow {
   using Layout = PackedLayout<kBits>;
   static constexpr int kChunkBytes = Layout::kBytes;
 
-  // scratch: room for the row's scales and biases in fp32, 2 * cols / group_size floats and a vector.
-  PackedRow(const Matrix& m, int64_t row, float* scratch)
-      : p_(static_cast<const uint8_t*>(m.data) + row * m.RowBytes()),
-        chunks_(m.cols / kChunk),
-        group_shift_(std::countr_zero(static_cast<uint32_t>(m.group_size / kChunk))),
-        scales_(scratch),
-        biases_(scratch + m.cols / m.group_size) {
+  // Expands the scales and biases of `count` rows, which lie side by side: one pass over many is far quicker than one per row.
+  static void Prepare(const Matrix& m, int64_t row, int64_t count, float* scratch) {
     WithWorkingType(m.scale_dtype, [&](auto type) HWY_ATTR {
       using T = decltype(type);
-      const int64_t groups = m.cols / m.group_size;
-      Expand(static_cast<const T*>(m.scales) + row * groups, groups, scratch);
-      Expand(static_cast<const T*>(m.biases) + row * groups, groups, scratch + groups);
+      const int64_t groups = Groups(m), n = count * groups;
+      Expand(static_cast<const T*>(m.scales) + row * groups, n, scratch);
+      Expand(static_cast<const T*>(m.biases) + row * groups, n, scratch + kPreparedRows * groups);
     });
   }
+
+  // The row is the one at `prepared` of those that Prepare put into scratch last.
+  PackedRow(const Matrix& m, int64_t row, int64_t prepared, const float* scratch)
+      : p_(static_cast<const uint8_t*>(m.data) + row * m.RowBytes()),
+        chunks_(m.cols / kChunk),
+        group_shift_(std::countr_zero(static_cast<uint32_t>(m.group_size)) - std::countr_zero(static_cast<uint32_t>(kChunk))),
+        scales_(scratch + prepared * Groups(m)),
+        biases_(scales_ + kPreparedRows * Groups(m)) {}
 
   int64_t full_chunks() const { return chunks_ - (Layout::kReadsBeyond ? 1 : 0); }
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
@@ -105,8 +112,12 @@ class PackedRow {
  private:
   using BytesTag = hn::Repartition<uint8_t, LaneTag>;
 
+  // cols / group_size, a power of two; a division would cost a tenth of a row.
+  static HWY_INLINE int64_t Groups(const Matrix& m) { return m.cols >> std::countr_zero(static_cast<uint32_t>(m.group_size)); }
+
   template <typename T>
   static HWY_INLINE void Expand(const T* in, int64_t n, float* out) {
+    for (int64_t line = 0; line < n; line += 64 / sizeof(T)) hwy::Prefetch(in + n + line);  // of the next call
     int64_t i = 0;
     for (; i + kVecLanes <= n; i += kVecLanes) StoreVec(LoadVec(in + i), out + i);
     for (; i < n; ++i) out[i] = ToFloat(in[i]);
