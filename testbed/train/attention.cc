@@ -25,12 +25,13 @@ void Gemm(bool trans_a, bool trans_b, int m, int n, int k, float alpha, const fl
 // Rotates every head of x: [batch * tokens, heads * head_dim] by its position, backwards where sign is -1.
 void Rotate(float* x, const AttentionShape& s, int64_t heads, float sign) {
   const int64_t half = s.head_dim / 2;
+  std::vector<double> rates(half);
+  for (int64_t i = 0; i < half; ++i) rates[i] = std::pow(s.rope_theta, -2.0 * i / s.head_dim);
   std::vector<float> cosine(s.tokens * half), sine(s.tokens * half);
   for (int64_t t = 0; t < s.tokens; ++t) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = t * std::pow(s.rope_theta, -2.0 * i / s.head_dim);
-      cosine[t * half + i] = std::cos(angle);
-      sine[t * half + i] = sign * std::sin(angle);
+      cosine[t * half + i] = std::cos(t * rates[i]);
+      sine[t * half + i] = sign * std::sin(t * rates[i]);
     }
   }
   for (int64_t row = 0; row < s.batch * s.tokens; ++row) {

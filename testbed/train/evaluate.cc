@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "testbed/train/fused_ops.h"
+
 namespace lime::train {
 namespace {
-
-constexpr uint64_t kDocumentsPerRow = 64;  // more than a row of 512 tokens can hold
 
 at::Tensor IdTensor(const std::vector<int>& ids) {
   return torch::tensor(std::vector<int64_t>(ids.begin(), ids.end())).unsqueeze(0);
@@ -37,7 +37,7 @@ at::Tensor DocumentRows(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t
 at::Tensor NextTokenLoss(const Llama& model, const at::Tensor& ids, std::vector<at::Tensor>* activations) {
   const int64_t tokens = ids.size(1) - 1;
   const at::Tensor logits = model.Forward(ids.narrow(1, 0, tokens), activations);
-  return torch::cross_entropy_loss(logits, ids.narrow(1, 1, tokens).reshape(-1));
+  return MeanLoss(logits, ids.narrow(1, 1, tokens).reshape(-1));
 }
 
 Score ScoreText(const Llama& model, const ByteBpe& tokenizer, const std::string& text, int context) {

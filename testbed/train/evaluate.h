@@ -10,6 +10,9 @@
 
 namespace lime::train {
 
+// Documents set aside for each row: more than 512 tokens can hold.
+inline constexpr uint64_t kDocumentsPerRow = 64;
+
 // Row `row` of `tokens` ids: BOS document EOS BOS document ..., beginning with a whole document and cut at the end.
 std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t row, int tokens);
 

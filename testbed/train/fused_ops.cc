@@ -54,6 +54,31 @@ struct GatedFunction : public torch::autograd::Function<GatedFunction> {
   }
 };
 
+struct MeanLossFunction : public torch::autograd::Function<MeanLossFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits, const at::Tensor& targets) {
+    const int64_t rows = logits.size(0), n = logits.size(1);
+    at::Tensor losses = at::empty({rows}, logits.options());
+    for (int64_t r = 0; r < rows; ++r) {
+      losses.data_ptr<float>()[r] = LossRow(logits.data_ptr<float>() + r * n, targets.data_ptr<int64_t>()[r], n);
+    }
+    ctx->save_for_backward({logits, targets, losses});
+    return losses.mean();
+  }
+
+  static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor &logits = saved[0], &targets = saved[1], &losses = saved[2];
+    const int64_t rows = logits.size(0), n = logits.size(1);
+    const float scale = grads[0].item<float>() / static_cast<float>(rows);
+    at::Tensor grad = at::empty_like(logits);
+    for (int64_t r = 0; r < rows; ++r) {
+      LossGradRow(logits.data_ptr<float>() + r * n, targets.data_ptr<int64_t>()[r], losses.data_ptr<float>()[r], scale,
+                  grad.data_ptr<float>() + r * n, n);
+    }
+    return {grad, at::Tensor()};
+  }
+};
+
 }  // namespace
 
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
@@ -62,6 +87,10 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 
 at::Tensor Gated(const at::Tensor& gate, const at::Tensor& up, bool relu) {
   return GatedFunction::apply(gate.contiguous(), up.contiguous(), relu);
+}
+
+at::Tensor MeanLoss(const at::Tensor& logits, const at::Tensor& targets) {
+  return MeanLossFunction::apply(logits.contiguous(), targets.contiguous());
 }
 
 }  // namespace lime::train

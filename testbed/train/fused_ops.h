@@ -11,4 +11,7 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 // act(gate) * up, act being SiLU or ReLU.
 at::Tensor Gated(const at::Tensor& gate, const at::Tensor& up, bool relu);
 
+// Mean negative log probability, in nats, of targets: [rows] (int64) under logits: [rows, n].
+at::Tensor MeanLoss(const at::Tensor& logits, const at::Tensor& targets);
+
 }  // namespace lime::train

@@ -26,4 +26,9 @@ float RmsNormRow(const float* x, const float* weight, float eps, float* out, int
 // From the gradient of out: dx, and adds to d_weight.
 void RmsNormGradRow(const float* x, const float* weight, float factor, const float* grad, float* dx, float* d_weight, int64_t n);
 
+// Negative log probability, in nats, of `target`.
+float LossRow(const float* logits, int64_t target, int64_t n);
+// Its gradient times `scale`; `loss` as LossRow gave it.
+void LossGradRow(const float* logits, int64_t target, float loss, float scale, float* grad, int64_t n);
+
 }  // namespace lime::train

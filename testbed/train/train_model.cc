@@ -26,9 +26,9 @@ constexpr int kLogSteps = 50;  // a line of the log, where it is no terminal
 struct Options {
   std::string grammar = "testbed/train/fables.grammar", out, checkpoint, init_from;
   uint64_t seed = 1;
-  int64_t steps = 3000, warmup = 100, long_steps = 300, checkpoint_every = 250;
+  int64_t steps = 2600, warmup = 100, long_steps = 300, checkpoint_every = 250;
   int batch = 8, context = 256, long_context = 512, tokenizer_documents = 20000, vocab_size = 1536;
-  double learning_rate = 2e-3, final_rate = 2e-5, weight_decay = 0.1, clip = 1.0, sparsity = 0;
+  double learning_rate = 3e-3, final_rate = 2e-5, weight_decay = 0.1, clip = 1.0, sparsity = 0;
   std::string hidden_act = "silu";
 };
 
