@@ -1,0 +1,350 @@
+// One behaviour at a time, on tokenizers small enough to read; hostile files; large prompts.
+#include "coordinator/text/tokenizer.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+
+#include "tests/coordinator/small_tokenizers.h"
+#include "tests/coordinator/text_fixtures.h"
+
+namespace lime {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+using Piece = v1::sentencepiece::ModelProto::SentencePiece;
+using v1::sentencepiece::TrainerSpec;
+
+// A word-level view of a pre-tokenizer or normalizer: every character is a piece, and "|" between words is seen through ids.
+Json CharJson(const std::string& characters) {
+  Json vocab;
+  int next = 0;
+  for (size_t at = 0; at < characters.size();) {
+    const size_t length = static_cast<uint8_t>(characters[at]) < 0x80 ? 1 : static_cast<uint8_t>(characters[at]) < 0xE0 ? 2 : 3;
+    vocab[characters.substr(at, length)] = next++;
+    at += length;
+  }
+  return {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}, {"decoder", {{"type", "Fuse"}}}};
+}
+
+std::vector<std::string> Split(const Json& pre_tokenizer, const std::string& text, bool at_start = true) {
+  const auto steps = ParsePreTokenizer(pre_tokenizer);
+  if (!steps.ok()) return {std::string(steps.status().message())};
+  Words words{text, {{{0, text.size()}, at_start}}};
+  for (const auto& step : *steps) {
+    if (const auto status = step(words); !status.ok()) return {std::string(status.message())};
+  }
+  std::vector<std::string> result;
+  for (const auto& word : words.words) result.emplace_back(words.Text(word));
+  return result;
+}
+
+Json SplitJson(const Json& pattern, const std::string& behavior, bool invert = false) {
+  return {{"type", "Split"}, {"pattern", pattern}, {"behavior", behavior}, {"invert", invert}};
+}
+
+TEST(PreTokenizerTest, SplitBehaviors) {
+  const Json dash = {{"String", "-"}};
+  const std::string text = "the-final--countdown";
+  EXPECT_THAT(Split(SplitJson(dash, "Isolated"), text), ElementsAre("the", "-", "final", "-", "-", "countdown"));
+  EXPECT_THAT(Split(SplitJson(dash, "Removed"), text), ElementsAre("the", "final", "countdown"));
+  EXPECT_THAT(Split(SplitJson(dash, "MergedWithPrevious"), text), ElementsAre("the-", "final-", "-", "countdown"));
+  EXPECT_THAT(Split(SplitJson(dash, "MergedWithNext"), text), ElementsAre("the", "-final", "-", "-countdown"));
+  EXPECT_THAT(Split(SplitJson(dash, "Contiguous"), text), ElementsAre("the", "-", "final", "--", "countdown"));
+  EXPECT_THAT(Split(SplitJson(dash, "Removed", true), text), ElementsAre("-", "-", "-"));
+  EXPECT_THAT(Split(SplitJson({{"Regex", "\\d+"}}, "Isolated"), "a12b"), ElementsAre("a", "12", "b"));
+  EXPECT_THAT(Split(SplitJson({{"Regex", "(?=b)"}}, "Isolated"), "abb"), ElementsAre("a", "b", "b"));
+}
+
+TEST(PreTokenizerTest, EachKind) {
+  EXPECT_THAT(Split({{"type", "Digits"}, {"individual_digits", true}}, "a12"), ElementsAre("a", "1", "2"));
+  EXPECT_THAT(Split({{"type", "Digits"}}, "a12b"), ElementsAre("a", "12", "b"));
+  EXPECT_THAT(Split({{"type", "Punctuation"}}, "a,$b"), ElementsAre("a", ",", "$", "b"));
+  EXPECT_THAT(Split({{"type", "Whitespace"}}, "Hey, you  there!"), ElementsAre("Hey", ",", "you", "there", "!"));
+  EXPECT_THAT(Split({{"type", "WhitespaceSplit"}}, "Hey, you\n there!"), ElementsAre("Hey,", "you", "there!"));
+  EXPECT_THAT(Split({{"type", "CharDelimiterSplit"}, {"delimiter", "|"}}, "a|b||c"), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(Split({{"type", "ByteLevel"}, {"add_prefix_space", true}}, "Hi you"), ElementsAre("\u0120Hi", "\u0120you"));
+  EXPECT_THAT(Split({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}, "a b"), ElementsAre("a\u0120b"));
+}
+
+TEST(PreTokenizerTest, MetaspacePrependsByItsScheme) {
+  const auto metaspace = [](const char* scheme, bool split) {
+    return Json{{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", split}};
+  };
+  EXPECT_THAT(Split(metaspace("always", true), "a b", false), ElementsAre("\u2581a", "\u2581b"));
+  EXPECT_THAT(Split(metaspace("first", true), "a b", true), ElementsAre("\u2581a", "\u2581b"));
+  EXPECT_THAT(Split(metaspace("first", true), "a b", false), ElementsAre("a", "\u2581b"));
+  EXPECT_THAT(Split(metaspace("never", false), "a b"), ElementsAre("a\u2581b"));
+  EXPECT_THAT(Split({{"type", "Metaspace"}, {"add_prefix_space", false}}, "a"), ElementsAre("a"));
+}
+
+TEST(RegexTest, WhiteSpaceIsUnicodes) {
+  // U+180E is no White_Space, U+0085 is; PCRE2 by itself says otherwise of the former.
+  EXPECT_THAT(Split(SplitJson({{"Regex", "\\s+"}}, "Removed"), "a\u180Eb\u0085c\u3000d"), ElementsAre("a\u180Eb", "c", "d"));
+  EXPECT_THAT(Split(SplitJson({{"Regex", "[^\\s]+"}}, "Removed"), "ab c"), ElementsAre(" "));
+  EXPECT_THAT(Split(SplitJson({{"Regex", "[]\\s]"}}, "Removed"), "a]b c"), ElementsAre("a", "b", "c"));
+}
+
+TEST(RegexTest, HostilePatternsAreErrors) {
+  for (const char* pattern : {"(", "[", "\\", "(?P<", "a{99999}", "\\C", "(((((a{1000}){1000}){1000})"}) {
+    EXPECT_THAT(Split(SplitJson({{"Regex", pattern}}, "Isolated"), "a"), ElementsAre(HasSubstr("does not compile"))) << pattern;
+  }
+  EXPECT_THAT(Split(SplitJson({{"Regex", "(a+)+$"}}, "Isolated"), std::string(5000, 'a') + "b"), ElementsAre(HasSubstr("failed")));
+}
+
+std::string NormalizeWith(const Json& normalizer, const std::string& text) {
+  const auto steps = ParseNormalizer(normalizer);
+  return steps.ok() ? Normalize(*steps, text).value_or("error") : std::string(steps.status().message());
+}
+
+TEST(NormalizerTest, EachKind) {
+  EXPECT_EQ(NormalizeWith({{"type", "NFC"}}, "e\u0301"), "\u00E9");
+  EXPECT_EQ(NormalizeWith({{"type", "NFKC"}}, "\uFB01"), "fi");
+  EXPECT_EQ(NormalizeWith({{"type", "Lowercase"}}, "ÀB"), "àb");
+  EXPECT_EQ(NormalizeWith({{"type", "Prepend"}, {"prepend", "_"}}, "a"), "_a");
+  EXPECT_EQ(NormalizeWith({{"type", "Prepend"}, {"prepend", "_"}}, ""), "");
+  EXPECT_EQ(NormalizeWith({{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}}, " a "), "a ");
+  EXPECT_EQ(NormalizeWith({{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "b"}}, "aaca"), "bcb");
+  EXPECT_EQ(NormalizeWith({{"type", "Sequence"}, {"normalizers", {Json{{"type", "NFD"}}, Json{{"type", "StripAccents"}}}}}, "\u00E9"), "e");
+  EXPECT_THAT(NormalizeWith({{"type", "Precompiled"}}, ""), HasSubstr("normalizer \"Precompiled\" is not supported; supported are NFC"));
+}
+
+TEST(AddedTokensTest, FlagsDecideWhereTheyMatch) {
+  Json json = CharJson("ab _x");
+  json["added_tokens"] = {{{"id", 10}, {"content", "<l>"}, {"lstrip", true}, {"normalized", false}},
+                          {{"id", 11}, {"content", "<r>"}, {"rstrip", true}, {"normalized", false}},
+                          {{"id", 12}, {"content", "ab"}, {"single_word", true}, {"normalized", false}},
+                          {{"id", 13}, {"content", "<s>"}, {"special", true}},
+                          {{"id", 14}, {"content", "<s><s>"}, {"special", true}}};
+  const auto tokenizer = FromJsonOrDie(json);
+  EXPECT_EQ(*tokenizer->Encode("a  <l> b"), (Ids{0, 10, 2, 1}));
+  EXPECT_EQ(*tokenizer->Encode("a <r>  b"), (Ids{0, 2, 11, 1}));
+  EXPECT_EQ(*tokenizer->Encode("ab xab ab"), (Ids{12, 2, 4, 0, 1, 2, 12}));
+  EXPECT_EQ(*tokenizer->Encode("<s>a<s><s>"), (Ids{13, 0, 14}));
+  EXPECT_EQ(*tokenizer->Encode("<s>a", {.parse_special = false}), (Ids{0})) << "characters without a piece and no unknown token vanish";
+  EXPECT_EQ(tokenizer->Decode(Ids{13, 0}), "a");
+  EXPECT_EQ(tokenizer->Decode(Ids{13, 0}, {.skip_special = false}), "<s>a");
+}
+
+TEST(AddedTokensTest, NormalizedTokensAreFoundInNormalizedText) {
+  Json json = CharJson("ab");
+  json["normalizer"] = {{"type", "Lowercase"}};
+  json["added_tokens"] = {{{"id", 5}, {"content", "Tok"}, {"normalized", true}}, {{"id", 6}, {"content", "RAW"}, {"normalized", false}}};
+  const auto tokenizer = FromJsonOrDie(json);
+  EXPECT_EQ(*tokenizer->Encode("AtokTOKRAWraw"), (Ids{0, 5, 5, 6, 0}));
+}
+
+TEST(BpeTest, UnknownCharactersFollowThePolicy) {
+  Json json = CharJson("ab");
+  json["model"]["vocab"]["<unk>"] = 2;
+  json["model"]["unk_token"] = "<unk>";
+  EXPECT_EQ(*FromJsonOrDie(json)->Encode("axyb"), (Ids{0, 2, 2, 1}));
+  json["model"]["fuse_unk"] = true;
+  EXPECT_EQ(*FromJsonOrDie(json)->Encode("axybz"), (Ids{0, 2, 1, 2}));
+  json["model"]["byte_fallback"] = true;
+  json["model"]["vocab"]["<0x78>"] = 3;
+  EXPECT_EQ(*FromJsonOrDie(json)->Encode("axb"), (Ids{0, 3, 1})) << "x has a byte piece";
+  EXPECT_EQ(*FromJsonOrDie(json)->Encode("ayb"), (Ids{0, 2, 1})) << "y has none";
+}
+
+TEST(BpeTest, MergesApplyByRankThenFromLeftToRight) {
+  Json json = CharJson("abc");
+  for (const char* piece : {"aa", "ab", "bc", "abc"}) json["model"]["vocab"][piece] = json["model"]["vocab"].size();
+  json["model"]["merges"] = {Json{"b", "c"}, Json("a a"), Json("a bc"), Json("a b")};
+  const auto tokenizer = FromJsonOrDie(json);
+  EXPECT_EQ(*tokenizer->Encode("aaa"), (Ids{3, 0}));
+  EXPECT_EQ(*tokenizer->Encode("aabc"), (Ids{3, 5}));
+  EXPECT_EQ(*tokenizer->Encode("babc"), (Ids{1, 6}));
+  json["model"]["ignore_merges"] = true;
+  json["model"]["vocab"]["aabc"] = 7;
+  EXPECT_EQ(*FromJsonOrDie(json)->Encode("aabc"), (Ids{7}));
+}
+
+TEST(BpeTest, PrefixAndSuffixOfSubwords) {
+  Json json = {{"model",
+                {{"type", "BPE"},
+                 {"vocab", {{"a", 0}, {"##b", 1}, {"##b</w>", 2}, {"a##b</w>", 9}, {"ab</w>", 3}}},
+                 {"merges", {"a ##b</w>"}},
+                 {"continuing_subword_prefix", "##"},
+                 {"end_of_word_suffix", "</w>"}}}};
+  EXPECT_EQ(*FromJsonOrDie(json)->Encode("ab"), (Ids{3}));
+  EXPECT_EQ(*FromJsonOrDie(json)->Encode("abb"), (Ids{0, 1, 2}));
+}
+
+// Ids behind <unk>, <s>, </s>.
+TEST(SentencePieceTest, BpeJoinsTheBestScoreFirst) {
+  const auto tokenizer =
+      FromModelOrDie(SmallModel(TrainerSpec::BPE, false, {{"\u2581", -9}, {"a", -9}, {"b", -9}, {"ab", -2}, {"\u2581a", -1}, {"ba", -3}}));
+  EXPECT_EQ(*tokenizer->Encode("ab", {.add_special = false}), (Ids{7, 5}));
+  EXPECT_EQ(*tokenizer->Encode("bab"), (Ids{1, 3, 5, 6}));
+  EXPECT_EQ(*tokenizer->Encode("bqzb"), (Ids{1, 3, 5, 0, 5})) << "neighbouring unknowns are one";
+  EXPECT_EQ(tokenizer->Decode(Ids{1, 7, 5, 3, 4}), "ab a");
+}
+
+TEST(SentencePieceTest, UnusedPiecesComeApartAgain) {
+  const auto tokenizer = FromModelOrDie(
+      SmallModel(TrainerSpec::BPE, false, {{"\u2581", -9}, {"a", -9}, {"b", -9}, {"c", -9}, {"ab", -1, Piece::UNUSED}, {"abc", -2}}));
+  EXPECT_EQ(*tokenizer->Encode("ab", {.add_special = false}), (Ids{3, 4, 5}));
+  EXPECT_EQ(*tokenizer->Encode("abc", {.add_special = false}), (Ids{3, 8}));
+}
+
+TEST(SentencePieceTest, CharactersWithoutAPieceStillJoin) {
+  const auto tokenizer = FromModelOrDie(SmallModel(TrainerSpec::BPE, true, {{"\u2581", -9}, {"xy", -1}}));
+  const int32_t xy = *tokenizer->TokenToId("xy");
+  EXPECT_EQ(*tokenizer->Encode("xy", {.add_special = false}), (Ids{xy - 1, xy}));
+  EXPECT_EQ(*tokenizer->Encode("x", {.add_special = false}), (Ids{xy - 1, 3 + 'x'}));
+}
+
+TEST(SentencePieceTest, UserDefinedPiecesAreNeverCut) {
+  const std::vector<SmallPiece> pieces = {{"\u2581", -2}, {"a", -3}, {"b", -3}, {"ab", -0.5}, {"ba", 0, Piece::USER_DEFINED}};
+  EXPECT_EQ(*FromModelOrDie(SmallModel(TrainerSpec::BPE, false, pieces))->Encode("abab", {.add_special = false}), (Ids{3, 4, 7, 5}));
+  EXPECT_EQ(*FromModelOrDie(SmallModel(TrainerSpec::UNIGRAM, false, pieces))->Encode("ba", {.add_special = false}), (Ids{3, 7}));
+}
+
+TEST(SentencePieceTest, UnigramTakesTheMostProbablePath) {
+  const auto tokenizer = FromModelOrDie(SmallModel(
+      TrainerSpec::UNIGRAM, true, {{"\u2581", -2}, {"a", -3}, {"b", -3}, {"c", -3}, {"ab", -4}, {"bc", -3.5}, {"\u2581abc", -20}}));
+  const int32_t base = *tokenizer->TokenToId("\u2581");
+  EXPECT_EQ(*tokenizer->Encode("abc", {.add_special = false}), (Ids{base, base + 1, base + 5}));
+  EXPECT_EQ(*tokenizer->Encode("aq", {.add_special = false}), (Ids{base, base + 1, 3 + 'q'}));
+  EXPECT_EQ(tokenizer->Decode(*tokenizer->Encode("abc qa")), "abc qa");
+}
+
+TEST(SentencePieceTest, SpacesFollowTheNormalizer) {
+  auto model = SmallModel(TrainerSpec::BPE, false, {{"\u2581", -9}, {"a", -9}});
+  EXPECT_EQ(*FromModelOrDie(model)->Encode(" a  a ", {.add_special = false}), (Ids{3, 3, 4, 3, 3, 4, 3}));
+  model.mutable_normalizer_spec()->set_remove_extra_whitespaces(true);
+  EXPECT_EQ(*FromModelOrDie(model)->Encode(" a  a ", {.add_special = false}), (Ids{3, 4, 3, 4}));
+  EXPECT_EQ(*FromModelOrDie(model)->Encode("   ", {.add_special = false}), Ids{});
+  model.mutable_normalizer_spec()->set_add_dummy_prefix(false);
+  EXPECT_EQ(*FromModelOrDie(model)->Encode(" a  a ", {.add_special = false}), (Ids{4, 3, 4}));
+}
+
+// A double array by hand: the byte 'X' at the root leads to a leaf whose value is the offset of the replacement.
+TEST(SentencePieceTest, CharsmapReplaces) {
+  std::vector<uint32_t> units(256, 0);
+  units[0] = 1u << 10;                                 // the root's children lie at 1 ^ label
+  units[1 ^ 'X'] = (2u << 10) | 0x100 | uint8_t{'X'};  // has a leaf at (1 ^ 'X') ^ 2
+  units[(1 ^ 'X') ^ 2] = 0x80000000u | 0;
+  std::string blob;
+  const auto append = [&](uint32_t value) {
+    for (int i = 0; i < 4; ++i) blob.push_back(static_cast<char>(value >> (8 * i)));
+  };
+  append(static_cast<uint32_t>(units.size() * 4));
+  for (const uint32_t unit : units) append(unit);
+  blob += std::string("aa\0", 3);
+  auto model = SmallModel(TrainerSpec::BPE, false, {{"\u2581", -9}, {"a", -9}});
+  model.mutable_normalizer_spec()->set_precompiled_charsmap(blob);
+  EXPECT_EQ(*FromModelOrDie(model)->Encode("Xa", {.add_special = false}), (Ids{3, 4, 4, 4}));
+  model.mutable_normalizer_spec()->set_precompiled_charsmap("\xFF\xFF\xFF\x7Fxx");
+  EXPECT_THAT(Tokenizer::FromSentencePiece(model.SerializeAsString(), "m").status().message(), HasSubstr("precompiled_charsmap"));
+}
+
+TEST(SentencePieceTest, HostileModelsAreErrors) {
+  const auto error = [](const v1::sentencepiece::ModelProto& model) {
+    return std::string(Tokenizer::FromSentencePiece(model.SerializeAsString(), "the.model").status().message());
+  };
+  EXPECT_THAT(std::string(Tokenizer::FromSentencePiece("\xFF\xFF", "the.model").status().message()),
+              HasSubstr("the.model: it is no SentencePiece"));
+  EXPECT_THAT(error(SmallModel(TrainerSpec::WORD, false, {})), HasSubstr("model type 3 is not supported"));
+  EXPECT_THAT(error(SmallModel(TrainerSpec::BPE, false, {{"a", 0}, {"a", 0}})), HasSubstr("has the ids 3 and 4"));
+  EXPECT_THAT(error(SmallModel(TrainerSpec::BPE, false, {{"a", NAN}})), HasSubstr("piece 3 has a score that is not finite"));
+  EXPECT_THAT(error(SmallModel(TrainerSpec::BPE, false, {{"\xFF", 0}})), HasSubstr("piece 3 is empty"));
+  EXPECT_THAT(error(SmallModel(TrainerSpec::BPE, false, {{std::string(600, 'a'), 0}})), HasSubstr("longer than 512"));
+}
+
+std::string JsonError(const Json& patch) {
+  Json json = ByteLevelJson();
+  json.merge_patch(patch);
+  return std::string(Tokenizer::FromJson(json.dump(), "the.json").status().message());
+}
+
+TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
+  EXPECT_EQ(JsonError(Json::object()), "");
+  EXPECT_THAT(JsonError({{"model", {{"type", "WordPiece"}}}}),
+              HasSubstr("model \"WordPiece\" is not supported; supported are BPE and Unigram"));
+  EXPECT_THAT(JsonError({{"model", {{"merges", {"a zz"}}}}}), HasSubstr("merge 0: piece \"zz\" is not in the vocabulary"));
+  EXPECT_THAT(JsonError({{"model", {{"merges", {"b a"}}}}}), HasSubstr("piece \"ba\" is not in the vocabulary"));
+  EXPECT_THAT(JsonError({{"model", {{"merges", {"abc"}}}}}), HasSubstr("merge 0: it is neither"));
+  EXPECT_THAT(JsonError({{"model", {{"merges", {7}}}}}), HasSubstr("merge 0: it is neither"));
+  EXPECT_THAT(JsonError({{"model", {{"merges", 3}}}}), HasSubstr("\"merges\" is no array"));
+  EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", 258}}}}}}), HasSubstr("id 258 belongs to"));
+  EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", -1}}}}}}), HasSubstr("is no whole number"));
+  EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", 1u << 31}}}}}}), HasSubstr("has id 2147483648"));
+  EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", UINT64_MAX}}}}}}), HasSubstr("is no whole number"));
+  EXPECT_THAT(JsonError({{"model", {{"dropout", 0.1}}}}), HasSubstr("dropout is not supported"));
+  EXPECT_THAT(JsonError({{"model", {{"unk_token", "nope"}}}}), HasSubstr("unk_token \"nope\""));
+  EXPECT_THAT(JsonError({{"model", 1}}), HasSubstr("\"model\" is missing"));
+  EXPECT_THAT(JsonError({{"pre_tokenizer", {{"type", "UnicodeScripts"}}}}), HasSubstr("pre_tokenizer \"UnicodeScripts\" is not supported"));
+  EXPECT_THAT(JsonError({{"pre_tokenizer", {{"type", 5}}}}), HasSubstr("field \"type\" is number"));
+  EXPECT_THAT(JsonError({{"decoder", {{"type", "CTC"}}}}), HasSubstr("decoder \"CTC\" is not supported"));
+  EXPECT_THAT(JsonError({{"post_processor", {{"type", "X"}}}}), HasSubstr("post_processor \"X\" is not supported"));
+  EXPECT_THAT(JsonError({{"post_processor", {{"special_tokens", {{"<s>", {{"ids", {999}}}}}}}}}),
+              HasSubstr("adds id 999 to a vocabulary of 260"));
+  EXPECT_THAT(JsonError({{"post_processor", {{"single", Json::array()}}}}), HasSubstr("has no Sequence"));
+  EXPECT_THAT(JsonError({{"added_tokens", {{{"id", 97}, {"content", "<x>"}}}}}), HasSubstr("id 97 belongs to the piece \"a\""));
+  EXPECT_THAT(JsonError({{"added_tokens", {{{"id", int64_t{1} << 40}, {"content", "<x>"}}}}}), HasSubstr("added token id"));
+  EXPECT_THAT(JsonError({{"added_tokens", {{{"id", 300}, {"content", "x"}}, {{"id", 300}, {"content", "y"}}}}}),
+              HasSubstr("two added tokens"));
+  EXPECT_THAT(JsonError({{"added_tokens", "x"}}), HasSubstr("\"added_tokens\" is no array"));
+}
+
+TEST(TokenizerJsonTest, BrokenJsonIsAnErrorThatNamesTheFile) {
+  EXPECT_THAT(Tokenizer::FromJson("{", "the.json").status().message(), HasSubstr("the.json is not valid JSON"));
+  EXPECT_THAT(Tokenizer::FromJson(std::string(1 << 20, '['), "the.json").status().message(), HasSubstr("nested deeper"));
+  EXPECT_FALSE(Tokenizer::FromJson("null", "the.json").ok());
+  EXPECT_THAT(Tokenizer::Load("/nonexistent").status().message(), HasSubstr("/nonexistent holds no tokenizer.json"));
+}
+
+TEST(TokenizerTest, ConfigNamesBosAndEos) {
+  const auto config = ParseSpecialTokensConfig({{"bos_token", {{"content", "<s>"}}}, {"eos_token", "</s>"}, {"add_eos_token", true}});
+  ASSERT_TRUE(config.ok());
+  const auto tokenizer = Tokenizer::FromJson(ByteLevelJson().dump(), "test", *config);
+  ASSERT_TRUE(tokenizer.ok());
+  EXPECT_EQ((*tokenizer)->bos_id(), 256);
+  EXPECT_EQ((*tokenizer)->eos_id(), 257);
+  EXPECT_EQ(*(*tokenizer)->Encode("a"), (Ids{256, 'a', 257}));
+  EXPECT_FALSE(ParseSpecialTokensConfig({{"bos_token", 7}}).ok());
+}
+
+TEST(TokenizerTest, IdsOutOfRangeGiveNothing) {
+  const auto tokenizer = ByteLevelTokenizer();
+  EXPECT_EQ(tokenizer->Decode(Ids{-1, 'a', 260, 1 << 30, INT32_MIN, INT32_MAX}), "a");
+  EXPECT_EQ(tokenizer->IdToPiece(-1), "");
+  EXPECT_FALSE(tokenizer->IsSpecial(1 << 30));
+}
+
+// A megabyte of each awkward kind takes about as long as its size says: far below the bound, which only a quadratic algorithm exceeds.
+class LargePrompts : public testing::TestWithParam<std::string> {};
+
+TEST_P(LargePrompts, TakeLinearTime) {
+  LIME_SKIP_WITHOUT(SharedDir() / GetParam());
+  const Tokenizer& tokenizer = SharedTokenizer(GetParam());
+  std::string mixed, marks = "a";
+  for (uint32_t i = 0; mixed.size() < 1'000'000; ++i) mixed += static_cast<char>('a' + (i * 2654435761u >> 27) % 26);
+  while (marks.size() < 1'000'000) marks += "\u0301\u0323";
+  for (const std::string& text : {std::string(1'000'000, 'a'), std::string(1'000'000, ' '), std::string(1'000'000, '\n'), mixed, marks,
+                                  std::string(1'000'000, '\xFF'), std::string(1'000'000, '7'), std::string(1'000'000, '<')}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto ids = tokenizer.Encode(text);
+    const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    EXPECT_LT(seconds, 60) << "text of " << text.substr(0, 8);
+    std::printf("%-24s %8.8s... %7.3f s %8zu ids\n", GetParam().c_str(), text.c_str(), seconds, ids->size());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Folders, LargePrompts,
+                         testing::Values("tokenizers/llama3", "tokenizers/llama2-spm", "tokenizers/qwen3", "tokenizers/falcon",
+                                         "tokenizers/gpt2"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return c == '-' || c == '/'; }, '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace lime
