@@ -48,24 +48,41 @@ int64_t Lines(int64_t floats) {
   return Ceil(floats, 16) * 16;
 }
 
-// The rows of all tasks cut into pieces, each of one task.
+// The rows of the tasks of one lane order, cut into pieces of one task each.
 class Pieces {
  public:
-  Pieces(std::span<const LinearTask> tasks, int64_t rows_per_piece) : tasks_(tasks), rows_(rows_per_piece) {
-    for (const LinearTask& task : tasks) count_ += Ceil(task.weight->rows, rows_);
+  Pieces(std::span<const LinearTask> tasks, LaneOrder order) : tasks_(tasks), order_(order) {
+    for (const LinearTask& task : tasks) {
+      if (LaneOrderOf(*task.weight) != order) continue;
+      total_rows_ += task.weight->rows;
+      total_bytes_ += task.weight->TotalBytes();
+    }
+  }
+  int64_t total_rows() const { return total_rows_; }
+  int64_t total_bytes() const { return total_bytes_; }
+
+  void Cut(int64_t rows_per_piece) {
+    rows_ = rows_per_piece;
+    count_ = 0;
+    for (const LinearTask& task : tasks_) count_ += CountOf(task);
   }
   int64_t count() const { return count_; }
 
   const LinearTask& Find(int64_t piece, RowRange& rows) const {
     const LinearTask* task = tasks_.data();
-    for (; piece >= Ceil(task->weight->rows, rows_); ++task) piece -= Ceil(task->weight->rows, rows_);
+    for (; piece >= CountOf(*task); ++task) piece -= CountOf(*task);
     rows = {task->weight, piece * rows_, std::min(rows_, task->weight->rows - piece * rows_)};
     return *task;
   }
 
  private:
+  int64_t CountOf(const LinearTask& task) const { return LaneOrderOf(*task.weight) == order_ ? Ceil(task.weight->rows, rows_) : 0; }
+
   std::span<const LinearTask> tasks_;
-  int64_t rows_;
+  LaneOrder order_;
+  int64_t total_rows_ = 0;
+  int64_t total_bytes_ = 0;
+  int64_t rows_ = 1;
   int64_t count_ = 0;
 };
 
@@ -147,15 +164,11 @@ void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_t
 
 // Few tokens: pieces of rows in the order of memory.
 void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, std::span<const LinearTask> tasks) {
+  Pieces pieces(tasks, x.order);
+  if (pieces.total_rows() == 0) return;
   PackRows(x, ws.packed);
-  int64_t bytes = 0, rows = 0;
-  for (const LinearTask& task : tasks) {
-    bytes += task.weight->TotalBytes();
-    rows += task.weight->rows;
-  }
-  const int64_t piece_bytes = std::clamp(bytes / (pool.num_threads() * kPiecesPerThread), kMinPieceBytes, kMaxPieceBytes);
-  const int64_t rows_per_piece = std::clamp<int64_t>(piece_bytes * rows / std::max<int64_t>(bytes, 1), 1, kMaxOutputs / x.tokens);
-  const Pieces pieces(tasks, rows_per_piece);
+  const int64_t piece_bytes = std::clamp(pieces.total_bytes() / (pool.num_threads() * kPiecesPerThread), kMinPieceBytes, kMaxPieceBytes);
+  pieces.Cut(std::clamp<int64_t>(piece_bytes * pieces.total_rows() / pieces.total_bytes(), 1, kMaxOutputs / x.tokens));
   pool.ParallelFor(pieces.count(), [&](int64_t piece, int thread) {
     const ThreadScratch& scratch = ws.scratch[thread];
     RowRange range;
@@ -167,12 +180,12 @@ void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, std
 
 // Many tokens, at most GemmTokens(cols): pieces are panels of rows. first_token: of x, in the tasks' outputs.
 void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, int64_t first_token, std::span<const LinearTask> tasks) {
+  Pieces pieces(tasks, x.order);
+  if (pieces.total_rows() == 0) return;
   const int64_t tile_tokens = TileTokens(), tile_floats = tile_tokens * PaddedCols(x.cols);
   pool.ParallelFor(Ceil(x.tokens, tile_tokens), [&](int64_t tile, int) { PackTile(x, tile, ws.packed + tile * tile_floats); });
-  int64_t rows = 0;
-  for (const LinearTask& task : tasks) rows += task.weight->rows;
-  const int64_t even_share = Ceil(rows, pool.num_threads() * kPiecesPerThread * 4) * 4;
-  const Pieces pieces(tasks, std::min(PanelRows(x.cols), even_share));
+  const int64_t even_share = Ceil(pieces.total_rows(), pool.num_threads() * kPiecesPerThread * 4) * 4;
+  pieces.Cut(std::min(PanelRows(x.cols), even_share));
   pool.ParallelFor(pieces.count(), [&](int64_t piece, int thread) {
     RowRange range;
     const LinearTask& task = pieces.Find(piece, range);
@@ -195,14 +208,16 @@ void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype,
   if (tokens == 0 || tasks.empty()) return;
   Activations all{.data = x, .dtype = x_dtype, .tokens = tokens, .stride = x_stride, .cols = tasks[0].weight->cols};
   CheckTasks(all, ws.impl(), pool.num_threads(), tasks);
-  if (tokens <= kMaxGemvTokens) return Gemv(pool, ws.impl(), all, tasks);
-  const int64_t batches = Ceil(tokens, GemmTokens(all.cols));
+  const int64_t batches = tokens <= kMaxGemvTokens ? 1 : Ceil(tokens, GemmTokens(all.cols));
   const int64_t batch = Ceil(Ceil(tokens, batches), kMaxTileTokens) * kMaxTileTokens;
-  for (int64_t first = 0; first < tokens; first += batch) {
-    Activations part = all;
-    part.data = static_cast<const char*>(x) + first * x_stride * ElementBytes(x_dtype);
-    part.tokens = std::min(batch, tokens - first);
-    Gemm(pool, ws.impl(), part, first, tasks);
+  for (const LaneOrder order : kLaneOrders) {
+    for (int64_t first = 0; first < tokens; first += batch) {
+      Activations part = all;
+      part.order = order;
+      part.data = static_cast<const char*>(x) + first * x_stride * ElementBytes(x_dtype);
+      part.tokens = std::min(batch, tokens - first);
+      tokens <= kMaxGemvTokens ? Gemv(pool, ws.impl(), part, tasks) : Gemm(pool, ws.impl(), part, first, tasks);
+    }
   }
 }
 

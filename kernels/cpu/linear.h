@@ -1,10 +1,9 @@
 // Linear layers on the CPU: y = x W^T (+ bias), for every dtype a checkpoint may hold.
 //
-// Numerics (design.md section 5), numerics_id "portable-f32-1": every output element is one dot product over K. Element k is accumulated
-// with a fused multiply-add in fp32 into one of 32 lanes, in ascending k, the lane depending on k and the dtype alone; the 32 lanes are
-// added in one fixed tree. GEMV and GEMM, any number of tokens, of threads, any split of the rows and every instruction set give the same
-// bits. Quantised groups: sum over groups, ascending, of scale_g * (sum q_k x_k) + bias_g * (sum x_k), with the lanes as above (see
-// linear.cc for the exact order).
+// Numerics (design.md section 5), numerics_id "portable-f32-1": every output element is one dot product over K of fp32 values. Each product is added, with a
+// fused multiply-add, to one of 32 lanes, in ascending k, the lane depending on k and the weights' format alone; the lanes are added in one fixed tree. GEMV and
+// GEMM, any number of tokens, of threads, any split of the rows and every instruction set give the same bits. README.md has the details.
+// A packed weight is fma(q, scale, bias) in fp32; dense weights and x are exact.
 #pragma once
 
 #include <cstdint>

@@ -50,67 +50,117 @@ HWY_INLINE void WithRow(const Matrix& m, Fn&& fn) {
 
 // ---- GEMV
 
+// 32 elements of x, of which there are `count`, in the lanes' order.
 template <typename T>
-void PackRowOf(const T* x, int64_t cols, float* packed) {
-  const int64_t full = cols / kVecLanes * kVecLanes;
-  for (int64_t k = 0; k < full; k += kVecLanes) StoreVec(LoadVec(x + k), packed + k);
-  const int64_t padded = (cols + kChunk - 1) / kChunk * kChunk;
-  for (int64_t k = full; k < padded; ++k) packed[k] = k < cols ? ToFloat(x[k]) : 0.0f;
+HWY_INLINE void LoadChunk(const T* x, int64_t count, LaneOrder order, LaneVec (&lanes)[kPlanes]) {
+  T padded[kChunk] = {};
+  if (count < kChunk) {
+    std::memcpy(padded, x, count * sizeof(T));
+    x = padded;
+  }
+  LIME_UNROLL for (int p = 0; p < kPlanes; ++p) lanes[p] = LoadVec(x + p * kVecLanes);
+  if (order == LaneOrder::kNatural) return;
+  alignas(64) float natural[kChunk], even_odd[kChunk];
+  LIME_UNROLL for (int p = 0; p < kPlanes; ++p) StoreVec(lanes[p], natural + p * kVecLanes);
+  for (int i = 0; i < kChunk / 2; ++i) {
+    even_odd[i] = natural[2 * i];
+    even_odd[i + kChunk / 2] = natural[2 * i + 1];
+  }
+  LIME_UNROLL for (int p = 0; p < kPlanes; ++p) lanes[p] = LoadVec(even_odd + p * kVecLanes);
 }
 
 void PackRowsImpl(const Activations& x, float* packed) {
   WithWorkingType(x.dtype, [&](auto type) HWY_ATTR {
     const auto* data = static_cast<const decltype(type)*>(x.data);
-    for (int64_t t = 0; t < x.tokens; ++t) PackRowOf(data + t * x.stride, x.cols, packed + t * x.chunks() * kChunk);
+    for (int64_t t = 0; t < x.tokens; ++t) {
+      for (int64_t k = 0; k < x.cols; k += kChunk) {
+        LaneVec lanes[kPlanes];
+        LoadChunk(data + t * x.stride + k, x.cols - k, x.order, lanes);
+        LIME_UNROLL for (int p = 0; p < kPlanes; ++p) StoreVec(lanes[p], packed + t * x.chunks() * kChunk + k + p * kVecLanes);
+      }
+    }
   });
 }
 
-// Dot products of one row with kTokens rows of x, in one pass over the weights.
-template <int kTokens, class Row>
-HWY_INLINE void DotRow(const Row& row, const float* x, int64_t chunks, float* y, int64_t y_stride) {
-  LaneVec acc[kTokens][kPlanes];
-  LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
-    LIME_UNROLL for (int p = 0; p < kPlanes; ++p) acc[t][p] = hn::Zero(LaneTag());
+// Dot products of kRows rows with kTokens rows of x, in one pass over the weights; y[token * y_stride + row].
+template <int kTokens, int kRows, class Row>
+HWY_INLINE void Dot(const Row (&rows)[kRows], const float* x, int64_t chunks, float* y, int64_t y_stride) {
+  LaneVec acc[kRows][kTokens][kPlanes];
+  LIME_UNROLL for (int i = 0; i < kRows * kTokens * kPlanes; ++i) {
+    acc[i / (kTokens * kPlanes)][i / kPlanes % kTokens][i % kPlanes] = hn::Zero(LaneTag());
   }
-  const auto add = [&](int64_t chunk, LaneVec(&w)[kPlanes]) HWY_ATTR {
+  LaneVec w[kRows][kPlanes];
+  const auto add = [&](int64_t chunk) HWY_ATTR {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       LIME_UNROLL for (int p = 0; p < kPlanes; ++p) {
-        acc[t][p] = FusedMulAdd(w[p], LoadVec(x + (t * chunks + chunk) * kChunk + p * kVecLanes), acc[t][p]);
+        const LaneVec token = LoadVec(x + (t * chunks + chunk) * kChunk + p * kVecLanes);
+        LIME_UNROLL for (int r = 0; r < kRows; ++r) acc[r][t][p] = FusedMulAdd(w[r][p], token, acc[r][t][p]);
       }
     }
   };
-  LaneVec w[kPlanes];
-  const char* ahead = row.bytes() + kPrefetchBytes;
-  const int64_t full = row.full_chunks();
+  const char* ahead = rows[0].bytes() + kPrefetchBytes;
+  const int64_t full = rows[0].full_chunks();
   for (int64_t c = 0; c < full; ++c) {
-    LIME_UNROLL for (int b = 0; b < Row::kChunkBytes; b += 64) hwy::Prefetch(ahead + b);
-    ahead += Row::kChunkBytes;
-    row.Load(c, w);
-    add(c, w);
+    LIME_UNROLL for (int b = 0; b < kRows * Row::kChunkBytes; b += 64) hwy::Prefetch(ahead + b);
+    ahead += kRows * Row::kChunkBytes;
+    LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].Load(c, w[r]);
+    add(c);
   }
   for (int64_t c = full; c < chunks; ++c) {
-    row.LoadTail(c, w);
-    add(c, w);
+    LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].LoadTail(c, w[r]);
+    add(c);
   }
-  LIME_UNROLL for (int t = 0; t < kTokens; ++t) y[t * y_stride] = SumLanes(FoldLanes(acc[t]));
+  LIME_UNROLL for (int r = 0; r < kRows; ++r) {
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) y[t * y_stride + r] = SumLanes(FoldLanes(acc[r][t]));
+  }
+}
+
+// Two rows share the loads of x and overlap the latency of their sums. One row of dense weights and one token is a single stream, which
+// memory likes best.
+template <class Row, int kTokens>
+constexpr bool kPairRows = (kTokens > 1 || Row::kPacked) && kTokens* kPlanes * 2 <= (kVecLanes == 8 ? 8 : 16);
+
+// The tokens from `t` on that fill whole groups of kTokens.
+template <int kTokens, int kRows, class Row>
+HWY_INLINE void DotTokens(const Row (&rows)[kRows], const float* x, int64_t chunks, int64_t tokens, float* y, int64_t y_stride,
+                          int64_t& t) {
+  for (; t + kTokens <= tokens; t += kTokens) {
+    const float* x_t = x + t * chunks * kChunk;
+    float* y_t = y + t * y_stride;
+    if constexpr (kRows == 1 || kPairRows<Row, kTokens>) {
+      Dot<kTokens>(rows, x_t, chunks, y_t, y_stride);
+    } else {
+      for (int r = 0; r < kRows; ++r) {
+        const Row row[1] = {rows[r]};
+        Dot<kTokens>(row, x_t, chunks, y_t + r, y_stride);
+      }
+    }
+  }
+}
+
+template <int kRows, class Row>
+void DotAllTokens(const Row (&rows)[kRows], const float* x, int64_t chunks, int64_t tokens, float* y, int64_t y_stride) {
+  int64_t t = 0;
+  if constexpr (kDotTokens >= 4) DotTokens<4>(rows, x, chunks, tokens, y, y_stride, t);
+  if constexpr (kDotTokens >= 4) DotTokens<3>(rows, x, chunks, tokens, y, y_stride, t);
+  DotTokens<2>(rows, x, chunks, tokens, y, y_stride, t);
+  DotTokens<1>(rows, x, chunks, tokens, y, y_stride, t);
 }
 
 template <class Row>
 void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
-  const int64_t chunks = (rows.matrix->cols + kChunk - 1) / kChunk;
-  for (int64_t r = 0; r < rows.count; ++r) {
-    if (r % kPreparedRows == 0) Row::Prepare(*rows.matrix, rows.begin + r, std::min<int64_t>(kPreparedRows, rows.count - r), scratch.rows);
-    const Row row(*rows.matrix, rows.begin + r, r % kPreparedRows, scratch.rows);
-    int64_t t = 0;
-    const auto dot = [&]<int kTokens>() HWY_ATTR {
-      for (; t + kTokens <= tokens; t += kTokens) {
-        DotRow<kTokens>(row, x + t * chunks * kChunk, chunks, scratch.y + t * rows.count + r, rows.count);
-      }
-    };
-    if constexpr (kDotTokens >= 4) dot.template operator()<4>();
-    if constexpr (kDotTokens >= 4) dot.template operator()<3>();
-    dot.template operator()<2>();
-    dot.template operator()<1>();
+  const Matrix& m = *rows.matrix;
+  const int64_t chunks = (m.cols + kChunk - 1) / kChunk;
+  const auto row = [&](int64_t r) HWY_ATTR { return Row(m, rows.begin + r, r % kPreparedRows, scratch.rows); };
+  for (int64_t r = 0; r < rows.count; r += 2) {
+    if (r % kPreparedRows == 0) Row::Prepare(m, rows.begin + r, std::min<int64_t>(kPreparedRows, rows.count - r), scratch.rows);
+    if (r + 1 < rows.count) {
+      const Row pair[2] = {row(r), row(r + 1)};
+      DotAllTokens(pair, x, chunks, tokens, scratch.y + r, rows.count);
+    } else {
+      const Row single[1] = {row(r)};
+      DotAllTokens(single, x, chunks, tokens, scratch.y + r, rows.count);
+    }
   }
 }
 
@@ -132,14 +182,10 @@ void PackTileImpl(const Activations& x, int64_t tile, float* packed) {
       const int64_t token = std::min(tile * kTileTokens + i, x.tokens - 1);  // a tile's missing tokens repeat the last one
       const T* row = static_cast<const T*>(x.data) + token * x.stride;
       for (int64_t c = 0; c < chunks; ++c) {
-        const T* in = row + c * kChunk;
-        T padded[kChunk] = {};
-        if ((c + 1) * kChunk > x.cols) {
-          std::memcpy(padded, in, (x.cols - c * kChunk) * sizeof(T));
-          in = padded;
-        }
+        LaneVec lanes[kPlanes];
+        LoadChunk(row + c * kChunk, x.cols - c * kChunk, x.order, lanes);
         float* out = packed + (c * kTileTokens + i) * kVecLanes;
-        LIME_UNROLL for (int p = 0; p < kPlanes; ++p) StoreVec(LoadVec(in + p * kVecLanes), out + p * plane);
+        LIME_UNROLL for (int p = 0; p < kPlanes; ++p) StoreVec(lanes[p], out + p * plane);
       }
     }
   });

@@ -7,8 +7,18 @@
 
 namespace lime::cpu {
 
-// Lanes of a dot product; element k goes to lane k mod kChunk.
+// Lanes of a dot product.
 inline constexpr int kChunk = 32;
+
+// Which lane element k goes to. x is packed in the order of the weights it meets.
+enum class LaneOrder : uint8_t {
+  kNatural,  // lane k mod 32
+  kEvenOdd,  // within 32 elements: the even ones to lanes 0 to 15, the odd ones to 16 to 31; as two 4-bit weights share a byte
+};
+inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd};
+inline LaneOrder LaneOrderOf(const Matrix& m) {
+  return m.dtype == DType::kU32 && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
+}
 
 // Tokens of one GEMM tile: the packed x of a tile has room for this many on every instruction set.
 inline constexpr int kMaxTileTokens = 6;
@@ -33,6 +43,7 @@ struct Activations {
   int64_t tokens;
   int64_t stride;  // elements
   int64_t cols;
+  LaneOrder order;  // to pack it in
 
   int64_t chunks() const { return (cols + kChunk - 1) / kChunk; }
 };

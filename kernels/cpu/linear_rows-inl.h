@@ -24,6 +24,7 @@ namespace lime::cpu::HWY_NAMESPACE {
 template <typename T>
 class DenseRow {
  public:
+  static constexpr bool kPacked = false;
   static constexpr int kChunkBytes = kChunk * sizeof(T);
 
   static void Prepare(const Matrix&, int64_t, int64_t, float*) {}
@@ -78,6 +79,7 @@ template <int kBits>
 class PackedRow {
  public:
   using Layout = PackedLayout<kBits>;
+  static constexpr bool kPacked = true;
   static constexpr int kChunkBytes = Layout::kBytes;
 
   // Expands the scales and biases of `count` rows, which lie side by side: one pass over many is far quicker than one per row.
@@ -133,6 +135,14 @@ class PackedRow {
         const auto q = hn::PromoteTo(IntTag(), hn::LoadU(d8, p + i * kVecLanes));
         w[i] = FusedMulAdd(hn::ConvertTo(d, q), scale, bias);
       }
+    } else if constexpr (kBits == 4) {  // a byte's low nibble is an even weight, its high nibble the odd one after it
+      constexpr int kHalf = kPlanes / 2;
+      LIME_UNROLL for (int i = 0; i < kHalf; ++i) {
+        const hn::Rebind<uint8_t, LaneTag> d8;
+        const auto q = hn::PromoteTo(BitsTag(), hn::LoadU(d8, p + i * kVecLanes));
+        w[i] = Weights(q, scale, bias);
+        w[i + kHalf] = Weights(hn::ShiftRight<4>(q), scale, bias);
+      }
     } else {
 #if HWY_TARGET == HWY_SCALAR
       constexpr const auto& layout = kPackedLayout<kBits>;
@@ -153,7 +163,7 @@ class PackedRow {
     }
   }
 
-#if HWY_TARGET != HWY_SCALAR
+  // The weights whose q are the low kBits of each lane.
   template <class Q>
   static HWY_INLINE LaneVec Weights(Q q, LaneVec scale, LaneVec bias) {
     const LaneTag d;
@@ -166,7 +176,6 @@ class PackedRow {
 #endif
     return FusedMulAdd(hn::ConvertTo(d, hn::BitCast(IntTag(), hn::And(q, mask))), scale, bias);
   }
-#endif
 
   const uint8_t* p_;
   int64_t chunks_;
