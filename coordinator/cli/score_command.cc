@@ -15,6 +15,7 @@
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/score.h"
+#include "planner/base/strings.h"
 
 namespace lime::cli {
 namespace {

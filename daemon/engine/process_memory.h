@@ -1,4 +1,4 @@
-// What the system says of this process and of the memory around it. Linux.
+// What the system says of this process. Linux.
 #pragma once
 
 #include "planner/base/bytes.h"
@@ -8,9 +8,6 @@ namespace lime {
 // Resident bytes now, and the highest so far.
 Bytes ProcessResidentBytes();
 Bytes ProcessPeakResidentBytes();
-
-// Memory that can still be taken: MemAvailable, or less where a cgroup (v1 or v2) limits the process.
-Bytes AvailableMemory();
 
 // Bytes that this process has caused to be read from disks.
 Bytes ProcessDiskReadBytes();

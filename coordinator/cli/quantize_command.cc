@@ -1,0 +1,60 @@
+#include "coordinator/cli/quantize_command.h"
+
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cli/progress.h"
+#include "daemon/weights/quantize.h"
+#include "nlohmann/json.hpp"
+
+namespace lime::cli {
+namespace {
+
+struct QuantizeFlags {
+  std::string model;
+  std::string out;
+  Quantization packing{.bits = 4, .group_size = 64};
+  bool json = false;
+};
+
+absl::Status Quantize(const QuantizeFlags& flags) {
+  const int bits = flags.packing.bits, group = flags.packing.group_size;
+  if (bits != 3 && bits != 4 && bits != 6 && bits != 8) return WrongCall(absl::StrCat("--bits ", bits, " is not one of 3, 4, 6 and 8"));
+  if (group != 32 && group != 64 && group != 128) return WrongCall(absl::StrCat("--group-size ", group, " is not one of 32, 64 and 128"));
+  ProgressLine progress("Quantising");
+  LoadOptions options;
+  options.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };
+  options.cancelled = &Interrupted();
+  LIME_ASSIGN_OR_RETURN(const QuantizeReport report, QuantizeCheckpoint(flags.model, flags.out, flags.packing, options));
+  if (flags.json) {
+    const nlohmann::json root = {
+        {"source_bytes", report.source_bytes}, {"bytes", report.bytes}, {"quantized", report.quantized}, {"dense", report.dense}};
+    std::cout << root.dump() << std::endl;
+    return absl::OkStatus();
+  }
+  absl::PrintF("%s: %s became %s, %d matrices in groups of %d at %d bits\n", flags.out, FormatBytes(report.source_bytes),
+               FormatBytes(report.bytes), report.quantized, group, bits);
+  for (const std::string& name : report.dense) absl::PrintF("left dense, columns no multiple of %d: %s\n", group, name);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddQuantizeCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<QuantizeFlags>();
+  CLI::App* command = app.add_subcommand("quantize", "Make an MLX-style affine checkpoint of a dense one");
+  command->footer("Example: lime quantize --model Llama-3.2-1B --out Llama-3.2-1B-4bit --bits 4");
+  command->add_option("--model,-m", flags->model, "Folder of a bf16, fp16 or fp32 checkpoint")->required();
+  command->add_option("--out,-o", flags->out, "Folder to write")->required();
+  command->add_option("--bits", flags->packing.bits, "3, 4, 6 or 8")->capture_default_str();
+  command->add_option("--group-size", flags->packing.group_size, "Weights that share a scale and a bias: 32, 64 or 128")
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "Print one JSON object");
+  command->callback([flags, &exit_code] { exit_code = Finish(Quantize(*flags)); });
+}
+
+}  // namespace lime::cli
