@@ -8,6 +8,8 @@
 #define LIME_KERNELS_CPU_ATTENTION_KERNELS_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 
 #include "kernels/cpu/lanes-inl.h"
@@ -18,7 +20,7 @@ namespace lime::cpu::HWY_NAMESPACE {
 inline constexpr int kPiecePages = kPiecePositions / kPagePositions;
 
 // Accumulators of sixteen lanes that fit the registers beside the operands: 32 registers of 16 lanes, 16 of 8, 32 of 4.
-inline constexpr int kAccumulators = kVecs == 1 ? 16 : 4;
+inline constexpr int kAccumulators = LIME_LANES_EMULATED ? 1 : kVecs == 1 ? 16 : 4;
 
 // One tile at work on one piece. Rows are the query rows of the tile.
 struct TilePiece {
@@ -36,15 +38,20 @@ struct TilePiece {
 };
 
 // Scores of R rows against P pages.   q: the first row's column of the packed queries.   scores: the first row's, at the first page.
+// next: P pages that are read after these, fetched meanwhile: a page is too short for the hardware to see the stream.
 template <int R, int P, typename T>
-HWY_INLINE void ScorePages(const float* q, const std::byte* const* pages, int64_t head_dim, float scale, float* scores) {
+HWY_INLINE void ScorePages(const float* q, const std::byte* const* pages, const std::byte* const* next, int64_t head_dim, float scale,
+                           float* scores) {
   F32x16 sum[R][P];
   for (int r = 0; r < R; ++r)
     for (int p = 0; p < P; ++p) sum[r][p] = Zero();
   const T* k[P];
-  for (int p = 0; p < P; ++p) k[p] = reinterpret_cast<const T*>(pages[p]);
+  const T* ahead[P];
+  for (int p = 0; p < P; ++p) k[p] = reinterpret_cast<const T*>(pages[p]), ahead[p] = reinterpret_cast<const T*>(next[p]);
   for (int64_t d = 0; d < head_dim; ++d) {
     F32x16 key[P];
+#pragma GCC unroll 16
+    for (int p = 0; p < P; ++p) hwy::Prefetch(ahead[p] + d * kPagePositions);
 #pragma GCC unroll 16
     for (int p = 0; p < P; ++p) key[p] = Load(k[p] + d * kPagePositions);
 #pragma GCC unroll 8
@@ -65,9 +72,11 @@ HWY_INLINE void ScoreRows(const TilePiece& t, int row, int first_page, int end_p
   const float scale = t.call->shape.scale;
   float* scores = t.weights + row * kPiecePositions;
   int page = first_page;
-  for (; page + kPages <= end_page; page += kPages)
-    ScorePages<R, kPages, T>(t.q + row, t.k + page, head_dim, scale, scores + page * kPagePositions);
-  for (; page < end_page; ++page) ScorePages<R, 1, T>(t.q + row, t.k + page, head_dim, scale, scores + page * kPagePositions);
+  for (; page + kPages <= end_page; page += kPages) {
+    const std::byte* const* next = page + 2 * kPages <= end_page ? t.k + page + kPages : t.v + first_page;
+    ScorePages<R, kPages, T>(t.q + row, t.k + page, next, head_dim, scale, scores + page * kPagePositions);
+  }
+  for (; page < end_page; ++page) ScorePages<R, 1, T>(t.q + row, t.k + page, t.v + page, head_dim, scale, scores + page * kPagePositions);
 }
 
 // Turns the scores of positions [begin, end) into weights; positions around them in the same pages weigh nothing.
@@ -98,8 +107,12 @@ HWY_INLINE void AddValues(const TilePiece& t, int row, int begin, int end, int64
   for (int r = 0; r < R; ++r)
     for (int b = 0; b < B; ++b) acc[r][b] = Load(t.Acc(row + r) + d + b * kLanes);
   for (int p = begin; p < end; ++p) {
-    const T* v = reinterpret_cast<const T*>(t.v[p / kPagePositions]) + p % kPagePositions * head_dim + d;
+    const int64_t offset = p % kPagePositions * head_dim + d;
+    const T* v = reinterpret_cast<const T*>(t.v[p / kPagePositions]) + offset;
+    const T* ahead = reinterpret_cast<const T*>(t.v[std::min<int64_t>(p + kPagePositions, end - 1) / kPagePositions]) + offset;
     F32x16 value[B];
+#pragma GCC unroll 8
+    for (int b = 0; b < B; ++b) hwy::Prefetch(ahead + b * kLanes);
 #pragma GCC unroll 8
     for (int b = 0; b < B; ++b) value[b] = kPartial ? LoadFirst(v, width) : Load(v + b * kLanes);
 #pragma GCC unroll 8
@@ -149,24 +162,27 @@ void RowsOfPiece(const TilePiece& t, int row) {
   ValueRows<R, T>(t, row);
 }
 
+// Works on rows row .. row + run - 1, or as many of them as the registers hold, and returns how many.
+template <int R, typename T>
+HWY_INLINE int FirstRows(const TilePiece& t, int row, int run) {
+  if constexpr (R == 1) {
+    RowsOfPiece<1, T>(t, row);
+    return 1;
+  } else {
+    constexpr int kFewer = R > 4 ? R - 2 : R - 1;
+    if (R > kAccumulators || run < R) return FirstRows<kFewer, T>(t, row, run);
+    if constexpr (R <= kAccumulators) RowsOfPiece<R, T>(t, row);
+    return R;
+  }
+}
+
 // Fills the records of the tile's rows that see anything of the piece.
 template <typename T>
 HWY_INLINE void ComputePiece(const TilePiece& t) {
-  int row = 0;
-  while (row < t.rows) {
+  for (int row = 0; row < t.rows;) {
     int run = 0;  // rows from `row` that see the piece
     while (row + run < t.rows && t.begin[row + run] < t.end[row + run]) ++run;
-    if (run == 0) {
-      ++row;
-    } else if (run >= 8 && kAccumulators >= 8) {
-      RowsOfPiece<std::min(8, kAccumulators), T>(t, row), row += 8;
-    } else if (run >= 4) {
-      RowsOfPiece<4, T>(t, row), row += 4;
-    } else if (run >= 2) {
-      RowsOfPiece<2, T>(t, row), row += 2;
-    } else {
-      RowsOfPiece<1, T>(t, row), row += 1;
-    }
+    row += run == 0 ? 1 : FirstRows<kTileRows, T>(t, row, run);
   }
 }
 
