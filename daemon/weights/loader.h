@@ -54,7 +54,7 @@ class Loader {
 };
 
 struct ReadLoaderOptions {
-  int queue_depth = 4;          // reads in flight
+  int queue_depth = 16;         // reads in flight: enough that a busy core, late to submit the next one, leaves the disk no gap
   Bytes read_bytes = 2 * kMiB;  // of one read
   bool io_uring = true;         // false: threads with pread
   bool use_page_cache = true;   // copy what is cached instead of reading it from the disk again

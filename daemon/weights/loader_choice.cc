@@ -10,13 +10,12 @@ namespace {
 // Left to the rest of the system and to our own KV pages and activations before weights are copied into memory that cannot be dropped.
 constexpr Bytes kReserveBytes = 512 * kMiB;
 
-// Costs in seconds per GB of load and first pass together, measured by bench/load_bench on an x86 server with one NVMe disk:
-// a cached page is mapped in less time than it is copied, and a page of the disk arrives through a fault in twice the time of a direct
-// read.
-constexpr double kMapCached = 0.19;
-constexpr double kReadCached = 0.30;
-constexpr double kMapCold = 1.6;
-constexpr double kReadCold = 0.75;
+// Seconds per GB of loading, by bench/load_bench on two x86 cores with a virtual NVMe disk. A cached page is mapped in a tenth of the time
+// that its copy takes; from the disk, reads past the page cache are ahead of page faults, and less so the busier the cores are.
+constexpr double kMapCached = 0.08;
+constexpr double kReadCached = 0.40;
+constexpr double kMapCold = 1.10;
+constexpr double kReadCold = 0.85;
 
 std::string Percent(double share) {
   return absl::StrCat(std::lround(share * 100), " %");

@@ -14,6 +14,13 @@ TEST(LoaderChoiceTest, ColdFilesThatFitAreRead) {
   EXPECT_THAT(choice.reason, HasSubstr("0 % of the files are cached"));
 }
 
+TEST(LoaderChoiceTest, CachedFilesAreMapped) {
+  const LoaderChoice choice = ChooseLoader(LoaderKind::kAuto, {.weight_bytes = kGiB, .available_memory = 8 * kGiB, .cached = 1});
+  EXPECT_EQ(choice.kind, LoaderKind::kMmap);
+  EXPECT_TRUE(choice.populate);
+  EXPECT_THAT(choice.reason, HasSubstr("100 % of the files are cached"));
+}
+
 TEST(LoaderChoiceTest, FilesThatDoNotFitAreMappedAndNotPopulated) {
   const LoaderChoice choice = ChooseLoader(LoaderKind::kAuto, {.weight_bytes = 8 * kGiB, .available_memory = 8 * kGiB, .cached = 0});
   EXPECT_EQ(choice.kind, LoaderKind::kMmap);

@@ -1,0 +1,235 @@
+// Load to first token: opening a checkpoint, bringing its weights into memory, and one pass over every byte of them, by loader and by state
+// of the page cache. The pass stands for the first token, since a mapped page that is not there yet costs at first use.
+//
+// Every measurement is a process of its own, so that its peak memory is its own. Rounds alternate between the loaders; medians are printed.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "daemon/weights/page_cache.h"
+#include "daemon/weights/weight_store.h"
+#include "testbed/make_model/make_model.h"
+
+namespace lime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Flags {
+  std::vector<std::string> sizes = {"100MB", "1GB"};
+  std::string folder = std::filesystem::temp_directory_path().string();
+  std::string json;
+  int rounds = 3;
+  int threads = 2;
+  bool keep = false;
+};
+
+struct Sample {
+  double load_s = 0;        // Open and LoadAll
+  double first_pass_s = 0;  // one pass over the weights
+  double later_pass_s = 0;  // another
+  Bytes weights = 0;
+  Bytes peak_rss = 0;  // over that of the empty process
+  double total_s() const { return load_s + first_pass_s; }
+};
+
+// Sums the block's words on one core: memory speed, no arithmetic worth the name.
+uint64_t SumWords(const std::byte* data, Bytes bytes) {
+  uint64_t sums[8] = {};
+  const auto* words = reinterpret_cast<const uint64_t*>(data);
+  for (Bytes i = 0; i + 8 <= bytes / 8; i += 8) {
+    for (Bytes lane = 0; lane < 8; ++lane) sums[lane] += words[i + lane];
+  }
+  uint64_t sum = 0;
+  for (const uint64_t lane : sums) sum += lane;
+  return sum;
+}
+
+// Every tensor once, its halves (or more parts) on different threads as kernels would have them.
+double PassSeconds(const std::vector<LoadedBlock>& blocks, int threads) {
+  const auto begin = Clock::now();
+  std::vector<std::thread> workers;
+  std::atomic<uint64_t> sum = 0;
+  for (int part = 0; part < threads; ++part) {
+    workers.emplace_back([&, part] {
+      uint64_t mine = 0;
+      const std::byte* tied = nullptr;
+      for (const LoadedBlock& block : blocks) {
+        for (const LoadedTensor& tensor : block.tensors) {
+          if (tensor.role == TensorRole::kTokenEmbedding) tied = tensor.data;
+          if (tensor.role == TensorRole::kOutput && tensor.data == tied) continue;
+          const Bytes from = tensor.bytes * part / threads / 8 * 8, to = tensor.bytes * (part + 1) / threads / 8 * 8;
+          mine += SumWords(tensor.data + from, to - from);
+        }
+      }
+      sum += mine;
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  if (sum == 1) std::puts("");  // the sums are used
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+Bytes PeakRss() {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);) {
+    Bytes kib = 0;
+    if (std::sscanf(line.c_str(), "VmHWM: %ld kB", &kib) == 1) return kib * kKiB;
+  }
+  return 0;
+}
+
+absl::StatusOr<Sample> Measure(const std::string& dir, LoaderKind kind, int threads) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
+  Sample sample{.weights = spec.WeightBytes()};
+  const Bytes rss = PeakRss();
+  const auto begin = Clock::now();
+  LIME_ASSIGN_OR_RETURN(const auto store, WeightStore::Open(checkpoint, spec, {.loader = kind}));
+  LIME_ASSIGN_OR_RETURN(const auto blocks, store->LoadAll());
+  sample.load_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  sample.first_pass_s = PassSeconds(blocks, threads);
+  sample.later_pass_s = PassSeconds(blocks, threads);
+  sample.peak_rss = PeakRss() - rss;
+  return sample;
+}
+
+// Measures in a child process, which hands the sample back through a pipe.
+absl::StatusOr<Sample> MeasureApart(const std::string& dir, LoaderKind kind, int threads) {
+  int ends[2];
+  if (::pipe(ends) != 0) return absl::UnavailableError("cannot make a pipe");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const absl::StatusOr<Sample> sample = Measure(dir, kind, threads);
+    if (!sample.ok()) std::fprintf(stderr, "%s\n", sample.status().ToString().c_str());
+    const bool sent = sample.ok() && ::write(ends[1], &*sample, sizeof(Sample)) == sizeof(Sample);
+    ::_exit(sent ? 0 : 1);
+  }
+  ::close(ends[1]);
+  Sample sample;
+  const bool got = ::read(ends[0], &sample, sizeof(sample)) == sizeof(sample);
+  ::close(ends[0]);
+  ::waitpid(child, nullptr, 0);
+  if (!got) return absl::UnavailableError("the measuring process failed");
+  return sample;
+}
+
+absl::Status SetCache(const std::string& dir, bool warm) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  std::vector<char> buffer(static_cast<size_t>(4 * kMiB));
+  for (const CheckpointFile& file : checkpoint.files()) {
+    if (!warm) LIME_RETURN_IF_ERROR(DropFromPageCache(file.path));
+    std::ifstream in(file.path, std::ios::binary);
+    while (warm && in.read(buffer.data(), static_cast<std::streamsize>(buffer.size()))) {
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A Llama of about `bytes` of bf16 weights in blocks of a usual shape.
+MakeModelOptions ModelOfSize(Bytes bytes) {
+  MakeModelOptions options{.tokenizer = false};
+  ModelConfig& config = options.config;
+  config.hidden_size = bytes < 512 * kMiB ? 1024 : 2048;
+  config.num_heads = 16;
+  config.num_kv_heads = 4;
+  config.intermediate_size = 4 * config.hidden_size;
+  config.vocab_size = 8192;
+  config.tie_embeddings = true;
+  const Bytes layer = 2 * config.hidden_size * config.hidden_size * 29 / 2;  // q and o, k and v of a quarter, three of four times
+  config.num_layers = std::max<int64_t>(1, (bytes - 2 * config.vocab_size * config.hidden_size) / layer);
+  return options;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+nlohmann::json Summary(const std::vector<Sample>& samples) {
+  const auto median = [&](auto value) {
+    std::vector<double> values;
+    for (const Sample& sample : samples) values.push_back(static_cast<double>(value(sample)));
+    return Median(values);
+  };
+  return {{"load_s", median([](const Sample& s) { return s.load_s; })},
+          {"first_pass_s", median([](const Sample& s) { return s.first_pass_s; })},
+          {"total_s", median([](const Sample& s) { return s.total_s(); })},
+          {"later_pass_s", median([](const Sample& s) { return s.later_pass_s; })},
+          {"weight_bytes", samples.front().weights},
+          {"peak_rss_bytes", median([](const Sample& s) { return s.peak_rss; })}};
+}
+
+absl::Status BenchOne(const std::string& dir, bool warm, const Flags& flags, nlohmann::json& rows) {
+  std::map<LoaderKind, std::vector<Sample>> samples;
+  for (int round = 0; round < flags.rounds; ++round) {
+    for (const LoaderKind kind : {LoaderKind::kMmap, LoaderKind::kRead, LoaderKind::kAuto}) {
+      LIME_RETURN_IF_ERROR(SetCache(dir, warm));
+      LIME_ASSIGN_OR_RETURN(samples[kind].emplace_back(), MeasureApart(dir, kind, flags.threads));
+    }
+  }
+  const double best =
+      std::min(Summary(samples[LoaderKind::kMmap])["total_s"].get<double>(), Summary(samples[LoaderKind::kRead])["total_s"].get<double>());
+  for (const LoaderKind kind : {LoaderKind::kMmap, LoaderKind::kRead, LoaderKind::kAuto}) {
+    nlohmann::json row = Summary(samples[kind]);
+    row["loader"] = LoaderName(kind);
+    row["cache"] = warm ? "warm" : "cold";
+    row["over_best"] = row["total_s"].get<double>() / best;
+    row["rss_over_weights"] = row["peak_rss_bytes"].get<double>() / row["weight_bytes"].get<double>();
+    std::printf("%10s  %-4s  %-4s  %8.3f  %8.3f  %8.3f  %6.2f  %8.2f  %9.2f  %6.2f\n",
+                FormatBytes(row["weight_bytes"].get<Bytes>()).c_str(), warm ? "warm" : "cold", row["loader"].get<std::string>().c_str(),
+                row["load_s"].get<double>(), row["first_pass_s"].get<double>(), row["total_s"].get<double>(),
+                row["over_best"].get<double>(), row["weight_bytes"].get<double>() / row["total_s"].get<double>() / 1e9,
+                row["weight_bytes"].get<double>() / row["later_pass_s"].get<double>() / 1e9, row["rss_over_weights"].get<double>());
+    std::fflush(stdout);
+    rows.push_back(row);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Flags& flags) {
+  nlohmann::json rows = nlohmann::json::array();
+  std::printf("%10s  %-4s  %-4s  %8s  %8s  %8s  %6s  %8s  %9s  %6s\n", "weights", "cache", "load", "load s", "pass s", "total s", "/best",
+              "GB/s", "later GB/s", "rss/w");
+  for (const std::string& text : flags.sizes) {
+    LIME_ASSIGN_OR_RETURN(const Bytes bytes, ParseBytes(text));
+    const std::string dir = flags.folder + "/lime_load_bench_" + text;
+    if (!std::filesystem::exists(dir + "/config.json")) LIME_RETURN_IF_ERROR(MakeModel(ModelOfSize(bytes), dir));
+    for (const bool warm : {true, false}) LIME_RETURN_IF_ERROR(BenchOne(dir, warm, flags, rows));
+    std::error_code ignored;
+    if (!flags.keep) std::filesystem::remove_all(dir, ignored);
+  }
+  if (flags.json.empty()) return absl::OkStatus();
+  const nlohmann::json report = {{"benchmark", "load_to_first_pass"}, {"rounds", flags.rounds}, {"threads", flags.threads}, {"rows", rows}};
+  std::ofstream(flags.json) << report.dump(2) << "\n";
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lime
+
+int main(int argc, char** argv) {
+  CLI::App app("Load to first pass over the weights: mapped, read, and the adaptive choice");
+  lime::Flags flags;
+  app.add_option("--sizes", flags.sizes, "Sizes of the weights")->capture_default_str();
+  app.add_option("--dir", flags.folder, "Folder for the models; on the disk to be measured")->capture_default_str();
+  app.add_option("--rounds", flags.rounds)->capture_default_str();
+  app.add_option("--threads", flags.threads)->capture_default_str();
+  app.add_option("--json", flags.json, "File for the figures as JSON");
+  app.add_flag("--keep", flags.keep, "Leave the models for the next run");
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = lime::Run(flags);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "load_bench: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
