@@ -1,0 +1,337 @@
+// The command line as a user meets it: answers, JSON fields, exit codes, one clear sentence for each bad input.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/models.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+struct Answer {
+  int exit_code = -1;
+  std::string out, err;
+  json Json() const { return json::parse(out, nullptr, /*allow_exceptions=*/false); }
+};
+
+std::string Slurp(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+// A running `lime`, its streams in files of a folder.
+class Lime {
+ public:
+  explicit Lime(const std::vector<std::string>& arguments, const std::string& input = "") {
+    WriteFile(dir_ / "in", input);
+    pid_ = fork();
+    if (pid_ != 0) return;
+    const int in = open((dir_ / "in").c_str(), O_RDONLY), out = open((dir_ / "out").c_str(), O_CREAT | O_WRONLY, 0600),
+              err = open((dir_ / "err").c_str(), O_CREAT | O_WRONLY, 0600);
+    dup2(in, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    std::vector<char*> argv = {const_cast<char*>("lime")};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    execv(LIME_BINARY, argv.data());
+    _exit(127);
+  }
+
+  pid_t pid() const { return pid_; }
+  std::string out() const { return Slurp(dir_ / "out"); }
+
+  Answer Wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out(), Slurp(dir_ / "err")};
+  }
+
+ private:
+  TempDir dir_;
+  pid_t pid_ = 0;
+};
+
+Answer Call(const std::vector<std::string>& arguments, const std::string& input = "") {
+  return Lime(arguments, input).Wait();
+}
+
+// One sentence on stderr, nothing on stdout.
+void ExpectRefused(const Answer& answer, int exit_code, const std::string& words) {
+  EXPECT_EQ(answer.exit_code, exit_code) << answer.err;
+  EXPECT_EQ(answer.out, "");
+  EXPECT_THAT(answer.err, HasSubstr(words));
+  EXPECT_EQ(std::ranges::count(answer.err, '\n'), 1) << answer.err;
+}
+
+class CliTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(MakeModel(options_, model_).ok()); }
+
+  // Replaces one tensor's bytes, or the header, of the model's file.
+  void Patch(const std::function<void(std::string& header, std::string& data)>& change) {
+    const std::string path = model_ + "/model.safetensors", file = Slurp(path);
+    uint64_t size = 0;
+    std::memcpy(&size, file.data(), 8);
+    std::string header = file.substr(8, size), data = file.substr(8 + size);
+    change(header, data);
+    size = header.size();
+    WriteFile(path, std::string(reinterpret_cast<char*>(&size), 8) + header + data);
+  }
+
+  Answer Score() { return Call({"score", "--model", model_, "--ids", "1,2,3", "--json"}); }
+
+  MakeModelOptions options_;
+  TempDir dir_;
+  const std::string model_ = dir_ / "model";
+};
+
+TEST_F(CliTest, RunAnswersWithTheFieldsOthersRelyOn) {
+  const Answer answer =
+      Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "8", "--ignore-eos", "--hash-logits", "--json"});
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  const json root = answer.Json();
+  for (const char* field : {"text", "token_ids", "prompt_tokens", "completion_tokens", "ttft_ms", "ms_per_token", "predicted_ms_per_token",
+                            "peak_rss_bytes", "disk_bytes_per_token", "devices", "logits_xxh3"}) {
+    EXPECT_TRUE(root.contains(field)) << field;
+  }
+  EXPECT_EQ(root["token_ids"].size(), 8u);
+  EXPECT_EQ(root["completion_tokens"], 8);
+  EXPECT_EQ(root["logits_xxh3"].get<std::string>().size(), 16u);
+}
+
+TEST_F(CliTest, APromptsAnswerIsTheSameAloneAndInABatch) {
+  std::vector<std::string> batch = {"run", "--model", model_, "--max-tokens", "12", "--ignore-eos", "--hash-logits", "--json"};
+  const std::vector<std::string> prompts = {"a", "some words", "", "another, longer prompt here"};
+  for (const std::string& prompt : prompts) batch.insert(batch.end(), {"--prompt", prompt});
+  const Answer together = Call(batch);
+  ASSERT_EQ(together.exit_code, 0) << together.err;
+  const json results = together.Json()["results"];
+  ASSERT_EQ(results.size(), prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const json alone = Call({"run", "--model", model_, "--max-tokens", "12", "--ignore-eos", "--hash-logits", "--json", "--chunk", "2",
+                             "--prompt", prompts[i]})
+                           .Json();
+    EXPECT_EQ(alone["token_ids"], results[i]["token_ids"]) << i;
+    EXPECT_EQ(alone["logits_xxh3"], results[i]["logits_xxh3"]) << i;
+  }
+}
+
+TEST_F(CliTest, ASeedGivesTheSameTextAgain) {
+  const auto sample = [&](const std::string& seed) {
+    return Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "16", "--temperature", "1.5", "--ignore-eos", "--seed", seed,
+                 "--json"})
+        .Json()["token_ids"];
+  };
+  EXPECT_EQ(sample("7"), sample("7"));
+  EXPECT_NE(sample("7"), sample("8"));
+}
+
+TEST_F(CliTest, GenerationEndsBeforeAStopString) {
+  const json free = Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "24", "--ignore-eos", "--json"}).Json();
+  const std::string text = free["text"];
+  const size_t at = text.find_first_of("abcdefghijklmnopqrstuvwxyz0123456789 ", 2);
+  ASSERT_NE(at, std::string::npos) << text;
+  const std::string stop = text.substr(at, 1);
+  const json stopped =
+      Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "24", "--ignore-eos", "--stop", stop, "--json"}).Json();
+  EXPECT_EQ(stopped["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+}
+
+TEST_F(CliTest, ScoreAnswersWithTheFieldsOthersRelyOn) {
+  const Answer answer = Score();
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  const json root = answer.Json();
+  ASSERT_EQ(root["positions"].size(), 3u);
+  EXPECT_TRUE(root["positions"][0]["logprob"].is_null());
+  EXPECT_LT(root["positions"][1]["logprob"].get<double>(), 0);
+  EXPECT_EQ(root["positions"][2]["id"], 3);
+  EXPECT_EQ(root["positions"][2]["top"].size(), 5u);
+  EXPECT_GT(root["perplexity"].get<double>(), 1);
+  const double mean = (root["positions"][1]["logprob"].get<double>() + root["positions"][2]["logprob"].get<double>()) / 2;
+  EXPECT_NEAR(root["perplexity"].get<double>(), std::exp(-mean), 1e-9);
+}
+
+TEST_F(CliTest, WindowsOfATextLieSideBySide) {
+  WriteFile(dir_ / "text", "abcdefghij");
+  const json root = Call({"score", "--model", model_, "--text-file", dir_ / "text", "--context", "5", "--json"}).Json();
+  std::vector<int32_t> ids;
+  for (const json& position : root["positions"]) ids.push_back(position["id"]);
+  EXPECT_THAT(ids, ::testing::ElementsAre(256, 'a', 'b', 'c', 'd', 256, 'e', 'f', 'g', 'h', 256, 'i', 'j'));
+}
+
+TEST_F(CliTest, CompanionsOfABatchChangeNoBit) {
+  WriteFile(dir_ / "others", "5,6,7,8,9\n1\n100,101,102\n");
+  const json alone = Score().Json();
+  const json beside = Call({"score", "--model", model_, "--ids", "1,2,3", "--batch-with", dir_ / "others", "--chunk", "2", "--threads", "1",
+                            "--loader", "mmap", "--json"})
+                          .Json();
+  EXPECT_EQ(alone["logits_xxh3"], beside["logits_xxh3"]);
+  EXPECT_EQ(alone["positions"], beside["positions"]);
+}
+
+TEST_F(CliTest, TokenizeNeedsOnlyTheTokenizersFiles) {
+  std::filesystem::create_directory(dir_ / "tok");
+  std::filesystem::copy(model_ + "/tokenizer.json", dir_ / "tok/tokenizer.json");
+  EXPECT_EQ(Call({"tokenize", "--model", dir_ / "tok", "--json"}, "hi").Json()["ids"], json({'h', 'i'}));
+  EXPECT_EQ(Call({"tokenize", "--model", dir_ / "tok", "--no-special", "--jsonl"}, "{\"text\": \"a\"}\n{\"text\": \"bc\"}\n").out,
+            "{\"ids\":[97]}\n{\"ids\":[98,99]}\n");
+}
+
+TEST_F(CliTest, QuantizedCheckpointRunsAndStaysClose) {
+  MakeModelOptions wide;
+  wide.config.hidden_size = 128;
+  wide.config.intermediate_size = 256;
+  ASSERT_TRUE(MakeModel(wide, dir_ / "wide").ok());
+  ASSERT_EQ(Call({"quantize", "--model", dir_ / "wide", "--out", dir_ / "q8", "--bits", "8"}).exit_code, 0);
+  const json dense = Call({"score", "--model", dir_ / "wide", "--ids", "1,2,3,4,5,6", "--json"}).Json();
+  const json packed = Call({"score", "--model", dir_ / "q8", "--ids", "1,2,3,4,5,6", "--json"}).Json();
+  ASSERT_TRUE(packed.contains("perplexity"));
+  EXPECT_NEAR(packed["perplexity"].get<double>() / dense["perplexity"].get<double>(), 1.0, 0.02);
+  EXPECT_NE(packed["logits_xxh3"], dense["logits_xxh3"]);
+}
+
+TEST_F(CliTest, CtrlCEndsTheGenerationAndPrintsTheSummary) {
+  Lime lime({"run", "--model", model_, "--prompt", "x", "--max-tokens", "500", "--ignore-eos", "--prompt", "y", "--temperature", "1",
+             "--context", "512"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  kill(lime.pid(), SIGINT);
+  const Answer answer = lime.Wait();
+  // However early the signal came: an orderly end, not death by signal.
+  EXPECT_TRUE(answer.exit_code == 0 || answer.exit_code == 1 || answer.exit_code == 130) << answer.exit_code << answer.err;
+}
+
+TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
+  EXPECT_EQ(Call({}).exit_code, 2);
+  EXPECT_EQ(Call({"fly"}).exit_code, 2);
+  EXPECT_EQ(Call({"run"}).exit_code, 2);
+  EXPECT_EQ(Call({"--help"}).exit_code, 0);
+  ExpectRefused(Call({"run", "--model", model_}), 2, "no prompt; give --prompt");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--temperature", "-1"}), 2, "temperature");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--top-p", "0"}), 2, "top");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--memory", "lots"}), 2, "is not a size");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--loader", "tape"}), 2,
+                "--loader tape is unknown; use auto, read or mmap");
+  ExpectRefused(Call({"score", "--model", model_, "--ids", "1,x"}), 2, "\"x\" is not an id below 320");
+  ExpectRefused(Call({"score", "--model", model_, "--ids", "320"}), 2, "is not an id below 320");
+  ExpectRefused(Call({"score", "--model", model_}), 2, "give either --ids");
+  ExpectRefused(Call({"quantize", "--model", model_, "--out", dir_ / "q", "--bits", "5"}), 2, "--bits 5 is not one of");
+  ExpectRefused(Call({"plan", "--model", model_}), 2, "`plan` is not built yet");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--cluster", "c.toml"}), 2, "not built yet");
+}
+
+TEST_F(CliTest, WhatCannotFitIsRefusedBeforeItStarts) {
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "1000"}), 1,
+                "5 prompt + 1000 new = 1005 positions and the model's context is 512");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "20", "--context", "10"}), 1,
+                "and the --context is 10");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", std::string(100000, 'x')}), 1, "positions and the model's context is 512");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--memory", "1MiB"}), 1, "--memory allows 1.00 MiB");
+}
+
+TEST_F(CliTest, AMegabyteOfPromptIsRefusedWithTheNumbers) {
+  std::string line(1 << 20, 'x');
+  WriteFile(dir_ / "prompts", line + "\n");
+  ExpectRefused(Call({"run", "--model", model_, "--prompts-file", dir_ / "prompts"}), 1, "1048576 prompt + ");
+}
+
+TEST_F(CliTest, BrokenUtf8IsAnOrdinaryPrompt) {
+  const Answer answer = Call({"run", "--model", model_, "--prompt", "a\xff\xc3(\xe2\x82", "--max-tokens", "2", "--json"});
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_FALSE(answer.Json().is_discarded());
+}
+
+TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
+  ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 1, "nowhere");
+  std::filesystem::remove(model_ + "/model.safetensors");
+  ExpectRefused(Score(), 1, "model.safetensors");
+  std::filesystem::remove(model_ + "/config.json");
+  ExpectRefused(Score(), 1, "config.json");
+}
+
+TEST_F(CliTest, ATruncatedFileIsNamed) {
+  std::filesystem::resize_file(model_ + "/model.safetensors", std::filesystem::file_size(model_ + "/model.safetensors") - 100);
+  ExpectRefused(Score(), 1, "model.safetensors");
+  std::filesystem::resize_file(model_ + "/model.safetensors", 5);
+  ExpectRefused(Score(), 1, "model.safetensors");
+}
+
+TEST_F(CliTest, LyingHeadersAreNamed) {
+  Patch([](std::string& header, std::string&) { header.replace(header.find("BF16"), 4, "BF17"); });
+  ExpectRefused(Score(), 1, "BF17");
+}
+
+TEST_F(CliTest, OverlappingTensorsAreNamed) {
+  Patch([](std::string& header, std::string&) {
+    json root = json::parse(header);
+    root["model.norm.weight"]["data_offsets"] = root["model.layers.0.input_layernorm.weight"]["data_offsets"];
+    header = root.dump();
+  });
+  ExpectRefused(Score(), 1, "model.safetensors");
+}
+
+TEST_F(CliTest, OverflowingShapesAreNamed) {
+  Patch([](std::string& header, std::string&) {
+    json root = json::parse(header);
+    root["model.norm.weight"]["shape"] = {4294967296ull, 4294967296ull, 2};
+    header = root.dump();
+  });
+  ExpectRefused(Score(), 1, "model.norm.weight");
+}
+
+TEST_F(CliTest, ConfigAndTensorsThatDisagreeAreNamed) {
+  json config = ReadJson(model_ + "/config.json");
+  config["intermediate_size"] = 161;
+  WriteFile(model_ + "/config.json", config.dump());
+  ExpectRefused(Score(), 1, "config.json implies [161, 64]");
+}
+
+TEST_F(CliTest, AnUnknownArchitectureIsNamedBesideWhatIsSupported) {
+  json config = ReadJson(model_ + "/config.json");
+  config["architectures"] = {"GPT5ForCausalLM"};
+  WriteFile(model_ + "/config.json", config.dump());
+  ExpectRefused(Score(), 1, "architecture \"GPT5ForCausalLM\" is not supported; LlamaForCausalLM, ");
+}
+
+TEST_F(CliTest, MissingShardsAreNamed) {
+  options_.shards = 3;
+  ASSERT_TRUE(MakeModel(options_, dir_ / "sharded").ok());
+  std::string shard;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ / "sharded")) {
+    if (entry.path().filename().string().find("00002") != std::string::npos) shard = entry.path().filename();
+  }
+  ASSERT_NE(shard, "");
+  EXPECT_EQ(Call({"score", "--model", dir_ / "sharded", "--ids", "1,2"}).exit_code, 0);
+  std::filesystem::remove(dir_ / ("sharded/" + shard));
+  ExpectRefused(Call({"score", "--model", dir_ / "sharded", "--ids", "1,2"}), 1, shard);
+}
+
+TEST_F(CliTest, NanWeightsAreToldAndNotSampledFrom) {
+  Patch([](std::string& header, std::string& data) {
+    const json range = json::parse(header)["model.norm.weight"]["data_offsets"];
+    for (size_t i = range[0]; i < range[1]; i += 2) data[i] = '\xc0', data[i + 1] = '\x7f';
+  });
+  ExpectRefused(Score(), 1, "NaN");
+  const Answer run = Call({"run", "--model", model_, "--prompt", "x", "--json"});
+  ExpectRefused(run, 1, "NaN");
+}
+
+}  // namespace
+}  // namespace lime
