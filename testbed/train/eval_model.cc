@@ -69,9 +69,10 @@ std::string Commands(const Json& t, const LlamaConfig& c, const std::string& nam
   const double rate = t["learning_rate"], sparsity = t["sparsity_penalty"];
   const std::string init = t["init_from"], out = "models/" + name;
   std::string train = absl::StrFormat(
-      "build/release/bin/train_model --out %s --checkpoint build/%s.checkpoint --seed %d --steps %d --long-steps %d --batch %d "
+      "build/release/bin/train_model --out %s --checkpoint build/%s.checkpoint --seed %d --steps %d --long-steps %d --decay-steps %d "
+      "--batch %d "
       "--learning-rate %g",
-      out, name, seed, steps, long_steps, per_step / context, rate);
+      out, name, seed, steps, long_steps, t["decay_steps"].get<int64_t>(), per_step / context, rate);
   if (!init.empty()) absl::StrAppend(&train, " --init-from ", init, " --hidden-act ", c.hidden_act, " --sparsity ", sparsity);
   return absl::StrCat("    export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n    ", train, "\n    build/release/bin/eval_model --model ",
                       out, " --prompts models/lime-fables/prompts.txt\n");

@@ -43,9 +43,8 @@ Llama Llama::Random(const LlamaConfig& config, uint64_t seed) {
   torch::manual_seed(seed);
   Named weights;
   for (const auto& [name, shape] : Shapes(config)) {
-    const double sigma = name == "model.embed_tokens.weight" ? 0.02 : 1 / std::sqrt(static_cast<double>(shape.back()));
-    const double depth = WritesResidual(name) ? std::sqrt(2.0 * config.num_hidden_layers) : 1;
-    weights.emplace_back(name, shape.size() == 1 ? torch::ones(shape) : torch::randn(shape) * (sigma / depth));
+    const double sigma = WritesResidual(name) ? 0 : 1 / std::sqrt(static_cast<double>(shape.back()));
+    weights.emplace_back(name, shape.size() == 1 ? torch::ones(shape) : torch::randn(shape) * sigma);
   }
   return Llama(config, std::move(weights));
 }

@@ -27,8 +27,9 @@ class Llama {
  public:
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-  // Normal: 0.02 for the embedding, 1 / sqrt(inputs) for the matrices, of which the two that write the residual stream are
-  // narrower by sqrt(2 layers). (0.02 for all leaves attention so flat at this width that copying is learnt very late.)
+  // Normal(0, 1 / sqrt(inputs)), the embedding's rows of length one; the two matrices of a layer that write the residual stream begin at
+  // zero, so that every layer first sees the bare tokens. With the usual 0.02 the names of a story grow into one direction before attention
+  // can tell them apart, and copying a name is learnt very late. Weights want gradients.
   static Llama Random(const LlamaConfig& config, uint64_t seed);
   // `weights`: every tensor of Names(config), in that order.
   Llama(const LlamaConfig& config, Named weights);

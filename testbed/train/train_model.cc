@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -26,7 +27,7 @@ constexpr int kLogSteps = 50;  // a line of the log, where it is no terminal
 struct Options {
   std::string grammar = "testbed/train/fables.grammar", out, checkpoint, init_from;
   uint64_t seed = 1;
-  int64_t steps = 2600, warmup = 100, long_steps = 300, checkpoint_every = 250;
+  int64_t steps = 2600, warmup = 100, long_steps = 200, decay_steps = 500, checkpoint_every = 250;
   int batch = 8, context = 256, long_context = 512, tokenizer_documents = 20000, vocab_size = 1536;
   double learning_rate = 3e-3, final_rate = 2e-5, weight_decay = 0.1, clip = 1.0, sparsity = 0;
   std::string hidden_act = "silu";
@@ -36,10 +37,12 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Linear warm-up, then half a cosine down to final_rate.
+// Linear warm-up, a constant rate, then half a cosine down to final_rate. A run that is resumed with more steps is the run that asked for
+// them from the start, as long as its decay had not begun.
 double LearningRate(const Options& o, int64_t step) {
   if (step < o.warmup) return o.learning_rate * (step + 1) / o.warmup;
-  const double part = static_cast<double>(step - o.warmup) / (o.steps - o.warmup);
+  const int64_t decayed = std::max<int64_t>(0, step - (o.steps - o.decay_steps));
+  const double part = static_cast<double>(decayed) / o.decay_steps;
   return o.final_rate + (o.learning_rate - o.final_rate) * 0.5 * (1 + std::cos(std::numbers::pi * part));
 }
 
@@ -160,6 +163,7 @@ class Training {
                                         {"long_context", o_.long_context},
                                         {"long_steps", o_.long_steps},
                                         {"learning_rate", o_.learning_rate},
+                                        {"decay_steps", o_.decay_steps},
                                         {"weight_decay", o_.weight_decay},
                                         {"sparsity_penalty", o_.sparsity},
                                         {"final_train_loss", train_loss},
@@ -199,6 +203,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", o.seed, "of the corpus and of the first weights")->capture_default_str();
   app.add_option("--steps", o.steps)->capture_default_str();
   app.add_option("--long-steps", o.long_steps, "last steps, in rows of the long context")->capture_default_str();
+  app.add_option("--decay-steps", o.decay_steps, "last steps, in which the learning rate falls")->capture_default_str();
   app.add_option("--batch", o.batch, "rows of the short context per step")->capture_default_str();
   app.add_option("--learning-rate", o.learning_rate)->capture_default_str();
   app.add_option("--warmup", o.warmup)->capture_default_str();
