@@ -16,6 +16,7 @@ endif()
 if(LIME_SANITIZE)
   add_compile_options(-fsanitize=${LIME_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LIME_SANITIZE})
+  add_compile_definitions(LIME_SANITIZED)
 endif()
 
 find_package(absl REQUIRED)
