@@ -16,12 +16,12 @@ namespace lime::cpu {
 namespace {
 
 // Up to this many tokens each row is read once and multiplied as it comes; above, rows become fp32 panels first.
-constexpr int64_t kMaxGemvTokens = 4;
-// Tokens packed at a time by the GEMM: enough that turning weights to fp32 costs little, few enough that x stays in a shared cache.
-constexpr int64_t kMaxGemmTokens = 516, kMinGemmTokens = 126, kPackedBytes = 516 * 2048 * 4;
-static_assert(kMaxGemmTokens % kMaxTileTokens == 0 && kMinGemmTokens % kMaxTileTokens == 0);
-// One thread's panel of fp32 weights: half of a private cache.
-constexpr int64_t kPanelBytes = 512 << 10;
+constexpr int64_t kMaxGemvTokens = 8;
+static_assert(kPreparedRows * kMaxGemvTokens <= kMaxPanelRows * kMaxTileTokens);  // both use ThreadScratch::lanes
+// Tokens packed at a time by the GEMM: enough that turning weights to fp32 costs little, few enough that x stays in a shared cache, and
+// where rows take several blocks, that the accumulators do.
+constexpr int64_t kOneBlockTokens = 516, kManyBlockTokens = 258;
+static_assert(kOneBlockTokens % kMaxTileTokens == 0 && kManyBlockTokens % kMaxTileTokens == 0);
 // Weights of one GEMV piece.
 constexpr int64_t kMaxPieceBytes = 128 << 10, kMinPieceBytes = 8 << 10;
 constexpr int64_t kPiecesPerThread = 8;
@@ -33,14 +33,11 @@ int64_t PaddedCols(int64_t cols) {
   return Ceil(cols, kChunk) * kChunk;
 }
 
-int64_t PanelRows(int64_t cols) {
-  const int64_t rows = kPanelBytes / (PaddedCols(cols) * static_cast<int64_t>(sizeof(float))) / 4 * 4;
-  return std::clamp<int64_t>(rows, 4, kMaxPanelRows);
+bool OneBlock(int64_t cols) {
+  return cols <= kPanelChunks * kChunk;
 }
-
 int64_t GemmTokens(int64_t cols) {
-  const int64_t tokens = kPackedBytes / (PaddedCols(cols) * static_cast<int64_t>(sizeof(float)));
-  return std::clamp(tokens / kMaxTileTokens * kMaxTileTokens, kMinGemmTokens, kMaxGemmTokens);
+  return OneBlock(cols) ? kOneBlockTokens : kManyBlockTokens;
 }
 
 // Floats rounded up so that what follows starts on a cache line.
@@ -99,14 +96,15 @@ struct LinearWorkspace::Impl {
 LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols) : impl_(new Impl) {
   const bool gemm = max_tokens > kMaxGemvTokens;
   const int64_t padded = PaddedCols(max_cols);
-  // Fewer columns than the most make panels of more rows, up to the same size and the fewest rows of one tile.
-  const int64_t panel = gemm ? std::max(kPanelBytes / static_cast<int64_t>(sizeof(float)), 4 * padded) : 0;
-  const int64_t lanes = gemm ? kMaxPanelRows * kMaxTileTokens * kChunk : 0;
+  const int64_t panel = gemm ? kMaxPanelRows * kPanelChunks * kChunk : 0;
+  const int64_t lane_tokens =
+      OneBlock(max_cols) ? kMaxTileTokens : std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens, kManyBlockTokens);
+  const int64_t lanes = (gemm ? kMaxPanelRows * lane_tokens : kPreparedRows * kMaxGemvTokens) * kChunk;
   const int64_t rows = Lines(kPreparedRows * 2 * (padded / kChunk));
-  // Of the calls with fewer columns and more tokens at a time, none needs more than kPackedBytes.
-  const int64_t full_batch = std::max(kPackedBytes / static_cast<int64_t>(sizeof(float)), kMinGemmTokens * padded);
+  // Of the calls with fewer columns and more tokens at a time, none needs more than one block's.
+  const int64_t full_batch = std::max(kOneBlockTokens * std::min(padded, kPanelChunks * kChunk), GemmTokens(max_cols) * padded);
   const int64_t packed = std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens * padded, full_batch);
-  const int64_t per_thread = Lines(panel) + lanes + kMaxOutputs + rows;
+  const int64_t per_thread = panel + lanes + kMaxOutputs + rows;
   const size_t bytes = (packed + num_threads * per_thread) * sizeof(float);
   constexpr size_t kHugePage = 2 << 20;
   const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
@@ -122,18 +120,13 @@ LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t ma
   impl_->packed = impl_->memory;
   for (int thread = 0; thread < num_threads; ++thread) {
     float* p = impl_->memory + packed + thread * per_thread;
-    impl_->scratch.push_back(
-        {.panel = p, .lanes = p + Lines(panel), .y = p + Lines(panel) + lanes, .rows = p + Lines(panel) + lanes + kMaxOutputs});
+    impl_->scratch.push_back({.panel = p, .lanes = p + panel, .y = p + panel + lanes, .rows = p + panel + lanes + kMaxOutputs});
   }
 }
 
 LinearWorkspace::~LinearWorkspace() {
   std::free(impl_->memory);
   delete impl_;
-}
-
-int64_t Matrix::RowBytes() const {
-  return dtype == DType::kU32 ? Ceil(cols * bits, 32) * 4 : cols * ElementBytes(dtype);
 }
 
 int64_t Matrix::TotalBytes() const {
@@ -185,7 +178,7 @@ void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, int
   const int64_t tile_tokens = TileTokens(), tile_floats = tile_tokens * PaddedCols(x.cols);
   pool.ParallelFor(Ceil(x.tokens, tile_tokens), [&](int64_t tile, int) { PackTile(x, tile, ws.packed + tile * tile_floats); });
   const int64_t even_share = Ceil(pieces.total_rows(), pool.num_threads() * kPiecesPerThread * 4) * 4;
-  pieces.Cut(std::min(PanelRows(x.cols), even_share));
+  pieces.Cut(std::min<int64_t>(kMaxPanelRows, even_share));
   pool.ParallelFor(pieces.count(), [&](int64_t piece, int thread) {
     RowRange range;
     const LinearTask& task = pieces.Find(piece, range);

@@ -1,9 +1,9 @@
 // Linear layers on the CPU: y = x W^T (+ bias), for every dtype a checkpoint may hold.
 //
-// Numerics (design.md section 5), numerics_id "portable-f32-1": every output element is one dot product over K of fp32 values. Each product is added, with a
-// fused multiply-add, to one of 32 lanes, in ascending k, the lane depending on k and the weights' format alone; the lanes are added in one fixed tree. GEMV and
-// GEMM, any number of tokens, of threads, any split of the rows and every instruction set give the same bits. README.md has the details.
-// A packed weight is fma(q, scale, bias) in fp32; dense weights and x are exact.
+// Numerics (design.md section 5), numerics_id "portable-f32-1": every output element is one dot product over K of fp32 values. Each product
+// is added, with a fused multiply-add, to one of 32 lanes, in ascending k, the lane depending on k and the weights' format alone; the lanes
+// are added in one fixed tree. GEMV and GEMM, any number of tokens, of threads, any split of the rows and every instruction set give the
+// same bits. README.md has the details. A packed weight is fma(q, scale, bias) in fp32; dense weights and x are exact.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Matrix {
   const void* biases = nullptr;      // [rows, cols / group_size]
 
   // Bytes of one row as they lie in memory, scales and biases not counted.
-  int64_t RowBytes() const;
+  int64_t RowBytes() const { return dtype == DType::kU32 ? (cols * bits + 31) / 32 * 4 : cols * ElementBytes(dtype); }
   // All bytes that one use of the matrix reads.
   int64_t TotalBytes() const;
 };

@@ -23,8 +23,10 @@ inline LaneOrder LaneOrderOf(const Matrix& m) {
 // Tokens of one GEMM tile: the packed x of a tile has room for this many on every instruction set.
 inline constexpr int kMaxTileTokens = 6;
 
-// Rows of W that one GEMM panel may have.
+// Rows of W that one GEMM panel may have, and the chunks of them that are fp32 at a time: half of a private cache. Of longer rows, the
+// accumulators of all tokens wait in memory between one block of chunks and the next.
 inline constexpr int kMaxPanelRows = 64;
+inline constexpr int64_t kPanelChunks = 64;
 
 // Rows of packed weights whose scales and biases are made ready at a time.
 inline constexpr int kPreparedRows = 16;
@@ -50,8 +52,8 @@ struct Activations {
 
 // One thread's scratch memory.
 struct ThreadScratch {
-  float* panel;  // rows of weights in fp32: panel_rows * chunks * kChunk floats
-  float* lanes;  // accumulators of one tile: kMaxPanelRows * kMaxTileTokens * kChunk floats
+  float* panel;  // rows of weights in fp32: kMaxPanelRows * kPanelChunks * kChunk floats
+  float* lanes;  // accumulators: kMaxPanelRows * kChunk floats per token of one tile, or of all tokens where rows take several blocks
   float* y;      // results: kMaxOutputs floats
   float* rows;   // scales and biases of kPreparedRows packed rows
 };
@@ -73,8 +75,7 @@ struct TileResult {
   int64_t stride;
   const float* y;
 };
-// Multiplies `rows` (at most kMaxPanelRows) with all tiles and calls done(context, result) for each. prefetch: bytes after the rows that
-// are worth bringing near.
+// Multiplies `rows` (at most kMaxPanelRows) with all tiles and calls done(context, result) for each.
 void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
                    void (*done)(void* context, const TileResult& result), void* context);
 

@@ -11,7 +11,12 @@
 #include "kernels/cpu/lanes-inl.h"
 #include "kernels/cpu/linear_kernels.h"
 
+#undef LIME_UNROLL
+#if LIME_LANES_EMULATED
+#define LIME_UNROLL  // nothing to keep in registers
+#else
 #define LIME_UNROLL _Pragma("GCC unroll 32")
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
@@ -55,6 +60,14 @@ HWY_INLINE void SumLanes(const Quad (&v)[4], float* out) {
   const Quad cd = hn::Add(hn::InterleaveLower(quad, v[2], v[3]), hn::InterleaveUpper(quad, v[2], v[3]));
   hn::StoreU(hn::Add(hn::ConcatLowerLower(quad, cd, ab), hn::ConcatUpperUpper(quad, cd, ab)), quad, out);
 }
+
+// The even, or odd, lanes of two vectors that follow each other.
+HWY_INLINE LaneVec EvenLanes(LaneVec low, LaneVec high) {
+  return hn::ConcatEven(LaneTag(), high, low);
+}
+HWY_INLINE LaneVec OddLanes(LaneVec low, LaneVec high) {
+  return hn::ConcatOdd(LaneTag(), high, low);
+}
 #else  // one lane per vector
 struct Quad {
   float lane[4];
@@ -74,7 +87,32 @@ inline float SumLanes(const Quad& v) {
 inline void SumLanes(const Quad (&v)[4], float* out) {
   for (int i = 0; i < 4; ++i) out[i] = SumLanes(v[i]);
 }
+
+inline LaneVec EvenLanes(LaneVec low, LaneVec) {
+  return low;
+}
+inline LaneVec OddLanes(LaneVec, LaneVec high) {
+  return high;
+}
 #endif
+
+// 32 elements of x, of which there are `count`, in the lanes' order.
+template <typename T>
+HWY_INLINE void LoadChunk(const T* x, int64_t count, LaneOrder order, LaneVec (&lanes)[kPlanes]) {
+  T padded[kChunk] = {};
+  if (count < kChunk) {
+    std::memcpy(padded, x, count * sizeof(T));
+    x = padded;
+  }
+  LIME_UNROLL for (int p = 0; p < kPlanes; ++p) lanes[p] = LoadVec(x + p * kVecLanes);
+  if (order == LaneOrder::kNatural) return;
+  LaneVec natural[kPlanes];
+  LIME_UNROLL for (int p = 0; p < kPlanes; ++p) natural[p] = lanes[p];
+  LIME_UNROLL for (int p = 0; p < kPlanes / 2; ++p) {
+    lanes[p] = EvenLanes(natural[2 * p], natural[2 * p + 1]);
+    lanes[p + kPlanes / 2] = OddLanes(natural[2 * p], natural[2 * p + 1]);
+  }
+}
 
 }  // namespace lime::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,7 +1,7 @@
 // Reads one row of weights, 32 at a time, as exact fp32: one reader per format. Included once per Highway target.
 //
-// A reader gives chunk c of its row with Load(c, planes) for c < full_chunks(), and the last one, where it is cut short, with LoadTail(c,
-// planes): nothing outside the row's bytes is read.
+// A reader stands at a chunk of its row: Next(group, planes) gives it and steps on, NextTail(group, planes) gives the last chunk where Next
+// would read outside the row's bytes (HasTail). Every GroupChunks() chunks, NextGroup() gives the group. ForEachChunk does all of that.
 #include "kernels/cpu/hwy_targets.h"
 
 #if defined(LIME_KERNELS_CPU_LINEAR_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)  // NOLINT
@@ -13,8 +13,10 @@
 
 #include <hwy/cache_control.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <limits>
 
 #include "kernels/cpu/linear_lanes-inl.h"
 
@@ -28,17 +30,26 @@ class DenseRow {
   static constexpr int kChunkBytes = kChunk * sizeof(T);
 
   static void Prepare(const Matrix&, int64_t, int64_t, float*) {}
+  static bool HasTail(const Matrix& m) { return m.cols % kChunk != 0; }
+  static int64_t GroupChunks(const Matrix&) { return std::numeric_limits<int32_t>::max(); }
 
-  DenseRow(const Matrix& m, int64_t row, int64_t, const float*) : p_(static_cast<const T*>(m.data) + row * m.cols), cols_(m.cols) {}
+  DenseRow() = default;
+  DenseRow(const Matrix& m, int64_t row, int64_t chunk, int64_t, const float*)
+      : p_(static_cast<const T*>(m.data) + row * m.cols + chunk * kChunk), tail_(m.cols % kChunk) {}
 
-  int64_t full_chunks() const { return cols_ / kChunk; }
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
 
-  HWY_INLINE void Load(int64_t chunk, LaneVec (&w)[kPlanes]) const { LoadFrom(p_ + chunk * kChunk, w); }
+  struct Group {};
+  HWY_INLINE Group NextGroup(bool /*again*/ = false) { return {}; }
 
-  HWY_INLINE void LoadTail(int64_t chunk, LaneVec (&w)[kPlanes]) const {
+  HWY_INLINE void Next(const Group&, LaneVec (&w)[kPlanes]) {
+    LoadFrom(p_, w);
+    p_ += kChunk;
+  }
+
+  HWY_INLINE void NextTail(const Group&, LaneVec (&w)[kPlanes]) {
     T padded[kChunk] = {};
-    std::memcpy(padded, p_ + chunk * kChunk, (cols_ - chunk * kChunk) * sizeof(T));
+    std::memcpy(padded, p_, tail_ * sizeof(T));
     LoadFrom(padded, w);
   }
 
@@ -47,8 +58,8 @@ class DenseRow {
     LIME_UNROLL for (int i = 0; i < kPlanes; ++i) w[i] = LoadVec(p + i * kVecLanes);
   }
 
-  const T* p_;
-  int64_t cols_;
+  const T* p_ = nullptr;
+  int64_t tail_ = 0;  // elements of the last chunk, where it is not whole
 };
 
 // Where the weights of a chunk lie in its 4 * kBits bytes. They are read as two halves of 16 weights with one 16-byte load each, the second
@@ -81,7 +92,8 @@ class PackedRow {
   using Layout = PackedLayout<kBits>;
   static constexpr bool kPacked = true;
   static constexpr int kChunkBytes = Layout::kBytes;
-
+  // With 16 lanes and at most 4 bits, the weights of all q are computed once per group, and picked.
+  static constexpr bool kTable = HWY_TARGET <= HWY_AVX3 && kBits <= 4;
   // Expands the scales and biases of `count` rows, which lie side by side: one pass over many is far quicker than one per row.
   static void Prepare(const Matrix& m, int64_t row, int64_t count, float* scratch) {
     WithWorkingType(m.scale_dtype, [&](auto type) HWY_ATTR {
@@ -92,27 +104,47 @@ class PackedRow {
     });
   }
 
+  static bool HasTail(const Matrix&) { return Layout::kReadsBeyond && kBits == 3; }
+  static int64_t GroupChunks(const Matrix& m) { return m.group_size / kChunk; }
+
+  PackedRow() = default;
   // The row is the one at `prepared` of those that Prepare put into scratch last.
-  PackedRow(const Matrix& m, int64_t row, int64_t prepared, const float* scratch)
-      : p_(static_cast<const uint8_t*>(m.data) + row * m.RowBytes()),
-        chunks_(m.cols / kChunk),
-        group_shift_(std::countr_zero(static_cast<uint32_t>(m.group_size)) - std::countr_zero(static_cast<uint32_t>(kChunk))),
-        scales_(scratch + prepared * Groups(m)),
+  PackedRow(const Matrix& m, int64_t row, int64_t chunk, int64_t prepared, const float* scratch)
+      : p_(static_cast<const uint8_t*>(m.data) + row * m.RowBytes() + chunk * kChunkBytes),
+        scales_(scratch + prepared * Groups(m) + (chunk * kChunk >> std::countr_zero(static_cast<uint32_t>(m.group_size)))),
         biases_(scales_ + kPreparedRows * Groups(m)) {}
 
-  int64_t full_chunks() const { return chunks_ - (Layout::kReadsBeyond ? 1 : 0); }
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
 
-  HWY_INLINE void Load(int64_t chunk, LaneVec (&w)[kPlanes]) const { Dequantize(p_ + chunk * kChunkBytes, chunk >> group_shift_, w); }
+  struct Group {
+    LaneVec scale;  // kTable: the weights of q = 0 to 15
+    LaneVec bias;
+  };
 
-  HWY_INLINE void LoadTail(int64_t chunk, LaneVec (&w)[kPlanes]) const {
+  // again: the one that the last call gave.
+  HWY_INLINE Group NextGroup(bool again = false) {
+    const LaneTag d;
+    if (again) --scales_, --biases_;
+    Group g{hn::Set(d, *scales_++), hn::Set(d, *biases_++)};
+    if constexpr (kTable)
+      g.scale = FusedMulAdd(hn::ConvertTo(d, hn::And(hn::Iota(IntTag(), 0), hn::Set(IntTag(), kMask))), g.scale, g.bias);
+    return g;
+  }
+
+  HWY_INLINE void Next(const Group& group, LaneVec (&w)[kPlanes]) {
+    Dequantize(p_, group, w);
+    p_ += kChunkBytes;
+  }
+
+  HWY_INLINE void NextTail(const Group& group, LaneVec (&w)[kPlanes]) {
     alignas(16) uint8_t padded[kChunkBytes + 16] = {};
-    std::memcpy(padded, p_ + chunk * kChunkBytes, kChunkBytes);
-    Dequantize(padded, chunk >> group_shift_, w);
+    std::memcpy(padded, p_, kChunkBytes);
+    Dequantize(padded, group, w);
   }
 
  private:
   using BytesTag = hn::Repartition<uint8_t, LaneTag>;
+  static constexpr int kMask = (1 << kBits) - 1;
 
   // cols / group_size, a power of two; a division would cost a tenth of a row.
   static HWY_INLINE int64_t Groups(const Matrix& m) { return m.cols >> std::countr_zero(static_cast<uint32_t>(m.group_size)); }
@@ -125,23 +157,20 @@ class PackedRow {
     for (; i < n; ++i) out[i] = ToFloat(in[i]);
   }
 
-  HWY_INLINE void Dequantize(const uint8_t* p, int64_t group, LaneVec (&w)[kPlanes]) const {
-    const LaneTag d;
-    const LaneVec scale = hn::Set(d, scales_[group]);
-    const LaneVec bias = hn::Set(d, biases_[group]);
+  static HWY_INLINE void Dequantize(const uint8_t* p, const Group& group, LaneVec (&w)[kPlanes]) {
     if constexpr (kBits == 8) {
       LIME_UNROLL for (int i = 0; i < kPlanes; ++i) {
         const hn::Rebind<uint8_t, LaneTag> d8;
         const auto q = hn::PromoteTo(IntTag(), hn::LoadU(d8, p + i * kVecLanes));
-        w[i] = FusedMulAdd(hn::ConvertTo(d, q), scale, bias);
+        w[i] = FusedMulAdd(hn::ConvertTo(LaneTag(), q), group.scale, group.bias);
       }
     } else if constexpr (kBits == 4) {  // a byte's low nibble is an even weight, its high nibble the odd one after it
       constexpr int kHalf = kPlanes / 2;
       LIME_UNROLL for (int i = 0; i < kHalf; ++i) {
         const hn::Rebind<uint8_t, LaneTag> d8;
         const auto q = hn::PromoteTo(BitsTag(), hn::LoadU(d8, p + i * kVecLanes));
-        w[i] = Weights(q, scale, bias);
-        w[i + kHalf] = Weights(hn::ShiftRight<4>(q), scale, bias);
+        w[i] = Weights(q, group);
+        w[i + kHalf] = Weights(hn::ShiftRight<4>(q), group);
       }
     } else {
 #if HWY_TARGET == HWY_SCALAR
@@ -149,7 +178,7 @@ class PackedRow {
       for (int k = 0; k < kChunk; ++k) {
         const uint8_t* load = p + (k < 16 ? 0 : Layout::kSecondLoad);
         const uint32_t q = (load[layout.byte_index[4 * k]] | uint32_t{load[layout.byte_index[4 * k + 1]]} << 8) >> layout.shift[k];
-        w[k] = FusedMulAdd(hn::Set(d, static_cast<float>(q & ((1u << kBits) - 1))), scale, bias);
+        w[k] = FusedMulAdd(hn::Set(LaneTag(), static_cast<float>(q & kMask)), group.scale, group.bias);
       }
 #else
       LIME_UNROLL for (int i = 0; i < kPlanes; ++i) {
@@ -157,7 +186,7 @@ class PackedRow {
         const auto index = hn::Load(BytesTag(), kPackedLayout<kBits>.byte_index.data() + 4 * i * kVecLanes);
         const auto shift = hn::Load(BitsTag(), kPackedLayout<kBits>.shift.data() + i * kVecLanes);
         const auto q = hn::Shr(hn::BitCast(BitsTag(), hn::TableLookupBytes(bytes, index)), shift);  // and the next weights above it
-        w[i] = Weights(q, scale, bias);
+        w[i] = Weights(q, group);
       }
 #endif
     }
@@ -165,24 +194,65 @@ class PackedRow {
 
   // The weights whose q are the low kBits of each lane.
   template <class Q>
-  static HWY_INLINE LaneVec Weights(Q q, LaneVec scale, LaneVec bias) {
-    const LaneTag d;
-    const auto mask = hn::Set(BitsTag(), (1u << kBits) - 1);
-#if HWY_TARGET == HWY_AVX3
-    if constexpr (kBits <= 4) {  // compute the weights of all q once, and pick: the permutation reads the low four bits of an index
-      const auto all = hn::BitCast(IntTag(), hn::And(hn::Iota(BitsTag(), 0), mask));
-      return LaneVec{_mm512_permutexvar_ps(q.raw, FusedMulAdd(hn::ConvertTo(d, all), scale, bias).raw)};
-    }
+  static HWY_INLINE LaneVec Weights(Q q, const Group& group) {
+#if HWY_TARGET <= HWY_AVX3
+    if constexpr (kTable) return LaneVec{_mm512_permutexvar_ps(q.raw, group.scale.raw)};  // reads the low four bits of an index
 #endif
-    return FusedMulAdd(hn::ConvertTo(d, hn::BitCast(IntTag(), hn::And(q, mask))), scale, bias);
+    q = hn::And(q, hn::Set(BitsTag(), kMask));
+    return FusedMulAdd(hn::ConvertTo(LaneTag(), hn::BitCast(IntTag(), q)), group.scale, group.bias);
   }
 
-  const uint8_t* p_;
-  int64_t chunks_;
-  int group_shift_;
-  const float* scales_;
-  const float* biases_;
+  const uint8_t* p_ = nullptr;
+  const float* scales_ = nullptr;  // of the next group
+  const float* biases_ = nullptr;
 };
+
+// Which chunks of a row to read.
+struct ChunkRange {
+  int64_t count;
+  int64_t group;  // chunks that share a scale
+  bool tail;      // the last one of them is read with NextTail
+};
+
+// Calls fn(w) with the weights of the next chunks of the rows, w[row][plane]. The rows stand at the begin of a group.
+template <int kRows, class Row, typename Fn>
+HWY_INLINE void ForEachChunk(Row (&rows)[kRows], const ChunkRange& range, Fn&& fn) {
+  LaneVec w[kRows][kPlanes];
+  typename Row::Group group[kRows];
+  int64_t left = range.count - (range.tail ? 1 : 0);
+  while (left > 0) {
+    LIME_UNROLL for (int r = 0; r < kRows; ++r) group[r] = rows[r].NextGroup();
+    int64_t here = std::min(left, range.group);
+    left -= here;
+    do {
+      LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].Next(group[r], w[r]);
+      fn(w);
+    } while (--here > 0);
+  }
+  if (!range.tail) return;
+  const bool same_group = (range.count - 1) % range.group != 0;
+  LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].NextTail(rows[r].NextGroup(same_group), w[r]);
+  fn(w);
+}
+
+// Calls fn.operator()<reader>() with the reader of the matrix's rows.
+template <typename Fn>
+HWY_INLINE void WithRow(const Matrix& m, Fn&& fn) {
+  if (m.dtype != DType::kU32) {
+    WithWorkingType(m.dtype, [&](auto type) HWY_ATTR { fn.template operator()<DenseRow<decltype(type)>>(); });
+    return;
+  }
+  switch (m.bits) {
+    case 3:
+      return fn.template operator()<PackedRow<3>>();
+    case 4:
+      return fn.template operator()<PackedRow<4>>();
+    case 6:
+      return fn.template operator()<PackedRow<6>>();
+    default:
+      return fn.template operator()<PackedRow<8>>();
+  }
+}
 
 }  // namespace lime::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,0 +1,210 @@
+#include <algorithm>
+
+#include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/linear_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear_gemm.cc"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+
+#include "kernels/cpu/linear_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lime::cpu::HWY_NAMESPACE {
+namespace {
+
+// What 16 or 32 vector registers hold: accumulators, one row's (or column's) operands, and one operand of the other side.
+constexpr int kTileTokens = kVecLanes == 8 ? 3 : kMaxTileTokens;
+constexpr int kTileRows = 4;
+constexpr int64_t kTileLanes = kTileRows * kTileTokens * kVecLanes;  // accumulators of one plane
+// Chunks of one plane that a tile runs through before the next rows: the tile's x stays in L1.
+constexpr int64_t kBlockChunks = 32;
+// Steps that a tile asks for its weights, which lie in L2, ahead of their use.
+constexpr int64_t kStepsAhead = 4;
+// From this many tokens on a panel brings the next x near while it computes; below, the next weights.
+constexpr int64_t kManyTokens = 64;
+
+int64_t TileTokensImpl() {
+  return kTileTokens;
+}
+
+void PackTileImpl(const Activations& x, int64_t tile, float* packed) {
+  const int64_t chunks = x.chunks(), plane = chunks * kTileTokens * kVecLanes;
+  WithWorkingType(x.dtype, [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    for (int64_t i = 0; i < kTileTokens; ++i) {
+      const int64_t token = std::min(tile * kTileTokens + i, x.tokens - 1);  // a tile's missing tokens repeat the last one
+      const T* row = static_cast<const T*>(x.data) + token * x.stride;
+      for (int64_t c = 0; c < chunks; ++c) {
+        LaneVec lanes[kPlanes];
+        LoadChunk(row + c * kChunk, x.cols - c * kChunk, x.order, lanes);
+        float* out = packed + (c * kTileTokens + i) * kVecLanes;
+        LIME_UNROLL for (int p = 0; p < kPlanes; ++p) StoreVec(lanes[p], out + p * plane);
+      }
+    }
+  });
+}
+
+// A range of the chunks of all rows.
+struct Block {
+  int64_t begin;
+  int64_t chunks;
+  bool last;
+};
+
+// Rows to fp32: [quad of rows][plane][chunk][row][lane]; rows that the last quad lacks are zero.
+template <class Row>
+void PackPanelOf(const RowRange& rows, const Block& block, float* row_scratch, float* panel) {
+  const int64_t plane = block.chunks * kTileRows * kVecLanes;
+  for (int64_t r = 0; r < (rows.count + kTileRows - 1) / kTileRows * kTileRows; ++r) {
+    float* out = panel + r / kTileRows * kPlanes * plane + r % kTileRows * kVecLanes;
+    const auto store = [&](const LaneVec(&w)[1][kPlanes]) HWY_ATTR {
+      LIME_UNROLL for (int p = 0; p < kPlanes; ++p) StoreVec(w[0][p], out + p * plane);
+      out += kTileRows * kVecLanes;
+    };
+    if (r < rows.count) {
+      if (r % kPreparedRows == 0) Row::Prepare(*rows.matrix, rows.begin + r, std::min<int64_t>(kPreparedRows, rows.count - r), row_scratch);
+      Row row[1] = {Row(*rows.matrix, rows.begin + r, block.begin, r % kPreparedRows, row_scratch)};
+      ForEachChunk(row, {block.chunks, Row::GroupChunks(*rows.matrix), block.last && Row::HasTail(*rows.matrix)}, store);
+    } else {
+      LaneVec zero[1][kPlanes];
+      LIME_UNROLL for (int p = 0; p < kPlanes; ++p) zero[0][p] = hn::Zero(LaneTag());
+      for (int64_t c = 0; c < block.chunks; ++c) store(zero);
+    }
+  }
+}
+
+// What a tile brings near while it computes: one address per step.
+struct Ahead {
+  const char* p;
+  int64_t stride;  // bytes
+};
+
+// Adds `steps` chunks of one plane of kTokens tokens and four rows to lanes[row][token].
+template <int kTokens>
+void MultiplyTile(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int64_t steps, bool first, float* HWY_RESTRICT lanes,
+                  Ahead& ahead) {
+  LaneVec acc[kTileRows][kTokens];
+  LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
+      acc[r][t] = first ? hn::Zero(LaneTag()) : LoadVec(lanes + (r * kTileTokens + t) * kVecLanes);
+    }
+  }
+  const char* near = ahead.p;
+  for (int64_t s = 0; s < steps; ++s) {
+    __builtin_prefetch(near, 0, 2);
+    near += ahead.stride;
+    LaneVec row[kTileRows];
+    LIME_UNROLL for (int r = 0; r < kTileRows; ++r) row[r] = LoadVec(w + r * kVecLanes);
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
+      const LaneVec token = LoadVec(x + t * kVecLanes);
+      if (t < kTileRows) hwy::Prefetch(w + ((kStepsAhead * kTileRows) + t) * kVecLanes);
+      LIME_UNROLL for (int r = 0; r < kTileRows; ++r) acc[r][t] = FusedMulAdd(row[r], token, acc[r][t]);
+    }
+    x += kTileTokens * kVecLanes;
+    w += kTileRows * kVecLanes;
+  }
+  ahead.p = near;
+  LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) StoreVec(acc[r][t], lanes + (r * kTileTokens + t) * kVecLanes);
+  }
+}
+
+// The accumulators that wait from the block before lie in the shared cache.
+HWY_INLINE void PrefetchLanes(const float* lanes) {
+  for (int64_t i = 0; i < kTileLanes; i += 16) hwy::Prefetch(lanes + i);
+}
+
+// Adds up the lanes [plane][row][token] of four rows; y[token * stride + row].
+HWY_INLINE void SumTile(const float* lanes, int64_t tokens, float* y, int64_t stride) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    Quad sum[kTileRows];
+    LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
+      LaneVec v[kPlanes];
+      LIME_UNROLL for (int p = 0; p < kPlanes; ++p) v[p] = LoadVec(lanes + p * kTileLanes + (r * kTileTokens + t) * kVecLanes);
+      sum[r] = FoldLanes(v);
+    }
+    SumLanes(sum, y + t * stride);
+  }
+}
+
+// One tile of tokens, whose x is [plane][chunk of all][token][lane], against one block of the whole panel. lanes:
+// [quad][plane][kTileLanes].
+template <int kTokens>
+void MultiplyTileWithPanel(const float* x, int64_t all_chunks, const Block& block, int64_t quads, const ThreadScratch& scratch,
+                           float* lanes, bool x_ahead, Ahead& ahead) {
+  for (int64_t p = 0; p < kPlanes; ++p) {
+    const float* x_plane = x + (p * all_chunks + block.begin) * kTileTokens * kVecLanes;
+    const float* w_plane = scratch.panel + p * block.chunks * kTileRows * kVecLanes;
+    for (int64_t c = 0; c < block.chunks; c += kBlockChunks) {
+      const int64_t steps = std::min(kBlockChunks, block.chunks - c);
+      if (x_ahead) ahead.p = reinterpret_cast<const char*>(x_plane + (c + steps) * kTileTokens * kVecLanes);
+      for (int64_t q = 0; q < quads; ++q) {
+        if (c == 0 && block.begin > 0) PrefetchLanes(lanes + ((q + 1) * kPlanes + p) * kTileLanes);
+        MultiplyTile<kTokens>(x_plane + c * kTileTokens * kVecLanes, w_plane + (q * kPlanes * block.chunks + c) * kTileRows * kVecLanes,
+                              steps, block.begin + c == 0, lanes + (q * kPlanes + p) * kTileLanes, ahead);
+      }
+    }
+  }
+  if (!block.last) return;
+  for (int64_t q = 0; q < quads; ++q) SumTile(lanes + q * kPlanes * kTileLanes, kTokens, scratch.y + q * kTileRows, quads * kTileRows);
+}
+
+template <int kTokens>
+void MultiplyTileOf(int64_t tokens, const float* x, int64_t all_chunks, const Block& block, int64_t quads, const ThreadScratch& scratch,
+                    float* lanes, bool x_ahead, Ahead& ahead) {
+  if (tokens >= kTokens) return MultiplyTileWithPanel<kTokens>(x, all_chunks, block, quads, scratch, lanes, x_ahead, ahead);
+  if constexpr (kTokens > 1) MultiplyTileOf<kTokens - 1>(tokens, x, all_chunks, block, quads, scratch, lanes, x_ahead, ahead);
+}
+
+void MultiplyPanelImpl(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
+                       void (*done)(void*, const TileResult&), void* context) {
+  const Matrix& m = *rows.matrix;
+  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, quads = (rows.count + kTileRows - 1) / kTileRows;
+  const int64_t tiles = (tokens + kTileTokens - 1) / kTileTokens;
+  const bool x_ahead = tokens >= kManyTokens;
+  const char* next_rows = static_cast<const char*>(m.data) + (rows.begin + rows.count) * m.RowBytes();
+  const int64_t next_bytes = std::min(rows.count, m.rows - rows.begin - rows.count) * m.RowBytes();
+  Ahead ahead{.p = next_rows, .stride = next_bytes / (tiles * quads * kPlanes * chunks)};
+  if (x_ahead) ahead.stride = kTileTokens * kVecLanes * static_cast<int64_t>(sizeof(float)) / quads;
+  if (next_bytes == 0 && !x_ahead) ahead = {.p = reinterpret_cast<const char*>(scratch.panel), .stride = 0};
+  const int64_t tile_lanes = chunks > kPanelChunks ? quads * kPlanes * kTileLanes : 0;  // one block: tiles follow each other in one place
+  for (int64_t begin = 0; begin < chunks; begin += kPanelChunks) {
+    const Block block{begin, std::min(kPanelChunks, chunks - begin), begin + kPanelChunks >= chunks};
+    WithRow(m, [&]<class Row>() HWY_ATTR { PackPanelOf<Row>(rows, block, scratch.rows, scratch.panel); });
+    float* lanes = scratch.lanes;
+    for (int64_t token = 0; token < tokens; token += kTileTokens, lanes += tile_lanes) {
+      const int64_t count = std::min<int64_t>(kTileTokens, tokens - token);
+      MultiplyTileOf<kTileTokens>(count, packed + token * chunks * kChunk, chunks, block, quads, scratch, lanes, x_ahead, ahead);
+      if (block.last) done(context, {token, count, quads * kTileRows, scratch.y});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lime::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lime::cpu {
+
+HWY_EXPORT(TileTokensImpl);
+HWY_EXPORT(PackTileImpl);
+HWY_EXPORT(MultiplyPanelImpl);
+
+int64_t TileTokens() {
+  return HWY_DYNAMIC_DISPATCH(TileTokensImpl)();
+}
+
+void PackTile(const Activations& x, int64_t tile, float* packed) {
+  HWY_DYNAMIC_DISPATCH(PackTileImpl)(x, tile, packed);
+}
+
+void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
+                   void (*done)(void* context, const TileResult& result), void* context) {
+  HWY_DYNAMIC_DISPATCH(MultiplyPanelImpl)(rows, packed, tokens, scratch, done, context);
+}
+
+}  // namespace lime::cpu
+#endif  // HWY_ONCE

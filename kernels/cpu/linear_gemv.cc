@@ -1,0 +1,212 @@
+#include <algorithm>
+
+#include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/linear_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear_gemv.cc"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+
+#include "kernels/cpu/linear_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lime::cpu::HWY_NAMESPACE {
+namespace {
+
+// Tokens of one pass: what 16 or 32 vector registers hold are accumulators, one row's operands, and one operand of the other side.
+constexpr int kDotTokens = kPlanes == 2 ? 4 : 2;
+// Chunks of a pass's x, of all its tokens together, that a set of rows meets before the next ones: they stay in L1. Blocks
+// are whole groups: multiples of 4 chunks.
+constexpr int64_t kBlockTokenChunks = 128;
+// Bytes that a single row's dot product asks for ahead of its use: beyond the end of a 4 KiB page the hardware does not.
+constexpr int64_t kPrefetchBytes = 2048;
+
+// Packed x: [pass][chunk][token of the pass][lane].
+void PackRowsImpl(const Activations& x, float* packed) {
+  WithWorkingType(x.dtype, [&](auto type) HWY_ATTR {
+    const auto* data = static_cast<const decltype(type)*>(x.data);
+    for (int64_t t = 0; t < x.tokens; ++t) {
+      const int64_t first = t / kDotTokens * kDotTokens, width = std::min<int64_t>(kDotTokens, x.tokens - first);
+      float* out = packed + (first * x.chunks() + t - first) * kChunk;
+      for (int64_t k = 0; k < x.cols; k += kChunk, out += width * kChunk) {
+        LaneVec lanes[kPlanes];
+        LoadChunk(data + t * x.stride + k, x.cols - k, x.order, lanes);
+        LIME_UNROLL for (int p = 0; p < kPlanes; ++p) StoreVec(lanes[p], out + p * kVecLanes);
+      }
+    }
+  });
+}
+
+// One block of the dot products of one or two rows with the tokens of a pass.
+struct Block {
+  const float* x;  // [chunk][token][lane]
+  ChunkRange range;
+  bool first, last;  // of the rows' blocks
+  float* lanes;      // accumulators between two blocks
+  float* y;          // y[token * y_stride + row], where last
+  int64_t y_stride;
+  // What to bring near at the same time: `ahead_step` bytes per chunk at `ahead`, and for the second row `ahead_row` bytes further on.
+  const char* ahead;
+  int64_t ahead_step, ahead_row;
+};
+
+template <int kTokens, int kRows, class Row>
+HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
+  LaneVec acc[kRows][kTokens][kPlanes];
+  const auto each = [&](auto fn) HWY_ATTR {
+    LIME_UNROLL for (int i = 0; i < kRows * kTokens * kPlanes; ++i) {
+      fn(i, acc[i / (kTokens * kPlanes)][i / kPlanes % kTokens][i % kPlanes]);
+    }
+  };
+  if (block.first) {
+    each([](int, LaneVec& v) HWY_ATTR { v = hn::Zero(LaneTag()); });
+  } else {
+    each([&](int i, LaneVec& v) HWY_ATTR { v = LoadVec(block.lanes + i * kVecLanes); });
+  }
+  Row rows[kRows];
+  LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r] = from[r];
+  const float* x = block.x;
+  const char* ahead = block.ahead;
+  const int64_t ahead_step = block.ahead_step, ahead_row = block.ahead_row;
+  ForEachChunk(rows, block.range, [&](const LaneVec(&w)[kRows][kPlanes]) HWY_ATTR {
+    LIME_UNROLL for (int r = 0; r < kRows; ++r) {
+      LIME_UNROLL for (int b = 0; b < Row::kChunkBytes; b += 64) __builtin_prefetch(ahead + r * ahead_row + b, 0, kTokens == 1 ? 3 : 2);
+    }
+    ahead += ahead_step;
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
+      LIME_UNROLL for (int p = 0; p < kPlanes; ++p) {
+        const LaneVec token = LoadVec(x + t * kChunk + p * kVecLanes);
+        LIME_UNROLL for (int r = 0; r < kRows; ++r) acc[r][t][p] = FusedMulAdd(w[r][p], token, acc[r][t][p]);
+      }
+    }
+    x += kTokens * kChunk;
+  });
+  if (!block.last) return each([&](int i, LaneVec& v) HWY_ATTR { StoreVec(v, block.lanes + i * kVecLanes); });
+  LIME_UNROLL for (int r = 0; r < kRows; ++r) {
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) block.y[t * block.y_stride + r] = SumLanes(FoldLanes(acc[r][t]));
+  }
+}
+
+template <int kRows, class Row>
+HWY_INLINE void DotPass(int64_t tokens, const Row (&rows)[kRows], const Block& block) {
+  if constexpr (kDotTokens == 4) {
+    if (tokens == 4) return Dot<4>(rows, block);
+    if (tokens == 3) return Dot<3>(rows, block);
+  }
+  return tokens == 2 ? Dot<2>(rows, block) : Dot<1>(rows, block);
+}
+
+// Two rows share the loads of x and overlap the latency of their sums, where the registers hold both. One row of dense weights and one
+// token is a single stream, which memory likes best.
+template <class Row>
+HWY_INLINE bool PairRows(int64_t tokens) {
+  if (tokens == 1) return Row::kPacked;
+  return kPlanes == 2;
+}
+
+template <class Row>
+void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
+  const Matrix& m = *rows.matrix;
+  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), group = Row::GroupChunks(m);
+  const int64_t block_chunks = tokens == 1 ? chunks : kBlockTokenChunks / std::min<int64_t>(tokens, kDotTokens) / 4 * 4,
+                passes = (tokens + kDotTokens - 1) / kDotTokens;
+  const bool pair_rows = PairRows<Row>(tokens), one_block = passes == 1 && chunks <= block_chunks;
+  Block b{.y_stride = rows.count, .ahead_step = Row::kChunkBytes / passes, .ahead_row = row_bytes};
+  if (tokens == 1 && pair_rows) b.ahead_row = Row::kChunkBytes, b.ahead_step = 2 * Row::kChunkBytes;  // in the order of memory
+  for (int64_t set = 0; set < rows.count; set += kPreparedRows) {
+    const int64_t set_rows = std::min<int64_t>(kPreparedRows, rows.count - set);
+    Row::Prepare(m, rows.begin + set, set_rows, scratch.rows);
+    for (int64_t begin = 0; begin < chunks; begin += block_chunks) {
+      b.range = {std::min(block_chunks, chunks - begin), group, false};
+      b.first = begin == 0;
+      b.last = begin + block_chunks >= chunks;
+      b.range.tail = b.last && Row::HasTail(m);
+      const int64_t ahead = !b.last ? block_chunks * Row::kChunkBytes : kPreparedRows * row_bytes - begin * Row::kChunkBytes;
+      for (int64_t t = 0; t < tokens; t += kDotTokens) {
+        const int64_t width = std::min<int64_t>(kDotTokens, tokens - t);
+        b.x = x + (t * chunks + begin * width) * kChunk;
+        for (int64_t r = 0; r < set_rows;) {
+          const char* data = static_cast<const char*>(m.data) + (rows.begin + set + r) * row_bytes + begin * Row::kChunkBytes;
+          b.lanes = scratch.lanes + (t * kPreparedRows + r * width) * kChunk;
+          b.y = scratch.y + t * rows.count + set + r;
+          b.ahead = data + (tokens == 1 ? kPrefetchBytes
+                            : one_block ? 2 * row_bytes
+                                        : ahead + t / kDotTokens * b.ahead_step * block_chunks);
+          const auto reader = [&](int64_t i) HWY_ATTR { return Row(m, rows.begin + set + i, begin, i, scratch.rows); };
+          const bool pair = pair_rows && r + 1 < set_rows;
+          if (pair) {
+            const Row readers[2] = {reader(r), reader(r + 1)};
+            DotPass(width, readers, b);
+          } else {
+            const Row readers[1] = {reader(r)};
+            DotPass(width, readers, b);
+          }
+          r += pair ? 2 : 1;
+        }
+      }
+    }
+  }
+}
+
+void DotRowsImpl(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
+  WithRow(*rows.matrix, [&]<class Row>() HWY_ATTR { DotRowsOf<Row>(rows, x, tokens, scratch); });
+}
+
+template <typename T>
+void FinishRowsOf(const LinearTask& task, int64_t token, int64_t row, int64_t count, const float* y) {
+  const T* bias = task.bias == nullptr ? nullptr : static_cast<const T*>(task.bias) + row;
+  float* out = task.out == nullptr ? nullptr : task.out + token * task.out_stride + row;
+  T* add_to = task.add_to == nullptr ? nullptr : static_cast<T*>(task.add_to) + token * task.out_stride + row;
+  int64_t i = 0;
+  for (; i + kVecLanes <= count; i += kVecLanes) {
+    LaneVec v = LoadVec(y + i);
+    if (bias != nullptr) v = hn::Add(v, LoadVec(bias + i));
+    if (out != nullptr) StoreVec(v, out + i);
+    if (add_to != nullptr) StoreVec(hn::Add(LoadVec(add_to + i), v), add_to + i);
+  }
+  for (; i < count; ++i) {
+    const float v = bias == nullptr ? y[i] : y[i] + ToFloat(bias[i]);
+    if (out != nullptr) out[i] = v;
+    if (add_to != nullptr) add_to[i] = FromFloat<T>(ToFloat(add_to[i]) + v);
+  }
+}
+
+void FinishRowsImpl(const LinearTask& task, DType x_dtype, int64_t token, int64_t row, int64_t count, const float* y) {
+  WithWorkingType(x_dtype, [&](auto type) HWY_ATTR { FinishRowsOf<decltype(type)>(task, token, row, count, y); });
+}
+
+const char* TargetNameImpl() {
+  return hwy::TargetName(HWY_TARGET);
+}
+
+}  // namespace
+}  // namespace lime::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lime::cpu {
+
+HWY_EXPORT(PackRowsImpl);
+HWY_EXPORT(DotRowsImpl);
+HWY_EXPORT(FinishRowsImpl);
+HWY_EXPORT(TargetNameImpl);
+
+void PackRows(const Activations& x, float* packed) {
+  HWY_DYNAMIC_DISPATCH(PackRowsImpl)(x, packed);
+}
+
+void DotRows(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch) {
+  HWY_DYNAMIC_DISPATCH(DotRowsImpl)(rows, packed, tokens, scratch);
+}
+
+void FinishRows(const LinearTask& task, DType x_dtype, int64_t token, int64_t row, int64_t count, const float* y) {
+  HWY_DYNAMIC_DISPATCH(FinishRowsImpl)(task, x_dtype, token, row, count, y);
+}
+
+const char* TargetName() {
+  return HWY_DYNAMIC_DISPATCH(TargetNameImpl)();
+}
+
+}  // namespace lime::cpu
+#endif  // HWY_ONCE
