@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <limits>
 
 #include "kernels/cpu/linear_lanes-inl.h"
 
@@ -31,7 +30,7 @@ class DenseRow {
 
   static void Prepare(const Matrix&, int64_t, int64_t, float*) {}
   static bool HasTail(const Matrix& m) { return m.cols % kChunk != 0; }
-  static int64_t GroupChunks(const Matrix&) { return std::numeric_limits<int32_t>::max(); }
+  static int64_t GroupChunks(const Matrix&) { return int64_t{1} << 40; }
 
   DenseRow() = default;
   DenseRow(const Matrix& m, int64_t row, int64_t chunk, int64_t, const float*)
@@ -40,7 +39,7 @@ class DenseRow {
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
 
   struct Group {};
-  HWY_INLINE Group NextGroup(bool /*again*/ = false) { return {}; }
+  HWY_INLINE Group NextGroup() { return {}; }
 
   HWY_INLINE void Next(const Group&, LaneVec (&w)[kPlanes]) {
     LoadFrom(p_, w);
@@ -121,10 +120,8 @@ class PackedRow {
     LaneVec bias;
   };
 
-  // again: the one that the last call gave.
-  HWY_INLINE Group NextGroup(bool again = false) {
+  HWY_INLINE Group NextGroup() {
     const LaneTag d;
-    if (again) --scales_, --biases_;
     Group g{hn::Set(d, *scales_++), hn::Set(d, *biases_++)};
     if constexpr (kTable)
       g.scale = FusedMulAdd(hn::ConvertTo(d, hn::And(hn::Iota(IntTag(), 0), hn::Set(IntTag(), kMask))), g.scale, g.bias);
@@ -219,19 +216,16 @@ template <int kRows, class Row, typename Fn>
 HWY_INLINE void ForEachChunk(Row (&rows)[kRows], const ChunkRange& range, Fn&& fn) {
   LaneVec w[kRows][kPlanes];
   typename Row::Group group[kRows];
-  int64_t left = range.count - (range.tail ? 1 : 0);
-  while (left > 0) {
+  const int64_t full = range.count - (range.tail ? 1 : 0), in_group = range.group - 1;  // groups are powers of two
+  LIME_UNROLL for (int r = 0; r < kRows; ++r) group[r] = rows[r].NextGroup();
+  for (int64_t c = 0; c < full;) {
+    LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].Next(group[r], w[r]);
+    fn(w);
+    if (++c == range.count || (c & in_group) != 0) continue;
     LIME_UNROLL for (int r = 0; r < kRows; ++r) group[r] = rows[r].NextGroup();
-    int64_t here = std::min(left, range.group);
-    left -= here;
-    do {
-      LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].Next(group[r], w[r]);
-      fn(w);
-    } while (--here > 0);
   }
   if (!range.tail) return;
-  const bool same_group = (range.count - 1) % range.group != 0;
-  LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].NextTail(rows[r].NextGroup(same_group), w[r]);
+  LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].NextTail(group[r], w[r]);
   fn(w);
 }
 
