@@ -16,9 +16,12 @@ namespace {
 
 // Tokens of one pass: what 16 or 32 vector registers hold are accumulators, one row's operands, and one operand of the other side.
 constexpr int kDotTokens = kPlanes == 2 ? 4 : 2;
-// Chunks of a pass's x, of all its tokens together, that a set of rows meets before the next ones: they stay in L1. Blocks
-// are whole groups: multiples of 4 chunks.
-constexpr int64_t kBlockTokenChunks = 128;
+// Chunks of a pass's x, of all its tokens together, that a set of rows meets before the next ones: they stay in L1. One pass over dense
+// weights waits for memory more than for L1, and gains from longer runs. Blocks are whole groups: multiples of 4 chunks.
+template <class Row>
+constexpr int64_t BlockTokenChunks(int64_t tokens) {
+  return Row::kPacked || tokens > kDotTokens ? 128 : 256;
+}
 // Bytes that a single row's dot product asks for ahead of its use: beyond the end of a 4 KiB page the hardware does not.
 constexpr int64_t kPrefetchBytes = 2048;
 
@@ -109,7 +112,7 @@ template <class Row>
 void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
   const Matrix& m = *rows.matrix;
   const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), group = Row::GroupChunks(m);
-  const int64_t block_chunks = tokens == 1 ? chunks : kBlockTokenChunks / std::min<int64_t>(tokens, kDotTokens) / 4 * 4,
+  const int64_t block_chunks = tokens == 1 ? chunks : BlockTokenChunks<Row>(tokens) / std::min<int64_t>(tokens, kDotTokens) / 4 * 4,
                 passes = (tokens + kDotTokens - 1) / kDotTokens;
   const bool pair_rows = PairRows<Row>(tokens), one_block = passes == 1 && chunks <= block_chunks;
   Block b{.y_stride = rows.count, .ahead_step = Row::kChunkBytes / passes, .ahead_row = row_bytes};
