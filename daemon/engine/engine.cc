@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/page_cache.h"
+#include "daemon/weights/system_memory.h"
 #include "kernels/module.h"
 #include "planner/base/check.h"
 

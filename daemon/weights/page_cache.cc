@@ -5,10 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <sstream>
 
 namespace lime {
 namespace {
@@ -18,35 +15,6 @@ bool MayAskForCache(const FileDescriptor& file) {
   struct stat info;
   if (::fstat(file.get(), &info) != 0) return false;
   return ::geteuid() == 0 || info.st_uid == ::geteuid() || (info.st_mode & S_IWOTH) != 0;
-}
-
-// A number in the file, or `otherwise` ("max" in cgroup v2, or no such file).
-Bytes ReadNumber(const std::string& path, Bytes otherwise) {
-  std::ifstream in(path);
-  Bytes value = 0;
-  return in >> value ? value : otherwise;
-}
-
-// Room left under the cgroup v2 limits from our group up to the root; page cache that could be dropped counts as room.
-Bytes CgroupRoom(Bytes otherwise) {
-  std::ifstream in("/proc/self/cgroup");
-  Bytes room = otherwise;
-  for (std::string line; std::getline(in, line);) {
-    if (line.rfind("0::", 0) != 0) continue;
-    for (std::string group = line.substr(3); !group.empty() && group != "/"; group = group.substr(0, group.rfind('/'))) {
-      const std::string folder = "/sys/fs/cgroup" + group;
-      const Bytes limit = ReadNumber(folder + "/memory.max", -1);
-      if (limit < 0) continue;
-      Bytes cache = 0;
-      std::ifstream stat(folder + "/memory.stat");
-      std::string key;
-      for (Bytes value = 0; stat >> key >> value;) {
-        if (key == "inactive_file" || key == "active_file") cache += value;
-      }
-      room = std::min(room, std::max<Bytes>(0, limit - ReadNumber(folder + "/memory.current", 0) + cache));
-    }
-  }
-  return room;
 }
 
 }  // namespace
@@ -96,18 +64,6 @@ absl::Status DropFromPageCache(const std::string& path) {
   }
 #endif
   return absl::OkStatus();
-}
-
-Bytes AvailableMemory() {
-  std::ifstream in("/proc/meminfo");
-  std::string key;
-  Bytes available = static_cast<Bytes>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream fields(line);
-    Bytes kib = 0;
-    if (fields >> key >> kib && key == "MemAvailable:") available = kib * kKiB;
-  }
-  return CgroupRoom(available);
 }
 
 }  // namespace lime

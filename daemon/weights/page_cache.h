@@ -1,4 +1,4 @@
-// What the kernel's page cache holds of a file, and how much memory could be had.
+// What the kernel's page cache holds of a file.
 #pragma once
 
 #include <string>
@@ -31,8 +31,5 @@ class PageCacheView {
 
 // Drops the clean pages of a file, so that the next read comes from the disk.
 absl::Status DropFromPageCache(const std::string& path);
-
-// Memory that could be used without swapping: MemAvailable, which counts clean page cache, within the limit of our cgroup.
-Bytes AvailableMemory();
 
 }  // namespace lime

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/page_cache.h"
+#include "daemon/weights/system_memory.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
 

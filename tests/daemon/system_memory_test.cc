@@ -1,0 +1,65 @@
+#include "daemon/weights/system_memory.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+// A cgroup tree of files in a folder of its own.
+class CgroupRoomTest : public ::testing::Test {
+ protected:
+  CgroupRoomTest() {
+    std::string pattern = std::filesystem::temp_directory_path() / "lime_cgroup_XXXXXX";
+    root_ = mkdtemp(pattern.data());
+  }
+  ~CgroupRoomTest() override { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = root_ + "/" + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  Bytes Room(const std::string& self) {
+    std::istringstream in(self);
+    return CgroupRoom(in, root_, 10000);
+  }
+
+  std::string root_;
+};
+
+TEST_F(CgroupRoomTest, WithoutLimitsEverythingIsRoom) {
+  Write("a/memory.max", "max\n");
+  EXPECT_EQ(Room("0::/a\n"), 10000);
+  EXPECT_EQ(Room(""), 10000);
+  EXPECT_EQ(Room("nonsense\n:\n"), 10000);
+}
+
+TEST_F(CgroupRoomTest, VersionTwoLeavesLimitLessUsePlusPageCache) {
+  Write("a/b/memory.max", "5000\n");
+  Write("a/b/memory.current", "3000\n");
+  Write("a/b/memory.stat", "anon 2500\nactive_file 300\ninactive_file 200\n");
+  EXPECT_EQ(Room("0::/a/b\n"), 2500);
+  EXPECT_EQ(Room("0::/a/b/c\n"), 2500) << "limits of the groups above hold too";
+}
+
+TEST_F(CgroupRoomTest, VersionOneHasNamesOfItsOwn) {
+  Write("memory/box/memory.limit_in_bytes", "4000\n");
+  Write("memory/box/memory.usage_in_bytes", "1000\n");
+  Write("memory/box/memory.stat", "total_inactive_file 100\ntotal_active_file 0\n");
+  EXPECT_EQ(Room("12:cpu,cpuacct:/box\n9:memory:/box\n"), 3100);
+  EXPECT_EQ(Room("12:cpu,cpuacct:/box\n"), 10000);
+}
+
+TEST_F(CgroupRoomTest, TheRootGroupLimitsToo) {
+  Write("memory/memory.limit_in_bytes", "700\n");
+  Write("memory/memory.usage_in_bytes", "900\n");
+  EXPECT_EQ(Room("9:memory:/\n"), 0) << "more than all is in use";
+}
+
+}  // namespace
+}  // namespace lime
