@@ -150,6 +150,7 @@ absl::Status Bench(const BenchFlags& flags) {
                                                                              .max_logit_rows = flags.batch,
                                                                              .max_sequences = flags.batch,
                                                                              .context = context,
+                                                                             .planned_steps = flags.rounds * 4,
                                                                              .expected_positions = flags.position}));
   const int threads = flags.model.threads > 0 ? flags.model.threads : UsableCores();
   ModelBench bench(session->engine(), flags, threads);

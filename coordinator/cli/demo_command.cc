@@ -23,6 +23,7 @@ absl::Status Demo(ModelFlags& flags) {
                                                                        .max_logit_rows = 1,
                                                                        .max_sequences = 1,
                                                                        .context = files.spec.config.max_positions,
+                                                                       .planned_steps = kStoryTokens * 3,
                                                                        .expected_positions = kStoryTokens}));
   absl::PrintF(
       "LIME runs large language models, losslessly, on the machines you own.\nHere is the small one it ships with, made from scratch by "

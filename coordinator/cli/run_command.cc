@@ -175,12 +175,14 @@ absl::Status Run(RunFlags& flags) {
   int64_t longest = 0;
   for (const auto& prompt : plan.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
   const int64_t chunk = std::min<int64_t>(flags.model.chunk > 0 ? flags.model.chunk : kDefaultChunk, longest * plan.sequences);
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ModelSession> session,
-                        ModelSession::Open(flags.model, {.max_rows = chunk + plan.sequences,
-                                                         .max_logit_rows = plan.sequences,
-                                                         .max_sequences = plan.sequences,
-                                                         .context = plan.context,
-                                                         .expected_positions = longest + plan.max_new_tokens / 2}));
+  LIME_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ModelSession> session,
+      ModelSession::Open(flags.model, {.max_rows = chunk + plan.sequences,
+                                       .max_logit_rows = plan.sequences,
+                                       .max_sequences = plan.sequences,
+                                       .context = plan.context,
+                                       .planned_steps = plan.max_new_tokens + longest * static_cast<int64_t>(plan.prompts.size()) / chunk,
+                                       .expected_positions = longest + plan.max_new_tokens / 2}));
   GenerateOptions options;
   options.sampling = flags.sampling;
   options.max_new_tokens = plan.max_new_tokens;

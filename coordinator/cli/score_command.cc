@@ -143,6 +143,8 @@ absl::Status Score(const ScoreFlags& flags) {
                                                                              .max_logit_rows = options.chunk,
                                                                              .max_sequences = sequences,
                                                                              .context = longest,
+                                                                             .planned_steps = static_cast<int64_t>(windows.size()) *
+                                                                                              (longest + options.chunk - 1) / options.chunk,
                                                                              .expected_positions = longest / 2}));
   Scorer scorer(session->engine(), options);
   std::vector<ScoredPosition> positions;

@@ -77,7 +77,8 @@ absl::Status Engine::Open(const Checkpoint& checkpoint, const Options& options, 
 
 absl::Status Engine::LoadWeights(const Checkpoint& checkpoint, const Options& options) {
   const absl::Time start = absl::Now();
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(checkpoint, spec_, {.loader = options.loader}));
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store,
+                        WeightStore::Open(checkpoint, spec_, {.loader = options.loader, .passes = options.planned_steps}));
   LIME_ASSIGN_OR_RETURN(const std::vector<LoadedBlock> blocks, store->LoadAll(options.load));
   for (size_t i = 0; i < blocks.size(); ++i) LIME_RETURN_IF_ERROR(backend_->BindBlock(spec_.blocks[i], ToWeights(blocks[i])));
   load_ = {.loader = store->Describe(), .bytes = spec_.WeightBytes(), .seconds = absl::ToDoubleSeconds(absl::Now() - start)};

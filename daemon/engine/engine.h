@@ -22,7 +22,8 @@ class Engine {
   struct Options {
     int num_threads = 0;  // 0: one for every core this process may use
     LoaderKind loader = LoaderKind::kAuto;
-    int64_t max_rows = 512;  // of one micro-batch
+    int64_t planned_steps = 1;  // how often the weights will be read, for the choice of the loader
+    int64_t max_rows = 512;     // of one micro-batch
     int64_t max_logit_rows = 1;
     int64_t max_sequences = 1;
     int64_t context = 0;  // positions of one sequence; at most the model's

@@ -16,6 +16,8 @@ constexpr double kMapCached = 0.08;
 constexpr double kReadCached = 0.40;
 constexpr double kMapCold = 1.10;
 constexpr double kReadCold = 0.85;
+// Seconds per GB that a later pass over 4 KiB pages takes longer than one over 2 MiB pages: decode of 2.3 GiB, 176 against 128 ms.
+constexpr double kMappedPass = 0.02;
 
 std::string Percent(double share) {
   return absl::StrCat(std::lround(share * 100), " %");
@@ -44,10 +46,14 @@ LoaderChoice ChooseLoader(LoaderKind wanted, const LoaderFacts& facts) {
             .reason = absl::StrCat(FormatBytes(facts.weight_bytes), " of weights do not fit into the ", FormatBytes(facts.available_memory),
                                    " available, and mapped pages can be dropped")};
   }
-  const double map = facts.cached * kMapCached + (1 - facts.cached) * kMapCold;
+  const double map = facts.cached * kMapCached + (1 - facts.cached) * kMapCold + static_cast<double>(facts.passes - 1) * kMappedPass;
   const double read = facts.cached * kReadCached + (1 - facts.cached) * kReadCold;
   if (map < read) {
     return {.kind = LoaderKind::kMmap, .reason = absl::StrCat(Percent(facts.cached), " of the files are cached, and need no copy")};
+  }
+  if (facts.cached > 0.5) {
+    return {.kind = LoaderKind::kRead,
+            .reason = absl::StrCat("a copy on 2 MiB pages reads faster, which pays over the ", facts.passes, " steps planned")};
   }
   return {.kind = LoaderKind::kRead,
           .reason = absl::StrCat("only ", Percent(facts.cached), " of the files are cached, and direct reads are faster than page faults")};

@@ -1,4 +1,4 @@
-// Which loader brings a model to its first token soonest, without asking for more memory than there is. Pure.
+// Which loader brings a run to its end soonest, without asking for more memory than there is. Pure.
 #pragma once
 
 #include <string>
@@ -20,6 +20,7 @@ struct LoaderFacts {
   Bytes weight_bytes = 0;      // of all tensors to load
   Bytes available_memory = 0;  // clean page cache included
   double cached = 0;           // share of the files in the page cache
+  int64_t passes = 1;          // times the run will read all weights: 1 for load to first token
 };
 
 struct LoaderChoice {

@@ -7,6 +7,9 @@
 #include <sstream>
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
+#include "planner/base/strings.h"
+
 namespace lime {
 namespace {
 
@@ -40,7 +43,7 @@ Bytes RoomOfGroup(const std::string& folder, const CgroupVersion& version, Bytes
 // The version of a line "id:controllers:path", or null where it does not concern memory.
 const CgroupVersion* VersionOf(std::string_view controllers) {
   if (controllers.empty()) return &kV2;
-  const std::string list = "," + std::string(controllers) + ",";
+  const std::string list = absl::StrCat(",", Text(controllers), ",");
   return list.find(",memory,") != std::string::npos ? &kV1 : nullptr;
 }
 

@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Open(const Checkpoint&
                                                                const Options& options) {
   const LoaderFacts facts{.weight_bytes = spec.WeightBytes(),
                           .available_memory = options.available_memory > 0 ? options.available_memory : AvailableMemory(),
-                          .cached = CachedShare(checkpoint)};
+                          .cached = CachedShare(checkpoint),
+                          .passes = options.passes};
   LoaderChoice choice = ChooseLoader(options.loader, facts);
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<Loader> loader, choice.kind == LoaderKind::kMmap
                                                             ? MakeMmapLoader(checkpoint.files(), choice.populate)

@@ -40,6 +40,7 @@ class WeightStore {
     LoaderKind loader = LoaderKind::kAuto;
     ReadLoaderOptions read;
     Bytes available_memory = 0;  // 0: ask the system
+    int64_t passes = 1;          // times the run will read all weights, for the choice
   };
 
   // Opens the files and chooses the loader. REQUIRES: `checkpoint` and `spec` outlive the store, and `spec` was built from `checkpoint`.

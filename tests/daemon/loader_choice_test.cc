@@ -21,6 +21,13 @@ TEST(LoaderChoiceTest, CachedFilesAreMapped) {
   EXPECT_THAT(choice.reason, HasSubstr("100 % of the files are cached"));
 }
 
+TEST(LoaderChoiceTest, CachedFilesAreCopiedForALongRun) {
+  const LoaderFacts facts{.weight_bytes = kGiB, .available_memory = 8 * kGiB, .cached = 1, .passes = 100};
+  const LoaderChoice choice = ChooseLoader(LoaderKind::kAuto, facts);
+  EXPECT_EQ(choice.kind, LoaderKind::kRead);
+  EXPECT_THAT(choice.reason, HasSubstr("pays over the 100 steps planned"));
+}
+
 TEST(LoaderChoiceTest, FilesThatDoNotFitAreMappedAndNotPopulated) {
   const LoaderChoice choice = ChooseLoader(LoaderKind::kAuto, {.weight_bytes = 8 * kGiB, .available_memory = 8 * kGiB, .cached = 0});
   EXPECT_EQ(choice.kind, LoaderKind::kMmap);
