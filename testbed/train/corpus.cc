@@ -17,9 +17,9 @@ absl::StatusOr<Corpus> Corpus::Load(const std::string& grammar_file, uint64_t se
   return Corpus(std::move(grammar), seed);
 }
 
-std::string Corpus::Document(uint64_t index) const {
+std::string Corpus::Document(uint64_t index, absl::string_view root) const {
   CounterRng mix(CounterRng(seed_).Next() ^ index);
-  return grammar_.Expand("document", mix.Next());
+  return grammar_.Expand(root, mix.Next());
 }
 
 }  // namespace lime::train

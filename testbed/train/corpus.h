@@ -14,8 +14,8 @@ class Corpus {
   // `grammar_file`: fables.grammar.
   static absl::StatusOr<Corpus> Load(const std::string& grammar_file, uint64_t seed);
 
-  // Document `index`: the same ASCII text on every machine.
-  std::string Document(uint64_t index) const;
+  // Document `index` of the grammar's rule `root`: the same ASCII text on every machine.
+  std::string Document(uint64_t index, absl::string_view root = "document") const;
 
  private:
   Corpus(Grammar grammar, uint64_t seed) : grammar_(std::move(grammar)), seed_(seed) {}

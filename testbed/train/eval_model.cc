@@ -73,6 +73,8 @@ std::string Commands(const Json& t, const LlamaConfig& c, const std::string& nam
       "--batch %d "
       "--learning-rate %g",
       out, name, seed, steps, long_steps, t["decay_steps"].get<int64_t>(), per_step / context, rate);
+  if (t["practice_steps"] > 0)
+    absl::StrAppend(&train, " --practice-first ", t["practice_first"].dump(), " --practice-steps ", t["practice_steps"].dump());
   if (!init.empty()) absl::StrAppend(&train, " --init-from ", init, " --hidden-act ", c.hidden_act, " --sparsity ", sparsity);
   return absl::StrCat("    export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n    ", train, "\n    build/release/bin/eval_model --model ",
                       out, " --prompts models/lime-fables/prompts.txt\n");

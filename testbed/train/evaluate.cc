@@ -16,10 +16,10 @@ at::Tensor IdTensor(const std::vector<int>& ids) {
 
 }  // namespace
 
-std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t row, int tokens) {
+std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t row, int tokens, absl::string_view root) {
   std::vector<int> ids;
   for (uint64_t document = row * kDocumentsPerRow; static_cast<int>(ids.size()) < tokens; ++document) {
-    const std::vector<int> text = tokenizer.Encode(corpus.Document(document));
+    const std::vector<int> text = tokenizer.Encode(corpus.Document(document, root));
     ids.push_back(kBosId);
     ids.insert(ids.end(), text.begin(), text.end());
     ids.push_back(kEosId);
@@ -28,9 +28,9 @@ std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uin
   return ids;
 }
 
-at::Tensor DocumentRows(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t first, int count, int tokens) {
+at::Tensor DocumentRows(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t first, int count, int tokens, absl::string_view root) {
   std::vector<at::Tensor> rows;
-  for (int i = 0; i < count; ++i) rows.push_back(IdTensor(DocumentRow(corpus, tokenizer, first + i, tokens)));
+  for (int i = 0; i < count; ++i) rows.push_back(IdTensor(DocumentRow(corpus, tokenizer, first + i, tokens, root)));
   return torch::cat(rows);
 }
 

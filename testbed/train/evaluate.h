@@ -13,11 +13,13 @@ namespace lime::train {
 // Documents set aside for each row: more than 512 tokens can hold.
 inline constexpr uint64_t kDocumentsPerRow = 64;
 
-// Row `row` of `tokens` ids: BOS document EOS BOS document ..., beginning with a whole document and cut at the end.
-std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t row, int tokens);
+// Row `row` of `tokens` ids of documents of the grammar's rule `root`: BOS document EOS BOS document ..., beginning with a whole document
+// and cut at the end.
+std::vector<int> DocumentRow(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t row, int tokens, absl::string_view root = "document");
 
 // [count, tokens] ids of rows first .. first + count - 1.
-at::Tensor DocumentRows(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t first, int count, int tokens);
+at::Tensor DocumentRows(const Corpus& corpus, const ByteBpe& tokenizer, uint64_t first, int count, int tokens,
+                        absl::string_view root = "document");
 
 // Mean negative log probability, in nats, of ids[:, 1:] given those before them.
 at::Tensor NextTokenLoss(const Llama& model, const at::Tensor& ids, std::vector<at::Tensor>* activations = nullptr);

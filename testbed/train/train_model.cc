@@ -27,7 +27,7 @@ constexpr int kLogSteps = 50;  // a line of the log, where it is no terminal
 struct Options {
   std::string grammar = "testbed/train/fables.grammar", out, checkpoint, init_from;
   uint64_t seed = 1;
-  int64_t steps = 2600, warmup = 100, long_steps = 200, decay_steps = 500, checkpoint_every = 250;
+  int64_t steps = 2600, warmup = 100, long_steps = 200, decay_steps = 500, checkpoint_every = 250, practice_first = 0, practice_steps = 0;
   int batch = 8, context = 256, long_context = 512, tokenizer_documents = 20000, vocab_size = 1536;
   double learning_rate = 3e-3, final_rate = 2e-5, weight_decay = 0.1, clip = 1.0, sparsity = 0;
   std::string hidden_act = "silu";
@@ -116,9 +116,14 @@ class Training {
   int Context(int64_t step) const { return step < o_.steps - o_.long_steps ? o_.context : o_.long_context; }
   int Rows(int64_t step) const { return o_.batch * o_.context / Context(step); }
 
+  // Steps of practice in copying: without them the model learns all of the text around a name long before the name.
+  absl::string_view Root(int64_t step) const {
+    return step >= o_.practice_first && step < o_.practice_first + o_.practice_steps ? "practice" : "document";
+  }
+
   double Step(int64_t step) {
     // Rows of one step begin at step * batch, so no row is seen twice and a resumed run sees the same ones.
-    const at::Tensor ids = DocumentRows(corpus_, folder_.tokenizer, step * o_.batch, Rows(step), Context(step) + 1);
+    const at::Tensor ids = DocumentRows(corpus_, folder_.tokenizer, step * o_.batch, Rows(step), Context(step) + 1, Root(step));
     for (auto& group : optimizer_.param_groups()) static_cast<torch::optim::AdamWOptions&>(group.options()).lr(LearningRate(o_, step));
     optimizer_.zero_grad();
     std::vector<at::Tensor> activations;
@@ -165,6 +170,8 @@ class Training {
                                         {"learning_rate", o_.learning_rate},
                                         {"decay_steps", o_.decay_steps},
                                         {"weight_decay", o_.weight_decay},
+                                        {"practice_first", o_.practice_first},
+                                        {"practice_steps", o_.practice_steps},
                                         {"sparsity_penalty", o_.sparsity},
                                         {"final_train_loss", train_loss},
                                         {"held_out_loss", held_out},
@@ -204,6 +211,8 @@ int main(int argc, char** argv) {
   app.add_option("--steps", o.steps)->capture_default_str();
   app.add_option("--long-steps", o.long_steps, "last steps, in rows of the long context")->capture_default_str();
   app.add_option("--decay-steps", o.decay_steps, "last steps, in which the learning rate falls")->capture_default_str();
+  app.add_option("--practice-first", o.practice_first, "step at which practice in copying begins")->capture_default_str();
+  app.add_option("--practice-steps", o.practice_steps, "steps of practice in copying")->capture_default_str();
   app.add_option("--batch", o.batch, "rows of the short context per step")->capture_default_str();
   app.add_option("--learning-rate", o.learning_rate)->capture_default_str();
   app.add_option("--warmup", o.warmup)->capture_default_str();
