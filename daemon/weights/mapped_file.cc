@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
 namespace lime {
 namespace {
+
+constexpr Bytes kReadBytes = kMiB;  // of one read where pages cannot be asked for
 
 // The pages that touch, or with `inside` lie within, a range.
 struct PageRange {
@@ -28,14 +31,14 @@ PageRange PagesOf(const std::byte* data, int64_t offset, Bytes bytes, bool insid
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Map(const std::string& path, Bytes bytes) {
-  LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path));
+  LIME_ASSIGN_OR_RETURN(FileDescriptor file, OpenForReading(path));
   LIME_ASSIGN_OR_RETURN(const Bytes now, FileBytes(file, path));
   if (now != bytes) {
     return absl::DataLossError(absl::StrCat(path, ": has ", now, " bytes, but had ", bytes, " when its header was read; load it again"));
   }
   void* data = bytes == 0 ? nullptr : ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (data == MAP_FAILED) return ErrnoStatus(errno, path, absl::StrCat("map ", FormatBytes(bytes)));
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const std::byte*>(data), bytes));
+  return std::shared_ptr<const MappedFile>(new MappedFile(path, std::move(file), static_cast<const std::byte*>(data), bytes));
 }
 
 MappedFile::~MappedFile() {
@@ -50,15 +53,37 @@ absl::Status MappedFile::Populate(int64_t offset, Bytes bytes) const {
   do {
     error = ::madvise(range.address, range.bytes, MADV_POPULATE_READ) == 0 ? 0 : errno;
   } while (error == EINTR || error == EAGAIN);
-  if (error == 0) return absl::OkStatus();
+  if (error == 0) return CheckNotTruncated();
   if (error != EINVAL) {  // EINVAL: a kernel older than 5.14
-    return absl::UnavailableError(
-        absl::StrCat(path_, ": reading ", bytes, " bytes at offset ", offset,
-                     " failed: ", error == EFAULT ? "the disk gave an error or the file was truncated" : std::strerror(error)));
+    LIME_RETURN_IF_ERROR(CheckNotTruncated());
+    return absl::UnavailableError(absl::StrCat(path_, ": reading ", bytes, " bytes at offset ", offset,
+                                               " failed: ", error == EFAULT ? "the disk gave an error" : std::strerror(error)));
   }
 #endif
-  ::madvise(range.address, range.bytes, MADV_WILLNEED);
-  return absl::OkStatus();
+  return PopulateByReading(offset, bytes);
+}
+
+absl::Status MappedFile::PopulateByReading(int64_t offset, Bytes bytes) const {
+  static const Bytes page = ::sysconf(_SC_PAGESIZE);
+  std::vector<std::byte> scratch(static_cast<size_t>(std::min(bytes, kReadBytes)));
+  for (Bytes done = 0; done < bytes;) {
+    const int64_t at = offset + done;
+    const ssize_t got = ::pread(file_.get(), scratch.data(), static_cast<size_t>(std::min(bytes - done, kReadBytes)), at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoStatus(errno, path_, absl::StrCat("read ", bytes - done, " bytes at offset ", at));
+    if (got == 0) return CheckNotTruncated();
+    // The bytes are cached now: touching them fills the page table.
+    for (const volatile std::byte *byte = data_ + at / page * page, *end = data_ + at + got; byte < end; byte += page)
+      static_cast<void>(*byte);
+    done += got;
+  }
+  return CheckNotTruncated();
+}
+
+absl::Status MappedFile::CheckNotTruncated() const {
+  LIME_ASSIGN_OR_RETURN(const Bytes now, FileBytes(file_, path_));
+  if (now >= bytes_) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path_, ": was truncated to ", now, " of ", bytes_, " bytes while it was in use; copy it again"));
 }
 
 void MappedFile::WillNeed(int64_t offset, Bytes bytes) const {

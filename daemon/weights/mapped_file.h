@@ -10,7 +10,7 @@
 
 namespace lime {
 
-// MAP_PRIVATE: nothing written here or elsewhere by us reaches the file. The descriptor is closed at once; the mapping stands alone.
+// MAP_PRIVATE: nothing written here or elsewhere by us reaches the file. The descriptor stays open, to see whether somebody shortened the file.
 class MappedFile {
  public:
   // `bytes` is the size the headers were checked against: a file that changed since is refused, since a page beyond its end would kill us.
@@ -24,15 +24,22 @@ class MappedFile {
 
   // Makes the pages of a range present, reading them where they are not cached. A page that cannot be read is an error, not a signal.
   absl::Status Populate(int64_t offset, Bytes bytes) const;
+  // The same by plain reads, for kernels older than 5.14, which cannot be asked for pages in a way that fails without a signal.
+  absl::Status PopulateByReading(int64_t offset, Bytes bytes) const;
+  // kDataLoss if the file is shorter than when it was mapped. The kernel may well show zeros beyond the end instead of failing: pages of one
+  // large folio stay mapped when only a part of it is cut off.
+  absl::Status CheckNotTruncated() const;
   // Starts reading a range into the page cache; does not wait.
   void WillNeed(int64_t offset, Bytes bytes) const;
   // Gives the pages of a range back: they stay in the page cache, and no longer count as ours.
   void Release(int64_t offset, Bytes bytes) const;
 
  private:
-  MappedFile(std::string path, const std::byte* data, Bytes bytes) : path_(std::move(path)), data_(data), bytes_(bytes) {}
+  MappedFile(std::string path, FileDescriptor file, const std::byte* data, Bytes bytes)
+      : path_(std::move(path)), file_(std::move(file)), data_(data), bytes_(bytes) {}
 
   const std::string path_;
+  const FileDescriptor file_;
   const std::byte* const data_;
   const Bytes bytes_;
 };

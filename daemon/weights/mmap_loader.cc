@@ -33,6 +33,7 @@ class MmapLoader : public Loader {
   absl::StatusOr<LoadedTensors> Load(const std::vector<WantedTensor>& wanted, const LoadOptions& options) override {
     const std::vector<TensorExtent> extents = JoinExtents(wanted, kMiB);
     if (populate_) LIME_RETURN_IF_ERROR(Populate(extents, options));
+    for (const auto& file : files_) LIME_RETURN_IF_ERROR(file->CheckNotTruncated());
     auto storage = std::make_shared<MappedStorage>(MappedStorage{.files = files_, .copies = {}});
     LIME_ASSIGN_OR_RETURN(std::vector<const std::byte*> data, Place(wanted, *storage));
     return LoadedTensors{std::move(data), std::move(storage)};

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "daemon/weights/mapped_file.h"
 #include "daemon/weights/page_cache.h"
 #include "daemon/weights/safetensors.h"
 #include "testbed/make_model/make_model.h"
@@ -219,19 +220,38 @@ TEST(WeightStoreTest, AFileThatShrankAfterItsHeaderWasReadIsAnErrorAndNoSignal) 
   ASSERT_TRUE(MakeModel({}, dir.path()).ok());
   const OpenModel model(dir.path());
   const std::string path = dir.file("model.safetensors");
-  const auto mapped_before = model.Store({.loader = LoaderKind::kMmap});
+  const auto mapped_before = model.Store({.loader = LoaderKind::kMmap, .available_memory = 1024 * kGiB});
+  const auto unpopulated_before = model.Store({.loader = LoaderKind::kMmap, .available_memory = 1});
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
 
   const auto late = WeightStore::Open(model.checkpoint, model.spec, {.loader = LoaderKind::kMmap});
   EXPECT_EQ(late.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(late.status().message()), AllOf(HasSubstr(path), HasSubstr("when its header was read")));
 
-  const absl::Status while_mapped = mapped_before->LoadAll().status();
-  EXPECT_THAT(std::string(while_mapped.message()), AllOf(HasSubstr(path), HasSubstr("truncated")));
+  for (const auto* store : {&mapped_before, &unpopulated_before}) {
+    const absl::Status while_mapped = (*store)->LoadAll().status();
+    EXPECT_EQ(while_mapped.code(), absl::StatusCode::kDataLoss) << while_mapped;
+    EXPECT_THAT(std::string(while_mapped.message()), AllOf(HasSubstr(path), HasSubstr("truncated")));
+  }
 
   const absl::Status read = model.Store({.loader = LoaderKind::kRead})->LoadAll().status();
   EXPECT_EQ(read.code(), absl::StatusCode::kDataLoss) << read;
   EXPECT_THAT(std::string(read.message()), HasSubstr(path));
+}
+
+TEST(MappedFileTest, PagesComeByPlainReadsWhereTheKernelCannotBeAskedForThem) {
+  TempDir dir;
+  const std::string path = dir.file("weights");
+  const Bytes bytes = 3 * kMiB + 5;
+  std::ofstream(path) << std::string(static_cast<size_t>(bytes), 'w');
+  const auto file = MappedFile::Map(path, bytes);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE((*file)->PopulateByReading(7, bytes - 7).ok());
+  EXPECT_EQ((*file)->data()[bytes - 1], std::byte{'w'});
+  std::filesystem::resize_file(path, static_cast<uintmax_t>(kMiB));
+  const absl::Status truncated = (*file)->PopulateByReading(0, bytes);
+  EXPECT_EQ(truncated.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(truncated.message()), AllOf(HasSubstr(path), HasSubstr("truncated to 1048576 of 3145733 bytes")));
 }
 
 TEST(WeightStoreTest, TheChoiceIsStated) {
