@@ -53,11 +53,11 @@ class Generator {
     start_ = Clock::now();
     while (!Cancelled() && scheduler_.NextStep(step_)) {
       for (const auto& admitted : step_.admitted) LIME_RETURN_IF_ERROR(engine_.StartSequence(admitted.slot, admitted.positions));
+      EnterPhase(/*decoding=*/step_.batch.rows.size() == step_.sampled.size() && step_.admitted.empty());
       const Clock::time_point begin = Clock::now();
-      const Bytes disk = ProcessDiskReadBytes();
       LIME_ASSIGN_OR_RETURN(const std::span<const float> logits, engine_.Step(step_.batch));
       LIME_RETURN_IF_ERROR(TakeLogits(logits));
-      Count(Clock::now() - begin, ProcessDiskReadBytes() - disk);
+      Count(Clock::now() - begin);
     }
     return Summary();
   }
@@ -121,16 +121,22 @@ class Generator {
     result.ms_per_token = later > 0 ? Milliseconds(stream.last_token - stream.first_token) / static_cast<double>(later) : 0;
   }
 
-  void Count(Clock::duration duration, Bytes disk_bytes) {
-    const bool decode_only = step_.batch.rows.size() == step_.sampled.size() && step_.admitted.empty();
-    (decode_only ? summary_.decode_ms : summary_.prefill_ms) += Milliseconds(duration);
-    if (!decode_only) return;
+  // Disk reads are counted from one change of phase to the next: asking for them takes system calls, and decode steps make none.
+  void EnterPhase(bool decoding) {
+    if (decoding == decoding_) return;
+    decoding_ = decoding;
+    summary_.disk_bytes += (decoding ? -1 : 1) * ProcessDiskReadBytes();
+  }
+
+  void Count(Clock::duration duration) {
+    (decoding_ ? summary_.decode_ms : summary_.prefill_ms) += Milliseconds(duration);
+    if (!decoding_) return;
     ++summary_.decode_steps;
     summary_.decode_tokens += static_cast<int64_t>(step_.sampled.size());
-    summary_.disk_bytes += disk_bytes;
   }
 
   GenerateSummary Summary() {
+    EnterPhase(/*decoding=*/false);
     summary_.interrupted = Cancelled();
     for (RequestId id = 0; id < static_cast<RequestId>(streams_.size()); ++id) {
       if (!scheduler_.finished(id)) {
@@ -152,6 +158,7 @@ class Generator {
   std::vector<std::unique_ptr<Stream>> streams_;  // by request id
   std::vector<std::vector<int32_t>> history_;     // prompt and generated ids, by request id
   GenerateSummary summary_;
+  bool decoding_ = false;  // the step at hand holds no prompt rows
   Clock::time_point start_;
 };
 
