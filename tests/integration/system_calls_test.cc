@@ -1,0 +1,87 @@
+// Between two tokens of a resident model only compute threads are woken, and text is written: `lime run` is traced, system call by system
+// call.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+struct SystemCall {
+  uint64_t number = 0;
+  uint64_t first_argument = 0;
+  bool writes_text() const { return number == SYS_write && first_argument == STDOUT_FILENO; }
+};
+
+// Waits to be traced, then becomes `lime run` on the shipped model.
+[[noreturn]] void RunLime(const std::string& max_tokens) {
+  dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
+  dup2(STDOUT_FILENO, STDERR_FILENO);
+  if (ptrace(PTRACE_TRACEME, 0, 0, 0) != 0) _exit(126);
+  raise(SIGSTOP);
+  const char* const model = LIME_SOURCE_DIR "/models/lime-fables";
+  execl(LIME_BINARY, "lime", "run", "--model", model, "--prompt", "Once", "--max-tokens", max_tokens.c_str(), "--ignore-eos", nullptr);
+  _exit(127);
+}
+
+// Lets a stopped thread go on to its next system call, and notes the one that it begins.
+void GoOn(pid_t thread, int status, std::vector<SystemCall>& calls) {
+  constexpr int kSystemCallStop = SIGTRAP | 0x80;  // by PTRACE_O_TRACESYSGOOD
+  const int signal = WSTOPSIG(status);
+  if (signal == kSystemCallStop) {
+    struct __ptrace_syscall_info info = {};
+    ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info);
+    if (info.op == PTRACE_SYSCALL_INFO_ENTRY) calls.push_back({.number = info.entry.nr, .first_argument = info.entry.args[0]});
+  }
+  const bool for_the_program = signal != kSystemCallStop && signal != SIGTRAP && signal != SIGSTOP;
+  ptrace(PTRACE_SYSCALL, thread, 0, for_the_program ? signal : 0);
+}
+
+// System calls of all threads in the order in which they began; `exit_code` is 126 where tracing is not allowed.
+std::vector<SystemCall> Trace(const std::string& max_tokens, int& exit_code) {
+  std::vector<SystemCall> calls;
+  const pid_t child = fork();
+  if (child == 0) RunLime(max_tokens);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFSTOPPED(status)) {
+    ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL);
+    ptrace(PTRACE_SYSCALL, child, 0, 0);
+    for (pid_t thread = 0; (thread = waitpid(-1, &status, __WALL)) > 0;) {
+      if (WIFSTOPPED(status)) GoOn(thread, status, calls);
+      if (thread == child && !WIFSTOPPED(status)) break;
+    }
+  }
+  exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return calls;
+}
+
+TEST(SystemCallsTest, BetweenTokensThreadsAreWokenAndTextIsWrittenAndNothingElse) {
+  int exit_code = 0;
+  const std::vector<SystemCall> calls = Trace("64", exit_code);
+  if (exit_code == 126) GTEST_SKIP() << "this system does not let a process trace its child";
+  ASSERT_EQ(exit_code, 0);
+  std::vector<size_t> texts;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i].writes_text()) texts.push_back(i);
+  }
+  ASSERT_GT(texts.size(), 40u) << "a write for nearly each of the 64 tokens";
+  // The first texts are the prompt and the first token, the last one is the end of the line.
+  for (size_t i = texts[3]; i < texts[texts.size() - 3]; ++i) {
+    EXPECT_TRUE(calls[i].number == SYS_futex || calls[i].writes_text())
+        << "system call " << calls[i].number << ", " << i - texts[3] << " calls behind the third text";
+  }
+}
+
+}  // namespace
+}  // namespace lime
