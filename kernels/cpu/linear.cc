@@ -6,17 +6,17 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/cpu/linear_bf16.h"
 #include "kernels/cpu/linear_kernels.h"
 #include "planner/base/check.h"
 
 namespace lime::cpu {
 namespace {
 
-// Up to this many tokens each row is read once and multiplied as it comes; above, rows become fp32 panels first.
-constexpr int64_t kMaxGemvTokens = 8;
 static_assert(kPreparedRows * kMaxGemvTokens <= kMaxPanelRows * kMaxTileTokens);  // both use ThreadScratch::lanes
 // Tokens packed at a time by the GEMM: enough that turning weights to fp32 costs little, few enough that x stays in a shared cache, and
 // where rows take several blocks, that the accumulators do.
@@ -29,15 +29,12 @@ constexpr int64_t kPiecesPerThread = 8;
 int64_t Ceil(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
-int64_t PaddedCols(int64_t cols) {
-  return Ceil(cols, kChunk) * kChunk;
+// Of the chunks of one row.
+bool OneBlock(int64_t chunks) {
+  return chunks <= kPanelChunks;
 }
-
-bool OneBlock(int64_t cols) {
-  return cols <= kPanelChunks * kChunk;
-}
-int64_t GemmTokens(int64_t cols) {
-  return OneBlock(cols) ? kOneBlockTokens : kManyBlockTokens;
+int64_t GemmTokens(int64_t chunks) {
+  return OneBlock(chunks) ? kOneBlockTokens : kManyBlockTokens;
 }
 
 // Floats rounded up so that what follows starts on a cache line.
@@ -45,12 +42,33 @@ int64_t Lines(int64_t floats) {
   return Ceil(floats, 16) * 16;
 }
 
+// The kernels of numerics, or null where bf16 too takes the portable ones.
+const Bf16Kernels* ChooseBf16(Numerics numerics) {
+  if (numerics == Numerics::kPortable) return nullptr;
+  return numerics == Numerics::kEmulatedBf16 ? EmulatedBf16() : HardwareBf16();
+}
+
+// bf16_dot: whether bf16 weights meet x by the bf16 kernels.
+LaneOrder LaneOrderOf(const Matrix& m, bool bf16_dot) {
+  if (m.dtype == DType::kBF16 && bf16_dot) return LaneOrder::kPairs;
+  return m.dtype == DType::kU32 && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
+}
+
+LinearKernels PortableKernels() {
+  return {.chunk_elements = kChunk,
+          .tile_tokens = static_cast<int>(TileTokens()),
+          .pack_rows = PackRows,
+          .dot_rows = DotRows,
+          .pack_tile = PackTile,
+          .multiply_panel = MultiplyPanel};
+}
+
 // The rows of the tasks of one lane order, cut into pieces of one task each.
 class Pieces {
  public:
-  Pieces(std::span<const LinearTask> tasks, LaneOrder order) : tasks_(tasks), order_(order) {
+  Pieces(std::span<const LinearTask> tasks, LaneOrder order, bool bf16_dot) : tasks_(tasks), order_(order), bf16_dot_(bf16_dot) {
     for (const LinearTask& task : tasks) {
-      if (LaneOrderOf(*task.weight) != order) continue;
+      if (LaneOrderOf(*task.weight, bf16_dot) != order) continue;
       total_rows_ += task.weight->rows;
       total_bytes_ += task.weight->TotalBytes();
     }
@@ -73,10 +91,13 @@ class Pieces {
   }
 
  private:
-  int64_t CountOf(const LinearTask& task) const { return LaneOrderOf(*task.weight) == order_ ? Ceil(task.weight->rows, rows_) : 0; }
+  int64_t CountOf(const LinearTask& task) const {
+    return LaneOrderOf(*task.weight, bf16_dot_) == order_ ? Ceil(task.weight->rows, rows_) : 0;
+  }
 
   std::span<const LinearTask> tasks_;
   LaneOrder order_;
+  bool bf16_dot_;
   int64_t total_rows_ = 0;
   int64_t total_bytes_ = 0;
   int64_t rows_ = 1;
@@ -88,21 +109,23 @@ class Pieces {
 struct LinearWorkspace::Impl {
   int64_t max_tokens = 0;
   int64_t max_cols = 0;
+  const Bf16Kernels* bf16 = nullptr;
   float* memory = nullptr;
   float* packed = nullptr;
   std::vector<ThreadScratch> scratch;
 };
 
-LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols) : impl_(new Impl) {
+// Sized for the portable kernels: of the same columns, the bf16 ones have half the chunks.
+LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols, Numerics numerics) : impl_(new Impl) {
   const bool gemm = max_tokens > kMaxGemvTokens;
-  const int64_t padded = PaddedCols(max_cols);
+  const int64_t chunks = Ceil(max_cols, kChunk), padded = chunks * kChunk;
   const int64_t panel = gemm ? kMaxPanelRows * kPanelChunks * kChunk : 0;
   const int64_t lane_tokens =
-      OneBlock(max_cols) ? kMaxTileTokens : std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens, kManyBlockTokens);
+      OneBlock(chunks) ? kMaxTileTokens : std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens, kManyBlockTokens);
   const int64_t lanes = (gemm ? kMaxPanelRows * lane_tokens : kPreparedRows * kMaxGemvTokens) * kChunk;
-  const int64_t rows = Lines(kPreparedRows * 2 * (padded / kChunk));
+  const int64_t rows = Lines(kPreparedRows * 2 * chunks);
   // Of the calls with fewer columns and more tokens at a time, none needs more than one block's.
-  const int64_t full_batch = std::max(kOneBlockTokens * std::min(padded, kPanelChunks * kChunk), GemmTokens(max_cols) * padded);
+  const int64_t full_batch = std::max(kOneBlockTokens * std::min(padded, kPanelChunks * kChunk), GemmTokens(chunks) * padded);
   const int64_t packed = std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens * padded, full_batch);
   const int64_t per_thread = panel + lanes + kMaxOutputs + rows;
   const size_t bytes = (packed + num_threads * per_thread) * sizeof(float);
@@ -111,6 +134,7 @@ LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t ma
   const size_t rounded = Ceil(bytes, alignment) * alignment;
   impl_->max_tokens = max_tokens;
   impl_->max_cols = max_cols;
+  impl_->bf16 = ChooseBf16(numerics);
   impl_->memory = static_cast<float*>(std::aligned_alloc(alignment, rounded));
   LIME_CHECK(impl_->memory != nullptr) << "scratch memory of linear layers, " << rounded << " bytes";
 #if defined(__linux__)
@@ -156,27 +180,25 @@ void CheckTasks(const Activations& x, const LinearWorkspace::Impl& ws, int num_t
 }
 
 // Few tokens: pieces of rows in the order of memory.
-void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, std::span<const LinearTask> tasks) {
-  Pieces pieces(tasks, x.order);
-  if (pieces.total_rows() == 0) return;
-  PackRows(x, ws.packed);
+void Gemv(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, Pieces& pieces) {
+  kernels.pack_rows(x, ws.packed);
   const int64_t piece_bytes = std::clamp(pieces.total_bytes() / (pool.num_threads() * kPiecesPerThread), kMinPieceBytes, kMaxPieceBytes);
   pieces.Cut(std::clamp<int64_t>(piece_bytes * pieces.total_rows() / pieces.total_bytes(), 1, kMaxOutputs / x.tokens));
   pool.ParallelFor(pieces.count(), [&](int64_t piece, int thread) {
     const ThreadScratch& scratch = ws.scratch[thread];
     RowRange range;
     const LinearTask& task = pieces.Find(piece, range);
-    DotRows(range, ws.packed, x.tokens, scratch);
+    kernels.dot_rows(range, ws.packed, x.tokens, scratch);
     for (int64_t t = 0; t < x.tokens; ++t) FinishRows(task, x.dtype, t, range.begin, range.count, scratch.y + t * range.count);
   });
 }
 
-// Many tokens, at most GemmTokens(cols): pieces are panels of rows. first_token: of x, in the tasks' outputs.
-void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, int64_t first_token, std::span<const LinearTask> tasks) {
-  Pieces pieces(tasks, x.order);
-  if (pieces.total_rows() == 0) return;
-  const int64_t tile_tokens = TileTokens(), tile_floats = tile_tokens * PaddedCols(x.cols);
-  pool.ParallelFor(Ceil(x.tokens, tile_tokens), [&](int64_t tile, int) { PackTile(x, tile, ws.packed + tile * tile_floats); });
+// Many tokens, at most GemmTokens(chunks): pieces are panels of rows. first_token: of x, in the tasks' outputs.
+void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const LinearKernels& kernels, const Activations& x, int64_t first_token,
+          Pieces& pieces) {
+  const int64_t tile_floats = kernels.tile_tokens * Ceil(x.cols, kernels.chunk_elements) * kChunk;
+  pool.ParallelFor(Ceil(x.tokens, kernels.tile_tokens),
+                   [&](int64_t tile, int) { kernels.pack_tile(x, tile, ws.packed + tile * tile_floats); });
   const int64_t even_share = Ceil(pieces.total_rows(), pool.num_threads() * kPiecesPerThread * 4) * 4;
   pieces.Cut(std::min<int64_t>(kMaxPanelRows, even_share));
   pool.ParallelFor(pieces.count(), [&](int64_t piece, int thread) {
@@ -187,7 +209,7 @@ void Gemm(ThreadPool& pool, LinearWorkspace::Impl& ws, const Activations& x, int
         FinishRows(task, x.dtype, first_token + result.token + t, range.begin, range.count, result.y + t * result.stride);
       }
     };
-    MultiplyPanel(
+    kernels.multiply_panel(
         range, ws.packed, x.tokens, ws.scratch[thread],
         [](void* context, const TileResult& result) { (*static_cast<decltype(finish)*>(context))(result); },
         const_cast<void*>(static_cast<const void*>(&finish)));
@@ -201,26 +223,32 @@ void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype,
   if (tokens == 0 || tasks.empty()) return;
   Activations all{.data = x, .dtype = x_dtype, .tokens = tokens, .stride = x_stride, .cols = tasks[0].weight->cols};
   CheckTasks(all, ws.impl(), pool.num_threads(), tasks);
-  const int64_t batches = tokens <= kMaxGemvTokens ? 1 : Ceil(tokens, GemmTokens(all.cols));
-  const int64_t batch = Ceil(Ceil(tokens, batches), kMaxTileTokens) * kMaxTileTokens;
+  const Bf16Kernels* bf16 = x_dtype == DType::kBF16 ? ws.impl().bf16 : nullptr;
   for (const LaneOrder order : kLaneOrders) {
+    Pieces pieces(tasks, order, bf16 != nullptr);
+    if (pieces.total_rows() == 0) continue;
+    const LinearKernels kernels = order == LaneOrder::kPairs ? bf16->linear : PortableKernels();
+    const int64_t batches = tokens <= kMaxGemvTokens ? 1 : Ceil(tokens, GemmTokens(Ceil(all.cols, kernels.chunk_elements)));
+    const int64_t batch = Ceil(Ceil(tokens, batches), kMaxTileTokens) * kMaxTileTokens;
     for (int64_t first = 0; first < tokens; first += batch) {
       Activations part = all;
       part.order = order;
       part.data = static_cast<const char*>(x) + first * x_stride * ElementBytes(x_dtype);
       part.tokens = std::min(batch, tokens - first);
-      tokens <= kMaxGemvTokens ? Gemv(pool, ws.impl(), part, tasks) : Gemm(pool, ws.impl(), part, first, tasks);
+      tokens <= kMaxGemvTokens ? Gemv(pool, ws.impl(), kernels, part, pieces) : Gemm(pool, ws.impl(), kernels, part, first, pieces);
     }
   }
 }
 
-const char* NumericsId() {
-  return "portable-f32-1";
+const char* NumericsId(Numerics numerics) {
+  static const std::string hardware = HardwareBf16() == nullptr ? "" : Bf16NumericsId(*HardwareBf16());
+  if (ChooseBf16(numerics) == nullptr) return "portable-f32-1";
+  return numerics == Numerics::kEmulatedBf16 ? "emulated-avx512bf16-1" : hardware.c_str();
 }
 
 const char* InstructionSet() {
   const std::string_view name = TargetName();
-  if (name == "AVX3") return "AVX-512";
+  if (name == "AVX3" || name == "AVX3_DL") return HardwareBf16() == nullptr ? "AVX-512" : "AVX-512 with BF16";
   if (name == "EMU128" || name == "SCALAR") return "no SIMD with fused multiply-add";
   return TargetName();
 }

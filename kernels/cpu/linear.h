@@ -4,6 +4,9 @@
 // is added, with a fused multiply-add, to one of 32 lanes, in ascending k, the lane depending on k and the weights' format alone; the lanes
 // are added in one fixed tree. GEMV and GEMM, any number of tokens, of threads, any split of the rows and every instruction set give the
 // same bits. README.md has the details. A packed weight is fma(q, scale, bias) in fp32; dense weights and x are exact.
+//
+// Where the CPU has a bf16 dot product, bf16 weights meet bf16 activations by it: numerics_id "x86-avx512bf16-1", another fixed order with
+// the same promise. Everything else stays as above.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +47,17 @@ struct LinearTask {
   int64_t out_stride = 0;  // elements between two tokens' rows, >= weight->rows
 };
 
+// Which fixed order the linear layers follow.
+enum class Numerics : uint8_t {
+  kAuto,          // the fastest that this CPU has
+  kPortable,      // the one that every CPU implements
+  kEmulatedBf16,  // that of the bf16 dot product, without the instruction: slow, to test it on CPUs with AVX-512; portable on others
+};
+
 // Scratch memory of Linear, made once for the largest call: nothing is allocated on the token path.
 class LinearWorkspace {
  public:
-  LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols);
+  LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols, Numerics numerics = Numerics::kAuto);
   ~LinearWorkspace();
   LinearWorkspace(const LinearWorkspace&) = delete;
   LinearWorkspace& operator=(const LinearWorkspace&) = delete;
@@ -64,8 +74,8 @@ class LinearWorkspace {
 void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype, int64_t tokens, int64_t x_stride,
             std::span<const LinearTask> tasks);
 
-// The name of the fixed order above on this CPU.
-const char* NumericsId();
+// The name of the fixed order of bf16 layers on this CPU.
+const char* NumericsId(Numerics numerics = Numerics::kAuto);
 
 // The instruction set chosen at run time, for people: "AVX-512", "AVX2", "NEON", ...
 const char* InstructionSet();

@@ -14,11 +14,9 @@ inline constexpr int kChunk = 32;
 enum class LaneOrder : uint8_t {
   kNatural,  // lane k mod 32
   kEvenOdd,  // within 32 elements: the even ones to lanes 0 to 15, the odd ones to 16 to 31; as two 4-bit weights share a byte
+  kPairs,    // of the bf16 kernels: lane k / 2 mod 16 of plane k / 32 mod 2
 };
-inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd};
-inline LaneOrder LaneOrderOf(const Matrix& m) {
-  return m.dtype == DType::kU32 && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
-}
+inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd, LaneOrder::kPairs};
 
 // Tokens of one GEMM tile: the packed x of a tile has room for this many on every instruction set.
 inline constexpr int kMaxTileTokens = 6;
@@ -59,6 +57,9 @@ struct ThreadScratch {
 };
 inline constexpr int64_t kMaxOutputs = 4096;
 
+// Up to this many tokens each row is read once and multiplied as it comes; above, rows become panels first.
+inline constexpr int kMaxGemvTokens = 8;
+
 // GEMV: x as rows of fp32, padded with zeros to whole chunks.
 void PackRows(const Activations& x, float* packed);
 // y[token * rows.count + row]. REQUIRES: x.tokens * rows.count <= kMaxOutputs.
@@ -78,6 +79,16 @@ struct TileResult {
 // Multiplies `rows` (at most kMaxPanelRows) with all tiles and calls done(context, result) for each.
 void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
                    void (*done)(void* context, const TileResult& result), void* context);
+
+// One set of the functions above. A chunk of packed x has 128 bytes in every set, and so has a chunk of a row in a panel.
+struct LinearKernels {
+  int chunk_elements;
+  int tile_tokens;  // at most kMaxTileTokens
+  decltype(&PackRows) pack_rows;
+  decltype(&DotRows) dot_rows;
+  decltype(&PackTile) pack_tile;
+  decltype(&MultiplyPanel) multiply_panel;
+};
 
 // "AVX3", as Highway calls the instruction set in use.
 const char* TargetName();

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/linear_bf16.h"
 
 namespace lime::cpu {
 namespace {
@@ -56,8 +57,10 @@ struct Format {
   int bits = 0;
   int group_size = 0;
   DType scale_dtype = DType::kBF16;
+  Numerics numerics = Numerics::kAuto;
 
   std::string Name() const {
+    if (numerics != Numerics::kAuto) return numerics == Numerics::kPortable ? "bf16_portable" : "bf16_emulated";
     return bits == 0 ? std::string(DTypeName(dtype)) : absl::StrCat("q", bits, "g", group_size, std::string(DTypeName(scale_dtype)));
   }
 };
@@ -111,12 +114,13 @@ struct Call {
   int64_t tokens = 1;
   int threads = 1;
   const void* bias = nullptr;
+  Numerics numerics = Numerics::kAuto;
 };
 
 // y of one layer, [tokens, rows].
 std::vector<float> Apply(const Matrix& w, const Bytes& x, const Call& call) {
   ThreadPool pool(call.threads);
-  LinearWorkspace ws(call.threads, call.tokens, w.cols);
+  LinearWorkspace ws(call.threads, call.tokens, w.cols, call.numerics);
   std::vector<float> y(call.tokens * w.rows, -1.0f);
   const LinearTask task{.weight = &w, .bias = call.bias, .out = y.data(), .out_stride = w.rows};
   Linear(pool, ws, x.data(), call.x_dtype, call.tokens, w.cols, {&task, 1});
@@ -147,6 +151,7 @@ void ExpectClose(const Weights& w, const Bytes& x, DType x_dtype, int64_t tokens
 
 std::vector<Format> AllFormats() {
   std::vector<Format> formats = {{DType::kF32}, {DType::kF16}, {DType::kBF16}};
+  for (Numerics numerics : {Numerics::kPortable, Numerics::kEmulatedBf16}) formats.push_back({.numerics = numerics});
   for (int bits : {3, 4, 6, 8}) {
     for (int group : {32, 64, 128}) formats.push_back({.bits = bits, .group_size = group});
   }
@@ -160,18 +165,23 @@ std::string FormatName(const testing::TestParamInfo<Format>& info) {
 
 class LinearFormatTest : public testing::TestWithParam<Format> {
  protected:
+  void SetUp() override {
+    const bool emulated = GetParam().numerics == Numerics::kEmulatedBf16;
+    if (emulated && EmulatedBf16() == nullptr) GTEST_SKIP() << "the emulation of the bf16 dot product needs a CPU with AVX-512";
+  }
   void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
 };
 
 TEST_P(LinearFormatTest, AgreesWithExactArithmetic) {
   for (DType x_dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (int64_t cols : {128, 384, 1, 31, 33, 200}) {
+    for (int64_t cols : {128, 384, 1, 31, 33, 65, 200}) {
       if (GetParam().bits != 0 && cols % 128 != 0) continue;
       for (int64_t rows : {1, 5, 67}) {
         const auto w = MakeWeights(GetParam(), rows, cols, rows * cols);
         for (int64_t tokens : {1, 4, 5, 13}) {
           const Bytes x = FromFloats(Random(tokens * cols, 7), x_dtype);
-          ExpectClose(*w, x, x_dtype, tokens, Apply(w->matrix, x, {.x_dtype = x_dtype, .tokens = tokens, .threads = 2}));
+          ExpectClose(*w, x, x_dtype, tokens,
+                      Apply(w->matrix, x, {.x_dtype = x_dtype, .tokens = tokens, .threads = 2, .numerics = GetParam().numerics}));
         }
       }
     }
@@ -183,12 +193,13 @@ TEST_P(LinearFormatTest, BitsDependOnTheRowAlone) {
   const DType x_dtype = GetParam().scale_dtype;
   const auto w = MakeWeights(GetParam(), kRows, kCols, 3);
   const Bytes x = FromFloats(Random(kTokens * kCols, 4), x_dtype);
-  const std::vector<float> all = Apply(w->matrix, x, {.x_dtype = x_dtype, .tokens = kTokens});
+  const std::vector<float> all = Apply(w->matrix, x, {.x_dtype = x_dtype, .tokens = kTokens, .numerics = GetParam().numerics});
   ExpectClose(*w, x, x_dtype, 2, all);
   for (int64_t tokens : {1, 2, 3, 4, 5, 7, 16, 64}) {
     for (int threads : {1, 2, 3}) {
       const Bytes last(x.end() - tokens * kCols * ElementBytes(x_dtype), x.end());
-      const std::vector<float> y = Apply(w->matrix, last, {.x_dtype = x_dtype, .tokens = tokens, .threads = threads});
+      const std::vector<float> y =
+          Apply(w->matrix, last, {.x_dtype = x_dtype, .tokens = tokens, .threads = threads, .numerics = GetParam().numerics});
       EXPECT_TRUE(SameBits(y, {all.end() - tokens * kRows, all.end()})) << tokens << " tokens, " << threads << " threads";
     }
   }
@@ -200,7 +211,7 @@ TEST_P(LinearFormatTest, BitsDoNotDependOnTheSplitOfTheRows) {
   const int64_t groups = GetParam().bits == 0 ? 0 : kCols / GetParam().group_size * ElementBytes(GetParam().scale_dtype);
   for (int64_t tokens : {1, 9}) {
     const Bytes x = FromFloats(Random(tokens * kCols, 6), DType::kBF16);
-    const std::vector<float> whole = Apply(w->matrix, x, {.tokens = tokens});
+    const std::vector<float> whole = Apply(w->matrix, x, {.tokens = tokens, .numerics = GetParam().numerics});
     for (int64_t split : {1, 7, 32, 60}) {
       Matrix upper = w->matrix, lower = w->matrix;
       upper.rows = split;
@@ -212,7 +223,7 @@ TEST_P(LinearFormatTest, BitsDoNotDependOnTheSplitOfTheRows) {
       const LinearTask tasks[] = {{.weight = &lower, .out = y.data() + split, .out_stride = kRows},
                                   {.weight = &upper, .out = y.data(), .out_stride = kRows}};
       ThreadPool pool(2);
-      LinearWorkspace ws(2, tokens, kCols);
+      LinearWorkspace ws(2, tokens, kCols, GetParam().numerics);
       Linear(pool, ws, x.data(), DType::kBF16, tokens, kCols, tasks);
       EXPECT_TRUE(SameBits(y, whole)) << tokens << " tokens, split at " << split;
     }
@@ -225,7 +236,7 @@ TEST_P(LinearFormatTest, EveryInstructionSetGivesTheSameBits) {
   for (DType x_dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const Bytes x = FromFloats(Random(9 * cols, 9), x_dtype), bias = FromFloats(Random(21, 10), x_dtype);
     for (int64_t tokens : {1, 3, 9}) {
-      const Call call{.x_dtype = x_dtype, .tokens = tokens, .bias = bias.data()};
+      const Call call{.x_dtype = x_dtype, .tokens = tokens, .bias = bias.data(), .numerics = GetParam().numerics};
       hwy::SetSupportedTargetsForTest(0);
       const std::vector<float> best = Apply(w->matrix, x, call);
       for (int64_t target : {HWY_AVX3, HWY_AVX2, HWY_NEON, HWY_EMU128 | HWY_SCALAR}) {
@@ -252,7 +263,8 @@ TEST_P(LinearFormatTest, NotANumberStaysInItsRow) {
   poison(3, std::numeric_limits<float>::quiet_NaN());
   poison(6, std::numeric_limits<float>::infinity());
   for (int64_t tokens : {1, 8}) {
-    const std::vector<float> y = Apply(w->matrix, FromFloats(std::vector<float>(tokens * kCols, 1.0f), DType::kBF16), {.tokens = tokens});
+    const Bytes ones = FromFloats(std::vector<float>(tokens * kCols, 1.0f), DType::kBF16);
+    const std::vector<float> y = Apply(w->matrix, ones, {.tokens = tokens, .numerics = GetParam().numerics});
     for (int64_t i = 0; i < tokens * kRows; ++i) {
       const int64_t row = i % kRows;
       EXPECT_EQ(std::isfinite(y[i]), row != 3 && row != 6) << i;
@@ -334,7 +346,8 @@ TEST(LinearTest, StridedTokensAndPaddedOutputs) {
 }
 
 TEST(LinearTest, NamesItsOrderAndInstructionSet) {
-  EXPECT_STREQ(NumericsId(), "portable-f32-1");
+  EXPECT_STREQ(NumericsId(Numerics::kPortable), "portable-f32-1");
+  EXPECT_EQ(std::string_view(NumericsId()) == "portable-f32-1", HardwareBf16() == nullptr);
   EXPECT_STRNE(InstructionSet(), "");
 }
 

@@ -1,0 +1,253 @@
+// GEMV and GEMM of bf16 by bf16, written over the step of a dot product:
+//
+//   struct Dot { static __m512 Step(__m512 acc, __m512i w, __m512i x); };  // acc[i] += w[2i] x[2i] + w[2i + 1] x[2i + 1]
+//
+// To be included once by a translation unit that has pushed the target attributes of its step. A chunk is 64 elements, 32 for each of two
+// planes of 16 lanes. Block sizes and prefetching are those of linear_gemm.cc, where the bytes are the same.
+
+namespace lime::cpu::bf16 {
+namespace {
+
+constexpr int kPlaneElements = 32, kChunkElements = 2 * kPlaneElements;
+constexpr int64_t kVecBytes = 64;
+constexpr int kTileTokens = kMaxTileTokens, kTileRows = 4;
+constexpr int64_t kTileFloats = kTileRows * kTileTokens * 16;  // accumulators of one plane
+constexpr int64_t kBlockChunks = 32;      // of one plane that a tile runs through before the next rows: the tile's x stays in L1
+constexpr int64_t kStepsAhead = 4;        // that a tile asks for its weights, which lie in L2, before their use
+constexpr int64_t kManyTokens = 64;       // from here on a panel brings the next x near while it computes; below, the next weights
+constexpr int64_t kPrefetchBytes = 2048;  // that a row is asked for before its use: the hardware stops at the end of a 4 KiB page
+
+#define LIME_UNROLL _Pragma("GCC unroll 32")
+
+// 32 elements of which `count` exist; nothing beyond them is read.
+HWY_INLINE __m512i LoadPlane(const BF16* p, int64_t count) {
+  if (count >= kPlaneElements) return _mm512_loadu_si512(p);
+  return count <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16((1u << count) - 1, p);
+}
+
+HWY_INLINE __m512i LoadVec(const char* p) {
+  return _mm512_load_si512(p);
+}
+
+// Adds up the lanes of four dot products: i and i + 8, then 4, 2, 1 apart.
+HWY_INLINE __m128 SumLanes(const __m512 (&v)[4]) {
+  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x44), _mm512_shuffle_f32x4(v[0], v[1], 0xee));
+  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(v[2], v[3], 0x44), _mm512_shuffle_f32x4(v[2], v[3], 0xee));
+  __m512 sum = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  sum = _mm512_add_ps(sum, _mm512_permute_ps(sum, 0x4e));
+  sum = _mm512_add_ps(sum, _mm512_permute_ps(sum, 0xb1));
+  const __m512i firsts = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+  return _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, sum));
+}
+
+// GEMV.
+
+template <class Dot, int kTokens>
+HWY_INLINE void AddChunk(__m512i w0, __m512i w1, const char* x, __m512 (&acc)[kTokens][2]) {
+  LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
+    acc[t][0] = Dot::Step(acc[t][0], w0, LoadVec(x + 2 * t * kVecBytes));
+    acc[t][1] = Dot::Step(acc[t][1], w1, LoadVec(x + (2 * t + 1) * kVecBytes));
+  }
+}
+
+// One row with all tokens; y[token * stride].
+template <class Dot, int kTokens>
+HWY_NOINLINE void DotRow(const BF16* w, int64_t cols, const char* x, float* y, int64_t stride) {
+  __m512 acc[kTokens][2];
+  LIME_UNROLL for (int t = 0; t < kTokens; ++t) acc[t][0] = acc[t][1] = _mm512_setzero_ps();
+  for (; cols >= kChunkElements; cols -= kChunkElements, w += kChunkElements, x += 2 * kTokens * kVecBytes) {
+    __builtin_prefetch(reinterpret_cast<const char*>(w) + kPrefetchBytes);
+    __builtin_prefetch(reinterpret_cast<const char*>(w) + kPrefetchBytes + kVecBytes);
+    AddChunk<Dot>(_mm512_loadu_si512(w), _mm512_loadu_si512(w + kPlaneElements), x, acc);
+  }
+  if (cols > 0) AddChunk<Dot>(LoadPlane(w, cols), LoadPlane(w + kPlaneElements, cols - kPlaneElements), x, acc);
+  LIME_UNROLL for (int t = 0; t < kTokens; t += 4) {
+    __m512 sum[4];
+    LIME_UNROLL for (int i = 0; i < 4; ++i) sum[i] = t + i < kTokens ? _mm512_add_ps(acc[t + i][0], acc[t + i][1]) : _mm512_setzero_ps();
+    float four[4];
+    _mm_storeu_ps(four, SumLanes(sum));
+    for (int i = 0; i < 4 && t + i < kTokens; ++i) y[(t + i) * stride] = four[i];
+  }
+}
+
+template <class Dot, int kTokens>
+void DotRowsOf(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch) {
+  if constexpr (kTokens > 1) {
+    if (tokens < kTokens) return DotRowsOf<Dot, kTokens - 1>(rows, packed, tokens, scratch);
+  }
+  const Matrix& m = *rows.matrix;
+  const BF16* w = static_cast<const BF16*>(m.data) + rows.begin * m.cols;
+  for (int64_t r = 0; r < rows.count; ++r, w += m.cols) {
+    DotRow<Dot, kTokens>(w, m.cols, reinterpret_cast<const char*>(packed), scratch.y + r, rows.count);
+  }
+}
+
+template <class Dot>
+void DotRows(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch) {
+  DotRowsOf<Dot, kMaxGemvTokens>(rows, packed, tokens, scratch);
+}
+
+// GEMM.
+
+// A range of the chunks of all rows.
+struct Block {
+  int64_t begin;
+  int64_t chunks;
+  bool last;
+};
+
+// Rows side by side: [quad of rows][plane][chunk][row][32 elements]; rows that the last quad lacks are zero.
+void PackPanel(const RowRange& rows, const Block& block, char* panel) {
+  const Matrix& m = *rows.matrix;
+  const int64_t plane_bytes = block.chunks * kTileRows * kVecBytes;
+  for (int64_t r = 0; r < (rows.count + kTileRows - 1) / kTileRows * kTileRows; ++r) {
+    char* out = panel + r / kTileRows * 2 * plane_bytes + r % kTileRows * kVecBytes;
+    int64_t count = r < rows.count ? m.cols - block.begin * kChunkElements : 0;
+    const BF16* w = static_cast<const BF16*>(m.data) + (rows.begin + r) * m.cols + block.begin * kChunkElements;
+    for (int64_t c = 0; c < block.chunks; ++c, out += kTileRows * kVecBytes, w += kChunkElements, count -= kChunkElements) {
+      _mm512_store_si512(out, LoadPlane(w, count));
+      _mm512_store_si512(out + plane_bytes, LoadPlane(w + kPlaneElements, count - kPlaneElements));
+    }
+  }
+}
+
+// What a tile brings near while it computes: one address per step.
+struct Ahead {
+  const char* p;
+  int64_t stride;  // bytes
+};
+
+// Adds `steps` chunks of one plane of kTokens tokens and four rows to lanes[row][token].
+template <class Dot, int kTokens>
+HWY_NOINLINE void MultiplyTile(const char* x, const char* w, int64_t steps, bool first, float* lanes, Ahead& ahead) {
+  __m512 acc[kTileRows][kTokens];
+  LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
+      acc[r][t] = first ? _mm512_setzero_ps() : _mm512_load_ps(lanes + (r * kTileTokens + t) * 16);
+    }
+  }
+  const char* near = ahead.p;
+  const int64_t near_stride = ahead.stride;
+  for (int64_t s = 0; s < steps; ++s) {
+    __builtin_prefetch(near, 0, 2);
+    near += near_stride;
+    __m512i row[kTileRows];
+    LIME_UNROLL for (int r = 0; r < kTileRows; ++r) row[r] = LoadVec(w + r * kVecBytes);
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
+      const __m512i token = LoadVec(x + t * kVecBytes);
+      if (t < kTileRows) __builtin_prefetch(w + (kStepsAhead * kTileRows + t) * kVecBytes);
+      LIME_UNROLL for (int r = 0; r < kTileRows; ++r) acc[r][t] = Dot::Step(acc[r][t], row[r], token);
+    }
+    x += kTileTokens * kVecBytes;
+    w += kTileRows * kVecBytes;
+  }
+  ahead.p = near;
+  LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) _mm512_store_ps(lanes + (r * kTileTokens + t) * 16, acc[r][t]);
+  }
+}
+
+// The accumulators that wait from the block before lie in the shared cache.
+HWY_INLINE void PrefetchLanes(const float* lanes) {
+  for (int64_t i = 0; i < kTileFloats; i += 16) __builtin_prefetch(lanes + i);
+}
+
+// Adds up the lanes [plane][row][token] of four rows; y[token * stride + row].
+void SumTile(const float* lanes, int64_t tokens, float* y, int64_t stride) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    __m512 sum[kTileRows];
+    LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
+      const float* p = lanes + (r * kTileTokens + t) * 16;
+      sum[r] = _mm512_add_ps(_mm512_load_ps(p), _mm512_load_ps(p + kTileFloats));
+    }
+    _mm_storeu_ps(y + t * stride, SumLanes(sum));
+  }
+}
+
+// One tile of tokens, whose x is [plane][chunk of all][token][32 elements], against one block of the whole panel. lanes:
+// [quad][plane][kTileFloats].
+template <class Dot, int kTokens>
+void MultiplyTileWithPanel(int64_t tokens, const char* x, int64_t all_chunks, const Block& block, int64_t quads,
+                           const ThreadScratch& scratch, float* lanes, bool x_ahead, Ahead& ahead) {
+  if constexpr (kTokens > 1) {
+    if (tokens < kTokens) {
+      return MultiplyTileWithPanel<Dot, kTokens - 1>(tokens, x, all_chunks, block, quads, scratch, lanes, x_ahead, ahead);
+    }
+  }
+  const char* panel = reinterpret_cast<const char*>(scratch.panel);
+  for (int64_t p = 0; p < 2; ++p) {
+    const char* x_plane = x + (p * all_chunks + block.begin) * kTileTokens * kVecBytes;
+    for (int64_t c = 0; c < block.chunks; c += kBlockChunks) {
+      const int64_t steps = std::min(kBlockChunks, block.chunks - c);
+      const char* x_block = x_plane + c * kTileTokens * kVecBytes;
+      if (x_ahead) ahead.p = x_block + steps * kTileTokens * kVecBytes;
+      for (int64_t q = 0; q < quads; ++q) {
+        if (c == 0 && block.begin > 0) PrefetchLanes(lanes + ((q + 1) * 2 + p) * kTileFloats);
+        const char* w = panel + ((q * 2 + p) * block.chunks + c) * kTileRows * kVecBytes;
+        MultiplyTile<Dot, kTokens>(x_block, w, steps, block.begin + c == 0, lanes + (q * 2 + p) * kTileFloats, ahead);
+      }
+    }
+  }
+  if (!block.last) return;
+  for (int64_t q = 0; q < quads; ++q) SumTile(lanes + q * 2 * kTileFloats, kTokens, scratch.y + q * kTileRows, quads * kTileRows);
+}
+
+template <class Dot>
+void MultiplyPanel(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
+                   void (*done)(void*, const TileResult&), void* context) {
+  const Matrix& m = *rows.matrix;
+  const int64_t chunks = (m.cols + kChunkElements - 1) / kChunkElements, quads = (rows.count + kTileRows - 1) / kTileRows;
+  const int64_t tiles = (tokens + kTileTokens - 1) / kTileTokens;
+  const bool x_ahead = tokens >= kManyTokens;
+  const int64_t next_bytes = std::min(rows.count, m.rows - rows.begin - rows.count) * m.RowBytes();
+  Ahead ahead{.p = static_cast<const char*>(m.data) + (rows.begin + rows.count) * m.RowBytes(),
+              .stride = next_bytes / (tiles * quads * 2 * chunks)};
+  if (x_ahead) ahead.stride = kTileTokens * kVecBytes / quads;
+  if (next_bytes == 0 && !x_ahead) ahead = {.p = reinterpret_cast<const char*>(scratch.panel), .stride = 0};
+  const int64_t tile_lanes = chunks > kPanelChunks ? quads * 2 * kTileFloats : 0;  // one block: tiles follow each other in one place
+  for (int64_t begin = 0; begin < chunks; begin += kPanelChunks) {
+    const Block block{begin, std::min(kPanelChunks, chunks - begin), begin + kPanelChunks >= chunks};
+    PackPanel(rows, block, reinterpret_cast<char*>(scratch.panel));
+    float* lanes = scratch.lanes;
+    for (int64_t token = 0; token < tokens; token += kTileTokens, lanes += tile_lanes) {
+      const int64_t count = std::min<int64_t>(kTileTokens, tokens - token);
+      const char* x = reinterpret_cast<const char*>(packed) + token * chunks * 2 * kVecBytes;
+      MultiplyTileWithPanel<Dot, kTileTokens>(count, x, chunks, block, quads, scratch, lanes, x_ahead, ahead);
+      if (block.last) done(context, {token, count, quads * kTileRows, scratch.y});
+    }
+  }
+}
+
+// What the bench and the tests ask of a step itself.
+
+template <class Dot>
+void Step(const BF16* w, const BF16* x, float* acc) {
+  _mm512_storeu_ps(acc, Dot::Step(_mm512_loadu_ps(acc), _mm512_loadu_si512(w), _mm512_loadu_si512(x)));
+}
+
+template <class Dot>
+float Spin(int64_t rounds) {
+  __m512 acc[kSpinSteps];
+  LIME_UNROLL for (int i = 0; i < kSpinSteps; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
+  const __m512i w = _mm512_set1_epi16(0x3c00), x = _mm512_set1_epi16(0x3b80);
+  for (int64_t round = 0; round < rounds; ++round) {
+    LIME_UNROLL for (int i = 0; i < kSpinSteps; ++i) acc[i] = Dot::Step(acc[i], w, x);
+  }
+  LIME_UNROLL for (int i = 1; i < kSpinSteps; ++i) acc[0] = _mm512_add_ps(acc[0], acc[i]);
+  return _mm512_cvtss_f32(acc[0]);
+}
+
+template <class Dot>
+constexpr Bf16Kernels KernelsOf() {
+  return {.linear = {.chunk_elements = kChunkElements,
+                     .tile_tokens = kTileTokens,
+                     .pack_rows = PackRows,
+                     .dot_rows = DotRows<Dot>,
+                     .pack_tile = PackTile,
+                     .multiply_panel = MultiplyPanel<Dot>},
+          .step = Step<Dot>,
+          .spin = Spin<Dot>};
+}
+
+}  // namespace
+}  // namespace lime::cpu::bf16
