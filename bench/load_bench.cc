@@ -1,21 +1,27 @@
 // Load to first token: opening a checkpoint, bringing its weights into memory, and one pass over every byte of them, by loader and by state
 // of the page cache. The pass stands for the first token, since a mapped page that is not there yet costs at first use.
 //
-// Every measurement is a process of its own, so that its peak memory is its own. Rounds alternate between the loaders; medians are printed.
-#include <sys/resource.h>
+// Every measurement is a process of its own, so that its peak memory is its own. Each round measures every loader, in rotating order, and
+// the disk beside them; medians are printed, and the median of each round's ratio to the loader that is better by its median.
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/page_cache.h"
 #include "daemon/weights/weight_store.h"
 #include "testbed/make_model/make_model.h"
@@ -29,10 +35,14 @@ struct Flags {
   std::vector<std::string> sizes = {"100MB", "1GB"};
   std::string folder = std::filesystem::temp_directory_path().string();
   std::string json;
-  int rounds = 3;
+  int rounds = 7;
   int threads = 2;
   bool keep = false;
+  bool warm_only = false;
+  bool cold_only = false;
 };
+
+constexpr std::array kLoaders = {LoaderKind::kMmap, LoaderKind::kRead, LoaderKind::kAuto};
 
 struct Sample {
   double load_s = 0;        // Open and LoadAll
@@ -40,6 +50,7 @@ struct Sample {
   double later_pass_s = 0;  // another
   Bytes weights = 0;
   Bytes peak_rss = 0;  // over that of the empty process
+  LoaderKind used = LoaderKind::kAuto;
   double total_s() const { return load_s + first_pass_s; }
 };
 
@@ -97,6 +108,7 @@ absl::StatusOr<Sample> Measure(const std::string& dir, LoaderKind kind, int thre
   const auto begin = Clock::now();
   LIME_ASSIGN_OR_RETURN(const auto store, WeightStore::Open(checkpoint, spec, {.loader = kind}));
   LIME_ASSIGN_OR_RETURN(const auto blocks, store->LoadAll());
+  sample.used = store->choice().kind;
   sample.load_s = std::chrono::duration<double>(Clock::now() - begin).count();
   sample.first_pass_s = PassSeconds(blocks, threads);
   sample.later_pass_s = PassSeconds(blocks, threads);
@@ -124,6 +136,28 @@ absl::StatusOr<Sample> MeasureApart(const std::string& dir, LoaderKind kind, int
   return sample;
 }
 
+// The disk's own rate: `threads` sequential streams past the page cache into memory that is there, over up to 512 MiB of the first file.
+absl::StatusOr<double> DiskBytesPerSecond(const std::string& dir, int threads) {
+  constexpr Bytes kRead = 4 * kMiB, kMost = 512 * kMiB;
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  const CheckpointFile& file = checkpoint.files().front();
+  const FileDescriptor descriptor(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+  if (!descriptor.valid()) return ErrnoStatus(errno, file.path, "open past the page cache");
+  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(kRead * threads));
+  LIME_RETURN_IF_ERROR(memory.Prefault());
+  const Bytes reads = std::min(file.bytes, kMost) / kRead;
+  std::atomic<Bytes> next = 0, got = 0;
+  const auto begin = Clock::now();
+  std::vector<std::thread> workers;
+  for (int thread = 0; thread < threads; ++thread) {
+    workers.emplace_back([&, mine = memory.data() + thread * kRead] {
+      for (Bytes i = next++; i < reads; i = next++) got += std::max<ssize_t>(0, ::pread(descriptor.get(), mine, kRead, i * kRead));
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  return static_cast<double>(got) / std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 absl::Status SetCache(const std::string& dir, bool warm) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
   std::vector<char> buffer(static_cast<size_t>(4 * kMiB));
@@ -147,7 +181,7 @@ MakeModelOptions ModelOfSize(Bytes bytes) {
   config.vocab_size = 8192;
   config.tie_embeddings = true;
   const Bytes layer = 2 * config.hidden_size * config.hidden_size * 29 / 2;  // q and o, k and v of a quarter, three of four times
-  config.num_layers = std::max<int64_t>(1, (bytes - 2 * config.vocab_size * config.hidden_size) / layer);
+  config.num_layers = std::max<int64_t>(1, (bytes - 2 * config.vocab_size * config.hidden_size + layer / 2) / layer);
   return options;
 }
 
@@ -170,28 +204,65 @@ nlohmann::json Summary(const std::vector<Sample>& samples) {
           {"peak_rss_bytes", median([](const Sample& s) { return s.peak_rss; })}};
 }
 
-absl::Status BenchOne(const std::string& dir, bool warm, const Flags& flags, nlohmann::json& rows) {
-  std::map<LoaderKind, std::vector<Sample>> samples;
+using Samples = std::map<LoaderKind, std::vector<Sample>>;
+
+// Median over the rounds of `kind`'s time over that of `other`.
+double RoundRatio(const Samples& samples, LoaderKind kind, LoaderKind other) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < samples.at(kind).size(); ++i) ratios.push_back(samples.at(kind)[i].total_s() / samples.at(other)[i].total_s());
+  return Median(ratios);
+}
+
+// All loaders in each round, begun by another one each time.
+absl::Status MeasureRounds(const std::string& dir, bool warm, const Flags& flags, Samples& samples, std::vector<double>& disk) {
   for (int round = 0; round < flags.rounds; ++round) {
-    for (const LoaderKind kind : {LoaderKind::kMmap, LoaderKind::kRead, LoaderKind::kAuto}) {
+    for (size_t i = 0; i < kLoaders.size(); ++i) {
+      const LoaderKind kind = kLoaders[(i + static_cast<size_t>(round)) % kLoaders.size()];
       LIME_RETURN_IF_ERROR(SetCache(dir, warm));
       LIME_ASSIGN_OR_RETURN(samples[kind].emplace_back(), MeasureApart(dir, kind, flags.threads));
     }
+    if (warm) continue;
+    LIME_ASSIGN_OR_RETURN(disk.emplace_back(), DiskBytesPerSecond(dir, flags.threads));
   }
-  const double best =
-      std::min(Summary(samples[LoaderKind::kMmap])["total_s"].get<double>(), Summary(samples[LoaderKind::kRead])["total_s"].get<double>());
-  for (const LoaderKind kind : {LoaderKind::kMmap, LoaderKind::kRead, LoaderKind::kAuto}) {
-    nlohmann::json row = Summary(samples[kind]);
+  return absl::OkStatus();
+}
+
+void Print(const nlohmann::json& row) {
+  const auto number = [&](const char* field) { return row[field].get<double>(); };
+  const std::string disk = row.contains("disk_bytes_per_s") ? absl::StrFormat("%8.2f", number("disk_bytes_per_s") / 1e9) : "       -";
+  absl::PrintF("%10s  %-4s  %-4s  %-6s  %8.3f  %8.3f  %8.3f  %6.2f  %8.2f  %8.2f  %s  %9.2f  %6.2f\n",
+               FormatBytes(row["weight_bytes"].get<Bytes>()), row["cache"].get<std::string>(), row["loader"].get<std::string>(),
+               row["used"].get<std::string>(), number("load_s"), number("first_pass_s"), number("total_s"), number("over_best"),
+               number("over_best_by_round"), number("weight_bytes") / number("total_s") / 1e9, disk,
+               number("weight_bytes") / number("later_pass_s") / 1e9, number("rss_over_weights"));
+  std::fflush(stdout);
+}
+
+// Which loader the rounds used: its name, with the share of rounds where they differ.
+std::string Used(const std::vector<Sample>& samples) {
+  const auto mapped = std::count_if(samples.begin(), samples.end(), [](const Sample& s) { return s.used == LoaderKind::kMmap; });
+  const auto all = static_cast<std::ptrdiff_t>(samples.size());
+  return mapped == all ? "mmap" : mapped == 0 ? "read" : absl::StrCat("m", mapped, "/r", all - mapped);
+}
+
+absl::Status BenchOne(const std::string& dir, bool warm, const Flags& flags, nlohmann::json& rows) {
+  Samples samples;
+  std::vector<double> disk;
+  LIME_RETURN_IF_ERROR(MeasureRounds(dir, warm, flags, samples, disk));
+  std::map<LoaderKind, nlohmann::json> summaries;
+  for (const LoaderKind kind : kLoaders) summaries[kind] = Summary(samples[kind]);
+  const auto total = [&](LoaderKind kind) { return summaries[kind]["total_s"].get<double>(); };
+  const LoaderKind best = total(LoaderKind::kMmap) <= total(LoaderKind::kRead) ? LoaderKind::kMmap : LoaderKind::kRead;
+  for (const LoaderKind kind : kLoaders) {
+    nlohmann::json& row = summaries[kind];
     row["loader"] = LoaderName(kind);
+    row["used"] = Used(samples[kind]);
     row["cache"] = warm ? "warm" : "cold";
-    row["over_best"] = row["total_s"].get<double>() / best;
+    row["over_best"] = total(kind) / total(best);
+    row["over_best_by_round"] = RoundRatio(samples, kind, best);
     row["rss_over_weights"] = row["peak_rss_bytes"].get<double>() / row["weight_bytes"].get<double>();
-    std::printf("%10s  %-4s  %-4s  %8.3f  %8.3f  %8.3f  %6.2f  %8.2f  %9.2f  %6.2f\n",
-                FormatBytes(row["weight_bytes"].get<Bytes>()).c_str(), warm ? "warm" : "cold", row["loader"].get<std::string>().c_str(),
-                row["load_s"].get<double>(), row["first_pass_s"].get<double>(), row["total_s"].get<double>(),
-                row["over_best"].get<double>(), row["weight_bytes"].get<double>() / row["total_s"].get<double>() / 1e9,
-                row["weight_bytes"].get<double>() / row["later_pass_s"].get<double>() / 1e9, row["rss_over_weights"].get<double>());
-    std::fflush(stdout);
+    if (!warm) row["disk_bytes_per_s"] = Median(disk);
+    Print(row);
     rows.push_back(row);
   }
   return absl::OkStatus();
@@ -199,13 +270,15 @@ absl::Status BenchOne(const std::string& dir, bool warm, const Flags& flags, nlo
 
 absl::Status Run(const Flags& flags) {
   nlohmann::json rows = nlohmann::json::array();
-  std::printf("%10s  %-4s  %-4s  %8s  %8s  %8s  %6s  %8s  %9s  %6s\n", "weights", "cache", "load", "load s", "pass s", "total s", "/best",
-              "GB/s", "later GB/s", "rss/w");
+  std::printf("%10s  %-4s  %-4s  %-6s  %8s  %8s  %8s  %6s  %8s  %8s  %8s  %9s  %6s\n", "weights", "cache", "load", "used", "load s",
+              "pass s", "total s", "/best", "by round", "GB/s", "disk", "next GB/s", "rss/w");
   for (const std::string& text : flags.sizes) {
     LIME_ASSIGN_OR_RETURN(const Bytes bytes, ParseBytes(text));
     const std::string dir = flags.folder + "/lime_load_bench_" + text;
     if (!std::filesystem::exists(dir + "/config.json")) LIME_RETURN_IF_ERROR(MakeModel(ModelOfSize(bytes), dir));
-    for (const bool warm : {true, false}) LIME_RETURN_IF_ERROR(BenchOne(dir, warm, flags, rows));
+    LIME_RETURN_IF_ERROR(SetCache(dir, /*warm=*/false));  // and so written to the disk
+    if (!flags.cold_only) LIME_RETURN_IF_ERROR(BenchOne(dir, /*warm=*/true, flags, rows));
+    if (!flags.warm_only) LIME_RETURN_IF_ERROR(BenchOne(dir, /*warm=*/false, flags, rows));
     std::error_code ignored;
     if (!flags.keep) std::filesystem::remove_all(dir, ignored);
   }
@@ -227,6 +300,8 @@ int main(int argc, char** argv) {
   app.add_option("--threads", flags.threads)->capture_default_str();
   app.add_option("--json", flags.json, "File for the figures as JSON");
   app.add_flag("--keep", flags.keep, "Leave the models for the next run");
+  app.add_flag("--warm-only", flags.warm_only, "Only with the files in the page cache");
+  app.add_flag("--cold-only", flags.cold_only, "Only with the files dropped from the page cache");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = lime::Run(flags);
   if (status.ok()) return 0;
