@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "planner/base/status.h"
+#include "planner/base/strings.h"
 #include "testbed/train/evaluate.h"
 #include "testbed/train/model_files.h"
 
@@ -41,11 +42,24 @@ std::string HeldOutText(const Corpus& held_out) {
   return text + "\n";
 }
 
+// Rows of training data: documents of one rule.
+struct Rows {
+  std::string root;
+  uint64_t first, count;
+};
+
+// All that a run has read. Its long rows are fewer, so this is a little more.
+std::vector<Rows> RowsOf(const Json& run) {
+  const uint64_t batch = run.at("tokens_per_step").get<uint64_t>() / run.at("context").get<uint64_t>();
+  return {{run.at("corpus_root"), 0, run.at("steps").get<uint64_t>() * batch},
+          {"practice", run.at("practice_first").get<uint64_t>() * batch, run.at("practice_steps").get<uint64_t>() * batch}};
+}
+
 // Whether any document that training may have seen holds one of the prompts.
-absl::Status CheckUnseen(const Corpus& corpus, const std::vector<std::string>& prompts, uint64_t rows) {
-  for (uint64_t row = 0; row < rows; ++row) {
+absl::Status CheckUnseen(const Corpus& corpus, const std::vector<std::string>& prompts, const Rows& rows) {
+  for (uint64_t row = rows.first; row < rows.first + rows.count; ++row) {
     for (uint64_t i = 0; i < kDocumentsSearched; ++i) {
-      const std::string text = corpus.Document(row * kDocumentsPerRow + i);
+      const std::string text = corpus.Document(row * kDocumentsPerRow + i, Text(rows.root));
       for (const std::string& prompt : prompts) {
         if (text.find(prompt) != std::string::npos)
           return absl::FailedPreconditionError(absl::StrCat("the corpus holds the prompt: ", prompt));
@@ -63,37 +77,65 @@ double HeldOutLoss(const Llama& model, const ByteBpe& tokenizer, const Corpus& h
   return loss;
 }
 
-std::string Commands(const Json& t, const LlamaConfig& c, const std::string& name) {
-  const int64_t context = t["context"], per_step = t["tokens_per_step"], long_steps = t["long_steps"], steps = t["steps"],
-                seed = t["corpus_seed"];
-  const double rate = t["learning_rate"], sparsity = t["sparsity_penalty"];
-  const std::string init = t["init_from"], out = "models/" + name;
-  std::string train = absl::StrFormat(
-      "build/release/bin/train_model --out %s --checkpoint build/%s.checkpoint --seed %d --steps %d --long-steps %d --decay-steps %d "
-      "--batch %d "
-      "--learning-rate %g",
-      out, name, seed, steps, long_steps, t["decay_steps"].get<int64_t>(), per_step / context, rate);
-  if (t["practice_steps"] > 0)
-    absl::StrAppend(&train, " --practice-first ", t["practice_first"].dump(), " --practice-steps ", t["practice_steps"].dump());
-  if (!init.empty()) absl::StrAppend(&train, " --init-from ", init, " --hidden-act ", c.hidden_act, " --sparsity ", sparsity);
-  return absl::StrCat("    export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n    ", train, "\n    build/release/bin/eval_model --model ",
-                      out, " --prompts models/lime-fables/prompts.txt\n");
+// The runs that made the weights, the oldest first.
+std::vector<Json> Runs(Json last) {
+  std::vector<Json> runs;
+  for (const Json& run : last.at("earlier_runs")) runs.push_back(run);
+  last.erase("earlier_runs");
+  runs.push_back(std::move(last));
+  return runs;
 }
 
-std::string Report(const std::string& name, const LlamaConfig& c, const Json& training, const Json& eval,
-                   const std::vector<Sample>& samples) {
+// The command of one run of train_model.
+std::string Command(const Json& run) {
+  const std::string out = run.at("out"), name = std::filesystem::path(out).filename(), root = run.at("corpus_root"),
+                    init = run.at("init_from"), act = run.at("hidden_act");
+  const int64_t batch = run.at("tokens_per_step").get<int64_t>() / run.at("context").get<int64_t>();
+  std::string text = absl::StrCat("build/release/bin/train_model --out ", out, " --checkpoint build/", name, ".checkpoint");
+  if (!init.empty()) absl::StrAppend(&text, " --init-from ", init);
+  if (act != "silu") absl::StrAppend(&text, " --hidden-act ", act, " --sparsity ", run.at("sparsity_penalty").dump());
+  absl::StrAppend(&text, " --seed ", run.at("corpus_seed").dump(), " --root ", root);
+  for (const char* key : {"steps", "long_steps", "decay_steps", "practice_first", "practice_steps", "warmup", "learning_rate"})
+    absl::StrAppend(&text, " --", absl::StrReplaceAll(key, {{"_", "-"}}), " ", run.at(key).dump());
+  return absl::StrCat(text, " --batch ", batch);
+}
+
+std::string Commands(const std::vector<Json>& runs) {
+  std::string text = "    export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n";
+  for (const Json& run : runs) absl::StrAppend(&text, "    ", Command(run), "\n");
+  const std::string out = runs.back().at("out");
+  return absl::StrCat(text, "    build/release/bin/eval_model --model ", out, " --prompts models/lime-fables/prompts.txt\n");
+}
+
+// A column for each run; what only its record or only the evaluation of the last one has is alone in its row.
+std::string Table(const std::vector<Json>& runs, const Json& eval) {
+  std::string text = "| what |", line = "|---|";
+  for (size_t i = 1; i <= runs.size(); ++i) {
+    absl::StrAppend(&text, " run ", i, " |");
+    absl::StrAppend(&line, "---|");
+  }
+  absl::StrAppend(&text, "\n", line, "\n");
+  for (const auto& [key, last] : runs.back().items()) {
+    absl::StrAppend(&text, "| ", absl::StrReplaceAll(key, {{"_", " "}}), " |");
+    for (const Json& run : runs) absl::StrAppend(&text, " ", run.contains(key) ? run.at(key).dump() : "", " |");
+    absl::StrAppend(&text, "\n");
+  }
+  const std::string empty(runs.size() - 1, '|');
+  for (const auto& [key, value] : eval.items())
+    absl::StrAppend(&text, "| ", absl::StrReplaceAll(key, {{"_", " "}}), " (bf16) |", empty, " ", value.dump(), " |\n");
+  return text;
+}
+
+std::string Report(const std::string& name, const std::vector<Json>& runs, const Json& eval, const std::vector<Sample>& samples) {
   std::string text = absl::StrCat("# ", name,
                                   ": how it was trained and what it writes\n\nWritten by `eval_model`; the figures of the training are in "
-                                  "`training.json`, those of the exported bf16 weights in `eval.json`.\n\n");
-  absl::StrAppend(&text, "| what | value |\n|---|---|\n");
-  for (const auto& [key, value] : training.items())
-    absl::StrAppend(&text, "| ", absl::StrReplaceAll(key, {{"_", " "}}), " | ", value.dump(), " |\n");
-  for (const auto& [key, value] : eval.items())
-    absl::StrAppend(&text, "| ", absl::StrReplaceAll(key, {{"_", " "}}), " (bf16) | ", value.dump(), " |\n");
+                                  "`training.json`, those of the exported bf16 weights in `eval.json`. Each run begins with the weights "
+                                  "and the tokenizer of the run before it, the first with random weights.\n\n",
+                                  Table(runs, eval));
   absl::StrAppend(&text, "\nTo make it again, from the project's folder (one thread; the same bits on the same kind of processor):\n\n",
-                  Commands(training, c, name));
-  absl::StrAppend(
-      &text, "\n## Greedy continuations\n\nNo document of the training corpus holds any of these prompts: `eval_model` searches it.\n\n");
+                  Commands(runs));
+  absl::StrAppend(&text,
+                  "\n## Greedy continuations\n\nNo document of any run's corpus holds any of these prompts: `eval_model` searches it.\n\n");
   for (const Sample& s : samples) absl::StrAppend(&text, "- **", s.prompt, "**", absl::StrReplaceAll(s.text, {{"\n", " / "}}), "\n");
   return text;
 }
@@ -112,19 +154,19 @@ absl::StatusOr<Json> Evaluate(const ModelFolder& folder, const Corpus& held_out,
   return eval;
 }
 
-absl::Status Main(const Options& o) {
+absl::Status Main(const Options& o) try {
   LIME_ASSIGN_OR_RETURN(const ModelFolder folder, ReadModelFolder(o.model));
   LIME_ASSIGN_OR_RETURN(const std::string record, ReadFile(o.model + "/training.json"));
   LIME_ASSIGN_OR_RETURN(const std::string prompt_text, ReadFile(o.prompts));
-  const Json training = Json::parse(record);
-  const uint64_t seed = training.at("corpus_seed");
-  LIME_ASSIGN_OR_RETURN(const Corpus corpus, Corpus::Load(o.grammar, seed));
-  LIME_ASSIGN_OR_RETURN(const Corpus held_out, Corpus::Load(o.grammar, HeldOutSeed(seed)));
-  const int context = training.at("context");
+  const std::vector<Json> runs = Runs(Json::parse(record));
+  LIME_ASSIGN_OR_RETURN(const Corpus held_out, Corpus::Load(o.grammar, HeldOutSeed(runs.back().at("corpus_seed"))));
+  const int context = runs.back().at("context");
 
   const std::vector<std::string> prompts = absl::StrSplit(prompt_text, '\n', absl::SkipEmpty());
-  const uint64_t rows = training.at("tokens_seen").get<uint64_t>() / context;
-  LIME_RETURN_IF_ERROR(CheckUnseen(corpus, prompts, rows));
+  for (const Json& run : runs) {
+    LIME_ASSIGN_OR_RETURN(const Corpus corpus, Corpus::Load(o.grammar, run.at("corpus_seed")));
+    for (const Rows& rows : RowsOf(run)) LIME_RETURN_IF_ERROR(CheckUnseen(corpus, prompts, rows));
+  }
   if (!std::filesystem::exists(o.model + "/heldout.txt")) LIME_RETURN_IF_ERROR(WriteFile(o.model + "/heldout.txt", HeldOutText(held_out)));
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadFile(o.model + "/heldout.txt"));
   LIME_ASSIGN_OR_RETURN(const Json eval, Evaluate(folder, held_out, text, context));
@@ -137,7 +179,9 @@ absl::Status Main(const Options& o) {
   }
   const std::string name = std::filesystem::path(o.model).filename();
   LIME_RETURN_IF_ERROR(WriteFile(o.model + "/eval.json", eval.dump(2) + "\n"));
-  return WriteFile(o.model + "/TRAINING.md", Report(name, folder.model.config(), training, eval, samples));
+  return WriteFile(o.model + "/TRAINING.md", Report(name, runs, eval, samples));
+} catch (const Json::exception& e) {
+  return absl::InvalidArgumentError(absl::StrCat(o.model, "/training.json: not a record of train_model, make the model again: ", e.what()));
 }
 
 }  // namespace

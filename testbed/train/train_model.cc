@@ -14,18 +14,22 @@
 #include <numbers>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "planner/base/status.h"
+#include "planner/base/strings.h"
 #include "testbed/train/evaluate.h"
 #include "testbed/train/model_files.h"
 
 namespace lime::train {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr int kLogSteps = 50;  // a line of the log, where it is no terminal
 
 struct Options {
-  std::string grammar = "testbed/train/fables.grammar", out, checkpoint, init_from;
+  std::string grammar = "testbed/train/fables.grammar", root = "document", out, checkpoint, init_from;
   uint64_t seed = 1;
   int64_t steps = 2600, warmup = 100, long_steps = 200, decay_steps = 500, checkpoint_every = 250, practice_first = 0, practice_steps = 0;
   int batch = 8, context = 256, long_context = 512, tokenizer_documents = 20000, vocab_size = 1536;
@@ -83,10 +87,23 @@ absl::StatusOr<ModelFolder> StartingPoint(const Corpus& corpus, const Options& o
   return ModelFolder{Llama(config, start.model.weights()), std::move(start.tokenizer)};
 }
 
+// What the folder of the first weights tells about its own training, so that the record of this one tells all of it.
+absl::StatusOr<Json> EarlierRuns(const Options& o) try {
+  if (o.init_from.empty()) return Json::array();
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadFile(o.init_from + "/training.json"));
+  Json last = Json::parse(text), runs = last.value("earlier_runs", Json::array());
+  last.erase("earlier_runs");
+  runs.push_back(std::move(last));
+  return runs;
+} catch (const Json::exception& e) {
+  return absl::InvalidArgumentError(absl::StrCat(o.init_from, "/training.json: not a record of train_model: ", e.what()));
+}
+
 class Training {
  public:
-  Training(const Options& options, Corpus corpus, Corpus held_out, ModelFolder start)
+  Training(const Options& options, Corpus corpus, Corpus held_out, ModelFolder start, Json earlier_runs)
       : o_(options),
+        earlier_runs_(std::move(earlier_runs)),
         corpus_(std::move(corpus)),
         held_out_(std::move(held_out)),
         folder_(std::move(start)),
@@ -118,7 +135,8 @@ class Training {
 
   // Steps of practice in copying: without them the model learns all of the text around a name long before the name.
   absl::string_view Root(int64_t step) const {
-    return step >= o_.practice_first && step < o_.practice_first + o_.practice_steps ? "practice" : "document";
+    const bool practice = step >= o_.practice_first && step < o_.practice_first + o_.practice_steps;
+    return practice ? "practice" : Text(o_.root);
   }
 
   double Step(int64_t step) {
@@ -158,29 +176,35 @@ class Training {
     for (int i = 0; i < kRows; ++i) {
       held_out += NextTokenLoss(folder_.model, DocumentRows(held_out_, folder_.tokenizer, i, 1, o_.context + 1)).item<double>() / kRows;
     }
-    const nlohmann::ordered_json record{{"parameters", folder_.model.num_parameters()},
-                                        {"corpus_seed", o_.seed},
-                                        {"init_from", o_.init_from},
-                                        {"steps", o_.steps},
-                                        {"tokens_per_step", o_.batch * o_.context},
-                                        {"tokens_seen", o_.steps * o_.batch * o_.context},
-                                        {"context", o_.context},
-                                        {"long_context", o_.long_context},
-                                        {"long_steps", o_.long_steps},
-                                        {"learning_rate", o_.learning_rate},
-                                        {"decay_steps", o_.decay_steps},
-                                        {"weight_decay", o_.weight_decay},
-                                        {"practice_first", o_.practice_first},
-                                        {"practice_steps", o_.practice_steps},
-                                        {"sparsity_penalty", o_.sparsity},
-                                        {"final_train_loss", train_loss},
-                                        {"held_out_loss", held_out},
-                                        {"held_out_perplexity", std::exp(held_out)},
-                                        {"minutes_of_last_run", (Now() - start_) / 60}};
+    const Json record{{"out", o_.out},
+                      {"parameters", folder_.model.num_parameters()},
+                      {"hidden_act", o_.hidden_act},
+                      {"corpus_seed", o_.seed},
+                      {"corpus_root", o_.root},
+                      {"init_from", o_.init_from},
+                      {"steps", o_.steps},
+                      {"tokens_per_step", o_.batch * o_.context},
+                      {"tokens_seen", o_.steps * o_.batch * o_.context},
+                      {"context", o_.context},
+                      {"long_context", o_.long_context},
+                      {"long_steps", o_.long_steps},
+                      {"learning_rate", o_.learning_rate},
+                      {"warmup", o_.warmup},
+                      {"decay_steps", o_.decay_steps},
+                      {"weight_decay", o_.weight_decay},
+                      {"practice_first", o_.practice_first},
+                      {"practice_steps", o_.practice_steps},
+                      {"sparsity_penalty", o_.sparsity},
+                      {"final_train_loss", train_loss},
+                      {"held_out_loss", held_out},
+                      {"held_out_perplexity", std::exp(held_out)},
+                      {"minutes_of_last_run", (Now() - start_) / 60},
+                      {"earlier_runs", earlier_runs_}};
     return WriteFile(o_.out + "/training.json", record.dump(2) + "\n");
   }
 
   const Options o_;
+  const Json earlier_runs_;  // the records of the runs that made the first weights, the oldest first
   const Corpus corpus_, held_out_;
   ModelFolder folder_;
   torch::optim::AdamW optimizer_;
@@ -192,7 +216,8 @@ absl::Status Main(const Options& o) {
   LIME_ASSIGN_OR_RETURN(Corpus corpus, Corpus::Load(o.grammar, o.seed));
   LIME_ASSIGN_OR_RETURN(Corpus held_out, Corpus::Load(o.grammar, HeldOutSeed(o.seed)));
   LIME_ASSIGN_OR_RETURN(ModelFolder start, StartingPoint(corpus, o));
-  return Training(o, std::move(corpus), std::move(held_out), std::move(start)).Run();
+  LIME_ASSIGN_OR_RETURN(Json earlier_runs, EarlierRuns(o));
+  return Training(o, std::move(corpus), std::move(held_out), std::move(start), std::move(earlier_runs)).Run();
 }
 
 }  // namespace
@@ -207,6 +232,7 @@ int main(int argc, char** argv) {
   app.add_option("--hidden-act", o.hidden_act, "silu or relu")->check(CLI::IsMember({"silu", "relu"}))->capture_default_str();
   app.add_option("--sparsity", o.sparsity, "weight of the mean activation in the loss")->capture_default_str();
   app.add_option("--grammar", o.grammar)->capture_default_str();
+  app.add_option("--root", o.root, "rule of the grammar that a document expands: document or reader")->capture_default_str();
   app.add_option("--seed", o.seed, "of the corpus and of the first weights")->capture_default_str();
   app.add_option("--steps", o.steps)->capture_default_str();
   app.add_option("--long-steps", o.long_steps, "last steps, in rows of the long context")->capture_default_str();
