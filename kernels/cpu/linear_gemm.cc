@@ -66,7 +66,9 @@ void PackPanelOf(const RowRange& rows, const Block& block, float* row_scratch, f
     if (r < rows.count) {
       if (r % kPreparedRows == 0) Row::Prepare(*rows.matrix, rows.begin + r, std::min<int64_t>(kPreparedRows, rows.count - r), row_scratch);
       Row row[1] = {Row(*rows.matrix, rows.begin + r, block.begin, r % kPreparedRows, row_scratch)};
-      ForEachChunk(row, {block.chunks, Row::GroupChunks(*rows.matrix), block.last && Row::HasTail(*rows.matrix)}, store);
+      const Matrix& m = *rows.matrix;
+      ForEachChunk(
+          row, {block.chunks, Row::UnitsPerGroupLog2(m), block.last && Row::HasTail(m)}, [] {}, store);
     } else {
       LaneVec zero[1][kPlanes];
       LIME_UNROLL for (int p = 0; p < kPlanes; ++p) zero[0][p] = hn::Zero(LaneTag());

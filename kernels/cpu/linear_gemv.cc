@@ -22,8 +22,10 @@ template <class Row>
 constexpr int64_t BlockTokenChunks(int64_t tokens) {
   return Row::kPacked || tokens > kDotTokens ? 128 : 256;
 }
-// Bytes that a single row's dot product asks for ahead of its use: beyond the end of a 4 KiB page the hardware does not.
-constexpr int64_t kPrefetchBytes = 2048;
+// Bytes that one token's dot products ask for ahead of their use: beyond the end of a 4 KiB page the hardware does not. A pair of packed
+// rows is asked for in the order of memory, so that the second row's bytes have half of the time only.
+template <class Row>
+constexpr int64_t kPrefetchBytes = Row::kPacked ? 4096 : 2048;
 
 // Packed x: [pass][chunk][token of the pass][lane].
 void PackRowsImpl(const Activations& x, float* packed) {
@@ -49,7 +51,7 @@ struct Block {
   float* lanes;      // accumulators between two blocks
   float* y;          // y[token * y_stride + row], where last
   int64_t y_stride;
-  // What to bring near at the same time: `ahead_step` bytes per chunk at `ahead`, and for the second row `ahead_row` bytes further on.
+  // What to bring near at the same time: `ahead_step` bytes per unit at `ahead`, and for the second row `ahead_row` bytes further on.
   const char* ahead;
   int64_t ahead_step, ahead_row;
 };
@@ -72,11 +74,15 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
   const float* x = block.x;
   const char* ahead = block.ahead;
   const int64_t ahead_step = block.ahead_step, ahead_row = block.ahead_row;
-  ForEachChunk(rows, block.range, [&](const LaneVec(&w)[kRows][kPlanes]) HWY_ATTR {
-    LIME_UNROLL for (int r = 0; r < kRows; ++r) {
-      LIME_UNROLL for (int b = 0; b < Row::kChunkBytes; b += 64) __builtin_prefetch(ahead + r * ahead_row + b, 0, kTokens == 1 ? 3 : 2);
+  const auto prefetch = [&] HWY_ATTR {
+    // With one token the rows of a pair are asked for as one run of memory.
+    constexpr int kRuns = kTokens == 1 ? 1 : kRows, kRunBytes = Row::kUnitChunks * Row::kChunkBytes * kRows / kRuns;
+    LIME_UNROLL for (int r = 0; r < kRuns; ++r) {
+      LIME_UNROLL for (int b = 0; b < kRunBytes; b += 64) __builtin_prefetch(ahead + r * ahead_row + b, 0, kTokens == 1 ? 3 : 2);
     }
     ahead += ahead_step;
+  };
+  ForEachChunk(rows, block.range, prefetch, [&](const LaneVec(&w)[kRows][kPlanes]) HWY_ATTR {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       LIME_UNROLL for (int p = 0; p < kPlanes; ++p) {
         const LaneVec token = LoadVec(x + t * kChunk + p * kVecLanes);
@@ -111,17 +117,17 @@ HWY_INLINE bool PairRows(int64_t tokens) {
 template <class Row>
 void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
   const Matrix& m = *rows.matrix;
-  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), group = Row::GroupChunks(m);
+  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), unit_bytes = Row::kUnitChunks * Row::kChunkBytes;
   const int64_t block_chunks = tokens == 1 ? chunks : BlockTokenChunks<Row>(tokens) / std::min<int64_t>(tokens, kDotTokens) / 4 * 4,
                 passes = (tokens + kDotTokens - 1) / kDotTokens;
   const bool pair_rows = PairRows<Row>(tokens), one_block = passes == 1 && chunks <= block_chunks;
-  Block b{.y_stride = rows.count, .ahead_step = Row::kChunkBytes / passes, .ahead_row = row_bytes};
-  if (tokens == 1 && pair_rows) b.ahead_row = Row::kChunkBytes, b.ahead_step = 2 * Row::kChunkBytes;  // in the order of memory
+  Block b{.y_stride = rows.count, .ahead_step = unit_bytes / passes, .ahead_row = row_bytes};
+  if (tokens == 1 && pair_rows) b.ahead_step = 2 * unit_bytes;  // in the order of memory
   for (int64_t set = 0; set < rows.count; set += kPreparedRows) {
     const int64_t set_rows = std::min<int64_t>(kPreparedRows, rows.count - set);
     Row::Prepare(m, rows.begin + set, set_rows, scratch.rows);
     for (int64_t begin = 0; begin < chunks; begin += block_chunks) {
-      b.range = {std::min(block_chunks, chunks - begin), group, false};
+      b.range = {std::min(block_chunks, chunks - begin), Row::UnitsPerGroupLog2(m), false};
       b.first = begin == 0;
       b.last = begin + block_chunks >= chunks;
       b.range.tail = b.last && Row::HasTail(m);
@@ -133,11 +139,13 @@ void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const Threa
           const char* data = static_cast<const char*>(m.data) + (rows.begin + set + r) * row_bytes + begin * Row::kChunkBytes;
           b.lanes = scratch.lanes + (t * kPreparedRows + r * width) * kChunk;
           b.y = scratch.y + t * rows.count + set + r;
-          b.ahead = data + (tokens == 1 ? kPrefetchBytes
+          b.ahead = data + (tokens == 1 ? kPrefetchBytes<Row>
                             : one_block ? 2 * row_bytes
-                                        : ahead + t / kDotTokens * b.ahead_step * block_chunks);
+                                        : ahead + t / kDotTokens * b.ahead_step * (block_chunks / Row::kUnitChunks));
           const auto reader = [&](int64_t i) HWY_ATTR { return Row(m, rows.begin + set + i, begin, i, scratch.rows); };
           const bool pair = pair_rows && r + 1 < set_rows;
+          if (b.last) Row::PrefetchPrepared(m, rows.begin + set + kPreparedRows + r);
+          if (b.last && pair) Row::PrefetchPrepared(m, rows.begin + set + kPreparedRows + r + 1);
           if (pair) {
             const Row readers[2] = {reader(r), reader(r + 1)};
             DotPass(width, readers, b);

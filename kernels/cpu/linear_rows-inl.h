@@ -1,7 +1,7 @@
 // Reads one row of weights, 32 at a time, as exact fp32: one reader per format. Included once per Highway target.
 //
 // A reader stands at a chunk of its row: Next(group, planes) gives it and steps on, NextTail(group, planes) gives the last chunk where Next
-// would read outside the row's bytes (HasTail). Every GroupChunks() chunks, NextGroup() gives the group. ForEachChunk does all of that.
+// would read outside the row's bytes (HasTail). Chunks come in units of kUnitChunks, which share a scale. ForEachChunk does all of that.
 #include "kernels/cpu/hwy_targets.h"
 
 #if defined(LIME_KERNELS_CPU_LINEAR_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)  // NOLINT
@@ -27,10 +27,12 @@ class DenseRow {
  public:
   static constexpr bool kPacked = false;
   static constexpr int kChunkBytes = kChunk * sizeof(T);
+  static constexpr int kUnitChunks = 2;
 
   static void Prepare(const Matrix&, int64_t, int64_t, float*) {}
+  static void PrefetchPrepared(const Matrix&, int64_t) {}
   static bool HasTail(const Matrix& m) { return m.cols % kChunk != 0; }
-  static int64_t GroupChunks(const Matrix&) { return int64_t{1} << 40; }
+  static int UnitsPerGroupLog2(const Matrix&) { return 0; }
 
   DenseRow() = default;
   DenseRow(const Matrix& m, int64_t row, int64_t chunk, int64_t, const float*)
@@ -39,7 +41,7 @@ class DenseRow {
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
 
   struct Group {};
-  HWY_INLINE Group NextGroup() { return {}; }
+  HWY_INLINE Group GroupAt(int64_t) const { return {}; }
 
   HWY_INLINE void Next(const Group&, LaneVec (&w)[kPlanes]) {
     LoadFrom(p_, w);
@@ -84,13 +86,14 @@ struct PackedLayout {
 template <int kBits>
 inline constexpr PackedLayout<kBits> kPackedLayout;
 
-// Weight = fma(q, scale, bias), in fp32.
-template <int kBits>
+// Weight = fma(q, scale, bias), in fp32. kUnit: chunks of a unit, 1 for groups of 32 and 2 for those of 64 and 128.
+template <int kBits, int kUnit>
 class PackedRow {
  public:
   using Layout = PackedLayout<kBits>;
   static constexpr bool kPacked = true;
   static constexpr int kChunkBytes = Layout::kBytes;
+  static constexpr int kUnitChunks = kUnit;
   // With 16 lanes and at most 4 bits, the weights of all q are computed once per group, and picked.
   static constexpr bool kTable = HWY_TARGET <= HWY_AVX3 && kBits <= 4;
   // Expands the scales and biases of `count` rows, which lie side by side: one pass over many is far quicker than one per row.
@@ -103,8 +106,15 @@ class PackedRow {
     });
   }
 
+  // Brings near what Prepare will read of a row. Row by row between the dot products: many at once would hold up the stream of weights.
+  static HWY_INLINE void PrefetchPrepared(const Matrix& m, int64_t row) {
+    const int64_t bytes = Groups(m) * ElementBytes(m.scale_dtype);
+    const char *scales = static_cast<const char*>(m.scales) + row * bytes, *biases = static_cast<const char*>(m.biases) + row * bytes;
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(scales + b, 0, 3), __builtin_prefetch(biases + b, 0, 3);
+  }
+
   static bool HasTail(const Matrix&) { return Layout::kReadsBeyond && kBits == 3; }
-  static int64_t GroupChunks(const Matrix& m) { return m.group_size / kChunk; }
+  static int UnitsPerGroupLog2(const Matrix& m) { return m.group_size == 128 ? 1 : 0; }
 
   PackedRow() = default;
   // The row is the one at `prepared` of those that Prepare put into scratch last.
@@ -120,11 +130,13 @@ class PackedRow {
     LaneVec bias;
   };
 
-  HWY_INLINE Group NextGroup() {
+  // Of the group `index` after the one that the reader was made at.
+  HWY_INLINE Group GroupAt(int64_t index) const {
     const LaneTag d;
-    Group g{hn::Set(d, *scales_++), hn::Set(d, *biases_++)};
-    if constexpr (kTable)
-      g.scale = FusedMulAdd(hn::ConvertTo(d, hn::And(hn::Iota(IntTag(), 0), hn::Set(IntTag(), kMask))), g.scale, g.bias);
+    Group g{hn::Set(d, scales_[index]), hn::Set(d, biases_[index])};
+    if constexpr (kTable) {
+      g.scale = FusedMulAdd(LoadVec(kLowBits.data()), g.scale, g.bias);
+    }
     return g;
   }
 
@@ -142,13 +154,18 @@ class PackedRow {
  private:
   using BytesTag = hn::Repartition<uint8_t, LaneTag>;
   static constexpr int kMask = (1 << kBits) - 1;
+  // q by an index of four bits, those above q's not looked at.
+  static constexpr std::array<float, 16> kLowBits = [] {
+    std::array<float, 16> q{};
+    for (int i = 0; i < 16; ++i) q[i] = static_cast<float>(i & kMask);
+    return q;
+  }();
 
   // cols / group_size, a power of two; a division would cost a tenth of a row.
   static HWY_INLINE int64_t Groups(const Matrix& m) { return m.cols >> std::countr_zero(static_cast<uint32_t>(m.group_size)); }
 
   template <typename T>
   static HWY_INLINE void Expand(const T* in, int64_t n, float* out) {
-    for (int64_t line = 0; line < n; line += 64 / sizeof(T)) hwy::Prefetch(in + n + line);  // of the next call
     int64_t i = 0;
     for (; i + kVecLanes <= n; i += kVecLanes) StoreVec(LoadVec(in + i), out + i);
     for (; i < n; ++i) out[i] = ToFloat(in[i]);
@@ -200,30 +217,39 @@ class PackedRow {
   }
 
   const uint8_t* p_ = nullptr;
-  const float* scales_ = nullptr;  // of the next group
+  const float* scales_ = nullptr;
   const float* biases_ = nullptr;
 };
 
 // Which chunks of a row to read.
 struct ChunkRange {
   int64_t count;
-  int64_t group;  // chunks that share a scale
-  bool tail;      // the last one of them is read with NextTail
+  int units_per_group_log2;
+  bool tail;  // the last one of them is read with NextTail
 };
 
-// Calls fn(w) with the weights of the next chunks of the rows, w[row][plane]. The rows stand at the begin of a group.
-template <int kRows, class Row, typename Fn>
-HWY_INLINE void ForEachChunk(Row (&rows)[kRows], const ChunkRange& range, Fn&& fn) {
+// Calls fn(w) with the weights of the next chunks of the rows, w[row][plane], and before each unit of them begin(). The rows stand at the
+// begin of a group.
+template <int kRows, class Row, typename Begin, typename Fn>
+HWY_INLINE void ForEachChunk(Row (&rows)[kRows], const ChunkRange& range, Begin&& begin, Fn&& fn) {
   LaneVec w[kRows][kPlanes];
   typename Row::Group group[kRows];
-  const int64_t full = range.count - (range.tail ? 1 : 0), in_group = range.group - 1;  // groups are powers of two
-  LIME_UNROLL for (int r = 0; r < kRows; ++r) group[r] = rows[r].NextGroup();
-  for (int64_t c = 0; c < full;) {
+  const int64_t full = range.count - (range.tail ? 1 : 0), units = full / Row::kUnitChunks;
+  const auto begin_unit = [&](int64_t unit) HWY_ATTR {
+    begin();
+    LIME_UNROLL for (int r = 0; r < kRows; ++r) group[r] = rows[r].GroupAt(unit >> range.units_per_group_log2);
+  };
+  const auto next = [&] HWY_ATTR {
     LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].Next(group[r], w[r]);
     fn(w);
-    if (++c == range.count || (c & in_group) != 0) continue;
-    LIME_UNROLL for (int r = 0; r < kRows; ++r) group[r] = rows[r].NextGroup();
+  };
+  for (int64_t unit = 0; unit < units; ++unit) {
+    begin_unit(unit);
+    LIME_UNROLL for (int c = 0; c < Row::kUnitChunks; ++c) next();
   }
+  if (units * Row::kUnitChunks == range.count) return;
+  begin_unit(units);
+  if (units * Row::kUnitChunks < full) next();
   if (!range.tail) return;
   LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r].NextTail(group[r], w[r]);
   fn(w);
@@ -236,15 +262,18 @@ HWY_INLINE void WithRow(const Matrix& m, Fn&& fn) {
     WithWorkingType(m.dtype, [&](auto type) HWY_ATTR { fn.template operator()<DenseRow<decltype(type)>>(); });
     return;
   }
+  const auto with_bits = [&]<int kBits>() HWY_ATTR {
+    m.group_size == 32 ? fn.template operator()<PackedRow<kBits, 1>>() : fn.template operator()<PackedRow<kBits, 2>>();
+  };
   switch (m.bits) {
     case 3:
-      return fn.template operator()<PackedRow<3>>();
+      return with_bits.template operator()<3>();
     case 4:
-      return fn.template operator()<PackedRow<4>>();
+      return with_bits.template operator()<4>();
     case 6:
-      return fn.template operator()<PackedRow<6>>();
+      return with_bits.template operator()<6>();
     default:
-      return fn.template operator()<PackedRow<8>>();
+      return with_bits.template operator()<8>();
   }
 }
 
