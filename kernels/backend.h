@@ -32,14 +32,15 @@ struct BackendOptions {
   int64_t max_sequences = 0;      // sequence slots
   int64_t context = 0;            // positions of one sequence
   int64_t num_kv_pages = 0;       // in the pool, over all layers
-  std::string numerics = "auto";  // "auto" or "portable"
+  bool grow_kv = false;           // memory of the pool comes as it is written, instead of up front
+  std::string numerics = "auto";  // "auto", "portable", or for tests "emulated-bf16"
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Names the fixed order of reduction, e.g. "portable-f32-1".
+  // Names the fixed order of reduction that this model's layers follow, e.g. "portable-f32-1".
   virtual std::string numerics_id() const = 0;
   // For people: "CPU, AVX-512, 2 threads".
   virtual std::string description() const = 0;

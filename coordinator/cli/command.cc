@@ -49,6 +49,7 @@ void ModelFlags::AddTo(CLI::App& app) {
   app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
   app.add_option("--loader", loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto")->capture_default_str();
   app.add_option("--context", context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
+  app.add_option("--kv", kv, "Memory of the KV cache: reserve all of it up front, or let it grow as it is written")->capture_default_str();
   app.add_option("--chunk", chunk, "Tokens of a prompt computed in one step; 0: chosen for the machine");
   app.add_option("--memory", memory, "Memory budget of the process, such as 2GiB; without it: what the machine has");
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
@@ -64,6 +65,7 @@ absl::Status ModelFlags::Check() const {
     return WrongCall("--placement and --pool belong to streaming, which is not built yet; leave them out");
   if (loader != "auto" && loader != "read" && loader != "mmap")
     return WrongCall(absl::StrCat("--loader ", loader, " is unknown; use auto, read or mmap"));
+  if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", kv, " is unknown; use reserve or grow"));
   if (numerics != "auto" && numerics != "portable")
     return WrongCall(absl::StrCat("--numerics ", numerics, " is unknown; use auto or portable"));
   if (threads < 0 || threads > 1024) return WrongCall(absl::StrCat("--threads ", threads, " is outside 0 to 1024"));

@@ -29,6 +29,7 @@ struct ModelFlags {
   std::string model;
   std::string loader = "auto";
   std::string numerics = "auto";
+  std::string kv = "reserve";
   std::string memory;
   std::string placement;
   std::string pool;

@@ -68,6 +68,7 @@ absl::Status Engine::Open(const Checkpoint& checkpoint, const Options& options, 
                                                       .max_sequences = options.max_sequences,
                                                       .context = options.context,
                                                       .num_kv_pages = memory_.kv / PageBytes(spec_),
+                                                      .grow_kv = options.grow_kv,
                                                       .numerics = options.numerics}));
   memory_.activations = backend_->ActivationBytes();
   memory_.runtime = std::max<Bytes>(0, ProcessResidentBytes() - memory_.activations - memory_.kv);

@@ -26,7 +26,8 @@ class Engine {
     int64_t max_rows = 512;     // of one micro-batch
     int64_t max_logit_rows = 1;
     int64_t max_sequences = 1;
-    int64_t context = 0;  // positions of one sequence; at most the model's
+    int64_t context = 0;   // positions of one sequence; at most the model's
+    bool grow_kv = false;  // KV memory comes as it is written, instead of up front; counted in full all the same
     std::string numerics = "auto";
     Bytes memory = 0;  // budget of the whole process; 0: what the machine has
     LoadOptions load;  // progress and cancellation

@@ -16,7 +16,7 @@ namespace lime {
 
 class KvPool {
  public:
-  // Allocates and pre-faults options.num_kv_pages pages.
+  // Allocates options.num_kv_pages pages, and pre-faults them unless options.grow_kv.
   KvPool(const ModelSpec& spec, const BackendOptions& options);
 
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages);

@@ -133,6 +133,15 @@ TEST_F(CliTest, APromptsAnswerIsTheSameAloneAndInABatch) {
   }
 }
 
+TEST_F(CliTest, AGrowingCacheGivesTheBitsOfAReservedOne) {
+  const auto hash = [&](const std::string& kv) {
+    return Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "64", "--ignore-eos", "--hash-logits", "--json", "--kv", kv})
+        .Json()["logits_xxh3"];
+  };
+  EXPECT_EQ(hash("grow").get<std::string>().size(), 16u);
+  EXPECT_EQ(hash("grow"), hash("reserve"));
+}
+
 TEST_F(CliTest, ASeedGivesTheSameTextAgain) {
   const auto sample = [&](const std::string& seed) {
     return Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "16", "--temperature", "1.5", "--ignore-eos", "--seed", seed,
@@ -229,6 +238,7 @@ TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--memory", "lots"}), 2, "is not a size");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--loader", "tape"}), 2,
                 "--loader tape is unknown; use auto, read or mmap");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv", "shrink"}), 2, "--kv shrink is unknown; use reserve or grow");
   ExpectRefused(Call({"score", "--model", model_, "--ids", "1,x"}), 2, "\"x\" is not an id below 320");
   ExpectRefused(Call({"score", "--model", model_, "--ids", "320"}), 2, "is not an id below 320");
   ExpectRefused(Call({"score", "--model", model_}), 2, "give either --ids");
