@@ -20,8 +20,6 @@ constexpr int kTileRows = 4;
 constexpr int64_t kTileLanes = kTileRows * kTileTokens * kVecLanes;  // accumulators of one plane
 // Chunks of one plane that a tile runs through before the next rows: the tile's x stays in L1.
 constexpr int64_t kBlockChunks = 32;
-// Steps that a tile asks for its weights, which lie in L2, ahead of their use.
-constexpr int64_t kStepsAhead = 4;
 // From this many tokens on a panel brings the next x near while it computes; below, the next weights.
 constexpr int64_t kManyTokens = 64;
 
@@ -94,32 +92,30 @@ void MultiplyTile(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int6
     }
   }
   const char* near = ahead.p;
-  for (int64_t s = 0; s < steps; ++s) {
-    __builtin_prefetch(near, 0, 2);
-    near += ahead.stride;
+  const auto step = [&] HWY_ATTR {
     LaneVec row[kTileRows];
     LIME_UNROLL for (int r = 0; r < kTileRows; ++r) row[r] = LoadVec(w + r * kVecLanes);
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       const LaneVec token = LoadVec(x + t * kVecLanes);
-      if (t < kTileRows) hwy::Prefetch(w + ((kStepsAhead * kTileRows) + t) * kVecLanes);
       LIME_UNROLL for (int r = 0; r < kTileRows; ++r) acc[r][t] = FusedMulAdd(row[r], token, acc[r][t]);
     }
     x += kTileTokens * kVecLanes;
     w += kTileRows * kVecLanes;
+  };
+  for (int64_t s = 0; s + 1 < steps; s += 2) {
+    __builtin_prefetch(near, 0, 2);
+    near += 2 * ahead.stride;
+    step(), step();
   }
+  if (steps % 2 != 0) step();
   ahead.p = near;
   LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) StoreVec(acc[r][t], lanes + (r * kTileTokens + t) * kVecLanes);
   }
 }
 
-// The accumulators that wait from the block before lie in the shared cache.
-HWY_INLINE void PrefetchLanes(const float* lanes) {
-  for (int64_t i = 0; i < kTileLanes; i += 16) hwy::Prefetch(lanes + i);
-}
-
-// Adds up the lanes [plane][row][token] of four rows; y[token * stride + row].
-HWY_INLINE void SumTile(const float* lanes, int64_t tokens, float* y, int64_t stride) {
+// Adds up the lanes [plane][row][token] of four rows; y[token * stride + row] is set by a row's first block and added to by the others.
+HWY_INLINE void SumTile(const float* lanes, int64_t tokens, bool first, float* y, int64_t stride) {
   for (int64_t t = 0; t < tokens; ++t) {
     Quad sum[kTileRows];
     LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
@@ -127,15 +123,16 @@ HWY_INLINE void SumTile(const float* lanes, int64_t tokens, float* y, int64_t st
       LIME_UNROLL for (int p = 0; p < kPlanes; ++p) v[p] = LoadVec(lanes + p * kTileLanes + (r * kTileTokens + t) * kVecLanes);
       sum[r] = FoldLanes(v);
     }
-    SumLanes(sum, y + t * stride);
+    float sums[kTileRows], *out = y + t * stride;
+    SumLanes(sum, sums);
+    LIME_UNROLL for (int r = 0; r < kTileRows; ++r) out[r] = first ? sums[r] : out[r] + sums[r];
   }
 }
 
-// One tile of tokens, whose x is [plane][chunk of all][token][lane], against one block of the whole panel. lanes:
-// [quad][plane][kTileLanes].
+// One tile of tokens, whose x is [plane][chunk of all][token][lane], against one block of the whole panel. y: [token][row].
 template <int kTokens>
-void MultiplyTileWithPanel(const float* x, int64_t all_chunks, const Block& block, int64_t quads, const ThreadScratch& scratch,
-                           float* lanes, bool x_ahead, Ahead& ahead) {
+void MultiplyTileWithPanel(const float* x, int64_t all_chunks, const Block& block, int64_t quads, const ThreadScratch& scratch, float* y,
+                           bool x_ahead, Ahead& ahead) {
   for (int64_t p = 0; p < kPlanes; ++p) {
     const float* x_plane = x + (p * all_chunks + block.begin) * kTileTokens * kVecLanes;
     const float* w_plane = scratch.panel + p * block.chunks * kTileRows * kVecLanes;
@@ -143,21 +140,21 @@ void MultiplyTileWithPanel(const float* x, int64_t all_chunks, const Block& bloc
       const int64_t steps = std::min(kBlockChunks, block.chunks - c);
       if (x_ahead) ahead.p = reinterpret_cast<const char*>(x_plane + (c + steps) * kTileTokens * kVecLanes);
       for (int64_t q = 0; q < quads; ++q) {
-        if (c == 0 && block.begin > 0) PrefetchLanes(lanes + ((q + 1) * kPlanes + p) * kTileLanes);
         MultiplyTile<kTokens>(x_plane + c * kTileTokens * kVecLanes, w_plane + (q * kPlanes * block.chunks + c) * kTileRows * kVecLanes,
-                              steps, block.begin + c == 0, lanes + (q * kPlanes + p) * kTileLanes, ahead);
+                              steps, c == 0, scratch.lanes + (q * kPlanes + p) * kTileLanes, ahead);
       }
     }
   }
-  if (!block.last) return;
-  for (int64_t q = 0; q < quads; ++q) SumTile(lanes + q * kPlanes * kTileLanes, kTokens, scratch.y + q * kTileRows, quads * kTileRows);
+  for (int64_t q = 0; q < quads; ++q) {
+    SumTile(scratch.lanes + q * kPlanes * kTileLanes, kTokens, block.begin == 0, y + q * kTileRows, quads * kTileRows);
+  }
 }
 
 template <int kTokens>
 void MultiplyTileOf(int64_t tokens, const float* x, int64_t all_chunks, const Block& block, int64_t quads, const ThreadScratch& scratch,
-                    float* lanes, bool x_ahead, Ahead& ahead) {
-  if (tokens >= kTokens) return MultiplyTileWithPanel<kTokens>(x, all_chunks, block, quads, scratch, lanes, x_ahead, ahead);
-  if constexpr (kTokens > 1) MultiplyTileOf<kTokens - 1>(tokens, x, all_chunks, block, quads, scratch, lanes, x_ahead, ahead);
+                    float* y, bool x_ahead, Ahead& ahead) {
+  if (tokens >= kTokens) return MultiplyTileWithPanel<kTokens>(x, all_chunks, block, quads, scratch, y, x_ahead, ahead);
+  if constexpr (kTokens > 1) MultiplyTileOf<kTokens - 1>(tokens, x, all_chunks, block, quads, scratch, y, x_ahead, ahead);
 }
 
 void MultiplyPanelImpl(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch,
@@ -171,15 +168,17 @@ void MultiplyPanelImpl(const RowRange& rows, const float* packed, int64_t tokens
   Ahead ahead{.p = next_rows, .stride = next_bytes / (tiles * quads * kPlanes * chunks)};
   if (x_ahead) ahead.stride = kTileTokens * kVecLanes * static_cast<int64_t>(sizeof(float)) / quads;
   if (next_bytes == 0 && !x_ahead) ahead = {.p = reinterpret_cast<const char*>(scratch.panel), .stride = 0};
-  const int64_t tile_lanes = chunks > kPanelChunks ? quads * kPlanes * kTileLanes : 0;  // one block: tiles follow each other in one place
+  // Of rows of one block, tiles follow each other in one place; else the sums of all of them wait behind the lanes.
+  const bool one_block = chunks <= kPanelChunks;
+  float* const all_y = one_block ? scratch.y : scratch.lanes + kMaxPanelRows * kMaxTileTokens * kChunk;
   for (int64_t begin = 0; begin < chunks; begin += kPanelChunks) {
     const Block block{begin, std::min(kPanelChunks, chunks - begin), begin + kPanelChunks >= chunks};
     WithRow(m, [&]<class Row>() HWY_ATTR { PackPanelOf<Row>(rows, block, scratch.rows, scratch.panel); });
-    float* lanes = scratch.lanes;
-    for (int64_t token = 0; token < tokens; token += kTileTokens, lanes += tile_lanes) {
+    for (int64_t token = 0; token < tokens; token += kTileTokens) {
       const int64_t count = std::min<int64_t>(kTileTokens, tokens - token);
-      MultiplyTileOf<kTileTokens>(count, packed + token * chunks * kChunk, chunks, block, quads, scratch, lanes, x_ahead, ahead);
-      if (block.last) done(context, {token, count, quads * kTileRows, scratch.y});
+      float* const y = all_y + (one_block ? 0 : token * quads * kTileRows);
+      MultiplyTileOf<kTileTokens>(count, packed + token * chunks * kChunk, chunks, block, quads, scratch, y, x_ahead, ahead);
+      if (block.last) done(context, {token, count, quads * kTileRows, y});
     }
   }
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cpu/hwy_targets.h"
 #include "kernels/cpu/linear_kernels.h"
@@ -16,11 +17,12 @@ namespace {
 
 // Tokens of one pass: what 16 or 32 vector registers hold are accumulators, one row's operands, and one operand of the other side.
 constexpr int kDotTokens = kPlanes == 2 ? 4 : 2;
-// Chunks of a pass's x, of all its tokens together, that a set of rows meets before the next ones: they stay in L1. One pass over dense
-// weights waits for memory more than for L1, and gains from longer runs. Blocks are whole groups: multiples of 4 chunks.
+// Chunks that a set of rows meets before the next ones, such that a pass's x stays in L1. One pass over dense weights waits for memory more
+// than for L1, and gains from longer runs. A power of two: blocks neither cut a group nor cross the end of a sum.
 template <class Row>
-constexpr int64_t BlockTokenChunks(int64_t tokens) {
-  return Row::kPacked || tokens > kDotTokens ? 128 : 256;
+int64_t BlockChunks(int64_t tokens) {
+  const int64_t token_chunks = Row::kPacked || tokens > kDotTokens ? 128 : 256;
+  return std::min<int64_t>(kSumChunks, std::bit_floor(static_cast<uint64_t>(token_chunks / std::min<int64_t>(tokens, kDotTokens))));
 }
 // Bytes that one token's dot products ask for ahead of their use: beyond the end of a 4 KiB page the hardware does not. A pair of packed
 // rows is asked for in the order of memory, so that the second row's bytes have half of the time only.
@@ -47,9 +49,10 @@ void PackRowsImpl(const Activations& x, float* packed) {
 struct Block {
   const float* x;  // [chunk][token][lane]
   ChunkRange range;
-  bool first, last;  // of the rows' blocks
+  bool first, last;  // of the blocks whose lanes are added up together
   float* lanes;      // accumulators between two blocks
-  float* y;          // y[token * y_stride + row], where last
+  float* y;          // y[token * y_stride + row], where last: set by the rows' first sum, added to by the others
+  bool first_sum;
   int64_t y_stride;
   // What to bring near at the same time: `ahead_step` bytes per unit at `ahead`, and for the second row `ahead_row` bytes further on.
   const char* ahead;
@@ -93,7 +96,11 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
   });
   if (!block.last) return each([&](int i, LaneVec& v) HWY_ATTR { StoreVec(v, block.lanes + i * kVecLanes); });
   LIME_UNROLL for (int r = 0; r < kRows; ++r) {
-    LIME_UNROLL for (int t = 0; t < kTokens; ++t) block.y[t * block.y_stride + r] = SumLanes(FoldLanes(acc[r][t]));
+    LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
+      float& y = block.y[t * block.y_stride + r];
+      const float sum = SumLanes(FoldLanes(acc[r][t]));
+      y = block.first_sum ? sum : y + sum;
+    }
   }
 }
 
@@ -118,43 +125,55 @@ template <class Row>
 void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
   const Matrix& m = *rows.matrix;
   const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), unit_bytes = Row::kUnitChunks * Row::kChunkBytes;
-  const int64_t block_chunks = tokens == 1 ? chunks : BlockTokenChunks<Row>(tokens) / std::min<int64_t>(tokens, kDotTokens) / 4 * 4,
-                passes = (tokens + kDotTokens - 1) / kDotTokens;
+  const int64_t passes = (tokens + kDotTokens - 1) / kDotTokens, block_chunks = BlockChunks<Row>(tokens);
   const bool pair_rows = PairRows<Row>(tokens), one_block = passes == 1 && chunks <= block_chunks;
-  Block b{.y_stride = rows.count, .ahead_step = unit_bytes / passes, .ahead_row = row_bytes};
-  if (tokens == 1 && pair_rows) b.ahead_step = 2 * unit_bytes;  // in the order of memory
+  // With one token the weights are read in the order of memory.
+  const int64_t ahead_step = tokens > 1 ? unit_bytes / passes : pair_rows ? 2 * unit_bytes : unit_bytes;
+  Block b{.y_stride = rows.count, .ahead_step = ahead_step, .ahead_row = row_bytes};
+
+  // Rows `row` and, of a pair, `row` + 1 of the set with one pass's tokens and one block's chunks.
+  const auto multiply = [&](int64_t set, int64_t row, bool pair, int64_t begin, int64_t token) HWY_ATTR {
+    const int64_t width = std::min<int64_t>(kDotTokens, tokens - token), end = std::min(begin + block_chunks, chunks);
+    b.range = {end - begin, Row::UnitsPerGroupLog2(m), end == chunks && Row::HasTail(m)};
+    b.first = begin % kSumChunks == 0;
+    b.last = end % kSumChunks == 0 || end == chunks;
+    b.first_sum = begin < kSumChunks;
+    b.x = x + (token * chunks + begin * width) * kChunk;
+    b.lanes = scratch.lanes + (token * kPreparedRows + row * width) * kChunk;
+    b.y = scratch.y + token * rows.count + set + row;
+    const int64_t next_block = end < chunks ? block_chunks * Row::kChunkBytes : kPreparedRows * row_bytes - begin * Row::kChunkBytes;
+    b.ahead = static_cast<const char*>(m.data) + (rows.begin + set + row) * row_bytes + begin * Row::kChunkBytes +
+              (tokens == 1 ? kPrefetchBytes<Row>
+               : one_block ? 2 * row_bytes
+                           : next_block + token / kDotTokens * b.ahead_step * (block_chunks / Row::kUnitChunks));
+    const auto reader = [&](int64_t i) HWY_ATTR {
+      if (end == chunks) Row::PrefetchPrepared(m, rows.begin + set + kPreparedRows + i);
+      return Row(m, rows.begin + set + i, begin, i, scratch.rows);
+    };
+    if (pair) {
+      const Row readers[2] = {reader(row), reader(row + 1)};
+      DotPass(width, readers, b);
+    } else {
+      const Row readers[1] = {reader(row)};
+      DotPass(width, readers, b);
+    }
+  };
+
   for (int64_t set = 0; set < rows.count; set += kPreparedRows) {
     const int64_t set_rows = std::min<int64_t>(kPreparedRows, rows.count - set);
     Row::Prepare(m, rows.begin + set, set_rows, scratch.rows);
+    const auto each_row = [&](auto fn) HWY_ATTR {
+      for (int64_t row = 0; row < set_rows; row += pair_rows ? 2 : 1) fn(row, pair_rows && row + 1 < set_rows);
+    };
+    if (tokens == 1) {
+      each_row([&](int64_t row, bool pair) HWY_ATTR {
+        for (int64_t begin = 0; begin < chunks; begin += block_chunks) multiply(set, row, pair, begin, 0);
+      });
+      continue;
+    }
     for (int64_t begin = 0; begin < chunks; begin += block_chunks) {
-      b.range = {std::min(block_chunks, chunks - begin), Row::UnitsPerGroupLog2(m), false};
-      b.first = begin == 0;
-      b.last = begin + block_chunks >= chunks;
-      b.range.tail = b.last && Row::HasTail(m);
-      const int64_t ahead = !b.last ? block_chunks * Row::kChunkBytes : kPreparedRows * row_bytes - begin * Row::kChunkBytes;
-      for (int64_t t = 0; t < tokens; t += kDotTokens) {
-        const int64_t width = std::min<int64_t>(kDotTokens, tokens - t);
-        b.x = x + (t * chunks + begin * width) * kChunk;
-        for (int64_t r = 0; r < set_rows;) {
-          const char* data = static_cast<const char*>(m.data) + (rows.begin + set + r) * row_bytes + begin * Row::kChunkBytes;
-          b.lanes = scratch.lanes + (t * kPreparedRows + r * width) * kChunk;
-          b.y = scratch.y + t * rows.count + set + r;
-          b.ahead = data + (tokens == 1 ? kPrefetchBytes<Row>
-                            : one_block ? 2 * row_bytes
-                                        : ahead + t / kDotTokens * b.ahead_step * (block_chunks / Row::kUnitChunks));
-          const auto reader = [&](int64_t i) HWY_ATTR { return Row(m, rows.begin + set + i, begin, i, scratch.rows); };
-          const bool pair = pair_rows && r + 1 < set_rows;
-          if (b.last) Row::PrefetchPrepared(m, rows.begin + set + kPreparedRows + r);
-          if (b.last && pair) Row::PrefetchPrepared(m, rows.begin + set + kPreparedRows + r + 1);
-          if (pair) {
-            const Row readers[2] = {reader(r), reader(r + 1)};
-            DotPass(width, readers, b);
-          } else {
-            const Row readers[1] = {reader(r)};
-            DotPass(width, readers, b);
-          }
-          r += pair ? 2 : 1;
-        }
+      for (int64_t token = 0; token < tokens; token += kDotTokens) {
+        each_row([&](int64_t row, bool pair) HWY_ATTR { multiply(set, row, pair, begin, token); });
       }
     }
   }

@@ -10,6 +10,9 @@ namespace lime::cpu {
 // Lanes of a dot product.
 inline constexpr int kChunk = 32;
 
+// Chunks whose products share the lanes before these are added up: a dot product of more is the sum of such sums, in ascending order.
+inline constexpr int64_t kSumChunks = 64;
+
 // Which lane element k goes to. x is packed in the order of the weights it meets.
 enum class LaneOrder : uint8_t {
   kNatural,  // lane k mod 32
@@ -21,10 +24,9 @@ inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEve
 // Tokens of one GEMM tile: the packed x of a tile has room for this many on every instruction set.
 inline constexpr int kMaxTileTokens = 6;
 
-// Rows of W that one GEMM panel may have, and the chunks of them that are fp32 at a time: half of a private cache. Of longer rows, the
-// accumulators of all tokens wait in memory between one block of chunks and the next.
+// Rows of W that one GEMM panel may have, and the chunks of them that it holds at a time: half of a private cache.
 inline constexpr int kMaxPanelRows = 64;
-inline constexpr int64_t kPanelChunks = 64;
+inline constexpr int64_t kPanelChunks = kSumChunks;
 
 // Rows of packed weights whose scales and biases are made ready at a time.
 inline constexpr int kPreparedRows = 16;
