@@ -9,6 +9,7 @@
 #endif
 
 #include "kernels/cpu/hwy_targets.h"
+#include "kernels/cpu/linear_bf16.h"
 #include "planner/base/check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -110,12 +111,27 @@ double ReadSeconds(cpu::ThreadPool& pool, const char* memory, int64_t bytes) {
   });
 }
 
-double MultiplyAddRate(cpu::ThreadPool& pool) {
+namespace {
+
+// Operations per second of a loop that does `operations` per round.
+template <typename Fn>
+double Rate(cpu::ThreadPool& pool, int64_t operations, Fn&& loop) {
   constexpr int64_t kRounds = 4000, kPiecesPerThread = 64;
   const int64_t pieces = kPiecesPerThread * pool.num_threads();
-  const double seconds =
-      Seconds([&] { pool.ParallelFor(pieces, [&](int64_t, int) { KeepResult(HWY_DYNAMIC_DISPATCH(MultiplyAdds)(kRounds)); }); });
-  return 2.0 * 12 * kRounds * HWY_DYNAMIC_DISPATCH(VectorLanes)() * pieces / seconds;
+  const double seconds = Seconds([&] { pool.ParallelFor(pieces, [&](int64_t, int) { KeepResult(loop(kRounds)); }); });
+  return static_cast<double>(operations * kRounds * pieces) / seconds;
+}
+
+}  // namespace
+
+double MultiplyAddRate(cpu::ThreadPool& pool) {
+  return Rate(pool, 2 * 12 * HWY_DYNAMIC_DISPATCH(VectorLanes)(),
+              [](int64_t rounds) { return HWY_DYNAMIC_DISPATCH(MultiplyAdds)(rounds); });
+}
+
+double Bf16Rate(cpu::ThreadPool& pool, cpu::Numerics numerics) {
+  const cpu::Bf16Kernels* kernels = cpu::ChooseBf16(numerics);
+  return kernels == nullptr ? MultiplyAddRate(pool) : Rate(pool, cpu::kSpinSteps * cpu::kStepOperations, kernels->spin);
 }
 
 }  // namespace lime::bench

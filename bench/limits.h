@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace lime::bench {
@@ -33,5 +34,8 @@ double ReadSeconds(cpu::ThreadPool& pool, const char* memory, int64_t bytes);
 // fp32 operations per second, a fused multiply-add counting two, of all threads together with enough independent accumulators and no memory
 // access.
 double MultiplyAddRate(cpu::ThreadPool& pool);
+
+// The same for what bf16 weights meet bf16 activations with under `numerics`: dot products of pairs, or fp32.
+double Bf16Rate(cpu::ThreadPool& pool, cpu::Numerics numerics);
 
 }  // namespace lime::bench

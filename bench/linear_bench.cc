@@ -1,7 +1,7 @@
-// The linear layers against the limits of this machine: decode and batched decode against its read bandwidth, prefill against its fp32
-// peak.
+// The linear layers against the limits of this machine: decode and batched decode against its read bandwidth, prefill against the
+// peak of what multiplies it: fp32, or the bf16 dot product.
 //
-//   linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT]
+//   linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT] [--numerics=auto|portable|emulated]
 //
 // Each figure is a median over rounds; in every round the limit is measured just before the figure, and the ratio is the median of the
 // rounds' ratios.
@@ -33,6 +33,7 @@ struct Options {
   double gib = 1;
   int rounds = 7;
   std::string only;
+  cpu::Numerics numerics = cpu::Numerics::kAuto;
 };
 
 double Median(std::vector<double> values) {
@@ -93,7 +94,7 @@ class Bench {
   explicit Bench(const Options& options)
       : options_(options),
         pool_(options.threads),
-        ws_(options.threads, 512, 8192),
+        ws_(options.threads, 512, 8192, options.numerics),
         memory_(static_cast<int64_t>(options.gib * (1 << 30))),
         x_(512 * 8192),
         y_(512 * 16384) {
@@ -120,7 +121,7 @@ class Bench {
                              " K=" + std::to_string(shape.cols);
     const Matrix layer = Layers(memory_, format, {shape})[0];
     Report(
-        name, "GFLOP/s", 1e-9, [&] { return MultiplyAddRate(pool_); },
+        name, "GFLOP/s", 1e-9, [&] { return format.bits == 0 ? Bf16Rate(pool_, options_.numerics) : MultiplyAddRate(pool_); },
         [&] { return 2.0 * tokens * shape.rows * shape.cols / Seconds([&] { Apply(layer, tokens); }); });
   }
 
@@ -177,13 +178,18 @@ int Main(int argc, char** argv) {
       options.rounds = std::atoi(value.c_str());
     } else if (key == "--only") {
       options.only = value;
+    } else if (key == "--numerics") {
+      options.numerics = value == "portable"   ? cpu::Numerics::kPortable
+                         : value == "emulated" ? cpu::Numerics::kEmulatedBf16
+                                               : cpu::Numerics::kAuto;
     } else {
-      std::fprintf(stderr, "usage: linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT]\n");
+      std::fprintf(stderr, "usage: linear_bench [--threads=2] [--gib=1] [--rounds=7] [--only=TEXT] [--numerics=auto|portable|emulated]\n");
       return 2;
     }
   }
   Bench bench(options);
-  std::printf("%s, %s, %d threads, %.2g GiB of weights\n", cpu::InstructionSet(), cpu::NumericsId(), options.threads, options.gib);
+  std::printf("%s, %s, %d threads, %.2g GiB of weights\n", cpu::InstructionSet(), cpu::NumericsId(options.numerics), options.threads,
+              options.gib);
   std::printf("%-42s %9s %9s %-8s %5s\n", "", "figure", "limit", "", "ratio");
   const Format bf16{"bf16", 0, 0}, q8{"q8 g64", 8, 64}, q4{"q4 g64", 4, 64};
   const Format formats[] = {bf16, q8, {"q6 g64", 6, 64}, q4, {"q4 g32", 4, 32}, {"q3 g64", 3, 64}};

@@ -14,6 +14,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/model_session.h"
 #include "daemon/engine/process_memory.h"
+#include "kernels/cpu/linear.h"
 
 namespace lime::cli {
 namespace {
@@ -53,7 +54,11 @@ struct Measured {
 class ModelBench {
  public:
   ModelBench(Engine& engine, const BenchFlags& flags, int threads)
-      : engine_(engine), flags_(flags), pool_(threads), memory_(flags.limit_bytes) {}
+      : engine_(engine),
+        flags_(flags),
+        numerics_(engine.numerics_id() == cpu::NumericsId(cpu::Numerics::kPortable) ? cpu::Numerics::kPortable : cpu::Numerics::kAuto),
+        pool_(threads),
+        memory_(flags.limit_bytes) {}
 
   absl::StatusOr<Measured> Run() {
     for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(engine_.StartSequence(slot, engine_.context()));
@@ -76,9 +81,9 @@ class ModelBench {
     measured.read_rate.push_back(static_cast<double>(memory_.bytes()) / bench::ReadSeconds(pool_, memory_.data(), memory_.bytes()));
     measured.batched.push_back(timed([&] { return Decode(flags_.batch); }));
     if (measured.prefill.size() * 3 > measured.decode.size()) return status;  // prefill is long: every third round
-    measured.flops.push_back(bench::MultiplyAddRate(pool_));
+    measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
     measured.prefill.push_back(timed([&] { return Prefill(0, flags_.prompt); }));
-    measured.flops.push_back(bench::MultiplyAddRate(pool_));
+    measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
     return status;
   }
 
@@ -103,6 +108,7 @@ class ModelBench {
 
   Engine& engine_;
   const BenchFlags& flags_;
+  const cpu::Numerics numerics_;  // of the engine, whose prefill is compared with their peak
   cpu::ThreadPool pool_;
   const bench::HugeMemory memory_;
   MicroBatch batch_;

@@ -42,12 +42,6 @@ int64_t Lines(int64_t floats) {
   return Ceil(floats, 16) * 16;
 }
 
-// The kernels of numerics, or null where bf16 too takes the portable ones.
-const Bf16Kernels* ChooseBf16(Numerics numerics) {
-  if (numerics == Numerics::kPortable) return nullptr;
-  return numerics == Numerics::kEmulatedBf16 ? EmulatedBf16() : HardwareBf16();
-}
-
 // bf16_dot: whether bf16 weights meet x by the bf16 kernels.
 LaneOrder LaneOrderOf(const Matrix& m, bool bf16_dot) {
   if (m.dtype == DType::kBF16 && bf16_dot) return LaneOrder::kPairs;

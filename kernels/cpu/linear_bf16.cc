@@ -65,6 +65,11 @@ const Bf16Kernels* EmulatedBf16() {
   return nullptr;
 }
 
+const Bf16Kernels* ChooseBf16(Numerics numerics) {
+  if (numerics == Numerics::kPortable) return nullptr;
+  return numerics == Numerics::kEmulatedBf16 ? EmulatedBf16() : HardwareBf16();
+}
+
 namespace {
 
 float Flushed(float x) {

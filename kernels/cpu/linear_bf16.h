@@ -25,6 +25,9 @@ const Bf16Kernels* HardwareBf16();
 // with AVX-512. Null on others. Subnormal numbers are kept, where the instruction takes them as zero.
 const Bf16Kernels* EmulatedBf16();
 
+// Those of `numerics`; null where it multiplies bf16 too in the portable order.
+const Bf16Kernels* ChooseBf16(Numerics numerics);
+
 // What a step is by the instruction's definition: 16 times a fused multiply-add of the odd elements, then one of the even elements, each
 // taking and giving zero for subnormal numbers.
 void DefinedBf16Step(const BF16* w, const BF16* x, float* acc);

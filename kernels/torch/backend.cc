@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <string>
@@ -77,18 +78,33 @@ class BlockReader {
   const BlockWeights& weights_;
 };
 
+// The orders that a model can follow: without a linear layer of bf16 by bf16 they are all the portable one.
+cpu::Numerics NumericsOf(const ModelSpec& spec, const std::string& numerics) {
+  if (numerics == "portable" || spec.working_dtype != DType::kBF16) return cpu::Numerics::kPortable;
+  const auto is_bf16_layer = [](const TensorSpec& tensor) {
+    return tensor.part == TensorPart::kWeight && tensor.info.dtype == DType::kBF16 && tensor.info.shape.size() == 2;
+  };
+  const bool bf16 = std::ranges::any_of(spec.blocks, [&](const BlockSpec& block) {
+    return block.id.kind != BlockKind::kEmbedding && std::ranges::any_of(block.tensors, is_bf16_layer);
+  });
+  if (!bf16) return cpu::Numerics::kPortable;
+  return numerics == "emulated-bf16" ? cpu::Numerics::kEmulatedBf16 : cpu::Numerics::kAuto;
+}
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const ModelSpec& spec, const BackendOptions& options)
       : spec_(spec),
         options_(options),
+        numerics_(NumericsOf(spec, options.numerics)),
         context_({.num_threads = options.num_threads,
                   .max_rows = options.max_rows,
                   .max_cols = std::max(spec.config.intermediate_size,
                                        std::max(spec.config.hidden_size, spec.config.num_heads * spec.config.head_dim)),
                   .heads = spec.config.num_heads,
                   .head_dim = spec.config.head_dim,
-                  .max_positions = options.context}),
+                  .max_positions = options.context,
+                  .numerics = numerics_}),
         workspace_(spec, options),
         kv_(spec, options),
         attention_(spec.config.num_layers),
@@ -96,7 +112,7 @@ class CpuBackend final : public Backend {
     if (spec.config.rope.type != RopeType::kNone) rope_.emplace(spec.config.rope, spec.config.head_dim, options.context);
   }
 
-  std::string numerics_id() const override { return cpu::NumericsId(); }
+  std::string numerics_id() const override { return cpu::NumericsId(numerics_); }
   std::string description() const override { return absl::StrCat("CPU, ", cpu::InstructionSet(), ", ", options_.num_threads, " threads"); }
 
   absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override {
@@ -228,6 +244,7 @@ class CpuBackend final : public Backend {
 
   const ModelSpec& spec_;
   const BackendOptions options_;
+  const cpu::Numerics numerics_;
   ops::ComputeContext context_;
   Workspace workspace_;
   KvPool kv_;

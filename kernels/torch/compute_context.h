@@ -11,7 +11,7 @@ namespace lime::ops {
 struct ComputeContext::Impl {
   explicit Impl(const Options& options)
       : pool(options.num_threads),
-        linear(options.num_threads, options.max_rows, options.max_cols),
+        linear(options.num_threads, options.max_rows, options.max_cols, options.numerics),
         attention(
             {.max_rows = options.max_rows, .heads = options.heads, .head_dim = options.head_dim, .max_positions = options.max_positions}) {}
 

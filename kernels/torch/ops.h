@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <memory>
 
+#include "kernels/cpu/linear.h"
 #include "planner/base/bytes.h"
 #include "planner/plan/model_config.h"
 
@@ -26,6 +27,7 @@ class ComputeContext {
     int64_t heads = 0;
     int64_t head_dim = 0;
     int64_t max_positions = 0;  // longest context
+    lime::cpu::Numerics numerics = lime::cpu::Numerics::kAuto;
   };
   explicit ComputeContext(const Options& options);
   ~ComputeContext();

@@ -2,8 +2,10 @@
 // family and dtype, and the shipped model.
 
 #include <random>
+#include <set>
 
 #include "gtest/gtest.h"
+#include "kernels/cpu/linear_bf16.h"
 #include "tests/integration/models.h"
 
 namespace lime {
@@ -16,24 +18,33 @@ std::vector<int32_t> RandomIds(uint32_t seed, int64_t count, int64_t vocab) {
   return ids;
 }
 
-// Every shape of the matrix gives the hash of the first.
-void ExpectSameBits(const std::string& dir, int64_t vocab, int64_t length) {
+// The orders of reduction that this CPU can follow, "auto" the one in force by itself.
+std::vector<std::string> AllNumerics() {
+  std::vector<std::string> all = {"auto"};
+  if (cpu::HardwareBf16() != nullptr) all.push_back("portable");
+  if (cpu::HardwareBf16() == nullptr && cpu::EmulatedBf16() != nullptr) all.push_back("emulated-bf16");
+  return all;
+}
+
+// Every shape of the matrix gives the hash of the first, which is returned.
+uint64_t ExpectSameBits(const std::string& dir, int64_t vocab, int64_t length, const std::string& numerics) {
   const std::vector<int32_t> ids = RandomIds(1, length, vocab);
-  const uint64_t expected = LogitsHashOf(dir, {.loader = LoaderKind::kRead, .threads = 1, .chunk = length}, ids);
+  const uint64_t expected = LogitsHashOf(dir, {.loader = LoaderKind::kRead, .threads = 1, .chunk = length, .numerics = numerics}, ids);
   for (const LoaderKind loader : {LoaderKind::kRead, LoaderKind::kMmap}) {
     for (const int threads : {1, 2}) {
       for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{64}, length}) {
-        const RunShape shape{.loader = loader, .threads = threads, .chunk = chunk};
+        const RunShape shape{.loader = loader, .threads = threads, .chunk = chunk, .numerics = numerics};
         EXPECT_EQ(LogitsHashOf(dir, shape, ids), expected)
-            << "loader " << LoaderName(loader) << ", threads " << threads << ", chunk " << chunk;
+            << "numerics " << numerics << ", loader " << LoaderName(loader) << ", threads " << threads << ", chunk " << chunk;
       }
     }
   }
   for (const int companions : {1, 3, 7, 15}) {
-    RunShape shape{.threads = 2, .chunk = 7};
+    RunShape shape{.threads = 2, .chunk = 7, .numerics = numerics};
     for (int i = 0; i < companions; ++i) shape.companions.push_back(RandomIds(100 + i, 1 + (37 * i) % length, vocab));
-    EXPECT_EQ(LogitsHashOf(dir, shape, ids), expected) << "in a batch of " << companions + 1;
+    EXPECT_EQ(LogitsHashOf(dir, shape, ids), expected) << "numerics " << numerics << ", in a batch of " << companions + 1;
   }
+  return expected;
 }
 
 struct Variant {
@@ -68,7 +79,12 @@ TEST_P(BitsTest, LogitsAreTheSameWhateverTheRunLooksLike) {
   options.dtype = variant.dtype;
   TempDir dir;
   ASSERT_TRUE(MakeModel(options, dir.path()).ok());
-  ExpectSameBits(dir.path(), options.config.vocab_size, 300);  // more than one piece of 256 positions
+  std::set<uint64_t> hashes;
+  for (const std::string& numerics : AllNumerics()) {
+    hashes.insert(ExpectSameBits(dir.path(), options.config.vocab_size, 300, numerics));  // more than one piece of 256 positions
+  }
+  const bool bf16_layers = variant.dtype == DType::kBF16 && !variant.quantization;
+  EXPECT_EQ(hashes.size(), bf16_layers ? AllNumerics().size() : 1) << "only layers of bf16 by bf16 have another order";
 }
 
 std::vector<Variant> Variants() {
@@ -106,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Families, BitsTest, ::testing::ValuesIn(Variants()), []
 TEST(ShippedModelBitsTest, LogitsAreTheSameWhateverTheRunLooksLike) {
   const std::string dir = std::string(LIME_SOURCE_DIR) + "/models/lime-fables";
   ASSERT_TRUE(std::filesystem::exists(dir + "/config.json"));
-  ExpectSameBits(dir, 512, 200);
+  for (const std::string& numerics : AllNumerics()) ExpectSameBits(dir, 512, 200, numerics);
 }
 
 }  // namespace

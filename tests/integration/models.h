@@ -56,6 +56,7 @@ struct RunShape {
   int threads = 2;
   int64_t chunk = 512;
   std::vector<std::vector<int32_t>> companions;  // sequences computed beside
+  std::string numerics = "auto";                 // but for this one, which names the bits
 };
 
 inline absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::string& dir, const RunShape& shape, int64_t context) {
@@ -66,6 +67,7 @@ inline absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::string& dir
   options.max_rows = shape.chunk * options.max_sequences;
   options.max_logit_rows = shape.chunk;
   options.context = context;
+  options.numerics = shape.numerics;
   return Engine::Create(dir, options);
 }
 
