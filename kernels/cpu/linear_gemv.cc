@@ -17,12 +17,11 @@ namespace {
 
 // Tokens of one pass: what 16 or 32 vector registers hold are accumulators, one row's operands, and one operand of the other side.
 constexpr int kDotTokens = kPlanes == 2 ? 4 : 2;
-// Chunks that a set of rows meets before the next ones, such that a pass's x stays in L1. One pass over dense weights waits for memory more
-// than for L1, and gains from longer runs. A power of two: blocks neither cut a group nor cross the end of a sum.
-template <class Row>
+// Chunks that a set of rows meets before the next ones: x of a pass's tokens takes half of L1, which leaves its line buffers to the
+// weights. A power of two: blocks neither cut a group nor cross the end of a sum.
 int64_t BlockChunks(int64_t tokens) {
-  const int64_t token_chunks = Row::kPacked || tokens > kDotTokens ? 128 : 256;
-  return std::min<int64_t>(kSumChunks, std::bit_floor(static_cast<uint64_t>(token_chunks / std::min<int64_t>(tokens, kDotTokens))));
+  constexpr int64_t kTokenChunks = 128;
+  return std::min<int64_t>(kSumChunks, std::bit_floor(static_cast<uint64_t>(kTokenChunks / std::min<int64_t>(tokens, kDotTokens))));
 }
 // Bytes that one token's dot products ask for ahead of their use: beyond the end of a 4 KiB page the hardware does not. A pair of packed
 // rows is asked for in the order of memory, so that the second row's bytes have half of the time only.
@@ -81,7 +80,7 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
     // With one token the rows of a pair are asked for as one run of memory.
     constexpr int kRuns = kTokens == 1 ? 1 : kRows, kRunBytes = Row::kUnitChunks * Row::kChunkBytes * kRows / kRuns;
     LIME_UNROLL for (int r = 0; r < kRuns; ++r) {
-      LIME_UNROLL for (int b = 0; b < kRunBytes; b += 64) __builtin_prefetch(ahead + r * ahead_row + b, 0, kTokens == 1 ? 3 : 2);
+      LIME_UNROLL for (int b = 0; b < kRunBytes; b += 64) __builtin_prefetch(ahead + r * ahead_row + b);
     }
     ahead += ahead_step;
   };
@@ -125,7 +124,7 @@ template <class Row>
 void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
   const Matrix& m = *rows.matrix;
   const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), unit_bytes = Row::kUnitChunks * Row::kChunkBytes;
-  const int64_t passes = (tokens + kDotTokens - 1) / kDotTokens, block_chunks = BlockChunks<Row>(tokens);
+  const int64_t passes = (tokens + kDotTokens - 1) / kDotTokens, block_chunks = BlockChunks(tokens);
   const bool pair_rows = PairRows<Row>(tokens), one_block = passes == 1 && chunks <= block_chunks;
   // With one token the weights are read in the order of memory.
   const int64_t ahead_step = tokens > 1 ? unit_bytes / passes : pair_rows ? 2 * unit_bytes : unit_bytes;
