@@ -6,6 +6,8 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -27,13 +29,9 @@ class JsonFields {
 
   int64_t Int(const std::string& key, int64_t low, int64_t high) { return Has(key) ? IntAt(key, low, high) : Missing<int64_t>(key); }
   int64_t IntOr(const std::string& key, int64_t fallback, int64_t low, int64_t high) { return Has(key) ? IntAt(key, low, high) : fallback; }
+  double Double(const std::string& key, double low, double high) { return Has(key) ? DoubleAt(key, low, high) : Missing<double>(key); }
   double DoubleOr(const std::string& key, double fallback, double low, double high) {
-    if (!Has(key)) return fallback;
-    const nlohmann::json& value = object_.at(key);
-    if (!value.is_number()) return Fail<double>(key, "is not a number");
-    const double number = value.get<double>();
-    if (!(number >= low && number <= high)) return Fail<double>(key, absl::StrCat("= ", number, " is outside ", low, " to ", high));
-    return number;
+    return Has(key) ? DoubleAt(key, low, high) : fallback;
   }
   bool BoolOr(const std::string& key, bool fallback) {
     if (!Has(key)) return fallback;
@@ -46,9 +44,62 @@ class JsonFields {
     return value.is_string() ? value.get<std::string>() : Fail<std::string>(key, "is not a string");
   }
 
+  std::string String(const std::string& key) { return Has(key) ? StringOr(key, {}) : Missing<std::string>(key); }
+  // The value of an array or object field; one that is empty where the field is missing or of another type.
+  const nlohmann::json& Array(const std::string& key, size_t max_size) {
+    static const nlohmann::json kEmpty = nlohmann::json::array();
+    if (!Has(key)) return Missing<std::monostate>(key), kEmpty;
+    const nlohmann::json& value = object_.at(key);
+    if (!value.is_array()) return Fail<std::monostate>(key, "is not an array"), kEmpty;
+    if (value.size() > max_size) {
+      return Fail<std::monostate>(key, absl::StrCat("has ", value.size(), " elements, more than ", max_size)), kEmpty;
+    }
+    return value;
+  }
+  const nlohmann::json& Object(const std::string& key) {
+    static const nlohmann::json kEmpty = nlohmann::json::object();
+    if (!Has(key)) return Missing<std::monostate>(key), kEmpty;
+    const nlohmann::json& value = object_.at(key);
+    return value.is_object() ? value : (Fail<std::monostate>(key, "is not an object"), kEmpty);
+  }
+  std::vector<double> Doubles(const std::string& key, double low, double high, size_t max_size) {
+    return Numbers<double>(
+        key, max_size, "a number", [&](const nlohmann::json& v) { return v.is_number(); }, low, high);
+  }
+  std::vector<int64_t> Ints(const std::string& key, int64_t low, int64_t high, size_t max_size) {
+    return Numbers<int64_t>(key, max_size, "an integer", IsInt64, low, high);
+  }
+
   const absl::Status& status() const { return status_; }
 
  private:
+  static bool IsInt64(const nlohmann::json& value) {
+    if (value.is_number_unsigned()) return value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    return value.is_number_integer();
+  }
+  template <typename T, typename IsT>
+  std::vector<T> Numbers(const std::string& key, size_t max_size, std::string_view what, IsT is_t, T low, T high) {
+    std::vector<T> numbers;
+    const nlohmann::json& array = Array(key, max_size);
+    numbers.reserve(array.size());
+    for (const nlohmann::json& value : array) {
+      const auto element = [&] { return absl::StrCat(key, "[", numbers.size(), "]"); };
+      if (!is_t(value)) return Fail<std::vector<T>>(element(), absl::StrCat("is not ", Text(what)));
+      const T number = value.template get<T>();
+      if (!(number >= low && number <= high)) {
+        return Fail<std::vector<T>>(element(), absl::StrCat("= ", number, " is outside ", low, " to ", high));
+      }
+      numbers.push_back(number);
+    }
+    return numbers;
+  }
+  double DoubleAt(const std::string& key, double low, double high) {
+    const nlohmann::json& value = object_.at(key);
+    if (!value.is_number()) return Fail<double>(key, "is not a number");
+    const double number = value.get<double>();
+    if (!(number >= low && number <= high)) return Fail<double>(key, absl::StrCat("= ", number, " is outside ", low, " to ", high));
+    return number;
+  }
   int64_t IntAt(const std::string& key, int64_t low, int64_t high) {
     const nlohmann::json& value = object_.at(key);
     if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {

@@ -1,0 +1,59 @@
+// Eq. 1 and 2: the time of a uniform plan in closed form, for explaining and pruning, and the sharing out of offloaded slots by it
+//. Decisions use the exact evaluation (evaluator.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/plan/instance.h"
+
+namespace lime {
+
+// Computing and loading one layer on one device: both halves; disk_lat_ms once per block.
+struct LayerTimes {
+  double comp_ms = 0;
+  double load_ms = 0;
+};
+
+// Of every device.  REQUIRES: instance.Validate().ok(). An error where the blocks are not whole layers that are all alike, or there is a
+// head.
+absl::StatusOr<std::vector<LayerTimes>> UniformLayerTimes(const Instance& instance);
+
+// A uniform plan: S rounds over the devices in `order`; device i computes r[i] resident and k[i] streamed layers in each.
+struct UniformPlan {
+  std::vector<int32_t> order;    // devices, each once
+  double segments = 1;           // S
+  std::vector<double> resident;  // r, by device
+  std::vector<double> streamed;  // k, by device
+};
+
+struct ClosedForm {
+  double total_ms = 0;                  // S max(C, R)
+  double segment_critical_path_ms = 0;  // C = sum_i (r_i + k_i) c_i + |order| hop
+  double segment_load_cycle_ms = 0;     // R = max_i k_i (l_i + c_i): a slot is empty while its block computes
+  double uncovered_ms = 0;              // S max(0, R - C): once per segment
+};
+
+// Eq. 1 with hop_ms = tx + lat. The last device's hop back to the first is a hop.  REQUIRES: plan.order within `layers`
+ClosedForm EvaluateClosedForm(const std::vector<LayerTimes>& layers, double hop_ms, const UniformPlan& plan);
+
+// `need` offloaded slots to share out over the devices, at most kmax[i] on device i.
+struct SlotProblem {
+  std::vector<double> load_ms;  // l_i
+  std::vector<double> comp_ms;  // c_i
+  std::vector<int64_t> kmax;
+  int64_t need = 0;
+  double c_ms = 0;  // C
+};
+
+struct SlotShares {
+  bool feasible = false;    // sum kmax >= need
+  double uncovered_ms = 0;  // the least possible max_i max(0, k_i l_i - (C - k_i c_i)): disks load at the same time
+  std::vector<int64_t> k;   // one way to reach it
+};
+
+// Exact.  REQUIRES: lists of one length, nothing negative or not finite.
+SlotShares ShareSlots(const SlotProblem& problem);
+
+}  // namespace lime

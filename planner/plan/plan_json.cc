@@ -1,0 +1,188 @@
+#include "planner/plan/plan_json.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "planner/base/json_fields.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Ranges are Validate()'s business: here every finite double passes.
+constexpr double kHigh = std::numeric_limits<double>::max();
+constexpr double kLow = -kHigh;
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
+absl::Status Wrong(const std::string& where, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(where, what));
+}
+
+std::optional<Instance::Kind> ParseKind(const std::string& letter) {
+  for (const auto kind : {Instance::Kind::kAttention, Instance::Kind::kMlp, Instance::Kind::kHead, Instance::Kind::kLayer}) {
+    if (letter.size() == 1 && letter[0] == KindLetter(kind)) return kind;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<Instance::Block> ReadBlock(const json& object, int index) {
+  const std::string where = absl::StrCat("instance.blocks[", index, "]");
+  if (!object.is_object()) return Wrong(where, " is not an object");
+  JsonFields fields(object, where);
+  Instance::Block block;
+  const std::string letter = fields.String("kind");
+  block.layer = static_cast<int32_t>(fields.IntOr("layer", 0, -1, kMaxInt));
+  block.mb = fields.Double("mb", kLow, kHigh);
+  block.kv_mb = fields.DoubleOr("kv_mb", 0, kLow, kHigh);
+  LIME_RETURN_IF_ERROR(fields.status());
+  const std::optional<Instance::Kind> kind = ParseKind(letter);
+  if (!kind) return Wrong(where, ": field \"kind\" is none of A, M, H and L");
+  block.kind = *kind;
+  return block;
+}
+
+absl::StatusOr<int32_t> ReadBatch(const std::string& key, const std::string& where) {
+  int32_t batch = 0;
+  if (absl::SimpleAtoi(key, &batch) && batch >= 1 && batch <= kMaxMicrobatches) return batch;
+  return Wrong(where, absl::StrCat(": \"", key.substr(0, 80), "\" is no batch size of 1 to ", kMaxMicrobatches));
+}
+
+absl::Status ReadTimesByBatch(JsonFields& fields, const std::string& where, Instance::Device& device) {
+  const json& by_batch = fields.Object("comp_ms_by_batch");
+  LIME_RETURN_IF_ERROR(fields.status());
+  JsonFields times(by_batch, absl::StrCat(where, ".comp_ms_by_batch"));
+  for (const auto& [key, value] : by_batch.items()) {
+    LIME_ASSIGN_OR_RETURN(const int32_t batch, ReadBatch(key, where));
+    device.comp_ms_by_batch[batch] = times.Doubles(key, kLow, kHigh, kMaxPlanBlocks);
+  }
+  return times.status();
+}
+
+absl::StatusOr<Instance::Device> ReadDevice(const json& object, int index) {
+  const std::string where = absl::StrCat("instance.devices[", index, "]");
+  if (!object.is_object()) return Wrong(where, " is not an object");
+  JsonFields fields(object, where);
+  Instance::Device device;
+  device.name = fields.StringOr("name", "");
+  device.mem_mb = fields.Double("mem_mb", kLow, kHigh);
+  device.disk_mb_per_ms = fields.Double("disk_mb_per_ms", kLow, kHigh);
+  device.disk_lat_ms = fields.DoubleOr("disk_lat_ms", 0, kLow, kHigh);
+  if (fields.Has("comp_ms_by_batch")) LIME_RETURN_IF_ERROR(ReadTimesByBatch(fields, where, device));
+  if (!fields.Has("comp_ms") && !device.comp_ms_by_batch.empty()) {
+    device.comp_ms = device.comp_ms_by_batch.begin()->second;
+  } else {
+    device.comp_ms = fields.Doubles("comp_ms", kLow, kHigh, kMaxPlanBlocks);
+  }
+  LIME_RETURN_IF_ERROR(fields.status());
+  return device;
+}
+
+absl::StatusOr<Instance::Net> ReadNet(const json& object) {
+  JsonFields fields(object, "instance.net");
+  Instance::Net net;
+  if (fields.Has("tx_ms_by_batch")) {
+    const json& by_batch = fields.Object("tx_ms_by_batch");
+    JsonFields times(by_batch, "instance.net.tx_ms_by_batch");
+    for (const auto& [key, value] : by_batch.items()) {
+      LIME_ASSIGN_OR_RETURN(const int32_t batch, ReadBatch(key, "instance.net.tx_ms_by_batch"));
+      net.tx_ms_by_batch[batch] = times.Double(key, kLow, kHigh);
+    }
+    LIME_RETURN_IF_ERROR(times.status());
+  }
+  const bool implied = !fields.Has("tx_ms") && !net.tx_ms_by_batch.empty();
+  net.tx_ms = implied ? net.tx_ms_by_batch.begin()->second : fields.Double("tx_ms", kLow, kHigh);
+  net.lat_ms = fields.Double("lat_ms", kLow, kHigh);
+  LIME_RETURN_IF_ERROR(fields.status());
+  return net;
+}
+
+ordered_json DeviceToJson(const Instance::Device& device) {
+  ordered_json out = {{"name", device.name},
+                      {"mem_mb", device.mem_mb},
+                      {"disk_mb_per_ms", device.disk_mb_per_ms},
+                      {"disk_lat_ms", device.disk_lat_ms},
+                      {"comp_ms", device.comp_ms}};
+  for (const auto& [batch, comp_ms] : device.comp_ms_by_batch) out["comp_ms_by_batch"][absl::StrCat(batch)] = comp_ms;
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<Instance> InstanceFromJson(const json& object) {
+  if (!object.is_object()) return Wrong("instance", " is not an object");
+  JsonFields fields(object, "instance");
+  Instance instance;
+  const json& devices = fields.Array("devices", kMaxPlanDevices);
+  const json& blocks = fields.Array("blocks", kMaxPlanBlocks);
+  const json& net = fields.Object("net");
+  instance.embed_mb = fields.DoubleOr("embed_mb", 0, kLow, kHigh);
+  instance.microbatches = static_cast<int32_t>(fields.IntOr("microbatches", 1, 1, kMaxMicrobatches));
+  instance.sequences = static_cast<int32_t>(fields.IntOr("sequences", 0, 0, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(fields.status());
+  for (const json& block : blocks) {
+    LIME_ASSIGN_OR_RETURN(Instance::Block read, ReadBlock(block, instance.NumBlocks()));
+    instance.blocks.push_back(read);
+  }
+  for (const json& device : devices) {
+    LIME_ASSIGN_OR_RETURN(Instance::Device read, ReadDevice(device, instance.NumDevices()));
+    instance.devices.push_back(std::move(read));
+  }
+  LIME_ASSIGN_OR_RETURN(instance.net, ReadNet(net));
+  LIME_RETURN_IF_ERROR(instance.Validate());
+  return instance;
+}
+
+absl::StatusOr<StagePlan> StagePlanFromJson(const json& object, const Instance& instance) {
+  if (!object.is_object()) return Wrong("plan", " is not an object");
+  JsonFields fields(object, "plan");
+  StagePlan plan;
+  const json& stages = fields.Array("stages", kMaxPlanBlocks);
+  std::vector<int64_t> streamed;
+  if (fields.Has("streamed")) streamed = fields.Ints("streamed", 0, kMaxPlanBlocks, kMaxPlanBlocks);
+  LIME_RETURN_IF_ERROR(fields.status());
+  for (const json& stage : stages) {
+    const std::string where = absl::StrCat("plan.stages[", plan.stages.size(), "]");
+    if (!stage.is_object()) return Wrong(where, " is not an object");
+    JsonFields numbers(stage, where);
+    plan.stages.push_back({.device = static_cast<int32_t>(numbers.Int("device", 0, kMaxPlanDevices)),
+                           .lo = static_cast<int32_t>(numbers.Int("lo", 0, kMaxPlanBlocks)),
+                           .hi = static_cast<int32_t>(numbers.Int("hi", 0, kMaxPlanBlocks))});
+    LIME_RETURN_IF_ERROR(numbers.status());
+  }
+  plan.streamed.assign(streamed.begin(), streamed.end());
+  std::sort(plan.streamed.begin(), plan.streamed.end());
+  LIME_RETURN_IF_ERROR(plan.Validate(instance));
+  return plan;
+}
+
+ordered_json ToJson(const Instance& instance) {
+  ordered_json devices = ordered_json::array();
+  for (const Instance::Device& device : instance.devices) devices.push_back(DeviceToJson(device));
+  ordered_json blocks = ordered_json::array();
+  for (const Instance::Block& block : instance.blocks) {
+    blocks.push_back({{"kind", std::string(1, KindLetter(block.kind))}, {"layer", block.layer}, {"mb", block.mb}, {"kv_mb", block.kv_mb}});
+  }
+  ordered_json net = {{"tx_ms", instance.net.tx_ms}, {"lat_ms", instance.net.lat_ms}};
+  for (const auto& [batch, tx_ms] : instance.net.tx_ms_by_batch) net["tx_ms_by_batch"][absl::StrCat(batch)] = tx_ms;
+  ordered_json out = {{"devices", std::move(devices)},
+                      {"blocks", std::move(blocks)},
+                      {"embed_mb", instance.embed_mb},
+                      {"net", std::move(net)},
+                      {"microbatches", instance.microbatches}};
+  if (instance.sequences > 0) out["sequences"] = instance.sequences;
+  return out;
+}
+
+ordered_json ToJson(const StagePlan& plan) {
+  ordered_json stages = ordered_json::array();
+  for (const Stage& stage : plan.stages) stages.push_back({{"device", stage.device}, {"lo", stage.lo}, {"hi", stage.hi}});
+  return {{"stages", std::move(stages)}, {"streamed", plan.streamed}};
+}
+
+}  // namespace lime

@@ -1,0 +1,18 @@
+// Instances and plans as JSON, the fields of `lime solve`. Unknown fields are ignored; a wrong one is named in one sentence.
+#pragma once
+
+#include "nlohmann/json.hpp"
+#include "planner/base/status.h"
+#include "planner/plan/instance.h"
+#include "planner/plan/stage_plan.h"
+
+namespace lime {
+
+// What they return is valid (Instance::Validate, StagePlan::Validate). A plan's streamed blocks may come in any order.
+absl::StatusOr<Instance> InstanceFromJson(const nlohmann::json& object);
+absl::StatusOr<StagePlan> StagePlanFromJson(const nlohmann::json& object, const Instance& instance);
+
+nlohmann::ordered_json ToJson(const Instance& instance);
+nlohmann::ordered_json ToJson(const StagePlan& plan);
+
+}  // namespace lime

@@ -1,0 +1,67 @@
+#include "planner/plan/stage_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace lime {
+namespace {
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("plan: ", what...));
+}
+
+absl::Status CheckStage(const Instance& instance, const std::vector<Stage>& stages, size_t j) {
+  const Stage& stage = stages[j];
+  const int expected = j == 0 ? 0 : stages[j - 1].hi;
+  if (stage.device < 0 || stage.device >= instance.NumDevices()) {
+    return Wrong("field \"stages[", j, "].device\" = ", stage.device, " is none of the ", instance.NumDevices(), " devices");
+  }
+  if (stage.lo != expected)
+    return Wrong("field \"stages[", j, "].lo\" = ", stage.lo, " leaves a gap or overlap; block ", expected, " is next");
+  if (stage.hi <= stage.lo || stage.hi > instance.NumBlocks()) {
+    return Wrong("field \"stages[", j, "].hi\" = ", stage.hi, " is outside ", stage.lo + 1, " to ", instance.NumBlocks());
+  }
+  if (j > 0 && stage.device == stages[j - 1].device) {
+    return Wrong("field \"stages[", j, "].device\" = ", stage.device, " is the device of the stage before; join the two");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStreamed(const Instance& instance, const std::vector<int32_t>& streamed) {
+  for (size_t i = 0; i < streamed.size(); ++i) {
+    if (streamed[i] < 0 || streamed[i] >= instance.NumBlocks()) {
+      return Wrong("field \"streamed\": ", streamed[i], " is none of the ", instance.NumBlocks(), " blocks");
+    }
+    if (i > 0 && streamed[i] == streamed[i - 1]) return Wrong("field \"streamed\": block ", streamed[i], " is listed twice");
+    if (i > 0 && streamed[i] < streamed[i - 1]) return Wrong("field \"streamed\": block ", streamed[i], " is out of order");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status StagePlan::Validate(const Instance& instance) const {
+  if (stages.empty()) return Wrong("field \"stages\" is empty; its stages must cover all blocks");
+  for (size_t j = 0; j < stages.size(); ++j) LIME_RETURN_IF_ERROR(CheckStage(instance, stages, j));
+  if (stages.back().hi != instance.NumBlocks()) {
+    return Wrong("field \"stages\" ends at block ", stages.back().hi, " of ", instance.NumBlocks(), "; cover all blocks");
+  }
+  return CheckStreamed(instance, streamed);
+}
+
+std::string StagePlan::DebugString(const Instance& instance) const {
+  std::string text;
+  for (size_t j = 0; j < stages.size(); ++j) {
+    const Stage& stage = stages[j];
+    const auto begin = std::lower_bound(streamed.begin(), streamed.end(), stage.lo);
+    const auto end = std::lower_bound(begin, streamed.end(), stage.hi);
+    absl::StrAppend(&text, j, ": ", DeviceLabel(instance, stage.device), "  blocks ", stage.lo, "..", stage.hi - 1,
+                    begin == end ? "" : "  streamed ", absl::StrJoin(begin, end, " "), "\n");
+  }
+  return text;
+}
+
+}  // namespace lime

@@ -1,0 +1,226 @@
+#include "planner/solve.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/json_fields.h"
+#include "planner/base/strings.h"
+#include "planner/closed_form.h"
+#include "planner/evaluator.h"
+#include "planner/kv_transfer.h"
+#include "planner/online_memory.h"
+#include "planner/plan/plan_json.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using Answer = absl::StatusOr<ordered_json>;
+
+constexpr double kMax = kMaxPlanNumber;
+constexpr int64_t kMaxCount = 1'000'000'000'000'000;  // exact as a double
+constexpr double kTiny = 1e-15;                       // a divisor: no quotient of two fields overflows
+
+absl::Status Malformed(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("problem: ", what));
+}
+
+std::vector<double> List(std::span<const double> numbers) {
+  return {numbers.begin(), numbers.end()};
+}
+
+Answer SolveEval(const json& problem) {
+  JsonFields fields(problem, "problem");
+  const json& instance_json = fields.Object("instance");
+  const json& plan_json = fields.Object("plan");
+  LIME_RETURN_IF_ERROR(fields.status());
+  LIME_ASSIGN_OR_RETURN(const Instance instance, InstanceFromJson(instance_json));
+  LIME_ASSIGN_OR_RETURN(const StagePlan plan, StagePlanFromJson(plan_json, instance));
+  Evaluator evaluator(instance);
+  const double ms_per_step = evaluator.MsPerStep(plan);
+  ordered_json out;
+  out["feasible"] = std::isfinite(ms_per_step);
+  if (std::isfinite(ms_per_step)) {
+    out["ms_per_step"] = ms_per_step;
+  } else {
+    out["reason"] = evaluator.Infeasibility();
+  }
+  out["resident_mb"] = List(evaluator.used_mb());
+  out["pool_mb"] = List(evaluator.pool_mb());
+  return out;
+}
+
+// `r` or `k`: a number for every device.
+absl::StatusOr<std::vector<double>> ReadLayerCounts(JsonFields& fields, const char* key, const Instance& instance) {
+  std::vector<double> counts = fields.Doubles(key, 0, kMaxPlanBlocks, kMaxPlanDevices);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (counts.size() == instance.devices.size()) return counts;
+  return Malformed(absl::StrCat("field \"", key, "\" has ", counts.size(), " numbers for ", instance.NumDevices(), " devices"));
+}
+
+absl::Status CheckOrder(const std::vector<int32_t>& order) {
+  std::vector<int32_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) return Malformed(absl::StrCat("field \"order\" names device ", *twice, " twice"));
+  return sorted.empty() ? Malformed("field \"order\" is empty") : absl::OkStatus();
+}
+
+Answer SolveEq1(const json& problem) {
+  JsonFields fields(problem, "problem");
+  const json& instance_json = fields.Object("instance");
+  LIME_RETURN_IF_ERROR(fields.status());
+  LIME_ASSIGN_OR_RETURN(const Instance instance, InstanceFromJson(instance_json));
+  UniformPlan plan;
+  for (const int64_t device : fields.Ints("order", 0, instance.NumDevices() - 1, kMaxPlanDevices)) {
+    plan.order.push_back(static_cast<int32_t>(device));
+  }
+  plan.segments = static_cast<double>(fields.Int("S", 1, kMaxPlanBlocks));
+  LIME_RETURN_IF_ERROR(fields.status());
+  LIME_RETURN_IF_ERROR(CheckOrder(plan.order));
+  LIME_ASSIGN_OR_RETURN(plan.resident, ReadLayerCounts(fields, "r", instance));
+  LIME_ASSIGN_OR_RETURN(plan.streamed, ReadLayerCounts(fields, "k", instance));
+  LIME_ASSIGN_OR_RETURN(const std::vector<LayerTimes> layers, UniformLayerTimes(instance));
+  const ClosedForm form = EvaluateClosedForm(layers, instance.net.tx_ms + instance.net.lat_ms, plan);
+  if (!std::isfinite(form.total_ms)) return Malformed("field \"k\" streams on a device whose disk reads 0 MB/ms");
+  return ordered_json{{"total_ms", form.total_ms},
+                      {"segment_critical_path_ms", form.segment_critical_path_ms},
+                      {"segment_load_cycle_ms", form.segment_load_cycle_ms},
+                      {"uncovered_ms", form.uncovered_ms}};
+}
+
+Answer SolveSlots(const json& problem) {
+  JsonFields fields(problem, "problem");
+  SlotProblem slots;
+  slots.load_ms = fields.Doubles("load_ms", 0, kMax, kMaxPlanBlocks);
+  slots.comp_ms = fields.Doubles("comp_ms", 0, kMax, kMaxPlanBlocks);
+  slots.kmax = fields.Ints("kmax", 0, kMaxCount, kMaxPlanBlocks);
+  slots.need = fields.Int("need", 0, kMaxCount);
+  slots.c_ms = fields.Double("C_ms", 0, kMax);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (slots.comp_ms.size() != slots.load_ms.size() || slots.kmax.size() != slots.load_ms.size()) {
+    return Malformed(absl::StrCat("fields \"load_ms\", \"comp_ms\" and \"kmax\" have ", slots.load_ms.size(), ", ", slots.comp_ms.size(),
+                                  " and ", slots.kmax.size(), " numbers; give one each per device"));
+  }
+  const SlotShares shares = ShareSlots(slots);
+  if (!shares.feasible) {
+    return ordered_json{{"feasible", false}, {"reason", absl::StrCat("the devices have fewer slots than the ", slots.need, " needed")}};
+  }
+  return ordered_json{{"feasible", true}, {"uncovered_ms", shares.uncovered_ms}, {"k", shares.k}};
+}
+
+Answer SolveOnline(const json& problem) {
+  JsonFields fields(problem, "problem");
+  OnlineProblem online;
+  online.free_mb = fields.Double("free_mb", 0, kMax);
+  online.kv_tok_mb = fields.Double("kv_tok_mb", kTiny, kMax);
+  online.mha_mb = fields.Double("mha_mb", 0, kMax);
+  online.mlp_mb = fields.Double("mlp_mb", 0, kMax);
+  online.visits = fields.Int("visits", 1, kMaxCount);
+  online.cap_mha = fields.Int("cap_mha", 0, kMaxOffloadChoices);
+  online.cap_mlp = fields.Int("cap_mlp", 0, kMaxOffloadChoices);
+  online.n_max = fields.Int("n_max", 0, kMaxCount);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if ((online.cap_mha + 1) * (online.cap_mlp + 1) > kMaxOffloadChoices) {
+    return Malformed(absl::StrCat("fields \"cap_mha\" and \"cap_mlp\" allow more than ", kMaxOffloadChoices, " choices"));
+  }
+  const OffloadTable table = MakeOffloadTable(online);
+  ordered_json steps = ordered_json::array();
+  for (const OffloadThreshold& step : table.steps) {
+    steps.push_back({{"alpha", step.alpha},
+                     {"beta", step.beta},
+                     {"capacity_tokens", step.capacity_tokens},
+                     {"extra_load_mb_per_visit", step.extra_load_mb_per_visit}});
+  }
+  return ordered_json{{"steps", std::move(steps)}, {"exhausted", table.exhausted}};
+}
+
+Answer SolveKvTransfer(const json& problem) {
+  JsonFields fields(problem, "problem");
+  const KvTransferProblem lend = {.period_ms = fields.Double("period_ms", 0, kMax),
+                                  .activation_busy_ms = fields.Double("activation_busy_ms", 0, kMax),
+                                  .bw_mb_per_ms = fields.Double("bw_mb_per_ms", 0, kMax),
+                                  .kv_visit_mb = fields.Double("kv_visit_mb", kTiny, kMax),
+                                  .target_free_mb = fields.Double("target_free_mb", -kMax, kMax),
+                                  .kv_tok_mb = fields.Double("kv_tok_mb", kTiny, kMax),
+                                  .n = fields.Int("n", 0, kMaxCount)};
+  LIME_RETURN_IF_ERROR(fields.status());
+  return ordered_json{{"tokens", TokensToLend(lend)}};
+}
+
+// Answers carry 12 significant digits: the sums behind them round in the 14th or so, and 10.1 reads better than 10.100000000000023.
+void RoundNumbers(ordered_json& answer) {
+  if (answer.is_structured()) {
+    for (ordered_json& element : answer) RoundNumbers(element);
+  } else if (answer.is_number_float()) {
+    double rounded = 0;
+    if (absl::SimpleAtod(absl::StrFormat("%.12g", answer.get<double>()), &rounded)) answer = rounded;
+  }
+}
+
+Answer NotBuilt(const json& problem) {
+  return absl::UnimplementedError(absl::StrCat("problem: kind \"", problem.at("kind").get<std::string>(),
+                                               "\" is not built yet; eval, eq1, slots, online and kvtransfer are"));
+}
+
+struct Kind {
+  std::string_view name;
+  Answer (*solve)(const json&);
+};
+
+constexpr Kind kKinds[] = {
+    {"eval", SolveEval},    {"eq1", SolveEq1},   {"slots", SolveSlots}, {"online", SolveOnline}, {"kvtransfer", SolveKvTransfer},
+    {"optimize", NotBuilt}, {"replan", NotBuilt}};
+
+// A problem is a few levels deep; a hostile text of brackets would take many times its size in memory.
+bool NestsTooDeep(std::string_view text) {
+  constexpr int kMaxDepth = 64;
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (quoted) {
+      if (text[i] == '\\')
+        ++i;
+      else if (text[i] == '"')
+        quoted = false;
+    } else if (text[i] == '"') {
+      quoted = true;
+    } else if (text[i] == '[' || text[i] == '{') {
+      if (++depth > kMaxDepth) return true;
+    } else if (text[i] == ']' || text[i] == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> Solve(std::string_view text) {
+  if (text.size() > kMaxProblemBytes) return Malformed(absl::StrCat("is larger than ", kMaxProblemBytes, " bytes"));
+  if (NestsTooDeep(text)) return Malformed("nests more than 64 levels deep");
+  const json problem = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (problem.is_discarded()) return Malformed("is not JSON, or holds a number beyond the range of a double");
+  if (!problem.is_object()) return Malformed("is not a JSON object");
+  JsonFields fields(problem, "problem");
+  const std::string kind = fields.String("kind");
+  LIME_RETURN_IF_ERROR(fields.status());
+  for (const Kind& known : kKinds) {
+    if (known.name != kind) continue;
+    LIME_ASSIGN_OR_RETURN(ordered_json answer, known.solve(problem));
+    RoundNumbers(answer);
+    return answer.dump(-1, ' ', false, json::error_handler_t::replace);
+  }
+  return Malformed(
+      absl::StrCat("field \"kind\" = \"", kind.substr(0, 80), "\" is none of optimize, eval, replan, eq1, slots, online and kvtransfer"));
+}
+
+}  // namespace lime

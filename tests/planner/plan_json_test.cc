@@ -1,0 +1,90 @@
+// Instances and plans survive the way through JSON.
+#include "planner/plan/plan_json.h"
+
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/planner/random_plans.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+TEST(PlanJsonTest, WhatIsWrittenIsReadBack) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    RandomPlans random(seed);
+    Instance instance = random.MakeInstance(12, 4, 3);
+    if (random.Chance(50)) {
+      instance.sequences = 5;
+      instance.net.tx_ms_by_batch = {{1, 0.5}, {5, 2.5}};
+      for (Instance::Device& device : instance.devices) device.comp_ms_by_batch[5] = device.comp_ms;
+    }
+    const StagePlan plan = random.MakePlan(instance);
+    const std::string text = ToJson(instance).dump();
+    const auto read = InstanceFromJson(json::parse(text));
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    EXPECT_EQ(ToJson(*read).dump(), text);
+    const auto read_plan = StagePlanFromJson(json::parse(ToJson(plan).dump()), *read);
+    ASSERT_TRUE(read_plan.ok()) << read_plan.status().message();
+    EXPECT_EQ(*read_plan, plan);
+  }
+}
+
+json BatchedInstance() {
+  return json::parse(R"({"devices": [{"mem_mb": 10, "disk_mb_per_ms": 1, "comp_ms_by_batch": {"1": [3], "5": [4]}}],
+                         "blocks": [{"kind": "H", "mb": 2}], "net": {"lat_ms": 1, "tx_ms_by_batch": {"1": 0.5, "5": 2.5}}, "sequences": 5})");
+}
+
+TEST(PlanJsonTest, TimesMayBeGivenByBatchAlone) {
+  const auto instance = InstanceFromJson(BatchedInstance());
+  ASSERT_TRUE(instance.ok()) << instance.status().message();
+  EXPECT_EQ(instance->devices[0].comp_ms, std::vector<double>{3});
+  EXPECT_EQ(instance->devices[0].comp_ms_by_batch.at(5), std::vector<double>{4});
+  EXPECT_EQ(instance->net.tx_ms, 0.5);
+  EXPECT_EQ(instance->sequences, 5);
+}
+
+TEST(PlanJsonTest, BatchSizesAreChecked) {
+  const auto error = [](const char* pointer, const json& value) {
+    json instance = BatchedInstance();
+    instance[json::json_pointer(pointer)] = value;
+    return std::string(InstanceFromJson(instance).status().message());
+  };
+  EXPECT_THAT(error("/devices/0/comp_ms_by_batch/x", {1}), HasSubstr("\"x\" is no batch size of 1 to 1024"));
+  EXPECT_THAT(error("/devices/0/comp_ms_by_batch/0", {1}), HasSubstr("\"0\" is no batch size"));
+  EXPECT_THAT(error("/devices/0/comp_ms_by_batch/5", {1, 2}), HasSubstr("comp_ms_by_batch.5\" has 2 times for 1 blocks"));
+  EXPECT_THAT(error("/net/tx_ms_by_batch/5", -1), HasSubstr("\"net.tx_ms_by_batch.5\" = -1 is outside"));
+}
+
+TEST(InstanceTest, NamesNumbersThatAreNotFinite) {
+  const auto error = [](auto change) {
+    Instance instance = RandomPlans(1).MakeInstance(4, 2, 1);
+    EXPECT_TRUE(instance.Validate().ok());
+    change(instance);
+    return std::string(instance.Validate().message());
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(error([&](Instance& i) { i.devices[0].mem_mb = nan; }), HasSubstr("\"devices[0].mem_mb\" = nan"));
+  EXPECT_THAT(error([&](Instance& i) { i.devices[0].disk_lat_ms = inf; }), HasSubstr("\"devices[0].disk_lat_ms\" = inf"));
+  EXPECT_THAT(error([&](Instance& i) { i.devices[0].comp_ms[0] = nan; }), HasSubstr("\"devices[0].comp_ms[0]\" = nan"));
+  EXPECT_THAT(error([&](Instance& i) { i.blocks[0].kv_mb = -1; }), HasSubstr("\"blocks[0].kv_mb\" = -1"));
+  EXPECT_THAT(error([&](Instance& i) { i.net.lat_ms = nan; }), HasSubstr("\"net.lat_ms\" = nan"));
+  EXPECT_THAT(error([&](Instance& i) { i.embed_mb = inf; }), HasSubstr("\"embed_mb\" = inf"));
+  EXPECT_THAT(error([&](Instance& i) { i.blocks.resize(kMaxPlanBlocks + 1); }), HasSubstr("\"blocks\": 65537 is outside"));
+  EXPECT_THAT(error([&](Instance& i) { i.microbatches = 0; }), HasSubstr("\"microbatches\": 0 is outside"));
+}
+
+TEST(StagePlanTest, ReadsWellInADump) {
+  Instance instance;
+  instance.devices = {{.name = "orin", .comp_ms = {1, 1, 1}}, {.comp_ms = {1, 1, 1}}};
+  instance.blocks.resize(3);
+  const StagePlan plan = {.stages = {{0, 0, 2}, {1, 2, 3}}, .streamed = {0, 1}};
+  EXPECT_EQ(plan.DebugString(instance), "0: device 0 (\"orin\")  blocks 0..1  streamed 0 1\n1: device 1  blocks 2..2\n");
+}
+
+}  // namespace
+}  // namespace lime

@@ -1,0 +1,21 @@
+// An independent evaluation of plans for tests: a discrete-event simulation with a queue of events, disks that read, pools that hold bytes
+// and links that carry messages, written from the definitions and sharing nothing with planner/evaluator.cc. Slow.
+#pragma once
+
+#include <vector>
+
+#include "planner/plan/instance.h"
+#include "planner/plan/stage_plan.h"
+
+namespace lime {
+
+struct OracleAnswer {
+  bool feasible = false;
+  double ms_per_step = 0;
+  std::vector<double> used_mb, pool_mb;
+  std::vector<double> most_held_mb;  // the most the pool of each device ever held
+};
+
+OracleAnswer AskOracle(const Instance& instance, const StagePlan& plan);
+
+}  // namespace lime

@@ -1,0 +1,199 @@
+// `lime solve`: the fields of every kind, and one sentence for every malformed problem.
+#include "planner/solve.h"
+
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json Answer(const json& problem) {
+  const absl::StatusOr<std::string> answer = Solve(problem.dump());
+  EXPECT_TRUE(answer.ok()) << answer.status().message();
+  return json::parse(answer.ok() ? *answer : "null");
+}
+
+std::string TextError(std::string_view text) {
+  return std::string(Solve(text).status().message());
+}
+
+std::string Error(const json& problem) {
+  return TextError(problem.dump());
+}
+
+// Step t: a computes 1 + 2, the hop takes 0.5 + 0.3, b computes 2 + 4, the token travels back in 0.3: 10.1 for every step.
+// Memory of a: 100 + 300 + 5 of KV; so b's.
+json TwoDevices() {
+  return json::parse(R"({"kind": "eval",
+    "instance": {"devices": [{"name": "a", "mem_mb": 500, "disk_mb_per_ms": 1.0, "disk_lat_ms": 0.1, "comp_ms": [1, 2, 1, 2]},
+                             {"name": "b", "mem_mb": 900, "disk_mb_per_ms": 2.0, "disk_lat_ms": 0.1, "comp_ms": [2, 4, 2, 4]}],
+                 "blocks": [{"kind": "A", "layer": 0, "mb": 100, "kv_mb": 5}, {"kind": "M", "layer": 0, "mb": 300, "kv_mb": 0},
+                            {"kind": "A", "layer": 1, "mb": 100, "kv_mb": 5}, {"kind": "M", "layer": 1, "mb": 300, "kv_mb": 0}],
+                 "embed_mb": 0, "net": {"tx_ms": 0.5, "lat_ms": 0.3}, "microbatches": 1},
+    "plan": {"stages": [{"device": 0, "lo": 0, "hi": 2}, {"device": 1, "lo": 2, "hi": 4}], "streamed": []}})");
+}
+
+TEST(SolveTest, EvalAnswersTheWorkedExample) {
+  const json answer = Answer(TwoDevices());
+  EXPECT_EQ(answer["feasible"], true);
+  EXPECT_DOUBLE_EQ(answer["ms_per_step"].get<double>(), 10.1);
+  EXPECT_EQ(answer["resident_mb"], json({405, 405}));
+  EXPECT_EQ(answer["pool_mb"], json({95, 495}));
+  EXPECT_EQ(*Solve(TwoDevices().dump()), R"({"feasible":true,"ms_per_step":10.1,"resident_mb":[405.0,405.0],"pool_mb":[95.0,495.0]})");
+}
+
+TEST(SolveTest, WhatDoesNotFitIsAnAnswerWithAReason) {
+  json problem = TwoDevices();
+  problem["instance"]["devices"][0]["mem_mb"] = 404;
+  json answer = Answer(problem);
+  EXPECT_EQ(answer["feasible"], false);
+  EXPECT_FALSE(answer.contains("ms_per_step"));
+  EXPECT_EQ(answer["reason"], "device 0 (\"a\") needs 405 MB for resident weights and KV, and has 404 MB");
+  problem["plan"]["streamed"] = {1};  // leaves 299 MB for a block of 300
+  EXPECT_EQ(Answer(problem)["reason"],
+            "device 0 (\"a\") has 299 MB left for streaming, and the largest streamed block of stage 0 needs 300 MB");
+  problem["instance"]["devices"][0]["mem_mb"] = 405;
+  problem["instance"]["devices"][0]["disk_mb_per_ms"] = 0;
+  EXPECT_EQ(Answer(problem)["reason"], "device 0 (\"a\") streams in stage 0, and its disk reads 0 MB/ms");
+  problem = TwoDevices();
+  problem["instance"]["microbatches"] = 2;
+  problem["instance"]["devices"][0]["mem_mb"] = 404;
+  problem["plan"]["streamed"] = {0, 1};  // 399 MB for 400 together
+  EXPECT_EQ(Answer(problem)["reason"], "device 0 (\"a\") has 399 MB left for streaming, and the streamed blocks of stage 0 need 400 MB");
+}
+
+// Four layers of 1 ms (computing) and 100 / 1 + 0.5 ms (loading) on a; 2 ms and 50.5 ms on b. Two segments, each: a runs one resident
+// layer, b one resident and one streamed... r = [1, 0], k = [0, 1]: C = 1 + 2 + 2 (0.5 + 0.25) = 4.5; R = 1 (50.5 + 2) = 52.5; T = 2 R =
+// 105.
+TEST(SolveTest, Eq1IsTheClosedForm) {
+  json problem = {{"kind", "eq1"}, {"order", {0, 1}}, {"S", 2}, {"r", {1, 0}}, {"k", {0, 1}}};
+  json& instance = problem["instance"];
+  instance["net"] = {{"tx_ms", 0.5}, {"lat_ms", 0.25}};
+  instance["devices"] = {{{"mem_mb", 1000}, {"disk_mb_per_ms", 1}, {"disk_lat_ms", 0.5}, {"comp_ms", {1, 1, 1, 1}}},
+                         {{"mem_mb", 1000}, {"disk_mb_per_ms", 2}, {"disk_lat_ms", 0.5}, {"comp_ms", {2, 2, 2, 2}}}};
+  for (int layer = 0; layer < 4; ++layer) instance["blocks"].push_back({{"kind", "L"}, {"layer", layer}, {"mb", 100}, {"kv_mb", 1}});
+  EXPECT_EQ(Answer(problem),
+            json({{"total_ms", 105.0}, {"segment_critical_path_ms", 4.5}, {"segment_load_cycle_ms", 52.5}, {"uncovered_ms", 96.0}}));
+  problem["order"] = {1, 0, 1};
+  EXPECT_THAT(Error(problem), HasSubstr("field \"order\" names device 1 twice"));
+  problem["order"] = {0, 2};
+  EXPECT_THAT(Error(problem), HasSubstr("field \"order[1]\" = 2 is outside 0 to 1"));
+  problem["order"] = {0, 1};
+  problem["r"] = {1};
+  EXPECT_THAT(Error(problem), HasSubstr("field \"r\" has 1 numbers for 2 devices"));
+  problem["r"] = {1, 0};
+  instance["devices"][1]["comp_ms"][3] = 3;
+  EXPECT_THAT(Error(problem), HasSubstr("layer 3 takes another time than layer 0 on device 1"));
+  instance["devices"][1]["comp_ms"][3] = 2;
+  instance["devices"][1]["disk_mb_per_ms"] = 0;
+  EXPECT_THAT(Error(problem), HasSubstr("streams on a device whose disk reads 0 MB/ms"));
+  instance["blocks"][3]["kind"] = "H";
+  EXPECT_THAT(Error(problem), HasSubstr("leave the head out"));
+}
+
+// Of 2 slots: both on the first 2 * 10 - (12 - 2) = 10 uncovered, one each max(10 - 11, 20 - 11) = 9, both on the second 30.
+TEST(SolveTest, SlotsMinimisesTheMaximum) {
+  json problem = {{"kind", "slots"}, {"load_ms", {10, 20}}, {"comp_ms", {1, 1}}, {"kmax", {2, 2}}, {"need", 2}, {"C_ms", 12}};
+  EXPECT_EQ(Answer(problem), json({{"feasible", true}, {"uncovered_ms", 9.0}, {"k", {1, 1}}}));
+  problem["kmax"] = {1, 0};
+  EXPECT_EQ(Answer(problem)["feasible"], false);
+  problem["kmax"] = {1};
+  EXPECT_THAT(Error(problem), HasSubstr("have 2, 2 and 1 numbers"));
+  problem["kmax"] = {1, 1.5};
+  EXPECT_THAT(Error(problem), HasSubstr("field \"kmax[1]\" is not an integer"));
+}
+
+TEST(SolveTest, OnlineIsTheTableOfThresholds) {
+  const json problem = {{"kind", "online"}, {"free_mb", 100}, {"kv_tok_mb", 1}, {"mha_mb", 50}, {"mlp_mb", 120},
+                        {"visits", 2},      {"cap_mha", 1},   {"cap_mlp", 1},   {"n_max", 400}};
+  // 100; then 100 + 50, 100 + 120, 100 + 170 = 270 < 400.
+  const json answer = Answer(problem);
+  EXPECT_EQ(answer["exhausted"], true);
+  ASSERT_EQ(answer["steps"].size(), 4u);
+  EXPECT_EQ(answer["steps"][2], json({{"alpha", 0}, {"beta", 1}, {"capacity_tokens", 220}, {"extra_load_mb_per_visit", 120.0}}));
+}
+
+// 50 - 20 ms idle at 0.1 MB/ms fetch 3 MB: 6 tokens of 0.5 MB; the peer stores 10 / 2 = 5.
+TEST(SolveTest, KvTransferTakesTheLeastOfThree) {
+  json problem = {{"kind", "kvtransfer"}, {"period_ms", 50},      {"activation_busy_ms", 20}, {"bw_mb_per_ms", 0.1},
+                  {"kv_visit_mb", 0.5},   {"target_free_mb", 10}, {"kv_tok_mb", 2},           {"n", 100}};
+  EXPECT_EQ(Answer(problem), json({{"tokens", 5}}));
+  problem["kv_tok_mb"] = 0;
+  EXPECT_THAT(Error(problem), HasSubstr("field \"kv_tok_mb\" = 0 is outside"));
+}
+
+TEST(SolveTest, KindsThatAreNotBuiltSaySo) {
+  for (const char* kind : {"optimize", "replan"}) {
+    const absl::Status status = Solve(json{{"kind", kind}}.dump()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is not built yet"));
+  }
+  EXPECT_THAT(Error(json{{"kind", "guess"}}), HasSubstr("field \"kind\" = \"guess\" is none of"));
+  EXPECT_THAT(Error(json::object()), HasSubstr("field \"kind\" is missing"));
+}
+
+TEST(SolveTest, MalformedProblemsAreNamed) {
+  EXPECT_THAT(TextError(""), HasSubstr("is not JSON"));
+  EXPECT_THAT(TextError("{\"kind\": "), HasSubstr("is not JSON"));
+  EXPECT_THAT(TextError("{\"kind\": NaN}"), HasSubstr("is not JSON"));
+  EXPECT_THAT(TextError("[]"), HasSubstr("is not a JSON object"));
+  EXPECT_THAT(TextError(std::string(1000, '[')), HasSubstr("nests more than 64 levels"));
+  EXPECT_THAT(TextError(std::string(kMaxProblemBytes + 1, ' ')), HasSubstr("is larger than"));
+  const auto with = [](const char* pointer, const json& value) {
+    json problem = TwoDevices();
+    problem[json::json_pointer(pointer)] = value;
+    return Error(problem);
+  };
+  EXPECT_THAT(with("/instance", 3), HasSubstr("field \"instance\" is not an object"));
+  EXPECT_THAT(with("/plan", nullptr), HasSubstr("field \"plan\" is missing"));
+  EXPECT_THAT(with("/instance/devices", json::array()), HasSubstr("field \"devices\": 0 is outside 1 to"));
+  EXPECT_THAT(with("/instance/blocks", json::array()), HasSubstr("field \"blocks\": 0 is outside 1 to"));
+  EXPECT_THAT(with("/instance/devices/1", 7), HasSubstr("instance.devices[1] is not an object"));
+  EXPECT_THAT(with("/instance/devices/1/mem_mb", "big"), HasSubstr("instance.devices[1]: field \"mem_mb\" is not a number"));
+  EXPECT_THAT(with("/instance/devices/1/mem_mb", -1), HasSubstr("\"devices[1].mem_mb\" = -1 is outside 0 to 1e+15"));
+  EXPECT_THAT(with("/instance/devices/0/comp_ms", {1, 2, 3}), HasSubstr("\"devices[0].comp_ms\" has 3 times for 4 blocks"));
+  EXPECT_THAT(with("/instance/devices/0/comp_ms/2", -3), HasSubstr("\"devices[0].comp_ms[2]\" = -3 is outside"));
+  EXPECT_THAT(with("/instance/devices/0/comp_ms/2", "x"), HasSubstr("field \"comp_ms[2]\" is not a number"));
+  EXPECT_THAT(with("/instance/devices/0/disk_mb_per_ms", 1e-300), HasSubstr("is neither 0 (no disk) nor at least"));
+  EXPECT_THAT(with("/instance/blocks/3/kind", "Z"), HasSubstr("instance.blocks[3]: field \"kind\" is none of A, M, H and L"));
+  EXPECT_THAT(with("/instance/blocks/3/mb", 1e300), HasSubstr("\"blocks[3].mb\" = 1e+300 is outside"));
+  EXPECT_THAT(with("/instance/net/lat_ms", nullptr), HasSubstr("instance.net: field \"lat_ms\" is missing"));
+  EXPECT_THAT(with("/instance/microbatches", 0), HasSubstr("field \"microbatches\" = 0 is outside 1 to 1024"));
+  EXPECT_THAT(with("/plan/stages", json::array()), HasSubstr("field \"stages\" is empty"));
+  EXPECT_THAT(with("/plan/stages/1/device", 2), HasSubstr("\"stages[1].device\" = 2 is none of the 2 devices"));
+  EXPECT_THAT(with("/plan/stages/1/device", 0), HasSubstr("\"stages[1].device\" = 0 is the device of the stage before"));
+  EXPECT_THAT(with("/plan/stages/1/lo", 3), HasSubstr("\"stages[1].lo\" = 3 leaves a gap or overlap; block 2 is next"));
+  EXPECT_THAT(with("/plan/stages/1/hi", 3), HasSubstr("\"stages\" ends at block 3 of 4"));
+  EXPECT_THAT(with("/plan/stages/1/hi", 5), HasSubstr("\"stages[1].hi\" = 5 is outside 3 to 4"));
+  EXPECT_THAT(with("/plan/streamed", {1, 1}), HasSubstr("\"streamed\": block 1 is listed twice"));
+  EXPECT_THAT(with("/plan/streamed", {4}), HasSubstr("\"streamed\": 4 is none of the 4 blocks"));
+  EXPECT_THAT(with("/plan/streamed", {0.5}), HasSubstr("\"streamed[0]\" is not an integer"));
+}
+
+TEST(SolveTest, UnknownFieldsAreIgnoredAndStreamedBlocksMayComeInAnyOrder) {
+  json problem = TwoDevices();
+  problem["note"] = {1, 2, {{"deep", nullptr}}};
+  problem["instance"]["devices"][0]["colour"] = "red";
+  problem["plan"]["streamed"] = {3, 2};
+  json sorted = TwoDevices();
+  sorted["plan"]["streamed"] = {2, 3};
+  EXPECT_EQ(Answer(problem), Answer(sorted));
+}
+
+TEST(SolveTest, ReadsTheProblemsOfRealSize) {
+  std::ifstream file(std::string(LIME_SHARED_DIR) + "/planner/S2.json");
+  if (!file) GTEST_SKIP() << "needs planner/S2.json of the folder shared beside the project";
+  json problem = json::parse(file);
+  problem["kind"] = "eval";
+  problem["plan"] = {{"stages", {{{"device", 0}, {"lo", 0}, {"hi", 161}}}}, {"streamed", json::array()}};
+  EXPECT_EQ(Answer(problem)["feasible"], false);
+}
+
+}  // namespace
+}  // namespace lime
