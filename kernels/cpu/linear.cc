@@ -44,7 +44,7 @@ int64_t Lines(int64_t floats) {
 
 // bf16_dot: whether bf16 weights meet x by the bf16 kernels.
 LaneOrder LaneOrderOf(const Matrix& m, bool bf16_dot) {
-  if (m.dtype == DType::kBF16 && bf16_dot) return LaneOrder::kPairs;
+  if (m.dtype == DType::kBF16) return bf16_dot ? LaneOrder::kPairs : LaneOrder::kEvenOdd;
   return m.dtype == DType::kU32 && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
 }
 

@@ -28,6 +28,9 @@ int64_t BlockChunks(int64_t tokens) {
 template <class Row>
 constexpr int64_t kPrefetchBytes = Row::kPacked ? 4096 : 2048;
 
+// Rows that a pass of several tokens asks for ahead of their use: few enough to stay in L1 beside x.
+constexpr int64_t kRowsAhead = 2;
+
 // Packed x: [pass][chunk][token of the pass][lane].
 void PackRowsImpl(const Activations& x, float* packed) {
   WithWorkingType(x.dtype, [&](auto type) HWY_ATTR {
@@ -125,7 +128,7 @@ void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const Threa
   const Matrix& m = *rows.matrix;
   const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), unit_bytes = Row::kUnitChunks * Row::kChunkBytes;
   const int64_t passes = (tokens + kDotTokens - 1) / kDotTokens, block_chunks = BlockChunks(tokens);
-  const bool pair_rows = PairRows<Row>(tokens), one_block = passes == 1 && chunks <= block_chunks;
+  const bool pair_rows = PairRows<Row>(tokens);
   // With one token the weights are read in the order of memory.
   const int64_t ahead_step = tokens > 1 ? unit_bytes / passes : pair_rows ? 2 * unit_bytes : unit_bytes;
   Block b{.y_stride = rows.count, .ahead_step = ahead_step, .ahead_row = row_bytes};
@@ -140,11 +143,19 @@ void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const Threa
     b.x = x + (token * chunks + begin * width) * kChunk;
     b.lanes = scratch.lanes + (token * kPreparedRows + row * width) * kChunk;
     b.y = scratch.y + token * rows.count + set + row;
-    const int64_t next_block = end < chunks ? block_chunks * Row::kChunkBytes : kPreparedRows * row_bytes - begin * Row::kChunkBytes;
-    b.ahead = static_cast<const char*>(m.data) + (rows.begin + set + row) * row_bytes + begin * Row::kChunkBytes +
-              (tokens == 1 ? kPrefetchBytes<Row>
-               : one_block ? 2 * row_bytes
-                           : next_block + token / kDotTokens * b.ahead_step * (block_chunks / Row::kUnitChunks));
+    const auto data_at = [&](int64_t r, int64_t chunk) HWY_ATTR {
+      return static_cast<const char*>(m.data) + (rows.begin + set + r) * row_bytes + chunk * Row::kChunkBytes;
+    };
+    if (tokens == 1) {
+      b.ahead = data_at(row, begin) + kPrefetchBytes<Row>;
+    } else if (passes == 1 && row + kRowsAhead < kPreparedRows) {
+      b.ahead = data_at(row + kRowsAhead, begin);
+    } else if (passes == 1) {
+      b.ahead = end < chunks ? data_at(row + kRowsAhead - kPreparedRows, end) : data_at(row + kRowsAhead, 0);
+    } else {
+      b.ahead = (end < chunks ? data_at(row, end) : data_at(row + kPreparedRows, 0)) +
+                token / kDotTokens * b.ahead_step * (block_chunks / Row::kUnitChunks);
+    }
     const auto reader = [&](int64_t i) HWY_ATTR {
       if (end == chunks) Row::PrefetchPrepared(m, rows.begin + set + kPreparedRows + i);
       return Row(m, rows.begin + set + i, begin, i, scratch.rows);

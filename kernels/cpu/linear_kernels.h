@@ -16,7 +16,8 @@ inline constexpr int64_t kSumChunks = 64;
 // Which lane element k goes to. x is packed in the order of the weights it meets.
 enum class LaneOrder : uint8_t {
   kNatural,  // lane k mod 32
-  kEvenOdd,  // within 32 elements: the even ones to lanes 0 to 15, the odd ones to 16 to 31; as two 4-bit weights share a byte
+  kEvenOdd,  // within 32 elements: the even ones to lanes 0 to 15, the odd ones to 16 to 31; as two 4-bit weights share a byte, two of bf16
+             // a word
   kPairs,    // of the bf16 kernels: lane k / 2 mod 16 of plane k / 32 mod 2
 };
 inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd, LaneOrder::kPairs};
