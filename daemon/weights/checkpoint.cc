@@ -1,10 +1,12 @@
 #include "daemon/weights/checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/safetensors.h"
 #include "planner/base/check.h"
@@ -15,6 +17,7 @@ namespace {
 constexpr Bytes kMaxConfigBytes = 16 * kMiB;
 constexpr Bytes kMaxIndexBytes = 256 * kMiB;
 constexpr size_t kMaxShards = 10'000;
+constexpr Bytes kMaxExtentGap = 256 * kKiB;  // reading across less costs less than another read
 
 std::string Join(const std::string& dir, std::string_view file) {
   return (std::filesystem::path(dir) / file).string();
@@ -40,8 +43,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_v
 
 // A shard lies beside its index: a path that leads elsewhere is refused.
 absl::Status CheckShardName(const std::string& shard, const std::string& path) {
-  const bool plain = !shard.empty() && shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos && shard[0] != '.';
-  if (plain) return absl::OkStatus();
+  if (IsPlainFileName(shard)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": weight_map names the shard \"", absl::CEscape(shard), "\", which is not a plain file name in the same folder"));
 }
@@ -55,6 +57,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   }
   Checkpoint checkpoint;
   checkpoint.dir_ = dir;
+  const bool is_store = FileExists(Join(dir, kStoreManifestName));
+  if (!is_store && FileExists(Join(dir, kStoreJournalName))) return ReadStoreManifest(dir).status();  // says that it is not finished
   checkpoint.config_path_ = Join(dir, "config.json");
   LIME_ASSIGN_OR_RETURN(checkpoint.config_json_, ReadTextFile(checkpoint.config_path_, kMaxConfigBytes));
   const std::string single = Join(dir, "model.safetensors"), sharded = Join(dir, "model.safetensors.index.json");
@@ -67,6 +71,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
         absl::StrCat(dir, ": holds neither model.safetensors nor model.safetensors.index.json",
                      FileExists(Join(dir, "pytorch_model.bin")) ? "; convert pytorch_model.bin to safetensors" : ""));
   }
+  if (is_store) LIME_RETURN_IF_ERROR(checkpoint.AddManifest());
   return checkpoint;
 }
 
@@ -75,6 +80,7 @@ absl::Status Checkpoint::AddFile(const std::string& path) {
   const int32_t file = static_cast<int32_t>(files_.size());
   files_.push_back({path, header.file_bytes});
   for (SafetensorsTensor& tensor : header.tensors) {
+    if (tensor.name.starts_with(kStorePadPrefix)) continue;
     const auto [at, added] = locations_.emplace(tensor.name, TensorLocation{file, tensor.offset, tensor.info.bytes});
     if (!added) {
       return absl::InvalidArgumentError(
@@ -122,9 +128,74 @@ const TensorLocation& Checkpoint::location(std::string_view name) const {
   return found->second;
 }
 
+// The size of every weight file is compared here; checksums are for those who read the bytes.
+absl::Status Checkpoint::AddManifest() {
+  LIME_ASSIGN_OR_RETURN(const StoreManifest manifest, ReadStoreManifest(dir_));
+  for (const StoredFile& stored : manifest.files) {
+    if (stored.blocks.empty()) continue;
+    const std::string path = Join(dir_, stored.name);
+    const auto file = std::find_if(files_.begin(), files_.end(), [&](const CheckpointFile& f) { return f.path == path; });
+    if (file == files_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": holds blocks by ", kStoreManifestName, " and is no weight file of the folder; prepare the model again"));
+    }
+    if (file->bytes != stored.bytes) {
+      return absl::DataLossError(absl::StrCat(path, ": has ", file->bytes, " bytes where ", kStoreManifestName, " says ", stored.bytes,
+                                              "; run `lime prepare` again, it writes the file anew"));
+    }
+    for (const StoredBlock& block : stored.blocks) {
+      store_extents_.push_back({block.id, {static_cast<int32_t>(file - files_.begin()), block.offset, block.bytes, block.xxh3}});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::CheckManifest(const ModelSpec& spec) const {
+  for (const BlockSpec& block : spec.blocks) {
+    const BlockExtent* extent = StoreExtent(block.id);
+    for (const TensorSpec& tensor : block.tensors) {
+      const TensorLocation& at = location(tensor.name);
+      const bool inside = extent != nullptr && at.file == extent->file && at.offset >= extent->offset &&
+                          at.offset + at.bytes <= extent->offset + extent->bytes;
+      if (inside) continue;
+      return absl::InvalidArgumentError(absl::StrCat(Join(dir_, kStoreManifestName), ": block ", BlockName(block.id),
+                                                     " does not hold tensor \"", absl::CEscape(tensor.name),
+                                                     "\"; prepare the model again"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+const BlockExtent* Checkpoint::StoreExtent(BlockId id) const {
+  const auto found = std::find_if(store_extents_.begin(), store_extents_.end(), [&](const auto& entry) { return entry.first == id; });
+  return found == store_extents_.end() ? nullptr : &found->second;
+}
+
+std::vector<BlockExtent> Checkpoint::BlockExtents(const BlockSpec& block) const {
+  if (const BlockExtent* extent = StoreExtent(block.id)) return {*extent};
+  std::vector<TensorLocation> tensors;
+  for (const TensorSpec& tensor : block.tensors) tensors.push_back(location(tensor.name));
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorLocation& a, const TensorLocation& b) { return std::pair(a.file, a.offset) < std::pair(b.file, b.offset); });
+  std::vector<BlockExtent> extents;
+  for (const TensorLocation& at : tensors) {
+    const int64_t begin = at.offset / kStoreAlignment * kStoreAlignment;
+    const int64_t end = std::min(RoundUp(at.offset + at.bytes, kStoreAlignment), files_[static_cast<size_t>(at.file)].bytes);
+    BlockExtent* last = extents.empty() ? nullptr : &extents.back();
+    if (last != nullptr && last->file == at.file && begin - (last->offset + last->bytes) <= kMaxExtentGap) {
+      last->bytes = std::max(last->offset + last->bytes, end) - last->offset;
+    } else {
+      extents.push_back({at.file, begin, end - begin, std::nullopt});
+    }
+  }
+  return extents;
+}
+
 absl::StatusOr<ModelSpec> Checkpoint::BuildModelSpec() const {
   LIME_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(config_json_, config_path_));
-  return ModelSpec::Build(config, index_, dir_);
+  LIME_ASSIGN_OR_RETURN(ModelSpec spec, ModelSpec::Build(config, index_, dir_));
+  if (is_block_store()) LIME_RETURN_IF_ERROR(CheckManifest(spec));
+  return spec;
 }
 
 absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& dir) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/base/bytes.h"
@@ -23,10 +25,21 @@ struct TensorLocation {
   Bytes bytes = 0;
 };
 
+// A range of a file that holds tensors of a block, for direct reads: it begins on 4 KiB and ends on 4 KiB or with its file.
+struct BlockExtent {
+  int32_t file = 0;  // index into Checkpoint::files()
+  int64_t offset = 0;
+  Bytes bytes = 0;
+  std::optional<uint64_t> xxh3;  // of exactly these bytes, where they are known
+
+  friend bool operator==(const BlockExtent&, const BlockExtent&) = default;
+};
+
 // Immutable after Open; any thread.
 class Checkpoint {
  public:
-  // Reads config.json and every header, and checks them. `dir` holds `model.safetensors`, or `model.safetensors.index.json` and its shards.
+  // Reads config.json and every header, and checks them. `dir` holds `model.safetensors`, or `model.safetensors.index.json` and its shards,
+  // or is a block store; one that is not finished is refused.
   static absl::StatusOr<Checkpoint> Open(const std::string& dir);
 
   const std::string& dir() const { return dir_; }
@@ -38,17 +51,29 @@ class Checkpoint {
   // REQUIRES: `name` is in index().
   const TensorLocation& location(std::string_view name) const;
 
+  // Whether `lime prepare` made this folder.
+  bool is_block_store() const { return !store_extents_.empty(); }
+
+  // Where a block's tensors are: in a block store one extent with its checksum, otherwise the ranges that enclose them, neighbours joined,
+  // in the order of files() and offsets. Bytes of other blocks may be among them. REQUIRES: `block` is of BuildModelSpec().
+  std::vector<BlockExtent> BlockExtents(const BlockSpec& block) const;
+
   // config.json and headers put together and checked against each other.
   absl::StatusOr<ModelSpec> BuildModelSpec() const;
 
  private:
   absl::Status AddFile(const std::string& path);
   absl::Status AddShards(const std::string& index_path);
+  absl::Status AddManifest();
+  const BlockExtent* StoreExtent(BlockId id) const;  // null: none
+  // That the manifest's blocks hold what the model's blocks need.
+  absl::Status CheckManifest(const ModelSpec& spec) const;
 
   std::string dir_, config_path_, config_json_;
   std::vector<CheckpointFile> files_;
   TensorIndex index_;
   std::map<std::string, TensorLocation, std::less<>> locations_;
+  std::vector<std::pair<BlockId, BlockExtent>> store_extents_;  // of a block store
 };
 
 // The spec of the model in `dir`, for those who want nothing else of it.

@@ -58,6 +58,10 @@ bool FileExists(const std::string& path) {
   return std::filesystem::is_regular_file(path, ignored);
 }
 
+bool IsPlainFileName(std::string_view name) {
+  return !name.empty() && name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos && name[0] != '.';
+}
+
 absl::Status ReadExactly(const FileDescriptor& file, const std::string& path, int64_t offset, std::span<std::byte> out) {
   for (size_t done = 0; done < out.size();) {
     const ssize_t got = ::pread(file.get(), out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));

@@ -33,6 +33,8 @@ absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what
 absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path);
 absl::StatusOr<Bytes> FileBytes(const FileDescriptor& file, const std::string& path);
 bool FileExists(const std::string& path);
+// A name without folders that is not hidden: one that another file may send us to in its own folder.
+bool IsPlainFileName(std::string_view name);
 
 // Fills `out` from `offset`, over short reads and EINTR; an end of file before that is kDataLoss.
 absl::Status ReadExactly(const FileDescriptor& file, const std::string& path, int64_t offset, std::span<std::byte> out);

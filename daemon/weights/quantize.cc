@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/weights/affine.h"
+#include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/float_codec.h"
@@ -211,7 +212,7 @@ absl::Status CopySideFiles(const std::string& source_dir, const std::string& tar
   for (const fs::directory_entry& entry : fs::directory_iterator(source_dir)) {
     const std::string name = entry.path().filename().string();
     if (!entry.is_regular_file() || !kinds.contains(entry.path().extension().string())) continue;
-    if (name == "config.json" || name.ends_with(".index.json")) continue;
+    if (name == "config.json" || name.ends_with(".index.json") || name.starts_with(kStoreFilePrefix)) continue;
     std::error_code error;
     fs::copy_file(entry.path(), fs::path(target_dir) / name, fs::copy_options::overwrite_existing, error);
     if (error) return absl::UnavailableError(absl::StrCat(target_dir, "/", name, ": cannot copy: ", error.message()));

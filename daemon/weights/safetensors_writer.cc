@@ -12,10 +12,8 @@
 #include "planner/base/check.h"
 
 namespace lime {
-namespace {
 
-// The header: 8 bytes of length, then JSON in the order given, padded with spaces.
-std::string HeaderBytes(const std::vector<SafetensorsWriter::Tensor>& tensors, const SafetensorsWriter::Options& options) {
+std::string SafetensorsHeaderBytes(const std::vector<SafetensorsWriter::Tensor>& tensors, const SafetensorsWriter::Options& options) {
   std::vector<std::string> entries;  // an ordered_json would look through all names for each
   const auto add = [&](const std::string& key, const nlohmann::json& value) {
     entries.push_back(absl::StrCat(nlohmann::json(key).dump(), ":", value.dump()));
@@ -35,8 +33,6 @@ std::string HeaderBytes(const std::vector<SafetensorsWriter::Tensor>& tensors, c
   return bytes + json;
 }
 
-}  // namespace
-
 Bytes TensorBytes(DType dtype, std::span<const int64_t> shape) {
   Bytes bytes = ElementBytes(dtype);
   for (const int64_t dim : shape) bytes *= dim;
@@ -46,7 +42,7 @@ Bytes TensorBytes(DType dtype, std::span<const int64_t> shape) {
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(const std::string& path, const std::vector<Tensor>& tensors,
                                                                              const Options& options) {
   LIME_CHECK_GT(options.alignment, 0);
-  const std::string header = HeaderBytes(tensors, options);
+  const std::string header = SafetensorsHeaderBytes(tensors, options);
   if (static_cast<int64_t>(header.size()) > kMaxSafetensorsHeaderBytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", tensors.size(), " tensors need a header of ", header.size(),
                                                    " bytes, more than safetensors allows; write several shards"));

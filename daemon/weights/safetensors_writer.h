@@ -62,6 +62,9 @@ class SafetensorsWriter {
   bool finished_ = false;
 };
 
+// The beginning of such a file: 8 bytes of length, then the JSON header in the order given, padded with spaces.
+std::string SafetensorsHeaderBytes(const std::vector<SafetensorsWriter::Tensor>& tensors, const SafetensorsWriter::Options& options);
+
 // The bytes of a tensor of this dtype and shape. REQUIRES: no overflow.
 Bytes TensorBytes(DType dtype, std::span<const int64_t> shape);
 

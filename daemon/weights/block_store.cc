@@ -1,0 +1,388 @@
+#include "daemon/weights/block_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/weights/block_store_layout.h"
+#include "daemon/weights/block_store_manifest.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/page_cache.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/check.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // the largest tokenizer.json known has 34 MB
+constexpr size_t kMaxSideFiles = 100;
+constexpr Bytes kSampleBytes = 4 * kKiB;  // of every tensor, for the identity of the source
+constexpr char kIndexName[] = "model.safetensors.index.json";
+
+std::string FileName(const std::string& path) {
+  return fs::path(path).filename().string();
+}
+
+// Reads tensors of the source front to back; files that were not cached before do not stay so.
+class SourceReader {
+ public:
+  explicit SourceReader(const Checkpoint& source) : source_(source) {}
+  ~SourceReader() { Close(); }
+
+  absl::Status Read(const TensorLocation& at, int64_t begin, std::span<std::byte> out) {
+    LIME_RETURN_IF_ERROR(Open(at.file));
+    const int64_t offset = at.offset + begin;
+    LIME_RETURN_IF_ERROR(ReadExactly(file_, source_.files()[static_cast<size_t>(at.file)].path, offset, out));
+    Drop(offset, static_cast<Bytes>(out.size()));
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Open(int32_t file) {
+    if (file == open_) return absl::OkStatus();
+    Close();
+    const CheckpointFile& next = source_.files()[static_cast<size_t>(file)];
+    LIME_ASSIGN_OR_RETURN(file_, OpenForReading(next.path));
+    open_ = file;
+    keep_cached_ = PageCacheView(file_, next.bytes).CachedFraction(64) > 0.5;
+    return absl::OkStatus();
+  }
+  void Close() {
+    if (open_ >= 0) Drop(0, 0);
+    open_ = -1;
+  }
+  void Drop([[maybe_unused]] int64_t offset, [[maybe_unused]] Bytes bytes) const {
+#ifdef POSIX_FADV_DONTNEED
+    if (!keep_cached_) ::posix_fadvise(file_.get(), offset, bytes, POSIX_FADV_DONTNEED);
+#endif
+  }
+
+  const Checkpoint& source_;
+  FileDescriptor file_;
+  int32_t open_ = -1;
+  bool keep_cached_ = false;
+};
+
+// Tells models apart: config.json, name, dtype and shape of all tensors, and the first bytes of each, since fine-tunings share all the
+// rest. Independent of how the tensors are spread over files.
+absl::StatusOr<uint64_t> SourceHash(const Checkpoint& source) {
+  Xxh3 hash;
+  const auto add = [&hash](std::string_view text) { hash.Add(std::as_bytes(std::span(text))); };
+  add(source.config_json());
+  std::vector<FileDescriptor> files;
+  for (const CheckpointFile& file : source.files()) {
+    LIME_ASSIGN_OR_RETURN(FileDescriptor opened, OpenForReading(file.path));
+    files.push_back(std::move(opened));
+  }
+  std::vector<std::byte> sample;
+  for (const auto& [name, info] : source.index()) {
+    const TensorLocation& at = source.location(name);
+    const auto file = static_cast<size_t>(at.file);
+    add(absl::StrCat("\n", name, " ", Text(DTypeName(info.dtype)), " ", absl::StrJoin(info.shape, ","), "\n"));
+    sample.resize(static_cast<size_t>(std::min(at.bytes, kSampleBytes)));
+    LIME_RETURN_IF_ERROR(ReadExactly(files[file], source.files()[file].path, at.offset, sample));
+    hash.Add(sample);
+  }
+  return hash.value();
+}
+
+// Tokenizer, chat template and other small text beside the weights. config.json is not among them.
+absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir) {
+  const std::set<std::string> kinds = {".json", ".txt", ".model", ".jinja"};
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
+    const std::string name = entry.path().filename().string();
+    std::error_code ignored;
+    if (!entry.is_regular_file(ignored) || !kinds.contains(entry.path().extension().string()) || !IsPlainFileName(name)) continue;
+    if (name == "config.json" || name.ends_with(".index.json") || name.starts_with(kStoreFilePrefix)) continue;
+    names.push_back(name);
+  }
+  if (error) return ErrnoStatus(error.value(), dir, "list the folder");
+  if (names.size() > kMaxSideFiles) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir, ": holds ", names.size(), " small files beside the weights, at most ", kMaxSideFiles, " are copied"));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<StoredBlock> BlocksOf(const StoreFileLayout& layout) {
+  std::vector<StoredBlock> blocks;
+  for (const StoreBlockRange& block : layout.blocks) blocks.push_back({block.id, block.offset, block.bytes});
+  return blocks;
+}
+
+// Whether what was recorded is the file that would be written, and lies there.
+bool Matches(const StoredFile& stored, const StoreFileLayout& layout, const std::string& path) {
+  std::error_code error;
+  if (stored.bytes != layout.bytes || fs::file_size(path, error) != static_cast<uintmax_t>(stored.bytes) || error) return false;
+  return std::equal(
+      stored.blocks.begin(), stored.blocks.end(), layout.blocks.begin(), layout.blocks.end(),
+      [](const StoredBlock& a, const StoreBlockRange& b) { return a.id == b.id && a.offset == b.offset && a.bytes == b.bytes; });
+}
+
+class Preparer {
+ public:
+  Preparer(const Checkpoint& source, const ModelSpec& spec, std::string dir, const PrepareOptions& options)
+      : source_(source),
+        dir_(std::move(dir)),
+        options_(options),
+        disk_(options.disk != nullptr ? *options.disk : real_disk_),
+        layouts_(LayOutStore(source, spec)) {
+    manifest_.layers = spec.config.num_layers;
+  }
+
+  absl::StatusOr<PrepareReport> Run() {
+    LIME_ASSIGN_OR_RETURN(manifest_.source_xxh3, SourceHash(source_));
+    LIME_ASSIGN_OR_RETURN(side_files_, SideFiles(source_.dir()));
+    LIME_RETURN_IF_ERROR(disk_.MakeFolder(dir_));
+    LIME_RETURN_IF_ERROR(Lock());
+    LIME_RETURN_IF_ERROR(Resume());
+    if (report_.was_complete) return Report();
+    LIME_RETURN_IF_ERROR(CheckFreeSpace());
+    LIME_RETURN_IF_ERROR(WriteWeights());
+    LIME_RETURN_IF_ERROR(WriteSideFiles());
+    LIME_RETURN_IF_ERROR(WriteStoreText(disk_, Path(kStoreManifestName), StoreManifestText(manifest_)).status());
+    LIME_RETURN_IF_ERROR(disk_.Remove(Path(kStoreJournalName)));
+    return Report();
+  }
+
+ private:
+  std::string Path(std::string_view name) const { return absl::StrCat(dir_, "/", Text(name)); }
+
+  PrepareReport Report() const {
+    PrepareReport report = report_;
+    report.layers = manifest_.layers;
+    report.files = static_cast<int64_t>(manifest_.files.size());
+    report.bytes = manifest_.bytes();
+    return report;
+  }
+
+  // Held until the process ends or this goes, so that two calls do not write the same files.
+  absl::Status Lock() {
+    lock_ = FileDescriptor(::open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!lock_.valid()) return ErrnoStatus(errno, dir_, "open the folder");
+    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(dir_, ": another `lime prepare` is writing here; wait for it to end"));
+  }
+
+  // Takes over what is there and removes what an interrupted call left unfinished.
+  absl::Status Resume() {
+    const bool complete = FileExists(Path(kStoreManifestName)), begun = FileExists(Path(kStoreJournalName));
+    if (!complete && !begun) {
+      LIME_RETURN_IF_ERROR(CheckEmpty());
+      return WriteJournal();
+    }
+    const std::string path = Path(complete ? kStoreManifestName : kStoreJournalName);
+    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStoreManifestBytes));
+    LIME_ASSIGN_OR_RETURN(StoreManifest found, complete ? ParseStoreManifest(text, path) : ParseStoreJournal(text, path));
+    if (found.source_xxh3 != manifest_.source_xxh3 || found.layers != manifest_.layers) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(dir_, ": is the block store of another model than ", source_.dir(), "; give another folder, or remove this one"));
+    }
+    LIME_RETURN_IF_ERROR(RemovePartialFiles());
+    if (complete && AllThere(found)) {
+      manifest_ = std::move(found);
+      report_.was_complete = true;
+      return disk_.Remove(Path(kStoreJournalName));
+    }
+    KeepMatching(found);
+    LIME_RETURN_IF_ERROR(WriteJournal());
+    return disk_.Remove(Path(kStoreManifestName));
+  }
+
+  // A folder of somebody else's files would become a strange store, and lose some of them.
+  absl::Status CheckEmpty() const {
+    const std::set<std::string> ours = {absl::StrCat(kStoreJournalName, ".partial")};
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(dir_, error)) {
+      const std::string name = entry.path().filename().string();
+      if (!ours.contains(name) && name != "lost+found") {
+        return absl::FailedPreconditionError(
+            absl::StrCat(dir_, ": holds files that are no block store (", FileName(name), "); give an empty or a new folder"));
+      }
+    }
+    return error ? ErrnoStatus(error.value(), dir_, "list the folder") : absl::OkStatus();
+  }
+
+  std::vector<std::string> NamesToWrite() const {
+    std::vector<std::string> names = side_files_;
+    for (const StoreFileLayout& layout : layouts_) names.push_back(layout.name);
+    names.insert(names.end(), {"config.json", kIndexName, kStoreManifestName, kStoreJournalName});
+    return names;
+  }
+
+  absl::Status RemovePartialFiles() {
+    for (const std::string& name : NamesToWrite()) {
+      const std::string partial = Path(name) + ".partial";
+      if (FileExists(partial)) LIME_RETURN_IF_ERROR(disk_.Remove(partial));
+    }
+    return absl::OkStatus();
+  }
+
+  // Sizes tell a truncated or missing file; `--verify` tells the rest.
+  bool AllThere(const StoreManifest& manifest) const {
+    return std::all_of(manifest.files.begin(), manifest.files.end(), [this](const StoredFile& file) {
+      std::error_code error;
+      return fs::file_size(Path(file.name), error) == static_cast<uintmax_t>(file.bytes) && !error;
+    });
+  }
+
+  void KeepMatching(const StoreManifest& found) {
+    for (const StoreFileLayout& layout : layouts_) {
+      const auto at = std::find_if(found.files.begin(), found.files.end(), [&](const StoredFile& f) { return f.name == layout.name; });
+      if (at != found.files.end() && Matches(*at, layout, Path(layout.name))) manifest_.files.push_back(*at);
+    }
+    report_.kept_files = static_cast<int64_t>(manifest_.files.size());
+  }
+
+  bool Kept(const StoreFileLayout& layout) const {
+    return std::any_of(manifest_.files.begin(), manifest_.files.end(), [&](const StoredFile& file) { return file.name == layout.name; });
+  }
+
+  Bytes BytesToWrite() const {
+    Bytes bytes = 0;
+    for (const StoreFileLayout& layout : layouts_) bytes += Kept(layout) ? 0 : layout.bytes;
+    return bytes;
+  }
+
+  // A disk that cannot hold the store says so before hours of copying. Side files and rounding to the file system's blocks come on top.
+  absl::Status CheckFreeSpace() {
+    const Bytes needed = BytesToWrite();
+    LIME_ASSIGN_OR_RETURN(const Bytes free, disk_.FreeBytes(dir_));
+    return needed > free ? DiskFull(dir_, needed, free) : absl::OkStatus();
+  }
+
+  absl::Status WriteJournal() { return WriteStoreText(disk_, Path(kStoreJournalName), StoreManifestText(manifest_)).status(); }
+
+  absl::Status WriteWeights() {
+    LoadWatcher watcher(options_.watch, BytesToWrite());
+    SourceReader reader(source_);
+    buffer_.resize(static_cast<size_t>(options_.buffer_bytes));
+    for (const StoreFileLayout& layout : layouts_) {
+      if (Kept(layout)) continue;
+      LIME_ASSIGN_OR_RETURN(StoredFile written, WriteLayout(layout, reader, watcher));
+      manifest_.files.push_back(std::move(written));
+      LIME_RETURN_IF_ERROR(WriteJournal());
+    }
+    watcher.Finish();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<StoredFile> WriteLayout(const StoreFileLayout& layout, SourceReader& reader, LoadWatcher& watcher) {
+    LIME_ASSIGN_OR_RETURN(StoreFileWriter writer, StoreFileWriter::Create(disk_, Path(layout.name), layout.bytes, BlocksOf(layout)));
+    filled_ = 0;
+    const std::string& header = layout.header;
+    LIME_RETURN_IF_ERROR(Fill(static_cast<Bytes>(header.size()), writer, watcher, [&](int64_t begin, std::span<std::byte> out) {
+      std::memcpy(out.data(), header.data() + begin, out.size());
+      return absl::OkStatus();
+    }));
+    for (const StoreTensor& tensor : layout.tensors) {
+      LIME_RETURN_IF_ERROR(Fill(tensor.bytes, writer, watcher, [&](int64_t begin, std::span<std::byte> out) {
+        if (tensor.source) return reader.Read(*tensor.source, begin, out);
+        std::fill(out.begin(), out.end(), std::byte{0});
+        return absl::OkStatus();
+      }));
+    }
+    LIME_RETURN_IF_ERROR(Flush(writer, watcher));
+    return writer.Finish();
+  }
+
+  // Passes `bytes` bytes, which `get` brings part by part, through the buffer: what reaches the disk are few and long writes.
+  template <typename Get>
+  absl::Status Fill(Bytes bytes, StoreFileWriter& writer, LoadWatcher& watcher, const Get& get) {
+    for (int64_t begin = 0; begin < bytes;) {
+      const auto part = static_cast<size_t>(std::min<int64_t>(bytes - begin, static_cast<int64_t>(buffer_.size() - filled_)));
+      LIME_RETURN_IF_ERROR(get(begin, std::span(buffer_).subspan(filled_, part)));
+      begin += static_cast<int64_t>(part);
+      filled_ += part;
+      if (filled_ == buffer_.size()) LIME_RETURN_IF_ERROR(Flush(writer, watcher));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Flush(StoreFileWriter& writer, LoadWatcher& watcher) {
+    if (watcher.cancelled()) {
+      return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted with ", manifest_.files.size(), " of ", layouts_.size(),
+                                               " weight files written; run the same command to go on"));
+    }
+    LIME_RETURN_IF_ERROR(writer.Append(std::span(buffer_).first(filled_)));
+    done_ += static_cast<Bytes>(filled_);
+    filled_ = 0;
+    watcher.Report(done_);
+    return absl::OkStatus();
+  }
+
+  // What makes the folder a checkpoint for other programs too; config.json last.
+  absl::Status WriteSideFiles() {
+    LIME_RETURN_IF_ERROR(WriteSide(kIndexName, IndexText()));
+    for (const std::string& name : side_files_) {
+      LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source_.dir() + "/" + name, kMaxSideFileBytes));
+      LIME_RETURN_IF_ERROR(WriteSide(name, text));
+    }
+    return WriteSide("config.json", source_.config_json());
+  }
+
+  absl::Status WriteSide(const std::string& name, std::string_view text) {
+    LIME_ASSIGN_OR_RETURN(StoredFile written, WriteStoreText(disk_, Path(name), text));
+    manifest_.files.push_back(std::move(written));
+    return absl::OkStatus();
+  }
+
+  std::string IndexText() const {
+    std::map<std::string, std::string> weight_map;
+    Bytes total = 0;
+    for (const StoreFileLayout& layout : layouts_) {
+      for (const StoreTensor& tensor : layout.tensors) {
+        if (!tensor.source) continue;
+        weight_map.emplace(tensor.tensor.name, layout.name);
+        total += tensor.bytes;
+      }
+    }
+    const nlohmann::json root = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
+    return root.dump(2) + "\n";
+  }
+
+  const Checkpoint& source_;
+  const std::string dir_;
+  const PrepareOptions& options_;
+  StoreDisk real_disk_;
+  StoreDisk& disk_;
+  const std::vector<StoreFileLayout> layouts_;
+  std::vector<std::string> side_files_;
+  FileDescriptor lock_;
+  StoreManifest manifest_;  // what is finished
+  PrepareReport report_;
+  std::vector<std::byte> buffer_;
+  size_t filled_ = 0;
+  Bytes done_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, const std::string& store_dir,
+                                                const PrepareOptions& options) {
+  LIME_CHECK(options.buffer_bytes > 0 && options.buffer_bytes <= 64 * kMiB) << options.buffer_bytes;
+  LIME_ASSIGN_OR_RETURN(const Checkpoint source, Checkpoint::Open(source_dir));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, source.BuildModelSpec());
+  std::error_code ignored;
+  if (fs::equivalent(source_dir, store_dir, ignored)) {
+    return absl::InvalidArgumentError(absl::StrCat(store_dir, ": is the model itself; give another folder for the store"));
+  }
+  return Preparer(source, spec, store_dir, options).Run();
+}
+
+}  // namespace lime

@@ -1,0 +1,119 @@
+#include "daemon/weights/block_store_layout.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/weights/block_store_manifest.h"
+
+namespace lime {
+namespace {
+
+constexpr Bytes kTensorAlignment = 64;  // a cache line: rows of vectors then begin on one
+
+class FileBuilder {
+ public:
+  FileBuilder(const Checkpoint& source, std::string stem) : source_(source), stem_(std::move(stem)) {}
+
+  // Data offset of what is put next.
+  int64_t end() const { return end_; }
+
+  void AlignTo(Bytes alignment) {
+    const Bytes hole = RoundUp(end_, alignment) - end_;
+    if (hole > 0) Add({absl::StrCat(kStorePadPrefix, stem_, ".", pads_++), DType::kU8, {hole}}, hole, std::nullopt);
+  }
+
+  void Put(const std::string& name) {
+    const TensorInfo& info = source_.index().find(name)->second;
+    AlignTo(kTensorAlignment);
+    Add({name, info.dtype, info.shape}, info.bytes, source_.location(name));
+  }
+
+  void AddBlock(BlockId id, int64_t begin, int64_t end) { file_.blocks.push_back({id, begin, end - begin}); }
+
+  // A block of these tensors, whole pages long.
+  void PutBlock(BlockId id, const std::vector<std::string>& names) {
+    const int64_t begin = end_;
+    for (const std::string& name : names) Put(name);
+    AlignTo(kStoreAlignment);
+    AddBlock(id, begin, end_);
+  }
+
+  StoreFileLayout Finish() {
+    file_.name = stem_ + ".safetensors";
+    std::vector<SafetensorsWriter::Tensor> tensors;
+    for (const StoreTensor& tensor : file_.tensors) tensors.push_back(tensor.tensor);
+    file_.header = SafetensorsHeaderBytes(tensors, {.alignment = kStoreAlignment});
+    for (StoreBlockRange& block : file_.blocks) block.offset += static_cast<int64_t>(file_.header.size());
+    file_.bytes = static_cast<Bytes>(file_.header.size()) + end_;
+    return std::move(file_);
+  }
+
+ private:
+  void Add(SafetensorsWriter::Tensor tensor, Bytes bytes, std::optional<TensorLocation> at) {
+    file_.tensors.push_back({std::move(tensor), bytes, at});
+    end_ += bytes;
+  }
+
+  const Checkpoint& source_;
+  const std::string stem_;
+  StoreFileLayout file_;
+  int64_t end_ = 0;
+  int pads_ = 0;
+};
+
+std::vector<std::string> NamesOf(const BlockSpec& block) {
+  std::vector<std::string> names;
+  for (const TensorSpec& tensor : block.tensors) names.push_back(tensor.name);
+  return names;
+}
+
+// Embedding and head. What both use lies in the middle, so that each is one range although the bytes are there once.
+void PutEnds(FileBuilder& builder, const ModelSpec& spec) {
+  const BlockId embedding{BlockKind::kEmbedding, 0}, head{BlockKind::kHead, 0};
+  const std::vector<std::string> in_embedding = NamesOf(spec.block(embedding)), in_head = NamesOf(spec.block(head));
+  const auto holds = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (const std::string& name : in_embedding) {
+    if (!holds(in_head, name)) builder.Put(name);
+  }
+  builder.AlignTo(kStoreAlignment);
+  const int64_t head_begin = builder.end();
+  for (const std::string& name : in_embedding) {
+    if (holds(in_head, name)) builder.Put(name);
+  }
+  builder.AddBlock(embedding, 0, RoundUp(builder.end(), kStoreAlignment));
+  for (const std::string& name : in_head) {
+    if (!holds(in_embedding, name)) builder.Put(name);
+  }
+  builder.AlignTo(kStoreAlignment);
+  builder.AddBlock(head, head_begin, builder.end());
+}
+
+}  // namespace
+
+std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSpec& spec) {
+  std::vector<StoreFileLayout> files;
+  std::set<std::string> used;
+  for (const BlockSpec& block : spec.blocks) {
+    for (const TensorSpec& tensor : block.tensors) used.insert(tensor.name);
+  }
+  for (int32_t layer = 0; layer < spec.config.num_layers; ++layer) {
+    FileBuilder builder(source, absl::StrFormat("layer_%04d", layer));
+    for (const BlockKind kind : {BlockKind::kAttention, BlockKind::kMlp}) {
+      builder.PutBlock({kind, layer}, NamesOf(spec.block({kind, layer})));
+    }
+    files.push_back(builder.Finish());
+  }
+  FileBuilder builder(source, "non_layer");
+  PutEnds(builder, spec);
+  for (const auto& [name, info] : source.index()) {
+    if (!used.contains(name)) builder.Put(name);
+  }
+  files.push_back(builder.Finish());
+  return files;
+}
+
+}  // namespace lime

@@ -1,0 +1,39 @@
+// Which files a block store has, and where every tensor and block lies in them. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/safetensors_writer.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+struct StoreTensor {
+  SafetensorsWriter::Tensor tensor;
+  Bytes bytes = 0;
+  std::optional<TensorLocation> source;  // none: zeros that fill a hole
+};
+
+struct StoreBlockRange {
+  BlockId id;
+  int64_t offset = 0;  // in the file; a multiple of 4 KiB, as is `bytes`
+  Bytes bytes = 0;
+};
+
+// One safetensors file: the header, then the tensors without gaps.
+struct StoreFileLayout {
+  std::string name;
+  std::string header;
+  std::vector<StoreTensor> tensors;
+  std::vector<StoreBlockRange> blocks;
+  Bytes bytes = 0;
+};
+
+// `layer_NNNN.safetensors` in order, then `non_layer.safetensors` with embedding, head and the tensors that no block uses. Every block
+// begins and ends on 4 KiB, every tensor begins on 64 bytes. A tied output is the end of the embedding and the beginning of the head.
+std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSpec& spec);
+
+}  // namespace lime

@@ -1,0 +1,223 @@
+#include "daemon/weights/block_store_manifest.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/weights/files.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/json_fields.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kFormat[] = "lime-block-store";
+constexpr int64_t kMaxLayers = 100'000;
+constexpr size_t kMaxFiles = 2 * kMaxLayers;
+constexpr Bytes kMaxFileBytes = Bytes{1} << 52;
+
+constexpr std::pair<BlockKind, std::string_view> kKinds[] = {
+    {BlockKind::kEmbedding, "embedding"}, {BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}};
+
+std::string_view KindName(BlockKind kind) {
+  return std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& entry) { return entry.first == kind; })->second;
+}
+
+absl::Status FieldError(std::string_view where, std::string_view field, std::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat(Text(where), ": field \"", Text(field), "\" ", Text(problem)));
+}
+
+std::string HexText(uint64_t hash) {
+  return absl::StrFormat("%016x", hash);
+}
+
+std::optional<uint64_t> ParseHex(const json& value) {
+  if (!value.is_string()) return std::nullopt;
+  const std::string& text = value.get_ref<const std::string&>();
+  const bool digits = std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  if (text.size() != 16 || !digits) return std::nullopt;
+  uint64_t hash = 0;
+  for (const char c : text) hash = hash << 4 | static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+  return hash;
+}
+
+absl::StatusOr<uint64_t> HashField(const json& object, const std::string& key, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end()) return FieldError(where, key, "is missing");
+  const std::optional<uint64_t> hash = ParseHex(*found);
+  if (!hash) return FieldError(where, key, "is not 16 hexadecimal digits");
+  return *hash;
+}
+
+absl::StatusOr<const json*> ArrayField(const json& object, const std::string& key, size_t most, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return FieldError(where, key, "is not an array");
+  if (found->size() > most) return FieldError(where, key, absl::StrCat("has ", found->size(), " entries, more than ", most));
+  return &*found;
+}
+
+absl::StatusOr<BlockId> ParseBlockId(const json& object, int64_t layers, const std::string& where) {
+  JsonFields fields(object, where);
+  const std::string kind_name = fields.StringOr("kind", "");
+  LIME_RETURN_IF_ERROR(fields.status());
+  const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& entry) { return entry.second == kind_name; });
+  if (kind == std::end(kKinds)) return FieldError(where, "kind", "is not embedding, attention, mlp or head");
+  const bool layered = kind->first == BlockKind::kAttention || kind->first == BlockKind::kMlp;
+  const int64_t layer = fields.Int("layer", 0, layered ? layers - 1 : 0);
+  LIME_RETURN_IF_ERROR(fields.status());
+  return BlockId{kind->first, static_cast<int32_t>(layer)};
+}
+
+absl::StatusOr<StoredBlock> ParseBlock(const json& object, int64_t layers, Bytes file_bytes, const std::string& where) {
+  if (!object.is_object()) return absl::InvalidArgumentError(where + ": is not an object");
+  StoredBlock block;
+  LIME_ASSIGN_OR_RETURN(block.id, ParseBlockId(object, layers, where));
+  JsonFields fields(object, where);
+  block.offset = fields.Int("offset", 0, file_bytes);
+  block.bytes = fields.Int("bytes", 1, file_bytes);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (block.offset % kStoreAlignment != 0) return FieldError(where, "offset", absl::StrCat("= ", block.offset, " is not aligned to 4 KiB"));
+  if (block.bytes % kStoreAlignment != 0) return FieldError(where, "bytes", absl::StrCat("= ", block.bytes, " is not whole 4 KiB"));
+  if (block.bytes > file_bytes - block.offset) {
+    return FieldError(where, "bytes", absl::StrCat("= ", block.bytes, " from offset ", block.offset, " ends after its file"));
+  }
+  LIME_ASSIGN_OR_RETURN(block.xxh3, HashField(object, "xxh3", where));
+  return block;
+}
+
+absl::StatusOr<StoredFile> ParseFile(const json& object, int64_t layers, std::string where) {
+  if (!object.is_object()) return absl::InvalidArgumentError(where + ": is not an object");
+  JsonFields fields(object, where);
+  StoredFile file;
+  file.name = fields.StringOr("name", "");
+  file.bytes = fields.Int("bytes", 0, kMaxFileBytes);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (!IsPlainFileName(file.name)) return FieldError(where, "name", "is not a plain file name in the same folder");
+  if (file.name.starts_with(kStoreFilePrefix)) return FieldError(where, "name", "is that of a manifest");
+  absl::StrAppend(&where, " (", absl::CEscape(file.name), ")");
+  LIME_ASSIGN_OR_RETURN(file.xxh3, HashField(object, "xxh3", where));
+  const auto pieces_expected = static_cast<size_t>((file.bytes + kStorePieceBytes - 1) / kStorePieceBytes);
+  LIME_ASSIGN_OR_RETURN(const json* pieces, ArrayField(object, "pieces", pieces_expected, where));
+  if (pieces->size() != pieces_expected) {
+    return FieldError(where, "pieces", absl::StrCat("has ", pieces->size(), " checksums where the size implies ", pieces_expected));
+  }
+  for (const json& piece : *pieces) {
+    const std::optional<uint64_t> hash = ParseHex(piece);
+    if (!hash) return FieldError(where, "pieces", absl::StrCat("[", file.pieces.size(), "] is not 16 hexadecimal digits"));
+    file.pieces.push_back(*hash);
+  }
+  LIME_ASSIGN_OR_RETURN(const json* blocks, ArrayField(object, "blocks", 4, where));
+  for (const json& block : *blocks) {
+    LIME_ASSIGN_OR_RETURN(StoredBlock parsed,
+                          ParseBlock(block, layers, file.bytes, absl::StrCat(where, " blocks[", file.blocks.size(), "]")));
+    file.blocks.push_back(parsed);
+  }
+  return file;
+}
+
+absl::Status CheckBlocks(const StoreManifest& manifest, bool complete, const std::string& name) {
+  std::set<std::string_view> names;
+  std::set<std::pair<BlockKind, int32_t>> blocks;
+  for (const StoredFile& file : manifest.files) {
+    if (!names.insert(file.name).second) return FieldError(name, "files", "lists \"" + absl::CEscape(file.name) + "\" twice");
+    for (const StoredBlock& block : file.blocks) {
+      if (!blocks.insert({block.id.kind, block.id.layer}).second) {
+        return FieldError(name, "files", absl::StrCat("holds the block ", BlockName(block.id), " twice"));
+      }
+    }
+  }
+  if (complete && static_cast<int64_t>(blocks.size()) != 2 * manifest.layers + 2) {  // ids are in range and differ: the count tells
+    return FieldError(name, "files",
+                      absl::StrCat("holds ", blocks.size(), " blocks where ", manifest.layers, " layers have ", 2 * manifest.layers + 2));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& name, bool complete) {
+  if (static_cast<Bytes>(text.size()) > kMaxStoreManifestBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": has ", text.size(), " bytes, at most ", kMaxStoreManifestBytes, " are read"));
+  }
+  const json root = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) return absl::InvalidArgumentError(name + ": is not a JSON object in UTF-8");
+  JsonFields fields(root, name);
+  if (fields.StringOr("format", "") != kFormat) return FieldError(name, "format", absl::StrCat("is not \"", kFormat, "\""));
+  const int64_t version = fields.Int("version", 1, 1 << 30);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (version != kStoreVersion) {
+    return FieldError(name, "version", absl::StrCat("= ", version, "; this program knows ", kStoreVersion, ", so prepare the model again"));
+  }
+  fields.Int("alignment", kStoreAlignment, kStoreAlignment);
+  fields.Int("piece_bytes", kStorePieceBytes, kStorePieceBytes);
+  StoreManifest manifest;
+  manifest.layers = fields.Int("layers", 1, kMaxLayers);
+  LIME_RETURN_IF_ERROR(fields.status());
+  LIME_ASSIGN_OR_RETURN(manifest.source_xxh3, HashField(root, "source_xxh3", name));
+  LIME_ASSIGN_OR_RETURN(const json* files, ArrayField(root, "files", kMaxFiles, name));
+  for (const json& file : *files) {
+    LIME_ASSIGN_OR_RETURN(StoredFile parsed, ParseFile(file, manifest.layers, absl::StrCat(name, ": files[", manifest.files.size(), "]")));
+    manifest.files.push_back(std::move(parsed));
+  }
+  LIME_RETURN_IF_ERROR(CheckBlocks(manifest, complete, name));
+  return manifest;
+}
+
+json FileJson(const StoredFile& file) {
+  json pieces = json::array(), blocks = json::array();
+  for (const uint64_t piece : file.pieces) pieces.push_back(HexText(piece));
+  for (const StoredBlock& block : file.blocks) {
+    blocks.push_back({{"kind", std::string(KindName(block.id.kind))},
+                      {"layer", block.id.layer},
+                      {"offset", block.offset},
+                      {"bytes", block.bytes},
+                      {"xxh3", HexText(block.xxh3)}});
+  }
+  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", HexText(file.xxh3)}, {"blocks", blocks}, {"pieces", pieces}};
+}
+
+}  // namespace
+
+Bytes StoreManifest::bytes() const {
+  Bytes sum = 0;
+  for (const StoredFile& file : files) sum += file.bytes;
+  return sum;
+}
+
+absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, std::string_view name) {
+  return Parse(text, std::string(name), /*complete=*/true);
+}
+
+absl::StatusOr<StoreManifest> ParseStoreJournal(std::string_view text, std::string_view name) {
+  return Parse(text, std::string(name), /*complete=*/false);
+}
+
+std::string StoreManifestText(const StoreManifest& manifest) {
+  json files = json::array();
+  for (const StoredFile& file : manifest.files) files.push_back(FileJson(file));
+  const json root = {{"format", kFormat},
+                     {"version", kStoreVersion},
+                     {"alignment", kStoreAlignment},
+                     {"piece_bytes", kStorePieceBytes},
+                     {"layers", manifest.layers},
+                     {"source_xxh3", HexText(manifest.source_xxh3)},
+                     {"files", files}};
+  return root.dump(1) + "\n";
+}
+
+absl::StatusOr<StoreManifest> ReadStoreManifest(const std::string& dir) {
+  const std::string path = dir + "/" + kStoreManifestName;
+  if (!FileExists(path)) {
+    return absl::FailedPreconditionError(
+        FileExists(dir + "/" + kStoreJournalName)
+            ? absl::StrCat(dir, ": is a block store that is not finished; run `lime prepare` again, it goes on where it stopped")
+            : absl::StrCat(dir, ": is no block store, it lacks ", kStoreManifestName, "; write one with `lime prepare`"));
+  }
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStoreManifestBytes));
+  return ParseStoreManifest(text, path);
+}
+
+}  // namespace lime

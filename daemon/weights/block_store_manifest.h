@@ -1,0 +1,68 @@
+// What a block store says of itself: its files, where each block lies in them, and their checksums.
+//
+// `lime_store.json` is the manifest of a whole store and is written last. `lime_store.partial` has the same form and lists what a store
+// that is being written has so far. Both are hostile input: bounded, checked, and an error names the file and the field.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+inline constexpr char kStoreManifestName[] = "lime_store.json";
+inline constexpr char kStoreJournalName[] = "lime_store.partial";
+inline constexpr char kStoreFilePrefix[] = "lime_store.";  // no file that a store copies begins so
+// Tensors named so fill holes between blocks; they belong to no model.
+inline constexpr char kStorePadPrefix[] = "__lime_pad__.";
+
+inline constexpr int kStoreVersion = 1;
+inline constexpr Bytes kStoreAlignment = 4 * kKiB;   // of blocks, at both ends
+inline constexpr Bytes kStorePieceBytes = 1 * kMiB;  // a file has a checksum for each of these, counted from its beginning
+inline constexpr Bytes kMaxStoreManifestBytes = 16 * kMiB;
+
+// A block is [offset, offset + bytes) of its file. A tied head begins inside the embedding; other blocks share no byte.
+struct StoredBlock {
+  BlockId id;
+  int64_t offset = 0;
+  Bytes bytes = 0;
+  uint64_t xxh3 = 0;
+
+  friend bool operator==(const StoredBlock&, const StoredBlock&) = default;
+};
+
+struct StoredFile {
+  std::string name;  // plain, beside the manifest
+  Bytes bytes = 0;
+  uint64_t xxh3 = 0;             // of the whole file
+  std::vector<uint64_t> pieces;  // of every kStorePieceBytes of it; the last may be shorter
+  std::vector<StoredBlock> blocks;
+
+  friend bool operator==(const StoredFile&, const StoredFile&) = default;
+};
+
+struct StoreManifest {
+  uint64_t source_xxh3 = 0;  // of the model that the store was made from
+  int64_t layers = 0;
+  std::vector<StoredFile> files;
+
+  Bytes bytes() const;  // of all files
+  friend bool operator==(const StoreManifest&, const StoreManifest&) = default;
+};
+
+// Pure. `name` (the path) opens every error. A manifest lists embedding, head and both blocks of every layer, a journal may list fewer.
+absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, std::string_view name);
+absl::StatusOr<StoreManifest> ParseStoreJournal(std::string_view text, std::string_view name);
+
+// Pure: the text that is parsed above, as one JSON object.
+std::string StoreManifestText(const StoreManifest& manifest);
+
+// The manifest of the store in `dir`; kFailedPrecondition where the store is not finished or `dir` is none.
+absl::StatusOr<StoreManifest> ReadStoreManifest(const std::string& dir);
+
+}  // namespace lime
