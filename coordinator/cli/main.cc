@@ -12,6 +12,7 @@
 #include "coordinator/cli/quantize_command.h"
 #include "coordinator/cli/run_command.h"
 #include "coordinator/cli/score_command.h"
+#include "coordinator/cli/solve_command.h"
 #include "coordinator/cli/tokenize_command.h"
 
 namespace {
@@ -21,7 +22,6 @@ void AddUnbuilt(CLI::App& app, int& exit_code) {
   constexpr std::pair<const char*, const char*> kCommands[] = {{"prepare", "Write the block store that streams fastest"},
                                                                {"plan", "Plan a model over devices without running it"},
                                                                {"simulate", "The timeline of a plan"},
-                                                               {"solve", "Planner problems, JSON in and out"},
                                                                {"devices", "What devices there are"},
                                                                {"serve", "HTTP server compatible with OpenAI's"},
                                                                {"trace", "A run as a Perfetto trace"}};
@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
   lime::cli::AddQuantizeCommand(app, exit_code);
   lime::cli::AddBenchCommand(app, exit_code);
   lime::cli::AddProfileCommand(app, exit_code);
+  lime::cli::AddSolveCommand(app, exit_code);
   lime::cli::AddDemoCommand(app, exit_code);
   AddUnbuilt(app, exit_code);
   try {

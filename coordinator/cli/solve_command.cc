@@ -1,0 +1,38 @@
+#include "coordinator/cli/solve_command.h"
+
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/cli/command.h"
+#include "planner/solve.h"
+
+namespace lime::cli {
+namespace {
+
+// Reads one byte past the limit at most: Solve() names what is larger.
+std::string ReadProblem(std::istream& in) {
+  std::string text(kMaxProblemBytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return text;
+}
+
+absl::Status RunSolve() {
+  const absl::StatusOr<std::string> answer = Solve(ReadProblem(std::cin));
+  if (!answer.ok()) return WrongCall(std::string(answer.status().message()));
+  std::cout << *answer << std::endl;
+  return std::cout ? absl::OkStatus() : absl::UnavailableError("solve: cannot write the answer to stdout");
+}
+
+}  // namespace
+
+void AddSolveCommand(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("solve", "Planner problems, JSON in and out");
+  command->footer("One object with a \"kind\" on stdin: eval, eq1, slots, online or kvtransfer (optimize and replan are not built yet).");
+  command->add_flag("--json")->description("Print JSON, as it does anyway");
+  command->callback([&exit_code] { exit_code = Finish(RunSolve()); });
+}
+
+}  // namespace lime::cli
