@@ -29,8 +29,7 @@ TEST(EvaluatorTest, WithRoomForOneBlockTheDiskWaitsForEveryUse) {
 }
 
 TEST(EvaluatorTest, WithRoomForBothTheDiskIsTheLimit) {
-  // Pool 150: block 1 loads while block 0 computes, but its own space is free only after its use: load(0) waits for the release of 0.
-  // Steady: a load of 0 begins when load(1) has ended and 0 was used long ago; the disk never waits: 11 + 6 per step.
+  // Pool 150: a load waits only for the last use of its own block, long ago, so the disk never stops: 11 + 6.
   const Instance instance = OneDevice(150);
   EXPECT_DOUBLE_EQ(Evaluator(instance).MsPerStep(kBothStreamed), 17);
 }
@@ -108,7 +107,7 @@ TEST(EvaluatorTest, PiecesReadAheadWhereWholeBlocksCannot) {
   for (int piece = 0; piece < 10; ++piece) cut.devices[0].comp_ms[piece] = 0.2;
   StagePlan pieces = {.stages = {{0, 0, 15}}};
   for (int piece = 0; piece < 15; ++piece) pieces.streamed.push_back(piece);
-  // 150 MB at 10 MB/ms: the disk never stops. Whole: 10 + 2 + 5 + 3... of blocks of 50 beside a pool of 100.
+  // Whole, one block at a time: 10 + 2 + 5 + 3. In pieces the disk never stops: 150 MB at 10 MB/ms.
   Evaluator evaluator(cut);
   EXPECT_NEAR(evaluator.MsPerStep(pieces), AskOracle(cut, pieces).ms_per_step, 1e-9);
   EXPECT_NEAR(evaluator.MsPerStep(pieces), 15, 1e-9);
