@@ -58,12 +58,18 @@ Answer SolveEval(const json& problem) {
   return out;
 }
 
-// `r` or `k`: a number for every device.
-absl::StatusOr<std::vector<double>> ReadLayerCounts(JsonFields& fields, const char* key, const Instance& instance) {
-  std::vector<double> counts = fields.Doubles(key, 0, kMaxPlanBlocks, kMaxPlanDevices);
+// `r` or `k`: a number for every device, or, where the order leaves devices out, for every device of the order.
+absl::StatusOr<std::vector<double>> ReadLayerCounts(JsonFields& fields, const char* key, const Instance& instance,
+                                                    const std::vector<int32_t>& order) {
+  const std::vector<double> counts = fields.Doubles(key, 0, kMaxPlanBlocks, kMaxPlanDevices);
   LIME_RETURN_IF_ERROR(fields.status());
   if (counts.size() == instance.devices.size()) return counts;
-  return Malformed(absl::StrCat("field \"", key, "\" has ", counts.size(), " numbers for ", instance.NumDevices(), " devices"));
+  if (counts.size() != order.size()) {
+    return Malformed(absl::StrCat("field \"", key, "\" has ", counts.size(), " numbers for ", instance.NumDevices(), " devices"));
+  }
+  std::vector<double> by_device(instance.devices.size(), 0.0);
+  for (size_t i = 0; i < order.size(); ++i) by_device[order[i]] = counts[i];
+  return by_device;
 }
 
 absl::Status CheckOrder(const std::vector<int32_t>& order) {
@@ -86,8 +92,8 @@ Answer SolveEq1(const json& problem) {
   plan.segments = static_cast<double>(fields.Int("S", 1, kMaxPlanBlocks));
   LIME_RETURN_IF_ERROR(fields.status());
   LIME_RETURN_IF_ERROR(CheckOrder(plan.order));
-  LIME_ASSIGN_OR_RETURN(plan.resident, ReadLayerCounts(fields, "r", instance));
-  LIME_ASSIGN_OR_RETURN(plan.streamed, ReadLayerCounts(fields, "k", instance));
+  LIME_ASSIGN_OR_RETURN(plan.resident, ReadLayerCounts(fields, "r", instance, plan.order));
+  LIME_ASSIGN_OR_RETURN(plan.streamed, ReadLayerCounts(fields, "k", instance, plan.order));
   LIME_ASSIGN_OR_RETURN(const std::vector<LayerTimes> layers, UniformLayerTimes(instance));
   const ClosedForm form = EvaluateClosedForm(layers, instance.net.tx_ms + instance.net.lat_ms, plan);
   if (!std::isfinite(form.total_ms)) return Malformed("field \"k\" streams on a device whose disk reads 0 MB/ms");

@@ -80,6 +80,14 @@ TEST(SolveTest, Eq1IsTheClosedForm) {
   for (int layer = 0; layer < 4; ++layer) instance["blocks"].push_back({{"kind", "L"}, {"layer", layer}, {"mb", 100}, {"kv_mb", 1}});
   EXPECT_EQ(Answer(problem),
             json({{"total_ms", 105.0}, {"segment_critical_path_ms", 4.5}, {"segment_load_cycle_ms", 52.5}, {"uncovered_ms", 96.0}}));
+  // b alone, one streamed layer in each of two segments: C = 2 + 0.75, R = 52.5; the lists may then be as short as the order.
+  json alone = problem;
+  alone["order"] = {1};
+  const json with_all = Answer(alone);
+  EXPECT_EQ(with_all["segment_critical_path_ms"], 2.75);
+  alone["r"] = {0};
+  alone["k"] = {1};
+  EXPECT_EQ(Answer(alone), with_all);
   problem["order"] = {1, 0, 1};
   EXPECT_THAT(Error(problem), HasSubstr("field \"order\" names device 1 twice"));
   problem["order"] = {0, 2};
