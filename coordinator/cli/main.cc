@@ -8,6 +8,7 @@
 #include "coordinator/cli/bench_command.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/demo_command.h"
+#include "coordinator/cli/prepare_command.h"
 #include "coordinator/cli/profile_command.h"
 #include "coordinator/cli/quantize_command.h"
 #include "coordinator/cli/run_command.h"
@@ -19,8 +20,7 @@ namespace {
 
 // Commands of parts that are not built yet answer so, whatever follows them.
 void AddUnbuilt(CLI::App& app, int& exit_code) {
-  constexpr std::pair<const char*, const char*> kCommands[] = {{"prepare", "Write the block store that streams fastest"},
-                                                               {"plan", "Plan a model over devices without running it"},
+  constexpr std::pair<const char*, const char*> kCommands[] = {{"plan", "Plan a model over devices without running it"},
                                                                {"simulate", "The timeline of a plan"},
                                                                {"devices", "What devices there are"},
                                                                {"serve", "HTTP server compatible with OpenAI's"},
@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   lime::cli::AddScoreCommand(app, exit_code);
   lime::cli::AddTokenizeCommand(app, exit_code);
   lime::cli::AddQuantizeCommand(app, exit_code);
+  lime::cli::AddPrepareCommand(app, exit_code);
   lime::cli::AddBenchCommand(app, exit_code);
   lime::cli::AddProfileCommand(app, exit_code);
   lime::cli::AddSolveCommand(app, exit_code);
