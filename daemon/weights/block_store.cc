@@ -278,6 +278,8 @@ class Preparer {
       manifest_.files.push_back(std::move(written));
       LIME_RETURN_IF_ERROR(WriteJournal());
     }
+    // One order, whatever was written again in between.
+    std::sort(manifest_.files.begin(), manifest_.files.end(), [](const StoredFile& a, const StoredFile& b) { return a.name < b.name; });
     watcher.Finish();
     return absl::OkStatus();
   }
