@@ -14,17 +14,13 @@ namespace {
 constexpr Bytes kChunkBytes = 4 * kMiB;  // whole pieces
 constexpr size_t kSlots = 4;
 
-// "block mlp 3", by where an offset lies in a file.
-std::string PlaceOf(const StoredFile& file, int64_t begin, int64_t end) {
-  for (const StoredBlock& block : file.blocks) {
-    if (end > block.offset && begin < block.offset + block.bytes) return "block " + BlockName(block.id);
+// "block mlp 3", by where [begin, end) lies in a file; of several blocks the first that is among `suspects`.
+std::string PlaceOf(const StoredFile& file, int64_t begin, int64_t end, const std::vector<bool>& suspects) {
+  for (size_t i = 0; i < file.blocks.size(); ++i) {
+    const StoredBlock& block = file.blocks[i];
+    if (suspects[i] && end > block.offset && begin < block.offset + block.bytes) return "block " + BlockName(block.id);
   }
-  return file.blocks.empty() ? "the file" : "its header or the tensors of no block";
-}
-
-absl::Status Differs(const StoredFile& file, const std::string& path, int64_t begin, int64_t end) {
-  return absl::DataLossError(absl::StrCat(path, ": ", PlaceOf(file, begin, end), " differs from its checksum between offsets ", begin,
-                                          " and ", end, "; remove the file and run `lime prepare` again"));
+  return file.blocks.empty() ? "the file" : "its header or a tensor of no block";
 }
 
 absl::Status CheckSize(const StoredFile& file, const std::string& path) {
@@ -33,8 +29,8 @@ absl::Status CheckSize(const StoredFile& file, const std::string& path) {
   if (bytes == file.bytes) return absl::OkStatus();
   const int64_t first = std::min(bytes, file.bytes);
   return absl::DataLossError(absl::StrCat(path, ": has ", bytes, " bytes where the manifest says ", file.bytes, ", so ",
-                                          PlaceOf(file, first, first + 1), " differs from offset ", first,
-                                          "; run `lime prepare` again, it writes the file anew"));
+                                          PlaceOf(file, first, first + 1, std::vector<bool>(file.blocks.size(), true)),
+                                          " differs from offset ", first, "; run `lime prepare` again, it writes the file anew"));
 }
 
 // Reads one file ahead of the hashing.
@@ -51,7 +47,6 @@ class FileVerifier {
       read.done.WaitForNotification();
       LIME_RETURN_IF_ERROR(read.status);
       hashes_.Add({Slot(at), static_cast<size_t>(ChunkBytes(at))});
-      LIME_RETURN_IF_ERROR(CheckPieces());
       reads_.pop_front();
       if (started_ < file_.bytes) StartNext();
       LIME_RETURN_IF_ERROR(progress(ChunkBytes(at)));
@@ -78,33 +73,24 @@ class FileVerifier {
     started_ += kChunkBytes;
   }
 
-  absl::Status CheckPieces() {
-    for (; checked_ < hashes_.pieces().size(); ++checked_) {
-      if (hashes_.pieces()[checked_] != file_.pieces[checked_]) return PieceDiffers(checked_);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status PieceDiffers(size_t piece) const {
-    const int64_t begin = static_cast<int64_t>(piece) * kStorePieceBytes;
-    return Differs(file_, path_, begin, std::min(begin + kStorePieceBytes, file_.bytes));
-  }
-
+  // The whole file has been hashed: its blocks tell which one holds a piece that differs.
   absl::Status CheckWhole() {
     const StoredFile found = hashes_.Finish(file_.name);
-    if (checked_ < found.pieces.size() && found.pieces[checked_] != file_.pieces[checked_]) return PieceDiffers(checked_);
-    for (size_t i = 0; i < found.blocks.size(); ++i) {
-      const StoredBlock& block = file_.blocks[i];
-      if (found.blocks[i].xxh3 != block.xxh3) return Differs(file_, path_, block.offset, block.offset + block.bytes);
-    }
-    return found.xxh3 == file_.xxh3 ? absl::OkStatus() : Differs(file_, path_, 0, file_.bytes);
+    if (found == file_) return absl::OkStatus();
+    std::vector<bool> differ;
+    for (size_t i = 0; i < found.blocks.size(); ++i) differ.push_back(found.blocks[i].xxh3 != file_.blocks[i].xxh3);
+    const auto piece = std::mismatch(found.pieces.begin(), found.pieces.end(), file_.pieces.begin()).first - found.pieces.begin();
+    const bool somewhere = piece == static_cast<int64_t>(found.pieces.size());  // the manifest contradicts itself
+    const int64_t begin = somewhere ? 0 : piece * kStorePieceBytes,
+                  end = somewhere ? file_.bytes : std::min(begin + kStorePieceBytes, file_.bytes);
+    return absl::DataLossError(absl::StrCat(path_, ": ", PlaceOf(file_, begin, end, differ), " differs from its checksum between offsets ",
+                                            begin, " and ", end, "; remove the file and run `lime prepare` again"));
   }
 
   const StoredFile& file_;
   const std::string path_;
   HugeBuffer& slots_;
   FileHashes hashes_;
-  size_t checked_ = 0;  // pieces
   int64_t started_ = 0;
   std::deque<std::shared_ptr<Read>> reads_;
   BlockReader reader_;  // last: its reads end before what they fill goes

@@ -1,0 +1,37 @@
+// Any text as a block store's manifest: an error, or blocks that lie aligned inside their files, and the same again from its own text.
+#include <string_view>
+
+#include "daemon/weights/block_store_manifest.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+void Check(const StoreManifest& manifest) {
+  for (const StoredFile& file : manifest.files) {
+    LIME_CHECK(file.name.find('/') == std::string::npos && file.name[0] != '.') << file.name;
+    LIME_CHECK_EQ(static_cast<Bytes>(file.pieces.size()), (file.bytes + kStorePieceBytes - 1) / kStorePieceBytes);
+    for (const StoredBlock& block : file.blocks) {
+      LIME_CHECK(block.offset >= 0 && block.bytes > 0 && block.bytes <= file.bytes - block.offset);
+      LIME_CHECK(block.offset % kStoreAlignment == 0 && block.bytes % kStoreAlignment == 0);
+      LIME_CHECK(block.id.layer >= 0 && block.id.layer < manifest.layers);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lime
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace lime;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const absl::StatusOr<StoreManifest> journal = ParseStoreJournal(text, "fuzz");
+  const absl::StatusOr<StoreManifest> manifest = ParseStoreManifest(text, "fuzz");
+  LIME_CHECK(journal.ok() || !manifest.ok());
+  if (!journal.ok()) return 0;
+  Check(*journal);
+  const absl::StatusOr<StoreManifest> again = ParseStoreJournal(StoreManifestText(*journal), "fuzz");
+  LIME_CHECK(again.ok()) << again.status().message();
+  LIME_CHECK(*again == *journal);
+  return 0;
+}
