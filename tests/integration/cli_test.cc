@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/weights/block_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/models.h"
@@ -331,6 +332,94 @@ TEST_F(CliTest, MissingShardsAreNamed) {
   EXPECT_EQ(Call({"score", "--model", dir_ / "sharded", "--ids", "1,2"}).exit_code, 0);
   std::filesystem::remove(dir_ / ("sharded/" + shard));
   ExpectRefused(Call({"score", "--model", dir_ / "sharded", "--ids", "1,2"}), 1, shard);
+}
+
+// ---- lime prepare ----
+
+TEST_F(CliTest, APreparedStoreGivesTheBitsOfTheModelWithEitherLoader) {
+  for (const ModelFamily family :
+       {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2, ModelFamily::kQwen3, ModelFamily::kOpt}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      for (const int bits : {0, 4}) {
+        SCOPED_TRACE(absl::StrCat("family ", static_cast<int>(family), " dtype ", static_cast<int>(dtype), " bits ", bits));
+        TempDir dir;
+        MakeModelOptions options{.dtype = dtype};
+        options.config.family = family;
+        options.config.tie_embeddings = dtype != DType::kF16;
+        if (bits != 0) options.config.quantization = Quantization{.bits = bits, .group_size = 32};
+        ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+        ASSERT_TRUE(PrepareBlockStore(dir / "model", dir / "store").ok());
+        const std::vector<int32_t> ids = {1, 2, 3, 250, 7};
+        const uint64_t hash = LogitsHashOf(dir / "model", {}, ids);
+        EXPECT_EQ(LogitsHashOf(dir / "store", {.loader = LoaderKind::kRead}, ids), hash);
+        EXPECT_EQ(LogitsHashOf(dir / "store", {.loader = LoaderKind::kMmap}, ids), hash);
+      }
+    }
+  }
+}
+
+TEST_F(CliTest, PrepareAnswersWithTheFieldsOthersRelyOnAndTheStoreRuns) {
+  const std::string shipped = std::string(LIME_SOURCE_DIR) + "/models/lime-fables", store = dir_ / "store";
+  const Answer answer = Call({"prepare", shipped, "--out", store, "--verify", "--json"});
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_EQ(answer.err, "") << "a progress line in a pipe";
+  const json root = answer.Json();
+  EXPECT_EQ(root["layers"], ReadJson(shipped + "/config.json")["num_hidden_layers"]);
+  EXPECT_GT(root["bytes"].get<int64_t>(), std::filesystem::file_size(shipped + "/model.safetensors"));
+  EXPECT_TRUE(root["verified"].get<bool>());
+  EXPECT_TRUE(root.contains("files") && root.contains("seconds"));
+  const auto run = [&](const std::string& model) {
+    return Call({"run", "--model", model, "--prompt", "The fox", "--max-tokens", "12", "--ignore-eos", "--hash-logits", "--json"}).Json();
+  };
+  const json original = run(shipped), prepared = run(store);
+  EXPECT_EQ(original["logits_xxh3"].get<std::string>().size(), 16u);
+  EXPECT_EQ(original["logits_xxh3"], prepared["logits_xxh3"]);
+  EXPECT_EQ(original["text"], prepared["text"]);
+  const Answer again = Call({"prepare", shipped, "--out", store});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("already complete"));
+}
+
+TEST_F(CliTest, PrepareRefusesInOneSentence) {
+  ExpectRefused(Call({"prepare", model_}), 2, "give --out STORE");
+  ExpectRefused(Call({"prepare", model_, "--out", model_}), 1, "is the model itself");
+  ExpectRefused(Call({"prepare", model_, "--verify"}), 1, "is no block store");
+  const std::string store = dir_ / "store";
+  ASSERT_EQ(Call({"prepare", model_, "--out", store}).exit_code, 0);
+  std::string bytes = Slurp(store + "/layer_0001.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  WriteFile(store + "/layer_0001.safetensors", bytes);
+  ExpectRefused(Call({"prepare", store, "--verify"}), 1, "layer_0001.safetensors: block mlp 1 differs from its checksum");
+  std::filesystem::resize_file(store + "/layer_0001.safetensors", bytes.size() - 1);
+  ExpectRefused(Call({"score", "--model", store, "--ids", "1,2"}), 1, "layer_0001.safetensors");
+}
+
+// A model of 60 MB, killed at ever later moments: what is left is never taken for a checkpoint, and the last call completes it.
+TEST_F(CliTest, PrepareThatIsKilledOrInterruptedGoesOn) {
+  MakeModelOptions large;
+  large.config = {.num_layers = 24,
+                  .hidden_size = 512,
+                  .num_heads = 8,
+                  .num_kv_heads = 2,
+                  .intermediate_size = 1024,
+                  .vocab_size = 1000,
+                  .max_positions = 512};
+  ASSERT_TRUE(MakeModel(large, dir_ / "large").ok());
+  const std::string store = dir_ / "store";
+  for (int i = 0; i < 12 && !std::filesystem::exists(store + "/lime_store.json"); ++i) {
+    Lime lime({"prepare", dir_ / "large", "--out", store});
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 + 10 * i));
+    kill(lime.pid(), i % 2 == 0 ? SIGKILL : SIGINT);
+    const Answer answer = lime.Wait();
+    if (std::filesystem::exists(store + "/lime_store.json")) break;
+    EXPECT_NE(answer.exit_code, 0);
+    if (std::filesystem::exists(store)) {
+      EXPECT_EQ(Call({"score", "--model", store, "--ids", "1,2"}).exit_code, 1);
+    }
+  }
+  ASSERT_EQ(Call({"prepare", dir_ / "large", "--out", store, "--verify"}).exit_code, 0);
+  const auto score = [&](const std::string& model) { return Call({"score", "--model", model, "--ids", "1,2,3", "--json"}).Json(); };
+  EXPECT_EQ(score(store)["logits_xxh3"], score(dir_ / "large")["logits_xxh3"]);
 }
 
 TEST_F(CliTest, NanWeightsAreToldAndNotSampledFrom) {
