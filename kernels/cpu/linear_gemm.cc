@@ -49,6 +49,7 @@ struct Block {
   int64_t begin;
   int64_t chunks;
   bool last;
+  bool even_odd;  // lanes: those of even elements first
 };
 
 // Rows to fp32: [quad of rows][plane][chunk][row][lane]; rows that the last quad lacks are zero.
@@ -115,16 +116,14 @@ void MultiplyTile(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int6
 }
 
 // Adds up the lanes [plane][row][token] of four rows; y[token * stride + row] is set by a row's first block and added to by the others.
-HWY_INLINE void SumTile(const float* lanes, int64_t tokens, bool first, float* y, int64_t stride) {
+HWY_INLINE void SumTile(const float* lanes, int64_t tokens, bool first, bool even_odd, float* y, int64_t stride) {
   for (int64_t t = 0; t < tokens; ++t) {
-    Quad sum[kTileRows];
+    LaneVec v[kTileRows][kPlanes];
     LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
-      LaneVec v[kPlanes];
-      LIME_UNROLL for (int p = 0; p < kPlanes; ++p) v[p] = LoadVec(lanes + p * kTileLanes + (r * kTileTokens + t) * kVecLanes);
-      sum[r] = FoldLanes(v);
+      LIME_UNROLL for (int p = 0; p < kPlanes; ++p) v[r][p] = LoadVec(lanes + p * kTileLanes + (r * kTileTokens + t) * kVecLanes);
     }
     float sums[kTileRows], *out = y + t * stride;
-    SumLanes(sum, sums);
+    SumLanes(v, even_odd, sums);
     LIME_UNROLL for (int r = 0; r < kTileRows; ++r) out[r] = first ? sums[r] : out[r] + sums[r];
   }
 }
@@ -146,7 +145,7 @@ void MultiplyTileWithPanel(const float* x, int64_t all_chunks, const Block& bloc
     }
   }
   for (int64_t q = 0; q < quads; ++q) {
-    SumTile(scratch.lanes + q * kPlanes * kTileLanes, kTokens, block.begin == 0, y + q * kTileRows, quads * kTileRows);
+    SumTile(scratch.lanes + q * kPlanes * kTileLanes, kTokens, block.begin == 0, block.even_odd, y + q * kTileRows, quads * kTileRows);
   }
 }
 
@@ -172,8 +171,11 @@ void MultiplyPanelImpl(const RowRange& rows, const float* packed, int64_t tokens
   const bool one_block = chunks <= kPanelChunks;
   float* const all_y = one_block ? scratch.y : scratch.lanes + kMaxPanelRows * kMaxTileTokens * kChunk;
   for (int64_t begin = 0; begin < chunks; begin += kPanelChunks) {
-    const Block block{begin, std::min(kPanelChunks, chunks - begin), begin + kPanelChunks >= chunks};
-    WithRow(m, [&]<class Row>() HWY_ATTR { PackPanelOf<Row>(rows, block, scratch.rows, scratch.panel); });
+    Block block{begin, std::min(kPanelChunks, chunks - begin), begin + kPanelChunks >= chunks, false};
+    WithRow(m, [&]<class Row>() HWY_ATTR {
+      block.even_odd = Row::kEvenOdd;
+      PackPanelOf<Row>(rows, block, scratch.rows, scratch.panel);
+    });
     for (int64_t token = 0; token < tokens; token += kTileTokens) {
       const int64_t count = std::min<int64_t>(kTileTokens, tokens - token);
       float* const y = all_y + (one_block ? 0 : token * quads * kTileRows);

@@ -100,7 +100,7 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
   LIME_UNROLL for (int r = 0; r < kRows; ++r) {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       float& y = block.y[t * block.y_stride + r];
-      const float sum = SumLanes(FoldLanes(acc[r][t]));
+      const float sum = SumLanes(acc[r][t], Row::kEvenOdd);
       y = block.first_sum ? sum : y + sum;
     }
   }

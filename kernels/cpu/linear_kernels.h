@@ -13,11 +13,10 @@ inline constexpr int kChunk = 32;
 // Chunks whose products share the lanes before these are added up: a dot product of more is the sum of such sums, in ascending order.
 inline constexpr int64_t kSumChunks = 64;
 
-// Which lane element k goes to. x is packed in the order of the weights it meets.
+// Where the lanes lie in registers. x is packed in the order of the weights it meets.
 enum class LaneOrder : uint8_t {
-  kNatural,  // lane k mod 32
-  kEvenOdd,  // within 32 elements: the even ones to lanes 0 to 15, the odd ones to 16 to 31; as two 4-bit weights share a byte, two of bf16
-             // a word
+  kNatural,  // as they come
+  kEvenOdd,  // within 32 elements the even ones first, as two 4-bit weights share a byte and two of bf16 a word
   kPairs,    // of the bf16 kernels: lane k / 2 mod 16 of plane k / 32 mod 2
 };
 inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd, LaneOrder::kPairs};

@@ -39,9 +39,9 @@ HWY_INLINE Quad FoldTo4(T v) {
 }
 #endif
 
-// 32 lanes to 4: lane i + lane i+16, then i + i+8, then i + i+4.
-HWY_INLINE Quad FoldLanes(LaneVec (&lanes)[kPlanes]) {
-  LIME_UNROLL for (int width = kPlanes / 2; width > 0; width /= 2) {
+// The lanes of `count` vectors to 4, those that lie half of them all apart first.
+HWY_INLINE Quad FoldLanes(LaneVec* lanes, int count) {
+  LIME_UNROLL for (int width = count / 2; width > 0; width /= 2) {
     LIME_UNROLL for (int p = 0; p < width; ++p) lanes[p] = hn::Add(lanes[p], lanes[p + width]);
   }
   return FoldTo4(lanes[0]);
@@ -73,8 +73,8 @@ struct Quad {
   float lane[4];
 };
 
-inline Quad FoldLanes(LaneVec (&lanes)[kPlanes]) {
-  for (int width = kPlanes / 2; width >= 4; width /= 2) {
+inline Quad FoldLanes(LaneVec* lanes, int count) {
+  for (int width = count / 2; width >= 4; width /= 2) {
     for (int p = 0; p < width; ++p) lanes[p] = hn::Add(lanes[p], lanes[p + width]);
   }
   return {{lanes[0].raw, lanes[1].raw, lanes[2].raw, lanes[3].raw}};
@@ -95,6 +95,27 @@ inline LaneVec OddLanes(LaneVec, LaneVec high) {
   return high;
 }
 #endif
+
+// Adds up 32 lanes in the fixed tree: lane i and i + 16, then 8, 4, 2, 1 apart. Where even lanes lie before odd ones, the last step adds
+// the sum of these to the sum of those, and the others are the same within each half.
+HWY_INLINE float SumLanes(LaneVec (&lanes)[kPlanes], bool even_odd) {
+  if (!even_odd) return SumLanes(FoldLanes(lanes, kPlanes));
+  const float even = SumLanes(FoldLanes(lanes, kPlanes / 2));
+  return even + SumLanes(FoldLanes(lanes + kPlanes / 2, kPlanes / 2));
+}
+
+// The same for the lanes of four sums, stored side by side.
+HWY_INLINE void SumLanes(LaneVec (&lanes)[4][kPlanes], bool even_odd, float* out) {
+  Quad sum[4];
+  const int count = even_odd ? kPlanes / 2 : kPlanes;
+  LIME_UNROLL for (int i = 0; i < 4; ++i) sum[i] = FoldLanes(lanes[i], count);
+  SumLanes(sum, out);
+  if (!even_odd) return;
+  float odd[4];
+  LIME_UNROLL for (int i = 0; i < 4; ++i) sum[i] = FoldLanes(lanes[i] + kPlanes / 2, count);
+  SumLanes(sum, odd);
+  LIME_UNROLL for (int i = 0; i < 4; ++i) out[i] += odd[i];
+}
 
 // 32 elements of x, of which there are `count`, in the lanes' order.
 template <typename T>

@@ -26,6 +26,7 @@ template <typename T>
 class DenseRow {
  public:
   static constexpr bool kPacked = false;
+  static constexpr bool kEvenOdd = std::is_same_v<T, BF16>;
   static constexpr int kChunkBytes = kChunk * sizeof(T);
   static constexpr int kUnitChunks = 2;
 
@@ -106,6 +107,7 @@ class PackedRow {
  public:
   using Layout = PackedLayout<kBits>;
   static constexpr bool kPacked = true;
+  static constexpr bool kEvenOdd = kBits == 4;
   static constexpr int kChunkBytes = Layout::kBytes;
   static constexpr int kUnitChunks = kUnit;
   // With 16 lanes and at most 4 bits, the weights of all q are computed once per group, and picked.
