@@ -1,8 +1,10 @@
 #include "daemon/weights/block_device.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <asio.hpp>
 #include <cerrno>
 #include <thread>
@@ -19,6 +21,16 @@ constexpr Bytes kDirectAlignment = 4 * kKiB;
 #ifndef O_DIRECT
 constexpr int O_DIRECT = 0;
 #endif
+
+// A store has a file for each layer, and a lane a descriptor for each file: more than the 1,024 that many systems give at first. What they
+// do not allow shows when a descriptor is asked for.
+void AllowDescriptors(size_t more) {
+  constexpr size_t kOthers = 256;  // of the rest of the process
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= more + kOthers) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, more + kOthers);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 struct OpenedFiles {
   std::vector<FileDescriptor> files;
@@ -91,7 +103,9 @@ class UringDevice : public LoopDevice {
       for (const FileDescriptor& file : opened.files) {
         asio::random_access_file& object = objects_.emplace_back(loop_.context());
         asio::error_code error;
-        object.assign(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0), error);
+        const int descriptor = ::fcntl(file.get(), F_DUPFD_CLOEXEC, 0);
+        if (descriptor < 0) throw asio::system_error(asio::error_code(errno, asio::system_category()));
+        object.assign(descriptor, error);
         if (error) throw asio::system_error(error);
       }
     }
@@ -146,10 +160,11 @@ class PreadDevice : public LoopDevice {
 
 absl::StatusOr<std::unique_ptr<BlockDevice>> OpenBlockDevice(const std::vector<std::string>& paths, const BlockDeviceOptions& options) {
   LIME_CHECK_GT(options.lanes, 0);
+  AllowDescriptors(paths.size() * static_cast<size_t>(options.lanes + 2));
   LIME_ASSIGN_OR_RETURN(OpenedFiles opened, OpenFiles(paths, options.direct));
 #ifdef ASIO_HAS_FILE
   if (options.io_uring) {
-    try {  // asio reports a missing or forbidden io_uring by throwing while it makes its service
+    try {  // asio reports a missing or forbidden io_uring by throwing while it makes its service, and we too few descriptors
       return std::unique_ptr<BlockDevice>(std::make_unique<UringDevice>(paths, opened, options.lanes));
     } catch (const std::exception&) {
     }

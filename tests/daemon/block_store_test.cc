@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -492,6 +493,48 @@ TEST_F(PreparedTest, FarTensorsOfABlockAreExtentsOfTheirOwn) {
   for (const BlockExtent& extent : checkpoint->BlockExtents(both)) read += extent.bytes;
   for (const TensorSpec& tensor : both.tensors) needed += tensor.info.bytes;
   EXPECT_LT(read, needed + 600'000);
+}
+
+// ---- many files ----
+
+// Loads all of the store under a limit of descriptors, and says what went wrong.
+std::string LoadUnderLimit(const std::string& dir, rlimit limit, const std::string& expected_way) {
+  const auto checkpoint = Checkpoint::Open(dir);
+  const auto spec = checkpoint->BuildModelSpec();
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return "setrlimit failed";
+  const auto store = WeightStore::Open(*checkpoint, *spec, {.loader = LoaderKind::kRead, .read = {.use_page_cache = false}});
+  if (!store.ok()) return store.status().ToString();
+  if ((*store)->Describe().find(expected_way) == std::string::npos) return (*store)->Describe();
+  const auto blocks = (*store)->LoadAll();
+  if (!blocks.ok()) return blocks.status().ToString();
+  for (size_t i = 0; i < blocks->size(); ++i) {
+    for (size_t j = 0; j < spec->blocks[i].tensors.size(); ++j) {
+      const LoadedTensor& tensor = (*blocks)[i].tensors[j];
+      const std::string data(reinterpret_cast<const char*>(tensor.data), static_cast<size_t>(tensor.bytes));
+      if (data != TensorBytesOf(*checkpoint, spec->blocks[i].tensors[j].name)) return spec->blocks[i].tensors[j].name + " differs";
+    }
+  }
+  return "fine";
+}
+
+// In a process of its own, which cannot raise its limit again.
+int ExitCodeUnderLimit(const std::string& dir, rlimit limit, const std::string& expected_way) {
+  const std::string found = LoadUnderLimit(dir, limit, expected_way);
+  std::fprintf(stderr, "%s\n", found.c_str());
+  return found == "fine" ? 0 : 1;
+}
+
+TEST_F(PreparedTest, AStoreOfMoreFilesThanDescriptorsForEveryLaneLoads) {
+  options_.config.num_layers = 30;
+  ASSERT_TRUE(MakeModel(options_, model_).ok());
+  Prepare();
+  rlimit now;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &now), 0);
+  if (now.rlim_max < 1024) GTEST_SKIP() << "a hard limit of " << now.rlim_max << " descriptors leaves nothing to raise";
+  const std::string usual = (*OpenBlockDevice({model_ + "/model.safetensors"}, {}))->Describe();
+  const std::string way = usual.find("io_uring") != std::string::npos ? "io_uring" : "threads";
+  EXPECT_EXIT(std::exit(ExitCodeUnderLimit(store_, {200, now.rlim_max}, way)), ::testing::ExitedWithCode(0), "fine");
+  EXPECT_EXIT(std::exit(ExitCodeUnderLimit(store_, {200, 200}, "threads")), ::testing::ExitedWithCode(0), "fine");
 }
 
 // ---- the manifest ----
