@@ -70,11 +70,15 @@ std::optional<DeviceProfile> ReadStored(int threads) {
   const json root = json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!root.is_object()) return std::nullopt;
   DeviceProfile profile;
-  profile.cpu = root.value("cpu", "");
-  profile.instruction_set = root.value("instruction_set", "");
-  profile.threads = root.value("threads", 0);
-  profile.read_bytes_per_second = root.value("read_bytes_per_second", 0.0);
-  profile.flops = root.value("flops", 0.0);
+  try {  // a damaged profile is measured anew
+    profile.cpu = root.value("cpu", "");
+    profile.instruction_set = root.value("instruction_set", "");
+    profile.threads = root.value("threads", 0);
+    profile.read_bytes_per_second = root.value("read_bytes_per_second", 0.0);
+    profile.flops = root.value("flops", 0.0);
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
   profile.stored = true;
   if (profile.cpu != CpuName() || profile.threads != threads || !(profile.read_bytes_per_second > 0)) return std::nullopt;
   return profile;

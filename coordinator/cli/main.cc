@@ -1,6 +1,7 @@
 // lime: the coordinator and its command line. Each command lives in its own file; this one only gathers them.
 
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -58,6 +59,9 @@ int main(int argc, char** argv) {
     const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
     app.exit(error);
     return asked ? lime::cli::kDone : lime::cli::kWrongCall;
+  } catch (const std::exception& error) {  // no memory, no thread: what no Status told
+    std::fprintf(stderr, "lime: %s; the machine may be out of memory or threads\n", error.what());
+    return lime::cli::kFailed;
   }
   return exit_code;
 }

@@ -51,6 +51,7 @@ absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& 
   if (!file) return WrongCall(absl::StrCat("--prompts-file ", path, " cannot be read"));
   int64_t number = 0;
   for (std::string line; std::getline(file, line);) {
+    if (line.ends_with('\r')) line.pop_back();
     if (++number > kMaxPrompts) return WrongCall(absl::StrCat("--prompts-file ", path, " has more than ", kMaxPrompts, " prompts"));
     LIME_ASSIGN_OR_RETURN(std::string prompt, ParsePromptLine(line, absl::StrCat("--prompts-file ", path, " line ", number)));
     prompts.push_back(std::move(prompt));
@@ -87,11 +88,11 @@ absl::StatusOr<Plan> PlanRun(const RunFlags& flags, const ModelFiles& files) {
   }
   const int64_t limit = flags.model.context > 0 ? flags.model.context : files.spec.config.max_positions;
   const int64_t asked = flags.max_tokens > 0 ? flags.max_tokens : std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest));
-  if (longest + asked > limit) {
-    return absl::ResourceExhaustedError(absl::StrCat("the request needs ", longest, " prompt + ", asked, " new = ", longest + asked,
-                                                     " positions and the ", flags.model.context > 0 ? "--context" : "model's context",
-                                                     " is ", limit, "; shorten the prompt, lower --max-tokens",
-                                                     flags.model.context > 0 ? ", or raise --context" : ""));
+  if (asked > limit - longest) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the request needs ", longest, " prompt + ", asked, " new = ", static_cast<uint64_t>(longest) + static_cast<uint64_t>(asked),
+        " positions and the ", flags.model.context > 0 ? "--context" : "model's context", " is ", limit,
+        "; shorten the prompt, lower --max-tokens", flags.model.context > 0 ? ", or raise --context" : ""));
   }
   plan.max_new_tokens = asked;
   plan.context = flags.model.context > 0 ? flags.model.context : longest + asked;

@@ -251,6 +251,8 @@ TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
 TEST_F(CliTest, WhatCannotFitIsRefusedBeforeItStarts) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "1000"}), 1,
                 "5 prompt + 1000 new = 1005 positions and the model's context is 512");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "9223372036854775807"}), 1,
+                "5 prompt + 9223372036854775807 new = 9223372036854775812 positions and the model's context is 512");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "20", "--context", "10"}), 1,
                 "and the --context is 10");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", std::string(100000, 'x')}), 1, "positions and the model's context is 512");
