@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/weights/block_device.h"
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/safetensors.h"
 #include "daemon/weights/weight_store.h"
