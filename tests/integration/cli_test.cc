@@ -219,13 +219,34 @@ TEST_F(CliTest, QuantizedCheckpointRunsAndStaysClose) {
 }
 
 TEST_F(CliTest, CtrlCEndsTheGenerationAndPrintsTheSummary) {
-  Lime lime({"run", "--model", model_, "--prompt", "x", "--max-tokens", "500", "--ignore-eos", "--prompt", "y", "--temperature", "1",
-             "--context", "512"});
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  Lime lime({"run", "--model", LIME_SOURCE_DIR "/models/lime-fables", "--prompt", "Once upon a time", "--max-tokens", "480", "--ignore-eos",
+             "--threads", "1"});
+  for (int i = 0; i < 30'000 && lime.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   kill(lime.pid(), SIGINT);
   const Answer answer = lime.Wait();
-  // However early the signal came: an orderly end, not death by signal.
-  EXPECT_TRUE(answer.exit_code == 0 || answer.exit_code == 1 || answer.exit_code == 130) << answer.exit_code << answer.err;
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_NE(answer.out, "");
+  EXPECT_THAT(answer.err, HasSubstr("(interrupted)"));
+  EXPECT_THAT(answer.err, HasSubstr("memory"));
+}
+
+TEST_F(CliTest, PromptsOfAFileEndBeforeTheirCarriageReturn) {
+  WriteFile(dir_ / "prompts", "hello\r\nhello\n");
+  const json results =
+      Call({"run", "--model", model_, "--prompts-file", dir_ / "prompts", "--max-tokens", "1", "--json"}).Json()["results"];
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0]["prompt_tokens"], 5);
+  EXPECT_EQ(results[1]["prompt_tokens"], 5);
+}
+
+TEST_F(CliTest, ADamagedProfileIsMeasuredAnew) {
+  TempDir cache;
+  std::filesystem::create_directory(cache / "lime");
+  WriteFile(cache / "lime/profile.json", "{\"threads\": \"two\"}");
+  setenv("XDG_CACHE_HOME", (cache / "").c_str(), 1);
+  const Answer answer = Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "1", "--json"});
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
 }
 
 TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
