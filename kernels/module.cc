@@ -17,18 +17,30 @@ absl::StatusOr<std::string> ModulePath() {
   return (program.parent_path() / "liblime_kernels.so").string();
 }
 
+// The function of that name. The module stays open: its thread pools and registrations live as long as the process.
+template <typename Fn>
+absl::StatusOr<Fn*> Find(const char* name) {
+  LIME_ASSIGN_OR_RETURN(const std::string path, ModulePath());
+  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr)
+    return absl::NotFoundError(absl::StrCat("cannot load the kernels module: ", dlerror(), "; build the target lime_kernels"));
+  void* const function = dlsym(module, name);
+  if (function == nullptr) return absl::NotFoundError(absl::StrCat(path, " is not a LIME kernels module; build the target lime_kernels"));
+  return reinterpret_cast<Fn*>(function);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const ModelSpec& spec, const BackendOptions& options) {
-  LIME_ASSIGN_OR_RETURN(const std::string path, ModulePath());
-  void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open: its thread pools and registrations live as long as the process
-  if (module == nullptr)
-    return absl::NotFoundError(absl::StrCat("cannot load the kernels module: ", dlerror(), "; build the target lime_kernels"));
-  auto* create = reinterpret_cast<internal::CreateBackendFn*>(dlsym(module, "lime_create_backend"));
-  if (create == nullptr) return absl::NotFoundError(absl::StrCat(path, " is not a LIME kernels module; build the target lime_kernels"));
+  LIME_ASSIGN_OR_RETURN(auto* const create, Find<internal::CreateBackendFn>("lime_create_backend"));
   absl::StatusOr<std::unique_ptr<Backend>> backend;
   create(spec, options, &backend);
   return backend;
+}
+
+absl::StatusOr<Bytes> PlanActivationBytes(const ModelSpec& spec, const BackendOptions& options) {
+  LIME_ASSIGN_OR_RETURN(auto* const activation_bytes, Find<internal::ActivationBytesFn>("lime_activation_bytes"));
+  return activation_bytes(spec, options);
 }
 
 }  // namespace lime

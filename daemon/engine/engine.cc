@@ -33,7 +33,30 @@ absl::Status CheckBudget(const Engine::Memory& need, Bytes budget, bool asked, c
   return absl::ResourceExhaustedError(absl::StrCat(
       dir, " needs ", FormatBytes(total), " (weights ", FormatBytes(need.weights), ", KV ", FormatBytes(need.kv), ", activations ",
       FormatBytes(need.activations), ", runtime ", FormatBytes(need.runtime), ") and ", asked ? "--memory allows " : "this machine has ",
-      FormatBytes(budget), "; give a smaller --context, quantise the model, or use a device with more memory"));
+      FormatBytes(budget), "; give a smaller --context or --chunk, quantise the model, or use a device with more memory"));
+}
+
+BackendOptions ToBackendOptions(const ModelSpec& spec, const Engine::Options& options) {
+  return {.num_threads = options.num_threads > 0 ? options.num_threads : UsableCores(),
+          .max_rows = options.max_rows,
+          .max_logit_rows = options.max_logit_rows,
+          .max_sequences = options.max_sequences,
+          .context = options.context,
+          .num_kv_pages = options.max_sequences * KvPages::PagesFor(options.context, spec.config.num_layers),
+          .grow_kv = options.grow_kv,
+          .numerics = options.numerics};
+}
+
+// What is to be held, checked before any of it is allocated: weights and KV before the kernels are opened, then all of it beside the
+// process with its libraries.
+absl::StatusOr<Engine::Memory> PlanMemory(const ModelSpec& spec, const BackendOptions& backend, Bytes budget, bool asked,
+                                          const std::string& dir) {
+  Engine::Memory memory{.weights = spec.WeightBytes(), .kv = backend.num_kv_pages * PageBytes(spec), .runtime = ProcessResidentBytes()};
+  LIME_RETURN_IF_ERROR(CheckBudget(memory, budget, asked, dir));
+  LIME_ASSIGN_OR_RETURN(memory.activations, PlanActivationBytes(spec, backend));
+  memory.runtime = ProcessResidentBytes();
+  LIME_RETURN_IF_ERROR(CheckBudget(memory, budget, asked, dir));
+  return memory;
 }
 
 BlockWeights ToWeights(const LoadedBlock& block) {
@@ -50,28 +73,25 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   LIME_RETURN_IF_ERROR(CheckContext(spec, options.context, model_dir));
   LIME_CHECK_GE(options.max_rows, options.max_sequences);
-  const int64_t num_pages = options.max_sequences * KvPages::PagesFor(options.context, spec.config.num_layers);
-  const KvPages::Options pages{.num_pages = num_pages, .num_layers = spec.config.num_layers, .max_sequences = options.max_sequences};
+  const BackendOptions backend = ToBackendOptions(spec, options);
+  const Bytes budget = options.memory > 0 ? options.memory : AvailableMemory() + ProcessResidentBytes();
+  LIME_ASSIGN_OR_RETURN(const Memory memory, PlanMemory(spec, backend, budget, options.memory > 0, model_dir));
+  const KvPages::Options pages{
+      .num_pages = backend.num_kv_pages, .num_layers = spec.config.num_layers, .max_sequences = options.max_sequences};
   std::unique_ptr<Engine> engine(new Engine(std::move(spec), pages));
   engine->context_ = options.context;
-  engine->memory_ = {.weights = engine->spec_.WeightBytes(), .kv = num_pages * PageBytes(engine->spec_)};
-  const Bytes machine = AvailableMemory() + ProcessResidentBytes();
-  LIME_RETURN_IF_ERROR(CheckBudget(engine->memory_, options.memory > 0 ? options.memory : machine, options.memory > 0, model_dir));
-  LIME_RETURN_IF_ERROR(engine->Open(checkpoint, options, options.memory > 0 ? options.memory : machine));
+  engine->memory_ = memory;
+  LIME_RETURN_IF_ERROR(engine->Open(checkpoint, options, backend, budget));
   return engine;
 }
 
-absl::Status Engine::Open(const Checkpoint& checkpoint, const Options& options, Bytes budget) {
-  LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, {.num_threads = options.num_threads > 0 ? options.num_threads : UsableCores(),
-                                                      .max_rows = options.max_rows,
-                                                      .max_logit_rows = options.max_logit_rows,
-                                                      .max_sequences = options.max_sequences,
-                                                      .context = options.context,
-                                                      .num_kv_pages = memory_.kv / PageBytes(spec_),
-                                                      .grow_kv = options.grow_kv,
-                                                      .numerics = options.numerics}));
-  memory_.activations = backend_->ActivationBytes();
-  memory_.runtime = std::max<Bytes>(0, ProcessResidentBytes() - memory_.activations - memory_.kv);
+// What the libraries took for themselves while they were set up shows only now, and counts as runtime.
+absl::Status Engine::Open(const Checkpoint& checkpoint, const Options& options, const BackendOptions& backend, Bytes budget) {
+  LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
+  LIME_CHECK_EQ(backend_->ActivationBytes(), memory_.activations) << "the plan of activations differs from what was allocated";
+  LIME_CHECK_EQ(backend_->KvBytes(), memory_.kv);
+  const Bytes resident_kv = options.grow_kv ? 0 : memory_.kv;
+  memory_.runtime = std::max(memory_.runtime, ProcessResidentBytes() - memory_.activations - resident_kv);
   LIME_RETURN_IF_ERROR(CheckBudget(memory_, budget, options.memory > 0, checkpoint.dir()));
   return LoadWeights(checkpoint, options);
 }

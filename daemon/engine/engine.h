@@ -38,7 +38,7 @@ class Engine {
     Bytes weights = 0;
     Bytes kv = 0;
     Bytes activations = 0;
-    Bytes runtime = 0;  // the process before anything of the model was loaded
+    Bytes runtime = 0;  // resident beside those: the process and its libraries, before weights are loaded
   };
 
   struct LoadSummary {
@@ -47,8 +47,8 @@ class Engine {
     double seconds = 0;
   };
 
-  // Opens the checkpoint in `model_dir`, reserves KV, activations and weights, and loads. ResourceExhausted, before anything is loaded and
-  // with the numbers by kind, when the budget cannot hold it.
+  // Opens the checkpoint in `model_dir`, reserves KV, activations and weights, and loads. ResourceExhausted, before anything is allocated
+  // or loaded and with the numbers by kind, when the budget cannot hold it.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_dir, const Options& options);
 
   const ModelSpec& spec() const { return spec_; }
@@ -70,7 +70,7 @@ class Engine {
 
  private:
   Engine(ModelSpec spec, const KvPages::Options& pages) : spec_(std::move(spec)), pages_(pages) {}
-  absl::Status Open(const Checkpoint& checkpoint, const Options& options, Bytes budget);
+  absl::Status Open(const Checkpoint& checkpoint, const Options& options, const BackendOptions& backend, Bytes budget);
   absl::Status LoadWeights(const Checkpoint& checkpoint, const Options& options);
 
   ModelSpec spec_;

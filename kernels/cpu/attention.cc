@@ -158,18 +158,36 @@ struct AttentionWorkspace::Impl {
   int64_t record_capacity = 0;  // counted in records
 };
 
+namespace {
+
+// Of every piece of one row, and of all tiles of a micro-batch.
+int64_t RecordsFor(const AttentionWorkspace::Options& options) {
+  return options.heads * ((options.max_positions + kPiecePositions - 1) / kPiecePositions);
+}
+int64_t RecordFloats(const AttentionWorkspace::Options& options) {
+  return 16 + RoundUp(options.head_dim, 16);
+}
+int64_t TilesFor(const AttentionWorkspace::Options& options) {
+  return options.max_rows * RoundUp(options.heads, kTileRows) / kTileRows;
+}
+
+}  // namespace
+
 AttentionWorkspace::AttentionWorkspace(const Options& options) : impl_(std::make_unique<Impl>()) {
   LIME_CHECK_LE(options.head_dim, kMaxHeadDim);
   Impl& w = *impl_;
   w.max_rows = options.max_rows;
   w.heads = options.heads;
   w.head_dim = options.head_dim;
-  const int64_t pieces = (options.max_positions + kPiecePositions - 1) / kPiecePositions;
-  w.record_capacity = options.heads * pieces;
-  w.records.resize(w.record_capacity * (16 + RoundUp(options.head_dim, 16)));
-  const int64_t tiles = options.max_rows * RoundUp(options.heads, kTileRows) / kTileRows;
-  w.tiles.reserve(tiles);
-  w.items.reserve(tiles + w.record_capacity);
+  w.record_capacity = RecordsFor(options);
+  w.records.resize(w.record_capacity * RecordFloats(options));
+  w.tiles.reserve(TilesFor(options));
+  w.items.reserve(TilesFor(options) + w.record_capacity);
+}
+
+Bytes AttentionWorkspace::BytesFor(const Options& options) {
+  const int64_t records = RecordsFor(options), tiles = TilesFor(options);
+  return records * RecordFloats(options) * sizeof(float) + tiles * sizeof(AttentionTile) + (tiles + records) * sizeof(AttentionItem);
 }
 
 AttentionWorkspace::~AttentionWorkspace() = default;

@@ -67,6 +67,8 @@ class AttentionWorkspace {
   explicit AttentionWorkspace(const Options& options);
   ~AttentionWorkspace();
 
+  // What such a workspace holds, without making it.
+  static Bytes BytesFor(const Options& options);
   Bytes bytes() const;
 
   struct Impl;

@@ -103,36 +103,67 @@ class Pieces {
 struct LinearWorkspace::Impl {
   int64_t max_tokens = 0;
   int64_t max_cols = 0;
+  Bytes bytes = 0;
   const Bf16Kernels* bf16 = nullptr;
   float* memory = nullptr;
   float* packed = nullptr;
   std::vector<ThreadScratch> scratch;
 };
 
+namespace {
+
+constexpr int64_t kHugePage = 2 << 20;
+
+// How the scratch memory is divided, counted in floats.
+struct ScratchSizes {
+  int64_t packed = 0;                      // x of all threads
+  int64_t panel = 0, lanes = 0, rows = 0;  // of one thread, beside kMaxOutputs
+  int64_t per_thread() const { return panel + lanes + kMaxOutputs + rows; }
+};
+
 // Sized for the portable kernels: of the same columns, the bf16 ones have half the chunks.
-LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols, Numerics numerics) : impl_(new Impl) {
+ScratchSizes SizesFor(int64_t max_tokens, int64_t max_cols) {
   const bool gemm = max_tokens > kMaxGemvTokens;
   const int64_t chunks = Ceil(max_cols, kChunk), padded = chunks * kChunk;
-  const int64_t panel = gemm ? kMaxPanelRows * kPanelChunks * kChunk : 0;
   const int64_t lane_tokens =
       OneBlock(chunks) ? kMaxTileTokens : std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens, kManyBlockTokens);
-  const int64_t lanes = (gemm ? kMaxPanelRows * lane_tokens : kPreparedRows * kMaxGemvTokens) * kChunk;
-  const int64_t rows = Lines(kPreparedRows * 2 * chunks);
   // Of the calls with fewer columns and more tokens at a time, none needs more than one block's.
   const int64_t full_batch = std::max(kOneBlockTokens * std::min(padded, kPanelChunks * kChunk), GemmTokens(chunks) * padded);
-  const int64_t packed = std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens * padded, full_batch);
+  return {.packed = std::min(Ceil(max_tokens, kMaxTileTokens) * kMaxTileTokens * padded, full_batch),
+          .panel = gemm ? kMaxPanelRows * kPanelChunks * kChunk : 0,
+          .lanes = (gemm ? kMaxPanelRows * lane_tokens : kPreparedRows * kMaxGemvTokens) * kChunk,
+          .rows = Lines(kPreparedRows * 2 * chunks)};
+}
+
+int64_t AlignmentOf(Bytes bytes) {
+  return bytes >= kHugePage ? kHugePage : 64;
+}
+
+}  // namespace
+
+Bytes LinearWorkspace::BytesFor(int num_threads, int64_t max_tokens, int64_t max_cols) {
+  const ScratchSizes sizes = SizesFor(max_tokens, max_cols);
+  const Bytes bytes = (sizes.packed + num_threads * sizes.per_thread()) * static_cast<Bytes>(sizeof(float));
+  return RoundUp(bytes, AlignmentOf(bytes));
+}
+
+Bytes LinearWorkspace::bytes() const {
+  return impl_->bytes;
+}
+
+LinearWorkspace::LinearWorkspace(int num_threads, int64_t max_tokens, int64_t max_cols, Numerics numerics) : impl_(new Impl) {
+  const auto [packed, panel, lanes, rows] = SizesFor(max_tokens, max_cols);
   const int64_t per_thread = panel + lanes + kMaxOutputs + rows;
-  const size_t bytes = (packed + num_threads * per_thread) * sizeof(float);
-  constexpr size_t kHugePage = 2 << 20;
-  const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  const size_t rounded = Ceil(bytes, alignment) * alignment;
+  const Bytes bytes = BytesFor(num_threads, max_tokens, max_cols);
+  const int64_t alignment = AlignmentOf(bytes);
   impl_->max_tokens = max_tokens;
   impl_->max_cols = max_cols;
+  impl_->bytes = bytes;
   impl_->bf16 = ChooseBf16(numerics);
-  impl_->memory = static_cast<float*>(std::aligned_alloc(alignment, rounded));
-  LIME_CHECK(impl_->memory != nullptr) << "scratch memory of linear layers, " << rounded << " bytes";
+  impl_->memory = static_cast<float*>(std::aligned_alloc(alignment, bytes));
+  LIME_CHECK(impl_->memory != nullptr) << "scratch memory of linear layers, " << bytes << " bytes";
 #if defined(__linux__)
-  if (alignment == kHugePage) madvise(impl_->memory, rounded, MADV_HUGEPAGE);
+  if (alignment == kHugePage) madvise(impl_->memory, bytes, MADV_HUGEPAGE);
 #endif
   std::fill_n(impl_->memory, bytes / sizeof(float), 0.0f);
   impl_->packed = impl_->memory;

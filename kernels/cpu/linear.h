@@ -14,6 +14,7 @@
 #include <span>
 
 #include "kernels/cpu/thread_pool.h"
+#include "planner/base/bytes.h"
 #include "planner/base/dtype.h"
 
 namespace lime::cpu {
@@ -62,6 +63,9 @@ class LinearWorkspace {
   ~LinearWorkspace();
   LinearWorkspace(const LinearWorkspace&) = delete;
   LinearWorkspace& operator=(const LinearWorkspace&) = delete;
+  // What such a workspace holds, without making it.
+  static Bytes BytesFor(int num_threads, int64_t max_tokens, int64_t max_cols);
+  Bytes bytes() const;
   struct Impl;
   Impl& impl() { return *impl_; }
 

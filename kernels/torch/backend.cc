@@ -91,20 +91,24 @@ cpu::Numerics NumericsOf(const ModelSpec& spec, const std::string& numerics) {
   return numerics == "emulated-bf16" ? cpu::Numerics::kEmulatedBf16 : cpu::Numerics::kAuto;
 }
 
+ops::ComputeContext::Options ContextOptions(const ModelSpec& spec, const BackendOptions& options, cpu::Numerics numerics) {
+  const ModelConfig& config = spec.config;
+  return {.num_threads = options.num_threads,
+          .max_rows = options.max_rows,
+          .max_cols = std::max({config.intermediate_size, config.hidden_size, config.num_heads * config.head_dim}),
+          .heads = config.num_heads,
+          .head_dim = config.head_dim,
+          .max_positions = options.context,
+          .numerics = numerics};
+}
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const ModelSpec& spec, const BackendOptions& options)
       : spec_(spec),
         options_(options),
         numerics_(NumericsOf(spec, options.numerics)),
-        context_({.num_threads = options.num_threads,
-                  .max_rows = options.max_rows,
-                  .max_cols = std::max(spec.config.intermediate_size,
-                                       std::max(spec.config.hidden_size, spec.config.num_heads * spec.config.head_dim)),
-                  .heads = spec.config.num_heads,
-                  .head_dim = spec.config.head_dim,
-                  .max_positions = options.context,
-                  .numerics = numerics_}),
+        context_(ContextOptions(spec, options, numerics_)),
         workspace_(spec, options),
         kv_(spec, options),
         attention_(spec.config.num_layers),
@@ -265,4 +269,11 @@ extern "C" __attribute__((visibility("default"))) void lime_create_backend(const
   } catch (const std::exception& error) {
     *result = absl::ResourceExhaustedError(absl::StrCat("the kernels cannot be set up: ", error.what()));
   }
+}
+
+extern "C" __attribute__((visibility("default"))) lime::Bytes lime_activation_bytes(const lime::ModelSpec& spec,
+                                                                                    const lime::BackendOptions& options) {
+  return lime::Workspace::BytesFor(spec, options) +
+         lime::ops::ComputeContext::BytesFor(lime::ContextOptions(spec, options, lime::NumericsOf(spec, options.numerics))) +
+         lime::ops::RopeTables::BytesFor(spec.config.rope, spec.config.head_dim, options.context);
 }

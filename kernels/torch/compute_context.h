@@ -12,8 +12,11 @@ struct ComputeContext::Impl {
   explicit Impl(const Options& options)
       : pool(options.num_threads),
         linear(options.num_threads, options.max_rows, options.max_cols, options.numerics),
-        attention(
-            {.max_rows = options.max_rows, .heads = options.heads, .head_dim = options.head_dim, .max_positions = options.max_positions}) {}
+        attention(AttentionOptions(options)) {}
+
+  static lime::cpu::AttentionWorkspace::Options AttentionOptions(const Options& options) {
+    return {.max_rows = options.max_rows, .heads = options.heads, .head_dim = options.head_dim, .max_positions = options.max_positions};
+  }
 
   lime::cpu::ThreadPool pool;
   lime::cpu::LinearWorkspace linear;

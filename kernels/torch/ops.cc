@@ -93,7 +93,12 @@ thread_local ComputeContext* current_context = nullptr;
 ComputeContext::ComputeContext(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 ComputeContext::~ComputeContext() = default;
 Bytes ComputeContext::bytes() const {
-  return impl_->attention.bytes();
+  return impl_->linear.bytes() + impl_->attention.bytes();
+}
+
+Bytes ComputeContext::BytesFor(const Options& options) {
+  return lime::cpu::LinearWorkspace::BytesFor(options.num_threads, options.max_rows, options.max_cols) +
+         lime::cpu::AttentionWorkspace::BytesFor(ComputeContext::Impl::AttentionOptions(options));
 }
 
 ContextScope::ContextScope(ComputeContext& context) : previous_(current_context) {
@@ -115,6 +120,10 @@ RopeTables::RopeTables(const RopeConfig& rope, int64_t head_dim, int64_t positio
   };
   cos = copy(table.cos());
   sin = copy(table.sin());
+}
+
+Bytes RopeTables::BytesFor(const RopeConfig& rope, int64_t head_dim, int64_t positions) {
+  return rope.type == RopeType::kNone ? 0 : 2 * positions * (head_dim / 2) * static_cast<Bytes>(sizeof(float));
 }
 
 Bytes RopeTables::bytes() const {

@@ -1,8 +1,9 @@
-// LIME's operators as libtorch knows them: each is registered with the dispatcher (TORCH_LIBRARY(lime, ...)), so the tensors' device chooses the implementation.
-// CPU: kernels/cpu, exact bits. Every other device: ATen (ops_aten.cc), which promises a tolerance and not bits.
+// LIME's operators as libtorch knows them: each is registered with the dispatcher (TORCH_LIBRARY(lime, ...)), so the tensors' device
+// chooses the implementation. CPU: kernels/cpu, exact bits. Every other device: ATen (ops_aten.cc), which promises a tolerance and not
+// bits.
 //
-// These are thin typed calls: they create no tensor, view or slice and allocate nothing. Outputs are preallocated; their sizes say how many rows are meant.
-// Thread: the compute thread, inside a ContextScope.   Errors: c10::Error for shapes and dtypes that do not agree.
+// These are thin typed calls: they create no tensor, view or slice and allocate nothing. Outputs are preallocated; their sizes say how many
+// rows are meant. Thread: the compute thread, inside a ContextScope.   Errors: c10::Error for shapes and dtypes that do not agree.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,7 +24,7 @@ class ComputeContext {
   struct Options {
     int num_threads = 1;
     int64_t max_rows = 0;
-    int64_t max_cols = 0;       // widest input of a linear layer
+    int64_t max_cols = 0;  // widest input of a linear layer
     int64_t heads = 0;
     int64_t head_dim = 0;
     int64_t max_positions = 0;  // longest context
@@ -31,6 +32,8 @@ class ComputeContext {
   };
   explicit ComputeContext(const Options& options);
   ~ComputeContext();
+  // What such a context holds, without making it.
+  static Bytes BytesFor(const Options& options);
   Bytes bytes() const;
 
   struct Impl;
@@ -64,7 +67,7 @@ struct LinearWeight {
 
 // One layer's part of the KV pool.
 struct KvLayer {
-  at::Tensor pages;       // [num_pages, 2 * kv_heads * 16 * head_dim] working dtype, the layout of kernels/cpu/attention.h; shared by all layers
+  at::Tensor pages;  // [num_pages, 2 * kv_heads * 16 * head_dim] working dtype, the layout of kernels/cpu/attention.h; shared by all layers
   at::Tensor page_table;  // [sequence slots, pages of one sequence] int32: this layer's page of positions 16 i .. 16 i + 15
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
@@ -73,6 +76,8 @@ struct KvLayer {
 // cos and sin of every position, [positions, head_dim / 2] fp32 each.
 struct RopeTables {
   RopeTables(const RopeConfig& rope, int64_t head_dim, int64_t positions);
+  // What such tables hold, without making them.
+  static Bytes BytesFor(const RopeConfig& rope, int64_t head_dim, int64_t positions);
   Bytes bytes() const;
   at::Tensor cos, sin;
   int64_t head_dim = 0;
@@ -97,15 +102,16 @@ void RopeInPlace(at::Tensor& qk, const at::Tensor& positions, const RopeTables& 
 // k, v: [rows, kv_heads * head_dim] fp32, rounded into the pages of their sequence slots and positions, [rows] int32 each.
 void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv);
 // q: [rows, heads * head_dim] fp32.   out: [rows, heads * head_dim] working dtype.   window 0: a row sees every position up to its own.
-void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window, at::Tensor& out);
+void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window,
+               at::Tensor& out);
 
 // gate, up: [rows, n] fp32.   out: [rows, n] working dtype.
 void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, Activation activation, at::Tensor& out);
 void ActivationOut(const at::Tensor& x, Activation activation, at::Tensor& out);
 
 // tokens, positions: [rows] int32.   position_table: [positions + offset, hidden] or undefined.   out: [rows, hidden] working dtype.
-void EmbedOut(const at::Tensor& tokens, const LinearWeight& table, const at::Tensor& positions, const at::Tensor& position_table, int64_t position_offset,
-              at::Tensor& out);
+void EmbedOut(const at::Tensor& tokens, const LinearWeight& table, const at::Tensor& positions, const at::Tensor& position_table,
+              int64_t position_offset, at::Tensor& out);
 // out[i] = x[rows[i]]; rows: [n] int32.
 void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out);
 

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <array>
 #include <cstring>
 
 namespace lime {
@@ -29,7 +30,7 @@ at::ScalarType ToTorch(DType dtype) {
   }
 }
 
-Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options) {
+Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, at::DeviceType device) : device_(device) {
   const ModelConfig& config = spec.config;
   const at::ScalarType working = ToTorch(spec.working_dtype);
   const int64_t rows = options.max_rows;
@@ -63,7 +64,9 @@ at::Tensor EmptyPrefaulted(at::IntArrayRef sizes, at::ScalarType dtype) {
 
 // cols 0: a vector.
 at::Tensor Workspace::Make(int64_t rows, int64_t cols, at::ScalarType dtype) {
-  at::Tensor tensor = cols > 0 ? EmptyPrefaulted({rows, cols}, dtype) : EmptyPrefaulted({rows}, dtype);
+  const std::array<int64_t, 2> sizes = {rows, cols};
+  const at::IntArrayRef shape(sizes.data(), cols > 0 ? 2 : 1);
+  at::Tensor tensor = device_ == at::kMeta ? at::empty(shape, at::dtype(dtype).device(device_)) : EmptyPrefaulted(shape, dtype);
   bytes_ += static_cast<Bytes>(tensor.nbytes());
   return tensor;
 }

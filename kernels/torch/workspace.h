@@ -13,7 +13,9 @@
 namespace lime {
 
 struct Workspace {
-  Workspace(const ModelSpec& spec, const BackendOptions& options);
+  Workspace(const ModelSpec& spec, const BackendOptions& options) : Workspace(spec, options, at::kCPU) {}
+  // What such a workspace holds, without making it.
+  static Bytes BytesFor(const ModelSpec& spec, const BackendOptions& options) { return Workspace(spec, options, at::kMeta).bytes(); }
 
   // Every tensor below then has `rows` rows, those of the head `logit_rows`.
   void SetRows(int64_t rows, int64_t logit_rows);
@@ -34,7 +36,11 @@ struct Workspace {
   at::Tensor logits;     // [logit_rows, vocab] fp32
 
  private:
+  // On the meta device tensors have sizes and no memory.
+  Workspace(const ModelSpec& spec, const BackendOptions& options, at::DeviceType device);
   at::Tensor Make(int64_t rows, int64_t cols, at::ScalarType dtype);
+
+  at::DeviceType device_;
   Bytes bytes_ = 0;
 };
 
