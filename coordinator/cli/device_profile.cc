@@ -1,6 +1,10 @@
 #include "coordinator/cli/device_profile.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -36,6 +40,9 @@ std::string CpuName() {
   return "unknown";
 }
 
+// Of a quick look: enough to tell memory from cache, and less than what computes takes anyway.
+constexpr Bytes kLeastQuickBytes = 16 * kMiB, kMostQuickBytes = 128 * kMiB;
+
 double Median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
@@ -63,6 +70,24 @@ absl::StatusOr<double> MeasureReads(const std::string& file, Bytes size, Bytes r
     read += extent.bytes;
   }
   return static_cast<double>(read) / SecondsSince(start);
+}
+
+// Bytes per second that `threads` read memory at, measured by a child process; 0 where it came to nothing.
+double MeasureMemoryApart(int threads, Bytes bytes) {
+  int ends[2];
+  if (pipe(ends) != 0) return 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    const double rate = MeasureDevice(threads, 0.05, bytes).read_bytes_per_second;
+    _exit(write(ends[1], &rate, sizeof(rate)) == sizeof(rate) ? 0 : 1);  // nothing of the parent's is flushed or torn down
+  }
+  close(ends[1]);
+  double rate = 0;
+  if (child < 0 || read(ends[0], &rate, sizeof(rate)) != sizeof(rate)) rate = 0;
+  close(ends[0]);
+  while (child > 0 && waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return rate;
 }
 
 std::optional<DeviceProfile> ReadStored(int threads) {
@@ -93,10 +118,10 @@ std::string ProfilePath() {
   return base + "/lime/profile.json";
 }
 
-DeviceProfile MeasureDevice(int threads, double seconds) {
+DeviceProfile MeasureDevice(int threads, double seconds, Bytes bytes) {
   DeviceProfile profile{.cpu = CpuName(), .instruction_set = cpu::InstructionSet(), .threads = threads, .disk = {}};
   cpu::ThreadPool pool(threads);
-  const bench::HugeMemory memory(256 * kMiB);  // several times the last cache
+  const bench::HugeMemory memory(bytes);
   std::vector<double> reads, flops;
   const Clock::time_point start = Clock::now();
   do {
@@ -122,9 +147,12 @@ absl::Status MeasureDisk(const std::string& file, double seconds, DeviceProfile&
   return absl::OkStatus();
 }
 
-DeviceProfile LoadOrMeasureProfile(int threads) {
+DeviceProfile LoadOrMeasureProfile(int threads, Bytes room) {
   if (const std::optional<DeviceProfile> stored = ReadStored(threads)) return *stored;
-  return MeasureDevice(threads, 0.05);
+  const Bytes bytes = std::min(kMostQuickBytes, room / 2 / kMiB * kMiB);
+  DeviceProfile profile{.cpu = CpuName(), .instruction_set = cpu::InstructionSet(), .threads = threads, .disk = {}};
+  if (bytes >= kLeastQuickBytes) profile.read_bytes_per_second = MeasureMemoryApart(threads, bytes);
+  return profile;
 }
 
 absl::Status StoreProfile(const DeviceProfile& profile) {

@@ -35,14 +35,19 @@ struct DeviceProfile {
 // $XDG_CACHE_HOME/lime/profile.json, or ~/.cache/lime/profile.json.
 std::string ProfilePath();
 
-// Measures memory and compute; takes about a tenth of `seconds` for a quick look, all of it for a careful one.
-DeviceProfile MeasureDevice(int threads, double seconds);
+// Memory that is read to measure its rate, several times the last cache, where so much can be had.
+inline constexpr Bytes kMeasuredBytes = 256 * kMiB;
+
+// Measures memory, by reading `bytes` of it, and in more than half a second compute too.
+DeviceProfile MeasureDevice(int threads, double seconds, Bytes bytes = kMeasuredBytes);
 
 // Adds the rates of direct reads of `file`, by request size and depth, `seconds` each.
 absl::Status MeasureDisk(const std::string& file, double seconds, DeviceProfile& profile);
 
-// The stored profile if it is of this CPU and as many threads, else a quick measurement.
-DeviceProfile LoadOrMeasureProfile(int threads);
+// The stored profile if it is of this CPU and as many threads, else a quick measurement of the memory, in a child process, so that it never
+// counts as memory of this one. The child takes at most half of `room`; where that is too little to tell memory from cache, or the child
+// fails, the rate is 0: unknown. REQUIRES: this process has one thread.
+DeviceProfile LoadOrMeasureProfile(int threads, Bytes room);
 
 absl::Status StoreProfile(const DeviceProfile& profile);
 

@@ -1,5 +1,6 @@
 #include "coordinator/cli/model_session.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "coordinator/cli/progress.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/system_memory.h"
 
 namespace lime::cli {
 namespace {
@@ -97,7 +99,9 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
   options.load.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };
   options.load.cancelled = &Interrupted();
   std::unique_ptr<ModelSession> session(new ModelSession);
-  const DeviceProfile profile = LoadOrMeasureProfile(flags.threads > 0 ? flags.threads : UsableCores());
+  const Bytes allowed = options.memory > 0 ? options.memory - ProcessResidentBytes() : AvailableMemory();
+  const DeviceProfile profile =
+      LoadOrMeasureProfile(flags.threads > 0 ? flags.threads : UsableCores(), std::min(allowed, AvailableMemory()));
   LIME_ASSIGN_OR_RETURN(session->engine_, Engine::Create(flags.model, options));
   session->predicted_ms_ = profile.PredictStepMs(session->engine_->BytesPerStep(shape.max_sequences, shape.expected_positions));
   return session;

@@ -1,5 +1,6 @@
 #include "coordinator/cli/profile_command.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "coordinator/cli/device_profile.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/system_memory.h"
 
 namespace lime::cli {
 namespace {
@@ -25,7 +27,9 @@ struct ProfileFlags {
 absl::Status Profile(const ProfileFlags& flags) {
   if (flags.threads < 0 || flags.threads > 1024) return WrongCall(absl::StrCat("--threads ", flags.threads, " is outside 0 to 1024"));
   if (!(flags.seconds > 0 && flags.seconds <= 600)) return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is outside 0 to 600"));
-  DeviceProfile profile = MeasureDevice(flags.threads > 0 ? flags.threads : UsableCores(), flags.seconds);
+  const Bytes bytes = std::min(kMeasuredBytes, AvailableMemory() / 2 / kMiB * kMiB);
+  if (bytes < kMiB) return absl::ResourceExhaustedError("less than 2 MiB of memory are free; end other programs and profile again");
+  DeviceProfile profile = MeasureDevice(flags.threads > 0 ? flags.threads : UsableCores(), flags.seconds, bytes);
   if (!flags.model.empty()) {
     LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
     LIME_RETURN_IF_ERROR(MeasureDisk(checkpoint.files().front().path, flags.seconds / 6, profile));
