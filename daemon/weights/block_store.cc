@@ -125,13 +125,21 @@ std::vector<StoredBlock> BlocksOf(const StoreFileLayout& layout) {
   return blocks;
 }
 
+std::vector<StoredRange> RangesOf(const StoreFileLayout& layout) {
+  std::vector<StoredRange> ranges;
+  for (const StoreByteRange& range : layout.ranges) ranges.push_back({range.offset, range.bytes});
+  return ranges;
+}
+
 // Whether what was recorded is the file that would be written, and lies there.
 bool Matches(const StoredFile& stored, const StoreFileLayout& layout, const std::string& path) {
   std::error_code error;
   if (stored.bytes != layout.bytes || fs::file_size(path, error) != static_cast<uintmax_t>(stored.bytes) || error) return false;
-  return std::equal(
-      stored.blocks.begin(), stored.blocks.end(), layout.blocks.begin(), layout.blocks.end(),
-      [](const StoredBlock& a, const StoreBlockRange& b) { return a.id == b.id && a.offset == b.offset && a.bytes == b.bytes; });
+  const auto same_block = [](const StoredBlock& a, const StoreBlockRange& b) {
+    return a.id == b.id && a.offset == b.offset && a.bytes == b.bytes;
+  };
+  const auto same_range = [](const StoredRange& a, const StoreByteRange& b) { return a.offset == b.offset && a.bytes == b.bytes; };
+  return std::ranges::equal(stored.blocks, layout.blocks, same_block) && std::ranges::equal(stored.ranges, layout.ranges, same_range);
 }
 
 class Preparer {
@@ -285,7 +293,8 @@ class Preparer {
   }
 
   absl::StatusOr<StoredFile> WriteLayout(const StoreFileLayout& layout, SourceReader& reader, LoadWatcher& watcher) {
-    LIME_ASSIGN_OR_RETURN(StoreFileWriter writer, StoreFileWriter::Create(disk_, Path(layout.name), layout.bytes, BlocksOf(layout)));
+    LIME_ASSIGN_OR_RETURN(StoreFileWriter writer,
+                          StoreFileWriter::Create(disk_, Path(layout.name), layout.bytes, BlocksOf(layout), RangesOf(layout)));
     filled_ = 0;
     const std::string& header = layout.header;
     LIME_RETURN_IF_ERROR(Fill(static_cast<Bytes>(header.size()), writer, watcher, [&](int64_t begin, std::span<std::byte> out) {

@@ -40,7 +40,7 @@ struct VerifyReport {
 };
 
 // Reads every byte of the store back, past the page cache where the file system can, and compares the checksums. The first difference is
-// kDataLoss and names file, block and offset (to kStorePieceBytes).
+// kDataLoss and names file, block and offsets (within a range that streaming reads).
 absl::StatusOr<VerifyReport> VerifyBlockStore(const std::string& store_dir, const LoadOptions& options = {});
 
 }  // namespace lime

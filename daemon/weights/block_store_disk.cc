@@ -76,9 +76,9 @@ absl::StatusOr<Bytes> StoreDisk::FreeBytes(const std::string& dir) {
 }
 
 absl::StatusOr<StoreFileWriter> StoreFileWriter::Create(StoreDisk& disk, const std::string& path, Bytes bytes,
-                                                        const std::vector<StoredBlock>& blocks) {
+                                                        std::vector<StoredBlock> blocks, std::vector<StoredRange> ranges) {
   LIME_ASSIGN_OR_RETURN(FileDescriptor file, disk.Create(path + ".partial", bytes));
-  return StoreFileWriter(disk, path, std::move(file), bytes, blocks);
+  return StoreFileWriter(disk, path, std::move(file), bytes, FileHashes(std::move(blocks), std::move(ranges)));
 }
 
 StoreFileWriter::~StoreFileWriter() {

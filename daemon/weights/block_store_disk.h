@@ -36,8 +36,8 @@ absl::Status DiskFull(const std::string& path, Bytes needed, Bytes free);
 // written leaves the page cache soon after.
 class StoreFileWriter {
  public:
-  static absl::StatusOr<StoreFileWriter> Create(StoreDisk& disk, const std::string& path, Bytes bytes,
-                                                const std::vector<StoredBlock>& blocks = {});
+  static absl::StatusOr<StoreFileWriter> Create(StoreDisk& disk, const std::string& path, Bytes bytes, std::vector<StoredBlock> blocks = {},
+                                                std::vector<StoredRange> ranges = {});
   // Removes the partial file unless Finish() succeeded.
   ~StoreFileWriter();
   StoreFileWriter(StoreFileWriter&&) = default;
@@ -47,8 +47,8 @@ class StoreFileWriter {
   absl::StatusOr<StoredFile> Finish();
 
  private:
-  StoreFileWriter(StoreDisk& disk, std::string path, FileDescriptor file, Bytes bytes, const std::vector<StoredBlock>& blocks)
-      : disk_(disk), path_(std::move(path)), file_(std::move(file)), bytes_(bytes), hashes_(blocks) {}
+  StoreFileWriter(StoreDisk& disk, std::string path, FileDescriptor file, Bytes bytes, FileHashes hashes)
+      : disk_(disk), path_(std::move(path)), file_(std::move(file)), bytes_(bytes), hashes_(std::move(hashes)) {}
   std::string partial_path() const { return path_ + ".partial"; }
   void WriteBack(int64_t begin, int64_t end);
 

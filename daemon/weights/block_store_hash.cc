@@ -24,37 +24,34 @@ uint64_t Xxh3::value() const {
   return XXH3_64bits_digest(state_.get());
 }
 
-FileHashes::FileHashes(const std::vector<StoredBlock>& blocks) : blocks_(blocks), block_hashes_(blocks.size()) {}
+FileHashes::FileHashes(std::vector<StoredBlock> blocks, std::vector<StoredRange> ranges)
+    : blocks_(std::move(blocks)), ranges_(std::move(ranges)) {
+  for (StoredBlock& block : blocks_) sections_.push_back({block.offset, block.offset + block.bytes, &block.xxh3});
+  for (StoredRange& range : ranges_) sections_.push_back({range.offset, range.offset + range.bytes, &range.xxh3});
+  std::ranges::stable_sort(sections_, {}, &Section::begin);
+}
 
 void FileHashes::Add(std::span<const std::byte> bytes) {
   const int64_t begin = done_, end = done_ + static_cast<int64_t>(bytes.size());
   file_.Add(bytes);
-  AddToPieces(bytes);
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const int64_t first = std::max(begin, blocks_[i].offset), last = std::min(end, blocks_[i].offset + blocks_[i].bytes);
-    if (first < last) block_hashes_[i].Add(bytes.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(last - first)));
-  }
+  for (size_t i = first_; i < sections_.size() && sections_[i].begin < end; ++i) AddTo(sections_[i], begin, bytes);
+  while (first_ < sections_.size() && sections_[first_].end <= end) ++first_;
   done_ = end;
 }
 
-void FileHashes::AddToPieces(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    if (!piece_) piece_ = std::make_unique<Xxh3>();
-    const size_t part = std::min(bytes.size(), static_cast<size_t>(kStorePieceBytes - piece_bytes_));
-    piece_->Add(bytes.first(part));
-    piece_bytes_ += static_cast<Bytes>(part);
-    bytes = bytes.subspan(part);
-    if (piece_bytes_ < kStorePieceBytes) continue;
-    pieces_.push_back(piece_->value());
-    piece_.reset();
-    piece_bytes_ = 0;
-  }
+// `bytes` begin at offset `begin` of the file.
+void FileHashes::AddTo(Section& section, int64_t begin, std::span<const std::byte> bytes) {
+  const int64_t first = std::max(begin, section.begin), last = std::min(begin + static_cast<int64_t>(bytes.size()), section.end);
+  if (first >= last) return;
+  if (!section.hash) section.hash = std::make_unique<Xxh3>();
+  section.hash->Add(bytes.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(last - first)));
+  if (last < section.end) return;
+  *section.out = section.hash->value();
+  section.hash.reset();
 }
 
 StoredFile FileHashes::Finish(std::string name) {
-  if (piece_) pieces_.push_back(piece_->value());
-  for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i].xxh3 = block_hashes_[i].value();
-  return {std::move(name), done_, file_.value(), std::move(pieces_), std::move(blocks_)};
+  return {std::move(name), done_, file_.value(), std::move(blocks_), std::move(ranges_)};
 }
 
 }  // namespace lime

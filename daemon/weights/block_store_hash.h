@@ -1,4 +1,4 @@
-// XXH3-64 checksums of a file, of its pieces and of its blocks, in one pass over its bytes.
+// XXH3-64 checksums of a file, of its blocks and of the ranges that streaming reads, in one pass over its bytes.
 #pragma once
 
 #include <cstdint>
@@ -27,26 +27,30 @@ class Xxh3 {
 
 class FileHashes {
  public:
-  // Of the blocks only the ranges are read.
-  explicit FileHashes(const std::vector<StoredBlock>& blocks);
+  // Of blocks and ranges only offset and length are read; they may overlap.
+  FileHashes(std::vector<StoredBlock> blocks, std::vector<StoredRange> ranges);
 
   // Bytes of the file, in order.
   void Add(std::span<const std::byte> bytes);
-  // Of the whole pieces added so far.
-  const std::vector<uint64_t>& pieces() const { return pieces_; }
-  // Ends the last piece and fills in all that was hashed. Once.
+  // Everything that was hashed. Once, after all bytes.
   StoredFile Finish(std::string name);
 
  private:
-  void AddToPieces(std::span<const std::byte> bytes);
+  // [begin, end) of the file; its checksum goes to `out`, an element of blocks_ or ranges_.
+  struct Section {
+    int64_t begin = 0;
+    int64_t end = 0;
+    uint64_t* out = nullptr;
+    std::unique_ptr<Xxh3> hash = nullptr;  // while its bytes pass
+  };
+  static void AddTo(Section& section, int64_t begin, std::span<const std::byte> bytes);
 
   Bytes done_ = 0;
   Xxh3 file_;
-  std::unique_ptr<Xxh3> piece_;
-  Bytes piece_bytes_ = 0;
-  std::vector<uint64_t> pieces_;
   std::vector<StoredBlock> blocks_;
-  std::vector<Xxh3> block_hashes_;
+  std::vector<StoredRange> ranges_;
+  std::vector<Section> sections_;  // by `begin`
+  size_t first_ = 0;               // sections before it have passed
 };
 
 }  // namespace lime

@@ -1,11 +1,13 @@
 #include "daemon/weights/block_store_layout.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/weights/block_store_manifest.h"
+#include "planner/plan/block_pieces.h"
 
 namespace lime {
 namespace {
@@ -92,6 +94,37 @@ void PutEnds(FileBuilder& builder, const ModelSpec& spec) {
   builder.AddBlock(head, head_begin, builder.end());
 }
 
+// The ranges of one tensor: whole where it is kept, otherwise its rows in each piece of its block.
+void AddRanges(const std::vector<BlockPiece>& pieces, const TensorSpec& tensor, int64_t offset, std::set<StoreByteRange>& ranges) {
+  if (IsKept(tensor)) {
+    ranges.insert({offset, tensor.info.bytes});
+    return;
+  }
+  const Bytes row_bytes = tensor.info.bytes / tensor.info.shape[0];
+  for (const BlockPiece& piece : pieces) {
+    for (const MatrixRows& rows : piece.rows) {
+      if (rows.role == tensor.role) ranges.insert({offset + rows.begin * row_bytes, (rows.end - rows.begin) * row_bytes});
+    }
+  }
+}
+
+// Of the blocks that lie in the file.
+std::vector<StoreByteRange> RangesOf(const StoreFileLayout& file, const ModelSpec& spec) {
+  std::map<std::string, int64_t> offsets;
+  int64_t end = static_cast<int64_t>(file.header.size());
+  for (const StoreTensor& tensor : file.tensors) {
+    offsets[tensor.tensor.name] = end;
+    end += tensor.bytes;
+  }
+  std::set<StoreByteRange> ranges;
+  for (const StoreBlockRange& stored : file.blocks) {
+    const BlockSpec& block = spec.block(stored.id);
+    const std::vector<BlockPiece> pieces = CutBlock(block);
+    for (const TensorSpec& tensor : block.tensors) AddRanges(pieces, tensor, offsets.at(tensor.name), ranges);
+  }
+  return {ranges.begin(), ranges.end()};
+}
+
 }  // namespace
 
 std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSpec& spec) {
@@ -113,6 +146,7 @@ std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSp
     if (!used.contains(name)) builder.Put(name);
   }
   files.push_back(builder.Finish());
+  for (StoreFileLayout& file : files) file.ranges = RangesOf(file, spec);
   return files;
 }
 

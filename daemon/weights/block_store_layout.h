@@ -23,12 +23,21 @@ struct StoreBlockRange {
   Bytes bytes = 0;
 };
 
+// What streaming reads at once.
+struct StoreByteRange {
+  int64_t offset = 0;
+  Bytes bytes = 0;
+
+  friend auto operator<=>(const StoreByteRange&, const StoreByteRange&) = default;
+};
+
 // One safetensors file: the header, then the tensors without gaps.
 struct StoreFileLayout {
   std::string name;
   std::string header;
   std::vector<StoreTensor> tensors;
   std::vector<StoreBlockRange> blocks;
+  std::vector<StoreByteRange> ranges;  // ascending, no two the same
   Bytes bytes = 0;
 };
 

@@ -10,6 +10,7 @@
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
+#include "planner/plan/block_pieces.h"
 
 namespace lime {
 namespace {
@@ -20,6 +21,7 @@ constexpr char kFormat[] = "lime-block-store";
 constexpr int64_t kMaxLayers = 100'000;
 constexpr size_t kMaxFiles = 2 * kMaxLayers;
 constexpr Bytes kMaxFileBytes = Bytes{1} << 52;
+constexpr size_t kMaxRanges = 1'000'000;  // of one file
 
 constexpr std::pair<BlockKind, std::string_view> kKinds[] = {
     {BlockKind::kEmbedding, "embedding"}, {BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}};
@@ -90,6 +92,33 @@ absl::StatusOr<StoredBlock> ParseBlock(const json& object, int64_t layers, Bytes
   return block;
 }
 
+// [offset, bytes, "xxh3"]
+absl::StatusOr<StoredRange> ParseRange(const json& entry, Bytes file_bytes, const std::string& where) {
+  const bool well_formed = entry.is_array() && entry.size() == 3 && entry[0].is_number_unsigned() && entry[1].is_number_unsigned();
+  const std::optional<uint64_t> hash = well_formed ? ParseHex(entry[2]) : std::nullopt;
+  if (!hash) return absl::InvalidArgumentError(where + ": is not [offset, bytes, \"16 hexadecimal digits\"]");
+  const auto offset = entry[0].get<uint64_t>(), bytes = entry[1].get<uint64_t>(), end = static_cast<uint64_t>(file_bytes);
+  if (bytes == 0 || bytes > end || offset > end - bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": ", bytes, " bytes from offset ", offset, " are empty or end after their file"));
+  }
+  return StoredRange{static_cast<int64_t>(offset), static_cast<Bytes>(bytes), *hash};
+}
+
+absl::StatusOr<std::vector<StoredRange>> ParseRanges(const json& object, Bytes file_bytes, const std::string& where) {
+  LIME_ASSIGN_OR_RETURN(const json* entries, ArrayField(object, "ranges", kMaxRanges, where));
+  std::vector<StoredRange> ranges;
+  for (const json& entry : *entries) {
+    const std::string here = absl::StrCat(where, " ranges[", ranges.size(), "]");
+    LIME_ASSIGN_OR_RETURN(const StoredRange range, ParseRange(entry, file_bytes, here));
+    if (!ranges.empty() && std::pair(ranges.back().offset, ranges.back().bytes) >= std::pair(range.offset, range.bytes)) {
+      return absl::InvalidArgumentError(here + ": does not come after the range before it");
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
 absl::StatusOr<StoredFile> ParseFile(const json& object, int64_t layers, std::string where) {
   if (!object.is_object()) return absl::InvalidArgumentError(where + ": is not an object");
   JsonFields fields(object, where);
@@ -101,22 +130,13 @@ absl::StatusOr<StoredFile> ParseFile(const json& object, int64_t layers, std::st
   if (file.name.starts_with(kStoreFilePrefix)) return FieldError(where, "name", "is that of a manifest");
   absl::StrAppend(&where, " (", absl::CEscape(file.name), ")");
   LIME_ASSIGN_OR_RETURN(file.xxh3, HashField(object, "xxh3", where));
-  const auto pieces_expected = static_cast<size_t>((file.bytes + kStorePieceBytes - 1) / kStorePieceBytes);
-  LIME_ASSIGN_OR_RETURN(const json* pieces, ArrayField(object, "pieces", pieces_expected, where));
-  if (pieces->size() != pieces_expected) {
-    return FieldError(where, "pieces", absl::StrCat("has ", pieces->size(), " checksums where the size implies ", pieces_expected));
-  }
-  for (const json& piece : *pieces) {
-    const std::optional<uint64_t> hash = ParseHex(piece);
-    if (!hash) return FieldError(where, "pieces", absl::StrCat("[", file.pieces.size(), "] is not 16 hexadecimal digits"));
-    file.pieces.push_back(*hash);
-  }
   LIME_ASSIGN_OR_RETURN(const json* blocks, ArrayField(object, "blocks", 4, where));
   for (const json& block : *blocks) {
     LIME_ASSIGN_OR_RETURN(StoredBlock parsed,
                           ParseBlock(block, layers, file.bytes, absl::StrCat(where, " blocks[", file.blocks.size(), "]")));
     file.blocks.push_back(parsed);
   }
+  LIME_ASSIGN_OR_RETURN(file.ranges, ParseRanges(object, file.bytes, where));
   return file;
 }
 
@@ -149,10 +169,12 @@ absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& na
   const int64_t version = fields.Int("version", 1, 1 << 30);
   LIME_RETURN_IF_ERROR(fields.status());
   if (version != kStoreVersion) {
-    return FieldError(name, "version", absl::StrCat("= ", version, "; this program knows ", kStoreVersion, ", so prepare the model again"));
+    return FieldError(
+        name, "version",
+        absl::StrCat("= ", version, "; this program knows ", kStoreVersion, ", so remove the folder and prepare the model again"));
   }
   fields.Int("alignment", kStoreAlignment, kStoreAlignment);
-  fields.Int("piece_bytes", kStorePieceBytes, kStorePieceBytes);
+  fields.Int("piece_bytes", kPieceBytes, kPieceBytes);
   StoreManifest manifest;
   manifest.layers = fields.Int("layers", 1, kMaxLayers);
   LIME_RETURN_IF_ERROR(fields.status());
@@ -167,8 +189,7 @@ absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& na
 }
 
 json FileJson(const StoredFile& file) {
-  json pieces = json::array(), blocks = json::array();
-  for (const uint64_t piece : file.pieces) pieces.push_back(HexText(piece));
+  json blocks = json::array(), ranges = json::array();
   for (const StoredBlock& block : file.blocks) {
     blocks.push_back({{"kind", std::string(KindName(block.id.kind))},
                       {"layer", block.id.layer},
@@ -176,7 +197,8 @@ json FileJson(const StoredFile& file) {
                       {"bytes", block.bytes},
                       {"xxh3", HexText(block.xxh3)}});
   }
-  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", HexText(file.xxh3)}, {"blocks", blocks}, {"pieces", pieces}};
+  for (const StoredRange& range : file.ranges) ranges.push_back(json::array({range.offset, range.bytes, HexText(range.xxh3)}));
+  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", HexText(file.xxh3)}, {"blocks", blocks}, {"ranges", ranges}};
 }
 
 }  // namespace
@@ -201,7 +223,7 @@ std::string StoreManifestText(const StoreManifest& manifest) {
   const json root = {{"format", kFormat},
                      {"version", kStoreVersion},
                      {"alignment", kStoreAlignment},
-                     {"piece_bytes", kStorePieceBytes},
+                     {"piece_bytes", kPieceBytes},
                      {"layers", manifest.layers},
                      {"source_xxh3", HexText(manifest.source_xxh3)},
                      {"files", files}};

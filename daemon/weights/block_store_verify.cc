@@ -11,7 +11,7 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kChunkBytes = 4 * kMiB;  // whole pieces
+constexpr Bytes kChunkBytes = 4 * kMiB;
 constexpr size_t kSlots = 4;
 
 // "block mlp 3", by where [begin, end) lies in a file; of several blocks the first that is among `suspects`.
@@ -37,7 +37,11 @@ absl::Status CheckSize(const StoredFile& file, const std::string& path) {
 class FileVerifier {
  public:
   FileVerifier(const StoredFile& file, std::string path, HugeBuffer& slots, std::unique_ptr<BlockDevice> device)
-      : file_(file), path_(std::move(path)), slots_(slots), hashes_(file.blocks), reader_(std::move(device), BlockReader::Options()) {}
+      : file_(file),
+        path_(std::move(path)),
+        slots_(slots),
+        hashes_(file.blocks, file.ranges),
+        reader_(std::move(device), BlockReader::Options()) {}
 
   template <typename Progress>
   absl::Status Run(const Progress& progress) {
@@ -73,18 +77,24 @@ class FileVerifier {
     started_ += kChunkBytes;
   }
 
-  // The whole file has been hashed: its blocks tell which one holds a piece that differs.
+  // The whole file has been hashed: its ranges, else its blocks, tell where it differs.
   absl::Status CheckWhole() {
     const StoredFile found = hashes_.Finish(file_.name);
     if (found == file_) return absl::OkStatus();
     std::vector<bool> differ;
     for (size_t i = 0; i < found.blocks.size(); ++i) differ.push_back(found.blocks[i].xxh3 != file_.blocks[i].xxh3);
-    const auto piece = std::mismatch(found.pieces.begin(), found.pieces.end(), file_.pieces.begin()).first - found.pieces.begin();
-    const bool somewhere = piece == static_cast<int64_t>(found.pieces.size());  // the manifest contradicts itself
-    const int64_t begin = somewhere ? 0 : piece * kStorePieceBytes,
-                  end = somewhere ? file_.bytes : std::min(begin + kStorePieceBytes, file_.bytes);
+    const auto [begin, end] = FirstDifference(found);
     return absl::DataLossError(absl::StrCat(path_, ": ", PlaceOf(file_, begin, end, differ), " differs from its checksum between offsets ",
                                             begin, " and ", end, "; remove the file and run `lime prepare` again"));
+  }
+
+  // [begin, end) of the first range that differs; of the first block, where that is in no range; of the file, where it is in no block.
+  std::pair<int64_t, int64_t> FirstDifference(const StoredFile& found) const {
+    const auto range = std::ranges::mismatch(found.ranges, file_.ranges).in1;
+    if (range != found.ranges.end()) return {range->offset, range->offset + range->bytes};
+    const auto block = std::ranges::mismatch(found.blocks, file_.blocks).in1;
+    if (block != found.blocks.end()) return {block->offset, block->offset + block->bytes};
+    return {0, file_.bytes};
   }
 
   const StoredFile& file_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,10 @@ absl::Status CheckShardName(const std::string& shard, const std::string& path) {
   if (IsPlainFileName(shard)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": weight_map names the shard \"", absl::CEscape(shard), "\", which is not a plain file name in the same folder"));
+}
+
+std::tuple<int32_t, int64_t, Bytes> Place(const BlockExtent& extent) {
+  return {extent.file, extent.offset, extent.bytes};
 }
 
 }  // namespace
@@ -143,11 +148,18 @@ absl::Status Checkpoint::AddManifest() {
       return absl::DataLossError(absl::StrCat(path, ": has ", file->bytes, " bytes where ", kStoreManifestName, " says ", stored.bytes,
                                               "; run `lime prepare` again, it writes the file anew"));
     }
-    for (const StoredBlock& block : stored.blocks) {
-      store_extents_.push_back({block.id, {static_cast<int32_t>(file - files_.begin()), block.offset, block.bytes, block.xxh3}});
-    }
+    const auto index = static_cast<int32_t>(file - files_.begin());
+    for (const StoredBlock& block : stored.blocks) store_extents_.push_back({block.id, {index, block.offset, block.bytes, block.xxh3}});
+    for (const StoredRange& range : stored.ranges) store_ranges_.push_back({index, range.offset, range.bytes, range.xxh3});
   }
+  std::ranges::sort(store_ranges_, {}, Place);
   return absl::OkStatus();
+}
+
+std::optional<uint64_t> Checkpoint::RangeHash(int32_t file, int64_t offset, Bytes bytes) const {
+  const auto found = std::ranges::lower_bound(store_ranges_, std::tuple(file, offset, bytes), {}, Place);
+  if (found == store_ranges_.end() || Place(*found) != std::tuple(file, offset, bytes)) return std::nullopt;
+  return found->xxh3;
 }
 
 absl::Status Checkpoint::CheckManifest(const ModelSpec& spec) const {

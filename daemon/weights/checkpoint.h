@@ -58,6 +58,10 @@ class Checkpoint {
   // in the order of files() and offsets. Bytes of other blocks may be among them. REQUIRES: `block` is of BuildModelSpec().
   std::vector<BlockExtent> BlockExtents(const BlockSpec& block) const;
 
+  // XXH3-64 of bytes [offset, offset + bytes) of files()[file], where the block store says it: for every tensor that IsKept(), and for the
+  // rows of every part of a matrix in every piece of CutBlock(block).
+  std::optional<uint64_t> RangeHash(int32_t file, int64_t offset, Bytes bytes) const;
+
   // config.json and headers put together and checked against each other.
   absl::StatusOr<ModelSpec> BuildModelSpec() const;
 
@@ -74,6 +78,7 @@ class Checkpoint {
   TensorIndex index_;
   std::map<std::string, TensorLocation, std::less<>> locations_;
   std::vector<std::pair<BlockId, BlockExtent>> store_extents_;  // of a block store
+  std::vector<BlockExtent> store_ranges_;                       // with checksums, by file, offset and length
 };
 
 // The spec of the model in `dir`, for those who want nothing else of it.

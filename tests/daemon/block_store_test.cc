@@ -272,8 +272,7 @@ TEST_F(PreparedTest, OneFlippedBitAnywhereIsFoundAndNamed) {
   EXPECT_TRUE(VerifyBlockStore(store_).ok());
 }
 
-TEST_F(PreparedTest, ADifferenceIsPlacedWithinItsPieceAndBlock) {
-  options_.config.intermediate_size = 1 << 14;  // an MLP of several pieces
+TEST_F(PreparedTest, ADifferenceIsPlacedWithinItsRangeAndBlock) {
   ASSERT_TRUE(MakeModel(options_, model_).ok());
   Prepare();
   const auto manifest = ReadStoreManifest(store_);
@@ -281,11 +280,26 @@ TEST_F(PreparedTest, ADifferenceIsPlacedWithinItsPieceAndBlock) {
   const StoredFile& file = manifest->files[1];
   const StoredBlock& mlp = file.blocks[1];
   ASSERT_EQ(mlp.id, (BlockId{BlockKind::kMlp, 1}));
-  const int64_t offset = mlp.offset + mlp.bytes - 1, piece = offset / kStorePieceBytes * kStorePieceBytes;
-  ASSERT_GT(piece, mlp.offset);
-  Flip(file.name, offset);
-  EXPECT_THAT(std::string(VerifyBlockStore(store_).status().message()),
-              HasSubstr(absl::StrCat(file.name, ": block mlp 1 differs from its checksum between offsets ", piece, " and ", file.bytes)));
+  ASSERT_GT(file.ranges.size(), 8u);
+  for (const StoredRange& range : file.ranges) {
+    Flip(file.name, range.offset + range.bytes / 2);
+    const std::string block = range.offset < mlp.offset ? "attention 1" : "mlp 1";
+    EXPECT_THAT(std::string(VerifyBlockStore(store_).status().message()),
+                HasSubstr(absl::StrCat(file.name, ": block ", block, " differs from its checksum between offsets ", range.offset, " and ",
+                                       range.offset + range.bytes, ";")));
+    Flip(file.name, range.offset + range.bytes / 2);
+  }
+}
+
+TEST_F(PreparedTest, AChecksumThatIsWrongInTheManifestAloneIsFound) {
+  Prepare();
+  auto manifest = nlohmann::json::parse(dir_.Read("store/lime_store.json"));
+  manifest["files"][0]["ranges"][2][2] = "0123456789abcdef";
+  dir_.Write("store/lime_store.json", manifest.dump());
+  const absl::Status status = VerifyBlockStore(store_).status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("between offsets ", manifest["files"][0]["ranges"][2][0].get<int64_t>(), " and ")));
 }
 
 TEST_F(PreparedTest, AManifestThatDisagreesWithTheFilesIsRefused) {
@@ -542,9 +556,10 @@ TEST_F(PreparedTest, AStoreOfMoreFilesThanDescriptorsForEveryLaneLoads) {
 
 TEST(StoreManifestTest, TextAndBack) {
   StoreManifest manifest{.source_xxh3 = 0xfedcba9876543210, .layers = 1};
-  manifest.files.push_back({.name = "layer_0000.safetensors", .bytes = 4096 * 600, .xxh3 = 1, .pieces = {1, 2, 3}});
+  manifest.files.push_back({.name = "layer_0000.safetensors", .bytes = 4096 * 600, .xxh3 = 1});
   manifest.files[0].blocks = {{{BlockKind::kAttention, 0}, 4096, 8192, 7}, {{BlockKind::kMlp, 0}, 12288, 4096, 8}};
-  manifest.files.push_back({.name = "non_layer.safetensors", .bytes = 12288, .xxh3 = 2, .pieces = {4}});
+  manifest.files[0].ranges = {{4096, 2, 11}, {4096, 64, 12}, {5000, 1, 0xffffffffffffffff}, {4096 * 600 - 1, 1, 13}};
+  manifest.files.push_back({.name = "non_layer.safetensors", .bytes = 12288, .xxh3 = 2});
   manifest.files[1].blocks = {{{BlockKind::kEmbedding, 0}, 4096, 4096, 9}, {{BlockKind::kHead, 0}, 4096, 8192, 10}};
   const auto parsed = ParseStoreManifest(StoreManifestText(manifest), "m");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -567,8 +582,8 @@ TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
   };
   const Case cases[] = {
       {"/format", "zip", "field \"format\" is not \"lime-block-store\""},
-      {"/version", 2, "field \"version\" = 2; this program knows 1"},
-      {"/version", "1", "field \"version\" is not an integer"},
+      {"/version", 1, "field \"version\" = 1; this program knows 2, so remove the folder and prepare the model again"},
+      {"/version", "2", "field \"version\" is not an integer"},
       {"/alignment", 512, "field \"alignment\" = 512 is outside"},
       {"/piece_bytes", 0, "field \"piece_bytes\""},
       {"/layers", 0, "field \"layers\" = 0 is outside"},
@@ -582,9 +597,19 @@ TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
       {"/files/0/name", good["files"][1]["name"], "lists \"layer_0001.safetensors\" twice"},
       {"/files/0/bytes", -1, "m: files[0]: field \"bytes\" = -1 is outside"},
       {"/files/0/bytes", 1e300, "field \"bytes\" is not an integer"},
-      {"/files/0/bytes", 1ll << 50, "field \"pieces\" has 1 checksums where the size implies 1073741824"},
       {"/files/0/xxh3", nullptr, "m: files[0] (layer_0000.safetensors): field \"xxh3\" is not 16"},
-      {"/files/0/pieces/0", "XYZ", "field \"pieces\" [0] is not 16 hexadecimal digits"},
+      {"/files/0/ranges", 7, "m: files[0] (layer_0000.safetensors): field \"ranges\" is not an array"},
+      {"/files/0/ranges/0", 7, "files[0] (layer_0000.safetensors) ranges[0]: is not [offset, bytes, "},
+      {"/files/0/ranges/0", {0, 1}, "ranges[0]: is not ["},
+      {"/files/0/ranges/1/0", -1, "ranges[1]: is not ["},
+      {"/files/0/ranges/1/0", 1.5, "ranges[1]: is not ["},
+      {"/files/0/ranges/1/2", "XYZ", "ranges[1]: is not ["},
+      {"/files/0/ranges/1/0", 18446744073709551615u, "bytes from offset 18446744073709551615 are empty or end after their file"},
+      {"/files/0/ranges/1/1", 18446744073709551615u, "ranges[1]: 18446744073709551615 bytes from offset"},
+      {"/files/0/ranges/1/1", good["files"][0]["bytes"], "are empty or end after their file"},
+      {"/files/0/ranges/1/1", 0, "ranges[1]: 0 bytes from offset"},
+      {"/files/0/ranges/1", good["files"][0]["ranges"][0], "ranges[1]: does not come after the range before it"},
+      {"/files/0/ranges/2/0", 0, "ranges[2]: does not come after the range before it"},
       {"/files/0/blocks/0/kind", "tail", "blocks[0]: field \"kind\" is not embedding"},
       {"/files/0/blocks/0/layer", 2, "blocks[0]: field \"layer\" = 2 is outside 0 to 1"},
       {"/files/0/blocks/0/layer", 1, "holds the block attention 1 twice"},

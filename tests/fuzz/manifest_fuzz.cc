@@ -1,4 +1,7 @@
-// Any text as a block store's manifest: an error, or blocks that lie aligned inside their files, and the same again from its own text.
+// Any text as a block store's manifest: an error, or blocks that lie aligned inside their files and ranges in order, and the same again
+// from its own text.
+#include <algorithm>
+#include <functional>
 #include <string_view>
 
 #include "daemon/weights/block_store_manifest.h"
@@ -10,12 +13,14 @@ namespace {
 void Check(const StoreManifest& manifest) {
   for (const StoredFile& file : manifest.files) {
     LIME_CHECK(file.name.find('/') == std::string::npos && file.name[0] != '.') << file.name;
-    LIME_CHECK_EQ(static_cast<Bytes>(file.pieces.size()), (file.bytes + kStorePieceBytes - 1) / kStorePieceBytes);
     for (const StoredBlock& block : file.blocks) {
       LIME_CHECK(block.offset >= 0 && block.bytes > 0 && block.bytes <= file.bytes - block.offset);
       LIME_CHECK(block.offset % kStoreAlignment == 0 && block.bytes % kStoreAlignment == 0);
       LIME_CHECK(block.id.layer >= 0 && block.id.layer < manifest.layers);
     }
+    for (const StoredRange& range : file.ranges)
+      LIME_CHECK(range.offset >= 0 && range.bytes > 0 && range.bytes <= file.bytes - range.offset);
+    LIME_CHECK(std::ranges::is_sorted(file.ranges, std::less_equal(), [](const StoredRange& r) { return std::pair(r.offset, r.bytes); }));
   }
 }
 
