@@ -14,6 +14,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/block_pieces.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/model_spec.h"
 
@@ -21,7 +22,7 @@ namespace lime {
 
 // The weights of one block in memory. Order and roles are those of the BlockSpec.
 struct BlockWeights {
-  std::vector<const std::byte*> tensors;  // one for each BlockSpec::tensors
+  std::vector<const std::byte*> tensors;  // one for each BlockSpec::tensors; null: it streams
   std::shared_ptr<const void> storage;    // keeps the mapping or the buffer alive
 };
 
@@ -58,6 +59,12 @@ class Backend {
   virtual absl::Status Attention(int64_t layer) = 0;
   virtual absl::Status Mlp(int64_t layer) = 0;
   virtual absl::Status Head() = 0;
+
+  // A block that streams is bound with null pointers for the tensors that are not kept (IsKept), and computed as its rows arrive: each
+  // call takes the next rows of its matrices, in order of use, from the first row to the last. Nothing of `rows` is needed afterwards.
+  virtual absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) = 0;
+  // Embed with a table of the batch's own: row i is that of the token in row i.
+  virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;
 
   // [rows that asked for logits, vocab] fp32 of the last Head, in the order of the rows; valid until the next Begin.
   virtual std::span<const float> Logits() const = 0;

@@ -51,18 +51,14 @@ void ModelFlags::AddTo(CLI::App& app) {
   app.add_option("--context", context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
   app.add_option("--kv", kv, "Memory of the KV cache: reserve all of it up front, or let it grow as it is written")->capture_default_str();
   app.add_option("--chunk", chunk, "Tokens of a prompt computed in one step; 0: chosen for the machine");
-  app.add_option("--memory", memory, "Memory budget of the process, such as 2GiB; without it: what the machine has");
+  residency.AddTo(app);
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
   app.add_option("--cluster", cluster, "Cluster file (not built yet)")->group("Not built yet");
-  app.add_option("--placement", placement, "Which blocks stay resident (not built yet)")->group("Not built yet");
-  app.add_option("--pool", pool, "Memory of streamed blocks (not built yet)")->group("Not built yet");
   app.add_flag("--json", json, "Print one JSON object and nothing else on stdout");
 }
 
 absl::Status ModelFlags::Check() const {
   if (!cluster.empty()) return WrongCall("--cluster: running over several devices is not built yet; leave it out to run on this one");
-  if (!placement.empty() || !pool.empty())
-    return WrongCall("--placement and --pool belong to streaming, which is not built yet; leave them out");
   if (loader != "auto" && loader != "read" && loader != "mmap")
     return WrongCall(absl::StrCat("--loader ", loader, " is unknown; use auto, read or mmap"));
   if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", kv, " is unknown; use reserve or grow"));

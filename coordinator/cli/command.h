@@ -7,6 +7,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "coordinator/cli/residency_flags.h"
 #include "planner/base/status.h"
 
 namespace lime::cli {
@@ -30,9 +31,7 @@ struct ModelFlags {
   std::string loader = "auto";
   std::string numerics = "auto";
   std::string kv = "reserve";
-  std::string memory;
-  std::string placement;
-  std::string pool;
+  ResidencyFlags residency;
   std::string cluster;
   int threads = 0;
   int64_t context = 0;

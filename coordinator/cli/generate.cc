@@ -55,8 +55,10 @@ class Generator {
       for (const auto& admitted : step_.admitted) LIME_RETURN_IF_ERROR(engine_.StartSequence(admitted.slot, admitted.positions));
       EnterPhase(/*decoding=*/step_.batch.rows.size() == step_.sampled.size() && step_.admitted.empty());
       const Clock::time_point begin = Clock::now();
-      LIME_ASSIGN_OR_RETURN(const std::span<const float> logits, engine_.Step(step_.batch));
-      LIME_RETURN_IF_ERROR(TakeLogits(logits));
+      const absl::StatusOr<std::span<const float>> logits = engine_.Step(step_.batch);
+      if (Cancelled() && absl::IsCancelled(logits.status())) break;  // a step that waits for its disk can be long
+      LIME_RETURN_IF_ERROR(logits.status());
+      LIME_RETURN_IF_ERROR(TakeLogits(*logits));
       Count(Clock::now() - begin);
     }
     return Summary();

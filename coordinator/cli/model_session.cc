@@ -90,14 +90,11 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
   options.grow_kv = flags.kv == "grow";
   options.planned_steps = shape.planned_steps;
   options.numerics = flags.numerics;
-  if (!flags.memory.empty()) {
-    const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
-    if (!memory.ok()) return WrongCall(absl::StrCat("--memory: ", memory.status().message()));
-    options.memory = *memory;
-  }
+  LIME_RETURN_IF_ERROR(flags.residency.Apply(options));
   ProgressLine progress("Loading");
   options.load.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };
   options.load.cancelled = &Interrupted();
+  options.report = [](const std::string& sentence) { std::fprintf(stderr, "lime: %s\n", sentence.c_str()); };
   std::unique_ptr<ModelSession> session(new ModelSession);
   const Bytes allowed = options.memory > 0 ? options.memory - ProcessResidentBytes() : AvailableMemory();
   const DeviceProfile profile =
@@ -108,10 +105,12 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
 }
 
 json ModelSession::Describe() const {
-  return {{"predicted_ms_per_token", predicted_ms_},
+  json root = ResidencyJson(*engine_);
+  root.update({{"predicted_ms_per_token", predicted_ms_},
           {"peak_rss_bytes", ProcessPeakResidentBytes()},
           {"devices", json::array({{{"name", "local"}, {"backend", engine_->description()}, {"numerics_id", engine_->numerics_id()}}})},
-          {"load", {{"loader", engine_->load().loader}, {"bytes", engine_->load().bytes}, {"seconds", engine_->load().seconds}}}};
+          {"load", {{"loader", engine_->load().loader}, {"bytes", engine_->load().bytes}, {"seconds", engine_->load().seconds}}}});
+  return root;
 }
 
 std::string ModelSession::LoadLine() const {
@@ -120,9 +119,7 @@ std::string ModelSession::LoadLine() const {
 }
 
 std::string ModelSession::MemoryLine() const {
-  const Engine::Memory& memory = engine_->memory();
-  return absl::StrCat("memory peak ", FormatBytes(ProcessPeakResidentBytes()), ": weights ", FormatBytes(memory.weights), ", KV ",
-                      FormatBytes(memory.kv), ", activations ", FormatBytes(memory.activations), ", runtime ", FormatBytes(memory.runtime));
+  return MemoryText(*engine_);
 }
 
 }  // namespace lime::cli

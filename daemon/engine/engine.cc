@@ -1,39 +1,26 @@
 #include "daemon/engine/engine.h"
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/kept_tensors.h"
 #include "daemon/weights/system_memory.h"
 #include "kernels/module.h"
 #include "planner/base/check.h"
+#include "planner/base/strings.h"
 
 namespace lime {
 namespace {
-
-// K and V of 16 positions of one layer.
-Bytes PageBytes(const ModelSpec& spec) {
-  return spec.KvBytesPerToken() / spec.config.num_layers * kPositionsPerPage;
-}
 
 absl::Status CheckContext(const ModelSpec& spec, int64_t context, const std::string& dir) {
   if (context >= 1 && context <= spec.config.max_positions) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(dir, ": a context of ", context, " positions is outside 1 to ", spec.config.max_positions,
                                                  ", which config.json states as max_position_embeddings"));
-}
-
-// The budget holds everything or nothing is loaded.
-absl::Status CheckBudget(const Engine::Memory& need, Bytes budget, bool asked, const std::string& dir) {
-  const Bytes total = need.weights + need.kv + need.activations + need.runtime;
-  if (total <= budget) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      dir, " needs ", FormatBytes(total), " (weights ", FormatBytes(need.weights), ", KV ", FormatBytes(need.kv), ", activations ",
-      FormatBytes(need.activations), ", runtime ", FormatBytes(need.runtime), ") and ", asked ? "--memory allows " : "this machine has ",
-      FormatBytes(budget), "; give a smaller --context or --chunk, quantise the model, or use a device with more memory"));
 }
 
 BackendOptions ToBackendOptions(const ModelSpec& spec, const Engine::Options& options) {
@@ -47,18 +34,6 @@ BackendOptions ToBackendOptions(const ModelSpec& spec, const Engine::Options& op
           .numerics = options.numerics};
 }
 
-// What is to be held, checked before any of it is allocated: weights and KV before the kernels are opened, then all of it beside the
-// process with its libraries.
-absl::StatusOr<Engine::Memory> PlanMemory(const ModelSpec& spec, const BackendOptions& backend, Bytes budget, bool asked,
-                                          const std::string& dir) {
-  Engine::Memory memory{.weights = spec.WeightBytes(), .kv = backend.num_kv_pages * PageBytes(spec), .runtime = ProcessResidentBytes()};
-  LIME_RETURN_IF_ERROR(CheckBudget(memory, budget, asked, dir));
-  LIME_ASSIGN_OR_RETURN(memory.activations, PlanActivationBytes(spec, backend));
-  memory.runtime = ProcessResidentBytes();
-  LIME_RETURN_IF_ERROR(CheckBudget(memory, budget, asked, dir));
-  return memory;
-}
-
 BlockWeights ToWeights(const LoadedBlock& block) {
   BlockWeights weights;
   weights.storage = block.storage;
@@ -66,44 +41,108 @@ BlockWeights ToWeights(const LoadedBlock& block) {
   return weights;
 }
 
+// Progress of one of several loads as that of all of them.
+LoadOptions PartOf(const LoadOptions& whole, Bytes done, Bytes total, absl::Time start) {
+  LoadOptions part = whole;
+  if (!whole.progress) return part;
+  part.progress = [&whole, done, total, start](const LoadProgress& progress) {
+    whole.progress({.done = std::min(total, done + progress.done), .total = total, .elapsed = absl::Now() - start});
+  };
+  return part;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_dir, const Options& options) {
-  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
+  LIME_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model_dir));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   LIME_RETURN_IF_ERROR(CheckContext(spec, options.context, model_dir));
   LIME_CHECK_GE(options.max_rows, options.max_sequences);
   const BackendOptions backend = ToBackendOptions(spec, options);
-  const Bytes budget = options.memory > 0 ? options.memory : AvailableMemory() + ProcessResidentBytes();
-  LIME_ASSIGN_OR_RETURN(const Memory memory, PlanMemory(spec, backend, budget, options.memory > 0, model_dir));
   const KvPages::Options pages{
       .num_pages = backend.num_kv_pages, .num_layers = spec.config.num_layers, .max_sequences = options.max_sequences};
-  std::unique_ptr<Engine> engine(new Engine(std::move(spec), pages));
+  std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(spec), pages));
   engine->context_ = options.context;
-  engine->memory_ = memory;
-  LIME_RETURN_IF_ERROR(engine->Open(checkpoint, options, backend, budget));
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<PieceReader> reader,
+                        PieceReader::Open(engine->checkpoint_, engine->spec_, {.wrap_device = options.wrap_device}));
+  const Bytes budget = options.memory > 0 ? options.memory : AvailableMemory() + ProcessResidentBytes();
+  LIME_ASSIGN_OR_RETURN(MemoryPlan plan, PlanMemory(engine->spec_, backend, *reader,
+                                                    {.budget = budget,
+                                                     .asked = options.memory > 0,
+                                                     .placement = options.placement,
+                                                     .ring = options.ring,
+                                                     .ring_pieces = options.ring_pieces,
+                                                     .resident_share = options.resident_share,
+                                                     .profile = options.profile,
+                                                     .model = model_dir}));
+  engine->memory_ = plan.memory;
+  engine->residency_ = std::move(plan.residency);
+  LIME_RETURN_IF_ERROR(engine->Open(options, backend, std::move(reader), budget));
   return engine;
 }
 
-// What the libraries took for themselves while they were set up shows only now, and counts as runtime.
-absl::Status Engine::Open(const Checkpoint& checkpoint, const Options& options, const BackendOptions& backend, Bytes budget) {
+// What the libraries took for themselves while they were set up shows only now, and counts as runtime: the margin pays for it.
+absl::Status Engine::Open(const Options& options, const BackendOptions& backend, std::unique_ptr<PieceReader> reader, Bytes budget) {
   LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
-  LIME_CHECK_EQ(backend_->ActivationBytes(), memory_.activations) << "the plan of activations differs from what was allocated";
+  LIME_CHECK_LE(backend_->ActivationBytes(), memory_.activations) << "the plan of activations differs from what was allocated";
   LIME_CHECK_EQ(backend_->KvBytes(), memory_.kv);
   const Bytes resident_kv = options.grow_kv ? 0 : memory_.kv;
-  memory_.runtime = std::max(memory_.runtime, ProcessResidentBytes() - memory_.activations - resident_kv);
-  LIME_RETURN_IF_ERROR(CheckBudget(memory_, budget, options.memory > 0, checkpoint.dir()));
-  return LoadWeights(checkpoint, options);
+  const Bytes runtime = std::max(memory_.runtime, ProcessResidentBytes() - backend_->ActivationBytes() - resident_kv);
+  memory_.margin = std::max<Bytes>(0, memory_.margin - (runtime - memory_.runtime));
+  memory_.runtime = runtime;
+  if (memory_.total() > budget) {
+    return absl::ResourceExhaustedError(absl::StrCat(checkpoint_.dir(), ": the process takes ", FormatBytes(runtime),
+                                                     " before weights are loaded, and ", FormatBytes(memory_.total()), " with them; ",
+                                                     options.memory > 0 ? "--memory allows " : "this machine has ", FormatBytes(budget)));
+  }
+  const absl::Time start = absl::Now();
+  LIME_RETURN_IF_ERROR(LoadWeights(options));
+  if (residency_.streams()) {
+    LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), std::move(blocks_),
+                                                      {.ring_bytes = residency_.ring,
+                                                       .max_rows = backend.max_rows,
+                                                       .cancelled = options.load.cancelled,
+                                                       .report = options.report,
+                                                       .wrap_device = options.wrap_device}));
+  }
+  load_.seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  return absl::OkStatus();
 }
 
-absl::Status Engine::LoadWeights(const Checkpoint& checkpoint, const Options& options) {
-  const absl::Time start = absl::Now();
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store,
-                        WeightStore::Open(checkpoint, spec_, {.loader = options.loader, .passes = options.planned_steps}));
-  LIME_ASSIGN_OR_RETURN(const std::vector<LoadedBlock> blocks, store->LoadAll(options.load));
-  for (size_t i = 0; i < blocks.size(); ++i) LIME_RETURN_IF_ERROR(backend_->BindBlock(spec_.blocks[i], ToWeights(blocks[i])));
-  load_ = {.loader = store->Describe(), .bytes = spec_.WeightBytes(), .seconds = absl::ToDoubleSeconds(absl::Now() - start)};
+absl::Status Engine::LoadWeights(const Options& options) {
+  const bool streams = residency_.streams();
+  // Blocks that are planned to stay are worth reading; the choice is for models that are all resident.
+  const LoaderKind loader = streams && options.loader == LoaderKind::kAuto ? LoaderKind::kRead : options.loader;
+  LIME_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WeightStore> store,
+      WeightStore::Open(
+          checkpoint_, spec_,
+          {.loader = loader, .available_memory = streams ? std::numeric_limits<Bytes>::max() : 0, .passes = options.planned_steps}));
+  LIME_ASSIGN_OR_RETURN(blocks_, streams ? LoadResident(*store, options) : store->LoadAll(options.load));
+  for (size_t i = 0; i < blocks_.size(); ++i) LIME_RETURN_IF_ERROR(backend_->BindBlock(spec_.blocks[i], ToWeights(blocks_[i])));
+  load_.loader = store->Describe();
+  load_.bytes = streams ? residency_.resident_bytes : spec_.WeightBytes();
   return absl::OkStatus();
+}
+
+// Every block in memory of its own, so that it can be given back; of the others what is small.
+absl::StatusOr<std::vector<LoadedBlock>> Engine::LoadResident(WeightStore& store, const Options& options) const {
+  const absl::Time start = absl::Now();
+  std::vector<LoadedBlock> blocks(spec_.blocks.size());
+  Bytes done = 0;
+  // The head first: a tied embedding is then the same memory.
+  for (size_t i = spec_.blocks.size(); i-- > 0;) {
+    const BlockSpec& block = spec_.blocks[i];
+    if (!residency_.resident[i]) {
+      LIME_ASSIGN_OR_RETURN(blocks[i], LoadKept(checkpoint_, block));
+      continue;
+    }
+    LIME_ASSIGN_OR_RETURN(std::vector<LoadedBlock> loaded,
+                          store.LoadBlocks(std::array{block.id}, PartOf(options.load, done, residency_.resident_bytes, start)));
+    blocks[i] = std::move(loaded.front());
+    done += block.bytes;
+  }
+  return blocks;
 }
 
 absl::Status Engine::StartSequence(int32_t sequence, int64_t positions) {
@@ -118,13 +157,17 @@ void Engine::EndSequence(int32_t sequence) {
 
 absl::StatusOr<std::span<const float>> Engine::Step(const MicroBatch& batch) {
   LIME_RETURN_IF_ERROR(backend_->Begin(batch));
+  LIME_RETURN_IF_ERROR(streamer_ ? streamer_->Step(batch) : StepResident());
+  return backend_->Logits();
+}
+
+absl::Status Engine::StepResident() {
   LIME_RETURN_IF_ERROR(backend_->Embed());
   for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer) {
     LIME_RETURN_IF_ERROR(backend_->Attention(layer));
     LIME_RETURN_IF_ERROR(backend_->Mlp(layer));
   }
-  LIME_RETURN_IF_ERROR(backend_->Head());
-  return backend_->Logits();
+  return backend_->Head();
 }
 
 Bytes Engine::BytesPerStep(int64_t sequences, int64_t positions) const {

@@ -1,14 +1,19 @@
 // One device's engine: weights, KV pages and backend wired together. Takes micro-batches, gives logits.
 //
-// Thread: one thread at a time; the backend's threads are its own.
-// A resident model has nothing of loading on the token path: Step calls the backend block by block.
+// Thread: one thread at a time; the backend's threads and the disk's are its own.
+// A resident model has nothing of loading on the token path: Step calls the backend block by block. Where the budget is too small for that,
+// a Streamer takes the step, and reads what is not resident while it computes.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "daemon/engine/memory_plan.h"
+#include "daemon/engine/streamer.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"
@@ -30,15 +35,16 @@ class Engine {
     bool grow_kv = false;  // KV memory comes as it is written, instead of up front; counted in full all the same
     std::string numerics = "auto";
     Bytes memory = 0;  // budget of the whole process; 0: what the machine has
-    LoadOptions load;  // progress and cancellation
-  };
+    LoadOptions load;  // progress and cancellation, of steps too
 
-  // What a resident model needs, by kind.
-  struct Memory {
-    Bytes weights = 0;
-    Bytes kv = 0;
-    Bytes activations = 0;
-    Bytes runtime = 0;  // resident beside those: the process and its libraries, before weights are loaded
+    // What stays in memory where not everything can.
+    Placement placement = Placement::kAuto;
+    std::optional<Bytes> ring;                       // of the byte ring; else chosen
+    std::optional<int64_t> ring_pieces;              // the same in pieces
+    std::optional<double> resident_share;            // 0 to 1; else as much as fits
+    const DeviceProfile* profile = nullptr;          // for these choices
+    std::function<void(const std::string&)> report;  // a sentence for people while a disk stalls; compute thread
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
   struct LoadSummary {
@@ -47,13 +53,14 @@ class Engine {
     double seconds = 0;
   };
 
-  // Opens the checkpoint in `model_dir`, reserves KV, activations and weights, and loads. ResourceExhausted, before anything is allocated
-  // or loaded and with the numbers by kind, when the budget cannot hold it.
+  // Opens the checkpoint in `model_dir`, decides what stays in memory, reserves it, and loads. ResourceExhausted, before anything is
+  // allocated or loaded and with the numbers by kind, when the budget holds not even KV, activations and two pieces of streamed weights.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_dir, const Options& options);
 
   const ModelSpec& spec() const { return spec_; }
   const LoadSummary& load() const { return load_; }
-  const Memory& memory() const { return memory_; }
+  const EngineMemory& memory() const { return memory_; }
+  const ResidencyPlan& residency() const { return residency_; }
   std::string numerics_id() const { return backend_->numerics_id(); }
   std::string description() const { return backend_->description(); }
   int64_t context() const { return context_; }
@@ -65,20 +72,30 @@ class Engine {
   // Computes one micro-batch; the logits of the rows that asked, [rows, vocab] fp32 in order, valid until the next Step.
   absl::StatusOr<std::span<const float>> Step(const MicroBatch& batch);
 
-  // Bytes that decoding one token reads: weights once, and the KV of `positions` positions of each of `sequences`.
+  // Bytes that decoding one token reads from memory: weights once, and the KV of `positions` positions of each of `sequences`.
   Bytes BytesPerStep(int64_t sequences, int64_t positions) const;
 
- private:
-  Engine(ModelSpec spec, const KvPages::Options& pages) : spec_(std::move(spec)), pages_(pages) {}
-  absl::Status Open(const Checkpoint& checkpoint, const Options& options, const BackendOptions& backend, Bytes budget);
-  absl::Status LoadWeights(const Checkpoint& checkpoint, const Options& options);
+  // Where something streams, else null.
+  Streamer* streamer() { return streamer_.get(); }
 
+ private:
+  Engine(Checkpoint checkpoint, ModelSpec spec, const KvPages::Options& pages)
+      : checkpoint_(std::move(checkpoint)), spec_(std::move(spec)), pages_(pages) {}
+  absl::Status Open(const Options& options, const BackendOptions& backend, std::unique_ptr<PieceReader> reader, Bytes budget);
+  absl::Status LoadWeights(const Options& options);
+  absl::StatusOr<std::vector<LoadedBlock>> LoadResident(WeightStore& store, const Options& options) const;
+  absl::Status StepResident();
+
+  Checkpoint checkpoint_;
   ModelSpec spec_;
   KvPages pages_;
   std::unique_ptr<Backend> backend_;
   int64_t context_ = 0;
   LoadSummary load_;
-  Memory memory_;
+  EngineMemory memory_;
+  ResidencyPlan residency_;
+  std::vector<LoadedBlock> blocks_;     // of a resident model
+  std::unique_ptr<Streamer> streamer_;  // else
 };
 
 }  // namespace lime

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -10,20 +11,30 @@
 #include "absl/strings/str_cat.h"
 
 namespace lime {
+namespace {
 
+constexpr Bytes kSmallPage = 4 * kKiB;
+
+}  // namespace
+
+// The end is on small pages, so that a buffer holds no more memory than was asked for.
 absl::StatusOr<HugeBuffer> HugeBuffer::Allocate(Bytes bytes) {
   HugeBuffer buffer;
-  buffer.bytes_ = RoundUp(bytes, kHugePageBytes);
-  buffer.mapping_bytes_ = static_cast<size_t>(buffer.bytes_ + kHugePageBytes);
-  void* mapping = ::mmap(nullptr, buffer.mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const Bytes wanted = RoundUp(std::max<Bytes>(bytes, 1), kSmallPage);
+  const auto reserved = static_cast<size_t>(wanted + kHugePageBytes);
+  void* mapping = ::mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot reserve ", FormatBytes(bytes), " for weights: ", std::strerror(errno)));
   }
-  buffer.mapping_ = mapping;
-  const auto address = reinterpret_cast<uintptr_t>(mapping);
-  buffer.data_ = reinterpret_cast<std::byte*>((address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes);
+  auto* const first = static_cast<std::byte*>(mapping);
+  const size_t before = (kHugePageBytes - reinterpret_cast<uintptr_t>(first) % kHugePageBytes) % kHugePageBytes;
+  buffer.data_ = first + before;
+  buffer.bytes_ = wanted;
+  if (before > 0) ::munmap(first, before);
+  if (before < kHugePageBytes) ::munmap(buffer.data_ + wanted, kHugePageBytes - before);
 #ifdef MADV_HUGEPAGE
-  ::madvise(buffer.data_, static_cast<size_t>(buffer.bytes_), MADV_HUGEPAGE);  // best effort: a kernel without them gives small pages
+  const Bytes whole = wanted / kHugePageBytes * kHugePageBytes;
+  if (whole > 0) ::madvise(buffer.data_, static_cast<size_t>(whole), MADV_HUGEPAGE);  // best effort: some kernels have small pages only
 #endif
   return buffer;
 }
@@ -33,15 +44,13 @@ HugeBuffer::HugeBuffer(HugeBuffer&& other) noexcept {
 }
 
 HugeBuffer& HugeBuffer::operator=(HugeBuffer&& other) noexcept {
-  std::swap(mapping_, other.mapping_);
-  std::swap(mapping_bytes_, other.mapping_bytes_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
 
 HugeBuffer::~HugeBuffer() {
-  if (mapping_ != nullptr) ::munmap(mapping_, mapping_bytes_);
+  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
 }
 
 absl::Status HugeBuffer::Prefault() {
@@ -49,7 +58,6 @@ absl::Status HugeBuffer::Prefault() {
   if (::madvise(data_, static_cast<size_t>(bytes_), MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
   if (errno != EINVAL) return absl::ResourceExhaustedError(absl::StrCat("cannot fill ", FormatBytes(bytes_), ": ", std::strerror(errno)));
 #endif
-  constexpr Bytes kSmallPage = 4096;
   for (Bytes at = 0; at < bytes_; at += kSmallPage) {
     volatile std::byte* page = data_ + at;
     *page = *page;

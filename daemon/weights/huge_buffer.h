@@ -10,7 +10,7 @@ namespace lime {
 
 inline constexpr Bytes kHugePageBytes = 2 * kMiB;
 
-// Aligned to 2 MiB, zero until written, returned to the system on destruction.
+// Aligned to 2 MiB, zero until written, returned to the system on destruction. A last part shorter than 2 MiB is on small pages.
 class HugeBuffer {
  public:
   // Reserves address space and asks for 2 MiB pages. Memory arrives with the first write, which for reads means: as the data does.
@@ -28,8 +28,6 @@ class HugeBuffer {
   absl::Status Prefault();
 
  private:
-  void* mapping_ = nullptr;
-  size_t mapping_bytes_ = 0;
   std::byte* data_ = nullptr;
   Bytes bytes_ = 0;
 };

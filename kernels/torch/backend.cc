@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +31,22 @@ at::ScalarType StorageType(DType dtype) {
 at::Tensor View(const TensorSpec& spec, const std::byte* data, const std::shared_ptr<const void>& storage) {
   return at::from_blob(
       const_cast<std::byte*>(data), spec.info.shape, [storage](void*) {}, at::TensorOptions().dtype(StorageType(spec.info.dtype)));
+}
+
+// Points a tensor at other rows, in place: nothing is allocated.
+void PointAt(const std::byte* data, int64_t rows, at::Tensor& tensor) {
+  const at::Device device = tensor.device();
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({rows, tensor.size(1)});
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(const_cast<std::byte*>(data), device));
+}
+
+void PointAt(const RowsInMemory& from, ops::LinearWeight& linear) {
+  const int64_t rows = from.rows.end - from.rows.begin;
+  linear.row_begin = from.rows.begin;
+  PointAt(from.weight, rows, linear.weight);
+  if (linear.bits == 0) return;
+  PointAt(from.scales, rows, linear.scales);
+  PointAt(from.biases, rows, linear.biases);
 }
 
 // Takes the tensors of one block by role.
@@ -152,6 +169,19 @@ class CpuBackend final : public Backend {
     return Guarded([&] { head_.Forward(workspace_); });
   }
 
+  absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
+    return Guarded([&] { ForwardRows(block, rows); });
+  }
+
+  absl::Status EmbedRows(const RowsInMemory& rows) override {
+    int32_t* const tokens = workspace_.tokens.data_ptr<int32_t>();
+    std::iota(tokens, tokens + workspace_.tokens.size(0), 0);
+    return Guarded([&] {
+      PointAt(rows, embedding_.table);
+      embedding_.Forward(workspace_);
+    });
+  }
+
   std::span<const float> Logits() const override {
     return {workspace_.logits.data_ptr<float>(), static_cast<size_t>(workspace_.logits.numel())};
   }
@@ -198,6 +228,26 @@ class CpuBackend final : public Backend {
                  .has_norm = config.final_norm,
                  .output = reader.Linear(TensorRole::kOutput, config.hidden_size)};
         break;
+    }
+  }
+
+  void ForwardRows(BlockId block, const RowsInMemory& rows) {
+    const TensorRole role = rows.rows.role;
+    switch (block.kind) {
+      case BlockKind::kEmbedding:
+        return;
+      case BlockKind::kAttention: {
+        AttentionBlock& attention = attention_[block.layer];
+        PointAt(rows, attention.linear(role));
+        return attention.ForwardRows(role, workspace_, kv_.layer(block.layer), rope_ ? &*rope_ : nullptr);
+      }
+      case BlockKind::kMlp:
+        PointAt(rows, mlp_[block.layer].linear(role));
+        return mlp_[block.layer].ForwardRows(role, workspace_);
+      case BlockKind::kHead:
+        if (workspace_.logits.size(0) == 0) return;
+        PointAt(rows, head_.output);
+        return head_.ForwardRows(workspace_);
     }
   }
 

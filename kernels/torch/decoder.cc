@@ -14,9 +14,16 @@ void EmbeddingBlock::Forward(Workspace& ws) const {
   ops::EmbedOut(ws.tokens, table, ws.positions, position_table, position_offset, ws.x);  // [tokens, hidden]
 }
 
+// ---- Attention
+
 void AttentionBlock::Forward(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const {
   norm.Forward(ws.x, ws.normed);                                       // [tokens, hidden]
   ops::LinearManyOut(ws.normed, {&q, &k, &v}, {&ws.q, &ws.k, &ws.v});  // [tokens, heads * head_dim], [tokens, kv_heads * head_dim]
+  Attend(ws, kv, rope);                                                // [tokens, heads * head_dim]
+  ops::LinearAddTo(ws.attended, o, ws.x);                              // residual add in the epilogue, rounded once
+}
+
+void AttentionBlock::Attend(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const {
   if (q_norm.defined()) {
     ops::HeadRmsNormInPlace(ws.q, q_norm, norm_eps);  // over head_dim
     ops::HeadRmsNormInPlace(ws.k, k_norm, norm_eps);
@@ -26,26 +33,74 @@ void AttentionBlock::Forward(Workspace& ws, const ops::KvLayer& kv, const ops::R
     ops::RopeInPlace(ws.k, ws.positions, *rope);
   }
   ops::KvAppend(ws.k, ws.v, ws.slots, ws.positions, kv);
-  ops::AttendOut(ws.q, ws.slots, ws.positions, kv, window, ws.attended);  // [tokens, heads * head_dim]
-  ops::LinearAddTo(ws.attended, o, ws.x);                                 // residual add in the epilogue, rounded once
+  ops::AttendOut(ws.q, ws.slots, ws.positions, kv, window, ws.attended);
 }
+
+void AttentionBlock::ForwardRows(TensorRole role, Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const {
+  switch (role) {
+    case TensorRole::kQ:
+      if (q.row_begin == 0) norm.Forward(ws.x, ws.normed);
+      return ops::LinearOut(ws.normed, q, ws.q);
+    case TensorRole::kK:
+      return ops::LinearOut(ws.normed, k, ws.k);
+    case TensorRole::kV:
+      return ops::LinearOut(ws.normed, v, ws.v);
+    default:
+      if (o.row_begin == 0) Attend(ws, kv, rope);
+      return ops::LinearAddTo(ws.attended, o, ws.x);
+  }
+}
+
+// ---- MLP
 
 void MlpBlock::Forward(Workspace& ws) const {
   norm.Forward(ws.x, ws.normed);  // [tokens, hidden]
-  if (gate.weight.defined()) {
+  if (gated()) {
     ops::LinearManyOut(ws.normed, {&gate, &up}, {&ws.gate, &ws.up});  // [tokens, intermediate] each
-    ops::GatedActivationOut(ws.gate, ws.up, activation, ws.mixed);
   } else {
     ops::LinearOut(ws.normed, up, ws.up);
-    ops::ActivationOut(ws.up, activation, ws.mixed);
   }
+  Activate(ws);
   ops::LinearAddTo(ws.mixed, down, ws.x);
 }
 
+void MlpBlock::Activate(Workspace& ws) const {
+  if (gated()) {
+    ops::GatedActivationOut(ws.gate, ws.up, activation, ws.mixed);
+  } else {
+    ops::ActivationOut(ws.up, activation, ws.mixed);
+  }
+}
+
+void MlpBlock::ForwardRows(TensorRole role, Workspace& ws) const {
+  switch (role) {
+    case TensorRole::kGate:
+      if (gate.row_begin == 0) norm.Forward(ws.x, ws.normed);
+      return ops::LinearOut(ws.normed, gate, ws.gate);
+    case TensorRole::kUp:
+      if (!gated() && up.row_begin == 0) norm.Forward(ws.x, ws.normed);
+      return ops::LinearOut(ws.normed, up, ws.up);
+    default:
+      if (down.row_begin == 0) Activate(ws);
+      return ops::LinearAddTo(ws.mixed, down, ws.x);
+  }
+}
+
+// ---- Head
+
 void HeadBlock::Forward(Workspace& ws) const {
+  Select(ws);
+  ops::LinearOut(ws.head_x, output, ws.logits);  // [logit rows, vocab]
+}
+
+void HeadBlock::Select(Workspace& ws) const {
   ops::GatherRowsOut(ws.x, ws.head_rows, ws.head_x);  // [logit rows, hidden]
   if (has_norm) norm.Forward(ws.head_x, ws.head_x);
-  ops::LinearOut(ws.head_x, output, ws.logits);  // [logit rows, vocab]
+}
+
+void HeadBlock::ForwardRows(Workspace& ws) const {
+  if (output.row_begin == 0) Select(ws);
+  ops::LinearOut(ws.head_x, output, ws.logits);
 }
 
 }  // namespace lime

@@ -10,6 +10,7 @@
 #include "kernels/torch/ops.h"
 #include "kernels/torch/workspace.h"
 #include "planner/plan/model_config.h"
+#include "planner/plan/model_spec.h"
 
 namespace lime {
 
@@ -41,6 +42,15 @@ struct AttentionBlock {
 
   // Updates ws.x in place; appends this step's K and V to `kv`. `rope` is null where positions are learned.
   void Forward(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const;
+
+  // The same in rows of q, k, v and o, in this order: `linear(role)` holds those that have arrived.
+  void ForwardRows(TensorRole role, Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const;
+  ops::LinearWeight& linear(TensorRole role) {
+    return role == TensorRole::kQ ? q : role == TensorRole::kK ? k : role == TensorRole::kV ? v : o;
+  }
+
+ private:
+  void Attend(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const;  // ws.q, k, v to ws.attended
 };
 
 struct MlpBlock {
@@ -50,6 +60,14 @@ struct MlpBlock {
 
   // Updates ws.x in place.
   void Forward(Workspace& ws) const;
+
+  // The same in rows of gate, up and down, in this order.
+  void ForwardRows(TensorRole role, Workspace& ws) const;
+  ops::LinearWeight& linear(TensorRole role) { return role == TensorRole::kGate ? gate : role == TensorRole::kUp ? up : down; }
+
+ private:
+  bool gated() const { return gate.weight.defined(); }
+  void Activate(Workspace& ws) const;  // ws.gate, up to ws.mixed
 };
 
 struct HeadBlock {
@@ -59,6 +77,12 @@ struct HeadBlock {
 
   // Fills ws.logits for the rows in ws.head_rows.
   void Forward(Workspace& ws) const;
+
+  // The same in rows of the output.
+  void ForwardRows(Workspace& ws) const;
+
+ private:
+  void Select(Workspace& ws) const;  // ws.x to ws.head_x
 };
 
 }  // namespace lime

@@ -72,6 +72,7 @@ class LayerList {
     slot[0] = w.weight, slot[1] = w.bias, slot[2] = w.scales, slot[3] = w.biases;
     packing_[layers_ * kPackingPerLayer] = w.bits;
     packing_[layers_ * kPackingPerLayer + 1] = w.group_size;
+    packing_[layers_ * kPackingPerLayer + 2] = w.row_begin;
     ++layers_;
   }
   at::TensorList tensors() const { return {tensors_.data(), layers_ * kParametersPerLayer}; }

@@ -55,14 +55,16 @@ class ContextScope {
   ComputeContext* previous_;
 };
 
-// A linear layer's parameters: views that someone else keeps alive.
+// A linear layer's parameters: views that someone else keeps alive. Of a layer that streams, the weight (with scales and biases) holds only
+// the rows from `row_begin` on that have arrived; they fill their columns of the output and leave the others alone.
 struct LinearWeight {
   at::Tensor weight;  // [rows, cols] in the working dtype; packed: [rows, cols * bits / 32] int32 words
-  at::Tensor bias;    // [rows] working dtype, or undefined
+  at::Tensor bias;    // [rows of the whole layer] working dtype, or undefined
   at::Tensor scales;  // packed: [rows, cols / group_size]; else undefined
   at::Tensor biases;  // packed: [rows, cols / group_size]; else undefined
   int64_t bits = 0;   // packed: 3, 4, 6 or 8; else 0
   int64_t group_size = 0;
+  int64_t row_begin = 0;
 };
 
 // One layer's part of the KV pool.
@@ -83,11 +85,11 @@ struct RopeTables {
   int64_t head_dim = 0;
 };
 
-// x: [rows, cols] working dtype.   out: [rows, weight rows] fp32.
+// x: [rows, cols] working dtype.   out: [rows, rows of the whole layer] fp32.
 void LinearOut(const at::Tensor& x, const LinearWeight& w, at::Tensor& out);
 // The same for two or three layers that share x, in one parallel region.
 void LinearManyOut(const at::Tensor& x, std::initializer_list<const LinearWeight*> weights, std::initializer_list<at::Tensor*> outs);
-// y: [rows, weight rows] working dtype, y = round(y + x w^T + bias), rounded once.
+// y: [rows, rows of the whole layer] working dtype, y = round(y + x w^T + bias), rounded once.
 void LinearAddTo(const at::Tensor& x, const LinearWeight& w, at::Tensor& y);
 
 // x, out: [rows, width] working dtype; out may be x.

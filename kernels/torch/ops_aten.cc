@@ -34,7 +34,12 @@ at::Tensor Weight(at::TensorList p, at::IntArrayRef packing, int64_t cols, const
 
 at::Tensor Apply(const at::Tensor& x, at::TensorList p, at::IntArrayRef packing) {
   const at::Tensor y = at::matmul(x.to(at::kFloat), Weight(p, packing, x.size(1)).t());
-  return p[1].defined() ? y + p[1].to(at::kFloat) : y;
+  return p[1].defined() ? y + p[1].narrow(0, packing[2], y.size(1)).to(at::kFloat) : y;
+}
+
+// The columns of an output that the rows of a layer fill.
+at::Tensor Columns(const at::Tensor& out, at::TensorList p, at::IntArrayRef packing) {
+  return out.narrow(1, packing[2], p[0].size(0));
 }
 
 at::Tensor Activate(const at::Tensor& x, int64_t activation) {
@@ -70,13 +75,16 @@ at::Tensor AttendRow(const at::Tensor& q, const KvParts& kv, const at::Tensor& p
 }  // namespace
 
 void LinearManyOut(const at::Tensor& x, at::TensorList parameters, at::IntArrayRef packing, at::TensorList outs) {
-  for (size_t i = 0; i < outs.size(); ++i)
-    outs[i].copy_(
-        Apply(x, parameters.slice(i * kParametersPerLayer, kParametersPerLayer), packing.slice(i * kPackingPerLayer, kPackingPerLayer)));
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const at::TensorList p = parameters.slice(i * kParametersPerLayer, kParametersPerLayer);
+    const at::IntArrayRef numbers = packing.slice(i * kPackingPerLayer, kPackingPerLayer);
+    Columns(outs[i], p, numbers).copy_(Apply(x, p, numbers));
+  }
 }
 
 void LinearAdd(at::Tensor& y, const at::Tensor& x, at::TensorList parameters, at::IntArrayRef packing) {
-  y.copy_(y.to(at::kFloat) + Apply(x, parameters, packing));
+  at::Tensor columns = Columns(y, parameters, packing);
+  columns.copy_(columns.to(at::kFloat) + Apply(x, parameters, packing));
 }
 
 void RmsNormOut(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& out) {

@@ -87,10 +87,18 @@ Matrix ToMatrix(at::TensorList p, at::IntArrayRef packing, int64_t cols, at::Sca
   return m;
 }
 
-const void* BiasOf(at::TensorList p, int64_t rows, at::ScalarType working) {
+// Where the rows of one layer go: columns [first, first + rows) of an output.
+int64_t FirstColumn(at::IntArrayRef packing, int64_t rows, const at::Tensor& out) {
+  const int64_t first = packing[2];
+  TORCH_CHECK(first >= 0 && first + rows <= out.size(1), "rows ", first, " to ", first + rows, " for an output of ", out.size(1));
+  return first;
+}
+
+// The part of the bias that belongs to the rows from `first` on; the bias is that of the whole layer.
+const void* BiasOf(at::TensorList p, int64_t first, const at::Tensor& out, at::ScalarType working) {
   if (!p[1].defined()) return nullptr;
-  CheckVector(p[1], "bias", rows, working);
-  return p[1].data_ptr();
+  CheckVector(p[1], "bias", out.size(1), working);
+  return static_cast<const char*>(p[1].data_ptr()) + first * p[1].element_size();
 }
 
 lime::cpu::AttentionRows ToRows(const at::Tensor& slots, const at::Tensor& positions, int64_t rows, const at::Tensor& page_table) {
@@ -134,12 +142,14 @@ void LinearManyOut(const at::Tensor& x, at::TensorList parameters, at::IntArrayR
               "parameters of ", outs.size(), " layers do not match");
   for (size_t i = 0; i < outs.size(); ++i) {
     const at::TensorList p = parameters.slice(i * kParametersPerLayer, kParametersPerLayer);
-    matrices[i] = ToMatrix(p, packing.slice(i * kPackingPerLayer, kPackingPerLayer), cols, x.scalar_type());
-    CheckRows(outs[i], "out", rows, matrices[i].rows, at::kFloat);
+    const at::IntArrayRef numbers = packing.slice(i * kPackingPerLayer, kPackingPerLayer);
+    matrices[i] = ToMatrix(p, numbers, cols, x.scalar_type());
+    const int64_t width = Width(outs[i], "out"), first = FirstColumn(numbers, matrices[i].rows, outs[i]);
+    CheckRows(outs[i], "out", rows, width, at::kFloat);
     tasks[i] = {.weight = &matrices[i],
-                .bias = BiasOf(p, matrices[i].rows, x.scalar_type()),
-                .out = outs[i].data_ptr<float>(),
-                .out_stride = matrices[i].rows};
+                .bias = BiasOf(p, first, outs[i], x.scalar_type()),
+                .out = outs[i].data_ptr<float>() + first,
+                .out_stride = width};
   }
   ComputeContext::Impl& context = CurrentContext();
   lime::cpu::Linear(context.pool, context.linear, x.data_ptr(), WorkingType(x, "x"), rows, cols, {tasks.data(), outs.size()});
@@ -149,9 +159,12 @@ void LinearAdd(at::Tensor& y, const at::Tensor& x, at::TensorList parameters, at
   TORCH_CHECK(parameters.size() == kParametersPerLayer && packing.size() == kPackingPerLayer, "need the parameters of one layer");
   const int64_t rows = x.size(0), cols = Width(x, "x");
   const Matrix matrix = ToMatrix(parameters, packing, cols, x.scalar_type());
-  CheckRows(y, "y", rows, matrix.rows, x.scalar_type());
-  const lime::cpu::LinearTask task{
-      .weight = &matrix, .bias = BiasOf(parameters, matrix.rows, x.scalar_type()), .add_to = y.data_ptr(), .out_stride = matrix.rows};
+  const int64_t width = Width(y, "y"), first = FirstColumn(packing, matrix.rows, y);
+  CheckRows(y, "y", rows, width, x.scalar_type());
+  const lime::cpu::LinearTask task{.weight = &matrix,
+                                   .bias = BiasOf(parameters, first, y, x.scalar_type()),
+                                   .add_to = static_cast<char*>(y.data_ptr()) + first * y.element_size(),
+                                   .out_stride = width};
   ComputeContext::Impl& context = CurrentContext();
   lime::cpu::Linear(context.pool, context.linear, x.data_ptr(), WorkingType(x, "x"), rows, cols, {&task, 1});
 }

@@ -10,9 +10,9 @@
 namespace lime::ops {
 
 // Layers of one linear call: four tensors for each in `parameters` (weight, bias, scales, biases; undefined where the layer has none), and
-// two numbers in `packing` (bits, group_size; 0 and 0 for a dense weight).
+// three numbers in `packing` (bits, group_size; 0 and 0 for a dense weight; the layer's first row that the weight holds).
 inline constexpr int64_t kParametersPerLayer = 4;
-inline constexpr int64_t kPackingPerLayer = 2;
+inline constexpr int64_t kPackingPerLayer = 3;
 
 #define LIME_DECLARE_OPERATORS                                                                                                     \
   void LinearManyOut(const at::Tensor& x, at::TensorList parameters, at::IntArrayRef packing, at::TensorList outs);                \

@@ -4,6 +4,7 @@
 // biases, learned positions) is never cut: it stays in memory whatever streams.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -22,6 +23,15 @@ struct MatrixRows {
   int64_t end = 0;
 
   friend bool operator==(const MatrixRows&, const MatrixRows&) = default;
+};
+
+// Some rows of a matrix in memory.
+struct RowsInMemory {
+  MatrixRows rows;
+  // Of the first row: dense or packed weights; scales and biases of packed groups, else null.
+  const std::byte* weight = nullptr;
+  const std::byte* scales = nullptr;
+  const std::byte* biases = nullptr;
 };
 
 struct BlockPiece {

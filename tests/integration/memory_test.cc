@@ -25,7 +25,7 @@ class MemoryTest : public ::testing::Test {
     ASSERT_TRUE(Open({}).ok()) << "what the libraries take once";
   }
 
-  absl::StatusOr<Engine::Memory> Open(Engine::Options options) {
+  absl::StatusOr<EngineMemory> Open(Engine::Options options) {
     options.num_threads = 2;
     options.loader = LoaderKind::kRead;
     if (options.context == 0) options.context = 64;

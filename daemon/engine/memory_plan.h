@@ -1,0 +1,52 @@
+// What a model takes of a device's memory, decided before anything is allocated: which blocks stay, how large the ring is, what is left.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "daemon/weights/piece_reader.h"
+#include "kernels/backend.h"
+#include "planner/base/status.h"
+#include "planner/plan/device_profile.h"
+#include "planner/plan/model_spec.h"
+#include "planner/residency.h"
+
+namespace lime {
+
+// By kind; together at most the budget (design.md, section 7).
+struct EngineMemory {
+  Bytes weights = 0;  // resident blocks, and the norms and biases of the others
+  Bytes ring = 0;     // for streamed pieces; 0 where everything is resident
+  Bytes kv = 0;
+  Bytes activations = 0;  // with the rows of an embedding that is not resident
+  Bytes runtime = 0;      // resident beside those: the process and its libraries, before weights are loaded
+  Bytes margin = 0;       // kept free, for page tables and what a run allocates beside the above
+
+  Bytes total() const { return weights + ring + kv + activations + runtime + margin; }
+};
+
+struct MemoryRequest {
+  Bytes budget = 0;
+  bool asked = false;  // by --memory; else it is what the machine has
+  Placement placement = Placement::kAuto;
+  std::optional<Bytes> ring;               // --pool in bytes
+  std::optional<int64_t> ring_pieces;      // --pool in pieces of the largest kind
+  std::optional<double> resident_share;    // --resident
+  const DeviceProfile* profile = nullptr;  // null: memory and disk of a small machine are assumed
+  std::string model;                       // opens every error
+};
+
+struct MemoryPlan {
+  EngineMemory memory;
+  ResidencyPlan residency;
+};
+
+// Opens the kernels module, so that its share of memory is counted. ResourceExhausted with the numbers by kind where not even two pieces
+// of streamed weights fit beside the rest.
+absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const BackendOptions& backend, const PieceReader& reader,
+                                      const MemoryRequest& request);
+
+// K and V of 16 positions of one layer.
+Bytes KvPageBytes(const ModelSpec& spec);
+
+}  // namespace lime

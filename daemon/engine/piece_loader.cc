@@ -1,0 +1,224 @@
+#include "daemon/engine/piece_loader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+using Use = WeightStream::Use;
+
+constexpr absl::Duration kStall = absl::Seconds(3);        // a wait this long is reported, and again each time it has passed
+constexpr absl::Duration kPoll = absl::Milliseconds(100);  // how soon a wait sees that it was cancelled
+
+}  // namespace
+
+Bytes PieceLoader::LeastRing(const PieceReader& reader, int num_blocks) {
+  Bytes largest = 0;
+  for (int block = 1; block < num_blocks; ++block) {
+    for (int piece = 0; piece < reader.NumPieces(block); ++piece) largest = std::max(largest, reader.PlaceBytes(block, piece));
+  }
+  return 2 * largest;
+}
+
+absl::StatusOr<std::unique_ptr<PieceLoader>> PieceLoader::Create(std::unique_ptr<PieceReader> reader, int num_blocks,
+                                                                 const Options& options) {
+  const Bytes least = LeastRing(*reader, num_blocks);
+  if (options.ring_bytes < least) {
+    return absl::ResourceExhaustedError(absl::StrCat("the byte ring for streamed pieces has ", FormatBytes(options.ring_bytes),
+                                                     " and must hold two pieces, ", FormatBytes(least),
+                                                     "; raise --memory or --pool, or lower --context"));
+  }
+  LIME_ASSIGN_OR_RETURN(HugeBuffer ring, HugeBuffer::Allocate(options.ring_bytes));
+  LIME_RETURN_IF_ERROR(ring.Prefault());
+  std::vector<WeightStream::Block> blocks;
+  for (int block = 1; block < num_blocks; ++block) {
+    WeightStream::Block& spec = blocks.emplace_back();
+    spec.resident = options.resident[block];
+    for (int piece = 0; piece < reader->NumPieces(block); ++piece) spec.piece_bytes.push_back(reader->PlaceBytes(block, piece));
+  }
+  return std::unique_ptr<PieceLoader>(new PieceLoader(std::move(reader), options, std::move(ring), std::move(blocks)));
+}
+
+PieceLoader::PieceLoader(std::unique_ptr<PieceReader> reader, const Options& options, HugeBuffer ring,
+                         std::vector<WeightStream::Block> blocks)
+    : options_(options), ring_(std::move(ring)), place_sums_(1), stream_(blocks, ring_.bytes()), reader_(std::move(reader)) {
+  for (const WeightStream::Block& block : blocks) {
+    std::vector<Bytes>& sums = place_sums_.emplace_back(1, 0);
+    for (const Bytes bytes : block.piece_bytes) sums.push_back(sums.back() + bytes);
+  }
+  absl::MutexLock lock(&mutex_);
+  own_.resize(place_sums_.size());
+}
+
+PieceLoader::~PieceLoader() {
+  {
+    absl::MutexLock lock(&mutex_);
+    status_.Update(absl::CancelledError("closed"));  // nothing new is started
+  }
+  reader_->Cancel();
+  reader_.reset();
+}
+
+// ---- A step
+
+absl::Status PieceLoader::BeginStep(bool with_head) {
+  absl::MutexLock lock(&mutex_);
+  if (interrupted_) {
+    while (stream_.loads_under_way() > 0) changed_.Wait(&mutex_);
+    std::vector<int32_t> freed;
+    stream_.Restart(freed);
+    for (const int32_t block : freed) Freed(block);
+    status_ = absl::OkStatus();
+  }
+  interrupted_ = true;  // until the last block has ended
+  LIME_CHECK_EQ(stream_.block(), 0);
+  if (!with_head) stream_.SkipNextUse(stream_.num_blocks() - 1);
+  StartLoads();
+  return status_;
+}
+
+Use PieceLoader::BeginBlock() {
+  absl::MutexLock lock(&mutex_);
+  const Use use = stream_.CurrentUse();
+  StartLoads();
+  return use;
+}
+
+absl::StatusOr<const std::byte*> PieceLoader::AwaitPiece(int piece) {
+  absl::MutexLock lock(&mutex_);
+  const int block = stream_.block() + 1;
+  LIME_RETURN_IF_ERROR(Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stream_.ReadyPiece() != nullptr; },
+                             [&] { return reader_->Describe(block, piece); }));
+  const WeightStream::Load& load = *stream_.ReadyPiece();
+  LIME_CHECK(load.block + 1 == block && load.piece == piece) << load.block + 1 << "." << load.piece << " for " << block << "." << piece;
+  return load.in_ring ? ring_.data() + load.offset : own_[block].data() + place_sums_[block][piece];
+}
+
+void PieceLoader::ReleasePiece() {
+  absl::MutexLock lock(&mutex_);
+  stream_.ReleasePiece();
+  StartLoads();
+}
+
+absl::Status PieceLoader::FinishBlock() {
+  absl::MutexLock lock(&mutex_);
+  StartLoads();
+  const int block = stream_.block();
+  LIME_RETURN_IF_ERROR(
+      Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !stream_.DropsPending(); }, [&] { return reader_->Describe(block + 1, 0); }));
+  if (stream_.FinishBlock()) Freed(block);
+  if (stream_.block() == 0) interrupted_ = false;
+  StartLoads();
+  return absl::OkStatus();
+}
+
+// The computation waits here, and only here, for the disk.
+absl::Status PieceLoader::Await(const std::function<bool()>& ready, const std::function<std::string()>& what) {
+  if (ready()) return absl::OkStatus();
+  const absl::Time begin = absl::Now();
+  absl::Time report = begin + kStall;
+  Bytes seen = reader_->bytes_read();
+  bool reported = false;
+  while (!ready() && status_.ok()) {
+    changed_.WaitWithTimeout(&mutex_, kPoll);
+    const absl::Time now = absl::Now();
+    if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) {
+      return absl::CancelledError("interrupted while waiting for weights");
+    }
+    if (now < report) continue;
+    report = now + kStall;
+    // Slow is not stalled: only a disk that delivers nothing at all is worth a word.
+    if (std::exchange(seen, reader_->bytes_read()) != seen) continue;
+    if (!reported) ++stats_.stalls;
+    reported = true;
+    if (options_.report) {
+      options_.report(
+          absl::StrFormat("the disk has delivered nothing for %.0f s, waiting for %s", absl::ToDoubleSeconds(now - begin), what()));
+    }
+  }
+  stats_.waited += absl::Now() - begin;
+  if (reported && options_.report && status_.ok()) {
+    options_.report(absl::StrFormat("the disk delivers again after %.1f s", absl::ToDoubleSeconds(absl::Now() - begin)));
+  }
+  return status_;
+}
+
+// ---- Loads
+
+void PieceLoader::StartLoads() {
+  if (!status_.ok()) return;
+  starting_.clear();
+  const bool idle = stream_.loads_under_way() == 0;
+  stream_.Advance(starting_);
+  if (idle && !starting_.empty()) busy_since_ = absl::Now();
+  for (const WeightStream::Load& load : starting_) {
+    const int block = load.block + 1;
+    std::byte* const place = load.in_ring ? ring_.data() + load.offset : own_[block].data() + place_sums_[block][load.piece];
+    reader_->StartRead(block, load.piece, place, [this, id = load.id](const absl::Status& status) { OnLoaded(id, status); });
+  }
+}
+
+void PieceLoader::OnLoaded(int64_t id, const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  status_.Update(status);
+  stream_.OnLoaded(id);
+  if (stream_.loads_under_way() == 0) stats_.busy += absl::Now() - busy_since_;
+  StartLoads();
+  changed_.SignalAll();
+}
+
+PieceLoader::Stats PieceLoader::stats() const {
+  absl::MutexLock lock(&mutex_);
+  Stats stats = stats_;
+  stats.bytes_read = reader_->bytes_read();
+  if (stream_.loads_under_way() > 0) stats.busy += absl::Now() - busy_since_;
+  return stats;
+}
+
+// ---- Residency
+
+WeightStream::State PieceLoader::state(int block) const {
+  absl::MutexLock lock(&mutex_);
+  return stream_.state(block - 1);
+}
+
+const std::byte* PieceLoader::FilledPiece(int block, int piece) const {
+  absl::MutexLock lock(&mutex_);
+  return own_[block].data() == nullptr ? nullptr : own_[block].data() + place_sums_[block][piece];
+}
+
+bool PieceLoader::Shed(int block) {
+  absl::MutexLock lock(&mutex_);
+  if (!stream_.Shed(block - 1)) return false;
+  own_[block] = HugeBuffer();
+  StartLoads();
+  return true;
+}
+
+absl::Status PieceLoader::Fill(int block) {
+  absl::MutexLock lock(&mutex_);
+  if (stream_.state(block - 1) == WeightStream::State::kStreamed) {
+    LIME_ASSIGN_OR_RETURN(own_[block], HugeBuffer::Allocate(FilledBytes(block)));
+  }
+  stream_.Fill(block - 1);
+  StartLoads();
+  return absl::OkStatus();
+}
+
+void PieceLoader::Freed(int stream_block) {
+  own_[stream_block + 1] = HugeBuffer();
+  freed_.push_back(stream_block + 1);
+}
+
+std::vector<int> PieceLoader::TakeFreed() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(freed_, {});
+}
+
+}  // namespace lime

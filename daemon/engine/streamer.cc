@@ -1,0 +1,193 @@
+#include "daemon/engine/streamer.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+using Use = WeightStream::Use;
+using State = WeightStream::State;
+
+constexpr uintptr_t kPage = 4096;
+
+BlockWeights ToWeights(const LoadedBlock& block) {
+  BlockWeights weights;
+  weights.storage = block.storage;
+  for (const LoadedTensor& tensor : block.tensors) weights.tensors.push_back(tensor.data);
+  return weights;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Streamer>> Streamer::Create(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend,
+                                                           std::unique_ptr<PieceReader> reader, std::vector<LoadedBlock> blocks,
+                                                           const Options& options) {
+  std::unique_ptr<Streamer> streamer(new Streamer(checkpoint, spec, backend, std::move(blocks), options));
+  PieceLoader::Options loading{.ring_bytes = options.ring_bytes, .resident = {}, .cancelled = options.cancelled, .report = options.report};
+  const int num_blocks = static_cast<int>(spec.blocks.size());
+  for (int block = 0; block < num_blocks; ++block) loading.resident.push_back(streamer->IsWhole(block));
+  LIME_ASSIGN_OR_RETURN(streamer->loader_, PieceLoader::Create(std::move(reader), num_blocks, loading));
+  LIME_ASSIGN_OR_RETURN(streamer->rows_,
+                        RowReader::Open(checkpoint, spec, {.max_rows = options.max_rows, .wrap_device = options.wrap_device}));
+  streamer->tokens_.reserve(static_cast<size_t>(options.max_rows));
+  return streamer;
+}
+
+// ---- A step
+
+absl::Status Streamer::Step(const MicroBatch& batch) {
+  const bool with_head = std::ranges::any_of(batch.rows, [](const BatchRow& row) { return row.wants_logits; });
+  LIME_RETURN_IF_ERROR(loader_->BeginStep(with_head));
+  LIME_RETURN_IF_ERROR(Embed(batch));
+  for (int block = 1; block < static_cast<int>(spec_.blocks.size()); ++block) {
+    if (between_blocks_) between_blocks_();
+    LIME_RETURN_IF_ERROR(RunBlock(block));
+    GiveBackFreed();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Streamer::Embed(const MicroBatch& batch) {
+  if (IsWhole(0)) return backend_.Embed();
+  tokens_.clear();
+  for (const BatchRow& row : batch.rows) tokens_.push_back(row.token);
+  LIME_RETURN_IF_ERROR(rows_->Read(tokens_, options_.cancelled));
+  return backend_.EmbedRows(rows_->rows());
+}
+
+absl::Status Streamer::RunBlock(int block) {
+  const Use use = loader_->BeginBlock();
+  if (use == Use::kStream || use == Use::kFill) {
+    for (int piece = 0; piece < loader_->reader().NumPieces(block); ++piece) {
+      LIME_ASSIGN_OR_RETURN(const std::byte* const place, loader_->AwaitPiece(piece));
+      LIME_RETURN_IF_ERROR(ComputePiece(block, piece, place));
+      loader_->ReleasePiece();
+    }
+  } else if (use == Use::kResident) {
+    LIME_RETURN_IF_ERROR(IsWhole(block) ? ComputeWhole(spec_.blocks[block].id) : ComputeFilled(block));
+  }
+  return loader_->FinishBlock();
+}
+
+absl::Status Streamer::ComputeWhole(BlockId id) {
+  switch (id.kind) {
+    case BlockKind::kEmbedding:
+      return absl::OkStatus();
+    case BlockKind::kAttention:
+      return backend_.Attention(id.layer);
+    case BlockKind::kMlp:
+      return backend_.Mlp(id.layer);
+    case BlockKind::kHead:
+      return backend_.Head();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Streamer::ComputePiece(int block, int piece, const std::byte* place) {
+  const PieceReader& reader = loader_->reader();
+  for (int i = 0; i < reader.NumRows(block, piece); ++i) {
+    LIME_RETURN_IF_ERROR(backend_.ComputeRows(spec_.blocks[block].id, reader.Rows(block, piece, i, place)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Streamer::ComputeFilled(int block) {
+  for (int piece = 0; piece < loader_->reader().NumPieces(block); ++piece) {
+    const std::byte* const place = loader_->FilledPiece(block, piece);
+    LIME_CHECK(place != nullptr) << "block " << block << " is resident without memory";
+    LIME_RETURN_IF_ERROR(ComputePiece(block, piece, place));
+  }
+  return absl::OkStatus();
+}
+
+// ---- Residency
+
+bool Streamer::IsWhole(int block) const {
+  return std::ranges::all_of(blocks_[block].tensors, [](const LoadedTensor& tensor) { return tensor.data != nullptr; });
+}
+
+Bytes Streamer::MemoryOf(int block) const {
+  return IsWhole(block) ? spec_.blocks[block].bytes - KeptBytes(spec_.blocks[block]) : loader_->FilledBytes(block);
+}
+
+Bytes Streamer::resident_bytes() const {
+  Bytes bytes = 0;
+  for (int block = 1; block < static_cast<int>(blocks_.size()); ++block) {
+    if (loader_->state(block) != State::kStreamed) bytes += MemoryOf(block);
+  }
+  if (IsWhole(0) && !spec_.config.tie_embeddings) bytes += MemoryOf(0);
+  return bytes;
+}
+
+Bytes Streamer::StreamedBytes() const {
+  Bytes bytes = 0;
+  for (int block = 1; block < static_cast<int>(blocks_.size()); ++block) {
+    if (loader_->state(block) == State::kStreamed) bytes += spec_.blocks[block].bytes - KeptBytes(spec_.blocks[block]);
+  }
+  return bytes;
+}
+
+Bytes Streamer::Shed(Bytes bytes) {
+  const int head = static_cast<int>(blocks_.size()) - 1;
+  Bytes given = 0;
+  const auto shed = [&](int block) {
+    const State state = loader_->state(block);
+    if (state == State::kStreamed || state == State::kShedding) return;
+    given += MemoryOf(block);
+    shed_.push_back(block);
+    if (loader_->Shed(block)) GiveBack(block);
+  };
+  for (int block = head - 1; block > 0 && given < bytes; --block) shed(block);
+  if (given < bytes) shed(head);
+  if (given < bytes && IsWhole(0) && !spec_.config.tie_embeddings) {
+    given += MemoryOf(0);
+    GiveBack(0);
+  }
+  return given;
+}
+
+absl::StatusOr<Bytes> Streamer::Regain(Bytes bytes) {
+  Bytes taken = 0;
+  while (!shed_.empty()) {
+    const int block = shed_.back();
+    const Bytes need = loader_->state(block) == State::kShedding ? 0 : loader_->FilledBytes(block);
+    if (taken + need > bytes) break;
+    LIME_RETURN_IF_ERROR(loader_->Fill(block));
+    taken += need;
+    shed_.pop_back();
+  }
+  return taken;
+}
+
+void Streamer::GiveBackFreed() {
+  for (const int block : loader_->TakeFreed()) GiveBack(block);
+}
+
+// A tied embedding goes with the head, whose memory it is.
+void Streamer::GiveBack(int block) {
+  const auto free = [this](int b) {
+    if (!IsWhole(b)) return;
+    FreeMatrices(blocks_[b], spec_.blocks[b]);
+    const absl::Status bound = backend_.BindBlock(spec_.blocks[b], ToWeights(blocks_[b]));
+    LIME_CHECK(bound.ok()) << bound.message();  // it was bound before
+  };
+  free(block);
+  if (spec_.config.tie_embeddings && block == static_cast<int>(blocks_.size()) - 1) free(0);
+}
+
+void FreeMatrices(LoadedBlock& block, const BlockSpec& spec) {
+  for (size_t i = 0; i < block.tensors.size(); ++i) {
+    LoadedTensor& tensor = block.tensors[i];
+    if (IsKept(spec.tensors[i]) || tensor.data == nullptr) continue;
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(std::exchange(tensor.data, nullptr));
+    const uintptr_t first = (begin + kPage - 1) / kPage * kPage, last = (begin + static_cast<uintptr_t>(tensor.bytes)) / kPage * kPage;
+    if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
+}
+
+}  // namespace lime

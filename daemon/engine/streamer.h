@@ -1,0 +1,93 @@
+// Computes the steps of a model that is not all in memory: resident blocks at once, streamed ones piece by piece as they arrive.
+//
+// Thread: the compute thread.   Owner: Engine, which uses it only where something streams.
+//
+// A block is in one of three places: loaded whole (bound to the backend as in a resident model), filled (its pieces in memory of its own,
+// after it was taken back), or on the disk. Norms and biases are always in memory.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/piece_loader.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/row_reader.h"
+#include "daemon/weights/weight_store.h"
+#include "kernels/backend.h"
+#include "planner/plan/micro_batch.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+class Streamer {
+ public:
+  struct Options {
+    Bytes ring_bytes = 0;
+    int64_t max_rows = 0;                                                                   // of one step
+    const std::atomic<bool>* cancelled = nullptr;                                           // ends a step with kCancelled
+    std::function<void(const std::string&)> report;                                         // a sentence for people while the disk stalls
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+  };
+
+  // `blocks`: one for each of the spec's, bound to the backend already; those without data for their matrices stream (LoadKept).
+  // REQUIRES: checkpoint, spec and backend outlive the streamer.
+  static absl::StatusOr<std::unique_ptr<Streamer>> Create(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend,
+                                                          std::unique_ptr<PieceReader> reader, std::vector<LoadedBlock> blocks,
+                                                          const Options& options);
+
+  // Embeds and runs every block of the batch that the backend has begun. After an error the next step begins anew.
+  absl::Status Step(const MicroBatch& batch);
+
+  // ---- Residency: at any time between two calls of Step, or from `between_blocks`
+
+  // Gives back resident blocks, highest layer first, then head and embedding, until `bytes` are on their way back or none is left. What
+  // was decided already is given back after its next use. Returns the bytes.
+  Bytes Shed(Bytes bytes);
+  // Takes blocks back that were shed, lowest first, of at most `bytes` together. Returns the bytes reserved for them.
+  absl::StatusOr<Bytes> Regain(Bytes bytes);
+  // Called before every block of a step, for pressure that cannot wait for its end.
+  void set_between_blocks(std::function<void()> call) { between_blocks_ = std::move(call); }
+
+  Bytes resident_bytes() const;  // of whole blocks in memory
+  int num_shed() const { return static_cast<int>(shed_.size()); }
+  Bytes ring_bytes() const { return loader_->ring_bytes(); }
+  PieceLoader::Stats stats() const { return loader_->stats(); }
+  Bytes bytes_read() const { return loader_->stats().bytes_read + rows_->bytes_read(); }
+  // Bytes of weights that one decode step reads from the disk.
+  Bytes StreamedBytes() const;
+  std::string Describe() const { return loader_->reader().DescribeDevice(); }
+
+ private:
+  Streamer(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend, std::vector<LoadedBlock> blocks, const Options& options)
+      : checkpoint_(checkpoint), spec_(spec), backend_(backend), blocks_(std::move(blocks)), options_(options) {}
+
+  absl::Status Embed(const MicroBatch& batch);
+  absl::Status RunBlock(int block);
+  absl::Status ComputeWhole(BlockId id);
+  absl::Status ComputePiece(int block, int piece, const std::byte* place);
+  absl::Status ComputeFilled(int block);
+  bool IsWhole(int block) const;
+  Bytes MemoryOf(int block) const;
+  void GiveBack(int block);
+  void GiveBackFreed();
+
+  const Checkpoint& checkpoint_;
+  const ModelSpec& spec_;
+  Backend& backend_;
+  std::vector<LoadedBlock> blocks_;
+  const Options options_;
+  std::unique_ptr<PieceLoader> loader_;
+  std::unique_ptr<RowReader> rows_;  // of the embedding
+  std::vector<int32_t> tokens_;
+  std::vector<int> shed_;  // blocks, in the order in which they were shed
+  std::function<void()> between_blocks_;
+};
+
+// Gives the memory of a block's matrices back to the system, whole pages only, whoever else shares its storage. The tensors that are kept
+// stay; `data` of the others becomes null.
+void FreeMatrices(LoadedBlock& block, const BlockSpec& spec);
+
+}  // namespace lime

@@ -1,0 +1,166 @@
+#include "daemon/weights/piece_reader.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+constexpr Bytes kMaxGap = 16 * kKiB;  // bytes between two ranges worth reading across
+
+std::string FileName(const CheckpointFile& file) {
+  return std::filesystem::path(file.path).filename().string();
+}
+
+// Which of a matrix's ranges a tensor is.
+int PartIndex(TensorPart part) {
+  return part == TensorPart::kWeight ? 0 : part == TensorPart::kScales ? 1 : 2;
+}
+
+}  // namespace
+
+// Device's thread only, after it was posted.
+struct PieceReader::Request {
+  int block = 0;
+  int piece = 0;
+  std::byte* place = nullptr;
+  Completion done;
+  int reads_left = 0;
+  int attempts = 0;
+  absl::Status status;
+};
+
+absl::StatusOr<std::unique_ptr<PieceReader>> PieceReader::Open(const Checkpoint& checkpoint, const ModelSpec& spec,
+                                                               const Options& options) {
+  std::vector<std::string> paths;
+  for (const CheckpointFile& file : checkpoint.files()) paths.push_back(file.path);
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
+                        OpenBlockDevice(paths, {.lanes = options.lanes, .direct = true, .io_uring = options.io_uring}));
+  if (options.wrap_device) device = options.wrap_device(std::move(device));
+  auto reader = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{.read_bytes = options.read_bytes});
+  return std::unique_ptr<PieceReader>(new PieceReader(checkpoint, spec, options, std::move(reader)));
+}
+
+PieceReader::PieceReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options, std::unique_ptr<BlockReader> reader)
+    : checkpoint_(checkpoint), spec_(spec), options_(options), reader_(std::move(reader)) {
+  for (const BlockSpec& block : spec.blocks) {
+    std::vector<Piece>& pieces = blocks_.emplace_back();
+    for (const BlockPiece& piece : CutBlock(block, options.piece_bytes)) pieces.push_back(LayOut(block, piece));
+  }
+}
+
+// ---- Where everything lies
+
+PieceReader::Piece PieceReader::LayOut(const BlockSpec& block, const BlockPiece& cut) const {
+  Piece piece{.parts = {}, .ranges = {}, .reads = {}, .weight_bytes = cut.bytes};
+  for (const MatrixRows& rows : cut.rows) {
+    Part part{.rows = rows};
+    for (const TensorSpec& tensor : block.tensors) {
+      if (tensor.role != rows.role || IsKept(tensor)) continue;
+      const TensorLocation& whole = checkpoint_.location(tensor.name);
+      const Bytes row_bytes = tensor.info.bytes / tensor.info.shape[0];
+      const TensorLocation at{whole.file, whole.offset + rows.begin * row_bytes, (rows.end - rows.begin) * row_bytes};
+      part.range[PartIndex(tensor.part)] = static_cast<int>(piece.ranges.size());
+      piece.ranges.push_back(
+          {.at = at, .element = ElementBytes(tensor.info.dtype), .xxh3 = checkpoint_.RangeHash(at.file, at.offset, at.bytes)});
+    }
+    piece.parts.push_back(part);
+  }
+  LayOutReads(piece);
+  return piece;
+}
+
+// Neighbours in a file are one read, except where a range has to slide to its alignment: what lies before it would be overwritten.
+void PieceReader::LayOutReads(Piece& piece) const {
+  std::vector<Range*> order;
+  for (Range& range : piece.ranges) {
+    range.slide = range.at.offset % range.element;
+    order.push_back(&range);
+  }
+  std::ranges::sort(order, {}, [](const Range* range) { return std::pair(range->at.file, range->at.offset); });
+  const Range* previous = nullptr;
+  for (Range* range : order) {
+    const TensorLocation& at = range->at;
+    Read* last = piece.reads.empty() ? nullptr : &piece.reads.back();
+    const int64_t gap = last == nullptr ? -1 : at.offset - (last->extent.offset + last->extent.bytes);
+    if (last != nullptr && last->extent.file == at.file && gap >= 0 && gap <= kMaxGap && range->slide == 0 && previous->slide == 0) {
+      last->extent.bytes = at.offset + at.bytes - last->extent.offset;
+    } else {
+      piece.reads.push_back({.extent = {at.file, at.offset, at.bytes}});
+      last = &piece.reads.back();
+      last->place = piece.place_bytes;
+    }
+    range->offset = last->place + reader_->SlotOffset(last->extent) + (at.offset - last->extent.offset) - range->slide;
+    piece.place_bytes = last->place + reader_->SlotBytes(last->extent);
+    previous = range;
+  }
+}
+
+RowsInMemory PieceReader::Rows(int block, int piece, int i, const std::byte* place) const {
+  const Piece& layout = blocks_[block][piece];
+  const Part& part = layout.parts[i];
+  const auto at = [&](int index) { return part.range[index] < 0 ? nullptr : place + layout.ranges[part.range[index]].offset; };
+  return {.rows = part.rows, .weight = at(0), .scales = at(1), .biases = at(2)};
+}
+
+std::string PieceReader::Describe(int block, int piece) const {
+  const Extent& extent = blocks_[block][piece].reads.front().extent;
+  return absl::StrCat(FileName(checkpoint_.files()[extent.file]), ", ", BlockName(spec_.blocks[block].id), ", offset ", extent.offset);
+}
+
+// ---- Reading
+
+void PieceReader::StartRead(int block, int piece, std::byte* place, Completion done) {
+  auto request = std::make_shared<Request>();
+  request->block = block;
+  request->piece = piece;
+  request->place = place;
+  request->done = std::move(done);
+  Start(request);
+}
+
+void PieceReader::Start(const std::shared_ptr<Request>& request) {
+  const Piece& piece = blocks_[request->block][request->piece];
+  request->reads_left = static_cast<int>(piece.reads.size());
+  for (const Read& read : piece.reads) {
+    reader_->StartRead(read.extent, request->place + read.place, [this, request](const absl::Status& status) { OnRead(request, status); });
+  }
+}
+
+// All reads of a piece are over: slide, check, and read again what arrived damaged.
+void PieceReader::OnRead(const std::shared_ptr<Request>& request, const absl::Status& status) {
+  request->status.Update(status);
+  if (--request->reads_left > 0) return;
+  if (!request->status.ok()) return request->done(InBlock(request->block, request->status));
+  for (const Range& range : blocks_[request->block][request->piece].ranges) {
+    std::byte* const data = request->place + range.offset;
+    if (range.slide > 0) std::memmove(data, data + range.slide, static_cast<size_t>(range.at.bytes));
+  }
+  const absl::Status check = Check(*request);
+  if (!check.ok() && ++request->attempts < options_.max_attempts) return Start(request);
+  request->done(check);
+}
+
+absl::Status PieceReader::Check(const Request& request) const {
+  for (const Range& range : blocks_[request.block][request.piece].ranges) {
+    if (!range.xxh3 || XXH3_64bits(request.place + range.offset, static_cast<size_t>(range.at.bytes)) == *range.xxh3) continue;
+    return absl::DataLossError(absl::StrCat(checkpoint_.files()[range.at.file].path, ": ", BlockName(spec_.blocks[request.block].id), ", ",
+                                            range.at.bytes, " bytes at offset ", range.at.offset, " differ from their checksum after ",
+                                            options_.max_attempts, " reads; prepare the store again from the original model"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PieceReader::InBlock(int block, const absl::Status& status) const {
+  if (absl::IsCancelled(status)) return status;
+  return absl::Status(status.code(), absl::StrCat(BlockName(spec_.blocks[block].id), ": ", status.message()));
+}
+
+}  // namespace lime

@@ -1,0 +1,101 @@
+// Brings the pieces of a model's blocks from its files into memory, checked, past the page cache.
+//
+// A piece lies in its place as one or several ranges of files, each as it lies there (the enclosing 4 KiB), so that the disk writes where
+// the computation reads. Where the model is a block store, every range has a checksum that is compared after the read.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/weights/block_reader.h"
+#include "daemon/weights/checkpoint.h"
+#include "planner/plan/block_pieces.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+// Thread: StartRead, Cancel and bytes_read from any; completions run on the reader's own thread. Immutable otherwise.
+class PieceReader {
+ public:
+  struct Options {
+    int lanes = 8;                // reads in flight
+    Bytes read_bytes = 1 * kMiB;  // of one read
+    Bytes piece_bytes = kPieceBytes;
+    bool io_uring = true;
+    int max_attempts = 4;  // of a piece whose checksum differs, before that is an error
+    // For tests: stands between the reader and the disk.
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;
+  };
+  using Completion = std::function<void(absl::Status)>;
+
+  // REQUIRES: `checkpoint` and `spec` outlive the reader.
+  static absl::StatusOr<std::unique_ptr<PieceReader>> Open(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options);
+
+  // Pieces of the block with index `block` in ModelSpec::blocks.
+  int NumPieces(int block) const { return static_cast<int>(blocks_[block].size()); }
+  // Room that a piece takes; a multiple of 4 KiB.
+  Bytes PlaceBytes(int block, int piece) const { return blocks_[block][piece].place_bytes; }
+  // Bytes of weights in it.
+  Bytes WeightBytes(int block, int piece) const { return blocks_[block][piece].weight_bytes; }
+  int NumRows(int block, int piece) const { return static_cast<int>(blocks_[block][piece].parts.size()); }
+  // The `i`th rows of a piece whose place begins at `place`.
+  RowsInMemory Rows(int block, int piece, int i, const std::byte* place) const;
+  // "layer_0003.safetensors, attention 3, offset 4096"; for people.
+  std::string Describe(int block, int piece) const;
+
+  // Reads a piece into `place`, aligned to 4 KiB, and calls `done` once. A failed read is repeated, and so is a piece whose checksum
+  // differs; the error that remains names file, block and offset. REQUIRES: `place` lives until `done`.
+  void StartRead(int block, int piece, std::byte* place, Completion done);
+
+  // Ends what is queued with kCancelled.
+  void Cancel() { reader_->Cancel(); }
+  Bytes bytes_read() const { return reader_->bytes_read(); }
+  std::string DescribeDevice() const { return reader_->device().Describe(); }
+
+ private:
+  // Bytes of one tensor in a piece.
+  struct Range {
+    TensorLocation at;
+    Bytes element = 1;  // alignment that the kernels need
+    Bytes offset = 0;   // in the place, after sliding
+    Bytes slide = 0;    // it arrives this much higher: its offset in the file is no multiple of its element
+    std::optional<uint64_t> xxh3;
+  };
+  struct Read {
+    Extent extent;
+    Bytes place = 0;  // of the enclosing aligned range
+  };
+  struct Part {
+    MatrixRows rows;
+    std::array<int, 3> range = {-1, -1, -1};  // weight, scales, biases
+  };
+  struct Piece {
+    std::vector<Part> parts;
+    std::vector<Range> ranges;
+    std::vector<Read> reads;  // in file order
+    Bytes place_bytes = 0;
+    Bytes weight_bytes = 0;
+  };
+  struct Request;
+
+  PieceReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options, std::unique_ptr<BlockReader> reader);
+  Piece LayOut(const BlockSpec& block, const BlockPiece& piece) const;
+  void LayOutReads(Piece& piece) const;
+  void Start(const std::shared_ptr<Request>& request);
+  void OnRead(const std::shared_ptr<Request>& request, const absl::Status& status);
+  absl::Status Check(const Request& request) const;
+  absl::Status InBlock(int block, const absl::Status& status) const;
+
+  const Checkpoint& checkpoint_;
+  const ModelSpec& spec_;
+  const Options options_;
+  std::vector<std::vector<Piece>> blocks_;
+  const std::unique_ptr<BlockReader> reader_;
+};
+
+}  // namespace lime

@@ -1,0 +1,119 @@
+#include "daemon/weights/row_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+constexpr Bytes kPage = 4 * kKiB;
+
+// Counts reads down; keeps the first error. The last read may end after the waiting thread has given up nothing: it always waits.
+struct Group {
+  absl::Mutex mutex;
+  int left ABSL_GUARDED_BY(mutex) = 0;
+  absl::Status status ABSL_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
+// `checkpoint` null: sizes only.
+std::vector<RowReader::Part> RowReader::LayOut(const Checkpoint* checkpoint, const ModelSpec& spec, int64_t max_rows, Bytes& bytes) {
+  std::vector<Part> parts;
+  bytes = 0;
+  for (const TensorSpec& tensor : spec.blocks.front().tensors) {
+    if (tensor.role != TensorRole::kTokenEmbedding || IsKept(tensor)) continue;
+    Part part{.table = checkpoint == nullptr ? TensorLocation{} : checkpoint->location(tensor.name),
+              .row_bytes = tensor.info.bytes / tensor.info.shape[0]};
+    part.slot_bytes = RoundUp(part.row_bytes, kPage) + kPage;
+    part.slots_at = bytes;
+    bytes += kGroup * part.slot_bytes;
+    part.rows_at = bytes;
+    bytes += RoundUp(max_rows * part.row_bytes, kPage);
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+Bytes RowReader::BytesFor(const ModelSpec& spec, int64_t max_rows) {
+  Bytes bytes = 0;
+  LayOut(nullptr, spec, max_rows, bytes);
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<RowReader>> RowReader::Open(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options) {
+  Bytes bytes = 0;
+  std::vector<Part> parts = LayOut(&checkpoint, spec, options.max_rows, bytes);
+  // Only the files that hold the table.
+  std::vector<std::string> paths;
+  for (Part& part : parts) {
+    const std::string& path = checkpoint.files()[part.table.file].path;
+    const auto found = std::ranges::find(paths, path);
+    part.table.file = static_cast<int32_t>(found - paths.begin());
+    if (found == paths.end()) paths.push_back(path);
+  }
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
+                        OpenBlockDevice(paths, {.lanes = 16, .direct = true, .io_uring = options.io_uring}));
+  if (options.wrap_device) device = options.wrap_device(std::move(device));
+  auto reader = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{});
+  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(bytes));
+  LIME_RETURN_IF_ERROR(memory.Prefault());
+  return std::unique_ptr<RowReader>(new RowReader(std::move(parts), std::move(memory), std::move(reader)));
+}
+
+absl::Status RowReader::Read(std::span<const int32_t> tokens, const std::atomic<bool>* cancelled) {
+  num_rows_ = static_cast<int64_t>(tokens.size());
+  for (size_t first = 0; first < tokens.size(); first += kGroup) {
+    const size_t count = std::min<size_t>(kGroup, tokens.size() - first);
+    LIME_RETURN_IF_ERROR(ReadGroup(tokens.subspan(first, count), static_cast<int64_t>(first), cancelled));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowReader::ReadGroup(std::span<const int32_t> tokens, int64_t first, const std::atomic<bool>* cancelled) {
+  Group group;
+  {
+    absl::MutexLock lock(&group.mutex);
+    group.left = static_cast<int>(tokens.size() * parts_.size());
+  }
+  const auto extent_of = [](const Part& part, int32_t token) {
+    return Extent{part.table.file, part.table.offset + token * part.row_bytes, part.row_bytes};
+  };
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    for (const Part& part : parts_) {
+      std::byte* const slot = memory_.data() + part.slots_at + static_cast<Bytes>(i) * part.slot_bytes;
+      reader_->StartRead(extent_of(part, tokens[i]), slot, [&group](absl::Status status) {
+        absl::MutexLock lock(&group.mutex);
+        group.status.Update(std::move(status));
+        --group.left;
+      });
+    }
+  }
+  const auto done = [](int* left) { return *left == 0; };
+  absl::MutexLock lock(&group.mutex);
+  while (!group.mutex.AwaitWithTimeout(absl::Condition(+done, &group.left), absl::Milliseconds(100))) {
+    if (cancelled != nullptr && cancelled->load(std::memory_order_relaxed)) reader_->Cancel();
+  }
+  if (!group.status.ok()) return absl::Status(group.status.code(), absl::StrCat("embedding: ", group.status.message()));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    for (const Part& part : parts_) {
+      const std::byte* const slot = memory_.data() + part.slots_at + static_cast<Bytes>(i) * part.slot_bytes;
+      std::memcpy(memory_.data() + part.rows_at + (first + static_cast<int64_t>(i)) * part.row_bytes,
+                  slot + reader_->SlotOffset(extent_of(part, tokens[i])), static_cast<size_t>(part.row_bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+RowsInMemory RowReader::rows() const {
+  const auto at = [&](size_t i) { return i < parts_.size() ? memory_.data() + parts_[i].rows_at : nullptr; };
+  return {.rows = {TensorRole::kTokenEmbedding, 0, num_rows_}, .weight = at(0), .scales = at(1), .biases = at(2)};
+}
+
+}  // namespace lime

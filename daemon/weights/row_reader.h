@@ -1,0 +1,62 @@
+// Reads single rows of the embedding from its file: a few KiB for every token, instead of the whole table in memory.
+//
+// It has a reader of its own, so that a row does not wait behind the pieces that are queued ahead of it. Rows are not covered by the
+// checksums of a block store.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "daemon/weights/huge_buffer.h"
+#include "daemon/weights/piece_reader.h"
+
+namespace lime {
+
+// Thread: one at a time.
+class RowReader {
+ public:
+  struct Options {
+    int64_t max_rows = 0;  // of one Read
+    bool io_uring = true;
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+  };
+  // REQUIRES: `checkpoint` outlives the reader, and `spec` is its.
+  static absl::StatusOr<std::unique_ptr<RowReader>> Open(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options);
+
+  // Memory that a reader of `max_rows` holds.
+  static Bytes BytesFor(const ModelSpec& spec, int64_t max_rows);
+
+  // Reads the rows of `tokens`: row i of rows() is then that of tokens[i]. Blocks; kCancelled soon after `cancelled` is set.
+  // REQUIRES: tokens are in the vocabulary, at most max_rows of them.
+  absl::Status Read(std::span<const int32_t> tokens, const std::atomic<bool>* cancelled);
+
+  // [0, n) of the last Read.
+  RowsInMemory rows() const;
+  Bytes bytes_read() const { return reader_->bytes_read(); }
+
+ private:
+  // One of the tensors that make up a row.
+  struct Part {
+    TensorLocation table;
+    Bytes row_bytes = 0;
+    Bytes rows_at = 0;   // in memory_: [max_rows, row_bytes]
+    Bytes slots_at = 0;  // in memory_: [kGroup] places of aligned reads
+    Bytes slot_bytes = 0;
+  };
+  static constexpr int64_t kGroup = 32;  // rows in flight
+
+  static std::vector<Part> LayOut(const Checkpoint* checkpoint, const ModelSpec& spec, int64_t max_rows, Bytes& bytes);
+  RowReader(std::vector<Part> parts, HugeBuffer memory, std::unique_ptr<BlockReader> reader)
+      : parts_(std::move(parts)), memory_(std::move(memory)), reader_(std::move(reader)) {}
+  absl::Status ReadGroup(std::span<const int32_t> tokens, int64_t first, const std::atomic<bool>* cancelled);
+
+  const std::vector<Part> parts_;  // weight; scales and biases where the table is packed
+  const HugeBuffer memory_;
+  const std::unique_ptr<BlockReader> reader_;
+  int64_t num_rows_ = 0;
+};
+
+}  // namespace lime
