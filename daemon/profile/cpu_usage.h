@@ -1,0 +1,21 @@
+// Who had the CPUs while something ran. Linux; zeros elsewhere.
+#pragma once
+
+namespace lime {
+
+// Seconds since some start, added up over CPUs.
+struct CpuUsage {
+  double wall = 0;     // of the clock, not added up
+  double process = 0;  // of all threads of this process
+  double busy = 0;     // of all processes of this machine, kernel and interrupts included
+  double stolen = 0;   // that the hypervisor gave to others
+
+  CpuUsage operator-(const CpuUsage& before) const {
+    return {wall - before.wall, process - before.process, busy - before.busy, stolen - before.stolen};
+  }
+};
+
+// A few system calls: not for the token path.
+CpuUsage ReadCpuUsage();
+
+}  // namespace lime

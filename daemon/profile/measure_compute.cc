@@ -1,0 +1,269 @@
+#include "daemon/profile/measure_compute.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/profile/scale_model.h"
+#include "daemon/weights/system_memory.h"
+#include "kernels/module.h"
+#include "planner/plan/micro_batch.h"
+
+namespace lime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kPositionsPerPage = 16;
+constexpr int64_t kMaxHeadRows = 64;  // more rows never ask for logits in one step of a generation
+constexpr int kSweepCaches = 4;       // a sweep passes so many times the last cache
+constexpr int kMinSteps = 3;          // of a point, the first of each visit apart
+constexpr int kMostSlices = 4;        // a point of long steps takes fewer, but one, when it has had so many times its share of the time
+constexpr double kVisitMs = 20;       // steps of one point that follow each other
+constexpr double kShareOfMemory = 0.8;
+
+double MsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + values.size() / 2);
+  return values[values.size() / 2];
+}
+
+// One shape of step, and what it has taken so far.
+struct Shape {
+  int64_t rows = 0;
+  int64_t context = 0;  // positions that the last row attends to
+  double spent_ms = 0;
+  int steps = 0;
+
+  bool decodes() const { return rows <= kMaxDecodeRows; }
+  int64_t sequences() const { return decodes() ? rows : 1; }
+  int64_t PagesPerLayer() const { return sequences() * RoundUp(context, kPositionsPerPage) / kPositionsPerPage; }
+  int64_t LogitRows() const { return rows <= kMaxHeadRows ? rows : 0; }
+};
+
+std::vector<Shape> ShapesOf(const ModelConfig& config) {
+  std::vector<int64_t> contexts;
+  for (const int64_t context : {64, 512, 2048, 8192}) {
+    if (context <= config.max_positions) contexts.push_back(context);
+  }
+  if (contexts.empty()) contexts.push_back(config.max_positions);
+  std::vector<Shape> shapes;
+  for (const int64_t rows : {1, 2, 4, 8, 16, 64, 256, 512}) {
+    for (const int64_t context : contexts) {
+      if (rows <= kMaxDecodeRows || rows <= context) shapes.push_back({rows, context});
+    }
+  }
+  return shapes;
+}
+
+// What is allocated for a list of shapes.
+struct Need {
+  BackendOptions backend;
+  Bytes kv = 0;
+  Bytes activations = 0;
+  Bytes total() const { return kv + activations; }
+};
+
+Bytes PageBytes(const ModelSpec& spec) {
+  return spec.KvBytesPerToken() / spec.config.num_layers * kPositionsPerPage;
+}
+
+// KV pages are dealt out in turn from a pool that, like the weights, is passed through several times slower than the caches forget; those
+// of one layer are distinct.
+absl::StatusOr<Need> NeedOf(const std::vector<Shape>& shapes, const ModelSpec& spec, const MeasureComputeOptions& options, Bytes sweep) {
+  Need need{.backend = {.num_threads = options.num_threads, .max_sequences = 1, .numerics = options.numerics}};
+  int64_t pages = 0;
+  for (const Shape& shape : shapes) {
+    need.backend.max_rows = std::max(need.backend.max_rows, shape.rows);
+    need.backend.max_logit_rows = std::max(need.backend.max_logit_rows, shape.LogitRows());
+    need.backend.max_sequences = std::max(need.backend.max_sequences, shape.sequences());
+    need.backend.context = std::max(need.backend.context, shape.context);
+    pages = std::max(pages, shape.PagesPerLayer());
+  }
+  const int64_t page_bytes = std::max<Bytes>(PageBytes(spec), 1);
+  need.backend.num_kv_pages = std::max(pages, std::min(pages * spec.config.num_layers, sweep / page_bytes));
+  need.kv = need.backend.num_kv_pages * page_bytes;
+  LIME_ASSIGN_OR_RETURN(need.activations, PlanActivationBytes(spec, need.backend));
+  return need;
+}
+
+// Takes the shapes that need most off, until the rest fits.
+absl::StatusOr<Need> FitShapes(std::vector<Shape>& shapes, const ModelSpec& spec, const MeasureComputeOptions& options, Bytes sweep,
+                               Bytes room) {
+  while (true) {
+    LIME_ASSIGN_OR_RETURN(const Need need, NeedOf(shapes, spec, options, sweep));
+    if (need.total() <= room) return need;
+    if (shapes.size() == 1) {
+      return absl::ResourceExhaustedError(absl::StrCat("measuring needs ", FormatBytes(need.total()), " beside the weights and ",
+                                                       FormatBytes(std::max<Bytes>(room, 0)),
+                                                       " are free; end other programs, or give more memory"));
+    }
+    const auto pages = [](const Shape& shape) { return std::pair(shape.PagesPerLayer(), shape.rows); };
+    const auto rows = [](const Shape& shape) { return std::pair(shape.rows, shape.PagesPerLayer()); };
+    shapes.erase(need.kv > need.activations ? std::ranges::max_element(shapes, {}, pages) : std::ranges::max_element(shapes, {}, rows));
+  }
+}
+
+class ComputeMeter {
+ public:
+  static absl::StatusOr<std::unique_ptr<ComputeMeter>> Create(const ModelSpec& model, const MeasureComputeOptions& options) {
+    std::unique_ptr<ComputeMeter> meter(new ComputeMeter(model, options));
+    LIME_RETURN_IF_ERROR(meter->Open());
+    return meter;
+  }
+
+  absl::Status Run() {
+    const double slice_ms = options_.seconds * 1000 / static_cast<double>(shapes_.size());
+    bool ran = true;
+    while (ran) {
+      ran = false;
+      for (Shape& shape : shapes_) {
+        if (shape.steps >= kMinSteps ? shape.spent_ms >= slice_ms : shape.steps > 0 && shape.spent_ms >= kMostSlices * slice_ms) continue;
+        LIME_RETURN_IF_ERROR(Visit(shape));
+        ran = true;
+        Report(slice_ms);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  ModelCompute Result() const {
+    ModelCompute result{.key = ModelKey(model_), .step_overhead_ms = Median(overhead_ms_)};
+    for (const auto& [at, samples] : samples_) {
+      const auto [kind, rows, context] = at;
+      const double factor = kind == BlockKind::kHead ? scale_.head_factor : 1;
+      result.points.push_back({.kind = kind, .rows = rows, .context = context, .ms = factor * Median(samples)});
+    }
+    return result;
+  }
+
+ private:
+  ComputeMeter(const ModelSpec& model, const MeasureComputeOptions& options)
+      : model_(model), options_(options), shapes_(ShapesOf(model.config)) {}
+
+  absl::Status Open() {
+    const Bytes sweep = std::min<Bytes>(kSweepCaches * LastCacheBytes(), options_.memory / 4);
+    scale_ = MakeScaleModel(model_, std::max<Bytes>(sweep, 1));
+    const Bytes least = LeastRingBytes(scale_.spec), ring = std::max(sweep, least);
+    // Loads the module, whose own memory the system then counts.
+    LIME_RETURN_IF_ERROR(NeedOf(shapes_, scale_.spec, options_, sweep).status());
+    const Bytes free = std::min(options_.memory, static_cast<Bytes>(kShareOfMemory * static_cast<double>(AvailableMemory())));
+    LIME_ASSIGN_OR_RETURN(const Need need, FitShapes(shapes_, scale_.spec, options_, sweep, free - ring));
+    LIME_ASSIGN_OR_RETURN(weights_, RingWeights::Make(scale_.spec, ring));
+    LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(scale_.spec, need.backend));
+    num_pages_ = need.backend.num_kv_pages;
+    for (size_t i = 0; i < scale_.spec.blocks.size(); ++i)
+      LIME_RETURN_IF_ERROR(backend_->BindBlock(scale_.spec.blocks[i], weights_.blocks()[i]));
+    return absl::OkStatus();
+  }
+
+  void DealPages(const Shape& shape) {
+    std::vector<int32_t> pages(RoundUp(shape.context, kPositionsPerPage) / kPositionsPerPage);
+    for (int64_t layer = 0; layer < scale_.spec.config.num_layers; ++layer) {
+      for (int64_t sequence = 0; sequence < shape.sequences(); ++sequence) {
+        for (int32_t& page : pages) page = static_cast<int32_t>(next_page_++ % num_pages_);
+        backend_->SetPages(static_cast<int32_t>(sequence), layer, pages);
+      }
+    }
+  }
+
+  void FillBatch(const Shape& shape) {
+    batch_.Clear();
+    for (int64_t i = 0; i < shape.rows; ++i) {
+      const int64_t position = shape.decodes() ? shape.context - 1 : shape.context - shape.rows + i;
+      const int64_t token = 7919 * (++tokens_) % scale_.spec.config.vocab_size;
+      batch_.rows.push_back({.sequence = static_cast<int32_t>(shape.decodes() ? i : 0),
+                             .token = static_cast<int32_t>(token),
+                             .position = static_cast<int32_t>(position),
+                             .wants_logits = shape.LogitRows() > 0});
+    }
+  }
+
+  // Steps of one shape that follow each other. The first finds the caches of another shape, and does not count where that can be seen.
+  absl::Status Visit(Shape& shape) {
+    DealPages(shape);
+    const Clock::time_point start = Clock::now();
+    for (int step = 0; step == 0 || MsSince(start) < kVisitMs; ++step) {
+      if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) return absl::CancelledError("interrupted");
+      FillBatch(shape);
+      LIME_RETURN_IF_ERROR(Step(shape, /*counts=*/step > 0 || !shape.decodes()));
+      if (step == 0 && shape.decodes() && MsSince(start) >= kVisitMs) LIME_RETURN_IF_ERROR(Step(shape, /*counts=*/true));
+    }
+    shape.spent_ms += MsSince(start);
+    return absl::OkStatus();
+  }
+
+  // Chunks compute for so long that one layer is enough.
+  int64_t LayersOf(const Shape& shape) const { return shape.decodes() ? scale_.spec.config.num_layers : 1; }
+
+  absl::Status Step(Shape& shape, bool counts) {
+    std::array<double, 4> sums{};  // by kind
+    const Clock::time_point start = Clock::now();
+    const auto timed = [&](BlockKind kind, auto&& block) {
+      const Clock::time_point begin = Clock::now();
+      const absl::Status status = block();
+      sums[static_cast<size_t>(kind)] += MsSince(begin);
+      return status;
+    };
+    LIME_RETURN_IF_ERROR(backend_->Begin(batch_));
+    LIME_RETURN_IF_ERROR(timed(BlockKind::kEmbedding, [&] { return backend_->Embed(); }));
+    for (int64_t layer = 0; layer < LayersOf(shape); ++layer) {
+      LIME_RETURN_IF_ERROR(timed(BlockKind::kAttention, [&] { return backend_->Attention(layer); }));
+      LIME_RETURN_IF_ERROR(timed(BlockKind::kMlp, [&] { return backend_->Mlp(layer); }));
+    }
+    LIME_RETURN_IF_ERROR(timed(BlockKind::kHead, [&] { return backend_->Head(); }));
+    if (shape.rows == 1 && options_.after_step) options_.after_step(backend_->Logits());
+    if (counts) Count(shape, sums, MsSince(start));
+    return absl::OkStatus();
+  }
+
+  void Count(Shape& shape, const std::array<double, 4>& sums, double step_ms) {
+    const double layers = static_cast<double>(LayersOf(shape));
+    const auto add = [&](BlockKind kind, int64_t rows, int64_t context, double blocks) {
+      samples_[{kind, rows, context}].push_back(sums[static_cast<size_t>(kind)] / blocks);
+    };
+    add(BlockKind::kEmbedding, shape.rows, 0, 1);
+    add(BlockKind::kAttention, shape.rows, shape.context, layers);
+    add(BlockKind::kMlp, shape.rows, 0, layers);
+    if (shape.LogitRows() > 0) add(BlockKind::kHead, shape.rows, 0, 1);
+    if (shape.rows == 1) overhead_ms_.push_back(step_ms - sums[0] - sums[1] - sums[2] - sums[3]);
+    ++shape.steps;
+  }
+
+  void Report(double slice_ms) const {
+    if (!options_.progress) return;
+    double done = 0;
+    for (const Shape& shape : shapes_) done += std::min(shape.spent_ms, slice_ms) / 1000;
+    options_.progress(done, options_.seconds);
+  }
+
+  const ModelSpec& model_;
+  const MeasureComputeOptions& options_;
+  std::vector<Shape> shapes_;
+  ScaleModel scale_;
+  RingWeights weights_;
+  std::unique_ptr<Backend> backend_;
+  MicroBatch batch_;
+  int64_t num_pages_ = 0, next_page_ = 0, tokens_ = 0;
+  std::map<std::tuple<BlockKind, int64_t, int64_t>, std::vector<double>> samples_;  // milliseconds by kind, rows, context
+  std::vector<double> overhead_ms_;                                                 // of decode steps of one row
+};
+
+}  // namespace
+
+absl::StatusOr<ModelCompute> MeasureCompute(const ModelSpec& model, const MeasureComputeOptions& options) {
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ComputeMeter> meter, ComputeMeter::Create(model, options));
+  LIME_RETURN_IF_ERROR(meter->Run());
+  return meter->Result();
+}
+
+}  // namespace lime

@@ -1,0 +1,212 @@
+#include "daemon/profile/measure_disk.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "daemon/weights/block_device.h"
+#include "daemon/weights/huge_buffer.h"
+
+namespace lime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kWarmShare = 0.25;  // of a point's time, read before it counts
+constexpr int kMinRounds = 4;        // requests of every lane that count
+constexpr double kDrainSeconds = 0.5;
+constexpr double kLongestPoint = 20;  // seconds; what a disk has not done by then is counted as it is
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct ReadFile {
+  std::string path;
+  Bytes bytes = 0;
+};
+
+// Goes through whole requests of all files, again and again.
+class Cursor {
+ public:
+  // REQUIRES: one of the files holds a request.
+  Cursor(const std::vector<ReadFile>& files, Bytes read_bytes) : files_(files), read_bytes_(read_bytes) {}
+
+  std::pair<int, int64_t> Next() {
+    while (offset_ + read_bytes_ > files_[file_].bytes) {
+      file_ = (file_ + 1) % files_.size();
+      offset_ = 0;
+    }
+    return {static_cast<int>(file_), std::exchange(offset_, offset_ + read_bytes_)};
+  }
+
+ private:
+  const std::vector<ReadFile>& files_;
+  const Bytes read_bytes_;
+  size_t file_ = 0;
+  int64_t offset_ = 0;
+};
+
+// Keeps `depth` requests in flight until enough was read.
+//
+// Thread: the device's, but for Run.
+class DiskMeter {
+ public:
+  DiskMeter(BlockDevice& device, Cursor& cursor, Bytes read_bytes, double seconds, const std::atomic<bool>* cancelled, std::byte* memory)
+      : device_(device), cursor_(cursor), read_bytes_(read_bytes), seconds_(seconds), cancelled_(cancelled), memory_(memory) {}
+
+  absl::StatusOr<DiskPoint> Run() {
+    device_.Post([this] {
+      start_ = last_ = Clock::now();
+      in_flight_ = device_.num_lanes();
+      for (int lane = 0; lane < device_.num_lanes(); ++lane) Start(lane);
+    });
+    done_.WaitForNotification();
+    if (!status_.ok()) return status_;
+    std::ranges::sort(latencies_ms_);
+    const double counted = std::chrono::duration<double>(last_ - warm_).count();
+    return DiskPoint{.read_bytes = read_bytes_,
+                     .depth = device_.num_lanes(),
+                     .bytes_per_second = static_cast<double>(latencies_ms_.size()) * static_cast<double>(read_bytes_) / counted,
+                     .latency_ms = latencies_ms_[latencies_ms_.size() / 2]};
+  }
+
+ private:
+  void Start(int lane) {
+    const auto [file, offset] = cursor_.Next();
+    const Clock::time_point begin = Clock::now();
+    device_.StartRead(lane, file, offset, memory_ + lane * read_bytes_, read_bytes_,
+                      [this, lane, file = file, begin](BlockDevice::Result result) { OnRead(lane, file, begin, result); });
+  }
+
+  void OnRead(int lane, int file, Clock::time_point begin, BlockDevice::Result result) {
+    if (status_.ok() && (result.error != 0 || result.bytes != read_bytes_)) {
+      const std::string why = result.error != 0 ? std::strerror(result.error) : "a read came back short; was the file cut?";
+      status_ = absl::UnavailableError(absl::StrCat(device_.paths()[file], ": ", why));
+    }
+    last_ = Clock::now();
+    Count(begin);
+    if (!Ends()) return Start(lane);
+    if (--in_flight_ == 0) done_.Notify();
+  }
+
+  // From the first request that ends after the warm part.
+  void Count(Clock::time_point begin) {
+    if (warmed_) latencies_ms_.push_back(std::chrono::duration<double, std::milli>(last_ - begin).count());
+    const int lanes = device_.num_lanes();
+    if (!warmed_ && ++unwarmed_ >= lanes && SecondsSince(start_) >= kWarmShare * seconds_) {
+      warmed_ = true;
+      warm_ = last_;
+    }
+  }
+
+  bool Ends() {
+    if (ending_) return true;
+    const double seconds = SecondsSince(start_);
+    const bool enough = latencies_ms_.size() >= static_cast<size_t>(kMinRounds * device_.num_lanes()) && seconds >= seconds_;
+    const bool too_long = seconds >= std::max(kLongestPoint, seconds_) && !latencies_ms_.empty();
+    const bool cancelled = cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed);
+    if (status_.ok() && cancelled) status_ = absl::CancelledError("interrupted");
+    return ending_ = enough || too_long || !status_.ok();
+  }
+
+  BlockDevice& device_;
+  Cursor& cursor_;
+  const Bytes read_bytes_;
+  const double seconds_;
+  const std::atomic<bool>* const cancelled_;
+  std::byte* const memory_;
+  int in_flight_ = 0, unwarmed_ = 0;
+  bool warmed_ = false, ending_ = false;
+  Clock::time_point start_, warm_, last_;
+  std::vector<double> latencies_ms_;  // of what counts
+  absl::Status status_;
+  absl::Notification done_;
+};
+
+absl::StatusOr<std::vector<ReadFile>> Stat(const std::vector<std::string>& paths) {
+  std::vector<ReadFile> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(path, error);
+    if (error) return absl::NotFoundError(absl::StrCat(path, ": ", error.message()));
+    files.push_back({path, static_cast<Bytes>(bytes)});
+  }
+  return files;
+}
+
+class DiskProfile {
+ public:
+  DiskProfile(std::vector<std::string> paths, std::vector<ReadFile> files, const MeasureDiskOptions& options)
+      : paths_(std::move(paths)), files_(std::move(files)), options_(options) {}
+
+  absl::StatusOr<std::vector<DiskPoint>> Run() {
+    std::vector<std::pair<Bytes, int>> shapes;
+    for (const Bytes read_bytes : options_.read_bytes) {
+      for (const int depth : options_.depths) {
+        if (read_bytes <= LargestFile() && read_bytes * depth <= options_.memory) shapes.emplace_back(read_bytes, depth);
+      }
+    }
+    if (shapes.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(paths_.empty() ? "no file" : paths_.front(),
+                                                     " is too small to measure a disk with, or no memory is left for one request"));
+    }
+    LIME_ASSIGN_OR_RETURN(memory_, HugeBuffer::Allocate(MostBytes(shapes)));
+    LIME_RETURN_IF_ERROR(memory_.Prefault());
+    LIME_RETURN_IF_ERROR(Measure(shapes.back().first, 1, kDrainSeconds).status());
+    std::vector<DiskPoint> points;
+    for (const auto& [read_bytes, depth] : shapes) {
+      LIME_ASSIGN_OR_RETURN(const DiskPoint point, Measure(read_bytes, depth, options_.seconds / static_cast<double>(shapes.size())));
+      points.push_back(point);
+      if (options_.progress) options_.progress(static_cast<double>(points.size()), static_cast<double>(shapes.size()));
+    }
+    return points;
+  }
+
+ private:
+  Bytes LargestFile() const {
+    Bytes largest = 0;
+    for (const ReadFile& file : files_) largest = std::max(largest, file.bytes);
+    return largest;
+  }
+
+  static Bytes MostBytes(const std::vector<std::pair<Bytes, int>>& shapes) {
+    Bytes most = 0;
+    for (const auto& [read_bytes, depth] : shapes) most = std::max(most, read_bytes * depth);
+    return most;
+  }
+
+  absl::StatusOr<DiskPoint> Measure(Bytes read_bytes, int depth, double seconds) {
+    LIME_ASSIGN_OR_RETURN(const std::unique_ptr<BlockDevice> device, OpenBlockDevice(paths_, {.lanes = depth}));
+    DiskMeter meter(*device, CursorOf(read_bytes), read_bytes, seconds, options_.cancelled, memory_.data());
+    return meter.Run();
+  }
+
+  // Requests of one size go on where the last ones of that size ended.
+  Cursor& CursorOf(Bytes read_bytes) {
+    for (auto& [bytes, cursor] : cursors_) {
+      if (bytes == read_bytes) return *cursor;
+    }
+    return *cursors_.emplace_back(read_bytes, std::make_unique<Cursor>(files_, read_bytes)).second;
+  }
+
+  const std::vector<std::string> paths_;
+  const std::vector<ReadFile> files_;
+  const MeasureDiskOptions& options_;
+  HugeBuffer memory_;
+  std::vector<std::pair<Bytes, std::unique_ptr<Cursor>>> cursors_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<DiskPoint>> MeasureDisk(const std::vector<std::string>& files, const MeasureDiskOptions& options) {
+  LIME_ASSIGN_OR_RETURN(std::vector<ReadFile> opened, Stat(files));
+  return DiskProfile(files, std::move(opened), options).Run();
+}
+
+}  // namespace lime

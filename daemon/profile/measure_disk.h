@@ -1,0 +1,29 @@
+// Rate and latency of direct reads of a model's files, by request size and depth, under whatever limits are in force.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/plan/device_profile.h"
+
+namespace lime {
+
+struct MeasureDiskOptions {
+  double seconds = 3;         // for all points together, about: a point that the limits slow down takes several rounds of its requests
+  Bytes memory = 128 * kMiB;  // of requests in flight; points that need more are left out
+  std::vector<Bytes> read_bytes = {64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB};
+  std::vector<int> depths = {1, 4, 8, 16};
+  std::function<void(double done, double total)> progress;  // points. May be empty
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+// Reads through `files` one after the other, again from the first at the end. What limits and disks let through in a burst is read before
+// the first point counts, and the first part of every point does not count. NotFound where a file is missing, InvalidArgument where all of
+// them together are smaller than one request, Cancelled when asked to stop.
+absl::StatusOr<std::vector<DiskPoint>> MeasureDisk(const std::vector<std::string>& files, const MeasureDiskOptions& options);
+
+}  // namespace lime

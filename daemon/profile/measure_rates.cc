@@ -1,0 +1,96 @@
+#include "daemon/profile/measure_rates.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "bench/limits.h"
+#include "kernels/cpu/linear.h"
+
+namespace lime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kQuickSeconds = 0.05;
+// Of a quick look: enough to tell memory from cache, and less than what computes takes anyway.
+constexpr Bytes kLeastQuickBytes = 16 * kMiB, kMostQuickBytes = 128 * kMiB;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+std::string CpuName() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
+  }
+  return "unknown";
+}
+
+double ReadRate(cpu::ThreadPool& pool, const bench::HugeMemory& memory) {
+  return static_cast<double>(memory.bytes()) / bench::ReadSeconds(pool, memory.data(), memory.bytes());
+}
+
+double MemoryRate(int threads, Bytes bytes, double seconds) {
+  cpu::ThreadPool pool(threads);
+  const bench::HugeMemory memory(bytes);
+  std::vector<double> rates;
+  const Clock::time_point start = Clock::now();
+  while (SecondsSince(start) < seconds || rates.size() < 3) rates.push_back(ReadRate(pool, memory));
+  return Median(rates);
+}
+
+}  // namespace
+
+DeviceProfile EmptyProfile(int threads) {
+  DeviceProfile profile;
+  profile.cpu = CpuName();
+  profile.instruction_set = cpu::InstructionSet();
+  profile.threads = threads;
+  return profile;
+}
+
+void MeasureRates(double seconds, Bytes bytes, DeviceProfile& profile) {
+  cpu::ThreadPool pool(static_cast<int>(profile.threads));
+  const bench::HugeMemory memory(bytes);
+  std::vector<double> rates, flops;
+  const Clock::time_point start = Clock::now();
+  while (SecondsSince(start) < seconds || rates.size() < 3) {
+    rates.push_back(ReadRate(pool, memory));
+    flops.push_back(bench::MultiplyAddRate(pool));
+  }
+  profile.read_bytes_per_second = Median(rates);
+  profile.flops = Median(flops);
+}
+
+double MeasureMemoryApart(int threads, Bytes room) {
+  const Bytes bytes = std::min(kMostQuickBytes, room / 2 / kMiB * kMiB);
+  int ends[2];
+  if (bytes < kLeastQuickBytes || pipe(ends) != 0) return 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    const double rate = MemoryRate(threads, bytes, kQuickSeconds);
+    _exit(write(ends[1], &rate, sizeof(rate)) == sizeof(rate) ? 0 : 1);  // nothing of the parent's is flushed or torn down
+  }
+  close(ends[1]);
+  double rate = 0;
+  if (child < 0 || read(ends[0], &rate, sizeof(rate)) != sizeof(rate)) rate = 0;
+  close(ends[0]);
+  while (child > 0 && waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return rate;
+}
+
+}  // namespace lime
