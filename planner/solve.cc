@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
+#include "planner/base/json_text.h"
 #include "planner/base/strings.h"
 #include "planner/closed_form.h"
 #include "planner/evaluator.h"
@@ -186,36 +187,10 @@ constexpr Kind kKinds[] = {
     {"eval", SolveEval},    {"eq1", SolveEq1},   {"slots", SolveSlots}, {"online", SolveOnline}, {"kvtransfer", SolveKvTransfer},
     {"optimize", NotBuilt}, {"replan", NotBuilt}};
 
-// A problem is a few levels deep; a hostile text of brackets would take many times its size in memory.
-bool NestsTooDeep(std::string_view text) {
-  constexpr int kMaxDepth = 64;
-  int depth = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (quoted) {
-      if (text[i] == '\\')
-        ++i;
-      else if (text[i] == '"')
-        quoted = false;
-    } else if (text[i] == '"') {
-      quoted = true;
-    } else if (text[i] == '[' || text[i] == '{') {
-      if (++depth > kMaxDepth) return true;
-    } else if (text[i] == ']' || text[i] == '}') {
-      --depth;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> Solve(std::string_view text) {
-  if (text.size() > kMaxProblemBytes) return Malformed(absl::StrCat("is larger than ", kMaxProblemBytes, " bytes"));
-  if (NestsTooDeep(text)) return Malformed("nests more than 64 levels deep");
-  const json problem = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (problem.is_discarded()) return Malformed("is not JSON, or holds a number beyond the range of a double");
-  if (!problem.is_object()) return Malformed("is not a JSON object");
+  LIME_ASSIGN_OR_RETURN(const json problem, ParseJsonObject(text, "problem", kMaxProblemBytes));
   JsonFields fields(problem, "problem");
   const std::string kind = fields.String("kind");
   LIME_RETURN_IF_ERROR(fields.status());

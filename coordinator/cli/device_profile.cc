@@ -19,8 +19,10 @@
 #include "absl/synchronization/notification.h"
 #include "bench/limits.h"
 #include "daemon/weights/block_reader.h"
+#include "daemon/weights/files.h"
 #include "daemon/weights/huge_buffer.h"
 #include "kernels/cpu/linear.h"
+#include "planner/base/json_text.h"
 
 namespace lime::cli {
 namespace {
@@ -91,9 +93,11 @@ double MeasureMemoryApart(int threads, Bytes bytes) {
 }
 
 std::optional<DeviceProfile> ReadStored(int threads) {
-  std::ifstream file(ProfilePath());
-  const json root = json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) return std::nullopt;
+  const absl::StatusOr<std::string> text = ReadTextFile(ProfilePath(), kMiB);
+  if (!text.ok()) return std::nullopt;
+  const absl::StatusOr<json> parsed = ParseJsonObject(*text, ProfilePath());
+  if (!parsed.ok()) return std::nullopt;
+  const json& root = *parsed;
   DeviceProfile profile;
   try {  // a damaged profile is measured anew
     profile.cpu = root.value("cpu", "");

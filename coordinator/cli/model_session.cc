@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +10,9 @@
 #include "coordinator/cli/progress.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/files.h"
 #include "daemon/weights/system_memory.h"
+#include "planner/base/json_text.h"
 
 namespace lime::cli {
 namespace {
@@ -21,16 +21,11 @@ using nlohmann::json;
 
 // eos_token_id of generation_config.json: one id or several. None where the file or the field is absent.
 absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir) {
-  constexpr std::streamsize kMaxBytes = 1 << 20;
   std::vector<int32_t> ids;
   const std::string path = dir + "/generation_config.json";
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return ids;
-  std::string text(kMaxBytes, '\0');
-  file.read(text.data(), kMaxBytes);
-  text.resize(file.gcount());
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is not a JSON object of at most 1 MiB"));
+  if (!FileExists(path)) return ids;
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
+  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, path));
   const auto field = root.find("eos_token_id");
   if (field == root.end() || field->is_null()) return ids;
   for (const json& id : field->is_array() ? *field : json::array({*field})) {

@@ -1,44 +1,16 @@
 #include "coordinator/text/json_access.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "planner/base/strings.h"
 
 namespace lime {
 namespace {
 
-constexpr int kMaxDepth = 64;
-
-int Depth(std::string_view text) {
-  int depth = 0, deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string && c == '\\') ++i;
-    if (c == '"') in_string = !in_string;
-    if (in_string) continue;
-    if (c == '[' || c == '{') deepest = std::max(deepest, ++depth);
-    if (c == ']' || c == '}') --depth;
-  }
-  return deepest;
-}
-
 absl::Status WrongType(std::string_view key, std::string_view wanted, const Json& value) {
   return absl::InvalidArgumentError(absl::StrCat("field \"", Text(key), "\" is ", value.type_name(), ", need ", Text(wanted)));
 }
 
 }  // namespace
-
-absl::StatusOr<Json> ParseJson(std::string_view text, std::string_view name) {
-  if (Depth(text) > kMaxDepth)
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": JSON nested deeper than ", kMaxDepth, " levels"));
-  try {
-    return Json::parse(text.begin(), text.end());
-  } catch (const Json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), " is not valid JSON: ", e.what()));
-  }
-}
 
 const Json& Field(const Json& object, std::string_view key) {
   static const Json null;

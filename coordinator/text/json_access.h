@@ -6,14 +6,12 @@
 #include <string_view>
 
 #include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
 #include "planner/base/status.h"
 
 namespace lime {
 
 using Json = nlohmann::json;
-
-// Parses `text`; bounds the nesting. `name` says in errors what is being read.
-absl::StatusOr<Json> ParseJson(std::string_view text, std::string_view name);
 
 // The field, or null where `object` has none or is no object. The reference lives as long as `object`.
 const Json& Field(const Json& object, std::string_view key);

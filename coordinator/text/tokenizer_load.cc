@@ -11,7 +11,7 @@
 namespace lime {
 namespace {
 
-constexpr uintmax_t kMaxFileBytes = 256 << 20;
+constexpr uintmax_t kMaxFileBytes = 256 << 20;  // tokenizer.json of a large vocabulary has tens of megabytes
 
 absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
   std::error_code error;
@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesys
   const std::string name = (folder / "vocab.json").string();
   LIME_ASSIGN_OR_RETURN(const std::string vocab_bytes, ReadFile(name));
   LIME_ASSIGN_OR_RETURN(const std::string merges, ReadFile(folder / "merges.txt"));
-  LIME_ASSIGN_OR_RETURN(Json vocab, ParseJson(vocab_bytes, name));
+  LIME_ASSIGN_OR_RETURN(Json vocab, ParseJson(vocab_bytes, name, kMaxFileBytes));
   Json added = Json::array();
   for (const auto& token : {config.bos_token, config.eos_token}) {
     if (!token.has_value() || !Field(vocab, *token).is_number() || (!added.empty() && added[0]["content"] == *token)) continue;
@@ -87,7 +87,7 @@ absl::StatusOr<SpecialTokensConfig> ParseSpecialTokensConfig(const Json& json) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json, std::string_view name,
                                                                const SpecialTokensConfig& config) {
-  LIME_ASSIGN_OR_RETURN(const Json parsed, ParseJson(json, name));
+  LIME_ASSIGN_OR_RETURN(const Json parsed, ParseJson(json, name, kMaxFileBytes));
   return FromParsedJson(parsed, name, config);
 }
 

@@ -10,6 +10,7 @@
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
+#include "planner/base/json_text.h"
 #include "planner/plan/block_pieces.h"
 
 namespace lime {
@@ -159,11 +160,7 @@ absl::Status CheckBlocks(const StoreManifest& manifest, bool complete, const std
 }
 
 absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& name, bool complete) {
-  if (static_cast<Bytes>(text.size()) > kMaxStoreManifestBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": has ", text.size(), " bytes, at most ", kMaxStoreManifestBytes, " are read"));
-  }
-  const json root = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) return absl::InvalidArgumentError(name + ": is not a JSON object in UTF-8");
+  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, name, kMaxStoreManifestBytes));
   JsonFields fields(root, name);
   if (fields.StringOr("format", "") != kFormat) return FieldError(name, "format", absl::StrCat("is not \"", kFormat, "\""));
   const int64_t version = fields.Int("version", 1, 1 << 30);

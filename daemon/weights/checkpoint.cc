@@ -11,12 +11,11 @@
 #include "daemon/weights/files.h"
 #include "daemon/weights/safetensors.h"
 #include "planner/base/check.h"
+#include "planner/base/json_text.h"
 
 namespace lime {
 namespace {
 
-constexpr Bytes kMaxConfigBytes = 16 * kMiB;
-constexpr Bytes kMaxIndexBytes = 256 * kMiB;
 constexpr size_t kMaxShards = 10'000;
 constexpr Bytes kMaxExtentGap = 256 * kKiB;  // reading across less costs less than another read
 
@@ -26,9 +25,8 @@ std::string Join(const std::string& dir, std::string_view file) {
 
 // Tensor name -> shard name, from a model.safetensors.index.json.
 absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view text, const std::string& path) {
-  const nlohmann::json json = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, ": is not valid JSON in UTF-8"));
-  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+  LIME_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJsonObject(text, path));
+  if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": lacks the object \"weight_map\" from tensor names to shards"));
   }
   std::map<std::string, std::string> shards;
@@ -65,7 +63,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   const bool is_store = FileExists(Join(dir, kStoreManifestName));
   if (!is_store && FileExists(Join(dir, kStoreJournalName))) return ReadStoreManifest(dir).status();  // says that it is not finished
   checkpoint.config_path_ = Join(dir, "config.json");
-  LIME_ASSIGN_OR_RETURN(checkpoint.config_json_, ReadTextFile(checkpoint.config_path_, kMaxConfigBytes));
+  LIME_ASSIGN_OR_RETURN(checkpoint.config_json_, ReadTextFile(checkpoint.config_path_, kMaxJsonBytes));
   const std::string single = Join(dir, "model.safetensors"), sharded = Join(dir, "model.safetensors.index.json");
   if (FileExists(single)) {
     LIME_RETURN_IF_ERROR(checkpoint.AddFile(single));
@@ -97,7 +95,7 @@ absl::Status Checkpoint::AddFile(const std::string& path) {
 }
 
 absl::Status Checkpoint::AddShards(const std::string& index_path) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(index_path, kMaxIndexBytes));
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(index_path, kMaxJsonBytes));
   LIME_ASSIGN_OR_RETURN(const auto weight_map, ParseShardIndex(text, index_path));
   std::map<std::string, std::string> first_tensor;  // shard -> a tensor it should hold
   for (const auto& [tensor, shard] : weight_map) {

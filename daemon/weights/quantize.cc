@@ -246,7 +246,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
   LIME_RETURN_IF_ERROR(PrepareTarget(source_dir, target_dir));
   LIME_ASSIGN_OR_RETURN(QuantizeReport report, Quantizer(source, spec, target_dir, packing, options).Run());
   LIME_RETURN_IF_ERROR(CopySideFiles(source_dir, target_dir));
-  auto config = nlohmann::ordered_json::parse(source.config_json());
+  auto config = nlohmann::ordered_json::parse(source.config_json());  // of bounded depth: it was read by ParseModelConfig
   config["quantization"] = {{"group_size", packing.group_size}, {"bits", packing.bits}};
   LIME_RETURN_IF_ERROR(WriteTextFile(target_dir + "/config.json", config.dump(2) + "\n"));
   return report;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/json_fields.h"
+#include "planner/base/json_text.h"
 #include "planner/plan/device_profile.h"
 
 namespace lime {
@@ -16,8 +17,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 // Bounds of what is believed; far beyond any device, and such that sums and products of them stay finite.
-constexpr size_t kMaxText = 16 << 20;
-constexpr int kMaxDepth = 8;
 constexpr size_t kMaxStrings = 512;
 constexpr size_t kMaxPoints = 4096, kMaxModels = 1024, kMaxLinks = 4096;
 constexpr double kMaxRate = 1e18, kMaxMs = 1e12;
@@ -25,19 +24,6 @@ constexpr int64_t kMaxRows = int64_t{1} << 24, kMaxContext = int64_t{1} << 32, k
 
 absl::Status Wrong(const std::string& where, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(where, what));
-}
-
-absl::StatusOr<json> ParseObject(std::string_view text, const std::string& where) {
-  if (text.size() > kMaxText) return Wrong(where, absl::StrCat(": is larger than ", kMaxText, " bytes"));
-  bool too_deep = false;
-  const auto shallow = [&](int depth, json::parse_event_t, json&) {
-    too_deep |= depth > kMaxDepth;
-    return depth <= kMaxDepth;
-  };
-  json root = json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (too_deep) return Wrong(where, absl::StrCat(": nests more than ", kMaxDepth, " levels deep"));
-  if (!root.is_object()) return Wrong(where, ": is not a JSON object, or holds a number beyond the range of a double");
-  return root;
 }
 
 // A string of the profile's owner; bounded, since it is printed.
@@ -134,7 +120,7 @@ ordered_json ModelJson(const ModelCompute& model) {
 
 absl::StatusOr<DeviceProfile> ParseDeviceProfile(std::string_view text, std::string_view name) {
   const std::string where(name);
-  LIME_ASSIGN_OR_RETURN(const json root, ParseObject(text, where));
+  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, where));
   JsonFields fields(root, where);
   DeviceProfile profile;
   LIME_ASSIGN_OR_RETURN(profile.cpu, Name(fields, "cpu", where));

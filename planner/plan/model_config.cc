@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
+#include "planner/base/json_text.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -19,7 +20,6 @@ constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
 constexpr int64_t kMaxPositions = int64_t{1} << 24;
-constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 
 struct Architecture {
   std::string_view name;
@@ -272,10 +272,7 @@ absl::Status CheckHeads(const ModelConfig& config, std::string_view name) {
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, std::string_view name) {
-  if (text.size() > kMaxConfigBytes)
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": is ", text.size(), " bytes; a config has at most 4 MiB"));
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (root.is_discarded() || !root.is_object()) return absl::InvalidArgumentError(absl::StrCat(Text(name), ": is not a JSON object"));
+  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, name));
   LIME_ASSIGN_OR_RETURN(const Architecture architecture, FindArchitecture(root, name));
   ModelConfig config;
   config.family = architecture.family;

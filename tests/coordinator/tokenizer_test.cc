@@ -292,8 +292,8 @@ TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
 }
 
 TEST(TokenizerJsonTest, BrokenJsonIsAnErrorThatNamesTheFile) {
-  EXPECT_THAT(Tokenizer::FromJson("{", "the.json").status().message(), HasSubstr("the.json is not valid JSON"));
-  EXPECT_THAT(Tokenizer::FromJson(std::string(1 << 20, '['), "the.json").status().message(), HasSubstr("nested deeper"));
+  EXPECT_THAT(Tokenizer::FromJson("{", "the.json").status().message(), HasSubstr("the.json: is not valid JSON"));
+  EXPECT_THAT(Tokenizer::FromJson(std::string(1 << 20, '['), "the.json").status().message(), HasSubstr("nests more than 64 levels"));
   EXPECT_FALSE(Tokenizer::FromJson("null", "the.json").ok());
   EXPECT_THAT(Tokenizer::Load("/nonexistent").status().message(), HasSubstr("/nonexistent holds no tokenizer.json"));
 }

@@ -626,7 +626,7 @@ TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(wrong.words)) << wrong.pointer << " " << wrong.value;
     EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
   }
-  EXPECT_THAT(std::string(ParseStoreManifest("{", "m").status().message()), HasSubstr("m: is not a JSON object"));
+  EXPECT_THAT(std::string(ParseStoreManifest("{", "m").status().message()), HasSubstr("m: is not valid JSON"));
   EXPECT_THAT(std::string(ParseStoreManifest("[]", "m").status().message()), HasSubstr("m: is not a JSON object"));
 }
 

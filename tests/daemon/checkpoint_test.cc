@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "daemon/weights/safetensors_writer.h"
+#include "planner/base/json_text.h"
 #include "tests/daemon/temp_dir.h"
 
 namespace lime {
@@ -85,6 +86,15 @@ TEST_F(ShardsTest, AnIndexWithoutAWeightMapIsRefused) {
   EXPECT_THAT(OpenError(dir_), HasSubstr("is not valid JSON"));
   WriteIndex(R"({"x":7})");
   EXPECT_THAT(OpenError(dir_), HasSubstr("gives tensor \"x\" no file name but number"));
+}
+
+TEST_F(ShardsTest, AnIndexBeyondAnyBoundIsRefused) {
+  WriteIndex(std::string(1000, '[') + std::string(1000, ']'));
+  EXPECT_THAT(OpenError(dir_), HasSubstr("model.safetensors.index.json: nests more than 64 levels"));
+  dir_.Write("model.safetensors.index.json", std::string(kMaxJsonBytes + 1, ' '));
+  EXPECT_THAT(OpenError(dir_), HasSubstr("model.safetensors.index.json: has 16777217 bytes, at most 16777216"));
+  dir_.Write("config.json", std::string(kMaxJsonBytes + 1, ' '));
+  EXPECT_THAT(OpenError(dir_), HasSubstr("config.json: has 16777217 bytes, at most 16777216"));
 }
 
 TEST_F(ShardsTest, ATruncatedShardIsRefused) {

@@ -292,6 +292,13 @@ TEST_F(CliTest, BrokenUtf8IsAnOrdinaryPrompt) {
   EXPECT_FALSE(answer.Json().is_discarded());
 }
 
+TEST_F(CliTest, ADeepOrHugeGenerationConfigIsRefused) {
+  WriteFile(model_ + "/generation_config.json", "{\"eos_token_id\": " + std::string(100000, '['));
+  ExpectRefused(Score(), 1, "generation_config.json: nests more than 64 levels");
+  WriteFile(model_ + "/generation_config.json", std::string((16 << 20) + 1, ' '));
+  ExpectRefused(Score(), 1, "generation_config.json: has 16777217 bytes, at most 16777216");
+}
+
 TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
   ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 1, "nowhere");
   std::filesystem::remove(model_ + "/model.safetensors");

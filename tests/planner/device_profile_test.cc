@@ -153,7 +153,7 @@ std::string With(const std::string& fields) {
 TEST(DeviceProfileTest, WrongFieldsAreNamed) {
   EXPECT_THAT(ErrorOf(R"({"cpu": "x", "threads": 0, "read_bytes_per_second": 1e9})"), HasSubstr("profile.json: field \"threads\" = 0"));
   EXPECT_THAT(ErrorOf(R"({"cpu": "x", "threads": 2, "read_bytes_per_second": -1})"), HasSubstr("\"read_bytes_per_second\" = -1"));
-  EXPECT_THAT(ErrorOf(With(R"("flops": NaN)")), HasSubstr("is not a JSON object"));
+  EXPECT_THAT(ErrorOf(With(R"("flops": NaN)")), HasSubstr("is not valid JSON"));
   EXPECT_THAT(ErrorOf(With(R"("flops": 1e999)")), HasSubstr("beyond the range"));
   EXPECT_THAT(ErrorOf(With(R"("disk": [{"read_bytes": 0, "depth": 1, "bytes_per_second": 1}])")),
               HasSubstr("disk[0]: field \"read_bytes\""));
@@ -179,7 +179,7 @@ TEST(DeviceProfileTest, LargeAndDeepTextsAreRefused) {
   EXPECT_THAT(ErrorOf(With(absl::StrCat("\"other\": ", std::string(50000, '['), std::string(50000, ']')))), HasSubstr("nests more than"));
   EXPECT_THAT(ErrorOf(std::string((16 << 20) + 1, ' ')), HasSubstr("larger than"));
   EXPECT_THAT(ErrorOf("[]"), HasSubstr("is not a JSON object"));
-  EXPECT_THAT(ErrorOf(""), HasSubstr("is not a JSON object"));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("is not valid JSON"));
 }
 
 }  // namespace

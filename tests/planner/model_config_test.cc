@@ -136,6 +136,12 @@ TEST(ModelConfigTest, RefusesLyingNumbers) {
   EXPECT_FALSE(ParseModelConfig("{\"architectures\": [", "c").ok());
 }
 
+TEST(ModelConfigTest, RefusesTextsBeyondAnyBound) {
+  const auto error = [](const std::string& text) { return std::string(ParseModelConfig(text, "config.json").status().message()); };
+  EXPECT_THAT(error("{\"rope_scaling\": " + std::string(100000, '[')), HasSubstr("config.json: nests more than 64 levels"));
+  EXPECT_THAT(error(std::string((16 << 20) + 1, ' ')), HasSubstr("config.json: is larger than"));
+}
+
 TEST(ModelConfigTest, TakesOneOrSeveralEndTokens) {
   json config = Llama();
   config["eos_token_id"] = {128001, 128009};

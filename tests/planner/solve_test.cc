@@ -147,9 +147,9 @@ TEST(SolveTest, KindsThatAreNotBuiltSaySo) {
 }
 
 TEST(SolveTest, MalformedProblemsAreNamed) {
-  EXPECT_THAT(TextError(""), HasSubstr("is not JSON"));
-  EXPECT_THAT(TextError("{\"kind\": "), HasSubstr("is not JSON"));
-  EXPECT_THAT(TextError("{\"kind\": NaN}"), HasSubstr("is not JSON"));
+  EXPECT_THAT(TextError(""), HasSubstr("is not valid JSON"));
+  EXPECT_THAT(TextError("{\"kind\": "), HasSubstr("is not valid JSON"));
+  EXPECT_THAT(TextError("{\"kind\": NaN}"), HasSubstr("is not valid JSON"));
   EXPECT_THAT(TextError("[]"), HasSubstr("is not a JSON object"));
   EXPECT_THAT(TextError(std::string(1000, '[')), HasSubstr("nests more than 64 levels"));
   EXPECT_THAT(TextError(std::string(kMaxProblemBytes + 1, ' ')), HasSubstr("is larger than"));

@@ -1,0 +1,21 @@
+// JSON from outside, parsed with bounds: whatever a file, a peer or a user writes, the answer is a tree of bounded depth or one sentence.
+#pragma once
+
+#include <string_view>
+
+#include "nlohmann/json.hpp"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+inline constexpr Bytes kMaxJsonBytes = 16 * kMiB;  // where nothing else is said; a tree takes up to some twenty times its text
+inline constexpr int kMaxJsonDepth = 64;
+
+// InvalidArgument, opened by `name`, for a text that is longer than `max_bytes`, deeper than kMaxJsonDepth, or no JSON in UTF-8.
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view name, Bytes max_bytes = kMaxJsonBytes);
+
+// The same, and refuses what is no object.
+absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view name, Bytes max_bytes = kMaxJsonBytes);
+
+}  // namespace lime
