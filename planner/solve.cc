@@ -18,6 +18,7 @@
 #include "planner/kv_transfer.h"
 #include "planner/online_memory.h"
 #include "planner/plan/plan_json.h"
+#include "planner/solve_plans.h"
 
 namespace lime {
 namespace {
@@ -173,30 +174,34 @@ void RoundNumbers(ordered_json& answer) {
   }
 }
 
-Answer NotBuilt(const json& problem) {
-  return absl::UnimplementedError(absl::StrCat("problem: kind \"", problem.at("kind").get<std::string>(),
-                                               "\" is not built yet; eval, eq1, slots, online and kvtransfer are"));
-}
-
 struct Kind {
   std::string_view name;
-  Answer (*solve)(const json&);
+  Answer (*solve)(const json& problem, const SolveOptions& options);
 };
 
-constexpr Kind kKinds[] = {
-    {"eval", SolveEval},    {"eq1", SolveEq1},   {"slots", SolveSlots}, {"online", SolveOnline}, {"kvtransfer", SolveKvTransfer},
-    {"optimize", NotBuilt}, {"replan", NotBuilt}};
+template <Answer (*kSolve)(const json&)>
+Answer AtOnce(const json& problem, const SolveOptions&) {
+  return kSolve(problem);
+}
+
+constexpr Kind kKinds[] = {{"optimize", SolveOptimize},
+                           {"replan", SolveReplan},
+                           {"eval", AtOnce<SolveEval>},
+                           {"eq1", AtOnce<SolveEq1>},
+                           {"slots", AtOnce<SolveSlots>},
+                           {"online", AtOnce<SolveOnline>},
+                           {"kvtransfer", AtOnce<SolveKvTransfer>}};
 
 }  // namespace
 
-absl::StatusOr<std::string> Solve(std::string_view text) {
+absl::StatusOr<std::string> Solve(std::string_view text, const SolveOptions& options) {
   LIME_ASSIGN_OR_RETURN(const json problem, ParseJsonObject(text, "problem", kMaxProblemBytes));
   JsonFields fields(problem, "problem");
   const std::string kind = fields.String("kind");
   LIME_RETURN_IF_ERROR(fields.status());
   for (const Kind& known : kKinds) {
     if (known.name != kind) continue;
-    LIME_ASSIGN_OR_RETURN(ordered_json answer, known.solve(problem));
+    LIME_ASSIGN_OR_RETURN(ordered_json answer, known.solve(problem, options));
     RoundNumbers(answer);
     return answer.dump(-1, ' ', false, json::error_handler_t::replace);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -11,8 +12,13 @@ namespace lime {
 
 inline constexpr size_t kMaxProblemBytes = size_t{16} << 20;
 
+struct SolveOptions {
+  std::function<double()> now_ms;  // milliseconds that go on; empty: `time_limit_ms` sets the amount of work alone
+  double max_work = 1e18;          // of a search, in units of SearchBudget
+};
+
 // The answer as one line of JSON. That nothing feasible exists is an answer (`feasible` false and a `reason`).
-// InvalidArgument: the problem is malformed, in one sentence naming the field. Unimplemented: the kind is not built yet.
-absl::StatusOr<std::string> Solve(std::string_view problem);
+// InvalidArgument: the problem is malformed, in one sentence naming the field.
+absl::StatusOr<std::string> Solve(std::string_view problem, const SolveOptions& options = {});
 
 }  // namespace lime

@@ -1,5 +1,6 @@
 #include "coordinator/cli/solve_command.h"
 
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -20,7 +21,8 @@ std::string ReadProblem(std::istream& in) {
 }
 
 absl::Status RunSolve() {
-  const absl::StatusOr<std::string> answer = Solve(ReadProblem(std::cin));
+  const auto now_ms = [] { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  const absl::StatusOr<std::string> answer = Solve(ReadProblem(std::cin), {.now_ms = now_ms});
   if (!answer.ok()) return WrongCall(std::string(answer.status().message()));
   std::cout << *answer << std::endl;
   return std::cout ? absl::OkStatus() : absl::UnavailableError("solve: cannot write the answer to stdout");
@@ -30,7 +32,7 @@ absl::Status RunSolve() {
 
 void AddSolveCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("solve", "Planner problems, JSON in and out");
-  command->footer("One object with a \"kind\" on stdin: eval, eq1, slots, online or kvtransfer (optimize and replan are not built yet).");
+  command->footer("One object with a \"kind\" on stdin: optimize, eval, replan, eq1, slots, online or kvtransfer.");
   command->add_flag("--json")->description("Print JSON, as it does anyway");
   command->callback([&exit_code] { exit_code = Finish(RunSolve()); });
 }

@@ -6,7 +6,7 @@
 #include "planner/solve.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const absl::StatusOr<std::string> answer = lime::Solve({reinterpret_cast<const char*>(data), size});
+  const absl::StatusOr<std::string> answer = lime::Solve({reinterpret_cast<const char*>(data), size}, {.max_work = 1e6});
   if (!answer.ok()) {
     LIME_CHECK(!answer.status().message().empty());
     return 0;

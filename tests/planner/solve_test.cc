@@ -136,12 +136,77 @@ TEST(SolveTest, KvTransferTakesTheLeastOfThree) {
   EXPECT_THAT(Error(problem), HasSubstr("field \"kv_tok_mb\" = 0 is outside"));
 }
 
-TEST(SolveTest, KindsThatAreNotBuiltSaySo) {
-  for (const char* kind : {"optimize", "replan"}) {
-    const absl::Status status = Solve(json{{"kind", kind}}.dump()).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("is not built yet"));
+// a alone computes 6 ms a step and would stream 410 MB through 90; b alone 12 ms, and everything fits; one hop there costs 0.8 and 0.3
+// back. Layer 0 on a and layer 1 on b, all resident, is the 10.1 of the worked example, and no plan has fewer than 3 ms + 6 ms of it.
+TEST(SolveTest, OptimizeFindsThePlanOfTheWorkedExample) {
+  json problem = TwoDevices();
+  problem["kind"] = "optimize";
+  for (const char* granularity : {"block", "layer"}) {
+    problem["granularity"] = granularity;
+    const json answer = Answer(problem);
+    EXPECT_EQ(answer["feasible"], true);
+    EXPECT_EQ(answer["ms_per_step"], 10.1);
+    EXPECT_EQ(answer["plan"]["stages"].size(), 2u);
   }
+  problem["granularity"] = "atom";
+  EXPECT_THAT(Error(problem), HasSubstr("field \"granularity\" is neither block nor layer"));
+  problem["granularity"] = "block";
+  problem["instance"]["devices"][0]["mem_mb"] = 4;
+  problem["instance"]["devices"][1]["mem_mb"] = 9;
+  const json answer = Answer(problem);
+  EXPECT_EQ(answer["feasible"], false);
+  EXPECT_FALSE(answer.contains("plan"));
+  EXPECT_THAT(answer["reason"].get<std::string>(), HasSubstr("no plan fits"));
+}
+
+// One micro-batch of 2 takes 3 ms, two of 1 take 2 + 2.
+TEST(SolveTest, OptimizeChoosesMicroBatchesAndTheirSize) {
+  const json problem = json::parse(R"({"kind": "optimize", "instance": {
+      "devices": [{"mem_mb": 10, "disk_mb_per_ms": 1, "comp_ms_by_batch": {"1": [2], "2": [3]}}],
+      "blocks": [{"kind": "L", "mb": 2}], "net": {"lat_ms": 1, "tx_ms_by_batch": {"1": 1, "2": 2}}, "sequences": 2}})");
+  const json answer = Answer(problem);
+  EXPECT_EQ(answer["ms_per_step"], 3.0);
+  EXPECT_EQ(answer["plan"]["microbatches"], 1);
+  EXPECT_EQ(answer["plan"]["batch"], 2);
+}
+
+// b computes as fast as a now: all of it fits there, 6 ms instead of the 10.1 - 3 = 7.1 of the plan in force. 405 MB travel at 10 MB/ms.
+TEST(SolveTest, ReplanWeighsTheSavingAgainstTheMove) {
+  json problem = TwoDevices();
+  problem["kind"] = "replan";
+  problem["current_plan"] = problem["plan"];
+  problem["new_net"] = {{"tx_ms", 0.5}, {"lat_ms", 0.3}};
+  problem["new_devices"] = problem["instance"]["devices"];
+  problem["new_devices"][1]["comp_ms"] = {1, 2, 1, 2};
+  problem["move_mb_per_ms"] = 10;
+  problem["remaining_steps"] = 37;  // 37 x 1.1 > 40.5
+  json answer = Answer(problem);
+  EXPECT_EQ(answer["changed"], true);
+  EXPECT_EQ(answer["switch_ms"], 40.5);
+  EXPECT_EQ(answer["ms_per_step"], 6.0);
+  EXPECT_EQ(answer["plan"]["stages"].size(), 1u);
+  problem["remaining_steps"] = 36;  // 36 x 1.1 < 40.5
+  answer = Answer(problem);
+  EXPECT_EQ(answer["changed"], false);
+  EXPECT_EQ(answer["switch_ms"], 0.0);
+  EXPECT_EQ(answer["ms_per_step"], 7.1);
+  problem["remaining_steps"] = 1e9;
+  problem.erase("move_mb_per_ms");
+  EXPECT_EQ(Answer(problem)["changed"], false);  // nothing may travel
+  problem["new_devices"][0]["mem_mb"] = 305;     // 5 of KV and a pool of 300: a must stream both of its blocks
+  problem["remaining_steps"] = 0;
+  answer = Answer(problem);
+  EXPECT_EQ(answer["changed"], true);
+  EXPECT_EQ(answer["switch_ms"], 0.0);
+  EXPECT_EQ(answer["plan"]["stages"], problem["plan"]["stages"]);
+  EXPECT_EQ(answer["plan"]["streamed"], json({0, 1}));
+  problem["new_devices"][0]["mem_mb"] = 304;
+  EXPECT_EQ(Answer(problem)["feasible"], false);
+  problem["new_devices"].erase(1);
+  EXPECT_THAT(Error(problem), HasSubstr("field \"new_devices\" has 1 devices, fewer than the 2 before"));
+}
+
+TEST(SolveTest, KindsThatAreNotKnownAreNamed) {
   EXPECT_THAT(Error(json{{"kind", "guess"}}), HasSubstr("field \"kind\" = \"guess\" is none of"));
   EXPECT_THAT(Error(json::object()), HasSubstr("field \"kind\" is missing"));
 }

@@ -1,0 +1,314 @@
+#include "planner/annealer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace lime {
+
+Annealer::Annealer(const Instance& instance, Granularity granularity, std::optional<MoveCost> move_cost, SearchBudget& budget,
+                   uint64_t seed)
+    : instance_(instance),
+      move_cost_(std::move(move_cost)),
+      budget_(budget),
+      evaluator_(instance),
+      random_(seed),
+      unit_begins_(UnitBegins(instance, granularity)),
+      units_(static_cast<int>(unit_begins_.size()) - 1),
+      may_move_(instance.NumDevices() > 1 && !(move_cost_ && !move_cost_->MayMove())),
+      used_mb_(instance.devices.size()),
+      need_mb_(instance.devices.size()) {}
+
+double Annealer::Cost(const Assignment& plan, double limit) {
+  double moving = 0;
+  if (move_cost_ && may_move_) {
+    for (size_t b = 0; b < plan.device.size(); ++b) {
+      if (plan.device[b] != move_cost_->home[b]) moving += move_cost_->Of(instance_.blocks[b]);
+    }
+  }
+  const double ms = evaluator_.MsPerStep(plan, limit - moving);
+  if (std::isfinite(ms)) return ms + moving;
+  return evaluator_.overflow_mb() > 0 ? kDoesNotFit * (1 + evaluator_.overflow_mb()) : std::numeric_limits<double>::infinity();
+}
+
+Annealer::Candidate Annealer::Repaired(Assignment plan) {
+  draft_ = std::move(plan);
+  Repair();
+  const double cost = Cost(draft_);
+  budget_.Spend(2 * evaluator_.work());
+  return {draft_, cost};
+}
+
+// Cools with the work that is done, whatever a move takes.
+Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedule) {
+  current_ = start;
+  FindCuts();
+  Candidate best = start;
+  double done = 0, heat = schedule.hot;
+  for (int64_t i = 0; done < schedule.work; ++i) {
+    if (i % 32 == 0) heat = schedule.hot * std::pow(schedule.cold / schedule.hot, done / schedule.work);
+    draft_ = current_.plan;
+    double work = instance_.NumBlocks();
+    if (Propose()) {
+      Repair();
+      const double limit = current_.cost * (1 - heat * std::log(1 - random_.Uniform()));
+      const double cost = Cost(draft_, limit);
+      work += 2.0 * instance_.NumBlocks() + evaluator_.work();
+      if (cost < limit) Accept(cost, best);
+    }
+    done += work;
+    if (!budget_.Spend(work)) break;
+  }
+  return best;
+}
+
+void Annealer::Accept(double cost, Candidate& best) {
+  std::swap(current_.plan, draft_);
+  current_.cost = cost;
+  FindCuts();
+  if (cost < best.cost) best = current_;
+}
+
+bool Annealer::Propose() {
+  const int dice = random_.Below(100);
+  if (may_move_) {
+    if (dice < 26) return ShiftCut();
+    if (dice < 38) return SlideStage();
+    if (dice < 48) return TradeAtCuts();
+    if (dice < 56) return MoveRun();
+    if (dice < 59) return MergeStage();
+    if (dice < 62) return SwapStageDevices();
+    if (dice < 64) return SwapDevicesInRange();
+  }
+  if (dice < 76) return Toggle();
+  return SwapResidency(dice < 88);
+}
+
+void Annealer::FindCuts() {
+  cuts_.clear();
+  for (int u = 1; u < units_; ++u) {
+    if (current_.plan.device[unit_begins_[u]] != current_.plan.device[unit_begins_[u] - 1]) cuts_.push_back(u);
+  }
+}
+
+void Annealer::SetUnits(int begin, int end, int device) {
+  std::fill(draft_.device.begin() + unit_begins_[begin], draft_.device.begin() + unit_begins_[end], static_cast<int16_t>(device));
+}
+
+int Annealer::StageBegin(int unit) const {
+  while (unit > 0 && UnitDevice(unit - 1) == UnitDevice(unit)) --unit;
+  return unit;
+}
+
+int Annealer::StageEnd(int unit) const {
+  int end = unit + 1;
+  while (end < units_ && UnitDevice(end) == UnitDevice(unit)) ++end;
+  return end;
+}
+
+// Mostly 1, at times long.
+int Annealer::RunLength() {
+  int length = 1;
+  while (length < units_ && random_.Chance(length < 4 ? 45 : 75)) ++length;
+  return length;
+}
+
+bool Annealer::ShiftCut() {
+  if (cuts_.empty()) return false;
+  const int cut = cuts_[random_.Below(static_cast<int>(cuts_.size()))], length = RunLength();
+  if (random_.Chance(50)) {
+    SetUnits(cut, std::min(cut + length, units_), UnitDevice(cut - 1));
+  } else {
+    SetUnits(std::max(cut - length, 0), cut, UnitDevice(cut));
+  }
+  return true;
+}
+
+// A stage moves by a few units; its neighbours trade them.
+bool Annealer::SlideStage() {
+  const int begin = StageBegin(random_.Below(units_)), end = StageEnd(begin);
+  if (begin == 0 || end == units_) return false;
+  const int before = UnitDevice(begin - 1), device = UnitDevice(begin), behind = UnitDevice(end);
+  const int length = std::min(RunLength(), end - begin);
+  if (random_.Chance(50)) {
+    const int by = std::min(length, units_ - end);
+    SetUnits(begin, begin + by, before);
+    SetUnits(end, end + by, device);
+  } else {
+    const int by = std::min(length, begin);
+    SetUnits(end - by, end, behind);
+    SetUnits(begin - by, begin, device);
+  }
+  return true;
+}
+
+// One stage grows at one of its ends and another of the same device shrinks: the device keeps its share, where does not matter to memory.
+bool Annealer::TradeAtCuts() {
+  if (cuts_.size() < 2) return false;
+  const int n = static_cast<int>(cuts_.size());
+  const int a = random_.Below(n);
+  const int gains = UnitDevice(cuts_[a] - 1), loses = UnitDevice(cuts_[a]);
+  const int length = random_.Chance(70) ? 1 : RunLength();
+  const int first = random_.Below(n);
+  for (int i = 0; i < n; ++i) {
+    const int b = (first + i) % n, cut = cuts_[b];
+    if (b == a) continue;
+    const int left = UnitDevice(cut - 1), right = UnitDevice(cut);
+    if (left == gains && right == loses) {
+      SetUnits(std::max(cut - length, 0), cut, loses);
+    } else if (left == loses && right == gains) {
+      SetUnits(cut, std::min(cut + length, units_), loses);
+    } else {
+      continue;
+    }
+    SetUnits(cuts_[a], std::min(cuts_[a] + length, units_), gains);
+    return true;
+  }
+  return false;
+}
+
+bool Annealer::MoveRun() {
+  const int begin = random_.Below(units_), length = RunLength(), device = random_.Below(instance_.NumDevices());
+  if (device == UnitDevice(begin)) return false;
+  SetUnits(begin, std::min(begin + length, units_), device);
+  return true;
+}
+
+bool Annealer::MergeStage() {
+  if (cuts_.empty()) return false;
+  const int begin = StageBegin(random_.Below(units_)), end = StageEnd(begin);
+  const bool before = end == units_ || (begin > 0 && random_.Chance(50));
+  SetUnits(begin, end, UnitDevice(before ? begin - 1 : end));
+  return true;
+}
+
+bool Annealer::SwapStageDevices() {
+  if (cuts_.empty()) return false;
+  const int a = StageBegin(random_.Below(units_)), a_end = StageEnd(a);
+  const int b = StageBegin(random_.Below(units_)), b_end = StageEnd(b);
+  const int a_device = UnitDevice(a), b_device = UnitDevice(b);
+  if (a_device == b_device) return false;
+  SetUnits(a, a_end, b_device);
+  SetUnits(b, b_end, a_device);
+  return true;
+}
+
+// Two devices change roles, from one cut to another or everywhere.
+bool Annealer::SwapDevicesInRange() {
+  const int a = random_.Below(instance_.NumDevices()), b = random_.Below(instance_.NumDevices());
+  if (a == b) return false;
+  int begin = random_.Chance(50) ? 0 : random_.Below(units_), end = random_.Chance(50) ? units_ : random_.Below(units_) + 1;
+  if (begin >= end) std::swap(begin, end);
+  for (int block = unit_begins_[begin]; block < unit_begins_[end]; ++block) {
+    int16_t& device = draft_.device[block];
+    device = static_cast<int16_t>(device == a ? b : device == b ? a : device);
+  }
+  return true;
+}
+
+bool Annealer::Toggle() {
+  const int block = random_.Below(instance_.NumBlocks());
+  draft_.streamed[block] ^= 1;
+  return true;
+}
+
+// A streamed block becomes resident and one of the same device streams in its place.
+bool Annealer::SwapResidency(bool near) {
+  const int blocks = instance_.NumBlocks();
+  const int start = random_.Below(blocks);
+  int block = start;
+  while (!draft_.streamed[block]) {
+    block = block + 1 == blocks ? 0 : block + 1;
+    if (block == start) return false;
+  }
+  const int step = random_.Chance(50) ? 1 : blocks - 1;
+  int other = near ? block : random_.Below(blocks), skip = near ? random_.Below(4) : 0;
+  for (int i = 0; i < blocks; ++i) {
+    other = (other + step) % blocks;
+    if (draft_.device[other] != draft_.device[block] || draft_.streamed[other]) continue;
+    if (skip-- > 0) continue;
+    draft_.streamed[block] = 0;
+    draft_.streamed[other] = 1;
+    return true;
+  }
+  return false;
+}
+
+void Annealer::MeasureMemory() {
+  std::fill(used_mb_.begin(), used_mb_.end(), 0.0);
+  std::fill(need_mb_.begin(), need_mb_.end(), 0.0);
+  const bool together = instance_.microbatches > 1;
+  double stage_mb = 0;
+  for (int b = 0; b < instance_.NumBlocks(); ++b) {
+    const Instance::Block& block = instance_.blocks[b];
+    const int d = draft_.device[b];
+    if (b == 0 || draft_.device[b - 1] != d) stage_mb = 0;
+    used_mb_[d] += block.kv_mb;
+    if (!draft_.streamed[b]) {
+      used_mb_[d] += block.mb;
+      continue;
+    }
+    stage_mb = together ? stage_mb + block.mb : block.mb;
+    need_mb_[d] = std::max(need_mb_[d], stage_mb);
+  }
+  used_mb_[draft_.device[0]] += instance_.embed_mb;
+}
+
+void Annealer::Repair() {
+  MeasureMemory();
+  const bool generous = random_.Chance(70);
+  for (int d = 0; d < instance_.NumDevices(); ++d) {
+    const double room_mb = instance_.devices[d].mem_mb - used_mb_[d] - need_mb_[d];
+    if (room_mb < -kMemorySlackMb) StreamUntilFits(d);
+    if (room_mb > 0 && need_mb_[d] > 0 && generous) KeepWhatFits(d);
+  }
+}
+
+// Megabytes that the stage of a block needs in the pool if that block streams beside those that do.
+double Annealer::StageStreamedMb(int block) const {
+  double mb = instance_.blocks[block].mb;
+  if (instance_.microbatches == 1) return mb;
+  const int device = draft_.device[block];
+  for (int b = block - 1; b >= 0 && draft_.device[b] == device; --b) mb += draft_.streamed[b] ? instance_.blocks[b].mb : 0;
+  for (int b = block + 1; b < instance_.NumBlocks() && draft_.device[b] == device; ++b) {
+    mb += draft_.streamed[b] ? instance_.blocks[b].mb : 0;
+  }
+  return mb;
+}
+
+void Annealer::StreamUntilFits(int device) {
+  if (instance_.devices[device].disk_mb_per_ms <= 0) return;
+  blocks_of_.clear();
+  for (int b = 0; b < instance_.NumBlocks(); ++b) {
+    if (draft_.device[b] == device && !draft_.streamed[b] && instance_.blocks[b].mb > 0) blocks_of_.push_back(b);
+  }
+  while (!blocks_of_.empty() && used_mb_[device] + need_mb_[device] > instance_.devices[device].mem_mb + kMemorySlackMb) {
+    const int count = static_cast<int>(blocks_of_.size());
+    int pick = random_.Below(count);
+    double need_mb = StageStreamedMb(blocks_of_[pick]);
+    for (int tries = 0; tries < 3 && need_mb > need_mb_[device]; ++tries) {
+      const int other = random_.Below(count);
+      const double other_mb = StageStreamedMb(blocks_of_[other]);
+      if (other_mb < need_mb) pick = other, need_mb = other_mb;
+    }
+    const int block = blocks_of_[pick];
+    draft_.streamed[block] = 1;
+    used_mb_[device] -= instance_.blocks[block].mb;
+    need_mb_[device] = std::max(need_mb_[device], need_mb);
+    blocks_of_[pick] = blocks_of_.back();
+    blocks_of_.pop_back();
+  }
+}
+
+void Annealer::KeepWhatFits(int device) {
+  const int blocks = instance_.NumBlocks(), start = random_.Below(blocks);
+  double room_mb = instance_.devices[device].mem_mb - used_mb_[device] - need_mb_[device];
+  for (int i = 0; i < blocks; ++i) {
+    const int b = start + i < blocks ? start + i : start + i - blocks;
+    if (draft_.device[b] != device || !draft_.streamed[b] || instance_.blocks[b].mb > room_mb) continue;
+    draft_.streamed[b] = 0;
+    room_mb -= instance_.blocks[b].mb;
+  }
+}
+
+}  // namespace lime

@@ -1,0 +1,86 @@
+// Local search on assignments: shift and slide stages, move, merge and trade runs of blocks, swap residency, with simulated annealing on
+// the quick evaluation. After every move that overfills a device some of its blocks are streamed, and some made resident where room is
+// left.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "planner/assignment.h"
+#include "planner/move_cost.h"
+#include "planner/quick_evaluator.h"
+#include "planner/random.h"
+#include "planner/search_budget.h"
+
+namespace lime {
+
+class Annealer {
+ public:
+  // Costs from here on are of plans that do not fit: the more is missing, the higher.
+  static constexpr double kDoesNotFit = 1e200;
+
+  struct Candidate {
+    Assignment plan;
+    double cost = 0;  // ms per step, and what moving costs
+  };
+
+  struct Schedule {
+    double work = 0;  // of the budget
+    double hot = 0;   // a move that costs this share more is accepted one time in e
+    double cold = 0;
+  };
+
+  // REQUIRES: instance.Validate().ok(); `instance` and `budget` outlive this.
+  Annealer(const Instance& instance, Granularity granularity, std::optional<MoveCost> move_cost, SearchBudget& budget, uint64_t seed);
+
+  double Cost(const Assignment& plan, double limit = std::numeric_limits<double>::infinity());
+  // The same with what overfills devices streamed, if it can be: `plan` is changed.
+  Candidate Repaired(Assignment plan);
+
+  // The best plan seen on the way, `start` included. Ends early when the budget does.
+  Candidate Run(const Candidate& start, const Schedule& schedule);
+
+ private:
+  bool Propose();
+  void Accept(double cost, Candidate& best);  // draft_ becomes current_
+  bool ShiftCut();
+  bool SlideStage();
+  bool TradeAtCuts();
+  bool MoveRun();
+  bool MergeStage();
+  bool SwapStageDevices();
+  bool SwapDevicesInRange();
+  bool Toggle();
+  bool SwapResidency(bool near);
+
+  void SetUnits(int begin, int end, int device);
+  int UnitDevice(int unit) const { return draft_.device[unit_begins_[unit]]; }
+  int StageBegin(int unit) const;
+  int StageEnd(int unit) const;
+  int RunLength();
+  void FindCuts();
+
+  void Repair();
+  void MeasureMemory();
+  void StreamUntilFits(int device);
+  void KeepWhatFits(int device);
+  double StageStreamedMb(int block) const;
+
+  const Instance& instance_;
+  const std::optional<MoveCost> move_cost_;
+  SearchBudget& budget_;
+  QuickEvaluator evaluator_;
+  Random random_;
+  std::vector<int32_t> unit_begins_;
+  int units_;
+  bool may_move_;
+
+  Assignment draft_;  // current_ and one move
+  Candidate current_;
+  std::vector<int32_t> cuts_;              // of current_: units at which another stage begins
+  std::vector<double> used_mb_, need_mb_;  // of draft_, by device
+  std::vector<int32_t> blocks_of_;         // scratch
+};
+
+}  // namespace lime

@@ -1,0 +1,33 @@
+// A plan as the searches hold it: for every block its device and whether it streams. Neighbours on one device are one stage, so every
+// assignment is a plan and every plan one assignment.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/plan/instance.h"
+#include "planner/plan/stage_plan.h"
+
+namespace lime {
+
+struct Assignment {
+  std::vector<int16_t> device;    // by block
+  std::vector<uint8_t> streamed;  // by block
+
+  friend bool operator==(const Assignment&, const Assignment&) = default;
+};
+
+// Where a stage may begin.
+enum class Granularity {
+  kBlock,  // at any block
+  kLayer,  // at the first block of a layer; a head is a layer of its own
+};
+
+Assignment ToAssignment(const StagePlan& plan, int num_blocks);
+StagePlan ToPlan(const Assignment& assignment);
+std::vector<Stage> StagesOf(const Assignment& assignment);
+
+// First blocks of the units that stay on one device, and the number of blocks behind them: unit u is [result[u], result[u + 1]).
+std::vector<int32_t> UnitBegins(const Instance& instance, Granularity granularity);
+
+}  // namespace lime

@@ -1,0 +1,70 @@
+#include "planner/batches.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lime {
+namespace {
+
+bool Asks(const Instance& instance) {
+  return instance.sequences > 0 && !instance.net.tx_ms_by_batch.empty() &&
+         std::all_of(instance.devices.begin(), instance.devices.end(), [](const auto& device) { return !device.comp_ms_by_batch.empty(); });
+}
+
+bool KnowsTimes(const Instance& instance, int32_t batch) {
+  return std::all_of(instance.devices.begin(), instance.devices.end(),
+                     [&](const auto& device) { return device.comp_ms_by_batch.contains(batch); });
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<BatchedInstance>> BatchChoices(const Instance& instance) {
+  if (!Asks(instance)) return std::vector<BatchedInstance>{{instance, 0}};
+  std::vector<BatchedInstance> choices;
+  for (const auto& [batch, tx_ms] : instance.net.tx_ms_by_batch) {
+    if (!KnowsTimes(instance, batch)) continue;
+    BatchedInstance choice = {instance, batch};
+    choice.instance.microbatches = (instance.sequences + batch - 1) / batch;
+    choice.instance.net.tx_ms = tx_ms;
+    for (Instance::Device& device : choice.instance.devices) device.comp_ms = device.comp_ms_by_batch.at(batch);
+    LIME_RETURN_IF_ERROR(choice.instance.Validate());
+    choices.push_back(std::move(choice));
+  }
+  if (!choices.empty()) return choices;
+  return absl::InvalidArgumentError(
+      absl::StrCat("instance: no batch size is in \"tx_ms_by_batch\" and in \"comp_ms_by_batch\" of every device, and \"sequences\" = ",
+                   instance.sequences, " are to be served"));
+}
+
+// A third of the time to rank the choices, the rest for the best.
+absl::StatusOr<BatchedPlan> SearchBatches(const Instance& instance, const SearchOptions& options) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<BatchedInstance> choices, BatchChoices(instance));
+  SearchOptions some = options;
+  if (choices.size() > 1) {
+    some.time_limit_ms = options.time_limit_ms / 3 / static_cast<double>(choices.size());
+    some.max_work = options.max_work / 3 / static_cast<double>(choices.size());
+  }
+  BatchedPlan best;
+  const BatchedInstance* chosen = nullptr;
+  for (const BatchedInstance& choice : choices) {
+    const double begin_ms = options.elapsed_ms ? options.elapsed_ms() : 0;
+    if (options.elapsed_ms) some.elapsed_ms = [&, begin_ms] { return options.elapsed_ms() - begin_ms; };
+    FoundPlan found = SearchPlan(choice.instance, some);
+    if (chosen != nullptr && !(found.feasible && (!best.found.feasible || found.ms_per_step < best.found.ms_per_step))) continue;
+    chosen = &choice;
+    best = {choice.instance.microbatches, choice.batch, std::move(found)};
+  }
+  if (choices.size() == 1 || best.found.optimal || !best.found.feasible) return best;
+  some = options;
+  some.time_limit_ms = options.time_limit_ms * 2 / 3;
+  some.max_work = options.max_work * 2 / 3;
+  some.seeds.push_back(best.found.plan);
+  const double begin_ms = options.elapsed_ms ? options.elapsed_ms() : 0;
+  if (options.elapsed_ms) some.elapsed_ms = [&, begin_ms] { return options.elapsed_ms() - begin_ms; };
+  best.found = SearchPlan(chosen->instance, some);
+  return best;
+}
+
+}  // namespace lime

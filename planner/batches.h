@@ -1,0 +1,30 @@
+// Micro-batches and their size chosen together, where an instance says how long blocks and hops take with several sequences in one.
+#pragma once
+
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/plan/instance.h"
+#include "planner/plan_search.h"
+
+namespace lime {
+
+struct BatchedInstance {
+  Instance instance;  // times and micro-batches of this choice
+  int32_t batch = 0;  // sequences in a micro-batch; 0: not said
+};
+
+// The ways to serve instance.sequences: for each batch size for which all times are known, as many micro-batches as it takes. The instance
+// as it is where it does not ask. InvalidArgument where it asks and gives no size in common.
+absl::StatusOr<std::vector<BatchedInstance>> BatchChoices(const Instance& instance);
+
+struct BatchedPlan {
+  int32_t microbatches = 0;
+  int32_t batch = 0;  // 0: not said
+  FoundPlan found;
+};
+
+// The best plan over all choices; one step serves all sequences whatever the choice.
+absl::StatusOr<BatchedPlan> SearchBatches(const Instance& instance, const SearchOptions& options);
+
+}  // namespace lime

@@ -1,0 +1,42 @@
+// The best plan of the whole plan space that can be found: every plan of small instances, else structured starts and annealing on the
+// exact evaluation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/annealer.h"
+#include "planner/assignment.h"
+#include "planner/plan/instance.h"
+#include "planner/plan/stage_plan.h"
+
+namespace lime {
+
+struct SearchOptions {
+  Granularity granularity = Granularity::kBlock;
+  uint64_t seed = 1;
+  double time_limit_ms = 5000;
+  // Milliseconds since the search was asked for; empty: the amount of work that takes about half of the time limit is the only limit.
+  std::function<double()> elapsed_ms;
+  double max_work = 1e18;        // in units of SearchBudget, where that is to be less
+  bool exhaustive = true;        // where an instance is small
+  std::vector<StagePlan> seeds;  // to start from as well: the answer is never worse than one that fits and has its stages where they may be
+  std::optional<MoveCost> move_cost;  // where a plan is in force
+};
+
+struct FoundPlan {
+  bool feasible = false;
+  StagePlan plan;
+  double ms_per_step = 0;  // by Evaluator
+  double cost = 0;         // ms_per_step, and what moving costs
+  bool optimal = false;    // every plan was looked at
+  std::string reason;      // why none is feasible
+};
+
+// Deterministic for a seed as long as `elapsed_ms` does not end it.  REQUIRES: instance.Validate().ok(), the seeds valid
+FoundPlan SearchPlan(const Instance& instance, const SearchOptions& options);
+
+}  // namespace lime

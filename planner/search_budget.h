@@ -1,0 +1,39 @@
+// How long a search may go on: an amount of work, so that the same problem and seed end in the same plan whatever the machine, and beside
+// it a limit of time that a slow machine may reach first.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <utility>
+
+namespace lime {
+
+class SearchBudget {
+ public:
+  // About what a slow core of today does in a millisecond: a unit of work is one block, load or hand-over looked at.
+  static constexpr double kWorkPerMs = 100'000;
+
+  // `elapsed_ms` may be empty: then work alone counts.
+  SearchBudget(double work, double limit_ms, std::function<double()> elapsed_ms)
+      : left_(work), limit_ms_(limit_ms), elapsed_ms_(std::move(elapsed_ms)) {}
+
+  // False when the search is to stop; and from then on.
+  bool Spend(double work) {
+    left_ -= work;
+    since_look_ += work;
+    if (elapsed_ms_ && since_look_ > kWorkPerMs) {
+      since_look_ = 0;
+      if (elapsed_ms_() >= limit_ms_) left_ = -std::numeric_limits<double>::infinity();
+    }
+    return left_ > 0;
+  }
+  double left() const { return left_; }
+
+ private:
+  double left_;
+  double limit_ms_;
+  std::function<double()> elapsed_ms_;
+  double since_look_ = 0;
+};
+
+}  // namespace lime

@@ -1,0 +1,102 @@
+#include "planner/solve_plans.h"
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/json_fields.h"
+#include "planner/batches.h"
+#include "planner/plan/plan_json.h"
+#include "planner/plan_search.h"
+#include "planner/replan.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+absl::Status Malformed(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("problem: ", what));
+}
+
+absl::StatusOr<SearchOptions> ReadOptions(const json& problem, const SolveOptions& options) {
+  JsonFields fields(problem, "problem");
+  SearchOptions out;
+  out.seed = static_cast<uint64_t>(fields.IntOr("seed", 1, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
+  out.time_limit_ms = fields.DoubleOr("time_limit_ms", 5000, 0, kMaxPlanNumber);
+  out.max_work = options.max_work;
+  if (options.now_ms) out.elapsed_ms = [now_ms = options.now_ms, start_ms = options.now_ms()] { return now_ms() - start_ms; };
+  const std::string granularity = fields.StringOr("granularity", "block");
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (granularity != "block" && granularity != "layer") return Malformed("field \"granularity\" is neither block nor layer");
+  out.granularity = granularity == "layer" ? Granularity::kLayer : Granularity::kBlock;
+  return out;
+}
+
+ordered_json Infeasible(const std::string& reason) {
+  return {{"feasible", false}, {"reason", reason}};
+}
+
+}  // namespace
+
+absl::StatusOr<ordered_json> SolveOptimize(const json& problem, const SolveOptions& options) {
+  JsonFields fields(problem, "problem");
+  const json& instance_json = fields.Object("instance");
+  LIME_RETURN_IF_ERROR(fields.status());
+  LIME_ASSIGN_OR_RETURN(const Instance instance, InstanceFromJson(instance_json));
+  LIME_ASSIGN_OR_RETURN(const SearchOptions search, ReadOptions(problem, options));
+  LIME_ASSIGN_OR_RETURN(const BatchedPlan best, SearchBatches(instance, search));
+  if (!best.found.feasible) return Infeasible(best.found.reason);
+  ordered_json plan = ToJson(best.found.plan);
+  if (best.batch > 0) {
+    plan["microbatches"] = best.microbatches;
+    plan["batch"] = best.batch;
+  }
+  return ordered_json{{"feasible", true}, {"ms_per_step", best.found.ms_per_step}, {"plan", std::move(plan)}};
+}
+
+namespace {
+
+// The instance as it is now: what of the network and the devices has changed.
+absl::StatusOr<Instance> ReadChanged(const json& problem, const json& instance_json) {
+  JsonFields fields(problem, "problem");
+  json changed = instance_json;
+  changed["net"] = fields.Object("new_net");
+  if (fields.Has("new_devices")) changed["devices"] = fields.Array("new_devices", kMaxPlanDevices);
+  LIME_RETURN_IF_ERROR(fields.status());
+  return InstanceFromJson(changed);
+}
+
+}  // namespace
+
+absl::StatusOr<ordered_json> SolveReplan(const json& problem, const SolveOptions& options) {
+  JsonFields fields(problem, "problem");
+  const json& instance_json = fields.Object("instance");
+  const json& plan_json = fields.Object("current_plan");
+  ReplanProblem replan;
+  replan.remaining_steps = fields.DoubleOr("remaining_steps", 0, 0, kMaxPlanNumber);
+  replan.move_mb_per_ms = fields.DoubleOr("move_mb_per_ms", 0, 0, kMaxPlanNumber);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (replan.move_mb_per_ms > 0 && replan.move_mb_per_ms < kMinDiskRate) {
+    return Malformed(absl::StrCat("field \"move_mb_per_ms\" = ", replan.move_mb_per_ms, " is neither 0 nor at least ", kMinDiskRate));
+  }
+  LIME_ASSIGN_OR_RETURN(const Instance before, InstanceFromJson(instance_json));
+  LIME_ASSIGN_OR_RETURN(replan.current, StagePlanFromJson(plan_json, before));
+  LIME_ASSIGN_OR_RETURN(replan.instance, ReadChanged(problem, instance_json));
+  if (replan.instance.NumDevices() < before.NumDevices()) {
+    return Malformed(absl::StrCat("field \"new_devices\" has ", replan.instance.NumDevices(), " devices, fewer than the ",
+                                  before.NumDevices(), " before; give one that is gone a mem_mb of 0"));
+  }
+  LIME_ASSIGN_OR_RETURN(const SearchOptions search, ReadOptions(problem, options));
+  const Replan again = PlanAgain(replan, search);
+  if (!again.feasible) return Infeasible(again.reason);
+  return ordered_json{{"feasible", true},
+                      {"changed", again.changed},
+                      {"plan", ToJson(again.plan)},
+                      {"switch_ms", again.switch_ms},
+                      {"ms_per_step", again.ms_per_step}};
+}
+
+}  // namespace lime

@@ -1,0 +1,19 @@
+// The best plan by looking at every one of them: for tests of the searches on tiny instances.
+#pragma once
+
+#include "planner/assignment.h"
+#include "planner/plan/instance.h"
+
+namespace lime {
+
+struct OracleBest {
+  bool feasible = false;
+  double ms_per_step = 0;
+  StagePlan plan;
+};
+
+// Written without the searches: all devices for all blocks (in layer granularity, for all layers), then all sets of streamed blocks.
+// A plan is passed over only where its token, computed and handed on without ever waiting, is already too slow.
+OracleBest LookAtEveryPlan(const Instance& instance, bool whole_layers);
+
+}  // namespace lime

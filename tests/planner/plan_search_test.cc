@@ -1,0 +1,115 @@
+// The search against every plan of tiny instances, and on problems of real size.
+#include "planner/plan_search.h"
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+
+#include "gtest/gtest.h"
+#include "planner/evaluator.h"
+#include "planner/plan/plan_json.h"
+#include "tests/planner/exhaustive_oracle.h"
+#include "tests/planner/random_plans.h"
+
+namespace lime {
+namespace {
+
+double NumPlans(const Instance& instance) {
+  return std::pow(2.0 * instance.NumDevices(), instance.NumBlocks());
+}
+
+// Of at most `most_plans`; two thirds with memory that some plan just fits into.
+Instance TinyInstance(uint64_t seed, double most_plans) {
+  RandomPlans random(seed);
+  Instance instance;
+  do {
+    instance = random.MakeInstance(10, 3, 3);
+  } while (NumPlans(instance) > most_plans);
+  const StagePlan plan = random.MakePlan(instance);
+  if (random.Chance(66)) random.FitMemory(plan, instance);
+  if (random.Chance(10)) instance.devices[0].disk_mb_per_ms = 0;
+  if (random.Chance(20)) instance.devices.back() = instance.devices.front();
+  return instance;
+}
+
+TEST(PlanSearchTest, FindsTheBestOfAllPlansOfTinyInstances) {
+  int feasible = 0, infeasible = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const Instance instance = TinyInstance(seed, seed < 294 ? 3e5 : 2e7);
+    const bool layers = seed % 4 == 0;
+    const OracleBest best = LookAtEveryPlan(instance, layers);
+    const FoundPlan found = SearchPlan(instance, {.granularity = layers ? Granularity::kLayer : Granularity::kBlock});
+    ASSERT_EQ(found.feasible, best.feasible);
+    EXPECT_TRUE(found.optimal);
+    ++(best.feasible ? feasible : infeasible);
+    if (!best.feasible) {
+      EXPECT_NE(found.reason, "");
+      continue;
+    }
+    ASSERT_TRUE(found.plan.Validate(instance).ok());
+    EXPECT_EQ(Evaluator(instance).MsPerStep(found.plan), found.ms_per_step);
+    EXPECT_NEAR(found.ms_per_step, best.ms_per_step, 1e-9 * best.ms_per_step) << best.plan.DebugString(instance);
+  }
+  EXPECT_GT(feasible, 150);
+  EXPECT_GT(infeasible, 20);
+}
+
+// Without looking at every plan the search is nearly as good.
+TEST(PlanSearchTest, LocalSearchAloneComesCloseOnTinyInstances) {
+  double sum = 0, worst = 1;
+  int count = 0, missed = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Instance instance = TinyInstance(seed, 3e5);
+    const FoundPlan best = SearchPlan(instance, {});
+    const FoundPlan found = SearchPlan(instance, {.time_limit_ms = 60, .exhaustive = false});
+    if (!best.feasible) continue;
+    ++count;
+    missed += found.feasible ? 0 : 1;
+    if (!found.feasible) continue;
+    const double ratio = best.ms_per_step > 0 ? found.ms_per_step / best.ms_per_step : 1;
+    sum += ratio;
+    worst = std::max(worst, ratio);
+  }
+  std::printf("local search alone: %.4f of the optimum on average, %.3f at worst, nothing found %d times of %d\n", sum / (count - missed),
+              worst, missed, count);
+  EXPECT_EQ(missed, 0);
+  EXPECT_LT(sum / (count - missed), 1.01);
+}
+
+TEST(PlanSearchTest, IsDeterministicForASeed) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    const Instance instance = RandomPlans(seed).MakeInstance(60, 5, 2);
+    const SearchOptions options = {.seed = seed, .time_limit_ms = 100};
+    const FoundPlan first = SearchPlan(instance, options), second = SearchPlan(instance, options);
+    EXPECT_EQ(first.feasible, second.feasible);
+    EXPECT_EQ(first.plan, second.plan);
+  }
+}
+
+struct Setting {
+  const char* file;
+  double at_most_ms;
+};
+
+class SettingTest : public testing::TestWithParam<Setting> {};
+
+TEST_P(SettingTest, TheFinalPlanIsAsGoodAsTheBestKnown) {
+  std::ifstream file(std::string(LIME_SHARED_DIR) + "/planner/" + GetParam().file);
+  if (!file) GTEST_SKIP() << "needs planner/" << GetParam().file << " of the folder shared beside the project";
+  const Instance instance = *InstanceFromJson(nlohmann::json::parse(file).at("instance"));
+  const auto start = std::chrono::steady_clock::now();
+  const FoundPlan found = SearchPlan(instance, {});
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  std::printf("%s: %.1f ms per step, found in %.0f ms\n", GetParam().file, found.ms_per_step, ms);
+  EXPECT_LE(found.ms_per_step, GetParam().at_most_ms);
+}
+
+INSTANTIATE_TEST_SUITE_P(Paper, SettingTest,
+                         testing::Values(Setting{"S1.json", 1399}, Setting{"S2.json", 1513}, Setting{"S3.json", 2270},
+                                         Setting{"S1b.json", 1520}, Setting{"S2b.json", 1815}, Setting{"S3b.json", 3155},
+                                         Setting{"E1.json", 201}, Setting{"E2.json", 467}, Setting{"E3.json", 1003}),
+                         [](const auto& info) { return std::string(info.param.file, 0, std::string(info.param.file).find('.')); });
+
+}  // namespace
+}  // namespace lime
