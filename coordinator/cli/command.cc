@@ -52,6 +52,7 @@ void ModelFlags::AddTo(CLI::App& app) {
   app.add_option("--kv", kv, "Memory of the KV cache: reserve all of it up front, or let it grow as it is written")->capture_default_str();
   app.add_option("--chunk", chunk, "Tokens of a prompt computed in one step; 0: chosen for the machine");
   residency.AddTo(app);
+  app.add_option("--profile", profile, "File of `lime profile --out` to predict from, instead of the figures kept for this machine");
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
   app.add_option("--cluster", cluster, "Cluster file (not built yet)")->group("Not built yet");
   app.add_flag("--json", json, "Print one JSON object and nothing else on stdout");

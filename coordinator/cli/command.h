@@ -32,6 +32,7 @@ struct ModelFlags {
   std::string numerics = "auto";
   std::string kv = "reserve";
   ResidencyFlags residency;
+  std::string profile;
   std::string cluster;
   int threads = 0;
   int64_t context = 0;

@@ -123,11 +123,28 @@ class Generator {
     result.ms_per_token = later > 0 ? Milliseconds(stream.last_token - stream.first_token) / static_cast<double>(later) : 0;
   }
 
-  // Disk reads are counted from one change of phase to the next: asking for them takes system calls, and decode steps make none.
+  DecodeUse ReadUse() {
+    DecodeUse use{.cpu = ReadCpuUsage(), .disk_bytes = ProcessDiskReadBytes()};
+    if (Streamer* const streamer = engine_.streamer()) {
+      const PieceLoader::Stats stats = streamer->stats();
+      use.streamed_bytes = stats.bytes_read;
+      use.disk_busy_seconds = absl::ToDoubleSeconds(stats.busy);
+    }
+    return use;
+  }
+
+  // What is used is counted from one change of phase to the next: asking for it takes system calls, and decode steps make none.
   void EnterPhase(bool decoding) {
     if (decoding == decoding_) return;
     decoding_ = decoding;
-    summary_.disk_bytes += (decoding ? -1 : 1) * ProcessDiskReadBytes();
+    const DecodeUse now = ReadUse();
+    if (!decoding) {
+      summary_.use.cpu += now.cpu - before_.cpu;
+      summary_.use.disk_bytes += now.disk_bytes - before_.disk_bytes;
+      summary_.use.streamed_bytes += now.streamed_bytes - before_.streamed_bytes;
+      summary_.use.disk_busy_seconds += now.disk_busy_seconds - before_.disk_busy_seconds;
+    }
+    before_ = now;
   }
 
   void Count(Clock::duration duration) {
@@ -161,6 +178,7 @@ class Generator {
   std::vector<std::vector<int32_t>> history_;     // prompt and generated ids, by request id
   GenerateSummary summary_;
   bool decoding_ = false;  // the step at hand holds no prompt rows
+  DecodeUse before_;       // when this phase began
   Clock::time_point start_;
 };
 

@@ -12,6 +12,7 @@
 #include "coordinator/text/sampler.h"
 #include "coordinator/text/tokenizer.h"
 #include "daemon/engine/engine.h"
+#include "daemon/profile/cpu_usage.h"
 
 namespace lime::cli {
 
@@ -37,13 +38,21 @@ struct Generated {
   uint64_t logits_hash = 0;  // XXH3-64 of the logits of every generated position
 };
 
+// What steps that only decode took of the machine.
+struct DecodeUse {
+  CpuUsage cpu;
+  Bytes disk_bytes = 0;          // that this process read
+  Bytes streamed_bytes = 0;      // of them, weights
+  double disk_busy_seconds = 0;  // streaming them
+};
+
 struct GenerateSummary {
   std::vector<Generated> results;
   double prefill_ms = 0;  // steps that held prompt rows
   double decode_ms = 0;   // steps that only decoded
   int64_t decode_steps = 0;
   int64_t decode_tokens = 0;
-  Bytes disk_bytes = 0;  // read from disk by decode steps
+  DecodeUse use;
   bool interrupted = false;
 
   double MsPerStep() const { return decode_steps > 0 ? decode_ms / static_cast<double>(decode_steps) : 0; }

@@ -9,6 +9,7 @@
 #include "coordinator/text/tokenizer.h"
 #include "daemon/engine/engine.h"
 #include "nlohmann/json.hpp"
+#include "planner/plan/device_profile.h"
 
 namespace lime::cli {
 
@@ -43,6 +44,9 @@ class ModelSession {
   static absl::StatusOr<std::unique_ptr<ModelSession>> Open(const ModelFlags& flags, const Shape& shape);
 
   Engine& engine() { return *engine_; }
+  const DeviceProfile& profile() const { return profile_; }
+  int64_t threads() const { return threads_; }     // that compute
+  bool has_budget() const { return has_budget_; }  // of memory, given by the user
   double predicted_ms_per_token() const { return predicted_ms_; }
 
   // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, load.
@@ -53,7 +57,10 @@ class ModelSession {
   std::string MemoryLine() const;
 
  private:
+  DeviceProfile profile_;  // what was known of this machine before
   std::unique_ptr<Engine> engine_;
+  int64_t threads_ = 0;
+  bool has_budget_ = false;
   double predicted_ms_ = 0;
 };
 

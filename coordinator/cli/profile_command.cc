@@ -3,48 +3,149 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/cli/device_profile.h"
+#include "coordinator/cli/progress.h"
+#include "coordinator/text/sampler.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/profile/measure_compute.h"
+#include "daemon/profile/measure_disk.h"
+#include "daemon/profile/measure_rates.h"
+#include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/system_memory.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/strings.h"
 
 namespace lime::cli {
 namespace {
 
 struct ProfileFlags {
   std::string model;
+  std::string profile;
+  std::string out;
+  std::string memory;
   int threads = 0;
-  double seconds = 3;
+  double seconds = 5;
   bool json = false;
 };
+
+// What measuring may hold: the share of what is free that leaves the rest of the machine room, or what the call says.
+absl::StatusOr<Bytes> Allowed(const ProfileFlags& flags) {
+  const Bytes free = AvailableMemory() / 2;
+  if (flags.memory.empty()) return free;
+  const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
+  if (!memory.ok()) return WrongCall(absl::StrCat("--memory: ", memory.status().message()));
+  return std::min(free, *memory - ProcessResidentBytes());
+}
+
+// What is already known of this device: of the file named, or of the one that will be replaced where it is of this CPU and thread count.
+absl::StatusOr<DeviceProfile> KnownProfile(const ProfileFlags& flags, const std::string& out, int threads) {
+  const absl::StatusOr<DeviceProfile> known = ReadProfile(flags.profile.empty() ? out : flags.profile);
+  if (!flags.profile.empty() && !known.ok()) return known.status();
+  if (!flags.profile.empty() && !IsOwn(*known, threads)) {
+    return WrongCall(absl::StrCat("--profile ", flags.profile, " is of ", known->cpu, " with ", known->threads,
+                                  " threads; measure into a new file with --out"));
+  }
+  return known.ok() && IsOwn(*known, threads) ? *known : EmptyProfile(threads);
+}
+
+auto Progress(ProgressLine& line) {
+  return [&line](double done, double total) { line.UpdateShare(done / total); };
+}
+
+absl::Status MeasureDiskOf(const Checkpoint& checkpoint, const ProfileFlags& flags, Bytes memory, DeviceProfile& profile) {
+  std::vector<std::string> files;
+  for (const CheckpointFile& file : checkpoint.files()) files.push_back(file.path);
+  ProgressLine line("Disk");
+  LIME_ASSIGN_OR_RETURN(
+      std::vector<DiskPoint> disk,
+      MeasureDisk(files, {.seconds = flags.seconds, .memory = memory / 2, .progress = Progress(line), .cancelled = &Interrupted()}));
+  profile.SetDisk(std::move(disk));
+  return absl::OkStatus();
+}
+
+absl::Status MeasureBlocksOf(const ModelSpec& spec, const ProfileFlags& flags, Bytes memory, DeviceProfile& profile) {
+  ProgressLine line("Blocks");
+  Sampler sampler;
+  uint64_t position = 0;
+  const auto sample = [&](std::span<const float> logits) { (void)sampler.Sample(logits, {}, {}, {.request = 0, .position = ++position}); };
+  LIME_ASSIGN_OR_RETURN(ModelCompute compute, MeasureCompute(spec, {.num_threads = static_cast<int>(profile.threads),
+                                                                    .seconds = 2 * flags.seconds,
+                                                                    .memory = memory,
+                                                                    .after_step = sample,
+                                                                    .progress = Progress(line),
+                                                                    .cancelled = &Interrupted()}));
+  compute.name = std::filesystem::path(flags.model).lexically_normal().filename().string().substr(0, 128);
+  profile.SetModel(std::move(compute));
+  return absl::OkStatus();
+}
+
+// Milliseconds by rows (down) and context (across) of one kind of block.
+void PrintBlocks(const ModelCompute& model, BlockKind kind) {
+  std::map<int64_t, std::map<int64_t, double>> ms;  // by rows, by context
+  std::set<int64_t> contexts;
+  for (const ComputePoint& p : model.points) {
+    if (p.kind != kind) continue;
+    ms[p.rows][p.context] = p.ms;
+    contexts.insert(p.context);
+  }
+  absl::PrintF("%-10s %6s", std::string(KindName(kind)), "rows");
+  for (const int64_t context : contexts) absl::PrintF(" %12s", context > 0 ? absl::StrCat("at ", context) : "ms");
+  for (const auto& [rows, by_context] : ms) {
+    absl::PrintF("\n%17d", rows);
+    for (const int64_t context : contexts)
+      absl::PrintF(" %12s", by_context.contains(context) ? absl::StrFormat("%.3f", by_context.at(context)) : "");
+  }
+  absl::PrintF("\n");
+}
+
+void Print(const DeviceProfile& profile, const ModelCompute* model) {
+  absl::PrintF("%s, %s, %d threads\nmemory   %7.1f GB/s read\ncompute  %7.0f GFLOP/s fp32\n", profile.cpu, profile.instruction_set,
+               profile.threads, profile.read_bytes_per_second / 1e9, profile.flops / 1e9);
+  for (const DiskPoint& p : profile.disk) {
+    absl::PrintF("disk     %7.2f GB/s, %8.2f ms, %s reads, %d in flight\n", p.bytes_per_second / 1e9, p.latency_ms,
+                 FormatBytes(p.read_bytes), p.depth);
+  }
+  if (model == nullptr) return;
+  absl::PrintF("%s: milliseconds of one block; %.3f ms of a step beside its blocks\n", model->name, model->step_overhead_ms);
+  for (const BlockKind kind : {BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead, BlockKind::kEmbedding}) PrintBlocks(*model, kind);
+}
 
 absl::Status Profile(const ProfileFlags& flags) {
   if (flags.threads < 0 || flags.threads > 1024) return WrongCall(absl::StrCat("--threads ", flags.threads, " is outside 0 to 1024"));
   if (!(flags.seconds > 0 && flags.seconds <= 600)) return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is outside 0 to 600"));
-  const Bytes bytes = std::min(kMeasuredBytes, AvailableMemory() / 2 / kMiB * kMiB);
-  if (bytes < kMiB) return absl::ResourceExhaustedError("less than 2 MiB of memory are free; end other programs and profile again");
-  DeviceProfile profile = MeasureDevice(flags.threads > 0 ? flags.threads : UsableCores(), flags.seconds, bytes);
+  LIME_ASSIGN_OR_RETURN(const Bytes memory, Allowed(flags));
+  const Bytes bytes = std::min(kMeasuredBytes, memory / kMiB * kMiB);
+  if (bytes < kMiB) return absl::ResourceExhaustedError("less than 1 MiB of memory may be used; end other programs, or raise --memory");
+  const int threads = flags.threads > 0 ? flags.threads : UsableCores();
+  const std::string out = flags.out.empty() ? DefaultProfilePath() : flags.out;
+  LIME_ASSIGN_OR_RETURN(DeviceProfile profile, KnownProfile(flags, out, threads));
+  MeasureRates(flags.seconds / 2, bytes, profile);
+  if (Interrupted()) return absl::CancelledError("interrupted");
+  std::string key;
   if (!flags.model.empty()) {
     LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
-    LIME_RETURN_IF_ERROR(MeasureDisk(checkpoint.files().front().path, flags.seconds / 6, profile));
+    LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
+    LIME_RETURN_IF_ERROR(MeasureDiskOf(checkpoint, flags, memory, profile));
+    LIME_RETURN_IF_ERROR(MeasureBlocksOf(spec, flags, memory, profile));
+    key = ModelKey(spec);
   }
-  LIME_RETURN_IF_ERROR(StoreProfile(profile));
+  LIME_RETURN_IF_ERROR(WriteProfile(profile, out));
   if (flags.json) {
-    std::cout << ProfileJson(profile).dump() << std::endl;
+    std::cout << nlohmann::json::parse(ToJsonText(profile)).dump() << std::endl;
     return absl::OkStatus();
   }
-  absl::PrintF("%s, %s, %d threads\nmemory   %7.1f GB/s read\ncompute  %7.0f GFLOP/s fp32\n", profile.cpu, profile.instruction_set,
-               profile.threads, profile.read_bytes_per_second / 1e9, profile.flops / 1e9);
-  for (const DiskRate& rate : profile.disk) {
-    absl::PrintF("disk     %7.2f GB/s, %s reads, %d in flight\n", rate.bytes_per_second / 1e9, FormatBytes(rate.read_bytes), rate.depth);
-  }
-  absl::PrintF("kept in %s\n", ProfilePath());
+  Print(profile, profile.FindModel(key));
+  absl::PrintF("kept in %s\n", out);
   return absl::OkStatus();
 }
 
@@ -53,9 +154,13 @@ absl::Status Profile(const ProfileFlags& flags) {
 void AddProfileCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<ProfileFlags>();
   CLI::App* command = app.add_subcommand("profile", "Measure this machine and keep the figures for predictions");
-  command->add_option("--model,-m", flags->model, "Also measure the disk that holds this checkpoint");
+  command->add_option("--model,-m", flags->model, "Also measure the blocks of this checkpoint, and the disk that holds it");
   command->add_option("--threads", flags->threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
-  command->add_option("--seconds", flags->seconds, "Time for each part")->capture_default_str();
+  command->add_option("--seconds", flags->seconds, "Time for the disk, twice as much for the blocks of the model, half for the rest")
+      ->capture_default_str();
+  command->add_option("--memory", flags->memory, "Memory that measuring may use, such as 512MiB; without it: half of what is free");
+  command->add_option("--profile", flags->profile, "Profile to add to, instead of the one that is kept");
+  command->add_option("--out", flags->out, "File to keep the figures in, instead of the one that every run reads");
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &exit_code] { exit_code = Finish(Profile(*flags)); });
 }

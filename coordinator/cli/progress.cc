@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace lime::cli {
@@ -16,17 +18,27 @@ ProgressLine::~ProgressLine() {
 }
 
 void ProgressLine::Update(Bytes done, Bytes total) {
+  if (total <= 0) return;
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  Draw(static_cast<double>(done) / static_cast<double>(total),
+       absl::StrCat(FormatBytes(done), " of ", FormatBytes(total), ", ", FormatBytes(static_cast<Bytes>(rate)), "/s"));
+}
+
+void ProgressLine::UpdateShare(double share) {
+  Draw(share, absl::StrFormat("%.0f %%", 100 * share));
+}
+
+void ProgressLine::Draw(double share, const std::string& figures) {
   const Clock::time_point now = Clock::now();
-  if (!terminal_ || total <= 0 || (done < total && now - last_ < std::chrono::milliseconds(100))) return;
+  if (!terminal_ || (share < 1 && now - last_ < std::chrono::milliseconds(100))) return;
   last_ = now;
   drawn_ = true;
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-  const int filled = static_cast<int>(20 * done / total);
+  const int filled = std::clamp(static_cast<int>(20 * share), 0, 20);
   const std::string bar = std::string(filled, '#') + std::string(20 - filled, '.');
-  const double remaining = rate > 0 ? static_cast<double>(total - done) / rate : 0;
-  absl::FPrintF(stderr, "\r\033[K%s [%s] %s of %s, %s/s, %.0f s left", label_, bar, FormatBytes(done), FormatBytes(total),
-                FormatBytes(static_cast<Bytes>(rate)), remaining);
+  const double remaining = share > 0 ? seconds * (1 - share) / share : 0;
+  absl::FPrintF(stderr, "\r\033[K%s [%s] %s, %.0f s left", label_, bar, figures, std::max(0.0, remaining));
   std::fflush(stderr);
 }
 

@@ -18,8 +18,11 @@ class ProgressLine {
 
   // Redraws at most ten times a second, and once when done == total.
   void Update(Bytes done, Bytes total);
+  // The same for work that is not bytes; `share` of it is done.
+  void UpdateShare(double share);
 
  private:
+  void Draw(double share, const std::string& figures);
   using Clock = std::chrono::steady_clock;
 
   const std::string label_;

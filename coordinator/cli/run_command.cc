@@ -13,8 +13,8 @@
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/logits_hash.h"
 #include "coordinator/cli/model_session.h"
+#include "coordinator/cli/prediction_report.h"
 #include "nlohmann/json.hpp"
-#include "planner/base/json_text.h"
 #include "planner/base/strings.h"
 
 namespace lime::cli {
@@ -40,10 +40,10 @@ struct RunFlags {
 // One prompt a line; a line that is a JSON string or {"prompt": string} may hold line breaks.
 absl::StatusOr<std::string> ParsePromptLine(const std::string& line, std::string_view where) {
   if (line.empty() || (line.front() != '"' && line.front() != '{')) return line;
-  const absl::StatusOr<json> value = ParseJson(line, where, static_cast<Bytes>(line.size()));
-  if (!value.ok() && line.front() == '"') return line;  // a quotation, not JSON
-  if (value.ok() && value->is_string()) return value->get<std::string>();
-  if (value.ok() && value->is_object() && value->contains("prompt") && value->at("prompt").is_string()) return value->at("prompt");
+  const json value = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_object() && value.contains("prompt") && value["prompt"].is_string()) return value["prompt"].get<std::string>();
+  if (value.is_discarded() && line.front() == '"') return line;  // a quotation, not JSON
   return WrongCall(absl::StrCat(Text(where), " is neither a JSON string nor an object with a string \"prompt\""));
 }
 
@@ -127,7 +127,7 @@ json ResultJson(const Generated& result, bool hashed) {
   return object;
 }
 
-void PrintJson(const ModelSession& session, const GenerateSummary& summary, bool hashed) {
+void PrintJson(ModelSession& session, const GenerateSummary& summary, bool hashed) {
   json root = session.Describe();
   if (summary.results.size() == 1) {
     root.update(ResultJson(summary.results.front(), hashed));
@@ -137,11 +137,12 @@ void PrintJson(const ModelSession& session, const GenerateSummary& summary, bool
     root["ms_per_step"] = summary.MsPerStep();
   }
   root["interrupted"] = summary.interrupted;
-  root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.disk_bytes / summary.decode_tokens : 0;
+  root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.use.disk_bytes / summary.decode_tokens : 0;
+  root["prediction"] = ToJson(ComparePrediction(session, summary));
   std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
 }
 
-void PrintSummary(const ModelSession& session, const GenerateSummary& summary) {
+void PrintSummary(ModelSession& session, const GenerateSummary& summary) {
   int64_t prompt_tokens = 0, generated = 0;
   double first = 0;
   for (const Generated& result : summary.results) {
@@ -158,6 +159,8 @@ void PrintSummary(const ModelSession& session, const GenerateSummary& summary) {
                   static_cast<double>(summary.decode_tokens) / summary.decode_ms * 1000);
   }
   absl::FPrintF(stderr, "%s\n%s\n", summary.interrupted ? " (interrupted)" : "", session.MemoryLine());
+  const PredictionReport report = ComparePrediction(session, summary);
+  if (!report.sentence.empty()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
 // Text of one prompt streams; of several it is printed when all are done.

@@ -10,6 +10,10 @@ struct CpuUsage {
   double busy = 0;     // of all processes of this machine, kernel and interrupts included
   double stolen = 0;   // that the hypervisor gave to others
 
+  CpuUsage& operator+=(const CpuUsage& more) {
+    wall += more.wall, process += more.process, busy += more.busy, stolen += more.stolen;
+    return *this;
+  }
   CpuUsage operator-(const CpuUsage& before) const {
     return {wall - before.wall, process - before.process, busy - before.busy, stolen - before.stolen};
   }

@@ -43,6 +43,12 @@ double ReadRate(cpu::ThreadPool& pool, const bench::HugeMemory& memory) {
   return static_cast<double>(memory.bytes()) / bench::ReadSeconds(pool, memory.data(), memory.bytes());
 }
 
+// Of a quick look; 0 where that would be too few.
+Bytes QuickBytes(Bytes room) {
+  const Bytes bytes = std::min(kMostQuickBytes, room / 2 / kMiB * kMiB);
+  return bytes >= kLeastQuickBytes ? bytes : 0;
+}
+
 double MemoryRate(int threads, Bytes bytes, double seconds) {
   cpu::ThreadPool pool(threads);
   const bench::HugeMemory memory(bytes);
@@ -75,13 +81,17 @@ void MeasureRates(double seconds, Bytes bytes, DeviceProfile& profile) {
   profile.flops = Median(flops);
 }
 
+double MeasureMemory(int threads, Bytes room) {
+  const Bytes bytes = QuickBytes(room);
+  return bytes > 0 ? MemoryRate(threads, bytes, kQuickSeconds) : 0;
+}
+
 double MeasureMemoryApart(int threads, Bytes room) {
-  const Bytes bytes = std::min(kMostQuickBytes, room / 2 / kMiB * kMiB);
   int ends[2];
-  if (bytes < kLeastQuickBytes || pipe(ends) != 0) return 0;
+  if (QuickBytes(room) == 0 || pipe(ends) != 0) return 0;
   const pid_t child = fork();
   if (child == 0) {
-    const double rate = MemoryRate(threads, bytes, kQuickSeconds);
+    const double rate = MeasureMemory(threads, room);
     _exit(write(ends[1], &rate, sizeof(rate)) == sizeof(rate) ? 0 : 1);  // nothing of the parent's is flushed or torn down
   }
   close(ends[1]);

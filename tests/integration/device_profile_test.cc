@@ -1,13 +1,13 @@
 // A profile that is not there yet is measured without a trace in the memory of the process that asks.
 
-#include "coordinator/cli/device_profile.h"
+#include "daemon/profile/profile_file.h"
 
 #include <sys/resource.h>
 
 #include "daemon/engine/process_memory.h"
 #include "tests/integration/models.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 class DeviceProfileTest : public ::testing::Test {
@@ -47,10 +47,10 @@ TEST_F(DeviceProfileTest, TheMeasurementStaysWithinItsRoomAndOutsideThisProcess)
 TEST_F(DeviceProfileTest, AStoredProfileIsTakenAsItIs) {
   DeviceProfile stored = LoadOrMeasureProfile(1, 0);
   stored.read_bytes_per_second = 12345;
-  ASSERT_TRUE(StoreProfile(stored).ok());
+  ASSERT_TRUE(WriteProfile(stored, DefaultProfilePath()).ok());
   EXPECT_EQ(LoadOrMeasureProfile(1, Bytes{8} * kGiB).read_bytes_per_second, 12345);
   EXPECT_NE(LoadOrMeasureProfile(2, Bytes{8} * kGiB).read_bytes_per_second, 12345) << "it is of one thread";
 }
 
 }  // namespace
-}  // namespace lime::cli
+}  // namespace lime
