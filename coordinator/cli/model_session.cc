@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,26 +10,22 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/files.h"
 #include "daemon/weights/system_memory.h"
+#include "planner/base/json_text.h"
 
 namespace lime::cli {
 namespace {
 
 using nlohmann::json;
 
-// eos_token_id of generation_config.json: one id or several. None where the
-// file or the field is absent.
+// eos_token_id of generation_config.json: one id or several. None where the file or the field is absent.
 absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir) {
-  constexpr std::streamsize kMaxBytes = 1 << 20;
   std::vector<int32_t> ids;
   const std::string path = dir + "/generation_config.json";
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return ids;
-  std::string text(kMaxBytes, '\0');
-  file.read(text.data(), kMaxBytes);
-  text.resize(file.gcount());
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": is not a JSON object of at most 1 MiB"));
+  if (!FileExists(path)) return ids;
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
+  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, path));
   const auto field = root.find("eos_token_id");
   if (field == root.end() || field->is_null()) return ids;
   for (const json& id : field->is_array() ? *field : json::array({*field})) {
@@ -49,16 +43,14 @@ absl::StatusOr<LoaderKind> LoaderOf(const std::string& name) {
   return LoaderKind::kAuto;
 }
 
-// The file named, whatever it was measured on; else what this machine has kept,
-// or a quick look at its memory.
+// The file named, whatever it was measured on; else what this machine has kept, or a quick look at its memory.
 absl::StatusOr<DeviceProfile> ProfileFor(const ModelFlags& flags, Bytes budget) {
   if (!flags.profile.empty()) return ReadProfile(flags.profile);
   const Bytes allowed = budget > 0 ? budget - ProcessResidentBytes() : AvailableMemory();
   return LoadOrMeasureProfile(flags.threads > 0 ? flags.threads : UsableCores(), std::min(allowed, AvailableMemory()));
 }
 
-// A step in which every sequence decodes one token; 0 where nothing is known of
-// this machine.
+// A step in which every sequence decodes one token; 0 where nothing is known of this machine.
 double PredictStepMs(const Engine& engine, const DeviceProfile& profile, const ModelSession::Shape& shape) {
   const ModelCompute* const measured = profile.FindModel(ModelKey(engine.spec()));
   if (measured == nullptr && profile.read_bytes_per_second <= 0) return 0;
@@ -88,10 +80,7 @@ std::optional<int32_t> ModelFiles::bos() const {
 absl::StatusOr<std::vector<int32_t>> ModelFiles::EncodePrompt(std::string_view text) const {
   LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->Encode(text));
   if (ids.empty() && bos()) ids.push_back(*bos());
-  if (ids.empty())
-    return absl::InvalidArgumentError(
-        "the prompt is empty and the model has no BOS token to start from; "
-        "give a prompt");
+  if (ids.empty()) return absl::InvalidArgumentError("the prompt is empty and the model has no BOS token to start from; give a prompt");
   for (const int32_t id : ids) {
     if (id >= spec.config.vocab_size) {
       return absl::InvalidArgumentError(absl::StrCat("the tokenizer gives id ", id, " and the model has ", spec.config.vocab_size,
@@ -129,11 +118,10 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
 
 json ModelSession::Describe() const {
   json root = ResidencyJson(*engine_);
-  root.update(
-      {{"predicted_ms_per_token", predicted_ms_},
-       {"peak_rss_bytes", ProcessPeakResidentBytes()},
-       {"devices", json::array({{{"name", "local"}, {"backend", engine_->description()}, {"numerics_id", engine_->numerics_id()}}})},
-       {"load", {{"loader", engine_->load().loader}, {"bytes", engine_->load().bytes}, {"seconds", engine_->load().seconds}}}});
+  root.update({{"predicted_ms_per_token", predicted_ms_},
+          {"peak_rss_bytes", ProcessPeakResidentBytes()},
+          {"devices", json::array({{{"name", "local"}, {"backend", engine_->description()}, {"numerics_id", engine_->numerics_id()}}})},
+          {"load", {{"loader", engine_->load().loader}, {"bytes", engine_->load().bytes}, {"seconds", engine_->load().seconds}}}});
   return root;
 }
 

@@ -15,6 +15,7 @@
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/prediction_report.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
 #include "planner/base/strings.h"
 
 namespace lime::cli {
@@ -40,10 +41,10 @@ struct RunFlags {
 // One prompt a line; a line that is a JSON string or {"prompt": string} may hold line breaks.
 absl::StatusOr<std::string> ParsePromptLine(const std::string& line, std::string_view where) {
   if (line.empty() || (line.front() != '"' && line.front() != '{')) return line;
-  const json value = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() && value.contains("prompt") && value["prompt"].is_string()) return value["prompt"].get<std::string>();
-  if (value.is_discarded() && line.front() == '"') return line;  // a quotation, not JSON
+  const absl::StatusOr<json> value = ParseJson(line, where, static_cast<Bytes>(line.size()));
+  if (!value.ok() && line.front() == '"') return line;  // a quotation, not JSON
+  if (value.ok() && value->is_string()) return value->get<std::string>();
+  if (value.ok() && value->is_object() && value->contains("prompt") && value->at("prompt").is_string()) return value->at("prompt");
   return WrongCall(absl::StrCat(Text(where), " is neither a JSON string nor an object with a string \"prompt\""));
 }
 
