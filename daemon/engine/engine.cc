@@ -63,8 +63,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
       .num_pages = backend.num_kv_pages, .num_layers = spec.config.num_layers, .max_sequences = options.max_sequences};
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(spec), pages));
   engine->context_ = options.context;
-  LIME_ASSIGN_OR_RETURN(std::unique_ptr<PieceReader> reader,
-                        PieceReader::Open(engine->checkpoint_, engine->spec_, {.wrap_device = options.wrap_device}));
+  LIME_ASSIGN_OR_RETURN(
+      std::unique_ptr<PieceReader> reader,
+      PieceReader::Open(engine->checkpoint_, engine->spec_, {.piece_bytes = options.piece_bytes, .wrap_device = options.wrap_device}));
   const Bytes budget = options.memory > 0 ? options.memory : AvailableMemory() + ProcessResidentBytes();
   LIME_ASSIGN_OR_RETURN(MemoryPlan plan, PlanMemory(engine->spec_, backend, *reader,
                                                     {.budget = budget,

@@ -39,11 +39,12 @@ class Engine {
 
     // What stays in memory where not everything can.
     Placement placement = Placement::kAuto;
-    std::optional<Bytes> ring;                       // of the byte ring; else chosen
-    std::optional<int64_t> ring_pieces;              // the same in pieces
-    std::optional<double> resident_share;            // 0 to 1; else as much as fits
-    const DeviceProfile* profile = nullptr;          // for these choices
-    std::function<void(const std::string&)> report;  // a sentence for people while a disk stalls; compute thread
+    std::optional<Bytes> ring;                                                              // of the byte ring; else chosen
+    std::optional<int64_t> ring_pieces;                                                     // the same in pieces
+    std::optional<double> resident_share;                                                   // 0 to 1; else as much as fits
+    const DeviceProfile* profile = nullptr;                                                 // for these choices
+    StallReport report;                                                                     // while the disk delivers nothing
+    Bytes piece_bytes = kPieceBytes;                                                        // of streamed pieces
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 

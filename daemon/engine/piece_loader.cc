@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "planner/base/check.h"
 
@@ -12,9 +11,6 @@ namespace lime {
 namespace {
 
 using Use = WeightStream::Use;
-
-constexpr absl::Duration kStall = absl::Seconds(3);        // a wait this long is reported, and again each time it has passed
-constexpr absl::Duration kPoll = absl::Milliseconds(100);  // how soon a wait sees that it was cancelled
 
 }  // namespace
 
@@ -121,31 +117,17 @@ absl::Status PieceLoader::FinishBlock() {
 // The computation waits here, and only here, for the disk.
 absl::Status PieceLoader::Await(const std::function<bool()>& ready, const std::function<std::string()>& what) {
   if (ready()) return absl::OkStatus();
-  const absl::Time begin = absl::Now();
-  absl::Time report = begin + kStall;
-  Bytes seen = reader_->bytes_read();
-  bool reported = false;
+  StallWatch watch(options_.report, what, reader_->bytes_read());
   while (!ready() && status_.ok()) {
-    changed_.WaitWithTimeout(&mutex_, kPoll);
-    const absl::Time now = absl::Now();
+    changed_.WaitWithTimeout(&mutex_, StallWatch::kPoll);
     if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) {
       return absl::CancelledError("interrupted while waiting for weights");
     }
-    if (now < report) continue;
-    report = now + kStall;
-    // Slow is not stalled: only a disk that delivers nothing at all is worth a word.
-    if (std::exchange(seen, reader_->bytes_read()) != seen) continue;
-    if (!reported) ++stats_.stalls;
-    reported = true;
-    if (options_.report) {
-      options_.report(
-          absl::StrFormat("the disk has delivered nothing for %.0f s, waiting for %s", absl::ToDoubleSeconds(now - begin), what()));
-    }
+    watch.Poll(reader_->bytes_read());
   }
-  stats_.waited += absl::Now() - begin;
-  if (reported && options_.report && status_.ok()) {
-    options_.report(absl::StrFormat("the disk delivers again after %.1f s", absl::ToDoubleSeconds(absl::Now() - begin)));
-  }
+  stats_.waited += watch.elapsed();
+  stats_.stalls += watch.stalled() ? 1 : 0;
+  if (status_.ok()) watch.End();
   return status_;
 }
 

@@ -17,6 +17,7 @@
 #include "daemon/logic/weight_stream.h"
 #include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/piece_reader.h"
+#include "daemon/weights/stall_watch.h"
 
 namespace lime {
 
@@ -24,9 +25,9 @@ class PieceLoader {
  public:
   struct Options {
     Bytes ring_bytes = 0;
-    std::vector<bool> resident;                      // by block of the spec; the embedding (0) does not pass through here
-    const std::atomic<bool>* cancelled = nullptr;    // ends a wait with kCancelled
-    std::function<void(const std::string&)> report;  // a sentence for people while the disk delivers nothing; compute thread
+    std::vector<bool> resident;                    // by block of the spec; the embedding (0) does not pass through here
+    const std::atomic<bool>* cancelled = nullptr;  // ends a wait with kCancelled
+    StallReport report;                            // while the disk delivers nothing
   };
 
   // What the disk did so far.

@@ -32,8 +32,11 @@ absl::StatusOr<std::unique_ptr<Streamer>> Streamer::Create(const Checkpoint& che
   const int num_blocks = static_cast<int>(spec.blocks.size());
   for (int block = 0; block < num_blocks; ++block) loading.resident.push_back(streamer->IsWhole(block));
   LIME_ASSIGN_OR_RETURN(streamer->loader_, PieceLoader::Create(std::move(reader), num_blocks, loading));
-  LIME_ASSIGN_OR_RETURN(streamer->rows_,
-                        RowReader::Open(checkpoint, spec, {.max_rows = options.max_rows, .wrap_device = options.wrap_device}));
+  LIME_ASSIGN_OR_RETURN(
+      streamer->rows_,
+      RowReader::Open(
+          checkpoint, spec,
+          {.max_rows = options.max_rows, .cancelled = options.cancelled, .report = options.report, .wrap_device = options.wrap_device}));
   streamer->tokens_.reserve(static_cast<size_t>(options.max_rows));
   return streamer;
 }
@@ -56,7 +59,7 @@ absl::Status Streamer::Embed(const MicroBatch& batch) {
   if (IsWhole(0)) return backend_.Embed();
   tokens_.clear();
   for (const BatchRow& row : batch.rows) tokens_.push_back(row.token);
-  LIME_RETURN_IF_ERROR(rows_->Read(tokens_, options_.cancelled));
+  LIME_RETURN_IF_ERROR(rows_->Read(tokens_));
   return backend_.EmbedRows(rows_->rows());
 }
 

@@ -28,7 +28,7 @@ class Streamer {
     Bytes ring_bytes = 0;
     int64_t max_rows = 0;                                                                   // of one step
     const std::atomic<bool>* cancelled = nullptr;                                           // ends a step with kCancelled
-    std::function<void(const std::string&)> report;                                         // a sentence for people while the disk stalls
+    StallReport report;                                                                     // while the disk delivers nothing
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 

@@ -64,19 +64,19 @@ absl::StatusOr<std::unique_ptr<RowReader>> RowReader::Open(const Checkpoint& che
   auto reader = std::make_unique<BlockReader>(std::move(device), BlockReader::Options{});
   LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(bytes));
   LIME_RETURN_IF_ERROR(memory.Prefault());
-  return std::unique_ptr<RowReader>(new RowReader(std::move(parts), std::move(memory), std::move(reader)));
+  return std::unique_ptr<RowReader>(new RowReader(options, std::move(parts), std::move(memory), std::move(reader)));
 }
 
-absl::Status RowReader::Read(std::span<const int32_t> tokens, const std::atomic<bool>* cancelled) {
+absl::Status RowReader::Read(std::span<const int32_t> tokens) {
   num_rows_ = static_cast<int64_t>(tokens.size());
   for (size_t first = 0; first < tokens.size(); first += kGroup) {
     const size_t count = std::min<size_t>(kGroup, tokens.size() - first);
-    LIME_RETURN_IF_ERROR(ReadGroup(tokens.subspan(first, count), static_cast<int64_t>(first), cancelled));
+    LIME_RETURN_IF_ERROR(ReadGroup(tokens.subspan(first, count), static_cast<int64_t>(first)));
   }
   return absl::OkStatus();
 }
 
-absl::Status RowReader::ReadGroup(std::span<const int32_t> tokens, int64_t first, const std::atomic<bool>* cancelled) {
+absl::Status RowReader::ReadGroup(std::span<const int32_t> tokens, int64_t first) {
   Group group;
   {
     absl::MutexLock lock(&group.mutex);
@@ -96,10 +96,14 @@ absl::Status RowReader::ReadGroup(std::span<const int32_t> tokens, int64_t first
     }
   }
   const auto done = [](int* left) { return *left == 0; };
+  const std::function<std::string()> what = [] { return std::string("rows of the embedding"); };
+  StallWatch watch(options_.report, what, reader_->bytes_read());
   absl::MutexLock lock(&group.mutex);
-  while (!group.mutex.AwaitWithTimeout(absl::Condition(+done, &group.left), absl::Milliseconds(100))) {
-    if (cancelled != nullptr && cancelled->load(std::memory_order_relaxed)) reader_->Cancel();
+  while (!group.mutex.AwaitWithTimeout(absl::Condition(+done, &group.left), StallWatch::kPoll)) {
+    if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) reader_->Cancel();
+    watch.Poll(reader_->bytes_read());
   }
+  watch.End();
   if (!group.status.ok()) return absl::Status(group.status.code(), absl::StrCat("embedding: ", group.status.message()));
   for (size_t i = 0; i < tokens.size(); ++i) {
     for (const Part& part : parts_) {

@@ -12,6 +12,7 @@
 
 #include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/piece_reader.h"
+#include "daemon/weights/stall_watch.h"
 
 namespace lime {
 
@@ -21,6 +22,8 @@ class RowReader {
   struct Options {
     int64_t max_rows = 0;  // of one Read
     bool io_uring = true;
+    const std::atomic<bool>* cancelled = nullptr;                                           // ends a Read with kCancelled
+    StallReport report;                                                                     // while the disk delivers nothing
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
   // REQUIRES: `checkpoint` outlives the reader, and `spec` is its.
@@ -29,9 +32,9 @@ class RowReader {
   // Memory that a reader of `max_rows` holds.
   static Bytes BytesFor(const ModelSpec& spec, int64_t max_rows);
 
-  // Reads the rows of `tokens`: row i of rows() is then that of tokens[i]. Blocks; kCancelled soon after `cancelled` is set.
+  // Reads the rows of `tokens`: row i of rows() is then that of tokens[i]. Blocks.
   // REQUIRES: tokens are in the vocabulary, at most max_rows of them.
-  absl::Status Read(std::span<const int32_t> tokens, const std::atomic<bool>* cancelled);
+  absl::Status Read(std::span<const int32_t> tokens);
 
   // [0, n) of the last Read.
   RowsInMemory rows() const;
@@ -49,10 +52,11 @@ class RowReader {
   static constexpr int64_t kGroup = 32;  // rows in flight
 
   static std::vector<Part> LayOut(const Checkpoint* checkpoint, const ModelSpec& spec, int64_t max_rows, Bytes& bytes);
-  RowReader(std::vector<Part> parts, HugeBuffer memory, std::unique_ptr<BlockReader> reader)
-      : parts_(std::move(parts)), memory_(std::move(memory)), reader_(std::move(reader)) {}
-  absl::Status ReadGroup(std::span<const int32_t> tokens, int64_t first, const std::atomic<bool>* cancelled);
+  RowReader(const Options& options, std::vector<Part> parts, HugeBuffer memory, std::unique_ptr<BlockReader> reader)
+      : options_(options), parts_(std::move(parts)), memory_(std::move(memory)), reader_(std::move(reader)) {}
+  absl::Status ReadGroup(std::span<const int32_t> tokens, int64_t first);
 
+  const Options options_;
   const std::vector<Part> parts_;  // weight; scales and biases where the table is packed
   const HugeBuffer memory_;
   const std::unique_ptr<BlockReader> reader_;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,11 @@ struct RunShape {
   int64_t chunk = 512;
   std::vector<std::vector<int32_t>> companions;  // sequences computed beside
   std::string numerics = "auto";                 // but for this one, which names the bits
+  // What stays in memory; all of it where no share is given.
+  std::optional<double> resident;
+  Placement placement = Placement::kAuto;
+  std::optional<int64_t> ring_pieces;
+  Bytes piece_bytes = kPieceBytes;
 };
 
 inline absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::string& dir, const RunShape& shape, int64_t context) {
@@ -68,24 +74,31 @@ inline absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::string& dir
   options.max_logit_rows = shape.chunk;
   options.context = context;
   options.numerics = shape.numerics;
+  options.resident_share = shape.resident;
+  options.placement = shape.placement;
+  options.ring_pieces = shape.ring_pieces;
+  options.piece_bytes = shape.piece_bytes;
   return Engine::Create(dir, options);
 }
 
 // Scores `ids` and returns the hash of all logits.
+inline uint64_t LogitsHashOf(Engine& engine, const RunShape& shape, const std::vector<int32_t>& ids) {
+  cli::ScoreOptions options;
+  options.chunk = shape.chunk;
+  options.companions = shape.companions;
+  cli::Scorer scorer(engine, options);
+  std::vector<cli::ScoredPosition> positions;
+  const absl::Status status = scorer.Score(ids, positions);
+  EXPECT_TRUE(status.ok()) << status;
+  return scorer.hash();
+}
+
 inline uint64_t LogitsHashOf(const std::string& dir, const RunShape& shape, const std::vector<int32_t>& ids) {
   int64_t context = static_cast<int64_t>(ids.size());
   for (const auto& companion : shape.companions) context = std::max<int64_t>(context, static_cast<int64_t>(companion.size()));
   auto engine = OpenEngine(dir, shape, context);
   EXPECT_TRUE(engine.ok()) << engine.status();
-  if (!engine.ok()) return 0;
-  cli::ScoreOptions options;
-  options.chunk = shape.chunk;
-  options.companions = shape.companions;
-  cli::Scorer scorer(**engine, options);
-  std::vector<cli::ScoredPosition> positions;
-  const absl::Status status = scorer.Score(ids, positions);
-  EXPECT_TRUE(status.ok()) << status;
-  return scorer.hash();
+  return engine.ok() ? LogitsHashOf(**engine, shape, ids) : 0;
 }
 
 }  // namespace lime

@@ -1,0 +1,265 @@
+// A model that streams gives the same bits as one that is all in memory: tiny random models of every family and dtype, and the shipped one,
+// whatever stays, wherever it is placed, prepared or not, with blocks shed and taken back in mid-generation, over disks that fail.
+
+#include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "daemon/weights/block_store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/daemon/faulty_device.h"
+#include "tests/integration/models.h"
+#include "tests/integration/variants.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ShippedModel() {
+  return std::string(LIME_SOURCE_DIR) + "/models/lime-fables";
+}
+
+// Every way to stream gives the hash of the resident model.
+void ExpectSameBits(const std::string& dir, const std::vector<int32_t>& ids) {
+  const uint64_t expected = LogitsHashOf(dir, {.chunk = 64}, ids);
+  for (const LoaderKind loader : {LoaderKind::kRead, LoaderKind::kMmap}) {
+    for (const double resident : {0.0, 0.5, 1.0}) {
+      for (const Placement placement : {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved}) {
+        const RunShape shape{.loader = loader, .chunk = 64, .resident = resident, .placement = placement};
+        EXPECT_EQ(LogitsHashOf(dir, shape, ids), expected)
+            << LoaderName(loader) << ", " << resident << " resident, " << PlacementName(placement);
+      }
+    }
+  }
+  for (const int64_t pieces : {2, 3, 50}) {
+    for (const Bytes piece_bytes : {4 * kKiB, 20 * kKiB}) {  // blocks in many pieces, matrices cut
+      for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{300}}) {
+        const RunShape shape{.chunk = chunk, .resident = 0.3, .ring_pieces = pieces, .piece_bytes = piece_bytes};
+        const auto some = std::vector<int32_t>(ids.begin(), ids.begin() + (chunk == 1 ? 20 : static_cast<int64_t>(ids.size())));
+        EXPECT_EQ(LogitsHashOf(dir, shape, some), chunk == 1 ? LogitsHashOf(dir, {.chunk = 20}, some) : expected)
+            << pieces << " pieces of " << piece_bytes << " in the ring, chunk " << chunk;
+      }
+    }
+  }
+  const RunShape batch{.chunk = 16, .companions = {RandomIds(5, 40, 200), RandomIds(6, 3, 200)}, .resident = 0, .piece_bytes = 8 * kKiB};
+  EXPECT_EQ(LogitsHashOf(dir, batch, ids), expected) << "in a batch";
+}
+
+class StreamingBitsTest : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(StreamingBitsTest, LogitsAreTheSameWhateverStreams) {
+  const MakeModelOptions options = OptionsOf(GetParam());
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  const std::vector<int32_t> ids = RandomIds(1, 290, std::min<int64_t>(200, options.config.vocab_size));
+  const uint64_t expected = LogitsHashOf(dir / "model", {.chunk = 64}, ids);
+  ExpectSameBits(dir / "model", ids);
+  ASSERT_TRUE(PrepareBlockStore(dir / "model", dir / "store").ok());
+  for (const double resident : {0.0, 0.6}) {
+    EXPECT_EQ(LogitsHashOf(dir / "store", {.chunk = 64, .resident = resident, .piece_bytes = kPieceBytes}, ids), expected) << "prepared";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, StreamingBitsTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
+
+TEST(StreamingTest, TheShippedModelGivesTheSameBits) {
+  ExpectSameBits(ShippedModel(), RandomIds(1, 200, 512));
+}
+
+// ---- Residency that changes
+
+// Logits of a generation of single tokens; `change` is called before each of them.
+template <typename Change>
+std::vector<float> Generate(Engine& engine, const std::vector<int32_t>& ids, Change change) {
+  std::vector<float> all;
+  EXPECT_TRUE(engine.StartSequence(0, static_cast<int64_t>(ids.size())).ok());
+  MicroBatch batch;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    change(i);
+    batch.rows = {{.sequence = 0, .token = ids[i], .position = static_cast<int32_t>(i), .wants_logits = i % 3 != 1}};
+    const auto logits = engine.Step(batch);
+    EXPECT_TRUE(logits.ok()) << logits.status();
+    if (!logits.ok()) break;
+    all.insert(all.end(), logits->begin(), logits->end());
+  }
+  engine.EndSequence(0);
+  return all;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(StreamingTest, BlocksShedAndTakenBackInMidGenerationChangeNoBit) {
+  const std::vector<int32_t> ids = RandomIds(3, 60, 512);
+  auto resident = OpenEngine(ShippedModel(), {.chunk = 8}, 64);
+  ASSERT_TRUE(resident.ok()) << resident.status();
+  const std::vector<float> expected = Generate(**resident, ids, [](size_t) {});
+
+  for (const LoaderKind loader : {LoaderKind::kRead, LoaderKind::kMmap}) {
+    auto engine = OpenEngine(ShippedModel(), {.loader = loader, .chunk = 8, .resident = 0.8, .piece_bytes = 64 * kKiB}, 64);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    Streamer& streamer = *(*engine)->streamer();
+    const Bytes before = streamer.resident_bytes();
+    Bytes least = before;
+    const auto change = [&](size_t i) {
+      if (i == 5) {
+        EXPECT_GT(streamer.Shed(kMiB / 2), 0);
+      }
+      if (i == 12) {
+        EXPECT_GT(streamer.Shed(64 * kMiB), 0) << "everything";
+      }
+      least = std::min(least, streamer.resident_bytes());
+      if (i == 20) {
+        EXPECT_TRUE(streamer.Regain(kMiB / 4).ok());
+      }
+      if (i >= 30 && i % 4 == 0) {
+        EXPECT_TRUE(streamer.Regain(64 * kMiB).ok());
+      }
+      if (i >= 30 && i % 4 == 2) streamer.Shed(kMiB);
+    };
+    EXPECT_TRUE(SameBits(Generate(**engine, ids, change), expected)) << LoaderName(loader);
+    EXPECT_EQ(least, 0);
+    EXPECT_TRUE(streamer.Regain(64 * kMiB).ok());
+    EXPECT_GE(streamer.resident_bytes(), before) << "taken back, with the ends of pages";
+    EXPECT_TRUE(SameBits(Generate(**engine, ids, [](size_t) {}), expected)) << "and once more";
+  }
+}
+
+TEST(StreamingTest, SheddingBetweenTwoBlocksOfAStepChangesNoBit) {
+  const std::vector<int32_t> ids = RandomIds(4, 40, 512);
+  auto resident = OpenEngine(ShippedModel(), {.chunk = 8}, 64);
+  auto engine = OpenEngine(ShippedModel(), {.chunk = 8, .resident = 0.9, .ring_pieces = 2, .piece_bytes = 32 * kKiB}, 64);
+  ASSERT_TRUE(resident.ok() && engine.ok()) << engine.status();
+  Streamer& streamer = *(*engine)->streamer();
+  std::mt19937 random(1);
+  streamer.set_between_blocks([&] {
+    if (random() % 5 == 0) streamer.Shed(static_cast<Bytes>(random() % kMiB));
+    if (random() % 5 == 0) {
+      EXPECT_TRUE(streamer.Regain(static_cast<Bytes>(random() % kMiB)).ok());
+    }
+  });
+  EXPECT_TRUE(SameBits(Generate(**engine, ids, [](size_t) {}), Generate(**resident, ids, [](size_t) {})));
+}
+
+// ---- Faults
+
+absl::Status StepOnce(Engine& engine) {
+  EXPECT_TRUE(engine.StartSequence(0, 4).ok());
+  MicroBatch batch;
+  batch.rows = {{.sequence = 0, .token = 5, .position = 0, .wants_logits = true}};
+  const absl::Status status = engine.Step(batch).status();
+  engine.EndSequence(0);
+  return status;
+}
+
+Engine::Options StreamingOptions() {
+  Engine::Options options;
+  options.num_threads = 1;
+  options.max_rows = 8;
+  options.context = 16;
+  options.resident_share = 0;
+  return options;
+}
+
+TEST(StreamingTest, AReadThatFailsOnceIsRepeatedAndOneThatKeepsFailingEndsTheStepWithASentence) {
+  std::atomic<int> failures = 0;
+  Engine::Options options = StreamingOptions();
+  options.wrap_device = [&](std::unique_ptr<BlockDevice> device) -> std::unique_ptr<BlockDevice> {
+    return std::make_unique<FaultyDevice>(std::move(device), [&](const FaultyDevice::Read&) {
+      return failures.load() > 0 && failures-- > 0 ? FaultyDevice::Fault{.error = EIO} : FaultyDevice::Fault{};
+    });
+  };
+  auto engine = Engine::Create(ShippedModel(), options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_TRUE(StepOnce(**engine).ok());
+  failures = 2;
+  EXPECT_TRUE(StepOnce(**engine).ok()) << "repeated";
+  failures = 1 << 30;
+  const absl::Status failed = StepOnce(**engine);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("model.safetensors"));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("offset"));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("Input/output error"));
+  failures = 0;
+  EXPECT_TRUE(StepOnce(**engine).ok()) << "the next request begins anew";
+}
+
+TEST(StreamingTest, AFlippedBitInAPreparedStoreEndsTheStepWithASentence) {
+  TempDir dir;
+  ASSERT_TRUE(PrepareBlockStore(ShippedModel(), dir / "store").ok());
+  auto whole = Engine::Create(dir / "store", StreamingOptions());
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_TRUE(StepOnce(**whole).ok());
+  const std::string file = dir / "store/layer_0002.safetensors";
+  const auto middle = static_cast<std::streamoff>(std::filesystem::file_size(file) / 2);
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(middle);
+  const char byte = static_cast<char>(stream.get() ^ 4);
+  stream.seekp(middle);
+  stream.put(byte);
+  stream.close();
+  auto engine = Engine::Create(dir / "store", StreamingOptions());
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const absl::Status failed = StepOnce(**engine);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("layer_0002.safetensors: "));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr(" 2, "));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("checksum"));
+}
+
+TEST(StreamingTest, ADiskThatStallsIsReportedWhileItStalls) {
+  std::atomic<bool> stalled = false;
+  std::vector<std::string> sentences;
+  Engine::Options options = StreamingOptions();
+  // Reads are held back on a thread of their own while the disk is stalled.
+  class StallingDevice : public FaultyDevice {
+   public:
+    StallingDevice(std::unique_ptr<BlockDevice> device, std::atomic<bool>& stalled)
+        : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), stalled_(stalled) {}
+    void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+      if (!stalled_) return FaultyDevice::StartRead(lane, file, offset, destination, bytes, std::move(done));
+      Post([=, this, done = std::move(done)] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        StartRead(lane, file, offset, destination, bytes, done);
+      });
+    }
+
+   private:
+    std::atomic<bool>& stalled_;
+  };
+  options.wrap_device = [&](std::unique_ptr<BlockDevice> device) -> std::unique_ptr<BlockDevice> {
+    return std::make_unique<StallingDevice>(std::move(device), stalled);
+  };
+  options.report = [&](const std::string& sentence) {
+    sentences.push_back(sentence);
+    stalled = false;
+  };
+  std::atomic<bool> cancelled = false;
+  options.load.cancelled = &cancelled;
+  auto engine = Engine::Create(ShippedModel(), options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_TRUE(StepOnce(**engine).ok());
+  EXPECT_TRUE(sentences.empty());
+  stalled = true;  // the ring holds a part of the next step: the stall shows where that ends
+  EXPECT_TRUE(StepOnce(**engine).ok());
+  ASSERT_EQ(sentences.size(), 2u);
+  EXPECT_THAT(sentences[0], HasSubstr("the disk has delivered nothing for 3 s"));
+  EXPECT_THAT(sentences[1], HasSubstr("delivers again"));
+}
+
+TEST(StreamingTest, ABudgetTooSmallForTwoPiecesIsRefusedWithTheNumbers) {
+  Engine::Options options = StreamingOptions();
+  options.resident_share.reset();
+  options.memory = 1 * kMiB;
+  const absl::Status refused = Engine::Create(ShippedModel(), options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--memory allows 1.00 MiB"));
+}
+
+}  // namespace
+}  // namespace lime
