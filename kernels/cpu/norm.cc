@@ -87,8 +87,8 @@ HWY_INLINE void RmsNormRow(const X* x, const W* weight, int64_t width, float eps
     StoreGroup(Mul(Mul(LoadGroup(x, i, width), scale), LoadGroup(weight, i, width)), out, i, width);
 }
 
-template <typename T>
-HWY_INLINE void LayerNormRow(const T* x, const T* weight, const T* bias, int64_t width, float eps, T* out) {
+template <typename T, typename W>
+HWY_INLINE void LayerNormRow(const T* x, const W* weight, const W* bias, int64_t width, float eps, T* out) {
   const float mean = Sum(x, width) / static_cast<float>(width);
   const F32x16 m = Set(mean), scale = Set(InverseRoot(SumOfCentredSquares(x, width, mean), width, eps));
   for (int64_t i = 0; i < width; i += kLanes) {
@@ -99,21 +99,29 @@ HWY_INLINE void LayerNormRow(const T* x, const T* weight, const T* bias, int64_t
   }
 }
 
+// Calls fn with a value of the rows' type and one of the weights'.
+template <typename Fn>
+HWY_INLINE void WithNormTypes(const NormShape& s, const Fn& fn) {
+  WithWorkingType(s.dtype, [&](auto x) HWY_ATTR { WithWorkingType(s.weight_dtype, [&](auto weight) HWY_ATTR { fn(x, weight); }); });
+}
+
 void RmsNormRows(const NormShape& s, const void* x, const void* weight, float eps, void* out, int64_t begin, int64_t end) {
-  WithWorkingType(s.dtype, [&](auto type) HWY_ATTR {
-    using T = decltype(type);
+  WithNormTypes(s, [&](auto x_type, auto weight_type) HWY_ATTR {
+    using T = decltype(x_type);
+    using W = decltype(weight_type);
     for (int64_t row = begin; row < end; ++row)
-      RmsNormRow(static_cast<const T*>(x) + row * s.x_stride, static_cast<const T*>(weight), s.width, eps,
+      RmsNormRow(static_cast<const T*>(x) + row * s.x_stride, static_cast<const W*>(weight), s.width, eps,
                  static_cast<T*>(out) + row * s.out_stride);
   });
 }
 
 void LayerNormRows(const NormShape& s, const void* x, const void* weight, const void* bias, float eps, void* out, int64_t begin,
                    int64_t end) {
-  WithWorkingType(s.dtype, [&](auto type) HWY_ATTR {
-    using T = decltype(type);
+  WithNormTypes(s, [&](auto x_type, auto weight_type) HWY_ATTR {
+    using T = decltype(x_type);
+    using W = decltype(weight_type);
     for (int64_t row = begin; row < end; ++row)
-      LayerNormRow(static_cast<const T*>(x) + row * s.x_stride, static_cast<const T*>(weight), static_cast<const T*>(bias), s.width, eps,
+      LayerNormRow(static_cast<const T*>(x) + row * s.x_stride, static_cast<const W*>(weight), static_cast<const W*>(bias), s.width, eps,
                    static_cast<T*>(out) + row * s.out_stride);
   });
 }

@@ -11,13 +11,14 @@
 
 namespace lime::cpu {
 
-// Rows of `width` elements; all arrays but fp32 heads are in `dtype`, a working dtype.
+// Rows of `width` elements in `dtype`; weights and biases in a dtype of their own. Both are working dtypes.
 struct NormShape {
   int64_t rows = 0;
   int64_t width = 0;
   int64_t x_stride = 0;    // elements between two rows of x
   int64_t out_stride = 0;  // elements between two rows of out
   DType dtype = DType::kBF16;
+  DType weight_dtype = DType::kBF16;
 };
 
 // out = round(x / sqrt(mean(x^2) + eps) * weight).   weight: [width].   out == x is allowed.

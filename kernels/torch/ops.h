@@ -92,11 +92,11 @@ void LinearManyOut(const at::Tensor& x, std::initializer_list<const LinearWeight
 // y: [rows, rows of the whole layer] working dtype, y = round(y + x w^T + bias), rounded once.
 void LinearAddTo(const at::Tensor& x, const LinearWeight& w, at::Tensor& y);
 
-// x, out: [rows, width] working dtype; out may be x.
+// x, out: [rows, width] working dtype; out may be x.   weight: [width] in any working dtype, as all weights of norms.
 void RmsNormOut(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& out);
-// weight, bias: [width] or undefined.
+// weight, bias: [width] of one dtype, or undefined.
 void LayerNormOut(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps, at::Tensor& out);
-// qk: [rows, heads * head_dim] fp32, in place; weight: [head_dim] working dtype.
+// qk: [rows, heads * head_dim] fp32, in place; weight: [head_dim].
 void HeadRmsNormInPlace(at::Tensor& qk, const at::Tensor& weight, double eps);
 // qk: [rows, heads * head_dim] fp32, in place; positions: [rows] int32.
 void RopeInPlace(at::Tensor& qk, const at::Tensor& positions, const RopeTables& rope);

@@ -171,20 +171,21 @@ void LinearAdd(at::Tensor& y, const at::Tensor& x, at::TensorList parameters, at
 
 void RmsNormOut(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& out) {
   const int64_t width = Width(x, "x");
-  CheckVector(weight, "weight", width, x.scalar_type());
+  CheckVector(weight, "weight", width, weight.scalar_type());
   CheckRows(out, "out", x.size(0), width, x.scalar_type());
-  lime::cpu::RmsNorm(CurrentContext().pool, {x.size(0), width, width, width, WorkingType(x, "x")}, x.data_ptr(), weight.data_ptr(),
-                     static_cast<float>(eps), out.data_ptr());
+  lime::cpu::RmsNorm(CurrentContext().pool, {x.size(0), width, width, width, WorkingType(x, "x"), WorkingType(weight, "weight")},
+                     x.data_ptr(), weight.data_ptr(), static_cast<float>(eps), out.data_ptr());
 }
 
 void LayerNormOut(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps, at::Tensor& out) {
   const int64_t width = Width(x, "x");
-  if (weight.defined()) CheckVector(weight, "weight", width, x.scalar_type());
-  if (bias.defined()) CheckVector(bias, "bias", width, x.scalar_type());
+  const at::Tensor& typed = weight.defined() ? weight : bias.defined() ? bias : x;  // both have one dtype
+  if (weight.defined()) CheckVector(weight, "weight", width, typed.scalar_type());
+  if (bias.defined()) CheckVector(bias, "bias", width, typed.scalar_type());
   CheckRows(out, "out", x.size(0), width, x.scalar_type());
-  lime::cpu::LayerNorm(CurrentContext().pool, {x.size(0), width, width, width, WorkingType(x, "x")}, x.data_ptr(),
-                       weight.defined() ? weight.data_ptr() : nullptr, bias.defined() ? bias.data_ptr() : nullptr, static_cast<float>(eps),
-                       out.data_ptr());
+  lime::cpu::LayerNorm(CurrentContext().pool, {x.size(0), width, width, width, WorkingType(x, "x"), WorkingType(typed, "weight")},
+                       x.data_ptr(), weight.defined() ? weight.data_ptr() : nullptr, bias.defined() ? bias.data_ptr() : nullptr,
+                       static_cast<float>(eps), out.data_ptr());
 }
 
 void HeadRmsNorm(at::Tensor& qk, const at::Tensor& weight, double eps) {

@@ -49,11 +49,14 @@ class SpecBuilder {
     if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(name_, ": ", message));
   }
 
-  // Takes the dtype of the first floating tensor as the working dtype and holds all others to it.
+  void CheckIsFloat(const std::string& tensor, DType dtype) {
+    if (IsWorkingDType(dtype)) return;
+    Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), "; BF16, F16, F32 and MLX affine groups are supported"));
+  }
+
+  // Takes the dtype of the first matrix, of its scales where it is packed, as the working dtype and holds all but norms to it.
   void CheckWorkingDType(const std::string& tensor, DType dtype) {
-    if (!IsWorkingDType(dtype)) {
-      return Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), "; BF16, F16, F32 and MLX affine groups are supported"));
-    }
+    CheckIsFloat(tensor, dtype);
     if (!working_) working_ = dtype;
     if (*working_ != dtype) {
       Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), " where earlier ones are ", Text(DTypeName(*working_)),
@@ -74,12 +77,17 @@ class SpecBuilder {
     block.bytes += info.bytes;
   }
 
-  void AddDense(TensorRole role, TensorPart part, const std::string& tensor, const std::vector<int64_t>& shape) {
+  // The tensor, or null after a failure.
+  const TensorInfo* FindShaped(const std::string& tensor, const std::vector<int64_t>& shape) {
     const TensorInfo* info = Find(tensor);
+    if (info == nullptr || info->shape == shape) return info;
+    Fail(absl::StrCat("tensor ", tensor, " has shape ", ShapeText(info->shape), " where config.json implies ", ShapeText(shape)));
+    return nullptr;
+  }
+
+  void AddDense(TensorRole role, TensorPart part, const std::string& tensor, const std::vector<int64_t>& shape) {
+    const TensorInfo* info = FindShaped(tensor, shape);
     if (info == nullptr) return;
-    if (info->shape != shape) {
-      return Fail(absl::StrCat("tensor ", tensor, " has shape ", ShapeText(info->shape), " where config.json implies ", ShapeText(shape)));
-    }
     CheckWorkingDType(tensor, info->dtype);
     Push(role, part, tensor, *info);
   }
@@ -110,10 +118,21 @@ class SpecBuilder {
     if (bias) AddDense(role, TensorPart::kBias, stem + ".bias", {rows});
   }
 
+  // A norm is computed in fp32 whatever it is stored in, so its dtype is its own.
   void AddNorm(TensorRole role, const std::string& stem, int64_t size) {
     if (opt() && !config_.norm_affine) return;
-    AddDense(role, TensorPart::kWeight, stem + ".weight", {size});
-    if (opt()) AddDense(role, TensorPart::kBias, stem + ".bias", {size});
+    const TensorInfo* weight = FindShaped(stem + ".weight", {size});
+    if (weight == nullptr) return;
+    CheckIsFloat(stem + ".weight", weight->dtype);
+    Push(role, TensorPart::kWeight, stem + ".weight", *weight);
+    if (!opt()) return;
+    const TensorInfo* bias = FindShaped(stem + ".bias", {size});
+    if (bias == nullptr) return;
+    if (bias->dtype != weight->dtype) {
+      return Fail(absl::StrCat("tensor ", stem, ".bias is ", Text(DTypeName(bias->dtype)), " where its weight is ",
+                               Text(DTypeName(weight->dtype)), "; one dtype for both is supported"));
+    }
+    Push(role, TensorPart::kBias, stem + ".bias", *bias);
   }
 
   void AddEmbedding() {

@@ -219,7 +219,7 @@ absl::Status MakeModel(const MakeModelOptions& options, const std::string& dir, 
   for (const char* stale : {"config.json", "model.safetensors", "model.safetensors.index.json"}) {
     std::filesystem::remove(std::filesystem::path(dir) / stale, error);
   }
-  LIME_RETURN_IF_ERROR(WriteWeights(options, TensorsOf(CompleteConfig(options), options.dtype), dir, progress));
+  LIME_RETURN_IF_ERROR(WriteWeights(options, TensorsOf(CompleteConfig(options), options.dtype, options.norm_dtype), dir, progress));
   if (options.tokenizer) {
     LIME_RETURN_IF_ERROR(WriteTextFile(dir + "/tokenizer.json", ByteTokenizerJson(options.config.vocab_size)));
     const ordered_json generation = {{"bos_token_id", kByteTokenizerBos}, {"eos_token_id", kByteTokenizerEos}};

@@ -24,7 +24,8 @@ struct MakeModelOptions {
                         .intermediate_size = 160,
                         .vocab_size = 320,
                         .max_positions = 512};
-  DType dtype = DType::kBF16;  // of dense weights, scales, norms and biases
+  DType dtype = DType::kBF16;       // of dense weights, scales, norms and biases
+  std::optional<DType> norm_dtype;  // of norms, where it is another
   uint64_t seed = 1;
   int shards = 1;         // more than 1: that many files and an index
   bool tokenizer = true;  // a byte-level tokenizer.json; needs a vocabulary of 258 and more

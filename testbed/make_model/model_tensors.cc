@@ -69,7 +69,8 @@ void FillWords(uint64_t key, int64_t first, std::span<std::byte> out) {
 // Lists a model's tensors block by block.
 class TensorLister {
  public:
-  TensorLister(const ModelConfig& config, DType dtype) : config_(config), dtype_(dtype), opt_(config.family == ModelFamily::kOpt) {}
+  TensorLister(const ModelConfig& config, DType dtype, DType norm_dtype)
+      : config_(config), dtype_(dtype), norm_dtype_(norm_dtype), opt_(config.family == ModelFamily::kOpt) {}
 
   std::vector<RandomTensor> List() {
     const std::string prefix = opt_ ? "model.decoder." : "model.";
@@ -111,7 +112,10 @@ class TensorLister {
   // A norm's weight is around 1; OPT's LayerNorm also has a bias.
   void AddNorm(const std::string& stem, int64_t size) {
     AddNormal(stem + ".weight", {size}, 1, kNormDeviation);
-    if (opt_) AddNormal(stem + ".bias", {size}, 0, kBiasDeviation);
+    tensors_.back().dtype = norm_dtype_;
+    if (!opt_) return;
+    AddNormal(stem + ".bias", {size}, 0, kBiasDeviation);
+    tensors_.back().dtype = norm_dtype_;
   }
 
   // 1 / sqrt(cols) keeps a row's dot product with a normalised vector around 1.
@@ -147,7 +151,7 @@ class TensorLister {
   }
 
   const ModelConfig& config_;
-  const DType dtype_;
+  const DType dtype_, norm_dtype_;
   const bool opt_;
   uint64_t next_stream_ = 0;
   std::vector<RandomTensor> tensors_;
@@ -172,8 +176,8 @@ ModelConfig CompleteConfig(const MakeModelOptions& options) {
   return config;
 }
 
-std::vector<RandomTensor> TensorsOf(const ModelConfig& config, DType dtype) {
-  return TensorLister(config, dtype).List();
+std::vector<RandomTensor> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype) {
+  return TensorLister(config, dtype, norm_dtype.value_or(dtype)).List();
 }
 
 void FillRandom(const RandomTensor& tensor, uint64_t seed, int64_t first, std::span<std::byte> out) {

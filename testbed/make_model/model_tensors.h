@@ -32,7 +32,7 @@ struct RandomTensor {
 ModelConfig CompleteConfig(const MakeModelOptions& options);
 
 // All tensors, in the order they lie in the files.
-std::vector<RandomTensor> TensorsOf(const ModelConfig& config, DType dtype);
+std::vector<RandomTensor> TensorsOf(const ModelConfig& config, DType dtype, std::optional<DType> norm_dtype = std::nullopt);
 
 // Fills `out` with elements [first, ...) of the tensor. REQUIRES: out is a whole number of elements, first is even.
 void FillRandom(const RandomTensor& tensor, uint64_t seed, int64_t first, std::span<std::byte> out);

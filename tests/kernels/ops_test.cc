@@ -164,7 +164,7 @@ TEST(NormTest, RmsNormMatchesFp64) {
       const int64_t rows = 4;
       const Array x = RandomArray(dtype, rows * width, 5), weight = RandomArray(dtype, width, 6);
       Array out(dtype, rows * width);
-      RmsNorm(pool, {rows, width, width, width, dtype}, x.ptr(), weight.ptr(), 1e-5f, out.ptr());
+      RmsNorm(pool, {rows, width, width, width, dtype, dtype}, x.ptr(), weight.ptr(), 1e-5f, out.ptr());
       for (int64_t row = 0; row < rows; ++row) {
         const double scale = RowScale(x, row, width, 0, 1e-5);
         for (int64_t i = 0; i < width; ++i) {
@@ -172,6 +172,28 @@ TEST(NormTest, RmsNormMatchesFp64) {
           EXPECT_NEAR(out[row * width + i], expected, Tolerance(dtype, expected)) << DTypeName(dtype) << " width " << width;
         }
       }
+    }
+  }
+}
+
+TEST(NormTest, WeightsOfAnotherDTypeGiveTheBitsOfTheSameValuesInTheRowsDType) {
+  ThreadPool pool(2);
+  constexpr int64_t kRows = 3, kWidth = 77;
+  for (const DType dtype : {DType::kF16, DType::kF32}) {
+    for (const DType weight_dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      const Array x = RandomArray(dtype, kRows * kWidth, 5);
+      Array same(dtype, kWidth), other(weight_dtype, kWidth), expected(dtype, kRows * kWidth), out(dtype, kRows * kWidth);
+      for (int64_t i = 0; i < kWidth; ++i) {
+        const float value = static_cast<float>(i % 13 + 1) / 8;  // exact in every dtype
+        same.Set(i, value);
+        other.Set(i, value);
+      }
+      RmsNorm(pool, {kRows, kWidth, kWidth, kWidth, dtype, dtype}, x.ptr(), same.ptr(), 1e-5f, expected.ptr());
+      RmsNorm(pool, {kRows, kWidth, kWidth, kWidth, dtype, weight_dtype}, x.ptr(), other.ptr(), 1e-5f, out.ptr());
+      EXPECT_EQ(out.data, expected.data) << DTypeName(dtype) << " with weights of " << DTypeName(weight_dtype);
+      LayerNorm(pool, {kRows, kWidth, kWidth, kWidth, dtype, dtype}, x.ptr(), same.ptr(), same.ptr(), 1e-5f, expected.ptr());
+      LayerNorm(pool, {kRows, kWidth, kWidth, kWidth, dtype, weight_dtype}, x.ptr(), other.ptr(), other.ptr(), 1e-5f, out.ptr());
+      EXPECT_EQ(out.data, expected.data) << DTypeName(dtype) << " with weights of " << DTypeName(weight_dtype);
     }
   }
 }
@@ -186,8 +208,8 @@ TEST(NormTest, LayerNormMatchesFp64WithAndWithoutWeights) {
         for (int64_t i = 0; i < x.size(); ++i) x.Set(i, x[i] + 3.0f);  // a mean that a one-pass variance would suffer from
         const Array weight = RandomArray(dtype, width, 8), bias = RandomArray(dtype, width, 9);
         Array out(dtype, rows * width);
-        LayerNorm(pool, {rows, width, width, width, dtype}, x.ptr(), affine ? weight.ptr() : nullptr, affine ? bias.ptr() : nullptr, 1e-5f,
-                  out.ptr());
+        LayerNorm(pool, {rows, width, width, width, dtype, dtype}, x.ptr(), affine ? weight.ptr() : nullptr, affine ? bias.ptr() : nullptr,
+                  1e-5f, out.ptr());
         for (int64_t row = 0; row < rows; ++row) {
           double mean = 0;
           for (int64_t i = 0; i < width; ++i) mean += x[row * width + i] / static_cast<double>(width);
@@ -234,8 +256,8 @@ TEST(NormTest, ThreadsRowsAndInstructionSetsChangeNoBit) {
         for (int threads : {1, 2, 3}) {
           ThreadPool pool(threads);
           Array rms(dtype, rows * width), layer(dtype, rows * width);
-          RmsNorm(pool, {rows, width, width, width, dtype}, x.ptr(), weight.ptr(), 1e-5f, rms.ptr());
-          LayerNorm(pool, {rows, width, width, width, dtype}, x.ptr(), weight.ptr(), bias.ptr(), 1e-5f, layer.ptr());
+          RmsNorm(pool, {rows, width, width, width, dtype, dtype}, x.ptr(), weight.ptr(), 1e-5f, rms.ptr());
+          LayerNorm(pool, {rows, width, width, width, dtype, dtype}, x.ptr(), weight.ptr(), bias.ptr(), 1e-5f, layer.ptr());
           rms.data.insert(rms.data.end(), layer.data.begin(), layer.data.end());
           results.push_back(rms.data);
         }
@@ -243,7 +265,8 @@ TEST(NormTest, ThreadsRowsAndInstructionSetsChangeNoBit) {
       for (const auto& result : results) EXPECT_EQ(result, results[0]) << DTypeName(dtype) << " width " << width;
       ThreadPool pool(1);
       Array alone(dtype, width);
-      RmsNorm(pool, {1, width, width, width, dtype}, x.data.data() + 5 * width * ElementBytes(dtype), weight.ptr(), 1e-5f, alone.ptr());
+      RmsNorm(pool, {1, width, width, width, dtype, dtype}, x.data.data() + 5 * width * ElementBytes(dtype), weight.ptr(), 1e-5f,
+              alone.ptr());
       EXPECT_EQ(0, std::memcmp(alone.ptr(), results[0].data() + 5 * width * ElementBytes(dtype), alone.data.size()));
     }
   }

@@ -85,6 +85,17 @@ TEST(ModelSpecTest, WorkingDTypeOfPackedLayersIsThatOfTheScales) {
   EXPECT_EQ(PackingOf(index["model.layers.0.mlp.down_proj.weight"], index["model.layers.0.mlp.down_proj.scales"], 128)->bits, 4);
 }
 
+TEST(ModelSpecTest, NormsMayHaveADTypeOfTheirOwn) {
+  TensorIndex index = TinyIndex();
+  Put(index, "model.layers.0.input_layernorm.weight", {64}, DType::kF32);
+  Put(index, "model.norm.weight", {64}, DType::kF16);
+  const auto spec = ModelSpec::Build(TinyConfig(), index, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->working_dtype, DType::kBF16);
+  Put(index, "model.norm.weight", {64}, DType::kI8);
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("model.norm.weight is I8; BF16, F16, F32"));
+}
+
 TEST(ModelSpecTest, NamesTheTensorThatDisagrees) {
   TensorIndex index = TinyIndex();
   Put(index, "model.layers.1.mlp.up_proj.weight", {127, 64});
@@ -94,8 +105,8 @@ TEST(ModelSpecTest, NamesTheTensorThatDisagrees) {
   index.erase("model.layers.1.self_attn.v_proj.weight");
   EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("tensor model.layers.1.self_attn.v_proj.weight is missing"));
   index = TinyIndex();
-  Put(index, "model.norm.weight", {64}, DType::kF32);
-  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("model.norm.weight is F32 where earlier ones are BF16"));
+  Put(index, "lm_head.weight", {100, 64}, DType::kF32);
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("lm_head.weight is F32 where earlier ones are BF16"));
   index = TinyIndex();
   Put(index, "model.embed_tokens.weight", {100, 64}, DType::kF8E4M3);
   EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("is F8_E4M3; BF16, F16, F32 and MLX affine groups are supported"));
