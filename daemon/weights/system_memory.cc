@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string_view>
 
@@ -13,13 +15,9 @@
 namespace lime {
 namespace {
 
-// Names of one cgroup version's files and fields.
-struct CgroupVersion {
-  std::string_view folder, limit, usage;
-  std::string_view inactive, active;
-};
-constexpr CgroupVersion kV1{"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"};
-constexpr CgroupVersion kV2{"", "memory.max", "memory.current", "inactive_file", "active_file"};
+constexpr char kRoot[] = "/sys/fs/cgroup";
+constexpr char kSelf[] = "/proc/self/cgroup";
+constexpr Bytes kUnlimited = Bytes{1} << 62;  // cgroup v1 says "no limit" with a number near 2^63
 
 // A number in the file, or `otherwise` ("max" in cgroup v2, or no such file).
 Bytes ReadNumber(const std::string& path, Bytes otherwise) {
@@ -28,40 +26,64 @@ Bytes ReadNumber(const std::string& path, Bytes otherwise) {
   return in >> value ? value : otherwise;
 }
 
-Bytes RoomOfGroup(const std::string& folder, const CgroupVersion& version, Bytes otherwise) {
-  const Bytes limit = ReadNumber(folder + std::string(version.limit), -1);
-  if (limit < 0) return otherwise;
-  Bytes cache = 0;
-  std::ifstream stat(folder + "memory.stat");
-  std::string key;
-  for (Bytes value = 0; stat >> key >> value;) {
-    if (key == version.inactive || key == version.active) cache += value;
-  }
-  return std::clamp<Bytes>(limit - ReadNumber(folder + std::string(version.usage), 0) + cache, 0, otherwise);
+// Where the hierarchy of a line "id:controllers:path" is mounted, and its version; none where it does not count memory.
+std::optional<MemoryGroup> Hierarchy(std::string_view controllers, const std::string& root) {
+  if (absl::StrCat(",", Text(controllers), ",").find(",memory,") != std::string::npos) return MemoryGroup{root + "/memory", false};
+  if (!controllers.empty()) return std::nullopt;
+  std::error_code ignored;
+  const bool hybrid = std::filesystem::is_directory(root + "/unified", ignored);  // both versions side by side
+  return MemoryGroup{hybrid ? root + "/unified" : root, true};
 }
 
-// The version of a line "id:controllers:path", or null where it does not concern memory.
-const CgroupVersion* VersionOf(std::string_view controllers) {
-  if (controllers.empty()) return &kV2;
-  const std::string list = absl::StrCat(",", Text(controllers), ",");
-  return list.find(",memory,") != std::string::npos ? &kV1 : nullptr;
+Bytes PhysicalMemory() {
+  return static_cast<Bytes>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace
 
-Bytes CgroupRoom(std::istream& self, const std::string& root, Bytes otherwise) {
-  Bytes room = otherwise;
+std::vector<MemoryGroup> MemoryGroups(std::istream& self, const std::string& root) {
+  std::vector<MemoryGroup> groups;
   for (std::string line; std::getline(self, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const CgroupVersion* const version = VersionOf(std::string_view(line).substr(first + 1, second - first - 1));
-    if (version == nullptr) continue;
+    const auto hierarchy = Hierarchy(std::string_view(line).substr(first + 1, second - first - 1), root);
+    if (!hierarchy) continue;
     std::string group = line.substr(second + 1);
     if (group == "/") group.clear();
     for (;; group = group.substr(0, group.rfind('/'))) {
-      room = RoomOfGroup(root + std::string(version->folder) + group + "/", *version, room);
+      groups.push_back({hierarchy->folder + group + "/", hierarchy->v2});
       if (group.find('/') == std::string::npos) break;
     }
+  }
+  return groups;
+}
+
+std::vector<MemoryGroup> MemoryGroups() {
+  std::ifstream self(kSelf);
+  return MemoryGroups(self, kRoot);
+}
+
+GroupMemory ReadGroupMemory(const MemoryGroup& group) {
+  GroupMemory memory;
+  const std::string prefix = group.folder + "memory.";
+  memory.limit = ReadNumber(prefix + (group.v2 ? "max" : "limit_in_bytes"), memory.limit);
+  if (group.v2) memory.limit = std::min(memory.limit, ReadNumber(prefix + "high", memory.limit));
+  if (memory.limit >= kUnlimited) return GroupMemory();
+  memory.used = ReadNumber(prefix + (group.v2 ? "current" : "usage_in_bytes"), 0);
+  std::ifstream stat(prefix + "stat");
+  const std::string inactive = group.v2 ? "inactive_file" : "total_inactive_file", active = group.v2 ? "active_file" : "total_active_file";
+  std::string key;
+  for (Bytes value = 0; stat >> key >> value;) {
+    if (key == inactive || key == active) memory.cache += value;
+  }
+  return memory;
+}
+
+Bytes CgroupRoom(std::istream& self, const std::string& root, Bytes otherwise) {
+  Bytes room = otherwise;
+  for (const MemoryGroup& group : MemoryGroups(self, root)) {
+    const GroupMemory memory = ReadGroupMemory(group);
+    if (memory.limit != INT64_MAX) room = std::clamp<Bytes>(memory.limit - memory.used + memory.cache, 0, room);
   }
   return room;
 }
@@ -69,14 +91,20 @@ Bytes CgroupRoom(std::istream& self, const std::string& root, Bytes otherwise) {
 Bytes AvailableMemory() {
   std::ifstream in("/proc/meminfo");
   std::string key;
-  Bytes available = static_cast<Bytes>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  Bytes available = PhysicalMemory();
   for (std::string line; std::getline(in, line);) {
     std::istringstream fields(line);
     Bytes kib = 0;
     if (fields >> key >> kib && key == "MemAvailable:") available = kib * kKiB;
   }
-  std::ifstream self("/proc/self/cgroup");
-  return CgroupRoom(self, "/sys/fs/cgroup", available);
+  std::ifstream self(kSelf);
+  return CgroupRoom(self, kRoot, available);
+}
+
+Bytes MachineMemory() {
+  Bytes memory = PhysicalMemory();
+  for (const MemoryGroup& group : MemoryGroups()) memory = std::min(memory, ReadGroupMemory(group).limit);
+  return memory;
 }
 
 }  // namespace lime

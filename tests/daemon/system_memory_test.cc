@@ -55,6 +55,29 @@ TEST_F(CgroupRoomTest, VersionOneHasNamesOfItsOwn) {
   EXPECT_EQ(Room("12:cpu,cpuacct:/box\n"), 10000);
 }
 
+TEST_F(CgroupRoomTest, WhereTasksAreThrottledIsALimit) {
+  Write("a/memory.max", "9000\n");
+  Write("a/memory.high", "6000\n");
+  Write("a/memory.current", "1000\n");
+  EXPECT_EQ(Room("0::/a\n"), 5000);
+  Write("a/memory.max", "max\n");
+  EXPECT_EQ(Room("0::/a\n"), 5000);
+}
+
+TEST_F(CgroupRoomTest, BothVersionsSideBySideHaveVersionTwoInAFolderOfItsOwn) {
+  Write("unified/a/memory.max", "4000\n");
+  EXPECT_EQ(Room("0::/a\n"), 4000);
+  std::istringstream self("4:memory:/x/y\n0::/a\n");
+  std::string folders;
+  for (const MemoryGroup& group : MemoryGroups(self, root_)) folders += group.folder.substr(root_.size()) + (group.v2 ? "2 " : "1 ");
+  EXPECT_EQ(folders, "/memory/x/y/1 /memory/x/1 /memory/1 /unified/a/2 /unified/2 ");
+}
+
+TEST(SystemMemoryTest, TheMachineHasMoreThanIsAvailable) {
+  EXPECT_GT(AvailableMemory(), 0);
+  EXPECT_GE(MachineMemory(), AvailableMemory());
+}
+
 TEST_F(CgroupRoomTest, TheRootGroupLimitsToo) {
   Write("memory/memory.limit_in_bytes", "700\n");
   Write("memory/memory.usage_in_bytes", "900\n");

@@ -1,0 +1,66 @@
+#include "daemon/pressure/memory_sampler.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "daemon/weights/files.h"
+
+namespace lime {
+
+std::optional<MemoryStalls> ReadMemoryStalls(const std::string& path) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    const size_t avg10 = line.find(" avg10="), total = line.find(" total=");
+    if (!line.starts_with("some ") || avg10 == std::string::npos || total == std::string::npos) continue;
+    MemoryStalls stalls;
+    int64_t microseconds = 0;
+    if (!(std::istringstream(line.substr(avg10 + 7)) >> stalls.avg10)) return std::nullopt;
+    if (!(std::istringstream(line.substr(total + 7)) >> microseconds)) return std::nullopt;
+    stalls.total = absl::Microseconds(microseconds);
+    return stalls;
+  }
+  return std::nullopt;
+}
+
+MemorySampler::MemorySampler(const std::string& proc, std::vector<MemoryGroup> groups)
+    : meminfo_(proc + "/meminfo"), groups_(std::move(groups)), machine_{proc + "/pressure/memory", absl::ZeroDuration()} {
+  const auto own = std::ranges::find_if(groups_, [](const MemoryGroup& g) { return g.v2 && FileExists(g.folder + "memory.pressure"); });
+  if (own != groups_.end()) group_.path = own->folder + "memory.pressure";
+  MemorySample::Scope ignored;
+  Look(machine_, ignored);
+  Look(group_, ignored);
+}
+
+// Adds what has stalled since the last look.
+void MemorySampler::Look(Stalls& stalls, MemorySample::Scope& scope) {
+  if (stalls.path.empty()) return;
+  const std::optional<MemoryStalls> now = ReadMemoryStalls(stalls.path);
+  if (!now) return;
+  scope.stalled = std::max(absl::ZeroDuration(), now->total - stalls.seen);
+  scope.stall_avg10 = now->avg10;
+  stalls.seen = now->total;
+}
+
+MemorySample MemorySampler::Take(std::string_view source) {
+  MemorySample sample{.available = INT64_MAX};
+  sample.source = source;
+  std::ifstream meminfo(meminfo_);
+  for (std::string line, key; std::getline(meminfo, line);) {
+    Bytes kib = 0;
+    if (!(std::istringstream(line) >> key >> kib)) continue;
+    if (key == "MemAvailable:") sample.available = kib * kKiB;
+    if (key == "MemFree:") sample.machine.free = kib * kKiB;
+  }
+  for (const MemoryGroup& group : groups_) {
+    const GroupMemory memory = ReadGroupMemory(group);
+    if (memory.limit == INT64_MAX) continue;
+    sample.available = std::clamp<Bytes>(memory.limit - memory.used + memory.cache, 0, sample.available);
+    sample.group.free = std::clamp<Bytes>(memory.limit - memory.used, 0, sample.group.free);
+  }
+  Look(machine_, sample.machine);
+  Look(group_, sample.group);
+  return sample;
+}
+
+}  // namespace lime

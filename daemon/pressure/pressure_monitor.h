@@ -1,0 +1,59 @@
+// Watches the memory of the machine and of our cgroups, and tells what it sees: at once when the kernel says that it becomes scarce, and
+// every quarter of a second anyway, since no kernel tells when the pressure has passed.
+//
+// Thread: its own, which calls `on_sample`. Owner: whoever keeps blocks resident.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/logic/residency_policy.h"
+#include "daemon/pressure/memory_sampler.h"
+#include "daemon/pressure/pressure_events.h"
+
+namespace lime {
+
+class PressureMonitor {
+ public:
+  struct Options {
+    Bytes reserve = 0;                                       // room that is to be left: events are asked for around it
+    absl::Duration interval = absl::Milliseconds(250);       // between samples
+    absl::Duration near_interval = absl::Milliseconds(50);   // while less than four reserves are available
+    absl::Duration event_interval = absl::Milliseconds(20);  // at least, between samples that events cause
+    bool use_events = true;
+    std::function<void(const MemorySample&)> on_sample;
+    // For tests.
+    std::string proc = "/proc";
+    std::vector<MemoryGroup> groups = MemoryGroups();
+  };
+
+  // A first sample follows at once.
+  static absl::StatusOr<std::unique_ptr<PressureMonitor>> Start(Options options);
+  // No sample is delivered after it returns. Not to be called from `on_sample`.
+  ~PressureMonitor();
+  PressureMonitor(const PressureMonitor&) = delete;
+  PressureMonitor& operator=(const PressureMonitor&) = delete;
+
+  // What is used: "memory watched through /proc/pressure/memory (psi), ... and every 250 ms".
+  const std::string& Describe() const { return description_; }
+
+ private:
+  PressureMonitor(Options options, FileDescriptor stop, std::vector<PressureEvent> events);
+  void Run();
+  // Waits for an event or the time; what happened, "" to end. Events of groups that are gone are forgotten.
+  std::string_view Wait(absl::Duration longest);
+  bool StopWithin(absl::Duration time) const;
+
+  const Options options_;
+  const FileDescriptor stop_;          // an eventfd
+  std::vector<PressureEvent> events_;  // monitor's thread only
+  std::string description_;
+  MemorySampler sampler_;
+  std::thread thread_;
+};
+
+}  // namespace lime
