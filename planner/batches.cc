@@ -1,9 +1,11 @@
 #include "planner/batches.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/lower_bound.h"
 
 namespace lime {
 namespace {
@@ -46,6 +48,8 @@ absl::StatusOr<BatchedPlan> SearchBatches(const Instance& instance, const Search
     some.time_limit_ms = options.time_limit_ms / 3 / static_cast<double>(choices.size());
     some.max_work = options.max_work / 3 / static_cast<double>(choices.size());
   }
+  double lower_bound_ms = std::numeric_limits<double>::infinity();
+  for (const BatchedInstance& choice : choices) lower_bound_ms = std::min(lower_bound_ms, LowerBoundMs(choice.instance));
   BatchedPlan best;
   const BatchedInstance* chosen = nullptr;
   for (const BatchedInstance& choice : choices) {
@@ -54,7 +58,7 @@ absl::StatusOr<BatchedPlan> SearchBatches(const Instance& instance, const Search
     FoundPlan found = SearchPlan(choice.instance, some);
     if (chosen != nullptr && !(found.feasible && (!best.found.feasible || found.ms_per_step < best.found.ms_per_step))) continue;
     chosen = &choice;
-    best = {choice.instance.microbatches, choice.batch, std::move(found)};
+    best = {choice.instance.microbatches, choice.batch, std::move(found), lower_bound_ms};
   }
   if (choices.size() == 1 || best.found.optimal || !best.found.feasible) return best;
   some = options;

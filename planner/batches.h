@@ -22,6 +22,7 @@ struct BatchedPlan {
   int32_t microbatches = 0;
   int32_t batch = 0;  // 0: not said
   FoundPlan found;
+  double lower_bound_ms = 0;  // that no plan of any choice can beat
 };
 
 // The best plan over all choices; one step serves all sequences whatever the choice.

@@ -173,7 +173,7 @@ class Search {
 
   void Exhaust(FoundPlan& best) {
     constexpr double kExhaustWork = 800 * SearchBudget::kWorkPerMs;
-    SearchBudget budget(std::min(kExhaustWork, options_.max_work), options_.time_limit_ms, options_.elapsed_ms);
+    SearchBudget budget(std::min(kExhaustWork, work_), options_.time_limit_ms, options_.elapsed_ms);
     const double incumbent = best.feasible ? best.cost : std::numeric_limits<double>::infinity();
     const Exhausted all = SearchAll(instance_, options_.granularity, options_.move_cost, incumbent, budget);
     if (all.better) best = Exactly(*all.better);

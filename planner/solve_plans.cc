@@ -1,5 +1,6 @@
 #include "planner/solve_plans.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
@@ -54,7 +55,10 @@ absl::StatusOr<ordered_json> SolveOptimize(const json& problem, const SolveOptio
     plan["microbatches"] = best.microbatches;
     plan["batch"] = best.batch;
   }
-  return ordered_json{{"feasible", true}, {"ms_per_step", best.found.ms_per_step}, {"plan", std::move(plan)}};
+  return ordered_json{{"feasible", true},
+                      {"ms_per_step", best.found.ms_per_step},
+                      {"plan", std::move(plan)},
+                      {"lower_bound_ms", std::min(best.lower_bound_ms, best.found.ms_per_step)}};
 }
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "planner/evaluator.h"
+#include "planner/lower_bound.h"
 #include "planner/plan/plan_json.h"
 #include "tests/planner/exhaustive_oracle.h"
 #include "tests/planner/random_plans.h"
@@ -49,6 +50,7 @@ TEST(PlanSearchTest, FindsTheBestOfAllPlansOfTinyInstances) {
     }
     ASSERT_TRUE(found.plan.Validate(instance).ok());
     EXPECT_EQ(Evaluator(instance).MsPerStep(found.plan), found.ms_per_step);
+    EXPECT_LE(LowerBoundMs(instance), best.ms_per_step) << best.plan.DebugString(instance);
     EXPECT_NEAR(found.ms_per_step, best.ms_per_step, 1e-9 * best.ms_per_step) << best.plan.DebugString(instance);
   }
   EXPECT_GT(feasible, 150);
@@ -101,7 +103,10 @@ TEST_P(SettingTest, TheFinalPlanIsAsGoodAsTheBestKnown) {
   const auto start = std::chrono::steady_clock::now();
   const FoundPlan found = SearchPlan(instance, {});
   const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  std::printf("%s: %.1f ms per step, found in %.0f ms\n", GetParam().file, found.ms_per_step, ms);
+  const double bound_ms = LowerBoundMs(instance);
+  std::printf("%s: %.1f ms per step, found in %.0f ms; none is below %.1f\n", GetParam().file, found.ms_per_step, ms, bound_ms);
+  EXPECT_LE(bound_ms, found.ms_per_step);
+  EXPECT_GT(bound_ms, 0.7 * found.ms_per_step);
   EXPECT_LE(found.ms_per_step, GetParam().at_most_ms);
 }
 
