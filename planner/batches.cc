@@ -40,34 +40,40 @@ absl::StatusOr<std::vector<BatchedInstance>> BatchChoices(const Instance& instan
                    instance.sequences, " are to be served"));
 }
 
-// A third of the time to rank the choices, the rest for the best.
-absl::StatusOr<BatchedPlan> SearchBatches(const Instance& instance, const SearchOptions& options) {
-  LIME_ASSIGN_OR_RETURN(const std::vector<BatchedInstance> choices, BatchChoices(instance));
-  SearchOptions some = options;
-  if (choices.size() > 1) {
-    some.time_limit_ms = options.time_limit_ms / 3 / static_cast<double>(choices.size());
-    some.max_work = options.max_work / 3 / static_cast<double>(choices.size());
+namespace {
+
+SearchOptions Part(const SearchOptions& options, double share) {
+  SearchOptions part = options;
+  part.time_limit_ms *= share;
+  part.max_work *= share;
+  if (options.elapsed_ms) {
+    part.elapsed_ms = [elapsed_ms = options.elapsed_ms, begin_ms = options.elapsed_ms()] { return elapsed_ms() - begin_ms; };
   }
+  return part;
+}
+
+}  // namespace
+
+// A third of the time to rank the choices, the rest for the best.
+absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& instance, const SearchOptions& options) {
+  LIME_ASSIGN_OR_RETURN(std::vector<BatchedInstance> choices, BatchChoices(instance));
   double lower_bound_ms = std::numeric_limits<double>::infinity();
   for (const BatchedInstance& choice : choices) lower_bound_ms = std::min(lower_bound_ms, LowerBoundMs(choice.instance));
+  if (strategy == Strategy::kPpOffload) choices.resize(1);
+  if (strategy == Strategy::kPpOffloadBatched) choices.erase(choices.begin(), choices.end() - 1);
+  const double rank_share = choices.size() > 1 ? 1.0 / 3 / static_cast<double>(choices.size()) : 1;
   BatchedPlan best;
   const BatchedInstance* chosen = nullptr;
   for (const BatchedInstance& choice : choices) {
-    const double begin_ms = options.elapsed_ms ? options.elapsed_ms() : 0;
-    if (options.elapsed_ms) some.elapsed_ms = [&, begin_ms] { return options.elapsed_ms() - begin_ms; };
-    FoundPlan found = SearchPlan(choice.instance, some);
+    FoundPlan found = PlanBy(strategy, choice.instance, Part(options, rank_share));
     if (chosen != nullptr && !(found.feasible && (!best.found.feasible || found.ms_per_step < best.found.ms_per_step))) continue;
     chosen = &choice;
     best = {choice.instance.microbatches, choice.batch, std::move(found), lower_bound_ms};
   }
-  if (choices.size() == 1 || best.found.optimal || !best.found.feasible) return best;
-  some = options;
-  some.time_limit_ms = options.time_limit_ms * 2 / 3;
-  some.max_work = options.max_work * 2 / 3;
-  some.seeds.push_back(best.found.plan);
-  const double begin_ms = options.elapsed_ms ? options.elapsed_ms() : 0;
-  if (options.elapsed_ms) some.elapsed_ms = [&, begin_ms] { return options.elapsed_ms() - begin_ms; };
-  best.found = SearchPlan(chosen->instance, some);
+  if (strategy != Strategy::kLime || choices.size() == 1 || best.found.optimal || !best.found.feasible) return best;
+  SearchOptions rest = Part(options, 2.0 / 3);
+  rest.seeds.push_back(best.found.plan);
+  best.found = SearchPlan(chosen->instance, rest);
   return best;
 }
 

@@ -5,7 +5,7 @@
 
 #include "planner/base/status.h"
 #include "planner/plan/instance.h"
-#include "planner/plan_search.h"
+#include "planner/strategies.h"
 
 namespace lime {
 
@@ -25,7 +25,8 @@ struct BatchedPlan {
   double lower_bound_ms = 0;  // that no plan of any choice can beat
 };
 
-// The best plan over all choices; one step serves all sequences whatever the choice.
-absl::StatusOr<BatchedPlan> SearchBatches(const Instance& instance, const SearchOptions& options);
+// The best plan of a strategy over all choices; one step serves all sequences whatever the choice. `pp-offload` takes the smallest
+// micro-batches and `pp-offload-batched` the largest.
+absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& instance, const SearchOptions& options);
 
 }  // namespace lime

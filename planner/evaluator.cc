@@ -9,8 +9,10 @@
 
 namespace lime {
 
-Evaluator::Evaluator(const Instance& instance)
+Evaluator::Evaluator(const Instance& instance, Reload reload)
     : instance_(instance),
+      loads_per_step_(reload == Reload::kEveryMicrobatch ? instance.microbatches : 1),
+      together_(reload == Reload::kOncePerStep && instance.microbatches > 1),
       used_mb_(instance.NumDevices()),
       pool_mb_(instance.NumDevices()),
       runners_(instance.NumDevices()),
@@ -66,7 +68,6 @@ bool Evaluator::CheckMemory(std::span<const Stage> stages) {
 
 // With one micro-batch a block leaves before the next comes; with several all blocks of a stage stay until the last has used them.
 bool Evaluator::CheckPools(std::span<const Stage> stages) {
-  const bool together = instance_.microbatches > 1;
   for (size_t j = 0; j < stages.size(); ++j) {
     const int d = stages[j].device;
     bool streams = false;
@@ -74,7 +75,7 @@ bool Evaluator::CheckPools(std::span<const Stage> stages) {
     for (int b = stages[j].lo; b < stages[j].hi; ++b) {
       if (!streamed_[b]) continue;
       streams = true;
-      need_mb = together ? need_mb + instance_.blocks[b].mb : std::max(need_mb, instance_.blocks[b].mb);
+      need_mb = together_ ? need_mb + instance_.blocks[b].mb : std::max(need_mb, instance_.blocks[b].mb);
     }
     if (!streams) continue;
     if (instance_.devices[d].disk_mb_per_ms <= 0) return Fail(Problem::kNoDisk, d, static_cast<int>(j), need_mb, 0);
@@ -94,7 +95,8 @@ void Evaluator::CompileLoads(std::span<const Stage> stages) {
     runners_[d].first_load = first;
     first += runners_[d].num_loads;
   }
-  if (release_ms_.size() < static_cast<size_t>(first) * kSteps) release_ms_.resize(static_cast<size_t>(first) * kSteps);
+  const size_t releases = static_cast<size_t>(first) * kSteps * loads_per_step_;
+  if (release_ms_.size() < releases) release_ms_.resize(releases);
   for (const Stage& stage : stages) {
     Runner& runner = runners_[stage.device];
     const Instance::Device& device = instance_.devices[stage.device];
@@ -129,7 +131,7 @@ void Evaluator::ComputeWindows(const Runner& runner, double pool_mb) {
     while (begin <= i + q && prefix_mb_[i + q + 1] - prefix_mb_[begin] > rest_mb) ++begin;
     const int32_t fitting = std::min(sweeps * q + (i + q + 1 - begin), 4 * q + 4);
     // CheckPools found that these fit; a rounded sum must not say otherwise.
-    const int32_t least = instance_.microbatches > 1 ? stage_rank_[runner.first_load + i] : 1;
+    const int32_t least = together_ ? stage_rank_[runner.first_load + i] : 1;
     loads_[runner.first_load + i].window = std::max(fitting, least);
   }
 }
@@ -138,7 +140,7 @@ template <bool kFirst, bool kLast>
 double Evaluator::RunBlocks(const Stage& stage, double now) {
   Runner& runner = runners_[stage.device];
   const double* comp_ms = runner.comp_ms;
-  double* release_ms = &release_ms_[static_cast<size_t>(runner.first_load) * kSteps];
+  double* release_ms = &release_ms_[static_cast<size_t>(runner.first_load) * kSteps * loads_per_step_];
   const Load* loads = &loads_[runner.first_load];
   const int32_t q = runner.num_loads;
   int32_t wait = runner.next_wait, release = runner.next_release;
@@ -168,7 +170,8 @@ double Evaluator::RunBlocks(const Stage& stage, double now) {
 
 double Evaluator::RunStage(const Stage& stage, int microbatch) {
   Runner& runner = runners_[stage.device];
-  const bool first = microbatch == 0, last = microbatch + 1 == instance_.microbatches;
+  const bool alone = !together_;
+  const bool first = alone || microbatch == 0, last = alone || microbatch + 1 == instance_.microbatches;
   const double start = std::max(ready_ms_[microbatch], runner.free_ms);
   const double end = first && last ? RunBlocks<true, true>(stage, start)
                      : first       ? RunBlocks<true, false>(stage, start)
@@ -211,8 +214,8 @@ std::string Evaluator::Infeasibility() const {
       return absl::StrFormat("%s needs %.6g MB for resident weights and KV, and has %.6g MB", label, need_mb_, have_mb_);
     case Problem::kPool:
       return absl::StrFormat("%s has %.6g MB left for streaming, and %s of stage %d need%s %.6g MB", label, have_mb_,
-                             instance_.microbatches > 1 ? "the streamed blocks" : "the largest streamed block", problem_stage_,
-                             instance_.microbatches > 1 ? "" : "s", need_mb_);
+                             together_ ? "the streamed blocks" : "the largest streamed block", problem_stage_, together_ ? "" : "s",
+                             need_mb_);
     case Problem::kNoDisk:
       return absl::StrFormat("%s streams in stage %d, and its disk reads 0 MB/ms", label, problem_stage_);
   }

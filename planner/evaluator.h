@@ -25,8 +25,14 @@ class Evaluator {
   static constexpr int kSteps = 48;        // simulated from an idle start with empty pools
   static constexpr int kSettledStep = 15;  // the steady rate is that of the steps after this one
 
-  // REQUIRES: instance.Validate().ok(), and `instance` outlives this unchanged.
-  explicit Evaluator(const Instance& instance);
+  // How often a streamed block is read in a step.
+  enum class Reload {
+    kOncePerStep,      // it stays until the last micro-batch has used it: the schedule of LIME
+    kEveryMicrobatch,  // every micro-batch reads it again: a plain pipeline with offloading
+  };
+
+  // REQUIRES: instance.Validate().ok(), and `instance` outlives this unchanged. With kEveryMicrobatch plans visit a device once at most.
+  explicit Evaluator(const Instance& instance, Reload reload = Reload::kOncePerStep);
 
   // Milliseconds per step; infinity where the plan does not fit, and then Infeasibility() says why.
   // REQUIRES: plan.Validate(instance).ok()
@@ -80,6 +86,8 @@ class Evaluator {
   bool Fail(Problem problem, int device, int stage, double need_mb, double have_mb);
 
   const Instance& instance_;
+  const int loads_per_step_;           // of one block
+  const bool together_;                // blocks of a stage wait in the pool for the last micro-batch
   std::span<const uint8_t> streamed_;  // of the plan being evaluated
   std::vector<uint8_t> flags_;         // backs streamed_ when a StagePlan was given
   std::vector<double> used_mb_, pool_mb_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -48,7 +49,14 @@ absl::StatusOr<ordered_json> SolveOptimize(const json& problem, const SolveOptio
   LIME_RETURN_IF_ERROR(fields.status());
   LIME_ASSIGN_OR_RETURN(const Instance instance, InstanceFromJson(instance_json));
   LIME_ASSIGN_OR_RETURN(const SearchOptions search, ReadOptions(problem, options));
-  LIME_ASSIGN_OR_RETURN(const BatchedPlan best, SearchBatches(instance, search));
+  const std::string name = fields.StringOr("strategy", "lime");
+  LIME_RETURN_IF_ERROR(fields.status());
+  const std::optional<Strategy> strategy = ParseStrategy(name);
+  if (!strategy) {
+    return Malformed(absl::StrCat("field \"strategy\" = \"", name.substr(0, 80),
+                                  "\" is none of lime, lime-paper, pp, pp-offload, pp-offload-batched and edgeshard"));
+  }
+  LIME_ASSIGN_OR_RETURN(const BatchedPlan best, PlanBatches(*strategy, instance, search));
   if (!best.found.feasible) return Infeasible(best.found.reason);
   ordered_json plan = ToJson(best.found.plan);
   if (best.batch > 0) {

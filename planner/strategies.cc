@@ -1,0 +1,72 @@
+#include "planner/strategies.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/baselines.h"
+#include "planner/evaluator.h"
+#include "planner/lime_paper.h"
+
+namespace lime {
+namespace {
+
+FoundPlan PaperPlan(const Instance& instance, const SearchOptions& options, double share) {
+  SearchBudget budget(std::min(options.max_work, options.time_limit_ms * SearchBudget::kWorkPerMs) * share, options.time_limit_ms,
+                      options.elapsed_ms);
+  return PlanLimePaper(instance, budget);
+}
+
+// The search, begun at the plans of the others too.
+FoundPlan LimePlan(const Instance& instance, SearchOptions options) {
+  for (const FoundPlan& other :
+       {PaperPlan(instance, options, 0.1), PlanPipeline(instance), PlanPipelineOffload(instance), PlanEdgeShard(instance)}) {
+    if (!other.plan.stages.empty()) options.seeds.push_back(other.plan);
+  }
+  return SearchPlan(instance, options);
+}
+
+}  // namespace
+
+std::string_view StrategyName(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kLime:
+      return "lime";
+    case Strategy::kLimePaper:
+      return "lime-paper";
+    case Strategy::kPp:
+      return "pp";
+    case Strategy::kPpOffload:
+      return "pp-offload";
+    case Strategy::kPpOffloadBatched:
+      return "pp-offload-batched";
+    case Strategy::kEdgeShard:
+      return "edgeshard";
+  }
+  return "";
+}
+
+std::optional<Strategy> ParseStrategy(std::string_view name) {
+  for (const Strategy strategy : kStrategies) {
+    if (StrategyName(strategy) == name) return strategy;
+  }
+  return std::nullopt;
+}
+
+FoundPlan PlanBy(Strategy strategy, const Instance& instance, const SearchOptions& options) {
+  switch (strategy) {
+    case Strategy::kLime:
+      return LimePlan(instance, options);
+    case Strategy::kLimePaper:
+      return PaperPlan(instance, options, 1);
+    case Strategy::kPp:
+      return PlanPipeline(instance);
+    case Strategy::kPpOffload:
+    case Strategy::kPpOffloadBatched:
+      return PlanPipelineOffload(instance);
+    case Strategy::kEdgeShard:
+      return PlanEdgeShard(instance);
+  }
+  return {};
+}
+
+}  // namespace lime

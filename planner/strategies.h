@@ -1,0 +1,31 @@
+// The ways to make a plan, by name.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "planner/plan_search.h"
+
+namespace lime {
+
+enum class Strategy {
+  kLime,              // the whole plan space; never worse than the others
+  kLimePaper,         // Algorithm 1 of the paper, minimally corrected
+  kPp,                // a plain pipeline, shares by memory
+  kPpOffload,         // the same, streaming what does not fit, for every micro-batch again
+  kPpOffloadBatched,  // the same, all sequences in one micro-batch
+  kEdgeShard,         // the fastest plain pipeline
+};
+
+inline constexpr Strategy kStrategies[] = {Strategy::kLime,      Strategy::kLimePaper,        Strategy::kPp,
+                                           Strategy::kPpOffload, Strategy::kPpOffloadBatched, Strategy::kEdgeShard};
+
+// "lime", "lime-paper", "pp", "pp-offload", "pp-offload-batched", "edgeshard".
+std::string_view StrategyName(Strategy strategy);
+std::optional<Strategy> ParseStrategy(std::string_view name);
+
+// The micro-batches and their size are those of the instance; batches.h chooses them.  REQUIRES: instance.Validate().ok()
+FoundPlan PlanBy(Strategy strategy, const Instance& instance, const SearchOptions& options);
+
+}  // namespace lime

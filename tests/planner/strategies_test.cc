@@ -1,0 +1,123 @@
+// The baselines as plans, and that the search is never worse than any of them.
+#include "planner/strategies.h"
+
+#include <fstream>
+
+#include "gtest/gtest.h"
+#include "planner/evaluator.h"
+#include "planner/lower_bound.h"
+#include "planner/plan/plan_json.h"
+#include "tests/planner/random_plans.h"
+
+namespace lime {
+namespace {
+
+// `layers` of an attention half of 10 MB and an MLP half of 30 MB with 1 MB of KV; devices compute a layer in 4 ms and read 10 MB/ms.
+Instance Layers(int layers, const std::vector<double>& mem_mb) {
+  Instance instance;
+  for (int i = 0; i < layers; ++i) {
+    instance.blocks.push_back({.kind = Instance::Kind::kAttention, .layer = i, .mb = 10, .kv_mb = 1});
+    instance.blocks.push_back({.kind = Instance::Kind::kMlp, .layer = i, .mb = 30});
+  }
+  for (const double mb : mem_mb) {
+    Instance::Device device = {.mem_mb = mb, .disk_mb_per_ms = 10};
+    for (int b = 0; b < 2 * layers; ++b) device.comp_ms.push_back(b % 2 == 0 ? 1 : 3);
+    instance.devices.push_back(std::move(device));
+  }
+  instance.net = {.tx_ms = 0.5, .lat_ms = 0.5};
+  return instance;
+}
+
+// Shares by memory: 1 and 3 of 4 layers. 16 ms of computing, a hop of 1 and 0.5 back.
+TEST(BaselinesTest, PipelineSharesByMemory) {
+  const FoundPlan found = PlanBy(Strategy::kPp, Layers(4, {50, 150}), {});
+  EXPECT_EQ(found.plan.stages, (std::vector<Stage>{{0, 0, 2}, {1, 2, 8}}));
+  EXPECT_DOUBLE_EQ(found.ms_per_step, 17.5);
+  const FoundPlan none = PlanBy(Strategy::kPp, Layers(4, {40, 120}), {});
+  EXPECT_FALSE(none.feasible);
+  EXPECT_EQ(none.reason.substr(0, 14), "out of memory:");
+}
+
+// 2 and 2 layers, 82 MB each in 80: a slot of one layer hosts both layers of a device.
+TEST(BaselinesTest, PipelineWithOffloadingStreamsWholeLayersThroughASlot) {
+  const FoundPlan found = PlanBy(Strategy::kPpOffload, Layers(4, {80, 80}), {});
+  ASSERT_TRUE(found.feasible) << found.reason;
+  EXPECT_EQ(found.plan.streamed.size(), 8u);
+  EXPECT_DOUBLE_EQ(found.ms_per_step, Evaluator(Layers(4, {80, 80})).MsPerStep(found.plan));
+}
+
+// Two micro-batches of a device that streams a layer of 4 ms beside a resident one: 2 x (4 + 4) ms of computing and loading in turns where
+// the pool holds one block of 30 and one of 10, never less than the 2 x 4 ms that its disk takes.
+TEST(BaselinesTest, PipelineWithOffloadingReloadsForEveryMicroBatch) {
+  Instance instance = Layers(2, {82});
+  instance.devices[0].mem_mb = 81;
+  instance.microbatches = 2;
+  const FoundPlan found = PlanBy(Strategy::kPpOffload, instance, {});
+  ASSERT_TRUE(found.feasible) << found.reason;
+  EXPECT_EQ(found.plan.streamed.size(), 4u);  // a slot of 40 MB, and what is beside it holds no second layer
+  EXPECT_GE(found.ms_per_step, 2 * 8);
+  instance.microbatches = 1;
+  EXPECT_DOUBLE_EQ(found.ms_per_step, 2 * PlanBy(Strategy::kPpOffload, instance, {}).ms_per_step);
+}
+
+// The second device is slower: it gets the one layer that the first cannot hold. With several micro-batches both compute half.
+TEST(BaselinesTest, EdgeShardTakesTheFastestDevices) {
+  Instance instance = Layers(4, {125, 200});
+  for (double& ms : instance.devices[1].comp_ms) ms *= 2;
+  FoundPlan found = PlanBy(Strategy::kEdgeShard, instance, {});
+  ASSERT_TRUE(found.feasible) << found.reason;
+  EXPECT_DOUBLE_EQ(found.ms_per_step, 3 * 4 + 8 + 1.5);
+  instance.devices[1].comp_ms = instance.devices[0].comp_ms;
+  instance.microbatches = 4;
+  found = PlanBy(Strategy::kEdgeShard, instance, {});
+  EXPECT_EQ(found.plan.stages[0].hi, 4);
+  instance.devices[0].mem_mb = instance.devices[1].mem_mb = 80;
+  EXPECT_FALSE(PlanBy(Strategy::kEdgeShard, instance, {}).feasible);
+}
+
+// What Algorithm 1 gives for problems of real size, by hand elsewhere: README of the problems.
+TEST(LimePaperTest, IsAsGoodAsKnownOnProblemsOfRealSize) {
+  const std::pair<const char*, double> known[] = {{"E1", 201},  {"E2", 467},   {"E3", 1029},  {"S1", 1433}, {"S2", 2570},
+                                                  {"S3", 4131}, {"S1b", 2056}, {"S2b", 2861}, {"S3b", 3716}};
+  for (const auto& [name, ms] : known) {
+    std::ifstream file(std::string(LIME_SHARED_DIR) + "/planner/" + name + ".json");
+    if (!file) GTEST_SKIP() << "needs planner/" << name << ".json of the folder shared beside the project";
+    const Instance instance = *InstanceFromJson(nlohmann::json::parse(file).at("instance"));
+    const FoundPlan found = PlanBy(Strategy::kLimePaper, instance, {});
+    ASSERT_TRUE(found.feasible) << name;
+    EXPECT_LE(found.ms_per_step, ms) << name;
+    EXPECT_DOUBLE_EQ(found.ms_per_step, Evaluator(instance).MsPerStep(found.plan)) << name;
+  }
+}
+
+TEST(StrategiesTest, LimeIsNeverWorseThanAnyOther) {
+  int found_by[std::size(kStrategies)] = {};
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    RandomPlans random(seed);
+    Instance instance = random.MakeInstance(24, 4, 3);
+    const StagePlan tight = random.MakePlan(instance);
+    if (random.Chance(80)) random.FitMemory(tight, instance);
+    const FoundPlan lime = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 10});
+    for (const Strategy strategy : kStrategies) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << " " << StrategyName(strategy));
+      const FoundPlan other = PlanBy(strategy, instance, {.time_limit_ms = 10});
+      if (!other.feasible) {
+        EXPECT_NE(other.reason, "");
+        continue;
+      }
+      ++found_by[static_cast<int>(strategy)];
+      ASSERT_TRUE(other.plan.Validate(instance).ok());
+      const bool reloads = instance.microbatches > 1 && (strategy == Strategy::kPpOffload || strategy == Strategy::kPpOffloadBatched);
+      if (reloads) continue;  // its time is that of another schedule
+      ASSERT_TRUE(lime.feasible);
+      EXPECT_LE(lime.ms_per_step, other.ms_per_step * (1 + 1e-9));
+    }
+  }
+  for (const Strategy strategy : kStrategies) {
+    std::printf("%s found a plan %d times of 150\n", std::string(StrategyName(strategy)).c_str(), found_by[static_cast<int>(strategy)]);
+    EXPECT_GT(found_by[static_cast<int>(strategy)], 10);
+  }
+}
+
+}  // namespace
+}  // namespace lime
