@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "daemon/pressure/pressure_events.h"
 #include "daemon/weights/files.h"
 
 namespace lime {
@@ -28,18 +29,18 @@ MemorySampler::MemorySampler(const std::string& proc, std::vector<MemoryGroup> g
   const auto own = std::ranges::find_if(groups_, [](const MemoryGroup& g) { return g.v2 && FileExists(g.folder + "memory.pressure"); });
   if (own != groups_.end()) group_.path = own->folder + "memory.pressure";
   MemorySample::Scope ignored;
-  Look(machine_, ignored);
-  Look(group_, ignored);
+  Look(machine_, false, ignored);
+  Look(group_, false, ignored);
 }
 
-// Adds what has stalled since the last look.
-void MemorySampler::Look(Stalls& stalls, MemorySample::Scope& scope) {
+void MemorySampler::Look(Stalls& stalls, bool triggered, MemorySample::Scope& scope) {
   if (stalls.path.empty()) return;
   const std::optional<MemoryStalls> now = ReadMemoryStalls(stalls.path);
   if (!now) return;
-  scope.stalled = std::max(absl::ZeroDuration(), now->total - stalls.seen);
+  const absl::Duration least = triggered ? kTriggerStall : absl::ZeroDuration();
+  scope.stalled = std::max(least, now->total - stalls.told);
   scope.stall_avg10 = now->avg10;
-  stalls.seen = now->total;
+  stalls.told += scope.stalled;
 }
 
 MemorySample MemorySampler::Take(std::string_view source) {
@@ -58,8 +59,8 @@ MemorySample MemorySampler::Take(std::string_view source) {
     sample.available = std::clamp<Bytes>(memory.limit - memory.used + memory.cache, 0, sample.available);
     sample.group.free = std::clamp<Bytes>(memory.limit - memory.used, 0, sample.group.free);
   }
-  Look(machine_, sample.machine);
-  Look(group_, sample.group);
+  Look(machine_, source == kPsiSource, sample.machine);
+  Look(group_, source == kGroupPsiSource, sample.group);
   return sample;
 }
 

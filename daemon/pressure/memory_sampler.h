@@ -25,16 +25,16 @@ class MemorySampler {
   // `proc`: /proc. `groups`: this process's, as MemoryGroups() has them.
   MemorySampler(const std::string& proc, std::vector<MemoryGroup> groups);
 
-  // `source` is a constant.
+  // `source`: a constant. One of a PSI trigger counts as so much of a stall at least, since the totals in the files may be two seconds old.
   MemorySample Take(std::string_view source);
 
  private:
-  // A PSI file, and its total at the last look.
+  // A PSI file, and how much of its total was told; ahead of the total where a trigger was faster.
   struct Stalls {
     std::string path;
-    absl::Duration seen;
+    absl::Duration told;
   };
-  static void Look(Stalls& stalls, MemorySample::Scope& scope);
+  static void Look(Stalls& stalls, bool triggered, MemorySample::Scope& scope);
 
   const std::string meminfo_;
   const std::vector<MemoryGroup> groups_;

@@ -12,7 +12,7 @@
 namespace lime {
 namespace {
 
-// Stalled and window in microseconds. Without privileges the window has to be a multiple of 2 s.
+// Stalled (kTriggerStall at least) and window in microseconds. Without privileges the window has to be a multiple of 2 s.
 constexpr std::string_view kTriggers[] = {"some 100000 1000000", "some 200000 2000000"};
 
 FileDescriptor Open(const std::string& path, int flags) {
@@ -77,11 +77,11 @@ bool PressureEvent::Acknowledge(short revents) const {
 
 std::vector<PressureEvent> OpenPressureEvents(const std::string& proc, const std::vector<MemoryGroup>& groups, Bytes reserve) {
   std::vector<PressureEvent> events;
-  AddTrigger(proc + "/pressure/memory", "psi", events);
+  AddTrigger(proc + "/pressure/memory", kPsiSource, events);
   for (const MemoryGroup& group : groups) {
     const Bytes limit = ReadGroupMemory(group).limit;
     if (group.v2) {
-      AddTrigger(group.folder + "memory.pressure", "cgroup psi", events);
+      AddTrigger(group.folder + "memory.pressure", kGroupPsiSource, events);
       AddEventsFile(group, events);
     } else if (limit != INT64_MAX) {
       AddCounter(group, "memory.pressure_level", "cgroup pressure level", "low", events);

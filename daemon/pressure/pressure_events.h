@@ -10,11 +10,16 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/system_memory.h"
 #include "planner/base/bytes.h"
 
 namespace lime {
+
+inline constexpr std::string_view kPsiSource = "psi";
+inline constexpr std::string_view kGroupPsiSource = "cgroup psi";
+inline constexpr absl::Duration kTriggerStall = absl::Milliseconds(100);  // at least, where one of these two fires
 
 struct PressureEvent {
   enum class Kind {

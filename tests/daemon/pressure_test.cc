@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -83,6 +84,10 @@ TEST_F(FakeKernelTest, StallsAreCountedFromOneSampleToTheNext) {
   EXPECT_EQ(sample.machine.stall_avg10, 12.5);
   EXPECT_EQ(sample.group.stalled, absl::Milliseconds(10));
   EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::ZeroDuration());
+  EXPECT_EQ(sampler.Take(kPsiSource).machine.stalled, absl::Milliseconds(100)) << "a trigger is faster than the totals";
+  SetStalls("proc/pressure/memory", 5'370'000);
+  EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::Milliseconds(20)) << "and counts once";
+  EXPECT_EQ(sampler.Take(kGroupPsiSource).machine.stalled, absl::ZeroDuration());
   for (const char* damaged : {"", "some", "some avg10=x total=1", "some avg10=1 total=", "full avg10=0.00 total=9999999"}) {
     dir_.Write("proc/pressure/memory", damaged);
     EXPECT_EQ(sampler.Take("poll").machine.stalled, absl::ZeroDuration()) << damaged;
@@ -145,8 +150,8 @@ void TouchForever(Bytes bytes, int done) {
   for (;;) ::pause();
 }
 
-// A group with a limit, a watcher inside it, and a neighbour that grabs. Version 1 or 2, whichever counts memory here.
-class PressureInGroupTest : public ::testing::TestWithParam<bool> {
+// A group with a limit, of version 1 or 2, whichever counts memory here, and processes in it.
+class MemoryGroupTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const std::string name = absl::StrCat("/lime_pressure_test_", ::getpid());
@@ -165,7 +170,7 @@ class PressureInGroupTest : public ::testing::TestWithParam<bool> {
   }
 
   void TearDown() override {
-    for (const pid_t process : processes_) End(process);
+    while (!processes_.empty()) End(processes_.back());
     for (int i = 0; i < 100 && !group_.empty() && ::rmdir(group_.c_str()) != 0; ++i) absl::SleepFor(absl::Milliseconds(10));
     for (const int fd : pipe_) {
       if (fd >= 0) ::close(fd);
@@ -220,6 +225,8 @@ class PressureInGroupTest : public ::testing::TestWithParam<bool> {
   int pipe_[2] = {-1, -1};
 };
 
+class PressureInGroupTest : public MemoryGroupTest, public ::testing::WithParamInterface<bool> {};
+
 TEST_P(PressureInGroupTest, ANeighbourThatGrabsMemoryIsSeenWithinASecond) {
   const bool by_events = GetParam();
   PressureMonitor::Options options{.reserve = kReserve, .use_events = by_events};
@@ -252,6 +259,47 @@ TEST_P(PressureInGroupTest, ANeighbourThatGrabsMemoryIsSeenWithinASecond) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, PressureInGroupTest, ::testing::Bool(),
                          [](const auto& info) { return std::string(info.param ? "ByEvents" : "ByPolling"); });
+
+// Reads the file for ever, which has more bytes than the group may hold.
+void ReadForever(const std::string& path) {
+  std::vector<char> buffer(1 << 20);
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY));
+  for (int64_t offset = 0;; offset += 1 << 20) {
+    if (::pread(file.get(), buffer.data(), buffer.size(), offset) <= 0) offset = -(1 << 20);
+  }
+}
+
+TEST_F(MemoryGroupTest, TasksThatStallForMemoryAreToldByThePsiTrigger) {
+  if (::access("/proc/pressure/memory", W_OK) != 0) GTEST_SKIP() << "this kernel has no /proc/pressure/memory, or not for this user";
+  const TempDir dir;
+  {
+    std::ofstream out(dir.file("large"), std::ios::binary);
+    const std::string chunk(1 << 20, 'x');
+    for (Bytes written = 0; written < 3 * kLimit; written += kMiB) out << chunk;
+  }
+  const FileDescriptor file(::open(dir.file("large").c_str(), O_RDWR));
+  ::fdatasync(file.get());  // page cache belongs to the group that brings it
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  const auto before = ReadMemoryStalls("/proc/pressure/memory");
+  ASSERT_TRUE(before.has_value());
+  for (int i = 0; i < 4; ++i) StartInGroup([&] { ReadForever(dir.file("large")); });
+  std::atomic<int> told = 0;
+  std::atomic<int64_t> stalled_ms = 0;
+  const auto monitor = PressureMonitor::Start({.interval = absl::Hours(1),
+                                               .on_sample =
+                                                   [&](const MemorySample& sample) {
+                                                     stalled_ms += absl::ToInt64Milliseconds(sample.machine.stalled);
+                                                     told += sample.source == "psi";
+                                                   },
+                                               .groups = {}});
+  ASSERT_TRUE(monitor.ok()) << monitor.status();
+  const absl::Time end = absl::Now() + absl::Seconds(10);
+  while (told == 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(10));
+  const auto after = ReadMemoryStalls("/proc/pressure/memory");
+  if (told == 0 && after->total - before->total < absl::Seconds(3)) GTEST_SKIP() << "four readers did not stall this machine";
+  EXPECT_GT(told, 0) << "stalled for " << after->total - before->total;
+  EXPECT_GE(stalled_ms, 100);
+}
 
 }  // namespace
 }  // namespace lime
