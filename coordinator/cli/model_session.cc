@@ -94,7 +94,12 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
   Engine::Options options;
   options.num_threads = flags.threads;
   LIME_ASSIGN_OR_RETURN(options.loader, LoaderOf(flags.loader));
-  options.max_rows = shape.max_rows;
+  if (shape.max_rows > 0) {
+    options.max_rows = shape.max_rows;
+  } else {
+    options.max_rows = shape.max_sequences;
+    options.work = shape.work;
+  }
   options.max_logit_rows = shape.max_logit_rows;
   options.max_sequences = shape.max_sequences;
   options.context = shape.context;
@@ -118,10 +123,11 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
 
 json ModelSession::Describe() const {
   json root = ResidencyJson(*engine_);
-  root.update({{"predicted_ms_per_token", predicted_ms_},
-          {"peak_rss_bytes", ProcessPeakResidentBytes()},
-          {"devices", json::array({{{"name", "local"}, {"backend", engine_->description()}, {"numerics_id", engine_->numerics_id()}}})},
-          {"load", {{"loader", engine_->load().loader}, {"bytes", engine_->load().bytes}, {"seconds", engine_->load().seconds}}}});
+  root.update(
+      {{"predicted_ms_per_token", predicted_ms_},
+       {"peak_rss_bytes", ProcessPeakResidentBytes()},
+       {"devices", json::array({{{"name", "local"}, {"backend", engine_->description()}, {"numerics_id", engine_->numerics_id()}}})},
+       {"load", {{"loader", engine_->load().loader}, {"bytes", engine_->load().bytes}, {"seconds", engine_->load().seconds}}}});
   return root;
 }
 

@@ -32,7 +32,8 @@ struct ModelFiles {
 class ModelSession {
  public:
   struct Shape {
-    int64_t max_rows = 0;
+    int64_t max_rows = 0;  // 0: chosen for `work`
+    Workload work;
     int64_t max_logit_rows = 0;
     int64_t max_sequences = 0;
     int64_t context = 0;

@@ -33,6 +33,9 @@ absl::StatusOr<double> ParseShare(std::string text) {
 
 void ResidencyFlags::AddTo(CLI::App& app) {
   app.add_option("--memory", memory, "Memory budget of the process, such as 2GiB; what does not fit streams from the disk");
+  app.add_option("--memory-mode", priority,
+                 "Without --memory, what is kept free: max-tps (KV of 512 tokens), balanced (1,024) or max-context (all of the model's)")
+      ->capture_default_str();
   app.add_option("--placement", placement, "Which blocks stay where not all fit: first_n, last_n, interleaved, or auto for the fastest")
       ->capture_default_str();
   app.add_option("--pool", pool, "Ring for streamed pieces: a number of pieces (at least 2) or a size such as 128MiB; else chosen");
@@ -45,6 +48,10 @@ absl::Status ResidencyFlags::Apply(Engine::Options& options) const {
     if (!bytes.ok()) return WrongCall(absl::StrCat("--memory: ", bytes.status().message()));
     options.memory = *bytes;
   }
+  const absl::StatusOr<MemoryPriority> mode = ParseMemoryPriority(priority);
+  if (!mode.ok()) return WrongCall(absl::StrCat("--memory-mode: ", mode.status().message()));
+  options.priority = *mode;
+  options.watch_pressure = true;
   const absl::StatusOr<Placement> parsed = ParsePlacement(placement);
   if (!parsed.ok()) return WrongCall(absl::StrCat("--placement: ", parsed.status().message()));
   options.placement = *parsed;

@@ -12,6 +12,7 @@ namespace lime::cli {
 
 struct ResidencyFlags {
   std::string memory;
+  std::string priority = "balanced";
   std::string placement = "auto";
   std::string pool;
   std::string resident;

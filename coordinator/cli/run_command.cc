@@ -178,21 +178,26 @@ absl::Status Run(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const Plan plan, PlanRun(flags, files));
-  int64_t longest = 0;
-  for (const auto& prompt : plan.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
-  const int64_t chunk = std::min<int64_t>(flags.model.chunk > 0 ? flags.model.chunk : kDefaultChunk, longest * plan.sequences);
+  int64_t longest = 0, prompt_tokens = 0;
+  for (const auto& prompt : plan.prompts) {
+    longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
+    prompt_tokens += static_cast<int64_t>(prompt.size());
+  }
+  const int64_t asked = std::min(flags.model.chunk, longest * plan.sequences);
+  const int64_t rounds = (static_cast<int64_t>(plan.prompts.size()) + plan.sequences - 1) / plan.sequences;
   LIME_ASSIGN_OR_RETURN(
       const std::unique_ptr<ModelSession> session,
-      ModelSession::Open(flags.model, {.max_rows = chunk + plan.sequences,
+      ModelSession::Open(flags.model, {.max_rows = asked > 0 ? asked + plan.sequences : 0,
+                                       .work = {.prompt_tokens = prompt_tokens, .new_tokens = plan.max_new_tokens * rounds},
                                        .max_logit_rows = plan.sequences,
                                        .max_sequences = plan.sequences,
                                        .context = plan.context,
-                                       .planned_steps = plan.max_new_tokens + longest * static_cast<int64_t>(plan.prompts.size()) / chunk,
+                                       .planned_steps = plan.max_new_tokens * rounds + prompt_tokens / (asked > 0 ? asked : kDefaultChunk),
                                        .expected_positions = longest + plan.max_new_tokens / 2}));
   GenerateOptions options;
   options.sampling = flags.sampling;
   options.max_new_tokens = plan.max_new_tokens;
-  options.chunk = chunk;
+  options.chunk = session->engine().max_rows() - plan.sequences;
   if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
   options.stop_strings = flags.stops;
   options.hash_logits = flags.hash_logits;

@@ -17,6 +17,8 @@
 namespace lime {
 namespace {
 
+constexpr int64_t kUsualChunk = 512;  // prompt rows of one step: enough for the matrices, short enough for others to wait beside
+
 absl::Status CheckContext(const ModelSpec& spec, int64_t context, const std::string& dir) {
   if (context >= 1 && context <= spec.config.max_positions) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(dir, ": a context of ", context, " positions is outside 1 to ", spec.config.max_positions,
@@ -58,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   LIME_RETURN_IF_ERROR(CheckContext(spec, options.context, model_dir));
   LIME_CHECK_GE(options.max_rows, options.max_sequences);
-  const BackendOptions backend = ToBackendOptions(spec, options);
+  BackendOptions backend = ToBackendOptions(spec, options);
   const KvPages::Options pages{
       .num_pages = backend.num_kv_pages, .num_layers = spec.config.num_layers, .max_sequences = options.max_sequences};
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(spec), pages));
@@ -66,19 +68,21 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   LIME_ASSIGN_OR_RETURN(
       std::unique_ptr<PieceReader> reader,
       PieceReader::Open(engine->checkpoint_, engine->spec_, {.piece_bytes = options.piece_bytes, .wrap_device = options.wrap_device}));
-  const Bytes budget = options.memory > 0 ? options.memory : AvailableMemory() + ProcessResidentBytes();
-  LIME_ASSIGN_OR_RETURN(MemoryPlan plan, PlanMemory(engine->spec_, backend, *reader,
-                                                    {.budget = budget,
-                                                     .asked = options.memory > 0,
-                                                     .placement = options.placement,
-                                                     .ring = options.ring,
-                                                     .ring_pieces = options.ring_pieces,
-                                                     .resident_share = options.resident_share,
-                                                     .profile = options.profile,
-                                                     .model = model_dir}));
+  const MemoryRequest request{.budget = options.memory,
+                              .priority = options.priority,
+                              .placement = options.placement,
+                              .ring = options.ring,
+                              .ring_pieces = options.ring_pieces,
+                              .resident_share = options.resident_share,
+                              .profile = options.profile,
+                              .model = model_dir};
+  LIME_ASSIGN_OR_RETURN(MemoryPlan plan, options.work.prompt_tokens > 0
+                                             ? PlanMemoryAndChunk(engine->spec_, *reader, request, options.work, kUsualChunk, backend)
+                                             : PlanMemory(engine->spec_, backend, *reader, request));
+  engine->max_rows_ = backend.max_rows;
   engine->memory_ = plan.memory;
   engine->residency_ = std::move(plan.residency);
-  LIME_RETURN_IF_ERROR(engine->Open(options, backend, std::move(reader), budget));
+  LIME_RETURN_IF_ERROR(engine->Open(options, backend, std::move(reader), plan.budget));
   return engine;
 }
 
@@ -98,16 +102,17 @@ absl::Status Engine::Open(const Options& options, const BackendOptions& backend,
   }
   const absl::Time start = absl::Now();
   LIME_RETURN_IF_ERROR(LoadWeights(options));
+  streaming_ = {.ring_bytes = residency_.ring,
+                .max_rows = backend.max_rows,
+                .piece_bytes = options.piece_bytes,
+                .cancelled = options.load.cancelled,
+                .report = options.report,
+                .wrap_device = options.wrap_device};
   if (residency_.streams()) {
-    LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), std::move(blocks_),
-                                                      {.ring_bytes = residency_.ring,
-                                                       .max_rows = backend.max_rows,
-                                                       .cancelled = options.load.cancelled,
-                                                       .report = options.report,
-                                                       .wrap_device = options.wrap_device}));
+    LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), std::move(blocks_), streaming_));
   }
   load_.seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  return absl::OkStatus();
+  return options.watch_pressure ? WatchPressure(budget) : absl::OkStatus();
 }
 
 absl::Status Engine::LoadWeights(const Options& options) {
@@ -157,6 +162,7 @@ void Engine::EndSequence(int32_t sequence) {
 }
 
 absl::StatusOr<std::span<const float>> Engine::Step(const MicroBatch& batch) {
+  if (control_ && control_->changed()) LIME_RETURN_IF_ERROR(FollowPressure());
   LIME_RETURN_IF_ERROR(backend_->Begin(batch));
   LIME_RETURN_IF_ERROR(streamer_ ? streamer_->Step(batch) : StepResident());
   return backend_->Logits();
@@ -169,6 +175,59 @@ absl::Status Engine::StepResident() {
     LIME_RETURN_IF_ERROR(backend_->Mlp(layer));
   }
   return backend_->Head();
+}
+
+// ---- Pressure
+
+absl::Status Engine::WatchPressure(Bytes budget) {
+  Bytes largest = 0;
+  for (const BlockSpec& block : spec_.blocks) largest = std::max(largest, block.bytes);
+  LIME_ASSIGN_OR_RETURN(control_, ResidencyControl::Start({.most = streamer_ ? streamer_->resident_bytes() : spec_.WeightBytes(),
+                                                           .reserve = PressureReserve(MachineMemory(), budget),
+                                                           .block = largest}));
+  if (streamer_) FollowBetweenBlocks();
+  return absl::OkStatus();
+}
+
+absl::Status Engine::FollowPressure() {
+  const Bytes target = control_->Target();
+  if (!streamer_) return target < spec_.WeightBytes() ? BecomeStreaming(target) : absl::OkStatus();
+  const Bytes resident = streamer_->resident_bytes();
+  if (resident > target) streamer_->Shed(resident - target);
+  // Memory that is not there after all is asked for again with the next sample.
+  if (resident < target) streamer_->Regain(target - resident).IgnoreError();
+  control_->SetResident(streamer_->resident_bytes());
+  return absl::OkStatus();
+}
+
+// From a model that is all in memory to one that streams, between two steps. What the ring takes is given back first.
+absl::Status Engine::BecomeStreaming(Bytes target) {
+  LIME_ASSIGN_OR_RETURN(
+      std::unique_ptr<PieceReader> reader,
+      PieceReader::Open(checkpoint_, spec_, {.piece_bytes = streaming_.piece_bytes, .wrap_device = streaming_.wrap_device}));
+  const int num_blocks = static_cast<int>(spec_.blocks.size());
+  streaming_.ring_bytes = PieceLoader::LeastRing(*reader, num_blocks);
+  streaming_.shed.clear();
+  Bytes missing = streaming_.ring_bytes + RowReader::BytesFor(spec_, max_rows_);
+  for (int block = num_blocks - 2; block > 0 && missing > 0; --block) {
+    FreeMatrices(blocks_[block], spec_.blocks[block]);
+    LIME_RETURN_IF_ERROR(backend_->BindBlock(spec_.blocks[block], ToWeights(blocks_[block])));
+    missing -= spec_.blocks[block].bytes;
+    streaming_.shed.push_back(block);
+  }
+  LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), std::move(blocks_), streaming_));
+  FollowBetweenBlocks();
+  memory_.ring = streaming_.ring_bytes;
+  if (const Bytes resident = streamer_->resident_bytes(); resident > target) streamer_->Shed(resident - target);
+  control_->SetResident(streamer_->resident_bytes());
+  return absl::OkStatus();
+}
+
+// A step that waits for its disk can be long: pressure is followed within it too.
+void Engine::FollowBetweenBlocks() {
+  streamer_->set_between_blocks([this] {
+    if (control_->changed()) FollowPressure().IgnoreError();
+  });
 }
 
 Bytes Engine::BytesPerStep(int64_t sequences, int64_t positions) const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "daemon/engine/memory_plan.h"
+#include "daemon/engine/residency_control.h"
 #include "daemon/engine/streamer.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/weights/weight_store.h"
@@ -28,7 +29,8 @@ class Engine {
     int num_threads = 0;  // 0: one for every core this process may use
     LoaderKind loader = LoaderKind::kAuto;
     int64_t planned_steps = 1;  // how often the weights will be read, for the choice of the loader
-    int64_t max_rows = 512;     // of one micro-batch
+    int64_t max_rows = 512;     // of one micro-batch, where `work` does not leave it open
+    Workload work;              // where it says prompt tokens, their chunks are as long as is best for it: max_rows is then chosen
     int64_t max_logit_rows = 1;
     int64_t max_sequences = 1;
     int64_t context = 0;   // positions of one sequence; at most the model's
@@ -39,12 +41,14 @@ class Engine {
 
     // What stays in memory where not everything can.
     Placement placement = Placement::kAuto;
-    std::optional<Bytes> ring;                                                              // of the byte ring; else chosen
-    std::optional<int64_t> ring_pieces;                                                     // the same in pieces
-    std::optional<double> resident_share;                                                   // 0 to 1; else as much as fits
-    const DeviceProfile* profile = nullptr;                                                 // for these choices
-    StallReport report;                                                                     // while the disk delivers nothing
-    Bytes piece_bytes = kPieceBytes;                                                        // of streamed pieces
+    std::optional<Bytes> ring;                            // of the byte ring; else chosen
+    std::optional<int64_t> ring_pieces;                   // the same in pieces
+    std::optional<double> resident_share;                 // 0 to 1; else as much as fits
+    const DeviceProfile* profile = nullptr;               // for these choices
+    StallReport report;                                   // while the disk delivers nothing
+    bool watch_pressure = false;                          // give blocks back while others need the memory, and take them back afterwards
+    MemoryPriority priority = MemoryPriority::kBalanced;  // of the budget, where `memory` gives none
+    Bytes piece_bytes = kPieceBytes;                      // of streamed pieces
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
@@ -65,6 +69,7 @@ class Engine {
   std::string numerics_id() const { return backend_->numerics_id(); }
   std::string description() const { return backend_->description(); }
   int64_t context() const { return context_; }
+  int64_t max_rows() const { return max_rows_; }  // of one micro-batch
 
   // Reserves the KV pages of `positions` positions for slot `sequence`. ResourceExhausted with the numbers when they are not free.
   absl::Status StartSequence(int32_t sequence, int64_t positions);
@@ -78,6 +83,8 @@ class Engine {
 
   // Where something streams, else null.
   Streamer* streamer() { return streamer_.get(); }
+  // "memory watched through …", empty where it is not.
+  std::string DescribePressure() const { return control_ ? control_->Describe() : ""; }
 
  private:
   Engine(Checkpoint checkpoint, ModelSpec spec, const KvPages::Options& pages)
@@ -86,17 +93,24 @@ class Engine {
   absl::Status LoadWeights(const Options& options);
   absl::StatusOr<std::vector<LoadedBlock>> LoadResident(WeightStore& store, const Options& options) const;
   absl::Status StepResident();
+  absl::Status WatchPressure(Bytes budget);
+  absl::Status FollowPressure();
+  void FollowBetweenBlocks();
+  absl::Status BecomeStreaming(Bytes target);
 
   Checkpoint checkpoint_;
   ModelSpec spec_;
   KvPages pages_;
   std::unique_ptr<Backend> backend_;
   int64_t context_ = 0;
+  int64_t max_rows_ = 0;
   LoadSummary load_;
   EngineMemory memory_;
   ResidencyPlan residency_;
+  Streamer::Options streaming_;
   std::vector<LoadedBlock> blocks_;     // of a resident model
   std::unique_ptr<Streamer> streamer_;  // else
+  std::unique_ptr<ResidencyControl> control_;
 };
 
 }  // namespace lime

@@ -1,6 +1,9 @@
 #include "daemon/engine/memory_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/piece_loader.h"
@@ -8,6 +11,7 @@
 #include "daemon/logic/kv_pages.h"
 #include "daemon/weights/kept_tensors.h"
 #include "daemon/weights/row_reader.h"
+#include "daemon/weights/system_memory.h"
 #include "kernels/module.h"
 
 namespace lime {
@@ -24,12 +28,17 @@ constexpr double kRowsMs = 0.5;           // a direct read of one row of the emb
 constexpr Bytes kBlockSlack = 64 * kKiB;  // tensors of a block that lie apart are read with what is between them
 constexpr Bytes kLeastMargin = 16 * kMiB;
 
-absl::Status TooSmall(const MemoryRequest& request, const EngineMemory& need, const std::string& what) {
+double DiskBytesPerMs(const DeviceProfile* profile) {
+  const double measured = profile == nullptr ? 0 : profile->DiskRate(kDiskRead, kDiskDepth) / 1000;
+  return measured > 0 ? measured : kDiskBytesPerMs;
+}
+
+absl::Status TooSmall(const MemoryRequest& request, Bytes budget, const EngineMemory& need, const std::string& what) {
   return absl::ResourceExhaustedError(
       absl::StrCat(request.model, " needs ", FormatBytes(need.total()), " at least (", what, " ", FormatBytes(need.weights + need.ring),
                    ", KV ", FormatBytes(need.kv), ", activations ", FormatBytes(need.activations), ", runtime ", FormatBytes(need.runtime),
-                   ", margin ", FormatBytes(need.margin), ") and ", request.asked ? "--memory allows " : "this machine has ",
-                   FormatBytes(request.budget), "; give a smaller --context or --chunk, or more memory"));
+                   ", margin ", FormatBytes(need.margin), ") and ", request.budget > 0 ? "--memory allows " : "this machine has ",
+                   FormatBytes(budget), "; give a smaller --context or --chunk, or more memory"));
 }
 
 ResidencyProblem::Kind KindOf(BlockKind kind) {
@@ -66,13 +75,26 @@ ResidencyProblem ToProblem(const ModelSpec& spec, const BackendOptions& backend,
       largest = std::max(largest, entry.pieces.back());
     }
   }
-  const double disk = profile == nullptr ? 0 : profile->DiskRate(kDiskRead, kDiskDepth) / 1000;
-  problem.disk_bytes_per_ms = disk > 0 ? disk : kDiskBytesPerMs;
+  problem.disk_bytes_per_ms = DiskBytesPerMs(profile);
   problem.disk_latency_ms = kPieceLatencyMs;
   problem.row_ms = kRowsMs;
   problem.ring = request.ring;
   if (request.ring_pieces) problem.ring = *request.ring_pieces * largest;
   return problem;
+}
+
+constexpr std::array<int64_t, 9> kChunks = {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
+
+// Milliseconds until all of it is computed: a sweep over the disk for every chunk, which its computation covers or not.
+double WorkMs(const ModelSpec& spec, const MemoryPlan& plan, const MemoryRequest& request, const Workload& work, int64_t chunk) {
+  const DeviceProfile* profile = request.profile;
+  const bool measured = profile != nullptr && profile->read_bytes_per_second > 0 && profile->flops > 0;
+  // Without a profile: two operations for every weight and row, at 50 GFLOP/s.
+  const double compute_ms = measured ? profile->StepMs(spec, {.rows = chunk, .context = work.prompt_tokens, .logit_rows = 1})
+                                     : static_cast<double>(spec.WeightBytes()) * static_cast<double>(chunk) / 50e6;
+  const double sweeps = std::ceil(static_cast<double>(work.prompt_tokens) / static_cast<double>(chunk));
+  const double load_ms = static_cast<double>(plan.residency.streamed_bytes) / DiskBytesPerMs(profile);
+  return sweeps * std::max(compute_ms, load_ms) + static_cast<double>(work.new_tokens) * plan.residency.ms_per_step;
 }
 
 }  // namespace
@@ -87,31 +109,70 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const BackendOption
   EngineMemory& memory = plan.memory;
   memory.kv = backend.num_kv_pages * KvPageBytes(spec);
   memory.runtime = ProcessResidentBytes();
-  if (memory.total() > request.budget) return TooSmall(request, memory, "weights");  // before the kernels are opened
+  plan.budget = request.budget > 0 ? request.budget : AvailableMemory() + memory.runtime;
+  if (memory.total() > plan.budget) return TooSmall(request, plan.budget, memory, "weights");  // before the kernels are opened
   LIME_ASSIGN_OR_RETURN(memory.activations, PlanActivationBytes(spec, backend));
   memory.runtime = ProcessResidentBytes();
-  const bool may_stream = request.resident_share || request.ring || request.ring_pieces;
+  // What a model takes at least that streams as much as it can.
+  EngineMemory least = memory;
+  least.margin = kLeastMargin;
+  least.activations += RowReader::BytesFor(spec, backend.max_rows);
+  for (const BlockSpec& block : spec.blocks) least.weights += KeptMemory(block);
+  const Bytes least_ring = PieceLoader::LeastRing(reader, static_cast<int>(spec.blocks.size()));
+  if (request.budget == 0) {
+    DerivedBudget derived = DeriveBudget({.available = AvailableMemory(),
+                                          .machine = MachineMemory(),
+                                          .process = memory.runtime,
+                                          .fixed = least.total() - least.kv - least.runtime + least_ring,
+                                          .planned_kv = memory.kv,
+                                          .kv_bytes_per_token = spec.KvBytesPerToken(),
+                                          .context = spec.config.max_positions,
+                                          .priority = request.priority});
+    plan.budget = derived.budget;
+    plan.budget_text = std::move(derived.text);
+  }
   memory.weights = spec.WeightBytes();
-  if (memory.total() <= request.budget && !may_stream) {
+  const bool all_resident = !request.resident_share && !request.ring && !request.ring_pieces;
+  if (all_resident && memory.total() <= plan.budget) {
     plan.residency = {.resident = std::vector<bool>(spec.blocks.size(), true), .resident_bytes = memory.weights};
     return plan;
   }
   // Something streams.
-  memory.margin = kLeastMargin + request.budget / 256;
-  memory.activations += RowReader::BytesFor(spec, backend.max_rows);
-  memory.weights = 0;
-  for (const BlockSpec& block : spec.blocks) memory.weights += KeptMemory(block);
+  memory = least;
+  memory.margin += plan.budget / 256;
   ResidencyProblem problem = ToProblem(spec, backend, reader, request);
-  problem.memory = request.budget - memory.total();
+  problem.memory = plan.budget - memory.total();
   absl::StatusOr<ResidencyPlan> residency = PlanResidency(problem);
   if (!residency.ok()) {
-    memory.ring = std::max(problem.ring.value_or(0), PieceLoader::LeastRing(reader, static_cast<int>(spec.blocks.size())));
-    return TooSmall(request, memory, "two pieces of streamed weights");
+    memory.ring = std::max(problem.ring.value_or(0), least_ring);
+    return TooSmall(request, plan.budget, memory, "two pieces of streamed weights");
   }
   plan.residency = *std::move(residency);
   memory.ring = plan.residency.ring;
   memory.weights += plan.residency.resident_bytes;
   return plan;
+}
+
+absl::StatusOr<MemoryPlan> PlanMemoryAndChunk(const ModelSpec& spec, const PieceReader& reader, const MemoryRequest& request,
+                                              const Workload& work, int64_t usual, BackendOptions& backend) {
+  const auto plan_for = [&](int64_t chunk) {
+    backend.max_rows = chunk + backend.max_sequences;
+    return PlanMemory(spec, backend, reader, request);
+  };
+  int64_t chunk = std::min(usual, work.prompt_tokens);
+  absl::StatusOr<MemoryPlan> best = plan_for(chunk);
+  if (best.ok() && !best->residency.streams()) return best;
+  double best_ms = best.ok() ? WorkMs(spec, *best, request, work, chunk) : 0;
+  for (const int64_t other : kChunks) {
+    if (other == chunk || other >= 2 * work.prompt_tokens) continue;
+    absl::StatusOr<MemoryPlan> plan = plan_for(std::min(other, work.prompt_tokens));
+    if (!plan.ok()) continue;
+    const double ms = WorkMs(spec, *plan, request, work, other);
+    if (best.ok() && ms >= best_ms) continue;
+    best = std::move(plan), best_ms = ms, chunk = std::min(other, work.prompt_tokens);
+  }
+  backend.max_rows = chunk + backend.max_sequences;
+  return best;
 }
 
 }  // namespace lime

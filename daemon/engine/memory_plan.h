@@ -7,6 +7,7 @@
 #include "daemon/weights/piece_reader.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
+#include "planner/memory_budget.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/model_spec.h"
 #include "planner/residency.h"
@@ -26,8 +27,8 @@ struct EngineMemory {
 };
 
 struct MemoryRequest {
-  Bytes budget = 0;
-  bool asked = false;  // by --memory; else it is what the machine has
+  Bytes budget = 0;                                     // of the process; 0: derived from what the machine has
+  MemoryPriority priority = MemoryPriority::kBalanced;  // then
   Placement placement = Placement::kAuto;
   std::optional<Bytes> ring;               // --pool in bytes
   std::optional<int64_t> ring_pieces;      // --pool in pieces of the largest kind
@@ -39,12 +40,26 @@ struct MemoryRequest {
 struct MemoryPlan {
   EngineMemory memory;
   ResidencyPlan residency;
+  Bytes budget = 0;
+  std::string budget_text;  // how it was derived; empty where it was asked for
+};
+
+// What is to be computed, where the length of prompt chunks is free.
+struct Workload {
+  int64_t prompt_tokens = 0;  // of all prompts
+  int64_t new_tokens = 0;     // steps of decoding
 };
 
 // Opens the kernels module, so that its share of memory is counted. ResourceExhausted with the numbers by kind where not even two pieces
 // of streamed weights fit beside the rest.
 absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const BackendOptions& backend, const PieceReader& reader,
                                       const MemoryRequest& request);
+
+// The same with the chunk length that computes `work` soonest: sets backend.max_rows to it and a row for every sequence. A model that is
+// all resident takes `usual` tokens. Where something streams, every chunk costs a sweep over the disk, longer chunks take memory from what
+// stays resident, and shorter ones let a model run in a budget that is too small for the usual one.
+absl::StatusOr<MemoryPlan> PlanMemoryAndChunk(const ModelSpec& spec, const PieceReader& reader, const MemoryRequest& request,
+                                              const Workload& work, int64_t usual, BackendOptions& backend);
 
 // K and V of 16 positions of one layer.
 Bytes KvPageBytes(const ModelSpec& spec);

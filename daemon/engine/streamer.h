@@ -26,7 +26,9 @@ class Streamer {
  public:
   struct Options {
     Bytes ring_bytes = 0;
-    int64_t max_rows = 0;                                                                   // of one step
+    int64_t max_rows = 0;   // of one step
+    Bytes piece_bytes = 0;  // as the reader has them; for who makes one later
+    std::vector<int> shed;  // blocks that stream although they could be resident, in the order in which they were shed
     const std::atomic<bool>* cancelled = nullptr;                                           // ends a step with kCancelled
     StallReport report;                                                                     // while the disk delivers nothing
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
@@ -62,7 +64,7 @@ class Streamer {
 
  private:
   Streamer(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend, std::vector<LoadedBlock> blocks, const Options& options)
-      : checkpoint_(checkpoint), spec_(spec), backend_(backend), blocks_(std::move(blocks)), options_(options) {}
+      : checkpoint_(checkpoint), spec_(spec), backend_(backend), blocks_(std::move(blocks)), options_(options), shed_(options.shed) {}
 
   absl::Status Embed(const MicroBatch& batch);
   absl::Status RunBlock(int block);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,13 @@ struct SystemCall {
   _exit(127);
 }
 
+// The thread that watches the machine's memory is none of those that compute.
+bool WatchesMemory(pid_t thread) {
+  std::ifstream name("/proc/" + std::to_string(thread) + "/comm");
+  std::string text;
+  return std::getline(name, text) && text == "lime-pressure";
+}
+
 // Lets a stopped thread go on to its next system call, and notes the one that it begins.
 void GoOn(pid_t thread, int status, std::vector<SystemCall>& calls) {
   constexpr int kSystemCallStop = SIGTRAP | 0x80;  // by PTRACE_O_TRACESYSGOOD
@@ -41,13 +49,13 @@ void GoOn(pid_t thread, int status, std::vector<SystemCall>& calls) {
   if (signal == kSystemCallStop) {
     struct __ptrace_syscall_info info = {};
     ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info);
-    if (info.op == PTRACE_SYSCALL_INFO_ENTRY) calls.push_back({.number = info.entry.nr, .first_argument = info.entry.args[0]});
+    if (info.op == PTRACE_SYSCALL_INFO_ENTRY && !WatchesMemory(thread)) calls.push_back({.number = info.entry.nr, .first_argument = info.entry.args[0]});
   }
   const bool for_the_program = signal != kSystemCallStop && signal != SIGTRAP && signal != SIGSTOP;
   ptrace(PTRACE_SYSCALL, thread, 0, for_the_program ? signal : 0);
 }
 
-// System calls of all threads in the order in which they began; `exit_code` is 126 where tracing is not allowed.
+// System calls of all threads that compute or print, in the order in which they began; `exit_code` is 126 where tracing is not allowed.
 std::vector<SystemCall> Trace(const std::string& max_tokens, int& exit_code) {
   std::vector<SystemCall> calls;
   const pid_t child = fork();

@@ -1,0 +1,37 @@
+#include "daemon/engine/residency_control.h"
+
+#include "absl/time/clock.h"
+
+namespace lime {
+
+absl::StatusOr<std::unique_ptr<ResidencyControl>> ResidencyControl::Start(const ResidencyPolicy::Options& policy) {
+  std::unique_ptr<ResidencyControl> control(new ResidencyControl(policy));
+  PressureMonitor::Options options;
+  options.reserve = policy.reserve;
+  options.on_sample = [self = control.get()](const MemorySample& sample) { self->OnSample(sample); };
+  LIME_ASSIGN_OR_RETURN(control->monitor_, PressureMonitor::Start(std::move(options)));
+  return control;
+}
+
+void ResidencyControl::OnSample(const MemorySample& sample) {
+  absl::MutexLock lock(&mutex_);
+  if (policy_.OnSample(sample, resident_, absl::Now()) != resident_) changed_.store(true, std::memory_order_relaxed);
+}
+
+Bytes ResidencyControl::Target() {
+  changed_.store(false, std::memory_order_relaxed);
+  absl::MutexLock lock(&mutex_);
+  return policy_.target();
+}
+
+void ResidencyControl::SetResident(Bytes resident) {
+  absl::MutexLock lock(&mutex_);
+  resident_ = resident;
+}
+
+std::string_view ResidencyControl::reason() {
+  absl::MutexLock lock(&mutex_);
+  return ReasonText(policy_.reason());
+}
+
+}  // namespace lime

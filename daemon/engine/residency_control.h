@@ -1,0 +1,43 @@
+// Carries the pressure of the machine's memory to the computation: how many bytes of blocks should be resident now.
+//
+// Thread: the monitor's thread feeds the policy; everything here is called by the compute thread. One atomic flag is all that a step looks
+// at while nothing happens.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/logic/residency_policy.h"
+#include "daemon/pressure/pressure_monitor.h"
+
+namespace lime {
+
+class ResidencyControl {
+ public:
+  static absl::StatusOr<std::unique_ptr<ResidencyControl>> Start(const ResidencyPolicy::Options& policy);
+
+  // Whether the target may have changed since Target() was asked.
+  bool changed() const { return changed_.load(std::memory_order_relaxed); }
+  // Bytes that should be resident.
+  Bytes Target();
+  // Tells what is resident.
+  void SetResident(Bytes resident);
+
+  std::string_view reason();
+  const std::string& Describe() const { return monitor_->Describe(); }
+
+ private:
+  explicit ResidencyControl(const ResidencyPolicy::Options& policy) : policy_(policy), resident_(policy.most) {}
+  void OnSample(const MemorySample& sample);
+
+  std::atomic<bool> changed_ = false;
+  absl::Mutex mutex_;
+  ResidencyPolicy policy_ ABSL_GUARDED_BY(mutex_);
+  Bytes resident_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<PressureMonitor> monitor_;  // last: its thread ends before what it calls goes
+};
+
+}  // namespace lime
