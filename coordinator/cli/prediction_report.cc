@@ -45,7 +45,8 @@ PredictionReport ComparePrediction(ModelSession& session, const GenerateSummary&
   LookAtCpu(summary.use.cpu, session.threads(), seen);
   LookAtStreaming(session.engine(), summary.use, seen);
   const PredictionReport report = ExplainDifference(session.predicted_ms_per_token(), summary.MsPerStep(), seen);
-  if (report.cause == DifferenceCause::kNone || session.has_budget()) return report;
+  const bool open = report.cause == DifferenceCause::kUnknown || report.cause == DifferenceCause::kNotProfiled;
+  if (!open || session.has_budget()) return report;  // threads that do not get their CPU read memory slowly too
   seen.memory_rate = MeasureMemory(static_cast<int>(session.threads()), AvailableMemory());
   seen.memory_rate_profiled = profile.read_bytes_per_second;
   return ExplainDifference(session.predicted_ms_per_token(), summary.MsPerStep(), seen);

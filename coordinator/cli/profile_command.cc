@@ -28,6 +28,8 @@
 namespace lime::cli {
 namespace {
 
+constexpr Bytes kLeastDiskBytes = 32 * kMiB;  // a smaller model says nothing of its disk, and never needs it
+
 struct ProfileFlags {
   std::string model;
   std::string profile;
@@ -64,7 +66,12 @@ auto Progress(ProgressLine& line) {
 
 absl::Status MeasureDiskOf(const Checkpoint& checkpoint, const ProfileFlags& flags, Bytes memory, DeviceProfile& profile) {
   std::vector<std::string> files;
-  for (const CheckpointFile& file : checkpoint.files()) files.push_back(file.path);
+  Bytes bytes = 0;
+  for (const CheckpointFile& file : checkpoint.files()) {
+    files.push_back(file.path);
+    bytes += file.bytes;
+  }
+  if (bytes < kLeastDiskBytes) return absl::OkStatus();
   ProgressLine line("Disk");
   LIME_ASSIGN_OR_RETURN(
       std::vector<DiskPoint> disk,

@@ -24,17 +24,21 @@ constexpr int64_t kPositionsPerPage = 16;
 constexpr int64_t kMaxHeadRows = 64;  // more rows never ask for logits in one step of a generation
 constexpr int kSweepCaches = 4;       // a sweep passes so many times the last cache
 constexpr int kMinSteps = 3;          // of a point, the first of each visit apart
-constexpr int kMostSlices = 4;        // a point of long steps takes fewer, but one, when it has had so many times its share of the time
-constexpr double kVisitMs = 20;       // steps of one point that follow each other
+constexpr int kLeastSteps = 2;        // of a point of long steps, when it has had so many times its share of the time:
+constexpr int kMostSlices = 4;
+constexpr int kWarmUpVisits = 5;
+constexpr double kVisitMs = 20;  // steps of one point that follow each other
 constexpr double kShareOfMemory = 0.8;
 
 double MsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-double Median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + values.size() / 2);
-  return values[values.size() / 2];
+// The lower quartile: what else runs on the machine only ever adds.
+double Typical(std::vector<double> values) {
+  const auto quartile = values.begin() + static_cast<int64_t>(values.size()) / 4;
+  std::ranges::nth_element(values, quartile);
+  return *quartile;
 }
 
 // One shape of step, and what it has taken so far.
@@ -122,12 +126,14 @@ class ComputeMeter {
   }
 
   absl::Status Run() {
+    LIME_RETURN_IF_ERROR(WarmUp());
     const double slice_ms = options_.seconds * 1000 / static_cast<double>(shapes_.size());
     bool ran = true;
     while (ran) {
       ran = false;
       for (Shape& shape : shapes_) {
-        if (shape.steps >= kMinSteps ? shape.spent_ms >= slice_ms : shape.steps > 0 && shape.spent_ms >= kMostSlices * slice_ms) continue;
+        if (shape.steps >= kMinSteps ? shape.spent_ms >= slice_ms : shape.steps >= kLeastSteps && shape.spent_ms >= kMostSlices * slice_ms)
+          continue;
         LIME_RETURN_IF_ERROR(Visit(shape));
         ran = true;
         Report(slice_ms);
@@ -137,11 +143,11 @@ class ComputeMeter {
   }
 
   ModelCompute Result() const {
-    ModelCompute result{.key = ModelKey(model_), .step_overhead_ms = Median(overhead_ms_)};
+    ModelCompute result{.key = ModelKey(model_), .step_overhead_ms = Typical(overhead_ms_)};
     for (const auto& [at, samples] : samples_) {
       const auto [kind, rows, context] = at;
       const double factor = kind == BlockKind::kHead ? scale_.head_factor : 1;
-      result.points.push_back({.kind = kind, .rows = rows, .context = context, .ms = factor * Median(samples)});
+      result.points.push_back({.kind = kind, .rows = rows, .context = context, .ms = factor * Typical(samples)});
     }
     return result;
   }
@@ -199,6 +205,16 @@ class ComputeMeter {
       if (step == 0 && shape.decodes() && MsSince(start) >= kVisitMs) LIME_RETURN_IF_ERROR(Step(shape, /*counts=*/true));
     }
     shape.spent_ms += MsSince(start);
+    return absl::OkStatus();
+  }
+
+  // Threads, caches and page tables as they are in the middle of a run.
+  absl::Status WarmUp() {
+    const Shape first = shapes_.front();
+    for (int visit = 0; visit < kWarmUpVisits; ++visit) LIME_RETURN_IF_ERROR(Visit(shapes_.front()));
+    shapes_.front() = first;
+    samples_.clear();
+    overhead_ms_.clear();
     return absl::OkStatus();
   }
 

@@ -27,8 +27,8 @@ struct MeasureComputeOptions {
 
 // Measures every kind of block at 1, 2, 4, 8, 16 rows (sequences that decode) and 64, 256, 512 (chunks of one prompt), at contexts of 64,
 // 512, 2,048 and 8,192 positions, as far as the model's positions and the memory go. Weights are random: a stand-in of the model's geometry
-// (scale_model.h) runs whole steps, so that every block finds the caches as it will in a real one. Medians over steps; rounds over the
-// points, so that all see the same noise.
+// (scale_model.h) runs whole steps, so that every block finds the caches as it will in a real one. Rounds over the points, so that all
+// see the same noise, of which the lower quartile of the steps is free.
 // ResourceExhausted when not even one decoding row fits, Cancelled when asked to stop.
 absl::StatusOr<ModelCompute> MeasureCompute(const ModelSpec& model, const MeasureComputeOptions& options);
 
