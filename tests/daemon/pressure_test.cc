@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -181,6 +182,7 @@ class MemoryGroupTest : public ::testing::Test {
   pid_t StartInGroup(const Work& work) {
     const pid_t process = ::fork();
     if (process == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       std::ofstream(group_ + "/cgroup.procs") << ::getpid() << std::flush;
       work();
       ::_exit(0);
