@@ -81,13 +81,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
                                              : PlanMemory(engine->spec_, backend, *reader, request));
   engine->max_rows_ = backend.max_rows;
   engine->memory_ = plan.memory;
+  engine->budget_ = plan.budget;
   engine->residency_ = std::move(plan.residency);
-  LIME_RETURN_IF_ERROR(engine->Open(options, backend, std::move(reader), plan.budget));
+  LIME_RETURN_IF_ERROR(engine->Open(options, backend, std::move(reader)));
   return engine;
 }
 
 // What the libraries took for themselves while they were set up shows only now, and counts as runtime: the margin pays for it.
-absl::Status Engine::Open(const Options& options, const BackendOptions& backend, std::unique_ptr<PieceReader> reader, Bytes budget) {
+absl::Status Engine::Open(const Options& options, const BackendOptions& backend, std::unique_ptr<PieceReader> reader) {
   LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
   LIME_CHECK_LE(backend_->ActivationBytes(), memory_.activations) << "the plan of activations differs from what was allocated";
   LIME_CHECK_EQ(backend_->KvBytes(), memory_.kv);
@@ -95,10 +96,10 @@ absl::Status Engine::Open(const Options& options, const BackendOptions& backend,
   const Bytes runtime = std::max(memory_.runtime, ProcessResidentBytes() - backend_->ActivationBytes() - resident_kv);
   memory_.margin = std::max<Bytes>(0, memory_.margin - (runtime - memory_.runtime));
   memory_.runtime = runtime;
-  if (memory_.total() > budget) {
+  if (memory_.total() > budget_) {
     return absl::ResourceExhaustedError(absl::StrCat(checkpoint_.dir(), ": the process takes ", FormatBytes(runtime),
                                                      " before weights are loaded, and ", FormatBytes(memory_.total()), " with them; ",
-                                                     options.memory > 0 ? "--memory allows " : "this machine has ", FormatBytes(budget)));
+                                                     options.memory > 0 ? "--memory allows " : "this machine has ", FormatBytes(budget_)));
   }
   const absl::Time start = absl::Now();
   LIME_RETURN_IF_ERROR(LoadWeights(options));
@@ -112,7 +113,7 @@ absl::Status Engine::Open(const Options& options, const BackendOptions& backend,
     LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), std::move(blocks_), streaming_));
   }
   load_.seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  return options.watch_pressure ? WatchPressure(budget) : absl::OkStatus();
+  return options.watch_pressure ? WatchPressure(options.pressure) : absl::OkStatus();
 }
 
 absl::Status Engine::LoadWeights(const Options& options) {
@@ -162,7 +163,7 @@ void Engine::EndSequence(int32_t sequence) {
 }
 
 absl::StatusOr<std::span<const float>> Engine::Step(const MicroBatch& batch) {
-  if (control_ && control_->changed()) LIME_RETURN_IF_ERROR(FollowPressure());
+  LIME_RETURN_IF_ERROR(FollowPressure());
   LIME_RETURN_IF_ERROR(backend_->Begin(batch));
   LIME_RETURN_IF_ERROR(streamer_ ? streamer_->Step(batch) : StepResident());
   return backend_->Logits();
@@ -179,19 +180,28 @@ absl::Status Engine::StepResident() {
 
 // ---- Pressure
 
-absl::Status Engine::WatchPressure(Bytes budget) {
+// Of a model that is all resident: what could be given back.
+Bytes Engine::MatrixBytes() const {
+  Bytes bytes = spec_.WeightBytes();
+  for (const BlockSpec& block : spec_.blocks) bytes -= KeptBytes(block);
+  return bytes;
+}
+
+absl::Status Engine::WatchPressure(const PressureMonitor::Options& watching) {
   Bytes largest = 0;
   for (const BlockSpec& block : spec_.blocks) largest = std::max(largest, block.bytes);
-  LIME_ASSIGN_OR_RETURN(control_, ResidencyControl::Start({.most = streamer_ ? streamer_->resident_bytes() : spec_.WeightBytes(),
-                                                           .reserve = PressureReserve(MachineMemory(), budget),
-                                                           .block = largest}));
+  LIME_ASSIGN_OR_RETURN(control_, ResidencyControl::Start({.most = streamer_ ? streamer_->resident_bytes() : MatrixBytes(),
+                                                           .reserve = PressureReserve(MachineMemory(), budget_),
+                                                           .block = largest},
+                                                          watching));
   if (streamer_) FollowBetweenBlocks();
   return absl::OkStatus();
 }
 
 absl::Status Engine::FollowPressure() {
+  if (!control_ || !control_->changed()) return absl::OkStatus();
   const Bytes target = control_->Target();
-  if (!streamer_) return target < spec_.WeightBytes() ? BecomeStreaming(target) : absl::OkStatus();
+  if (!streamer_) return target < MatrixBytes() ? BecomeStreaming(target) : absl::OkStatus();
   const Bytes resident = streamer_->resident_bytes();
   if (resident > target) streamer_->Shed(resident - target);
   // Memory that is not there after all is asked for again with the next sample.
@@ -217,7 +227,10 @@ absl::Status Engine::BecomeStreaming(Bytes target) {
   }
   LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), std::move(blocks_), streaming_));
   FollowBetweenBlocks();
+  // The ring has to fit into the budget from now on, beside what is taken back.
   memory_.ring = streaming_.ring_bytes;
+  memory_.activations += RowReader::BytesFor(spec_, max_rows_);
+  control_->SetMost(MatrixBytes() - std::max<Bytes>(0, memory_.total() - budget_));
   if (const Bytes resident = streamer_->resident_bytes(); resident > target) streamer_->Shed(resident - target);
   control_->SetResident(streamer_->resident_bytes());
   return absl::OkStatus();
@@ -225,9 +238,7 @@ absl::Status Engine::BecomeStreaming(Bytes target) {
 
 // A step that waits for its disk can be long: pressure is followed within it too.
 void Engine::FollowBetweenBlocks() {
-  streamer_->set_between_blocks([this] {
-    if (control_->changed()) FollowPressure().IgnoreError();
-  });
+  streamer_->set_between_blocks([this] { FollowPressure().IgnoreError(); });
 }
 
 Bytes Engine::BytesPerStep(int64_t sequences, int64_t positions) const {

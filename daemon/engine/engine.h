@@ -47,6 +47,7 @@ class Engine {
     const DeviceProfile* profile = nullptr;               // for these choices
     StallReport report;                                   // while the disk delivers nothing
     bool watch_pressure = false;                          // give blocks back while others need the memory, and take them back afterwards
+    PressureMonitor::Options pressure;                    // where the system is looked at, which tests change
     MemoryPriority priority = MemoryPriority::kBalanced;  // of the budget, where `memory` gives none
     Bytes piece_bytes = kPieceBytes;                      // of streamed pieces
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
@@ -81,6 +82,9 @@ class Engine {
   // Bytes that decoding one token reads from memory: weights once, and the KV of `positions` positions of each of `sequences`.
   Bytes BytesPerStep(int64_t sequences, int64_t positions) const;
 
+  // Gives blocks back, or takes them back, as the pressure of the machine asks; every Step does so first.
+  absl::Status FollowPressure();
+
   // Where something streams, else null.
   Streamer* streamer() { return streamer_.get(); }
   // "memory watched through …", empty where it is not.
@@ -89,12 +93,12 @@ class Engine {
  private:
   Engine(Checkpoint checkpoint, ModelSpec spec, const KvPages::Options& pages)
       : checkpoint_(std::move(checkpoint)), spec_(std::move(spec)), pages_(pages) {}
-  absl::Status Open(const Options& options, const BackendOptions& backend, std::unique_ptr<PieceReader> reader, Bytes budget);
+  absl::Status Open(const Options& options, const BackendOptions& backend, std::unique_ptr<PieceReader> reader);
   absl::Status LoadWeights(const Options& options);
   absl::StatusOr<std::vector<LoadedBlock>> LoadResident(WeightStore& store, const Options& options) const;
   absl::Status StepResident();
-  absl::Status WatchPressure(Bytes budget);
-  absl::Status FollowPressure();
+  absl::Status WatchPressure(const PressureMonitor::Options& watching);
+  Bytes MatrixBytes() const;
   void FollowBetweenBlocks();
   absl::Status BecomeStreaming(Bytes target);
 
@@ -106,6 +110,7 @@ class Engine {
   int64_t max_rows_ = 0;
   LoadSummary load_;
   EngineMemory memory_;
+  Bytes budget_ = 0;
   ResidencyPlan residency_;
   Streamer::Options streaming_;
   std::vector<LoadedBlock> blocks_;     // of a resident model

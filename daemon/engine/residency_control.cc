@@ -4,12 +4,12 @@
 
 namespace lime {
 
-absl::StatusOr<std::unique_ptr<ResidencyControl>> ResidencyControl::Start(const ResidencyPolicy::Options& policy) {
+absl::StatusOr<std::unique_ptr<ResidencyControl>> ResidencyControl::Start(const ResidencyPolicy::Options& policy,
+                                                                          PressureMonitor::Options watching) {
   std::unique_ptr<ResidencyControl> control(new ResidencyControl(policy));
-  PressureMonitor::Options options;
-  options.reserve = policy.reserve;
-  options.on_sample = [self = control.get()](const MemorySample& sample) { self->OnSample(sample); };
-  LIME_ASSIGN_OR_RETURN(control->monitor_, PressureMonitor::Start(std::move(options)));
+  watching.reserve = policy.reserve;
+  watching.on_sample = [self = control.get()](const MemorySample& sample) { self->OnSample(sample); };
+  LIME_ASSIGN_OR_RETURN(control->monitor_, PressureMonitor::Start(std::move(watching)));
   return control;
 }
 
@@ -22,6 +22,11 @@ Bytes ResidencyControl::Target() {
   changed_.store(false, std::memory_order_relaxed);
   absl::MutexLock lock(&mutex_);
   return policy_.target();
+}
+
+void ResidencyControl::SetMost(Bytes most) {
+  absl::MutexLock lock(&mutex_);
+  policy_.SetMost(most);
 }
 
 void ResidencyControl::SetResident(Bytes resident) {

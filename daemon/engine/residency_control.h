@@ -17,12 +17,14 @@ namespace lime {
 
 class ResidencyControl {
  public:
-  static absl::StatusOr<std::unique_ptr<ResidencyControl>> Start(const ResidencyPolicy::Options& policy);
+  static absl::StatusOr<std::unique_ptr<ResidencyControl>> Start(const ResidencyPolicy::Options& policy, PressureMonitor::Options watching);
 
   // Whether the target may have changed since Target() was asked.
   bool changed() const { return changed_.load(std::memory_order_relaxed); }
   // Bytes that should be resident.
   Bytes Target();
+  // The plan has changed: at most so much may be resident.
+  void SetMost(Bytes most);
   // Tells what is resident.
   void SetResident(Bytes resident);
 

@@ -114,23 +114,22 @@ bool Streamer::IsWhole(int block) const {
   return std::ranges::all_of(blocks_[block].tensors, [](const LoadedTensor& tensor) { return tensor.data != nullptr; });
 }
 
-Bytes Streamer::MemoryOf(int block) const {
-  return IsWhole(block) ? spec_.blocks[block].bytes - KeptBytes(spec_.blocks[block]) : loader_->FilledBytes(block);
+Bytes Streamer::MatrixBytes(int block) const {
+  return spec_.blocks[block].bytes - KeptBytes(spec_.blocks[block]);
 }
 
 Bytes Streamer::resident_bytes() const {
-  Bytes bytes = 0;
+  Bytes bytes = IsWhole(0) && !spec_.config.tie_embeddings ? MatrixBytes(0) : 0;
   for (int block = 1; block < static_cast<int>(blocks_.size()); ++block) {
-    if (loader_->state(block) != State::kStreamed) bytes += MemoryOf(block);
+    if (loader_->state(block) != State::kStreamed) bytes += MatrixBytes(block);
   }
-  if (IsWhole(0) && !spec_.config.tie_embeddings) bytes += MemoryOf(0);
   return bytes;
 }
 
 Bytes Streamer::StreamedBytes() const {
   Bytes bytes = 0;
   for (int block = 1; block < static_cast<int>(blocks_.size()); ++block) {
-    if (loader_->state(block) == State::kStreamed) bytes += spec_.blocks[block].bytes - KeptBytes(spec_.blocks[block]);
+    if (loader_->state(block) == State::kStreamed) bytes += MatrixBytes(block);
   }
   return bytes;
 }
@@ -141,14 +140,14 @@ Bytes Streamer::Shed(Bytes bytes) {
   const auto shed = [&](int block) {
     const State state = loader_->state(block);
     if (state == State::kStreamed || state == State::kShedding) return;
-    given += MemoryOf(block);
+    given += MatrixBytes(block);
     shed_.push_back(block);
     if (loader_->Shed(block)) GiveBack(block);
   };
   for (int block = head - 1; block > 0 && given < bytes; --block) shed(block);
   if (given < bytes) shed(head);
   if (given < bytes && IsWhole(0) && !spec_.config.tie_embeddings) {
-    given += MemoryOf(0);
+    given += MatrixBytes(0);
     GiveBack(0);
   }
   return given;
@@ -158,7 +157,7 @@ absl::StatusOr<Bytes> Streamer::Regain(Bytes bytes) {
   Bytes taken = 0;
   while (!shed_.empty()) {
     const int block = shed_.back();
-    const Bytes need = loader_->state(block) == State::kShedding ? 0 : loader_->FilledBytes(block);
+    const Bytes need = loader_->state(block) == State::kShedding ? 0 : MatrixBytes(block);
     if (taken + need > bytes) break;
     LIME_RETURN_IF_ERROR(loader_->Fill(block));
     taken += need;

@@ -53,7 +53,7 @@ class Streamer {
   // Called before every block of a step, for pressure that cannot wait for its end.
   void set_between_blocks(std::function<void()> call) { between_blocks_ = std::move(call); }
 
-  Bytes resident_bytes() const;  // of whole blocks in memory
+  Bytes resident_bytes() const;  // of the matrices in memory
   int num_shed() const { return static_cast<int>(shed_.size()); }
   Bytes ring_bytes() const { return loader_->ring_bytes(); }
   PieceLoader::Stats stats() const { return loader_->stats(); }
@@ -72,7 +72,7 @@ class Streamer {
   absl::Status ComputePiece(int block, int piece, const std::byte* place);
   absl::Status ComputeFilled(int block);
   bool IsWhole(int block) const;
-  Bytes MemoryOf(int block) const;
+  Bytes MatrixBytes(int block) const;
   void GiveBack(int block);
   void GiveBackFreed();
 

@@ -146,6 +146,68 @@ TEST(StreamingTest, SheddingBetweenTwoBlocksOfAStepChangesNoBit) {
   EXPECT_TRUE(SameBits(Generate(**engine, ids, [](size_t) {}), Generate(**resident, ids, [](size_t) {})));
 }
 
+// A machine whose memory the test decides.
+class FakeMachine {
+ public:
+  FakeMachine() {
+    std::filesystem::create_directories(dir_ / "proc");
+    SetAvailable(8 * kGiB);
+  }
+  void SetAvailable(Bytes bytes) {
+    const std::string path = dir_ / "proc/meminfo";
+    std::ofstream(path + ".new") << "MemTotal: 16777216 kB\nMemFree: " << bytes / kKiB << " kB\nMemAvailable: " << bytes / kKiB << " kB\n";
+    std::filesystem::rename(path + ".new", path);
+  }
+  PressureMonitor::Options Watch() const {
+    PressureMonitor::Options options;
+    options.proc = dir_ / "proc";
+    options.groups = {};
+    options.use_events = false;
+    options.interval = options.near_interval = absl::Milliseconds(10);
+    return options;
+  }
+
+ private:
+  TempDir dir_;
+};
+
+TEST(StreamingTest, AModelThatWasAllResidentGivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
+  const std::vector<int32_t> ids = RandomIds(7, 48, 512);
+  auto resident = OpenEngine(ShippedModel(), {.chunk = 8}, 64);
+  ASSERT_TRUE(resident.ok()) << resident.status();
+  const std::vector<float> expected = Generate(**resident, ids, [](size_t) {});
+
+  FakeMachine machine;
+  Engine::Options options;
+  options.max_rows = 8;
+  options.context = 64;
+  options.watch_pressure = true;
+  options.pressure = machine.Watch();
+  auto engine = Engine::Create(ShippedModel(), options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const auto wait_until = [&](auto done) {
+    for (int i = 0; i < 1500 && !done(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_TRUE((*engine)->FollowPressure().ok());
+    }
+    EXPECT_TRUE(done());
+  };
+  const auto change = [&](size_t i) {
+    if (i == 10) {
+      EXPECT_EQ((*engine)->streamer(), nullptr) << "nothing of the streaming path while there is no pressure";
+      machine.SetAvailable(16 * kMiB);
+      wait_until([&] { return (*engine)->streamer() != nullptr; });
+    }
+    if (i == 25) {
+      EXPECT_EQ((*engine)->streamer()->resident_bytes(), 0);
+      machine.SetAvailable(8 * kGiB);
+      wait_until([&] { return (*engine)->streamer()->num_shed() == 0; });
+    }
+  };
+  EXPECT_TRUE(SameBits(Generate(**engine, ids, change), expected));
+  EXPECT_GT((*engine)->streamer()->resident_bytes(), 2 * kMiB);
+}
+
 // ---- Faults
 
 absl::Status StepOnce(Engine& engine) {
