@@ -42,6 +42,7 @@ class Generator {
     auto stream = std::make_unique<Stream>(tokenizer_, options_.stop_strings);
     stream->result.prompt_tokens = static_cast<int64_t>(prompt.size());
     stream->result.token_ids.reserve(options_.max_new_tokens);
+    if (options_.keep_times) stream->result.token_times.reserve(options_.max_new_tokens);
     for (const int32_t token : prompt) stream->detokenizer.Push(token);  // the text goes on where the prompt ends
     streams_.push_back(std::move(stream));
     history_.push_back(prompt);
@@ -85,6 +86,8 @@ class Generator {
     stream.last_token = Clock::now();
     if (stream.result.token_ids.empty()) stream.first_token = stream.last_token;
     stream.result.token_ids.push_back(token);
+    if (options_.keep_times)
+      stream.result.token_times.push_back(std::chrono::duration<double>(stream.last_token.time_since_epoch()).count());
     history_[id].push_back(token);
     const int32_t slot = scheduler_.slot(id);
     FinishReason reason = scheduler_.OnToken(id, token);

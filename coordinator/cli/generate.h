@@ -23,6 +23,7 @@ struct GenerateOptions {
   std::vector<int32_t> end_tokens;
   std::vector<std::string> stop_strings;
   bool hash_logits = false;
+  bool keep_times = false;  // token_times
   const std::atomic<bool>* cancel = nullptr;
   // Text as it becomes certain, by prompt index. May be empty.
   std::function<void(size_t prompt, std::string_view text)> on_text;
@@ -33,9 +34,10 @@ struct Generated {
   std::string text;                // without special tokens, cut before a stop string
   int64_t prompt_tokens = 0;
   FinishReason finish = FinishReason::kNone;
-  double ttft_ms = 0;        // from the start of generation to the first token
-  double ms_per_token = 0;   // of the tokens after the first
-  uint64_t logits_hash = 0;  // XXH3-64 of the logits of every generated position
+  double ttft_ms = 0;               // from the start of generation to the first token
+  double ms_per_token = 0;          // of the tokens after the first
+  uint64_t logits_hash = 0;         // XXH3-64 of the logits of every generated position
+  std::vector<double> token_times;  // when each was sampled: seconds of the steady clock, which on Linux all processes share
 };
 
 // What steps that only decode took of the machine.

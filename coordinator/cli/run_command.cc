@@ -36,6 +36,7 @@ struct RunFlags {
   int64_t max_tokens = 0;
   bool ignore_eos = false;
   bool hash_logits = false;
+  bool token_times = false;
 };
 
 // One prompt a line; a line that is a JSON string or {"prompt": string} may hold line breaks.
@@ -116,7 +117,7 @@ const char* ReasonText(FinishReason reason) {
   return "none";
 }
 
-json ResultJson(const Generated& result, bool hashed) {
+json ResultJson(const Generated& result, const RunFlags& flags) {
   json object = {{"text", result.text},
                  {"token_ids", result.token_ids},
                  {"prompt_tokens", result.prompt_tokens},
@@ -124,17 +125,18 @@ json ResultJson(const Generated& result, bool hashed) {
                  {"finish_reason", ReasonText(result.finish)},
                  {"ttft_ms", result.ttft_ms},
                  {"ms_per_token", result.ms_per_token}};
-  if (hashed) object["logits_xxh3"] = HashText(result.logits_hash);
+  if (flags.hash_logits) object["logits_xxh3"] = HashText(result.logits_hash);
+  if (flags.token_times) object["token_times_s"] = result.token_times;
   return object;
 }
 
-void PrintJson(ModelSession& session, const GenerateSummary& summary, bool hashed) {
+void PrintJson(ModelSession& session, const GenerateSummary& summary, const RunFlags& flags) {
   json root = session.Describe();
   if (summary.results.size() == 1) {
-    root.update(ResultJson(summary.results.front(), hashed));
+    root.update(ResultJson(summary.results.front(), flags));
   } else {
     root["results"] = json::array();
-    for (const Generated& result : summary.results) root["results"].push_back(ResultJson(result, hashed));
+    for (const Generated& result : summary.results) root["results"].push_back(ResultJson(result, flags));
     root["ms_per_step"] = summary.MsPerStep();
   }
   root["interrupted"] = summary.interrupted;
@@ -201,6 +203,7 @@ absl::Status Run(RunFlags& flags) {
   if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
   options.stop_strings = flags.stops;
   options.hash_logits = flags.hash_logits;
+  options.keep_times = flags.token_times;
   options.cancel = &Interrupted();
   if (!flags.model.json && plan.prompts.size() == 1) {
     std::cout << flags.prompts.front() << std::flush;
@@ -209,7 +212,7 @@ absl::Status Run(RunFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const GenerateSummary summary,
                         Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
   if (flags.model.json) {
-    PrintJson(*session, summary, flags.hash_logits);
+    PrintJson(*session, summary, flags);
   } else {
     PrintTexts(flags, summary);
     PrintSummary(*session, summary);
@@ -245,6 +248,8 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       ->allow_extra_args(false);
   command->add_flag("--ignore-eos", flags->ignore_eos, "Go on after the model's end token");
   command->add_flag("--hash-logits", flags->hash_logits, "Hash the logits of every generated position (logits_xxh3)");
+  command->add_flag("--token-times", flags->token_times,
+                    "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
   command->callback([flags, &exit_code] { exit_code = Finish(Run(*flags)); });
 }
 
