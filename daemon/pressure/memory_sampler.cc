@@ -26,7 +26,7 @@ std::optional<MemoryStalls> ReadMemoryStalls(const std::string& path) {
 
 MemorySampler::MemorySampler(const std::string& proc, std::vector<MemoryGroup> groups)
     : meminfo_(proc + "/meminfo"), groups_(std::move(groups)), machine_{proc + "/pressure/memory", absl::ZeroDuration()} {
-  const auto own = std::ranges::find_if(groups_, [](const MemoryGroup& g) { return g.v2 && FileExists(g.folder + "memory.pressure"); });
+  const auto own = std::ranges::find_if(groups_, HasStallsOfItsOwn);
   if (own != groups_.end()) group_.path = own->folder + "memory.pressure";
   MemorySample::Scope ignored;
   Look(machine_, false, ignored);

@@ -75,13 +75,17 @@ bool PressureEvent::Acknowledge(short revents) const {
   return false;
 }
 
+bool HasStallsOfItsOwn(const MemoryGroup& group) {
+  return group.v2 && FileExists(group.folder + "memory.current") && FileExists(group.folder + "memory.pressure");
+}
+
 std::vector<PressureEvent> OpenPressureEvents(const std::string& proc, const std::vector<MemoryGroup>& groups, Bytes reserve) {
   std::vector<PressureEvent> events;
   AddTrigger(proc + "/pressure/memory", kPsiSource, events);
   for (const MemoryGroup& group : groups) {
     const Bytes limit = ReadGroupMemory(group).limit;
     if (group.v2) {
-      AddTrigger(group.folder + "memory.pressure", kGroupPsiSource, events);
+      if (HasStallsOfItsOwn(group)) AddTrigger(group.folder + "memory.pressure", kGroupPsiSource, events);
       AddEventsFile(group, events);
     } else if (limit != INT64_MAX) {
       AddCounter(group, "memory.pressure_level", "cgroup pressure level", "low", events);

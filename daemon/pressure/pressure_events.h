@@ -38,6 +38,9 @@ struct PressureEvent {
   bool Acknowledge(short revents) const;
 };
 
+// Whether memory.pressure of the group is about the group's memory: a root group's is the machine's, and so is any where v1 counts memory.
+bool HasStallsOfItsOwn(const MemoryGroup& group);
+
 // All there are. `reserve`: for usage thresholds.
 std::vector<PressureEvent> OpenPressureEvents(const std::string& proc, const std::vector<MemoryGroup>& groups, Bytes reserve);
 
