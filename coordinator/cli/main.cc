@@ -16,6 +16,7 @@
 #include "coordinator/cli/score_command.h"
 #include "coordinator/cli/solve_command.h"
 #include "coordinator/cli/tokenize_command.h"
+#include "daemon/weights/unreadable_pages.h"
 
 namespace {
 
@@ -38,6 +39,7 @@ void AddUnbuilt(CLI::App& app, int& exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lime::ExitOnUnreadablePages();
   CLI::App app("LIME runs a large language model, losslessly, on the small machines you own.", "lime");
   app.require_subcommand(1);
   app.set_version_flag("--version", "lime 0.1.0");

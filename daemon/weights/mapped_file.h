@@ -5,12 +5,14 @@
 #include <string>
 
 #include "daemon/weights/files.h"
+#include "daemon/weights/unreadable_pages.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 
 namespace lime {
 
-// MAP_PRIVATE: nothing written here or elsewhere by us reaches the file. The descriptor stays open, to see whether somebody shortened the file.
+// MAP_PRIVATE: nothing written here or elsewhere by us reaches the file. The descriptor stays open, to see whether somebody shortened the
+// file.
 class MappedFile {
  public:
   // `bytes` is the size the headers were checked against: a file that changed since is refused, since a page beyond its end would kill us.
@@ -26,8 +28,8 @@ class MappedFile {
   absl::Status Populate(int64_t offset, Bytes bytes) const;
   // The same by plain reads, for kernels older than 5.14, which cannot be asked for pages in a way that fails without a signal.
   absl::Status PopulateByReading(int64_t offset, Bytes bytes) const;
-  // kDataLoss if the file is shorter than when it was mapped. The kernel may well show zeros beyond the end instead of failing: pages of one
-  // large folio stay mapped when only a part of it is cut off.
+  // kDataLoss if the file is shorter than when it was mapped. The kernel may well show zeros beyond the end instead of failing: pages of
+  // one large folio stay mapped when only a part of it is cut off.
   absl::Status CheckNotTruncated() const;
   // Starts reading a range into the page cache; does not wait.
   void WillNeed(int64_t offset, Bytes bytes) const;
@@ -36,12 +38,17 @@ class MappedFile {
 
  private:
   MappedFile(std::string path, FileDescriptor file, const std::byte* data, Bytes bytes)
-      : path_(std::move(path)), file_(std::move(file)), data_(data), bytes_(bytes) {}
+      : path_(std::move(path)),
+        file_(std::move(file)),
+        data_(data),
+        bytes_(bytes),
+        range_(data, static_cast<size_t>(bytes), path_.c_str()) {}
 
   const std::string path_;
   const FileDescriptor file_;
   const std::byte* const data_;
   const Bytes bytes_;
+  const MappedRange range_;  // names the file where a page is lost later
 };
 
 }  // namespace lime

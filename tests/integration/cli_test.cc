@@ -230,6 +230,19 @@ TEST_F(CliTest, CtrlCEndsTheGenerationAndPrintsTheSummary) {
   EXPECT_THAT(answer.err, HasSubstr("memory"));
 }
 
+TEST_F(CliTest, AMappedFileThatIsTruncatedEndsTheRunWithItsName) {
+  const std::string model = dir_ / "copy";
+  std::filesystem::copy(LIME_SOURCE_DIR "/models/lime-fables", model, std::filesystem::copy_options::recursive);
+  Lime lime({"run", "--model", model, "--loader", "mmap", "--prompt", "Once upon a time", "--max-tokens", "480", "--ignore-eos",
+             "--threads", "1"});
+  for (int i = 0; i < 30'000 && lime.out().size() <= 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::filesystem::resize_file(model + "/model.safetensors", 0);
+  const Answer answer = lime.Wait();
+  EXPECT_EQ(answer.exit_code, 1) << answer.err;
+  EXPECT_THAT(answer.err, HasSubstr("model.safetensors: cannot be read any more"));
+  EXPECT_EQ(std::ranges::count(answer.err, '\n'), 1) << answer.err;
+}
+
 TEST_F(CliTest, PromptsOfAFileEndBeforeTheirCarriageReturn) {
   WriteFile(dir_ / "prompts", "hello\r\nhello\n");
   const json results =
