@@ -57,10 +57,55 @@ TEST_P(BitsTest, LogitsAreTheSameWhateverTheRunLooksLike) {
 
 INSTANTIATE_TEST_SUITE_P(Families, BitsTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
 
+INSTANTIATE_TEST_SUITE_P(Packed, BitsTest, ::testing::ValuesIn(PackedVariants()), [](const auto& info) { return info.param.name; });
+
 TEST(ShippedModelBitsTest, LogitsAreTheSameWhateverTheRunLooksLike) {
-  const std::string dir = std::string(LIME_SOURCE_DIR) + "/models/lime-fables";
-  ASSERT_TRUE(std::filesystem::exists(dir + "/config.json"));
-  for (const std::string& numerics : AllNumerics()) ExpectSameBits(dir, 512, 200, numerics);
+  for (const char* name : {"lime-fables", "lime-fables-relu"}) {
+    SCOPED_TRACE(name);
+    const std::string dir = std::string(LIME_SOURCE_DIR) + "/models/" + name;
+    ASSERT_TRUE(std::filesystem::exists(dir + "/config.json"));
+    for (const std::string& numerics : AllNumerics()) ExpectSameBits(dir, 512, 200, numerics);
+  }
+}
+
+// Rows of more than one block of K, a prompt of more tokens than one packing of the GEMM takes, KV of two whole pieces and a part.
+class WideModelBitsTest : public ::testing::Test {
+ protected:
+  void ExpectSameBitsOf(const std::optional<Quantization>& quantization, const std::vector<std::string>& all_numerics) {
+    MakeModelOptions options;
+    options.config.num_layers = 1;
+    options.config.hidden_size = 2176;
+    options.config.intermediate_size = 4352;
+    options.config.num_heads = 34;
+    options.config.head_dim = 64;
+    options.config.max_positions = 1024;
+    options.config.quantization = quantization;
+    TempDir dir;
+    ASSERT_TRUE(MakeModel(options, dir.path()).ok());
+    const std::vector<int32_t> ids = RandomIds(1, 700, options.config.vocab_size);
+    for (const std::string& numerics : all_numerics) {
+      const uint64_t expected = LogitsHashOf(dir.path(), {.threads = 1, .chunk = 700, .numerics = numerics}, ids);
+      for (const int64_t chunk : {int64_t{7}, int64_t{64}, int64_t{512}, int64_t{700}}) {
+        EXPECT_EQ(LogitsHashOf(dir.path(), {.loader = LoaderKind::kMmap, .chunk = chunk, .numerics = numerics}, ids), expected)
+            << "numerics " << numerics << ", chunk " << chunk;
+      }
+      const std::vector<int32_t> some(ids.begin(), ids.begin() + 40);  // token by token the weights are read as often
+      EXPECT_EQ(LogitsHashOf(dir.path(), {.chunk = 1, .numerics = numerics}, some),
+                LogitsHashOf(dir.path(), {.chunk = 40, .numerics = numerics}, some))
+          << "numerics " << numerics << ", chunk 1";
+      RunShape batch{.chunk = 100, .companions = {RandomIds(2, 650, 320), RandomIds(3, 40, 320), RandomIds(4, 300, 320)}};
+      batch.numerics = numerics;
+      EXPECT_EQ(LogitsHashOf(dir.path(), batch, ids), expected) << "numerics " << numerics << ", in a batch of 4";
+    }
+  }
+};
+
+TEST_F(WideModelBitsTest, DenseLogitsAreTheSameWhateverTheRunLooksLike) {
+  ExpectSameBitsOf(std::nullopt, AllNumerics());
+}
+
+TEST_F(WideModelBitsTest, PackedLogitsAreTheSameWhateverTheRunLooksLike) {
+  ExpectSameBitsOf(Quantization{.bits = 4, .group_size = 64}, {"auto"});
 }
 
 }  // namespace

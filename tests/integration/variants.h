@@ -27,6 +27,7 @@ struct Variant {
   Activation activation = Activation::kSilu;
   int64_t head_dim = 16;
   int64_t window = 0;
+  std::optional<DType> norm_dtype;  // where it is another than dtype
 };
 
 inline MakeModelOptions OptionsOf(const Variant& variant) {
@@ -45,6 +46,7 @@ inline MakeModelOptions OptionsOf(const Variant& variant) {
   options.config.sliding_window = variant.window;
   options.config.tie_embeddings = variant.family == ModelFamily::kOpt;
   options.dtype = variant.dtype;
+  options.norm_dtype = variant.norm_dtype;
   return options;
 }
 
@@ -75,6 +77,39 @@ inline std::vector<Variant> Variants() {
     variants.push_back({.name = std::string("llama_rope_") + name, .quantization = std::nullopt, .rope = type});
   }
   variants.push_back({.name = "llama_relu", .quantization = std::nullopt, .activation = Activation::kRelu});
+  return variants;
+}
+
+// Groups of every size and number of bits over the families, and norms of another dtype than the scales.
+inline std::vector<Variant> PackedVariants() {
+  constexpr ModelFamily kLlama = ModelFamily::kLlama, kMistral = ModelFamily::kMistral, kQwen2 = ModelFamily::kQwen2,
+                        kQwen3 = ModelFamily::kQwen3, kOpt = ModelFamily::kOpt;
+  std::vector<Variant> variants = {
+      {.name = "llama_q4_g32_f32", .family = kLlama, .dtype = DType::kF32, .quantization = Quantization{4, 32}},
+      {.name = "llama_q8_g128_bf16", .family = kLlama, .dtype = DType::kBF16, .quantization = Quantization{8, 128}},
+      {.name = "mistral_q4_g128_bf16", .family = kMistral, .dtype = DType::kBF16, .quantization = Quantization{4, 128}, .window = 50},
+      {.name = "mistral_q3_g32_f16", .family = kMistral, .dtype = DType::kF16, .quantization = Quantization{3, 32}, .window = 50},
+      {.name = "qwen2_q8_g32_bf16", .family = kQwen2, .dtype = DType::kBF16, .quantization = Quantization{8, 32}},
+      {.name = "qwen2_q6_g128_f16", .family = kQwen2, .dtype = DType::kF16, .quantization = Quantization{6, 128}},
+      {.name = "qwen3_q6_g32_bf16", .family = kQwen3, .dtype = DType::kBF16, .quantization = Quantization{6, 32}},
+      {.name = "qwen3_q3_g128_f32", .family = kQwen3, .dtype = DType::kF32, .quantization = Quantization{3, 128}},
+      {.name = "opt_q4_g64_bf16", .family = kOpt, .dtype = DType::kBF16, .quantization = Quantization{4, 64}},
+      {.name = "opt_q3_g128_f16", .family = kOpt, .dtype = DType::kF16, .quantization = Quantization{3, 128}},
+      {.name = "qwen3_q4_f16_norms_f32",
+       .family = kQwen3,
+       .dtype = DType::kF16,
+       .quantization = Quantization{4, 64},
+       .norm_dtype = DType::kF32},
+      {.name = "opt_q8_f16_norms_bf16",
+       .family = kOpt,
+       .dtype = DType::kF16,
+       .quantization = Quantization{8, 64},
+       .norm_dtype = DType::kBF16},
+  };
+  for (Variant& variant : variants) {
+    variant.head_dim = 32;  // the groups of 128 divide every matrix: none stays dense
+    if (variant.family == kOpt) variant.rope = RopeType::kNone, variant.activation = Activation::kRelu;
+  }
   return variants;
 }
 
