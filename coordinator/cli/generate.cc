@@ -16,6 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Of the text of one prompt, reserved so that nothing grows while tokens come: more than a tokenizer gives on average.
+constexpr int64_t kBytesPerToken = 16;
+constexpr int64_t kMaxReservedBytes = 16 * kMiB;
+
 double Milliseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
@@ -43,6 +47,7 @@ class Generator {
     stream->result.prompt_tokens = static_cast<int64_t>(prompt.size());
     stream->result.token_ids.reserve(options_.max_new_tokens);
     if (options_.keep_times) stream->result.token_times.reserve(options_.max_new_tokens);
+    stream->result.text.reserve(std::min(options_.max_new_tokens * kBytesPerToken, kMaxReservedBytes));
     for (const int32_t token : prompt) stream->detokenizer.Push(token);  // the text goes on where the prompt ends
     streams_.push_back(std::move(stream));
     history_.push_back(prompt);

@@ -4,8 +4,13 @@
 
 namespace lime {
 
+constexpr size_t kReservedBytes = 1024;  // several times the longest token of any vocabulary seen
+
 StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const DecodeOptions& options)
-    : tokenizer_(tokenizer), options_(options), strips_left_(tokenizer.strip().count) {}
+    : tokenizer_(tokenizer), options_(options), strips_left_(tokenizer.strip().count) {
+  held_.reserve(kReservedBytes);
+  text_.reserve(kReservedBytes);
+}
 
 std::string_view StreamingDetokenizer::Push(int32_t id) {
   if (tokenizer_.IdToPiece(id).empty() || (options_.skip_special && tokenizer_.IsSpecial(id))) return {};

@@ -1,7 +1,8 @@
 // Ids to text while they are being generated.
 //
 // Never gives half a character: bytes that may still become one are held back. All pieces and Finish() joined are
-// Tokenizer::Decode of all ids. Time: linear in the bytes of the tokens. Allocates nothing once its buffers have grown.
+// Tokenizer::Decode of all ids. Time: linear in the bytes of the tokens. Allocates nothing after it was made, but for a token of
+// kilobytes.
 #pragma once
 
 #include <cstdint>

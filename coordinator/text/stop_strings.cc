@@ -19,9 +19,14 @@ std::vector<size_t> Borders(std::string_view text) {
 }  // namespace
 
 StopStrings::StopStrings(const std::vector<std::string>& stops) {
+  constexpr size_t kReservedBytes = 1024;  // of pieces of text pushed: nothing grows while tokens come
+  size_t longest = 0;
   for (const std::string& stop : stops) {
     if (!stop.empty()) patterns_.push_back({stop, Borders(stop)});
+    longest = std::max(longest, stop.size());
   }
+  held_.reserve(longest + kReservedBytes);
+  text_.reserve(longest + kReservedBytes);
 }
 
 void StopStrings::Advance(Pattern& pattern, char c) const {

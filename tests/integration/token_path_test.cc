@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "coordinator/cli/generate.h"
 #include "coordinator/text/sampler.h"
 #include "gtest/gtest.h"
 #include "tests/integration/models.h"
@@ -127,6 +128,38 @@ TEST_F(TokenPathTest, GreedyDecodingAllocatesNothing) {
 
 TEST_F(TokenPathTest, SampledDecodingOfABatchAllocatesNothing) {
   EXPECT_EQ(Decode({}, 4, {.temperature = 0.8, .top_k = 40, .top_p = 0.9}), 0);
+}
+
+// The whole loop: scheduler, step, sampler, hash, text, stop strings, and a sink that only counts.
+TEST_F(TokenPathTest, GeneratingAllocatesNothingFromStepToText) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
+  const auto tokenizer = Tokenizer::Load(dir.path());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  for (const int64_t sequences : {1, 3}) {
+    RunShape shape{.chunk = 300};
+    shape.companions.resize(sequences - 1);
+    auto engine = OpenEngine(dir.path(), shape, 400);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    cli::GenerateOptions options;
+    options.sampling = {.repetition_penalty = 1.1, .temperature = 1.0, .top_k = 200};
+    options.max_new_tokens = 380;
+    options.chunk = 64;
+    options.stop_strings = {"no such text", "nor this"};
+    options.hash_logits = true;
+    int64_t calls = 0;
+    options.on_text = [&calls](size_t, std::string_view) {
+      ++calls;
+      if (calls == 20) counting = true;
+      if (calls == 20 + kSteps) counting = false;
+    };
+    const std::vector<std::vector<int32_t>> prompts(sequences, {1, 2, 3});
+    const auto summary = cli::Generate(**engine, **tokenizer, prompts, sequences, options);
+    counting = false;
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_GE(calls, 20 + kSteps) << "too little text to count over";
+    EXPECT_EQ(allocations.exchange(0), 0) << sequences << " sequences";
+  }
 }
 
 TEST_F(TokenPathTest, PackedWeightsAndOtherFamiliesAllocateNothing) {
