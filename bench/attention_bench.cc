@@ -17,6 +17,7 @@
 
 #include "bench/limits.h"
 #include "kernels/cpu/attention.h"
+#include "planner/base/median.h"
 
 namespace lime::bench {
 namespace {
@@ -34,11 +35,6 @@ struct Case {
   int64_t context;  // positions before the last row, that row included
   int64_t rows;     // 1: decode; more: the last rows of the context as one chunk
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Layers of one sequence's cache, enough of them that none is still in the last-level cache when it is read again.
 class Layers {

@@ -18,6 +18,7 @@
 
 #include "bench/limits.h"
 #include "kernels/cpu/linear.h"
+#include "planner/base/median.h"
 
 namespace lime::bench {
 namespace {
@@ -35,11 +36,6 @@ struct Options {
   std::string only;
   cpu::Numerics numerics = cpu::Numerics::kAuto;
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double Seconds(const std::function<void()>& fn) {
   const auto start = std::chrono::steady_clock::now();

@@ -24,6 +24,7 @@
 #include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/page_cache.h"
 #include "daemon/weights/weight_store.h"
+#include "planner/base/median.h"
 #include "testbed/make_model/make_model.h"
 
 namespace lime {
@@ -183,11 +184,6 @@ MakeModelOptions ModelOfSize(Bytes bytes) {
   const Bytes layer = 2 * config.hidden_size * config.hidden_size * 29 / 2;  // q and o, k and v of a quarter, three of four times
   config.num_layers = std::max<int64_t>(1, (bytes - 2 * config.vocab_size * config.hidden_size + layer / 2) / layer);
   return options;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 nlohmann::json Summary(const std::vector<Sample>& samples) {

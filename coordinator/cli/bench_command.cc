@@ -15,6 +15,7 @@
 #include "coordinator/cli/model_session.h"
 #include "daemon/engine/process_memory.h"
 #include "kernels/cpu/linear.h"
+#include "planner/base/median.h"
 
 namespace lime::cli {
 namespace {
@@ -32,11 +33,6 @@ struct BenchFlags {
   int rounds = 15;
   Bytes limit_bytes = 512 * kMiB;
 };
-
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 template <typename Fn>
 double SecondsOf(Fn&& fn) {

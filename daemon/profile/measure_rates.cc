@@ -12,6 +12,7 @@
 
 #include "bench/limits.h"
 #include "kernels/cpu/linear.h"
+#include "planner/base/median.h"
 
 namespace lime {
 namespace {
@@ -24,11 +25,6 @@ constexpr Bytes kLeastQuickBytes = 16 * kMiB, kMostQuickBytes = 128 * kMiB;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 std::string CpuName() {

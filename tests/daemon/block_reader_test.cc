@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "daemon/weights/huge_buffer.h"
 #include "tests/daemon/faulty_device.h"
-#include "tests/daemon/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace lime {
 namespace {

@@ -13,7 +13,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "planner/plan/block_pieces.h"
 #include "testbed/make_model/make_model.h"
-#include "tests/daemon/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace lime {
 namespace {

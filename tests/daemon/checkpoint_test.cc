@@ -5,7 +5,7 @@
 
 #include "daemon/weights/safetensors_writer.h"
 #include "planner/base/json_text.h"
-#include "tests/daemon/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace lime {
 namespace {

@@ -10,7 +10,7 @@
 #include "daemon/weights/float_codec.h"
 #include "daemon/weights/weight_store.h"
 #include "testbed/make_model/model_tensors.h"
-#include "tests/daemon/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace lime {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "daemon/weights/safetensors_writer.h"
-#include "tests/daemon/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace lime {
 namespace {

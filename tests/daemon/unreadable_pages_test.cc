@@ -5,7 +5,7 @@
 
 #include "daemon/weights/mapped_file.h"
 #include "gtest/gtest.h"
-#include "tests/daemon/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace lime {
 namespace {

@@ -10,7 +10,7 @@
 #include "daemon/weights/page_cache.h"
 #include "daemon/weights/safetensors.h"
 #include "testbed/make_model/make_model.h"
-#include "tests/daemon/temp_dir.h"
+#include "tests/temp_dir.h"
 
 namespace lime {
 namespace {

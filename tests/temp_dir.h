@@ -27,6 +27,7 @@ class TempDir {
 
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
+  std::string operator/(const std::string& name) const { return file(name); }
   void Write(const std::string& name, const std::string& text) const { std::ofstream(file(name), std::ios::binary) << text; }
   std::string Read(const std::string& name) const {
     std::ifstream in(file(name), std::ios::binary);

@@ -1,0 +1,107 @@
+// Stores that were damaged: who finds it, and what they name.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/weights/block_store_manifest.h"
+#include "tests/daemon/block_store_fixture.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST_F(PreparedTest, ATruncatedFileIsNamedByEveryoneAndWrittenAgain) {
+  Prepare();
+  const auto whole = Contents(store_);
+  const std::string path = InStore("layer_0001.safetensors");
+  const auto size = static_cast<int64_t>(fs::file_size(path));
+  fs::resize_file(path, static_cast<uintmax_t>(size - 5));
+  const std::string found(VerifyBlockStore(store_).status().message());
+  EXPECT_THAT(found, HasSubstr("layer_0001.safetensors: has " + std::to_string(size - 5) + " bytes where the manifest says"));
+  EXPECT_THAT(found, HasSubstr("block mlp 1 differs from offset " + std::to_string(size - 5)));
+  EXPECT_THAT(std::string(Checkpoint::Open(store_).status().message()), HasSubstr("layer_0001.safetensors"));
+  const auto report = PrepareBlockStore(model_, store_);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->kept_files, 2);
+  EXPECT_EQ(Contents(store_), whole);
+}
+
+TEST_F(PreparedTest, OneFlippedBitAnywhereIsFoundAndNamed) {
+  Prepare();
+  const auto manifest = ReadStoreManifest(store_);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  for (const StoredFile& file : manifest->files) {
+    std::vector<std::pair<int64_t, std::string>> places = {{0, ""}, {file.bytes / 2, ""}, {file.bytes - 1, ""}};
+    for (const StoredBlock& block : file.blocks) {
+      if (block.id.kind != BlockKind::kHead) places.emplace_back(block.offset, "block " + BlockName(block.id));
+      places.emplace_back(block.offset + block.bytes - 1, "block " + BlockName(block.id));
+    }
+    for (const auto& [offset, place] : places) {
+      Flip(file.name, offset);
+      const absl::Status status = VerifyBlockStore(store_).status();
+      EXPECT_TRUE(absl::IsDataLoss(status)) << file.name << " " << offset;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(file.name + ": " + place));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("offset"));
+      Flip(file.name, offset);
+    }
+  }
+  EXPECT_TRUE(VerifyBlockStore(store_).ok());
+}
+
+TEST_F(PreparedTest, ADifferenceIsPlacedWithinItsRangeAndBlock) {
+  ASSERT_TRUE(MakeModel(options_, model_).ok());
+  Prepare();
+  const auto manifest = ReadStoreManifest(store_);
+  ASSERT_TRUE(manifest.ok());
+  const StoredFile& file = manifest->files[1];
+  const StoredBlock& mlp = file.blocks[1];
+  ASSERT_EQ(mlp.id, (BlockId{BlockKind::kMlp, 1}));
+  ASSERT_GT(file.ranges.size(), 8u);
+  for (const StoredRange& range : file.ranges) {
+    Flip(file.name, range.offset + range.bytes / 2);
+    const std::string block = range.offset < mlp.offset ? "attention 1" : "mlp 1";
+    EXPECT_THAT(std::string(VerifyBlockStore(store_).status().message()),
+                HasSubstr(absl::StrCat(file.name, ": block ", block, " differs from its checksum between offsets ", range.offset, " and ",
+                                       range.offset + range.bytes, ";")));
+    Flip(file.name, range.offset + range.bytes / 2);
+  }
+}
+
+TEST_F(PreparedTest, AChecksumThatIsWrongInTheManifestAloneIsFound) {
+  Prepare();
+  auto manifest = nlohmann::json::parse(dir_.Read("store/lime_store.json"));
+  manifest["files"][0]["ranges"][2][2] = "0123456789abcdef";
+  dir_.Write("store/lime_store.json", manifest.dump());
+  const absl::Status status = VerifyBlockStore(store_).status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("between offsets ", manifest["files"][0]["ranges"][2][0].get<int64_t>(), " and ")));
+}
+
+TEST_F(PreparedTest, AManifestThatDisagreesWithTheFilesIsRefused) {
+  Prepare();
+  const auto good = nlohmann::json::parse(dir_.Read("store/lime_store.json"));
+  const auto open = [&](const nlohmann::json& manifest) -> std::string {
+    dir_.Write("store/lime_store.json", manifest.dump());
+    const auto checkpoint = Checkpoint::Open(store_);
+    return std::string(checkpoint.ok() ? checkpoint->BuildModelSpec().status().message() : checkpoint.status().message());
+  };
+  auto moved = good;  // the block lies where the file has other tensors
+  std::swap(moved["files"][0]["blocks"][0]["kind"], moved["files"][0]["blocks"][1]["kind"]);
+  EXPECT_THAT(open(moved), HasSubstr("block attention 0 does not hold tensor"));
+  auto longer = good;
+  longer["files"][0]["bytes"] = longer["files"][0]["bytes"].get<int64_t>() + 1;
+  EXPECT_THAT(open(longer), HasSubstr("layer_0000.safetensors: has"));
+  auto stray = good;
+  stray["files"][0]["name"] = "absent.safetensors";
+  EXPECT_THAT(open(stray), HasSubstr("absent.safetensors"));
+  EXPECT_THAT(open(good), IsEmpty());
+}
+
+}  // namespace
+}  // namespace lime
