@@ -1,0 +1,227 @@
+#include "daemon/weights/piece_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/synchronization/notification.h"
+#include "daemon/weights/block_store.h"
+#include "daemon/weights/huge_buffer.h"
+#include "daemon/weights/kept_tensors.h"
+#include "daemon/weights/row_reader.h"
+#include "testbed/make_model/make_model.h"
+#include "tests/daemon/faulty_device.h"
+#include "tests/temp_dir.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A checkpoint, and every byte of its files as they are.
+class Model {
+ public:
+  explicit Model(const std::string& dir) : checkpoint(*Checkpoint::Open(dir)), spec(*checkpoint.BuildModelSpec()) {
+    for (const CheckpointFile& file : checkpoint.files()) {
+      std::ifstream in(file.path, std::ios::binary);
+      files_.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+    }
+  }
+  // Bytes of `rows` rows of a tensor from `begin` on.
+  const char* Rows(const std::string& name, int64_t begin, Bytes row_bytes) const {
+    const TensorLocation& at = checkpoint.location(name);
+    return files_[static_cast<size_t>(at.file)].data() + at.offset + begin * row_bytes;
+  }
+
+  const Checkpoint checkpoint;
+  const ModelSpec spec;
+
+ private:
+  std::vector<std::string> files_;
+};
+
+const TensorSpec* Find(const BlockSpec& block, TensorRole role, TensorPart part) {
+  for (const TensorSpec& tensor : block.tensors) {
+    if (tensor.role == role && tensor.part == part && !IsKept(tensor)) return &tensor;
+  }
+  return nullptr;
+}
+
+void ExpectRows(const Model& model, const BlockSpec& block, const RowsInMemory& rows) {
+  const std::tuple<TensorPart, const std::byte*> parts[] = {
+      {TensorPart::kWeight, rows.weight}, {TensorPart::kScales, rows.scales}, {TensorPart::kGroupBiases, rows.biases}};
+  for (const auto& [part, data] : parts) {
+    const TensorSpec* tensor = Find(block, rows.rows.role, part);
+    ASSERT_EQ(tensor != nullptr, data != nullptr);
+    if (tensor == nullptr) continue;
+    const Bytes row_bytes = tensor->info.bytes / tensor->info.shape[0];
+    EXPECT_EQ(std::memcmp(data, model.Rows(tensor->name, rows.rows.begin, row_bytes),
+                          static_cast<size_t>((rows.rows.end - rows.rows.begin) * row_bytes)),
+              0)
+        << tensor->name << " rows " << rows.rows.begin;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(ElementBytes(tensor->info.dtype)), 0u) << tensor->name;
+  }
+}
+
+absl::Status ReadPiece(PieceReader& reader, int block, int piece, std::byte* place) {
+  absl::Notification done;
+  absl::Status result;
+  reader.StartRead(block, piece, place, [&](absl::Status status) {
+    result = std::move(status);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+// Every piece of every block holds the rows that it says, each part on its alignment.
+void ExpectPieces(const std::string& dir, Bytes piece_bytes, bool io_uring) {
+  const Model model(dir);
+  auto reader = PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = piece_bytes, .io_uring = io_uring});
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  for (int block = 0; block < static_cast<int>(model.spec.blocks.size()); ++block) {
+    for (int piece = 0; piece < (*reader)->NumPieces(block); ++piece) {
+      auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(block, piece));
+      ASSERT_TRUE(place.ok());
+      const absl::Status status = ReadPiece(**reader, block, piece, place->data());
+      ASSERT_TRUE(status.ok()) << status;
+      for (int i = 0; i < (*reader)->NumRows(block, piece); ++i) {
+        ExpectRows(model, model.spec.blocks[static_cast<size_t>(block)], (*reader)->Rows(block, piece, i, place->data()));
+      }
+    }
+  }
+}
+
+MakeModelOptions Packed() {
+  MakeModelOptions options;
+  options.config.hidden_size = 128;
+  options.config.intermediate_size = 256;
+  options.config.num_layers = 3;
+  options.config.quantization = Quantization{4, 64};
+  return options;
+}
+
+TEST(PieceReaderTest, PiecesHoldTheirRowsDenseAndPackedWholeAndPrepared) {
+  const TempDir dir;
+  ASSERT_TRUE(MakeModel({.shards = 2}, dir.file("dense")).ok());
+  ASSERT_TRUE(MakeModel(Packed(), dir.file("packed")).ok());
+  for (const char* name : {"dense", "packed"}) {
+    for (const Bytes piece_bytes : {kPieceBytes, 4 * kKiB}) {
+      for (const bool io_uring : {true, false}) ExpectPieces(dir.file(name), piece_bytes, io_uring);
+    }
+    const std::string store = dir.file(name) + "_store";
+    ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
+    ExpectPieces(store, kPieceBytes, true);
+  }
+}
+
+// One byte more in the header shifts every tensor off its alignment.
+TEST(PieceReaderTest, TensorsOffTheirAlignmentSlideToIt) {
+  const TempDir dir;
+  for (const auto& [name, options] : {std::pair<const char*, MakeModelOptions>{"dense", {.dtype = DType::kF32}}, {"packed", Packed()}}) {
+    ASSERT_TRUE(MakeModel(options, dir.file(name)).ok());
+    const std::string path = dir.file(name) + "/model.safetensors";
+    std::ifstream in(path, std::ios::binary);
+    std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    in.close();
+    uint64_t header = 0;
+    std::memcpy(&header, text.data(), sizeof(header));
+    const std::string data = text.substr(8 + header);
+    std::string shifted = text.substr(0, 8 + header);
+    shifted += " ";
+    ++header;
+    std::memcpy(shifted.data(), &header, sizeof(header));
+    std::ofstream(path, std::ios::binary) << shifted << data;
+    ExpectPieces(dir.file(name), kPieceBytes, true);
+    ExpectPieces(dir.file(name), 4 * kKiB, false);
+  }
+}
+
+TEST(PieceReaderTest, DamageThatPassesIsReadAgainAndDamageThatStaysIsNamed) {
+  const TempDir dir;
+  ASSERT_TRUE(MakeModel(Packed(), dir.file("model")).ok());
+  ASSERT_TRUE(PrepareBlockStore(dir.file("model"), dir.file("store")).ok());
+  const Model model(dir.file("store"));
+  // Spoils what a read brought, as often as asked.
+  class Spoiler : public FaultyDevice {
+   public:
+    Spoiler(std::unique_ptr<BlockDevice> device, std::atomic<int>& left)
+        : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), left_(left) {}
+    void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+      FaultyDevice::StartRead(lane, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
+        if (left_ > 0 && left_-- > 0) destination[result.bytes / 2] ^= std::byte{1};
+        done(result);
+      });
+    }
+
+   private:
+    std::atomic<int>& left_;
+  };
+  std::atomic<int> left = 0;
+  auto reader = PieceReader::Open(model.checkpoint, model.spec, {.wrap_device = [&](std::unique_ptr<BlockDevice> device) {
+                                    return std::make_unique<Spoiler>(std::move(device), left);
+                                  }});
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(2, 0));
+  ASSERT_TRUE(place.ok());
+  left = 3;
+  EXPECT_TRUE(ReadPiece(**reader, 2, 0, place->data()).ok()) << "the fourth read is good";
+  left = 1000;
+  const absl::Status status = ReadPiece(**reader, 2, 0, place->data());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layer_0000.safetensors: mlp 0, "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("differ from their checksum after 4 reads"));
+}
+
+TEST(RowReaderTest, BringsTheRowsOfItsTokensInTheirOrder) {
+  const TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  ASSERT_TRUE(MakeModel(Packed(), dir.file("packed")).ok());
+  for (const char* name : {"dense", "packed"}) {
+    const Model model(dir.file(name));
+    auto reader = RowReader::Open(model.checkpoint, model.spec, {.max_rows = 100});
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 100; ++i) tokens.push_back(i * 7919 % 320);
+    ASSERT_TRUE((*reader)->Read(tokens).ok());
+    const RowsInMemory rows = (*reader)->rows();
+    EXPECT_EQ(rows.rows.end, 100);
+    const BlockSpec& block = model.spec.blocks.front();
+    const TensorSpec* tensor = Find(block, TensorRole::kTokenEmbedding, TensorPart::kWeight);
+    ASSERT_NE(tensor, nullptr);
+    const Bytes row_bytes = tensor->info.bytes / tensor->info.shape[0];
+    for (int64_t i = 0; i < 100; ++i) {
+      EXPECT_EQ(std::memcmp(rows.weight + i * row_bytes, model.Rows(tensor->name, tokens[static_cast<size_t>(i)], row_bytes),
+                            static_cast<size_t>(row_bytes)),
+                0)
+          << name << " row " << i;
+    }
+  }
+}
+
+TEST(KeptTensorsTest, HoldNormsAndBiasesAndNothingElse) {
+  const TempDir dir;
+  MakeModelOptions options;
+  options.config.family = ModelFamily::kQwen2;
+  ASSERT_TRUE(MakeModel(options, dir.file("model")).ok());
+  const Model model(dir.file("model"));
+  const BlockSpec& block = model.spec.blocks[1];
+  const auto loaded = LoadKept(model.checkpoint, block);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  int kept = 0;
+  for (size_t i = 0; i < block.tensors.size(); ++i) {
+    const TensorSpec& tensor = block.tensors[i];
+    ASSERT_EQ(loaded->tensors[i].data != nullptr, IsKept(tensor)) << tensor.name;
+    if (!IsKept(tensor)) continue;
+    ++kept;
+    EXPECT_EQ(std::memcmp(loaded->tensors[i].data, model.Rows(tensor.name, 0, 0), static_cast<size_t>(tensor.info.bytes)), 0);
+  }
+  EXPECT_EQ(kept, 4) << "the norm and the biases of q, k and v";
+}
+
+}  // namespace
+}  // namespace lime
