@@ -262,6 +262,31 @@ TEST_F(CliTest, ADamagedProfileIsMeasuredAnew) {
   EXPECT_EQ(answer.exit_code, 0) << answer.err;
 }
 
+TEST_F(CliTest, AProfileIsMeasuredOnceAndPredictsFromThenOn) {
+  const std::string file = dir_ / "frozen.json";
+  const Answer measured = Call({"profile", "--model", model_, "--seconds", "0.2", "--out", file, "--json"});
+  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  EXPECT_EQ(measured.Json()["models"].size(), 1u);
+  EXPECT_TRUE(measured.Json()["disk"].empty()) << "a model of a few KB says nothing of a disk";
+  const Answer run =
+      Call({"run", "--model", model_, "--profile", file, "--prompt", "hello", "--max-tokens", "8", "--ignore-eos", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json prediction = run.Json()["prediction"];
+  EXPECT_GT(prediction["predicted_ms"], 0);
+  EXPECT_EQ(prediction["predicted_ms"], run.Json()["predicted_ms_per_token"]);
+  EXPECT_EQ(prediction["why"].is_null(), prediction["cause"] == "none");
+}
+
+TEST_F(CliTest, AProfileThatIsNoneIsRefusedByName) {
+  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "none.json", "--prompt", "x"}), 1, "none.json");
+  WriteFile(dir_ / "wrong.json", R"({"cpu": "x", "threads": -3})");
+  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 1, "\"threads\" = -3");
+  WriteFile(dir_ / "other.json", R"({"cpu": "another", "threads": 7, "read_bytes_per_second": 1e9})");
+  ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is of another with 7 threads");
+  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 is outside");
+  ExpectRefused(Call({"profile", "--memory", "lots"}), 2, "--memory");
+}
+
 TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
   EXPECT_EQ(Call({}).exit_code, 2);
   EXPECT_EQ(Call({"fly"}).exit_code, 2);
