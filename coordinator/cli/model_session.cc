@@ -103,6 +103,7 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
   options.max_logit_rows = shape.max_logit_rows;
   options.max_sequences = shape.max_sequences;
   options.context = shape.context;
+  options.expected_positions = shape.expected_positions;
   options.grow_kv = flags.kv == "grow";
   options.planned_steps = shape.planned_steps;
   options.numerics = flags.numerics;

@@ -38,7 +38,7 @@ void ResidencyFlags::AddTo(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--placement", placement, "Which blocks stay where not all fit: first_n, last_n, interleaved, or auto for the fastest")
       ->capture_default_str();
-  app.add_option("--pool", pool, "Ring for streamed pieces: a number of pieces (at least 2) or a size such as 128MiB; else chosen");
+  app.add_option("--pool", pool, "Ring for streamed pieces: a number of pieces or a size such as 128MiB, two pieces at least; else chosen");
   app.add_option("--resident", resident, "Share of the weights to keep in memory at most, such as 50%; else as much as fits");
 }
 
@@ -46,6 +46,7 @@ absl::Status ResidencyFlags::Apply(Engine::Options& options) const {
   if (!memory.empty()) {
     const absl::StatusOr<Bytes> bytes = ParseBytes(memory);
     if (!bytes.ok()) return WrongCall(absl::StrCat("--memory: ", bytes.status().message()));
+    if (*bytes < 1) return WrongCall(absl::StrCat("--memory ", memory, " is nothing; give a size such as 2GiB"));
     options.memory = *bytes;
   }
   const absl::StatusOr<MemoryPriority> mode = ParseMemoryPriority(priority);
@@ -61,7 +62,7 @@ absl::Status ResidencyFlags::Apply(Engine::Options& options) const {
   int64_t pieces = 0;
   if (pool.empty()) return absl::OkStatus();
   if (absl::SimpleAtoi(pool, &pieces) && pieces <= kMaxPieces) {
-    if (pieces < 2) return WrongCall(absl::StrCat("--pool ", pool, " pieces are too few; one is computed while the next is read, so 2"));
+    if (pieces < 1) return WrongCall(absl::StrCat("--pool ", pool, " is no number of pieces; at least two are held"));
     options.ring_pieces = pieces;
     return absl::OkStatus();
   }
@@ -79,7 +80,10 @@ json ResidencyJson(Engine& engine) {
   json streaming = {{"resident_blocks", std::ranges::count(plan.resident, true)},
                     {"blocks", plan.resident.size()},
                     {"streamed_bytes_per_step", plan.streamed_bytes}};
+  if (!engine.budget_text().empty()) root["budget"] = engine.budget_text();
   if (Streamer* streamer = engine.streamer()) {
+    streaming["resident_blocks"] = streamer->num_resident();
+    streaming["streamed_bytes_per_step"] = streamer->StreamedBytes();
     const PieceLoader::Stats stats = streamer->stats();
     streaming["bytes_read"] = stats.bytes_read;
     streaming["disk_busy_ms"] = absl::ToDoubleMilliseconds(stats.busy);
@@ -96,14 +100,14 @@ std::string MemoryText(Engine& engine) {
       absl::StrCat("memory peak ", FormatBytes(ProcessPeakResidentBytes()), ": weights ", FormatBytes(memory.weights), ", KV ",
                    FormatBytes(memory.kv), ", activations ", FormatBytes(memory.activations), ", runtime ", FormatBytes(memory.runtime));
   Streamer* const streamer = engine.streamer();
+  if (!engine.budget_text().empty()) absl::StrAppend(&text, "\nbudget      ", engine.budget_text());
   if (streamer == nullptr) return text;
   const ResidencyPlan& plan = engine.residency();
   const PieceLoader::Stats stats = streamer->stats();
   const double rate = absl::ToDoubleSeconds(stats.busy) > 0 ? static_cast<double>(stats.bytes_read) / absl::ToDoubleSeconds(stats.busy) : 0;
-  absl::StrAppend(&text, ", ring ", FormatBytes(memory.ring), "\nstreamed    ", FormatBytes(plan.streamed_bytes), " a step, ",
-                  std::ranges::count(plan.resident, true), " of ", plan.resident.size(), " blocks resident; disk ",
-                  FormatBytes(static_cast<Bytes>(rate)), "/s while busy (", streamer->Describe(), "), waited ",
-                  absl::StrFormat("%.1f s", absl::ToDoubleSeconds(stats.waited)));
+  absl::StrAppend(&text, ", ring ", FormatBytes(memory.ring), "\nstreamed    ", FormatBytes(streamer->StreamedBytes()), " a step, ",
+                  streamer->num_resident(), " of ", plan.resident.size(), " blocks resident; disk ", FormatBytes(static_cast<Bytes>(rate)),
+                  "/s while busy (", streamer->Describe(), "), waited ", absl::StrFormat("%.1f s", absl::ToDoubleSeconds(stats.waited)));
   return text;
 }
 

@@ -61,9 +61,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   LIME_RETURN_IF_ERROR(CheckContext(spec, options.context, model_dir));
   LIME_CHECK_GE(options.max_rows, options.max_sequences);
   BackendOptions backend = ToBackendOptions(spec, options);
-  const KvPages::Options pages{
-      .num_pages = backend.num_kv_pages, .num_layers = spec.config.num_layers, .max_sequences = options.max_sequences};
-  std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(spec), pages));
+  if (backend.num_kv_pages > std::numeric_limits<int32_t>::max()) {
+    return absl::ResourceExhaustedError(absl::StrCat(model_dir, ": ", options.max_sequences, " sequences of ", options.context,
+                                                     " positions need ", backend.num_kv_pages, " KV pages, more than can be numbered"));
+  }
+  std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(spec)));
   engine->context_ = options.context;
   LIME_ASSIGN_OR_RETURN(
       std::unique_ptr<PieceReader> reader,
@@ -75,11 +77,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
                               .ring_pieces = options.ring_pieces,
                               .resident_share = options.resident_share,
                               .profile = options.profile,
+                              .positions = options.expected_positions,
                               .model = model_dir};
   LIME_ASSIGN_OR_RETURN(MemoryPlan plan, options.work.prompt_tokens > 0
                                              ? PlanMemoryAndChunk(engine->spec_, *reader, request, options.work, kUsualChunk, backend)
                                              : PlanMemory(engine->spec_, backend, *reader, request));
   engine->max_rows_ = backend.max_rows;
+  engine->budget_text_ = std::move(plan.budget_text);
+  engine->pages_.emplace(KvPages::Options{
+      .num_pages = backend.num_kv_pages, .num_layers = engine->spec_.config.num_layers, .max_sequences = options.max_sequences});
   engine->memory_ = plan.memory;
   engine->budget_ = plan.budget;
   engine->residency_ = std::move(plan.residency);
@@ -110,7 +116,7 @@ absl::Status Engine::Open(const Options& options, const BackendOptions& backend,
                 .report = options.report,
                 .wrap_device = options.wrap_device};
   if (residency_.streams()) {
-    LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), std::move(blocks_), streaming_));
+    LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), blocks_, streaming_));
   }
   load_.seconds = absl::ToDoubleSeconds(absl::Now() - start);
   return options.watch_pressure ? WatchPressure(options.pressure) : absl::OkStatus();
@@ -153,17 +159,17 @@ absl::StatusOr<std::vector<LoadedBlock>> Engine::LoadResident(WeightStore& store
 }
 
 absl::Status Engine::StartSequence(int32_t sequence, int64_t positions) {
-  LIME_RETURN_IF_ERROR(pages_.Reserve(sequence, positions));
-  for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer) backend_->SetPages(sequence, layer, pages_.Pages(sequence, layer));
+  LIME_RETURN_IF_ERROR(pages_->Reserve(sequence, positions));
+  for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer) backend_->SetPages(sequence, layer, pages_->Pages(sequence, layer));
   return absl::OkStatus();
 }
 
 void Engine::EndSequence(int32_t sequence) {
-  pages_.Release(sequence);
+  pages_->Release(sequence);
 }
 
 absl::StatusOr<std::span<const float>> Engine::Step(const MicroBatch& batch) {
-  LIME_RETURN_IF_ERROR(FollowPressure());
+  FollowPressure();
   LIME_RETURN_IF_ERROR(backend_->Begin(batch));
   LIME_RETURN_IF_ERROR(streamer_ ? streamer_->Step(batch) : StepResident());
   return backend_->Logits();
@@ -172,6 +178,9 @@ absl::StatusOr<std::span<const float>> Engine::Step(const MicroBatch& batch) {
 absl::Status Engine::StepResident() {
   LIME_RETURN_IF_ERROR(backend_->Embed());
   for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer) {
+    if (streaming_.cancelled != nullptr && streaming_.cancelled->load(std::memory_order_relaxed)) {
+      return absl::CancelledError("interrupted between two layers");
+    }
     LIME_RETURN_IF_ERROR(backend_->Attention(layer));
     LIME_RETURN_IF_ERROR(backend_->Mlp(layer));
   }
@@ -188,57 +197,60 @@ Bytes Engine::MatrixBytes() const {
 }
 
 absl::Status Engine::WatchPressure(const PressureMonitor::Options& watching) {
+  most_ = streamer_ ? streamer_->resident_bytes() : MatrixBytes();
   Bytes largest = 0;
   for (const BlockSpec& block : spec_.blocks) largest = std::max(largest, block.bytes);
-  LIME_ASSIGN_OR_RETURN(control_, ResidencyControl::Start({.most = streamer_ ? streamer_->resident_bytes() : MatrixBytes(),
-                                                           .reserve = PressureReserve(MachineMemory(), budget_),
-                                                           .block = largest},
-                                                          watching));
+  LIME_ASSIGN_OR_RETURN(
+      control_, ResidencyControl::Start({.most = most_, .reserve = PressureReserve(MachineMemory(), budget_), .block = largest}, watching));
   if (streamer_) FollowBetweenBlocks();
   return absl::OkStatus();
 }
 
-absl::Status Engine::FollowPressure() {
-  if (!control_ || !control_->changed()) return absl::OkStatus();
+void Engine::FollowPressure() {
+  if (!control_ || !control_->changed()) return;
   const Bytes target = control_->Target();
-  if (!streamer_) return target < MatrixBytes() ? BecomeStreaming(target) : absl::OkStatus();
+  if (!streamer_) {
+    if (target >= MatrixBytes()) return;
+    // A model that cannot stream now (its files are gone, say) goes on as it is, and tries again with the next sample.
+    const absl::Status status = BecomeStreaming(target);
+    if (!status.ok() && !std::exchange(told_, true) && streaming_.report) {
+      streaming_.report(absl::StrCat("memory is short, and nothing can be given back: ", status.message()));
+    }
+    return;
+  }
   const Bytes resident = streamer_->resident_bytes();
-  if (resident > target) streamer_->Shed(resident - target);
+  if (resident > target) {
+    streamer_->Shed(resident - target);
+    control_->SetMost(most_ - streamer_->given_up_bytes());
+  }
   // Memory that is not there after all is asked for again with the next sample.
   if (resident < target) streamer_->Regain(target - resident).IgnoreError();
   control_->SetResident(streamer_->resident_bytes());
-  return absl::OkStatus();
 }
 
-// From a model that is all in memory to one that streams, between two steps. What the ring takes is given back first.
+// From a model that is all in memory to one that streams, between two steps. Everything that can fail is made first; the ring takes its
+// memory only when it is written, after blocks were given back.
 absl::Status Engine::BecomeStreaming(Bytes target) {
   LIME_ASSIGN_OR_RETURN(
       std::unique_ptr<PieceReader> reader,
       PieceReader::Open(checkpoint_, spec_, {.piece_bytes = streaming_.piece_bytes, .wrap_device = streaming_.wrap_device}));
-  const int num_blocks = static_cast<int>(spec_.blocks.size());
-  streaming_.ring_bytes = PieceLoader::LeastRing(*reader, num_blocks);
-  streaming_.shed.clear();
-  Bytes missing = streaming_.ring_bytes + RowReader::BytesFor(spec_, max_rows_);
-  for (int block = num_blocks - 2; block > 0 && missing > 0; --block) {
-    FreeMatrices(blocks_[block], spec_.blocks[block]);
-    LIME_RETURN_IF_ERROR(backend_->BindBlock(spec_.blocks[block], ToWeights(blocks_[block])));
-    missing -= spec_.blocks[block].bytes;
-    streaming_.shed.push_back(block);
-  }
-  LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), std::move(blocks_), streaming_));
+  streaming_.ring_bytes = PieceLoader::LeastRing(*reader, static_cast<int>(spec_.blocks.size()));
+  streaming_.prefault = false;
+  LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), blocks_, streaming_));
   FollowBetweenBlocks();
   // The ring has to fit into the budget from now on, beside what is taken back.
   memory_.ring = streaming_.ring_bytes;
   memory_.activations += RowReader::BytesFor(spec_, max_rows_);
-  control_->SetMost(MatrixBytes() - std::max<Bytes>(0, memory_.total() - budget_));
-  if (const Bytes resident = streamer_->resident_bytes(); resident > target) streamer_->Shed(resident - target);
+  most_ = MatrixBytes() - std::max<Bytes>(0, memory_.total() - budget_);
+  control_->SetMost(most_);
+  streamer_->Shed(std::max(streamer_->resident_bytes() - target, memory_.ring));
   control_->SetResident(streamer_->resident_bytes());
   return absl::OkStatus();
 }
 
 // A step that waits for its disk can be long: pressure is followed within it too.
 void Engine::FollowBetweenBlocks() {
-  streamer_->set_between_blocks([this] { FollowPressure().IgnoreError(); });
+  streamer_->set_between_blocks([this] { FollowPressure(); });
 }
 
 Bytes Engine::BytesPerStep(int64_t sequences, int64_t positions) const {

@@ -33,8 +33,9 @@ class Engine {
     Workload work;              // where it says prompt tokens, their chunks are as long as is best for it: max_rows is then chosen
     int64_t max_logit_rows = 1;
     int64_t max_sequences = 1;
-    int64_t context = 0;   // positions of one sequence; at most the model's
-    bool grow_kv = false;  // KV memory comes as it is written, instead of up front; counted in full all the same
+    int64_t context = 0;             // positions of one sequence; at most the model's
+    int64_t expected_positions = 0;  // of a sequence on average, for predictions; 0: the context
+    bool grow_kv = false;            // KV memory comes as it is written, instead of up front; counted in full all the same
     std::string numerics = "auto";
     Bytes memory = 0;  // budget of the whole process; 0: what the machine has
     LoadOptions load;  // progress and cancellation, of steps too
@@ -67,6 +68,8 @@ class Engine {
   const LoadSummary& load() const { return load_; }
   const EngineMemory& memory() const { return memory_; }
   const ResidencyPlan& residency() const { return residency_; }
+  // How the budget was derived; empty where it was asked for.
+  const std::string& budget_text() const { return budget_text_; }
   std::string numerics_id() const { return backend_->numerics_id(); }
   std::string description() const { return backend_->description(); }
   int64_t context() const { return context_; }
@@ -83,7 +86,7 @@ class Engine {
   Bytes BytesPerStep(int64_t sequences, int64_t positions) const;
 
   // Gives blocks back, or takes them back, as the pressure of the machine asks; every Step does so first.
-  absl::Status FollowPressure();
+  void FollowPressure();
 
   // Where something streams, else null.
   Streamer* streamer() { return streamer_.get(); }
@@ -91,8 +94,7 @@ class Engine {
   std::string DescribePressure() const { return control_ ? control_->Describe() : ""; }
 
  private:
-  Engine(Checkpoint checkpoint, ModelSpec spec, const KvPages::Options& pages)
-      : checkpoint_(std::move(checkpoint)), spec_(std::move(spec)), pages_(pages) {}
+  Engine(Checkpoint checkpoint, ModelSpec spec) : checkpoint_(std::move(checkpoint)), spec_(std::move(spec)) {}
   absl::Status Open(const Options& options, const BackendOptions& backend, std::unique_ptr<PieceReader> reader);
   absl::Status LoadWeights(const Options& options);
   absl::StatusOr<std::vector<LoadedBlock>> LoadResident(WeightStore& store, const Options& options) const;
@@ -104,13 +106,16 @@ class Engine {
 
   Checkpoint checkpoint_;
   ModelSpec spec_;
-  KvPages pages_;
+  std::optional<KvPages> pages_;
   std::unique_ptr<Backend> backend_;
   int64_t context_ = 0;
   int64_t max_rows_ = 0;
   LoadSummary load_;
   EngineMemory memory_;
   Bytes budget_ = 0;
+  std::string budget_text_;
+  Bytes most_ = 0;     // may be resident without pressure
+  bool told_ = false;  // that nothing can be given back
   ResidencyPlan residency_;
   Streamer::Options streaming_;
   std::vector<LoadedBlock> blocks_;     // of a resident model

@@ -66,9 +66,10 @@ ResidencyProblem ToProblem(const ModelSpec& spec, const BackendOptions& backend,
     entry.kind = KindOf(block.id.kind);
     const bool shared = block.id.kind == BlockKind::kEmbedding && spec.config.tie_embeddings;
     entry.resident = shared ? 0 : block.bytes - KeptBytes(block) + kBlockSlack;
-    entry.comp_ms = profile != nullptr && profile->read_bytes_per_second > 0
-                        ? profile->ComputeMs(spec, block.id.kind, backend.max_sequences, backend.context)
-                        : static_cast<double>(block.bytes) / kMemoryBytesPerMs;
+    entry.comp_ms =
+        profile != nullptr && profile->read_bytes_per_second > 0
+            ? profile->ComputeMs(spec, block.id.kind, backend.max_sequences, request.positions > 0 ? request.positions : backend.context)
+            : static_cast<double>(block.bytes) / kMemoryBytesPerMs;
     if (block.id.kind == BlockKind::kEmbedding) continue;
     for (int piece = 0; piece < reader.NumPieces(static_cast<int>(i)); ++piece) {
       entry.pieces.push_back(reader.PlaceBytes(static_cast<int>(i), piece));
@@ -132,6 +133,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const BackendOption
     plan.budget_text = std::move(derived.text);
   }
   memory.weights = spec.WeightBytes();
+  memory.margin = kLeastMargin;
   const bool all_resident = !request.resident_share && !request.ring && !request.ring_pieces;
   if (all_resident && memory.total() <= plan.budget) {
     plan.residency = {.resident = std::vector<bool>(spec.blocks.size(), true), .resident_bytes = memory.weights};
@@ -144,6 +146,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const BackendOption
   problem.memory = plan.budget - memory.total();
   absl::StatusOr<ResidencyPlan> residency = PlanResidency(problem);
   if (!residency.ok()) {
+    if (problem.ring.value_or(0) > least_ring) {
+      return absl::ResourceExhaustedError(absl::StrCat(request.model, ": ", residency.status().message(), "; lower --pool"));
+    }
     memory.ring = std::max(problem.ring.value_or(0), least_ring);
     return TooSmall(request, plan.budget, memory, "two pieces of streamed weights");
   }

@@ -34,6 +34,7 @@ struct MemoryRequest {
   std::optional<int64_t> ring_pieces;      // --pool in pieces of the largest kind
   std::optional<double> resident_share;    // --resident
   const DeviceProfile* profile = nullptr;  // null: memory and disk of a small machine are assumed
+  int64_t positions = 0;                   // of a sequence on average, for predictions; 0: the context
   std::string model;                       // opens every error
 };
 

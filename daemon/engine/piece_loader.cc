@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<PieceLoader>> PieceLoader::Create(std::unique_ptr
                                                      "; raise --memory or --pool, or lower --context"));
   }
   LIME_ASSIGN_OR_RETURN(HugeBuffer ring, HugeBuffer::Allocate(options.ring_bytes));
-  LIME_RETURN_IF_ERROR(ring.Prefault());
+  if (options.prefault) LIME_RETURN_IF_ERROR(ring.Prefault());
   std::vector<WeightStream::Block> blocks;
   for (int block = 1; block < num_blocks; ++block) {
     WeightStream::Block& spec = blocks.emplace_back();
@@ -66,7 +66,15 @@ PieceLoader::~PieceLoader() {
 absl::Status PieceLoader::BeginStep(bool with_head) {
   absl::MutexLock lock(&mutex_);
   if (interrupted_) {
-    while (stream_.loads_under_way() > 0) changed_.Wait(&mutex_);
+    status_ = absl::CancelledError("begun anew");  // nothing is started until all that is under way has ended
+    const std::function<std::string()> what = [] { return std::string("what an interrupted step has asked for"); };
+    StallWatch watch(options_.report, what, reader_->bytes_read());
+    while (stream_.loads_under_way() > 0) {
+      changed_.WaitWithTimeout(&mutex_, StallWatch::kPoll);
+      watch.Poll(reader_->bytes_read());
+      if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) return status_;
+    }
+    watch.End();
     std::vector<int32_t> freed;
     stream_.Restart(freed);
     for (const int32_t block : freed) Freed(block);
@@ -105,6 +113,7 @@ void PieceLoader::ReleasePiece() {
 absl::Status PieceLoader::FinishBlock() {
   absl::MutexLock lock(&mutex_);
   StartLoads();
+  if (!status_.ok()) return status_;
   const int block = stream_.block();
   LIME_RETURN_IF_ERROR(
       Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !stream_.DropsPending(); }, [&] { return reader_->Describe(block + 1, 0); }));
@@ -116,12 +125,13 @@ absl::Status PieceLoader::FinishBlock() {
 
 // The computation waits here, and only here, for the disk.
 absl::Status PieceLoader::Await(const std::function<bool()>& ready, const std::function<std::string()>& what) {
-  if (ready()) return absl::OkStatus();
+  if (!status_.ok() || ready()) return status_;  // after a failed read nothing is handed out: it may be what failed
   StallWatch watch(options_.report, what, reader_->bytes_read());
   while (!ready() && status_.ok()) {
     changed_.WaitWithTimeout(&mutex_, StallWatch::kPoll);
     if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) {
-      return absl::CancelledError("interrupted while waiting for weights");
+      status_ = absl::CancelledError("interrupted while waiting for weights");  // and nothing more is started
+      break;
     }
     watch.Poll(reader_->bytes_read());
   }

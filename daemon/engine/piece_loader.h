@@ -26,6 +26,7 @@ class PieceLoader {
   struct Options {
     Bytes ring_bytes = 0;
     std::vector<bool> resident;                    // by block of the spec; the embedding (0) does not pass through here
+    bool prefault = true;                          // the ring; else its memory comes as it is written
     const std::atomic<bool>* cancelled = nullptr;  // ends a wait with kCancelled
     StallReport report;                            // while the disk delivers nothing
   };

@@ -22,15 +22,24 @@ BlockWeights ToWeights(const LoadedBlock& block) {
   return weights;
 }
 
+// Whole, as it was loaded.
+bool InMemory(const LoadedBlock& block) {
+  return std::ranges::all_of(block.tensors, [](const LoadedTensor& tensor) { return tensor.data != nullptr; });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Streamer>> Streamer::Create(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend,
-                                                           std::unique_ptr<PieceReader> reader, std::vector<LoadedBlock> blocks,
+                                                           std::unique_ptr<PieceReader> reader, std::vector<LoadedBlock>& blocks,
                                                            const Options& options) {
-  std::unique_ptr<Streamer> streamer(new Streamer(checkpoint, spec, backend, std::move(blocks), options));
-  PieceLoader::Options loading{.ring_bytes = options.ring_bytes, .resident = {}, .cancelled = options.cancelled, .report = options.report};
+  std::unique_ptr<Streamer> streamer(new Streamer(checkpoint, spec, backend, {}, options));
+  PieceLoader::Options loading{.ring_bytes = options.ring_bytes,
+                               .resident = {},
+                               .prefault = options.prefault,
+                               .cancelled = options.cancelled,
+                               .report = options.report};
   const int num_blocks = static_cast<int>(spec.blocks.size());
-  for (int block = 0; block < num_blocks; ++block) loading.resident.push_back(streamer->IsWhole(block));
+  for (int block = 0; block < num_blocks; ++block) loading.resident.push_back(InMemory(blocks[block]));
   LIME_ASSIGN_OR_RETURN(streamer->loader_, PieceLoader::Create(std::move(reader), num_blocks, loading));
   LIME_ASSIGN_OR_RETURN(
       streamer->rows_,
@@ -38,6 +47,7 @@ absl::StatusOr<std::unique_ptr<Streamer>> Streamer::Create(const Checkpoint& che
           checkpoint, spec,
           {.max_rows = options.max_rows, .cancelled = options.cancelled, .report = options.report, .wrap_device = options.wrap_device}));
   streamer->tokens_.reserve(static_cast<size_t>(options.max_rows));
+  streamer->blocks_ = std::move(blocks);
   return streamer;
 }
 
@@ -48,6 +58,9 @@ absl::Status Streamer::Step(const MicroBatch& batch) {
   LIME_RETURN_IF_ERROR(loader_->BeginStep(with_head));
   LIME_RETURN_IF_ERROR(Embed(batch));
   for (int block = 1; block < static_cast<int>(spec_.blocks.size()); ++block) {
+    if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) {
+      return absl::CancelledError("interrupted between two blocks");
+    }
     if (between_blocks_) between_blocks_();
     LIME_RETURN_IF_ERROR(RunBlock(block));
     GiveBackFreed();
@@ -111,7 +124,7 @@ absl::Status Streamer::ComputeFilled(int block) {
 // ---- Residency
 
 bool Streamer::IsWhole(int block) const {
-  return std::ranges::all_of(blocks_[block].tensors, [](const LoadedTensor& tensor) { return tensor.data != nullptr; });
+  return InMemory(blocks_[block]);
 }
 
 Bytes Streamer::MatrixBytes(int block) const {
@@ -124,6 +137,12 @@ Bytes Streamer::resident_bytes() const {
     if (loader_->state(block) != State::kStreamed) bytes += MatrixBytes(block);
   }
   return bytes;
+}
+
+int Streamer::num_resident() const {
+  int count = IsWhole(0) ? 1 : 0;
+  for (int block = 1; block < static_cast<int>(blocks_.size()); ++block) count += loader_->state(block) != State::kStreamed ? 1 : 0;
+  return count;
 }
 
 Bytes Streamer::StreamedBytes() const {
@@ -139,8 +158,9 @@ Bytes Streamer::Shed(Bytes bytes) {
   Bytes given = 0;
   const auto shed = [&](int block) {
     const State state = loader_->state(block);
-    if (state == State::kStreamed || state == State::kShedding) return;
+    if (state == State::kStreamed) return;
     given += MatrixBytes(block);
+    if (state == State::kShedding) return;
     shed_.push_back(block);
     if (loader_->Shed(block)) GiveBack(block);
   };
@@ -148,6 +168,7 @@ Bytes Streamer::Shed(Bytes bytes) {
   if (given < bytes) shed(head);
   if (given < bytes && IsWhole(0) && !spec_.config.tie_embeddings) {
     given += MatrixBytes(0);
+    given_up_ += MatrixBytes(0);
     GiveBack(0);
   }
   return given;
@@ -167,7 +188,10 @@ absl::StatusOr<Bytes> Streamer::Regain(Bytes bytes) {
 }
 
 void Streamer::GiveBackFreed() {
-  for (const int block : loader_->TakeFreed()) GiveBack(block);
+  for (const int block : loader_->TakeFreed()) {
+    GiveBack(block);
+    if (std::ranges::find(shed_, block) == shed_.end()) shed_.push_back(block);  // a fill that a failed step has ended
+  }
 }
 
 // A tied embedding goes with the head, whose memory it is.
@@ -188,7 +212,11 @@ void FreeMatrices(LoadedBlock& block, const BlockSpec& spec) {
     if (IsKept(spec.tensors[i]) || tensor.data == nullptr) continue;
     const uintptr_t begin = reinterpret_cast<uintptr_t>(std::exchange(tensor.data, nullptr));
     const uintptr_t first = (begin + kPage - 1) / kPage * kPage, last = (begin + static_cast<uintptr_t>(tensor.bytes)) / kPage * kPage;
-    if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    if (first >= last) continue;
+#ifdef MADV_NOHUGEPAGE
+    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_NOHUGEPAGE);  // or the kernel joins what is left with zeros again
+#endif
+    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
   }
 }
 

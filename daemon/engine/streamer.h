@@ -26,18 +26,18 @@ class Streamer {
  public:
   struct Options {
     Bytes ring_bytes = 0;
-    int64_t max_rows = 0;   // of one step
-    Bytes piece_bytes = 0;  // as the reader has them; for who makes one later
-    std::vector<int> shed;  // blocks that stream although they could be resident, in the order in which they were shed
-    const std::atomic<bool>* cancelled = nullptr;                                           // ends a step with kCancelled
-    StallReport report;                                                                     // while the disk delivers nothing
+    int64_t max_rows = 0;                          // of one step
+    Bytes piece_bytes = 0;                         // as the reader has them; for who makes one later
+    bool prefault = true;                          // the ring; else its memory comes as it is written
+    const std::atomic<bool>* cancelled = nullptr;  // ends a step with kCancelled
+    StallReport report;                            // while the disk delivers nothing
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
-  // `blocks`: one for each of the spec's, bound to the backend already; those without data for their matrices stream (LoadKept).
-  // REQUIRES: checkpoint, spec and backend outlive the streamer.
+  // `blocks`: one for each of the spec's, taken where this succeeds; bound to the backend already; those without data for their matrices
+  // stream (LoadKept). REQUIRES: checkpoint, spec and backend outlive the streamer.
   static absl::StatusOr<std::unique_ptr<Streamer>> Create(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend,
-                                                          std::unique_ptr<PieceReader> reader, std::vector<LoadedBlock> blocks,
+                                                          std::unique_ptr<PieceReader> reader, std::vector<LoadedBlock>& blocks,
                                                           const Options& options);
 
   // Embeds and runs every block of the batch that the backend has begun. After an error the next step begins anew.
@@ -53,8 +53,10 @@ class Streamer {
   // Called before every block of a step, for pressure that cannot wait for its end.
   void set_between_blocks(std::function<void()> call) { between_blocks_ = std::move(call); }
 
-  Bytes resident_bytes() const;  // of the matrices in memory
+  Bytes resident_bytes() const;                       // of the matrices in memory
+  Bytes given_up_bytes() const { return given_up_; }  // of the embedding, which is not taken back: its rows cost little
   int num_shed() const { return static_cast<int>(shed_.size()); }
+  int num_resident() const;  // blocks
   Bytes ring_bytes() const { return loader_->ring_bytes(); }
   PieceLoader::Stats stats() const { return loader_->stats(); }
   Bytes bytes_read() const { return loader_->stats().bytes_read + rows_->bytes_read(); }
@@ -64,7 +66,7 @@ class Streamer {
 
  private:
   Streamer(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend, std::vector<LoadedBlock> blocks, const Options& options)
-      : checkpoint_(checkpoint), spec_(spec), backend_(backend), blocks_(std::move(blocks)), options_(options), shed_(options.shed) {}
+      : checkpoint_(checkpoint), spec_(spec), backend_(backend), blocks_(std::move(blocks)), options_(options) {}
 
   absl::Status Embed(const MicroBatch& batch);
   absl::Status RunBlock(int block);
@@ -85,6 +87,7 @@ class Streamer {
   std::unique_ptr<RowReader> rows_;  // of the embedding
   std::vector<int32_t> tokens_;
   std::vector<int> shed_;  // blocks, in the order in which they were shed
+  Bytes given_up_ = 0;
   std::function<void()> between_blocks_;
 };
 

@@ -152,9 +152,13 @@ bool WeightStream::Shed(int32_t block) {
     case State::kStreamed:
     case State::kShedding:
       return false;
-    case State::kFillWanted:
-      entry.state = State::kStreamed;
-      return true;
+    case State::kFillWanted: {
+      // Of a fill that was skipped, pieces may still be on their way into its memory.
+      const Decision* decision = DecisionOf(block);
+      const bool dropping = decision != nullptr && decision->use == Use::kSkip && decision->started > decision->released;
+      entry.state = dropping ? State::kShedding : State::kStreamed;
+      return !dropping;
+    }
     case State::kFilling:
       entry.state = State::kShedding;
       return false;
@@ -171,7 +175,9 @@ void WeightStream::Fill(int32_t block) {
   if (entry.state == State::kStreamed) entry.state = State::kFillWanted;
   if (entry.state == State::kShedding) {
     const Decision* decision = DecisionOf(block);
-    entry.state = decision != nullptr && decision->use == Use::kFill ? State::kFilling : State::kResident;
+    const bool skipped_fill = decision != nullptr && decision->use == Use::kSkip && decision->started > 0;
+    const bool filling = decision != nullptr && decision->use == Use::kFill;
+    entry.state = skipped_fill ? State::kFillWanted : filling ? State::kFilling : State::kResident;
   }
 }
 

@@ -14,6 +14,7 @@ namespace lime {
 namespace {
 
 constexpr Bytes kMaxGap = 16 * kKiB;  // bytes between two ranges worth reading across
+constexpr Bytes kPlaceAlignment = 4 * kKiB;
 
 std::string FileName(const CheckpointFile& file) {
   return std::filesystem::path(file.path).filename().string();
@@ -77,28 +78,31 @@ PieceReader::Piece PieceReader::LayOut(const BlockSpec& block, const BlockPiece&
   return piece;
 }
 
-// Neighbours in a file are one read, except where a range has to slide to its alignment: what lies before it would be overwritten.
+// Neighbours in a file are one read, except where a range would not arrive on its element's alignment: it has a read of its own, and
+// slides down to it afterwards.
 void PieceReader::LayOutReads(Piece& piece) const {
   std::vector<Range*> order;
-  for (Range& range : piece.ranges) {
-    range.slide = range.at.offset % range.element;
-    order.push_back(&range);
-  }
+  for (Range& range : piece.ranges) order.push_back(&range);
   std::ranges::sort(order, {}, [](const Range* range) { return std::pair(range->at.file, range->at.offset); });
   const Range* previous = nullptr;
   for (Range* range : order) {
     const TensorLocation& at = range->at;
+    const auto arrives_at = [&](const Read& read) {
+      return read.place + reader_->SlotOffset(read.extent) + (at.offset - read.extent.offset);
+    };
     Read* last = piece.reads.empty() ? nullptr : &piece.reads.back();
     const int64_t gap = last == nullptr ? -1 : at.offset - (last->extent.offset + last->extent.bytes);
-    if (last != nullptr && last->extent.file == at.file && gap >= 0 && gap <= kMaxGap && range->slide == 0 && previous->slide == 0) {
+    const bool joins = last != nullptr && last->extent.file == at.file && gap >= 0 && gap <= kMaxGap && previous->slide == 0 &&
+                       arrives_at(*last) % range->element == 0;
+    if (joins) {
       last->extent.bytes = at.offset + at.bytes - last->extent.offset;
     } else {
-      piece.reads.push_back({.extent = {at.file, at.offset, at.bytes}});
+      piece.reads.push_back({.extent = {at.file, at.offset, at.bytes}, .place = piece.place_bytes});
       last = &piece.reads.back();
-      last->place = piece.place_bytes;
     }
-    range->offset = last->place + reader_->SlotOffset(last->extent) + (at.offset - last->extent.offset) - range->slide;
-    piece.place_bytes = last->place + reader_->SlotBytes(last->extent);
+    range->slide = arrives_at(*last) % range->element;
+    range->offset = arrives_at(*last) - range->slide;
+    piece.place_bytes = RoundUp(last->place + reader_->SlotBytes(last->extent), kPlaceAlignment);
     previous = range;
   }
 }

@@ -11,12 +11,13 @@ StallWatch::StallWatch(const StallReport& report, const std::function<std::strin
 
 void StallWatch::Poll(Bytes bytes_read) {
   const absl::Time now = absl::Now();
+  if (std::exchange(seen_, bytes_read) != bytes_read) last_byte_ = now, next_ = now + kStall;
   if (now < next_) return;
   next_ = now + kStall;
-  if (std::exchange(seen_, bytes_read) != bytes_read) return;
   reported_ = true;
-  if (report_)
-    report_(absl::StrFormat("the disk has delivered nothing for %.0f s, waiting for %s", absl::ToDoubleSeconds(elapsed()), what_()));
+  if (report_) {
+    report_(absl::StrFormat("the disk has delivered nothing for %.0f s, waiting for %s", absl::ToDoubleSeconds(now - last_byte_), what_()));
+  }
 }
 
 void StallWatch::End() {

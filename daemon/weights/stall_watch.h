@@ -33,6 +33,7 @@ class StallWatch {
   const StallReport& report_;
   const std::function<std::string()>& what_;
   const absl::Time begin_ = absl::Now();
+  absl::Time last_byte_ = begin_;
   absl::Time next_ = begin_ + kStall;
   Bytes seen_;
   bool reported_ = false;

@@ -25,10 +25,22 @@ class MemoryTest : public ::testing::Test {
     ASSERT_TRUE(Open({}).ok()) << "what the libraries take once";
   }
 
-  absl::StatusOr<EngineMemory> Open(Engine::Options options) {
+  struct Shape {
+    int64_t max_rows = 512;
+    int64_t max_sequences = 1;
+    int64_t context = 64;
+    bool grow_kv = false;
+    Bytes memory = 0;
+  };
+  absl::StatusOr<EngineMemory> Open(const Shape& shape) {
+    Engine::Options options;
     options.num_threads = 2;
     options.loader = LoaderKind::kRead;
-    if (options.context == 0) options.context = 64;
+    options.max_rows = shape.max_rows;
+    options.max_sequences = shape.max_sequences;
+    options.context = shape.context;
+    options.grow_kv = shape.grow_kv;
+    options.memory = shape.memory;
     LIME_ASSIGN_OR_RETURN(const auto engine, Engine::Create(dir_.path(), options));
     return engine->memory();
   }

@@ -188,7 +188,7 @@ TEST(StreamingTest, AModelThatWasAllResidentGivesMemoryBackWhileOthersNeedItAndC
   const auto wait_until = [&](auto done) {
     for (int i = 0; i < 1500 && !done(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      EXPECT_TRUE((*engine)->FollowPressure().ok());
+      (*engine)->FollowPressure();
     }
     EXPECT_TRUE(done());
   };
