@@ -119,7 +119,7 @@ absl::Status Engine::Open(const Options& options, const BackendOptions& backend,
     LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), blocks_, streaming_));
   }
   load_.seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  return options.watch_pressure ? WatchPressure(options.pressure) : absl::OkStatus();
+  return options.watch_pressure ? WatchPressure(options.pressure.value_or(PressureMonitor::Options{})) : absl::OkStatus();
 }
 
 absl::Status Engine::LoadWeights(const Options& options) {

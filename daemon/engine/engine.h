@@ -48,7 +48,7 @@ class Engine {
     const DeviceProfile* profile = nullptr;               // for these choices
     StallReport report;                                   // while the disk delivers nothing
     bool watch_pressure = false;                          // give blocks back while others need the memory, and take them back afterwards
-    PressureMonitor::Options pressure;                    // where the system is looked at, which tests change
+    std::optional<PressureMonitor::Options> pressure;     // where the system is looked at, for tests
     MemoryPriority priority = MemoryPriority::kBalanced;  // of the budget, where `memory` gives none
     Bytes piece_bytes = kPieceBytes;                      // of streamed pieces
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
