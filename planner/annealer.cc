@@ -17,7 +17,11 @@ Annealer::Annealer(const Instance& instance, Granularity granularity, std::optio
       units_(static_cast<int>(unit_begins_.size()) - 1),
       may_move_(instance.NumDevices() > 1 && !(move_cost_ && !move_cost_->MayMove())),
       used_mb_(instance.devices.size()),
-      need_mb_(instance.devices.size()) {}
+      need_mb_(instance.devices.size()),
+      smallest_mb_(instance.devices.size()) {
+  mb_before_.push_back(0);
+  for (const Instance::Block& block : instance.blocks) mb_before_.push_back(mb_before_.back() + block.mb + block.kv_mb);
+}
 
 double Annealer::Cost(const Assignment& plan, double limit) {
   double moving = 0;
@@ -237,19 +241,21 @@ bool Annealer::SwapResidency(bool near) {
 void Annealer::MeasureMemory() {
   std::fill(used_mb_.begin(), used_mb_.end(), 0.0);
   std::fill(need_mb_.begin(), need_mb_.end(), 0.0);
+  std::fill(smallest_mb_.begin(), smallest_mb_.end(), std::numeric_limits<double>::infinity());
   const bool together = instance_.microbatches > 1;
-  double stage_mb = 0;
-  for (int b = 0; b < instance_.NumBlocks(); ++b) {
-    const Instance::Block& block = instance_.blocks[b];
-    const int d = draft_.device[b];
-    if (b == 0 || draft_.device[b - 1] != d) stage_mb = 0;
-    used_mb_[d] += block.kv_mb;
-    if (!draft_.streamed[b]) {
-      used_mb_[d] += block.mb;
-      continue;
+  const int blocks = instance_.NumBlocks();
+  for (int lo = 0, hi = 0; lo < blocks; lo = hi) {
+    const int d = draft_.device[lo];
+    double stage_mb = 0;
+    for (hi = lo; hi < blocks && draft_.device[hi] == d; ++hi) {
+      if (!draft_.streamed[hi]) continue;
+      const double mb = instance_.blocks[hi].mb;
+      used_mb_[d] -= mb;
+      stage_mb = together ? stage_mb + mb : mb;
+      need_mb_[d] = std::max(need_mb_[d], stage_mb);
+      smallest_mb_[d] = std::min(smallest_mb_[d], mb);
     }
-    stage_mb = together ? stage_mb + block.mb : block.mb;
-    need_mb_[d] = std::max(need_mb_[d], stage_mb);
+    used_mb_[d] += mb_before_[hi] - mb_before_[lo];
   }
   used_mb_[draft_.device[0]] += instance_.embed_mb;
 }
@@ -259,8 +265,11 @@ void Annealer::Repair() {
   const bool generous = random_.Chance(70);
   for (int d = 0; d < instance_.NumDevices(); ++d) {
     const double room_mb = instance_.devices[d].mem_mb - used_mb_[d] - need_mb_[d];
-    if (room_mb < -kMemorySlackMb) StreamUntilFits(d);
-    if (room_mb > 0 && need_mb_[d] > 0 && generous) KeepWhatFits(d);
+    if (room_mb < -kMemorySlackMb) {
+      StreamUntilFits(d);
+    } else if (generous && smallest_mb_[d] <= room_mb) {
+      KeepWhatFits(d);
+    }
   }
 }
 

@@ -78,9 +78,10 @@ class Annealer {
 
   Assignment draft_;  // current_ and one move
   Candidate current_;
-  std::vector<int32_t> cuts_;              // of current_: units at which another stage begins
-  std::vector<double> used_mb_, need_mb_;  // of draft_, by device
-  std::vector<int32_t> blocks_of_;         // scratch
+  std::vector<int32_t> cuts_;                            // of current_: units at which another stage begins
+  std::vector<double> used_mb_, need_mb_, smallest_mb_;  // of draft_, by device: what stays, the pool it needs, its smallest streamed block
+  std::vector<double> mb_before_;                        // by block: weights and KV of all before it
+  std::vector<int32_t> blocks_of_;                       // scratch
 };
 
 }  // namespace lime

@@ -61,17 +61,22 @@ absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& insta
   for (const BatchedInstance& choice : choices) lower_bound_ms = std::min(lower_bound_ms, LowerBoundMs(choice.instance));
   if (strategy == Strategy::kPpOffload) choices.resize(1);
   if (strategy == Strategy::kPpOffloadBatched) choices.erase(choices.begin(), choices.end() - 1);
+  const SearchOptions bounded = [&] {
+    SearchOptions with = options;
+    with.good_enough_ms = lower_bound_ms;
+    return with;
+  }();
   const double rank_share = choices.size() > 1 ? 1.0 / 3 / static_cast<double>(choices.size()) : 1;
   BatchedPlan best;
   const BatchedInstance* chosen = nullptr;
   for (const BatchedInstance& choice : choices) {
-    FoundPlan found = PlanBy(strategy, choice.instance, Part(options, rank_share));
+    FoundPlan found = PlanBy(strategy, choice.instance, Part(bounded, rank_share));
     if (chosen != nullptr && !(found.feasible && (!best.found.feasible || found.ms_per_step < best.found.ms_per_step))) continue;
     chosen = &choice;
     best = {choice.instance.microbatches, choice.batch, std::move(found), lower_bound_ms};
   }
   if (strategy != Strategy::kLime || choices.size() == 1 || best.found.optimal || !best.found.feasible) return best;
-  SearchOptions rest = Part(options, 2.0 / 3);
+  SearchOptions rest = Part(bounded, 2.0 / 3);
   rest.seeds.push_back(best.found.plan);
   best.found = SearchPlan(chosen->instance, rest);
   return best;

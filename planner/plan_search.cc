@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/evaluator.h"
 #include "planner/exhaustive.h"
-#include "planner/starts.h"
+#include "planner/recipes.h"
 
 namespace lime {
 namespace {
@@ -44,23 +44,40 @@ class Search {
       Improve(0.95 * budget_.left());
       Settle(best);
     }
+    KeepToSeeds(best);
     if (best.feasible) Tidy(best);
     if (!best.feasible) best.reason = Reason();
     return best;
   }
 
  private:
-  static constexpr size_t kKept = 24;
+  static constexpr size_t kMostPlans = 24, kMostAlike = 4;
+  static constexpr int kSeed = -1, kAlone = 0;  // kinds of starts that are not rounds
 
-  double spent() const { return work_ - budget_.left(); }
+  // A line of plans, each improved from the one before, begun at a start of some kind: the number of its rounds, or those above.
+  struct Line {
+    Candidate best;
+    int kind = 0;
+  };
 
-  // Keeps the cheapest, all different in cost.
-  void Offer(Candidate candidate) {
-    const auto cheaper = [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; };
-    const auto at = std::lower_bound(kept_.begin(), kept_.end(), candidate, cheaper);
-    if (at != kept_.end() && at->cost == candidate.cost) return;
-    kept_.insert(at, std::move(candidate));
-    if (kept_.size() > kKept) kept_.pop_back();
+  // Keeps the cheapest of each kind, all different in cost.
+  void Offer(Candidate candidate, int kind) {
+    size_t alike = 0;
+    for (const Line& line : lines_) {
+      if (line.best.cost == candidate.cost) return;
+      alike += line.kind == kind ? 1 : 0;
+    }
+    lines_.push_back({std::move(candidate), kind});
+    if (alike < kMostAlike) return;
+    auto worst = lines_.end() - 1;
+    for (auto line = lines_.begin(); line != lines_.end(); ++line) {
+      if (line->kind == kind && line->best.cost > worst->best.cost) worst = line;
+    }
+    lines_.erase(worst);
+  }
+
+  void SortLines() {
+    std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.best.cost < b.best.cost; });
   }
 
   void AddStarts() {
@@ -68,17 +85,19 @@ class Search {
       if (!BeginsAtUnits(seed)) continue;
       Assignment plan = ToAssignment(seed, instance_.NumBlocks());
       const double cost = annealer_.Cost(plan);
-      if (cost < Annealer::kDoesNotFit) Offer({plan, cost});
-      Offer(annealer_.Repaired(std::move(plan)));
+      if (cost < Annealer::kDoesNotFit) Offer({plan, cost}, kSeed);
+      Offer(annealer_.Repaired(std::move(plan)), kSeed);
     }
     if (options_.move_cost && !options_.move_cost->MayMove()) return;
     for (int d = 0; d < instance_.NumDevices(); ++d) {
       Assignment alone = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(d)),
                           .streamed = std::vector<uint8_t>(instance_.blocks.size())};
-      Offer(annealer_.Repaired(std::move(alone)));
+      Offer(annealer_.Repaired(std::move(alone)), kAlone);
       if (!budget_.Spend(1)) return;
     }
-    AddUniformStarts();
+    const double work = IsSmall() ? std::min(kIncumbentWork, 0.2 * work_) : 0.25 * work_;
+    SearchRecipes(instance_, unit_begins_, annealer_, budget_, work, random_,
+                  [&](const Candidate& plan, int rounds) { Offer(plan, rounds); });
   }
 
   bool BeginsAtUnits(const StagePlan& plan) const {
@@ -86,43 +105,28 @@ class Search {
                        [&](const Stage& stage) { return std::binary_search(unit_begins_.begin(), unit_begins_.end(), stage.lo); });
   }
 
-  // Starts take at most a fifth of the work.
-  void AddUniformStarts() {
-    std::vector<double> shares = FluidShares(instance_);
-    if (shares.empty()) {  // KV alone is too much for a fluid: as much as the devices have
-      for (const Instance::Device& device : instance_.devices) shares.push_back(device.mem_mb);
-    }
-    const std::vector<StreamingStyle> styles = StreamingStyles(instance_);
-    const std::vector<std::vector<int32_t>> orders = DeviceOrders(instance_, shares, random_);
-    const int units = static_cast<int>(unit_begins_.size()) - 1;
-    for (const int rounds : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
-      for (const std::vector<int32_t>& order : orders) {
-        if (order.empty() || (rounds > 1 && rounds * static_cast<int>(order.size()) > units)) continue;
-        const Assignment plan = UniformRounds(instance_, unit_begins_, shares, order, rounds);
-        for (const StreamingStyle& style : styles) {
-          if (spent() > 0.2 * work_ || (IsSmall() && spent() > kIncumbentWork) || !budget_.Spend(3.0 * instance_.NumBlocks())) return;
-          Assignment styled = plan;
-          StreamInStyle(instance_, style, styled);
-          Offer(annealer_.Repaired(std::move(styled)));
-        }
-      }
-    }
+  bool IsGoodEnough() const {
+    return std::any_of(lines_.begin(), lines_.end(),
+                       [&](const Line& line) { return line.best.cost <= options_.good_enough_ms * (1 + 1e-9); });
   }
 
-  // Ever fewer plans, ever longer.
+  // Ever fewer lines, ever longer.
   void Improve(double work) {
+    const double moves = work / (4.0 * instance_.NumBlocks() + 100);
+    const size_t plans = static_cast<size_t>(std::clamp(moves / 6000, 2.0, static_cast<double>(kMostPlans)));
     struct Phase {
       size_t plans;
       double share;
       double hot;
     };
-    constexpr Phase kPhases[] = {{24, 0.15, 0.02}, {6, 0.25, 0.01}, {2, 0.3, 0.005}, {1, 0.3, 0.001}};
-    for (const Phase& phase : kPhases) {
-      std::vector<Candidate> plans = kept_;
-      if (plans.size() > phase.plans) plans.resize(phase.plans);
-      const double work_each = work * phase.share / static_cast<double>(std::max<size_t>(plans.size(), 1));
-      for (const Candidate& plan : plans) Offer(annealer_.Run(plan, {.work = work_each, .hot = phase.hot, .cold = 2e-5}));
+    for (const Phase& phase : {Phase{plans, 0.35, 0.008}, {(plans + 3) / 4, 0.3, 0.02}, {(plans + 11) / 12, 0.2, 0.01}, {1, 0.15, 0.002}}) {
+      SortLines();
+      if (IsGoodEnough()) break;
+      if (lines_.size() > phase.plans) lines_.resize(phase.plans);
+      const double work_each = work * phase.share / static_cast<double>(std::max<size_t>(lines_.size(), 1));
+      for (Line& line : lines_) line.best = annealer_.Run(line.best, {.work = work_each, .hot = phase.hot, .cold = 2e-5});
     }
+    SortLines();
   }
 
   FoundPlan Exactly(const Assignment& assignment) {
@@ -139,9 +143,19 @@ class Search {
   // The best of what is kept, if it is better than `best`. The quick evaluation has ordered them but for rounding.
   void Settle(FoundPlan& best) {
     constexpr double kRounding = 1 + 1e-6;
-    for (const Candidate& candidate : kept_) {
+    SortLines();
+    for (const auto& [candidate, kind] : lines_) {
       if (candidate.cost >= Annealer::kDoesNotFit || (best.feasible && candidate.cost > best.cost * kRounding)) return;
       FoundPlan plan = Exactly(candidate.plan);
+      if (plan.feasible && (!best.feasible || plan.cost < best.cost)) best = std::move(plan);
+    }
+  }
+
+  // The quick evaluation rounds otherwise, so a seed may be better by a hair than what seemed as good.
+  void KeepToSeeds(FoundPlan& best) {
+    for (const StagePlan& seed : options_.seeds) {
+      if (!BeginsAtUnits(seed)) continue;
+      FoundPlan plan = Exactly(ToAssignment(seed, instance_.NumBlocks()));
       if (plan.feasible && (!best.feasible || plan.cost < best.cost)) best = std::move(plan);
     }
   }
@@ -196,7 +210,7 @@ class Search {
   Evaluator exact_;
   Random random_;
   const std::vector<int32_t> unit_begins_;
-  std::vector<Candidate> kept_;  // cheapest first
+  std::vector<Line> lines_;
 };
 
 }  // namespace

@@ -22,6 +22,7 @@ struct SearchOptions {
   // Milliseconds since the search was asked for; empty: the amount of work that takes about half of the time limit is the only limit.
   std::function<double()> elapsed_ms;
   double max_work = 1e18;        // in units of SearchBudget, where that is to be less
+  double good_enough_ms = 0;     // a lower bound: nobody looks on once it is reached
   bool exhaustive = true;        // where an instance is small
   std::vector<StagePlan> seeds;  // to start from as well: the answer is never worse than one that fits and has its stages where they may be
   std::optional<MoveCost> move_cost;  // where a plan is in force

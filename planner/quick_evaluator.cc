@@ -42,7 +42,14 @@ QuickEvaluator::QuickEvaluator(const Instance& instance)
       free_ms_(instance.devices.size()),
       egress_free_ms_(instance.devices.size()),
       load_end_ms_(instance.devices.size()),
-      load_end_before_ms_(instance.devices.size()) {}
+      load_end_before_ms_(instance.devices.size()) {
+  mb_before_.push_back(0);
+  for (const Instance::Block& block : instance.blocks) mb_before_.push_back(mb_before_.back() + block.mb + block.kv_mb);
+  for (const Instance::Device& device : instance.devices) {
+    comp_before_ms_.push_back(0);
+    for (const double ms : device.comp_ms) comp_before_ms_.push_back(comp_before_ms_.back() + ms);
+  }
+}
 
 double QuickEvaluator::MsPerStep(const Assignment& plan, double limit_ms) {
   Compile(plan);
@@ -64,25 +71,26 @@ void QuickEvaluator::Compile(const Assignment& plan) {
   loads_.clear();
   const bool alone = instance_.microbatches == 1;
   const double hop_ms = instance_.net.tx_ms + instance_.net.lat_ms;
+  const int blocks = instance_.NumBlocks();
   double gap_ms = 0;
-  for (int b = 0; b < instance_.NumBlocks(); ++b) {
-    const int d = plan.device[b];
-    if (b == 0 || d != plan.device[b - 1]) {
-      const int32_t loads = static_cast<int32_t>(loads_.size());
-      visits_.push_back({.device = d, .first_load = loads, .end_load = loads});
-      gap_ms = alone && b > 0 ? gap_ms + hop_ms : 0;
-    }
-    const double comp_ms = instance_.devices[d].comp_ms[b];
-    visits_.back().comp_ms += comp_ms;
-    devices_[d].used_mb += instance_.blocks[b].kv_mb;
-    if (plan.streamed[b]) {
-      AddLoad(b, gap_ms);
+  for (int lo = 0, hi = 0; lo < blocks; lo = hi) {
+    const int d = plan.device[lo];
+    const double* comp_ms = &comp_before_ms_[static_cast<size_t>(d) * (blocks + 1)];
+    const int32_t loads = static_cast<int32_t>(loads_.size());
+    visits_.push_back({.device = d, .first_load = loads, .end_load = loads});
+    gap_ms = alone && lo > 0 ? gap_ms + hop_ms : 0;
+    int from = lo;
+    for (hi = lo; hi < blocks && plan.device[hi] == d; ++hi) {
+      if (!plan.streamed[hi]) continue;
+      AddLoad(hi, gap_ms + (comp_ms[hi] - comp_ms[from]));
+      devices_[d].used_mb -= instance_.blocks[hi].mb;
       gap_ms = 0;
-    } else {
-      devices_[d].used_mb += instance_.blocks[b].mb;
-      gap_ms += comp_ms;
+      from = hi + 1;
     }
+    gap_ms += comp_ms[hi] - comp_ms[from];
     visits_.back().tail_ms = gap_ms;
+    visits_.back().comp_ms = comp_ms[hi] - comp_ms[lo];
+    devices_[d].used_mb += mb_before_[hi] - mb_before_[lo];
   }
   devices_[visits_.front().device].used_mb += instance_.embed_mb;
   path_ms_ = static_cast<double>(visits_.size() - 1) * hop_ms;

@@ -66,6 +66,8 @@ class QuickEvaluator {
   bool Settles(double shift_low, double shift_high);
 
   const Instance& instance_;
+  std::vector<double> mb_before_;       // by block: weights and KV of all before it
+  std::vector<double> comp_before_ms_;  // by device and block: computing of all before it
   std::vector<DeviceState> devices_;
   std::vector<Visit> visits_;
   std::vector<Load> loads_;

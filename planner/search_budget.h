@@ -11,7 +11,7 @@ namespace lime {
 class SearchBudget {
  public:
   // About what a slow core of today does in a millisecond: a unit of work is one block, load or hand-over looked at.
-  static constexpr double kWorkPerMs = 100'000;
+  static constexpr double kWorkPerMs = 130'000;
 
   // `elapsed_ms` may be empty: then work alone counts.
   SearchBudget(double work, double limit_ms, std::function<double()> elapsed_ms)

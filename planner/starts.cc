@@ -97,9 +97,10 @@ Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& u
   return plan;
 }
 
-void StreamInStyle(const Instance& instance, const StreamingStyle& style, Assignment& plan) {
+void StreamInStyle(const Instance& instance, const std::vector<StreamingStyle>& styles, Assignment& plan) {
   const int blocks = instance.NumBlocks();
   for (int d = 0; d < instance.NumDevices(); ++d) {
+    const StreamingStyle& style = styles[d];
     double over_mb = -instance.devices[d].mem_mb + (plan.device[0] == d ? instance.embed_mb : 0);
     std::vector<int32_t> candidates;
     for (int b = 0, in_visit = 0; b < blocks; ++b) {

@@ -26,8 +26,8 @@ struct StreamingStyle {
 Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& unit_begins, const std::vector<double>& shares,
                          const std::vector<int32_t>& order, int rounds);
 
-// Streams what does not fit, device by device. A device that fits keeps everything.
-void StreamInStyle(const Instance& instance, const StreamingStyle& style, Assignment& plan);
+// Streams what does not fit, device by device in its style. A device that fits keeps everything.
+void StreamInStyle(const Instance& instance, const std::vector<StreamingStyle>& styles, Assignment& plan);
 
 // The styles worth trying: one per size of block (at most four sizes), depth and placement.
 std::vector<StreamingStyle> StreamingStyles(const Instance& instance);

@@ -1,0 +1,225 @@
+// What must hold of predictions and plans whatever the numbers: more never costs, names do not matter, nonsense is answered in a sentence.
+#include <cmath>
+#include <numeric>
+
+#include "gtest/gtest.h"
+#include "planner/evaluator.h"
+#include "planner/lower_bound.h"
+#include "planner/plan_search.h"
+#include "planner/solve.h"
+#include "planner/strategies.h"
+#include "tests/planner/random_plans.h"
+#include "tests/planner/schedule_oracle.h"
+
+namespace lime {
+namespace {
+
+struct Better {
+  const char* what;
+  Instance instance;
+};
+
+// One thing better at a time, for one device or the network.
+std::vector<Better> BetterInstances(const Instance& instance, RandomPlans& random) {
+  const int d = random.Int(0, instance.NumDevices() - 1);
+  std::vector<Better> out = {
+      {"a faster device", instance}, {"a faster disk", instance}, {"a faster network", instance}, {"less latency", instance}};
+  for (double& ms : out[0].instance.devices[d].comp_ms) ms *= 0.5;
+  out[1].instance.devices[d].disk_mb_per_ms *= 2;
+  out[1].instance.devices[d].disk_lat_ms *= 0.5;
+  out[2].instance.net.tx_ms *= 0.5;
+  out[3].instance.net.lat_ms *= 0.5;
+  return out;
+}
+
+Instance WithMoreMemory(Instance instance, RandomPlans& random) {
+  instance.devices[random.Int(0, instance.NumDevices() - 1)].mem_mb *= 1.5;
+  return instance;
+}
+
+// When each step ends never gets later, so neither does any of them: times of a schedule are sums and maxima of what is given. The rate of
+// the settled steps is a difference of two ends, which a faster start may raise by what the steps before saved.
+TEST(PropertiesTest, NoStepOfAFixedPlanEndsLaterWithMore) {
+  int feasible = 0;
+  for (uint64_t seed = 0; seed < 1500; ++seed) {
+    RandomPlans random(seed);
+    Instance instance = random.MakeInstance(12, 3, 3);
+    const StagePlan plan = random.MakePlan(instance);
+    random.FitMemory(plan, instance);
+    Evaluator before(instance);
+    if (!std::isfinite(before.MsPerStep(plan))) continue;
+    ++feasible;
+    std::vector<Better> better = BetterInstances(instance, random);
+    better.push_back({"more memory", WithMoreMemory(instance, random)});
+    for (const Better& now : better) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << " " << now.what);
+      Evaluator after(now.instance);
+      ASSERT_TRUE(std::isfinite(after.MsPerStep(plan)));
+      for (int t = 0; t < Evaluator::kSteps; ++t) {
+        ASSERT_LE(after.step_ends_ms()[t], before.step_ends_ms()[t] * (1 + 1e-12) + 1e-9) << "step " << t;
+      }
+    }
+  }
+  EXPECT_GT(feasible, 1000);
+}
+
+// The search, begun also at the plan from before, never ends worse than that plan is now; and by its steady rate that is at most what it
+// was.
+TEST(PropertiesTest, TheSearchBegunAtThePlanFromBeforeIsNotWorseWithMore) {
+  int feasible = 0;
+  for (uint64_t seed = 0; seed < 120; ++seed) {
+    RandomPlans random(seed);
+    Instance instance = random.MakeInstance(16, 4, 2);
+    const StagePlan tight = random.MakePlan(instance);
+    random.FitMemory(tight, instance);
+    const FoundPlan before = SearchPlan(instance, {.time_limit_ms = 10, .exhaustive = false});
+    if (!before.feasible) continue;
+    ++feasible;
+    std::vector<Better> better = BetterInstances(instance, random);
+    better.push_back({"more memory", WithMoreMemory(instance, random)});
+    for (const Better& now : better) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << " " << now.what);
+      const FoundPlan after = SearchPlan(now.instance, {.time_limit_ms = 10, .exhaustive = false, .seeds = {before.plan}});
+      ASSERT_TRUE(after.feasible);
+      EXPECT_LE(after.ms_per_step, Evaluator(now.instance).MsPerStep(before.plan));
+      EXPECT_LE(after.ms_per_step, before.ms_per_step * (1 + 1e-9));
+    }
+  }
+  EXPECT_GT(feasible, 80);
+}
+
+TEST(PropertiesTest, TheBestOfAllPlansIsNotWorseWithMore) {
+  int feasible = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    RandomPlans random(seed);
+    Instance instance = random.MakeInstance(6, 3, 2);
+    const StagePlan tight = random.MakePlan(instance);
+    random.FitMemory(tight, instance);
+    const FoundPlan before = SearchPlan(instance, {});
+    if (!before.feasible) continue;
+    ++feasible;
+    std::vector<Better> better = BetterInstances(instance, random);
+    better.push_back({"more memory", WithMoreMemory(instance, random)});
+    for (const Better& now : better) {
+      const FoundPlan after = SearchPlan(now.instance, {});
+      ASSERT_TRUE(before.optimal && after.optimal && after.feasible);
+      EXPECT_LE(after.ms_per_step, before.ms_per_step * (1 + 1e-9)) << "seed " << seed << " " << now.what;
+    }
+  }
+  EXPECT_GT(feasible, 40);
+}
+
+TEST(PropertiesTest, FoundPlansNeverHoldMoreThanTheirBudget) {
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    RandomPlans random(seed);
+    Instance instance = random.MakeInstance(14, 3, 3);
+    const StagePlan tight = random.MakePlan(instance);
+    random.FitMemory(tight, instance);
+    const FoundPlan found = SearchPlan(instance, {.time_limit_ms = 10, .exhaustive = false});
+    if (!found.feasible) continue;
+    const OracleAnswer oracle = AskOracle(instance, found.plan);
+    ASSERT_TRUE(oracle.feasible);
+    EXPECT_NEAR(oracle.ms_per_step, found.ms_per_step, 1e-9 * (1 + found.ms_per_step));
+    for (int d = 0; d < instance.NumDevices(); ++d) {
+      EXPECT_LE(oracle.used_mb[d] + oracle.most_held_mb[d], instance.devices[d].mem_mb + 1e-5) << "seed " << seed;
+    }
+  }
+}
+
+TEST(PropertiesTest, TheOrderInWhichDevicesAreNamedDoesNotMatter) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    RandomPlans random(seed);
+    Instance instance = random.MakeInstance(6, 3, 2);
+    instance.devices.back() = instance.devices.front();
+    Instance reversed = instance;
+    std::reverse(reversed.devices.begin(), reversed.devices.end());
+    const FoundPlan found = SearchPlan(instance, {}), other = SearchPlan(reversed, {});
+    ASSERT_EQ(found.feasible, other.feasible);
+    if (!found.feasible) continue;
+    EXPECT_NEAR(found.ms_per_step, other.ms_per_step, 1e-9 * (1 + found.ms_per_step)) << "seed " << seed;
+    EXPECT_NEAR(LowerBoundMs(instance), LowerBoundMs(reversed), 1e-6 * (1 + LowerBoundMs(instance)));
+  }
+}
+
+Instance Uniform(int layers, int devices, double mem_mb) {
+  Instance instance;
+  for (int i = 0; i < layers; ++i) {
+    instance.blocks.push_back({.kind = Instance::Kind::kAttention, .layer = i, .mb = 100, .kv_mb = 2});
+    instance.blocks.push_back({.kind = Instance::Kind::kMlp, .layer = i, .mb = 300});
+  }
+  for (int d = 0; d < devices; ++d) {
+    instance.devices.push_back(
+        {.mem_mb = mem_mb, .disk_mb_per_ms = 2, .disk_lat_ms = 0.1, .comp_ms = std::vector<double>(2 * layers, 1.5)});
+  }
+  instance.net = {.tx_ms = 1, .lat_ms = 0.3};
+  return instance;
+}
+
+TEST(DegenerateTest, OneDeviceThatFitsAllRunsItAllWithoutStreaming) {
+  Instance instance = Uniform(20, 3, 2000);
+  instance.devices[1].mem_mb = 20 * 402;
+  const FoundPlan found = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 100});
+  EXPECT_EQ(found.plan.stages, (std::vector<Stage>{{1, 0, 40}}));
+  EXPECT_TRUE(found.plan.streamed.empty());
+  EXPECT_DOUBLE_EQ(found.ms_per_step, 60);
+}
+
+TEST(DegenerateTest, MoreDevicesThanLayers) {
+  const FoundPlan found = PlanBy(Strategy::kLime, Uniform(3, 12, 410), {.time_limit_ms = 100});
+  ASSERT_TRUE(found.feasible);
+  EXPECT_LE(found.ms_per_step, 9 + 2 * 1.3 + 0.3 + 1e-9);
+}
+
+TEST(DegenerateTest, ADeviceTooSmallForOneBlockIsLeftOut) {
+  Instance instance = Uniform(10, 2, 10 * 402);
+  instance.devices[0].mem_mb = 50;
+  const FoundPlan found = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 100});
+  EXPECT_EQ(found.plan.stages, (std::vector<Stage>{{1, 0, 20}}));
+}
+
+TEST(DegenerateTest, AHeadLargerThanEveryDeviceIsInfeasibleAndInPiecesItStreams) {
+  Instance instance = Uniform(2, 2, 1000);
+  instance.blocks.push_back({.kind = Instance::Kind::kHead, .layer = 2, .mb = 1200});
+  for (Instance::Device& device : instance.devices) device.comp_ms.push_back(4);
+  const FoundPlan whole = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 50});
+  EXPECT_FALSE(whole.feasible);
+  EXPECT_NE(whole.reason, "");
+  instance.blocks.pop_back();
+  for (int piece = 0; piece < 20; ++piece) instance.blocks.push_back({.kind = Instance::Kind::kHead, .layer = 2, .mb = 60});
+  for (Instance::Device& device : instance.devices) {
+    device.comp_ms.pop_back();
+    device.comp_ms.insert(device.comp_ms.end(), 20, 0.2);
+  }
+  EXPECT_TRUE(PlanBy(Strategy::kLime, instance, {.time_limit_ms = 50}).feasible);
+}
+
+TEST(DegenerateTest, ADiskThatReadsNothingStreamsNothing) {
+  Instance instance = Uniform(10, 2, 1500);
+  instance.devices[0].disk_mb_per_ms = 0;
+  const FoundPlan found = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 50});
+  ASSERT_TRUE(found.feasible);
+  const Assignment plan = ToAssignment(found.plan, instance.NumBlocks());
+  for (int b = 0; b < instance.NumBlocks(); ++b) EXPECT_FALSE(plan.streamed[b] && plan.device[b] == 0);
+  instance.devices[1].disk_mb_per_ms = 0;
+  EXPECT_FALSE(PlanBy(Strategy::kLime, instance, {.time_limit_ms = 50}).feasible);
+}
+
+TEST(DegenerateTest, TenMegabytesOfProblemEndInASentenceOrAPlan) {
+  std::string blocks = "[", times = "[";
+  const int n = 60'000;
+  for (int b = 0; b < n; ++b) {
+    blocks += std::string(b > 0 ? "," : "") + R"({"kind":"L","layer":)" + std::to_string(b) +
+              R"(,"mb":100,"kv_mb":1,"a_field_to_ignore":"0123456789012345678901234567890123456789012345678901234567890123456789"})";
+    times += b > 0 ? ",1" : "1";
+  }
+  const std::string problem = R"({"kind":"optimize","time_limit_ms":50,"instance":{"net":{"tx_ms":1,"lat_ms":1},"blocks":)" + blocks +
+                              R"(],"devices":[{"mem_mb":1e6,"disk_mb_per_ms":1,"comp_ms":)" + times +
+                              R"(]},{"mem_mb":2e6,"disk_mb_per_ms":1,"comp_ms":)" + times + "]}]}}";
+  EXPECT_GT(problem.size(), 8u << 20);
+  const absl::StatusOr<std::string> answer = Solve(problem, {.max_work = 1e7});
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  EXPECT_EQ(answer->substr(0, 16), "{\"feasible\":true");
+}
+
+}  // namespace
+}  // namespace lime
