@@ -18,7 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kWarmShare = 0.25;  // of a point's time, read before it counts
-constexpr int kMinRounds = 4;        // requests of every lane that count
+constexpr int kMinRounds = 6;        // requests of every lane that count
+constexpr double kLeastPoint = 0.5;  // seconds: limits stop a group for a while and let it go again, several times in this
 constexpr double kDrainSeconds = 0.5;
 constexpr double kLongestPoint = 20;  // seconds; what a disk has not done by then is counted as it is
 
@@ -52,6 +53,21 @@ class Cursor {
   int64_t offset_ = 0;
 };
 
+// Requests per second: the slope of the line through what had ended when. Requests that a limit holds back end in bunches, and a count
+// from one bunch to another would be off by one of them at either end. REQUIRES: two ends at different times.
+double EndsPerSecond(const std::vector<double>& ends) {
+  const double count = static_cast<double>(ends.size()), middle = (count - 1) / 2;
+  double sum = 0;
+  for (const double end : ends) sum += end;
+  double covariance = 0, variance = 0;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    const double off = ends[i] - sum / count;
+    covariance += off * (static_cast<double>(i) - middle);
+    variance += off * off;
+  }
+  return covariance / variance;
+}
+
 // Keeps `depth` requests in flight until enough was read.
 //
 // Thread: the device's, but for Run.
@@ -69,10 +85,9 @@ class DiskMeter {
     done_.WaitForNotification();
     if (!status_.ok()) return status_;
     std::ranges::sort(latencies_ms_);
-    const double counted = std::chrono::duration<double>(last_ - warm_).count();
     return DiskPoint{.read_bytes = read_bytes_,
                      .depth = device_.num_lanes(),
-                     .bytes_per_second = static_cast<double>(latencies_ms_.size()) * static_cast<double>(read_bytes_) / counted,
+                     .bytes_per_second = EndsPerSecond(ends_) * static_cast<double>(read_bytes_),
                      .latency_ms = latencies_ms_[latencies_ms_.size() / 2]};
   }
 
@@ -97,11 +112,13 @@ class DiskMeter {
 
   // From the first request that ends after the warm part.
   void Count(Clock::time_point begin) {
-    if (warmed_) latencies_ms_.push_back(std::chrono::duration<double, std::milli>(last_ - begin).count());
+    if (warmed_) {
+      latencies_ms_.push_back(std::chrono::duration<double, std::milli>(last_ - begin).count());
+      ends_.push_back(std::chrono::duration<double>(last_ - start_).count());
+    }
     const int lanes = device_.num_lanes();
     if (!warmed_ && ++unwarmed_ >= lanes && SecondsSince(start_) >= kWarmShare * seconds_) {
       warmed_ = true;
-      warm_ = last_;
     }
   }
 
@@ -109,7 +126,7 @@ class DiskMeter {
     if (ending_) return true;
     const double seconds = SecondsSince(start_);
     const bool enough = latencies_ms_.size() >= static_cast<size_t>(kMinRounds * device_.num_lanes()) && seconds >= seconds_;
-    const bool too_long = seconds >= std::max(kLongestPoint, seconds_) && !latencies_ms_.empty();
+    const bool too_long = seconds >= std::max(kLongestPoint, seconds_) && latencies_ms_.size() >= 2;
     const bool cancelled = cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed);
     if (status_.ok() && cancelled) status_ = absl::CancelledError("interrupted");
     return ending_ = enough || too_long || !status_.ok();
@@ -123,8 +140,8 @@ class DiskMeter {
   std::byte* const memory_;
   int in_flight_ = 0, unwarmed_ = 0;
   bool warmed_ = false, ending_ = false;
-  Clock::time_point start_, warm_, last_;
-  std::vector<double> latencies_ms_;  // of what counts
+  Clock::time_point start_, last_;
+  std::vector<double> latencies_ms_, ends_;  // of what counts; seconds since the start
   absl::Status status_;
   absl::Notification done_;
 };
@@ -161,7 +178,8 @@ class DiskProfile {
     LIME_RETURN_IF_ERROR(Measure(shapes.back().first, 1, kDrainSeconds).status());
     std::vector<DiskPoint> points;
     for (const auto& [read_bytes, depth] : shapes) {
-      LIME_ASSIGN_OR_RETURN(const DiskPoint point, Measure(read_bytes, depth, options_.seconds / static_cast<double>(shapes.size())));
+      LIME_ASSIGN_OR_RETURN(const DiskPoint point,
+                            Measure(read_bytes, depth, std::max(kLeastPoint, options_.seconds / static_cast<double>(shapes.size()))));
       points.push_back(point);
       if (options_.progress) options_.progress(static_cast<double>(points.size()), static_cast<double>(shapes.size()));
     }

@@ -13,7 +13,7 @@
 namespace lime {
 
 struct MeasureDiskOptions {
-  double seconds = 3;         // for all points together, about: a point that the limits slow down takes several rounds of its requests
+  double seconds = 8;         // for all points together, about; a point takes half a second at least, and several rounds of its requests
   Bytes memory = 128 * kMiB;  // of requests in flight; points that need more are left out
   std::vector<Bytes> read_bytes = {64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB};
   std::vector<int> depths = {1, 4, 8, 16};
