@@ -93,7 +93,7 @@ class Planner {
     std::vector<size_t> order(problem_.blocks.size());
     std::iota(order.begin(), order.end(), size_t{0});
     if (backwards) std::ranges::reverse(order);
-    std::ranges::stable_partition(order, [&](size_t i) { return problem_.blocks[i].kind != Kind::kRows; });
+    std::stable_partition(order.begin(), order.end(), [&](size_t i) { return problem_.blocks[i].kind != Kind::kRows; });
     std::vector<bool> resident(problem_.blocks.size(), false);
     for (const size_t i : order) {
       if (problem_.blocks[i].resident > room) break;

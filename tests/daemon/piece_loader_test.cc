@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <map>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "testbed/make_model/make_model.h"
@@ -136,6 +137,27 @@ TEST_F(PieceLoaderTest, AfterAnErrorTheNextStepBeginsAnew) {
     failing = 0;
   }
   EXPECT_TRUE(Step(*loader).ok());
+}
+
+// With a ring that holds the whole model all reads have ended before most pieces are used.
+TEST_F(PieceLoaderTest, WhatCouldNotBeReadIsNeverHandedOut) {
+  std::set<int64_t> offsets;
+  {
+    const auto loader = Loader(std::vector<bool>(static_cast<size_t>(num_blocks_), false), 8 * kMiB, [&](const FaultyDevice::Read& read) {
+      offsets.insert(read.offset);
+      return FaultyDevice::Fault{};
+    });
+    ASSERT_TRUE(Step(*loader).ok());
+  }
+  for (const int64_t bad : offsets) {
+    std::atomic<bool> failing = true;
+    const auto loader = Loader(std::vector<bool>(static_cast<size_t>(num_blocks_), false), 8 * kMiB, [&](const FaultyDevice::Read& read) {
+      return failing && read.offset == bad ? FaultyDevice::Fault{.error = EIO} : FaultyDevice::Fault{};
+    });
+    EXPECT_EQ(Step(*loader).code(), absl::StatusCode::kUnavailable) << "offset " << bad;
+    failing = false;
+    EXPECT_TRUE(Step(*loader).ok());
+  }
 }
 
 TEST_F(PieceLoaderTest, ClosesWhilePiecesAreOnTheirWay) {

@@ -163,17 +163,18 @@ TEST(WeightStreamTest, HoldsItsInvariantsUnderRandomEvents) {
     const Bytes ring = largest + below(20);
     WeightStream stream(specs, ring);
     std::vector<WeightStream::Load> loads;
-    std::vector<int64_t> in_flight;
+    std::vector<WeightStream::Load> in_flight;
     std::map<int64_t, WeightStream::Load> live;  // in the ring
     size_t seen = 0;
     int skipped = -1;  // the block under way, where it is skipped: what is loaded for it is dropped in order
     const auto take_loads = [&] {
-      for (auto it = live.begin(); it != live.end() && it->second.block == skipped && !std::ranges::count(in_flight, it->first);)
+      for (auto it = live.begin();
+           it != live.end() && it->second.block == skipped && !std::ranges::count(in_flight, it->first, &WeightStream::Load::id);)
         it = live.erase(it);
       stream.Advance(loads);
       for (; seen < loads.size(); ++seen) {
         const auto& load = loads[seen];
-        in_flight.push_back(load.id);
+        in_flight.push_back(load);
         if (!load.in_ring) {
           EXPECT_TRUE(owned[load.block]) << "a fill goes to memory that is there";
           continue;
@@ -190,7 +191,8 @@ TEST(WeightStreamTest, HoldsItsInvariantsUnderRandomEvents) {
     const auto end_some_load = [&] {
       if (in_flight.empty()) return;
       const size_t i = below(in_flight.size());
-      stream.OnLoaded(in_flight[i]);
+      EXPECT_TRUE(in_flight[i].in_ring || owned[in_flight[i].block]) << "memory stays while a load goes into it";
+      stream.OnLoaded(in_flight[i].id);
       in_flight.erase(in_flight.begin() + static_cast<int64_t>(i));
     };
     for (int use = 0; use < 60; ++use) {
