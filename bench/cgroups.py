@@ -50,7 +50,7 @@ class Group:
     """`read_bps`: (MAJOR:MINOR, bytes per second, 0 for none). `memory`: bytes, hard, without swap; 0 counts only."""
 
     def __init__(self, read_bps=None, memory=None):
-        self.folders = {}
+        self.folders, self.processes = {}, []
         try:
             if read_bps is not None:
                 self.set_read_limit(*read_bps)
@@ -102,9 +102,15 @@ class Group:
     def start(self, arguments, **options):
         """A process that is inside from its first instruction on."""
         joins = "".join(f'echo $$ > "{folder}/cgroup.procs" && ' for folder in set(self.folders.values()))
-        return subprocess.Popen(["sh", "-c", joins + 'exec "$@"', "sh", *[str(a) for a in arguments]], **options)
+        process = subprocess.Popen(["sh", "-c", joins + 'exec "$@"', "sh", *[str(a) for a in arguments]], **options)
+        self.processes.append(process)
+        return process
 
     def close(self):
+        for process in self.processes:
+            if process.poll() is None:  # an interrupted bench
+                process.kill()
+                process.wait()
         for folder in set(self.folders.values()):
             for _ in range(50):  # the last process leaves a moment after it has ended
                 try:

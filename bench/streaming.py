@@ -1,7 +1,9 @@
 """One device beyond its memory: streaming beside the disk's limit, predictions, memory under a hard limit, a neighbour, the paper's tables.
 
-Parts: disk, resident, memory, neighbour, paper. Each fills `report` and prints its table; docs/STREAMING.md tells what the rows mean.
+Parts: disk-100, disk-200, disk-500, disk-none, resident, memory, neighbour, paper: each takes minutes, keeps its figures and prints its table, so that they
+can be measured one by one when a machine is quiet. docs/STREAMING.md tells what the rows mean.
 """
+import functools
 import json
 import os
 import pathlib
@@ -12,7 +14,9 @@ import sys
 import time
 
 import cgroups
-from report import answer, call, heading, mib, table
+import streaming_paper
+from report import call, heading, mib, table
+from streaming_paper import BOOT_TOKENS, GIB, bytes_of
 
 PROMPT = "Once upon a time"
 PART_GOALS = {"throttled": 1.05, "unthrottled": 1.10}  # of the limit
@@ -20,15 +24,10 @@ ERROR_GOAL = 0.10  # of a prediction
 RESIDENT_GOAL = 0.01  # slower than the pure resident path
 REDUCTION_GOAL, REDUCTION_BYTES = 0.80, 2e9  # of peak memory at 0 % resident, runtime included, for models from this size
 NEIGHBOUR_GOAL, RECOVERY_GOAL_S = 0.90, 10  # of full streaming's throughput; after the neighbour's end
-MOVED = 0.03  # of the disk's rate, from before to after: more is measured again
+MOVED = {"throttled": 0.03, "unthrottled": 0.10}  # of the disk's rate, from before to after: more is measured again
 TAKEN = 0.25  # of the cores, by others: a row that misses beside that is measured again
 REPEATS = 2
-BOOT_TOKENS = 2  # the prompt's own, and the one whose ring was filled before
-GIB = 2**30
-
-
-def bytes_of(model):
-    return sum(f.stat().st_size for f in pathlib.Path(model).glob("*.safetensors"))
+QUIET_S = 60  # how long a repeat waits at most for others to leave the cores
 
 
 def met(held):
@@ -57,7 +56,6 @@ class Streaming:
     def __init__(self, bench):
         self.bench, self.quick, self.lime, self.out = bench, bench.quick, bench.lime, bench.out
         self.report = bench.report.setdefault("streaming", {})
-        self.limits = (500, 0) if self.quick else (100, 200, 500, 0)  # MB/s; 0: none
         self.shares = (0, 50) if self.quick else (0, 25, 50, 75, 90)  # percent resident
         self.models = {"bf16": bench.bf16(), "4-bit": bench.packed(4)}
         self.compute = {}
@@ -115,7 +113,7 @@ class Streaming:
         model = self.models[name]
         weights = bytes_of(model)
         expected_s = max(self.compute[name] / 1e3, weights * (1 - share / 100) / before)
-        counted = max(1, min(24, round((2 if self.quick else 8) / expected_s)))
+        counted = max(1, min(24, round((2 if self.quick else 5) / expected_s)))
         watch = CpuWatch()
         run = self.run(model, ["--resident", share / 100, "--profile", profile], counted + BOOT_TOKENS, group)
         others = watch.others()
@@ -135,43 +133,57 @@ class Streaming:
     def missed(row):
         return row["ratio"] > row["goal"] or (row["limit_mb"] and abs(row["error"]) > ERROR_GOAL)
 
+    @staticmethod
+    def await_quiet():
+        for _ in range(QUIET_S):
+            watch = CpuWatch()
+            time.sleep(1)
+            if watch.others() < TAKEN / 2:
+                return
+
     def row(self, name, share, megabytes, group, profile, rate):
         """Again where the limit moved, or where others took the cores from a row that missed. Keeps the attempt that both disturbed least."""
-        attempts = []
+        attempts, moved = [], MOVED["throttled" if megabytes else "unthrottled"]
         while True:
             attempts.append(self.attempt(name, share, megabytes, group, profile, rate))
             rate = attempts[-1]["rate_after"]
-            disturbed = attempts[-1]["moved"] > MOVED or (attempts[-1]["others"] > TAKEN and self.missed(attempts[-1]))
+            disturbed = attempts[-1]["moved"] > moved or (attempts[-1]["others"] > TAKEN and self.missed(attempts[-1]))
             if not disturbed or len(attempts) > (0 if self.quick else REPEATS):
                 break
-        best = min(attempts, key=lambda a: (a["moved"] > MOVED, a["others"] if a["moved"] <= MOVED else a["moved"]))
+            self.await_quiet()
+        best = min(attempts, key=lambda a: (a["moved"] > moved, a["others"] if a["moved"] <= moved else a["moved"]))
         return {**best, "repeats": len(attempts) - 1}, rate
 
-    def disk(self):
-        heading("Streaming beside its limit: the larger of computation and streamed bytes / disk rate")
-        rows = self.report["disk"] = []
-        for megabytes in self.limits:
-            try:
-                group = self.limited(megabytes)
-            except cgroups.Unavailable as why:
-                print(f"  {megabytes} MB/s skipped: {why}")
-                continue
-            try:
-                self.disk_under(megabytes, group, rows)
-            finally:
-                if group:
-                    group.close()
+    def disk(self, megabytes):
+        heading(f"Streaming beside its limit, the larger of computation and streamed bytes / disk rate: disk limited to {megabytes} MB/s" if megabytes else
+                "Streaming beside its limit, the larger of computation and streamed bytes / disk rate: disk not limited")
+        try:
+            group = self.limited(megabytes)
+        except cgroups.Unavailable as why:
+            print(f"  skipped: {why}")
+            return
+        others = [row for row in self.report.get("disk") or self.bench.kept.get("streaming", {}).get("disk", []) if row["limit_mb"] != megabytes]
+        self.report["disk"] = rows = others
+        try:
+            self.disk_under(megabytes, group, rows)
+        finally:
+            rows.sort(key=lambda row: (row["limit_mb"] or float("inf"), row["model"] != "bf16", row["share"]))
+            if group:
+                group.close()
 
     def disk_under(self, megabytes, group, rows):
         profile = self.frozen_profile(megabytes, group)
         added = []
+        print("  (profiled)", file=sys.stderr, flush=True)
         for name in self.models:
             self.compute_ms(name)
             rate = self.disk_rate(self.models[name], group)
             for share in self.shares:
                 row, rate = self.row(name, share, megabytes, group, profile, rate)
                 added.append(row)
-        rows += added
+                rows.append(row)
+                self.bench.keep()
+                print(f"  {name}, {share} % resident: {row['ms']:.0f} ms, {row['ratio']:.3f} of the limit", file=sys.stderr, flush=True)
         table(["limit", "weights", "resident", "ms/token", "limit ms", "ratio", "goal", "", "predicted", "error", "", "disk before, after MB/s", "others", "again"],
               [[f"{megabytes} MB/s" if megabytes else "none", r["model"], f"{r['share']} %", f"{r['ms']:.0f}", f"{r['limit_ms']:.0f}", f"{r['ratio']:.3f}",
                 f"<= {r['goal']:.2f}", met(r["ratio"] <= r["goal"]), f"{r['predicted_ms']:.0f}", f"{100 * r['error']:+.1f} %",
@@ -320,68 +332,6 @@ class Streaming:
             raise subprocess.CalledProcessError(process.returncode, command, out)
         return json.loads(out), began, ended
 
-    # ---- The paper's tables
 
-    def paper(self):
-        try:
-            self.budgets()
-            self.modes()
-        except cgroups.Unavailable as why:
-            print(f"  skipped: {why}")
-        self.from_disk_rows()
-
-    def summary(self, run):
-        s = run["streaming"]
-        return {"resident": s["resident_blocks"], "blocks": s["blocks"], "tps": 1e3 / statistics.mean(self.intervals(run)), "peak_rss_bytes": run["peak_rss_bytes"],
-                "resident_share": max(0.0, 1 - s["streamed_bytes_per_step"] / run["model_bytes"])}
-
-    def with_size(self, run, model):
-        return {**run, "model_bytes": bytes_of(model)}
-
-    def budgets(self):
-        heading("Budgets (paper, Table 7), bf16, hard limit of each, unthrottled")
-        model, rows = self.models["bf16"], []
-        full = None
-        for budget in (None, 0.75, 2.0) if self.quick else (None, 0.5, 1.0, 1.5, 2.0, 2.5):
-            flags = ["--memory", int(budget * GIB)] if budget else ["--resident", "0"]
-            with cgroups.Group(memory=int(budget * GIB) if budget else 0) as group:
-                run = self.with_size(self.run(model, flags, BOOT_TOKENS + (2 if self.quick else 4), group), model)
-            s = self.summary(run)
-            full = full or s["tps"]
-            rows.append({"budget_gib": budget, **s, "speedup": s["tps"] / full - 1})
-        self.report["budgets"] = rows
-        table(["budget", "resident blocks", "resident", "tokens/s", "peak RSS", "speedup"],
-              [[f"{r['budget_gib']} GiB" if r["budget_gib"] else "full stream", f"{r['resident']}/{r['blocks']}", f"{100 * r['resident_share']:.0f} %", f"{r['tps']:.2f}",
-                mib(r["peak_rss_bytes"]), f"{100 * r['speedup']:+.0f} %"] for r in rows])
-
-    def modes(self):
-        heading("Budget derived from a group of 75 % of the weights (paper, Table 8: max-tps fell to a tenth of full streaming)")
-        model, rows = self.models["bf16"], []
-        weights = bytes_of(model)
-        modes = {"full stream": ["--resident", "0"], **{mode: ["--memory-mode", mode] for mode in ("max-tps", "balanced", "max-context")}}
-        for mode, flags in modes.items():
-            with cgroups.Group(memory=int(0.75 * weights) + 160 * 2**20) as group:
-                run = self.with_size(self.run(model, flags, BOOT_TOKENS + (2 if self.quick else 6), group), model)
-                rows.append({"mode": mode, **self.summary(run), **group.memory_use()})
-        self.report["modes"] = rows
-        table(["mode", "resident blocks", "resident", "tokens/s", "peak RSS", "killed"],
-              [[r["mode"], f"{r['resident']}/{r['blocks']}", f"{100 * r['resident_share']:.0f} %", f"{r['tps']:.2f}", mib(r["peak_rss_bytes"]), r["killed"]] for r in rows])
-
-    def from_disk_rows(self):
-        """Tables 4 and 9: speed over resident share, against the resident baseline."""
-        rows = [r for r in self.report.get("disk") or self.bench.kept.get("streaming", {}).get("disk", []) if not r["limit_mb"]]
-        heading("Speed over resident share, unthrottled (paper, Tables 4 and 9)")
-        resident = self.report.get("resident") or self.bench.kept.get("streaming", {}).get("resident", {})
-        lines = []
-        for name in self.models:
-            base = 1e3 / statistics.median(resident[name]["ms"]["resident"]) if name in resident else None
-            share_of = lambda tps: f"{100 * tps / base:.0f} %" if base else ""
-            for r in (r for r in rows if r["model"] == name):
-                tps = 1e3 / r["ms"]
-                lines.append([name, f"{r['share']} %", f"{tps:.2f}", share_of(tps), f"{1e3 / r['limit_ms']:.2f}", mib(r["peak_rss_bytes"])])
-            if base:
-                hundred = 1e3 / statistics.median(resident[name]["ms"]["100 % of streaming"])
-                lines += [[name, "100 % of streaming", f"{hundred:.2f}", share_of(hundred), "", ""], [name, "baseline", f"{base:.2f}", "100 %", "", ""]]
-        table(["weights", "resident", "tokens/s", "of baseline", "limit tokens/s", "peak RSS"], lines)
-
-    PARTS = {"disk": disk, "resident": resident, "memory": memory, "neighbour": neighbour, "paper": paper}
+Streaming.PARTS = {**{f"disk-{limit or 'none'}": functools.partial(Streaming.disk, megabytes=limit) for limit in (100, 200, 500, 0)},
+                   "resident": Streaming.resident, "memory": Streaming.memory, "neighbour": Streaming.neighbour, "paper": streaming_paper.paper}
