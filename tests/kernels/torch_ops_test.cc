@@ -92,7 +92,7 @@ std::vector<at::Tensor> Parameters(const LinearWeight& w) {
   return {w.weight, w.bias, w.scales, w.biases};
 }
 std::vector<int64_t> Packing(const LinearWeight& w) {
-  return {w.bits, w.group_size};
+  return {w.bits, w.group_size, w.row_begin};
 }
 
 class TorchOpsTest : public testing::Test {
@@ -115,6 +115,41 @@ class TorchOpsTest : public testing::Test {
   ComputeContext context_;
   ContextScope scope_;
 };
+
+// Rows of a layer as they arrive: the same bits in their columns, and nothing in the others.
+TEST_F(TorchOpsTest, SomeRowsOfALayerFillTheirColumnsAlone) {
+  for (at::ScalarType type : kWorkingTypes) {
+    std::vector<LinearWeight> weights = {Dense(77, 256, type, false), Dense(48, 256, type, true)};
+    for (int64_t bits : {3, 4, 6, 8}) weights.push_back(Packed(40, 256, type, bits, 64));
+    for (const LinearWeight& whole : weights) {
+      const int64_t all = whole.weight.size(0);
+      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 9}, {9, 33}, {33, all}}) {
+        LinearWeight part = whole;
+        part.row_begin = begin;
+        part.weight = whole.weight.slice(0, begin, end).contiguous();
+        if (whole.bits > 0) part.scales = whole.scales.slice(0, begin, end).contiguous();
+        if (whole.bits > 0) part.biases = whole.biases.slice(0, begin, end).contiguous();
+        for (int64_t rows : {1, 5, 33}) {
+          const at::Tensor x = Random({rows, 256}, type), before = at::rand({rows, all});
+          at::Tensor expected = at::empty({rows, all}), out = before.clone(), aten_out = before.clone();
+          LinearOut(x, whole, expected);
+          LinearOut(x, part, out);
+          EXPECT_TRUE(at::equal(out.slice(1, begin, end), expected.slice(1, begin, end))) << begin;
+          EXPECT_TRUE(at::equal(out.slice(1, 0, begin), before.slice(1, 0, begin)));
+          EXPECT_TRUE(at::equal(out.slice(1, end), before.slice(1, end)));
+          aten::LinearManyOut(x, Parameters(part), Packing(part), {aten_out});
+          ExpectClose(out, aten_out, "linear_out");
+          const at::Tensor y_before = Random({rows, all}, type);
+          at::Tensor y = y_before.clone(), y_aten = y_before.clone();
+          LinearAddTo(x, part, y);
+          aten::LinearAdd(y_aten, x, Parameters(part), Packing(part));
+          ExpectClose(y, y_aten, "linear_add_");
+          EXPECT_TRUE(at::equal(y.slice(1, end), y_before.slice(1, end)));
+        }
+      }
+    }
+  }
+}
 
 TEST_F(TorchOpsTest, LinearMatchesAtenForDenseAndPackedWeights) {
   for (at::ScalarType type : kWorkingTypes) {
