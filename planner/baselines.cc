@@ -143,6 +143,10 @@ FoundPlan PlanPipeline(const Instance& instance) {
 }
 
 FoundPlan PlanPipelineOffload(const Instance& instance) {
+  constexpr int64_t kMostReloads = 1 << 19;  // every one of 48 steps is remembered
+  if (int64_t{instance.NumBlocks()} * instance.microbatches > kMostReloads) {
+    return {.reason = absl::StrCat("more than ", kMostReloads, " blocks to read in a step where every micro-batch reads them again")};
+  }
   const LayerView view = LayersOf(instance);
   std::vector<LayerRun> runs = SharesByMemory(instance, view);
   size_t at = 0;
