@@ -133,7 +133,7 @@ absl::Status Engine::LoadWeights(const Options& options) {
           {.loader = loader, .available_memory = streams ? std::numeric_limits<Bytes>::max() : 0, .passes = options.planned_steps}));
   LIME_ASSIGN_OR_RETURN(blocks_, streams ? LoadResident(*store, options) : store->LoadAll(options.load));
   for (size_t i = 0; i < blocks_.size(); ++i) LIME_RETURN_IF_ERROR(backend_->BindBlock(spec_.blocks[i], ToWeights(blocks_[i])));
-  load_.loader = store->Describe();
+  load_.loader = loader == options.loader ? store->Describe() : "read: blocks that stay are worth a copy of their own";
   load_.bytes = streams ? residency_.resident_bytes : spec_.WeightBytes();
   return absl::OkStatus();
 }

@@ -111,15 +111,19 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const BackendOption
   memory.kv = backend.num_kv_pages * KvPageBytes(spec);
   memory.runtime = ProcessResidentBytes();
   plan.budget = request.budget > 0 ? request.budget : AvailableMemory() + memory.runtime;
-  if (memory.total() > plan.budget) return TooSmall(request, plan.budget, memory, "weights");  // before the kernels are opened
+  const Bytes least_ring = PieceLoader::LeastRing(reader, static_cast<int>(spec.blocks.size()));
+  Bytes kept = 0;
+  for (const BlockSpec& block : spec.blocks) kept += KeptMemory(block);
+  EngineMemory early = memory;  // what can be said before the kernels are opened
+  early.weights = std::min(spec.WeightBytes(), kept + least_ring);
+  if (early.total() > plan.budget) return TooSmall(request, plan.budget, early, "weights that must be in memory");
   LIME_ASSIGN_OR_RETURN(memory.activations, PlanActivationBytes(spec, backend));
   memory.runtime = ProcessResidentBytes();
   // What a model takes at least that streams as much as it can.
   EngineMemory least = memory;
   least.margin = kLeastMargin;
   least.activations += RowReader::BytesFor(spec, backend.max_rows);
-  for (const BlockSpec& block : spec.blocks) least.weights += KeptMemory(block);
-  const Bytes least_ring = PieceLoader::LeastRing(reader, static_cast<int>(spec.blocks.size()));
+  least.weights = kept;
   if (request.budget == 0) {
     DerivedBudget derived = DeriveBudget({.available = AvailableMemory(),
                                           .machine = MachineMemory(),
@@ -176,6 +180,8 @@ absl::StatusOr<MemoryPlan> PlanMemoryAndChunk(const ModelSpec& spec, const Piece
     if (best.ok() && ms >= best_ms) continue;
     best = std::move(plan), best_ms = ms, chunk = std::min(other, work.prompt_tokens);
   }
+  // The refusal names what the shortest chunk would need: all of them were tried.
+  if (!best.ok()) return plan_for(std::min(kChunks.front(), work.prompt_tokens));
   backend.max_rows = chunk + backend.max_sequences;
   return best;
 }
