@@ -1,0 +1,22 @@
+// Plans as JSON: what `lime plan --json` prints, the coordinator sends and `lime simulate` reads.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "nlohmann/json.hpp"
+#include "planner/base/status.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+// Reads and validates. From outside it is hostile: sizes, counts, numbers and strings are bounded, and the first wrong field is named after
+// `where`. Unknown fields are ignored; those for people only (names of blocks) are not read.
+absl::StatusOr<Plan> ParsePlan(std::string_view text, std::string_view where);
+absl::StatusOr<Plan> PlanFromJson(const nlohmann::json& object, std::string_view where);
+
+// Reading it back gives the same plan, bit for bit.
+nlohmann::ordered_json ToJson(const Plan& plan);
+std::string ToJsonText(const Plan& plan);
+
+}  // namespace lime

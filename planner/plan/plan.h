@@ -1,0 +1,158 @@
+// What is installed on the devices of a cluster: which device computes and holds what, what streams, how the memory of each is divided, and
+// how long a token is said to take.
+//
+// A plan is complete: from it alone every device knows what to do (planner/compile.h), and anyone can simulate it (planner/sim).
+// Pure data; from outside, its JSON is hostile input (planner/plan/cluster_plan_json.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/plan/block_pieces.h"
+#include "planner/plan/model_spec.h"
+#include "planner/plan/stage_plan.h"
+
+namespace lime {
+
+// The least part of a model that is loaded and computed by itself: a block, or some rows of its matrices. One for each Instance::Block.
+//
+// A part names its rows, so that parts of one block may one day belong to several devices at once and be joined by all-gathers; for now all
+// parts of a block but the head's lie in one stage, and the stages of the head's parts follow one another.
+struct PlanPart {
+  BlockId block;                 // never the embedding
+  std::vector<MatrixRows> rows;  // in order of use; the head's begin on multiples of kVocabRange
+  Bytes bytes = 0;               // of these rows: what is resident, or read from the disk in every step
+  Bytes kept_bytes = 0;          // norms and biases, in memory whatever streams; with the first part of a block, with every one of the head
+  int64_t kv_pages = 0;          // of the layer, with the first part of an attention block: all sequences at the planned context
+  bool streamed = false;
+  double decode_ms = 0;   // computing it for one micro-batch of the decode step, on its device
+  double prefill_ms = 0;  // for one chunk of a prompt, in the middle of the planned prompt
+
+  friend bool operator==(const PlanPart&, const PlanPart&) = default;
+};
+
+// Softmax adds up fixed ranges of this many ids, so a head is split on multiples of them (design.md, section 5).
+inline constexpr int64_t kVocabRange = 1024;
+inline constexpr int64_t kPageTokens = 16;  // positions of one layer in a KV page
+
+// Of one device, by kind; together the budget.
+struct PlanMemory {
+  Bytes runtime = 0;      // the process and its libraries
+  Bytes activations = 0;  // workspaces, and the rows of an embedding that is read by rows
+  Bytes kv = 0;           // pages
+  Bytes ring = 0;         // for streamed parts; 0 where nothing streams
+  Bytes weights = 0;      // resident parts, and what is kept of the others
+  Bytes embedding = 0;
+  Bytes margin = 0;  // what the plan leaves free
+
+  Bytes total() const { return runtime + activations + kv + ring + weights + embedding + margin; }
+  friend bool operator==(const PlanMemory&, const PlanMemory&) = default;
+};
+
+struct PlanDevice {
+  std::string name;         // by which everyone knows it; where it is reached is not the plan's business
+  std::string numerics_id;  // of its kernels: the fixed order of every sum. Layers keep theirs through re-plans
+  Bytes budget = 0;
+  PlanMemory memory;
+  int64_t kv_pages = 0;
+  // What was assumed.
+  double disk_mb_per_ms = 0;  // 0: nothing can stream here
+  double disk_lat_ms = 0;     // per part read
+
+  friend bool operator==(const PlanDevice&, const PlanDevice&) = default;
+};
+
+// Where the rows of the token embedding come from, always on the device of the first stage.
+enum class EmbeddingPlacement : uint8_t {
+  kResident,  // they are in memory
+  kByRows,    // each is read from the disk when a token needs it
+};
+
+// How often a streamed part is read in a step of several micro-batches.
+enum class ReadsPerStep : uint8_t {
+  kOnce,           // it stays until the last micro-batch has used it
+  kPerMicrobatch,  // every micro-batch reads it again: a plain pipeline with offloading, to compare with
+};
+
+// Pages of one layer that another device holds, and sends to the layer's device before every use.
+struct KvLoan {
+  int32_t layer = 0;
+  int32_t holder = 0;  // device
+  int64_t pages = 0;   // the oldest ones, whole 256-position pieces
+
+  friend bool operator==(const KvLoan&, const KvLoan&) = default;
+};
+
+// One hop, and what else a step costs beside its parts.
+struct StepTimes {
+  double tx_ms = 0;          // one micro-batch's hidden state on the wire
+  double lat_ms = 0;         // one way
+  double embed_rows_ms = 0;  // reading one micro-batch's rows of the embedding from disk; counts where it is read by rows
+
+  friend bool operator==(const StepTimes&, const StepTimes&) = default;
+};
+
+struct Prediction {
+  double ms_per_step = 0;     // every micro-batch moved by one token, once the pipeline has settled
+  double ms_per_token = 0;    // ms_per_step / sequences
+  double ttft_ms = 0;         // prompt to first token, from an idle start; 0: no prompt was planned for
+  double lower_bound_ms = 0;  // per step: no plan can be faster
+
+  friend bool operator==(const Prediction&, const Prediction&) = default;
+};
+
+struct Plan {
+  int64_t epoch = 0;       // version of what is installed; higher is newer
+  std::string model_key;   // ModelKey of the spec
+  std::string model_name;  // for people
+  int64_t vocab_size = 0;
+  int64_t context = 0;       // tokens of each sequence that KV is reserved for
+  int32_t sequences = 1;     // served at a time
+  int32_t microbatches = 1;  // a decode step is so many
+  int32_t batch = 1;         // sequences in one, the last may hold fewer
+  ReadsPerStep reads = ReadsPerStep::kOnce;
+  EmbeddingPlacement embedding = EmbeddingPlacement::kResident;
+  Bytes embedding_bytes = 0;       // of its rows
+  Bytes embedding_kept_bytes = 0;  // learned positions: in memory whatever happens to the rows
+  Bytes page_bytes = 0;            // of one KV page
+  int64_t prompt_tokens = 0;       // planned for; 0: no prompt was
+  int64_t prefill_chunk = 0;       // tokens of a prompt that flow as one micro-batch; 0 where no prompt was planned
+  std::vector<PlanDevice> devices;
+  std::vector<PlanPart> parts;  // in execution order
+  std::vector<Stage> stages;    // over parts; neighbours on different devices; a device may appear again, or never
+  std::vector<KvLoan> loans;
+  StepTimes decode;
+  StepTimes prefill;
+  Prediction predicted;
+
+  int NumDevices() const { return static_cast<int>(devices.size()); }
+  int NumParts() const { return static_cast<int>(parts.size()); }
+  int64_t NumPrefillChunks() const { return prefill_chunk > 0 ? (prompt_tokens + prefill_chunk - 1) / prefill_chunk : 0; }
+
+  // Names the first thing wrong: numbers out of bounds, stages that do not cover the parts, rows that leave gaps, a device whose kinds of
+  // memory do not add up to what its parts, pages and ring need, a ring too small for its stages. What passes compiles.
+  absl::Status Validate() const;
+  // Also that it is a plan of this model: every row of every matrix once, in order, with the bytes that they have.
+  absl::Status Validate(const ModelSpec& spec) const;
+
+  // What a person reads: the prediction, a line of memory for each device, a line for each stage.
+  std::string DebugString() const;
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// The ids whose logits a part of the head makes.  REQUIRES: part.block.kind == kHead, validated
+MatrixRows HeadRange(const PlanPart& part);
+
+// "attention 3", "mlp 3 [2/4]" where a block has several parts, "head ids 0..4095" where the head does.
+std::string PartName(const Plan& plan, int part);
+
+// What Validate() allows at most.
+inline constexpr int kMaxRowsPerPart = 16;
+inline constexpr int kMaxLoans = 1 << 16;
+inline constexpr size_t kMaxPlanName = 512;
+
+}  // namespace lime

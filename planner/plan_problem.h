@@ -1,0 +1,90 @@
+// From a model, devices and a request to the planning problem, and from the search's answer to the plan that is installed.
+//
+//   PlanProblem problem = MakePlanProblem(spec, devices, request)
+//   BatchedPlan best    = PlanBatches(strategy, problem.instance, options with problem.granularity)
+//   Plan plan           = MakePlan(problem, choice)
+//
+// Memory is exact: parts, KV pages and what is kept are counted in bytes, and a plan that the Evaluator finds to fit fits to the byte.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/plan/device_profile.h"
+#include "planner/plan/instance.h"
+#include "planner/plan/model_spec.h"
+#include "planner/plan/plan.h"
+#include "planner/plan/stage_plan.h"
+
+namespace lime {
+
+// A device as far as planning goes.
+struct ClusterDevice {
+  std::string name;         // to which other profiles' links refer
+  std::string numerics_id;  // of its kernels
+  Bytes budget = 0;
+  Bytes runtime = 0;      // the process and its libraries
+  Bytes activations = 0;  // for `PlanRequest::chunks` and batches: workspaces, hidden states
+  Bytes margin = 0;       // to be left free
+  DeviceProfile profile;  // measured, or with rates alone: then blocks take RooflineMs
+};
+
+struct PlanRequest {
+  std::string model_name;           // for people
+  int64_t context = 2048;           // tokens of each sequence, prompt and answer
+  int32_t sequences = 1;            // at a time
+  std::vector<int32_t> batches;     // sequences in a micro-batch, to choose among; empty: 1, 2, 4 .. and all of them
+  Bytes piece_bytes = kPieceBytes;  // longest streamed piece; 0: whole blocks
+  int64_t prompt_tokens = 0;        // 0: the time to the first token does not matter
+  std::vector<int64_t> chunks = {128, 256, 512, 1024, 2048};  // lengths of prompt chunks to choose among; the whole prompt is another
+  LinkPoint default_link = {.peer = "", .bytes_per_second = 12.5e6, .latency_ms = 0.3};  // where no profile has one between two devices
+  bool embedding_by_rows = true;  // whether it may be read by rows, where there is a disk
+};
+
+// One micro-batch is one chunk of the prompt.
+struct PrefillProblem {
+  int64_t chunk = 0;
+  Instance instance;  // of the same blocks and devices as the decode problem; `microbatches` = chunks of the prompt
+};
+
+struct PlanProblem {
+  Instance instance;                    // decode; what StagePlans refer to
+  std::vector<PrefillProblem> prefill;  // ascending in chunk; empty where there is no prompt
+  std::vector<PlanPart> parts;          // one for each block of the instance
+  Plan head;                            // the plan without stages: model, request, devices with what does not depend on the answer
+
+  // An Instance says in MB what this says in bytes, less half a byte of every device, so that no sum of rounded numbers is taken for a
+  // byte more or less than it is.
+};
+
+// InvalidArgument where devices or request are out of bounds: no device, a name twice, negative numbers, a context beyond what a model's
+// KV can be counted for. A device too small for anything is none of these: it gets no memory, and the search leaves it out.
+//
+// Net: an Instance has one rate and one latency. Here they are the worst of all links between devices of the list, so that the prediction
+// holds whatever neighbours the plan gives a device; RefineNet then narrows them down to the links in use.
+absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request);
+
+// Sets the net of all instances to the worst of the links that `stages` uses. The plan can be searched, or predicted, once more with it.
+void RefineNet(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, const StagePlan& stages,
+               PlanProblem& problem);
+
+// What a search answers.
+struct PlanChoice {
+  StagePlan stages;
+  int32_t microbatches = 1;
+  int32_t batch = 0;  // sequences in a micro-batch; 0: all in as many micro-batches
+  ReadsPerStep reads = ReadsPerStep::kOnce;
+  int64_t prefill_chunk = 0;  // one of problem.prefill; 0 where there is none
+  double ttft_ms = 0;
+  double lower_bound_ms = 0;
+  int64_t epoch = 1;
+};
+
+// The plan, valid, with its ms_per_step by the Evaluator. ResourceExhausted, with Evaluator's reason, where it does not fit.
+absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice);
+
+}  // namespace lime

@@ -1,0 +1,49 @@
+// Runs the Programs of a plan in simulated time: one ProgramRunner for each device, disks that read, links that carry.
+//
+// Deterministic. Every time is the latest of a few others plus one duration, added in the order of the schedule's definition, so that the
+// end of every step is that of the Evaluator bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/compile.h"
+#include "planner/plan/plan.h"
+#include "planner/plan/program.h"
+#include "planner/sim/timeline.h"
+
+namespace lime {
+
+struct SimulateOptions {
+  int steps = 48;        // decode; a prefill is one step
+  bool timeline = true;  // spans are kept
+};
+
+struct SimulatedMemory {
+  Bytes most_in_ring = 0;  // at any instant
+  Bytes most_used = 0;     // of everything together: runtime, activations, KV, weights, embedding, ring
+};
+
+struct SimulationResult {
+  std::vector<double> step_ends_ms;      // when the last micro-batch left the last stage
+  std::vector<SimulatedMemory> devices;  // by device of the plan
+  Timeline timeline;
+  int64_t events = 0;
+
+  // The steady rate, from steps 16 to 47.  REQUIRES: 48 steps
+  double MsPerStep() const;
+};
+
+// The decode step of a plan, over and over, from an idle start with empty rings.
+absl::StatusOr<SimulationResult> SimulateDecode(const Plan& plan, const SimulateOptions& options = {});
+
+// A prompt from an idle start; its time to the first token is step_ends_ms[0].  InvalidArgument where the plan has no prompt.
+absl::StatusOr<SimulationResult> SimulatePrefill(const Plan& plan, const SimulateOptions& options = {});
+
+// Any shape, with the times of its kind. Internal where the Programs block one another: a bug of whoever made them.
+absl::StatusOr<SimulationResult> Simulate(const Plan& plan, const StepShape& shape, const std::vector<Program>& programs,
+                                          const SimulateOptions& options = {});
+
+}  // namespace lime
