@@ -8,12 +8,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "planner/base/status.h"
+#include "planner/first_token.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/instance.h"
 #include "planner/plan/model_spec.h"
@@ -45,20 +47,14 @@ struct PlanRequest {
   bool embedding_by_rows = true;  // whether it may be read by rows, where there is a disk
 };
 
-// One micro-batch is one chunk of the prompt.
-struct PrefillProblem {
-  int64_t chunk = 0;
-  Instance instance;  // of the same blocks and devices as the decode problem; `microbatches` = chunks of the prompt
-};
-
 struct PlanProblem {
-  Instance instance;                    // decode; what StagePlans refer to
-  std::vector<PrefillProblem> prefill;  // ascending in chunk; empty where there is no prompt
-  std::vector<PlanPart> parts;          // one for each block of the instance
-  Plan head;                            // the plan without stages: model, request, devices with what does not depend on the answer
-
-  // An Instance says in MB what this says in bytes, less half a byte of every device, so that no sum of rounded numbers is taken for a
-  // byte more or less than it is.
+  // Decode; what StagePlans refer to. In MB what `parts` says in bytes, less half a byte of every device, so that no sum of rounded numbers
+  // is taken for a byte more or less than it is. A block's `kv_mb` is all that is in memory with it whatever streams: pages, and what is
+  // kept of it.
+  Instance instance;
+  std::vector<PlanPart> parts;                   // one for each block of the instance
+  std::optional<FirstTokenProblem> first_token;  // where there is a prompt: one instance for each size of chunk
+  Plan head;                                     // the plan without parts and stages: model, request, devices as far as they are known
 };
 
 // InvalidArgument where devices or request are out of bounds: no device, a name twice, negative numbers, a context beyond what a model's
@@ -78,8 +74,7 @@ struct PlanChoice {
   int32_t microbatches = 1;
   int32_t batch = 0;  // sequences in a micro-batch; 0: all in as many micro-batches
   ReadsPerStep reads = ReadsPerStep::kOnce;
-  int64_t prefill_chunk = 0;  // one of problem.prefill; 0 where there is none
-  double ttft_ms = 0;
+  FirstToken first_token;  // FirstTokenPredictor's answer for `stages`; where a prompt is planned
   double lower_bound_ms = 0;
   int64_t epoch = 1;
 };

@@ -120,6 +120,7 @@ struct Plan {
   Bytes page_bytes = 0;            // of one KV page
   int64_t prompt_tokens = 0;       // planned for; 0: no prompt was
   int64_t prefill_chunk = 0;       // tokens of a prompt that flow as one micro-batch; 0 where no prompt was planned
+  int32_t chunks_per_sweep = 0;    // chunks that flow through one step together, and share what it reads; 0 likewise
   std::vector<PlanDevice> devices;
   std::vector<PlanPart> parts;  // in execution order
   std::vector<Stage> stages;    // over parts; neighbours on different devices; a device may appear again, or never
@@ -144,15 +145,35 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
+// What stages, residency and loans make a device need.
+struct PlanNeed {
+  Bytes weights = 0;
+  Bytes embedding = 0;
+  Bytes ring = 0;  // at least: the largest streamed part, or with several micro-batches or chunks in a step all that one stage streams
+  int64_t kv_pages = 0;  // of its layers less those lent, those it holds for others, and room for those of one layer that come back
+  bool streams = false;
+};
+// By device.  REQUIRES: stages and loans refer to devices and parts that are there
+std::vector<PlanNeed> NeedsOf(const Plan& plan);
+
+// Whether a streamed part waits in the ring for the last of so many micro-batches.
+bool StaysTogether(const Plan& plan, int64_t microbatches);
+
+// The first part of a block, or -1.  The stage of a part.  REQUIRES: parts and stages in order
+int FirstPart(const Plan& plan, BlockId block);
+int StageOf(const Plan& plan, int part);
+
 // The ids whose logits a part of the head makes.  REQUIRES: part.block.kind == kHead, validated
 MatrixRows HeadRange(const PlanPart& part);
 
-// "attention 3", "mlp 3 [2/4]" where a block has several parts, "head ids 0..4095" where the head does.
+// "attention 3", "mlp 3 [2/4]" where a block has several parts, "head 0..4095" where the head does.
 std::string PartName(const Plan& plan, int part);
 
-// What Validate() allows at most.
+// What Validate() allows at most, beside the bounds of an Instance.
 inline constexpr int kMaxRowsPerPart = 16;
 inline constexpr int kMaxLoans = 1 << 16;
 inline constexpr size_t kMaxPlanName = 512;
+inline constexpr int64_t kMaxPrefillChunks = 1 << 16;
+inline constexpr int64_t kMaxPlanRuns = int64_t{1} << 20;  // parts x micro-batches, of a decode step and of a prompt
 
 }  // namespace lime
