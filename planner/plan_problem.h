@@ -30,7 +30,7 @@ struct ClusterDevice {
   std::string numerics_id;  // of its kernels
   Bytes budget = 0;
   Bytes runtime = 0;      // the process and its libraries
-  Bytes activations = 0;  // for `PlanRequest::chunks` and batches: workspaces, hidden states
+  Bytes activations = 0;  // workspaces and hidden states, for the largest of PlanRequest's chunks and batches
   Bytes margin = 0;       // to be left free
   DeviceProfile profile;  // measured, or with rates alone: then blocks take RooflineMs
 };
@@ -42,19 +42,19 @@ struct PlanRequest {
   std::vector<int32_t> batches;     // sequences in a micro-batch, to choose among; empty: 1, 2, 4 .. and all of them
   Bytes piece_bytes = kPieceBytes;  // longest streamed piece; 0: whole blocks
   int64_t prompt_tokens = 0;        // 0: the time to the first token does not matter
-  std::vector<int64_t> chunks = {128, 256, 512, 1024, 2048};  // lengths of prompt chunks to choose among; the whole prompt is another
+  std::vector<int64_t> chunks = {128, 256, 512, 1024, 2048};                             // lengths of prompt chunks to choose among
   LinkPoint default_link = {.peer = "", .bytes_per_second = 12.5e6, .latency_ms = 0.3};  // where no profile has one between two devices
   bool embedding_by_rows = true;  // whether it may be read by rows, where there is a disk
 };
 
 struct PlanProblem {
-  // Decode; what StagePlans refer to. In MB what `parts` says in bytes, less half a byte of every device, so that no sum of rounded numbers
+  // Decode; what StagePlans refer to. In MB what head.parts says in bytes, less half a byte of every device, so that no sum of rounded numbers
   // is taken for a byte more or less than it is. A block's `kv_mb` is all that is in memory with it whatever streams: pages, and what is
   // kept of it.
   Instance instance;
-  std::vector<PlanPart> parts;                   // one for each block of the instance
   std::optional<FirstTokenProblem> first_token;  // where there is a prompt: one instance for each size of chunk
-  Plan head;                                     // the plan without parts and stages: model, request, devices as far as they are known
+  // The plan without stages: model, request, a part for each block of the instance, devices as far as they are known.
+  Plan head;
 };
 
 // InvalidArgument where devices or request are out of bounds: no device, a name twice, negative numbers, a context beyond what a model's

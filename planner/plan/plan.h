@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/base/bytes.h"
@@ -91,6 +93,7 @@ struct StepTimes {
   double tx_ms = 0;          // one micro-batch's hidden state on the wire
   double lat_ms = 0;         // one way
   double embed_rows_ms = 0;  // reading one micro-batch's rows of the embedding from disk; counts where it is read by rows
+  double page_tx_ms = 0;     // one lent KV page on the wire
 
   friend bool operator==(const StepTimes&, const StepTimes&) = default;
 };
@@ -120,7 +123,7 @@ struct Plan {
   Bytes page_bytes = 0;            // of one KV page
   int64_t prompt_tokens = 0;       // planned for; 0: no prompt was
   int64_t prefill_chunk = 0;       // tokens of a prompt that flow as one micro-batch; 0 where no prompt was planned
-  int32_t chunks_per_sweep = 0;    // chunks that flow through one step together, and share what it reads; 0 likewise
+  int32_t chunks_per_sweep = 0;    // chunks that flow through one step together and share what it reads; 0 likewise; 1 with kPerMicrobatch
   std::vector<PlanDevice> devices;
   std::vector<PlanPart> parts;  // in execution order
   std::vector<Stage> stages;    // over parts; neighbours on different devices; a device may appear again, or never
@@ -156,11 +159,14 @@ struct PlanNeed {
 // By device.  REQUIRES: stages and loans refer to devices and parts that are there
 std::vector<PlanNeed> NeedsOf(const Plan& plan);
 
+// What some rows of a block's matrices take in memory and of the disk: their bytes, and room for reads that begin and end on 4 KiB.
+Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows);
+
 // Whether a streamed part waits in the ring for the last of so many micro-batches.
 bool StaysTogether(const Plan& plan, int64_t microbatches);
 
-// The first part of a block, or -1.  The stage of a part.  REQUIRES: parts and stages in order
-int FirstPart(const Plan& plan, BlockId block);
+// A block's parts [first, second), empty where there is none.  The stage of a part.  REQUIRES: parts and stages in order
+std::pair<int, int> PartsOf(const Plan& plan, BlockId block);
 int StageOf(const Plan& plan, int part);
 
 // The ids whose logits a part of the head makes.  REQUIRES: part.block.kind == kHead, validated

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -113,6 +114,10 @@ struct Program {
 
   friend bool operator==(const Program&, const Program&) = default;
 };
+
+// What Validate() allows at most: instructions of a step, and bytes, rows or pages of anything.
+inline constexpr int64_t kMaxInstructions = int64_t{1} << 23;
+inline constexpr int64_t kMaxProgramBytes = int64_t{1} << 44;
 
 // "recv", "await_weights", "await_kv", "compute", "evict", "send", "send_kv"; and of payloads "token", "hidden", "head_partial".
 const char* InstructionName(const Instruction& instruction);

@@ -17,8 +17,9 @@
 namespace lime {
 
 struct SimulateOptions {
-  int steps = 48;        // decode; a prefill is one step
-  bool timeline = true;  // spans are kept
+  int steps = 48;                      // of decoding
+  bool timeline = true;                // spans are kept
+  size_t max_spans = size_t{1} << 21;  // the first so many
 };
 
 struct SimulatedMemory {
@@ -39,11 +40,17 @@ struct SimulationResult {
 // The decode step of a plan, over and over, from an idle start with empty rings.
 absl::StatusOr<SimulationResult> SimulateDecode(const Plan& plan, const SimulateOptions& options = {});
 
-// A prompt from an idle start; its time to the first token is step_ends_ms[0].  InvalidArgument where the plan has no prompt.
+// The planned prompt from an idle start; the last of step_ends_ms is the time to its first token. InvalidArgument where no prompt was
+// planned.
 absl::StatusOr<SimulationResult> SimulatePrefill(const Plan& plan, const SimulateOptions& options = {});
 
-// Any shape, with the times of its kind. Internal where the Programs block one another: a bug of whoever made them.
-absl::StatusOr<SimulationResult> Simulate(const Plan& plan, const StepShape& shape, const std::vector<Program>& programs,
-                                          const SimulateOptions& options = {});
+// Steps of one kind, one after another. Their Programs come from Compile, and one step may differ from the next.
+struct SimulatedSteps {
+  StepShape::Kind kind = StepShape::Kind::kDecode;  // whose times hold
+  std::vector<std::vector<Program>> programs;       // [shape][device]
+  std::vector<int32_t> steps;                       // shapes, in order
+};
+// Internal where the Programs block one another: a bug of whoever made them.
+absl::StatusOr<SimulationResult> Simulate(const Plan& plan, const SimulatedSteps& script, const SimulateOptions& options = {});
 
 }  // namespace lime

@@ -1,0 +1,300 @@
+#include "planner/plan/cluster_plan_json.h"
+
+#include <array>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/json_fields.h"
+#include "planner/base/json_text.h"
+#include "planner/plan/device_profile.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Ranges are Validate()'s business; here every finite double and every int64 passes.
+constexpr double kHigh = std::numeric_limits<double>::max();
+constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int kVersion = 1;
+
+absl::Status Wrong(const std::string& where, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(where, what));
+}
+
+// Matrices by name; the others are in no part.
+constexpr std::array<std::pair<const char*, TensorRole>, 8> kRoles = {{{"q", TensorRole::kQ},
+                                                                       {"k", TensorRole::kK},
+                                                                       {"v", TensorRole::kV},
+                                                                       {"o", TensorRole::kO},
+                                                                       {"gate", TensorRole::kGate},
+                                                                       {"up", TensorRole::kUp},
+                                                                       {"down", TensorRole::kDown},
+                                                                       {"output", TensorRole::kOutput}}};
+
+const char* RoleName(TensorRole role) {
+  for (const auto& [name, other] : kRoles) {
+    if (other == role) return name;
+  }
+  return "?";
+}
+
+std::optional<TensorRole> ParseRole(const json& name) {
+  for (const auto& [other, role] : kRoles) {
+    if (name.is_string() && name.get_ref<const std::string&>() == other) return role;
+  }
+  return std::nullopt;
+}
+
+std::optional<BlockKind> ParseKind(const std::string& name) {
+  for (const BlockKind kind : {BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
+    if (name == KindName(kind)) return kind;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<bool> ParseChoice(JsonFields& fields, const std::string& key, const std::string& no, const std::string& yes,
+                                 const std::string& where) {
+  const std::string text = fields.StringOr(key, no);
+  if (text == yes) return true;
+  return text == no ? absl::StatusOr<bool>(false) : Wrong(where, absl::StrCat(": field \"", key, "\" is neither ", no, " nor ", yes));
+}
+
+// ["gate", 0, 64]
+absl::StatusOr<MatrixRows> ReadRows(const json& value, const std::string& where) {
+  const auto wrong = [&] { return Wrong(where, ": rows are no [matrix, begin, end]"); };
+  if (!value.is_array() || value.size() != 3 || !value[1].is_number_integer() || !value[2].is_number_integer()) return wrong();
+  const std::optional<TensorRole> role = ParseRole(value[0]);
+  if (!role) return wrong();
+  // What is too large for an int64 becomes negative here, and is refused as such.
+  return MatrixRows{.role = *role, .begin = value[1].get<int64_t>(), .end = value[2].get<int64_t>()};
+}
+
+absl::StatusOr<PlanPart> ReadPart(JsonFields& fields, const std::string& where) {
+  PlanPart part;
+  const std::optional<BlockKind> kind = ParseKind(fields.String("block"));
+  part.block.layer = static_cast<int32_t>(fields.IntOr("layer", 0, 0, kMaxInt32));
+  const json& rows = fields.Array("rows", kMaxRowsPerPart);
+  part.bytes = fields.Int("bytes", 0, kMaxInt);
+  part.kept_bytes = fields.IntOr("kept_bytes", 0, 0, kMaxInt);
+  part.kv_pages = fields.IntOr("kv_pages", 0, 0, kMaxInt);
+  part.streamed = fields.BoolOr("streamed", false);
+  part.decode_ms = fields.Double("decode_ms", 0, kHigh);
+  part.prefill_ms = fields.DoubleOr("prefill_ms", 0, 0, kHigh);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (!kind) return Wrong(where, ": field \"block\" is none of attention, mlp and head");
+  part.block.kind = *kind;
+  for (const json& value : rows) {
+    LIME_ASSIGN_OR_RETURN(const MatrixRows range, ReadRows(value, where));
+    part.rows.push_back(range);
+  }
+  return part;
+}
+
+absl::StatusOr<PlanDevice> ReadDevice(JsonFields& fields, const std::string& where) {
+  PlanDevice device;
+  device.name = fields.String("name");
+  device.numerics_id = fields.StringOr("numerics_id", "");
+  device.budget = fields.Int("budget", 0, kMaxInt);
+  device.kv_pages = fields.IntOr("kv_pages", 0, 0, kMaxInt);
+  device.disk_mb_per_ms = fields.DoubleOr("disk_mb_per_ms", 0, 0, kHigh);
+  device.disk_lat_ms = fields.DoubleOr("disk_lat_ms", 0, 0, kHigh);
+  JsonFields memory(fields.Object("memory"), where + ".memory");
+  const auto bytes = [&](const char* kind) { return memory.IntOr(kind, 0, 0, kMaxInt / 8); };
+  device.memory = {.runtime = bytes("runtime"),
+                   .activations = bytes("activations"),
+                   .kv = bytes("kv"),
+                   .ring = bytes("ring"),
+                   .weights = bytes("weights"),
+                   .embedding = bytes("embedding"),
+                   .margin = bytes("margin")};
+  LIME_RETURN_IF_ERROR(memory.status());
+  return device;
+}
+
+absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string&) {
+  return Stage{.device = static_cast<int32_t>(fields.Int("device", 0, kMaxPlanDevices)),
+               .lo = static_cast<int32_t>(fields.Int("lo", 0, kMaxPlanBlocks)),
+               .hi = static_cast<int32_t>(fields.Int("hi", 0, kMaxPlanBlocks))};
+}
+
+absl::StatusOr<KvLoan> ReadLoan(JsonFields& fields, const std::string&) {
+  return KvLoan{.layer = static_cast<int32_t>(fields.Int("layer", 0, kMaxInt32)),
+                .holder = static_cast<int32_t>(fields.Int("holder", 0, kMaxPlanDevices)),
+                .pages = fields.Int("pages", 0, kMaxInt)};
+}
+
+template <typename T>
+absl::Status ReadAll(JsonFields& fields, const std::string& key, size_t max_size, const std::string& where,
+                     absl::StatusOr<T> (*read)(JsonFields&, const std::string&), std::vector<T>& values) {
+  const json& array = fields.Array(key, max_size);
+  LIME_RETURN_IF_ERROR(fields.status());
+  for (const json& object : array) {
+    const std::string place = absl::StrCat(where, ": ", key, "[", values.size(), "]");
+    if (!object.is_object()) return Wrong(place, " is not an object");
+    JsonFields inner(object, place);
+    LIME_ASSIGN_OR_RETURN(T value, read(inner, place));
+    LIME_RETURN_IF_ERROR(inner.status());
+    values.push_back(std::move(value));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTimes(JsonFields& fields, const std::string& key, const std::string& where, StepTimes& times) {
+  if (!fields.Has(key)) return absl::OkStatus();
+  JsonFields inner(fields.Object(key), absl::StrCat(where, ".", key));
+  times = {.tx_ms = inner.Double("tx_ms", 0, kHigh),
+           .lat_ms = inner.Double("lat_ms", 0, kHigh),
+           .embed_rows_ms = inner.DoubleOr("embed_rows_ms", 0, 0, kHigh),
+           .page_tx_ms = inner.DoubleOr("page_tx_ms", 0, 0, kHigh)};
+  return inner.status();
+}
+
+absl::Status ReadPrediction(JsonFields& fields, const std::string& where, Prediction& predicted) {
+  if (!fields.Has("predicted")) return absl::OkStatus();
+  JsonFields inner(fields.Object("predicted"), where + ".predicted");
+  predicted = {.ms_per_step = inner.DoubleOr("ms_per_step", 0, 0, kHigh),
+               .ms_per_token = inner.DoubleOr("ms_per_token", 0, 0, kHigh),
+               .ttft_ms = inner.DoubleOr("ttft_ms", 0, 0, kHigh),
+               .lower_bound_ms = inner.DoubleOr("lower_bound_ms", 0, 0, kHigh)};
+  return inner.status();
+}
+
+absl::Status ReadHead(JsonFields& fields, const std::string& where, Plan& plan) {
+  fields.Int("version", kVersion, kVersion);
+  plan.epoch = fields.Int("epoch", 0, kMaxInt);
+  plan.model_key = fields.StringOr("model_key", "");
+  plan.model_name = fields.StringOr("model_name", "");
+  plan.vocab_size = fields.Int("vocab_size", 1, kMaxInt);
+  plan.context = fields.Int("context", 1, kMaxInt);
+  plan.sequences = static_cast<int32_t>(fields.Int("sequences", 1, kMaxInt32));
+  plan.microbatches = static_cast<int32_t>(fields.Int("microbatches", 1, kMaxInt32));
+  plan.batch = static_cast<int32_t>(fields.Int("batch", 1, kMaxInt32));
+  plan.embedding_bytes = fields.Int("embedding_bytes", 0, kMaxInt);
+  plan.embedding_kept_bytes = fields.IntOr("embedding_kept_bytes", 0, 0, kMaxInt);
+  plan.page_bytes = fields.Int("page_bytes", 1, kMaxInt);
+  plan.prompt_tokens = fields.IntOr("prompt_tokens", 0, 0, kMaxInt);
+  plan.prefill_chunk = fields.IntOr("prefill_chunk", 0, 0, kMaxInt);
+  plan.chunks_per_sweep = static_cast<int32_t>(fields.IntOr("chunks_per_sweep", 0, 0, kMaxInt32));
+  LIME_ASSIGN_OR_RETURN(const bool again, ParseChoice(fields, "reads", "once", "per_microbatch", where));
+  LIME_ASSIGN_OR_RETURN(const bool by_rows, ParseChoice(fields, "embedding", "resident", "by_rows", where));
+  plan.reads = again ? ReadsPerStep::kPerMicrobatch : ReadsPerStep::kOnce;
+  plan.embedding = by_rows ? EmbeddingPlacement::kByRows : EmbeddingPlacement::kResident;
+  LIME_RETURN_IF_ERROR(ReadTimes(fields, "decode", where, plan.decode));
+  LIME_RETURN_IF_ERROR(ReadTimes(fields, "prefill", where, plan.prefill));
+  LIME_RETURN_IF_ERROR(ReadPrediction(fields, where, plan.predicted));
+  return fields.status();
+}
+
+ordered_json PartToJson(const PlanPart& part) {
+  ordered_json rows = ordered_json::array();
+  for (const MatrixRows& range : part.rows) rows.push_back({RoleName(range.role), range.begin, range.end});
+  ordered_json out = {{"block", KindName(part.block.kind)}, {"layer", part.block.layer}, {"rows", std::move(rows)}, {"bytes", part.bytes}};
+  if (part.kept_bytes > 0) out["kept_bytes"] = part.kept_bytes;
+  if (part.kv_pages > 0) out["kv_pages"] = part.kv_pages;
+  if (part.streamed) out["streamed"] = true;
+  out["decode_ms"] = part.decode_ms;
+  if (part.prefill_ms > 0) out["prefill_ms"] = part.prefill_ms;
+  return out;
+}
+
+ordered_json DeviceToJson(const PlanDevice& device) {
+  const PlanMemory& m = device.memory;
+  return {{"name", device.name},
+          {"numerics_id", device.numerics_id},
+          {"budget", device.budget},
+          {"memory",
+           {{"runtime", m.runtime},
+            {"activations", m.activations},
+            {"kv", m.kv},
+            {"ring", m.ring},
+            {"weights", m.weights},
+            {"embedding", m.embedding},
+            {"margin", m.margin}}},
+          {"kv_pages", device.kv_pages},
+          {"disk_mb_per_ms", device.disk_mb_per_ms},
+          {"disk_lat_ms", device.disk_lat_ms}};
+}
+
+ordered_json TimesToJson(const StepTimes& times) {
+  return {{"tx_ms", times.tx_ms}, {"lat_ms", times.lat_ms}, {"embed_rows_ms", times.embed_rows_ms}, {"page_tx_ms", times.page_tx_ms}};
+}
+
+ordered_json HeadToJson(const Plan& plan) {
+  return {{"version", kVersion},
+          {"epoch", plan.epoch},
+          {"model_key", plan.model_key},
+          {"model_name", plan.model_name},
+          {"vocab_size", plan.vocab_size},
+          {"context", plan.context},
+          {"sequences", plan.sequences},
+          {"microbatches", plan.microbatches},
+          {"batch", plan.batch},
+          {"reads", plan.reads == ReadsPerStep::kOnce ? "once" : "per_microbatch"},
+          {"embedding", plan.embedding == EmbeddingPlacement::kResident ? "resident" : "by_rows"},
+          {"embedding_bytes", plan.embedding_bytes},
+          {"embedding_kept_bytes", plan.embedding_kept_bytes},
+          {"page_bytes", plan.page_bytes},
+          {"prompt_tokens", plan.prompt_tokens},
+          {"prefill_chunk", plan.prefill_chunk},
+          {"chunks_per_sweep", plan.chunks_per_sweep},
+          {"predicted",
+           {{"ms_per_step", plan.predicted.ms_per_step},
+            {"ms_per_token", plan.predicted.ms_per_token},
+            {"ttft_ms", plan.predicted.ttft_ms},
+            {"lower_bound_ms", plan.predicted.lower_bound_ms}}},
+          {"decode", TimesToJson(plan.decode)},
+          {"prefill", TimesToJson(plan.prefill)}};
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> PlanFromJson(const json& object, std::string_view name) {
+  const std::string where(name);
+  if (!object.is_object()) return Wrong(where, " is not an object");
+  JsonFields fields(object, where);
+  Plan plan;
+  LIME_RETURN_IF_ERROR(ReadHead(fields, where, plan));
+  LIME_RETURN_IF_ERROR(ReadAll<PlanDevice>(fields, "devices", kMaxPlanDevices, where, ReadDevice, plan.devices));
+  LIME_RETURN_IF_ERROR(ReadAll<PlanPart>(fields, "parts", kMaxPlanBlocks, where, ReadPart, plan.parts));
+  LIME_RETURN_IF_ERROR(ReadAll<Stage>(fields, "stages", kMaxPlanBlocks, where, ReadStage, plan.stages));
+  if (fields.Has("loans")) LIME_RETURN_IF_ERROR(ReadAll<KvLoan>(fields, "loans", kMaxLoans, where, ReadLoan, plan.loans));
+  const absl::Status valid = plan.Validate();
+  if (!valid.ok()) return Wrong(where, absl::StrCat(": ", valid.message()));
+  return plan;
+}
+
+absl::StatusOr<Plan> ParsePlan(std::string_view text, std::string_view where) {
+  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, where));
+  return PlanFromJson(root, where);
+}
+
+ordered_json ToJson(const Plan& plan) {
+  ordered_json out = HeadToJson(plan);
+  out["devices"] = ordered_json::array();
+  for (const PlanDevice& device : plan.devices) out["devices"].push_back(DeviceToJson(device));
+  out["stages"] = ordered_json::array();
+  for (const Stage& stage : plan.stages) {
+    out["stages"].push_back({{"device", stage.device},
+                             {"lo", stage.lo},
+                             {"hi", stage.hi},
+                             {"first", PartName(plan, stage.lo)},
+                             {"last", PartName(plan, stage.hi - 1)}});
+  }
+  out["parts"] = ordered_json::array();
+  for (const PlanPart& part : plan.parts) out["parts"].push_back(PartToJson(part));
+  for (const KvLoan& loan : plan.loans) {
+    out["loans"].push_back({{"layer", loan.layer}, {"holder", loan.holder}, {"pages", loan.pages}});
+  }
+  return out;
+}
+
+std::string ToJsonText(const Plan& plan) {
+  return ToJson(plan).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace lime

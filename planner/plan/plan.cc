@@ -1,0 +1,270 @@
+#include "planner/plan/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+// Such that sums over all parts and devices cannot overflow.
+constexpr Bytes kMaxPartBytes = Bytes{1} << 44;
+constexpr int64_t kMaxTokens = int64_t{1} << 40;
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("plan: ", what...));
+}
+
+absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
+}
+
+absl::Status CheckNumber(const std::string& field, double value) {
+  if (value >= 0 && value <= kMaxPlanNumber) return absl::OkStatus();  // false for NaN
+  return Wrong("field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
+}
+
+absl::Status CheckName(const std::string& field, const std::string& name) {
+  if (name.size() <= kMaxPlanName) return absl::OkStatus();
+  return Wrong("field \"", field, "\" is longer than ", kMaxPlanName, " bytes");
+}
+
+absl::Status CheckTimes(const std::string& field, const StepTimes& times) {
+  LIME_RETURN_IF_ERROR(CheckNumber(field + ".tx_ms", times.tx_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber(field + ".lat_ms", times.lat_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber(field + ".embed_rows_ms", times.embed_rows_ms));
+  return CheckNumber(field + ".page_tx_ms", times.page_tx_ms);
+}
+
+// What does not depend on anything else.
+absl::Status CheckHead(const Plan& plan) {
+  LIME_RETURN_IF_ERROR(CheckInt("epoch", plan.epoch, 0, INT64_MAX));
+  LIME_RETURN_IF_ERROR(CheckName("model_key", plan.model_key));
+  LIME_RETURN_IF_ERROR(CheckName("model_name", plan.model_name));
+  LIME_RETURN_IF_ERROR(CheckInt("vocab_size", plan.vocab_size, 1, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt("context", plan.context, 1, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt("microbatches", plan.microbatches, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckInt("batch", plan.batch, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, 1, int64_t{plan.microbatches} * plan.batch));
+  LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, (int64_t{plan.microbatches} - 1) * plan.batch + 1, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt("embedding_bytes", plan.embedding_bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt("embedding_kept_bytes", plan.embedding_kept_bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt("page_bytes", plan.page_bytes, 1, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", plan.prompt_tokens, 0, plan.context));
+  LIME_RETURN_IF_ERROR(CheckInt("prefill_chunk", plan.prefill_chunk, plan.prompt_tokens > 0 ? 1 : 0, plan.prompt_tokens));
+  LIME_RETURN_IF_ERROR(CheckInt("devices", plan.NumDevices(), 1, kMaxPlanDevices));
+  LIME_RETURN_IF_ERROR(CheckInt("parts", static_cast<int64_t>(plan.parts.size()), 1, kMaxPlanBlocks));
+  LIME_RETURN_IF_ERROR(CheckInt("parts x microbatches", int64_t{plan.NumParts()} * plan.microbatches, 1, kMaxPlanRuns));
+  LIME_RETURN_IF_ERROR(CheckInt("chunks_per_sweep", plan.chunks_per_sweep, 0, kMaxMicrobatches));
+  if (plan.prompt_tokens > 0) {
+    LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens / prefill_chunk", plan.NumPrefillChunks(), 1, kMaxPrefillChunks));
+    LIME_RETURN_IF_ERROR(
+        CheckInt("chunks_per_sweep", plan.chunks_per_sweep, 1, plan.reads == ReadsPerStep::kOnce ? plan.NumPrefillChunks() : 1));
+    LIME_RETURN_IF_ERROR(CheckInt("parts x chunks_per_sweep", int64_t{plan.NumParts()} * plan.chunks_per_sweep, 1, kMaxPlanRuns));
+  }
+  LIME_RETURN_IF_ERROR(CheckTimes("decode", plan.decode));
+  LIME_RETURN_IF_ERROR(CheckTimes("prefill", plan.prefill));
+  LIME_RETURN_IF_ERROR(CheckNumber("predicted.ms_per_step", plan.predicted.ms_per_step));
+  LIME_RETURN_IF_ERROR(CheckNumber("predicted.ms_per_token", plan.predicted.ms_per_token));
+  LIME_RETURN_IF_ERROR(CheckNumber("predicted.ttft_ms", plan.predicted.ttft_ms));
+  return CheckNumber("predicted.lower_bound_ms", plan.predicted.lower_bound_ms);
+}
+
+// Place of a block in execution order, counted from the first layer's attention.
+int64_t Place(BlockId id) {
+  return id.kind == BlockKind::kHead ? INT64_MAX : 2 * int64_t{id.layer} + (id.kind == BlockKind::kMlp ? 1 : 0);
+}
+
+absl::Status CheckBlockOrder(const Plan& plan, int p) {
+  const BlockId block = plan.parts[p].block;
+  const std::string name = absl::StrCat("parts[", p, "]");
+  if (block.kind == BlockKind::kEmbedding) return Wrong(name, " is of the embedding, which is no part");
+  const int64_t before = p > 0 ? Place(plan.parts[p - 1].block) : -1;
+  const int64_t here = Place(block);
+  const bool next = here == before + 1 || (block.kind == BlockKind::kHead && before % 2 == 1);
+  if (block.layer < 0 || (here != before && !next)) {
+    return Wrong(name, " is of ", BlockName(block), ", which does not follow ",
+                 p > 0 ? BlockName(plan.parts[p - 1].block) : std::string("the embedding"));
+  }
+  return absl::OkStatus();
+}
+
+// Rows of one matrix go on where the part before ended, or begin at 0.
+absl::Status CheckRows(const Plan& plan, int p) {
+  const PlanPart& part = plan.parts[p];
+  const std::string name = absl::StrCat("parts[", p, "].rows");
+  LIME_RETURN_IF_ERROR(CheckInt(name, static_cast<int64_t>(part.rows.size()), 1, kMaxRowsPerPart));
+  const MatrixRows* before = p > 0 && plan.parts[p - 1].block == part.block ? &plan.parts[p - 1].rows.back() : nullptr;
+  for (const MatrixRows& rows : part.rows) {
+    const bool goes_on = before != nullptr && before->role == rows.role;
+    if (rows.begin != (goes_on ? before->end : 0) || rows.end <= rows.begin || rows.end > kMaxTokens) {
+      return Wrong(name, ": ", rows.begin, " to ", rows.end, " where rows from ", goes_on ? before->end : 0, " on are next");
+    }
+    before = &rows;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHeadPart(const Plan& plan, int p) {
+  const PlanPart& part = plan.parts[p];
+  const std::string name = absl::StrCat("parts[", p, "].rows");
+  if (part.rows.size() != 1 || part.rows[0].role != TensorRole::kOutput) return Wrong(name, " of the head are not one range of the output");
+  const int64_t end = part.rows[0].end;
+  const bool last = p + 1 == plan.NumParts();
+  if (last ? end == plan.vocab_size : end % kVocabRange == 0 && end < plan.vocab_size) return absl::OkStatus();
+  return Wrong(name, " of the head end at ", end, last ? ", not at the vocabulary's " : ", no multiple of 1024 below the vocabulary's ",
+               plan.vocab_size);
+}
+
+absl::Status CheckPart(const Plan& plan, int p) {
+  const PlanPart& part = plan.parts[p];
+  const std::string name = absl::StrCat("parts[", p, "]");
+  LIME_RETURN_IF_ERROR(CheckBlockOrder(plan, p));
+  LIME_RETURN_IF_ERROR(CheckRows(plan, p));
+  if (part.block.kind == BlockKind::kHead) LIME_RETURN_IF_ERROR(CheckHeadPart(plan, p));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".bytes", part.bytes, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, kMaxPartBytes));
+  const int64_t most_pages = part.block.kind == BlockKind::kAttention ? kMaxPartBytes / plan.page_bytes : 0;
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_pages", part.kv_pages, 0, most_pages));
+  LIME_RETURN_IF_ERROR(CheckNumber(name + ".decode_ms", part.decode_ms));
+  return CheckNumber(name + ".prefill_ms", part.prefill_ms);
+}
+
+absl::Status CheckStage(const Plan& plan, int j) {
+  const Stage& stage = plan.stages[j];
+  const std::string name = absl::StrCat("stages[", j, "]");
+  const int expected = j == 0 ? 0 : plan.stages[j - 1].hi;
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".device", stage.device, 0, plan.NumDevices() - 1));
+  if (stage.lo != expected) return Wrong("field \"", name, ".lo\" = ", stage.lo, " leaves a gap or overlap; part ", expected, " is next");
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".hi", stage.hi, stage.lo + 1, plan.NumParts()));
+  if (j == 0) return absl::OkStatus();
+  if (stage.device == plan.stages[j - 1].device) return Wrong(name, " is on the device of the stage before; join the two");
+  const BlockId block = plan.parts[stage.lo].block;
+  if (block == plan.parts[stage.lo - 1].block && block.kind != BlockKind::kHead) {
+    return Wrong(name, " begins inside ", BlockName(block), "; only the head is split over devices");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStages(const Plan& plan) {
+  LIME_RETURN_IF_ERROR(CheckInt("stages", static_cast<int64_t>(plan.stages.size()), 1, plan.NumParts()));
+  std::set<int32_t> visited;
+  for (size_t j = 0; j < plan.stages.size(); ++j) {
+    LIME_RETURN_IF_ERROR(CheckStage(plan, static_cast<int>(j)));
+    if (!visited.insert(plan.stages[j].device).second && plan.reads == ReadsPerStep::kPerMicrobatch) {
+      return Wrong("stages[", j, "] visits its device again, and parts are read for every micro-batch");
+    }
+  }
+  if (plan.stages.back().hi == plan.NumParts()) return absl::OkStatus();
+  return Wrong("field \"stages\" ends at part ", plan.stages.back().hi, " of ", plan.NumParts(), "; cover all parts");
+}
+
+absl::Status CheckLoans(const Plan& plan) {
+  LIME_RETURN_IF_ERROR(CheckInt("loans", static_cast<int64_t>(plan.loans.size()), 0, kMaxLoans));
+  std::set<int32_t> layers;
+  for (size_t i = 0; i < plan.loans.size(); ++i) {
+    const KvLoan& loan = plan.loans[i];
+    const std::string name = absl::StrCat("loans[", i, "]");
+    const auto [part, end] = PartsOf(plan, {BlockKind::kAttention, loan.layer});
+    if (part == end) return Wrong("field \"", name, ".layer\" = ", loan.layer, " is no layer of the plan");
+    LIME_RETURN_IF_ERROR(CheckInt(name + ".holder", loan.holder, 0, plan.NumDevices() - 1));
+    LIME_RETURN_IF_ERROR(CheckInt(name + ".pages", loan.pages, 1, plan.parts[part].kv_pages));
+    if (plan.stages[StageOf(plan, part)].device == loan.holder) return Wrong(name, " is held by the device of its layer");
+    if (!layers.insert(loan.layer).second) return Wrong(name, " lends pages of layer ", loan.layer, " a second time");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
+  const PlanDevice& device = plan.devices[d];
+  const PlanMemory& memory = device.memory;
+  const std::string name = absl::StrCat("devices[", d, "]");
+  LIME_RETURN_IF_ERROR(CheckName(name + ".name", device.name));
+  LIME_RETURN_IF_ERROR(CheckName(name + ".numerics_id", device.numerics_id));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.runtime", memory.runtime, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.activations", memory.activations, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.margin", memory.margin, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_pages", device.kv_pages, need.kv_pages, need.kv_pages));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.kv", memory.kv, need.kv_pages * plan.page_bytes, need.kv_pages * plan.page_bytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.weights", memory.weights, need.weights, need.weights));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.embedding", memory.embedding, need.embedding, need.embedding));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.ring", memory.ring, need.ring, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".budget", device.budget, memory.total(), memory.total()));
+  LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_lat_ms", device.disk_lat_ms));
+  if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Wrong(name, " streams, and its disk reads 0 MB/ms");
+  return absl::OkStatus();
+}
+
+void NeedOfStage(const Plan& plan, const Stage& stage, bool together, PlanNeed& need) {
+  Bytes streamed = 0;
+  for (int p = stage.lo; p < stage.hi; ++p) {
+    const PlanPart& part = plan.parts[p];
+    need.weights += part.kept_bytes + (part.streamed ? 0 : part.bytes);
+    need.kv_pages += part.kv_pages;
+    if (!part.streamed) continue;
+    need.streams = true;
+    streamed = together ? streamed + part.bytes : std::max(streamed, part.bytes);
+  }
+  need.ring = std::max(need.ring, streamed);
+}
+
+}  // namespace
+
+std::pair<int, int> PartsOf(const Plan& plan, BlockId block) {
+  const auto found = std::ranges::equal_range(plan.parts, Place(block), {}, [](const PlanPart& part) { return Place(part.block); });
+  return {static_cast<int>(found.begin() - plan.parts.begin()), static_cast<int>(found.end() - plan.parts.begin())};
+}
+
+int StageOf(const Plan& plan, int part) {
+  const auto behind = std::ranges::upper_bound(plan.stages, part, {}, &Stage::lo);
+  return static_cast<int>(behind - plan.stages.begin()) - 1;
+}
+
+bool StaysTogether(const Plan& plan, int64_t microbatches) {
+  return microbatches > 1 && plan.reads == ReadsPerStep::kOnce;
+}
+
+std::vector<PlanNeed> NeedsOf(const Plan& plan) {
+  std::vector<PlanNeed> needs(plan.devices.size());
+  const bool together = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
+  for (const Stage& stage : plan.stages) NeedOfStage(plan, stage, together, needs[stage.device]);
+  const bool resident = plan.embedding == EmbeddingPlacement::kResident;
+  needs[plan.stages.front().device].embedding = plan.embedding_kept_bytes + (resident ? plan.embedding_bytes : 0);
+  std::vector<int64_t> room(plan.devices.size(), 0);  // for the pages of one layer that come back
+  for (const KvLoan& loan : plan.loans) {
+    const int owner = plan.stages[StageOf(plan, PartsOf(plan, {BlockKind::kAttention, loan.layer}).first)].device;
+    room[owner] = std::max(room[owner], loan.pages);
+    needs[owner].kv_pages -= loan.pages;
+    needs[loan.holder].kv_pages += loan.pages;
+  }
+  for (size_t d = 0; d < needs.size(); ++d) needs[d].kv_pages += room[d];
+  return needs;
+}
+
+absl::Status Plan::Validate() const {
+  LIME_RETURN_IF_ERROR(CheckHead(*this));
+  for (int p = 0; p < NumParts(); ++p) LIME_RETURN_IF_ERROR(CheckPart(*this, p));
+  if (parts.back().block.kind != BlockKind::kHead) return Wrong("the last part is of ", BlockName(parts.back().block), ", not of the head");
+  LIME_RETURN_IF_ERROR(CheckStages(*this));
+  LIME_RETURN_IF_ERROR(CheckLoans(*this));
+  const std::vector<PlanNeed> needs = NeedsOf(*this);
+  std::set<std::string> names;
+  for (int d = 0; d < NumDevices(); ++d) {
+    LIME_RETURN_IF_ERROR(CheckMemory(*this, d, needs[d]));
+    if (!names.insert(devices[d].name).second) return Wrong("two devices are named \"", devices[d].name, "\"");
+  }
+  return absl::OkStatus();
+}
+
+MatrixRows HeadRange(const PlanPart& part) {
+  LIME_CHECK(part.block.kind == BlockKind::kHead);
+  return part.rows.front();
+}
+
+}  // namespace lime

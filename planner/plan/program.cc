@@ -1,0 +1,195 @@
+#include "planner/plan/program.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "planner/plan/instance.h"
+
+namespace lime {
+namespace {
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("program: ", what...));
+}
+
+absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Wrong(field, " = ", value, " is outside ", low, " to ", high);
+}
+
+// Loads [i + 1 - window, i], cyclically, in the ring together.
+absl::Status CheckWindows(const Program& program) {
+  const int64_t q = static_cast<int64_t>(program.loads.size());
+  std::vector<Bytes> before(2 * q + 1, 0);
+  for (int64_t i = 0; i < 2 * q; ++i) before[i + 1] = before[i] + program.loads[i % q].bytes;
+  for (int64_t i = 0; i < q; ++i) {
+    const int64_t window = program.loads[i].window;
+    const Bytes bytes = window / q * before[q] + before[i + q + 1] - before[i + q + 1 - window % q];
+    if (bytes > program.ring_bytes) {
+      return Wrong("loads[", i, "] and the ", window - 1, " before it take ", bytes, " bytes together, and the ring has ",
+                   program.ring_bytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLoads(const Program& program) {
+  LIME_RETURN_IF_ERROR(CheckInt("ring_bytes", program.ring_bytes, 0, kMaxProgramBytes));
+  LIME_RETURN_IF_ERROR(CheckInt("loads", static_cast<int64_t>(program.loads.size()), 0, kMaxInstructions));
+  const int64_t most = 4 * static_cast<int64_t>(program.loads.size()) + 4;
+  for (size_t i = 0; i < program.loads.size(); ++i) {
+    const Prefetch& load = program.loads[i];
+    const std::string name = absl::StrCat("loads[", i, "]");
+    LIME_RETURN_IF_ERROR(CheckInt(name + ".part", load.part, 0, kMaxPlanBlocks - 1));
+    LIME_RETURN_IF_ERROR(CheckInt(name + ".bytes", load.bytes, 0, program.ring_bytes));
+    LIME_RETURN_IF_ERROR(CheckInt(name + ".window", load.window, 1, most));
+  }
+  return program.loads.empty() ? absl::OkStatus() : CheckWindows(program);
+}
+
+// Goes through a step as its interpreter will.
+class Walk {
+ public:
+  explicit Walk(const Program& program) : program_(program) {
+    for (const Prefetch& load : program.loads) in_ring_.emplace(load.part, 0);
+  }
+
+  absl::Status Run() {
+    for (at_ = 0; at_ < program_.step.size(); ++at_) {
+      LIME_RETURN_IF_ERROR(std::visit([this](const auto& instruction) { return Check(instruction); }, program_.step[at_]));
+    }
+    const int64_t loads = static_cast<int64_t>(program_.loads.size());
+    if (awaited_ == loads && evicted_ == loads) return absl::OkStatus();
+    return Wrong("a step awaits ", awaited_, " and evicts ", evicted_, " of its ", loads, " loads");
+  }
+
+ private:
+  std::string Name(const char* field) const { return absl::StrCat("step[", at_, "].", field); }
+
+  absl::Status CheckPlace(int32_t stage, int32_t microbatch) const {
+    LIME_RETURN_IF_ERROR(CheckInt(Name("stage"), stage, 0, program_.num_stages - 1));
+    return CheckInt(Name("microbatch"), microbatch, 0, program_.microbatches - 1);
+  }
+  absl::Status CheckPages(int32_t layer, int32_t peer, int64_t pages) const {
+    LIME_RETURN_IF_ERROR(CheckInt(Name("layer"), layer, 0, kMaxPlanBlocks));
+    LIME_RETURN_IF_ERROR(CheckInt(Name("pages"), pages, 1, kMaxProgramBytes));
+    return CheckInt(Name("peer"), peer, 0, kMaxPlanDevices - 1);
+  }
+
+  absl::Status Check(const Recv& recv) const {
+    LIME_RETURN_IF_ERROR(CheckInt(Name("from"), recv.from, 0, kMaxPlanDevices - 1));
+    return CheckPlace(recv.stage, recv.microbatch);
+  }
+  absl::Status Check(const Send& send) const {
+    LIME_RETURN_IF_ERROR(CheckInt(Name("to"), send.to, 0, kMaxPlanDevices - 1));
+    return CheckPlace(send.stage, send.microbatch);
+  }
+  absl::Status Check(const AwaitKv& await) const { return CheckPages(await.layer, await.from, await.pages); }
+  absl::Status Check(const SendKv& send) const { return CheckPages(send.layer, send.to, send.pages); }
+
+  absl::Status Check(const AwaitWeights& await) {
+    if (await.load != awaited_ || await.load >= static_cast<int64_t>(program_.loads.size())) {
+      return Wrong("step[", at_, "] awaits load ", await.load, " where ", awaited_, " is next of ", program_.loads.size());
+    }
+    const Prefetch& load = program_.loads[await.load];
+    if (await.load - load.window >= evicted_) {
+      return Wrong("step[", at_, "] awaits load ", await.load, ", which begins when load ", await.load - load.window,
+                   " is evicted, and that is later");
+    }
+    ++awaited_;
+    ++in_ring_[load.part];
+    return absl::OkStatus();
+  }
+  absl::Status Check(const Evict& evict) {
+    if (evict.load != evicted_ || evicted_ >= awaited_) {
+      return Wrong("step[", at_, "] evicts load ", evict.load, " where ", evicted_, " is next and ", awaited_, " were awaited");
+    }
+    ++evicted_;
+    --in_ring_[program_.loads[evict.load].part];
+    return absl::OkStatus();
+  }
+  absl::Status Check(const Compute& compute) const {
+    LIME_RETURN_IF_ERROR(CheckPlace(compute.stage, compute.microbatch));
+    LIME_RETURN_IF_ERROR(CheckInt(Name("part"), compute.part, kEmbeddingPart, kMaxPlanBlocks - 1));
+    LIME_RETURN_IF_ERROR(CheckInt(Name("rows"), compute.rows, 1, kMaxProgramBytes));
+    LIME_RETURN_IF_ERROR(CheckInt(Name("logit_rows"), compute.logit_rows, 0, compute.rows));
+    const auto streamed = in_ring_.find(compute.part);
+    if (streamed == in_ring_.end() || streamed->second > 0) return absl::OkStatus();
+    return Wrong("step[", at_, "] computes part ", compute.part, ", which streams and is not in the ring then");
+  }
+
+  const Program& program_;
+  size_t at_ = 0;
+  int64_t awaited_ = 0, evicted_ = 0;
+  std::map<int32_t, int32_t> in_ring_;  // of every part that streams, loads awaited and not evicted
+};
+
+std::string Text(const Recv& i) {
+  return absl::StrCat("stage ", i.stage, " micro-batch ", i.microbatch, " ", PayloadName(i.payload), " from ", i.from);
+}
+std::string Text(const AwaitWeights& i) {
+  return absl::StrCat("load ", i.load);
+}
+std::string Text(const AwaitKv& i) {
+  return absl::StrCat("layer ", i.layer, " ", i.pages, " pages from ", i.from);
+}
+std::string Text(const Compute& i) {
+  const std::string part = i.part == kEmbeddingPart ? "embedding" : absl::StrCat("part ", i.part);
+  return absl::StrCat("stage ", i.stage, " micro-batch ", i.microbatch, " ", part, "  rows ", i.rows,
+                      i.logit_rows > 0 ? absl::StrCat(", logits of ", i.logit_rows) : "");
+}
+std::string Text(const Evict& i) {
+  return absl::StrCat("load ", i.load);
+}
+std::string Text(const Send& i) {
+  return absl::StrCat("stage ", i.stage, " micro-batch ", i.microbatch, " ", PayloadName(i.payload), " to ", i.to);
+}
+std::string Text(const SendKv& i) {
+  return absl::StrCat("layer ", i.layer, " ", i.pages, " pages to ", i.to);
+}
+
+}  // namespace
+
+absl::Status Program::Validate() const {
+  LIME_RETURN_IF_ERROR(CheckInt("device", device, 0, kMaxPlanDevices - 1));
+  LIME_RETURN_IF_ERROR(CheckInt("num_stages", num_stages, 1, kMaxPlanBlocks));
+  LIME_RETURN_IF_ERROR(CheckInt("microbatches", microbatches, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckInt("step", static_cast<int64_t>(step.size()), 0, kMaxInstructions));
+  LIME_RETURN_IF_ERROR(CheckLoads(*this));
+  return Walk(*this).Run();
+}
+
+const char* InstructionName(const Instruction& instruction) {
+  static constexpr const char* kNames[] = {"recv", "await_weights", "await_kv", "compute", "evict", "send", "send_kv"};
+  return kNames[instruction.index()];
+}
+
+const char* PayloadName(Payload payload) {
+  switch (payload) {
+    case Payload::kToken:
+      return "token";
+    case Payload::kHidden:
+      return "hidden";
+    case Payload::kHeadPartial:
+      return "head_partial";
+  }
+  return "?";
+}
+
+std::string Program::DebugString() const {
+  std::string text = absl::StrCat("device ", device, "  ring ", ring_bytes, "\n");
+  for (size_t i = 0; i < loads.size(); ++i) {
+    absl::StrAppendFormat(&text, "  load %-3d part %-4d %10d bytes  after the eviction of the load %d before\n", i, loads[i].part,
+                          loads[i].bytes, loads[i].window);
+  }
+  for (const Instruction& instruction : step) {
+    absl::StrAppendFormat(&text, "  %-13s %s\n", InstructionName(instruction),
+                          std::visit([](const auto& typed) { return Text(typed); }, instruction));
+  }
+  return text;
+}
+
+}  // namespace lime

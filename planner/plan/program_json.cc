@@ -1,0 +1,132 @@
+// Programs as JSON: an instruction is an object of its `op` and its numbers.
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/json_fields.h"
+#include "planner/base/json_text.h"
+#include "planner/plan/instance.h"
+#include "planner/plan/program.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+absl::Status Wrong(const std::string& where, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(where, what));
+}
+
+int32_t Index(JsonFields& fields, const char* key) {
+  return static_cast<int32_t>(fields.Int(key, -1, kMaxInstructions));
+}
+int64_t Count(JsonFields& fields, const char* key) {
+  return fields.Int(key, 0, kMaxProgramBytes);
+}
+
+std::optional<Payload> ParsePayload(const std::string& name) {
+  for (const Payload payload : {Payload::kToken, Payload::kHidden, Payload::kHeadPartial}) {
+    if (name == PayloadName(payload)) return payload;
+  }
+  return std::nullopt;
+}
+
+// Braces evaluate in order, so that the first wrong field is the one named.
+absl::StatusOr<Instruction> ReadInstruction(JsonFields& f, const std::string& where) {
+  const std::string op = f.String("op");
+  LIME_RETURN_IF_ERROR(f.status());
+  if (op == "await_weights") return AwaitWeights{Index(f, "load")};
+  if (op == "evict") return Evict{Index(f, "load")};
+  if (op == "await_kv") return AwaitKv{Index(f, "layer"), Index(f, "from"), Count(f, "pages")};
+  if (op == "send_kv") return SendKv{Index(f, "layer"), Index(f, "to"), Count(f, "pages")};
+  if (op == "compute") {
+    return Compute{Index(f, "stage"), Index(f, "microbatch"), Index(f, "part"), Count(f, "rows"),
+                   f.IntOr("logit_rows", 0, 0, kMaxProgramBytes)};
+  }
+  if (op != "recv" && op != "send") return Wrong(where, ": field \"op\" is no instruction");
+  const std::optional<Payload> payload = ParsePayload(f.String("payload"));
+  LIME_RETURN_IF_ERROR(f.status());
+  if (!payload) return Wrong(where, ": field \"payload\" is none of token, hidden and head_partial");
+  if (op == "recv") return Recv{Index(f, "stage"), Index(f, "microbatch"), Index(f, "from"), *payload};
+  return Send{Index(f, "stage"), Index(f, "microbatch"), Index(f, "to"), *payload};
+}
+
+absl::StatusOr<Prefetch> ReadPrefetch(JsonFields& fields, const std::string&) {
+  return Prefetch{Index(fields, "part"), Count(fields, "bytes"), Index(fields, "window")};
+}
+
+template <typename T>
+absl::Status ReadAll(JsonFields& fields, const std::string& key, const std::string& where,
+                     absl::StatusOr<T> (*read)(JsonFields&, const std::string&), std::vector<T>& values) {
+  const json& array = fields.Array(key, kMaxInstructions);
+  LIME_RETURN_IF_ERROR(fields.status());
+  for (const json& object : array) {
+    const std::string place = absl::StrCat(where, ": ", key, "[", values.size(), "]");
+    if (!object.is_object()) return Wrong(place, " is not an object");
+    JsonFields inner(object, place);
+    LIME_ASSIGN_OR_RETURN(T value, read(inner, place));
+    LIME_RETURN_IF_ERROR(inner.status());
+    values.push_back(std::move(value));
+  }
+  return absl::OkStatus();
+}
+
+ordered_json Numbers(const Recv& i) {
+  return {{"stage", i.stage}, {"microbatch", i.microbatch}, {"from", i.from}, {"payload", PayloadName(i.payload)}};
+}
+ordered_json Numbers(const AwaitWeights& i) {
+  return {{"load", i.load}};
+}
+ordered_json Numbers(const AwaitKv& i) {
+  return {{"layer", i.layer}, {"from", i.from}, {"pages", i.pages}};
+}
+ordered_json Numbers(const Compute& i) {
+  ordered_json out = {{"stage", i.stage}, {"microbatch", i.microbatch}, {"part", i.part}, {"rows", i.rows}};
+  if (i.logit_rows > 0) out["logit_rows"] = i.logit_rows;
+  return out;
+}
+ordered_json Numbers(const Evict& i) {
+  return {{"load", i.load}};
+}
+ordered_json Numbers(const Send& i) {
+  return {{"stage", i.stage}, {"microbatch", i.microbatch}, {"to", i.to}, {"payload", PayloadName(i.payload)}};
+}
+ordered_json Numbers(const SendKv& i) {
+  return {{"layer", i.layer}, {"to", i.to}, {"pages", i.pages}};
+}
+
+}  // namespace
+
+absl::StatusOr<Program> ParseProgram(std::string_view text, std::string_view name) {
+  const std::string where(name);
+  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, where));
+  JsonFields fields(root, where);
+  Program program;
+  program.device = static_cast<int32_t>(fields.Int("device", 0, kMaxPlanDevices));
+  program.num_stages = static_cast<int32_t>(fields.Int("num_stages", 1, kMaxPlanBlocks));
+  program.microbatches = static_cast<int32_t>(fields.Int("microbatches", 1, kMaxMicrobatches));
+  program.ring_bytes = fields.IntOr("ring_bytes", 0, 0, kMaxProgramBytes);
+  LIME_RETURN_IF_ERROR(ReadAll<Prefetch>(fields, "loads", where, ReadPrefetch, program.loads));
+  LIME_RETURN_IF_ERROR(ReadAll<Instruction>(fields, "step", where, ReadInstruction, program.step));
+  const absl::Status valid = program.Validate();
+  if (!valid.ok()) return Wrong(where, absl::StrCat(": ", valid.message()));
+  return program;
+}
+
+std::string ToJsonText(const Program& program) {
+  ordered_json out = {{"device", program.device},         {"num_stages", program.num_stages}, {"microbatches", program.microbatches},
+                      {"ring_bytes", program.ring_bytes}, {"loads", ordered_json::array()},   {"step", ordered_json::array()}};
+  for (const Prefetch& load : program.loads) {
+    out["loads"].push_back({{"part", load.part}, {"bytes", load.bytes}, {"window", load.window}});
+  }
+  for (const Instruction& instruction : program.step) {
+    ordered_json object = {{"op", InstructionName(instruction)}};
+    object.update(std::visit([](const auto& typed) { return Numbers(typed); }, instruction));
+    out["step"].push_back(std::move(object));
+  }
+  return out.dump();
+}
+
+}  // namespace lime

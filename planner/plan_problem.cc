@@ -1,0 +1,388 @@
+#include "planner/plan_problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/evaluator.h"
+
+namespace lime {
+namespace {
+
+// How weights are read: as many requests of this size in flight as keep a disk busy.
+constexpr Bytes kDiskRead = 1 * kMiB;
+constexpr int64_t kDiskDepth = 8;
+constexpr double kPartLatencyMs = 0.02;  // the next part is queued while one is read
+constexpr int64_t kRowReads = 32;        // of the embedding, in flight
+
+constexpr Bytes kMaxDeviceBytes = Bytes{1} << 44;
+constexpr int64_t kMaxContext = int64_t{1} << 32;
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("planning: ", what...));
+}
+
+absl::Status CheckInt(const std::string& what, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Wrong(what, " = ", value, " is outside ", low, " to ", high);
+}
+
+absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
+  LIME_RETURN_IF_ERROR(CheckInt("the number of devices", static_cast<int64_t>(devices.size()), 1, kMaxPlanDevices));
+  std::set<std::string> names;
+  for (const ClusterDevice& device : devices) {
+    const std::string where = absl::StrCat("device \"", device.name.substr(0, 80), "\": ");
+    if (device.name.empty() || device.name.size() > kMaxPlanName) return Wrong(where, "give a name of 1 to ", kMaxPlanName, " bytes");
+    if (!names.insert(device.name).second) return Wrong(where, "is there twice");
+    LIME_RETURN_IF_ERROR(CheckInt(where + "budget", device.budget, 0, kMaxDeviceBytes));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "runtime", device.runtime, 0, kMaxDeviceBytes));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "activations", device.activations, 0, kMaxDeviceBytes));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "margin", device.margin, 0, kMaxDeviceBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequest(const PlanRequest& request) {
+  LIME_RETURN_IF_ERROR(CheckInt("context", request.context, 1, kMaxContext));
+  LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceBytes));
+  LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
+  for (const int32_t batch : request.batches) LIME_RETURN_IF_ERROR(CheckInt("a batch", batch, 1, request.sequences));
+  for (const int64_t chunk : request.chunks) LIME_RETURN_IF_ERROR(CheckInt("a chunk", chunk, 1, kMaxContext));
+  if (request.prompt_tokens > 0 && request.chunks.empty()) return Wrong("a prompt needs a length of chunk to choose");
+  const LinkPoint& link = request.default_link;
+  if (link.bytes_per_second > 0 && link.latency_ms >= 0 && std::isfinite(link.latency_ms)) return absl::OkStatus();
+  return Wrong("a default link of ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
+}
+
+double Mb(Bytes bytes) {
+  return static_cast<double>(bytes) / 1e6;
+}
+
+// ---- Parts
+
+// The head in ranges of about equal length, of at most `piece_bytes` where kVocabRange ids are not more.
+std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t vocab, Bytes piece_bytes) {
+  const Bytes id_bytes = std::max<Bytes>(1, (head.bytes - KeptBytes(head)) / vocab);
+  const int64_t most = piece_bytes > 0 ? std::max(kVocabRange, piece_bytes / id_bytes / kVocabRange * kVocabRange) : vocab;
+  const int64_t count = (vocab + most - 1) / most;
+  const int64_t ids = std::min(RoundUp((vocab + count - 1) / count, kVocabRange), vocab);
+  std::vector<std::vector<MatrixRows>> cut;
+  for (int64_t begin = 0; begin < vocab; begin += ids) cut.push_back({{TensorRole::kOutput, begin, std::min(begin + ids, vocab)}});
+  return cut;
+}
+
+std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const PlanRequest& request, int64_t vocab) {
+  if (block.id.kind == BlockKind::kHead) return CutHead(block, vocab, request.piece_bytes);
+  // 64 rows of a matrix may be many times all of its few rows, so a whole block is asked for by far more than it has.
+  const Bytes longest = request.piece_bytes > 0 ? request.piece_bytes : 66 * block.bytes + kMiB;
+  std::vector<std::vector<MatrixRows>> cut;
+  for (BlockPiece& piece : CutBlock(block, longest)) cut.push_back(std::move(piece.rows));
+  return cut;
+}
+
+std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request) {
+  const int64_t pages = request.sequences * ((request.context + kPageTokens - 1) / kPageTokens);
+  std::vector<PlanPart> parts;
+  for (const BlockSpec& block : spec.blocks) {
+    if (block.id.kind == BlockKind::kEmbedding) continue;
+    bool first = true;
+    for (std::vector<MatrixRows>& rows : CutIntoRows(block, request, spec.config.vocab_size)) {
+      const Bytes bytes = PartBytes(block, rows);
+      parts.push_back({.block = block.id,
+                       .rows = std::move(rows),
+                       .bytes = bytes,
+                       .kept_bytes = first || block.id.kind == BlockKind::kHead ? KeptBytes(block) : 0,
+                       .kv_pages = first && block.id.kind == BlockKind::kAttention ? pages : 0});
+      first = false;
+    }
+  }
+  return parts;
+}
+
+// ---- Times
+
+// Of each part on one device, for micro-batches of `rows` rows of which `logit_rows` ask for logits: a block's time over its parts, by
+// their bytes; with the first part what the embedding takes, with the last what a step takes beside its blocks.
+std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& profile, const Plan& plan, int64_t rows, int64_t logit_rows,
+                                 int64_t context) {
+  const auto kind_ms = [&](BlockKind kind) { return profile.ComputeMs(spec, kind, kind == BlockKind::kHead ? logit_rows : rows, context); };
+  const double ms[] = {kind_ms(BlockKind::kEmbedding), kind_ms(BlockKind::kAttention), kind_ms(BlockKind::kMlp), kind_ms(BlockKind::kHead)};
+  std::vector<double> times;
+  for (int begin = 0, end = 0; begin < plan.NumParts(); begin = end) {
+    Bytes bytes = 0;
+    for (end = begin; end < plan.NumParts() && plan.parts[end].block == plan.parts[begin].block; ++end) bytes += plan.parts[end].bytes;
+    for (int p = begin; p < end; ++p) {
+      times.push_back(ms[static_cast<int>(plan.parts[p].block.kind)] * static_cast<double>(plan.parts[p].bytes) /
+                      static_cast<double>(bytes));
+    }
+  }
+  const ModelCompute* const model = profile.FindModel(ModelKey(spec));
+  times.front() += ms[0];
+  times.back() += model != nullptr ? model->step_overhead_ms : 0;
+  return times;
+}
+
+// Rows of the embedding, each a read of its own, some side by side.
+std::optional<double> EmbedRowsMs(const ModelSpec& spec, const ClusterDevice& device, const PlanRequest& request, int64_t rows) {
+  const Bytes row_bytes = RoundUp(spec.block({BlockKind::kEmbedding, 0}).bytes / spec.config.vocab_size + 1, 4 * kKiB);
+  const double ms = device.profile.DiskLatencyMs(row_bytes, std::min(rows, kRowReads));
+  if (!request.embedding_by_rows || device.profile.DiskRate(kDiskRead, kDiskDepth) <= 0) return std::nullopt;
+  return ms * static_cast<double>((rows + kRowReads - 1) / kRowReads);
+}
+
+// ---- Links
+
+LinkPoint LinkBetween(const ClusterDevice& from, const ClusterDevice& to, const LinkPoint& fallback) {
+  const auto find = [](const ClusterDevice& device, const ClusterDevice& peer) -> const LinkPoint* {
+    const auto found = std::ranges::find(device.profile.links, peer.name, &LinkPoint::peer);
+    return found != device.profile.links.end() && found->bytes_per_second > 0 ? &*found : nullptr;
+  };
+  if (const LinkPoint* const link = find(from, to)) return *link;
+  if (const LinkPoint* const link = find(to, from)) return *link;
+  return fallback;
+}
+
+// The least rate and the largest latency of the links between pairs of devices; the fallback where there is no pair.
+LinkPoint WorstLink(std::span<const ClusterDevice> devices, std::span<const std::pair<int, int>> pairs, const LinkPoint& fallback) {
+  if (pairs.empty()) return fallback;
+  LinkPoint worst = {.bytes_per_second = HUGE_VAL, .latency_ms = 0};
+  for (const auto& [from, to] : pairs) {
+    const LinkPoint link = LinkBetween(devices[from], devices[to], fallback);
+    worst.bytes_per_second = std::min(worst.bytes_per_second, link.bytes_per_second);
+    worst.latency_ms = std::max(worst.latency_ms, link.latency_ms);
+  }
+  return worst;
+}
+
+double TxMs(const ModelSpec& spec, const LinkPoint& link, int64_t rows) {
+  const Bytes bytes = rows * spec.config.hidden_size * ElementBytes(spec.working_dtype);
+  return static_cast<double>(bytes) / link.bytes_per_second * 1000;
+}
+
+void SetNet(const ModelSpec& spec, const LinkPoint& link, PlanProblem& problem) {
+  Instance::Net& net = problem.instance.net;
+  net.lat_ms = link.latency_ms;
+  for (auto& [batch, tx_ms] : net.tx_ms_by_batch) tx_ms = TxMs(spec, link, batch);
+  net.tx_ms = net.tx_ms_by_batch.rbegin()->second;
+  problem.head.decode.page_tx_ms = static_cast<double>(problem.head.page_bytes) / link.bytes_per_second * 1000;
+  if (!problem.first_token) return;
+  for (PrefillChunk& chunk : problem.first_token->chunks) {
+    chunk.instance.net = {.tx_ms = TxMs(spec, link, chunk.rows), .lat_ms = link.latency_ms};
+  }
+}
+
+// ---- The problem
+
+std::vector<int32_t> Batches(const PlanRequest& request) {
+  std::vector<int32_t> batches = request.batches;
+  if (batches.empty()) {
+    for (int32_t batch = 1; batch < request.sequences; batch *= 2) batches.push_back(batch);
+    batches.push_back(request.sequences);
+  }
+  std::ranges::sort(batches);
+  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+  return batches;
+}
+
+Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
+  Instance::Block block = {.layer = part.block.layer, .mb = Mb(part.bytes), .kv_mb = Mb(part.kept_bytes + part.kv_pages * page_bytes)};
+  block.kind = part.block.kind == BlockKind::kAttention ? Instance::Kind::kAttention
+               : part.block.kind == BlockKind::kMlp     ? Instance::Kind::kMlp
+                                                        : Instance::Kind::kHead;
+  // Consecutive blocks of one kind and layer are pieces of one block; a head has no layer, and no neighbour of its kind.
+  return block;
+}
+
+Instance::Device ToDevice(const ClusterDevice& device) {
+  const Bytes mem = device.budget - device.runtime - device.activations - device.margin;
+  return {.name = device.name,
+          .mem_mb = mem > 0 ? (static_cast<double>(mem) - 0.5) / 1e6 : 0,
+          .disk_mb_per_ms = device.profile.DiskRate(kDiskRead, kDiskDepth) / 1e9,
+          .disk_lat_ms = kPartLatencyMs};
+}
+
+Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request) {
+  const BlockSpec& table = spec.block({BlockKind::kEmbedding, 0});
+  Plan head = {.model_key = ModelKey(spec),
+               .model_name = request.model_name.substr(0, kMaxPlanName),
+               .vocab_size = spec.config.vocab_size,
+               .context = request.context,
+               .sequences = request.sequences,
+               .embedding_bytes = table.bytes - KeptBytes(table),
+               .embedding_kept_bytes = KeptBytes(table),
+               .page_bytes = spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens,
+               .prompt_tokens = request.prompt_tokens};
+  for (const ClusterDevice& device : devices) {
+    head.devices.push_back({.name = device.name,
+                            .numerics_id = device.numerics_id,
+                            .budget = device.budget,
+                            .memory = {.runtime = device.runtime, .activations = device.activations, .margin = device.margin}});
+  }
+  head.parts = MakeParts(spec, request);
+  return head;
+}
+
+FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request,
+                                 const PlanProblem& problem) {
+  FirstTokenProblem first = {.prompt_tokens = static_cast<int32_t>(request.prompt_tokens)};
+  first.max_chunks_per_sweep = static_cast<int32_t>(std::min<int64_t>(kMaxMicrobatches, kMaxPlanRuns / problem.head.NumParts()));
+  std::set<int64_t> sizes;
+  for (const int64_t chunk : request.chunks) sizes.insert(std::min(chunk, request.prompt_tokens));
+  while (sizes.size() > 1 && (request.prompt_tokens - 1) / *sizes.begin() >= kMaxPrefillChunks) sizes.erase(sizes.begin());
+  for (const int64_t rows : sizes) {
+    PrefillChunk chunk = {.rows = static_cast<int32_t>(rows), .instance = problem.instance};
+    chunk.instance.sequences = 0;
+    const int64_t middle = (request.prompt_tokens + rows) / 2;
+    for (size_t d = 0; d < devices.size(); ++d) {
+      Instance::Device& device = chunk.instance.devices[d];
+      device.comp_ms_by_batch.clear();
+      device.comp_ms = ComputeTimes(spec, devices[d].profile, problem.head, rows, /*logit_rows=*/1, middle);
+      device.embed_rows_ms = EmbedRowsMs(spec, devices[d], request, rows);
+    }
+    first.chunks.push_back(std::move(chunk));
+  }
+  return first;
+}
+
+// ---- The plan
+
+// The problem of the micro-batches that were chosen.
+absl::StatusOr<Instance> Chosen(const PlanProblem& problem, int32_t batch) {
+  Instance instance = problem.instance;
+  const auto tx = instance.net.tx_ms_by_batch.find(batch);
+  if (tx == instance.net.tx_ms_by_batch.end()) return Wrong("micro-batches of ", batch, " were not among the choices");
+  instance.net.tx_ms = tx->second;
+  instance.microbatches = (problem.head.sequences + batch - 1) / batch;
+  for (Instance::Device& device : instance.devices) device.comp_ms = device.comp_ms_by_batch.at(batch);
+  LIME_RETURN_IF_ERROR(instance.Validate());
+  return instance;
+}
+
+absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, Plan& plan) {
+  if (!problem.first_token) return absl::OkStatus();
+  const FirstToken& first = choice.first_token;
+  const auto chunk = std::ranges::find(problem.first_token->chunks, first.chunk_rows, &PrefillChunk::rows);
+  if (!first.feasible || chunk == problem.first_token->chunks.end()) {
+    return Wrong("chunks of ", first.chunk_rows, " tokens were not among the choices");
+  }
+  plan.prefill_chunk = first.chunk_rows;
+  plan.chunks_per_sweep = std::min(first.chunks_per_sweep, first.chunks);
+  if (choice.reads == ReadsPerStep::kPerMicrobatch) plan.chunks_per_sweep = 1;
+  plan.predicted.ttft_ms = first.ms;
+  const Instance& instance = chunk->instance;
+  plan.prefill = {.tx_ms = instance.net.tx_ms, .lat_ms = instance.net.lat_ms};
+  plan.prefill.embed_rows_ms = instance.devices[plan.stages.front().device].embed_rows_ms.value_or(0);
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].prefill_ms = instance.devices[stage.device].comp_ms[p];
+  }
+  return absl::OkStatus();
+}
+
+void AddDecode(const Instance& instance, const PlanChoice& choice, Plan& plan) {
+  plan.stages = choice.stages.stages;
+  plan.embedding = choice.stages.embedding_by_rows ? EmbeddingPlacement::kByRows : EmbeddingPlacement::kResident;
+  plan.microbatches = instance.microbatches;
+  plan.reads = choice.reads;
+  plan.epoch = choice.epoch;
+  plan.decode.tx_ms = instance.net.tx_ms;
+  plan.decode.lat_ms = instance.net.lat_ms;
+  plan.decode.embed_rows_ms = instance.devices[plan.stages.front().device].embed_rows_ms.value_or(0);
+  for (const int32_t p : choice.stages.streamed) plan.parts[p].streamed = true;
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].decode_ms = instance.devices[stage.device].comp_ms[p];
+  }
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    plan.devices[d].disk_mb_per_ms = instance.devices[d].disk_mb_per_ms;
+    plan.devices[d].disk_lat_ms = instance.devices[d].disk_lat_ms;
+  }
+}
+
+// The ring gets what is left, up to six sweeps of all that streams: beyond that nothing can be read further ahead. The rest is margin.
+void DivideMemory(Plan& plan) {
+  const std::vector<PlanNeed> needs = NeedsOf(plan);
+  std::vector<Bytes> sweep(plan.devices.size(), 0);
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) sweep[stage.device] += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
+  }
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    PlanDevice& device = plan.devices[d];
+    device.kv_pages = needs[d].kv_pages;
+    device.memory.kv = device.kv_pages * plan.page_bytes;
+    device.memory.weights = needs[d].weights;
+    device.memory.embedding = needs[d].embedding;
+    const Bytes left = device.budget - device.memory.total();
+    device.memory.ring = needs[d].streams ? std::min(left, 6 * sweep[d]) : 0;
+    device.memory.margin += left - device.memory.ring;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request) {
+  LIME_RETURN_IF_ERROR(CheckDevices(devices));
+  LIME_RETURN_IF_ERROR(CheckRequest(request));
+  PlanProblem problem{.head = MakeHead(spec, devices, request)};
+  LIME_RETURN_IF_ERROR(CheckInt("parts", problem.head.NumParts(), 1, kMaxPlanBlocks));
+  Instance& instance = problem.instance;
+  for (const PlanPart& part : problem.head.parts) instance.blocks.push_back(ToBlock(part, problem.head.page_bytes));
+  instance.blocks.front().kv_mb += Mb(problem.head.embedding_kept_bytes);
+  instance.embed_mb = Mb(problem.head.embedding_bytes);
+  instance.sequences = request.sequences;
+  const std::vector<int32_t> batches = Batches(request);
+  for (const ClusterDevice& device : devices) {
+    Instance::Device& added = instance.devices.emplace_back(ToDevice(device));
+    for (const int32_t batch : batches) {
+      added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, batch, batch, request.context);
+    }
+    added.comp_ms = added.comp_ms_by_batch.rbegin()->second;
+    added.embed_rows_ms = EmbedRowsMs(spec, device, request, batches.back());
+  }
+  instance.microbatches = (request.sequences + batches.back() - 1) / batches.back();
+  for (const int32_t batch : batches) instance.net.tx_ms_by_batch[batch] = 0;
+  if (request.prompt_tokens > 0) problem.first_token = MakeFirstToken(spec, devices, request, problem);
+  std::vector<std::pair<int, int>> pairs;
+  for (int from = 0; from < instance.NumDevices(); ++from) {
+    for (int to = 0; to < instance.NumDevices(); ++to) {
+      if (from != to) pairs.emplace_back(from, to);
+    }
+  }
+  SetNet(spec, WorstLink(devices, pairs, request.default_link), problem);
+  LIME_RETURN_IF_ERROR(instance.Validate());
+  if (problem.first_token) LIME_RETURN_IF_ERROR(problem.first_token->Validate(instance));
+  return problem;
+}
+
+void RefineNet(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, const StagePlan& stages,
+               PlanProblem& problem) {
+  std::vector<std::pair<int, int>> pairs;
+  for (size_t j = 0; j < stages.stages.size(); ++j) {
+    const int from = stages.stages[j].device, to = stages.stages[j + 1 < stages.stages.size() ? j + 1 : 0].device;
+    if (from != to) pairs.emplace_back(from, to);
+  }
+  SetNet(spec, WorstLink(devices, pairs, request.default_link), problem);
+}
+
+absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice) {
+  Plan plan = problem.head;
+  plan.batch = choice.batch > 0 ? choice.batch : problem.head.sequences;
+  LIME_ASSIGN_OR_RETURN(const Instance instance, Chosen(problem, plan.batch));
+  LIME_RETURN_IF_ERROR(choice.stages.Validate(instance));
+  Evaluator evaluator(instance,
+                      choice.reads == ReadsPerStep::kOnce ? Evaluator::Reload::kOncePerStep : Evaluator::Reload::kEveryMicrobatch);
+  const double ms_per_step = evaluator.MsPerStep(choice.stages);
+  if (const std::string reason = evaluator.Infeasibility(); !reason.empty()) return absl::ResourceExhaustedError(reason);
+  AddDecode(instance, choice, plan);
+  plan.predicted = {.ms_per_step = ms_per_step,
+                    .ms_per_token = ms_per_step / plan.sequences,
+                    .lower_bound_ms = std::isfinite(choice.lower_bound_ms) ? choice.lower_bound_ms : 0};
+  LIME_RETURN_IF_ERROR(AddPrompt(problem, choice, plan));
+  DivideMemory(plan);
+  LIME_RETURN_IF_ERROR(plan.Validate());
+  return plan;
+}
+
+}  // namespace lime
