@@ -12,9 +12,6 @@
 namespace lime {
 namespace {
 
-// Waking the threads and going from operator to operator, where nothing was measured.
-constexpr double kBlockOverheadMs = 0.02;
-
 struct KindTotals {
   int64_t blocks = 0;
   Bytes bytes = 0;
@@ -150,7 +147,7 @@ double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockKind
   double seconds = 0;
   if (profile.read_bytes_per_second > 0) seconds = BlockBytes(spec, kind, rows, context) / profile.read_bytes_per_second;
   if (profile.flops > 0) seconds = std::max(seconds, BlockOperations(spec, kind, rows, context) / profile.flops);
-  return seconds * 1000 + kBlockOverheadMs;
+  return seconds * 1000 + profile.block_overhead_ms;
 }
 
 std::string_view KindName(BlockKind kind) {

@@ -65,6 +65,7 @@ struct DeviceProfile {
   int64_t threads = 0;
   double read_bytes_per_second = 0;  // of memory, all threads
   double flops = 0;                  // fp32 multiply-adds, counting two, all threads; 0: not measured
+  double block_overhead_ms = 0.02;   // of a block whose time is estimated: waking the threads, going from operator to operator
   std::vector<DiskPoint> disk;       // sorted by read_bytes, depth; none twice; empty where none was measured
   std::vector<ModelCompute> models;  // by key
   std::vector<LinkPoint> links;      // by peer
@@ -98,7 +99,7 @@ struct DeviceProfile {
 // Names what the time of a model's blocks depends on: geometry, dtypes, bytes of each kind of block.
 std::string ModelKey(const ModelSpec& spec);
 
-// max(bytes / memory rate, operations / multiply-add rate) of the mean block of that kind, and a fixed overhead. What the device cannot
+// max(bytes / memory rate, operations / multiply-add rate) of the mean block of that kind, and the overhead. What the device cannot
 // beat, and large models come near.
 double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context);
 

@@ -128,6 +128,7 @@ absl::StatusOr<DeviceProfile> ParseDeviceProfile(std::string_view text, std::str
   profile.threads = fields.Int("threads", 1, 65536);
   profile.read_bytes_per_second = fields.Double("read_bytes_per_second", 1, kMaxRate);
   profile.flops = fields.DoubleOr("flops", 0, 0, kMaxRate);
+  profile.block_overhead_ms = fields.DoubleOr("block_overhead_ms", profile.block_overhead_ms, 0, kMaxMs);
   LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, ReadAll<DiskPoint>(fields, "disk", kMaxPoints, where, ReadDiskPoint));
   LIME_ASSIGN_OR_RETURN(std::vector<ModelCompute> models, ReadAll<ModelCompute>(fields, "models", kMaxModels, where, ReadModel));
   LIME_ASSIGN_OR_RETURN(profile.links, ReadAll<LinkPoint>(fields, "links", kMaxLinks, where, ReadLink));
@@ -149,6 +150,7 @@ std::string ToJsonText(const DeviceProfile& profile) {
                        {"threads", profile.threads},
                        {"read_bytes_per_second", profile.read_bytes_per_second},
                        {"flops", profile.flops},
+                       {"block_overhead_ms", profile.block_overhead_ms},
                        {"disk", ordered_json::array()},
                        {"models", ordered_json::array()},
                        {"links", ordered_json::array()}};

@@ -20,6 +20,10 @@ class SpecBuilder {
  public:
   SpecBuilder(const ModelConfig& config, const TensorIndex& index, std::string_view name) : config_(config), index_(index), name_(name) {}
 
+  // Of a checkpoint that is not there: every tensor is as config.json implies, in `dtype`.
+  SpecBuilder(const ModelConfig& config, DType dtype, std::string_view name)
+      : config_(config), index_(implied_), name_(name), implied_dtype_(dtype) {}
+
   absl::StatusOr<ModelSpec> Build() {
     FindPrefix();
     AddEmbedding();
@@ -77,8 +81,27 @@ class SpecBuilder {
     block.bytes += info.bytes;
   }
 
+  void Imply(const std::string& tensor, DType dtype, std::vector<int64_t> shape) {
+    Bytes bytes = ElementBytes(dtype);
+    for (const int64_t n : shape) bytes *= n;
+    implied_[tensor] = {dtype, std::move(shape), bytes};
+  }
+
+  void ImplyMatrix(const std::string& stem, int64_t rows, int64_t cols) {
+    if (!config_.quantization) return Imply(stem + ".weight", *implied_dtype_, {rows, cols});
+    const auto [bits, group_size] = *config_.quantization;
+    if (cols % group_size != 0) {
+      return Fail(
+          absl::StrCat("tensor ", stem, ".weight has ", cols, " columns, not a multiple of the quantisation group of ", group_size));
+    }
+    Imply(stem + ".weight", DType::kU32, {rows, cols * bits / 32});
+    Imply(stem + ".scales", *implied_dtype_, {rows, cols / group_size});
+    Imply(stem + ".biases", *implied_dtype_, {rows, cols / group_size});
+  }
+
   // The tensor, or null after a failure.
   const TensorInfo* FindShaped(const std::string& tensor, const std::vector<int64_t>& shape) {
+    if (implied_dtype_ && !index_.contains(tensor)) Imply(tensor, *implied_dtype_, shape);
     const TensorInfo* info = Find(tensor);
     if (info == nullptr || info->shape == shape) return info;
     Fail(absl::StrCat("tensor ", tensor, " has shape ", ShapeText(info->shape), " where config.json implies ", ShapeText(shape)));
@@ -94,6 +117,7 @@ class SpecBuilder {
 
   // A matrix [rows, cols], dense or packed, whichever the checkpoint holds.
   void AddMatrix(TensorRole role, const std::string& stem, int64_t rows, int64_t cols) {
+    if (implied_dtype_) ImplyMatrix(stem, rows, cols);
     if (!index_.contains(stem + ".scales")) return AddDense(role, TensorPart::kWeight, stem + ".weight", {rows, cols});
     const TensorInfo* packed = Find(stem + ".weight");
     const TensorInfo* scales = Find(stem + ".scales");
@@ -178,8 +202,10 @@ class SpecBuilder {
   }
 
   const ModelConfig& config_;
+  TensorIndex implied_;
   const TensorIndex& index_;
   const std::string name_;
+  const std::optional<DType> implied_dtype_;
   std::string prefix_;
   std::optional<DType> working_;
   std::vector<BlockSpec> blocks_;
@@ -240,6 +266,10 @@ Bytes ModelSpec::KvBytesPerToken() const {
 
 absl::StatusOr<ModelSpec> ModelSpec::Build(const ModelConfig& config, const TensorIndex& index, std::string_view name) {
   return SpecBuilder(config, index, name).Build();
+}
+
+absl::StatusOr<ModelSpec> ModelSpec::FromConfig(const ModelConfig& config, DType dtype, std::string_view name) {
+  return SpecBuilder(config, dtype, name).Build();
 }
 
 }  // namespace lime

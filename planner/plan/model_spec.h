@@ -100,6 +100,10 @@ struct ModelSpec {
   // Resolves every tensor that the architecture needs in `index` and checks dtype and shape. `name` (the folder) opens every error, which
   // names the tensor, what the checkpoint has and what config.json implies.
   static absl::StatusOr<ModelSpec> Build(const ModelConfig& config, const TensorIndex& index, std::string_view name);
+
+  // The spec of a checkpoint that is not there: every tensor as config.json implies it, packed where it states a quantisation, all others
+  // in `dtype`.
+  static absl::StatusOr<ModelSpec> FromConfig(const ModelConfig& config, DType dtype, std::string_view name);
 };
 
 }  // namespace lime

@@ -1,0 +1,67 @@
+// cluster.toml: the devices that run one model together, as a person writes them down.
+//
+//     [cluster]
+//     name = "shelf"
+//     model = "Llama-3.3-70B-Instruct"        # folder of the checkpoint
+//     tls = "keys"                            # folder of the cluster's keys
+//
+//     [[device]]
+//     name = "orin"
+//     address = "192.168.1.10:7001"
+//     memory = "26GiB"                        # what limed may use
+//     weights = "/data/llama-70b"             # on that device
+//     threads = 8
+//     backend = "cpu"
+//     profile = "orin.json"                   # of `lime profile --out` on that device
+//
+//     [[link]]                                # between two devices, or, without from and to, wherever nothing else is said
+//     bandwidth = "100Mbit/s"
+//     latency = "0.3ms"
+//
+// Pure: text in, checked values out. Hostile input: sizes, depth and numbers are bounded, and the first thing wrong is one sentence with
+// its line. A field or table that is not known is wrong: most often it is a typing error.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+inline constexpr Bytes kMaxClusterBytes = 256 * kKiB;
+inline constexpr int64_t kMaxClusterDevices = 1024;
+
+inline constexpr std::string_view kDeviceNameRule = "1 to 64 letters, digits, '.', '_' and '-'";
+bool IsDeviceName(std::string_view name);
+
+struct ClusterConfig {
+  struct Device {
+    std::string name;     // letters, digits, '.', '_' and '-'; no two the same
+    std::string address;  // host:port; empty: not said
+    Bytes memory = 0;     // 0: not said
+    std::string weights;  // path on that device; empty: not said
+    int32_t threads = 0;  // 0: one for every core
+    std::string backend = "cpu";
+    std::string profile;  // path, relative to the file's folder; empty: not said
+    int line = 0;         // in the file
+  };
+
+  struct Link {
+    std::string from, to;  // both ways; both empty: every pair that no other link names
+    double bytes_per_second = 0;
+    double latency_ms = 0;  // one way
+  };
+
+  std::string name, model, tls;  // empty: not said
+  std::vector<Device> devices;   // at least one
+  std::vector<Link> links;       // no pair twice
+};
+
+// `name` (the path) opens every error.
+absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name);
+
+}  // namespace lime

@@ -1,0 +1,168 @@
+#include "coordinator/cluster/cluster_config.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kShelf[] = R"(
+[cluster]
+name = "shelf"
+model = "models/llama"
+tls = "keys"
+
+[[device]]
+name = "orin"
+address = "192.168.1.10:7001"
+memory = "26GiB"
+weights = "/data/llama"
+threads = 8
+backend = "cuda"
+profile = "orin.json"
+
+[[device]]
+name = "box-2"
+address = "[fe80::1]:7001"
+memory = 1000000000
+
+[[link]]
+bandwidth = "100Mbit/s"
+latency = "0.3ms"
+
+[[link]]
+from = "orin"
+to = "box-2"
+bandwidth = "1Gbit/s"
+latency = "80us"
+)";
+
+ClusterConfig Parsed(const std::string& text) {
+  absl::StatusOr<ClusterConfig> config = ParseClusterConfig(text, "c.toml");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *std::move(config) : ClusterConfig{};
+}
+
+// The sentence about `text`, or "" where it passes.
+std::string Error(const std::string& text) {
+  const absl::StatusOr<ClusterConfig> config = ParseClusterConfig(text, "c.toml");
+  EXPECT_EQ(config.status().message().find('\n'), absl::string_view::npos);
+  return std::string(config.status().message());
+}
+
+std::string Device(const std::string& field) {
+  return "[[device]]\nname = \"a\"\n" + field + "\n";
+}
+
+TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
+  const ClusterConfig config = Parsed(kShelf);
+  EXPECT_EQ(config.name, "shelf");
+  EXPECT_EQ(config.model, "models/llama");
+  EXPECT_EQ(config.tls, "keys");
+  ASSERT_EQ(config.devices.size(), 2u);
+  const ClusterConfig::Device& orin = config.devices[0];
+  EXPECT_EQ(orin.name, "orin");
+  EXPECT_EQ(orin.address, "192.168.1.10:7001");
+  EXPECT_EQ(orin.memory, 26 * kGiB);
+  EXPECT_EQ(orin.weights, "/data/llama");
+  EXPECT_EQ(orin.threads, 8);
+  EXPECT_EQ(orin.backend, "cuda");
+  EXPECT_EQ(orin.profile, "orin.json");
+  EXPECT_EQ(config.devices[1].memory, 1'000'000'000);
+  EXPECT_EQ(config.devices[1].backend, "cpu");
+  EXPECT_EQ(config.devices[1].line, 16);
+  ASSERT_EQ(config.links.size(), 2u);
+  EXPECT_EQ(config.links[0].from, "");
+  EXPECT_DOUBLE_EQ(config.links[0].bytes_per_second, 12.5e6);
+  EXPECT_DOUBLE_EQ(config.links[1].latency_ms, 0.08);
+}
+
+TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
+  const ClusterConfig config = Parsed("[[device]]\nname = \"a\"\n");
+  EXPECT_EQ(config.devices[0].memory, 0);
+  EXPECT_EQ(config.devices[0].threads, 0);
+  EXPECT_TRUE(config.links.empty());
+}
+
+TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
+  EXPECT_EQ(Error(Device("memroy = \"2GiB\"")),
+            "c.toml line 3: [[device]]: field \"memroy\" is unknown; there are address, backend, memory, name, profile, threads, weights");
+  EXPECT_EQ(Error("[clutser]\n"), "c.toml line 1: \"clutser\" is unknown; there are [cluster], [[device]] and [[link]]");
+  EXPECT_THAT(Error("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));
+}
+
+TEST(ClusterConfigTest, NamesTheFirstWrongField) {
+  EXPECT_EQ(Error(""), "c.toml: has no [[device]]; write one for each device");
+  EXPECT_EQ(Error("[[device]]\n"), "c.toml line 1: [[device]]: field \"name\" is missing; every device has one of its own");
+  EXPECT_THAT(Error("[device]\nname = \"a\"\n"), HasSubstr("write [[device]]"));
+  EXPECT_THAT(Error("device = [1]\n"), HasSubstr("holds what is no table; write [[device]]"));
+  EXPECT_THAT(Error("[[cluster]]\n"), HasSubstr("write [cluster] once"));
+  EXPECT_THAT(Error("[[device]]\nname = 7\n"), HasSubstr("field \"name\" is not a string"));
+  EXPECT_THAT(Error("[[device]]\nname = \"a b\"\n"), HasSubstr("is not 1 to 64 letters, digits"));
+  EXPECT_THAT(Error("[[device]]\nname = \"" + std::string(65, 'a') + "\"\n"), HasSubstr("is not 1 to 64 letters"));
+  EXPECT_THAT(Error(Device("memory = \"lots\"")), HasSubstr("c.toml line 3: [[device]]: field \"memory\": "));
+  EXPECT_THAT(Error(Device("memory = 0")), HasSubstr("field \"memory\" = 0 is outside 1 to"));
+  EXPECT_THAT(Error(Device("memory = -5")), HasSubstr("field \"memory\" = -5 is outside"));
+  EXPECT_THAT(Error(Device("memory = 1.5")), HasSubstr("field \"memory\" is not a string"));
+  EXPECT_THAT(Error(Device("memory = \"999999TiB\"")), HasSubstr("\"memory\""));
+  EXPECT_THAT(Error(Device("threads = 4096")), HasSubstr("field \"threads\" = 4096 is outside 0 to 1024"));
+  EXPECT_THAT(Error(Device("threads = true")), HasSubstr("field \"threads\" is not a whole number"));
+  EXPECT_THAT(Error(Device("backend = \"tpu\"")), HasSubstr("is none of cpu, cuda and mps"));
+  EXPECT_THAT(Error(Device("weights = \"a\\u0000b\"")), HasSubstr("holds control characters"));
+  EXPECT_THAT(Error(Device("weights = \"" + std::string(5000, 'x') + "\"")), HasSubstr("is longer than 4096 bytes"));
+}
+
+TEST(ClusterConfigTest, AddressesAreHostAndPort) {
+  for (const char* wrong : {"", "host", ":7001", "host:", "host:0", "host:65536", "host:x", "a b:1", "fe80::1:7001", "[fe80::1:7001"})
+    EXPECT_THAT(Error(Device(absl::StrCat("address = \"", wrong, "\""))), HasSubstr("is not host:port")) << wrong;
+  for (const char* right : {"host:1", "10.0.0.1:65535", "[::1]:7001"})
+    EXPECT_EQ(Error(Device(absl::StrCat("address = \"", right, "\""))), "");
+}
+
+TEST(ClusterConfigTest, NamesAndLinksAreThereOnce) {
+  EXPECT_THAT(Error(Device("") + Device("")), HasSubstr("line 4: [[device]]: there is a device \"a\" already"));
+  const std::string two = Device("") + "[[device]]\nname = \"b\"\n";
+  const auto link = [](const std::string& ends) { return "[[link]]\n" + ends + "bandwidth = \"1MB/s\"\n"; };
+  EXPECT_EQ(Error(two + link("") + link("from = \"a\"\nto = \"b\"\n")), "");
+  EXPECT_THAT(Error(two + link("") + link("")), HasSubstr("there is one for all pairs already"));
+  EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"b\"\n") + link("from = \"b\"\nto = \"a\"\n")),
+              HasSubstr("these two have one already"));
+  EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"c\"\n")), HasSubstr("there is no device \"c\""));
+  EXPECT_THAT(Error(two + link("from = \"a\"\nto = \"a\"\n")), HasSubstr("to itself"));
+  EXPECT_THAT(Error(two + link("from = \"a\"\n")), HasSubstr("field \"to\" is missing; name both ends"));
+  EXPECT_THAT(Error(two + "[[link]]\nlatency = \"1ms\"\n"), HasSubstr("field \"bandwidth\" is missing"));
+  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"fast\"\n"), HasSubstr("\"fast\" is no bandwidth; write one such as 100Mbit/s"));
+  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"0MB/s\"\n"), HasSubstr("is out of range"));
+  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1MB/s\"\nlatency = \"-1ms\"\n"), HasSubstr("\"latency\""));
+  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1e300GB/s\"\n"), HasSubstr("is out of range"));
+}
+
+TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {
+  EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is no TOML: "));
+  EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is no TOML: "));
+  EXPECT_THAT(Error(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is no TOML: "));
+  EXPECT_THAT(Error("a = 1\na = 2\n"), StartsWith("c.toml line 2: is no TOML: "));
+}
+
+TEST(ClusterConfigTest, SizeAndDepthAreBounded) {
+  EXPECT_THAT(Error(std::string(kMaxClusterBytes + 1, '\n')), HasSubstr("is longer than 256.00 KiB"));
+  std::string dots = "a";
+  for (int i = 0; i < 60'000; ++i) dots += ".a";
+  EXPECT_THAT(Error(dots + " = 1\n"), HasSubstr("line 1: has more than 64 dots"));
+  EXPECT_THAT(Error("a = " + std::string(100'000, '[')), HasSubstr("is no TOML"));
+  std::string tables = "a = ";
+  for (int i = 0; i < 10'000; ++i) tables += "{a=";
+  EXPECT_THAT(Error(tables), HasSubstr("is no TOML"));
+  std::string devices;
+  for (int i = 0; i < 1025; ++i) absl::StrAppend(&devices, "[[device]]\nname = \"d", i, "\"\n");
+  EXPECT_THAT(Error(devices), HasSubstr("has 1025 [[device]], more than 1024"));
+}
+
+}  // namespace
+}  // namespace lime
