@@ -1,0 +1,179 @@
+#include "planner/sim/simulator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nlohmann/json.hpp"
+#include "planner/plan/cluster_plan_json.h"
+#include "tests/planner/random_clusters.h"
+
+namespace lime {
+namespace {
+
+using Kind = TimelineSpan::Kind;
+
+constexpr int kSeeds = 3000;
+
+Plan PlanOf(const RandomClusters::Drawn& drawn) {
+  absl::StatusOr<Plan> plan = MakePlan(drawn.problem, drawn.choice);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return plan.ok() ? *std::move(plan) : Plan{};
+}
+
+// Not nearly: the same doubles, for every step.
+TEST(SimulatorTest, PredictionIsTheSimulationOfTheCompiledPrograms) {
+  int streaming = 0, several = 0, prompts = 0, again = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const RandomClusters::Drawn drawn = RandomClusters(seed).Draw();
+    const Plan plan = PlanOf(drawn);
+    ASSERT_FALSE(plan.parts.empty());
+    const absl::StatusOr<SimulationResult> decode = SimulateDecode(plan, {.timeline = false});
+    ASSERT_TRUE(decode.ok()) << decode.status().message() << "\n" << plan.DebugString();
+    ASSERT_EQ(decode->step_ends_ms, drawn.step_ends_ms) << plan.DebugString();
+    ASSERT_EQ(decode->MsPerStep(), plan.predicted.ms_per_step);
+    streaming += drawn.choice.stages.streamed.empty() ? 0 : 1;
+    several += plan.microbatches > 1 ? 1 : 0;
+    again += plan.reads == ReadsPerStep::kPerMicrobatch ? 1 : 0;
+    if (plan.prompt_tokens == 0) continue;
+    ++prompts;
+    const absl::StatusOr<SimulationResult> prefill = SimulatePrefill(plan, {.timeline = false});
+    ASSERT_TRUE(prefill.ok()) << prefill.status().message() << "\n" << plan.DebugString();
+    // Of more sweeps the prediction is the settled rate.
+    if (prefill->step_ends_ms.size() <= Evaluator::kSteps) {
+      ASSERT_EQ(prefill->step_ends_ms.back(), plan.predicted.ttft_ms) << plan.DebugString();
+    }
+  }
+  EXPECT_GT(streaming, kSeeds / 2);
+  EXPECT_GT(several, kSeeds / 5);
+  EXPECT_GT(prompts, kSeeds / 3);
+  EXPECT_GT(again, kSeeds / 50);
+}
+
+TEST(SimulatorTest, MemoryNeverExceedsABudgetAtAnyInstant) {
+  int full = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const Plan plan = PlanOf(RandomClusters(seed).Draw());
+    absl::StatusOr<SimulationResult> result = SimulateDecode(plan, {.steps = 6, .timeline = false});
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    for (int d = 0; d < plan.NumDevices(); ++d) {
+      const SimulatedMemory& memory = result->devices[d];
+      ASSERT_LE(memory.most_in_ring, plan.devices[d].memory.ring);
+      ASSERT_LE(memory.most_used, plan.devices[d].budget - plan.devices[d].memory.margin);
+      full += memory.most_in_ring > 0 && memory.most_in_ring == plan.devices[d].memory.ring ? 1 : 0;
+    }
+  }
+  EXPECT_GT(full, kSeeds / 50) << "rings that are ever full: the test is of nothing else";
+}
+
+TEST(SimulatorTest, APlanThatWasWrittenAndReadRunsTheSame) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    const Plan plan = PlanOf(RandomClusters(seed).Draw());
+    const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(plan), "plan.json");
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    ASSERT_EQ(*read, plan);
+    const absl::StatusOr<std::vector<Program>> programs = Compile(plan, DecodeShape(plan));
+    ASSERT_TRUE(programs.ok()) << programs.status().message();
+    for (const Program& program : *programs) {
+      const absl::StatusOr<Program> again = ParseProgram(ToJsonText(program), "program.json");
+      ASSERT_TRUE(again.ok()) << again.status().message() << "\n" << program.DebugString();
+      ASSERT_EQ(*again, program);
+    }
+  }
+}
+
+// Every device does one thing of a kind at a time, and what it did or waited for in a step fills the step without a gap.
+TEST(SimulatorTest, TheTimelineHasNoOverlapsAndNoGaps) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    const Plan plan = PlanOf(RandomClusters(seed).Draw());
+    const absl::StatusOr<SimulationResult> result = SimulateDecode(plan, {.steps = 5});
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    const auto lane = [](Kind kind) { return kind == Kind::kLoad ? 1 : kind == Kind::kSend || kind == Kind::kSendKv ? 2 : 0; };
+    for (int d = 0; d < plan.NumDevices(); ++d) {
+      std::vector<TimelineSpan> lanes[3];
+      for (const TimelineSpan& span : result->timeline.spans) {
+        if (span.device == d) lanes[lane(span.kind)].push_back(span);
+      }
+      for (std::vector<TimelineSpan>& spans : lanes) {
+        std::ranges::stable_sort(spans, {}, [](const TimelineSpan& span) { return std::pair(span.begin_ms, span.end_ms); });
+        const bool computes = &spans == &lanes[0];
+        for (size_t i = 1; i < spans.size(); ++i) {
+          ASSERT_GE(spans[i].begin_ms, spans[i - 1].end_ms);
+          if (computes) {
+            ASSERT_EQ(spans[i].begin_ms, spans[i - 1].end_ms);
+          }
+        }
+        if (computes && !spans.empty()) {
+          ASSERT_EQ(spans.front().begin_ms, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(SimulatorTest, PagesThatAreLentComeBackBeforeTheirLayerIsComputed) {
+  // Two devices, one layer and a head; the first lends all pages of the layer to the second.
+  Plan plan = {.model_name = "two", .vocab_size = 100, .context = 64, .page_bytes = 1000};
+  plan.parts = {{.block = {BlockKind::kAttention, 0}, .rows = {{TensorRole::kQ, 0, 8}}, .bytes = 10, .kv_pages = 4, .decode_ms = 1},
+                {.block = {BlockKind::kMlp, 0}, .rows = {{TensorRole::kUp, 0, 8}}, .bytes = 10, .decode_ms = 1},
+                {.block = {BlockKind::kHead, 0}, .rows = {{TensorRole::kOutput, 0, 100}}, .bytes = 10, .decode_ms = 1}};
+  plan.stages = {{0, 0, 2}, {1, 2, 3}};
+  plan.loans = {{.layer = 0, .holder = 1, .pages = 4}};
+  plan.decode = {.tx_ms = 0.5, .lat_ms = 0.25, .page_tx_ms = 2};
+  // The first keeps room for the pages while they are back.
+  plan.devices = {{.name = "a", .budget = 4020, .memory = {.kv = 4000, .weights = 20}, .kv_pages = 4},
+                  {.name = "b", .budget = 4010, .memory = {.kv = 4000, .weights = 10}, .kv_pages = 4}};
+  ASSERT_TRUE(plan.Validate().ok()) << plan.Validate().message();
+  const absl::StatusOr<SimulationResult> result = SimulateDecode(plan, {.steps = 1});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  // 4 pages in 8 ms and 0.25 on the way; attention and MLP 2; the hop 0.75; the head 1.
+  EXPECT_EQ(result->step_ends_ms[0], 12);
+  const auto waited = std::ranges::find(result->timeline.spans, Kind::kWaitKv, &TimelineSpan::kind);
+  ASSERT_NE(waited, result->timeline.spans.end());
+  EXPECT_EQ(waited->begin_ms, 0);
+  EXPECT_EQ(waited->end_ms, 8.25);
+}
+
+TEST(SimulatorTest, ProgramsThatWaitForOneAnotherAreAnErrorNotAWait) {
+  const Plan plan = PlanOf(RandomClusters(3).Draw());
+  absl::StatusOr<std::vector<Program>> programs = Compile(plan, DecodeShape(plan));
+  ASSERT_TRUE(programs.ok());
+  for (Program& program : *programs) std::erase_if(program.step, [](const Instruction& i) { return std::holds_alternative<Send>(i); });
+  const absl::StatusOr<SimulationResult> result = Simulate(plan, {.programs = {*programs}, .steps = {0, 0}});
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal) << result.status().message();
+}
+
+TEST(TimelineTest, ATraceIsJsonThatNamesEveryDevice) {
+  const Plan plan = PlanOf(RandomClusters(5).Draw());
+  const absl::StatusOr<SimulationResult> result = SimulateDecode(plan, {.steps = 2});
+  ASSERT_TRUE(result.ok());
+  const nlohmann::json trace = nlohmann::json::parse(TraceJson(result->timeline), nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(trace.is_object());
+  size_t spans = 0, processes = 0;
+  for (const auto& event : trace["traceEvents"]) {
+    spans += event["ph"] == "X" ? 1 : 0;
+    processes += event["name"] == "process_name" ? 1 : 0;
+  }
+  EXPECT_EQ(spans, result->timeline.spans.size());
+  EXPECT_EQ(processes, plan.devices.size());
+}
+
+TEST(TimelineTest, AColumnShowsWhatFilledMostOfIt) {
+  Timeline timeline = {.devices = {"a"}, .parts = {"attention 0"}};
+  timeline.spans = {{.kind = Kind::kCompute, .begin_ms = 0, .end_ms = 4, .stage = 0, .microbatch = 0, .part = 0},
+                    {.kind = Kind::kWaitWeights, .begin_ms = 4, .end_ms = 7, .part = 0},
+                    {.kind = Kind::kCompute, .begin_ms = 7, .end_ms = 9.6, .stage = 2, .microbatch = 0, .part = 0},
+                    {.kind = Kind::kLoad, .begin_ms = 1.5, .end_ms = 7, .part = 0},
+                    {.kind = Kind::kSend, .begin_ms = 9.6, .end_ms = 10, .stage = 2, .microbatch = 0, .peer = 0}};
+  EXPECT_EQ(GanttText(timeline, 0, 10, 10),
+            "0 .. 10 ms, 1 ms a column\n"
+            "a            compute |0000...222|\n"
+            "             disk    | ======   |\n"
+            "             link    |          |\n");
+}
+
+}  // namespace
+}  // namespace lime
