@@ -1,5 +1,6 @@
 // The disk's rate at one read size and depth, under whatever limits are in force: what streaming is compared with.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,6 +17,7 @@ struct Flags {
   Bytes read_kib = 1024;  // as streaming reads
   int depth = 8;
   double seconds = 2;
+  Bytes spread_mib = 64;
 };
 
 absl::Status Run(const Flags& flags) {
@@ -23,10 +25,12 @@ absl::Status Run(const Flags& flags) {
   std::vector<std::string> files;
   for (const CheckpointFile& file : checkpoint.files()) files.push_back(file.path);
   const Bytes read_bytes = flags.read_kib * kKiB;
-  LIME_ASSIGN_OR_RETURN(
-      const std::vector<DiskPoint> points,
-      MeasureDisk(files,
-                  {.seconds = flags.seconds, .memory = read_bytes * flags.depth, .read_bytes = {read_bytes}, .depths = {flags.depth}}));
+  LIME_ASSIGN_OR_RETURN(const std::vector<DiskPoint> points,
+                        MeasureDisk(files, {.seconds = flags.seconds,
+                                            .memory = std::max(read_bytes * flags.depth, flags.spread_mib * kMiB),
+                                            .spread = flags.spread_mib * kMiB,
+                                            .read_bytes = {read_bytes},
+                                            .depths = {flags.depth}}));
   const DiskPoint& point = points.front();
   const nlohmann::json root = {{"read_bytes", point.read_bytes},
                                {"depth", point.depth},
@@ -46,6 +50,7 @@ int main(int argc, char** argv) {
   app.add_option("--read-kib", flags.read_kib, "Size of a read")->check(CLI::Range(4, 65536))->capture_default_str();
   app.add_option("--depth", flags.depth, "Reads in flight")->check(CLI::Range(1, 256))->capture_default_str();
   app.add_option("--seconds", flags.seconds, "How long to read, about")->check(CLI::Range(0.1, 600.0))->capture_default_str();
+  app.add_option("--spread-mib", flags.spread_mib, "Memory that reads go round in")->check(CLI::Range(0, 65536))->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = lime::Run(flags);
   if (!status.ok()) std::fprintf(stderr, "disk_bench: %s\n", std::string(status.message()).c_str());

@@ -18,7 +18,8 @@ using Kind = ResidencyProblem::Kind;
 
 constexpr double kBytesPerMb = 1e6;
 constexpr std::array<Bytes, 5> kRings = {64 * kMiB, 128 * kMiB, 256 * kMiB, 512 * kMiB, 1024 * kMiB};
-constexpr size_t kMixes = 6;  // of block counts that are evaluated, from the fewest streamed bytes up
+constexpr double kTightRing = 1.02;  // what a ring of two pieces is expected to cost beside the evaluation
+constexpr size_t kMixes = 6;         // of block counts that are evaluated, from the fewest streamed bytes up
 constexpr std::array<std::pair<Placement, std::string_view>, 4> kNames = {
     {{Placement::kAuto, "auto"}, {Placement::kFirstN, "first_n"}, {Placement::kLastN, "last_n"}, {Placement::kInterleaved, "interleaved"}}};
 
@@ -69,11 +70,15 @@ class Planner {
   std::vector<Bytes> Rings() const {
     if (problem_.ring) return {std::max(*problem_.ring, 2 * largest_)};
     std::vector<Bytes> rings = {2 * largest_};
+    if (SteadyRing() <= problem_.memory) rings.push_back(SteadyRing());
     for (const Bytes ring : kRings) {
-      if (ring > rings.front() && ring <= problem_.memory) rings.push_back(ring);
+      if (ring > rings.back() && ring <= problem_.memory) rings.push_back(ring);
     }
     return rings;
   }
+
+  // Two pieces are enough for a disk and a computation that take the same time every time. Four bridge what real ones differ by.
+  Bytes SteadyRing() const { return 4 * largest_; }
 
   // Sets of resident blocks that fit into `room`.
   std::vector<std::vector<bool>> Candidates(Bytes room) const {
@@ -148,7 +153,7 @@ class Planner {
     return resident;
   }
 
-  // Keeps the faster of two plans, or of equals the one that reads less, then the smaller ring.
+  // Keeps the faster of two plans, a ring without slack counting as slower, or of equals the one that reads less, then the smaller ring.
   void Consider(std::vector<bool> resident, Bytes ring, ResidencyPlan& best) const {
     ResidencyPlan plan{.resident = std::move(resident), .ring = ring};
     if (problem_.tied) plan.resident[Of(Kind::kRows).front()] = plan.resident[Of(Kind::kHead).front()];
@@ -160,9 +165,11 @@ class Planner {
     }
     plan.limit_ms = std::max(compute_ms, static_cast<double>(plan.streamed_bytes) / problem_.disk_bytes_per_ms);
     // No schedule beats the limit: what cannot win is not evaluated.
-    if (best.streams() && plan.limit_ms > best.ms_per_step) return;
+    if (best.streams() && plan.limit_ms > kTightRing * best.ms_per_step) return;
     plan.ms_per_step = Evaluate(plan);
-    const auto rank = [](const ResidencyPlan& p) { return std::tuple(p.ms_per_step, p.streamed_bytes, p.ring); };
+    const auto rank = [this](const ResidencyPlan& p) {
+      return std::tuple(p.ms_per_step * (p.ring < SteadyRing() ? kTightRing : 1), p.streamed_bytes, p.ring);
+    };
     if (!best.streams() || rank(plan) < rank(best)) best = std::move(plan);
   }
 

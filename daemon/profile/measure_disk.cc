@@ -73,7 +73,8 @@ double EndsPerSecond(const std::vector<double>& ends) {
 // Thread: the device's, but for Run.
 class DiskMeter {
  public:
-  DiskMeter(BlockDevice& device, Cursor& cursor, Bytes read_bytes, double seconds, const std::atomic<bool>* cancelled, std::byte* memory)
+  DiskMeter(BlockDevice& device, Cursor& cursor, Bytes read_bytes, double seconds, const std::atomic<bool>* cancelled,
+            const HugeBuffer& memory)
       : device_(device), cursor_(cursor), read_bytes_(read_bytes), seconds_(seconds), cancelled_(cancelled), memory_(memory) {}
 
   absl::StatusOr<DiskPoint> Run() {
@@ -95,7 +96,8 @@ class DiskMeter {
   void Start(int lane) {
     const auto [file, offset] = cursor_.Next();
     const Clock::time_point begin = Clock::now();
-    device_.StartRead(lane, file, offset, memory_ + lane * read_bytes_, read_bytes_,
+    if (place_ + read_bytes_ > memory_.bytes()) place_ = 0;
+    device_.StartRead(lane, file, offset, memory_.data() + std::exchange(place_, place_ + read_bytes_), read_bytes_,
                       [this, lane, file = file, begin](BlockDevice::Result result) { OnRead(lane, file, begin, result); });
   }
 
@@ -137,7 +139,8 @@ class DiskMeter {
   const Bytes read_bytes_;
   const double seconds_;
   const std::atomic<bool>* const cancelled_;
-  std::byte* const memory_;
+  const HugeBuffer& memory_;
+  Bytes place_ = 0;  // of the next request, round and round: what a read brings is not looked at
   int in_flight_ = 0, unwarmed_ = 0;
   bool warmed_ = false, ending_ = false;
   Clock::time_point start_, last_;
@@ -173,7 +176,7 @@ class DiskProfile {
       return absl::InvalidArgumentError(absl::StrCat(paths_.empty() ? "no file" : paths_.front(),
                                                      " is too small to measure a disk with, or no memory is left for one request"));
     }
-    LIME_ASSIGN_OR_RETURN(memory_, HugeBuffer::Allocate(MostBytes(shapes)));
+    LIME_ASSIGN_OR_RETURN(memory_, HugeBuffer::Allocate(std::max(MostBytes(shapes), std::min(options_.spread, options_.memory))));
     LIME_RETURN_IF_ERROR(memory_.Prefault());
     LIME_RETURN_IF_ERROR(Measure(shapes.back().first, 1, kDrainSeconds).status());
     std::vector<DiskPoint> points;
@@ -201,7 +204,7 @@ class DiskProfile {
 
   absl::StatusOr<DiskPoint> Measure(Bytes read_bytes, int depth, double seconds) {
     LIME_ASSIGN_OR_RETURN(const std::unique_ptr<BlockDevice> device, OpenBlockDevice(paths_, {.lanes = depth}));
-    DiskMeter meter(*device, CursorOf(read_bytes), read_bytes, seconds, options_.cancelled, memory_.data());
+    DiskMeter meter(*device, CursorOf(read_bytes), read_bytes, seconds, options_.cancelled, memory_);
     return meter.Run();
   }
 

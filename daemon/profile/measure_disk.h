@@ -15,6 +15,8 @@ namespace lime {
 struct MeasureDiskOptions {
   double seconds = 8;         // for all points together, about; a point takes half a second at least, and several rounds of its requests
   Bytes memory = 128 * kMiB;  // of requests in flight; points that need more are left out
+  // Requests go round in so much memory, as in a ring of streamed pieces: what stays in a cache is written faster.
+  Bytes spread = 64 * kMiB;
   std::vector<Bytes> read_bytes = {64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB};
   std::vector<int> depths = {1, 4, 8, 16};
   std::function<void(double done, double total)> progress;  // points. May be empty

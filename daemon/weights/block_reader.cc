@@ -81,7 +81,7 @@ void BlockReader::FillLanes() {
     Piece piece = std::move(queue_.front());
     queue_.pop_front();
     if (!piece.request->status.ok() || piece.needed <= 0) {
-      FinishPiece(piece, absl::OkStatus());
+      FinishPiece(piece);
       continue;
     }
     const int lane = idle_lanes_.back();
@@ -111,8 +111,9 @@ void BlockReader::OnRead(int lane, Piece piece, BlockDevice::Result result) {
     if (piece.attempts < options_.max_attempts && piece.request->status.ok()) return Submit(lane, std::move(piece));
   }
   idle_lanes_.push_back(lane);
-  FinishPiece(piece, complete ? absl::OkStatus() : FinalError(piece, result));
-  FillLanes();
+  if (!complete) piece.request->status.Update(FinalError(piece, result));  // what is queued of it is not read any more
+  FillLanes();  // first: what follows the end of a request takes a while (checksums)
+  FinishPiece(piece);
 }
 
 absl::Status BlockReader::FinalError(const Piece& piece, BlockDevice::Result result) const {
@@ -126,9 +127,8 @@ absl::Status BlockReader::FinalError(const Piece& piece, BlockDevice::Result res
                                              options_.max_attempts, " times: ", std::strerror(result.error), "; check the disk"));
 }
 
-void BlockReader::FinishPiece(const Piece& piece, absl::Status status) {
+void BlockReader::FinishPiece(const Piece& piece) {
   Request& request = *piece.request;
-  request.status.Update(std::move(status));
   if (--request.pieces_left > 0) return;
   request.done(request.status);
   absl::MutexLock lock(&mutex_);

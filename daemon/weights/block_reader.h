@@ -61,7 +61,7 @@ class BlockReader {
   void Submit(int lane, Piece piece);
   void FillLanes();
   void OnRead(int lane, Piece piece, BlockDevice::Result result);
-  void FinishPiece(const Piece& piece, absl::Status status);
+  void FinishPiece(const Piece& piece);
   absl::Status FinalError(const Piece& piece, BlockDevice::Result result) const;
 
   const Options options_;

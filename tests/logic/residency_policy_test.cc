@@ -93,9 +93,9 @@ TEST(ResidencyPolicyTest, ANeighbourThatComesAndGoesIsGivenRoomAtOnceAndTheBlock
             "2.00s neighbour 1100: 425 -> 275, room fell below the reserve\n"
             "2.25s neighbour 1200: 275 -> 175, room fell below the reserve\n"
             "22.00s neighbour 0: 175 -> 382, the pressure has passed\n"
-            "22.50s neighbour 0: 382 -> 589, the pressure has passed\n"
-            "23.00s neighbour 0: 589 -> 796, the pressure has passed\n"
-            "23.50s neighbour 0: 796 -> 1000, the pressure has passed\n");
+            "23.00s neighbour 0: 382 -> 589, the pressure has passed\n"
+            "24.00s neighbour 0: 589 -> 796, the pressure has passed\n"
+            "25.00s neighbour 0: 796 -> 1000, the pressure has passed\n");
   EXPECT_EQ(machine.resident(), 1000);
 }
 
@@ -128,8 +128,8 @@ TEST(ResidencyPolicyTest, ANeighbourThatLeavesPartOfItsMemoryGivesBackThatPart) 
             "2.00s neighbour 1100: 425 -> 275, room fell below the reserve\n"
             "2.25s neighbour 1200: 275 -> 175, room fell below the reserve\n"
             "12.00s neighbour 700: 175 -> 382, the pressure has passed\n"
-            "12.50s neighbour 700: 382 -> 589, the pressure has passed\n"
-            "13.00s neighbour 700: 589 -> 675, the pressure has passed\n");
+            "13.00s neighbour 700: 382 -> 589, the pressure has passed\n"
+            "14.00s neighbour 700: 589 -> 675, the pressure has passed\n");
   EXPECT_GE(machine.available(), 125) << "reserve and margin";
 }
 
@@ -179,9 +179,9 @@ TEST(ResidencyPolicyTest, StallsWithoutFreeMemoryGiveBackAQuarterEverySecondWhat
             "2.25s neighbour 0: 750 -> 563, tasks waited for memory\n"
             "3.25s neighbour 0: 563 -> 413, tasks waited for memory\n"
             "5.25s neighbour 0: 413 -> 560, the pressure has passed\n"
-            "5.75s neighbour 0: 560 -> 707, the pressure has passed\n"
-            "6.25s neighbour 0: 707 -> 854, the pressure has passed\n"
-            "6.75s neighbour 0: 854 -> 1000, the pressure has passed\n");
+            "6.25s neighbour 0: 560 -> 707, the pressure has passed\n"
+            "7.25s neighbour 0: 707 -> 854, the pressure has passed\n"
+            "8.25s neighbour 0: 854 -> 1000, the pressure has passed\n");
 }
 
 TEST(ResidencyPolicyTest, StallsWhileMemoryIsFreeAreSomebodyElsesLimit) {
@@ -216,7 +216,7 @@ TEST(ResidencyPolicyTest, ASmallerPlanIsObeyedAndALargerOneComesInSteps) {
   machine.policy().SetMost(700);
   EXPECT_EQ(Play(machine, absl::Seconds(10), [](double) { return 0; }),
             "0.00s neighbour 0: 600 -> 650, the pressure has passed\n"
-            "0.50s neighbour 0: 650 -> 700, the pressure has passed\n");
+            "1.00s neighbour 0: 650 -> 700, the pressure has passed\n");
 }
 
 // ---- properties
