@@ -4,35 +4,52 @@
 #include <cmath>
 #include <utility>
 
-namespace lime {
+#include "planner/pieces.h"
 
-Annealer::Annealer(const Instance& instance, Granularity granularity, std::optional<MoveCost> move_cost, SearchBudget& budget,
-                   uint64_t seed)
+namespace lime {
+namespace {
+
+constexpr double kLateCost = 10, kMostLateMs = 1e100;
+
+}  // namespace
+
+Annealer::Annealer(const Instance& instance, Options options, SearchBudget& budget)
     : instance_(instance),
-      move_cost_(std::move(move_cost)),
+      options_(std::move(options)),
       budget_(budget),
       evaluator_(instance),
-      random_(seed),
-      unit_begins_(UnitBegins(instance, granularity)),
+      random_(options_.seed),
+      unit_begins_(UnitBegins(instance, options_.granularity)),
       units_(static_cast<int>(unit_begins_.size()) - 1),
-      may_move_(instance.NumDevices() > 1 && !(move_cost_ && !move_cost_->MayMove())),
+      longest_run_(instance.NumBlocks() * 2 / static_cast<int>(GroupPieces(instance, 1).size() - 1) - 1),
+      may_move_(instance.NumDevices() > 1 && !(options_.move_cost && !options_.move_cost->MayMove())),
       used_mb_(instance.devices.size()),
       need_mb_(instance.devices.size()),
       smallest_mb_(instance.devices.size()) {
+  if (options_.first_token != nullptr) first_token_.emplace(options_.first_token->problem);
   mb_before_.push_back(0);
   for (const Instance::Block& block : instance.blocks) mb_before_.push_back(mb_before_.back() + block.mb + block.kv_mb);
 }
 
 double Annealer::Cost(const Assignment& plan, double limit) {
   double moving = 0;
-  if (move_cost_ && may_move_) {
+  if (options_.move_cost && may_move_) {
     for (size_t b = 0; b < plan.device.size(); ++b) {
-      if (plan.device[b] != move_cost_->home[b]) moving += move_cost_->Of(instance_.blocks[b]);
+      if (plan.device[b] != options_.move_cost->home[b]) moving += options_.move_cost->Of(instance_.blocks[b]);
     }
   }
   const double ms = evaluator_.MsPerStep(plan, limit - moving);
+  if (first_token_ && ms + moving < limit) return ms + moving + kLateCost * LateMs(plan);
   if (std::isfinite(ms)) return ms + moving;
   return evaluator_.overflow_mb() > 0 ? kDoesNotFit * (1 + evaluator_.overflow_mb()) : std::numeric_limits<double>::infinity();
+}
+
+double Annealer::LateMs(const Assignment& plan) {
+  const double most_ms = options_.first_token->most_ms;
+  const FirstToken first = first_token_->Predict(ToPlan(plan), most_ms);
+  budget_.Spend(first_token_->work());
+  if (!first.feasible) return kMostLateMs;
+  return first.ms <= most_ms ? 0 : std::min(first.ms - most_ms, kMostLateMs);
 }
 
 Annealer::Candidate Annealer::Repaired(Assignment plan) {
@@ -211,12 +228,31 @@ bool Annealer::SwapDevicesInRange() {
 }
 
 bool Annealer::Toggle() {
+  if (random_.Chance(2)) {
+    draft_.embedding_by_rows ^= true;  // back again at once where the device reads no rows
+    return instance_.devices[draft_.device[0]].embed_rows_ms.has_value();
+  }
   const int block = random_.Below(instance_.NumBlocks());
-  draft_.streamed[block] ^= 1;
+  SetStreamed(block, PieceRun(), draft_.streamed[block] ^ 1);
   return true;
 }
 
-// A streamed block becomes resident and one of the same device streams in its place.
+// Mostly one; of a model block in pieces at times a good part of it.
+int Annealer::PieceRun() {
+  return longest_run_ == 1 || random_.Chance(50) ? 1 : 1 + random_.Below(longest_run_);
+}
+
+// Up to `count` blocks from here on, as far as they are on one device and not so yet; how many they were.
+int Annealer::SetStreamed(int block, int count, uint8_t streamed) {
+  int done = 0;
+  for (int b = block; done < count && b < instance_.NumBlocks(); ++b, ++done) {
+    if (draft_.device[b] != draft_.device[block] || draft_.streamed[b] == streamed) break;
+    draft_.streamed[b] = streamed;
+  }
+  return done;
+}
+
+// Streamed blocks, mostly one, become resident and as many of the same device stream in their place.
 bool Annealer::SwapResidency(bool near) {
   const int blocks = instance_.NumBlocks();
   const int start = random_.Below(blocks);
@@ -231,8 +267,7 @@ bool Annealer::SwapResidency(bool near) {
     other = (other + step) % blocks;
     if (draft_.device[other] != draft_.device[block] || draft_.streamed[other]) continue;
     if (skip-- > 0) continue;
-    draft_.streamed[block] = 0;
-    draft_.streamed[other] = 1;
+    SetStreamed(other, SetStreamed(block, PieceRun(), 0), 1);
     return true;
   }
   return false;
@@ -257,11 +292,15 @@ void Annealer::MeasureMemory() {
     }
     used_mb_[d] += mb_before_[hi] - mb_before_[lo];
   }
-  used_mb_[draft_.device[0]] += instance_.embed_mb;
+  if (!draft_.embedding_by_rows) used_mb_[draft_.device[0]] += instance_.embed_mb;
 }
 
 void Annealer::Repair() {
+  const int first = draft_.device[0];
+  const bool reads_rows = instance_.devices[first].embed_rows_ms.has_value();
+  draft_.embedding_by_rows &= reads_rows;
   MeasureMemory();
+  if (reads_rows) PlaceEmbedding(first);
   const bool generous = random_.Chance(70);
   for (int d = 0; d < instance_.NumDevices(); ++d) {
     const double room_mb = instance_.devices[d].mem_mb - used_mb_[d] - need_mb_[d];
@@ -270,6 +309,18 @@ void Annealer::Repair() {
     } else if (generous && smallest_mb_[d] <= room_mb) {
       KeepWhatFits(d);
     }
+  }
+}
+
+// It leaves a device that is too small before any block does, and comes back where there is room.
+void Annealer::PlaceEmbedding(int device) {
+  const double room_mb = instance_.devices[device].mem_mb - used_mb_[device] - need_mb_[device];
+  if (!draft_.embedding_by_rows && room_mb < -kMemorySlackMb && random_.Chance(90)) {
+    draft_.embedding_by_rows = true;
+    used_mb_[device] -= instance_.embed_mb;
+  } else if (draft_.embedding_by_rows && room_mb >= instance_.embed_mb && random_.Chance(70)) {
+    draft_.embedding_by_rows = false;
+    used_mb_[device] += instance_.embed_mb;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "planner/assignment.h"
+#include "planner/first_token.h"
 #include "planner/move_cost.h"
 #include "planner/quick_evaluator.h"
 #include "planner/random.h"
@@ -22,7 +23,7 @@ class Annealer {
 
   struct Candidate {
     Assignment plan;
-    double cost = 0;  // ms per step, and what moving costs
+    double cost = 0;  // ms per step, what moving costs, and many times what the first token takes beyond its bound
   };
 
   struct Schedule {
@@ -31,9 +32,17 @@ class Annealer {
     double cold = 0;
   };
 
-  // REQUIRES: instance.Validate().ok(); `instance` and `budget` outlive this.
-  Annealer(const Instance& instance, Granularity granularity, std::optional<MoveCost> move_cost, SearchBudget& budget, uint64_t seed);
+  struct Options {
+    Granularity granularity = Granularity::kBlock;
+    std::optional<MoveCost> move_cost;
+    const FirstTokenBound* first_token = nullptr;  // outlives this
+    uint64_t seed = 1;
+  };
 
+  // REQUIRES: instance.Validate().ok(); `instance` and `budget` outlive this.
+  Annealer(const Instance& instance, Options options, SearchBudget& budget);
+
+  // Below `limit`; from there on it may be anything that is no less.
   double Cost(const Assignment& plan, double limit = std::numeric_limits<double>::infinity());
   // The same with what overfills devices streamed, if it can be: `plan` is changed.
   Candidate Repaired(Assignment plan);
@@ -42,6 +51,7 @@ class Annealer {
   Candidate Run(const Candidate& start, const Schedule& schedule);
 
  private:
+  double LateMs(const Assignment& plan);  // beyond the bound on the first token
   bool Propose();
   void Accept(double cost, Candidate& best);  // draft_ becomes current_
   bool ShiftCut();
@@ -53,6 +63,8 @@ class Annealer {
   bool SwapDevicesInRange();
   bool Toggle();
   bool SwapResidency(bool near);
+  int PieceRun();
+  int SetStreamed(int block, int count, uint8_t streamed);
 
   void SetUnits(int begin, int end, int device);
   int UnitDevice(int unit) const { return draft_.device[unit_begins_[unit]]; }
@@ -63,17 +75,20 @@ class Annealer {
 
   void Repair();
   void MeasureMemory();
+  void PlaceEmbedding(int device);
   void StreamUntilFits(int device);
   void KeepWhatFits(int device);
   double StageStreamedMb(int block) const;
 
   const Instance& instance_;
-  const std::optional<MoveCost> move_cost_;
+  const Options options_;
   SearchBudget& budget_;
   QuickEvaluator evaluator_;
+  std::optional<FirstTokenPredictor> first_token_;
   Random random_;
   std::vector<int32_t> unit_begins_;
   int units_;
+  int longest_run_;  // of pieces whose residency changes at once
   bool may_move_;
 
   Assignment draft_;  // current_ and one move

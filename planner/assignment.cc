@@ -10,6 +10,18 @@ bool BeginsLayer(const Instance& instance, int block) {
   return here.layer != before.layer || alone(here) || alone(before);
 }
 
+bool MayBegin(const Instance& instance, int block, Granularity granularity) {
+  switch (granularity) {
+    case Granularity::kBlock:
+      return true;
+    case Granularity::kLayer:
+      return BeginsLayer(instance, block);
+    case Granularity::kModelBlock:
+      return !instance.IsLaterPiece(block) || instance.blocks[block].kind == Instance::Kind::kHead;
+  }
+  return true;
+}
+
 }  // namespace
 
 Assignment ToAssignment(const StagePlan& plan, int num_blocks) {
@@ -18,6 +30,7 @@ Assignment ToAssignment(const StagePlan& plan, int num_blocks) {
     for (int b = stage.lo; b < stage.hi; ++b) out.device[b] = static_cast<int16_t>(stage.device);
   }
   for (const int32_t b : plan.streamed) out.streamed[b] = 1;
+  out.embedding_by_rows = plan.embedding_by_rows;
   return out;
 }
 
@@ -32,7 +45,7 @@ std::vector<Stage> StagesOf(const Assignment& assignment) {
 }
 
 StagePlan ToPlan(const Assignment& assignment) {
-  StagePlan plan = {.stages = StagesOf(assignment)};
+  StagePlan plan = {.stages = StagesOf(assignment), .embedding_by_rows = assignment.embedding_by_rows};
   for (size_t b = 0; b < assignment.streamed.size(); ++b) {
     if (assignment.streamed[b]) plan.streamed.push_back(static_cast<int32_t>(b));
   }
@@ -42,7 +55,7 @@ StagePlan ToPlan(const Assignment& assignment) {
 std::vector<int32_t> UnitBegins(const Instance& instance, Granularity granularity) {
   std::vector<int32_t> begins;
   for (int b = 0; b < instance.NumBlocks(); ++b) {
-    if (granularity == Granularity::kBlock || BeginsLayer(instance, b)) begins.push_back(b);
+    if (MayBegin(instance, b, granularity)) begins.push_back(b);
   }
   begins.push_back(instance.NumBlocks());
   return begins;

@@ -1,5 +1,5 @@
-// A plan as the searches hold it: for every block its device and whether it streams. Neighbours on one device are one stage, so every
-// assignment is a plan and every plan one assignment.
+// A plan as the searches hold it: for every block its device and whether it streams, and the embedding. Neighbours on one device are one
+// stage, so every assignment is a plan (where its first device can read rows, if it is to) and every plan one assignment.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ namespace lime {
 struct Assignment {
   std::vector<int16_t> device;    // by block
   std::vector<uint8_t> streamed;  // by block
+  bool embedding_by_rows = false;
 
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
@@ -21,6 +22,9 @@ struct Assignment {
 enum class Granularity {
   kBlock,  // at any block
   kLayer,  // at the first block of a layer; a head is a layer of its own
+  // At the first piece of a model block, and at any piece of the head: a head on several devices is split by vocabulary, and what they
+  // found best travels on with the hidden state.
+  kModelBlock,
 };
 
 Assignment ToAssignment(const StagePlan& plan, int num_blocks);

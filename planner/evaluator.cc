@@ -11,12 +11,10 @@ namespace lime {
 
 Evaluator::Evaluator(const Instance& instance, Reload reload)
     : instance_(instance),
-      loads_per_step_(reload == Reload::kEveryMicrobatch ? instance.microbatches : 1),
-      together_(reload == Reload::kOncePerStep && instance.microbatches > 1),
+      reload_(reload),
       used_mb_(instance.NumDevices()),
       pool_mb_(instance.NumDevices()),
-      runners_(instance.NumDevices()),
-      ready_ms_(instance.microbatches) {
+      runners_(instance.NumDevices()) {
   loads_.resize(instance.blocks.size());
   load_mb_.resize(instance.blocks.size());
   stage_rank_.resize(instance.blocks.size());
@@ -24,19 +22,47 @@ Evaluator::Evaluator(const Instance& instance, Reload reload)
   flags_.resize(instance.blocks.size());
 }
 
+void Evaluator::SetMicrobatches(int microbatches) {
+  microbatches_ = microbatches;
+  loads_per_step_ = reload_ == Reload::kEveryMicrobatch ? microbatches : 1;
+  together_ = reload_ == Reload::kOncePerStep && microbatches > 1;
+  ready_ms_.assign(microbatches, 0.0);
+}
+
 double Evaluator::MsPerStep(const StagePlan& plan) {
   std::fill(flags_.begin(), flags_.end(), 0);
   for (const int32_t block : plan.streamed) flags_[block] = 1;
-  return MsPerStep(plan.stages, flags_);
+  return MsPerStep(plan.stages, flags_, plan.embedding_by_rows);
 }
 
-double Evaluator::MsPerStep(std::span<const Stage> stages, std::span<const uint8_t> streamed) {
+double Evaluator::MsPerStep(std::span<const Stage> stages, std::span<const uint8_t> streamed, bool embedding_by_rows) {
   streamed_ = streamed;
+  by_rows_ = embedding_by_rows;
+  SetMicrobatches(instance_.microbatches);
+  if (!Compile(stages, kSteps)) return std::numeric_limits<double>::infinity();
+  Run(stages, {.last_microbatches = microbatches_});
+  return RateMs();
+}
+
+double Evaluator::PromptMs(const StagePlan& plan, int64_t chunks, int per_sweep) {
+  std::fill(flags_.begin(), flags_.end(), 0);
+  for (const int32_t block : plan.streamed) flags_[block] = 1;
+  streamed_ = flags_;
+  by_rows_ = plan.embedding_by_rows;
+  SetMicrobatches(per_sweep);
+  const int64_t sweeps = (chunks + per_sweep - 1) / per_sweep;
+  const int steps = static_cast<int>(std::min<int64_t>(sweeps, kSteps));
+  if (!Compile(plan.stages, steps)) return std::numeric_limits<double>::infinity();
+  const int64_t last = sweeps > kSteps ? per_sweep : chunks - (sweeps - 1) * per_sweep;
+  Run(plan.stages, {.steps = steps, .last_microbatches = static_cast<int>(last), .feeds_back = false});
+  return sweeps > kSteps ? step_ends_[kSteps - 1] + static_cast<double>(sweeps - kSteps) * RateMs() : step_ends_[steps - 1];
+}
+
+bool Evaluator::Compile(std::span<const Stage> stages, int steps) {
   problem_ = Problem::kNone;
-  if (!CheckMemory(stages) || !CheckPools(stages)) return std::numeric_limits<double>::infinity();
-  CompileLoads(stages);
-  Run(stages);
-  return (step_ends_[kSteps - 1] - step_ends_[kSettledStep]) / (kSteps - 1 - kSettledStep);
+  if (!CheckMemory(stages) || !CheckPools(stages)) return false;
+  CompileLoads(stages, steps);
+  return true;
 }
 
 bool Evaluator::Fail(Problem problem, int device, int stage, double need_mb, double have_mb) {
@@ -56,7 +82,7 @@ bool Evaluator::CheckMemory(std::span<const Stage> stages) {
       used_mb_[stage.device] += block.kv_mb + (streamed_[b] ? 0.0 : block.mb);
     }
   }
-  used_mb_[stages.front().device] += instance_.embed_mb;
+  if (!by_rows_) used_mb_[stages.front().device] += instance_.embed_mb;
   for (int d = 0; d < instance_.NumDevices(); ++d) {
     pool_mb_[d] = instance_.devices[d].mem_mb - used_mb_[d];
     if (problem_ == Problem::kNone && pool_mb_[d] < -kMemorySlackMb) {
@@ -84,7 +110,7 @@ bool Evaluator::CheckPools(std::span<const Stage> stages) {
   return true;
 }
 
-void Evaluator::CompileLoads(std::span<const Stage> stages) {
+void Evaluator::CompileLoads(std::span<const Stage> stages, int steps) {
   for (Runner& runner : runners_) runner = Runner{};
   for (const Stage& stage : stages) {
     for (int b = stage.lo; b < stage.hi; ++b) runners_[stage.device].num_loads += streamed_[b] ? 1 : 0;
@@ -95,8 +121,9 @@ void Evaluator::CompileLoads(std::span<const Stage> stages) {
     runners_[d].first_load = first;
     first += runners_[d].num_loads;
   }
-  const size_t releases = static_cast<size_t>(first) * kSteps * loads_per_step_;
-  if (release_ms_.size() < releases) release_ms_.resize(releases);
+  const size_t releases_each = static_cast<size_t>(steps) * loads_per_step_;
+  if (release_ms_.size() < first * releases_each) release_ms_.resize(first * releases_each);
+  for (Runner& runner : runners_) runner.release_ms = release_ms_.data() + runner.first_load * releases_each;
   for (const Stage& stage : stages) {
     Runner& runner = runners_[stage.device];
     const Instance::Device& device = instance_.devices[stage.device];
@@ -140,7 +167,7 @@ template <bool kFirst, bool kLast>
 double Evaluator::RunBlocks(const Stage& stage, double now) {
   Runner& runner = runners_[stage.device];
   const double* comp_ms = runner.comp_ms;
-  double* release_ms = &release_ms_[static_cast<size_t>(runner.first_load) * kSteps * loads_per_step_];
+  double* release_ms = runner.release_ms;
   const Load* loads = &loads_[runner.first_load];
   const int32_t q = runner.num_loads;
   int32_t wait = runner.next_wait, release = runner.next_release;
@@ -168,35 +195,32 @@ double Evaluator::RunBlocks(const Stage& stage, double now) {
   return now;
 }
 
-double Evaluator::RunStage(const Stage& stage, int microbatch) {
-  Runner& runner = runners_[stage.device];
-  const bool alone = !together_;
-  const bool first = alone || microbatch == 0, last = alone || microbatch + 1 == instance_.microbatches;
-  const double start = std::max(ready_ms_[microbatch], runner.free_ms);
-  const double end = first && last ? RunBlocks<true, true>(stage, start)
-                     : first       ? RunBlocks<true, false>(stage, start)
-                     : last        ? RunBlocks<false, true>(stage, start)
-                                   : RunBlocks<false, false>(stage, start);
-  runner.free_ms = end;
-  return end;
+double Evaluator::RunStage(const Stage& stage, double start, bool first, bool last) {
+  if (first && last) return RunBlocks<true, true>(stage, start);
+  if (first) return RunBlocks<true, false>(stage, start);
+  return last ? RunBlocks<false, true>(stage, start) : RunBlocks<false, false>(stage, start);
 }
 
-void Evaluator::Run(std::span<const Stage> stages) {
+void Evaluator::Run(std::span<const Stage> stages, const Course& course) {
   const double tx = instance_.net.tx_ms, lat = instance_.net.lat_ms;
   const double back = stages.front().device == stages.back().device ? 0.0 : lat;
-  std::fill(ready_ms_.begin(), ready_ms_.end(), 0.0);
-  for (double& step_end : step_ends_) {
+  const double rows_ms = by_rows_ ? instance_.devices[stages.front().device].embed_rows_ms.value_or(0) : 0;
+  for (int step = 0; step < course.steps; ++step) {
+    const int microbatches = step + 1 == course.steps ? course.last_microbatches : microbatches_;
+    double& step_end = step_ends_[step];
     step_end = 0;
     for (size_t j = 0; j < stages.size(); ++j) {
       Runner& runner = runners_[stages[j].device];
-      for (int m = 0; m < instance_.microbatches; ++m) {
-        const double end = RunStage(stages[j], m);
+      for (int m = 0; m < microbatches; ++m) {
+        const double start = std::max(ready_ms_[m], runner.free_ms) + (j == 0 ? rows_ms : 0);
+        const double end = RunStage(stages[j], start, !together_ || m == 0, !together_ || m + 1 == microbatches);
+        runner.free_ms = end;
         if (j + 1 < stages.size()) {
           const double sent = std::max(end, runner.egress_free_ms) + tx;
           runner.egress_free_ms = sent;
           ready_ms_[m] = sent + lat;
         } else {
-          ready_ms_[m] = end + back;
+          ready_ms_[m] = course.feeds_back ? end + back : 0;
           step_end = std::max(step_end, end);
         }
       }

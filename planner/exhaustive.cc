@@ -14,15 +14,15 @@ constexpr double kRounding = 1 - 1e-12;  // of the sums that the bounds are made
 
 class Tree {
  public:
-  Tree(const Instance& instance, Granularity granularity, const std::optional<MoveCost>& move_cost, double incumbent_cost,
-       SearchBudget& budget)
+  Tree(const Instance& instance, const Exhaustion& options, SearchBudget& budget)
       : instance_(instance),
-        move_cost_(move_cost),
+        move_cost_(options.move_cost),
+        bound_(options.first_token),
         budget_(budget),
         evaluator_(instance),
         quick_(instance),
         devices_(instance.devices.size()) {
-    const std::vector<int32_t> begins = UnitBegins(instance, granularity);
+    const std::vector<int32_t> begins = UnitBegins(instance, options.granularity);
     begins_unit_.resize(instance.blocks.size());
     for (size_t u = 0; u + 1 < begins.size(); ++u) begins_unit_[begins[u]] = true;
     least_ms_behind_.resize(instance.blocks.size() + 1);
@@ -31,7 +31,8 @@ class Tree {
       for (const Instance::Device& device : instance.devices) least = std::min(least, device.comp_ms[b]);
       least_ms_behind_[b] = least_ms_behind_[b + 1] + least;
     }
-    found_.cost = incumbent_cost;
+    found_.cost = options.incumbent_cost;
+    if (bound_ != nullptr) first_token_.emplace(bound_->problem);
     draft_.device.resize(instance.blocks.size());
     draft_.streamed.resize(instance.blocks.size());
   }
@@ -55,19 +56,38 @@ class Tree {
   bool Descend(int b, double path_ms, double moving) {
     if (!budget_.Spend(1)) return false;
     if (b == instance_.NumBlocks()) return Evaluate(moving);
-    const int before = b > 0 ? draft_.device[b - 1] : -1;
+    if (b == 0) return BeginAnywhere();
+    const int before = draft_.device[b - 1];
     for (int d = 0; d < instance_.NumDevices(); ++d) {
       if (d != before && !begins_unit_[b]) continue;
       if (d != before && !move_cost_ && IsTwin(d, b)) continue;
-      const double hop_ms = b > 0 && d != before ? instance_.net.tx_ms + instance_.net.lat_ms : 0;
-      const double here_ms = path_ms + hop_ms + instance_.devices[d].comp_ms[b];
-      const double moves = move_cost_ && move_cost_->home[b] != d ? moving + move_cost_->Of(instance_.blocks[b]) : moving;
-      if ((here_ms + least_ms_behind_[b + 1] + moves) * kRounding >= found_.cost) continue;
-      for (const bool streamed : {false, true}) {
-        if (!Place(b, d, streamed, here_ms, moves)) return false;
+      const double hop_ms = d != before ? instance_.net.tx_ms + instance_.net.lat_ms : 0;
+      if (!PlaceEitherWay(b, d, path_ms + hop_ms, moving)) return false;
+    }
+    return true;
+  }
+
+  // The first stage's device holds the embedding, or reads rows of it.
+  bool BeginAnywhere() {
+    for (int d = 0; d < instance_.NumDevices(); ++d) {
+      if (!move_cost_ && IsTwin(d, 0)) continue;
+      for (const bool by_rows : {false, true}) {
+        const std::optional<double>& rows_ms = instance_.devices[d].embed_rows_ms;
+        if (by_rows && !rows_ms) continue;
+        draft_.embedding_by_rows = by_rows;
+        devices_[d] = {.used_mb = by_rows ? 0 : instance_.embed_mb, .comp_ms = by_rows ? *rows_ms : 0};
+        if (!PlaceEitherWay(0, d, devices_[d].comp_ms, 0)) return false;
+        devices_[d] = {};
       }
     }
     return true;
+  }
+
+  bool PlaceEitherWay(int b, int d, double before_ms, double moving) {
+    const double path_ms = before_ms + instance_.devices[d].comp_ms[b];
+    const double moves = move_cost_ && move_cost_->home[b] != d ? moving + move_cost_->Of(instance_.blocks[b]) : moving;
+    if ((path_ms + least_ms_behind_[b + 1] + moves) * kRounding >= found_.cost) return true;
+    return Place(b, d, false, path_ms, moves) && Place(b, d, true, path_ms, moves);
   }
 
   // Of devices that are alike and not yet used only the first is tried.
@@ -78,8 +98,8 @@ class Tree {
     if (used(d)) return false;
     for (int twin = 0; twin < d; ++twin) {
       const Instance::Device &x = instance_.devices[twin], &y = instance_.devices[d];
-      if (x.mem_mb == y.mem_mb && x.disk_mb_per_ms == y.disk_mb_per_ms && x.disk_lat_ms == y.disk_lat_ms && x.comp_ms == y.comp_ms &&
-          !used(twin)) {
+      if (x.mem_mb == y.mem_mb && x.disk_mb_per_ms == y.disk_mb_per_ms && x.disk_lat_ms == y.disk_lat_ms &&
+          x.embed_rows_ms == y.embed_rows_ms && x.comp_ms == y.comp_ms && !used(twin)) {
         return true;
       }
     }
@@ -92,7 +112,6 @@ class Tree {
     if (streamed && profile.disk_mb_per_ms <= 0) return true;
     Device& device = devices_[d];
     const Device saved = device;
-    if (b == 0) device.used_mb += instance_.embed_mb;
     if (b == 0 || draft_.device[b - 1] != d) device.stage_mb = 0;
     device.used_mb += block.kv_mb + (streamed ? 0 : block.mb);
     device.comp_ms += profile.comp_ms[b];
@@ -128,19 +147,30 @@ class Tree {
     const bool hopeless = quick_.MsPerStep(draft_, found_.cost - moving) + moving > found_.cost * kQuickRounding;
     if (!budget_.Spend(quick_.work())) return false;
     if (hopeless) return true;
-    const double cost = evaluator_.MsPerStep(StagesOf(draft_), draft_.streamed) + moving;
-    if (cost < found_.cost) {
+    const double cost = evaluator_.MsPerStep(StagesOf(draft_), draft_.streamed, draft_.embedding_by_rows) + moving;
+    if (cost < found_.cost && FirstTokenInTime()) {
       found_.cost = cost;
       found_.better = draft_;
     }
     return budget_.Spend(static_cast<double>(Evaluator::kSteps) * instance_.NumBlocks() * instance_.microbatches);
   }
 
+  bool FirstTokenInTime() {
+    if (!first_token_) return true;
+    const FirstToken first = first_token_->Predict(ToPlan(draft_), bound_->most_ms);
+    budget_.Spend(first_token_->work());
+    if (first.feasible && first.ms <= bound_->most_ms) return true;
+    found_.least_first_token_ms = std::min(found_.least_first_token_ms, first.ms);
+    return false;
+  }
+
   const Instance& instance_;
   const std::optional<MoveCost>& move_cost_;
+  const FirstTokenBound* bound_;
   SearchBudget& budget_;
   Evaluator evaluator_;
   QuickEvaluator quick_;
+  std::optional<FirstTokenPredictor> first_token_;
   std::vector<bool> begins_unit_;
   std::vector<double> least_ms_behind_;  // computing of the blocks from here on, each where it is fastest
   std::vector<Device> devices_;
@@ -150,9 +180,8 @@ class Tree {
 
 }  // namespace
 
-Exhausted SearchAll(const Instance& instance, Granularity granularity, const std::optional<MoveCost>& move_cost, double incumbent_cost,
-                    SearchBudget& budget) {
-  return Tree(instance, granularity, move_cost, incumbent_cost, budget).Run();
+Exhausted SearchAll(const Instance& instance, const Exhaustion& options, SearchBudget& budget) {
+  return Tree(instance, options, budget).Run();
 }
 
 }  // namespace lime

@@ -28,6 +28,7 @@ struct BlockGroup {
 
 struct DeviceGroup {
   double mem_mb = 0, mb_per_ms = 0;
+  double embed_rows_ms = kInfinity;  // the least of all of them
   std::vector<int32_t> devices;
 };
 
@@ -46,7 +47,7 @@ class Bound {
       largest_mb_ = std::max(largest_mb_, block.mb);
       total_mb_ += block.mb + block.kv_mb;
     }
-    total_mb_ += instance.embed_mb;
+    if (!AnyReadsRows()) total_mb_ += instance.embed_mb;
     constexpr double kCounted = Evaluator::kSteps - 1 - Evaluator::kSettledStep;
     // When the settled step ends all micro-batches but one may be through the next.
     computing_per_step_ = instance.microbatches - (instance.microbatches - 1) / kCounted;
@@ -74,6 +75,10 @@ class Bound {
   }
 
  private:
+  bool AnyReadsRows() const {
+    return std::any_of(instance_.devices.begin(), instance_.devices.end(),
+                       [](const Instance::Device& device) { return device.embed_rows_ms.has_value(); });
+  }
   double MbPerMs(int d) const {
     const Instance::Device& device = instance_.devices[d];
     if (device.disk_mb_per_ms <= 0 || largest_mb_ <= 0) return 0;
@@ -118,6 +123,7 @@ class Bound {
       for (const int32_t d : devices) {
         group.mem_mb += MemMb(d);
         group.mb_per_ms += MbPerMs(d);
+        group.embed_rows_ms = std::min(group.embed_rows_ms, instance_.devices[d].embed_rows_ms.value_or(kInfinity));
         group.devices.push_back(d);
       }
     }
@@ -152,10 +158,11 @@ class Bound {
     return low;
   }
 
-  // Variables: the share of every group of blocks on every group of devices, the share of the embedding, and T beyond the hops.
+  // Variables: the share of every group of blocks on every group of devices, the shares of the embedding there, held and read by rows, and
+  // T beyond the hops.
   double ProgramMs(int devices) const {
     const double hops_ms = HopsMs(devices);
-    const size_t groups = device_groups_.size(), kinds = block_groups_.size() + 1, last = kinds * groups;
+    const size_t groups = device_groups_.size(), kinds = block_groups_.size() + 1, by_rows = kinds * groups, last = by_rows + groups;
     LinearProgram program;
     program.cost.assign(last + 1, 0.0);
     program.cost[last] = 1;
@@ -164,6 +171,7 @@ class Bound {
       program.rows.push_back({.a = zero, .b = 1, .equal = true});
       for (size_t g = 0; g < groups; ++g) program.rows.back().a[k * groups + g] = 1;
     }
+    for (size_t g = 0; g < groups; ++g) program.rows.back().a[by_rows + g] = std::isfinite(device_groups_[g].embed_rows_ms) ? 1 : 0;
     program.rows.push_back({.a = zero, .b = 0});  // the way of a micro-batch
     program.rows.back().a[last] = -1;
     LinearProgram::Row& path = program.rows.back();
@@ -183,6 +191,10 @@ class Bound {
         const double comp_ms = embedding ? 0 : CompMs(block_groups_[k], group.devices[0]);
         path.a[at] = comp_ms;
         computing.a[at] = comp_ms * computing_per_step_;
+      }
+      if (std::isfinite(group.embed_rows_ms)) {
+        path.a[by_rows + g] = group.embed_rows_ms;
+        computing.a[by_rows + g] = group.embed_rows_ms * computing_per_step_;
       }
       for (LinearProgram::Row* row : {&memory, &kv, &computing}) rows.push_back(std::move(*row));
     }
@@ -212,6 +224,9 @@ class Bound {
       paid -= (prices.memory[d] + prices.kv[d]) * MemMb(d);
       sold_per_ms += prices.memory[d] * MbPerMs(d) + prices.computing[d];
       embedding = std::min(embedding, (prices.memory[d] + prices.kv[d]) * instance_.embed_mb);
+      if (const std::optional<double>& rows_ms = instance_.devices[d].embed_rows_ms) {
+        embedding = std::min(embedding, (prices.path + prices.computing[d] * computing_per_step_) * *rows_ms);
+      }
     }
     paid += embedding;
     for (int b = 0; b < instance_.NumBlocks(); ++b) {

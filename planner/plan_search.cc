@@ -7,18 +7,26 @@
 #include "absl/strings/str_cat.h"
 #include "planner/evaluator.h"
 #include "planner/exhaustive.h"
-#include "planner/recipes.h"
+#include "planner/level_search.h"
+#include "planner/pieces.h"
 
 namespace lime {
 namespace {
 
-using Candidate = Annealer::Candidate;
-
-constexpr double kShareOfLimit = 0.5;  // of the time limit that the work is made for
+constexpr double kShareOfLimit = 0.75;  // of the time limit that the work is made for
 constexpr double kMaxTimeLimitMs = 3'600'000;
 
 // To have something to compare with before looking at every plan.
 constexpr double kIncumbentWork = 10 * SearchBudget::kWorkPerMs;
+
+// An instance whose model blocks are in few parts, and what belongs to it.
+struct Level {
+  std::vector<int32_t> begins;  // pieces of its blocks
+  Instance instance;
+  std::optional<FirstTokenBound> first_token;
+  std::optional<MoveCost> move_cost;
+  double share = 0;  // of the work
+};
 
 class Search {
  public:
@@ -27,112 +35,103 @@ class Search {
         options_(options),
         work_(std::min(options.max_work, std::min(options.time_limit_ms, kMaxTimeLimitMs) * kShareOfLimit * SearchBudget::kWorkPerMs)),
         budget_(work_, options.time_limit_ms, options.elapsed_ms),
-        annealer_(instance, options.granularity, options.move_cost, budget_, options.seed),
         exact_(instance),
-        random_(options.seed),
-        unit_begins_(UnitBegins(instance, options.granularity)) {}
+        unit_begins_(UnitBegins(instance, options.granularity)) {
+    if (options.first_token) first_token_.emplace(options.first_token->problem);
+  }
 
   FoundPlan Run() {
     FoundPlan best;
-    AddStarts();
-    if (options_.exhaustive && IsSmall()) {
-      Improve(std::min(0.02 * work_, kIncumbentWork));
-      Settle(best);
+    LevelSearch pieces(instance_, AnnealerOptions(options_.first_token, options_.move_cost), budget_);
+    OfferSeeds(pieces);
+    const bool small = options_.exhaustive && IsSmall();
+    if (small) {
+      if (MayMove()) pieces.OfferStarts(std::min(kIncumbentWork, 0.2 * work_));
+      pieces.Improve(std::min(0.02 * work_, kIncumbentWork), options_.good_enough_ms);
+      Settle(pieces, best);
       Exhaust(best);
     }
     if (!best.optimal) {
-      Improve(0.95 * budget_.left());
-      Settle(best);
+      Descend(pieces, small);
+      Settle(pieces, best);
     }
     KeepToSeeds(best);
     if (best.feasible) Tidy(best);
+    if (best.feasible && first_token_) best.first_token = FirstTokenPredictor(options_.first_token->problem).Predict(best.plan);
     if (!best.feasible) best.reason = Reason();
     return best;
   }
 
  private:
-  static constexpr size_t kMostPlans = 24, kMostAlike = 4;
-  static constexpr int kSeed = -1, kAlone = 0;  // kinds of starts that are not rounds
-
-  // A line of plans, each improved from the one before, begun at a start of some kind: the number of its rounds, or those above.
-  struct Line {
-    Candidate best;
-    int kind = 0;
-  };
-
-  // Keeps the cheapest of each kind, all different in cost.
-  void Offer(Candidate candidate, int kind) {
-    size_t alike = 0;
-    for (const Line& line : lines_) {
-      if (line.best.cost == candidate.cost) return;
-      alike += line.kind == kind ? 1 : 0;
-    }
-    lines_.push_back({std::move(candidate), kind});
-    if (alike < kMostAlike) return;
-    auto worst = lines_.end() - 1;
-    for (auto line = lines_.begin(); line != lines_.end(); ++line) {
-      if (line->kind == kind && line->best.cost > worst->best.cost) worst = line;
-    }
-    lines_.erase(worst);
+  Annealer::Options AnnealerOptions(const std::optional<FirstTokenBound>& first_token, const std::optional<MoveCost>& move_cost) const {
+    return {.granularity = options_.granularity,
+            .move_cost = move_cost,
+            .first_token = first_token ? &*first_token : nullptr,
+            .seed = options_.seed};
   }
 
-  void SortLines() {
-    std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.best.cost < b.best.cost; });
-  }
-
-  void AddStarts() {
-    for (const StagePlan& seed : options_.seeds) {
-      if (!BeginsAtUnits(seed)) continue;
-      Assignment plan = ToAssignment(seed, instance_.NumBlocks());
-      const double cost = annealer_.Cost(plan);
-      if (cost < Annealer::kDoesNotFit) Offer({plan, cost}, kSeed);
-      Offer(annealer_.Repaired(std::move(plan)), kSeed);
-    }
-    if (options_.move_cost && !options_.move_cost->MayMove()) return;
-    for (int d = 0; d < instance_.NumDevices(); ++d) {
-      Assignment alone = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(d)),
-                          .streamed = std::vector<uint8_t>(instance_.blocks.size())};
-      Offer(annealer_.Repaired(std::move(alone)), kAlone);
-      if (!budget_.Spend(1)) return;
-    }
-    const double work = IsSmall() ? std::min(kIncumbentWork, 0.2 * work_) : 0.25 * work_;
-    SearchRecipes(instance_, unit_begins_, annealer_, budget_, work, random_,
-                  [&](const Candidate& plan, int rounds) { Offer(plan, rounds); });
-  }
+  bool MayMove() const { return !(options_.move_cost && !options_.move_cost->MayMove()); }
 
   bool BeginsAtUnits(const StagePlan& plan) const {
     return std::all_of(plan.stages.begin(), plan.stages.end(),
                        [&](const Stage& stage) { return std::binary_search(unit_begins_.begin(), unit_begins_.end(), stage.lo); });
   }
 
-  bool IsGoodEnough() const {
-    return std::any_of(lines_.begin(), lines_.end(),
-                       [&](const Line& line) { return line.best.cost <= options_.good_enough_ms * (1 + 1e-9); });
+  void OfferSeeds(LevelSearch& level) {
+    for (const StagePlan& seed : options_.seeds) {
+      if (BeginsAtUnits(seed)) level.Offer(ToAssignment(seed, instance_.NumBlocks()), LevelSearch::kSeed);
+    }
   }
 
-  // Ever fewer lines, ever longer.
-  void Improve(double work) {
-    const double moves = work / (4.0 * instance_.NumBlocks() + 100);
-    const size_t plans = static_cast<size_t>(std::clamp(moves / 6000, 2.0, static_cast<double>(kMostPlans)));
-    struct Phase {
-      size_t plans;
-      double share;
-      double hot;
-    };
-    for (const Phase& phase : {Phase{plans, 0.35, 0.008}, {(plans + 3) / 4, 0.3, 0.02}, {(plans + 11) / 12, 0.2, 0.01}, {1, 0.15, 0.002}}) {
-      SortLines();
-      if (IsGoodEnough()) break;
-      if (lines_.size() > phase.plans) lines_.resize(phase.plans);
-      const double work_each = work * phase.share / static_cast<double>(std::max<size_t>(lines_.size(), 1));
-      for (Line& line : lines_) line.best = annealer_.Run(line.best, {.work = work_each, .hot = phase.hot, .cold = 2e-5});
+  // Model blocks in one part, then in a few, then in all their pieces; each level goes on from the best plans of the one before.
+  void Descend(LevelSearch& pieces, bool has_starts) {
+    const std::vector<Level> levels = CoarseLevels();
+    std::vector<LevelSearch::Line> lines;
+    for (size_t i = 0; i < levels.size(); ++i) {
+      const Level& level = levels[i];
+      LevelSearch search(level.instance, AnnealerOptions(level.first_token, level.move_cost), budget_);
+      for (const StagePlan& seed : options_.seeds) {
+        search.Offer(ToParts(ToAssignment(seed, instance_.NumBlocks()), level.begins), LevelSearch::kSeed);
+      }
+      for (const LevelSearch::Line& line : lines) search.Offer(ToParts(line.best.plan, level.begins), line.kind);
+      if (MayMove()) search.OfferStarts(level.share * 0.25 * work_);
+      search.Improve(level.share * 0.75 * work_, options_.good_enough_ms);
+      lines = search.lines();
+      for (LevelSearch::Line& line : lines) line.best.plan = ToPieces(line.best.plan, level.begins);
     }
-    SortLines();
+    for (const LevelSearch::Line& line : lines) pieces.Offer(line.best.plan, line.kind);
+    if (levels.empty() && !has_starts && MayMove()) pieces.OfferStarts(0.25 * work_);
+    pieces.Improve(0.95 * budget_.left(), options_.good_enough_ms);
+  }
+
+  std::vector<Level> CoarseLevels() const {
+    constexpr size_t kFewBlocks = 8;
+    std::vector<Level> levels;
+    size_t before = 0;
+    for (const auto& [most_pieces, share] : {std::pair{1, 0.35}, std::pair{4, 0.3}}) {
+      Level level = {.begins = GroupPieces(instance_, most_pieces), .share = share};
+      const size_t blocks = level.begins.size() - 1;
+      if (blocks < kFewBlocks || blocks == before || 2 * blocks > instance_.blocks.size()) continue;
+      before = blocks;
+      level.instance = PutTogether(instance_, level.begins);
+      level.first_token = options_.first_token;
+      if (level.first_token) {
+        for (PrefillChunk& chunk : level.first_token->problem.chunks) chunk.instance = PutTogether(chunk.instance, level.begins);
+      }
+      level.move_cost = options_.move_cost;
+      if (level.move_cost) {
+        level.move_cost->home.clear();
+        for (size_t p = 0; p < blocks; ++p) level.move_cost->home.push_back(options_.move_cost->home[level.begins[p]]);
+      }
+      levels.push_back(std::move(level));
+    }
+    return levels;
   }
 
   FoundPlan Exactly(const Assignment& assignment) {
     FoundPlan out = {.plan = ToPlan(assignment)};
     out.ms_per_step = exact_.MsPerStep(out.plan);
-    out.feasible = std::isfinite(out.ms_per_step);
+    out.feasible = std::isfinite(out.ms_per_step) && FirstTokenInTime(out.plan);
     out.cost = out.ms_per_step;
     for (size_t b = 0; options_.move_cost && b < assignment.device.size(); ++b) {
       if (options_.move_cost->home[b] != assignment.device[b]) out.cost += options_.move_cost->Of(instance_.blocks[b]);
@@ -140,11 +139,17 @@ class Search {
     return out;
   }
 
+  bool FirstTokenInTime(const StagePlan& plan) {
+    if (!first_token_) return true;
+    const FirstToken first = first_token_->Predict(plan, options_.first_token->most_ms);
+    least_first_token_ms_ = std::min(least_first_token_ms_, first.ms);
+    return first.feasible && first.ms <= options_.first_token->most_ms;
+  }
+
   // The best of what is kept, if it is better than `best`. The quick evaluation has ordered them but for rounding.
-  void Settle(FoundPlan& best) {
+  void Settle(const LevelSearch& level, FoundPlan& best) {
     constexpr double kRounding = 1 + 1e-6;
-    SortLines();
-    for (const auto& [candidate, kind] : lines_) {
+    for (const auto& [candidate, kind] : level.lines()) {
       if (candidate.cost >= Annealer::kDoesNotFit || (best.feasible && candidate.cost > best.cost * kRounding)) return;
       FoundPlan plan = Exactly(candidate.plan);
       if (plan.feasible && (!best.feasible || plan.cost < best.cost)) best = std::move(plan);
@@ -169,11 +174,10 @@ class Search {
     for (const int32_t block : std::vector<int32_t>(best.plan.streamed)) {
       if ((work -= trial) < 0) return;
       plan.streamed[block] = 0;
-      const FoundPlan tidier = Exactly(plan);
+      FoundPlan tidier = Exactly(plan);
       if (tidier.feasible && tidier.ms_per_step <= best.ms_per_step) {
-        best.plan = tidier.plan;
-        best.ms_per_step = tidier.ms_per_step;
-        best.cost = tidier.cost;
+        tidier.optimal = best.optimal;
+        best = std::move(tidier);
       } else {
         plan.streamed[block] = 1;
       }
@@ -188,17 +192,29 @@ class Search {
   void Exhaust(FoundPlan& best) {
     constexpr double kExhaustWork = 800 * SearchBudget::kWorkPerMs;
     SearchBudget budget(std::min(kExhaustWork, work_), options_.time_limit_ms, options_.elapsed_ms);
-    const double incumbent = best.feasible ? best.cost : std::numeric_limits<double>::infinity();
-    const Exhausted all = SearchAll(instance_, options_.granularity, options_.move_cost, incumbent, budget);
+    const Exhausted all = SearchAll(instance_,
+                                    {.granularity = options_.granularity,
+                                     .move_cost = options_.move_cost,
+                                     .first_token = options_.first_token ? &*options_.first_token : nullptr,
+                                     .incumbent_cost = best.feasible ? best.cost : std::numeric_limits<double>::infinity()},
+                                    budget);
+    least_first_token_ms_ = std::min(least_first_token_ms_, all.least_first_token_ms);
     if (all.better) best = Exactly(*all.better);
     best.optimal = all.complete;
   }
 
   std::string Reason() {
-    double have_mb = 0, need_mb = instance_.embed_mb;
-    for (const Instance::Device& device : instance_.devices) have_mb += device.mem_mb;
+    if (std::isfinite(least_first_token_ms_)) {
+      return absl::StrCat("no plan was found whose first token comes within ", options_.first_token->most_ms, " ms; the least found is ",
+                          least_first_token_ms_, " ms");
+    }
+    const auto& devices = instance_.devices;
+    const bool cold = std::any_of(devices.begin(), devices.end(), [](const auto& device) { return device.embed_rows_ms.has_value(); });
+    double have_mb = 0, need_mb = cold ? 0 : instance_.embed_mb;
+    for (const Instance::Device& device : devices) have_mb += device.mem_mb;
     for (const Instance::Block& block : instance_.blocks) need_mb += block.kv_mb;
-    return absl::StrCat("no plan fits: the devices have ", have_mb, " MB together, the KV cache and the embedding need ", need_mb,
+    return absl::StrCat("no plan fits: the devices have ", have_mb, " MB together, the KV cache",
+                        cold ? " needs " : " and the embedding need ", need_mb,
                         " MB beside a pool for the streamed blocks on every device that streams");
   }
 
@@ -206,11 +222,10 @@ class Search {
   const SearchOptions& options_;
   const double work_;
   SearchBudget budget_;
-  Annealer annealer_;
   Evaluator exact_;
-  Random random_;
+  std::optional<FirstTokenPredictor> first_token_;
+  double least_first_token_ms_ = std::numeric_limits<double>::infinity();  // of the plans that fit
   const std::vector<int32_t> unit_begins_;
-  std::vector<Line> lines_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The best plan of the whole plan space that can be found: every plan of small instances, else structured starts and annealing on the
-// exact evaluation.
+// exact evaluation, of whole model blocks first where they are in pieces.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "planner/annealer.h"
 #include "planner/assignment.h"
+#include "planner/first_token.h"
 #include "planner/plan/instance.h"
 #include "planner/plan/stage_plan.h"
 
@@ -25,19 +26,22 @@ struct SearchOptions {
   double good_enough_ms = 0;     // a lower bound: nobody looks on once it is reached
   bool exhaustive = true;        // where an instance is small
   std::vector<StagePlan> seeds;  // to start from as well: the answer is never worse than one that fits and has its stages where they may be
-  std::optional<MoveCost> move_cost;  // where a plan is in force
+  std::optional<MoveCost> move_cost;           // where a plan is in force
+  std::optional<FirstTokenBound> first_token;  // what is slower to the first token is no plan
 };
 
 struct FoundPlan {
   bool feasible = false;
   StagePlan plan;
-  double ms_per_step = 0;  // by Evaluator
-  double cost = 0;         // ms_per_step, and what moving costs
-  bool optimal = false;    // every plan was looked at
-  std::string reason;      // why none is feasible
+  double ms_per_step = 0;                 // by Evaluator
+  double cost = 0;                        // ms_per_step, and what moving costs
+  bool optimal = false;                   // every plan was looked at
+  std::string reason;                     // why none is feasible
+  std::optional<FirstToken> first_token;  // where it is bounded
 };
 
-// Deterministic for a seed as long as `elapsed_ms` does not end it.  REQUIRES: instance.Validate().ok(), the seeds valid
+// Deterministic for a seed as long as `elapsed_ms` does not end it.  REQUIRES: instance.Validate().ok(), the seeds valid, the bound's
+// problem valid for `instance`
 FoundPlan SearchPlan(const Instance& instance, const SearchOptions& options);
 
 }  // namespace lime

@@ -72,13 +72,14 @@ void QuickEvaluator::Compile(const Assignment& plan) {
   const bool alone = instance_.microbatches == 1;
   const double hop_ms = instance_.net.tx_ms + instance_.net.lat_ms;
   const int blocks = instance_.NumBlocks();
-  double gap_ms = 0;
+  const double rows_ms = plan.embedding_by_rows ? instance_.devices[plan.device[0]].embed_rows_ms.value_or(0) : 0;
+  double gap_ms = rows_ms;
   for (int lo = 0, hi = 0; lo < blocks; lo = hi) {
     const int d = plan.device[lo];
     const double* comp_ms = &comp_before_ms_[static_cast<size_t>(d) * (blocks + 1)];
     const int32_t loads = static_cast<int32_t>(loads_.size());
     visits_.push_back({.device = d, .first_load = loads, .end_load = loads});
-    gap_ms = alone && lo > 0 ? gap_ms + hop_ms : 0;
+    if (lo > 0) gap_ms = alone ? gap_ms + hop_ms : 0;
     int from = lo;
     for (hi = lo; hi < blocks && plan.device[hi] == d; ++hi) {
       if (!plan.streamed[hi]) continue;
@@ -92,7 +93,8 @@ void QuickEvaluator::Compile(const Assignment& plan) {
     visits_.back().comp_ms = comp_ms[hi] - comp_ms[lo];
     devices_[d].used_mb += mb_before_[hi] - mb_before_[lo];
   }
-  devices_[visits_.front().device].used_mb += instance_.embed_mb;
+  visits_.front().comp_ms += rows_ms;
+  if (!plan.embedding_by_rows) devices_[visits_.front().device].used_mb += instance_.embed_mb;
   path_ms_ = static_cast<double>(visits_.size() - 1) * hop_ms;
   if (visits_.front().device != visits_.back().device) path_ms_ += instance_.net.lat_ms;
   for (const Visit& visit : visits_) {

@@ -1,6 +1,7 @@
 #include "planner/recipes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace lime {
@@ -97,7 +98,12 @@ class RecipeSearch {
     } else if (dice < 72) {
       recipe.rounds = std::clamp(recipe.rounds + (random_.Chance(50) ? 1 : -1), 1, std::max(1, Units() / 2));
     } else if (dice < 94) {
-      recipe.styles[a] = AnyStyle();
+      StreamingStyle& style = recipe.styles[a];
+      if (random_.Chance(50)) {
+        style = AnyStyle();
+      } else {
+        style.pool_mb = std::max(style.pool_mb, style.largest_mb) * std::exp2(2 * random_.Uniform() - 1);
+      }
     } else {
       std::fill(recipe.styles.begin(), recipe.styles.end(), AnyStyle());
     }
@@ -120,6 +126,7 @@ class RecipeSearch {
 
 Assignment Cook(const Instance& instance, const std::vector<int32_t>& unit_begins, const Recipe& recipe) {
   Assignment plan = UniformRounds(instance, unit_begins, recipe.shares, recipe.order, recipe.rounds);
+  plan.embedding_by_rows = instance.devices[plan.device[0]].embed_rows_ms.has_value();
   StreamInStyle(instance, recipe.styles, plan);
   return plan;
 }

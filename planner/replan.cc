@@ -23,15 +23,18 @@ double SwitchMs(const ReplanProblem& problem, const StagePlan& plan) {
 }  // namespace
 
 Replan PlanAgain(const ReplanProblem& problem, SearchOptions options) {
-  const double current_ms = Evaluator(problem.instance).MsPerStep(problem.current);
-  const bool fits = std::isfinite(current_ms);
+  StagePlan current = problem.current;
+  const bool still_valid = current.Validate(problem.instance).ok();
+  if (!still_valid) current.embedding_by_rows = false;  // the first device cannot read rows any more
+  const double current_ms = Evaluator(problem.instance).MsPerStep(current);
+  const bool fits = still_valid && std::isfinite(current_ms);
   Replan out = {.feasible = fits, .plan = problem.current, .ms_per_step = current_ms};
   if (fits && problem.remaining_steps == 0) return out;
   const double steps = std::max(1.0, problem.remaining_steps);
   options.move_cost =
       MoveCost{.home = ToAssignment(problem.current, problem.instance.NumBlocks()).device,
                .ms_per_mb = problem.move_mb_per_ms > 0 ? 1 / (problem.move_mb_per_ms * steps) : std::numeric_limits<double>::infinity()};
-  options.seeds.push_back(problem.current);
+  options.seeds.push_back(current);
   FoundPlan found = SearchPlan(problem.instance, options);
   if (!found.feasible) {
     out.reason = found.reason;

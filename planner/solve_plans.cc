@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,9 @@ absl::Status Malformed(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("problem: ", what));
 }
 
+constexpr std::pair<std::string_view, Granularity> kGranularities[] = {
+    {"block", Granularity::kBlock}, {"layer", Granularity::kLayer}, {"model-block", Granularity::kModelBlock}};
+
 absl::StatusOr<SearchOptions> ReadOptions(const json& problem, const SolveOptions& options) {
   JsonFields fields(problem, "problem");
   SearchOptions out;
@@ -32,9 +36,11 @@ absl::StatusOr<SearchOptions> ReadOptions(const json& problem, const SolveOption
   if (options.now_ms) out.elapsed_ms = [now_ms = options.now_ms, start_ms = options.now_ms()] { return now_ms() - start_ms; };
   const std::string granularity = fields.StringOr("granularity", "block");
   LIME_RETURN_IF_ERROR(fields.status());
-  if (granularity != "block" && granularity != "layer") return Malformed("field \"granularity\" is neither block nor layer");
-  out.granularity = granularity == "layer" ? Granularity::kLayer : Granularity::kBlock;
-  return out;
+  for (const auto& [name, value] : kGranularities) {
+    out.granularity = value;
+    if (granularity == name) return out;
+  }
+  return Malformed("field \"granularity\" is none of block, layer and model-block");
 }
 
 ordered_json Infeasible(const std::string& reason) {

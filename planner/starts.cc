@@ -97,30 +97,51 @@ Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& u
   return plan;
 }
 
-void StreamInStyle(const Instance& instance, const std::vector<StreamingStyle>& styles, Assignment& plan) {
+namespace {
+
+// What device d may stream in its style, in the order of `in_style`: by block, or the first of every visit before the second of any.
+struct Candidates {
+  std::vector<int32_t> blocks;
+  double mb = 0;
+  double over_mb = 0;  // what the device is too small by, pool aside
+};
+
+Candidates CandidatesOf(const Instance& instance, const Assignment& plan, int d, const StreamingStyle& style) {
   const int blocks = instance.NumBlocks();
+  Candidates out = {.over_mb = -instance.devices[d].mem_mb + (plan.device[0] == d && !plan.embedding_by_rows ? instance.embed_mb : 0)};
+  std::vector<int64_t> ranked;
+  for (int64_t b = 0, in_visit = 0; b < blocks; ++b) {
+    if (plan.device[b] != d) {
+      in_visit = 0;
+      continue;
+    }
+    const Instance::Block& block = instance.blocks[b];
+    out.over_mb += block.mb + block.kv_mb;
+    if (block.mb <= 0 || block.mb > style.largest_mb) continue;
+    ranked.push_back((style.spread ? 0 : in_visit++) * blocks + b);
+    out.mb += block.mb;
+  }
+  std::sort(ranked.begin(), ranked.end());
+  for (const int64_t rank : ranked) out.blocks.push_back(static_cast<int32_t>(rank % blocks));
+  return out;
+}
+
+}  // namespace
+
+void StreamInStyle(const Instance& instance, const std::vector<StreamingStyle>& styles, Assignment& plan) {
   for (int d = 0; d < instance.NumDevices(); ++d) {
     const StreamingStyle& style = styles[d];
-    double over_mb = -instance.devices[d].mem_mb + (plan.device[0] == d ? instance.embed_mb : 0);
-    std::vector<int32_t> candidates;
-    for (int b = 0, in_visit = 0; b < blocks; ++b) {
-      if (plan.device[b] != d) {
-        in_visit = 0;
-        continue;
-      }
-      over_mb += instance.blocks[b].mb + instance.blocks[b].kv_mb;
-      const bool small = instance.blocks[b].mb > 0 && instance.blocks[b].mb <= style.largest_mb;
-      if (small) candidates.push_back(style.spread ? b : in_visit++ * blocks + b);
-    }
-    if (over_mb <= kMemorySlackMb || candidates.empty() || instance.devices[d].disk_mb_per_ms <= 0) continue;
-    over_mb += style.largest_mb * style.depth;
-    const double count = static_cast<double>(candidates.size());
-    const double want = std::min(count, std::ceil(over_mb / style.largest_mb));
-    if (style.spread) {
-      for (double i = 0; i < want; ++i) plan.streamed[candidates[static_cast<size_t>((i + 0.5) * count / want)]] = 1;
-    } else {
-      std::sort(candidates.begin(), candidates.end());
-      for (size_t i = 0; i < static_cast<size_t>(want); ++i) plan.streamed[candidates[i] % blocks] = 1;
+    const Candidates candidates = CandidatesOf(instance, plan, d, style);
+    if (candidates.over_mb <= kMemorySlackMb || candidates.blocks.empty() || instance.devices[d].disk_mb_per_ms <= 0) continue;
+    const double want_mb = candidates.over_mb + std::max(style.pool_mb, style.largest_mb);
+    const double share = style.spread ? std::min(1.0, want_mb / candidates.mb) : 1;
+    double due_mb = 0, streamed_mb = 0;
+    for (const int32_t b : candidates.blocks) {
+      const double mb = instance.blocks[b].mb;
+      due_mb += share * mb;
+      if (streamed_mb >= want_mb || due_mb < streamed_mb + mb / 2) continue;
+      plan.streamed[b] = 1;
+      streamed_mb += mb;
     }
   }
 }
@@ -138,8 +159,8 @@ std::vector<StreamingStyle> StreamingStyles(const Instance& instance) {
   }
   std::vector<StreamingStyle> styles;
   for (const double mb : chosen) {
-    for (const int depth : {1, 2, 4}) {
-      for (const bool spread : {true, false}) styles.push_back({mb, depth, spread});
+    for (const double deep : {1, 2, 4}) {
+      for (const bool spread : {true, false}) styles.push_back({mb, deep * mb, spread});
     }
   }
   if (styles.empty()) styles.push_back({});

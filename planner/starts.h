@@ -18,7 +18,7 @@ std::vector<double> FluidShares(const Instance& instance);
 // Which blocks of a device stream first where it is too small for all of them.
 struct StreamingStyle {
   double largest_mb = 0;  // no larger ones
-  int depth = 1;          // such blocks its pool holds
+  double pool_mb = 0;     // at least as large as the largest
   bool spread = true;     // over its blocks; else the first ones of every visit
 };
 
@@ -29,7 +29,7 @@ Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& u
 // Streams what does not fit, device by device in its style. A device that fits keeps everything.
 void StreamInStyle(const Instance& instance, const std::vector<StreamingStyle>& styles, Assignment& plan);
 
-// The styles worth trying: one per size of block (at most four sizes), depth and placement.
+// The styles worth trying: one per size of block (at most four sizes), size of pool and placement.
 std::vector<StreamingStyle> StreamingStyles(const Instance& instance);
 
 // Orders of the devices that have a share: all where they are at most five, else by speed, memory, disk, as given, and some at random.

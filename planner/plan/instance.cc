@@ -39,6 +39,8 @@ absl::Status CheckDevice(const Instance& instance, int index) {
                                                    " is neither 0 (no disk) nor at least ", kMinDiskRate));
   }
   if (!InRange(device.disk_lat_ms)) return OutOfRange(device.disk_lat_ms, "devices[", index, "].disk_lat_ms");
+  if (device.embed_rows_ms && !InRange(*device.embed_rows_ms))
+    return OutOfRange(*device.embed_rows_ms, "devices[", index, "].embed_rows_ms");
   LIME_RETURN_IF_ERROR(CheckTimes(instance, device.comp_ms, index, "comp_ms"));
   for (const auto& [batch, comp_ms] : device.comp_ms_by_batch) {
     LIME_RETURN_IF_ERROR(CheckTimes(instance, comp_ms, index, absl::StrCat("comp_ms_by_batch.", batch)));

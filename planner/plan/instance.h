@@ -1,10 +1,14 @@
 // A planning problem: the blocks of a model, the devices that may run them, the network between them.
 //
 // Units everywhere in the planner: MB = 1e6 bytes, ms, MB/ms (= GB/s), tokens.
+//
+// A block that may stream in pieces is given in pieces: consecutive Blocks of one kind and layer are the pieces of one model block, its
+// mb, kv_mb and computing divided over them.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +41,9 @@ struct Instance {
     double disk_lat_ms = 0;                                   // per block read
     std::vector<double> comp_ms;                              // of each block, one micro-batch, reading its KV included
     std::map<int32_t, std::vector<double>> comp_ms_by_batch;  // by sequences in the micro-batch; empty: not said
+    // Reading the embedding's rows of one micro-batch from disk, where that is possible. The reads of a micro-batch go on side by side, so
+    // that several sequences take what one takes.
+    std::optional<double> embed_rows_ms;
   };
 
   struct Net {
@@ -48,7 +55,7 @@ struct Instance {
   std::vector<Device> devices;
   std::vector<Block> blocks;  // in execution order
   Net net;
-  double embed_mb = 0;  // charged to the device of the first stage
+  double embed_mb = 0;  // charged to the device of the first stage, unless it reads rows
   int32_t microbatches = 1;
   int32_t sequences = 0;  // requests to serve by any micro-batches x batch; 0: not said
 
@@ -58,6 +65,8 @@ struct Instance {
 
   int NumBlocks() const { return static_cast<int>(blocks.size()); }
   int NumDevices() const { return static_cast<int>(devices.size()); }
+  // Whether block b is a piece of the model block that b - 1 is a piece of.
+  bool IsLaterPiece(int b) const { return b > 0 && blocks[b].kind == blocks[b - 1].kind && blocks[b].layer == blocks[b - 1].layer; }
 };
 
 // What Validate() allows at most. They keep an evaluation under a few seconds whatever the problem says.

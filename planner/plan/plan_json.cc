@@ -79,6 +79,7 @@ absl::StatusOr<Instance::Device> ReadDevice(const json& object, int index) {
   } else {
     device.comp_ms = fields.Doubles("comp_ms", kLow, kHigh, kMaxPlanBlocks);
   }
+  if (fields.Has("embed_rows_ms")) device.embed_rows_ms = fields.Double("embed_rows_ms", kLow, kHigh);
   LIME_RETURN_IF_ERROR(fields.status());
   return device;
 }
@@ -109,6 +110,7 @@ ordered_json DeviceToJson(const Instance::Device& device) {
                       {"disk_lat_ms", device.disk_lat_ms},
                       {"comp_ms", device.comp_ms}};
   for (const auto& [batch, comp_ms] : device.comp_ms_by_batch) out["comp_ms_by_batch"][absl::StrCat(batch)] = comp_ms;
+  if (device.embed_rows_ms) out["embed_rows_ms"] = *device.embed_rows_ms;
   return out;
 }
 
@@ -144,6 +146,7 @@ absl::StatusOr<StagePlan> StagePlanFromJson(const json& object, const Instance& 
   StagePlan plan;
   const json& stages = fields.Array("stages", kMaxPlanBlocks);
   std::vector<int64_t> streamed;
+  plan.embedding_by_rows = fields.BoolOr("embedding_by_rows", false);
   if (fields.Has("streamed")) streamed = fields.Ints("streamed", 0, kMaxPlanBlocks, kMaxPlanBlocks);
   LIME_RETURN_IF_ERROR(fields.status());
   for (const json& stage : stages) {
@@ -182,7 +185,9 @@ ordered_json ToJson(const Instance& instance) {
 ordered_json ToJson(const StagePlan& plan) {
   ordered_json stages = ordered_json::array();
   for (const Stage& stage : plan.stages) stages.push_back({{"device", stage.device}, {"lo", stage.lo}, {"hi", stage.hi}});
-  return {{"stages", std::move(stages)}, {"streamed", plan.streamed}};
+  ordered_json out = {{"stages", std::move(stages)}, {"streamed", plan.streamed}};
+  if (plan.embedding_by_rows) out["embedding_by_rows"] = true;
+  return out;
 }
 
 }  // namespace lime

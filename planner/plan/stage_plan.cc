@@ -49,11 +49,15 @@ absl::Status StagePlan::Validate(const Instance& instance) const {
   if (stages.back().hi != instance.NumBlocks()) {
     return Wrong("field \"stages\" ends at block ", stages.back().hi, " of ", instance.NumBlocks(), "; cover all blocks");
   }
+  const int first = stages.front().device;
+  if (embedding_by_rows && !instance.devices[first].embed_rows_ms) {
+    return Wrong("field \"embedding_by_rows\" is true, and ", DeviceLabel(instance, first), " of the first stage has no \"embed_rows_ms\"");
+  }
   return CheckStreamed(instance, streamed);
 }
 
 std::string StagePlan::DebugString(const Instance& instance) const {
-  std::string text;
+  std::string text = embedding_by_rows ? "embedding by rows\n" : "";
   for (size_t j = 0; j < stages.size(); ++j) {
     const Stage& stage = stages[j];
     const auto begin = std::lower_bound(streamed.begin(), streamed.end(), stage.lo);

@@ -20,14 +20,16 @@ struct Stage {
 };
 
 struct StagePlan {
-  std::vector<Stage> stages;      // cover all blocks in order; neighbours on different devices; a device may appear again, or never
-  std::vector<int32_t> streamed;  // blocks read from disk in every step, ascending; all others are resident
+  std::vector<Stage> stages;       // cover all blocks in order; neighbours on different devices; a device may appear again, or never
+  std::vector<int32_t> streamed;   // blocks read from disk in every step, ascending; all others are resident
+  bool embedding_by_rows = false;  // the first stage's device reads the rows it needs from disk; else it holds the embedding
 
-  // Names the first thing wrong: a gap, an overlap, a device or block that is not there, neighbours on one device, a block listed twice.
+  // Names the first thing wrong: a gap, an overlap, a device or block that is not there, neighbours on one device, a block listed twice,
+  // an embedding read by rows on a device of which that is not known.
   // Memory is not its business (Evaluator).  REQUIRES: instance.Validate().ok()
   absl::Status Validate(const Instance& instance) const;
 
-  // One line per stage: `0: a  blocks 0..1  streamed 1`.
+  // One line per stage: `0: a  blocks 0..1  streamed 1`, and one for an embedding read by rows.
   std::string DebugString(const Instance& instance) const;
 
   friend bool operator==(const StagePlan&, const StagePlan&) = default;

@@ -69,6 +69,29 @@ TEST(EvaluatorTest, TheFirstStageCarriesTheEmbedding) {
   EXPECT_EQ(evaluator.pool_mb()[0], -1);
 }
 
+// 150 MB of blocks in 150 MB: the embedding of 40 MB is read by rows, half a millisecond before the first block of every micro-batch.
+TEST(EvaluatorTest, AnEmbeddingReadByRowsTakesTimeInsteadOfMemory) {
+  const StagePlan cold = {.stages = {{0, 0, 2}}, .embedding_by_rows = true};
+  for (const int microbatches : {1, 3}) {
+    Instance instance = OneDevice(150, microbatches);
+    instance.embed_mb = 40;
+    EXPECT_FALSE(cold.Validate(instance).ok());
+    instance.devices[0].embed_rows_ms = 0.5;
+    EXPECT_TRUE(cold.Validate(instance).ok());
+    Evaluator evaluator(instance);
+    EXPECT_DOUBLE_EQ(evaluator.MsPerStep(cold), 5.5 * microbatches);
+    EXPECT_EQ(evaluator.used_mb()[0], 150);
+    EXPECT_TRUE(std::isinf(evaluator.MsPerStep({.stages = {{0, 0, 2}}})));
+  }
+}
+
+// The rows are read while the first block's load goes on: pool 100 for blocks of 11 and 6 ms to read, as above 11 + 2 + 6 + 3.
+TEST(EvaluatorTest, RowsAreReadWhileTheFirstBlockLoads) {
+  Instance instance = OneDevice(100);
+  instance.devices[0].embed_rows_ms = 4;
+  EXPECT_DOUBLE_EQ(Evaluator(instance).MsPerStep({.stages = {{0, 0, 2}}, .streamed = {0, 1}, .embedding_by_rows = true}), 22);
+}
+
 // One evaluator for all plans of an instance: nothing of a plan may leak into the next.
 TEST(EvaluatorTest, AgreesWithTheEventByEventOracle) {
   int feasible = 0;

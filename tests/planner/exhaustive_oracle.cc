@@ -17,6 +17,13 @@ bool Continues(const Instance& instance, int b) {
   return instance.blocks[b].layer == instance.blocks[b - 1].layer;
 }
 
+bool MayCut(const Instance& instance, int b, Granularity granularity) {
+  if (granularity == Granularity::kBlock) return true;
+  if (granularity == Granularity::kLayer) return !Continues(instance, b);
+  if (b == 0 || instance.blocks[b].kind == Instance::Kind::kHead) return true;
+  return instance.blocks[b].kind != instance.blocks[b - 1].kind || instance.blocks[b].layer != instance.blocks[b - 1].layer;
+}
+
 double UnhinderedMs(const Instance& instance, const std::vector<Stage>& stages) {
   double ms = 0;
   for (const Stage& stage : stages) {
@@ -42,7 +49,7 @@ bool MayFit(const Instance& instance, const std::vector<Stage>& stages, uint32_t
 
 }  // namespace
 
-OracleBest LookAtEveryPlan(const Instance& instance, bool whole_layers) {
+OracleBest LookAtEveryPlan(const Instance& instance, Granularity granularity) {
   const int n = instance.NumBlocks();
   OracleBest best = {.ms_per_step = std::numeric_limits<double>::infinity()};
   Evaluator evaluator(instance);
@@ -53,7 +60,7 @@ OracleBest LookAtEveryPlan(const Instance& instance, bool whole_layers) {
     std::vector<Stage> stages;
     for (int b = 0; b < n; ++b) {
       const bool cut = b == 0 || device[b] != device[b - 1];
-      if (cut && whole_layers && Continues(instance, b)) allowed = false;
+      if (cut && !MayCut(instance, b, granularity)) allowed = false;
       if (cut) stages.push_back({device[b], b, b});
       stages.back().hi = b + 1;
     }
@@ -61,11 +68,14 @@ OracleBest LookAtEveryPlan(const Instance& instance, bool whole_layers) {
       for (uint32_t streamed = 0; streamed < 1u << n; ++streamed) {
         if (!MayFit(instance, stages, streamed)) continue;
         for (int b = 0; b < n; ++b) flags[b] = streamed >> b & 1;
-        const double ms = evaluator.MsPerStep(stages, flags);
-        if (!(ms < best.ms_per_step)) continue;
-        best = {.feasible = true, .ms_per_step = ms, .plan = {.stages = stages}};
-        for (int b = 0; b < n; ++b) {
-          if (flags[b]) best.plan.streamed.push_back(b);
+        for (const bool by_rows : {false, true}) {
+          if (by_rows && !instance.devices[stages[0].device].embed_rows_ms) continue;
+          const double ms = evaluator.MsPerStep(stages, flags, by_rows);
+          if (!(ms < best.ms_per_step)) continue;
+          best = {.feasible = true, .ms_per_step = ms, .plan = {.stages = stages, .embedding_by_rows = by_rows}};
+          for (int b = 0; b < n; ++b) {
+            if (flags[b]) best.plan.streamed.push_back(b);
+          }
         }
       }
     }

@@ -71,6 +71,8 @@ TEST(InstanceTest, NamesNumbersThatAreNotFinite) {
   EXPECT_THAT(error([&](Instance& i) { i.devices[0].mem_mb = nan; }), HasSubstr("\"devices[0].mem_mb\" = nan"));
   EXPECT_THAT(error([&](Instance& i) { i.devices[0].disk_lat_ms = inf; }), HasSubstr("\"devices[0].disk_lat_ms\" = inf"));
   EXPECT_THAT(error([&](Instance& i) { i.devices[0].comp_ms[0] = nan; }), HasSubstr("\"devices[0].comp_ms[0]\" = nan"));
+  EXPECT_THAT(error([&](Instance& i) { i.devices[0].embed_rows_ms = nan; }), HasSubstr("\"devices[0].embed_rows_ms\" = nan"));
+  EXPECT_THAT(error([&](Instance& i) { i.devices[0].embed_rows_ms = -1; }), HasSubstr("\"devices[0].embed_rows_ms\" = -1"));
   EXPECT_THAT(error([&](Instance& i) { i.blocks[0].kv_mb = -1; }), HasSubstr("\"blocks[0].kv_mb\" = -1"));
   EXPECT_THAT(error([&](Instance& i) { i.net.lat_ms = nan; }), HasSubstr("\"net.lat_ms\" = nan"));
   EXPECT_THAT(error([&](Instance& i) { i.embed_mb = inf; }), HasSubstr("\"embed_mb\" = inf"));
@@ -82,8 +84,10 @@ TEST(StagePlanTest, ReadsWellInADump) {
   Instance instance;
   instance.devices = {{.name = "orin", .comp_ms = {1, 1, 1}}, {.comp_ms = {1, 1, 1}}};
   instance.blocks.resize(3);
-  const StagePlan plan = {.stages = {{0, 0, 2}, {1, 2, 3}}, .streamed = {0, 1}};
+  StagePlan plan = {.stages = {{0, 0, 2}, {1, 2, 3}}, .streamed = {0, 1}};
   EXPECT_EQ(plan.DebugString(instance), "0: device 0 (\"orin\")  blocks 0..1  streamed 0 1\n1: device 1  blocks 2..2\n");
+  plan.embedding_by_rows = true;
+  EXPECT_EQ(plan.DebugString(instance).substr(0, 21), "embedding by rows\n0: ");
 }
 
 }  // namespace

@@ -33,14 +33,25 @@ Instance TinyInstance(uint64_t seed, double most_plans) {
   return instance;
 }
 
+// Two layers, the MLP half of the first in two pieces and the head in two.
+TEST(GranularityTest, SaysWhereAStageMayBegin) {
+  using Kind = Instance::Kind;
+  Instance instance;
+  instance.blocks = {{Kind::kAttention, 0}, {Kind::kMlp, 0},  {Kind::kMlp, 0}, {Kind::kAttention, 1},
+                     {Kind::kMlp, 1},       {Kind::kHead, 2}, {Kind::kHead, 2}};
+  EXPECT_EQ(UnitBegins(instance, Granularity::kBlock), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(UnitBegins(instance, Granularity::kModelBlock), (std::vector<int32_t>{0, 1, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(UnitBegins(instance, Granularity::kLayer), (std::vector<int32_t>{0, 3, 5, 6, 7}));
+}
+
 TEST(PlanSearchTest, FindsTheBestOfAllPlansOfTinyInstances) {
   int feasible = 0, infeasible = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const Instance instance = TinyInstance(seed, seed < 294 ? 3e5 : 2e7);
-    const bool layers = seed % 4 == 0;
-    const OracleBest best = LookAtEveryPlan(instance, layers);
-    const FoundPlan found = SearchPlan(instance, {.granularity = layers ? Granularity::kLayer : Granularity::kBlock});
+    const Granularity granularity = seed % 4 == 0 ? Granularity::kLayer : seed % 4 == 1 ? Granularity::kModelBlock : Granularity::kBlock;
+    const OracleBest best = LookAtEveryPlan(instance, granularity);
+    const FoundPlan found = SearchPlan(instance, {.granularity = granularity});
     ASSERT_EQ(found.feasible, best.feasible);
     EXPECT_TRUE(found.optimal);
     ++(best.feasible ? feasible : infeasible);

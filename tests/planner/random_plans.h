@@ -29,9 +29,16 @@ class RandomPlans {
     round_ = Chance(50);
     Instance instance;
     const int blocks = Int(1, max_blocks), devices = Int(1, max_devices);
+    const bool pieces = Chance(40);
     for (int b = 0; b < blocks; ++b) {
       const bool attention = b % 2 == 0;
       const bool head = b + 1 == blocks && Chance(50);
+      if (b > 0 && pieces && Chance(50)) {  // one more piece of the model block before
+        Instance::Block piece = instance.blocks.back();
+        piece.mb = Number(1, 20);
+        instance.blocks.push_back(piece);
+        continue;
+      }
       instance.blocks.push_back({.kind = head        ? Instance::Kind::kHead
                                          : attention ? Instance::Kind::kAttention
                                                      : Instance::Kind::kMlp,
@@ -45,6 +52,9 @@ class RandomPlans {
       instance.devices.push_back(std::move(device));
     }
     instance.embed_mb = Chance(50) ? 0 : Number(0, 20);
+    for (Instance::Device& device : instance.devices) {
+      if (Chance(30)) device.embed_rows_ms = Number(0, 3);
+    }
     instance.net = {.tx_ms = Number(0, 3), .lat_ms = Number(0, 2)};
     instance.microbatches = Int(1, max_microbatches);
     return instance;
@@ -64,13 +74,14 @@ class RandomPlans {
     for (int b = 0; b < instance.NumBlocks(); ++b) {
       if (Chance(percent)) plan.streamed.push_back(b);
     }
+    plan.embedding_by_rows = instance.devices[plan.stages[0].device].embed_rows_ms && Chance(50);
     return plan;
   }
 
   // Memory that leaves each device a pool of about what the plan needs: tight, so that loads wait for one another.
   void FitMemory(const StagePlan& plan, Instance& instance) {
     std::vector<double> used(instance.devices.size(), 0.0), pool(instance.devices.size(), 0.0);
-    used[plan.stages.front().device] += instance.embed_mb;
+    if (!plan.embedding_by_rows) used[plan.stages.front().device] += instance.embed_mb;
     for (const Stage& stage : plan.stages) {
       double streamed = 0;
       for (int b = stage.lo; b < stage.hi; ++b) {

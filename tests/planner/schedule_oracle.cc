@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
-#include <map>
+#include <limits>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -11,7 +11,13 @@
 namespace lime {
 namespace {
 
-constexpr int kOracleSteps = 48;
+// Some steps of so many micro-batches, fewer in the last.
+struct Course {
+  int steps, microbatches, last_microbatches;
+  bool feeds_back;  // a micro-batch waits for its token of the step before
+
+  int In(int step) const { return step + 1 == steps ? last_microbatches : microbatches; }
+};
 
 // Events at one time happen in the order in which they were announced.
 class Clock {
@@ -39,7 +45,7 @@ class Clock {
   long count_ = 0;
 };
 
-// One block of one visit by one micro-batch.
+// One block of one visit by one micro-batch; block -1: reading its rows of the embedding.
 struct Job {
   int step, stage, microbatch, block;
   bool opens_stage, closes_stage, streamed;
@@ -57,27 +63,34 @@ struct Machine {
   double held_mb = 0;
   double pool_mb = 0;
   double most_held_mb = 0;
-  std::deque<std::pair<int, int>> outbox;  // (stage, micro-batch) to send on
+  std::deque<std::tuple<int, int, int>> outbox;  // (step, stage, micro-batch) to send on
   bool sending = false;
 };
 
 class Simulation {
  public:
-  Simulation(const Instance& instance, const StagePlan& plan, const std::vector<double>& pool_mb)
-      : instance_(instance), plan_(plan), streamed_(plan.streamed.begin(), plan.streamed.end()), machines_(instance.devices.size()) {
+  Simulation(const Instance& instance, const StagePlan& plan, const std::vector<double>& pool_mb, const Course& course)
+      : instance_(instance),
+        plan_(plan),
+        course_(course),
+        streamed_(plan.streamed.begin(), plan.streamed.end()),
+        machines_(instance.devices.size()) {
     for (size_t d = 0; d < machines_.size(); ++d) machines_[d].pool_mb = pool_mb[d];
-    for (int step = 0; step < kOracleSteps; ++step) {
+    for (int step = 0; step < course.steps; ++step) {
       for (size_t j = 0; j < plan.stages.size(); ++j) Enlist(step, static_cast<int>(j));
     }
-    for (int m = 0; m < instance.microbatches; ++m) arrived_.insert({0, 0, m});
-    step_end_.assign(kOracleSteps, 0);
-    left_in_step_.assign(kOracleSteps, instance.microbatches);
+    for (int step = 0; step < (course.feeds_back ? 1 : course.steps); ++step) {
+      for (int m = 0; m < course.In(step); ++m) arrived_.insert({step, 0, m});
+    }
+    step_end_.assign(course.steps, 0);
+    for (int step = 0; step < course.steps; ++step) left_in_step_.push_back(course.In(step));
   }
 
-  double MsPerStep() {
+  // When each step ends.
+  const std::vector<double>& Run() {
     for (size_t d = 0; d < machines_.size(); ++d) Push(static_cast<int>(d));
     clock_.Run();
-    return (step_end_[47] - step_end_[15]) / 32;
+    return step_end_;
   }
   bool Complete() const {
     return std::all_of(left_in_step_.begin(), left_in_step_.end(), [](int left) { return left == 0; });
@@ -88,9 +101,11 @@ class Simulation {
   void Enlist(int step, int j) {
     const Stage& stage = plan_.stages[j];
     Machine& machine = machines_[stage.device];
-    for (int m = 0; m < instance_.microbatches; ++m) {
+    for (int m = 0; m < course_.In(step); ++m) {
+      const bool rows = j == 0 && plan_.embedding_by_rows;
+      if (rows) machine.jobs.push_back({step, j, m, -1, true, false, false});
       for (int b = stage.lo; b < stage.hi; ++b) {
-        machine.jobs.push_back({step, j, m, b, b == stage.lo, b + 1 == stage.hi, streamed_.count(b) > 0});
+        machine.jobs.push_back({step, j, m, b, b == stage.lo && !rows, b + 1 == stage.hi, streamed_.count(b) > 0});
       }
     }
     for (int b = stage.lo; b < stage.hi; ++b) {
@@ -134,19 +149,19 @@ class Simulation {
     if (first_use) ++machine.reads_used;
     machine.jobs.pop_front();
     machine.busy = true;
-    clock_.After(instance_.devices[d].comp_ms[job.block], [this, d, job] { Finished(d, job); });
+    const double ms = job.block < 0 ? *instance_.devices[d].embed_rows_ms : instance_.devices[d].comp_ms[job.block];
+    clock_.After(ms, [this, d, job] { Finished(d, job); });
   }
 
   void Finished(int d, const Job& job) {
     Machine& machine = machines_[d];
     machine.busy = false;
-    if (job.streamed && job.microbatch + 1 == instance_.microbatches) {
+    if (job.streamed && job.microbatch + 1 == course_.In(job.step)) {
       machine.held_mb -= instance_.blocks[job.block].mb;
       --machine.reads_ahead;
     }
     if (job.closes_stage && job.stage + 1 < static_cast<int>(plan_.stages.size())) {
-      machine.outbox.push_back({job.stage, job.microbatch});
-      outbox_step_[{job.stage, job.microbatch}] = job.step;
+      machine.outbox.push_back({job.step, job.stage, job.microbatch});
     } else if (job.closes_stage) {
       StepDone(d, job);
     }
@@ -155,6 +170,7 @@ class Simulation {
 
   void StepDone(int d, const Job& job) {
     if (--left_in_step_[job.step] == 0) step_end_[job.step] = clock_.now();
+    if (!course_.feeds_back) return;
     const int first = plan_.stages.front().device;
     Deliver(first == d ? 0 : instance_.net.lat_ms, first, job.step + 1, 0, job.microbatch);
   }
@@ -162,11 +178,10 @@ class Simulation {
   void StartSend(int d) {
     Machine& machine = machines_[d];
     if (machine.sending || machine.outbox.empty()) return;
-    const auto [stage, microbatch] = machine.outbox.front();
-    const int step = outbox_step_[machine.outbox.front()];
+    const auto [step, stage, microbatch] = machine.outbox.front();
     machine.outbox.pop_front();
     machine.sending = true;
-    clock_.After(instance_.net.tx_ms, [this, d, stage = stage, microbatch = microbatch, step] {
+    clock_.After(instance_.net.tx_ms, [this, d, step = step, stage = stage, microbatch = microbatch] {
       machines_[d].sending = false;
       Deliver(instance_.net.lat_ms, plan_.stages[stage + 1].device, step, stage + 1, microbatch);
       Push(d);
@@ -182,23 +197,26 @@ class Simulation {
 
   const Instance& instance_;
   const StagePlan& plan_;
+  const Course course_;
   const std::set<int> streamed_;
   Clock clock_;
   std::vector<Machine> machines_;
   std::set<std::tuple<int, int, int>> arrived_;  // (step, stage, micro-batch)
-  std::map<std::pair<int, int>, int> outbox_step_;
   std::vector<double> step_end_;
   std::vector<int> left_in_step_;
 };
 
 }  // namespace
 
-OracleAnswer AskOracle(const Instance& instance, const StagePlan& plan) {
+namespace {
+
+// What stays and what is left for streaming; `all_at_once`: all that a stage streams is in the pool at once.
+OracleAnswer MeasureMemory(const Instance& instance, const StagePlan& plan, bool all_at_once) {
   OracleAnswer answer;
   const auto streams = [&](int b) { return std::count(plan.streamed.begin(), plan.streamed.end(), b) > 0; };
   answer.feasible = true;
   for (int d = 0; d < instance.NumDevices(); ++d) {
-    double used = plan.stages[0].device == d ? instance.embed_mb : 0;
+    double used = plan.stages[0].device == d && !plan.embedding_by_rows ? instance.embed_mb : 0;
     for (const Stage& stage : plan.stages) {
       for (int b = stage.lo; b < stage.hi && stage.device == d; ++b) {
         used += instance.blocks[b].kv_mb;
@@ -214,16 +232,33 @@ OracleAnswer AskOracle(const Instance& instance, const StagePlan& plan) {
     for (int b = stage.lo; b < stage.hi; ++b) {
       if (!streams(b)) continue;
       const double mb = instance.blocks[b].mb;
-      together = instance.microbatches > 1 ? together + mb : mb;
+      together = all_at_once ? together + mb : mb;
       if (together > answer.pool_mb[stage.device] + 1e-6) answer.feasible = false;
     }
   }
+  return answer;
+}
+
+}  // namespace
+
+OracleAnswer AskOracle(const Instance& instance, const StagePlan& plan) {
+  OracleAnswer answer = MeasureMemory(instance, plan, instance.microbatches > 1);
   if (!answer.feasible) return answer;
-  Simulation simulation(instance, plan, answer.pool_mb);
-  answer.ms_per_step = simulation.MsPerStep();
+  Simulation simulation(instance, plan, answer.pool_mb, {48, instance.microbatches, instance.microbatches, true});
+  const std::vector<double>& ends = simulation.Run();
+  answer.ms_per_step = (ends[47] - ends[15]) / 32;
   for (size_t d = 0; d < instance.devices.size(); ++d) answer.most_held_mb.push_back(simulation.most_held_mb(d));
   if (!simulation.Complete()) answer.ms_per_step = -1;  // a deadlock
   return answer;
+}
+
+double AskOraclePromptMs(const Instance& instance, const StagePlan& plan, int chunks, int per_sweep) {
+  const OracleAnswer memory = MeasureMemory(instance, plan, per_sweep > 1);
+  if (!memory.feasible) return std::numeric_limits<double>::infinity();
+  const int sweeps = (chunks + per_sweep - 1) / per_sweep;
+  Simulation simulation(instance, plan, memory.pool_mb, {sweeps, per_sweep, chunks - (sweeps - 1) * per_sweep, false});
+  const double end = simulation.Run().back();
+  return simulation.Complete() ? end : -1;
 }
 
 }  // namespace lime

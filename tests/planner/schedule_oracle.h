@@ -18,4 +18,7 @@ struct OracleAnswer {
 
 OracleAnswer AskOracle(const Instance& instance, const StagePlan& plan);
 
+// When a prompt in so many chunks is through, as Evaluator::PromptMs of at most 48 sweeps.
+double AskOraclePromptMs(const Instance& instance, const StagePlan& plan, int chunks, int per_sweep);
+
 }  // namespace lime

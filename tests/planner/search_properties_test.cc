@@ -25,6 +25,7 @@ std::vector<Better> BetterInstances(const Instance& instance, RandomPlans& rando
   std::vector<Better> out = {
       {"a faster device", instance}, {"a faster disk", instance}, {"a faster network", instance}, {"less latency", instance}};
   for (double& ms : out[0].instance.devices[d].comp_ms) ms *= 0.5;
+  if (std::optional<double>& ms = out[0].instance.devices[d].embed_rows_ms) *ms *= 0.5;
   out[1].instance.devices[d].disk_mb_per_ms *= 2;
   out[1].instance.devices[d].disk_lat_ms *= 0.5;
   out[2].instance.net.tx_ms *= 0.5;
@@ -72,14 +73,16 @@ TEST(PropertiesTest, TheSearchBegunAtThePlanFromBeforeIsNotWorseWithMore) {
     Instance instance = random.MakeInstance(16, 4, 2);
     const StagePlan tight = random.MakePlan(instance);
     random.FitMemory(tight, instance);
-    const FoundPlan before = SearchPlan(instance, {.time_limit_ms = 10, .exhaustive = false});
+    const Granularity granularity = random.Chance(50) ? Granularity::kModelBlock : Granularity::kBlock;
+    const FoundPlan before = SearchPlan(instance, {.granularity = granularity, .time_limit_ms = 10, .exhaustive = false});
     if (!before.feasible) continue;
     ++feasible;
     std::vector<Better> better = BetterInstances(instance, random);
     better.push_back({"more memory", WithMoreMemory(instance, random)});
     for (const Better& now : better) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << " " << now.what);
-      const FoundPlan after = SearchPlan(now.instance, {.time_limit_ms = 10, .exhaustive = false, .seeds = {before.plan}});
+      const FoundPlan after =
+          SearchPlan(now.instance, {.granularity = granularity, .time_limit_ms = 10, .exhaustive = false, .seeds = {before.plan}});
       ASSERT_TRUE(after.feasible);
       EXPECT_LE(after.ms_per_step, Evaluator(now.instance).MsPerStep(before.plan));
       EXPECT_LE(after.ms_per_step, before.ms_per_step * (1 + 1e-9));
@@ -124,6 +127,29 @@ TEST(PropertiesTest, FoundPlansNeverHoldMoreThanTheirBudget) {
       EXPECT_LE(oracle.used_mb[d] + oracle.most_held_mb[d], instance.devices[d].mem_mb + 1e-5) << "seed " << seed;
     }
   }
+}
+
+// Two devices that are alike change places everywhere in a plan: the same time, to the last bit.
+TEST(PropertiesTest, IdenticalDevicesAreInterchangeable) {
+  int feasible = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    RandomPlans random(seed);
+    Instance instance = random.MakeInstance(14, 4, 3);
+    if (instance.NumDevices() < 2) continue;
+    const int last = instance.NumDevices() - 1;
+    const StagePlan plan = random.MakePlan(instance);
+    random.FitMemory(plan, instance);
+    instance.devices[0].mem_mb = std::max(instance.devices[0].mem_mb, instance.devices[last].mem_mb);
+    instance.devices[last] = instance.devices[0];
+    StagePlan swapped = plan;
+    for (Stage& stage : swapped.stages) stage.device = stage.device == 0 ? last : stage.device == last ? 0 : stage.device;
+    if (!plan.Validate(instance).ok()) continue;  // read rows on the device that was replaced
+    Evaluator evaluator(instance);
+    const double ms = evaluator.MsPerStep(plan);
+    EXPECT_EQ(evaluator.MsPerStep(swapped), ms) << "seed " << seed;
+    feasible += std::isfinite(ms) ? 1 : 0;
+  }
+  EXPECT_GT(feasible, 200);
 }
 
 TEST(PropertiesTest, TheOrderInWhichDevicesAreNamedDoesNotMatter) {
@@ -191,6 +217,15 @@ TEST(DegenerateTest, AHeadLargerThanEveryDeviceIsInfeasibleAndInPiecesItStreams)
     device.comp_ms.insert(device.comp_ms.end(), 20, 0.2);
   }
   EXPECT_TRUE(PlanBy(Strategy::kLime, instance, {.time_limit_ms = 50}).feasible);
+}
+
+// No bandwidth: messages never arrive, so one device does it all, streaming, though there are three.
+TEST(DegenerateTest, ANetworkThatCarriesNothingIsNotUsed) {
+  Instance instance = Uniform(10, 3, 1000);
+  instance.net.tx_ms = kMaxPlanNumber;
+  const FoundPlan found = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 50});
+  ASSERT_TRUE(found.feasible);
+  EXPECT_EQ(found.plan.stages.size(), 1u);
 }
 
 TEST(DegenerateTest, ADiskThatReadsNothingStreamsNothing) {

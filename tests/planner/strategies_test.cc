@@ -3,10 +3,12 @@
 
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "planner/evaluator.h"
 #include "planner/lower_bound.h"
 #include "planner/plan/plan_json.h"
+#include "tests/planner/paper_problems.h"
 #include "tests/planner/random_plans.h"
 
 namespace lime {
@@ -73,6 +75,23 @@ TEST(BaselinesTest, EdgeShardTakesTheFastestDevices) {
   EXPECT_EQ(found.plan.stages[0].hi, 4);
   instance.devices[0].mem_mb = instance.devices[1].mem_mb = 80;
   EXPECT_FALSE(PlanBy(Strategy::kEdgeShard, instance, {}).feasible);
+}
+
+// Five requests at once, derived from one, are those of the files.
+TEST(PaperProblemsTest, BurstsAreThoseOfTheFiles) {
+  for (const char* name : {"S1", "S2", "S3"}) {
+    const std::string path = absl::StrCat(LIME_SHARED_DIR, "/planner/", name);
+    const absl::StatusOr<Instance> one = ReadProblem(path + ".json"), burst = ReadProblem(path + "b.json");
+    if (!one.ok() || !burst.ok()) GTEST_SKIP() << "needs planner/" << name << ".json of the folder shared beside the project";
+    const Instance derived = WithSequences(*one, 5);
+    EXPECT_NEAR(derived.net.tx_ms_by_batch.at(5), burst->net.tx_ms, 1e-5);
+    for (int b = 0; b < derived.NumBlocks(); ++b) {
+      EXPECT_NEAR(derived.blocks[b].kv_mb, burst->blocks[b].kv_mb, 1e-5);
+      for (int d = 0; d < derived.NumDevices(); ++d) {
+        EXPECT_NEAR(derived.devices[d].comp_ms_by_batch.at(5)[b], burst->devices[d].comp_ms[b], 1e-5);
+      }
+    }
+  }
 }
 
 // What Algorithm 1 gives for problems of real size, by hand elsewhere: README of the problems.

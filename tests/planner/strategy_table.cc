@@ -1,55 +1,105 @@
-// Prints the strategies side by side, in ms per step, for problem files of `lime solve` (Markdown).
+// Prints the strategies side by side (Markdown).
 //
-//   strategy_table [--time-limit-ms 5000] FILE...
+//   strategy_table [--time-limit-ms 5000] FILE...              ms per step of problem files of `lime solve`
+//   strategy_table [--time-limit-ms 5000] --settings FOLDER    the table of docs/PLANNER.md, from FOLDER/E1.json to S3.json
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
+#include <span>
 #include <string>
 
+#include "planner/batches.h"
 #include "planner/lower_bound.h"
-#include "planner/plan/plan_json.h"
-#include "planner/strategies.h"
+#include "tests/planner/paper_problems.h"
 
 namespace lime {
 namespace {
 
-absl::Status PrintRow(const char* path, double time_limit_ms) {
-  std::ifstream file(path);
-  const nlohmann::json problem = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!problem.is_object() || !problem.contains("instance")) return absl::InvalidArgumentError("no problem with an instance");
-  LIME_ASSIGN_OR_RETURN(const Instance instance, InstanceFromJson(problem["instance"]));
-  std::printf("| %s | %.0f |", std::strrchr(path, '/') != nullptr ? std::strrchr(path, '/') + 1 : path, LowerBoundMs(instance));
+// The strategies, and then `lime` with blocks in pieces and a cold embedding.
+void PrintHead(const std::string& columns) {
+  std::string rule = columns;
+  for (size_t i = 0; i < rule.size(); ++i) rule[i] = columns[i] == '|' ? '|' : '-';
+  std::printf("%s lower bound | **lime**, pieces |", columns.c_str());
+  rule += "--:|--:|";
   for (const Strategy strategy : kStrategies) {
-    const FoundPlan found = PlanBy(strategy, instance, {.time_limit_ms = time_limit_ms});
-    std::printf(found.feasible ? " %.0f |" : " out of memory |", found.ms_per_step);
+    std::printf(strategy == Strategy::kLime ? " %s, whole blocks |" : " %s |", std::string(StrategyName(strategy)).c_str());
+    rule += "--:|";
   }
+  std::printf("\n%s\n", rule.c_str());
+}
+
+// Per token, of `sequences` tokens in a step.
+void PrintMs(const absl::StatusOr<BatchedPlan>& plan, int sequences) {
+  if (plan.ok() && plan->found.feasible) {
+    std::printf(" %.0f |", plan->found.ms_per_step / sequences);
+  } else {
+    std::printf(" out of memory |");
+  }
+  std::fflush(stdout);
+}
+
+absl::Status PrintRow(const std::string& name, const Instance& whole, const Instance& pieces, int sequences, double time_limit_ms) {
+  LIME_ASSIGN_OR_RETURN(const BatchedPlan best,
+                        PlanBatches(Strategy::kLime, pieces, {.granularity = Granularity::kModelBlock, .time_limit_ms = time_limit_ms}));
+  std::printf("%s %.0f |", name.c_str(), best.lower_bound_ms / sequences);
+  PrintMs(best, sequences);
+  for (const Strategy strategy : kStrategies) PrintMs(PlanBatches(strategy, whole, {.time_limit_ms = time_limit_ms}), sequences);
   std::printf("\n");
   return absl::OkStatus();
+}
+
+absl::Status PrintFiles(std::span<char*> paths, double time_limit_ms) {
+  PrintHead("| problem |");
+  for (const char* path : paths) {
+    LIME_ASSIGN_OR_RETURN(const Instance whole, ReadProblem(path));
+    const std::string name = std::strrchr(path, '/') != nullptr ? std::strrchr(path, '/') + 1 : path;
+    LIME_RETURN_IF_ERROR(PrintRow("| " + name + " |", whole, InPieces(whole, kHundredMbitPerS), 1, time_limit_ms));
+  }
+  return absl::OkStatus();
+}
+
+struct PaperProblem {
+  const char* file;
+  const char* name;
+  double hundred_mbit;  // tx_ms at 100 Mbit/s over that in the file
+};
+
+constexpr PaperProblem kPaperProblems[] = {{"E1", "E1, Llama 2 13B", 1},          {"E2", "E2, Qwen3 32B", 2},
+                                           {"E3", "E3, Llama 3.3 70B", 1},        {"S1", "Setting 1, Llama 3.3 70B", 1},
+                                           {"S2", "Setting 2, Llama 3.3 70B", 1}, {"S3", "Setting 3, Llama 3.3 70B", 1}};
+
+absl::Status PrintSettings(const std::string& folder, double time_limit_ms) {
+  constexpr int kBurst = 5;
+  PrintHead("| problem | requests | Mbit/s |");
+  for (const PaperProblem& problem : kPaperProblems) {
+    LIME_ASSIGN_OR_RETURN(const Instance read, ReadProblem(folder + "/" + problem.file + ".json"));
+    const Instance slow = WithSlowerWire(read, problem.hundred_mbit);
+    for (const int sequences : {1, kBurst}) {
+      for (const int mbit : {100, 200}) {
+        const Instance one = WithSlowerWire(slow, 100.0 / mbit), whole = sequences == 1 ? one : WithSequences(one, sequences);
+        const std::string name = std::string("| ") + problem.name + " | " + std::to_string(sequences) + " | " + std::to_string(mbit) + " |";
+        LIME_RETURN_IF_ERROR(PrintRow(name, whole, InPieces(whole, kHundredMbitPerS * mbit / 100), sequences, time_limit_ms));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Main(std::span<char*> arguments) {
+  double time_limit_ms = 5000;
+  if (arguments.size() >= 2 && std::strcmp(arguments[0], "--time-limit-ms") == 0) {
+    time_limit_ms = std::atof(arguments[1]);
+    arguments = arguments.subspan(2);
+  }
+  const bool settings = arguments.size() == 2 && std::strcmp(arguments[0], "--settings") == 0;
+  return settings ? PrintSettings(arguments[1], time_limit_ms) : PrintFiles(arguments, time_limit_ms);
 }
 
 }  // namespace
 }  // namespace lime
 
 int main(int argc, char** argv) {
-  double time_limit_ms = 5000;
-  int first = 1;
-  if (argc > 2 && std::strcmp(argv[1], "--time-limit-ms") == 0) {
-    time_limit_ms = std::atof(argv[2]);
-    first = 3;
-  }
-  std::string rule = "|---|--:|";
-  std::printf("| problem | lower bound |");
-  for (const lime::Strategy strategy : lime::kStrategies) {
-    std::printf(" %s |", std::string(lime::StrategyName(strategy)).c_str());
-    rule += "--:|";
-  }
-  std::printf("\n%s\n", rule.c_str());
-  for (int i = first; i < argc; ++i) {
-    if (const absl::Status status = lime::PrintRow(argv[i], time_limit_ms); !status.ok()) {
-      std::fprintf(stderr, "%s: %s\n", argv[i], std::string(status.message()).c_str());
-      return 1;
-    }
-  }
-  return 0;
+  const absl::Status status = lime::Main(std::span<char*>(argv, argc).subspan(1));
+  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return status.ok() ? 0 : 1;
 }

@@ -1,0 +1,71 @@
+#include "planner/level_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/recipes.h"
+
+namespace lime {
+
+LevelSearch::LevelSearch(const Instance& instance, const Annealer::Options& options, SearchBudget& budget)
+    : instance_(instance),
+      budget_(budget),
+      annealer_(instance, options, budget),
+      random_(options.seed),
+      unit_begins_(UnitBegins(instance, options.granularity)) {}
+
+// Keeps the cheapest of each kind, all different in cost.
+void LevelSearch::Keep(Candidate candidate, int kind) {
+  size_t alike = 0;
+  for (const Line& line : lines_) {
+    if (line.best.cost == candidate.cost) return;
+    alike += line.kind == kind ? 1 : 0;
+  }
+  lines_.push_back({std::move(candidate), kind});
+  if (alike < kMostAlike) return;
+  auto worst = lines_.end() - 1;
+  for (auto line = lines_.begin(); line != lines_.end(); ++line) {
+    if (line->kind == kind && line->best.cost > worst->best.cost) worst = line;
+  }
+  lines_.erase(worst);
+}
+
+void LevelSearch::Offer(const Assignment& plan, int kind) {
+  const double cost = annealer_.Cost(plan);
+  if (cost < Annealer::kDoesNotFit) Keep({plan, cost}, kind);
+  Keep(annealer_.Repaired(plan), kind);
+}
+
+void LevelSearch::OfferStarts(double work) {
+  for (int d = 0; d < instance_.NumDevices(); ++d) {
+    Assignment alone = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(d)),
+                        .streamed = std::vector<uint8_t>(instance_.blocks.size())};
+    Keep(annealer_.Repaired(std::move(alone)), kAlone);
+    if (!budget_.Spend(1)) return;
+  }
+  SearchRecipes(instance_, unit_begins_, annealer_, budget_, work, random_, [&](const Candidate& plan, int rounds) { Keep(plan, rounds); });
+}
+
+void LevelSearch::Sort() {
+  std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.best.cost < b.best.cost; });
+}
+
+void LevelSearch::Improve(double work, double good_enough_ms) {
+  const double moves = work / (4.0 * instance_.NumBlocks() + 100);
+  const size_t plans = static_cast<size_t>(std::clamp(moves / 6000, 2.0, static_cast<double>(kMostPlans)));
+  struct Phase {
+    size_t plans;
+    double share;
+    double hot;
+  };
+  for (const Phase& phase : {Phase{plans, 0.35, 0.008}, {(plans + 3) / 4, 0.3, 0.02}, {(plans + 11) / 12, 0.2, 0.01}, {1, 0.15, 0.002}}) {
+    Sort();
+    if (!lines_.empty() && lines_.front().best.cost <= good_enough_ms * (1 + 1e-9)) break;
+    if (lines_.size() > phase.plans) lines_.resize(phase.plans);
+    const double work_each = work * phase.share / static_cast<double>(std::max<size_t>(lines_.size(), 1));
+    for (Line& line : lines_) line.best = annealer_.Run(line.best, {.work = work_each, .hot = phase.hot, .cold = 2e-5});
+  }
+  Sort();
+}
+
+}  // namespace lime

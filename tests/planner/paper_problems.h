@@ -1,0 +1,27 @@
+// The problems of the paper's environments and settings, derived from the ones in files: other bandwidths, more requests, pieces.
+#pragma once
+
+#include <string>
+
+#include "planner/base/status.h"
+#include "planner/plan/instance.h"
+
+namespace lime {
+
+// The instance of a file of `lime solve`.
+absl::StatusOr<Instance> ReadProblem(const std::string& path);
+
+// Messages take `factor` times as long on the wire.
+Instance WithSlowerWire(Instance instance, double factor);
+
+// So many requests at once, in micro-batches of one, or of all of them: weights are read once for all, each reads its own KV, as fast as
+// weights.  REQUIRES: attention, MLP and head blocks, of one request
+Instance WithSequences(Instance instance, int sequences);
+
+// Blocks in pieces of at most 64 MB, and an embedding that may be read by rows: a read of the disk, for the bytes of a hidden state (what
+// `wire_mb_per_ms` sends in tx_ms). After WithSequences, which looks at whole blocks.
+Instance InPieces(const Instance& instance, double wire_mb_per_ms);
+
+inline constexpr double kHundredMbitPerS = 0.0125;  // MB/ms
+
+}  // namespace lime
