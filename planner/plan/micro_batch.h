@@ -12,12 +12,15 @@ struct BatchRow {
   int32_t position = 0;  // in its sequence, from 0
   int32_t parent = -1;   // row of this batch that this one continues, or -1: the sequence's cache. Trees of speculated tokens use it
   bool wants_logits = false;
+
+  friend bool operator==(const BatchRow&, const BatchRow&) = default;
 };
 
 struct MicroBatch {
   std::vector<BatchRow> rows;  // rows of one sequence are consecutive, positions ascending
 
   void Clear() { rows.clear(); }
+  friend bool operator==(const MicroBatch&, const MicroBatch&) = default;
 };
 
 }  // namespace lime

@@ -1,0 +1,88 @@
+// One device's part of a plan: its weights, KV pages and backend, driven by the Programs that the plan compiles to.
+//
+//   orders, activations, reads that ended ──► ProgramRunner ──► compute thread, PieceReader, Peers
+//
+// Threads: one computes; orders and activations may come on any thread. Whoever brings an event carries out what follows from it, under one
+// mutex, but for computing. Peers are called under it: they take what they are given and return at once.
+// Memory: everything that steps use is allocated and pre-faulted by Install, and is what the plan says.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/logic/activation.h"
+#include "daemon/logic/order.h"
+#include "daemon/weights/loader.h"
+#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/stall_watch.h"
+#include "planner/base/status.h"
+#include "planner/plan/micro_batch.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+class StageEngine {
+ public:
+  // The others, as far as the engine is concerned.
+  struct Peers {
+    // Hands an activation to the link to `device`, in order. Never called with this device.
+    std::function<void(int32_t device, Activation activation)> send;
+    // Tokens that this device has sampled, for the coordinator.
+    std::function<void(int64_t step, std::span<const SampledToken> tokens)> sampled;
+    // A step has ended here.
+    std::function<void(int64_t step)> step_ended;
+    // The engine has stopped for good: a read that keeps failing, an order or activation that cannot be.
+    std::function<void(const absl::Status& status)> failed;
+  };
+  // Samples on the device with the head.
+  class TokenSampler {
+   public:
+    virtual ~TokenSampler() = default;
+    virtual void Admit(const AdmitOrder& order) = 0;
+    virtual void Retire(int32_t sequence) = 0;
+    // The token after `row`, whose logits are [vocab].  Thread: the compute thread.
+    virtual absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) = 0;
+  };
+  struct Options {
+    int num_threads = 0;  // that compute; 0: one for every core this process may use
+    std::string numerics = "auto";
+    TokenSampler* sampler = nullptr;  // where the plan gives this device the end of the head; outlives the engine
+    Peers peers;
+    LoadOptions load;
+    StallReport report;                                                                     // while the disk delivers nothing
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+  };
+
+  // Validates the plan against the model in `model_dir`, allocates, and loads what is resident on device `device`. InvalidArgument where
+  // the plan is not of this model; ResourceExhausted, with the numbers, where the process would exceed the device's budget.
+  static absl::StatusOr<std::unique_ptr<StageEngine>> Install(const std::string& model_dir, const Plan& plan, int32_t device,
+                                                              Options options);
+  ~StageEngine();
+
+  // The next order. InvalidArgument, and nothing has changed, where its number is not the next one or it names what is not there;
+  // ResourceExhausted where an admitted sequence does not fit.
+  absl::Status OnOrder(const Order& order);
+  // From a peer. InvalidArgument, and nothing has changed, for what does not belong to this plan and step.
+  absl::Status OnActivation(Activation activation);
+
+  struct Stats {
+    int64_t steps = 0;  // ended here
+    Bytes bytes_read = 0;
+    double compute_ms = 0;
+    double wait_weights_ms = 0;  // the computation stood still for the disk
+    double wait_input_ms = 0;    // for a peer
+  };
+  Stats stats() const;
+  const std::string& numerics_id() const { return numerics_id_; }
+
+ private:
+  class Impl;
+  explicit StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id);
+  std::unique_ptr<Impl> impl_;
+  std::string numerics_id_;
+};
+
+}  // namespace lime

@@ -1,0 +1,104 @@
+#include "daemon/logic/activation.h"
+
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "planner/plan/instance.h"
+
+namespace lime {
+namespace {
+
+constexpr uint32_t kMagic = 0x454d494c;  // "LIME"
+constexpr uint32_t kVersion = 1;
+constexpr size_t kTokenBytes = 12;
+
+// Little-endian, one after another.
+template <typename T>
+std::byte* Put(T value, std::byte* out) {
+  auto bits = static_cast<std::make_unsigned_t<T>>(value);
+  for (size_t i = 0; i < sizeof(T); ++i, bits = static_cast<std::make_unsigned_t<T>>(bits >> 7 >> 1))
+    *out++ = static_cast<std::byte>(bits & 0xff);
+  return out;
+}
+
+template <typename T>
+const std::byte* Get(const std::byte* in, T& value) {
+  std::make_unsigned_t<T> bits = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) bits |= static_cast<std::make_unsigned_t<T>>(std::to_integer<uint64_t>(in[i])) << (8 * i);
+  value = static_cast<T>(bits);
+  return in + sizeof(T);
+}
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("activation: ", what...));
+}
+
+}  // namespace
+
+std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& header) {
+  std::array<std::byte, kActivationHeaderBytes> bytes = {};
+  std::byte* out = Put(kMagic, bytes.data());
+  out = Put(kVersion, out);
+  out = Put(header.epoch, out);
+  out = Put(header.step, out);
+  out = Put(header.stage, out);
+  out = Put(header.microbatch, out);
+  out = Put(static_cast<uint32_t>(header.payload), out);
+  out = Put(uint32_t{0}, out);
+  Put(header.bytes, out);
+  return bytes;
+}
+
+absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte> bytes) {
+  if (bytes.size() < kActivationHeaderBytes) return Wrong(bytes.size(), " bytes, and a header has ", kActivationHeaderBytes);
+  uint32_t magic = 0, version = 0, payload = 0, reserved = 0;
+  ActivationHeader header;
+  const std::byte* in = Get(bytes.data(), magic);
+  in = Get(in, version);
+  in = Get(in, header.epoch);
+  in = Get(in, header.step);
+  in = Get(in, header.stage);
+  in = Get(in, header.microbatch);
+  in = Get(in, payload);
+  in = Get(in, reserved);
+  Get(in, header.bytes);
+  if (magic != kMagic) return Wrong("this is none: it begins with ", absl::Hex(magic));
+  if (version != kVersion) return Wrong("version ", version, ", and this program speaks ", kVersion, "; run the same release everywhere");
+  if (payload > static_cast<uint32_t>(Payload::kHeadPartial) || reserved != 0)
+    return Wrong("payload kind ", payload, ", reserved ", reserved);
+  header.payload = static_cast<Payload>(payload);
+  if (header.epoch < 0 || header.step < 0 || header.stage < 0 || header.microbatch < 0) return Wrong("a negative number");
+  if (header.stage >= kMaxPlanBlocks || header.microbatch >= kMaxMicrobatches) {
+    return Wrong("stage ", header.stage, ", micro-batch ", header.microbatch, " are beyond all plans");
+  }
+  if (header.bytes < 0 || header.bytes > kMaxActivationBytes) return Wrong(header.bytes, " bytes, at most ", kMaxActivationBytes);
+  return header;
+}
+
+std::vector<std::byte> Encode(std::span<const SampledToken> tokens) {
+  std::vector<std::byte> bytes(tokens.size() * kTokenBytes);
+  std::byte* out = bytes.data();
+  for (const SampledToken& token : tokens) {
+    out = Put(token.sequence, out);
+    out = Put(token.position, out);
+    out = Put(token.token, out);
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most) {
+  if (bytes.size() % kTokenBytes != 0) return Wrong(bytes.size(), " bytes are no whole number of sampled tokens");
+  if (bytes.size() / kTokenBytes > most) return Wrong(bytes.size() / kTokenBytes, " sampled tokens, at most ", most);
+  std::vector<SampledToken> tokens(bytes.size() / kTokenBytes);
+  const std::byte* in = bytes.data();
+  for (SampledToken& token : tokens) {
+    in = Get(in, token.sequence);
+    in = Get(in, token.position);
+    in = Get(in, token.token);
+    if (token.sequence < 0 || token.position < 0 || token.token < 0) return Wrong("a negative number in a sampled token");
+  }
+  return tokens;
+}
+
+}  // namespace lime

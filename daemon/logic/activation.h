@@ -1,0 +1,56 @@
+// What travels between the devices of a pipeline: the hidden states of one micro-batch from one stage to the next, or its sampled tokens
+// back to the first.
+//
+// On the wire a header of fixed size, then the payload as it lies in memory. From outside both are hostile.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/plan/program.h"
+
+namespace lime {
+
+struct ActivationHeader {
+  int64_t epoch = 0;  // of the plan; what belongs to another is refused
+  int64_t step = 0;   // counted from 0 in the epoch
+  int32_t stage = 0;  // that it comes from
+  int32_t microbatch = 0;
+  Payload payload = Payload::kHidden;
+  int64_t bytes = 0;  // of what follows
+
+  friend bool operator==(const ActivationHeader&, const ActivationHeader&) = default;
+};
+
+struct Activation {
+  ActivationHeader header;
+  // kHidden: [rows, hidden] in the working dtype. kToken: SampledTokens, little-endian.
+  std::vector<std::byte> payload;
+};
+
+// A token that the device with the head has sampled.
+struct SampledToken {
+  int32_t sequence = 0;  // slot
+  int32_t position = 0;  // that it takes in its sequence
+  int32_t token = 0;
+
+  friend bool operator==(const SampledToken&, const SampledToken&) = default;
+};
+
+inline constexpr size_t kActivationHeaderBytes = 48;
+// Of one message: 4,096 rows of 16,384 fp32 values.
+inline constexpr int64_t kMaxActivationBytes = int64_t{1} << 28;
+
+std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& header);
+// InvalidArgument for anything but a header: its magic number, version, payload kind, numbers out of bounds. Reads nothing behind it.
+absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte> bytes);
+
+std::vector<std::byte> Encode(std::span<const SampledToken> tokens);
+// InvalidArgument where the bytes are no whole number of tokens, more than `most`, or hold a negative number.
+absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most);
+
+}  // namespace lime

@@ -1,0 +1,50 @@
+// What the coordinator tells every device of a plan, in one order for all: who joins, who leaves, what each step holds.
+//
+// Pure data. Devices carry orders out in the order of their numbers, so that all of them know the same sequences at the same step; nothing
+// of it is on a token's way, since orders are sent ahead.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "planner/plan/micro_batch.h"
+
+namespace lime {
+
+// In the place of a BatchRow's token: the one that was sampled last for its sequence.
+inline constexpr int32_t kSampledToken = -1;
+
+// A sequence takes a slot: every device reserves its KV pages for it.
+struct AdmitOrder {
+  int32_t sequence = 0;   // slot
+  int64_t request = 0;    // by which the coordinator knows it; seeds its random numbers
+  int64_t positions = 0;  // prompt and generated tokens together
+  std::vector<int32_t> prompt;
+
+  friend bool operator==(const AdmitOrder&, const AdmitOrder&) = default;
+};
+
+// A sequence leaves its slot after the steps ordered before.
+struct RetireOrder {
+  int32_t sequence = 0;
+
+  friend bool operator==(const RetireOrder&, const RetireOrder&) = default;
+};
+
+// One step of the pipeline: its micro-batches, prompt chunks and decode tokens alike. A row of a token that is not known yet says
+// kSampledToken, and waits for it at the first stage.
+struct StepOrder {
+  std::vector<MicroBatch> microbatches;
+
+  friend bool operator==(const StepOrder&, const StepOrder&) = default;
+};
+
+struct Order {
+  int64_t number = 0;  // from 0 in every epoch, without gaps
+  std::variant<AdmitOrder, RetireOrder, StepOrder> what;
+
+  friend bool operator==(const Order&, const Order&) = default;
+};
+
+}  // namespace lime
