@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
                               .model = model_dir};
   LIME_ASSIGN_OR_RETURN(MemoryPlan plan, options.work.prompt_tokens > 0
                                              ? PlanMemoryAndChunk(engine->spec_, *reader, request, options.work, kUsualChunk, backend)
-                                             : PlanMemory(engine->spec_, backend, *reader, request));
+                                             : PlanEngineMemory(engine->spec_, backend, *reader, request));
   engine->max_rows_ = backend.max_rows;
   engine->budget_text_ = std::move(plan.budget_text);
   engine->pages_.emplace(KvPages::Options{

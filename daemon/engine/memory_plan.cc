@@ -104,8 +104,8 @@ Bytes KvPageBytes(const ModelSpec& spec) {
   return spec.KvBytesPerToken() / spec.config.num_layers * kPositionsPerPage;
 }
 
-absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const BackendOptions& backend, const PieceReader& reader,
-                                      const MemoryRequest& request) {
+absl::StatusOr<MemoryPlan> PlanEngineMemory(const ModelSpec& spec, const BackendOptions& backend, const PieceReader& reader,
+                                            const MemoryRequest& request) {
   MemoryPlan plan;
   EngineMemory& memory = plan.memory;
   memory.kv = backend.num_kv_pages * KvPageBytes(spec);
@@ -166,7 +166,7 @@ absl::StatusOr<MemoryPlan> PlanMemoryAndChunk(const ModelSpec& spec, const Piece
                                               const Workload& work, int64_t usual, BackendOptions& backend) {
   const auto plan_for = [&](int64_t chunk) {
     backend.max_rows = chunk + backend.max_sequences;
-    return PlanMemory(spec, backend, reader, request);
+    return PlanEngineMemory(spec, backend, reader, request);
   };
   int64_t chunk = std::min(usual, work.prompt_tokens);
   absl::StatusOr<MemoryPlan> best = plan_for(chunk);

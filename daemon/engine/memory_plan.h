@@ -53,8 +53,8 @@ struct Workload {
 
 // Opens the kernels module, so that its share of memory is counted. ResourceExhausted with the numbers by kind where not even two pieces
 // of streamed weights fit beside the rest.
-absl::StatusOr<MemoryPlan> PlanMemory(const ModelSpec& spec, const BackendOptions& backend, const PieceReader& reader,
-                                      const MemoryRequest& request);
+absl::StatusOr<MemoryPlan> PlanEngineMemory(const ModelSpec& spec, const BackendOptions& backend, const PieceReader& reader,
+                                            const MemoryRequest& request);
 
 // The same with the chunk length that computes `work` soonest: sets backend.max_rows to it and a row for every sequence. A model that is
 // all resident takes `usual` tokens. Where something streams, every chunk costs a sweep over the disk, longer chunks take memory from what
