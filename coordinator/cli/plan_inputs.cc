@@ -1,0 +1,229 @@
+#include "coordinator/cli/plan_inputs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cluster/cluster_config.h"
+#include "coordinator/cluster/device_memory.h"
+#include "coordinator/cluster/device_profiles.h"
+#include "coordinator/cluster/units.h"
+#include "daemon/profile/profile_file.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/files.h"
+#include "planner/base/json_text.h"
+#include "planner/plan/described_model.h"
+
+namespace lime::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr Bytes kLeastPiece = 1 * kMiB;
+
+std::string NameOf(const std::string& path) {
+  return fs::path(path).lexically_normal().filename().string().substr(0, 128);
+}
+
+absl::Status CheckFlags(const PlanInputFlags& flags) {
+  if (flags.cluster.empty() == flags.device_profiles.empty())
+    return WrongCall(flags.cluster.empty() ? "plan: no devices; give --cluster C.toml or --device-profiles F.json"
+                                           : "plan: --cluster and --device-profiles both name devices; leave one out");
+  if (!flags.model.empty() && !flags.model_spec.empty())
+    return WrongCall("plan: --model and --model-spec both name a model; leave one out");
+  if (flags.tokens < 1 || flags.tokens > kMaxTokens)
+    return WrongCall(absl::StrCat("--tokens ", flags.tokens, " is outside 1 to ", kMaxTokens));
+  if (flags.prompt_tokens < 0 || flags.prompt_tokens > flags.tokens)
+    return WrongCall(absl::StrCat("--prompt-tokens ", flags.prompt_tokens, " is outside 0 to the ", flags.tokens, " of --tokens"));
+  for (const auto& [name, value] : {std::pair("--batch", flags.batch), std::pair("--sequences", flags.sequences)}) {
+    if (value < 0 || value > kMaxMicrobatches) return WrongCall(absl::StrCat(name, " ", value, " is outside 1 to ", kMaxMicrobatches));
+  }
+  if (flags.batch > 0 && flags.sequences > 0 && flags.batch > flags.sequences)
+    return WrongCall(absl::StrCat("--batch ", flags.batch, " is more than the ", flags.sequences, " of --sequences"));
+  return absl::OkStatus();
+}
+
+absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_model, PlanInputs& inputs) {
+  const std::string& folder = flags.model.empty() && flags.model_spec.empty() ? cluster_model : flags.model;
+  if (!folder.empty()) {
+    LIME_ASSIGN_OR_RETURN(inputs.spec, LoadModelSpec(folder));
+    inputs.model_argument = folder;
+    inputs.request.model_name = NameOf(folder);
+    return absl::OkStatus();
+  }
+  if (flags.model_spec.empty())
+    return WrongCall("plan: no model; give --model FOLDER, or --model-spec CONFIG.json for one whose weights are not here");
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.model_spec, kMaxJsonBytes));
+  LIME_ASSIGN_OR_RETURN(inputs.spec, DescribeModel(text, flags.model_spec));
+  const std::string file = fs::path(flags.model_spec).stem().string();
+  inputs.request.model_name = file == "config" ? NameOf(fs::absolute(flags.model_spec).parent_path().string()) : file.substr(0, 128);
+  return absl::OkStatus();
+}
+
+absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
+  request.context = flags.tokens;
+  request.prompt_tokens = flags.prompt_tokens;
+  request.sequences = static_cast<int32_t>(std::max({int64_t{1}, flags.sequences, flags.batch}));
+  if (flags.batch > 0) request.batches = {static_cast<int32_t>(flags.batch)};
+  if (flags.piece == "none") {
+    request.piece_bytes = 0;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<Bytes> piece = ParseBytes(flags.piece);
+  if (!piece.ok()) return WrongCall(absl::StrCat("--piece: ", piece.status().message(), ", or none for whole blocks"));
+  if (*piece < kLeastPiece) return WrongCall(absl::StrCat("--piece ", flags.piece, " is less than 1 MiB; disks are slow in small reads"));
+  request.piece_bytes = *piece;
+  return absl::OkStatus();
+}
+
+// Rows of the largest step that the device may be asked for.
+int64_t MostRows(const PlanRequest& request) {
+  int64_t rows = request.sequences;
+  for (const int64_t chunk : request.chunks) rows = std::max(rows, std::min(chunk, request.prompt_tokens));
+  return rows;
+}
+
+ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inputs) {
+  const PlanRequest& request = inputs.request;
+  return {
+      .name = described.name,
+      .numerics_id = described.numerics_id,
+      .budget = described.memory,
+      .runtime = described.runtime.value_or(kAssumedRuntime),
+      .activations = described.activations.value_or(AssumedActivations(inputs.spec, MostRows(request), request.sequences, request.context)),
+      .margin = described.margin.value_or(kAssumedMargin),
+      .profile = described.profile};
+}
+
+void SetLink(DeviceProfile& profile, const LinkPoint& link) {
+  std::erase_if(profile.links, [&](const LinkPoint& other) { return other.peer == link.peer; });
+  profile.links.push_back(link);
+  std::ranges::sort(profile.links, {}, &LinkPoint::peer);
+}
+
+// Links go both ways.
+void ApplyLinks(const ClusterConfig& config, DescribedCluster& cluster) {
+  for (const ClusterConfig::Link& link : config.links) {
+    if (link.from.empty()) cluster.link = LinkPoint{.peer = "", .bytes_per_second = link.bytes_per_second, .latency_ms = link.latency_ms};
+    for (DescribedDevice& device : cluster.devices) {
+      const bool from = device.name == link.from, to = device.name == link.to;
+      if (from || to) SetLink(device.profile, {from ? link.to : link.from, link.bytes_per_second, link.latency_ms});
+    }
+  }
+}
+
+absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const ClusterConfig& config) {
+  DescribedCluster cluster;
+  for (const ClusterConfig::Device& device : config.devices) {
+    const std::string where = absl::StrCat(path, " line ", device.line, ": device \"", device.name, "\"");
+    if (device.profile.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " has no profile, and daemons are not asked yet; run `lime profile --model M --out ", device.name,
+                       ".json` on it, copy the file here and add profile = \"", device.name, ".json\""));
+    }
+    if (device.memory == 0)
+      return absl::InvalidArgumentError(absl::StrCat(where, " states no memory; add what limed may use, such as memory = \"8GiB\""));
+    absl::StatusOr<DeviceProfile> profile = ReadProfile((fs::path(path).parent_path() / device.profile).string());
+    if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", profile.status().message()));
+    cluster.devices.push_back({.name = device.name, .memory = device.memory, .profile = *std::move(profile)});
+  }
+  ApplyLinks(config, cluster);
+  return cluster;
+}
+
+// Every pair has a link, or there is one for all others.
+absl::Status CheckLinks(const PlanInputFlags& flags, DescribedCluster& cluster, PlanRequest& request) {
+  if (!flags.bandwidth.empty()) {
+    const absl::StatusOr<double> rate = ParseBandwidth(flags.bandwidth);
+    if (!rate.ok()) return WrongCall(absl::StrCat("--bandwidth: ", rate.status().message()));
+    if (*rate < 1 || *rate > 1e15) return WrongCall(absl::StrCat("--bandwidth ", flags.bandwidth, " is out of range"));
+    cluster.link = LinkPoint{.peer = "", .bytes_per_second = *rate, .latency_ms = cluster.link ? cluster.link->latency_ms : 0.3};
+    for (DescribedDevice& device : cluster.devices) {
+      for (LinkPoint& link : device.profile.links) link.bytes_per_second = *rate;
+    }
+  }
+  if (cluster.link) {
+    request.default_link = *cluster.link;
+    return absl::OkStatus();
+  }
+  const auto has = [](const DescribedDevice& device, const std::string& peer) {
+    return std::ranges::find(device.profile.links, peer, &LinkPoint::peer) != device.profile.links.end();
+  };
+  for (const DescribedDevice& a : cluster.devices) {
+    for (const DescribedDevice& b : cluster.devices) {
+      if (a.name == b.name || has(a, b.name) || has(b, a.name)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(flags.cluster.empty() ? flags.device_profiles : flags.cluster,
+                                                     ": nothing is said about the link between \"", a.name, "\" and \"", b.name, "\"; ",
+                                                     flags.cluster.empty()
+                                                         ? "add \"link\": {\"bandwidth\": \"100Mbit/s\", \"latency_ms\": 0.3}"
+                                                         : "add [[link]] with bandwidth = \"100Mbit/s\" and latency = \"0.3ms\"",
+                                                     ", or give --bandwidth"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
+  const std::string key = ModelKey(inputs.spec);
+  std::vector<std::string> estimated, diskless, assumed;
+  for (const DescribedDevice& device : cluster.devices) {
+    if (device.profile.FindModel(key) == nullptr) estimated.push_back(device.name);
+    if (device.profile.disk.empty()) diskless.push_back(device.name);
+    if (!device.runtime || !device.activations) assumed.push_back(device.name);
+  }
+  const auto add = [&](const std::vector<std::string>& names, const std::string& what) {
+    if (!names.empty()) inputs.notes.push_back(absl::StrCat(absl::StrJoin(names, ", "), ": ", what));
+  };
+  add(estimated, "times of blocks are estimated from rates; `lime profile --model M --out F` measures them");
+  add(diskless, "no disk was measured, so nothing streams there; `lime profile --model M --out F` measures it");
+  add(assumed, "memory of runtime and activations is assumed");
+}
+
+}  // namespace
+
+void PlanInputFlags::AddTo(CLI::App& app) {
+  app.add_option("--model,-m", model, "Folder of a checkpoint; its headers are read, its weights are not")->group("What to plan");
+  app.add_option("--model-spec", model_spec, "A config.json with a dtype: a model whose weights are not here")->group("What to plan");
+  app.add_option("--cluster,-c", cluster, "cluster.toml: the devices, each with a profile")->group("What to plan");
+  app.add_option("--device-profiles", device_profiles, "JSON that describes devices by profiles or by rates")->group("What to plan");
+  app.add_option("--bandwidth", bandwidth, "Of every link, such as 200Mbit/s, instead of what the files say")->group("What to plan");
+  app.add_option("--tokens,--context", tokens, "Context planned for: prompt and answer of each sequence")
+      ->capture_default_str()
+      ->group("Request");
+  app.add_option("--sequences", sequences, "Requests served at a time; how they are batched is chosen (without it: 1)")->group("Request");
+  app.add_option("--batch", batch, "Sequences in one micro-batch, instead of choosing; alone it is also the number of requests")
+      ->group("Request");
+  app.add_option("--prompt-tokens", prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned")->group("Request");
+  app.add_option("--piece", piece, "Longest piece in which a block streams, or none for whole blocks")
+      ->capture_default_str()
+      ->group("Search");
+}
+
+absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
+  LIME_RETURN_IF_ERROR(CheckFlags(flags));
+  PlanInputs inputs;
+  LIME_RETURN_IF_ERROR(ReadRequest(flags, inputs.request));
+  DescribedCluster cluster;
+  std::string cluster_model;
+  if (!flags.cluster.empty()) {
+    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.cluster, kMaxClusterBytes + 1));
+    LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, flags.cluster));
+    cluster_model = config.model;
+    LIME_ASSIGN_OR_RETURN(cluster, ReadCluster(flags.cluster, config));
+  } else {
+    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.device_profiles, kMaxJsonBytes));
+    LIME_ASSIGN_OR_RETURN(cluster, ParseDeviceProfiles(text, flags.device_profiles));
+  }
+  LIME_RETURN_IF_ERROR(CheckLinks(flags, cluster, inputs.request));
+  LIME_RETURN_IF_ERROR(ReadModel(flags, cluster_model, inputs));
+  for (const DescribedDevice& device : cluster.devices) inputs.devices.push_back(MakeDevice(device, inputs));
+  AddNotes(cluster, inputs);
+  return inputs;
+}
+
+}  // namespace lime::cli

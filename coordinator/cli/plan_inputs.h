@@ -1,0 +1,41 @@
+// What `lime plan` plans for: a model, devices and a request, from flags and files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "planner/base/status.h"
+#include "planner/plan/model_spec.h"
+#include "planner/plan_problem.h"
+
+namespace lime::cli {
+
+struct PlanInputFlags {
+  std::string model;            // folder
+  std::string model_spec;       // config.json
+  std::string cluster;          // cluster.toml
+  std::string device_profiles;  // JSON
+  std::string bandwidth;        // of every link, instead of what the files say
+  std::string piece = "64MB";
+  int64_t tokens = 2048;
+  int64_t batch = 0;
+  int64_t sequences = 0;
+  int64_t prompt_tokens = 0;
+
+  void AddTo(CLI::App& app);
+};
+
+struct PlanInputs {
+  ModelSpec spec;
+  std::string model_argument;  // how `lime run` is told of the model; empty where only its config.json is there
+  std::vector<ClusterDevice> devices;
+  PlanRequest request;
+  std::vector<std::string> notes;  // what was assumed, a sentence each
+};
+
+// Wrong flags, and files that are not what they should be, are errors of the call.
+absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags);
+
+}  // namespace lime::cli

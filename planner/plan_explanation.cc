@@ -1,0 +1,294 @@
+#include "planner/plan_explanation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "planner/assignment.h"
+#include "planner/base/bytes.h"
+#include "planner/base/strings.h"
+#include "planner/evaluator.h"
+
+namespace lime {
+namespace {
+
+constexpr double kGibMb = static_cast<double>(kGiB) / 1e6;
+constexpr double kMostMsPerSearch = 400;
+constexpr int kMostPlaces = 48;  // where a layer is tried on a device that is left out
+
+std::string Name(const Instance& instance, int device) {
+  const std::string& name = instance.devices[device].name;
+  return name.empty() ? absl::StrCat("device ", device) : name.substr(0, 80);
+}
+
+std::string Ms(double ms) {
+  return absl::StrFormat(ms < 100 ? "%.2f ms" : "%.0f ms", ms);
+}
+
+std::string Size(double mb) {
+  return FormatBytes(static_cast<Bytes>(std::llround(std::min(mb, 1e12) * 1e6)));
+}
+
+class Explainer {
+ public:
+  Explainer(const Instance& instance, const StagePlan& plan, double ms_per_step, const ExplainOptions& options)
+      : instance_(instance), plan_(plan), ms_(ms_per_step), options_(options) {
+    for (const Stage& stage : plan.stages) ++visits_[stage.device];
+  }
+
+  std::vector<DeviceExplanation> Run() {
+    std::vector<DeviceExplanation> all;
+    for (int d = 0; d < instance_.NumDevices(); ++d) all.push_back(Explain(d));
+    return all;
+  }
+
+ private:
+  DeviceExplanation Explain(int d) {
+    DeviceExplanation out;
+    out.used = visits_[d] > 0;
+    out.alone_ms = Alone(d);
+    if (Affordable()) out.one_more_gib_ms = GainOfMemory(d);
+    if (!out.used) {
+      out.otherwise_ms = WithBestLayerOn(d);
+      out.why = WhyLeftOut(d, out);
+    } else if (static_cast<size_t>(visits_[d]) == plan_.stages.size()) {
+      out.why = plan_.streamed.empty() ? "everything fits on it, and no second device would be faster" : "no second device would be faster";
+    } else if (Affordable()) {
+      out.otherwise_ms = Without(d);
+      out.why = WhyUsed(out);
+    } else {
+      out.why = "used";
+    }
+    return out;
+  }
+
+  // Whether the time is enough for a search that means something.
+  bool Affordable() const { return SearchMs() >= 2; }
+  double SearchMs() const { return std::min(kMostMsPerSearch, options_.total_ms / (2.0 * instance_.NumDevices())); }
+
+  // By the strategy: of `lime` a short search from the plan, as it is or with its stages handed on.
+  FoundPlan Again(const Instance& changed, std::vector<StagePlan> seeds) const {
+    SearchOptions search = options_.search;
+    search.time_limit_ms = SearchMs();
+    search.good_enough_ms = 0;
+    search.seeds = std::move(seeds);
+    if (search.elapsed_ms) {
+      search.elapsed_ms = [elapsed_ms = options_.search.elapsed_ms, begin_ms = options_.search.elapsed_ms()] {
+        return elapsed_ms() - begin_ms;
+      };
+    }
+    return options_.strategy == Strategy::kLime ? SearchPlan(changed, search) : PlanBy(options_.strategy, changed, search);
+  }
+
+  // What one GiB more gains. The plan's own search goes on for as long as that of the larger device, so that only the memory counts.
+  double GainOfMemory(int d) {
+    if (!same_ms_) same_ms_ = std::min(ms_, Again(instance_, {plan_}).ms_per_step);
+    Instance larger = instance_;
+    larger.devices[d].mem_mb += kGibMb;
+    const FoundPlan found = Again(larger, {plan_});
+    return found.feasible ? *same_ms_ - found.ms_per_step : 0;
+  }
+
+  std::optional<double> Without(int d) const {
+    Instance smaller = instance_;
+    smaller.devices[d].mem_mb = smaller.devices[d].disk_mb_per_ms = 0;
+    smaller.devices[d].embed_rows_ms.reset();
+    const FoundPlan found = Again(smaller, {HandedOn(d, -1), HandedOn(d, 1)});
+    if (!found.feasible) return std::nullopt;
+    return found.ms_per_step;
+  }
+
+  // The plan with the blocks of `d` on the device of the stage before, or after.
+  StagePlan HandedOn(int d, int direction) const {
+    Assignment handed = ToAssignment(plan_, instance_.NumBlocks());
+    const int n = instance_.NumBlocks();
+    for (int pass = 0; pass < 2; ++pass) {  // the second one for a beginning, or end, that has no neighbour there
+      for (int i = 0; i < n; ++i) {
+        const int b = direction < 0 ? i : n - 1 - i, from = b + direction;
+        if (handed.device[b] == d && from >= 0 && from < n) handed.device[b] = handed.device[from];
+      }
+      direction = -direction;
+    }
+    handed.embedding_by_rows = handed.embedding_by_rows && instance_.devices[handed.device[0]].embed_rows_ms.has_value();
+    return ToPlan(handed);
+  }
+
+  std::optional<double> WithBestLayerOn(int d) const {
+    std::vector<int> begins;
+    for (int b = 0; b < instance_.NumBlocks(); ++b) {
+      if (instance_.blocks[b].kind != Instance::Kind::kHead && (b == 0 || instance_.blocks[b].layer != instance_.blocks[b - 1].layer))
+        begins.push_back(b);
+    }
+    double best = std::numeric_limits<double>::infinity();
+    Evaluator evaluator(instance_);
+    const size_t stride = std::max<size_t>(1, begins.size() / kMostPlaces);
+    for (size_t i = 0; i < begins.size(); i += stride) {
+      for (const bool streamed : {false, true}) {
+        const StagePlan moved = WithLayerOn(d, begins[i], streamed);
+        if (moved.Validate(instance_).ok()) best = std::min(best, evaluator.MsPerStep(moved));
+      }
+    }
+    if (!std::isfinite(best)) return std::nullopt;
+    return best;
+  }
+
+  StagePlan WithLayerOn(int d, int begin, bool streamed) const {
+    Assignment moved = ToAssignment(plan_, instance_.NumBlocks());
+    for (int b = begin; b < instance_.NumBlocks() && instance_.blocks[b].layer == instance_.blocks[begin].layer; ++b) {
+      moved.device[b] = static_cast<int16_t>(d);
+      moved.streamed[b] = streamed ? 1 : 0;
+    }
+    if (begin == 0) moved.embedding_by_rows = instance_.devices[d].embed_rows_ms.has_value();
+    return ToPlan(moved);
+  }
+
+  // Everything in memory; the embedding read by rows where it must be.
+  std::optional<double> Alone(int d) const {
+    StagePlan alone = {.stages = {{.device = d, .lo = 0, .hi = instance_.NumBlocks()}}, .streamed = {}};
+    Evaluator evaluator(instance_);
+    double ms = evaluator.MsPerStep(alone);
+    if (!std::isfinite(ms) && instance_.devices[d].embed_rows_ms) {
+      alone.embedding_by_rows = true;
+      ms = evaluator.MsPerStep(alone);
+    }
+    if (!std::isfinite(ms)) return std::nullopt;
+    return ms;
+  }
+
+  std::string PerToken(double ms_per_step) const { return Ms(ms_per_step / options_.tokens_per_step); }
+
+  std::string WhyUsed(const DeviceExplanation& device) const {
+    if (!device.otherwise_ms) return "without it nothing fits";
+    const double more = (*device.otherwise_ms / ms_ - 1) * 100;
+    if (more < 0.05) return absl::StrCat("no slower than without it (", PerToken(*device.otherwise_ms), " per token)");
+    return absl::StrCat("without it ", PerToken(*device.otherwise_ms), absl::StrFormat(" per token (+%.1f %%)", more));
+  }
+
+  std::string WhyLeftOut(int d, const DeviceExplanation& device) const {
+    if (options_.strategy != Strategy::kLime) return absl::StrCat(Text(StrategyName(options_.strategy)), " leaves it out");
+    if (!device.otherwise_ms)
+      return absl::StrCat("its memory, ", Size(instance_.devices[d].mem_mb), " beside what it needs to run, does not hold a layer");
+    const int other = plan_.stages.front().device;
+    return absl::StrCat("a layer on it would make it ", PerToken(*device.otherwise_ms), " per token: one takes ", Ms(LayerMs(d)),
+                        " there and ", Ms(LayerMs(other)), " on ", Name(instance_, other),
+                        absl::StrFormat(", a hop %.2f ms", instance_.net.tx_ms + instance_.net.lat_ms));
+  }
+
+  // Of the first layer, all its blocks.
+  double LayerMs(int d) const {
+    double ms = 0;
+    for (int b = 0; b < instance_.NumBlocks() && instance_.blocks[b].layer == instance_.blocks[0].layer; ++b)
+      ms += instance_.devices[d].comp_ms[b];
+    return ms;
+  }
+
+  const Instance& instance_;
+  const StagePlan& plan_;
+  const double ms_;
+  const ExplainOptions& options_;
+  std::vector<int> visits_ = std::vector<int>(instance_.devices.size());
+  std::optional<double> same_ms_;  // the plan, searched on
+};
+
+// What would make a plan possible.
+class Remedy {
+ public:
+  Remedy(const Instance& instance, const ExplainOptions& options) : instance_(instance), options_(options) {
+    for (int d = 0; d < instance.NumDevices(); ++d) {
+      if (instance.devices[d].mem_mb > instance.devices[largest_].mem_mb) largest_ = d;
+    }
+  }
+
+  int largest() const { return largest_; }
+
+  // MB more on the largest device, in steps of 64 MiB.
+  std::optional<double> MoreMemory() const {
+    constexpr double kStepMb = 64.0 * 1048576 / 1e6;
+    const auto fits = [&](double steps) {
+      Instance larger = instance_;
+      larger.devices[largest_].mem_mb += steps * kStepMb;
+      return Fits(larger);
+    };
+    double all = instance_.embed_mb;
+    for (const Instance::Block& block : instance_.blocks) all += block.mb + block.kv_mb;
+    const std::optional<double> steps = Least(std::ceil(all / kStepMb) + 1, fits);
+    if (!steps) return std::nullopt;
+    return *steps * kStepMb;
+  }
+
+  // Tokens of context that fit.
+  std::optional<int64_t> LessContext() const {
+    constexpr double kStepTokens = 64;
+    if (options_.context <= static_cast<int64_t>(kStepTokens)) return std::nullopt;
+    const double context = static_cast<double>(options_.context);
+    const auto fits = [&](double steps) {
+      Instance shorter = instance_;
+      for (Instance::Block& block : shorter.blocks) block.kv_mb *= std::max(0.0, context - steps * kStepTokens) / context;
+      return Fits(shorter);
+    };
+    const std::optional<double> steps = Least(std::floor((context - 1) / kStepTokens), fits);
+    if (!steps) return std::nullopt;
+    return options_.context - static_cast<int64_t>(*steps * kStepTokens);
+  }
+
+ private:
+  bool Fits(const Instance& changed) const {
+    SearchOptions search = options_.search;
+    search.elapsed_ms = nullptr;
+    search.first_token.reset();
+    search.seeds.clear();
+    search.time_limit_ms = std::min(kMostMsPerSearch, options_.total_ms / 40);
+    return changed.Validate().ok() && PlanBy(options_.strategy, changed, search).feasible;
+  }
+
+  // The least whole number that fits, by doubling and halving; nothing where not even `most` does.
+  template <typename Fits>
+  static std::optional<double> Least(double most, Fits&& fits) {
+    double low = 0, high = 1;
+    while (high < most && !fits(high)) low = std::exchange(high, high * 2);
+    high = std::min(high, most);
+    if (high == most && !fits(high)) return std::nullopt;
+    while (high - low > std::max(1.0, high / 32)) {
+      const double middle = std::floor((low + high) / 2);
+      (fits(middle) ? high : low) = middle;
+    }
+    return high;
+  }
+
+  const Instance& instance_;
+  const ExplainOptions& options_;
+  int largest_ = 0;
+};
+
+}  // namespace
+
+std::vector<DeviceExplanation> ExplainDevices(const Instance& instance, const StagePlan& plan, double ms_per_step,
+                                              const ExplainOptions& options) {
+  return Explainer(instance, plan, ms_per_step, options).Run();
+}
+
+std::string ExplainInfeasible(const Instance& instance, const std::string& reason, const ExplainOptions& options) {
+  double weights = 0, kept = 0, memory = 0;
+  for (const Instance::Block& block : instance.blocks) weights += block.mb, kept += block.kv_mb;
+  for (const Instance::Device& device : instance.devices) memory += device.mem_mb;
+  const Remedy remedy(instance, options);
+  const int largest = remedy.largest();
+  std::string text = absl::StrCat("no plan fits: weights of ", Size(weights), " and ", Size(kept), " that always stay in memory (KV of ");
+  absl::StrAppend(&text, options.context, " tokens, norms) meet ", Size(memory), " on ", instance.NumDevices(),
+                  instance.NumDevices() == 1 ? " device" : " devices", "; ", Name(instance, largest), " has ",
+                  Size(instance.devices[largest].mem_mb),
+                  instance.devices[largest].disk_mb_per_ms > 0 ? "" : " and no disk to stream from");
+  const std::optional<double> more = remedy.MoreMemory();
+  const std::optional<int64_t> context = kept > 0 ? remedy.LessContext() : std::nullopt;
+  if (more) absl::StrAppend(&text, "; it would fit with ", Size(*more), " more on ", Name(instance, largest));
+  if (context) absl::StrAppend(&text, more ? ", or" : "; it would fit", " with a context of ", *context, " tokens");
+  if (options.strategy != Strategy::kLime) absl::StrAppend(&text, "; --strategy lime streams what does not fit");
+  if (!more && !context) absl::StrAppend(&text, "; ", reason);
+  return text;
+}
+
+}  // namespace lime
