@@ -9,11 +9,13 @@
 #include "coordinator/cli/bench_command.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/demo_command.h"
+#include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/prepare_command.h"
 #include "coordinator/cli/profile_command.h"
 #include "coordinator/cli/quantize_command.h"
 #include "coordinator/cli/run_command.h"
 #include "coordinator/cli/score_command.h"
+#include "coordinator/cli/simulate_command.h"
 #include "coordinator/cli/solve_command.h"
 #include "coordinator/cli/tokenize_command.h"
 #include "daemon/weights/unreadable_pages.h"
@@ -22,11 +24,8 @@ namespace {
 
 // Commands of parts that are not built yet answer so, whatever follows them.
 void AddUnbuilt(CLI::App& app, int& exit_code) {
-  constexpr std::pair<const char*, const char*> kCommands[] = {{"plan", "Plan a model over devices without running it"},
-                                                               {"simulate", "The timeline of a plan"},
-                                                               {"devices", "What devices there are"},
-                                                               {"serve", "HTTP server compatible with OpenAI's"},
-                                                               {"trace", "A run as a Perfetto trace"}};
+  constexpr std::pair<const char*, const char*> kCommands[] = {
+      {"devices", "What devices there are"}, {"serve", "HTTP server compatible with OpenAI's"}, {"trace", "A run as a Perfetto trace"}};
   for (const auto& [name, what] : kCommands) {
     CLI::App* command = app.add_subcommand(name, std::string(what) + " (not built yet)");
     command->group("Not built yet")->allow_extras();
@@ -52,6 +51,8 @@ int main(int argc, char** argv) {
   lime::cli::AddPrepareCommand(app, exit_code);
   lime::cli::AddBenchCommand(app, exit_code);
   lime::cli::AddProfileCommand(app, exit_code);
+  lime::cli::AddPlanCommand(app, exit_code);
+  lime::cli::AddSimulateCommand(app, exit_code);
   lime::cli::AddSolveCommand(app, exit_code);
   lime::cli::AddDemoCommand(app, exit_code);
   AddUnbuilt(app, exit_code);

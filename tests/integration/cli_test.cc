@@ -303,7 +303,7 @@ TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
   ExpectRefused(Call({"score", "--model", model_, "--ids", "320"}), 2, "is not an id below 320");
   ExpectRefused(Call({"score", "--model", model_}), 2, "give either --ids");
   ExpectRefused(Call({"quantize", "--model", model_, "--out", dir_ / "q", "--bits", "5"}), 2, "--bits 5 is not one of");
-  ExpectRefused(Call({"plan", "--model", model_}), 2, "`plan` is not built yet");
+  ExpectRefused(Call({"serve", "--model", model_}), 2, "`serve` is not built yet");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--cluster", "c.toml"}), 2, "not built yet");
 }
 
