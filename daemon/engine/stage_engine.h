@@ -29,7 +29,7 @@ class StageEngine {
   // The others, as far as the engine is concerned.
   struct Peers {
     // Hands an activation to the link to `device`, in order. Never called with this device.
-    std::function<void(int32_t device, Activation activation)> send;
+    std::function<void(int32_t device, ActivationMessage activation)> send;
     // Tokens that this device has sampled, for the coordinator.
     std::function<void(int64_t step, std::span<const SampledToken> tokens)> sampled;
     // A step has ended here.
@@ -66,7 +66,7 @@ class StageEngine {
   // ResourceExhausted where an admitted sequence does not fit.
   absl::Status OnOrder(const Order& order);
   // From a peer. InvalidArgument, and nothing has changed, for what does not belong to this plan and step.
-  absl::Status OnActivation(Activation activation);
+  absl::Status OnActivation(ActivationMessage activation);
 
   struct Stats {
     int64_t steps = 0;  // ended here

@@ -26,7 +26,7 @@ struct ActivationHeader {
   friend bool operator==(const ActivationHeader&, const ActivationHeader&) = default;
 };
 
-struct Activation {
+struct ActivationMessage {
   ActivationHeader header;
   // kHidden: [rows, hidden] in the working dtype. kToken: SampledTokens, little-endian.
   std::vector<std::byte> payload;
