@@ -172,8 +172,9 @@ int StageOf(const Plan& plan, int part);
 // The ids whose logits a part of the head makes.  REQUIRES: part.block.kind == kHead, validated
 MatrixRows HeadRange(const PlanPart& part);
 
-// "attention 3", "mlp 3 [2/4]" where a block has several parts, "head 0..4095" where the head does.
+// "attention 3", "mlp 3 [2/4]" where a block has several parts, "head 0..4095" where the head does; and of the parts [lo, hi) of one block.
 std::string PartName(const Plan& plan, int part);
+std::string PartsName(const Plan& plan, int lo, int hi);
 
 // What Validate() allows at most, beside the bounds of an Instance.
 inline constexpr int kMaxRowsPerPart = 16;

@@ -15,23 +15,12 @@ std::string Places(int lo, int hi, int begin) {
   return hi - lo == 1 ? absl::StrCat(lo - begin + 1) : absl::StrCat(lo - begin + 1, "-", hi - begin);
 }
 
-// Parts [lo, hi) of one block.
-std::string RunName(const Plan& plan, int lo, int hi) {
-  const std::string block = BlockName(plan.parts[lo].block);
-  const auto [begin, end] = PartsOf(plan, plan.parts[lo].block);
-  if (lo == begin && hi == end) return block;
-  if (plan.parts[lo].block.kind == BlockKind::kHead) {
-    return absl::StrCat(block, " ", plan.parts[lo].rows.front().begin, "..", plan.parts[hi - 1].rows.front().end - 1);
-  }
-  return absl::StrCat(block, " [", Places(lo, hi, begin), "/", end - begin, "]");
-}
-
 std::string StageName(const Plan& plan, const Stage& stage) {
   int first_end = stage.lo, last_begin = stage.hi;
   while (first_end < stage.hi && plan.parts[first_end].block == plan.parts[stage.lo].block) ++first_end;
   while (last_begin > stage.lo && plan.parts[last_begin - 1].block == plan.parts[stage.hi - 1].block) --last_begin;
-  if (last_begin == stage.lo) return RunName(plan, stage.lo, stage.hi);
-  return absl::StrCat(RunName(plan, stage.lo, first_end), " .. ", RunName(plan, last_begin, stage.hi));
+  if (last_begin == stage.lo) return PartsName(plan, stage.lo, stage.hi);
+  return absl::StrCat(PartsName(plan, stage.lo, first_end), " .. ", PartsName(plan, last_begin, stage.hi));
 }
 
 // "  streams 1.2 GiB: mlp 3, mlp 4 [1-2/4]", empty where nothing streams.
@@ -43,7 +32,7 @@ std::string StreamedText(const Plan& plan, const Stage& stage) {
     const int begin = p;
     while (p + 1 < stage.hi && plan.parts[p + 1].streamed && plan.parts[p + 1].block == plan.parts[begin].block) ++p;
     for (int part = begin; part <= p; ++part) bytes += plan.parts[part].bytes;
-    runs.push_back(RunName(plan, begin, p + 1));
+    runs.push_back(PartsName(plan, begin, p + 1));
   }
   return runs.empty() ? "" : absl::StrCat("\n       streams ", FormatBytes(bytes), ": ", absl::StrJoin(runs, ", "));
 }
@@ -72,8 +61,18 @@ std::string PredictionText(const Plan& plan) {
 
 }  // namespace
 
+std::string PartsName(const Plan& plan, int lo, int hi) {
+  const std::string block = BlockName(plan.parts[lo].block);
+  const auto [begin, end] = PartsOf(plan, plan.parts[lo].block);
+  if (lo == begin && hi == end) return block;
+  if (plan.parts[lo].block.kind == BlockKind::kHead) {
+    return absl::StrCat(block, " ", plan.parts[lo].rows.front().begin, "..", plan.parts[hi - 1].rows.front().end - 1);
+  }
+  return absl::StrCat(block, " [", Places(lo, hi, begin), "/", end - begin, "]");
+}
+
 std::string PartName(const Plan& plan, int part) {
-  return RunName(plan, part, part + 1);
+  return PartsName(plan, part, part + 1);
 }
 
 std::string Plan::DebugString() const {

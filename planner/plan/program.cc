@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "planner/plan/instance.h"
+#include "planner/plan/plan.h"
 
 namespace lime {
 namespace {
@@ -127,28 +128,50 @@ class Walk {
   std::map<int32_t, int32_t> in_ring_;  // of every part that streams, loads awaited and not evicted
 };
 
-std::string Text(const Recv& i) {
-  return absl::StrCat("stage ", i.stage, " micro-batch ", i.microbatch, " ", PayloadName(i.payload), " from ", i.from);
-}
-std::string Text(const AwaitWeights& i) {
-  return absl::StrCat("load ", i.load);
-}
-std::string Text(const AwaitKv& i) {
-  return absl::StrCat("layer ", i.layer, " ", i.pages, " pages from ", i.from);
-}
-std::string Text(const Compute& i) {
-  const std::string part = i.part == kEmbeddingPart ? "embedding" : absl::StrCat("part ", i.part);
-  return absl::StrCat("stage ", i.stage, " micro-batch ", i.microbatch, " ", part, "  rows ", i.rows,
-                      i.logit_rows > 0 ? absl::StrCat(", logits of ", i.logit_rows) : "");
-}
-std::string Text(const Evict& i) {
-  return absl::StrCat("load ", i.load);
-}
-std::string Text(const Send& i) {
-  return absl::StrCat("stage ", i.stage, " micro-batch ", i.microbatch, " ", PayloadName(i.payload), " to ", i.to);
-}
-std::string Text(const SendKv& i) {
-  return absl::StrCat("layer ", i.layer, " ", i.pages, " pages to ", i.to);
+// Instructions for people.
+class Words {
+ public:
+  explicit Words(const Plan* plan) : plan_(plan) {}
+
+  // Parts [lo, hi) of one block.
+  std::string Parts(int32_t lo, int32_t hi) const {
+    if (lo == kEmbeddingPart) return "embedding";
+    return plan_ != nullptr && hi <= plan_->NumParts() ? PartsName(*plan_, lo, hi) : absl::StrCat("part ", lo);
+  }
+  bool SameBlock(int32_t part, int32_t other) const {
+    return plan_ != nullptr && part >= 0 && other < plan_->NumParts() && plan_->parts[part].block == plan_->parts[other].block;
+  }
+  std::string Device(int32_t device) const {
+    return plan_ != nullptr && device < plan_->NumDevices() ? plan_->devices[device].name : absl::StrCat("device ", device);
+  }
+
+  std::string operator()(const Recv& i) const { return absl::StrCat(Visit(i), PayloadName(i.payload), " from ", Device(i.from)); }
+  std::string operator()(const Send& i) const { return absl::StrCat(Visit(i), PayloadName(i.payload), " to ", Device(i.to)); }
+  std::string operator()(const AwaitWeights& i) const { return absl::StrCat("load ", i.load); }
+  std::string operator()(const Evict& i) const { return absl::StrCat("load ", i.load); }
+  std::string operator()(const AwaitKv& i) const { return absl::StrCat(i.pages, " pages of layer ", i.layer, " from ", Device(i.from)); }
+  std::string operator()(const SendKv& i) const { return absl::StrCat(i.pages, " pages of layer ", i.layer, " to ", Device(i.to)); }
+  std::string operator()(const Compute& i) const { return Computed(i, i.part + 1); }
+
+  // Parts from i's to `end`.
+  std::string Computed(const Compute& i, int32_t end) const {
+    const std::string logits = i.logit_rows > 0 ? absl::StrCat(", logits of ", i.logit_rows) : "";
+    return absl::StrCat(Visit(i), Parts(i.part, end), ", ", i.rows, i.rows == 1 ? " row" : " rows", logits);
+  }
+
+ private:
+  template <typename T>
+  std::string Visit(const T& i) const {
+    return absl::StrCat("stage ", i.stage, " micro-batch ", i.microbatch, ": ");
+  }
+  const Plan* plan_;
+};
+
+// Whether an instruction goes on with the next part, and differs in nothing else.
+bool ComputesNext(Compute before, const Instruction& instruction) {
+  const auto* const compute = std::get_if<Compute>(&instruction);
+  ++before.part;
+  return compute != nullptr && *compute == before;
 }
 
 }  // namespace
@@ -179,15 +202,23 @@ const char* PayloadName(Payload payload) {
   return "?";
 }
 
-std::string Program::DebugString() const {
-  std::string text = absl::StrCat("device ", device, "  ring ", ring_bytes, "\n");
+std::string Program::DebugString(const Plan* plan) const {
+  const Words words(plan);
+  std::string text = absl::StrCat(words.Device(device), ", ring ", FormatBytes(ring_bytes), "\n");
   for (size_t i = 0; i < loads.size(); ++i) {
-    absl::StrAppendFormat(&text, "  load %-3d part %-4d %10d bytes  after the eviction of the load %d before\n", i, loads[i].part,
-                          loads[i].bytes, loads[i].window);
+    absl::StrAppendFormat(&text, "  load %-3d %-18s %10s  when the load %d before it is evicted\n", i,
+                          words.Parts(loads[i].part, loads[i].part + 1), FormatBytes(loads[i].bytes), loads[i].window);
   }
-  for (const Instruction& instruction : step) {
-    absl::StrAppendFormat(&text, "  %-13s %s\n", InstructionName(instruction),
-                          std::visit([](const auto& typed) { return Text(typed); }, instruction));
+  for (size_t at = 0; at < step.size(); ++at) {
+    std::string line = std::visit(words, step[at]);
+    if (const auto* const first = std::get_if<Compute>(&step[at])) {
+      const Compute* last = first;
+      while (at + 1 < step.size() && ComputesNext(*last, step[at + 1]) && words.SameBlock(last->part, last->part + 1)) {
+        last = &std::get<Compute>(step[++at]);
+      }
+      line = words.Computed(*first, last->part + 1);
+    }
+    absl::StrAppendFormat(&text, "  %-13s %s\n", InstructionName(step[at]), line);
   }
   return text;
 }

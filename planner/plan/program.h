@@ -20,6 +20,8 @@
 
 namespace lime {
 
+struct Plan;
+
 // What a message between stages carries.
 enum class Payload : uint8_t {
   kToken,       // sampled ids of a micro-batch: from the stage that ends the head to the first stage
@@ -109,8 +111,9 @@ struct Program {
   // is not awaited yet or evicted already, a window that overfills the ring or from which no load could ever begin.
   absl::Status Validate() const;
 
-  // One line per instruction, loads apart.
-  std::string DebugString() const;
+  // One line per instruction, loads apart. Where the plan is given parts and devices have their names, and neighbouring parts of a block
+  // that are computed one after another are one line.
+  std::string DebugString(const Plan* plan = nullptr) const;
 
   friend bool operator==(const Program&, const Program&) = default;
 };

@@ -162,6 +162,10 @@ std::string GanttText(const Timeline& timeline, double begin_ms, double end_ms, 
   std::string text = absl::StrFormat("%.6g .. %.6g ms, %.4g ms a column\n", begin_ms, end_ms, (end_ms - begin_ms) / columns);
   for (size_t d = 0; d < timeline.devices.size(); ++d) {
     for (size_t lane = 0; lane < kLanes.size(); ++lane) {
+      const auto in_lane = [&](const TimelineSpan& s) {
+        return s.device == static_cast<int>(d) && LaneOf(s.kind) == static_cast<Lane>(lane);
+      };
+      if (lane > 0 && std::ranges::none_of(timeline.spans, in_lane)) continue;
       const std::string name = lane == 0 ? timeline.devices[d].substr(0, 12) : "";
       absl::StrAppendFormat(&text, "%-12s %-7s |%s|\n", name, kLanes[lane], lines.Line(d, lane));
     }

@@ -41,8 +41,9 @@ struct Timeline {
 // "compute", "load", "send", "send_kv", "wait_weights", "wait_input", "wait_kv".
 const char* SpanKindName(TimelineSpan::Kind kind);
 
-// Three lanes for each device - compute, disk, link - over `columns` columns of [begin_ms, end_ms): the digit of the micro-batch that
-// computes or travels, `=` a load, `.` waiting for weights, a blank waiting for input. A column shows what filled most of it.
+// Three lanes for each device - compute, disk, link, the latter where they are used - over `columns` columns of [begin_ms, end_ms): the
+// digit of the micro-batch that computes or travels (of the stage, where there is one micro-batch alone), `=` a load, `.` waiting for
+// weights, a blank waiting for input. A column shows what filled most of it.
 std::string GanttText(const Timeline& timeline, double begin_ms, double end_ms, int columns = 96);
 
 // The trace event format: a process for each device, a thread for each lane; times in microseconds.

@@ -1,0 +1,153 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "planner/plan/cluster_plan_json.h"
+#include "tests/planner/random_clusters.h"
+#include "tests/planner/small_cluster.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Three stages on two devices, a streamed part, a split head, a lent layer.
+Plan SmallPlan() {
+  Plan plan = {.epoch = 7, .model_key = "key", .model_name = "small", .vocab_size = 3000, .context = 64, .page_bytes = 1000};
+  plan.embedding_bytes = 500, plan.embedding_kept_bytes = 20;
+  const auto rows = [](TensorRole role, int64_t begin, int64_t end) { return std::vector<MatrixRows>{{role, begin, end}}; };
+  plan.parts = {{.block = {BlockKind::kAttention, 0}, .rows = rows(TensorRole::kQ, 0, 8), .bytes = 100, .kept_bytes = 3, .kv_pages = 4},
+                {.block = {BlockKind::kMlp, 0}, .rows = rows(TensorRole::kUp, 0, 64), .bytes = 200, .kept_bytes = 3},
+                {.block = {BlockKind::kMlp, 0}, .rows = rows(TensorRole::kUp, 64, 100), .bytes = 90, .streamed = true},
+                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 0, 2048), .bytes = 300, .kept_bytes = 3},
+                {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 2048, 3000), .bytes = 150, .kept_bytes = 3}};
+  plan.stages = {{0, 0, 3}, {1, 3, 4}, {0, 4, 5}};
+  plan.loans = {{.layer = 0, .holder = 1, .pages = 2}};
+  plan.devices = {{.name = "a", .kv_pages = 4, .disk_mb_per_ms = 1}, {.name = "b", .kv_pages = 2}};
+  plan.devices[0].memory = {.runtime = 10, .activations = 20, .kv = 4000, .ring = 90, .weights = 459, .embedding = 520, .margin = 1};
+  plan.devices[1].memory = {.runtime = 10, .activations = 20, .kv = 2000, .weights = 303};
+  for (PlanDevice& device : plan.devices) device.budget = device.memory.total();
+  return plan;
+}
+
+struct Wrong {
+  const char* what;
+  std::function<void(Plan&)> make;
+  const char* says;
+};
+
+TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
+  ASSERT_TRUE(SmallPlan().Validate().ok()) << SmallPlan().Validate().message();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Wrong wrongs[] = {
+      {"a gap", [](Plan& p) { p.stages[1].lo = 4; }, "stages[1].lo\" = 4 leaves a gap"},
+      {"an end", [](Plan& p) { p.stages.pop_back(); }, "ends at part 4 of 5"},
+      {"neighbours", [](Plan& p) { p.stages[1].device = 0; }, "stages[1] is on the device of the stage before"},
+      {"a cut block", [](Plan& p) { p.stages[0].hi = p.stages[1].lo = 2; }, "stages[1] begins inside mlp 0"},
+      {"no such device", [](Plan& p) { p.stages[2].device = 2; }, "stages[2].device\" = 2 is outside 0 to 1"},
+      {"a missing block", [](Plan& p) { p.parts.erase(p.parts.begin()); }, "parts[0] is of mlp 0, which does not follow the embedding"},
+      {"layers out of order", [](Plan& p) { p.parts[1].block.layer = 1; }, "parts[1] is of mlp 1"},
+      {"no head", [](Plan& p) { p.parts.resize(3), p.stages.resize(1), p.loans.clear(); }, "not of the head"},
+      {"a row missing", [](Plan& p) { p.parts[2].rows[0].begin = 65; }, "65 to 100 where rows from 64 on are next"},
+      {"an odd cut of the head", [](Plan& p) { p.parts[3].rows[0].end = p.parts[4].rows[0].begin = 2000; }, "no multiple of 1024"},
+      {"a short head", [](Plan& p) { p.parts[4].rows[0].end = 2999; }, "not at the vocabulary's 3000"},
+      {"no rows", [](Plan& p) { p.parts[0].rows.clear(); }, "parts[0].rows\" = 0"},
+      {"NaN", [&](Plan& p) { p.parts[0].decode_ms = nan; }, "parts[0].decode_ms\" = nan"},
+      {"negative bytes", [](Plan& p) { p.parts[0].bytes = -1; }, "parts[0].bytes\" = -1"},
+      {"pages of an MLP", [](Plan& p) { p.parts[1].kv_pages = 1; }, "parts[1].kv_pages\" = 1"},
+      {"weights", [](Plan& p) { p.devices[0].memory.weights -= 1; }, "devices[0].memory.weights\" = 458 is outside 459 to 459"},
+      {"a ring too small", [](Plan& p) { p.devices[0].memory.ring -= 1; }, "devices[0].memory.ring\" = 89"},
+      {"a budget exceeded", [](Plan& p) { p.devices[1].budget -= 1; }, "devices[1].budget\""},
+      {"pages", [](Plan& p) { p.devices[1].kv_pages = 3; }, "devices[1].kv_pages\" = 3 is outside 2 to 2"},
+      {"no disk", [](Plan& p) { p.devices[0].disk_mb_per_ms = 0; }, "devices[0] streams, and its disk reads 0 MB/ms"},
+      {"a name twice", [](Plan& p) { p.devices[1].name = "a"; }, "two devices are named \"a\""},
+      {"a loan to itself", [](Plan& p) { p.loans[0].holder = 0; }, "loans[0] is held by the device of its layer"},
+      {"a loan of no layer", [](Plan& p) { p.loans[0].layer = 1; }, "loans[0].layer\" = 1 is no layer"},
+      {"a loan of too much", [](Plan& p) { p.loans[0].pages = 5; }, "loans[0].pages\" = 5"},
+      {"sequences", [](Plan& p) { p.sequences = 2; }, "sequences\" = 2"},
+      {"no device", [](Plan& p) { p.devices.clear(); }, "devices\" = 0"},
+      {"reading again", [](Plan& p) { p.reads = ReadsPerStep::kPerMicrobatch; }, "stages[2] visits its device again"},
+      {"a prompt without chunks", [](Plan& p) { p.prompt_tokens = 9; }, "prefill_chunk\" = 0"},
+      {"a prompt beyond the context", [](Plan& p) { p.prompt_tokens = 65, p.prefill_chunk = 5; }, "prompt_tokens\" = 65"},
+  };
+  for (const Wrong& wrong : wrongs) {
+    Plan plan = SmallPlan();
+    wrong.make(plan);
+    EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr(wrong.says)) << wrong.what;
+  }
+}
+
+TEST(ClusterPlanTest, WhatIsWrittenIsReadBackTheSame) {
+  const Plan plan = SmallPlan();
+  const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(plan), "plan.json");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(*read, plan);
+}
+
+TEST(ClusterPlanTest, EveryFieldThatIsWrongInJsonIsASentence) {
+  const nlohmann::json good = nlohmann::json::parse(ToJsonText(SmallPlan()));
+  const nlohmann::json values[] = {nullptr, -1, 1e300, "x", nlohmann::json::array(), nlohmann::json::object(), 18446744073709551615u, true};
+  int refused = 0;
+  const nlohmann::json leaves = good.flatten();
+  for (const auto& [pointer, leaf] : leaves.items()) {
+    for (const nlohmann::json& value : values) {
+      nlohmann::json bad = good;
+      bad[nlohmann::json::json_pointer(pointer)] = value;
+      const absl::StatusOr<Plan> read = PlanFromJson(bad, "plan.json");
+      if (read.ok()) continue;
+      ++refused;
+      ASSERT_THAT(std::string(read.status().message()), HasSubstr("plan.json")) << pointer;
+    }
+  }
+  EXPECT_GT(refused, 400);
+}
+
+TEST(ClusterPlanTest, HostileTextsAreSentences) {
+  EXPECT_FALSE(ParsePlan("", "p").ok());
+  EXPECT_FALSE(ParsePlan("[]", "p").ok());
+  EXPECT_FALSE(ParsePlan(std::string(100'000, '['), "p").ok());
+  EXPECT_FALSE(ParsePlan(R"({"version": 2})", "p").ok());
+  nlohmann::json many = nlohmann::json::parse(ToJsonText(SmallPlan()));
+  const nlohmann::json part = many["parts"][0];
+  for (int i = 0; i < kMaxPlanBlocks; ++i) many["parts"].push_back(part);
+  EXPECT_THAT(std::string(PlanFromJson(many, "p").status().message()), HasSubstr("more than 65536"));
+}
+
+TEST(ClusterPlanTest, APlanIsHeldToItsModel) {
+  const ModelSpec spec = SmallModel();
+  const std::vector<ClusterDevice> devices = {Board("a", 400 * kMiB)};
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.piece_bytes = 4 * kMiB});
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const absl::StatusOr<Plan> plan = MakePlan(*problem, {.stages = {.stages = {{0, 0, problem->instance.NumBlocks()}}}});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec).message();
+  Plan other = *plan;
+  other.model_key = "other";
+  EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("the model is"));
+  other = *plan;
+  other.parts[1].rows[0].role = TensorRole::kGate;
+  EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("not all rows of its"));
+  other = *plan;
+  other.parts[0].bytes += 4096, other.devices[0].memory.weights += 4096, other.devices[0].memory.margin -= 4096;
+  EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("parts[0].bytes"));
+  other = *plan;
+  other.page_bytes *= 2, other.devices[0].memory.margin -= other.devices[0].memory.kv, other.devices[0].memory.kv *= 2;
+  EXPECT_THAT(std::string(other.Validate(spec).message()), HasSubstr("page_bytes"));
+}
+
+TEST(ClusterPlanTest, NamesOfPartsAndOfTheVocabulary) {
+  const Plan plan = SmallPlan();
+  EXPECT_EQ(PartName(plan, 0), "attention 0");
+  EXPECT_EQ(PartName(plan, 2), "mlp 0 [2/2]");
+  EXPECT_EQ(PartName(plan, 4), "head 2048..2999");
+  EXPECT_EQ(HeadRange(plan.parts[3]), (MatrixRows{TensorRole::kOutput, 0, 2048}));
+  EXPECT_EQ(StageOf(plan, 3), 1);
+  EXPECT_EQ(PartsOf(plan, {BlockKind::kMlp, 0}), std::pair(1, 3));
+}
+
+}  // namespace
+}  // namespace lime

@@ -1,0 +1,114 @@
+// A plan, its Programs and its timeline as golden files: tests/golden/*.txt, to be read in review.
+//
+// To write them anew: planner_plan_golden_test --update_golden, then read the difference as you would read code.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <string_view>
+
+#include "planner/sim/simulator.h"
+#include "tests/planner/small_cluster.h"
+
+namespace lime {
+namespace {
+
+bool update_golden = false;
+
+void ExpectGolden(const std::string& name, const std::string& text) {
+  const std::string path = absl::StrCat(LIME_SOURCE_DIR, "/tests/golden/", name);
+  if (update_golden) {
+    std::ofstream(path) << text;
+    return;
+  }
+  std::ifstream file(path);
+  ASSERT_TRUE(file) << path << " is missing; run with --update_golden";
+  std::stringstream golden;
+  golden << file.rdbuf();
+  EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
+}
+
+// Three boards: "a" and "b" compute twice in a step, "b" streams half of its MLPs, "c" has the head.
+absl::StatusOr<Plan> SmallPlan(int32_t sequences, int32_t batch, Bytes b_budget) {
+  const std::vector<ClusterDevice> devices = {Board("a", 80 * kMiB, 20e9), Board("b", b_budget, 10e9, 2e9), Board("c", 36 * kMiB)};
+  LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(SmallModel(), devices,
+                                                                   {.model_name = "small",
+                                                                    .context = 256,
+                                                                    .sequences = sequences,
+                                                                    .batches = {batch},
+                                                                    .piece_bytes = 8 * kMiB,
+                                                                    .prompt_tokens = 200,
+                                                                    .chunks = {64}}));
+  const auto begin = [&](BlockId block) {
+    return static_cast<int32_t>(std::ranges::find(problem.head.parts, block, &PlanPart::block) - problem.head.parts.begin());
+  };
+  const int32_t b1 = begin({BlockKind::kAttention, 1}), a2 = begin({BlockKind::kAttention, 2}), b2 = begin({BlockKind::kAttention, 3}),
+                c1 = begin({BlockKind::kHead, 0}), end = problem.head.NumParts();
+  PlanChoice choice = {.stages = {.stages = {{0, 0, b1}, {1, b1, a2}, {0, a2, b2}, {1, b2, c1}, {2, c1, end}}, .embedding_by_rows = true},
+                       .batch = batch,
+                       .lower_bound_ms = 5};
+  for (const int32_t layer : {1, 3}) {
+    const int32_t mlp = begin({BlockKind::kMlp, layer});
+    for (int32_t p = mlp; p < mlp + 2; ++p) choice.stages.streamed.push_back(p);
+  }
+  choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(choice.stages);
+  return MakePlan(problem, choice);
+}
+
+std::string ProgramsText(const Plan& plan, const StepShape& shape) {
+  const absl::StatusOr<std::vector<Program>> programs = Compile(plan, shape);
+  if (!programs.ok()) return std::string(programs.status().message());
+  std::string text;
+  for (const Program& program : *programs) absl::StrAppend(&text, program.DebugString(&plan), "\n");
+  return text;
+}
+
+TEST(PlanGoldenTest, OneRequestOnThreeDevices) {
+  const absl::StatusOr<Plan> plan = SmallPlan(1, 1, 58 * kMiB);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ExpectGolden("plan.txt", plan->DebugString());
+  ExpectGolden("programs_decode.txt", ProgramsText(*plan, DecodeShape(*plan)));
+  const absl::StatusOr<SimulationResult> result = SimulateDecode(*plan);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ExpectGolden("timeline_decode.txt",
+               absl::StrCat("from an idle start\n", GanttText(result->timeline, 0, result->step_ends_ms[1]), "\ntwo settled steps\n",
+                            GanttText(result->timeline, result->step_ends_ms[29], result->step_ends_ms[31])));
+}
+
+TEST(PlanGoldenTest, APromptInChunks) {
+  const absl::StatusOr<Plan> plan = SmallPlan(1, 1, 58 * kMiB);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  std::string text;
+  const std::vector<StepShape> shapes = PrefillShapes(*plan);
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    absl::StrAppend(&text, "step ", i + 1, " of ", shapes.size(), "\n\n");
+    if (i > 0 && shapes[i] == shapes[i - 1]) {
+      absl::StrAppend(&text, "as before\n\n");
+    } else {
+      absl::StrAppend(&text, ProgramsText(*plan, shapes[i]));
+    }
+  }
+  ExpectGolden("programs_prefill.txt", text);
+  const absl::StatusOr<SimulationResult> result = SimulatePrefill(*plan);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ExpectGolden("timeline_prefill.txt", GanttText(result->timeline, 0, result->step_ends_ms.back()));
+}
+
+TEST(PlanGoldenTest, ThreeMicroBatches) {
+  const absl::StatusOr<Plan> plan = SmallPlan(5, 2, 70 * kMiB);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const absl::StatusOr<SimulationResult> result = SimulateDecode(*plan);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ExpectGolden("timeline_microbatches.txt",
+               absl::StrCat(plan->DebugString(), "\n", GanttText(result->timeline, result->step_ends_ms[29], result->step_ends_ms[31])));
+}
+
+}  // namespace
+}  // namespace lime
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) lime::update_golden |= std::string_view(argv[i]) == "--update_golden";
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,213 @@
+#include "planner/plan/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nlohmann/json.hpp"
+#include "planner/compile.h"
+#include "planner/program_runner.h"
+#include "tests/planner/random_clusters.h"
+
+namespace lime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Runner = ProgramRunner;
+
+// Two streamed parts of which one fits at a time, every instruction once.
+Program SmallProgram() {
+  return {.device = 0,
+          .num_stages = 2,
+          .microbatches = 1,
+          .ring_bytes = 100,
+          .step = {SendKv{3, 1, 2}, Recv{0, 0, 1, Payload::kToken}, Compute{0, 0, kEmbeddingPart, 1, 0}, AwaitKv{0, 1, 4}, AwaitWeights{0},
+                   Compute{0, 0, 0, 1, 0}, Evict{0}, AwaitWeights{1}, Compute{0, 0, 1, 1, 1}, Evict{1}, Send{0, 0, 1, Payload::kHidden}},
+          .loads = {{0, 100, 1}, {1, 80, 1}}};
+}
+
+std::string Error(const Program& program) {
+  return std::string(program.Validate().message());
+}
+
+TEST(ProgramTest, ValidateNamesTheFirstThingWrong) {
+  ASSERT_TRUE(SmallProgram().Validate().ok()) << Error(SmallProgram());
+  Program program = SmallProgram();
+  program.loads[1].window = 2;
+  EXPECT_THAT(Error(program), HasSubstr("loads[1] and the 1 before it take 180 bytes together, and the ring has 100"));
+  program = SmallProgram();
+  program.loads[0].window = 0;
+  EXPECT_THAT(Error(program), HasSubstr("loads[0].window = 0"));
+  program = SmallProgram();
+  program.step.erase(program.step.begin() + 6);  // the first eviction
+  EXPECT_THAT(Error(program), HasSubstr("awaits load 1, which begins when load 0 is evicted, and that is later"));
+  program = SmallProgram();
+  std::swap(program.step[5], program.step[6]);
+  EXPECT_THAT(Error(program), HasSubstr("computes part 0, which streams and is not in the ring then"));
+  program = SmallProgram();
+  program.step[7] = AwaitWeights{0};
+  EXPECT_THAT(Error(program), HasSubstr("awaits load 0 where 1 is next of 2"));
+  program = SmallProgram();
+  program.step[9] = Evict{0};
+  EXPECT_THAT(Error(program), HasSubstr("evicts load 0 where 1 is next"));
+  program = SmallProgram();
+  program.step.resize(7);
+  EXPECT_THAT(Error(program), HasSubstr("a step awaits 1 and evicts 1 of its 2 loads"));
+  program = SmallProgram();
+  program.step[1] = Recv{2, 0, 1, Payload::kToken};
+  EXPECT_THAT(Error(program), HasSubstr("step[1].stage = 2"));
+  program = SmallProgram();
+  program.step[0] = SendKv{3, 1, 0};
+  EXPECT_THAT(Error(program), HasSubstr("step[0].pages = 0"));
+  program = SmallProgram();
+  program.step[8] = Compute{0, 0, 1, 1, 2};
+  EXPECT_THAT(Error(program), HasSubstr("step[8].logit_rows = 2"));
+}
+
+TEST(ProgramTest, WhatIsWrittenIsReadBackTheSameAndWhatIsWrongIsASentence) {
+  const std::string text = ToJsonText(SmallProgram());
+  const absl::StatusOr<Program> read = ParseProgram(text, "program");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(*read, SmallProgram());
+  const nlohmann::json good = nlohmann::json::parse(text);
+  const nlohmann::json values[] = {nullptr, -5, 1e300, "x", nlohmann::json::array(), 18446744073709551615u};
+  const nlohmann::json leaves = good.flatten();
+  for (const auto& [pointer, leaf] : leaves.items()) {
+    for (const nlohmann::json& value : values) {
+      nlohmann::json bad = good;
+      bad[nlohmann::json::json_pointer(pointer)] = value;
+      const absl::StatusOr<Program> wrong = ParseProgram(bad.dump(), "program");
+      if (wrong.ok()) continue;
+      EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("program")) << pointer;
+    }
+  }
+}
+
+// "compute 0/0" of stage and part, "load 3", "release 2", "send to 1", "pages to 1", "waited 2.5", "end".
+std::string Text(const Runner::Action& action) {
+  if (const auto* a = std::get_if<Runner::StartCompute>(&action)) return absl::StrCat("compute ", a->what.part);
+  if (const auto* a = std::get_if<Runner::StartLoad>(&action)) return absl::StrCat("load ", a->load);
+  if (const auto* a = std::get_if<Runner::Release>(&action)) return absl::StrCat("release ", a->load);
+  if (const auto* a = std::get_if<Runner::StartSend>(&action)) return absl::StrCat("send to ", a->what.to);
+  if (const auto* a = std::get_if<Runner::StartSendKv>(&action)) return absl::StrCat("pages to ", a->what.to);
+  if (const auto* a = std::get_if<Runner::Waited>(&action)) {
+    return absl::StrCat(InstructionName(a->what), " waited ", a->end_ms - a->begin_ms);
+  }
+  return "end";
+}
+
+class RunnerTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> Do(const Runner::Event& event, double now_ms) {
+    std::vector<Runner::Action> actions;
+    const absl::Status status = runner_.OnEvent(event, now_ms, actions);
+    if (!status.ok()) return {std::string(status.message())};
+    std::vector<std::string> texts;
+    for (const Runner::Action& action : actions) texts.push_back(Text(action));
+    return texts;
+  }
+
+  const Program program_ = SmallProgram();
+  Runner runner_{{&program_}};
+};
+
+TEST_F(RunnerTest, GoesThroughAStepAndReadsOnIntoTheNext) {
+  std::vector<Runner::Action> actions;
+  runner_.Start(actions);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(Text(actions[0]), "load 0");
+  EXPECT_THAT(Do(Runner::BeginStep{0}, 1), ElementsAre("pages to 1"));
+  EXPECT_NE(runner_.waiting(), nullptr);
+  EXPECT_THAT(Do(Runner::Arrived{0, 0}, 3), ElementsAre("recv waited 2", "compute -1"));
+  EXPECT_EQ(runner_.waiting(), nullptr);
+  EXPECT_THAT(Do(Runner::Computed{}, 4), ElementsAre());
+  EXPECT_THAT(Do(Runner::KvArrived{0}, 5), ElementsAre("await_kv waited 1"));
+  EXPECT_THAT(Do(Runner::Loaded{0}, 9), ElementsAre("await_weights waited 4", "compute 0"));
+  EXPECT_THAT(Do(Runner::Computed{}, 10), ElementsAre("release 0", "load 1"));
+  EXPECT_THAT(Do(Runner::Loaded{1}, 11), ElementsAre("await_weights waited 1", "compute 1"));
+  EXPECT_THAT(Do(Runner::Computed{}, 12), ElementsAre("release 1", "send to 1", "end", "load 2"));
+  EXPECT_EQ(runner_.steps_ended(), 1);
+}
+
+TEST_F(RunnerTest, WhatCannotBeIsAnErrorThatChangesNothing) {
+  std::vector<Runner::Action> actions;
+  runner_.Start(actions);
+  EXPECT_THAT(Do(Runner::Loaded{1}, 0), ElementsAre(HasSubstr("load 1 is not under way")));
+  EXPECT_THAT(Do(Runner::Computed{}, 0), ElementsAre(HasSubstr("nothing is being computed")));
+  EXPECT_THAT(Do(Runner::Arrived{1, 0}, 0), ElementsAre(HasSubstr("nothing is awaited")));
+  EXPECT_THAT(Do(Runner::Arrived{0, -1}, 0), ElementsAre(HasSubstr("no micro-batch -1")));
+  EXPECT_THAT(Do(Runner::KvArrived{7}, 0), ElementsAre(HasSubstr("nothing is awaited")));
+  EXPECT_THAT(Do(Runner::BeginStep{1}, 0), ElementsAre(HasSubstr("no program 1")));
+  EXPECT_THAT(Do(Runner::Loaded{0}, 0), ElementsAre());
+  EXPECT_THAT(Do(Runner::Loaded{0}, 0), ElementsAre(HasSubstr("load 0 is not under way")));
+}
+
+TEST_F(RunnerTest, MessagesOfLaterStepsMayComeEarly) {
+  std::vector<Runner::Action> actions;
+  runner_.Start(actions);
+  EXPECT_THAT(Do(Runner::Arrived{0, 0}, 0), ElementsAre());
+  EXPECT_THAT(Do(Runner::Arrived{0, 0}, 0), ElementsAre());
+  EXPECT_THAT(Do(Runner::BeginStep{0}, 0), ElementsAre("pages to 1", "compute -1"));
+}
+
+TEST(CompileTest, TheLoadsOfADeviceAreTheSameForEveryShape) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    const RandomClusters::Drawn drawn = RandomClusters(seed).Draw();
+    const absl::StatusOr<Plan> plan = MakePlan(drawn.problem, drawn.choice);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    if (plan->reads == ReadsPerStep::kPerMicrobatch) continue;
+    const absl::StatusOr<std::vector<Program>> decode = Compile(*plan, DecodeShape(*plan));
+    ASSERT_TRUE(decode.ok()) << decode.status().message();
+    int64_t tokens = 0;
+    for (const StepShape& shape : PrefillShapes(*plan)) {
+      const absl::StatusOr<std::vector<Program>> prefill = Compile(*plan, shape);
+      ASSERT_TRUE(prefill.ok()) << prefill.status().message();
+      tokens += (shape.microbatches - 1) * shape.rows + shape.last_rows;
+      for (size_t d = 0; d < decode->size(); ++d) ASSERT_EQ((*prefill)[d].loads, (*decode)[d].loads);
+    }
+    ASSERT_EQ(tokens, plan->prompt_tokens);
+  }
+}
+
+TEST(CompileTest, EveryMessageThatIsSentIsReceivedAndLogitsAreMadeOncePerToken) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    const RandomClusters::Drawn drawn = RandomClusters(seed).Draw();
+    const absl::StatusOr<Plan> plan = MakePlan(drawn.problem, drawn.choice);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const absl::StatusOr<std::vector<Program>> programs = Compile(*plan, DecodeShape(*plan));
+    ASSERT_TRUE(programs.ok()) << programs.status().message();
+    std::vector<std::tuple<int, int, int, int, Payload>> sent, received;  // stage that receives, micro-batch, from, to
+    int64_t logit_rows = 0;
+    const int stages = static_cast<int>(plan->stages.size());
+    for (const Program& program : *programs) {
+      ASSERT_TRUE(program.Validate().ok()) << program.Validate().message();
+      for (const Instruction& instruction : program.step) {
+        if (const auto* s = std::get_if<Send>(&instruction)) {
+          sent.emplace_back((s->stage + 1) % stages, s->microbatch, program.device, s->to, s->payload);
+        } else if (const auto* r = std::get_if<Recv>(&instruction)) {
+          received.emplace_back(r->stage, r->microbatch, r->from, program.device, r->payload);
+        } else if (const auto* c = std::get_if<Compute>(&instruction); c != nullptr && c->part + 1 == plan->NumParts()) {
+          logit_rows += c->logit_rows;
+        }
+      }
+    }
+    std::ranges::sort(sent), std::ranges::sort(received);
+    ASSERT_EQ(sent, received);
+    ASSERT_EQ(logit_rows, plan->sequences);
+  }
+}
+
+TEST(CompileTest, ShapesThatAreNoneAreSentences) {
+  const RandomClusters::Drawn drawn = RandomClusters(1).Draw();
+  const absl::StatusOr<Plan> plan = MakePlan(drawn.problem, drawn.choice);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_FALSE(Compile(*plan, {.microbatches = 0}).ok());
+  EXPECT_FALSE(Compile(*plan, {.microbatches = kMaxMicrobatches + 1}).ok());
+  EXPECT_FALSE(Compile(*plan, {.rows = 0}).ok());
+  EXPECT_FALSE(Compile(Plan{}, {}).ok());
+}
+
+}  // namespace
+}  // namespace lime
