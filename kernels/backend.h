@@ -66,6 +66,10 @@ class Backend {
   // Embed with a table of the batch's own: row i is that of the token in row i.
   virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;
 
+  // The residual stream of the batch that has begun, [rows, hidden] in the working dtype: written before its first block where other devices
+  // computed those before, read after its last block here.
+  virtual std::span<std::byte> Hidden() = 0;
+
   // [rows that asked for logits, vocab] fp32 of the last Head, in the order of the rows; valid until the next Begin.
   virtual std::span<const float> Logits() const = 0;
 

@@ -53,7 +53,8 @@ PieceReader::PieceReader(const Checkpoint& checkpoint, const ModelSpec& spec, co
     : checkpoint_(checkpoint), spec_(spec), options_(options), reader_(std::move(reader)) {
   for (const BlockSpec& block : spec.blocks) {
     std::vector<Piece>& pieces = blocks_.emplace_back();
-    for (const BlockPiece& piece : CutBlock(block, options.piece_bytes)) pieces.push_back(LayOut(block, piece));
+    const std::vector<BlockPiece> cut = options.cut ? options.cut(block) : CutBlock(block, options.piece_bytes);
+    for (const BlockPiece& piece : cut) pieces.push_back(LayOut(block, piece));
   }
 }
 

@@ -26,6 +26,7 @@ class PieceReader {
     int lanes = 8;                // reads in flight
     Bytes read_bytes = 1 * kMiB;  // of one read
     Bytes piece_bytes = kPieceBytes;
+    std::function<std::vector<BlockPiece>(const BlockSpec&)> cut;  // how blocks are cut, where a plan says it; else into `piece_bytes`
     bool io_uring = true;
     int max_attempts = 4;  // of a piece whose checksum differs, before that is an error
     // For tests: stands between the reader and the disk.

@@ -182,6 +182,10 @@ class CpuBackend final : public Backend {
     });
   }
 
+  std::span<std::byte> Hidden() override {
+    return {static_cast<std::byte*>(workspace_.x.data_ptr()), static_cast<size_t>(workspace_.x.nbytes())};
+  }
+
   std::span<const float> Logits() const override {
     return {workspace_.logits.data_ptr<float>(), static_cast<size_t>(workspace_.logits.numel())};
   }

@@ -24,7 +24,7 @@ at::Tensor MakeGrowing(at::IntArrayRef sizes, at::ScalarType dtype) {
 }  // namespace
 
 KvPool::KvPool(const ModelSpec& spec, const BackendOptions& options)
-    : positions_(options.max_sequences, 0), num_pages_(options.num_kv_pages) {
+    : positions_(options.max_sequences, options.num_kv_pages == 0 ? options.context : 0), num_pages_(options.num_kv_pages) {
   const ModelConfig& config = spec.config;
   const int64_t page_bytes = cpu::KvPageBytes(spec.working_dtype, config.num_kv_heads, config.head_dim);
   const int64_t table_cols = RoundUp(options.context, cpu::kPagePositions) / cpu::kPagePositions;

@@ -22,7 +22,7 @@ class KvPool {
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages);
 
   const ops::KvLayer& layer(int64_t layer) const { return layers_[layer]; }
-  // Positions that the sequence has pages for.
+  // Positions that the sequence has pages for; the whole context where no attention is computed, and so no page is needed.
   int64_t positions(int32_t sequence) const { return positions_[sequence]; }
   Bytes bytes() const { return bytes_; }
 

@@ -1,0 +1,591 @@
+#include "daemon/engine/stage_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/engine/process_memory.h"
+#include "daemon/engine/stage_weights.h"
+#include "daemon/logic/kv_pages.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/row_reader.h"
+#include "kernels/backend.h"
+#include "kernels/module.h"
+#include "planner/base/check.h"
+#include "planner/compile.h"
+#include "planner/program_runner.h"
+
+namespace lime {
+namespace {
+
+constexpr int64_t kMaxQueuedOrders = 4096;
+constexpr int64_t kMaxEarlySteps = 256;  // that a peer may be ahead of the orders known here
+
+double NowMs() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(what...));
+}
+
+// The layers whose attention, and so whose KV, is on the device; ascending.
+std::vector<int32_t> LayersOf(const Plan& plan, int32_t device) {
+  std::vector<int32_t> layers;
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
+      const BlockId id = plan.parts[p].block;
+      if (id.kind == BlockKind::kAttention && (layers.empty() || layers.back() != id.layer)) layers.push_back(id.layer);
+    }
+  }
+  return layers;
+}
+
+// Rows of the largest micro-batch that a plan flows.
+int64_t MaxRows(const Plan& plan) {
+  return std::max<int64_t>(plan.batch, plan.prefill_chunk);
+}
+
+// What the engine does not carry out; all of it is for later parts of the project.
+absl::Status CheckSupported(const Plan& plan) {
+  if (!plan.loans.empty()) return absl::UnimplementedError("the plan lends KV pages, which devices do not do yet; plan without loans");
+  const auto [begin, end] = PartsOf(plan, {BlockKind::kHead, 0});
+  for (int part = begin; part < end; ++part) {
+    if (plan.stages[StageOf(plan, part)].device != plan.stages.back().device || StageOf(plan, part) != StageOf(plan, begin)) {
+      return absl::UnimplementedError("the plan splits the head over devices, which they do not do yet; plan with the head on one");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class StageEngine::Impl {
+ public:
+  Impl(Checkpoint checkpoint, ModelSpec spec, const Plan& plan, int32_t device, Options options)
+      : checkpoint_(std::move(checkpoint)),
+        spec_(std::move(spec)),
+        plan_(plan),
+        device_(device),
+        options_(std::move(options)),
+        layers_(LayersOf(plan_, device)),
+        pages_({.num_pages = plan_.devices[device].kv_pages,
+                .num_layers = static_cast<int64_t>(layers_.size()),
+                .max_sequences = plan_.sequences}),
+        latest_(static_cast<size_t>(plan_.sequences)) {}
+
+  ~Impl() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+      health_.Update(absl::CancelledError("the plan was unloaded"));
+      work_.SignalAll();
+    }
+    if (thread_.joinable()) thread_.join();
+    if (weights_ != nullptr) weights_->Cancel(), weights_->Close();
+  }
+
+  absl::StatusOr<std::string> Open() {
+    LIME_RETURN_IF_ERROR(CompilePrograms());
+    LIME_RETURN_IF_ERROR(OpenAll());
+    absl::MutexLock lock(&mutex_);
+    runner_.emplace(Pointers());
+    std::vector<ProgramRunner::Action> actions;
+    runner_->Start(actions);
+    Carry(actions);
+    thread_ = std::thread([this] { ComputeThread(); });
+    return backend_->numerics_id();
+  }
+
+  absl::Status OnOrder(const Order& order) {
+    absl::MutexLock lock(&mutex_);
+    LIME_RETURN_IF_ERROR(health_);
+    LIME_RETURN_IF_ERROR(CheckOrder(order));
+    ++next_order_;
+    orders_.push_back(order);
+    Pump();
+    return health_;
+  }
+
+  absl::Status OnActivation(ActivationMessage activation) {
+    absl::MutexLock lock(&mutex_);
+    LIME_RETURN_IF_ERROR(health_);
+    LIME_RETURN_IF_ERROR(CheckActivation(activation.header, static_cast<int64_t>(activation.payload.size())));
+    if (activation.header.payload == Payload::kToken) {
+      LIME_ASSIGN_OR_RETURN(const std::vector<SampledToken> tokens,
+                            ParseSampledTokens(activation.payload, static_cast<size_t>(plan_.sequences)));
+      LIME_RETURN_IF_ERROR(CheckTokens(tokens));
+      TakeTokens(activation.header.step, tokens);
+      return health_;
+    }
+    const std::pair<int64_t, std::pair<int32_t, int32_t>> key = {activation.header.step,
+                                                                 {activation.header.stage + 1, activation.header.microbatch}};
+    if (!arrived_.emplace(key, std::move(activation.payload)).second)
+      return Wrong("stage ", key.second.first, " has this micro-batch already");
+    Post(ProgramRunner::Arrived{.stage = key.second.first, .microbatch = key.second.second});
+    return health_;
+  }
+
+  Stats stats() const {
+    absl::MutexLock lock(&mutex_);
+    Stats stats = stats_;
+    if (weights_ != nullptr) stats.bytes_read = weights_->bytes_read();
+    return stats;
+  }
+
+ private:
+  // ---- Setting up
+
+  absl::Status CompilePrograms() {
+    const int32_t most = plan_.reads == ReadsPerStep::kOnce ? std::max(plan_.microbatches, plan_.chunks_per_sweep) : plan_.microbatches;
+    const int32_t least = plan_.reads == ReadsPerStep::kOnce ? 1 : most;
+    for (int32_t m = least; m <= most; ++m) {
+      LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, Compile(plan_, {.kind = StepShape::Kind::kDecode, .microbatches = m}));
+      programs_.push_back(std::move(programs[static_cast<size_t>(device_)]));
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<const Program*> Pointers() const {
+    std::vector<const Program*> pointers;
+    for (const Program& program : programs_) pointers.push_back(&program);
+    return pointers;
+  }
+
+  absl::Status OpenAll() {
+    const PlanDevice& device = plan_.devices[device_];
+    const BackendOptions backend{.num_threads = options_.num_threads > 0 ? options_.num_threads : UsableCores(),
+                                 .max_rows = MaxRows(plan_),
+                                 .max_logit_rows = IsHead() ? plan_.batch : 0,
+                                 .max_sequences = plan_.sequences,
+                                 .context = plan_.context,
+                                 .num_kv_pages = device.kv_pages,
+                                 .numerics = options_.numerics};
+    LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
+    LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
+    const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
+                rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0;
+    if (const Bytes total = runtime + activations + rows + kv + weights; total > device.budget) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ", FormatBytes(runtime), ", activations ",
+          FormatBytes(activations + rows), ", KV ", FormatBytes(kv), ", weights and ring ", FormatBytes(weights), ") and may take ",
+          FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
+    }
+    LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
+    if (!device.numerics_id.empty() && device.numerics_id != backend_->numerics_id()) {
+      return Wrong("the plan was made for kernels of order ", device.numerics_id, " on device \"", device.name, "\", which has ",
+                   backend_->numerics_id(), "; profile the device again, or choose --numerics portable");
+    }
+    LIME_ASSIGN_OR_RETURN(weights_, StageWeights::Load(checkpoint_, spec_, plan_, device_, *backend_,
+                                                       {.load = options_.load, .wrap_device = options_.wrap_device}));
+    if (!EmbedsByRows()) return absl::OkStatus();
+    LIME_ASSIGN_OR_RETURN(rows_, RowReader::Open(checkpoint_, spec_,
+                                                 {.max_rows = MaxRows(plan_),
+                                                  .cancelled = options_.load.cancelled,
+                                                  .report = options_.report,
+                                                  .wrap_device = options_.wrap_device}));
+    return absl::OkStatus();
+  }
+
+  bool IsHead() const { return plan_.stages.back().device == device_; }
+  bool IsFirst() const { return plan_.stages.front().device == device_; }
+  bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }
+  Bytes RowBytes() const { return spec_.config.hidden_size * ElementBytes(spec_.working_dtype); }
+
+  // ---- What comes from outside
+
+  absl::Status CheckOrder(const Order& order) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (order.number != next_order_) return Wrong("order ", order.number, " has come, and ", next_order_, " is the next one");
+    if (static_cast<int64_t>(orders_.size()) >= kMaxQueuedOrders) return Wrong(kMaxQueuedOrders, " orders wait already");
+    if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
+      LIME_RETURN_IF_ERROR(CheckSlot(admit->sequence));
+      if (admit->positions < 1 || admit->positions > plan_.context) {
+        return Wrong("a sequence of ", admit->positions, " positions, and the plan has room for 1 to ", plan_.context);
+      }
+      return CheckIds(admit->prompt);
+    }
+    if (const auto* retire = std::get_if<RetireOrder>(&order.what)) return CheckSlot(retire->sequence);
+    return CheckStep(std::get<StepOrder>(order.what));
+  }
+
+  absl::Status CheckSlot(int32_t sequence) const {
+    if (sequence >= 0 && sequence < plan_.sequences) return absl::OkStatus();
+    return Wrong("sequence slot ", sequence, ", and the plan has ", plan_.sequences);
+  }
+
+  absl::Status CheckIds(std::span<const int32_t> ids) const {
+    for (const int32_t id : ids) {
+      if (id < 0 || id >= spec_.config.vocab_size) return Wrong("token id ", id, " is outside the vocabulary of ", spec_.config.vocab_size);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckStep(const StepOrder& step) const {
+    if (step.microbatches.empty() || static_cast<int32_t>(step.microbatches.size()) > programs_.back().microbatches) {
+      return Wrong("a step of ", step.microbatches.size(), " micro-batches, and the plan has 1 to ", programs_.back().microbatches);
+    }
+    for (const MicroBatch& batch : step.microbatches) LIME_RETURN_IF_ERROR(CheckBatch(batch));
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckBatch(const MicroBatch& batch) const {
+    if (static_cast<int64_t>(batch.rows.size()) > MaxRows(plan_)) {
+      return Wrong("a micro-batch of ", batch.rows.size(), " rows, at most ", MaxRows(plan_), " were planned");
+    }
+    int64_t logit_rows = 0;
+    for (const BatchRow& row : batch.rows) {
+      LIME_RETURN_IF_ERROR(CheckSlot(row.sequence));
+      if (row.position < 0 || row.position >= plan_.context) return Wrong("position ", row.position, " of ", plan_.context);
+      if (row.token != kSampledToken) LIME_RETURN_IF_ERROR(CheckIds({&row.token, 1}));
+      if (row.parent != -1) return absl::UnimplementedError("trees of speculated tokens are not computed yet");
+      logit_rows += row.wants_logits ? 1 : 0;
+    }
+    if (logit_rows > plan_.batch) return Wrong("logits of ", logit_rows, " rows in one micro-batch, at most ", plan_.batch);
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckActivation(const ActivationHeader& header, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (header.epoch != plan_.epoch) return Wrong("epoch ", header.epoch, ", and epoch ", plan_.epoch, " is installed");
+    if (header.bytes != bytes) return Wrong("a payload of ", bytes, " bytes, and its header says ", header.bytes);
+    if (header.step > steps_begun_ + kMaxEarlySteps) return Wrong("step ", header.step, " is far beyond step ", steps_begun_);
+    if (header.microbatch >= programs_.back().microbatches) return Wrong("no micro-batch ", header.microbatch);
+    if (header.payload == Payload::kToken) {
+      if (!IsFirst() || header.stage + 1 != static_cast<int32_t>(plan_.stages.size()))
+        return Wrong("tokens of stage ", header.stage, " are not awaited here");
+      return absl::OkStatus();
+    }
+    const bool awaited = header.stage + 1 < static_cast<int32_t>(plan_.stages.size()) && plan_.stages[header.stage + 1].device == device_;
+    if (!awaited || header.payload != Payload::kHidden) return Wrong("what stage ", header.stage, " sends is not awaited here");
+    if (header.step < runner_->steps_ended()) return Wrong("step ", header.step, " has ended");
+    if (bytes > MaxRows(plan_) * RowBytes() || bytes % RowBytes() != 0) {
+      return Wrong("hidden states of ", bytes, " bytes, in rows of ", RowBytes(), ", at most ", MaxRows(plan_));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckTokens(std::span<const SampledToken> tokens) const {
+    for (const SampledToken& token : tokens) {
+      LIME_RETURN_IF_ERROR(CheckSlot(token.sequence));
+      LIME_RETURN_IF_ERROR(CheckIds({&token.token, 1}));
+    }
+    return absl::OkStatus();
+  }
+
+  // ---- Orders, one after another; those that change sequences between two steps
+
+  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (health_.ok() && !orders_.empty() && !step_under_way_) {
+      Order order = std::move(orders_.front());
+      orders_.pop_front();
+      std::visit([this](auto& what) ABSL_NO_THREAD_SAFETY_ANALYSIS { Execute(what); }, order.what);
+    }
+  }
+
+  void Execute(const AdmitOrder& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const absl::Status reserved = pages_.Reserve(admit.sequence, admit.positions);
+    if (!reserved.ok()) return Fail(reserved);
+    for (size_t i = 0; i < layers_.size(); ++i)
+      backend_->SetPages(admit.sequence, layers_[i], pages_.Pages(admit.sequence, static_cast<int64_t>(i)));
+    latest_[static_cast<size_t>(admit.sequence)] = {.from_step = steps_begun_};
+    if (IsHead() && options_.sampler != nullptr) options_.sampler->Admit(admit);
+  }
+
+  void Execute(const RetireOrder& retire) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    pages_.Release(retire.sequence);
+    if (IsHead() && options_.sampler != nullptr) options_.sampler->Retire(retire.sequence);
+  }
+
+  void Execute(StepOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto program = std::ranges::find_if(
+        programs_, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
+    batches_ = std::move(order.microbatches);
+    batches_.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
+    step_under_way_ = true;
+    tokens_awaited_ = 0;
+    ++steps_begun_;
+    Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs_.begin())});
+    if (IsFirst()) GiveTokens();
+  }
+
+  // ---- Sampled tokens, on the first device
+
+  struct Latest {
+    int64_t from_step = 0;  // its first step: what was sampled before belongs to the sequence that had the slot
+    int32_t position = -1;
+    int32_t token = 0;
+  };
+
+  void TakeTokens(int64_t step, std::span<const SampledToken> tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const SampledToken& token : tokens) {
+      Latest& latest = latest_[static_cast<size_t>(token.sequence)];
+      if (step >= latest.from_step) latest.position = token.position, latest.token = token.token;
+    }
+    if (step_under_way_) GiveTokens();
+  }
+
+  // Micro-batches whose tokens are all known have arrived at the first stage, in order.
+  void GiveTokens() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (step_under_way_ && health_.ok() && tokens_awaited_ < static_cast<int32_t>(batches_.size()) &&
+           FillTokens(batches_[static_cast<size_t>(tokens_awaited_)])) {
+      Post(ProgramRunner::Arrived{.stage = 0, .microbatch = tokens_awaited_++});
+    }
+  }
+
+  bool FillTokens(MicroBatch& batch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (BatchRow& row : batch.rows) {
+      if (row.token != kSampledToken) continue;
+      const Latest& latest = latest_[static_cast<size_t>(row.sequence)];
+      if (latest.position != row.position) return false;
+      row.token = latest.token;
+    }
+    return true;
+  }
+
+  // ---- Events and what follows from them
+
+  void Post(const ProgramRunner::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!health_.ok()) return;
+    std::vector<ProgramRunner::Action> actions;
+    const absl::Status status = runner_->OnEvent(event, NowMs(), actions);
+    if (!status.ok()) return Fail(status);
+    Carry(actions);
+  }
+
+  void Carry(const std::vector<ProgramRunner::Action>& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    bool ended = false;
+    for (const ProgramRunner::Action& action : actions) {
+      if (!health_.ok()) return;
+      ended = ended || std::holds_alternative<ProgramRunner::StepEnded>(action);
+      std::visit([this](const auto& typed) ABSL_NO_THREAD_SAFETY_ANALYSIS { Carry(typed); }, action);
+    }
+    if (ended) Pump();
+  }
+
+  void Carry(const ProgramRunner::StartCompute& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    computing_ = start;
+    work_.SignalAll();
+  }
+
+  void Carry(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    weights_->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      if (!status.ok()) return Fail(status);
+      Post(ProgramRunner::Loaded{load});
+    });
+  }
+
+  void Carry(const ProgramRunner::Release&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights_->ReleaseOldest(); }
+
+  // Directly after the last Compute of the visit: the hidden states are still the backend's.
+  void Carry(const ProgramRunner::StartSend& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Send& send = start.what;
+    ActivationMessage activation{
+        .header = {.epoch = plan_.epoch, .step = start.step, .stage = send.stage, .microbatch = send.microbatch, .payload = send.payload}};
+    if (send.payload == Payload::kToken) {
+      if (options_.peers.sampled) options_.peers.sampled(start.step, sampled_);
+      if (send.to == device_) return TakeTokens(start.step, std::exchange(sampled_, {}));
+      activation.payload = Encode(std::exchange(sampled_, {}));
+    } else if (!batches_[static_cast<size_t>(send.microbatch)].rows.empty()) {
+      const std::span<const std::byte> hidden = backend_->Hidden();
+      activation.payload.assign(hidden.begin(), hidden.end());
+    }
+    activation.header.bytes = static_cast<int64_t>(activation.payload.size());
+    options_.peers.send(send.to, std::move(activation));
+  }
+
+  void Carry(const ProgramRunner::StartSendKv&) { LIME_CHECK(false) << "plans with loans are refused"; }
+
+  void Carry(const ProgramRunner::Waited& waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const double ms = waited.end_ms - waited.begin_ms;
+    (std::holds_alternative<AwaitWeights>(waited.what) ? stats_.wait_weights_ms : stats_.wait_input_ms) += ms;
+  }
+
+  void Carry(const ProgramRunner::StepEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    step_under_way_ = false;
+    ++stats_.steps;
+    if (options_.peers.step_ended) options_.peers.step_ended(ended.step);
+  }
+
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!health_.ok()) return;
+    health_ = status;
+    if (options_.peers.failed) options_.peers.failed(status);
+  }
+
+  // ---- The compute thread
+
+  void ComputeThread() {
+    absl::MutexLock lock(&mutex_);
+    while (true) {
+      while (!stopping_ && !computing_) work_.Wait(&mutex_);
+      if (stopping_) return;
+      const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
+      const double begin = NowMs();
+      std::vector<std::byte> input = TakeInput(start);
+      mutex_.Unlock();
+      const absl::Status status = Run(start, input);
+      mutex_.Lock();
+      stats_.compute_ms += NowMs() - begin;
+      if (!status.ok()) {
+        Fail(status);
+      } else {
+        Post(ProgramRunner::Computed{});
+      }
+    }
+  }
+
+  // The hidden states that a visit begins with; empty where it goes on, or begins with the embedding.
+  std::vector<std::byte> TakeInput(const ProgramRunner::StartCompute& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = arrived_.find({start.step, {start.what.stage, start.what.microbatch}});
+    if (found == arrived_.end()) return {};
+    std::vector<std::byte> input = std::move(found->second);
+    arrived_.erase(found);
+    return input;
+  }
+
+  // Nothing of what it reads changes while it runs: batches_ belongs to the step under way.
+  absl::Status Run(const ProgramRunner::StartCompute& start, std::span<const std::byte> input) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const MicroBatch& batch = batches_[static_cast<size_t>(start.what.microbatch)];
+    const Stage& stage = plan_.stages[start.what.stage];
+    const int part = start.what.part;
+    if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Wrong("hidden states have come for a micro-batch without rows");
+    if (part == kEmbeddingPart) return Embed(batch);
+    if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeHidden(start, batch, input));
+    LIME_RETURN_IF_ERROR(ComputePart(part));
+    const bool last = part + 1 == plan_.NumParts();
+    return last ? SampleAll(batch) : absl::OkStatus();
+  }
+
+  absl::Status Embed(const MicroBatch& batch) {
+    LIME_RETURN_IF_ERROR(Begin(batch));
+    if (!EmbedsByRows()) return backend_->Embed();
+    tokens_.clear();
+    for (const BatchRow& row : batch.rows) tokens_.push_back(row.token);
+    LIME_RETURN_IF_ERROR(rows_->Read(tokens_));
+    return backend_->EmbedRows(rows_->rows());
+  }
+
+  // Devices behind the first know what was sampled as hidden states only, and those without the head ask for no logits.
+  absl::Status Begin(const MicroBatch& batch) {
+    begun_ = batch;
+    for (BatchRow& row : begun_.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && IsHead();
+    return backend_->Begin(begun_);
+  }
+
+  absl::Status TakeHidden(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
+    LIME_RETURN_IF_ERROR(Begin(batch));
+    const std::span<std::byte> hidden = backend_->Hidden();
+    if (input.size() != hidden.size()) {
+      return Wrong("step ", start.step, ", stage ", start.what.stage, ": ", input.size(), " bytes of hidden states have come for ",
+                   batch.rows.size(), " rows of ", RowBytes());
+    }
+    std::memcpy(hidden.data(), input.data(), input.size());
+    return absl::OkStatus();
+  }
+
+  absl::Status ComputePart(int part) {
+    const BlockId id = plan_.parts[part].block;
+    if (weights_->IsWhole(part)) {
+      if (part != PartsOf(plan_, id).first) return absl::OkStatus();  // all of it was computed with its first part
+      return id.kind == BlockKind::kAttention ? backend_->Attention(id.layer)
+             : id.kind == BlockKind::kMlp     ? backend_->Mlp(id.layer)
+                                              : backend_->Head();
+    }
+    for (int i = 0; i < weights_->NumRows(part); ++i) LIME_RETURN_IF_ERROR(backend_->ComputeRows(id, RowsOf(part, i)));
+    return absl::OkStatus();
+  }
+
+  // Where a part lies changes under the lock, for others than the one at hand.
+  RowsInMemory RowsOf(int part, int i) {
+    absl::MutexLock lock(&mutex_);
+    return weights_->Rows(part, i);
+  }
+
+  absl::Status SampleAll(const MicroBatch& batch) {
+    const std::span<const float> logits = backend_->Logits();
+    const size_t vocab = static_cast<size_t>(spec_.config.vocab_size);
+    sampled_.clear();
+    size_t at = 0;
+    for (const BatchRow& row : batch.rows) {
+      if (!row.wants_logits) continue;
+      if (options_.sampler == nullptr) return Wrong("the plan puts the head here, and nobody samples");
+      LIME_ASSIGN_OR_RETURN(const int32_t token, options_.sampler->Sample(row, logits.subspan(at++ * vocab, vocab)));
+      sampled_.push_back({.sequence = row.sequence, .position = row.position + 1, .token = token});
+    }
+    return absl::OkStatus();
+  }
+
+  const Checkpoint checkpoint_;
+  const ModelSpec spec_;
+  const Plan plan_;
+  const int32_t device_;
+  const Options options_;
+  const std::vector<int32_t> layers_;  // whose KV is here
+  std::vector<Program> programs_;      // by micro-batches, ascending
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<RowReader> rows_;
+  std::unique_ptr<StageWeights> weights_;
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar work_;
+  std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
+  KvPages pages_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Order> orders_ ABSL_GUARDED_BY(mutex_);  // not carried out yet
+  int64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t steps_begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool step_under_way_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<MicroBatch> batches_ ABSL_GUARDED_BY(mutex_);  // of the step under way
+  int32_t tokens_awaited_ ABSL_GUARDED_BY(mutex_) = 0;       // the first of them whose tokens are not all known
+  std::vector<Latest> latest_ ABSL_GUARDED_BY(mutex_);       // by slot
+  std::map<std::pair<int64_t, std::pair<int32_t, int32_t>>, std::vector<std::byte>> arrived_
+      ABSL_GUARDED_BY(mutex_);                                                    // by step, stage, micro-batch
+  std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
+  Stats stats_ ABSL_GUARDED_BY(mutex_);
+  absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Of the compute thread, which between two computations holds the lock.
+  std::vector<SampledToken> sampled_;
+  std::vector<int32_t> tokens_;
+  MicroBatch begun_;
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::string& model_dir, const Plan& plan, int32_t device,
+                                                                  Options options) {
+  LIME_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model_dir));
+  LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
+  LIME_RETURN_IF_ERROR(plan.Validate(spec));
+  if (device < 0 || device >= plan.NumDevices()) return Wrong("device ", device, " of a plan for ", plan.NumDevices());
+  LIME_RETURN_IF_ERROR(CheckSupported(plan));
+  auto impl = std::make_unique<Impl>(std::move(checkpoint), std::move(spec), plan, device, std::move(options));
+  LIME_ASSIGN_OR_RETURN(std::string numerics_id, impl->Open());
+  return std::unique_ptr<StageEngine>(new StageEngine(std::move(impl), std::move(numerics_id)));
+}
+
+StageEngine::StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id)
+    : impl_(std::move(impl)), numerics_id_(std::move(numerics_id)) {}
+StageEngine::~StageEngine() = default;
+
+absl::Status StageEngine::OnOrder(const Order& order) {
+  return impl_->OnOrder(order);
+}
+
+absl::Status StageEngine::OnActivation(ActivationMessage activation) {
+  return impl_->OnActivation(std::move(activation));
+}
+
+StageEngine::Stats StageEngine::stats() const {
+  return impl_->stats();
+}
+
+}  // namespace lime

@@ -1,0 +1,171 @@
+#include "daemon/engine/stage_weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "daemon/weights/kept_tensors.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+BlockWeights ToWeights(const LoadedBlock& block) {
+  BlockWeights weights;
+  weights.storage = block.storage;
+  for (const LoadedTensor& tensor : block.tensors) weights.tensors.push_back(tensor.data);
+  return weights;
+}
+
+// Blocks are cut as the plan says; those it does not name are not read.
+std::function<std::vector<BlockPiece>(const BlockSpec&)> CutOf(const Plan& plan) {
+  return [&plan](const BlockSpec& block) {
+    std::vector<BlockPiece> pieces;
+    const auto [begin, end] = PartsOf(plan, block.id);
+    for (int part = begin; part < end; ++part) pieces.push_back({.rows = plan.parts[part].rows, .bytes = plan.parts[part].bytes});
+    return pieces;
+  };
+}
+
+int BlockIndex(const ModelSpec& spec, BlockId id) {
+  return static_cast<int>(std::ranges::find(spec.blocks, id, &BlockSpec::id) - spec.blocks.begin());
+}
+
+// Parts of one device, ascending.
+std::vector<int> PartsOn(const Plan& plan, int32_t device) {
+  std::vector<int> parts;
+  for (const Stage& stage : plan.stages) {
+    for (int part = stage.lo; stage.device == device && part < stage.hi; ++part) parts.push_back(part);
+  }
+  return parts;
+}
+
+bool HasEmbedding(const Plan& plan, int32_t device) {
+  return plan.stages.front().device == device;
+}
+
+// All parts of the block are resident, and here.
+bool Whole(const Plan& plan, int32_t device, BlockId id) {
+  const auto [begin, end] = PartsOf(plan, id);
+  for (int part = begin; part < end; ++part) {
+    if (plan.parts[part].streamed || plan.stages[StageOf(plan, part)].device != device) return false;
+  }
+  return begin < end;
+}
+
+absl::StatusOr<std::unique_ptr<PieceReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
+                                                        const StageWeights::Options& options) {
+  return PieceReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
+}
+
+Bytes LargestPlace(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, const std::vector<int>& parts) {
+  Bytes largest = 0;
+  for (const int part : parts) {
+    const BlockId id = plan.parts[part].block;
+    if (plan.parts[part].streamed) largest = std::max(largest, reader.PlaceBytes(BlockIndex(spec, id), part - PartsOf(plan, id).first));
+  }
+  return largest;
+}
+
+}  // namespace
+
+StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan)
+    : spec_(spec), plan_(plan), whole_(plan.parts.size()), own_(plan.parts.size()) {
+  for (int part = 0; part < plan.NumParts(); ++part) {
+    const BlockId id = plan.parts[part].block;
+    place_of_.emplace_back(BlockIndex(spec, id), part - PartsOf(plan, id).first);
+  }
+}
+
+absl::StatusOr<Bytes> StageWeights::MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device) {
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PieceReader> reader, OpenReader(checkpoint, spec, plan, {}));
+  const PlanMemory& memory = plan.devices[device].memory;
+  return memory.weights + memory.embedding + memory.ring + LargestPlace(*reader, spec, plan, PartsOn(plan, device));
+}
+
+absl::StatusOr<std::unique_ptr<StageWeights>> StageWeights::Load(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
+                                                                 int32_t device, Backend& backend, const Options& options) {
+  std::unique_ptr<StageWeights> weights(new StageWeights(spec, plan));
+  LIME_ASSIGN_OR_RETURN(weights->reader_, OpenReader(checkpoint, spec, plan, options));
+  LIME_RETURN_IF_ERROR(weights->LoadAll(checkpoint, device, backend, options));
+  return weights;
+}
+
+absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options) {
+  const std::vector<int> parts = PartsOn(plan_, device);
+  std::vector<BlockId> whole, kept;
+  if (HasEmbedding(plan_, device)) {
+    embedding_resident_ = plan_.embedding == EmbeddingPlacement::kResident;
+    (embedding_resident_ ? whole : kept).push_back({BlockKind::kEmbedding, 0});
+  }
+  for (const int part : parts) {
+    const BlockId id = plan_.parts[part].block;
+    whole_[part] = Whole(plan_, device, id);
+    std::vector<BlockId>& list = whole_[part] ? whole : kept;
+    if (list.empty() || !(list.back() == id)) list.push_back(id);
+  }
+  LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, whole, kept, backend, options));
+  for (const int part : parts) {
+    if (!whole_[part] && !plan_.parts[part].streamed) LIME_RETURN_IF_ERROR(ReadPart(part));
+  }
+  const Bytes largest = LargestPlace(*reader_, spec_, plan_, parts);
+  if (largest == 0) return absl::OkStatus();
+  // What does not fit before the end begins again at 0, and leaves less than a place unused.
+  LIME_ASSIGN_OR_RETURN(ring_memory_, HugeBuffer::Allocate(plan_.devices[device].memory.ring + largest));
+  ring_ = ByteRing(ring_memory_.bytes());
+  return ring_memory_.Prefault();
+}
+
+absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
+                                      Backend& backend, const Options& options) {
+  if (!whole.empty()) {
+    LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(checkpoint, spec_, {.loader = LoaderKind::kRead}));
+    LIME_ASSIGN_OR_RETURN(blocks_, store->LoadBlocks(whole, options.load));
+  }
+  for (const BlockId id : kept) {
+    LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadKept(checkpoint, spec_.block(id)));
+    blocks_.push_back(std::move(block));
+  }
+  for (const LoadedBlock& block : blocks_) LIME_RETURN_IF_ERROR(backend.BindBlock(spec_.block(block.id), ToWeights(block)));
+  return absl::OkStatus();
+}
+
+// A resident part of a block of which others stream, into memory of its own.
+absl::Status StageWeights::ReadPart(int part) {
+  LIME_ASSIGN_OR_RETURN(own_[part], HugeBuffer::Allocate(reader_->PlaceBytes(BlockOf(part), PieceOf(part))));
+  absl::Notification ended;
+  absl::Status status;
+  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), [&](const absl::Status& read) {
+    status = read;
+    ended.Notify();
+  });
+  ended.WaitForNotification();
+  return status;
+}
+
+RowsInMemory StageWeights::Rows(int part, int i) const {
+  const std::byte* place = own_[part].data();
+  if (plan_.parts[part].streamed) {
+    const auto loaded = std::ranges::find(loaded_, part, &Loaded::part);
+    LIME_CHECK(loaded != loaded_.end()) << "part " << part << " is computed before it was loaded";
+    place = loaded->place;
+  }
+  return reader_->Rows(BlockOf(part), PieceOf(part), i, place);
+}
+
+void StageWeights::StartLoad(int part, PieceReader::Completion done) {
+  const std::optional<Bytes> offset = ring_.Allocate(reader_->PlaceBytes(BlockOf(part), PieceOf(part)));
+  LIME_CHECK(offset.has_value()) << "the ring has no room for part " << part;
+  std::byte* const place = ring_memory_.data() + *offset;
+  loaded_.push_back({part, place});
+  reader_->StartRead(BlockOf(part), PieceOf(part), place, std::move(done));
+}
+
+void StageWeights::ReleaseOldest() {
+  ring_.ReleaseOldest();
+  loaded_.pop_front();
+}
+
+}  // namespace lime

@@ -1,0 +1,85 @@
+// The weights of one device's stages: what is resident, and the ring through which the rest streams.
+//
+// A block that is resident as a whole is bound to the backend once. Of the others every part has a place: its own memory where it is
+// resident, and while it is loaded the ring, in which loads follow one another first in, first out.
+//
+// Thread: the owner's, under its lock; reads end on the reader's thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "daemon/logic/byte_ring.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/huge_buffer.h"
+#include "daemon/weights/loader.h"
+#include "daemon/weights/piece_reader.h"
+#include "daemon/weights/weight_store.h"
+#include "kernels/backend.h"
+#include "planner/base/status.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+class StageWeights {
+ public:
+  struct Options {
+    LoadOptions load;
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+  };
+
+  // Loads what is resident on `device` and binds it. REQUIRES: the plan is valid for `spec`; all but the options outlive this.
+  static absl::StatusOr<std::unique_ptr<StageWeights>> Load(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
+                                                            int32_t device, Backend& backend, const Options& options);
+
+  // Bytes that Load takes: weights, and the ring with room for a place that does not fit before its end.
+  static absl::StatusOr<Bytes> MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device);
+
+  // Whether the part's block is computed as a whole, not by rows.
+  bool IsWhole(int part) const { return whole_[part]; }
+  // Its rows in memory, in order of use. REQUIRES: not whole; resident, or loaded and not released
+  int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PieceOf(part)); }
+  RowsInMemory Rows(int part, int i) const;
+
+  // Reads a streamed part into the ring. REQUIRES: the ring has room, as Programs see to
+  void StartLoad(int part, PieceReader::Completion done);
+  // Takes the room of the oldest load back.
+  void ReleaseOldest();
+
+  void Cancel() { reader_->Cancel(); }
+  // Ends all reads and the thread on which they end; nothing may be used afterwards.
+  void Close() { reader_.reset(); }
+  Bytes bytes_read() const { return reader_->bytes_read(); }
+  bool embedding_resident() const { return embedding_resident_; }
+
+ private:
+  struct Loaded {
+    int part = 0;
+    std::byte* place = nullptr;
+  };
+
+  StageWeights(const ModelSpec& spec, const Plan& plan);
+  absl::Status LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options);
+  absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
+                          Backend& backend, const Options& options);
+  absl::Status ReadPart(int part);
+  int BlockOf(int part) const { return place_of_[part].first; }
+  int PieceOf(int part) const { return place_of_[part].second; }
+
+  const ModelSpec& spec_;
+  const Plan& plan_;
+  std::vector<std::pair<int, int>> place_of_;  // by part: its block in the spec, and which of the block's parts it is
+  std::vector<bool> whole_;                    // by part
+  std::vector<HugeBuffer> own_;                // by part: of resident parts of blocks that are not whole
+  std::vector<LoadedBlock> blocks_;
+  bool embedding_resident_ = false;
+  HugeBuffer ring_memory_;
+  ByteRing ring_{0};
+  std::deque<Loaded> loaded_;  // begun and not released, oldest first
+  std::unique_ptr<PieceReader> reader_;
+};
+
+}  // namespace lime

@@ -1,0 +1,153 @@
+// Several engines of one plan in one process, joined by queues that deliver late and out of turn, but each link's messages in order.
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "coordinator/cli/logits_hash.h"
+#include "daemon/engine/stage_engine.h"
+#include "gtest/gtest.h"
+
+namespace lime {
+
+// Takes the best token, and remembers the bits it was taken from.
+class GreedySampler final : public StageEngine::TokenSampler {
+ public:
+  void Admit(const AdmitOrder& order) override { hashes_[order.sequence] = {}; }
+  void Retire(int32_t) override {}
+  absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override {
+    hashes_[row.sequence].Add(logits);
+    return static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
+  }
+  // Of all logits of the sequence that has, or last had, the slot.
+  uint64_t hash(int32_t sequence) { return hashes_[sequence].value(); }
+
+ private:
+  std::map<int32_t, cli::LogitsHash> hashes_;
+};
+
+class StageCluster {
+ public:
+  StageCluster(const std::string& model, const Plan& plan, uint64_t seed, int threads = 1) : random_(seed) {
+    for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+      StageEngine::Options options;
+      options.num_threads = threads;
+      options.sampler = &sampler_;
+      options.peers.send = [this, d](int32_t to, ActivationMessage message) { Queue(d, to, std::move(message)); };
+      options.peers.sampled = [this](int64_t, std::span<const SampledToken> tokens) { Take(tokens); };
+      options.peers.failed = [this](const absl::Status& status) { Fail(status); };
+      auto engine = StageEngine::Install(model, plan, d, std::move(options));
+      EXPECT_TRUE(engine.ok()) << engine.status() << "\n" << plan.DebugString();
+      if (!engine.ok()) return;
+      engines_.push_back(*std::move(engine));
+    }
+    thread_ = std::thread([this] { Deliver(); });
+  }
+
+  ~StageCluster() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+      changed_.SignalAll();
+    }
+    if (thread_.joinable()) thread_.join();
+    engines_.clear();
+  }
+
+  bool ok() const { return thread_.joinable(); }
+  StageEngine& engine(int d) { return *engines_[d]; }
+  GreedySampler& sampler() { return sampler_; }
+
+  // To every device, with the next number.
+  void Give(std::variant<AdmitOrder, RetireOrder, StepOrder> what) {
+    const Order order{.number = next_order_++, .what = std::move(what)};
+    for (auto& engine : engines_) {
+      const absl::Status status = engine->OnOrder(order);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+
+  // Waits until `count` tokens were sampled for the sequence, over all requests in its slot.
+  std::vector<int32_t> Await(int32_t sequence, size_t count) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
+    absl::MutexLock lock(&mutex_);
+    while (tokens_[sequence].size() < count && status_.ok()) {
+      if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
+    }
+    EXPECT_TRUE(status_.ok()) << status_;
+    EXPECT_GE(tokens_[sequence].size(), count) << "nothing came for a minute";
+    return tokens_[sequence];
+  }
+
+  absl::Status status() {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  void Queue(int32_t from, int32_t to, ActivationMessage message) {
+    absl::MutexLock lock(&mutex_);
+    links_[{from, to}].push_back(std::move(message));
+    changed_.SignalAll();
+  }
+
+  void Take(std::span<const SampledToken> tokens) {
+    absl::MutexLock lock(&mutex_);
+    for (const SampledToken& token : tokens) tokens_[token.sequence].push_back(token.token);
+    changed_.SignalAll();
+  }
+
+  void Fail(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    status_.Update(status);
+    changed_.SignalAll();
+  }
+
+  // One message at a time, of a random link.
+  void Deliver() {
+    absl::MutexLock lock(&mutex_);
+    while (true) {
+      std::vector<std::pair<int32_t, int32_t>> ready;
+      for (const auto& [link, queue] : links_) {
+        if (!queue.empty()) ready.push_back(link);
+      }
+      if (stopping_) return;
+      if (ready.empty()) {
+        changed_.Wait(&mutex_);
+        continue;
+      }
+      const auto link = ready[random_() % ready.size()];
+      ActivationMessage message = std::move(links_[link].front());
+      links_[link].pop_front();
+      const bool late = random_() % 8 == 0;
+      mutex_.Unlock();
+      if (late) std::this_thread::sleep_for(std::chrono::microseconds(300));
+      const absl::Status status = engines_[link.second]->OnActivation(std::move(message));
+      EXPECT_TRUE(status.ok()) << status;
+      mutex_.Lock();
+    }
+  }
+
+  GreedySampler sampler_;
+  std::vector<std::unique_ptr<StageEngine>> engines_;
+  std::mt19937_64 random_;
+  int64_t next_order_ = 0;
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  std::map<std::pair<int32_t, int32_t>, std::deque<ActivationMessage>> links_;
+  std::map<int32_t, std::vector<int32_t>> tokens_;
+  absl::Status status_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lime
