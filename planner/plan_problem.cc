@@ -266,13 +266,15 @@ absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, Pla
   if (!problem.first_token) return absl::OkStatus();
   const FirstToken& first = choice.first_token;
   const auto chunk = std::ranges::find(problem.first_token->chunks, first.chunk_rows, &PrefillChunk::rows);
-  if (!first.feasible || chunk == problem.first_token->chunks.end()) {
-    return Wrong("chunks of ", first.chunk_rows, " tokens were not among the choices");
-  }
+  if (!first.feasible) return absl::ResourceExhaustedError("planning: the prompt fits in chunks of no length beside this plan");
+  if (chunk == problem.first_token->chunks.end()) return Wrong("chunks of ", first.chunk_rows, " tokens were not among the choices");
   plan.prefill_chunk = first.chunk_rows;
   plan.chunks_per_sweep = std::min(first.chunks_per_sweep, first.chunks);
-  if (choice.reads == ReadsPerStep::kPerMicrobatch) plan.chunks_per_sweep = 1;
   plan.predicted.ttft_ms = first.ms;
+  if (choice.reads == ReadsPerStep::kPerMicrobatch && plan.chunks_per_sweep > 1) {
+    plan.chunks_per_sweep = 1;
+    plan.predicted.ttft_ms = Evaluator(chunk->instance).PromptMs(choice.stages, first.chunks, 1);
+  }
   const Instance& instance = chunk->instance;
   plan.prefill = {.tx_ms = instance.net.tx_ms, .lat_ms = instance.net.lat_ms};
   plan.prefill.embed_rows_ms = instance.devices[plan.stages.front().device].embed_rows_ms.value_or(0);
