@@ -15,9 +15,10 @@ absl::Status Wrong(const What&... what) {
 
 }  // namespace
 
-ProgramRunner::ProgramRunner(std::vector<const Program*> programs, int64_t loads_limit)
-    : programs_(std::move(programs)), loads_limit_(loads_limit) {
+ProgramRunner::ProgramRunner(std::vector<const Program*> programs, int64_t loads_limit, int loads_under_way)
+    : programs_(std::move(programs)), loads_limit_(loads_limit), loads_under_way_(loads_under_way) {
   LIME_CHECK(!programs_.empty());
+  LIME_CHECK_GE(loads_under_way, 1);
   for (const Program* program : programs_) {
     LIME_CHECK(program->loads == loads()) << "loads of device " << program->device;
     for (const Instruction& instruction : program->step) {
@@ -100,10 +101,11 @@ void ProgramRunner::Advance(double now_ms, std::vector<Action>& actions) {
 }
 
 void ProgramRunner::TryLoad(std::vector<Action>& actions) {
-  if (loads().empty() || loads_begun_ != loads_ended_ || loads_begun_ >= loads_limit_) return;
-  const Prefetch& load = loads()[loads_begun_ % static_cast<int64_t>(loads().size())];
-  if (loads_begun_ - load.window >= evicted_) return;  // negative: there has always been room
-  actions.push_back(StartLoad{loads_begun_++, load});
+  while (!loads().empty() && loads_begun_ - loads_ended_ < loads_under_way_ && loads_begun_ < loads_limit_) {
+    const Prefetch& load = loads()[loads_begun_ % static_cast<int64_t>(loads().size())];
+    if (loads_begun_ - load.window >= evicted_) return;  // negative: there has always been room
+    actions.push_back(StartLoad{loads_begun_++, load});
+  }
 }
 
 bool ProgramRunner::TakeArrival(std::pair<int32_t, int32_t> key) {

@@ -6,7 +6,8 @@
 // Two things go on side by side, and each is at one place at any time:
 //   computation  the instructions of a step in order, then those of the next step that was begun; it stands at a Compute that is under way,
 //                or at a Recv, AwaitWeights or AwaitKv that has to wait, or between two steps
-//   disk         one load after another; load k begins when load k - 1 has ended and load k - window was evicted
+//   disk         one load after another; load k begins when load k - 1 has ended and load k - window was evicted. A real disk is given the
+//                next load before the last one has ended (loads_under_way), so that no gap opens between two
 // What a peer sends too often or out of place is an error that changes nothing.
 #pragma once
 
@@ -38,7 +39,7 @@ class ProgramRunner {
   struct KvArrived {
     int32_t layer = 0;
   };
-  // The load under way has ended.
+  // The load under way has ended; of several, the oldest.
   struct Loaded {
     int64_t load = 0;
   };
@@ -86,9 +87,10 @@ class ProgramRunner {
   static constexpr int64_t kMaxAhead = 1 << 16;
 
   // `programs`: what a step may be, of one device of one plan, with the same loads. `loads_limit`: no load from there on, for who knows how
-  // many steps there will be; otherwise loads go on around the steps as far as there is room.
+  // many steps there will be; otherwise loads go on around the steps as far as there is room. `loads_under_way`: at most so many at a time;
+  // they end in order all the same.
   // REQUIRES: at least one, each valid; they outlive this unchanged.
-  explicit ProgramRunner(std::vector<const Program*> programs, int64_t loads_limit = INT64_MAX);
+  explicit ProgramRunner(std::vector<const Program*> programs, int64_t loads_limit = INT64_MAX, int loads_under_way = 1);
 
   // Appends what is to be done now. To be called once with no event, by Start, before anything else.
   void Start(std::vector<Action>& actions) { TryLoad(actions); }
@@ -131,6 +133,7 @@ class ProgramRunner {
 
   const std::vector<const Program*> programs_;
   const int64_t loads_limit_;
+  const int loads_under_way_;
   std::deque<int32_t> steps_;  // begun; the first is the one under way
   int64_t step_ = 0;           // number of that
   size_t at_ = 0;              // in its instructions

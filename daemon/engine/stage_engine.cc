@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -27,6 +28,7 @@ namespace lime {
 namespace {
 
 constexpr int64_t kMaxQueuedOrders = 4096;
+constexpr int kLoadsUnderWay = 2;        // the disk has the next load before the last one ends
 constexpr int64_t kMaxEarlySteps = 256;  // that a peer may be ahead of the orders known here
 
 double NowMs() {
@@ -98,7 +100,7 @@ class StageEngine::Impl {
     LIME_RETURN_IF_ERROR(CompilePrograms());
     LIME_RETURN_IF_ERROR(OpenAll());
     absl::MutexLock lock(&mutex_);
-    runner_.emplace(Pointers());
+    runner_.emplace(Pointers(), INT64_MAX, kLoadsUnderWay);
     std::vector<ProgramRunner::Action> actions;
     runner_->Start(actions);
     Carry(actions);
@@ -282,12 +284,15 @@ class StageEngine::Impl {
 
   // ---- Orders, one after another; those that change sequences between two steps
 
+  // A step that ends while orders are carried out does not begin the next one by itself.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (std::exchange(pumping_, true)) return;
     while (health_.ok() && !orders_.empty() && !step_under_way_) {
       Order order = std::move(orders_.front());
       orders_.pop_front();
       std::visit([this](auto& what) ABSL_NO_THREAD_SAFETY_ANALYSIS { Execute(what); }, order.what);
     }
+    pumping_ = false;
   }
 
   void Execute(const AdmitOrder& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -379,7 +384,8 @@ class StageEngine::Impl {
     weights_->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) {
       absl::MutexLock lock(&mutex_);
       if (!status.ok()) return Fail(status);
-      Post(ProgramRunner::Loaded{load});
+      loaded_.insert(load);
+      while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
     });
   }
 
@@ -541,6 +547,7 @@ class StageEngine::Impl {
   KvPages pages_ ABSL_GUARDED_BY(mutex_);
   std::deque<Order> orders_ ABSL_GUARDED_BY(mutex_);  // not carried out yet
   int64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t steps_begun_ ABSL_GUARDED_BY(mutex_) = 0;
   bool step_under_way_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<MicroBatch> batches_ ABSL_GUARDED_BY(mutex_);  // of the step under way
@@ -549,6 +556,8 @@ class StageEngine::Impl {
   std::map<std::pair<int64_t, std::pair<int32_t, int32_t>>, std::vector<std::byte>> arrived_
       ABSL_GUARDED_BY(mutex_);                                                    // by step, stage, micro-batch
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
+  int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

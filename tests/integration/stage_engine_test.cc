@@ -180,5 +180,136 @@ TEST(StageEngineTest, TheShippedModelGivesTheSameBitsOverAnyPlan) {
   ExpectBitsOfOne(std::string(LIME_SOURCE_DIR) + "/models/lime-fables", 20, 512);
 }
 
+// ---- Slots that are used again, and what does not belong
+
+// The shipped model over two devices, half of it streaming, one sequence at a time.
+class TwoDevices : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = std::string(LIME_SOURCE_DIR) + "/models/lime-fables";
+    auto checkpoint = Checkpoint::Open(dir_);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    auto spec = checkpoint->BuildModelSpec();
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    std::vector<ClusterDevice> devices(2);
+    for (int d = 0; d < 2; ++d) {
+      devices[d].name = d == 0 ? "a" : "b";
+      devices[d].budget = 64 * kGiB;
+      devices[d].profile.read_bytes_per_second = 10e9;
+      devices[d].profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
+    }
+    auto problem = MakePlanProblem(*spec, devices, {.context = kContext, .batches = {1}});
+    ASSERT_TRUE(problem.ok()) << problem.status();
+    const int blocks = problem->instance.NumBlocks();
+    PlanChoice choice{.stages = {.stages = {{0, 0, blocks / 2}, {1, blocks / 2, blocks}}}, .batch = 1};
+    for (int b = 0; b < blocks; b += 2) choice.stages.streamed.push_back(b);
+    auto plan = MakePlan(*problem, choice);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    plan_ = *std::move(plan);
+  }
+
+  // One token of a prompt per step, then one generated token per step.
+  static void OrderOne(StageCluster& cluster, const std::vector<int32_t>& prompt, int tokens) {
+    cluster.Give(AdmitOrder{.positions = kContext, .prompt = prompt});
+    const int32_t length = static_cast<int32_t>(prompt.size());
+    for (int32_t i = 0; i + 1 < length + tokens; ++i) {
+      const BatchRow row{.token = i < length ? prompt[i] : kSampledToken, .position = i, .wants_logits = i + 1 >= length};
+      cluster.Give(StepOrder{{MicroBatch{{row}}}});
+    }
+    cluster.Give(RetireOrder{});
+  }
+
+  std::string dir_;
+  Plan plan_;
+};
+
+TEST_F(TwoDevices, ASlotTakesOneSequenceAfterAnotherWithoutWaiting) {
+  StageCluster cluster(dir_, plan_, 1);
+  ASSERT_TRUE(cluster.ok());
+  std::vector<int32_t> expected;
+  uint64_t hash = 0;
+  for (int i = 0; i < 6; ++i) {  // all ordered at once: what the first ones sample must not reach the later ones
+    const Reference reference = Alone(dir_, RandomIds(70 + i, 1 + 5 * i, 512));
+    OrderOne(cluster, reference.prompt, kNewTokens);
+    expected.insert(expected.end(), reference.tokens.begin(), reference.tokens.end());
+    hash = reference.hash;
+  }
+  EXPECT_EQ(cluster.Await(0, expected.size()), expected);
+  EXPECT_EQ(cluster.sampler().hash(0), hash);
+  EXPECT_GT(cluster.engine(0).stats().bytes_read, 0);
+}
+
+TEST_F(TwoDevices, OrdersThatCannotBeAreRefusedAndChangeNothing) {
+  StageCluster cluster(dir_, plan_, 1);
+  ASSERT_TRUE(cluster.ok());
+  const auto refusal = [&](int64_t number, auto what) {
+    const absl::Status status = cluster.engine(0).OnOrder({number, std::move(what)});
+    EXPECT_FALSE(status.ok());
+    return std::string(status.message());
+  };
+  const auto step = [](BatchRow row) { return StepOrder{{MicroBatch{{row}}}}; };
+  EXPECT_THAT(refusal(1, RetireOrder{}), HasSubstr("0 is the next one"));
+  EXPECT_THAT(refusal(0, AdmitOrder{.sequence = 1, .positions = 1}), HasSubstr("slot 1"));
+  EXPECT_THAT(refusal(0, AdmitOrder{.positions = kContext + 1}), HasSubstr("97 positions"));
+  EXPECT_THAT(refusal(0, AdmitOrder{.positions = 9, .prompt = {1 << 20}}), HasSubstr("vocabulary"));
+  EXPECT_THAT(refusal(0, StepOrder{}), HasSubstr("0 micro-batches"));
+  EXPECT_THAT(refusal(0, StepOrder{std::vector<MicroBatch>(9)}), HasSubstr("9 micro-batches"));
+  EXPECT_THAT(refusal(0, step({.sequence = -1})), HasSubstr("slot -1"));
+  EXPECT_THAT(refusal(0, step({.token = -2})), HasSubstr("token id -2"));
+  EXPECT_THAT(refusal(0, step({.position = kContext})), HasSubstr("position 96"));
+  EXPECT_THAT(refusal(0, StepOrder{{MicroBatch{std::vector<BatchRow>(2)}}}), HasSubstr("2 rows"));
+  const Reference reference = Alone(dir_, RandomIds(3, 4, 512));
+  OrderOne(cluster, reference.prompt, kNewTokens);
+  EXPECT_EQ(cluster.Await(0, kNewTokens), reference.tokens);
+}
+
+TEST_F(TwoDevices, ActivationsThatDoNotBelongAreRefusedAndChangeNothing) {
+  StageCluster cluster(dir_, plan_, 1);
+  ASSERT_TRUE(cluster.ok());
+  const auto refusal = [&](int device, ActivationHeader header, size_t bytes) {
+    if (header.bytes == 0) header.bytes = static_cast<int64_t>(bytes);
+    const absl::Status status = cluster.engine(device).OnActivation({header, std::vector<std::byte>(bytes)});
+    EXPECT_FALSE(status.ok());
+    return std::string(status.message());
+  };
+  const ActivationHeader hidden{.epoch = plan_.epoch};
+  const auto with = [&](auto change) {
+    ActivationHeader header = hidden;
+    change(header);
+    return header;
+  };
+  EXPECT_THAT(refusal(1, with([](auto& h) { h.epoch = 9; }), 0), HasSubstr("epoch 9"));
+  EXPECT_THAT(refusal(1, with([](auto& h) { h.bytes = 9; }), 8), HasSubstr("its header says 9"));
+  EXPECT_THAT(refusal(1, with([](auto& h) { h.step = int64_t{1} << 40; }), 8), HasSubstr("far beyond"));
+  EXPECT_THAT(refusal(1, with([](auto& h) { h.stage = 1; }), 8), HasSubstr("not awaited here"));
+  EXPECT_THAT(refusal(1, with([](auto& h) { h.stage = 1 << 14; }), 8), HasSubstr("not awaited here"));
+  EXPECT_THAT(refusal(1, with([](auto& h) { h.microbatch = 7; }), 8), HasSubstr("micro-batch 7"));
+  EXPECT_THAT(refusal(1, hidden, 7), HasSubstr("7 bytes"));
+  EXPECT_THAT(refusal(1, hidden, 1 << 20), HasSubstr("at most 1"));
+  EXPECT_THAT(refusal(0, hidden, 8), HasSubstr("not awaited here"));
+  const ActivationHeader tokens{.epoch = plan_.epoch, .stage = 1, .payload = Payload::kToken};
+  EXPECT_THAT(refusal(1, tokens, 12), HasSubstr("not awaited here"));
+  EXPECT_THAT(refusal(0, tokens, 24), HasSubstr("at most 1"));
+  const Reference reference = Alone(dir_, RandomIds(3, 4, 512));
+  OrderOne(cluster, reference.prompt, kNewTokens);
+  EXPECT_EQ(cluster.Await(0, kNewTokens), reference.tokens);
+}
+
+TEST_F(TwoDevices, APlanThatDoesNotFitIsRefusedWithTheNumbers) {
+  for (PlanDevice& device : plan_.devices) {
+    device.memory.margin -= device.budget - 32 * kMiB;
+    device.budget = 32 * kMiB;  // less than the libraries take
+  }
+  const auto engine = StageEngine::Install(dir_, plan_, 0, {});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(engine.status().message()), HasSubstr("may take 32.00 MiB"));
+}
+
+TEST_F(TwoDevices, APlanOfAnotherModelIsRefused) {
+  plan_.parts[0].rows[0].end += 1;
+  EXPECT_FALSE(StageEngine::Install(dir_, plan_, 0, {}).ok());
+}
+
 }  // namespace
 }  // namespace lime
