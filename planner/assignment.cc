@@ -16,6 +16,8 @@ bool MayBegin(const Instance& instance, int block, Granularity granularity) {
       return true;
     case Granularity::kLayer:
       return BeginsLayer(instance, block);
+    case Granularity::kWholeBlock:
+      return !instance.IsLaterPiece(block);
     case Granularity::kModelBlock:
       return !instance.IsLaterPiece(block) || instance.blocks[block].kind == Instance::Kind::kHead;
   }

@@ -25,6 +25,7 @@ enum class Granularity {
   // At the first piece of a model block, and at any piece of the head: a head on several devices is split by vocabulary, and what they
   // found best travels on with the hidden state.
   kModelBlock,
+  kWholeBlock,  // at the first piece of a model block: a head stays on one device
 };
 
 Assignment ToAssignment(const StagePlan& plan, int num_blocks);

@@ -24,8 +24,10 @@ absl::Status Malformed(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("problem: ", what));
 }
 
-constexpr std::pair<std::string_view, Granularity> kGranularities[] = {
-    {"block", Granularity::kBlock}, {"layer", Granularity::kLayer}, {"model-block", Granularity::kModelBlock}};
+constexpr std::pair<std::string_view, Granularity> kGranularities[] = {{"block", Granularity::kBlock},
+                                                                       {"layer", Granularity::kLayer},
+                                                                       {"model-block", Granularity::kModelBlock},
+                                                                       {"whole-block", Granularity::kWholeBlock}};
 
 absl::StatusOr<SearchOptions> ReadOptions(const json& problem, const SolveOptions& options) {
   JsonFields fields(problem, "problem");
@@ -40,7 +42,7 @@ absl::StatusOr<SearchOptions> ReadOptions(const json& problem, const SolveOption
     out.granularity = value;
     if (granularity == name) return out;
   }
-  return Malformed("field \"granularity\" is none of block, layer and model-block");
+  return Malformed("field \"granularity\" is none of block, layer, model-block and whole-block");
 }
 
 ordered_json Infeasible(const std::string& reason) {
