@@ -149,7 +149,7 @@ TEST(SolveTest, OptimizeFindsThePlanOfTheWorkedExample) {
     EXPECT_EQ(answer["plan"]["stages"].size(), 2u);
   }
   problem["granularity"] = "atom";
-  EXPECT_THAT(Error(problem), HasSubstr("field \"granularity\" is none of block, layer and model-block"));
+  EXPECT_THAT(Error(problem), HasSubstr("field \"granularity\" is none of block, layer, model-block and whole-block"));
   problem["granularity"] = "block";
   problem["instance"]["devices"][0]["mem_mb"] = 4;
   problem["instance"]["devices"][1]["mem_mb"] = 9;
