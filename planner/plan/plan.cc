@@ -217,8 +217,10 @@ void NeedOfStage(const Plan& plan, const Stage& stage, bool together, PlanNeed& 
 }  // namespace
 
 std::pair<int, int> PartsOf(const Plan& plan, BlockId block) {
-  const auto found = std::ranges::equal_range(plan.parts, Place(block), {}, [](const PlanPart& part) { return Place(part.block); });
-  return {static_cast<int>(found.begin() - plan.parts.begin()), static_cast<int>(found.end() - plan.parts.begin())};
+  const auto place = [](const PlanPart& part) { return Place(part.block); };
+  const auto begin = std::ranges::lower_bound(plan.parts, Place(block), {}, place);
+  const auto end = std::ranges::upper_bound(plan.parts, Place(block), {}, place);
+  return {static_cast<int>(begin - plan.parts.begin()), static_cast<int>(end - plan.parts.begin())};
 }
 
 int StageOf(const Plan& plan, int part) {
