@@ -63,6 +63,8 @@ Annealer::Candidate Annealer::Repaired(Assignment plan) {
 // Cools with the work that is done, whatever a move takes.
 Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedule) {
   current_ = start;
+  Cost(start.plan);
+  judged_ = start.cost * (1 + schedule.per_busy_disk * evaluator_.BusyDisks(start.cost));
   FindCuts();
   Candidate best = start;
   double done = 0, heat = schedule.hot;
@@ -72,10 +74,11 @@ Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedu
     double work = instance_.NumBlocks();
     if (Propose()) {
       Repair();
-      const double limit = current_.cost * (1 - heat * std::log(1 - random_.Uniform()));
-      const double cost = Cost(draft_, limit);
+      const double limit = judged_ * (1 - heat * std::log(1 - random_.Uniform()));
+      const double cost = Cost(draft_, limit),
+                   judged = cost < limit ? cost * (1 + schedule.per_busy_disk * evaluator_.BusyDisks(cost)) : cost;
       work += 2.0 * instance_.NumBlocks() + evaluator_.work();
-      if (cost < limit) Accept(cost, best);
+      if (judged < limit) Accept(cost, judged, best);
     }
     done += work;
     if (!budget_.Spend(work)) break;
@@ -83,9 +86,10 @@ Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedu
   return best;
 }
 
-void Annealer::Accept(double cost, Candidate& best) {
+void Annealer::Accept(double cost, double judged, Candidate& best) {
   std::swap(current_.plan, draft_);
   current_.cost = cost;
+  judged_ = judged;
   FindCuts();
   if (cost < best.cost) best = current_;
 }
@@ -96,7 +100,8 @@ bool Annealer::Propose() {
     if (dice < 26) return ShiftCut();
     if (dice < 38) return SlideStage();
     if (dice < 48) return TradeAtCuts();
-    if (dice < 56) return MoveRun();
+    if (dice < 51) return MoveRun();
+    if (dice < 56) return Exchange();
     if (dice < 59) return MergeStage();
     if (dice < 62) return SwapStageDevices();
     if (dice < 64) return SwapDevicesInRange();
@@ -193,6 +198,35 @@ bool Annealer::MoveRun() {
   if (device == UnitDevice(begin)) return false;
   SetUnits(begin, std::min(begin + length, units_), device);
   return true;
+}
+
+// A unit moves to another device, and about as many megabytes of that come back: small blocks for a large one, too.
+bool Annealer::Exchange() {
+  const int unit = random_.Below(units_), from = UnitDevice(unit), to = random_.Below(instance_.NumDevices());
+  if (to == from) return false;
+  double owed_mb = UnitMb(unit);
+  const double slack_mb = owed_mb * 0.25;
+  for (int i = 0; i < 8; ++i) {
+    const int back = UnitBeside(to, from, owed_mb + slack_mb);
+    if (back < 0) break;
+    owed_mb -= UnitMb(back);
+    SetUnits(back, back + 1, from);
+  }
+  SetUnits(unit, unit + 1, to);
+  return true;
+}
+
+// A unit of `device` of at most so many megabytes, beside a stage of the other where there is one. -1: none.
+int Annealer::UnitBeside(int device, int other, double most_mb) {
+  const int start = random_.Below(units_);
+  int any = -1;
+  for (int i = 0; i < units_; ++i) {
+    const int u = start + i < units_ ? start + i : start + i - units_;
+    if (UnitDevice(u) != device || UnitMb(u) > most_mb) continue;
+    if ((u > 0 && UnitDevice(u - 1) == other) || (u + 1 < units_ && UnitDevice(u + 1) == other)) return u;
+    if (any < 0) any = u;
+  }
+  return any;
 }
 
 bool Annealer::MergeStage() {

@@ -30,6 +30,9 @@ class Annealer {
     double work = 0;  // of the budget
     double hot = 0;   // a move that costs this share more is accepted one time in e
     double cold = 0;
+    // The share of its cost that a plan is judged worse by for every disk as busy as the busiest. That one alone sets the pace, so without
+    // this a plan gains nothing by streaming less on one of several, and never comes to stream less on all.
+    double per_busy_disk = 0;
   };
 
   struct Options {
@@ -53,11 +56,12 @@ class Annealer {
  private:
   double LateMs(const Assignment& plan);  // beyond the bound on the first token
   bool Propose();
-  void Accept(double cost, Candidate& best);  // draft_ becomes current_
+  void Accept(double cost, double judged, Candidate& best);  // draft_ becomes current_
   bool ShiftCut();
   bool SlideStage();
   bool TradeAtCuts();
   bool MoveRun();
+  bool Exchange();
   bool MergeStage();
   bool SwapStageDevices();
   bool SwapDevicesInRange();
@@ -71,6 +75,8 @@ class Annealer {
   int StageBegin(int unit) const;
   int StageEnd(int unit) const;
   int RunLength();
+  double UnitMb(int unit) const { return mb_before_[unit_begins_[unit + 1]] - mb_before_[unit_begins_[unit]]; }
+  int UnitBeside(int device, int other, double most_mb);
   void FindCuts();
 
   void Repair();
@@ -93,6 +99,7 @@ class Annealer {
 
   Assignment draft_;  // current_ and one move
   Candidate current_;
+  double judged_ = 0;                                    // the cost of current_, and what its busy disks count for
   std::vector<int32_t> cuts_;                            // of current_: units at which another stage begins
   std::vector<double> used_mb_, need_mb_, smallest_mb_;  // of draft_, by device: what stays, the pool it needs, its smallest streamed block
   std::vector<double> mb_before_;                        // by block: weights and KV of all before it

@@ -57,13 +57,17 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
     size_t plans;
     double share;
     double hot;
+    double per_busy_disk;
   };
-  for (const Phase& phase : {Phase{plans, 0.35, 0.008}, {(plans + 3) / 4, 0.3, 0.02}, {(plans + 11) / 12, 0.2, 0.01}, {1, 0.15, 0.002}}) {
+  const Phase phases[] = {
+      {plans, 0.35, 0.008, 0.03}, {(plans + 3) / 4, 0.3, 0.02, 0.03}, {(plans + 11) / 12, 0.2, 0.01, 0.01}, {1, 0.15, 0.002, 0.003}};
+  for (const Phase& phase : phases) {
     Sort();
     if (!lines_.empty() && lines_.front().best.cost <= good_enough_ms * (1 + 1e-9)) break;
     if (lines_.size() > phase.plans) lines_.resize(phase.plans);
     const double work_each = work * phase.share / static_cast<double>(std::max<size_t>(lines_.size(), 1));
-    for (Line& line : lines_) line.best = annealer_.Run(line.best, {.work = work_each, .hot = phase.hot, .cold = 2e-5});
+    for (Line& line : lines_)
+      line.best = annealer_.Run(line.best, {.work = work_each, .hot = phase.hot, .cold = 2e-5, .per_busy_disk = phase.per_busy_disk});
   }
   Sort();
 }

@@ -13,7 +13,7 @@
 namespace lime {
 namespace {
 
-constexpr double kShareOfLimit = 0.75;  // of the time limit that the work is made for
+constexpr double kShareOfLimit = 0.85;  // of the time limit that the work is made for
 constexpr double kMaxTimeLimitMs = 3'600'000;
 
 // To have something to compare with before looking at every plan.
@@ -108,7 +108,7 @@ class Search {
     constexpr size_t kFewBlocks = 8;
     std::vector<Level> levels;
     size_t before = 0;
-    for (const auto& [most_pieces, share] : {std::pair{1, 0.35}, std::pair{4, 0.3}}) {
+    for (const auto& [most_pieces, share] : {std::pair{1, 0.1}, std::pair{4, 0.6}}) {
       Level level = {.begins = GroupPieces(instance_, most_pieces), .share = share};
       const size_t blocks = level.begins.size() - 1;
       if (blocks < kFewBlocks || blocks == before || 2 * blocks > instance_.blocks.size()) continue;

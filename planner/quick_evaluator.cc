@@ -154,6 +154,15 @@ double QuickEvaluator::LeastMs() const {
   return least_ms * (1 - 1e-12);
 }
 
+double QuickEvaluator::BusyDisks(double ms) const {
+  double busy = 0;
+  for (const DeviceState& device : devices_) {
+    const double share = ms > 0 ? device.load_ms / ms : 0, squared = share * share, fourth = squared * squared;
+    busy += fourth * fourth;
+  }
+  return busy;
+}
+
 void QuickEvaluator::CompileWindows() {
   max_reach_ = 0;
   settled_steps_ = 0;
