@@ -13,7 +13,7 @@
 namespace lime {
 namespace {
 
-constexpr double kShareOfLimit = 0.85;  // of the time limit that the work is made for
+constexpr double kShareOfLimit = 0.75;  // of the time limit that the work is made for
 constexpr double kMaxTimeLimitMs = 3'600'000;
 
 // To have something to compare with before looking at every plan.
