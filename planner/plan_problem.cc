@@ -303,15 +303,19 @@ void AddDecode(const Instance& instance, const PlanChoice& choice, Plan& plan) {
   }
 }
 
-// The ring gets what is left, up to six sweeps of all that streams: beyond that nothing can be read further ahead. The rest is margin.
+// The ring gets what is left, up to six sweeps of all that streams: beyond that nothing can be read further ahead. The rest is margin. A
+// device that is left out may be too small for its own runtime: what it has is what it takes.
 void DivideMemory(Plan& plan) {
   const std::vector<PlanNeed> needs = NeedsOf(plan);
   std::vector<Bytes> sweep(plan.devices.size(), 0);
+  std::vector<bool> used(plan.devices.size(), false);
   for (const Stage& stage : plan.stages) {
+    used[stage.device] = true;
     for (int p = stage.lo; p < stage.hi; ++p) sweep[stage.device] += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
   }
   for (int d = 0; d < plan.NumDevices(); ++d) {
     PlanDevice& device = plan.devices[d];
+    if (!used[d]) device.memory = {.runtime = std::min(device.memory.runtime, device.budget)};
     device.kv_pages = needs[d].kv_pages;
     device.memory.kv = device.kv_pages * plan.page_bytes;
     device.memory.weights = needs[d].weights;
