@@ -1,0 +1,204 @@
+#include "coordinator/logic/order_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+int64_t LogitRows(const MicroBatch& batch) {
+  return std::ranges::count_if(batch.rows, &BatchRow::wants_logits);
+}
+
+}  // namespace
+
+OrderWriter::Options OrderWriter::For(const Plan& plan) {
+  Options options;
+  options.sequences = plan.sequences;
+  options.context = plan.context;
+  options.batch = plan.batch;
+  options.microbatches = plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
+  options.max_rows = std::max<int64_t>(plan.batch, plan.prefill_chunk);
+  options.chunk = options.max_rows;
+  options.chunks = std::max(1, plan.chunks_per_sweep);
+  return options;
+}
+
+OrderWriter::OrderWriter(const Options& options) : options_(options) {
+  LIME_CHECK_GE(options.sequences, 1);
+  LIME_CHECK_GE(options.max_rows, options.batch);
+  LIME_CHECK_GE(int64_t{options.batch} * options.microbatches, options.sequences);
+  LIME_CHECK(options.chunk >= 1 && options.chunks >= 1 && options.look_ahead >= 1 && options.prompts_ahead >= 1);
+  for (int32_t slot = options.sequences; slot-- > 0;) free_slots_.push_back(slot);
+}
+
+absl::StatusOr<RequestId> OrderWriter::Add(Request request) {
+  return Resume(std::move(request), {});
+}
+
+absl::StatusOr<RequestId> OrderWriter::Resume(Request request, std::vector<int32_t> generated) {
+  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens and the model no BOS token; give a prompt");
+  const int64_t prompt = static_cast<int64_t>(request.prompt.size()), before = static_cast<int64_t>(generated.size());
+  if (request.max_new_tokens <= before) return absl::InvalidArgumentError("max-tokens must be at least 1 more than what is generated");
+  if (request.max_new_tokens > options_.context - prompt) {
+    return absl::ResourceExhaustedError(absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens,
+                                                     " new tokens and the plan has ", options_.context,
+                                                     " positions for one; plan with more --tokens, or shorten the prompt or --max-tokens"));
+  }
+  Entry entry;
+  entry.tokens = request.prompt;
+  entry.tokens.insert(entry.tokens.end(), generated.begin(), generated.end());
+  entry.end = prompt + request.max_new_tokens;
+  entry.generated = std::move(generated);
+  entry.generated.reserve(static_cast<size_t>(request.max_new_tokens));
+  entry.request = std::move(request);
+  entries_.push_back(std::move(entry));
+  const RequestId id = static_cast<RequestId>(entries_.size()) - 1;
+  waiting_.push_back(id);
+  return id;
+}
+
+std::vector<Order> OrderWriter::NextOrders() {
+  std::vector<Order> orders;
+  for (const int32_t slot : std::exchange(to_retire_, {})) {
+    Write(orders, RetireOrder{slot});
+    free_slots_.push_back(slot);
+  }
+  Admit(orders);
+  while (MayOrderStep() && WriteStep(orders)) {
+  }
+  return orders;
+}
+
+void OrderWriter::Write(std::vector<Order>& orders, decltype(Order::what) what) {
+  orders.push_back({.number = next_order_++, .what = std::move(what)});
+}
+
+void OrderWriter::Admit(std::vector<Order>& orders) {
+  while (!waiting_.empty() && !free_slots_.empty()) {
+    const RequestId id = waiting_.front();
+    waiting_.pop_front();
+    Entry& entry = entries_[id];
+    entry.state = State::kRunning;
+    entry.slot = free_slots_.back();
+    free_slots_.pop_back();
+    running_.push_back(id);
+    Write(orders, AdmitOrder{.sequence = entry.slot, .request = id, .positions = entry.end, .prompt = entry.tokens});
+  }
+}
+
+bool OrderWriter::MayOrderStep() const {
+  const bool decodes = std::ranges::any_of(running_, [&](RequestId id) { return Decodes(entries_[id]); });
+  return static_cast<int32_t>(under_way_.size()) < (decodes ? options_.look_ahead : options_.prompts_ahead);
+}
+
+bool OrderWriter::WriteStep(std::vector<Order>& orders) {
+  std::vector<MicroBatch> batches(static_cast<size_t>(options_.microbatches));
+  UnderWay step{.step = next_step_};
+  AddDecodeRows(batches, step);
+  AddPromptRows(batches, step, options_.chunk * (step.awaited.empty() ? options_.chunks : 1));
+  std::erase_if(batches, [](const MicroBatch& batch) { return batch.rows.empty(); });
+  if (batches.empty()) return false;
+  Write(orders, StepOrder{std::move(batches)});
+  under_way_.push_back(std::move(step));
+  ++next_step_;
+  return true;
+}
+
+// A slot keeps its micro-batch, so that the tokens that one waits for were made together.
+void OrderWriter::AddDecodeRows(std::vector<MicroBatch>& batches, UnderWay& step) {
+  for (const RequestId id : running_) {
+    const Entry& entry = entries_[id];
+    if (Decodes(entry)) AddRow(id, kSampledToken, /*wants_logits=*/true, batches[static_cast<size_t>(entry.slot / options_.batch)], step);
+  }
+}
+
+void OrderWriter::AddPromptRows(std::vector<MicroBatch>& batches, UnderWay& step, int64_t room) {
+  for (const RequestId id : running_) {
+    // One that decodes in this step already is not in its prompt; one whose prompt ends in it decodes in the next.
+    if (room > 0 && InPrompt(entries_[id])) room -= AddPrompt(id, batches, step, room);
+  }
+}
+
+// Fills what is free of the micro-batches in order; its last row goes where logits are to be had.
+int64_t OrderWriter::AddPrompt(RequestId id, std::vector<MicroBatch>& batches, UnderWay& step, int64_t room) {
+  Entry& entry = entries_[id];
+  const int64_t before = entry.ordered;
+  for (MicroBatch& batch : batches) {
+    while (InPrompt(entry) && entry.ordered - before < room && static_cast<int64_t>(batch.rows.size()) < options_.max_rows) {
+      const bool last = entry.ordered + 1 == static_cast<int64_t>(entry.tokens.size());
+      if (last && LogitRows(batch) >= options_.batch) break;
+      AddRow(id, entry.tokens[static_cast<size_t>(entry.ordered)], last, batch, step);
+    }
+  }
+  return entry.ordered - before;
+}
+
+void OrderWriter::AddRow(RequestId id, int32_t token, bool wants_logits, MicroBatch& batch, UnderWay& step) {
+  Entry& entry = entries_[id];
+  const int32_t position = static_cast<int32_t>(entry.ordered++);
+  batch.rows.push_back({.sequence = entry.slot, .token = token, .position = position, .wants_logits = wants_logits});
+  if (wants_logits) step.awaited.push_back({.request = id, .slot = entry.slot, .position = position + 1});
+}
+
+absl::StatusOr<std::vector<OrderWriter::Token>> OrderWriter::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
+  const auto found = std::ranges::find(under_way_, step, &UnderWay::step);
+  if (found == under_way_.end()) return absl::InvalidArgumentError(absl::StrCat("tokens of step ", step, ", which is not under way"));
+  std::vector<Sampling> awaited = found->awaited;
+  std::vector<RequestId> requests;
+  for (const SampledToken& token : tokens) {
+    const auto sampling =
+        std::ranges::find_if(awaited, [&](const Sampling& s) { return s.slot == token.sequence && s.position == token.position; });
+    if (sampling == awaited.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("step ", step, " makes no token of sequence ", token.sequence, " at position ",
+                                                     token.position, ", or has made it already"));
+    }
+    requests.push_back(sampling->request);
+    awaited.erase(sampling);
+  }
+  found->awaited = std::move(awaited);
+  std::vector<Token> answer;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    Entry& entry = entries_[requests[i]];
+    if (entry.state != State::kRunning) continue;
+    entry.generated.push_back(tokens[i].token);
+    const std::vector<int32_t>& ends = entry.request.end_tokens;
+    const FinishReason reason = std::ranges::find(ends, tokens[i].token) != ends.end()                         ? FinishReason::kEndToken
+                                : static_cast<int64_t>(entry.generated.size()) >= entry.request.max_new_tokens ? FinishReason::kLength
+                                                                                                               : FinishReason::kNone;
+    if (reason != FinishReason::kNone) Finish(entry);
+    answer.push_back({.request = requests[i], .index = i, .reason = reason});
+  }
+  return answer;
+}
+
+absl::Status OrderWriter::OnStepEnded(int64_t step) {
+  if (under_way_.empty() || under_way_.front().step != step)
+    return absl::InvalidArgumentError(absl::StrCat("step ", step, " is said to have ended, and is not the oldest under way"));
+  if (const size_t missing = under_way_.front().awaited.size(); missing > 0)
+    return absl::InvalidArgumentError(absl::StrCat("step ", step, " has ended without ", missing, " of its tokens"));
+  under_way_.pop_front();
+  return absl::OkStatus();
+}
+
+void OrderWriter::Stop(RequestId request) {
+  Entry& entry = entries_.at(request);
+  LIME_CHECK(entry.state != State::kFinished) << "request " << request;
+  Finish(entry);
+}
+
+void OrderWriter::Finish(Entry& entry) {
+  const RequestId id = static_cast<RequestId>(&entry - entries_.data());
+  if (entry.state == State::kRunning) {
+    std::erase(running_, id);
+    to_retire_.push_back(entry.slot);
+  } else {
+    std::erase(waiting_, id);
+  }
+  entry.state = State::kFinished;
+}
+
+}  // namespace lime

@@ -1,0 +1,122 @@
+// Writes the orders of a plan: admits requests to slots, and orders steps ahead of their tokens so that devices never wait for the
+// coordinator.
+//
+// Pure: requests and what devices report in, orders out.   Thread: the owner's.
+//
+//   Add, OnTokens, OnStepEnded, Stop  ─►  NextOrders: retire those that ended, admit those that wait, order steps
+//
+// A decode row names no token: kSampledToken, which the device with the head sends to the first one directly. Where a request ends at a
+// token that nobody knew beforehand, the rows ordered behind it are wasted: at most look_ahead - 1 of them.
+// A step holds one decode row of every running request, and beside them one chunk of prompts: nobody's decoding waits longer than for that.
+// Invariant: an order is carried out after all before it, so a slot is free for the next request once its RetireOrder is written.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "coordinator/logic/request_scheduler.h"
+#include "daemon/logic/activation.h"
+#include "daemon/logic/order.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+class OrderWriter {
+ public:
+  struct Options {
+    int32_t sequences = 1;       // slots
+    int64_t context = 0;         // positions of one slot
+    int32_t batch = 1;           // of one micro-batch, rows that decode or ask for logits
+    int32_t microbatches = 1;    // of one step
+    int64_t max_rows = 1;        // of one micro-batch
+    int64_t chunk = 1;           // prompt rows of a step in which others decode
+    int32_t chunks = 1;          // such chunks where nobody does
+    int32_t look_ahead = 3;      // steps that decode, ordered and not ended
+    int32_t prompts_ahead = 16;  // steps of prompts alone, likewise: they wait for no token
+  };
+  // What the devices of a plan are made for.
+  static Options For(const Plan& plan);
+
+  explicit OrderWriter(const Options& options);
+
+  // Queues a request; ids count from 0. Errors as of RequestScheduler::Add.
+  absl::StatusOr<RequestId> Add(Request request);
+  // A request that another plan has begun: `generated` are its tokens so far, fewer than max_new_tokens and none of them an end.
+  absl::StatusOr<RequestId> Resume(Request request, std::vector<int32_t> generated);
+
+  // What may be ordered now, in order; empty where nothing may.
+  std::vector<Order> NextOrders();
+
+  struct Token {
+    RequestId request = 0;
+    size_t index = 0;  // in the report
+    FinishReason reason = FinishReason::kNone;
+  };
+  // The device with the head has sampled. Answers with those tokens whose requests go on or end here; those of requests that have ended
+  // are dropped. InvalidArgument, and nothing has changed, for a step that is not under way or a token that it does not make.
+  absl::StatusOr<std::vector<Token>> OnTokens(int64_t step, std::span<const SampledToken> tokens);
+
+  // A step has ended on the last device. InvalidArgument where it is not the next, or tokens of it are missing.
+  absl::Status OnStepEnded(int64_t step);
+
+  // Ends a request at once, in whatever state. REQUIRES: not finished.
+  void Stop(RequestId request);
+
+  bool finished(RequestId request) const { return entries_.at(request).state == State::kFinished; }
+  const std::vector<int32_t>& generated(RequestId request) const { return entries_.at(request).generated; }
+  bool idle() const { return waiting_.empty() && running_.empty(); }
+  int64_t steps_ordered() const { return next_step_; }
+  int64_t steps_under_way() const { return static_cast<int64_t>(under_way_.size()); }
+
+ private:
+  enum class State {
+    kWaiting,   // for a slot
+    kRunning,   // in a slot
+    kFinished,  // ended; its slot is given back
+  };
+  struct Entry {
+    Request request;
+    State state = State::kWaiting;
+    int32_t slot = -1;
+    std::vector<int32_t> tokens;  // prompt, and what was generated before a Resume: what is computed in chunks
+    int64_t end = 0;              // positions, those of all tokens that may be generated included
+    int64_t ordered = 0;          // positions that are computed by the steps ordered so far
+    std::vector<int32_t> generated;
+  };
+  struct Sampling {
+    RequestId request = 0;
+    int32_t slot = 0, position = 0;
+  };
+  // A step ordered and not ended, with the tokens that have not come yet.
+  struct UnderWay {
+    int64_t step = 0;
+    std::vector<Sampling> awaited;
+  };
+
+  bool InPrompt(const Entry& entry) const { return entry.ordered < static_cast<int64_t>(entry.tokens.size()); }
+  // The last token that is generated is not computed again.
+  bool Decodes(const Entry& entry) const { return !InPrompt(entry) && entry.ordered + 1 < entry.end; }
+  void Write(std::vector<Order>& orders, decltype(Order::what) what);
+  void Admit(std::vector<Order>& orders);
+  bool MayOrderStep() const;
+  bool WriteStep(std::vector<Order>& orders);
+  void AddDecodeRows(std::vector<MicroBatch>& batches, UnderWay& step);
+  void AddPromptRows(std::vector<MicroBatch>& batches, UnderWay& step, int64_t room);
+  int64_t AddPrompt(RequestId id, std::vector<MicroBatch>& batches, UnderWay& step, int64_t room);
+  void AddRow(RequestId id, int32_t token, bool wants_logits, MicroBatch& batch, UnderWay& step);
+  void Finish(Entry& entry);
+
+  Options options_;
+  std::vector<Entry> entries_;
+  std::deque<RequestId> waiting_;
+  std::vector<RequestId> running_;   // in order of admission
+  std::vector<int32_t> free_slots_;  // lowest last
+  std::vector<int32_t> to_retire_;   // slots
+  std::deque<UnderWay> under_way_;   // oldest first
+  int64_t next_order_ = 0;
+  int64_t next_step_ = 0;
+};
+
+}  // namespace lime

@@ -1,0 +1,275 @@
+#include "coordinator/logic/order_writer.h"
+
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// "admit 0=request 3", "retire 0", "step 0:5@0 0:?@1* | 1:7@0*": rows by micro-batch, ? for a sampled token, * where logits are wanted.
+std::string Show(const Order& order) {
+  if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) return absl::StrCat("admit ", admit->sequence, "=request ", admit->request);
+  if (const auto* retire = std::get_if<RetireOrder>(&order.what)) return absl::StrCat("retire ", retire->sequence);
+  std::string text = "step";
+  const std::vector<MicroBatch>& batches = std::get<StepOrder>(order.what).microbatches;
+  for (size_t m = 0; m < batches.size(); ++m) {
+    if (m > 0) absl::StrAppend(&text, " |");
+    for (const BatchRow& row : batches[m].rows) {
+      absl::StrAppend(&text, " ", row.sequence, ":", row.token == kSampledToken ? "?" : absl::StrCat(row.token), "@", row.position,
+                      row.wants_logits ? "*" : "");
+    }
+  }
+  return text;
+}
+
+std::vector<std::string> Show(const std::vector<Order>& orders) {
+  std::vector<std::string> lines;
+  for (const Order& order : orders) lines.push_back(Show(order));
+  return lines;
+}
+
+Request Ask(std::vector<int32_t> prompt, int64_t max_new_tokens, std::vector<int32_t> ends = {}) {
+  return {.prompt = std::move(prompt), .max_new_tokens = max_new_tokens, .end_tokens = std::move(ends)};
+}
+
+OrderWriter::Options Small() {
+  return {.sequences = 1, .context = 100, .batch = 1, .microbatches = 1, .max_rows = 4, .chunk = 4, .chunks = 1, .look_ahead = 3};
+}
+
+TEST(OrderWriterTest, OrdersAPromptInChunksAndThenStepsAheadOfTheirTokens) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9}, 10)).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 0=request 0", "step 0:5@0 0:6@1 0:7@2 0:8@3", "step 0:9@4*", "step 0:?@5*"));
+  EXPECT_THAT(writer.NextOrders(), IsEmpty());
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("step 0:?@6*"));
+}
+
+TEST(OrderWriterTest, NumbersOrdersWithoutGaps) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5}, 3)).ok());
+  int64_t next = 0;
+  for (const Order& order : writer.NextOrders()) EXPECT_EQ(order.number, next++);
+  EXPECT_EQ(next, 4);  // admit, the prompt, two decode steps
+}
+
+TEST(OrderWriterTest, ARequestThatEndsWastesAtMostTheStepsOrderedAhead) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5}, 50, /*ends=*/{2})).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 0=request 0", "step 0:5@0*", "step 0:?@1*", "step 0:?@2*"));
+  const auto tokens = writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 2}});
+  ASSERT_TRUE(tokens.ok());
+  EXPECT_EQ(tokens->front().reason, FinishReason::kEndToken);
+  EXPECT_EQ(writer.steps_ordered() - 1, 2);  // wasted: look_ahead - 1
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("retire 0"));
+  // Tokens of wasted rows come still, and are dropped.
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  EXPECT_THAT(*writer.OnTokens(1, std::vector<SampledToken>{{0, 2, 9}}), IsEmpty());
+  ASSERT_TRUE(writer.OnStepEnded(1).ok());
+  EXPECT_THAT(*writer.OnTokens(2, std::vector<SampledToken>{{0, 3, 9}}), IsEmpty());
+  EXPECT_TRUE(writer.idle());
+}
+
+TEST(OrderWriterTest, ASlotIsTakenAgainBehindItsLastOrderedStep) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5}, 50, {2})).ok());
+  ASSERT_TRUE(writer.Add(Ask({6}, 1)).ok());
+  ASSERT_EQ(writer.NextOrders().size(), 4u);
+  ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 2}}).ok());
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("retire 0", "admit 0=request 1", "step 0:6@0*"));
+  // Tokens belong to the request whose step made them, not to who has the slot now.
+  EXPECT_THAT(*writer.OnTokens(1, std::vector<SampledToken>{{0, 2, 9}}), IsEmpty());
+  const auto tokens = writer.OnTokens(3, std::vector<SampledToken>{{0, 1, 4}});
+  ASSERT_TRUE(tokens.ok());
+  EXPECT_EQ(tokens->front().request, 1);
+  EXPECT_EQ(tokens->front().reason, FinishReason::kLength);
+}
+
+TEST(OrderWriterTest, RequestsJoinBetweenStepsAndShareTheirMicroBatches) {
+  OrderWriter::Options options = Small();
+  options.sequences = 3, options.batch = 2, options.microbatches = 2;
+  OrderWriter writer(options);
+  ASSERT_TRUE(writer.Add(Ask({1}, 9)).ok());
+  ASSERT_TRUE(writer.Add(Ask({2}, 9)).ok());
+  EXPECT_EQ(Show(writer.NextOrders()).at(2), "step 0:1@0* 1:2@0*");
+  ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 7}, {1, 1, 7}}).ok());
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  ASSERT_TRUE(writer.Add(Ask({3, 4, 5}, 9)).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 2=request 2", "step 0:?@3* 1:?@3* 2:3@0 2:4@1 | 2:5@2*"));
+  for (int64_t step = 1; step < 4; ++step) {
+    std::vector<SampledToken> tokens = {{0, static_cast<int32_t>(step) + 1, 7}, {1, static_cast<int32_t>(step) + 1, 7}};
+    if (step == 3) tokens.push_back({2, 3, 7});
+    ASSERT_TRUE(writer.OnTokens(step, tokens).ok());
+    ASSERT_TRUE(writer.OnStepEnded(step).ok());
+  }
+  EXPECT_EQ(Show(writer.NextOrders()).front(), "step 0:?@4* 1:?@4* | 2:?@3*");
+}
+
+TEST(OrderWriterTest, PromptsAloneFlowFurtherAheadThanDecoding) {
+  OrderWriter::Options options = Small();
+  options.chunks = 2, options.microbatches = 2, options.prompts_ahead = 5;
+  OrderWriter writer(options);
+  ASSERT_TRUE(writer.Add(Ask(std::vector<int32_t>(60, 1), 9)).ok());
+  const std::vector<Order> orders = writer.NextOrders();
+  ASSERT_EQ(orders.size(), 6u);
+  EXPECT_EQ(Show(orders[1]), "step 0:1@0 0:1@1 0:1@2 0:1@3 | 0:1@4 0:1@5 0:1@6 0:1@7");
+}
+
+TEST(OrderWriterTest, APromptWaitsBesideDecodingForOneChunkAtMost) {
+  OrderWriter::Options options = Small();
+  options.sequences = 2, options.batch = 2, options.microbatches = 2, options.chunks = 2, options.look_ahead = 1;
+  OrderWriter writer(options);
+  ASSERT_TRUE(writer.Add(Ask({1}, 9)).ok());
+  ASSERT_EQ(writer.NextOrders().size(), 2u);
+  ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 7}}).ok());
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  ASSERT_TRUE(writer.Add(Ask(std::vector<int32_t>(12, 3), 9)).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 1=request 1", "step 0:?@1* 1:3@0 1:3@1 1:3@2 | 1:3@3"));
+}
+
+TEST(OrderWriterTest, RefusesWhatNeverFits) {
+  OrderWriter writer(Small());
+  EXPECT_THAT(std::string(writer.Add(Ask({}, 1)).status().message()), HasSubstr("no tokens"));
+  EXPECT_FALSE(writer.Add(Ask({1}, 0)).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(writer.Add(Ask({1}, 100)).status()));
+  EXPECT_FALSE(writer.Add(Ask({1}, std::numeric_limits<int64_t>::max())).ok());
+  EXPECT_TRUE(writer.Add(Ask({1}, 99)).ok());
+}
+
+TEST(OrderWriterTest, RefusesReportsThatCannotBe) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5}, 50)).ok());
+  (void)writer.NextOrders();
+  EXPECT_FALSE(writer.OnTokens(7, std::vector<SampledToken>{{0, 1, 9}}).ok());
+  EXPECT_FALSE(writer.OnTokens(0, std::vector<SampledToken>{{0, 2, 9}}).ok());
+  EXPECT_FALSE(writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 9}, {0, 1, 9}}).ok());
+  EXPECT_FALSE(writer.OnStepEnded(1).ok());
+  EXPECT_FALSE(writer.OnStepEnded(0).ok()) << "its token is missing";
+  EXPECT_EQ(writer.generated(0).size(), 0u);
+  ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 9}}).ok());
+  EXPECT_FALSE(writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 9}}).ok()) << "it has come already";
+  EXPECT_TRUE(writer.OnStepEnded(0).ok());
+}
+
+TEST(OrderWriterTest, ResumesARequestWithItsTokensSoFar) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Resume(Ask({5, 6}, 4), {7, 8}).ok());
+  const std::vector<Order> orders = writer.NextOrders();
+  EXPECT_EQ(std::get<AdmitOrder>(orders[0].what).positions, 6);
+  EXPECT_THAT(std::get<AdmitOrder>(orders[0].what).prompt, ElementsAre(5, 6, 7, 8));
+  EXPECT_EQ(Show(orders[1]), "step 0:5@0 0:6@1 0:7@2 0:8@3*");
+  ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 4, 1}}).ok());
+  EXPECT_EQ(writer.OnTokens(1, std::vector<SampledToken>{{0, 5, 2}})->front().reason, FinishReason::kLength);
+  EXPECT_THAT(writer.generated(0), ElementsAre(7, 8, 1, 2));
+}
+
+TEST(OrderWriterTest, StoppedRequestsLeaveTheirSlotAndTheirTokensAreDropped) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5}, 50)).ok());
+  ASSERT_TRUE(writer.Add(Ask({6}, 50)).ok());
+  (void)writer.NextOrders();
+  writer.Stop(1);  // it was waiting
+  writer.Stop(0);
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("retire 0"));
+  EXPECT_THAT(*writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 9}}), IsEmpty());
+  EXPECT_TRUE(writer.idle());
+}
+
+// Executes orders as devices do, and holds them to what must be true of any.
+class Device {
+ public:
+  explicit Device(const OrderWriter::Options& options) : options_(options) {}
+
+  void Take(const Order& order) {
+    ASSERT_EQ(order.number, orders_++);
+    if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
+      ASSERT_TRUE(next_.emplace(admit->sequence, 0).second) << "the slot is taken";
+      limit_[admit->sequence] = admit->positions;
+    } else if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
+      ASSERT_EQ(next_.erase(retire->sequence), 1u) << "the slot is free already";
+    } else {
+      TakeStep(std::get<StepOrder>(order.what));
+    }
+  }
+
+  std::deque<std::vector<SampledToken>> samples;  // of steps that have not ended, oldest first
+
+ private:
+  void TakeStep(const StepOrder& step) {
+    std::vector<SampledToken>& sampled = samples.emplace_back();
+    ASSERT_LE(step.microbatches.size(), static_cast<size_t>(options_.microbatches));
+    int64_t prompt_rows = 0;
+    bool decodes = false;
+    for (const MicroBatch& batch : step.microbatches) {
+      ASSERT_FALSE(batch.rows.empty());
+      ASSERT_LE(batch.rows.size(), static_cast<size_t>(options_.max_rows));
+      int32_t logit_rows = 0;
+      for (const BatchRow& row : batch.rows) {
+        ASSERT_TRUE(next_.contains(row.sequence));
+        ASSERT_EQ(row.position, next_[row.sequence]++) << "positions of a sequence follow one another";
+        ASSERT_LT(row.position + 1, limit_[row.sequence] + 1);
+        if (row.wants_logits) sampled.push_back({row.sequence, row.position + 1, 0}), ++logit_rows;
+        if (row.token == kSampledToken) {
+          decodes = true;
+        } else {
+          ++prompt_rows;
+        }
+      }
+      ASSERT_LE(logit_rows, options_.batch);
+    }
+    ASSERT_LE(prompt_rows, options_.chunk * (decodes ? 1 : options_.chunks));
+  }
+
+  const OrderWriter::Options options_;
+  int64_t orders_ = 0;
+  std::map<int32_t, int32_t> next_;   // position, by slot
+  std::map<int32_t, int64_t> limit_;  // positions, by slot
+};
+
+TEST(OrderWriterTest, RandomRequestsAllEndWithTheirTokensAndBounds) {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    std::mt19937 random(seed);
+    const auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+    OrderWriter::Options options;
+    options.sequences = draw(1, 6), options.context = 64, options.batch = draw(1, options.sequences);
+    options.microbatches = (options.sequences + options.batch - 1) / options.batch + draw(0, 2);
+    options.max_rows = options.batch + draw(0, 8), options.chunk = options.max_rows, options.chunks = draw(1, 3);
+    options.look_ahead = draw(1, 4), options.prompts_ahead = draw(1, 8);
+    OrderWriter writer(options);
+    Device device(options);
+    int requests = 0;
+    const int total = draw(1, 12);
+    for (int turn = 0; turn < 100000 && (requests < total || !writer.idle()); ++turn) {
+      if (requests < total && draw(0, 3) == 0) {
+        const int prompt = draw(1, 40);
+        ASSERT_TRUE(writer.Add(Ask(std::vector<int32_t>(static_cast<size_t>(prompt), 5), draw(1, 64 - prompt), {1})).ok());
+        ++requests;
+      }
+      for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.Take(order));
+      ASSERT_LE(writer.steps_under_way(), std::max(options.look_ahead, options.prompts_ahead));
+      if (device.samples.empty()) continue;
+      for (SampledToken& token : device.samples.front()) token.token = draw(0, 19);  // 1 ends its request
+      const int64_t step = writer.steps_ordered() - writer.steps_under_way();
+      ASSERT_TRUE(writer.OnTokens(step, device.samples.front()).ok());
+      ASSERT_TRUE(writer.OnStepEnded(step).ok());
+      device.samples.pop_front();
+    }
+    EXPECT_EQ(requests, total);
+    EXPECT_TRUE(writer.idle()) << "no request may wait for ever";
+  }
+}
+
+}  // namespace
+}  // namespace lime
