@@ -89,8 +89,29 @@ class Explainer {
     if (!same_ms_) same_ms_ = std::min(ms_, Again(instance_, {plan_}).ms_per_step);
     Instance larger = instance_;
     larger.devices[d].mem_mb += kGibMb;
-    const FoundPlan found = Again(larger, {plan_});
+    const FoundPlan found = Again(larger, {plan_, WithResident(d, kGibMb)});
     return found.feasible ? *same_ms_ - found.ms_per_step : 0;
+  }
+
+  // The plan with `mb` more of what streams on `d` in memory, spread over its visits.
+  StagePlan WithResident(int d, double mb) const {
+    Assignment resident = ToAssignment(plan_, instance_.NumBlocks());
+    std::vector<int> streamed;
+    double streamed_mb = 0;
+    for (int b = 0; b < instance_.NumBlocks(); ++b) {
+      if (resident.device[b] != d || !resident.streamed[b]) continue;
+      streamed.push_back(b);
+      streamed_mb += instance_.blocks[b].mb;
+    }
+    const double share = streamed_mb > 0 ? std::min(1.0, mb / streamed_mb) : 0;
+    double passed_mb = 0, kept_mb = 0;
+    for (const int b : streamed) {
+      passed_mb += instance_.blocks[b].mb;
+      if (kept_mb + instance_.blocks[b].mb > std::min(mb, passed_mb * share)) continue;
+      kept_mb += instance_.blocks[b].mb;
+      resident.streamed[b] = 0;
+    }
+    return ToPlan(resident);
   }
 
   std::optional<double> Without(int d) const {

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,6 +21,7 @@
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/batches.h"
+#include "planner/lower_bound.h"
 #include "planner/plan/cluster_plan_json.h"
 
 namespace lime::cli {
@@ -63,13 +66,10 @@ class Planning {
   // ResourceExhausted, in one sentence, where no plan fits.
   absl::StatusOr<PlanReport> Run() {
     LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
-    LIME_ASSIGN_OR_RETURN(best_, PlanBatches(strategy_, problem_.instance, Options()));
-    if (!best_.found.feasible) return Infeasible();
-    LIME_RETURN_IF_ERROR(SearchWithLinksInUse());
-    LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem_, Choice()));
+    LIME_ASSIGN_OR_RETURN(Plan plan, Search());
     PlanReport report = {.strategy = flags_.strategy, .model_argument = inputs_.model_argument, .plan = std::move(plan)};
     LIME_ASSIGN_OR_RETURN(report.uses, UsesOf(report.plan));
-    report.explanations = ExplainDevices(ChosenInstance(), best_.found.plan, best_.found.ms_per_step, Explain());
+    report.explanations = ExplainDevices(ChosenInstance(), best_.found.plan, report.plan.predicted.ms_per_step, Explain());
     report.max_ttft_ms = flags_.max_ttft_ms;
     report.notes = inputs_.notes;
     return report;
@@ -88,38 +88,63 @@ class Planning {
     return options;
   }
 
-  // The problem assumes the worst link between any two devices. Where the plan's own links are better it is searched on with those, and
-  // kept where that is no slower.
-  absl::Status SearchWithLinksInUse() {
+  // The problem assumes the worst link between any two devices. Where the plan's own links are better, the search goes on with those.
+  absl::StatusOr<Plan> Search() {
+    LIME_ASSIGN_OR_RETURN(best_, PlanBatches(strategy_, problem_.instance, Options()));
+    if (!best_.found.feasible) return Infeasible();
     const Instance::Net assumed = problem_.instance.net;
-    PlanProblem refined = problem_;
-    RefineNet(inputs_.devices, inputs_.spec, inputs_.request, best_.found.plan, refined);
-    const Instance::Net& net = refined.instance.net;
-    if (net.tx_ms == assumed.tx_ms && net.lat_ms == assumed.lat_ms) return absl::OkStatus();
-    PlanProblem settled = std::move(refined);
+    LIME_ASSIGN_OR_RETURN(Plan plan, Settle(problem_, best_));
+    const bool even = problem_.instance.net.tx_ms == assumed.tx_ms && problem_.instance.net.lat_ms == assumed.lat_ms;
+    if (even || plan.stages.size() == 1) return plan;
+    PlanProblem again = problem_;
     SearchOptions options = Options();
     options.seeds = {best_.found.plan};
-    LIME_ASSIGN_OR_RETURN(BatchedPlan found, PlanBatches(strategy_, settled.instance, options));
-    if (!found.found.feasible) return absl::OkStatus();
-    // What was found may use links that are worse again: they decide.
-    RefineNet(inputs_.devices, inputs_.spec, inputs_.request, found.found.plan, settled);
-    LIME_ASSIGN_OR_RETURN(const std::vector<BatchedInstance> choices, BatchChoices(settled.instance));
-    problem_ = std::move(settled);
+    LIME_ASSIGN_OR_RETURN(BatchedPlan found, PlanBatches(strategy_, again.instance, options));
+    if (!found.found.feasible) return plan;
+    LIME_ASSIGN_OR_RETURN(Plan other, Settle(again, found));
+    if (other.predicted.ms_per_step >= plan.predicted.ms_per_step) return plan;
+    problem_ = std::move(again);
     best_ = std::move(found);
-    return absl::OkStatus();
+    return other;
   }
 
-  PlanChoice Choice() const {
-    PlanChoice choice = {.stages = best_.found.plan,
-                         .microbatches = std::max(1, best_.microbatches),
-                         .batch = best_.batch,
-                         .lower_bound_ms = best_.lower_bound_ms};
-    if (strategy_ == Strategy::kPpOffload && choice.microbatches > 1) choice.reads = ReadsPerStep::kPerMicrobatch;
-    if (best_.found.first_token) {
-      choice.first_token = *best_.found.first_token;
-    } else if (problem_.first_token) {
-      choice.first_token = FirstTokenPredictor(*problem_.first_token).Predict(best_.found.plan);
+  // The plan that was found, with the links that it uses.
+  absl::StatusOr<Plan> Settle(PlanProblem& problem, BatchedPlan& best) const {
+    RefineNet(inputs_.devices, inputs_.spec, inputs_.request, best.found.plan, problem);
+    const bool uneven = std::ranges::any_of(inputs_.devices, [](const ClusterDevice& device) { return !device.profile.links.empty(); });
+    if (uneven) {
+      LIME_ASSIGN_OR_RETURN(best.lower_bound_ms, BoundMs());
     }
+    return MakePlan(problem, Choice(problem, best));
+  }
+
+  // Of the fastest links between any two devices: no plan has better ones.
+  absl::StatusOr<double> BoundMs() const {
+    std::vector<ClusterDevice> devices = inputs_.devices;
+    PlanRequest request = inputs_.request;
+    for (ClusterDevice& device : devices) {
+      for (const LinkPoint& link : device.profile.links) {
+        const bool inside = std::ranges::any_of(inputs_.devices, [&](const ClusterDevice& other) { return other.name == link.peer; });
+        if (!inside) continue;
+        request.default_link.bytes_per_second = std::max(request.default_link.bytes_per_second, link.bytes_per_second);
+        request.default_link.latency_ms = std::min(request.default_link.latency_ms, link.latency_ms);
+      }
+      device.profile.links.clear();
+    }
+    LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(inputs_.spec, devices, request));
+    LIME_ASSIGN_OR_RETURN(const std::vector<BatchedInstance> choices, BatchChoices(problem.instance));
+    double bound_ms = std::numeric_limits<double>::infinity();
+    for (const BatchedInstance& choice : choices) bound_ms = std::min(bound_ms, LowerBoundMs(choice.instance));
+    return bound_ms;
+  }
+
+  PlanChoice Choice(const PlanProblem& problem, const BatchedPlan& best) const {
+    PlanChoice choice = {.stages = best.found.plan,
+                         .microbatches = std::max(1, best.microbatches),
+                         .batch = best.batch,
+                         .lower_bound_ms = best.lower_bound_ms};
+    if (strategy_ == Strategy::kPpOffload && choice.microbatches > 1) choice.reads = ReadsPerStep::kPerMicrobatch;
+    if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(best.found.plan);
     return choice;
   }
 

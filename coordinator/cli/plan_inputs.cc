@@ -1,6 +1,7 @@
 #include "coordinator/cli/plan_inputs.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -25,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr Bytes kLeastPiece = 1 * kMiB;
+constexpr std::array<int64_t, 4> kPrefillChunks = {64, 128, 256, 512};  // longer ones cost activations and gain little
 
 std::string NameOf(const std::string& path) {
   return fs::path(path).lexically_normal().filename().string().substr(0, 128);
@@ -68,6 +70,7 @@ absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_m
 absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   request.context = flags.tokens;
   request.prompt_tokens = flags.prompt_tokens;
+  request.chunks = {kPrefillChunks.begin(), kPrefillChunks.end()};
   request.sequences = static_cast<int32_t>(std::max({int64_t{1}, flags.sequences, flags.batch}));
   if (flags.batch > 0) request.batches = {static_cast<int32_t>(flags.batch)};
   if (flags.piece == "none") {
@@ -213,7 +216,7 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   if (!flags.cluster.empty()) {
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.cluster, kMaxClusterBytes + 1));
     LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, flags.cluster));
-    cluster_model = config.model;
+    if (!config.model.empty()) cluster_model = (fs::path(flags.cluster).parent_path() / config.model).string();
     LIME_ASSIGN_OR_RETURN(cluster, ReadCluster(flags.cluster, config));
   } else {
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.device_profiles, kMaxJsonBytes));

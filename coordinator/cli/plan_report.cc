@@ -48,6 +48,22 @@ void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, i
     use.communication_ms += plan.microbatches * (last ? plan.decode.lat_ms : plan.decode.tx_ms + plan.decode.lat_ms);
 }
 
+// The waits of the steps that count, or of fewer where their spans would take hundreds of megabytes.
+absl::Status AddWaits(const Plan& plan, std::vector<DeviceUse>& uses) {
+  constexpr int64_t kMostRuns = 1 << 17, kManyRuns = 1 << 15;
+  constexpr int kFirst = Evaluator::kSettledStep + 1;
+  const int64_t runs = int64_t{plan.NumParts()} * plan.microbatches;
+  if (runs > kMostRuns) return absl::OkStatus();
+  const int steps = runs > kManyRuns ? kFirst + 2 : Evaluator::kSteps;
+  LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(plan, {.steps = steps}));
+  for (DeviceUse& use : uses) use.uncovered_ms = 0;
+  for (const TimelineSpan& span : simulated.timeline.spans) {
+    if (span.kind == TimelineSpan::Kind::kWaitWeights && span.step >= kFirst)
+      *uses[span.device].uncovered_ms += (span.end_ms - span.begin_ms) / (steps - kFirst);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<DeviceUse>> UsesOf(const Plan& plan) {
@@ -56,12 +72,7 @@ absl::StatusOr<std::vector<DeviceUse>> UsesOf(const Plan& plan) {
   for (int j = 0; j < static_cast<int>(plan.stages.size()); ++j) AddStage(plan, j, block_bytes, uses[plan.stages[j].device]);
   if (plan.embedding == EmbeddingPlacement::kByRows)
     uses[plan.stages.front().device].load_ms += plan.decode.embed_rows_ms * plan.microbatches;
-  LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(plan));
-  constexpr int kFirst = Evaluator::kSettledStep + 1;
-  for (const TimelineSpan& span : simulated.timeline.spans) {
-    if (span.kind == TimelineSpan::Kind::kWaitWeights && span.step >= kFirst)
-      uses[span.device].uncovered_ms += (span.end_ms - span.begin_ms) / (Evaluator::kSteps - kFirst);
-  }
+  LIME_RETURN_IF_ERROR(AddWaits(plan, uses));
   return uses;
 }
 
@@ -123,7 +134,7 @@ ordered_json DeviceJson(const PlanReport& report, size_t d) {
                       {"compute_ms_per_token", use.compute_ms / tokens},
                       {"load_ms_per_token", use.load_ms / tokens},
                       {"communication_ms_per_token", use.communication_ms / tokens},
-                      {"uncovered_ms_per_token", use.uncovered_ms / tokens}};
+                      {"uncovered_ms_per_token", use.uncovered_ms ? ordered_json(*use.uncovered_ms / tokens) : ordered_json()}};
   if (d >= report.explanations.size()) return out;
   const DeviceExplanation& why = report.explanations[d];
   const auto optional = [&](const std::optional<double>& ms) { return ms ? ordered_json(*ms / tokens) : ordered_json(); };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,9 @@ struct DeviceUse {
   Bytes resident_bytes = 0;
   Bytes streamed_bytes = 0;  // read from its disk
   double compute_ms = 0;
-  double load_ms = 0;           // its disk reads
-  double communication_ms = 0;  // what it sends, to the moment it has arrived
-  double uncovered_ms = 0;      // it waits for weights, in the simulated schedule
+  double load_ms = 0;                  // its disk reads
+  double communication_ms = 0;         // what it sends, to the moment it has arrived
+  std::optional<double> uncovered_ms;  // it waits for weights, in the simulated schedule; absent where the plan is too large to simulate
 };
 
 struct PlanReport {

@@ -65,24 +65,24 @@ std::string Pipeline(const PlanReport& report) {
   return text;
 }
 
+// What each device holds, reads and does for a token.
 std::string DeviceTable(const PlanReport& report, int columns) {
-  TextTable table({kLeft, kLeft, kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight});
-  table.AddRow({"", "", "", "resident", "", "streamed", "ms per token:", "", "", "not"});
-  table.AddRow({"device", "layers, in order of use", "blocks", "bytes", "blocks", "bytes", "compute", "load", "send", "covered"});
+  TextTable table({kLeft, kRight, kRight, kRight, kRight, kRight, kRight, kRight, kRight});
+  table.AddRow({"", "resident", "", "streamed", "", "compute", "load", "send", "uncovered"});
+  table.AddRow({"device", "blocks", "", "blocks", "", "ms/token", "ms/token", "ms/token", "ms/token"});
   const double tokens = report.TokensPerStep();
   for (size_t d = 0; d < report.uses.size(); ++d) {
     const DeviceUse& use = report.uses[d];
-    std::vector<std::string> stages;
-    for (const int stage : use.stages) stages.push_back(StageText(report.plan, stage));
+    const std::string& name = report.plan.devices[d].name;
     if (use.stages.empty()) {
-      table.AddRow({report.plan.devices[d].name, "left out", "", "", "", "", "", "", "", ""});
+      table.AddRow({name, "-", "", "-", "", "-", "-", "-", "-"});
       continue;
     }
-    table.AddRow({report.plan.devices[d].name, absl::StrJoin(stages, " "), Blocks(use.resident_blocks), FormatBytes(use.resident_bytes),
-                  Blocks(use.streamed_blocks), FormatBytes(use.streamed_bytes), Ms(use.compute_ms / tokens), Ms(use.load_ms / tokens),
-                  Ms(use.communication_ms / tokens), Ms(use.uncovered_ms / tokens)});
+    table.AddRow({name, Blocks(use.resident_blocks), FormatBytes(use.resident_bytes), Blocks(use.streamed_blocks),
+                  FormatBytes(use.streamed_bytes), Ms(use.compute_ms / tokens), Ms(use.load_ms / tokens), Ms(use.communication_ms / tokens),
+                  use.uncovered_ms ? Ms(*use.uncovered_ms / tokens) : "-"});
   }
-  return table.Text(columns, 1);
+  return table.Text(columns, -1);
 }
 
 size_t LongestName(const Plan& plan) {
@@ -104,6 +104,32 @@ std::string Bars(const PlanReport& report, int columns) {
   return text;
 }
 
+// A line for each device, broken where it is too long; none for an empty text.
+std::string Lines(const Plan& plan, const std::vector<std::string>& texts, int columns) {
+  const int longest = static_cast<int>(LongestName(plan));
+  std::string out;
+  for (size_t d = 0; d < texts.size(); ++d) {
+    if (texts[d].empty()) continue;
+    const std::vector<std::string> lines = Wrap(texts[d], std::max(40, columns - longest - 2));
+    for (size_t i = 0; i < lines.size(); ++i)
+      absl::StrAppendFormat(&out, "%-*s  %s\n", longest, i == 0 ? plan.devices[d].name : "", lines[i]);
+  }
+  return out;
+}
+
+std::string Layers(const PlanReport& report, int columns) {
+  std::vector<std::string> texts;
+  bool halves = false;
+  for (const DeviceUse& use : report.uses) {
+    std::vector<std::string> stages;
+    for (const int stage : use.stages) stages.push_back(StageText(report.plan, stage));
+    texts.push_back(absl::StrJoin(stages, ", "));
+    for (const std::string& stage : stages) halves = halves || stage.find_first_of("am") < stage.find('h');
+  }
+  return absl::StrCat("layers in order of use", halves ? " (a: up to the attention half, m: from the MLP half)" : "", "\n",
+                      Lines(report.plan, texts, columns));
+}
+
 std::string Gain(const DeviceExplanation& device, double tokens) {
   if (!device.one_more_gib_ms) return "";
   const double gain = *device.one_more_gib_ms / tokens;
@@ -112,16 +138,10 @@ std::string Gain(const DeviceExplanation& device, double tokens) {
 }
 
 std::string Reasons(const PlanReport& report, int columns) {
-  const int longest = static_cast<int>(LongestName(report.plan));
-  std::string text;
-  for (size_t d = 0; d < report.explanations.size(); ++d) {
-    const DeviceExplanation& device = report.explanations[d];
-    const std::string reason = absl::StrCat(device.used ? "used: " : "left out: ", device.why, Gain(device, report.TokensPerStep()));
-    const std::vector<std::string> lines = Wrap(reason, std::max(40, columns - longest - 2));
-    for (size_t i = 0; i < lines.size(); ++i)
-      absl::StrAppendFormat(&text, "%-*s  %s\n", longest, i == 0 ? report.plan.devices[d].name : "", lines[i]);
-  }
-  return text;
+  std::vector<std::string> texts;
+  for (const DeviceExplanation& device : report.explanations)
+    texts.push_back(absl::StrCat(device.used ? "used: " : "left out: ", device.why, Gain(device, report.TokensPerStep())));
+  return Lines(report.plan, texts, columns);
 }
 
 // Promise 7: when a model fits on one device, say so.
@@ -155,7 +175,7 @@ std::string MemoryBar(const PlanMemory& memory, Bytes budget, int width) {
 
 std::string PlanText(const PlanReport& report, int columns) {
   std::string text = absl::StrCat(Headline(report), Predicted(report), Pipeline(report), "\n", DeviceTable(report, columns), "\n",
-                                  Bars(report, columns), "\n", Reasons(report, columns), Alone(report));
+                                  Layers(report, columns), "\n", Bars(report, columns), "\n", Reasons(report, columns), Alone(report));
   for (const std::string& note : report.notes) absl::StrAppend(&text, "\nnote: ", note);
   if (!report.notes.empty()) absl::StrAppend(&text, "\n");
   return text;

@@ -1,9 +1,6 @@
 // The command line as a user meets it: answers, JSON fields, exit codes, one clear sentence for each bad input.
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -13,6 +10,7 @@
 #include "daemon/weights/block_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/lime_process.h"
 #include "tests/integration/models.h"
 
 namespace lime {
@@ -20,66 +18,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-struct Answer {
-  int exit_code = -1;
-  std::string out, err;
-  json Json() const { return json::parse(out, nullptr, /*allow_exceptions=*/false); }
-};
-
-std::string Slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void WriteFile(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-// A running `lime`, its streams in files of a folder.
-class Lime {
- public:
-  explicit Lime(const std::vector<std::string>& arguments, const std::string& input = "") {
-    WriteFile(dir_ / "in", input);
-    pid_ = fork();
-    if (pid_ != 0) return;
-    const int in = open((dir_ / "in").c_str(), O_RDONLY), out = open((dir_ / "out").c_str(), O_CREAT | O_WRONLY, 0600),
-              err = open((dir_ / "err").c_str(), O_CREAT | O_WRONLY, 0600);
-    dup2(in, STDIN_FILENO);
-    dup2(out, STDOUT_FILENO);
-    dup2(err, STDERR_FILENO);
-    std::vector<char*> argv = {const_cast<char*>("lime")};
-    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
-    execv(LIME_BINARY, argv.data());
-    _exit(127);
-  }
-
-  pid_t pid() const { return pid_; }
-  std::string out() const { return Slurp(dir_ / "out"); }
-
-  Answer Wait() {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out(), Slurp(dir_ / "err")};
-  }
-
- private:
-  TempDir dir_;
-  pid_t pid_ = 0;
-};
-
-Answer Call(const std::vector<std::string>& arguments, const std::string& input = "") {
-  return Lime(arguments, input).Wait();
-}
-
-// One sentence on stderr, nothing on stdout.
-void ExpectRefused(const Answer& answer, int exit_code, const std::string& words) {
-  EXPECT_EQ(answer.exit_code, exit_code) << answer.err;
-  EXPECT_EQ(answer.out, "");
-  EXPECT_THAT(answer.err, HasSubstr(words));
-  EXPECT_EQ(std::ranges::count(answer.err, '\n'), 1) << answer.err;
-}
 
 class CliTest : public ::testing::Test {
  protected:

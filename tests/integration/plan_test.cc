@@ -1,0 +1,251 @@
+// `lime plan` and `lime simulate` as a user meets them.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/lime_process.h"
+#include "tests/integration/models.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Example(const std::string& name) {
+  return absl::StrCat(LIME_SOURCE_DIR "/testbed/clusters/", name, ".json");
+}
+
+// A device whose memory is all for weights and KV.
+std::string Device(const std::string& name, Bytes memory, const std::string& more = "") {
+  return absl::StrCat(R"({"name": ")", name, R"(", "memory_bytes": )", memory,
+                      R"(, "runtime_bytes": 0, "activation_bytes": 0, "margin_bytes": 0, "read_bytes_per_second": 1e9)", more, "}");
+}
+constexpr char kDisk[] = R"(, "disk": {"bytes_per_second": 1e8, "latency_ms": 0.1})";
+
+class PlanTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(MakeModel(options_, model_).ok()); }
+
+  void WriteDevices(const std::vector<std::string>& devices) {
+    std::string text = R"({"link": {"bandwidth": "100Mbit/s", "latency_ms": 0.3}, "devices": [)";
+    for (size_t i = 0; i < devices.size(); ++i) absl::StrAppend(&text, i > 0 ? "," : "", devices[i]);
+    dir_.Write("devices.json", text + "]}");
+  }
+
+  // Small and quick unless `more` says otherwise.
+  Answer Plan(const std::vector<std::string>& more) {
+    std::vector<std::string> call = {"plan", "--model", model_, "--device-profiles", dir_ / "devices.json"};
+    for (const auto& [flag, value] : {std::pair("--tokens", "64"), std::pair("--time-limit", "200"), std::pair("--piece", "none")}) {
+      if (std::ranges::find(more, flag) == more.end()) call.insert(call.end(), {flag, value});
+    }
+    call.insert(call.end(), more.begin(), more.end());
+    return Call(call);
+  }
+
+  MakeModelOptions options_;
+  TempDir dir_;
+  const std::string model_ = dir_ / "model";
+};
+
+TEST_F(PlanTest, AModelThatFitsOnOneDeviceIsPlannedAndRunThere) {
+  WriteDevices({Device("big", 1 * kGiB), Device("small", 1 * kMiB)});
+  const Answer answer = Plan({});
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("everything is resident"));
+  EXPECT_THAT(answer.out, HasSubstr("Everything fits on big alone"));
+  EXPECT_THAT(answer.out, HasSubstr(absl::StrCat("lime run --model ", model_, " --memory 1024MiB --context 64")));
+  EXPECT_THAT(answer.out, HasSubstr("left out: "));
+  EXPECT_THAT(answer.out, Not(HasSubstr("\x1b")));  // plain in a pipe
+  const json root = Plan({"--json"}).Json();
+  EXPECT_EQ(root["fits_on_one_device"], "big");
+  EXPECT_EQ(root["plan"]["stages"].size(), 1u);
+}
+
+TEST_F(PlanTest, AnswersWithTheFieldsOthersRelyOn) {
+  WriteDevices({Device("a", 200 * kKiB, kDisk), Device("b", 200 * kKiB, kDisk)});
+  const Answer answer = Plan({"--json", "--sequences", "2", "--prompt-tokens", "16"});
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  const json root = answer.Json();
+  EXPECT_EQ(root["feasible"], true);
+  EXPECT_GT(root["ms_per_token"].get<double>(), 0);
+  EXPECT_LE(root["lower_bound_ms_per_token"].get<double>(), root["ms_per_token"].get<double>());
+  EXPECT_GT(root["ttft_ms"].get<double>(), 0);
+  EXPECT_EQ(root["sequences"], 2);
+  ASSERT_EQ(root["devices"].size(), 2u);
+  for (const json& device : root["devices"]) {
+    Bytes sum = 0;
+    for (const auto& bytes : device["memory"]) sum += bytes.get<Bytes>();
+    EXPECT_EQ(sum, device["budget_bytes"].get<Bytes>()) << device;
+    EXPECT_FALSE(device["why"].get<std::string>().empty());
+    EXPECT_TRUE(device.contains("one_more_gib_saves_ms_per_token"));
+  }
+}
+
+TEST_F(PlanTest, ASeedGivesTheSamePlan) {
+  WriteDevices({Device("a", 200 * kKiB, kDisk), Device("b", 150 * kKiB, kDisk)});
+  const auto plan = [&] { return Plan({"--json", "--seed", "7", "--time-limit", "2000"}).Json()["plan"]; };
+  const json once = plan();
+  EXPECT_TRUE(once.is_object());
+  EXPECT_EQ(once, plan());
+}
+
+TEST_F(PlanTest, TheSimulationOfAPlanTakesWhatWasPredicted) {
+  WriteDevices({Device("a", 200 * kKiB, kDisk), Device("b", 200 * kKiB, kDisk)});
+  const std::string file = dir_ / "plan.json", trace = dir_ / "trace.json";
+  const json planned = Plan({"--json", "--out", file, "--prompt-tokens", "32"}).Json();
+  const Answer answer = Call({"simulate", "--plan", file, "--json", "--steps", "3", "--trace", trace});
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  const json root = answer.Json();
+  EXPECT_EQ(root["ms_per_token"], planned["ms_per_token"]);
+  ASSERT_FALSE(root["events"].empty());
+  for (const json& event : root["events"]) {
+    EXPECT_LE(event["begin_ms"].get<double>(), event["end_ms"].get<double>());
+    EXPECT_GT(event["end_ms"].get<double>(), root["begin_ms"].get<double>());
+  }
+  for (const json& device : root["devices"]) EXPECT_LE(device["most_used_bytes"].get<Bytes>(), device["budget_bytes"].get<Bytes>());
+  EXPECT_FALSE(json::parse(Slurp(trace))["traceEvents"].empty());
+  const json prompt = Call({"simulate", "--plan", file, "--json", "--prompt"}).Json();
+  EXPECT_EQ(prompt["ttft_ms"], planned["ttft_ms"]);
+  EXPECT_THAT(Call({"simulate", "--plan", file, "--from-start"}).out, HasSubstr("ms per token"));
+}
+
+TEST_F(PlanTest, WhatPlanPrintsCanBeSimulated) {
+  WriteDevices({Device("a", 1 * kGiB)});
+  WriteFile(dir_ / "answer.json", Plan({"--json"}).out);
+  const Answer answer = Call({"simulate", "--plan", dir_ / "answer.json"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("a "));
+}
+
+TEST_F(PlanTest, EveryStrategyAnswers) {
+  WriteDevices({Device("a", 400 * kKiB, kDisk), Device("b", 400 * kKiB, kDisk)});
+  for (const char* strategy : {"lime", "lime-paper", "pp", "pp-offload", "pp-offload-batched", "edgeshard"}) {
+    const Answer answer = Plan({"--strategy", strategy, "--json", "--sequences", "2"});
+    EXPECT_EQ(answer.exit_code, 0) << strategy << ": " << answer.err;
+    EXPECT_EQ(answer.Json()["strategy"], strategy);
+  }
+}
+
+TEST_F(PlanTest, WhereNothingFitsTheSentenceSaysWhatWould) {
+  WriteDevices({Device("a", 40 * kKiB), Device("b", 50 * kKiB)});
+  const Answer answer = Plan({});
+  ExpectRefused(answer, 1, "b has 50.00 KiB and no disk to stream from; it would fit with ");
+  const Answer as_json = Plan({"--json"});
+  EXPECT_EQ(as_json.exit_code, 1);
+  EXPECT_EQ(as_json.Json()["feasible"], false);
+  EXPECT_THAT(as_json.Json()["reason"].get<std::string>(), HasSubstr("more on b"));
+  ExpectRefused(Plan({"--strategy", "pp"}), 1, "--strategy lime streams what does not fit");
+}
+
+TEST_F(PlanTest, ABoundOnTheFirstTokenIsKeptOrRefused) {
+  WriteDevices({Device("a", 200 * kKiB, kDisk), Device("b", 200 * kKiB, kDisk)});
+  const json free = Plan({"--json", "--prompt-tokens", "32"}).Json();
+  const double ttft = free["ttft_ms"].get<double>();
+  const json kept = Plan({"--json", "--prompt-tokens", "32", "--max-ttft", absl::StrCat(ttft * 1.01)}).Json();
+  EXPECT_LE(kept["ttft_ms"].get<double>(), ttft * 1.0101);
+  ExpectRefused(Plan({"--prompt-tokens", "32", "--max-ttft", "0.001"}), 1, "raise --max-ttft or shorten --prompt-tokens");
+}
+
+TEST_F(PlanTest, WrongCallsAreToldWhatToDo) {
+  WriteDevices({Device("a", 1 * kGiB)});
+  ExpectRefused(Plan({"--strategy", "best"}), 2, "--strategy best is unknown; use lime, lime-paper, pp");
+  ExpectRefused(Plan({"--tokens", "0"}), 2, "--tokens 0 is outside 1 to");
+  ExpectRefused(Plan({"--prompt-tokens", "65"}), 2, "--prompt-tokens 65 is outside 0 to the 64 of --tokens");
+  ExpectRefused(Plan({"--batch", "-1"}), 2, "--batch -1 is outside");
+  ExpectRefused(Plan({"--batch", "3", "--sequences", "2"}), 2, "--batch 3 is more than the 2 of --sequences");
+  ExpectRefused(Plan({"--time-limit", "nan"}), 2, "--time-limit");
+  ExpectRefused(Plan({"--max-ttft", "100"}), 2, "say how long one is with --prompt-tokens");
+  ExpectRefused(Plan({"--bandwidth", "fast"}), 2, "--bandwidth: \"fast\" is no bandwidth");
+  ExpectRefused(Plan({"--piece", "big"}), 2, "--piece: ");
+  ExpectRefused(Plan({"--piece", "4KiB"}), 2, "is less than 1 MiB");
+  ExpectRefused(Plan({"--cluster", "c.toml"}), 2, "--cluster and --device-profiles both name devices");
+  ExpectRefused(Plan({"--model-spec", "c.json"}), 2, "--model and --model-spec both name a model");
+  ExpectRefused(Call({"plan", "--model", model_}), 2, "no devices; give --cluster C.toml or --device-profiles F.json");
+  ExpectRefused(Call({"plan", "--device-profiles", dir_ / "devices.json"}), 2, "no model; give --model FOLDER");
+  ExpectRefused(Call({"simulate", "--plan", "x", "--steps", "0"}), 2, "--steps 0 is outside 1 to");
+}
+
+TEST_F(PlanTest, BadFilesAreOneSentence) {
+  ExpectRefused(Plan({}), 1, "devices.json");  // there is none
+  for (const char* text : {"", "{", "[]", "{\"devices\": 3}", "{\"devices\": [{}]}"}) {
+    dir_.Write("devices.json", text);
+    ExpectRefused(Plan({}), 1, "devices.json");
+  }
+  WriteDevices({Device("a", 1 * kGiB)});
+  ExpectRefused(Call({"plan", "--model", dir_ / "nowhere", "--device-profiles", dir_ / "devices.json"}), 1, "nowhere");
+  dir_.Write("config.json", R"({"architectures": ["GPT5ForCausalLM"]})");
+  ExpectRefused(Call({"plan", "--model-spec", dir_ / "config.json", "--device-profiles", dir_ / "devices.json"}), 1, "GPT5ForCausalLM");
+  ExpectRefused(Plan({"--out", dir_ / "no/such/folder/plan.json"}), 1, "no/such/folder");
+  for (const char* text : {"", "{", "[]", "{}", "{\"plan\": 3}"}) {
+    dir_.Write("plan.json", text);
+    ExpectRefused(Call({"simulate", "--plan", dir_ / "plan.json"}), 1, "plan.json");
+  }
+  ExpectRefused(Call({"simulate", "--plan", dir_ / "none.json"}), 1, "none.json");
+  dir_.Write("devices.json", absl::StrCat("{\"devices\": [", Device("a", 1 * kGiB), ",", Device("b", 1 * kGiB), "]}"));
+  ExpectRefused(Plan({}), 1, "nothing is said about the link between \"a\" and \"b\"; add \"link\"");
+}
+
+class ClusterFileTest : public PlanTest {
+ protected:
+  void SetUp() override {
+    PlanTest::SetUp();
+    DeviceProfile profile;
+    profile.cpu = "some cpu";
+    profile.threads = 4;
+    profile.read_bytes_per_second = 1e9;
+    profile.SetDisk({{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e8, .latency_ms = 1}});
+    dir_.Write("measured.json", ToJsonText(profile));
+  }
+  Answer PlanCluster(const std::string& text) {
+    dir_.Write("c.toml", text);
+    return Call({"plan", "--cluster", dir_ / "c.toml", "--tokens", "64", "--time-limit", "200", "--json"});
+  }
+  static std::string Device(const std::string& name, const std::string& more) {
+    return absl::StrCat("[[device]]\nname = \"", name, "\"\n", more, "\n");
+  }
+  std::string Cluster() const { return absl::StrCat("[cluster]\nmodel = \"", model_, "\"\n"); }
+};
+
+TEST_F(ClusterFileTest, ProfilesAreReadFromBesideTheFile) {
+  const std::string device = "memory = \"1GiB\"\nprofile = \"measured.json\"";
+  const Answer answer = PlanCluster(Cluster() + Device("a", device) + Device("b", device) + "[[link]]\nbandwidth = \"1Gbit/s\"\n");
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  const json root = answer.Json();
+  EXPECT_EQ(root["devices"].size(), 2u);
+  EXPECT_EQ(root["devices"][0]["memory"]["runtime_bytes"], 192 * kMiB);  // assumed, and said so
+  EXPECT_THAT(root["notes"].dump(), HasSubstr("memory of runtime and activations is assumed"));
+}
+
+TEST_F(ClusterFileTest, WhatIsMissingIsNamedWithItsRemedy) {
+  ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"")), 1,
+                "line 3: device \"a\" has no profile, and daemons are not asked yet; run `lime profile --model M --out a.json` on it");
+  ExpectRefused(PlanCluster(Cluster() + Device("a", "profile = \"measured.json\"")), 1, "states no memory; add");
+  ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"\nprofile = \"none.json\"")), 1, "none.json");
+  const std::string device = "memory = \"1GiB\"\nprofile = \"measured.json\"";
+  ExpectRefused(PlanCluster(Cluster() + Device("a", device) + Device("b", device)), 1, "add [[link]] with bandwidth = \"100Mbit/s\"");
+  ExpectRefused(PlanCluster(Device("a", device)), 2, "no model; give --model FOLDER");
+  ExpectRefused(PlanCluster("[cluster"), 1, "c.toml line 1: is no TOML");
+}
+
+// algorithms.md, section 4: 201, 466 and 1,002 ms for whole blocks and a resident embedding.
+TEST(PlanExamplesTest, ThePaperSettingsArePlannedFromTheirDescriptions) {
+  const auto ms = [](const char* model, const char* devices, const char* bandwidth) {
+    const Answer answer = Call({"plan", "--model-spec", Example(model), "--device-profiles", Example(devices), "--bandwidth", bandwidth,
+                                "--piece", "none", "--time-limit", "1000", "--json"});
+    EXPECT_EQ(answer.exit_code, 0) << answer.err;
+    return answer.exit_code == 0 ? answer.Json()["ms_per_token"].get<double>() : 0.0;
+  };
+  EXPECT_NEAR(ms("llama-2-13b", "e1", "100Mbit/s"), 201, 1);
+  EXPECT_NEAR(ms("qwen3-32b", "e2", "200Mbit/s"), 466, 1);
+  EXPECT_NEAR(ms("llama-3.3-70b", "e3", "100Mbit/s"), 1000, 10);
+}
+
+}  // namespace
+}  // namespace lime
