@@ -67,6 +67,7 @@ Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedu
   judged_ = start.cost * (1 + schedule.per_busy_disk * evaluator_.BusyDisks(start.cost));
   FindCuts();
   Candidate best = start;
+  const double begin = budget_.left();
   double done = 0, heat = schedule.hot;
   for (int64_t i = 0; done < schedule.work; ++i) {
     if (i % 32 == 0) heat = schedule.hot * std::pow(schedule.cold / schedule.hot, done / schedule.work);
@@ -80,8 +81,8 @@ Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedu
       work += 2.0 * instance_.NumBlocks() + evaluator_.work();
       if (judged < limit) Accept(cost, judged, best);
     }
-    done += work;
     if (!budget_.Spend(work)) break;
+    done = begin - budget_.left();
   }
   return best;
 }

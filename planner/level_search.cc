@@ -61,13 +61,19 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
   };
   const Phase phases[] = {
       {plans, 0.35, 0.008, 0.03}, {(plans + 3) / 4, 0.3, 0.02, 0.03}, {(plans + 11) / 12, 0.2, 0.01, 0.01}, {1, 0.15, 0.002, 0.003}};
+  const double end = budget_.left() - work;
+  double shares = 1;  // of this phase and those behind it
   for (const Phase& phase : phases) {
     Sort();
     if (!lines_.empty() && lines_.front().best.cost <= good_enough_ms * (1 + 1e-9)) break;
     if (lines_.size() > phase.plans) lines_.resize(phase.plans);
-    const double work_each = work * phase.share / static_cast<double>(std::max<size_t>(lines_.size(), 1));
-    for (Line& line : lines_)
+    const double phase_end = budget_.left() - std::max(0.0, budget_.left() - end) * phase.share / shares;
+    shares -= phase.share;
+    double lines_left = static_cast<double>(lines_.size());
+    for (Line& line : lines_) {
+      const double work_each = std::max(0.0, budget_.left() - phase_end) / lines_left--;
       line.best = annealer_.Run(line.best, {.work = work_each, .hot = phase.hot, .cold = 2e-5, .per_busy_disk = phase.per_busy_disk});
+    }
   }
   Sort();
 }

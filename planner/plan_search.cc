@@ -87,6 +87,7 @@ class Search {
   void Descend(LevelSearch& pieces, bool has_starts) {
     const std::vector<Level> levels = CoarseLevels();
     std::vector<LevelSearch::Line> lines;
+    double shares = 1;  // of this level and those behind it
     for (size_t i = 0; i < levels.size(); ++i) {
       const Level& level = levels[i];
       LevelSearch search(level.instance, AnnealerOptions(level.first_token, level.move_cost), budget_);
@@ -94,8 +95,10 @@ class Search {
         search.Offer(ToParts(ToAssignment(seed, instance_.NumBlocks()), level.begins), LevelSearch::kSeed);
       }
       for (const LevelSearch::Line& line : lines) search.Offer(ToParts(line.best.plan, level.begins), line.kind);
-      if (MayMove()) search.OfferStarts(level.share * 0.25 * work_);
-      search.Improve(level.share * 0.75 * work_, options_.good_enough_ms);
+      const double part = std::max(0.0, budget_.left()) * level.share / shares;
+      shares -= level.share;
+      if (MayMove()) search.OfferStarts(0.25 * part);
+      search.Improve(0.75 * part, options_.good_enough_ms);
       lines = search.lines();
       for (LevelSearch::Line& line : lines) line.best.plan = ToPieces(line.best.plan, level.begins);
     }

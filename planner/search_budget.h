@@ -1,7 +1,9 @@
 // How long a search may go on: an amount of work, so that the same problem and seed end in the same plan whatever the machine, and beside
-// it a limit of time that a slow machine may reach first.
+// it a limit of time. Where a machine is too slow for both, the work shrinks with the time that is left, so that a search that shares out
+// what is left comes to its end all the same.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -15,7 +17,7 @@ class SearchBudget {
 
   // `elapsed_ms` may be empty: then work alone counts.
   SearchBudget(double work, double limit_ms, std::function<double()> elapsed_ms)
-      : left_(work), limit_ms_(limit_ms), elapsed_ms_(std::move(elapsed_ms)) {}
+      : work_(work), left_(work), limit_ms_(limit_ms), elapsed_ms_(std::move(elapsed_ms)) {}
 
   // False when the search is to stop; and from then on.
   bool Spend(double work) {
@@ -23,13 +25,16 @@ class SearchBudget {
     since_look_ += work;
     if (elapsed_ms_ && since_look_ > kWorkPerMs) {
       since_look_ = 0;
-      if (elapsed_ms_() >= limit_ms_) left_ = -std::numeric_limits<double>::infinity();
+      const double elapsed_ms = elapsed_ms_();
+      if (elapsed_ms >= limit_ms_) left_ = -std::numeric_limits<double>::infinity();
+      if (elapsed_ms < limit_ms_) left_ = std::min(left_, work_ * (1 - elapsed_ms / limit_ms_));
     }
     return left_ > 0;
   }
   double left() const { return left_; }
 
  private:
+  double work_;
   double left_;
   double limit_ms_;
   std::function<double()> elapsed_ms_;

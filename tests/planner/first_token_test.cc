@@ -146,7 +146,7 @@ BoundedBest LookAtEveryPlan(const Instance& instance, const FirstTokenBound& bou
 
 TEST(FirstTokenTest, TheSearchFindsTheBestPlanWhoseFirstTokenIsInTime) {
   int feasible = 0, refused = 0, slower = 0;
-  for (uint64_t seed = 0; seed < 120; ++seed) {
+  for (uint64_t seed = 0; seed < 30; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomPlans random(seed);
     Instance instance = random.MakeInstance(4, 3, 1);
@@ -184,9 +184,9 @@ TEST(FirstTokenTest, TheSearchFindsTheBestPlanWhoseFirstTokenIsInTime) {
     EXPECT_THAT(none.reason, HasSubstr("whose first token comes within"));
     refused += none.reason.empty() ? 0 : 1;
   }
-  EXPECT_GT(feasible, 60);
+  EXPECT_GT(feasible, 15);
   EXPECT_EQ(refused, feasible);
-  EXPECT_GT(slower, 10);  // the bound changes what is best
+  EXPECT_GT(slower, 2);  // the bound changes what is best
 }
 
 }  // namespace
