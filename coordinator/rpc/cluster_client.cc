@@ -1,0 +1,278 @@
+#include "coordinator/rpc/cluster_client.h"
+
+#include <algorithm>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "coordinator/rpc/orders_call.h"
+#include "proto/grpc_status.h"
+
+namespace lime {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kUnload = absl::Seconds(10);
+
+struct Connection {
+  ClusterClient::Device device;
+  std::unique_ptr<v1::Control::Stub> stub;
+  std::string Who() const { return absl::StrCat("device \"", device.name, "\" at ", device.address); }
+};
+
+void SetDeadline(grpc::ClientContext& context, absl::Duration patience) {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+  context.set_wait_for_ready(true);
+}
+
+absl::StatusOr<DeviceHealth> AskHealth(const Connection& connection, absl::Duration patience) {
+  grpc::ClientContext context;
+  SetDeadline(context, patience);
+  v1::HealthReply reply;
+  const grpc::Status status = connection.stub->Health(&context, v1::HealthRequest(), &reply);
+  if (!status.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat(connection.Who(), " does not answer (", status.error_message(), "); is limed running there, with the same keys?"));
+  }
+  LIME_ASSIGN_OR_RETURN(DeviceHealth health, FromProto(reply));
+  if (health.protocol != kProtocol) {
+    return absl::FailedPreconditionError(absl::StrCat(connection.Who(), " speaks protocol ", health.protocol, " and this program ",
+                                                      kProtocol, "; run the same release everywhere"));
+  }
+  return health;
+}
+
+// The same for all, each on a thread of its own; the first error, in order.
+template <typename Do>
+absl::Status ForAll(const std::vector<int32_t>& devices, Do what) {
+  std::vector<absl::Status> statuses(devices.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < devices.size(); ++i) threads.emplace_back([&, i] { statuses[i] = what(devices[i]); });
+  for (std::thread& thread : threads) thread.join();
+  // One that was cancelled because of another is not what went wrong.
+  for (const absl::Status& status : statuses) {
+    if (!status.ok() && !absl::IsCancelled(status)) return status;
+  }
+  for (const absl::Status& status : statuses) LIME_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class ClusterClient::Impl {
+ public:
+  explicit Impl(Options options) : options_(std::move(options)) {
+    for (const Device& device : options_.devices) {
+      connections_.push_back({device, v1::Control::NewStub(OpenChannel(device.address, device.name, options_.keys, ChannelUse::kControl))});
+    }
+  }
+  ~Impl() { CloseCalls(); }
+
+  absl::StatusOr<std::vector<DeviceHealth>> Health() const {
+    std::vector<DeviceHealth> health(connections_.size());
+    std::vector<int32_t> all(connections_.size());
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
+    LIME_RETURN_IF_ERROR(ForAll(all, [&](int32_t i) {
+      absl::StatusOr<DeviceHealth> answer = AskHealth(connections_[i], options_.connect);
+      if (answer.ok()) health[i] = *std::move(answer);
+      return answer.status();
+    }));
+    return health;
+  }
+
+  // Finds the plan's devices among those of the cluster, by name.
+  absl::Status Match(const Plan& plan) {
+    by_plan_.clear(), users_.clear();
+    std::set<int32_t> used;
+    for (const Stage& stage : plan.stages) used.insert(stage.device);
+    for (int32_t i = 0; i < plan.NumDevices(); ++i) {
+      const auto found = std::ranges::find_if(connections_, [&](const Connection& c) { return c.device.name == plan.devices[i].name; });
+      by_plan_.push_back(found == connections_.end() ? nullptr : &*found);
+      if (!used.contains(i)) continue;
+      if (by_plan_.back() == nullptr)
+        return absl::NotFoundError(absl::StrCat("the plan uses device \"", plan.devices[i].name, "\", which is not in the cluster's file"));
+      users_.push_back(i);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<InstalledPlan>> Install(const Plan& plan, const InstallOptions& options) {
+    std::vector<InstalledPlan> installed(plan.devices.size());
+    loaded_.assign(plan.devices.size(), {});
+    std::atomic<bool> refused = false;
+    std::vector<std::string> addresses(plan.devices.size());
+    for (const int32_t device : users_) addresses[device] = by_plan_[device]->device.address;
+    const absl::Status status = ForAll(users_, [&](int32_t device) {
+      absl::StatusOr<InstalledPlan> answer = InstallOn(
+          device, {.plan = plan, .device = device, .addresses = addresses, .weights = by_plan_[device]->device.weights}, options, refused);
+      if (!answer.ok()) refused = true;
+      if (answer.ok()) installed[device] = *std::move(answer);
+      return answer.status();
+    });
+    if (status.ok()) return installed;
+    (void)Unload(plan.epoch);
+    return status;
+  }
+
+  absl::Status Open(int64_t epoch, const Plan& plan, News news) {
+    news_ = std::move(news);
+    for (const int32_t device : users_) {
+      const OrdersCall::Options options{
+          .device = plan.devices[device].name, .epoch = epoch, .silence = options_.silence, .news = [this, device](FromDevice what) {
+            OnNews(device, std::move(what));
+          }};
+      calls_.push_back(std::make_unique<OrdersCall>(*by_plan_[device]->stub, options));
+    }
+    ticker_ = std::thread([this] { TickAlways(); });
+    absl::MutexLock lock(&mutex_);
+    opening_ = true;
+    mutex_.Await(absl::Condition(
+        +[](Impl* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return !self->failure_.ok() || self->opened_ == self->users_.size(); }, this));
+    opening_ = false;
+    return failure_;
+  }
+
+  void Send(const OrderMessage& order) {
+    v1::OrderRequest request;
+    ToProto(FromCoordinator(order), request);
+    for (const auto& call : calls_) call->Send(request);
+  }
+
+  absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const {
+    grpc::ClientContext context;
+    SetDeadline(context, options_.connect);
+    v1::StatisticsReply reply;
+    LIME_RETURN_IF_ERROR(FromGrpc(by_plan_[device]->stub->Statistics(&context, v1::StatisticsRequest(), &reply), by_plan_[device]->Who()));
+    return FromProto(reply);
+  }
+
+  absl::Status Unload(int64_t epoch) {
+    CloseCalls();
+    return ForAll(users_, [&](int32_t device) {
+      grpc::ClientContext context;
+      SetDeadline(context, kUnload);
+      v1::UnloadRequest request;
+      request.set_epoch(epoch);
+      v1::UnloadReply reply;
+      const grpc::Status status = by_plan_[device]->stub->Unload(&context, request, &reply);
+      // It has unloaded the plan already when the stream ended.
+      if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) return absl::OkStatus();
+      return FromGrpc(status, by_plan_[device]->Who());
+    });
+  }
+
+ private:
+  absl::StatusOr<InstalledPlan> InstallOn(int32_t device, const InstallCall& call, const InstallOptions& options,
+                                          const std::atomic<bool>& refused) {
+    v1::InstallRequest request;
+    ToProto(call, request);
+    grpc::ClientContext context;
+    const auto reader = by_plan_[device]->stub->Install(&context, request);
+    std::optional<InstalledPlan> installed;
+    for (v1::InstallEvent event; reader->Read(&event);) {
+      const absl::StatusOr<InstallNews> news = FromProto(event);
+      if (!news.ok()) context.TryCancel();
+      if (news.ok() && std::holds_alternative<InstalledPlan>(*news)) installed = std::get<InstalledPlan>(*news);
+      if (news.ok() && std::holds_alternative<LoadedBytes>(*news)) OnProgress(device, std::get<LoadedBytes>(*news), options);
+      if (refused || (options.cancelled != nullptr && options.cancelled->load())) context.TryCancel();
+    }
+    LIME_RETURN_IF_ERROR(FromGrpc(reader->Finish(), by_plan_[device]->Who()));
+    if (!installed) return absl::InternalError(absl::StrCat(by_plan_[device]->Who(), " has ended the installation without a word"));
+    return *installed;
+  }
+
+  void OnProgress(int32_t device, const LoadedBytes& bytes, const InstallOptions& options) {
+    absl::MutexLock lock(&mutex_);
+    loaded_[device] = bytes;
+    LoadedBytes all;
+    for (const LoadedBytes& each : loaded_) all.done += each.done, all.total += each.total;
+    if (options.progress) options.progress(all.done, all.total);
+  }
+
+  void OnNews(int32_t device, FromDevice what) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (std::holds_alternative<Opened>(what)) {
+        ++opened_;
+        return;
+      }
+      if (const auto* failed = std::get_if<FailedNews>(&what); failed != nullptr && failure_.ok()) failure_ = failed->status;
+    }
+    news_(device, std::move(what));
+  }
+
+  void TickAlways() {
+    while (true) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTick)) return;
+      }
+      const absl::Time now = absl::Now();
+      for (const auto& call : calls_) call->Tick(now);
+    }
+  }
+
+  void CloseCalls() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    if (ticker_.joinable()) ticker_.join();
+    calls_.clear();
+    absl::MutexLock lock(&mutex_);
+    stopping_ = false;
+    opened_ = 0;
+    failure_ = absl::OkStatus();
+  }
+
+  const Options options_;
+  std::vector<Connection> connections_;
+  std::vector<const Connection*> by_plan_;  // null where the cluster has none and the plan needs none
+  std::vector<int32_t> users_;              // devices of the plan that have a stage
+  std::vector<std::unique_ptr<OrdersCall>> calls_;
+  News news_;
+  std::thread ticker_;
+
+  absl::Mutex mutex_;
+  std::vector<LoadedBytes> loaded_ ABSL_GUARDED_BY(mutex_);
+  size_t opened_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool opening_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the first
+};
+
+absl::StatusOr<std::unique_ptr<ClusterClient>> ClusterClient::Connect(Options options) {
+  std::unique_ptr<ClusterClient> client(new ClusterClient(std::make_unique<Impl>(std::move(options))));
+  LIME_ASSIGN_OR_RETURN(client->health_, client->impl_->Health());
+  return client;
+}
+
+ClusterClient::ClusterClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ClusterClient::~ClusterClient() = default;
+
+absl::Status ClusterClient::Install(Plan plan, const InstallOptions& options) {
+  LIME_RETURN_IF_ERROR(impl_->Match(plan));
+  LIME_ASSIGN_OR_RETURN(health_, impl_->Health());
+  for (const DeviceHealth& health : health_) plan.epoch = std::max(plan.epoch, health.last_epoch + 1);
+  LIME_ASSIGN_OR_RETURN(installed_, impl_->Install(plan, options));
+  plan_ = std::move(plan);
+  return absl::OkStatus();
+}
+
+absl::Status ClusterClient::Open(News news) {
+  return impl_->Open(plan_.epoch, plan_, std::move(news));
+}
+void ClusterClient::Send(const OrderMessage& order) {
+  impl_->Send(order);
+}
+absl::StatusOr<DeviceStatistics> ClusterClient::Statistics(int32_t device) const {
+  return impl_->Statistics(device);
+}
+absl::Status ClusterClient::Unload() {
+  return impl_->Unload(plan_.epoch);
+}
+
+}  // namespace lime

@@ -1,0 +1,72 @@
+// The devices of a cluster as the coordinator sees them: asks how they are, installs a plan on them, gives orders, hears of tokens.
+//
+//   Connect -> Install -> Open -> Send ... Send -> Unload
+//
+// Threads: one owner. News comes on gRPC's threads.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "planner/plan/plan.h"
+#include "proto/channel.h"
+#include "proto/convert.h"
+
+namespace lime {
+
+class ClusterClient {
+ public:
+  struct Device {
+    std::string name, address;
+    std::string weights;  // folder on it; empty: the one that it was started with
+  };
+  struct Options {
+    std::vector<Device> devices;
+    ClusterKeys keys;
+    absl::Duration connect = absl::Seconds(5);  // for a device to answer
+    absl::Duration silence = absl::Seconds(2);  // a device that says nothing for so long is lost
+  };
+  // News of a device, which is an index of the plan. FailedNews is the last of it.
+  using News = std::function<void(int32_t device, FromDevice what)>;
+
+  // Asks every device how it is. Unavailable, naming the first that does not answer; FailedPrecondition where it speaks another protocol.
+  static absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(Options options);
+  ~ClusterClient();  // lets the devices unload what is open
+
+  const std::vector<DeviceHealth>& health() const { return health_; }
+
+  struct InstallOptions {
+    std::function<void(Bytes done, Bytes total)> progress;  // of all devices together; on any thread, one at a time
+    const std::atomic<bool>* cancelled = nullptr;
+  };
+  // Installs the plan, under an epoch that all of its devices take for new, wherever it has a stage: all at once. What one refuses is
+  // unloaded from the others.
+  absl::Status Install(Plan plan, const InstallOptions& options);
+  const Plan& plan() const { return plan_; }                                  // as installed
+  const std::vector<InstalledPlan>& installed() const { return installed_; }  // by device of the plan
+
+  // Opens the streams of orders; returns when all devices await orders.
+  absl::Status Open(News news);
+  // To every device of the plan that has a stage.
+  void Send(const OrderMessage& order);
+
+  // Of a device of the plan.
+  absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const;
+  // Ends the streams and unloads the plan everywhere; the first error, if any.
+  absl::Status Unload();
+
+ private:
+  class Impl;
+  explicit ClusterClient(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+  std::vector<DeviceHealth> health_;
+  std::vector<InstalledPlan> installed_;
+  Plan plan_;
+};
+
+}  // namespace lime

@@ -1,0 +1,49 @@
+#include "daemon/limed/limed_flags.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/cluster/cluster_config.h"
+
+namespace lime {
+
+void LimedFlags::AddTo(CLI::App& app) {
+  app.add_option("--listen", listen, "HOST:PORT; other machines reach it only where HOST is not this one alone")->capture_default_str();
+  app.add_option("--name", name, "Of this device, as in cluster.toml")->required();
+  app.add_option("--memory", memory, "What this process may use, such as 8GiB; a plan that takes more is refused");
+  app.add_option("--model,-m", model, "Folder of the weights, where the coordinator names none");
+  app.add_option("--tls", tls, "Folder of the cluster's keys (`lime keys` makes them): ca.pem, NAME.pem, NAME.key");
+  app.add_flag("--insecure", insecure, "Let anyone who reaches the address use this device");
+  app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
+  app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
+  app.add_option("--log", log_level, "trace, debug, info, warning or error")->capture_default_str();
+  app.set_config("--config", "", "TOML file with the names of these flags");
+}
+
+absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
+  LimedSettings settings;
+  if (!IsDeviceName(flags.name)) return absl::InvalidArgumentError(absl::StrCat("--name: a name is ", std::string(kDeviceNameRule)));
+  if (flags.threads < 0 || flags.threads > 1024)
+    return absl::InvalidArgumentError(absl::StrCat("--threads ", flags.threads, " is outside 0 to 1024"));
+  if (flags.numerics != "auto" && flags.numerics != "portable")
+    return absl::InvalidArgumentError(absl::StrCat("--numerics ", flags.numerics, " is unknown; use auto or portable"));
+  if (!flags.memory.empty()) {
+    const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
+    if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
+    settings.memory = *memory;
+  }
+  if (!flags.tls.empty() && flags.insecure) return absl::InvalidArgumentError("--tls and --insecure exclude each other; leave one out");
+  const absl::StatusOr<bool> loopback = IsLoopback(flags.listen);
+  if (!loopback.ok()) return absl::InvalidArgumentError(absl::StrCat("--listen: ", loopback.status().message()));
+  if (!flags.tls.empty()) {
+    LIME_ASSIGN_OR_RETURN(settings.keys, ClusterKeys::Read(flags.tls, flags.name));
+  } else if (!*loopback && !flags.insecure) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen ", flags.listen,
+                     " can be reached from other machines: give --tls FOLDER with the keys that `lime keys` makes, or --insecure to let "
+                     "anyone in"));
+  }
+  return settings;
+}
+
+}  // namespace lime

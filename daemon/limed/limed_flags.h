@@ -1,0 +1,36 @@
+// How limed is told what to do: flags, and a file of the same names in TOML. A flag wins.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "proto/channel.h"
+
+namespace lime {
+
+struct LimedFlags {
+  std::string listen = "127.0.0.1:7001";
+  std::string name;
+  std::string memory;  // "8GiB"; empty: whatever the plan gives it
+  std::string model;   // folder, where an installation names none
+  std::string tls;     // folder of the cluster's keys
+  std::string log_level = "info";
+  std::string numerics = "auto";
+  int threads = 0;
+  bool insecure = false;
+
+  void AddTo(CLI::App& app);
+};
+
+struct LimedSettings {
+  Bytes memory = 0;
+  ClusterKeys keys;  // empty: connections are not encrypted
+};
+
+// Names the first thing wrong. An address that others can reach needs keys, or that nobody wants any is spelled out.
+absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags);
+
+}  // namespace lime

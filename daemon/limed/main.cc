@@ -1,0 +1,85 @@
+// limed: one device of a cluster. Waits for a coordinator, installs the plan it is given, computes its stages.
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "daemon/limed/engine_stage.h"
+#include "daemon/limed/limed_flags.h"
+#include "daemon/rpc/device_server.h"
+#include "daemon/weights/unreadable_pages.h"
+
+namespace {
+
+constexpr int kDone = 0, kFailed = 1, kWrongCall = 2;
+
+// Blocked in every thread; one waits for them.
+sigset_t EndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+int Fail(const absl::Status& status, int code) {
+  std::fprintf(stderr, "limed: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+int Run(const lime::LimedFlags& flags) {
+  const absl::StatusOr<lime::LimedSettings> settings = lime::CheckFlags(flags);
+  if (!settings.ok()) return Fail(settings.status(), kWrongCall);
+  const sigset_t signals = EndSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  const auto logger = spdlog::stderr_color_mt("limed");
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
+  logger->set_level(spdlog::level::from_str(flags.log_level));
+  logger->flush_on(spdlog::level::info);
+  const auto log = [logger, name = flags.name](const std::string& sentence) { logger->info("device {}: {}", name, sentence); };
+
+  lime::DeviceServer::Options options;
+  options.listen = flags.listen;
+  options.name = flags.name;
+  options.memory = settings->memory;
+  options.plans.weights = flags.model;
+  options.plans.keys = settings->keys;
+  options.plans.log = log;
+  options.plans.make_stage = lime::MakeEngineStages({.num_threads = flags.threads, .numerics = flags.numerics, .memory = settings->memory});
+  absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
+  if (!server.ok()) return Fail(server.status(), kFailed);
+  log("listens on port " + std::to_string((*server)->port()) + (settings->keys.empty() ? ", without keys" : ", with keys"));
+  int signal = 0;
+  sigwait(&signals, &signal);
+  log(std::string("ends: ") + strsignal(signal));
+  server->reset();
+  log("has ended");
+  return kDone;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  lime::ExitOnUnreadablePages();
+  CLI::App app("limed runs one device's part of a model that several devices compute together.", "limed");
+  app.footer("Example: limed --name orin --listen 192.168.1.10:7001 --memory 26GiB --model /data/llama-70b --tls keys");
+  lime::LimedFlags flags;
+  flags.AddTo(app);
+  try {
+    app.parse(argc, argv);
+    return Run(flags);
+  } catch (const CLI::ParseError& error) {
+    const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help
+    app.exit(error);
+    return asked ? kDone : kWrongCall;
+  } catch (const std::exception& error) {  // no memory, no thread: what no Status told
+    std::fprintf(stderr, "limed: %s; the machine may be out of memory or threads\n", error.what());
+    return kFailed;
+  }
+}

@@ -1,0 +1,53 @@
+// The way of activations from this device to one other: a connection and a stream of their own, messages in order, payloads not copied.
+//
+// On the wire a message is the header of daemon/logic/activation.h, then the payload as it lies in memory.
+//
+// Threads: any. Send returns at once; a message that the connection does not take yet waits in a bounded queue.
+// A link that cannot be opened within its patience, breaks once it is open, or whose queue overflows is lost, and says so once. It is not
+// mended: nobody knows whether the last messages came through, so the plan is installed anew.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "daemon/logic/activation.h"
+#include "planner/base/bytes.h"
+#include "proto/channel.h"
+
+namespace lime {
+
+class ActivationLink {
+ public:
+  struct Options {
+    std::string peer;     // its name
+    std::string address;  // host:port
+    ClusterKeys keys;
+    int64_t epoch = 0;
+    int32_t from = 0;  // this device, in the plan
+    absl::Duration patience = absl::Seconds(2);
+    size_t queued_messages = 1024;                  // at most
+    Bytes queued_bytes = Bytes{1} << 30;            // likewise
+    std::function<void(const absl::Status&)> lost;  // called once, on any thread
+  };
+  // Begins to connect.
+  explicit ActivationLink(Options options);
+  // Nothing is called any more once this returns. Never on a thread that `lost` was called on.
+  ~ActivationLink();
+
+  void Send(ActivationMessage activation);
+
+  struct Counts {
+    int64_t messages = 0;
+    Bytes bytes = 0;  // headers and payloads
+  };
+  Counts sent() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace lime

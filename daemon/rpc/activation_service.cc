@@ -1,0 +1,69 @@
+#include "daemon/rpc/activation_service.h"
+
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/rpc/activation_wire.h"
+#include "proto/grpc_status.h"
+
+namespace lime {
+namespace {
+
+// Ends the call with a status.
+class Refusal final : public grpc::ServerGenericBidiReactor {
+ public:
+  explicit Refusal(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+class Stream final : public grpc::ServerGenericBidiReactor {
+ public:
+  Stream(std::shared_ptr<StageSession> session, int32_t from, const DeviceLog& log) : session_(std::move(session)), from_(from), log_(log) {
+    StartSendInitialMetadata();  // tells the sender that it is welcome
+    StartRead(&buffer_);
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    absl::StatusOr<ActivationMessage> activation = FromBuffer(buffer_);
+    buffer_.Clear();
+    const absl::Status status = activation.ok() ? session_->OnActivation(from_, *std::move(activation)) : activation.status();
+    if (status.ok()) return StartRead(&buffer_);
+    if (log_) log_(absl::StrCat("refuses an activation of device ", from_, ": ", status.message()));
+    Finish(ToGrpc(status));
+  }
+  void OnDone() override { delete this; }
+
+  const std::shared_ptr<StageSession> session_;
+  const int32_t from_;
+  const DeviceLog log_;
+  grpc::ByteBuffer buffer_;
+};
+
+absl::StatusOr<int64_t> Number(const grpc::CallbackServerContext& context, const char* key) {
+  const auto& metadata = context.client_metadata();
+  const auto [begin, end] = metadata.equal_range(key);
+  int64_t value = 0;
+  if (begin == end || std::next(begin) != end || !absl::SimpleAtoi(absl::string_view(begin->second.data(), begin->second.size()), &value))
+    return absl::InvalidArgumentError(absl::StrCat("a stream of activations names its ", key, " once, as a number"));
+  return value;
+}
+
+}  // namespace
+
+grpc::ServerGenericBidiReactor* ActivationService::CreateReactor(grpc::GenericCallbackServerContext* context) {
+  if (context->method() != kActivationMethod) return new Refusal(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no such method"));
+  const absl::StatusOr<int64_t> epoch = Number(*context, kEpochKey), from = Number(*context, kFromKey);
+  if (!epoch.ok()) return new Refusal(ToGrpc(epoch.status()));
+  if (!from.ok()) return new Refusal(ToGrpc(from.status()));
+  absl::StatusOr<std::shared_ptr<StageSession>> session = keeper_.Find(*epoch);
+  if (!session.ok()) return new Refusal(ToGrpc(session.status()));
+  if (*from < 0 || *from >= (*session)->plan().NumDevices())
+    return new Refusal(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("the plan has no device ", *from)));
+  return new Stream(*std::move(session), static_cast<int32_t>(*from), log_);
+}
+
+}  // namespace lime

@@ -1,0 +1,49 @@
+#include "daemon/rpc/activation_wire.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lime {
+
+grpc::ByteBuffer ToBuffer(ActivationMessage activation) {
+  const auto header = Encode(activation.header);
+  auto* const payload = new std::vector<std::byte>(std::move(activation.payload));
+  const grpc::Slice slices[] = {
+      grpc::Slice(header.data(), header.size()),
+      grpc::Slice(
+          payload->data(), payload->size(), [](void* owner) { delete static_cast<std::vector<std::byte>*>(owner); }, payload)};
+  return grpc::ByteBuffer(slices, 2);
+}
+
+absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  if (!buffer.Dump(&slices).ok()) return absl::InvalidArgumentError("activation: a message that cannot be read");
+  std::array<std::byte, kActivationHeaderBytes> head;
+  size_t in_head = 0, total = 0;
+  for (const grpc::Slice& slice : slices) {
+    const size_t take = std::min(slice.size(), head.size() - in_head);
+    if (take > 0) std::memcpy(head.data() + in_head, slice.begin(), take);
+    in_head += take;
+    total += slice.size();
+  }
+  ActivationMessage activation;
+  LIME_ASSIGN_OR_RETURN(activation.header, ParseActivationHeader(std::span(head).first(in_head)));
+  if (static_cast<uint64_t>(activation.header.bytes) != total - kActivationHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("activation: the header says ", activation.header.bytes, " bytes and ", total - kActivationHeaderBytes, " follow it"));
+  }
+  activation.payload.reserve(total - kActivationHeaderBytes);
+  size_t skip = kActivationHeaderBytes;
+  for (const grpc::Slice& slice : slices) {
+    const size_t skipped = std::min(skip, slice.size());
+    skip -= skipped;
+    const auto* const bytes = reinterpret_cast<const std::byte*>(slice.begin());
+    activation.payload.insert(activation.payload.end(), bytes + skipped, bytes + slice.size());
+  }
+  return activation;
+}
+
+}  // namespace lime

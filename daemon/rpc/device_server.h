@@ -1,0 +1,34 @@
+// limed without its command line: listens, installs plans, runs them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "daemon/rpc/orders_stream.h"
+#include "daemon/rpc/plan_keeper.h"
+
+namespace lime {
+
+class DeviceServer {
+ public:
+  struct Options {
+    std::string listen = "127.0.0.1:0";  // port 0: a free one
+    std::string name;
+    Bytes memory = 0;  // that the process may use; 0: not said
+    PlanKeeper::Options plans;
+    OrdersStream::Options orders;
+  };
+  // Unavailable where the address is taken.
+  static absl::StatusOr<std::unique_ptr<DeviceServer>> Start(const Options& options);
+  // Ends all streams, unloads the plan.
+  ~DeviceServer();
+
+  int port() const;
+
+ private:
+  class Impl;
+  explicit DeviceServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lime

@@ -1,0 +1,60 @@
+// The coordinator's stream to this device: orders in, news out, and both sides heard of at least every so often.
+//
+// Threads: any.  gRPC owns the stream from Begin to its end; others hold it weakly.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "daemon/rpc/plan_keeper.h"
+#include "lime/v1/control.grpc.pb.h"
+
+namespace lime {
+
+class OrdersStream final : public grpc::ServerBidiReactor<v1::OrderRequest, v1::OrderEvent>,
+                           public std::enable_shared_from_this<OrdersStream> {
+ public:
+  struct Options {
+    absl::Duration beat = absl::Milliseconds(500);  // something is said at least so often
+    absl::Duration silence = absl::Seconds(4);      // a coordinator that says nothing for so long is lost
+    size_t queued = 1 << 16;                        // news that it does not take, at most
+  };
+  // The reactor of a call that has just come in.
+  static std::shared_ptr<OrdersStream> Begin(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options);
+
+  void Tick(absl::Time now);
+
+ private:
+  OrdersStream(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options)
+      : keeper_(keeper), context_(context), options_(options), heard_(absl::Now()), said_(heard_) {}
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone() override;
+
+  absl::Status OnMessage(const FromCoordinator& what);
+  absl::Status OnOpen(int64_t epoch);
+  void Say(const FromDevice& what);
+  void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(const absl::Status& status);
+  void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  PlanKeeper& keeper_;
+  grpc::CallbackServerContext& context_;
+  const Options options_;
+  std::shared_ptr<OrdersStream> self_;     // until OnDone
+  v1::OrderRequest reading_;               // of the one read at a time
+  std::shared_ptr<StageSession> session_;  // likewise: set by the first message
+
+  absl::Mutex mutex_;
+  absl::Time heard_ ABSL_GUARDED_BY(mutex_), said_ ABSL_GUARDED_BY(mutex_);
+  std::deque<v1::OrderEvent> queue_ ABSL_GUARDED_BY(mutex_);  // the front one is being written
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;    // and nothing new is said
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace lime

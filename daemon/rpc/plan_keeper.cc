@@ -1,0 +1,199 @@
+#include "daemon/rpc/plan_keeper.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace lime {
+
+PlanKeeper::PlanKeeper(Options options) : options_(std::move(options)), worker_([this] { Work(); }) {}
+
+PlanKeeper::~PlanKeeper() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (session_ != nullptr) session_->Cancel();
+    stopping_ = true;
+  }
+  worker_.join();
+  if (session_ != nullptr) session_->Close();
+}
+
+void PlanKeeper::Work() {
+  while (true) {
+    std::function<void()> task;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(
+          +[](PlanKeeper* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->stopping_ || !self->tasks_.empty(); }, this));
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+void PlanKeeper::Post(std::function<void()> task) {
+  tasks_.push_back(std::move(task));
+}
+
+absl::Status PlanKeeper::CheckNew(int64_t epoch) const {
+  if (stopping_) return absl::UnavailableError("the device is shutting down");
+  if (epoch <= last_epoch_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("epoch ", epoch, " is not new: ", last_epoch_, " was here already; ask for the device's health first"));
+  }
+  switch (state_) {
+    case State::kNone:
+    case State::kInstalled:
+      return absl::OkStatus();
+    case State::kInstalling:
+      return absl::FailedPreconditionError(absl::StrCat("epoch ", session_->epoch(), " is being installed; wait, or unload it"));
+    case State::kInUse:
+      return absl::FailedPreconditionError(
+          absl::StrCat("epoch ", session_->epoch(), " is in use by another coordinator; end that one, or unload the plan"));
+    case State::kUnloading:
+      return absl::FailedPreconditionError(absl::StrCat("epoch ", session_->epoch(), " is being unloaded; try again"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall call, Installation installation) {
+  if (call.weights.empty()) call.weights = options_.weights;
+  if (call.weights.empty())
+    return absl::InvalidArgumentError("nobody says where the weights are; start limed with --model, or name them in the cluster's file");
+  absl::MutexLock lock(&mutex_);
+  LIME_RETURN_IF_ERROR(CheckNew(call.plan.epoch));
+  last_epoch_ = call.plan.epoch;
+  auto session = std::make_shared<StageSession>(StageSession::Options{.call = std::move(call),
+                                                                      .make_stage = options_.make_stage,
+                                                                      .keys = options_.keys,
+                                                                      .patience = options_.link_patience,
+                                                                      .log = options_.log,
+                                                                      .progress = installation.progress});
+  state_ = State::kInstalling;
+  Post([this, session, before = std::exchange(session_, session), installation = std::move(installation)] {
+    Load(session, before, installation);
+  });
+  return session;
+}
+
+void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation) {
+  if (before != nullptr) before->Close();
+  Log(absl::StrCat("installs epoch ", session->epoch(), ": ", session->plan().model_name));
+  const absl::Time begin = absl::Now();
+  absl::StatusOr<InstalledPlan> installed = session->Open();
+  if (!installed.ok()) session->Close();
+  {
+    absl::MutexLock lock(&mutex_);
+    state_ = installed.ok() ? State::kInstalled : State::kNone;
+    if (!installed.ok()) session_ = nullptr;
+    installed_at_ = absl::Now();
+  }
+  if (installed.ok()) {
+    Log(absl::StrCat("epoch ", session->epoch(), " is installed after ", absl::FormatDuration(installed_at_ - begin)));
+  } else {
+    Log(absl::StrCat("epoch ", session->epoch(), " is refused: ", installed.status().message()));
+  }
+  installation.done(std::move(installed));
+}
+
+absl::Status PlanKeeper::CheckEpoch(int64_t epoch) const {
+  if (state_ == State::kNone || state_ == State::kUnloading) return absl::FailedPreconditionError("no plan is installed");
+  if (session_->epoch() == epoch) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("epoch ", session_->epoch(), " is installed, not ", epoch));
+}
+
+// What is being installed is unloaded when its loading has ended, which Cancel hastens.
+absl::Status PlanKeeper::Unload(int64_t epoch, std::function<void()> done) {
+  absl::MutexLock lock(&mutex_);
+  LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
+  PostUnload(std::move(done));
+  return absl::OkStatus();
+}
+
+void PlanKeeper::PostUnload(std::function<void()> done) {
+  session_->Cancel();
+  if (state_ != State::kInstalling) state_ = State::kUnloading;
+  Post([this, session = session_, done = std::move(done)] {
+    bool here = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      here = session_ == session;  // its installation may have failed
+      if (here) state_ = State::kUnloading;
+    }
+    if (here) {
+      session->Close();
+      Log(absl::StrCat("has unloaded epoch ", session->epoch()));
+      absl::MutexLock lock(&mutex_);
+      state_ = State::kNone;
+      session_ = nullptr;
+    }
+    if (done) done();
+  });
+}
+
+absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, StageSession::Sink sink) {
+  std::shared_ptr<StageSession> session;
+  {
+    absl::MutexLock lock(&mutex_);
+    LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
+    if (state_ == State::kInstalling) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is still being installed"));
+    if (state_ == State::kInUse) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is in use by another coordinator"));
+    state_ = State::kInUse;
+    session = session_;
+  }
+  const absl::Status failed = session->SetSink(std::move(sink));
+  if (!failed.ok()) {
+    Leave(session, "it has failed already");
+    return failed;
+  }
+  return session;
+}
+
+void PlanKeeper::Leave(const std::shared_ptr<StageSession>& session, const std::string& why) {
+  absl::MutexLock lock(&mutex_);
+  if (session_ != session || state_ != State::kInUse) return;
+  Log(absl::StrCat("unloads epoch ", session->epoch(), ": ", why));
+  PostUnload({});
+}
+
+absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Find(int64_t epoch) {
+  absl::MutexLock lock(&mutex_);
+  LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
+  if (state_ == State::kInstalling) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is still being installed"));
+  return session_;
+}
+
+void PlanKeeper::Tick(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  if (state_ != State::kInstalled || now - installed_at_ < options_.unused) return;
+  Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
+  PostUnload({});
+}
+
+int64_t PlanKeeper::epoch() const {
+  absl::MutexLock lock(&mutex_);
+  return session_ != nullptr ? session_->epoch() : -1;
+}
+
+int64_t PlanKeeper::last_epoch() const {
+  absl::MutexLock lock(&mutex_);
+  return last_epoch_;
+}
+
+DeviceStatistics PlanKeeper::Statistics() const {
+  std::shared_ptr<StageSession> session;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ == State::kInstalled || state_ == State::kInUse) session = session_;
+  }
+  return session != nullptr ? session->Statistics() : DeviceStatistics{};
+}
+
+void PlanKeeper::Log(const std::string& sentence) const {
+  if (options_.log) options_.log(sentence);
+}
+
+}  // namespace lime

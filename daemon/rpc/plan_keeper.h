@@ -1,0 +1,88 @@
+// Which plan is installed on this device, and who uses it: one plan at a time, one coordinator at a time.
+//
+//   kNone -> kInstalling -> kInstalled -> kInUse -> kUnloading -> kNone
+//
+// A plan of a higher epoch takes the place of one that nobody uses. A plan whose coordinator is gone is unloaded, and so is one that
+// nobody begins to use.
+//
+// Threads: any, none waits; loading and unloading happen on one thread of its own.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/rpc/stage_session.h"
+
+namespace lime {
+
+class PlanKeeper {
+ public:
+  struct Options {
+    std::string weights;  // folder, where an installation names none
+    StageFactory make_stage;
+    ClusterKeys keys;
+    absl::Duration link_patience = absl::Seconds(2);
+    absl::Duration unused = absl::Seconds(30);  // before a plan that nobody uses is unloaded
+    DeviceLog log;
+  };
+  explicit PlanKeeper(Options options);
+  ~PlanKeeper();  // unloads
+
+  struct Installation {
+    std::function<void(const LoadProgress&)> progress;
+    std::function<void(absl::StatusOr<InstalledPlan>)> done;  // once, unless Install refuses
+  };
+  // Refuses at once what needs no loading to be refused: an old epoch, a plan in use. Else `done` tells.
+  absl::StatusOr<std::shared_ptr<StageSession>> Install(InstallCall call, Installation installation);
+
+  // FailedPrecondition for any epoch but that of the plan which is here.
+  absl::Status Unload(int64_t epoch, std::function<void()> done);
+
+  // The plan of that epoch for whoever coordinates it; FailedPrecondition where it is not installed or another uses it already.
+  absl::StatusOr<std::shared_ptr<StageSession>> Use(int64_t epoch, StageSession::Sink sink);
+  // Its coordinator has gone: it is unloaded.
+  void Leave(const std::shared_ptr<StageSession>& session, const std::string& why);
+
+  // For activations.
+  absl::StatusOr<std::shared_ptr<StageSession>> Find(int64_t epoch);
+
+  // Every now and then.
+  void Tick(absl::Time now);
+
+  int64_t epoch() const;
+  int64_t last_epoch() const;
+  DeviceStatistics Statistics() const;
+
+ private:
+  enum class State {
+    kNone,
+    kInstalling,  // on the worker
+    kInstalled,   // nobody uses it
+    kInUse,       // by a coordinator
+    kUnloading,   // on the worker
+  };
+  void Work();
+  void Post(std::function<void()> task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PostUnload(std::function<void()> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation);
+  absl::Status CheckNew(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckEpoch(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Log(const std::string& sentence) const;
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kNone;
+  std::shared_ptr<StageSession> session_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time installed_at_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread worker_;
+};
+
+}  // namespace lime

@@ -1,0 +1,68 @@
+#include "daemon/rpc/plan_sampler.h"
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/cli/logits_hash.h"
+
+namespace lime {
+
+struct PlanSampler::Sequence {
+  int64_t request = 0;
+  RequestSampling sampling;
+  std::vector<int32_t> ids;  // prompt and what was sampled
+  cli::LogitsHash hash;
+};
+
+PlanSampler::PlanSampler() = default;
+PlanSampler::~PlanSampler() = default;
+
+void PlanSampler::Expect(int64_t request, const RequestSampling& sampling) {
+  absl::MutexLock lock(&mutex_);
+  expected_[request] = sampling;
+}
+
+void PlanSampler::Admit(const AdmitOrder& order) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->request = order.request;
+  sequence->ids.reserve(static_cast<size_t>(order.positions));
+  sequence->ids = order.prompt;
+  absl::MutexLock lock(&mutex_);
+  if (const auto found = expected_.find(order.request); found != expected_.end()) {
+    sequence->sampling = found->second;
+    expected_.erase(found);
+  }
+  sequences_[order.sequence] = std::move(sequence);
+}
+
+void PlanSampler::Retire(int32_t sequence) {
+  absl::MutexLock lock(&mutex_);
+  sequences_.erase(sequence);
+}
+
+absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const float> logits) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = sequences_.find(row.sequence);
+  if (found == sequences_.end()) return absl::InvalidArgumentError(absl::StrCat("sequence slot ", row.sequence, " was not admitted"));
+  Sequence& sequence = *found->second;
+  if (row.position + 1 != static_cast<int64_t>(sequence.ids.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, and ",
+                                                   sequence.ids.size(), " ids are known"));
+  }
+  if (sequence.sampling.hash_logits) sequence.hash.Add(logits);
+  LIME_ASSIGN_OR_RETURN(const int32_t token, sampler_.Sample(logits, sequence.sampling.params, sequence.ids,
+                                                             {.request = static_cast<uint64_t>(sequence.request),
+                                                              .position = static_cast<uint64_t>(sequence.ids.size())}));
+  sequence.ids.push_back(token);
+  if (sequence.sampling.hash_logits) hashes_[{row.sequence, row.position + 1}] = sequence.hash.value();
+  return token;
+}
+
+uint64_t PlanSampler::TakeLogitsHash(const SampledToken& token) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = hashes_.find({token.sequence, token.position});
+  if (found == hashes_.end()) return 0;
+  const uint64_t hash = found->second;
+  hashes_.erase(found);
+  return hash;
+}
+
+}  // namespace lime

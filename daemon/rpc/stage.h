@@ -1,0 +1,34 @@
+// What a daemon runs an installed plan with: the StageEngine, or in tests something that computes nothing.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "daemon/engine/stage_engine.h"
+
+namespace lime {
+
+class DeviceStage {
+ public:
+  virtual ~DeviceStage() = default;
+  virtual absl::Status OnOrder(const Order& order) = 0;
+  virtual absl::Status OnActivation(ActivationMessage activation) = 0;
+  virtual StageEngine::Stats stats() const = 0;
+  virtual std::string numerics_id() const = 0;
+};
+
+struct StageSetup {
+  std::string weights;  // folder
+  Plan plan;
+  int32_t device = 0;  // of the plan
+  StageEngine::Peers peers;
+  StageEngine::TokenSampler* sampler = nullptr;  // where this device has the end of the head; outlives the stage
+  LoadOptions load;
+  StallReport report;
+};
+
+// May take minutes; returns kCancelled within moments after load.cancelled is set.
+using StageFactory = std::function<absl::StatusOr<std::unique_ptr<DeviceStage>>(StageSetup setup)>;
+
+}  // namespace lime

@@ -1,0 +1,154 @@
+#include "daemon/rpc/stage_session.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/weights/system_memory.h"
+#include "planner/base/check.h"
+
+namespace lime {
+
+StageSession::StageSession(Options options)
+    : call_(std::move(options.call)),
+      make_stage_(std::move(options.make_stage)),
+      keys_(std::move(options.keys)),
+      patience_(options.patience),
+      log_(std::move(options.log)),
+      progress_(std::move(options.progress)) {}
+
+absl::StatusOr<InstalledPlan> StageSession::Open() {
+  StageSetup setup{.weights = call_.weights,
+                   .plan = call_.plan,
+                   .device = call_.device,
+                   .peers = MakePeers(),
+                   .sampler = IsHead() ? &sampler_ : nullptr};
+  setup.load.progress = progress_;
+  setup.load.cancelled = &cancelled_;
+  setup.report = [this](const std::string& sentence) { Log(sentence); };
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<DeviceStage> stage, make_stage_(std::move(setup)));
+  InstalledPlan installed{.numerics_id = stage->numerics_id()};
+  absl::MutexLock lock(&stage_mutex_);
+  stage_ = std::move(stage);
+  return installed;
+}
+
+// The links stay until the stage is gone: its computation may be sending.
+void StageSession::Close() {
+  Cancel();
+  (void)SetSink({});
+  std::unique_ptr<DeviceStage> stage;
+  {
+    absl::MutexLock lock(&stage_mutex_);
+    stage = std::move(stage_);
+  }
+  stage.reset();
+  links_.clear();
+}
+
+// Devices to which a stage of this one hands over. All are installed when the first order comes.
+void StageSession::OpenLinks() {
+  const Plan& plan = call_.plan;
+  std::set<int32_t> next;
+  for (size_t j = 0; j < plan.stages.size(); ++j) {
+    if (plan.stages[j].device == call_.device) next.insert(plan.stages[(j + 1) % plan.stages.size()].device);
+  }
+  next.erase(call_.device);
+  absl::MutexLock lock(&stage_mutex_);
+  if (!links_.empty()) return;
+  for (const int32_t device : next) {
+    links_[device] =
+        std::make_unique<ActivationLink>(ActivationLink::Options{.peer = plan.devices[device].name,
+                                                                 .address = call_.addresses[device],
+                                                                 .keys = keys_,
+                                                                 .epoch = plan.epoch,
+                                                                 .from = call_.device,
+                                                                 .patience = patience_,
+                                                                 .lost = [this](const absl::Status& status) { Fail(status); }});
+  }
+}
+
+StageEngine::Peers StageSession::MakePeers() {
+  return {.send =
+              [this](int32_t device, ActivationMessage activation) {
+                const auto found = links_.find(device);
+                LIME_CHECK(found != links_.end()) << "an activation for device " << device;
+                found->second->Send(std::move(activation));
+              },
+          .sampled = [this](int64_t step, std::span<const SampledToken> tokens) { TellSampled(step, tokens); },
+          .step_ended = [this](int64_t step) { Tell(StepEndedNews{step}); },
+          .failed = [this](const absl::Status& status) { Fail(status); }};
+}
+
+absl::Status StageSession::SetSink(Sink sink) {
+  if (sink) OpenLinks();
+  absl::MutexLock lock(&events_mutex_);
+  sink_ = std::move(sink);
+  return failure_;
+}
+
+absl::Status StageSession::OnOrder(const OrderMessage& message) {
+  if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what); admit != nullptr && IsHead())
+    sampler_.Expect(admit->request, message.sampling);
+  absl::ReaderMutexLock lock(&stage_mutex_);
+  if (stage_ == nullptr) return absl::FailedPreconditionError("the plan is not installed any more");
+  return stage_->OnOrder(message.order);
+}
+
+absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activation) {
+  const Plan& plan = call_.plan;
+  if (activation.header.epoch != plan.epoch) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("an activation of epoch ", activation.header.epoch, ", and epoch ", plan.epoch, " is installed"));
+  }
+  if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
+    return absl::InvalidArgumentError(absl::StrCat("an activation of stage ", activation.header.stage, ", which is not the sender's"));
+  received_messages_.fetch_add(1, std::memory_order_relaxed);
+  received_bytes_.fetch_add(static_cast<int64_t>(activation.payload.size() + kActivationHeaderBytes), std::memory_order_relaxed);
+  absl::ReaderMutexLock lock(&stage_mutex_);
+  if (stage_ == nullptr) return absl::FailedPreconditionError("the plan is not installed any more");
+  return stage_->OnActivation(std::move(activation));
+}
+
+void StageSession::Tell(FromDevice what) {
+  absl::MutexLock lock(&events_mutex_);
+  if (sink_) sink_(std::move(what));
+}
+
+void StageSession::TellSampled(int64_t step, std::span<const SampledToken> tokens) {
+  if (tokens.empty()) return;
+  SampledNews news{.step = step, .tokens = {tokens.begin(), tokens.end()}};
+  for (const SampledToken& token : tokens) news.logits_hashes.push_back(sampler_.TakeLogitsHash(token));
+  Tell(std::move(news));
+}
+
+void StageSession::Fail(const absl::Status& status) {
+  Log(absl::StrCat("gives the plan up: ", status.message()));
+  absl::MutexLock lock(&events_mutex_);
+  if (!failure_.ok()) return;
+  failure_ = status;
+  if (sink_) sink_(FailedNews{status});
+}
+
+void StageSession::Log(const std::string& sentence) const {
+  if (log_) log_(absl::StrCat("epoch ", call_.plan.epoch, ": ", sentence));
+}
+
+DeviceStatistics StageSession::Statistics() const {
+  DeviceStatistics statistics{.epoch = epoch(), .received_messages = received_messages_.load(), .received_bytes = received_bytes_.load()};
+  absl::ReaderMutexLock lock(&stage_mutex_);
+  if (stage_ == nullptr) return statistics;
+  const StageEngine::Stats stats = stage_->stats();
+  statistics.steps = stats.steps;
+  statistics.bytes_read = stats.bytes_read;
+  statistics.compute_ms = stats.compute_ms;
+  statistics.wait_weights_ms = stats.wait_weights_ms;
+  statistics.wait_input_ms = stats.wait_input_ms;
+  for (const auto& [device, link] : links_) {
+    statistics.sent_messages += link->sent().messages;
+    statistics.sent_bytes += link->sent().bytes;
+  }
+  return statistics;
+}
+
+}  // namespace lime

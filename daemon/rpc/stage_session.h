@@ -1,0 +1,87 @@
+// An installed plan on this device: its stage, its links to the others, and what it tells the coordinator.
+//
+//   coordinator ─ orders ─►              ─► activations ─► links ─► other devices
+//                            StageSession
+//   other devices ─ activations ─►       ─► tokens, ended steps, failures ─► the sink
+//
+// Threads: any. Open and Close are the owner's; the stage and the links call back under their own locks and never wait here.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/mutex.h"
+#include "daemon/rpc/activation_link.h"
+#include "daemon/rpc/plan_sampler.h"
+#include "daemon/rpc/stage.h"
+#include "proto/convert.h"
+
+namespace lime {
+
+using DeviceLog = std::function<void(const std::string&)>;
+
+class StageSession : public std::enable_shared_from_this<StageSession> {
+ public:
+  struct Options {
+    InstallCall call;
+    StageFactory make_stage;
+    ClusterKeys keys;
+    absl::Duration patience;  // with links that do not open
+    DeviceLog log;
+    std::function<void(const LoadProgress&)> progress;
+  };
+  using Sink = std::function<void(FromDevice)>;
+
+  explicit StageSession(Options options);
+
+  // Loads. kCancelled after Cancel.
+  absl::StatusOr<InstalledPlan> Open();
+  void Cancel() { cancelled_.store(true); }
+  // Unloads; returns when nothing of the plan is in memory.  Once.
+  void Close();
+
+  // Who hears of tokens, steps and failures from now on; empty: nobody. The failure, where there was one.
+  absl::Status SetSink(Sink sink);
+
+  // An error, and nothing has changed.
+  absl::Status OnOrder(const OrderMessage& message);
+  // From device `from` of the plan.
+  absl::Status OnActivation(int32_t from, ActivationMessage activation);
+
+  int64_t epoch() const { return call_.plan.epoch; }
+  const Plan& plan() const { return call_.plan; }
+  DeviceStatistics Statistics() const;
+
+ private:
+  bool IsHead() const { return call_.plan.stages.back().device == call_.device; }
+  void OpenLinks();
+  StageEngine::Peers MakePeers();
+  void Tell(FromDevice what);
+  void TellSampled(int64_t step, std::span<const SampledToken> tokens);
+  void Fail(const absl::Status& status);
+  void Log(const std::string& sentence) const;
+
+  const InstallCall call_;
+  const StageFactory make_stage_;
+  const ClusterKeys keys_;
+  const absl::Duration patience_;
+  const DeviceLog log_;
+  const std::function<void(const LoadProgress&)> progress_;
+  std::atomic<bool> cancelled_ = false;
+  PlanSampler sampler_;
+
+  // Held for reading while the stage is called; whoever unloads it waits for them.
+  mutable absl::Mutex stage_mutex_;
+  std::unique_ptr<DeviceStage> stage_ ABSL_GUARDED_BY(stage_mutex_);
+  std::map<int32_t, std::unique_ptr<ActivationLink>> links_;  // by device; made before the stage, gone after it
+
+  mutable absl::Mutex events_mutex_ ABSL_ACQUIRED_AFTER(stage_mutex_);
+  Sink sink_ ABSL_GUARDED_BY(events_mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(events_mutex_);
+  std::atomic<int64_t> received_messages_ = 0, received_bytes_ = 0;
+};
+
+}  // namespace lime

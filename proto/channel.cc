@@ -1,0 +1,88 @@
+#include "proto/channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <sys/stat.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/logic/activation.h"
+#include "daemon/weights/files.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+constexpr size_t kMaxPemBytes = 1 << 20;
+// HTTP/2 opens a window of 64 KiB; with the bandwidth probe off it stays. A prompt's chunk is megabytes.
+constexpr int kWindowBytes = 8 << 20;
+constexpr int kMaxFrameBytes = 1 << 20;
+constexpr int kMaxControlBytes = 96 << 20;  // a plan, and what surrounds it
+constexpr int kMaxMessageBytes = static_cast<int>(kMaxActivationBytes) + 4096;
+
+template <typename Arguments>
+void SetTransport(Arguments set) {
+  set(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // its pings delay the messages of a slow link
+  set(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
+  set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
+}
+
+}  // namespace
+
+absl::StatusOr<ClusterKeys> ClusterKeys::Read(const std::string& folder, const std::string& name) {
+  const std::string key_path = absl::StrCat(folder, "/", name, ".key");
+  struct stat status = {};
+  if (stat(key_path.c_str(), &status) == 0 && (status.st_mode & 077) != 0)
+    return absl::PermissionDeniedError(absl::StrCat(key_path, " can be read by others; run `chmod 600 ", key_path, "`"));
+  ClusterKeys keys;
+  LIME_ASSIGN_OR_RETURN(keys.authority, ReadTextFile(folder + "/ca.pem", kMaxPemBytes));
+  LIME_ASSIGN_OR_RETURN(keys.certificate, ReadTextFile(absl::StrCat(folder, "/", name, ".pem"), kMaxPemBytes));
+  LIME_ASSIGN_OR_RETURN(keys.key, ReadTextFile(key_path, kMaxPemBytes));
+  if (keys.authority.empty() || keys.certificate.empty() || keys.key.empty())
+    return absl::InvalidArgumentError(absl::StrCat(folder, ": a key or certificate is empty; make them anew with `lime keys`"));
+  return keys;
+}
+
+std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const ClusterKeys& keys) {
+  if (keys.empty()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = keys.authority;
+  options.pem_key_cert_pairs.push_back({keys.key, keys.certificate});
+  return grpc::SslServerCredentials(options);
+}
+
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address, const std::string& device, const ClusterKeys& keys, ChannelUse use) {
+  grpc::ChannelArguments arguments;
+  SetTransport([&](const char* key, int value) { arguments.SetInt(key, value); });
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetMaxReceiveMessageSize(kMaxControlBytes);
+  arguments.SetMaxSendMessageSize(use == ChannelUse::kControl ? kMaxControlBytes : kMaxMessageBytes);
+  if (keys.empty()) return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  arguments.SetSslTargetNameOverride(device);
+  const grpc::SslCredentialsOptions options{
+      .pem_root_certs = keys.authority, .pem_private_key = keys.key, .pem_cert_chain = keys.certificate};
+  return grpc::CreateCustomChannel(address, grpc::SslCredentials(options), arguments);
+}
+
+void SetServerOptions(grpc::ServerBuilder& builder) {
+  SetTransport([&](const char* key, int value) { builder.AddChannelArgument(key, value); });
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second daemon on the port is an error
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+}
+
+absl::StatusOr<bool> IsLoopback(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == std::string_view::npos || !absl::SimpleAtoi(Text(address.substr(colon + 1)), &port) || port < 0 || port > 65535)
+    return absl::InvalidArgumentError(absl::StrCat("\"", Text(address.substr(0, 80)), "\" is no address; write HOST:PORT"));
+  std::string_view host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  if (host.empty()) return absl::InvalidArgumentError(absl::StrCat("\"", Text(address), "\" names no host; write HOST:PORT"));
+  const bool v4 = host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return v4 || host == "localhost" || host == "::1";
+}
+
+}  // namespace lime

@@ -1,0 +1,45 @@
+// How programs of a cluster reach each other: where they listen, whom they trust.
+//
+// Between machines both sides prove who they are with keys of the cluster's own authority (`lime keys`). A device's certificate names the
+// device, not its address, so that it may move.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "planner/base/status.h"
+
+namespace lime {
+
+// PEM texts; all empty: connections are not encrypted.
+struct ClusterKeys {
+  std::string authority, certificate, key;
+
+  bool empty() const { return authority.empty(); }
+  // `folder`/ca.pem, `folder`/`name`.pem and `folder`/`name`.key, which nobody else may read.
+  static absl::StatusOr<ClusterKeys> Read(const std::string& folder, const std::string& name);
+};
+
+std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const ClusterKeys& keys);
+
+// What a connection is for. Each has one of its own, so that nothing queues behind what is larger.
+enum class ChannelUse {
+  kControl,
+  kActivations,
+};
+// `device`: the name that its certificate must carry.
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address, const std::string& device, const ClusterKeys& keys, ChannelUse use);
+
+// Limits and options of whatever listens.
+void SetServerOptions(grpc::ServerBuilder& builder);
+
+// "host:port", "[::1]:7001": whether the host is this machine alone. InvalidArgument where it is no address.
+absl::StatusOr<bool> IsLoopback(std::string_view address);
+
+}  // namespace lime

@@ -1,0 +1,373 @@
+#include "proto/convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/strings.h"
+#include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/instance.h"
+
+namespace lime {
+namespace {
+
+constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
+constexpr size_t kMaxName = 512;
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("message: ", what...));
+}
+
+absl::Status Within(const char* field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
+}
+
+absl::Status Milliseconds(const char* field, double value) {
+  if (std::isfinite(value) && value >= 0) return absl::OkStatus();
+  return Wrong("field \"", field, "\" = ", value, " is no time");
+}
+
+absl::Status Printable(const char* field, std::string_view text, size_t most) {
+  if (text.size() > most) return Wrong("field \"", field, "\" has ", text.size(), " bytes, at most ", most);
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (std::ranges::any_of(text, control)) return Wrong("field \"", field, "\" holds control characters");
+  return absl::OkStatus();
+}
+
+// What another program says of an error goes on a terminal.
+std::string Sentence(std::string_view text) {
+  std::string sentence(text.substr(0, kMaxWireSentence));
+  std::ranges::replace_if(
+      sentence, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+  return sentence;
+}
+
+// Protobuf's strings are UTF-8, and an error may quote bytes of a file that are not.
+std::string Ascii(std::string_view text) {
+  std::string sentence = Sentence(text);
+  std::ranges::replace_if(
+      sentence, [](char c) { return static_cast<unsigned char>(c) > 0x7f; }, '?');
+  return sentence;
+}
+
+void RowToProto(const BatchRow& row, v1::Row& message) {
+  message.set_sequence(row.sequence);
+  message.set_token(row.token);
+  message.set_position(row.position);
+  message.set_parent_plus_1(row.parent + 1);
+  message.set_wants_logits(row.wants_logits);
+}
+
+// `index`: of the row, which follows its parent.
+absl::StatusOr<BatchRow> RowFromProto(const v1::Row& message, int index) {
+  LIME_RETURN_IF_ERROR(Within("sequence", message.sequence(), 0, kMaxWireSequences - 1));
+  LIME_RETURN_IF_ERROR(Within("token", message.token(), kSampledToken, kMaxWirePosition - 1));
+  LIME_RETURN_IF_ERROR(Within("position", message.position(), 0, kMaxWirePosition - 1));
+  LIME_RETURN_IF_ERROR(Within("parent_plus_1", message.parent_plus_1(), 0, index));
+  return BatchRow{.sequence = message.sequence(),
+                  .token = message.token(),
+                  .position = message.position(),
+                  .parent = message.parent_plus_1() - 1,
+                  .wants_logits = message.wants_logits()};
+}
+
+absl::StatusOr<StepOrder> StepFromProto(const v1::StepOrder& message) {
+  LIME_RETURN_IF_ERROR(Within("microbatches", message.microbatches_size(), 1, kMaxMicrobatches));
+  int64_t rows = 0;
+  for (const v1::MicroBatch& batch : message.microbatches()) rows += batch.rows_size();
+  LIME_RETURN_IF_ERROR(Within("rows", rows, 0, kMaxWireRows));
+  StepOrder step;
+  for (const v1::MicroBatch& batch : message.microbatches()) {
+    MicroBatch& into = step.microbatches.emplace_back();
+    for (const v1::Row& row : batch.rows()) {
+      LIME_ASSIGN_OR_RETURN(const BatchRow read, RowFromProto(row, static_cast<int>(into.rows.size())));
+      into.rows.push_back(read);
+    }
+  }
+  return step;
+}
+
+absl::StatusOr<AdmitOrder> AdmitFromProto(const v1::AdmitOrder& message) {
+  LIME_RETURN_IF_ERROR(Within("sequence", message.sequence(), 0, kMaxWireSequences - 1));
+  LIME_RETURN_IF_ERROR(Within("request", message.request(), 0, kMaxCount));
+  LIME_RETURN_IF_ERROR(Within("positions", message.positions(), 1, kMaxWirePosition));
+  LIME_RETURN_IF_ERROR(Within("prompt", message.prompt_size(), 1, message.positions()));
+  for (const int32_t token : message.prompt()) LIME_RETURN_IF_ERROR(Within("prompt", token, 0, kMaxWirePosition - 1));
+  return AdmitOrder{.sequence = message.sequence(),
+                    .request = message.request(),
+                    .positions = message.positions(),
+                    .prompt = {message.prompt().begin(), message.prompt().end()}};
+}
+
+void SamplingToProto(const RequestSampling& sampling, v1::Sampling& message) {
+  message.set_repetition_penalty(sampling.params.repetition_penalty);
+  message.set_temperature(sampling.params.temperature);
+  message.set_top_k(sampling.params.top_k);
+  message.set_top_p(sampling.params.top_p);
+  message.set_min_p(sampling.params.min_p);
+  message.set_seed(sampling.params.seed);
+  message.set_hash_logits(sampling.hash_logits);
+}
+
+absl::StatusOr<RequestSampling> SamplingFromProto(const v1::Sampling& message) {
+  RequestSampling sampling{.params = {.repetition_penalty = message.repetition_penalty(),
+                                      .temperature = message.temperature(),
+                                      .top_k = message.top_k(),
+                                      .top_p = message.top_p(),
+                                      .min_p = message.min_p(),
+                                      .seed = message.seed()},
+                           .hash_logits = message.hash_logits()};
+  LIME_RETURN_IF_ERROR(ValidateSamplingParams(sampling.params));
+  return sampling;
+}
+
+void OrderToProto(const OrderMessage& what, v1::Order& message) {
+  message.set_number(what.order.number);
+  if (const auto* admit = std::get_if<AdmitOrder>(&what.order.what)) {
+    v1::AdmitOrder& into = *message.mutable_admit();
+    into.set_sequence(admit->sequence);
+    into.set_request(admit->request);
+    into.set_positions(admit->positions);
+    into.mutable_prompt()->Add(admit->prompt.begin(), admit->prompt.end());
+    SamplingToProto(what.sampling, *into.mutable_sampling());
+  } else if (const auto* retire = std::get_if<RetireOrder>(&what.order.what)) {
+    message.mutable_retire()->set_sequence(retire->sequence);
+  } else {
+    v1::StepOrder& into = *message.mutable_step();
+    for (const MicroBatch& batch : std::get<StepOrder>(what.order.what).microbatches) {
+      v1::MicroBatch& rows = *into.add_microbatches();
+      for (const BatchRow& row : batch.rows) RowToProto(row, *rows.add_rows());
+    }
+  }
+}
+
+absl::StatusOr<OrderMessage> OrderFromProto(const v1::Order& message) {
+  LIME_RETURN_IF_ERROR(Within("number", message.number(), 0, kMaxCount));
+  OrderMessage what{.order = {.number = message.number()}};
+  switch (message.what_case()) {
+    case v1::Order::kAdmit: {
+      LIME_ASSIGN_OR_RETURN(what.order.what, AdmitFromProto(message.admit()));
+      LIME_ASSIGN_OR_RETURN(what.sampling, SamplingFromProto(message.admit().sampling()));
+      return what;
+    }
+    case v1::Order::kRetire:
+      LIME_RETURN_IF_ERROR(Within("sequence", message.retire().sequence(), 0, kMaxWireSequences - 1));
+      what.order.what = RetireOrder{message.retire().sequence()};
+      return what;
+    case v1::Order::kStep: {
+      LIME_ASSIGN_OR_RETURN(what.order.what, StepFromProto(message.step()));
+      return what;
+    }
+    case v1::Order::WHAT_NOT_SET:
+      break;
+  }
+  return Wrong("an order of a kind that is not known; run the same release everywhere");
+}
+
+void SampledToProto(const SampledNews& news, v1::Sampled& message) {
+  message.set_step(news.step);
+  for (size_t i = 0; i < news.tokens.size(); ++i) {
+    v1::SampledToken& token = *message.add_tokens();
+    token.set_sequence(news.tokens[i].sequence);
+    token.set_position(news.tokens[i].position);
+    token.set_token(news.tokens[i].token);
+    if (i < news.logits_hashes.size()) token.set_logits_xxh3(news.logits_hashes[i]);
+  }
+}
+
+absl::StatusOr<SampledNews> SampledFromProto(const v1::Sampled& message) {
+  LIME_RETURN_IF_ERROR(Within("step", message.step(), 0, kMaxCount));
+  LIME_RETURN_IF_ERROR(Within("tokens", message.tokens_size(), 1, kMaxWireRows));
+  SampledNews news{.step = message.step()};
+  for (const v1::SampledToken& token : message.tokens()) {
+    LIME_RETURN_IF_ERROR(Within("sequence", token.sequence(), 0, kMaxWireSequences - 1));
+    LIME_RETURN_IF_ERROR(Within("position", token.position(), 0, kMaxWirePosition));
+    LIME_RETURN_IF_ERROR(Within("token", token.token(), 0, kMaxWirePosition - 1));
+    news.tokens.push_back({.sequence = token.sequence(), .position = token.position(), .token = token.token()});
+    news.logits_hashes.push_back(token.logits_xxh3());
+  }
+  return news;
+}
+
+// An error whose code is none is an error all the same.
+absl::Status FailureFromProto(const v1::Failed& message) {
+  const bool known =
+      message.code() > static_cast<int>(absl::StatusCode::kOk) && message.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);
+  const auto code = known ? static_cast<absl::StatusCode>(message.code()) : absl::StatusCode::kUnknown;
+  return absl::Status(code, Text(Sentence(message.message())));
+}
+
+}  // namespace
+
+void ToProto(const DeviceHealth& health, v1::HealthReply& message) {
+  message.set_name(health.name);
+  message.set_protocol(health.protocol);
+  message.set_epoch(health.epoch);
+  message.set_last_epoch(health.last_epoch);
+  message.set_memory_bytes(health.memory);
+}
+
+absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message) {
+  LIME_RETURN_IF_ERROR(Printable("name", message.name(), kMaxName));
+  LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), -1, kMaxCount));
+  LIME_RETURN_IF_ERROR(Within("last_epoch", message.last_epoch(), 0, kMaxCount));
+  LIME_RETURN_IF_ERROR(Within("memory_bytes", message.memory_bytes(), 0, kMaxCount));
+  return DeviceHealth{.name = message.name(),
+                      .protocol = message.protocol(),
+                      .epoch = message.epoch(),
+                      .last_epoch = message.last_epoch(),
+                      .memory = message.memory_bytes()};
+}
+
+void ToProto(const InstallCall& call, v1::InstallRequest& message) {
+  message.set_plan(ToJsonText(call.plan));
+  message.set_device(call.device);
+  for (const std::string& address : call.addresses) message.add_addresses(address);
+  message.set_weights(call.weights);
+}
+
+absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
+  LIME_RETURN_IF_ERROR(Within("plan", static_cast<int64_t>(message.plan().size()), 1, kMaxWirePlanBytes));
+  LIME_RETURN_IF_ERROR(Printable("weights", message.weights(), kMaxWirePath));
+  InstallCall call{.device = message.device(), .weights = message.weights()};
+  LIME_ASSIGN_OR_RETURN(call.plan, ParsePlan(message.plan(), "the plan to install"));
+  LIME_RETURN_IF_ERROR(Within("device", message.device(), 0, call.plan.NumDevices() - 1));
+  LIME_RETURN_IF_ERROR(Within("addresses", message.addresses_size(), call.plan.NumDevices(), call.plan.NumDevices()));
+  for (const std::string& address : message.addresses()) {
+    LIME_RETURN_IF_ERROR(Printable("addresses", address, kMaxWireAddress));
+    call.addresses.push_back(address);
+  }
+  return call;
+}
+
+void ToProto(const InstallNews& news, v1::InstallEvent& message) {
+  if (const auto* progress = std::get_if<LoadedBytes>(&news)) {
+    message.mutable_progress()->set_done_bytes(progress->done);
+    message.mutable_progress()->set_total_bytes(progress->total);
+  } else {
+    message.mutable_installed()->set_numerics_id(std::get<InstalledPlan>(news).numerics_id);
+    message.mutable_installed()->set_resident_bytes(std::get<InstalledPlan>(news).resident);
+  }
+}
+
+absl::StatusOr<InstallNews> FromProto(const v1::InstallEvent& message) {
+  if (message.has_progress()) {
+    const v1::LoadProgress& progress = message.progress();
+    LIME_RETURN_IF_ERROR(Within("total_bytes", progress.total_bytes(), 0, kMaxCount));
+    LIME_RETURN_IF_ERROR(Within("done_bytes", progress.done_bytes(), 0, progress.total_bytes()));
+    return LoadedBytes{progress.done_bytes(), progress.total_bytes()};
+  }
+  if (!message.has_installed()) return Wrong("news of an installation of a kind that is not known; run the same release everywhere");
+  LIME_RETURN_IF_ERROR(Printable("numerics_id", message.installed().numerics_id(), kMaxName));
+  LIME_RETURN_IF_ERROR(Within("resident_bytes", message.installed().resident_bytes(), 0, kMaxCount));
+  return InstalledPlan{message.installed().numerics_id(), message.installed().resident_bytes()};
+}
+
+void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
+  message.set_epoch(statistics.epoch);
+  message.set_steps(statistics.steps);
+  message.set_bytes_read(statistics.bytes_read);
+  message.set_compute_ms(statistics.compute_ms);
+  message.set_wait_weights_ms(statistics.wait_weights_ms);
+  message.set_wait_input_ms(statistics.wait_input_ms);
+  message.set_sent_messages(statistics.sent_messages);
+  message.set_sent_bytes(statistics.sent_bytes);
+  message.set_received_messages(statistics.received_messages);
+  message.set_received_bytes(statistics.received_bytes);
+  message.set_peak_resident_bytes(statistics.peak_resident);
+}
+
+absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
+  LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), -1, kMaxCount));
+  for (const auto& [field, value] :
+       {std::pair("steps", message.steps()), std::pair("bytes_read", message.bytes_read()),
+        std::pair("sent_messages", message.sent_messages()), std::pair("sent_bytes", message.sent_bytes()),
+        std::pair("received_messages", message.received_messages()), std::pair("received_bytes", message.received_bytes()),
+        std::pair("peak_resident_bytes", message.peak_resident_bytes())}) {
+    LIME_RETURN_IF_ERROR(Within(field, value, 0, kMaxCount));
+  }
+  LIME_RETURN_IF_ERROR(Milliseconds("compute_ms", message.compute_ms()));
+  LIME_RETURN_IF_ERROR(Milliseconds("wait_weights_ms", message.wait_weights_ms()));
+  LIME_RETURN_IF_ERROR(Milliseconds("wait_input_ms", message.wait_input_ms()));
+  return DeviceStatistics{.epoch = message.epoch(),
+                          .steps = message.steps(),
+                          .bytes_read = message.bytes_read(),
+                          .compute_ms = message.compute_ms(),
+                          .wait_weights_ms = message.wait_weights_ms(),
+                          .wait_input_ms = message.wait_input_ms(),
+                          .sent_messages = message.sent_messages(),
+                          .sent_bytes = message.sent_bytes(),
+                          .received_messages = message.received_messages(),
+                          .received_bytes = message.received_bytes(),
+                          .peak_resident = message.peak_resident_bytes()};
+}
+
+void ToProto(const FromCoordinator& what, v1::OrderRequest& message) {
+  if (const auto* open = std::get_if<OpenOrders>(&what)) {
+    message.mutable_open()->set_epoch(open->epoch);
+  } else if (const auto* order = std::get_if<OrderMessage>(&what)) {
+    OrderToProto(*order, *message.mutable_order());
+  } else {
+    message.mutable_alive();
+  }
+}
+
+absl::StatusOr<FromCoordinator> FromProto(const v1::OrderRequest& message) {
+  switch (message.what_case()) {
+    case v1::OrderRequest::kOpen:
+      LIME_RETURN_IF_ERROR(Within("epoch", message.open().epoch(), 0, kMaxCount));
+      return OpenOrders{message.open().epoch()};
+    case v1::OrderRequest::kOrder: {
+      LIME_ASSIGN_OR_RETURN(OrderMessage order, OrderFromProto(message.order()));
+      return order;
+    }
+    case v1::OrderRequest::kAlive:
+      return Alive{};
+    case v1::OrderRequest::WHAT_NOT_SET:
+      break;
+  }
+  return Wrong("the coordinator says what is not known here; run the same release everywhere");
+}
+
+void ToProto(const FromDevice& what, v1::OrderEvent& message) {
+  if (std::holds_alternative<Opened>(what)) {
+    message.mutable_opened();
+  } else if (const auto* sampled = std::get_if<SampledNews>(&what)) {
+    SampledToProto(*sampled, *message.mutable_sampled());
+  } else if (const auto* ended = std::get_if<StepEndedNews>(&what)) {
+    message.mutable_step_ended()->set_step(ended->step);
+  } else if (const auto* failed = std::get_if<FailedNews>(&what)) {
+    message.mutable_failed()->set_code(static_cast<int>(failed->status.code()));
+    const absl::string_view sentence = failed->status.message();
+    message.mutable_failed()->set_message(Ascii({sentence.data(), sentence.size()}));
+  } else {
+    message.mutable_alive();
+  }
+}
+
+absl::StatusOr<FromDevice> FromProto(const v1::OrderEvent& message) {
+  switch (message.what_case()) {
+    case v1::OrderEvent::kOpened:
+      return Opened{};
+    case v1::OrderEvent::kSampled: {
+      LIME_ASSIGN_OR_RETURN(SampledNews news, SampledFromProto(message.sampled()));
+      return news;
+    }
+    case v1::OrderEvent::kStepEnded:
+      LIME_RETURN_IF_ERROR(Within("step", message.step_ended().step(), 0, kMaxCount));
+      return StepEndedNews{message.step_ended().step()};
+    case v1::OrderEvent::kFailed:
+      return FailedNews{FailureFromProto(message.failed())};
+    case v1::OrderEvent::kAlive:
+      return Alive{};
+    case v1::OrderEvent::WHAT_NOT_SET:
+      break;
+  }
+  return Wrong("a device says what is not known here; run the same release everywhere");
+}
+
+}  // namespace lime

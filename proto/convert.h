@@ -1,0 +1,132 @@
+// The one door between messages and our types.
+//
+// What comes in is hostile: every number, count and string is bounded here, and the first wrong one is named. What it means within an
+// installed plan - whether a slot or a stage is there - is for those to check who know the plan.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "coordinator/text/sampler.h"
+#include "daemon/logic/activation.h"
+#include "daemon/logic/order.h"
+#include "lime/v1/control.pb.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+// Of this speech. Devices and coordinator of another one refuse each other.
+inline constexpr uint32_t kProtocol = 1;
+
+inline constexpr int64_t kMaxWirePlanBytes = 64 * kMiB;
+inline constexpr int64_t kMaxWirePosition = int64_t{1} << 24;  // positions and tokens
+inline constexpr int64_t kMaxWireSequences = int64_t{1} << 20;
+inline constexpr int64_t kMaxWireRows = int64_t{1} << 17;  // of one step
+inline constexpr size_t kMaxWireAddress = 256;
+inline constexpr size_t kMaxWirePath = 4096;
+inline constexpr size_t kMaxWireSentence = 4096;
+
+struct DeviceHealth {
+  std::string name;
+  uint32_t protocol = kProtocol;
+  int64_t epoch = -1;  // installed, or being installed
+  int64_t last_epoch = 0;
+  Bytes memory = 0;  // that the process may use; 0: not said
+
+  friend bool operator==(const DeviceHealth&, const DeviceHealth&) = default;
+};
+void ToProto(const DeviceHealth& health, v1::HealthReply& message);
+absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message);
+
+struct InstallCall {
+  Plan plan;
+  int32_t device = 0;                  // of the plan
+  std::vector<std::string> addresses;  // of its devices; empty where one does nothing
+  std::string weights;                 // folder on the device; empty: its own
+};
+void ToProto(const InstallCall& call, v1::InstallRequest& message);
+// The plan is valid, and the device is one of it.
+absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message);
+
+struct LoadedBytes {
+  Bytes done = 0, total = 0;
+  friend bool operator==(const LoadedBytes&, const LoadedBytes&) = default;
+};
+struct InstalledPlan {
+  std::string numerics_id;
+  Bytes resident = 0;  // of the process
+  friend bool operator==(const InstalledPlan&, const InstalledPlan&) = default;
+};
+using InstallNews = std::variant<LoadedBytes, InstalledPlan>;
+void ToProto(const InstallNews& news, v1::InstallEvent& message);
+absl::StatusOr<InstallNews> FromProto(const v1::InstallEvent& message);
+
+struct DeviceStatistics {
+  int64_t epoch = -1;
+  int64_t steps = 0;
+  Bytes bytes_read = 0;
+  double compute_ms = 0, wait_weights_ms = 0, wait_input_ms = 0;
+  int64_t sent_messages = 0;
+  Bytes sent_bytes = 0;
+  int64_t received_messages = 0;
+  Bytes received_bytes = 0;
+  Bytes peak_resident = 0;
+
+  friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
+};
+void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message);
+absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message);
+
+// ---- From the coordinator
+
+// How the tokens of one request are chosen.
+struct RequestSampling {
+  SamplingParams params;
+  bool hash_logits = false;
+};
+
+struct OpenOrders {
+  int64_t epoch = 0;
+  friend bool operator==(const OpenOrders&, const OpenOrders&) = default;
+};
+struct OrderMessage {
+  Order order;
+  RequestSampling sampling;  // of an AdmitOrder
+};
+struct Alive {
+  friend bool operator==(const Alive&, const Alive&) = default;
+};
+using FromCoordinator = std::variant<OpenOrders, OrderMessage, Alive>;
+void ToProto(const FromCoordinator& what, v1::OrderRequest& message);
+absl::StatusOr<FromCoordinator> FromProto(const v1::OrderRequest& message);
+
+// ---- From a device
+
+struct Opened {
+  friend bool operator==(const Opened&, const Opened&) = default;
+};
+struct SampledNews {
+  int64_t step = 0;
+  std::vector<SampledToken> tokens;
+  std::vector<uint64_t> logits_hashes;  // of each token's request so far; 0 where nobody asked
+
+  friend bool operator==(const SampledNews&, const SampledNews&) = default;
+};
+struct StepEndedNews {
+  int64_t step = 0;
+  friend bool operator==(const StepEndedNews&, const StepEndedNews&) = default;
+};
+// The device has given the plan up.
+struct FailedNews {
+  absl::Status status;
+  friend bool operator==(const FailedNews&, const FailedNews&) = default;
+};
+using FromDevice = std::variant<Opened, SampledNews, StepEndedNews, FailedNews, Alive>;
+void ToProto(const FromDevice& what, v1::OrderEvent& message);
+absl::StatusOr<FromDevice> FromProto(const v1::OrderEvent& message);
+
+}  // namespace lime

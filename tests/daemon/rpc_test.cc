@@ -1,0 +1,416 @@
+// Devices and coordinator over real sockets on loopback, with stages that compute nothing.
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <future>
+
+#include "absl/time/clock.h"
+#include "coordinator/rpc/cluster_run.h"
+#include "daemon/rpc/activation_wire.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "lime/v1/control.grpc.pb.h"
+#include "tests/daemon/fake_cluster.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<int32_t> Ids(int count, int32_t first) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < count; ++i) ids.push_back((first + 7 * i) % kFakeVocab);
+  return ids;
+}
+
+class RpcTest : public ::testing::Test {
+ protected:
+  void StartDevices(const std::vector<std::string>& names = {"a", "b", "c"}) {
+    for (const std::string& name : names) Start(FakeDevice(name));
+  }
+  void Start(const DeviceServer::Options& options) {
+    absl::StatusOr<std::unique_ptr<DeviceServer>> server = DeviceServer::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    devices_.push_back({.name = options.name, .address = Address(**server)});
+    servers_.push_back(*std::move(server));
+  }
+  static std::string Address(const DeviceServer& server) { return absl::StrCat("127.0.0.1:", server.port()); }
+
+  std::unique_ptr<ClusterClient> Connect() {
+    absl::StatusOr<std::unique_ptr<ClusterClient>> client = ClusterClient::Connect({.devices = devices_});
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
+  std::unique_ptr<v1::Control::Stub> Control(int device) {
+    return v1::Control::NewStub(OpenChannel(devices_[static_cast<size_t>(device)].address, "", {}, ChannelUse::kControl));
+  }
+  int64_t EpochOf(int device) {
+    grpc::ClientContext context;
+    v1::HealthReply reply;
+    EXPECT_TRUE(Control(device)->Health(&context, {}, &reply).ok());
+    return reply.epoch();
+  }
+  bool BecomesFree(int device) {
+    const absl::Time until = absl::Now() + absl::Seconds(10);
+    while (EpochOf(device) != -1 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(20));
+    return EpochOf(device) == -1;
+  }
+
+  std::vector<ClusterClient::Device> devices_;
+  std::vector<std::unique_ptr<DeviceServer>> servers_;
+};
+
+struct Outcome {
+  absl::Status status;
+  std::vector<std::vector<int32_t>> tokens;  // by request
+  std::vector<uint64_t> hashes;
+};
+
+Outcome RunAll(ClusterClient& client, const std::vector<std::vector<int32_t>>& prompts, int64_t max_new_tokens, bool hash = false) {
+  ClusterRun run(client, OrderWriter::For(client.plan()));
+  for (const auto& prompt : prompts) {
+    EXPECT_TRUE(run.Add({.prompt = prompt, .max_new_tokens = max_new_tokens}, {.hash_logits = hash}).ok());
+  }
+  Outcome outcome{.tokens = std::vector<std::vector<int32_t>>(prompts.size()), .hashes = std::vector<uint64_t>(prompts.size())};
+  outcome.status = run.Run(
+      [&](const ClusterRun::Token& token) {
+        outcome.tokens[static_cast<size_t>(token.request)].push_back(token.token);
+        outcome.hashes[static_cast<size_t>(token.request)] = token.logits_hash;
+        return true;
+      },
+      nullptr);
+  return outcome;
+}
+
+TEST_F(RpcTest, TokensAreThoseOfOneDeviceWhateverTheStages) {
+  StartDevices();
+  for (const std::vector<int32_t>& order : {std::vector<int32_t>{0}, {0, 1}, {0, 1, 2}, {1, 0, 2, 1, 0}, {0, 1, 0, 1}}) {
+    SCOPED_TRACE(absl::StrCat(order.size(), " stages"));
+    const std::unique_ptr<ClusterClient> client = Connect();
+    ASSERT_TRUE(client->Install(MakeStages(order, 3, 2), {}).ok());
+    const std::vector<std::vector<int32_t>> prompts = {Ids(1, 5), Ids(40, 17), Ids(7, 900), Ids(20, 3)};
+    const Outcome outcome = RunAll(*client, prompts, 30, /*hash=*/true);
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(outcome.tokens[i], FakeTokens(prompts[i], 30, static_cast<int>(order.size())));
+      EXPECT_NE(outcome.hashes[i], 0u);
+    }
+    EXPECT_TRUE(client->Unload().ok());
+    EXPECT_EQ(EpochOf(0), -1);
+  }
+}
+
+TEST_F(RpcTest, InstallingTellsProgressAndWhatWasInstalled) {
+  StartDevices();
+  const std::unique_ptr<ClusterClient> client = Connect();
+  Bytes most = 0;
+  ASSERT_TRUE(client->Install(MakeStages({0, 1}, 1, 1), {.progress = [&](Bytes done, Bytes) { most = std::max(most, done); }}).ok());
+  EXPECT_GE(most, 1);
+  EXPECT_EQ(client->installed()[0].numerics_id, "fake-1");
+  EXPECT_GT(client->installed()[1].resident, 0);
+  EXPECT_EQ(EpochOf(0), client->plan().epoch);
+  EXPECT_EQ(EpochOf(2), -1) << "it has no stage";
+}
+
+TEST_F(RpcTest, ARefusalNamesTheDeviceAndItsReasonAndUnloadsTheOthers) {
+  Start(FakeDevice("a"));
+  DeviceServer::Options full = FakeDevice("b");
+  full.plans.make_stage = [](const StageSetup&) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+    return absl::ResourceExhaustedError("would take 9 GiB and may take 8 GiB");
+  };
+  Start(full);
+  const std::unique_ptr<ClusterClient> client = Connect();
+  const absl::Status status = client->Install(MakeStages({0, 1}, 1, 1), {});
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("device \"b\""));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may take 8 GiB"));
+  EXPECT_TRUE(BecomesFree(0));
+}
+
+TEST_F(RpcTest, ADeviceThatDoesNotAnswerIsNamed) {
+  StartDevices({"a"});
+  devices_.push_back({.name = "gone", .address = "127.0.0.1:1"});
+  const auto client = ClusterClient::Connect({.devices = devices_, .connect = absl::Seconds(1)});
+  EXPECT_TRUE(absl::IsUnavailable(client.status()));
+  EXPECT_THAT(std::string(client.status().message()), HasSubstr("\"gone\" at 127.0.0.1:1"));
+}
+
+TEST_F(RpcTest, APlanInUseIsNotTakenAwayByAnotherCoordinator) {
+  StartDevices({"a", "b"});
+  const std::unique_ptr<ClusterClient> first = Connect(), second = Connect();
+  ASSERT_TRUE(first->Install(MakeStages({0, 1}, 1, 1), {}).ok());
+  ASSERT_TRUE(first->Open([](int32_t, const FromDevice&) {}).ok());
+  const absl::Status status = second->Install(MakeStages({0, 1}, 1, 1), {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("in use by another coordinator"));
+  EXPECT_EQ(EpochOf(0), first->plan().epoch);
+}
+
+TEST_F(RpcTest, ACoordinatorThatIsGoneLeavesTheDevicesToTheNext) {
+  StartDevices({"a", "b"});
+  std::unique_ptr<ClusterClient> first = Connect();
+  ASSERT_TRUE(first->Install(MakeStages({0, 1}, 1, 1), {}).ok());
+  ASSERT_TRUE(first->Open([](int32_t, const FromDevice&) {}).ok());
+  const int64_t epoch = first->plan().epoch;
+  first.reset();
+  EXPECT_TRUE(BecomesFree(0));
+  EXPECT_TRUE(BecomesFree(1));
+  const std::unique_ptr<ClusterClient> second = Connect();
+  ASSERT_TRUE(second->Install(MakeStages({1, 0}, 1, 1), {}).ok());
+  EXPECT_GT(second->plan().epoch, epoch);
+  EXPECT_EQ(RunAll(*second, {Ids(3, 1)}, 5).tokens[0], FakeTokens(Ids(3, 1), 5, 2));
+}
+
+TEST_F(RpcTest, ADeviceThatIsLostEndsTheRunWithItsNameWithinTwoSeconds) {
+  StartDevices();
+  const std::unique_ptr<ClusterClient> client = Connect();
+  ASSERT_TRUE(client->Install(MakeStages({0, 1, 2}, 1, 1), {}).ok());
+  ClusterRun run(*client, OrderWriter::For(client->plan()));
+  ASSERT_TRUE(run.Add({.prompt = {1}, .max_new_tokens = 255}, {}).ok());
+  absl::Time lost;
+  const absl::Status status = run.Run(
+      [&, tokens = 0](const ClusterRun::Token&) mutable {
+        if (++tokens == 3) lost = absl::Now(), servers_[1].reset();
+        return true;
+      },
+      nullptr);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("device \""));
+  EXPECT_LT(absl::Now() - lost, absl::Seconds(2.5));
+}
+
+TEST_F(RpcTest, AStageThatFailsTellsTheCoordinatorWhy) {
+  DeviceServer::Options options = FakeDevice("a");
+  StageEngine::Peers peers;
+  options.plans.make_stage = [&](StageSetup setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+    peers = setup.peers;
+    return std::make_unique<FakeStage>(std::move(setup));
+  };
+  Start(options);
+  const std::unique_ptr<ClusterClient> client = Connect();
+  ASSERT_TRUE(client->Install(MakeStages({0}, 1, 1), {}).ok());
+  std::promise<absl::Status> failed;
+  ASSERT_TRUE(client
+                  ->Open([&](int32_t, const FromDevice& what) {
+                    if (const auto* news = std::get_if<FailedNews>(&what)) failed.set_value(news->status);
+                  })
+                  .ok());
+  peers.failed(absl::DataLossError("block 3 of the checkpoint has a bad checksum"));
+  const absl::Status status = failed.get_future().get();
+  EXPECT_TRUE(absl::IsDataLoss(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("device \"a\": block 3"));
+  EXPECT_TRUE(BecomesFree(0));
+}
+
+// ---- Hostile peers
+
+class HostileTest : public RpcTest {
+ protected:
+  void SetUp() override {
+    StartDevices({"a", "b"});
+    client_ = Connect();
+    ASSERT_TRUE(client_->Install(MakeStages({0, 1}, 1, 1), {}).ok());
+  }
+  // What device "b" answers to one message of activations.
+  grpc::Status SendTo(const std::string& epoch, const std::string& from, const std::string& bytes) {
+    grpc::GenericStub stub(OpenChannel(devices_[1].address, "", {}, ChannelUse::kActivations));
+    grpc::ClientContext context;
+    context.AddMetadata(kEpochKey, epoch);
+    context.AddMetadata(kFromKey, from);
+    grpc::CompletionQueue queue;
+    const auto call = stub.PrepareCall(&context, kActivationMethod, &queue);
+    const auto wait = [&] {
+      void* tag = nullptr;
+      bool ok = false;
+      return queue.Next(&tag, &ok) && ok;
+    };
+    call->StartCall(nullptr);
+    if (!wait()) return grpc::Status(grpc::StatusCode::UNKNOWN, "no call");
+    grpc::Slice slice(bytes);
+    call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    (void)wait();
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    (void)wait();
+    return status;
+  }
+  std::string Message(ActivationHeader header, size_t payload) {
+    const auto bytes = Encode(header);
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) + std::string(payload, 'x');
+  }
+  std::string Epoch() const { return std::to_string(client_->plan().epoch); }
+  // Whoever was refused, the plan still runs.
+  void ExpectUnharmed() {
+    const Outcome outcome = RunAll(*client_, {Ids(3, 1)}, 5);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    EXPECT_EQ(outcome.tokens[0], FakeTokens(Ids(3, 1), 5, 2));
+  }
+
+  std::unique_ptr<ClusterClient> client_;
+};
+
+TEST_F(HostileTest, ActivationsOfAnotherEpochAreRefused) {
+  EXPECT_EQ(SendTo("7777", "0", "").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  const grpc::Status status = SendTo(Epoch(), "0", Message({.epoch = 7777, .bytes = 8}, 8));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("epoch 7777"));
+  ExpectUnharmed();
+}
+
+TEST_F(HostileTest, MalformedActivationsAreRefused) {
+  const int64_t epoch = client_->plan().epoch;
+  for (const std::string& bytes : {std::string(), std::string("LIME"), std::string(4096, '\xff'), Message({.epoch = epoch, .bytes = 9}, 8),
+                                   Message({.epoch = epoch, .bytes = 0}, 8), Message({.epoch = epoch, .stage = 1, .bytes = 8}, 8),
+                                   Message({.epoch = epoch, .stage = 60000, .bytes = 8}, 8)}) {
+    EXPECT_EQ(SendTo(Epoch(), "0", bytes).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  for (const char* from : {"-1", "2000", "", "a", "99999999999999999999"})
+    EXPECT_EQ(SendTo(Epoch(), from, "").error_code(), grpc::StatusCode::INVALID_ARGUMENT) << from;
+  ExpectUnharmed();
+}
+
+TEST_F(HostileTest, OrdersOfAnotherEpochOrNoneAreRefused) {
+  const auto stub = Control(0);
+  for (const int64_t epoch : {int64_t{0}, client_->plan().epoch + 1}) {
+    grpc::ClientContext context;
+    const auto stream = stub->Orders(&context);
+    v1::OrderRequest request;
+    request.mutable_open()->set_epoch(epoch);
+    stream->Write(request);
+    v1::OrderEvent event;
+    EXPECT_FALSE(stream->Read(&event));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  }
+  grpc::ClientContext context;
+  const auto stream = stub->Orders(&context);
+  v1::OrderRequest request;
+  request.mutable_order()->mutable_retire();
+  stream->Write(request);
+  v1::OrderEvent event;
+  EXPECT_FALSE(stream->Read(&event));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  ExpectUnharmed();
+}
+
+TEST_F(HostileTest, AnOrderThatCannotBeEndsItsCoordinatorsPlan) {
+  const auto stub = Control(0);
+  grpc::ClientContext context;
+  const auto stream = stub->Orders(&context);
+  v1::OrderRequest request;
+  request.mutable_open()->set_epoch(client_->plan().epoch);
+  stream->Write(request);
+  v1::OrderEvent event;
+  ASSERT_TRUE(stream->Read(&event));
+  request.mutable_order()->mutable_step()->add_microbatches()->add_rows()->set_position(-5);
+  stream->Write(request);
+  while (stream->Read(&event)) {
+  }
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("position"));
+  EXPECT_TRUE(BecomesFree(0));
+}
+
+TEST_F(HostileTest, PlansThatAreNoneAreRefusedAndTheOneInstalledStays) {
+  const auto stub = Control(0);
+  v1::InstallRequest good;
+  ToProto(InstallCall{.plan = client_->plan(), .device = 0, .addresses = {"", "", ""}}, good);
+  const auto refused = [&](const v1::InstallRequest& request) {
+    grpc::ClientContext context;
+    const auto reader = stub->Install(&context, request);
+    v1::InstallEvent event;
+    while (reader->Read(&event)) {
+    }
+    return reader->Finish().error_code();
+  };
+  EXPECT_EQ(refused(good), grpc::StatusCode::FAILED_PRECONDITION) << "its epoch was here already";
+  v1::InstallRequest bad = good;
+  bad.set_plan("{}");
+  EXPECT_EQ(refused(bad), grpc::StatusCode::INVALID_ARGUMENT);
+  bad = good, bad.set_device(3);
+  EXPECT_EQ(refused(bad), grpc::StatusCode::INVALID_ARGUMENT);
+  bad = good, bad.add_addresses("one too many");
+  EXPECT_EQ(refused(bad), grpc::StatusCode::INVALID_ARGUMENT);
+  bad = good, bad.set_weights(std::string(5000, 'x'));
+  EXPECT_EQ(refused(bad), grpc::StatusCode::INVALID_ARGUMENT);
+  ExpectUnharmed();
+}
+
+TEST_F(HostileTest, UnloadingAnotherEpochIsRefused) {
+  grpc::ClientContext context;
+  v1::UnloadRequest request;
+  request.set_epoch(7777);
+  v1::UnloadReply reply;
+  EXPECT_EQ(Control(0)->Unload(&context, request, &reply).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  ExpectUnharmed();
+}
+
+TEST_F(HostileTest, UnknownMethodsAreRefused) {
+  grpc::GenericStub stub(OpenChannel(devices_[0].address, "", {}, ChannelUse::kControl));
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  grpc::Slice slice("x");
+  grpc::ByteBuffer request(&slice, 1), reply;
+  auto call = stub.PrepareUnaryCall(&context, "/lime.v1.Control/Format", request, &queue);
+  call->StartCall();
+  grpc::Status status;
+  call->Finish(&reply, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(RpcTest, ACoordinatorThatSaysNothingIsGivenUp) {
+  DeviceServer::Options options = FakeDevice("a");
+  options.orders.silence = absl::Milliseconds(300);
+  Start(options);
+  const std::unique_ptr<ClusterClient> client = Connect();
+  ASSERT_TRUE(client->Install(MakeStages({0}, 1, 1), {}).ok());
+  grpc::ClientContext context;
+  const auto stub = Control(0);
+  const auto stream = stub->Orders(&context);
+  v1::OrderRequest request;
+  request.mutable_open()->set_epoch(client->plan().epoch);
+  stream->Write(request);
+  v1::OrderEvent event;
+  while (stream->Read(&event)) {
+  }
+  EXPECT_FALSE(stream->Finish().ok());
+  EXPECT_TRUE(BecomesFree(0));
+}
+
+TEST_F(RpcTest, APlanThatNobodyUsesIsUnloaded) {
+  DeviceServer::Options options = FakeDevice("a");
+  options.plans.unused = absl::Milliseconds(300);
+  Start(options);
+  ASSERT_TRUE(Connect()->Install(MakeStages({0}, 1, 1), {}).ok());
+  EXPECT_TRUE(BecomesFree(0));
+}
+
+TEST_F(RpcTest, LoadingIsGivenUpWhenItsCoordinatorGoes) {
+  DeviceServer::Options options = FakeDevice("a");
+  options.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+    while (!setup.load.cancelled->load()) absl::SleepFor(absl::Milliseconds(5));
+    return absl::CancelledError("the load was given up");
+  };
+  Start(options);
+  std::atomic<bool> cancelled = true;
+  options.plans.make_stage = {};
+  const auto stub = Control(0);
+  {
+    grpc::ClientContext context;
+    Plan plan = MakeStages({0}, 1, 1);
+    v1::InstallRequest request;
+    ToProto(InstallCall{.plan = plan, .device = 0, .addresses = {"", "", ""}}, request);
+    const auto reader = stub->Install(&context, request);
+    while (EpochOf(0) != plan.epoch) absl::SleepFor(absl::Milliseconds(5));
+    context.TryCancel();
+    (void)reader->Finish();
+  }
+  EXPECT_TRUE(BecomesFree(0));
+}
+
+}  // namespace
+}  // namespace lime
