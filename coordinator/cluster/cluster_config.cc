@@ -1,7 +1,9 @@
 #include "coordinator/cluster/cluster_config.h"
 
 #include <algorithm>
+#include <exception>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,10 +14,16 @@
 #include "coordinator/cluster/units.h"
 #include "planner/base/strings.h"
 
-// Header only and without exceptions: a parse_result tells what went wrong. Its depth is ours to bound, see CheckShape().
+// The parser asserts what hostile text can break ("[[[a]]"), and takes it for granted where NDEBUG is set. Here it throws instead, in every
+// build, and ParseToml() catches. Its depth is ours to bound, see CheckShape().
+[[noreturn]] static void RefuseToml() {
+  throw std::logic_error("the text cannot be read");
+}
+#undef NDEBUG
 #define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
+#define TOML_EXCEPTIONS 1
 #define TOML_MAX_NESTED_VALUES 16
+#define TOML_ASSERT(expr) ((expr) ? static_cast<void>(0) : RefuseToml())
 #include "toml++/toml.h"
 
 namespace lime {
@@ -51,6 +59,16 @@ absl::Status CheckShape(std::string_view text, std::string_view file) {
     text.remove_prefix(std::min(text.size(), row.size() + 1));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<toml::table> ParseToml(std::string_view text, std::string_view file) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    return Wrong(file, static_cast<int64_t>(error.source().begin.line), "is no TOML: ", Shown(error.description()));
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(Text(file), ": is no TOML: ", Shown(error.what())));
+  }
 }
 
 // Typed, bounded access to the fields of one table; the first wrong one is kept, and later reads return their defaults.
@@ -256,12 +274,7 @@ bool IsDeviceName(std::string_view name) {
 
 absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name) {
   LIME_RETURN_IF_ERROR(CheckShape(text, name));
-  const toml::parse_result parsed = toml::parse(text);
-  if (!parsed) {
-    const toml::parse_error& error = parsed.error();
-    return Wrong(name, static_cast<int64_t>(error.source().begin.line), "is no TOML: ", Shown(error.description()));
-  }
-  const toml::table& root = parsed.table();
+  LIME_ASSIGN_OR_RETURN(const toml::table root, ParseToml(text, name));
   for (const auto& [key, node] : root) {
     if (key.str() != "cluster" && key.str() != "device" && key.str() != "link")
       return Wrong(name, LineOf(node), "\"", Shown(key.str()), "\" is unknown; there are [cluster], [[device]] and [[link]]");

@@ -147,6 +147,7 @@ TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {
   EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is no TOML: "));
   EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is no TOML: "));
   EXPECT_THAT(Error(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is no TOML: "));
+  EXPECT_THAT(Error("[[[link]]\n"), HasSubstr("c.toml: is no TOML: "));  // asserted by the parser
   EXPECT_THAT(Error("a = 1\na = 2\n"), StartsWith("c.toml line 2: is no TOML: "));
 }
 
