@@ -41,7 +41,7 @@ struct ModelFlags {
 
   void AddTo(CLI::App& app);
   // Refuses values out of range, and flags of parts that are not built yet.
-  absl::Status Check() const;
+  absl::Status Check(bool on_cluster = false) const;  // on_cluster: the command can run on the devices of a cluster
 };
 
 }  // namespace lime::cli

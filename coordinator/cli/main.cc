@@ -9,6 +9,7 @@
 #include "coordinator/cli/bench_command.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/demo_command.h"
+#include "coordinator/cli/keys_command.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/prepare_command.h"
 #include "coordinator/cli/profile_command.h"
@@ -54,6 +55,7 @@ int main(int argc, char** argv) {
   lime::cli::AddPlanCommand(app, exit_code);
   lime::cli::AddSimulateCommand(app, exit_code);
   lime::cli::AddSolveCommand(app, exit_code);
+  lime::cli::AddKeysCommand(app, exit_code);
   lime::cli::AddDemoCommand(app, exit_code);
   AddUnbuilt(app, exit_code);
   try {

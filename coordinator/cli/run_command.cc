@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/logits_hash.h"
@@ -37,6 +38,8 @@ struct RunFlags {
   bool ignore_eos = false;
   bool hash_logits = false;
   bool token_times = false;
+  std::string cluster_plan;  // with --cluster
+  bool insecure = false;     // likewise
 };
 
 // One prompt a line; a line that is a JSON string or {"prompt": string} may hold line breaks.
@@ -64,7 +67,7 @@ absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& 
 }
 
 absl::Status CheckFlags(RunFlags& flags) {
-  LIME_RETURN_IF_ERROR(flags.model.Check());
+  LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
   if (flags.max_tokens < 0) return WrongCall(absl::StrCat("--max-tokens ", flags.max_tokens, " is negative"));
@@ -73,7 +76,7 @@ absl::Status CheckFlags(RunFlags& flags) {
   return absl::OkStatus();
 }
 
-struct Plan {
+struct RunShape {
   std::vector<std::vector<int32_t>> prompts;
   int64_t max_new_tokens = 0;
   int64_t context = 0;
@@ -81,8 +84,8 @@ struct Plan {
 };
 
 // How long the sequences can become, and so what is reserved for them.
-absl::StatusOr<Plan> PlanRun(const RunFlags& flags, const ModelFiles& files) {
-  Plan plan;
+absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files) {
+  RunShape plan;
   int64_t longest = 0;
   for (size_t i = 0; i < flags.prompts.size(); ++i) {
     LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, files.EncodePrompt(flags.prompts[i]));
@@ -130,8 +133,8 @@ json ResultJson(const Generated& result, const RunFlags& flags) {
   return object;
 }
 
-void PrintJson(ModelSession& session, const GenerateSummary& summary, const RunFlags& flags) {
-  json root = session.Describe();
+// `root`: what the devices say of themselves.
+json AnswerJson(json root, const GenerateSummary& summary, const RunFlags& flags) {
   if (summary.results.size() == 1) {
     root.update(ResultJson(summary.results.front(), flags));
   } else {
@@ -140,9 +143,18 @@ void PrintJson(ModelSession& session, const GenerateSummary& summary, const RunF
     root["ms_per_step"] = summary.MsPerStep();
   }
   root["interrupted"] = summary.interrupted;
+  return root;
+}
+
+void Print(const json& root) {
+  std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+}
+
+void PrintJson(ModelSession& session, const GenerateSummary& summary, const RunFlags& flags) {
+  json root = AnswerJson(session.Describe(), summary, flags);
   root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.use.disk_bytes / summary.decode_tokens : 0;
   root["prediction"] = ToJson(ComparePrediction(session, summary));
-  std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+  Print(root);
 }
 
 void PrintSummary(ModelSession& session, const GenerateSummary& summary) {
@@ -176,15 +188,64 @@ void PrintTexts(const RunFlags& flags, const GenerateSummary& summary) {
   std::cout << std::flush;
 }
 
+// What holds wherever the model runs.
+GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const ModelFiles& files) {
+  GenerateOptions options;
+  options.sampling = flags.sampling;
+  options.max_new_tokens = plan.max_new_tokens;
+  if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
+  options.stop_strings = flags.stops;
+  options.hash_logits = flags.hash_logits;
+  options.keep_times = flags.token_times;
+  options.cancel = &Interrupted();
+  if (!flags.model.json && plan.prompts.size() == 1) {
+    std::cout << flags.prompts.front() << std::flush;
+    options.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
+  }
+  return options;
+}
+
+void PrintClusterSummary(const ClusterSession& session, const GenerateSummary& summary) {
+  double first = 0;
+  for (const Generated& result : summary.results) first = std::max(first, result.ttft_ms);
+  const int64_t later = summary.decode_tokens;
+  absl::FPrintF(stderr, "first token after %.1f ms; then %d tokens, %.2f ms a token (predicted %.2f)%s\n%s", first, later,
+                later > 0 ? summary.decode_ms / static_cast<double>(later) : 0, session.predicted_ms_per_token(),
+                summary.interrupted ? " (interrupted)" : "", session.DeviceLines());
+}
+
+absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open({.cluster = flags.model.cluster,
+                                                                                             .model = flags.model.model,
+                                                                                             .plan = flags.cluster_plan,
+                                                                                             .context = shape.context,
+                                                                                             .sequences = shape.sequences,
+                                                                                             .prompt_tokens = longest,
+                                                                                             .insecure = flags.insecure,
+                                                                                             .cancel = &Interrupted()}));
+  LIME_ASSIGN_OR_RETURN(const GenerateSummary summary,
+                        session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files)));
+  if (flags.model.json) {
+    json root = AnswerJson(session->Describe(), summary, flags);
+    root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? session->disk_bytes() / summary.decode_tokens : 0;
+    Print(root);
+  } else {
+    PrintTexts(flags, summary);
+    PrintClusterSummary(*session, summary);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Run(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
-  LIME_ASSIGN_OR_RETURN(const Plan plan, PlanRun(flags, files));
+  LIME_ASSIGN_OR_RETURN(const RunShape plan, PlanRun(flags, files));
   int64_t longest = 0, prompt_tokens = 0;
   for (const auto& prompt : plan.prompts) {
     longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
     prompt_tokens += static_cast<int64_t>(prompt.size());
   }
+  if (!flags.model.cluster.empty()) return RunOnCluster(flags, files, plan, longest);
   const int64_t asked = std::min(flags.model.chunk, longest * plan.sequences);
   const int64_t rounds = (static_cast<int64_t>(plan.prompts.size()) + plan.sequences - 1) / plan.sequences;
   LIME_ASSIGN_OR_RETURN(
@@ -196,19 +257,8 @@ absl::Status Run(RunFlags& flags) {
                                        .context = plan.context,
                                        .planned_steps = plan.max_new_tokens * rounds + prompt_tokens / (asked > 0 ? asked : kDefaultChunk),
                                        .expected_positions = longest + plan.max_new_tokens / 2}));
-  GenerateOptions options;
-  options.sampling = flags.sampling;
-  options.max_new_tokens = plan.max_new_tokens;
+  GenerateOptions options = MakeOptions(flags, plan, files);
   options.chunk = session->engine().max_rows() - plan.sequences;
-  if (!flags.ignore_eos) options.end_tokens = files.end_tokens;
-  options.stop_strings = flags.stops;
-  options.hash_logits = flags.hash_logits;
-  options.keep_times = flags.token_times;
-  options.cancel = &Interrupted();
-  if (!flags.model.json && plan.prompts.size() == 1) {
-    std::cout << flags.prompts.front() << std::flush;
-    options.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
-  }
   LIME_ASSIGN_OR_RETURN(const GenerateSummary summary,
                         Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
   if (flags.model.json) {
@@ -241,6 +291,8 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--repetition-penalty", flags->sampling.repetition_penalty, "Above 1 makes tokens seen before less likely")
       ->capture_default_str();
+  command->add_option("--plan", flags->cluster_plan, "With --cluster, the file of `lime plan --out` instead of planning now");
+  command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->add_option("--seed", flags->sampling.seed, "Same seed, same text")->capture_default_str();
   command->add_option("--stop", flags->stops, "End before this text; may be given several times")
       ->take_all()

@@ -1,0 +1,51 @@
+// lime run --cluster: a plan installed on the devices of a cluster, and prompts run over it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/generate.h"
+#include "coordinator/rpc/cluster_client.h"
+#include "nlohmann/json.hpp"
+
+namespace lime::cli {
+
+class ClusterSession {
+ public:
+  struct Options {
+    std::string cluster;  // path of cluster.toml
+    std::string model;    // folder here: its config and headers, where nothing was planned before
+    std::string plan;     // path of what `lime plan --out` wrote; empty: planned now
+    int64_t context = 0;  // positions of the longest request
+    int64_t sequences = 1;
+    int64_t prompt_tokens = 0;  // of the longest prompt
+    bool insecure = false;      // devices elsewhere may be talked to without keys
+    const std::atomic<bool>* cancel = nullptr;
+  };
+  // Reads or makes the plan, installs it with a progress line.
+  static absl::StatusOr<std::unique_ptr<ClusterSession>> Open(const Options& options);
+
+  absl::StatusOr<GenerateSummary> Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
+                                           const GenerateOptions& options);
+  // Asks the devices what they did, then unloads the plan.
+  absl::Status Close();
+
+  const Plan& plan() const { return client_->plan(); }
+  double predicted_ms_per_token() const { return plan().predicted.ms_per_token; }
+
+  // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, plan, load.
+  nlohmann::json Describe() const;
+  // A line for each device: what it took and what it waited for.
+  std::string DeviceLines() const;
+  // Read by all devices' disks while the prompts ran.
+  Bytes disk_bytes() const;
+
+ private:
+  std::unique_ptr<ClusterClient> client_;
+  std::vector<std::string> addresses_;        // by device of the plan
+  std::vector<DeviceStatistics> statistics_;  // likewise; epoch -1 where it has no part
+  double install_seconds_ = 0;
+};
+
+}  // namespace lime::cli

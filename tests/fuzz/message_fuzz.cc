@@ -1,0 +1,63 @@
+// Whatever a peer sends: no message may do harm, and what is accepted returns through the wire as it is.
+
+#include <grpcpp/support/slice.h>
+
+#include <cstdint>
+#include <string>
+
+#include "daemon/rpc/activation_wire.h"
+#include "planner/base/check.h"
+#include "proto/convert.h"
+
+namespace {
+
+template <typename Message>
+void Convert(const std::string& bytes) {
+  Message message;
+  if (!message.ParseFromString(bytes)) return;
+  const auto what = lime::FromProto(message);
+  if (!what.ok()) return;
+  Message again;
+  lime::ToProto(*what, again);
+  LIME_CHECK(lime::FromProto(again).ok()) << "what was accepted is refused the second time";
+}
+
+// In two slices, cut anywhere.
+void ConvertActivation(const std::string& bytes) {
+  const size_t cut = bytes.empty() ? 0 : static_cast<uint8_t>(bytes[0]) % (bytes.size() + 1);
+  const grpc::Slice slices[] = {grpc::Slice(bytes.substr(0, cut)), grpc::Slice(bytes.substr(cut))};
+  absl::StatusOr<lime::ActivationMessage> activation = lime::FromBuffer(grpc::ByteBuffer(slices, 2));
+  if (!activation.ok()) return;
+  LIME_CHECK_EQ(static_cast<size_t>(activation->header.bytes), activation->payload.size());
+  (void)lime::ParseSampledTokens(activation->payload, 1024);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 7) {
+    case 0:
+      Convert<lime::v1::OrderRequest>(bytes);
+      break;
+    case 1:
+      Convert<lime::v1::OrderEvent>(bytes);
+      break;
+    case 2:
+      Convert<lime::v1::InstallRequest>(bytes);
+      break;
+    case 3:
+      Convert<lime::v1::InstallEvent>(bytes);
+      break;
+    case 4:
+      Convert<lime::v1::StatisticsReply>(bytes);
+      break;
+    case 5:
+      Convert<lime::v1::HealthReply>(bytes);
+      break;
+    default:
+      ConvertActivation(bytes);
+  }
+  return 0;
+}

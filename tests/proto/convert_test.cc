@@ -1,0 +1,210 @@
+#include "proto/convert.h"
+
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/channel.h"
+#include "tests/daemon/fake_cluster.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+
+// Through the wire and back.
+template <typename Message, typename T>
+absl::StatusOr<T> Return(const T& what) {
+  Message message;
+  ToProto(what, message);
+  Message received;
+  EXPECT_TRUE(received.ParseFromString(message.SerializeAsString()));
+  return FromProto(received);
+}
+
+TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
+  const DeviceHealth health{.name = "orin", .epoch = 3, .last_epoch = 7, .memory = kGiB};
+  EXPECT_EQ(*Return<v1::HealthReply>(health), health);
+  const DeviceStatistics statistics{.epoch = 1,
+                                    .steps = 2,
+                                    .bytes_read = 3,
+                                    .compute_ms = 4.5,
+                                    .wait_weights_ms = 5.5,
+                                    .wait_input_ms = 6.5,
+                                    .sent_messages = 7,
+                                    .sent_bytes = 8,
+                                    .received_messages = 9,
+                                    .received_bytes = 10,
+                                    .peak_resident = 11};
+  EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);
+  for (const InstallNews& news : {InstallNews(LoadedBytes{1, 2}), InstallNews(InstalledPlan{"x86-f32-1", 5})})
+    EXPECT_EQ(*Return<v1::InstallEvent>(news), news);
+}
+
+TEST(ConvertTest, APlanReturnsBitForBit) {
+  const InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .device = 2, .addresses = {"a:1", "", "[::1]:3"}, .weights = "/data/m"};
+  const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->plan, call.plan);
+  EXPECT_EQ(back->device, 2);
+  EXPECT_EQ(back->addresses, call.addresses);
+  EXPECT_EQ(back->weights, call.weights);
+}
+
+TEST(ConvertTest, OrdersReturn) {
+  const StepOrder step{{MicroBatch{{{.sequence = 1, .token = kSampledToken, .position = 9, .wants_logits = true},
+                                    {.sequence = 2, .token = 7, .position = 0, .parent = 0}}},
+                        MicroBatch{}}};
+  const AdmitOrder admit{.sequence = 4, .request = kHuge, .positions = 100, .prompt = {1, 2, 3}};
+  const RequestSampling sampling{
+      .params = {.repetition_penalty = 1.5, .temperature = 0.25, .top_k = 3, .top_p = 0.5, .min_p = 0.125, .seed = ~0ull},
+      .hash_logits = true};
+  for (const Order& order : {Order{0, step}, Order{kHuge, admit}, Order{5, RetireOrder{3}}}) {
+    const auto back = Return<v1::OrderRequest>(FromCoordinator(OrderMessage{order, sampling}));
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(std::get<OrderMessage>(*back).order, order);
+    if (!std::holds_alternative<AdmitOrder>(order.what)) continue;
+    const RequestSampling& read = std::get<OrderMessage>(*back).sampling;
+    EXPECT_EQ(read.params.seed, sampling.params.seed);
+    EXPECT_EQ(read.params.repetition_penalty, 1.5);
+    EXPECT_EQ(read.params.temperature, 0.25);
+    EXPECT_EQ(read.params.top_k, 3);
+    EXPECT_EQ(read.params.top_p, 0.5);
+    EXPECT_EQ(read.params.min_p, 0.125);
+    EXPECT_TRUE(read.hash_logits);
+  }
+  EXPECT_EQ(std::get<OpenOrders>(*Return<v1::OrderRequest>(FromCoordinator(OpenOrders{8}))).epoch, 8);
+  EXPECT_TRUE(std::holds_alternative<Alive>(*Return<v1::OrderRequest>(FromCoordinator(Alive{}))));
+}
+
+TEST(ConvertTest, NewsOfDevicesReturns) {
+  for (const FromDevice& what :
+       {FromDevice(Opened{}), FromDevice(SampledNews{4, {{1, 2, 3}, {4, 5, 6}}, {7, ~0ull}}), FromDevice(StepEndedNews{9}),
+        FromDevice(FailedNews{absl::DataLossError("block 3")}), FromDevice(Alive{})}) {
+    const auto back = Return<v1::OrderEvent>(what);
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(*back, what);
+  }
+}
+
+// ---- Hostile messages
+
+template <typename Message>
+void ExpectWrong(const Message& message, const std::string& about) {
+  const auto read = FromProto(message);
+  EXPECT_TRUE(absl::IsInvalidArgument(read.status())) << about;
+  EXPECT_THAT(std::string(read.status().message()), HasSubstr(about));
+}
+
+TEST(ConvertTest, NumbersOutOfBoundsAreNamed) {
+  v1::HealthReply health;
+  health.set_epoch(-2);
+  ExpectWrong(health, "\"epoch\"");
+  v1::StatisticsReply statistics;
+  statistics.set_bytes_read(-1);
+  ExpectWrong(statistics, "\"bytes_read\"");
+  statistics.set_bytes_read(0);
+  statistics.set_compute_ms(std::numeric_limits<double>::quiet_NaN());
+  ExpectWrong(statistics, "\"compute_ms\"");
+  v1::InstallEvent event;
+  event.mutable_progress()->set_done_bytes(5);
+  ExpectWrong(event, "\"done_bytes\"");
+}
+
+TEST(ConvertTest, OrdersOutOfBoundsAreNamed) {
+  const auto order = [](auto fill) {
+    v1::OrderRequest request;
+    fill(*request.mutable_order());
+    return request;
+  };
+  const auto row = [&](auto fill) { return order([&](v1::Order& o) { fill(*o.mutable_step()->add_microbatches()->add_rows()); }); };
+  ExpectWrong(v1::OrderRequest(), "not known");
+  ExpectWrong(order([](v1::Order&) {}), "not known");
+  ExpectWrong(order([](v1::Order& o) { o.mutable_retire(), o.set_number(-1); }), "\"number\"");
+  ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_sequence(-1); }), "\"sequence\"");
+  ExpectWrong(order([](v1::Order& o) { o.mutable_retire()->set_sequence(1 << 30); }), "\"sequence\"");
+  ExpectWrong(order([](v1::Order& o) { o.mutable_step(); }), "\"microbatches\"");
+  ExpectWrong(order([](v1::Order& o) {
+                for (int i = 0; i < 1025; ++i) o.mutable_step()->add_microbatches();
+              }),
+              "\"microbatches\"");
+  ExpectWrong(order([](v1::Order& o) {
+                v1::MicroBatch& batch = *o.mutable_step()->add_microbatches();
+                for (int64_t i = 0; i <= kMaxWireRows; ++i) batch.add_rows();
+              }),
+              "\"rows\"");
+  ExpectWrong(row([](v1::Row& r) { r.set_token(-2); }), "\"token\"");
+  ExpectWrong(row([](v1::Row& r) { r.set_token(1 << 24); }), "\"token\"");
+  ExpectWrong(row([](v1::Row& r) { r.set_position(-1); }), "\"position\"");
+  ExpectWrong(row([](v1::Row& r) { r.set_parent_plus_1(1); }), "\"parent_plus_1\"");
+  ExpectWrong(row([](v1::Row& r) { r.set_parent_plus_1(-1); }), "\"parent_plus_1\"");
+  const auto admit = [&](auto fill) {
+    return order([&](v1::Order& o) {
+      v1::AdmitOrder& a = *o.mutable_admit();
+      a.set_positions(10), a.add_prompt(1), a.mutable_sampling()->set_repetition_penalty(1), a.mutable_sampling()->set_top_p(1);
+      fill(a);
+    });
+  };
+  EXPECT_TRUE(FromProto(admit([](v1::AdmitOrder&) {})).ok());
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_positions(0); }), "\"positions\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_positions(kHuge); }), "\"positions\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.clear_prompt(); }), "\"prompt\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.add_prompt(-1); }), "\"prompt\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_request(-1); }), "\"request\"");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_temperature(-1); }), "temperature");
+  ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_top_p(std::numeric_limits<double>::quiet_NaN()); }), "top");
+}
+
+TEST(ConvertTest, NewsOutOfBoundsIsNamed) {
+  v1::OrderEvent event;
+  ExpectWrong(event, "not known");
+  event.mutable_step_ended()->set_step(-1);
+  ExpectWrong(event, "\"step\"");
+  event.mutable_sampled();
+  ExpectWrong(event, "\"tokens\"");
+  event.mutable_sampled()->add_tokens()->set_token(-1);
+  ExpectWrong(event, "\"token\"");
+}
+
+TEST(ConvertTest, AFailureIsOneWhateverItsCodeAndPrintsInOneLine) {
+  v1::OrderEvent event;
+  for (const int code : {0, -1, 17, 1000}) {
+    event.mutable_failed()->set_code(code);
+    event.mutable_failed()->set_message("two\nlines\x1b[2J");
+    const absl::Status status = std::get<FailedNews>(*FromProto(event)).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
+    EXPECT_EQ(status.message(), "two lines [2J");
+  }
+}
+
+TEST(ConvertTest, InstallationsThatAreNoneAreNamed) {
+  const InstallCall call{.plan = MakeStages({0, 1}, 1, 1), .device = 0, .addresses = {"a:1", "b:2", ""}};
+  v1::InstallRequest good;
+  ToProto(call, good);
+  v1::InstallRequest bad = good;
+  bad.clear_plan();
+  ExpectWrong(bad, "\"plan\"");
+  bad = good, bad.set_plan("{\"epoch\": 1}");
+  ExpectWrong(bad, "the plan to install");
+  bad = good, bad.set_device(-1);
+  ExpectWrong(bad, "\"device\"");
+  bad = good, bad.mutable_addresses()->RemoveLast();
+  ExpectWrong(bad, "\"addresses\"");
+  bad = good, bad.set_addresses(0, std::string(300, 'a'));
+  ExpectWrong(bad, "\"addresses\"");
+  bad = good, bad.set_weights(std::string("/data\0/x", 8));
+  ExpectWrong(bad, "\"weights\"");
+}
+
+TEST(ChannelTest, KnowsWhichAddressesOthersReach) {
+  for (const char* address : {"127.0.0.1:0", "127.1.2.3:7001", "localhost:1", "[::1]:7001"}) EXPECT_TRUE(*IsLoopback(address)) << address;
+  for (const char* address : {"0.0.0.0:7001", "[::]:1", "192.168.1.10:7001", "127.0.0.1.evil.example:1", "orin:7001"})
+    EXPECT_FALSE(*IsLoopback(address)) << address;
+  for (const char* address : {"", "7001", "localhost", ":7001", "host:x", "host:70000", "host:-1"})
+    EXPECT_FALSE(IsLoopback(address).ok()) << address;
+}
+
+}  // namespace
+}  // namespace lime
