@@ -44,7 +44,7 @@ absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options) {
   LIME_ASSIGN_OR_RETURN(const PlanInputs inputs, ReadPlanInputs(flags));
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(inputs.spec, inputs.devices, inputs.request));
   SearchOptions search;
-  search.granularity = Granularity::kModelBlock;
+  search.granularity = Granularity::kWholeBlock;
   search.time_limit_ms = kPlanningMs;
   search.elapsed_ms = [begin = Clock::now()] { return Milliseconds(Clock::now() - begin); };
   LIME_ASSIGN_OR_RETURN(const BatchedPlan best, PlanBatches(Strategy::kLime, problem.instance, search));

@@ -40,6 +40,7 @@ struct PlanFlags {
   double max_ttft_ms = 0;
   double time_limit_ms = 5000;
   uint64_t seed = 1;
+  bool split_head = false;
   bool json = false;
 };
 
@@ -80,7 +81,7 @@ class Planning {
 
   SearchOptions Options() const {
     SearchOptions options;
-    options.granularity = Granularity::kModelBlock;
+    options.granularity = flags_.split_head ? Granularity::kModelBlock : Granularity::kWholeBlock;
     options.seed = flags_.seed;
     options.time_limit_ms = flags_.time_limit_ms;
     options.elapsed_ms = [begin_ms = NowMs()] { return NowMs() - begin_ms; };
@@ -231,6 +232,8 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
   command->add_option("--max-ttft", flags->max_ttft_ms, "Milliseconds to the first token at most; 0: no bound")->group("Request");
   command->add_option("--time-limit", flags->time_limit_ms, "Milliseconds that the search may take")
       ->capture_default_str()
+      ->group("Search");
+  command->add_flag("--split-head", flags->split_head, "Let devices share the head by ranges of the vocabulary; they do not compute that yet")
       ->group("Search");
   command->add_option("--seed", flags->seed, "Same seed, same plan")->capture_default_str()->group("Search");
   command->add_option("--out,-o", flags->out, "File to write the plan to, for `lime simulate`")->group("Output");

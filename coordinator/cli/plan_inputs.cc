@@ -98,7 +98,8 @@ ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inp
       .numerics_id = described.numerics_id,
       .budget = described.memory,
       .runtime = described.runtime.value_or(kAssumedRuntime),
-      .activations = described.activations.value_or(AssumedActivations(inputs.spec, MostRows(request), request.sequences, request.context)),
+      .activations = described.activations.value_or(AssumedActivations(inputs.spec, MostRows(request), request.sequences, request.context) +
+                                                    RingSlack(inputs.spec, request.piece_bytes)),
       .margin = described.margin.value_or(kAssumedMargin),
       .profile = described.profile};
 }

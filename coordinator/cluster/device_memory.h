@@ -16,4 +16,8 @@ inline constexpr Bytes kAssumedMargin = 16 * kMiB;
 // decoder's forward pass needs (kernels/torch/workspace.h), the operators' scratch, and the hidden states that come and go.
 Bytes AssumedActivations(const ModelSpec& spec, int64_t rows, int64_t logit_rows, int64_t context);
 
+// What a ring of streamed pieces takes beside its room: a piece is contiguous, so one that does not fit before the end begins anew. 0 bytes
+// in a piece: whole blocks.
+Bytes RingSlack(const ModelSpec& spec, Bytes piece_bytes);
+
 }  // namespace lime

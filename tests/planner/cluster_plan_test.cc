@@ -64,7 +64,7 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
       {"a budget exceeded", [](Plan& p) { p.devices[1].budget -= 1; }, "devices[1].budget\""},
       {"pages", [](Plan& p) { p.devices[1].kv_pages = 3; }, "devices[1].kv_pages\" = 3 is outside 2 to 2"},
       {"no disk", [](Plan& p) { p.devices[0].disk_mb_per_ms = 0; }, "devices[0] streams, and its disk reads 0 MB/ms"},
-      {"a name twice", [](Plan& p) { p.devices[1].name = "a"; }, "two devices are named \"a\""},
+      {"a name twice", [](Plan& p) { p.devices[1].name = p.devices[0].name; }, "two devices are named \"a\""},
       {"a loan to itself", [](Plan& p) { p.loans[0].holder = 0; }, "loans[0] is held by the device of its layer"},
       {"a loan of no layer", [](Plan& p) { p.loans[0].layer = 1; }, "loans[0].layer\" = 1 is no layer"},
       {"a loan of too much", [](Plan& p) { p.loans[0].pages = 5; }, "loans[0].pages\" = 5"},
