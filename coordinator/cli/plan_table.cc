@@ -17,7 +17,7 @@ constexpr auto kLeft = TextTable::Align::kLeft;
 constexpr auto kRight = TextTable::Align::kRight;
 
 std::string Ms(double ms) {
-  return absl::StrFormat(ms < 9.995 ? "%.2f" : ms < 99.95 ? "%.1f" : "%.0f", ms);
+  return absl::StrFormat("%.*f", ms < 9.995 ? 2 : ms < 99.95 ? 1 : 0, ms);
 }
 
 std::string Plural(int64_t n, const char* thing) {
@@ -25,7 +25,7 @@ std::string Plural(int64_t n, const char* thing) {
 }
 
 std::string Blocks(double blocks) {
-  return absl::StrFormat(std::abs(blocks - std::round(blocks)) < 0.05 ? "%.0f" : "%.1f", blocks);
+  return absl::StrFormat("%.*f", std::abs(blocks - std::round(blocks)) < 0.05 ? 0 : 1, blocks);
 }
 
 std::string Headline(const PlanReport& report) {

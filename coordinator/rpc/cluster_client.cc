@@ -154,6 +154,7 @@ class ClusterClient::Impl {
     return ForAll(users_, [&](int32_t device) {
       grpc::ClientContext context;
       SetDeadline(context, kUnload);
+      context.set_wait_for_ready(false);  // a device that is gone has nothing to unload
       v1::UnloadRequest request;
       request.set_epoch(epoch);
       v1::UnloadReply reply;

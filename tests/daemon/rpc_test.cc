@@ -396,7 +396,6 @@ TEST_F(RpcTest, LoadingIsGivenUpWhenItsCoordinatorGoes) {
     return absl::CancelledError("the load was given up");
   };
   Start(options);
-  std::atomic<bool> cancelled = true;
   options.plans.make_stage = {};
   const auto stub = Control(0);
   {
