@@ -26,7 +26,7 @@ std::string Name(const Instance& instance, int device) {
 }
 
 std::string Ms(double ms) {
-  return absl::StrFormat(ms < 100 ? "%.2f ms" : "%.0f ms", ms);
+  return absl::StrFormat("%.*f ms", ms < 100 ? 2 : 0, ms);
 }
 
 std::string Size(double mb) {

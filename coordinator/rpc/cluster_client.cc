@@ -144,6 +144,7 @@ class ClusterClient::Impl {
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const {
     grpc::ClientContext context;
     SetDeadline(context, options_.connect);
+    context.set_wait_for_ready(false);  // it was there before: if it is gone, it is lost
     v1::StatisticsReply reply;
     LIME_RETURN_IF_ERROR(FromGrpc(by_plan_[device]->stub->Statistics(&context, v1::StatisticsRequest(), &reply), by_plan_[device]->Who()));
     return FromProto(reply);
