@@ -193,11 +193,16 @@ bool PieceLoader::Shed(int block) {
   return true;
 }
 
+// Its memory is made present here, where the disk goes on reading ahead meanwhile: faulted in by the reads, it would hold them up.
 absl::Status PieceLoader::Fill(int block) {
-  absl::MutexLock lock(&mutex_);
-  if (stream_.state(block - 1) == WeightStream::State::kStreamed) {
-    LIME_ASSIGN_OR_RETURN(own_[block], HugeBuffer::Allocate(FilledBytes(block)));
+  HugeBuffer own;
+  const bool streamed = state(block) == WeightStream::State::kStreamed;
+  if (streamed) {
+    LIME_ASSIGN_OR_RETURN(own, HugeBuffer::Allocate(FilledBytes(block)));
+    LIME_RETURN_IF_ERROR(own.Prefault());
   }
+  absl::MutexLock lock(&mutex_);
+  if (streamed) own_[block] = std::move(own);
   stream_.Fill(block - 1);
   StartLoads();
   return absl::OkStatus();
