@@ -23,7 +23,7 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
                    .device = call_.device,
                    .peers = MakePeers(),
                    .sampler = IsHead() ? &sampler_ : nullptr};
-  setup.load.progress = progress_;
+  setup.load.progress = std::exchange(progress_, {});
   setup.load.cancelled = &cancelled_;
   setup.report = [this](const std::string& sentence) { Log(sentence); };
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<DeviceStage> stage, make_stage_(std::move(setup)));

@@ -69,7 +69,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const ClusterKeys keys_;
   const absl::Duration patience_;
   const DeviceLog log_;
-  const std::function<void(const LoadProgress&)> progress_;
+  std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
   std::atomic<bool> cancelled_ = false;
   PlanSampler sampler_;
 
