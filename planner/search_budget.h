@@ -15,6 +15,9 @@ class SearchBudget {
   // About what a slow core of today does in a millisecond: a unit of work is one block, load or hand-over looked at.
   static constexpr double kWorkPerMs = 130'000;
 
+  // How far a search may lag behind its time before it has less to do: a machine that is busy for a moment ends in the same plan.
+  static constexpr double kPatience = 1.5;
+
   // `elapsed_ms` may be empty: then work alone counts.
   SearchBudget(double work, double limit_ms, std::function<double()> elapsed_ms)
       : work_(work), left_(work), limit_ms_(limit_ms), elapsed_ms_(std::move(elapsed_ms)) {}
@@ -27,7 +30,7 @@ class SearchBudget {
       since_look_ = 0;
       const double elapsed_ms = elapsed_ms_();
       if (elapsed_ms >= limit_ms_) left_ = -std::numeric_limits<double>::infinity();
-      if (elapsed_ms < limit_ms_) left_ = std::min(left_, work_ * (1 - elapsed_ms / limit_ms_));
+      if (elapsed_ms < limit_ms_) left_ = std::min(left_, kPatience * work_ * (1 - elapsed_ms / limit_ms_));
     }
     return left_ > 0;
   }
