@@ -97,6 +97,19 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
     x += kTokens * kChunk;
   });
   if (!block.last) return each([&](int i, LaneVec& v) HWY_ATTR { StoreVec(v, block.lanes + i * kVecLanes); });
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kRows == 2 && kTokens == 1 && kPlanes == 2 && Row::kEvenOdd) {  // four sums at a time
+    Quad sums[4];
+    LIME_UNROLL for (int i = 0; i < 4; ++i) sums[i] = FoldTo4(acc[i / 2][0][i % 2]);
+    alignas(16) float sum[4];
+    SumLanes(sums, sum);
+    LIME_UNROLL for (int r = 0; r < 2; ++r) {
+      const float both = sum[2 * r] + sum[2 * r + 1];
+      block.y[r] = block.first_sum ? both : block.y[r] + both;
+    }
+    return;
+  }
+#endif
   LIME_UNROLL for (int r = 0; r < kRows; ++r) {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       float& y = block.y[t * block.y_stride + r];
@@ -115,23 +128,58 @@ HWY_INLINE void DotPass(int64_t tokens, const Row (&rows)[kRows], const Block& b
   return tokens == 2 ? Dot<2>(rows, block) : Dot<1>(rows, block);
 }
 
-// Two rows share the loads of x and overlap the latency of their sums, where the registers hold both. One row of dense weights and one
-// token is a single stream, which memory likes best.
+// One token: rows one after another in the order of memory, of packed ones two at a time, which share the loads of x and overlap the
+// latency of their sums. One row of dense weights is a single stream, which memory likes best.
 template <class Row>
-HWY_INLINE bool PairRows(int64_t tokens) {
-  if (tokens == 1) return Row::kPacked;
-  return kPlanes == 2;
+void DotRowsOnce(const RowRange& rows, const float* x, const ThreadScratch& scratch) {
+  constexpr int kRows = Row::kPacked ? 2 : 1;
+  const Matrix& m = *rows.matrix;
+  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), block_chunks = BlockChunks(1);
+  const bool has_tail = Row::HasTail(m);
+  const int units_per_group_log2 = Row::UnitsPerGroupLog2(m);
+  Block b{
+      .lanes = scratch.lanes, .y_stride = rows.count, .ahead_step = kRows * Row::kUnitChunks * Row::kChunkBytes, .ahead_row = row_bytes};
+  const auto multiply = [&](auto& readers, const char* data, float* y) HWY_ATTR {
+    b.y = y;
+    for (int64_t begin = 0; begin < chunks; begin += block_chunks) {
+      const int64_t end = std::min(begin + block_chunks, chunks);
+      b.range = {end - begin, units_per_group_log2, end == chunks && has_tail};
+      b.first = begin % kSumChunks == 0;
+      b.last = end % kSumChunks == 0 || end == chunks;
+      b.first_sum = begin < kSumChunks;
+      b.x = x + begin * kChunk;
+      b.ahead = data + begin * Row::kChunkBytes + kPrefetchBytes<Row>;
+      Dot<1>(readers, b);
+      for (Row& reader : readers) reader.Skip(m, end - begin);
+    }
+  };
+  for (int64_t set = 0; set < rows.count; set += kPreparedRows) {
+    const int64_t set_rows = std::min<int64_t>(kPreparedRows, rows.count - set), first = rows.begin + set;
+    Row::Prepare(m, first, set_rows, scratch.rows);
+    const char* data = static_cast<const char*>(m.data) + first * row_bytes;
+    for (int64_t row = 0; row < set_rows; row += kRows, data += kRows * row_bytes) {
+      for (int i = 0; i < kRows; ++i) Row::PrefetchPrepared(m, first + kPreparedRows + row + i);
+      if (kRows == 2 && row + 1 < set_rows) {
+        Row readers[kRows] = {Row(m, first + row, 0, row, scratch.rows)};
+        readers[kRows - 1] = Row(m, first + row + kRows - 1, 0, row + kRows - 1, scratch.rows);
+        multiply(readers, data, scratch.y + set + row);
+      } else {
+        Row readers[1] = {Row(m, first + row, 0, row, scratch.rows)};
+        multiply(readers, data, scratch.y + set + row);
+      }
+    }
+  }
 }
 
+// Several tokens: a set of rows meets a block of x before the next one. Two rows share the loads of x and overlap the latency of their
+// sums, where the registers hold both.
 template <class Row>
 void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
+  constexpr int kRows = kPlanes == 2 ? 2 : 1;
   const Matrix& m = *rows.matrix;
   const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), unit_bytes = Row::kUnitChunks * Row::kChunkBytes;
   const int64_t passes = (tokens + kDotTokens - 1) / kDotTokens, block_chunks = BlockChunks(tokens);
-  const bool pair_rows = PairRows<Row>(tokens);
-  // With one token the weights are read in the order of memory.
-  const int64_t ahead_step = tokens > 1 ? unit_bytes / passes : pair_rows ? 2 * unit_bytes : unit_bytes;
-  Block b{.y_stride = rows.count, .ahead_step = ahead_step, .ahead_row = row_bytes};
+  Block b{.y_stride = rows.count, .ahead_step = unit_bytes / passes, .ahead_row = row_bytes};
 
   // Rows `row` and, of a pair, `row` + 1 of the set with one pass's tokens and one block's chunks.
   const auto multiply = [&](int64_t set, int64_t row, bool pair, int64_t begin, int64_t token) HWY_ATTR {
@@ -146,9 +194,7 @@ void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const Threa
     const auto data_at = [&](int64_t r, int64_t chunk) HWY_ATTR {
       return static_cast<const char*>(m.data) + (rows.begin + set + r) * row_bytes + chunk * Row::kChunkBytes;
     };
-    if (tokens == 1) {
-      b.ahead = data_at(row, begin) + kPrefetchBytes<Row>;
-    } else if (passes == 1 && row + kRowsAhead < kPreparedRows) {
+    if (passes == 1 && row + kRowsAhead < kPreparedRows) {
       b.ahead = data_at(row + kRowsAhead, begin);
     } else if (passes == 1) {
       b.ahead = end < chunks ? data_at(row + kRowsAhead - kPreparedRows, end) : data_at(row + kRowsAhead, 0);
@@ -172,25 +218,17 @@ void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const Threa
   for (int64_t set = 0; set < rows.count; set += kPreparedRows) {
     const int64_t set_rows = std::min<int64_t>(kPreparedRows, rows.count - set);
     Row::Prepare(m, rows.begin + set, set_rows, scratch.rows);
-    const auto each_row = [&](auto fn) HWY_ATTR {
-      for (int64_t row = 0; row < set_rows; row += pair_rows ? 2 : 1) fn(row, pair_rows && row + 1 < set_rows);
-    };
-    if (tokens == 1) {
-      each_row([&](int64_t row, bool pair) HWY_ATTR {
-        for (int64_t begin = 0; begin < chunks; begin += block_chunks) multiply(set, row, pair, begin, 0);
-      });
-      continue;
-    }
     for (int64_t begin = 0; begin < chunks; begin += block_chunks) {
       for (int64_t token = 0; token < tokens; token += kDotTokens) {
-        each_row([&](int64_t row, bool pair) HWY_ATTR { multiply(set, row, pair, begin, token); });
+        for (int64_t row = 0; row < set_rows; row += kRows) multiply(set, row, kRows == 2 && row + 1 < set_rows, begin, token);
       }
     }
   }
 }
 
 void DotRowsImpl(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
-  WithRow(*rows.matrix, [&]<class Row>() HWY_ATTR { DotRowsOf<Row>(rows, x, tokens, scratch); });
+  WithRow(*rows.matrix,
+          [&]<class Row>() HWY_ATTR { tokens == 1 ? DotRowsOnce<Row>(rows, x, scratch) : DotRowsOf<Row>(rows, x, tokens, scratch); });
 }
 
 template <typename T>

@@ -41,6 +41,9 @@ class DenseRow {
 
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
 
+  // Steps over chunks that were read by a copy.
+  HWY_INLINE void Skip(const Matrix&, int64_t chunks) { p_ += chunks * kChunk; }
+
   struct Group {};
   HWY_INLINE Group GroupAt(int64_t) const { return {}; }
 
@@ -140,6 +143,12 @@ class PackedRow {
         biases_(scales_ + kPreparedRows * Groups(m)) {}
 
   const char* bytes() const { return reinterpret_cast<const char*>(p_); }
+
+  // Steps over chunks, whole groups of them, that were read by a copy.
+  HWY_INLINE void Skip(const Matrix& m, int64_t chunks) {
+    const int64_t groups = chunks * kChunk >> std::countr_zero(static_cast<uint32_t>(m.group_size));
+    p_ += chunks * kChunkBytes, scales_ += groups, biases_ += groups;
+  }
 
   struct Group {
     LaneVec scale;  // kTable: the weights of q = 0 to 15
