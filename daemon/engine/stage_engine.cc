@@ -183,6 +183,7 @@ class StageEngine::Impl {
           FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
     }
     LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
+    if (options_.wrap_backend) backend_ = options_.wrap_backend(std::move(backend_), spec_);
     if (!device.numerics_id.empty() && device.numerics_id != backend_->numerics_id()) {
       return Wrong("the plan was made for kernels of order ", device.numerics_id, " on device \"", device.name, "\", which has ",
                    backend_->numerics_id(), "; profile the device again, or choose --numerics portable");

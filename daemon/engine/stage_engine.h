@@ -18,6 +18,7 @@
 #include "daemon/weights/loader.h"
 #include "daemon/weights/piece_reader.h"
 #include "daemon/weights/stall_watch.h"
+#include "kernels/backend.h"
 #include "planner/base/status.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
@@ -54,6 +55,7 @@ class StageEngine {
     LoadOptions load;
     StallReport report;                                                                     // while the disk delivers nothing
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+    std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>, const ModelSpec& spec)> wrap_backend;  // for experiments
   };
 
   // Validates the plan against the model in `model_dir`, allocates, and loads what is resident on device `device`. InvalidArgument where

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/paced_backend.h"
 
 namespace lime {
 namespace {
@@ -20,6 +22,20 @@ class EngineStage final : public DeviceStage {
   const std::unique_ptr<StageEngine> engine_;
 };
 
+// What was paced, so that a profile too fast for this machine does not go unnoticed.
+std::string PaceSentence(const PaceReport& report) {
+  return absl::StrFormat("paced %d parts to %.0f ms, of which the kernels took %.0f; %d came late, at most by %.1f ms", report.parts,
+                         report.paced_ms, report.real_ms, report.late, report.latest_ms);
+}
+
+std::unique_ptr<Backend> Pace(const EngineStageOptions& options, std::unique_ptr<Backend> backend, const ModelSpec& spec) {
+  if (!options.pace) return backend;
+  const auto ended = [log = options.log](const PaceReport& report) {
+    if (log) log(PaceSentence(report));
+  };
+  return PaceBackend(std::move(backend), spec, {.profile = *options.pace, .ended = ended});
+}
+
 absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions& options, StageSetup setup) {
   const PlanDevice& device = setup.plan.devices[setup.device];
   if (options.memory > 0 && device.budget > options.memory) {
@@ -27,13 +43,17 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
                                                      ", and limed was started with --memory ", FormatBytes(options.memory),
                                                      "; plan with the smaller one, or start it with more"));
   }
-  LIME_ASSIGN_OR_RETURN(std::unique_ptr<StageEngine> engine, StageEngine::Install(setup.weights, setup.plan, setup.device,
-                                                                                  {.num_threads = options.num_threads,
-                                                                                   .numerics = options.numerics,
-                                                                                   .sampler = setup.sampler,
-                                                                                   .peers = std::move(setup.peers),
-                                                                                   .load = std::move(setup.load),
-                                                                                   .report = std::move(setup.report)}));
+  StageEngine::Options engine_options{.num_threads = options.num_threads,
+                                      .numerics = options.numerics,
+                                      .sampler = setup.sampler,
+                                      .peers = std::move(setup.peers),
+                                      .load = std::move(setup.load),
+                                      .report = std::move(setup.report),
+                                      .wrap_backend = [options](std::unique_ptr<Backend> backend, const ModelSpec& spec) {
+                                        return Pace(options, std::move(backend), spec);
+                                      }};
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<StageEngine> engine,
+                        StageEngine::Install(setup.weights, setup.plan, setup.device, std::move(engine_options)));
   return std::make_unique<EngineStage>(std::move(engine));
 }
 

@@ -1,16 +1,21 @@
 // The stage that computes, for a daemon.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "daemon/rpc/stage.h"
+#include "planner/plan/device_profile.h"
 
 namespace lime {
 
 struct EngineStageOptions {
   int num_threads = 0;  // 0: one for every core this process may use
   std::string numerics = "auto";
-  Bytes memory = 0;  // that the process may use; a plan that takes more is refused; 0: not said
+  Bytes memory = 0;                   // that the process may use; a plan that takes more is refused; 0: not said
+  std::optional<DeviceProfile> pace;  // compute no faster than this device would (kernels/paced_backend.h)
+  std::function<void(const std::string& sentence)> log;
 };
 
 StageFactory MakeEngineStages(const EngineStageOptions& options);

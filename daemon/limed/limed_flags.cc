@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/cluster/cluster_config.h"
+#include "daemon/weights/files.h"
+#include "planner/base/json_text.h"
 
 namespace lime {
 
@@ -16,6 +18,7 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_flag("--insecure", insecure, "Let anyone who reaches the address use this device");
   app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
+  app.add_option("--pace", pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
   app.add_option("--log", log_level, "trace, debug, info, warning or error")->capture_default_str();
   app.set_config("--config", "", "TOML file with the names of these flags");
 }
@@ -31,6 +34,10 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
     const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
     if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
     settings.memory = *memory;
+  }
+  if (!flags.pace.empty()) {
+    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.pace, kMaxJsonBytes));
+    LIME_ASSIGN_OR_RETURN(settings.pace, ParseDeviceProfile(text, flags.pace));
   }
   if (!flags.tls.empty() && flags.insecure) return absl::InvalidArgumentError("--tls and --insecure exclude each other; leave one out");
   const absl::StatusOr<bool> loopback = IsLoopback(flags.listen);

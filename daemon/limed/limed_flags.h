@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/device_profile.h"
 #include "proto/channel.h"
 
 namespace lime {
@@ -17,6 +19,7 @@ struct LimedFlags {
   std::string memory;  // "8GiB"; empty: whatever the plan gives it
   std::string model;   // folder, where an installation names none
   std::string tls;     // folder of the cluster's keys
+  std::string pace;    // file of a profile
   std::string log_level = "info";
   std::string numerics = "auto";
   int threads = 0;
@@ -27,6 +30,7 @@ struct LimedFlags {
 
 struct LimedSettings {
   Bytes memory = 0;
+  std::optional<DeviceProfile> pace;
   ClusterKeys keys;  // empty: connections are not encrypted
 };
 

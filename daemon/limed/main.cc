@@ -51,7 +51,8 @@ int Run(const lime::LimedFlags& flags) {
   options.plans.weights = flags.model;
   options.plans.keys = settings->keys;
   options.plans.log = log;
-  options.plans.make_stage = lime::MakeEngineStages({.num_threads = flags.threads, .numerics = flags.numerics, .memory = settings->memory});
+  options.plans.make_stage = lime::MakeEngineStages(
+      {.num_threads = flags.threads, .numerics = flags.numerics, .memory = settings->memory, .pace = settings->pace, .log = log});
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
   if (!server.ok()) return Fail(server.status(), kFailed);
   log("listens on port " + std::to_string((*server)->port()) + (settings->keys.empty() ? ", without keys" : ", with keys"));

@@ -1,0 +1,131 @@
+#include "kernels/paced_backend.h"
+
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace lime {
+namespace {
+
+class SystemClock final : public PaceClock {
+ public:
+  double NowMs() override { return std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count(); }
+
+  // Linux lets a sleep end 50 us late to wake several threads at once; a block's part may take no longer than that.
+  void SleepUntilMs(double ms) override {
+#ifdef __linux__
+    thread_local const int slack [[maybe_unused]] = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+#endif
+    std::this_thread::sleep_until(
+        Clock::time_point(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(ms))));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+};
+
+Bytes MatrixBytes(const BlockSpec& block) {
+  return block.bytes - KeptBytes(block);
+}
+
+class PacedBackend final : public Backend {
+ public:
+  PacedBackend(std::unique_ptr<Backend> real, const ModelSpec& spec, PaceOptions options)
+      : real_(std::move(real)), spec_(spec), options_(std::move(options)) {
+    if (options_.clock == nullptr) options_.clock = std::make_unique<SystemClock>();
+  }
+  ~PacedBackend() override {
+    if (options_.ended) options_.ended(report_);
+  }
+
+  std::string numerics_id() const override { return real_->numerics_id(); }
+  std::string description() const override { return real_->description() + ", paced"; }
+  absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override { return real_->BindBlock(block, std::move(weights)); }
+  void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { real_->SetPages(sequence, layer, pages); }
+  std::span<std::byte> Hidden() override { return real_->Hidden(); }
+  std::span<const float> Logits() const override { return real_->Logits(); }
+  Bytes ActivationBytes() const override { return real_->ActivationBytes(); }
+  Bytes KvBytes() const override { return real_->KvBytes(); }
+
+  absl::Status Begin(const MicroBatch& batch) override {
+    const int64_t rows = static_cast<int64_t>(batch.rows.size()), logit_rows = std::ranges::count_if(batch.rows, &BatchRow::wants_logits);
+    int64_t context = 0;
+    for (const BatchRow& row : batch.rows) context = std::max<int64_t>(context, row.position + 1);
+    for (const BlockKind kind : {BlockKind::kEmbedding, BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
+      block_ms_[static_cast<int>(kind)] = options_.profile.ComputeMs(spec_, kind, kind == BlockKind::kHead ? logit_rows : rows, context);
+    }
+    return real_->Begin(batch);
+  }
+
+  absl::Status Embed() override {
+    return Paced(BlockKind::kEmbedding, 1, [&] { return real_->Embed(); });
+  }
+  absl::Status Attention(int64_t layer) override {
+    return Paced(BlockKind::kAttention, 1, [&] { return real_->Attention(layer); });
+  }
+  absl::Status Mlp(int64_t layer) override {
+    return Paced(BlockKind::kMlp, 1, [&] { return real_->Mlp(layer); });
+  }
+  absl::Status Head() override {
+    return Paced(BlockKind::kHead, 1, [&] { return real_->Head(); });
+  }
+  absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
+    return Paced(block.kind, Share(spec_.block(block), rows.rows), [&] { return real_->ComputeRows(block, rows); });
+  }
+  absl::Status EmbedRows(const RowsInMemory& rows) override {
+    return Paced(BlockKind::kEmbedding, 1, [&] { return real_->EmbedRows(rows); });
+  }
+
+ private:
+  // Of a block's time: that of its matrices' bytes, as a plan divides it.
+  static double Share(const BlockSpec& block, const MatrixRows& rows) {
+    double bytes = 0;
+    for (const TensorSpec& tensor : block.tensors) {
+      if (tensor.role != rows.role || IsKept(tensor)) continue;
+      bytes +=
+          static_cast<double>(tensor.info.bytes) * static_cast<double>(rows.end - rows.begin) / static_cast<double>(tensor.info.shape[0]);
+    }
+    return bytes / static_cast<double>(MatrixBytes(block));
+  }
+
+  template <typename Compute>
+  absl::Status Paced(BlockKind kind, double share, const Compute& compute) {
+    const double ms = share * block_ms_[static_cast<int>(kind)], begin = options_.clock->NowMs();
+    const double counted_from = begin - returned_ <= kPaceHandOverMs ? due_ : begin;
+    LIME_RETURN_IF_ERROR(compute());
+    const double computed = options_.clock->NowMs();
+    due_ = counted_from + ms;
+    if (computed < due_) options_.clock->SleepUntilMs(due_);
+    Count(ms, computed - begin, computed - due_);
+    returned_ = options_.clock->NowMs();
+    return absl::OkStatus();
+  }
+
+  void Count(double paced_ms, double real_ms, double late_ms) {
+    ++report_.parts;
+    report_.paced_ms += paced_ms;
+    report_.real_ms += real_ms;
+    if (late_ms > 0) ++report_.late, report_.latest_ms = std::max(report_.latest_ms, late_ms);
+  }
+
+  const std::unique_ptr<Backend> real_;
+  const ModelSpec spec_;
+  PaceOptions options_;
+  double block_ms_[4] = {};  // of the batch that has begun, by kind
+  double due_ = 0;           // when the profile's device would have ended the last part
+  double returned_ = -1e9;   // when its call returned
+  PaceReport report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> PaceBackend(std::unique_ptr<Backend> real, const ModelSpec& spec, PaceOptions options) {
+  return std::make_unique<PacedBackend>(std::move(real), spec, std::move(options));
+}
+
+}  // namespace lime

@@ -1,0 +1,192 @@
+#include "kernels/paced_backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "planner/plan/described_model.h"
+
+namespace lime {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+
+// Time passes when somebody computes, sleeps, or says so.
+struct FakeTime {
+  double now_ms = 100;
+  double overshoot_ms = 0;  // of every sleep
+  std::vector<double> slept_until;
+};
+
+class FakeClock final : public PaceClock {
+ public:
+  explicit FakeClock(FakeTime& time) : time_(time) {}
+  double NowMs() override { return time_.now_ms; }
+  void SleepUntilMs(double ms) override {
+    time_.slept_until.push_back(ms);
+    time_.now_ms = std::max(time_.now_ms, ms) + time_.overshoot_ms;
+  }
+
+ private:
+  FakeTime& time_;
+};
+
+// Takes a millisecond for everything, and notes what it was asked for.
+class FakeBackend final : public Backend {
+ public:
+  FakeBackend(FakeTime& time, std::vector<std::string>& calls) : time_(time), calls_(calls) {}
+
+  std::string numerics_id() const override { return "fake-1"; }
+  std::string description() const override { return "fake"; }
+  absl::Status BindBlock(const BlockSpec& block, BlockWeights) override {
+    return calls_.push_back("bind " + BlockName(block.id)), absl::OkStatus();
+  }
+  void SetPages(int32_t, int64_t, std::span<const int32_t>) override { calls_.push_back("pages"); }
+  absl::Status Begin(const MicroBatch& batch) override {
+    return calls_.push_back("begin " + std::to_string(batch.rows.size())), absl::OkStatus();
+  }
+  absl::Status Embed() override { return Compute("embed"); }
+  absl::Status Attention(int64_t layer) override { return Compute("attention " + std::to_string(layer)); }
+  absl::Status Mlp(int64_t layer) override { return Compute("mlp " + std::to_string(layer)); }
+  absl::Status Head() override { return Compute("head"); }
+  absl::Status ComputeRows(BlockId block, const RowsInMemory&) override { return Compute("rows of " + BlockName(block)); }
+  absl::Status EmbedRows(const RowsInMemory&) override { return Compute("embed rows"); }
+  std::span<std::byte> Hidden() override { return hidden_; }
+  std::span<const float> Logits() const override { return logits_; }
+  Bytes ActivationBytes() const override { return 7; }
+  Bytes KvBytes() const override { return 9; }
+
+ private:
+  absl::Status Compute(const std::string& what) {
+    calls_.push_back(what);
+    time_.now_ms += 1;
+    return what == "mlp 1" ? absl::InternalError("broken") : absl::OkStatus();
+  }
+
+  FakeTime& time_;
+  std::vector<std::string>& calls_;
+  std::vector<std::byte> hidden_{8};
+  std::vector<float> logits_{1.0F, 2.0F};
+};
+
+constexpr char kConfig[] = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "num_hidden_layers": 2,
+  "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 128, "intermediate_size": 3584,
+  "vocab_size": 16384, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false})";
+
+class PacedBackendTest : public ::testing::Test {
+ protected:
+  PacedBackendTest() : spec_(DescribeModel(kConfig, "test").value()) {
+    profile_.read_bytes_per_second = 1e9;
+    profile_.block_overhead_ms = 0.25;
+    profile_.flops = 1e12;
+    backend_ = PaceBackend(
+        std::make_unique<FakeBackend>(time_, calls_), spec_,
+        {.profile = profile_, .clock = std::make_unique<FakeClock>(time_), .ended = [this](const PaceReport& r) { report_ = r; }});
+  }
+
+  void Begin(int rows, int context) {
+    MicroBatch batch;
+    for (int i = 0; i < rows; ++i) batch.rows.push_back({.sequence = i, .position = context - 1, .wants_logits = true});
+    ASSERT_TRUE(backend_->Begin(batch).ok());
+  }
+  double Ms(BlockKind kind, int rows, int context) const { return profile_.ComputeMs(spec_, kind, rows, context); }
+  RowsInMemory Rows(TensorRole role, int64_t begin, int64_t end) const { return {.rows = {role, begin, end}}; }
+
+  FakeTime time_;
+  std::vector<std::string> calls_;
+  ModelSpec spec_;
+  DeviceProfile profile_;
+  PaceReport report_;
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_F(PacedBackendTest, EveryBlockTakesTheProfiledTimeOfItsRowsAndContext) {
+  for (const auto& [rows, context] : {std::pair(1, 100), std::pair(5, 2000), std::pair(16, 17)}) {
+    Begin(rows, context);
+    const double begin = time_.now_ms;
+    ASSERT_TRUE(backend_->Embed().ok() && backend_->Attention(0).ok() && backend_->Mlp(0).ok() && backend_->Head().ok());
+    const double expected = std::max(1.0, Ms(BlockKind::kEmbedding, rows, context)) + Ms(BlockKind::kAttention, rows, context) +
+                            Ms(BlockKind::kMlp, rows, context) + Ms(BlockKind::kHead, rows, context);
+    EXPECT_THAT(time_.now_ms - begin, DoubleNear(expected, 1.0));  // the embedding takes less than the kernels' millisecond: made up for
+    EXPECT_GT(expected, 25);
+  }
+}
+
+TEST_F(PacedBackendTest, RowsTakeTheirShareOfTheBlock) {
+  Begin(1, 64);
+  const double begin = time_.now_ms;
+  const BlockId mlp{BlockKind::kMlp, 0};
+  ASSERT_TRUE(backend_->ComputeRows(mlp, Rows(TensorRole::kGate, 0, 1792)).ok());
+  EXPECT_THAT(time_.now_ms - begin, DoubleNear(Ms(BlockKind::kMlp, 1, 64) / 6, 1e-9));
+  ASSERT_TRUE(backend_->ComputeRows(mlp, Rows(TensorRole::kGate, 1792, 3584)).ok());
+  ASSERT_TRUE(backend_->ComputeRows(mlp, Rows(TensorRole::kUp, 0, 3584)).ok());
+  ASSERT_TRUE(backend_->ComputeRows(mlp, Rows(TensorRole::kDown, 0, 1024)).ok());
+  EXPECT_THAT(time_.now_ms - begin, DoubleNear(Ms(BlockKind::kMlp, 1, 64), 1e-9));
+}
+
+TEST_F(PacedBackendTest, WhatASleepOvershootsTheNextPartMakesUpFor) {
+  time_.overshoot_ms = 0.1;
+  Begin(1, 64);
+  const double begin = time_.now_ms;
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(backend_->Mlp(0).ok());
+  EXPECT_THAT(time_.now_ms - begin, DoubleNear(50 * Ms(BlockKind::kMlp, 1, 64) + 0.1, 1e-6));
+}
+
+TEST_F(PacedBackendTest, AfterAPauseTheCountBeginsAnew) {
+  Begin(1, 64);
+  ASSERT_TRUE(backend_->Mlp(0).ok());
+  time_.now_ms += 10 * kPaceHandOverMs;
+  const double begin = time_.now_ms;
+  ASSERT_TRUE(backend_->Mlp(0).ok());
+  EXPECT_THAT(time_.now_ms - begin, DoubleNear(Ms(BlockKind::kMlp, 1, 64), 1e-9));
+}
+
+TEST_F(PacedBackendTest, OnlyComputingSleeps) {
+  ASSERT_TRUE(backend_->BindBlock(spec_.blocks[0], {}).ok());
+  Begin(1, 64);
+  backend_->SetPages(0, 0, {});
+  EXPECT_TRUE(time_.slept_until.empty());
+  EXPECT_EQ(time_.now_ms, 100);
+  EXPECT_THAT(calls_, ElementsAre("bind embedding", "begin 1", "pages"));
+  EXPECT_EQ(backend_->numerics_id(), "fake-1");
+  EXPECT_EQ(backend_->Hidden().size(), 8U);
+  EXPECT_EQ(backend_->Logits().size(), 2U);
+  EXPECT_EQ(backend_->ActivationBytes() + backend_->KvBytes(), 16);
+}
+
+TEST_F(PacedBackendTest, FailuresComeThroughAtOnce) {
+  Begin(1, 64);
+  EXPECT_EQ(backend_->Mlp(1).message(), "broken");
+  EXPECT_TRUE(time_.slept_until.empty());
+}
+
+TEST_F(PacedBackendTest, ReportsWhatTheKernelsEndedTooLate) {
+  Begin(1, 64);
+  ASSERT_TRUE(backend_->Embed().ok());  // profiled at 0.25 ms and a little, computed in 1
+  ASSERT_TRUE(backend_->Mlp(0).ok());
+  const double embedding = Ms(BlockKind::kEmbedding, 1, 64), mlp = Ms(BlockKind::kMlp, 1, 64);
+  backend_.reset();
+  EXPECT_EQ(report_.parts, 2);
+  EXPECT_EQ(report_.late, 1);
+  EXPECT_THAT(report_.latest_ms, DoubleNear(1 - embedding, 1e-9));
+  EXPECT_THAT(report_.real_ms, DoubleNear(2, 1e-9));
+  EXPECT_THAT(report_.paced_ms, DoubleNear(embedding + mlp, 1e-9));
+}
+
+TEST(SystemPaceClockTest, APartTakesItsTimeOnTheRealClock) {
+  FakeTime time;
+  std::vector<std::string> calls;
+  const ModelSpec spec = DescribeModel(kConfig, "test").value();
+  DeviceProfile profile;
+  profile.read_bytes_per_second = 1e9;
+  const auto backend = PaceBackend(std::make_unique<FakeBackend>(time, calls), spec, {.profile = profile});
+  MicroBatch batch{.rows = {{.position = 3, .wants_logits = true}}};
+  ASSERT_TRUE(backend->Begin(batch).ok());
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(backend->Mlp(0).ok());
+  const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_GE(took, 5 * profile.ComputeMs(spec, BlockKind::kMlp, 1, 4));
+}
+
+}  // namespace
+}  // namespace lime
