@@ -1,0 +1,135 @@
+"""Virtual devices with a limed in each. A context manager: whatever way it is left, everything it made is removed."""
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from virtual import cgroups, network
+from virtual.ledger import Ledger, end_processes, start_time
+
+PORT = 7001
+
+
+class VirtualDevice:
+    """One namespace, one pair of groups, one limed."""
+
+    def __init__(self, spec, index, cluster):
+        self.spec, self.index = spec, index
+        self.namespace, self.address = cluster.network.add_device(index)
+        self.groups = cgroups.make_groups(cluster.ledger, f"{cluster.tag}-d{index}")
+        self.log = cluster.folder / f"{spec.name}.log"
+        self.process = None
+
+    def words(self):
+        """That put a command where this device is."""
+        return network.inside(self.namespace) + cgroups.inside(self.groups)
+
+    def log_since(self, offset):
+        with open(self.log, encoding="utf-8", errors="replace") as file:
+            file.seek(offset)
+            return file.read()
+
+    def log_size(self):
+        return self.log.stat().st_size
+
+    def cpu_seconds(self):
+        """Of the daemon, all threads."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self):
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+
+class VirtualCluster:
+    """`devices`: ScaledDevices. `folder`: for logs, pace profiles and cluster.toml. `model`: the folder all of them read."""
+
+    def __init__(self, devices, folder, model, bin_folder):
+        self.specs, self.folder, self.model, self.bin = devices, Path(folder), Path(model), Path(bin_folder)
+        self.tag = f"lt{os.getpid()}"
+        self.disk = cgroups.disk_of(self.model)
+        self.devices = []
+
+    def __enter__(self):
+        signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.ledger = Ledger()
+        try:
+            self.network = network.Network(self.ledger, self.tag)
+            for index, spec in enumerate(self.specs):
+                self.devices.append(VirtualDevice(spec, index, self))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        left = self.ledger.remove_all(lambda words: subprocess.run(words, check=False).returncode)
+        if left:
+            print("could not be removed, try testbed/clean:", ", ".join(left), flush=True)
+
+    def start_daemons(self, paces, memory_limits):
+        """`paces`: the profile objects. `memory_limits`: hard, bytes, in the order of the devices; None: no limit."""
+        for device, pace, limit in zip(self.devices, paces, memory_limits):
+            profile = self.folder / f"{device.spec.name}.pace.json"
+            profile.write_text(json.dumps(pace, indent=1))
+            if limit is not None:
+                device.groups.limit_memory(limit)
+            self.start_daemon(device, profile)
+        for device in self.devices:
+            self.await_log([device], [0], "listens on port", 60)
+
+    def start_daemon(self, device, profile):
+        words = device.words() + [str(self.bin / "limed"), "--name", device.spec.name, "--listen", f"{device.address}:{PORT}", "--insecure",
+                                  "--threads", "1", "--pace", str(profile)]
+        with open(device.log, "wb") as log:
+            device.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        self.ledger.add_process(device.process.pid)
+
+    def stop_daemons(self):
+        end_processes([(d.process.pid, start_time(d.process.pid)) for d in self.devices if d.process is not None])
+        for device in self.devices:
+            if device.process is not None:
+                device.process.wait()
+                device.process = None
+
+    def limit_reads(self, limited):
+        """Sets every device's disk to its rate, or lets all go."""
+        for device in self.devices:
+            device.groups.limit_reads(self.disk, device.spec.disk_bytes_per_second if limited else 0)
+
+    def shape_links(self, mbit):
+        for device in self.devices:
+            self.network.shape_device(device.index, mbit)
+
+    def await_log(self, devices, offsets, sentence, patience_s, alive=lambda: True):
+        """Until all have logged it; False where `alive` says that nobody waits any more."""
+        until = time.monotonic() + patience_s
+        waiting = list(zip(devices, offsets))
+        while waiting:
+            waiting = [(d, o) for d, o in waiting if sentence not in d.log_since(o)]
+            if not waiting:
+                break
+            for device, offset in waiting:
+                if device.process.poll() is not None:
+                    raise RuntimeError(f"limed of {device.spec.name} has ended: {device.log_since(offset)[-500:]}")
+            if not alive():
+                return False
+            if time.monotonic() > until:
+                raise RuntimeError(f"{waiting[0][0].spec.name} has not said \"{sentence}\" within {patience_s:.0f} s")
+            time.sleep(0.01)
+        return True
+
+    def cluster_toml(self, memories):
+        lines = ["[cluster]", 'name = "testbed"', f'model = "{self.model}"']
+        for device, memory in zip(self.devices, memories):
+            lines += ["[[device]]", f'name = "{device.spec.name}"', f'address = "{device.address}:{PORT}"', f'memory = "{memory}"',
+                      f'weights = "{self.model}"']
+        path = self.folder / "cluster.toml"
+        path.write_text("\n".join(lines) + "\n")
+        return path

@@ -1,0 +1,73 @@
+"""Network namespaces: one for each device, and a hub with the bridge that joins them and the address of the coordinator.
+
+    device 0: eth0 ── tbf ─┐            tbf at both ends of every device's link: what it sends is shaped in its own namespace, what it
+    device 1: eth0 ── tbf ─┼─ bridge    receives on its port of the bridge
+                           └─ 10.77.0.1, the coordinator
+"""
+import subprocess
+from pathlib import Path
+
+PREFIX = "10.77.0."
+BURST_BYTES = 1600  # one frame: more would let a hidden state through at once, whatever the rate
+
+
+def call(*words):
+    """Runs a command that must succeed."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def shape(namespace, interface, mbit):
+    """tbf on what leaves `interface`; in the place of one that is there."""
+    call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf", "rate", f"{mbit * 1e6:.0f}bit",
+         "burst", str(BURST_BYTES), "limit", "1000000")
+
+
+class Network:
+    """Thread: any, one at a time. All of it goes with its namespaces."""
+
+    def __init__(self, ledger, tag):
+        self.ledger = ledger
+        self.tag = tag
+        self.hub = self.add_namespace("hub")
+        call("ip", "-n", self.hub, "link", "add", "name", "hub0", "type", "bridge")
+        call("ip", "-n", self.hub, "addr", "add", PREFIX + "1/24", "dev", "hub0")
+        call("ip", "-n", self.hub, "link", "set", "hub0", "up")
+
+    def add_namespace(self, suffix):
+        name = f"{self.tag}{suffix}"
+        self.ledger.add_namespace(name)
+        call("ip", "netns", "add", name)
+        call("ip", "-n", name, "link", "set", "lo", "up")
+        return name
+
+    def add_device(self, index):
+        """(namespace, address) of a device whose link is not shaped yet."""
+        name, port, address = self.add_namespace(f"d{index}"), f"d{index}", f"{PREFIX}{10 + index}"
+        call("ip", "-n", self.hub, "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+        call("ip", "-n", self.hub, "link", "set", port, "master", "hub0", "up")
+        call("ip", "-n", name, "addr", "add", address + "/24", "dev", "eth0")
+        call("ip", "-n", name, "link", "set", "eth0", "up")
+        return name, address
+
+    def shape_device(self, index, mbit):
+        shape(f"{self.tag}d{index}", "eth0", mbit)
+        shape(self.hub, f"d{index}", mbit)
+
+
+def inside(namespace):
+    """Words that put a command into the namespace. Not `ip netns exec`, which hides the cgroups."""
+    return ["nsenter", f"--net={Path('/run/netns', namespace)}"]
+
+
+def interface_bytes(namespace):
+    """(received, sent) of eth0, with all headers."""
+    words = inside(namespace) + ["cat", "/proc/net/dev"]
+    for line in call(*words).splitlines():
+        name, _, rest = line.partition(":")
+        if name.strip() == "eth0":
+            fields = rest.split()
+            return int(fields[0]), int(fields[8])
+    raise RuntimeError(f"{namespace} has no eth0")

@@ -1,0 +1,144 @@
+"""From turns to what was found: medians beside predictions and bounds, as JSON, as Markdown tables and as a plot."""
+import statistics
+
+from virtual import planning
+
+BASELINES = ("pp", "pp-offload", "edgeshard")
+
+
+def summarise(experiment, plans, turns, limits):
+    """One object of everything that was measured and asked."""
+    flags = experiment.flags
+    rows = [summarise_strategy(s, plans[s], [t for t in turns if t["strategy"] == s], experiment.runs(plans[s]))
+            | {"full_size_ms": experiment.full_size_ms(s)} for s in plans]
+    return {
+        "setting": flags.setting, "mbit": flags.mbit, "requests": flags.requests, "context": flags.context,
+        "factors": experiment.factors.table(),
+        "model": {"bytes": experiment.shape.weight_bytes(), "layers": experiment.shape.layers, "hidden": experiment.shape.hidden},
+        "devices": [device_row(d, experiment.overheads, limits) for d in experiment.devices],
+        "link": link_row(flags.mbit / experiment.factors.width, limits),
+        "strategies": rows,
+        "same_tokens_and_logits": same_bits(turns),
+        "real_compute_share": max((t["real_compute_share"] for t in turns), default=0),
+        "oom_kills": sum(sum(t["oom_kills"].values()) for t in turns),
+    }
+
+
+def summarise_strategy(strategy, plan, turns, runs):
+    if "reason" in plan:
+        return {"strategy": strategy, "outcome": "OOM", "reason": plan["reason"]}
+    bounds = planning.limits_of(plan)
+    row = {"strategy": strategy, "plan": planning.summary_of(plan), "predicted_ms": plan["predicted"]["ms_per_token"],
+           "bound_ms": bounds["bound_ms"] / plan["sequences"], "limits": bounds}
+    if not turns:
+        return row | {"outcome": "not run" if runs else "OOT"}
+    measured = statistics.median(t["ms_per_token"] for t in turns)
+    return row | {
+        "outcome": "ran", "turns": len(turns), "measured_ms": measured, "least_ms": min(t["ms_per_token"] for t in turns),
+        "most_ms": max(t["ms_per_token"] for t in turns), "over_predicted": measured / row["predicted_ms"],
+        "over_bound": measured / row["bound_ms"], "memory": memory_rows(plan, turns)}
+
+
+def memory_rows(plan, turns):
+    """Of each device: the hard limit, and the most that the group ever held."""
+    return {d["name"]: {"limit": d["budget"], "peak": max(t["cgroup_peak_bytes"][d["name"]] for t in turns)} for d in plan["devices"]}
+
+
+def device_row(device, overheads, limits):
+    rates = [l["disk_bytes_per_second"][device.name] for l in limits]
+    return {"name": device.name, "weights_memory": device.weights_memory, "runtime": overheads.runtime,
+            "disk_asked": device.disk_bytes_per_second, "disk_measured": [min(rates), max(rates)] if rates else None}
+
+
+def link_row(mbit, limits):
+    links = [l["link"] for l in limits if "link" in l]
+    rates = [l["bytes_per_second"] * 8 / 1e6 for l in links]
+    return {"asked_mbit": mbit, "measured_mbit": [min(rates), max(rates)] if rates else None,
+            "round_trip_ms": statistics.median(l["round_trip_ms"] for l in links) if links else None}
+
+
+def same_bits(turns):
+    """Whether all turns gave the same tokens and the same logits."""
+    return len({str((t["token_ids"], t["logits_xxh3"])) for t in turns}) <= 1
+
+
+def ratios(result):
+    """{strategy: how many times longer than lime}, of those that ran."""
+    ran = {r["strategy"]: r["measured_ms"] for r in result["strategies"] if r["outcome"] == "ran"}
+    return {s: ms / ran["lime"] for s, ms in ran.items() if s != "lime"} if "lime" in ran else {}
+
+
+def markdown(results):
+    """Tables of several results: what was measured, and what it was measured on."""
+    lines = ["| setting | requests | Mbit/s | strategy | predicted at full size | predicted | measured ms/token (least to most, turns) "
+             "| measured / predicted | measured / bound | lime is faster by |", "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|"]
+    for result in results:
+        faster = ratios(result)
+        for row in result["strategies"]:
+            lines.append(f"| {result['setting']} | {result['requests']} | {result['mbit']} | {strategy_cells(row, faster)} |")
+    return "\n".join(lines) + "\n\n" + "\n\n".join(conditions(result) for result in results) + "\n"
+
+
+def strategy_cells(row, faster):
+    name = f"**{row['strategy']}**" if row["strategy"] == "lime" else row["strategy"]
+    if row["outcome"] == "OOM":
+        return f"{name} | | | out of memory | | |"
+    full = f"{row['full_size_ms']:.0f}" if row.get("full_size_ms") else ""
+    if row["outcome"] != "ran":
+        return f"{name} | {full} | {row['predicted_ms']:.0f} | {'out of time' if row['outcome'] == 'OOT' else row['outcome']} | | |"
+    ratio = f"{faster[row['strategy']]:.2f}" if row["strategy"] in faster else ""
+    return (f"{name} | {full} | {row['predicted_ms']:.0f} | {row['measured_ms']:.0f} ({row['least_ms']:.0f} to {row['most_ms']:.0f}, {row['turns']}) | "
+            f"{row['over_predicted']:.3f} | {row['over_bound']:.3f} | {ratio}")
+
+
+def conditions(result):
+    """Asked beside measured."""
+    mb = lambda value: f"{value / 1e6:.1f}"
+    lines = [f"{result['setting']}, {result['requests']} request(s), {result['mbit']} Mbit/s: model of {result['model']['bytes'] / 1e9:.2f} GB; link asked "
+             f"{result['link']['asked_mbit']:.1f} Mbit/s, measured {span(result['link']['measured_mbit'])}; 2 KiB there and a byte back "
+             f"{result['link']['round_trip_ms'] or 0:.2f} ms; all devices' real computing at most {result['real_compute_share']:.0%} of the machine; "
+             f"{result['oom_kills']} out-of-memory kills; tokens and logits of all turns "
+             f"{'the same' if result['same_tokens_and_logits'] else 'DIFFER'}.", "",
+             "| device | memory for weights and KV, MB | runtime, MB | disk asked, MB/s | disk measured | most used of hard limit, MB (closest turn) |",
+             "|---|--:|--:|--:|--:|--:|"]
+    for device in result["devices"]:
+        measured = [value / 1e6 for value in device["disk_measured"]] if device["disk_measured"] else None
+        lines.append(f"| {device['name']} | {mb(device['weights_memory'])} | {mb(device['runtime'])} | {mb(device['disk_asked'])} | {span(measured)} | "
+                     f"{closest(result, device['name'])} |")
+    return "\n".join(lines)
+
+
+def span(values):
+    return "not measured" if values is None else f"{values[0]:.1f} to {values[1]:.1f}"
+
+
+def closest(result, device):
+    memories = [row["memory"][device] for row in result["strategies"] if "memory" in row]
+    if not memories:
+        return ""
+    most = max(memories, key=lambda m: m["peak"] / m["limit"])
+    return f"{most['peak'] / 1e6:.1f} of {most['limit'] / 1e6:.1f}"
+
+
+def plot(results, path):
+    """Bars of measured milliseconds per token with their spread; a tick where the prediction is."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(results), figsize=(2.2 + 2.6 * len(results), 3.6), squeeze=False)
+    for axis, result in zip(axes[0], results):
+        rows = [row for row in result["strategies"] if row["outcome"] == "ran"]
+        heights = [row["measured_ms"] for row in rows]
+        spread = [[row["measured_ms"] - row["least_ms"] for row in rows], [row["most_ms"] - row["measured_ms"] for row in rows]]
+        places = range(len(rows))
+        axis.bar(places, heights, yerr=spread, capsize=3, color=["#2a6f97" if row["strategy"] == "lime" else "#a9b4bd" for row in rows])
+        axis.scatter(places, [row["predicted_ms"] for row in rows], marker="_", s=260, color="#c1121f", zorder=3, label="predicted")
+        axis.set_xticks(list(places), [row["strategy"] for row in rows], rotation=35, ha="right", fontsize=8)
+        axis.set_title(f"{result['setting']}, {result['requests']} request{'s' if result['requests'] > 1 else ''}, {result['mbit']} Mbit/s", fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("ms per token, measured")
+    axes[0][0].legend(fontsize=8, frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
