@@ -18,8 +18,7 @@ def measure_disks(cluster):
     for device in cluster.devices:
         count = max(2, int(device.spec.disk_bytes_per_second * READ_SECONDS / (1 << 20)))
         words = device.words() + ["dd", f"if={file}", "of=/dev/null", "bs=1M", f"count={count}", "iflag=direct", "status=none"]
-        process = subprocess.Popen(words)
-        cluster.ledger.add_process(process.pid)
+        process = cluster.start(words)
         started.append((device, process, count << 20, time.monotonic()))
     rates = {}
     for device, process, count, begin in sorted(started, key=lambda s: s[2] / s[0].spec.disk_bytes_per_second):
@@ -32,13 +31,11 @@ def measure_disks(cluster):
 def measure_link(cluster, sender, receiver):
     """{"bytes_per_second": payload of a bulk transfer, "round_trip_ms": 2 KiB there and a byte back} between two devices."""
     script = [sys.executable, str(Path(__file__).with_name("net_probe.py"))]
-    server = subprocess.Popen(network.inside(receiver.namespace) + script + ["serve", receiver.address], stdout=subprocess.PIPE, text=True)
-    cluster.ledger.add_process(server.pid)
+    server = cluster.start(network.inside(receiver.namespace) + script + ["serve", receiver.address], stdout=subprocess.PIPE, text=True)
     server.stdout.readline()
-    client = subprocess.run(network.inside(sender.namespace) + script + ["measure", receiver.address], capture_output=True, text=True,
-                            timeout=120, check=True)
-    answer, _ = server.communicate(timeout=120)
-    return json.loads(client.stdout) | json.loads(answer)
+    client = cluster.start(network.inside(sender.namespace) + script + ["measure", receiver.address], stdout=subprocess.PIPE, text=True)
+    sent, received = client.communicate(timeout=120)[0], server.communicate(timeout=120)[0]
+    return json.loads(sent) | json.loads(received)
 
 
 def measure_limits(cluster):

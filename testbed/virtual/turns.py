@@ -26,8 +26,7 @@ class Turn:
         cluster.limit_reads(False)
         offsets = [device.log_size() for device in self.used]
         self.before = [network.interface_bytes(device.namespace) for device in self.used]
-        process = subprocess.Popen(self.words(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        cluster.ledger.add_process(process.pid)
+        process = cluster.start(self.words(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             installed = cluster.await_log(self.used, offsets, "is installed after", self.options["install_s"], lambda: process.poll() is None)
             cluster.limit_reads(True)
