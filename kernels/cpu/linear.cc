@@ -42,17 +42,23 @@ int64_t Lines(int64_t floats) {
   return Ceil(floats, 16) * 16;
 }
 
-// bf16_dot: whether bf16 weights meet x by the bf16 kernels.
-LaneOrder LaneOrderOf(const Matrix& m, bool bf16_dot) {
-  if (m.dtype == DType::kBF16) return bf16_dot ? LaneOrder::kPairs : LaneOrder::kEvenOdd;
+// Of bf16 weights that meet `tokens` of x. A single token's x is small enough in fp32.
+LaneOrder Bf16Order(DType x_dtype, int64_t tokens, const Bf16Kernels* bf16) {
+  if (bf16 != nullptr) return LaneOrder::kPairs;
+  const bool words = x_dtype == DType::kBF16 && tokens > 1 && tokens <= kMaxGemvTokens;
+  return words ? LaneOrder::kWords : LaneOrder::kEvenOdd;
+}
+
+LaneOrder LaneOrderOf(const Matrix& m, LaneOrder bf16) {
+  if (m.dtype == DType::kBF16) return bf16;
   return m.dtype == DType::kU32 && m.bits == 4 ? LaneOrder::kEvenOdd : LaneOrder::kNatural;
 }
 
-LinearKernels PortableKernels() {
+LinearKernels PortableKernels(LaneOrder order) {
   return {.chunk_elements = kChunk,
           .tile_tokens = static_cast<int>(TileTokens()),
           .pack_rows = PackRows,
-          .dot_rows = DotRows,
+          .dot_rows = order == LaneOrder::kWords ? DotWords : DotRows,
           .pack_tile = PackTile,
           .multiply_panel = MultiplyPanel};
 }
@@ -60,9 +66,9 @@ LinearKernels PortableKernels() {
 // The rows of the tasks of one lane order, cut into pieces of one task each.
 class Pieces {
  public:
-  Pieces(std::span<const LinearTask> tasks, LaneOrder order, bool bf16_dot) : tasks_(tasks), order_(order), bf16_dot_(bf16_dot) {
+  Pieces(std::span<const LinearTask> tasks, LaneOrder order, LaneOrder bf16) : tasks_(tasks), order_(order), bf16_(bf16) {
     for (const LinearTask& task : tasks) {
-      if (LaneOrderOf(*task.weight, bf16_dot) != order) continue;
+      if (LaneOrderOf(*task.weight, bf16) != order) continue;
       total_rows_ += task.weight->rows;
       total_bytes_ += task.weight->TotalBytes();
     }
@@ -85,13 +91,10 @@ class Pieces {
   }
 
  private:
-  int64_t CountOf(const LinearTask& task) const {
-    return LaneOrderOf(*task.weight, bf16_dot_) == order_ ? Ceil(task.weight->rows, rows_) : 0;
-  }
+  int64_t CountOf(const LinearTask& task) const { return LaneOrderOf(*task.weight, bf16_) == order_ ? Ceil(task.weight->rows, rows_) : 0; }
 
   std::span<const LinearTask> tasks_;
-  LaneOrder order_;
-  bool bf16_dot_;
+  LaneOrder order_, bf16_;  // of these tasks; of bf16 weights
   int64_t total_rows_ = 0;
   int64_t total_bytes_ = 0;
   int64_t rows_ = 1;
@@ -250,9 +253,9 @@ void Linear(ThreadPool& pool, LinearWorkspace& ws, const void* x, DType x_dtype,
   CheckTasks(all, ws.impl(), pool.num_threads(), tasks);
   const Bf16Kernels* bf16 = x_dtype == DType::kBF16 ? ws.impl().bf16 : nullptr;
   for (const LaneOrder order : kLaneOrders) {
-    Pieces pieces(tasks, order, bf16 != nullptr);
+    Pieces pieces(tasks, order, Bf16Order(x_dtype, tokens, bf16));
     if (pieces.total_rows() == 0) continue;
-    const LinearKernels kernels = order == LaneOrder::kPairs ? bf16->linear : PortableKernels();
+    const LinearKernels kernels = order == LaneOrder::kPairs ? bf16->linear : PortableKernels(order);
     const int64_t batches = tokens <= kMaxGemvTokens ? 1 : Ceil(tokens, GemmTokens(Ceil(all.cols, kernels.chunk_elements)));
     const int64_t batch = Ceil(Ceil(tokens, batches), kMaxTileTokens) * kMaxTileTokens;
     for (int64_t first = 0; first < tokens; first += batch) {

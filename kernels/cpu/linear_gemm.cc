@@ -115,12 +115,13 @@ void MultiplyTile(const float* HWY_RESTRICT x, const float* HWY_RESTRICT w, int6
   }
 }
 
-// Adds up the lanes [plane][row][token] of four rows; y[token * stride + row] is set by a row's first block and added to by the others.
-HWY_INLINE void SumTile(const float* lanes, int64_t tokens, bool first, bool even_odd, float* y, int64_t stride) {
+// Adds up the lanes [row][token] of four rows, those of each plane apart; y[token * stride + row] is set by a row's first block and added
+// to by the others.
+HWY_INLINE void SumTile(const float* const (&lanes)[kPlanes], int64_t tokens, bool first, bool even_odd, float* y, int64_t stride) {
   for (int64_t t = 0; t < tokens; ++t) {
     LaneVec v[kTileRows][kPlanes];
     LIME_UNROLL for (int r = 0; r < kTileRows; ++r) {
-      LIME_UNROLL for (int p = 0; p < kPlanes; ++p) v[r][p] = LoadVec(lanes + p * kTileLanes + (r * kTileTokens + t) * kVecLanes);
+      LIME_UNROLL for (int p = 0; p < kPlanes; ++p) v[r][p] = LoadVec(lanes[p] + (r * kTileTokens + t) * kVecLanes);
     }
     float sums[kTileRows], *out = y + t * stride;
     SumLanes(v, even_odd, sums);
@@ -132,20 +133,27 @@ HWY_INLINE void SumTile(const float* lanes, int64_t tokens, bool first, bool eve
 template <int kTokens>
 void MultiplyTileWithPanel(const float* x, int64_t all_chunks, const Block& block, int64_t quads, const ThreadScratch& scratch, float* y,
                            bool x_ahead, Ahead& ahead) {
+  // Lanes of a plane that are done with in one go are added up at once, and the next rows' take their place.
+  const auto lanes_of = [&](int64_t p, int64_t q) HWY_ATTR {
+    const bool at_once = p == kPlanes - 1 && block.chunks <= kBlockChunks;
+    return scratch.lanes + (p * quads + (at_once ? 0 : q)) * kTileLanes;
+  };
   for (int64_t p = 0; p < kPlanes; ++p) {
     const float* x_plane = x + (p * all_chunks + block.begin) * kTileTokens * kVecLanes;
     const float* w_plane = scratch.panel + p * block.chunks * kTileRows * kVecLanes;
     for (int64_t c = 0; c < block.chunks; c += kBlockChunks) {
       const int64_t steps = std::min(kBlockChunks, block.chunks - c);
+      const bool sums = p == kPlanes - 1 && c + steps == block.chunks;
       if (x_ahead) ahead.p = reinterpret_cast<const char*>(x_plane + (c + steps) * kTileTokens * kVecLanes);
       for (int64_t q = 0; q < quads; ++q) {
         MultiplyTile<kTokens>(x_plane + c * kTileTokens * kVecLanes, w_plane + (q * kPlanes * block.chunks + c) * kTileRows * kVecLanes,
-                              steps, c == 0, scratch.lanes + (q * kPlanes + p) * kTileLanes, ahead);
+                              steps, c == 0, lanes_of(p, q), ahead);
+        if (!sums) continue;
+        const float* lanes[kPlanes];
+        for (int64_t of = 0; of < kPlanes; ++of) lanes[of] = lanes_of(of, q);
+        SumTile(lanes, kTokens, block.begin == 0, block.even_odd, y + q * kTileRows, quads * kTileRows);
       }
     }
-  }
-  for (int64_t q = 0; q < quads; ++q) {
-    SumTile(scratch.lanes + q * kPlanes * kTileLanes, kTokens, block.begin == 0, block.even_odd, y + q * kTileRows, quads * kTileRows);
   }
 }
 

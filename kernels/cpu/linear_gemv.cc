@@ -17,10 +17,14 @@ namespace {
 
 // Tokens of one pass: what 16 or 32 vector registers hold are accumulators, one row's operands, and one operand of the other side.
 constexpr int kDotTokens = kPlanes == 2 ? 4 : 2;
+// Packed x of LaneOrder::kWords: the narrower the registers, the more it takes to widen it again for every row.
+using Word = std::conditional_t<kPlanes == 2, BF16, float>;
+
 // Chunks that a set of rows meets before the next ones: x of a pass's tokens takes half of L1, which leaves its line buffers to the
 // weights. A power of two: blocks neither cut a group nor cross the end of a sum.
+template <class X>
 int64_t BlockChunks(int64_t tokens) {
-  constexpr int64_t kTokenChunks = 128;
+  constexpr int64_t kTokenChunks = (16 << 10) / (kChunk * sizeof(X));
   return std::min<int64_t>(kSumChunks, std::bit_floor(static_cast<uint64_t>(kTokenChunks / std::min<int64_t>(tokens, kDotTokens))));
 }
 // Bytes that one token's dot products ask for ahead of their use: beyond the end of a 4 KiB page the hardware does not. A pair of packed
@@ -31,16 +35,41 @@ constexpr int64_t kPrefetchBytes = Row::kPacked ? 4096 : 2048;
 // Rows that a pass of several tokens asks for ahead of their use: few enough to stay in L1 beside x.
 constexpr int64_t kRowsAhead = 2;
 
+// The first token of a packed pass, and its place in it.
+template <class X>
+HWY_INLINE X* PackedToken(const Activations& x, int64_t token, int64_t& width, X* packed) {
+  const int64_t first = token / kDotTokens * kDotTokens;
+  width = std::min<int64_t>(kDotTokens, x.tokens - first);
+  return packed + (first * x.chunks() + token - first) * kChunk;
+}
+
+void PackWords(const Activations& x, BF16* packed) {
+  for (int64_t t = 0; t < x.tokens; ++t) {
+    int64_t width;
+    BF16* out = PackedToken(x, t, width, packed);
+    const BF16* row = static_cast<const BF16*>(x.data) + t * x.stride;
+    for (int64_t k = 0; k < x.cols; k += kChunk, out += width * kChunk) {
+      const int64_t count = std::min<int64_t>(kChunk, x.cols - k);
+      std::memcpy(out, row + k, count * sizeof(BF16));
+      std::fill(out + count, out + kChunk, BF16{});
+    }
+  }
+}
+
 // Packed x: [pass][chunk][token of the pass][lane].
 void PackRowsImpl(const Activations& x, float* packed) {
+  if constexpr (std::is_same_v<Word, BF16>) {
+    if (x.order == LaneOrder::kWords) return PackWords(x, reinterpret_cast<BF16*>(packed));
+  }
+  const LaneOrder order = x.order == LaneOrder::kWords ? LaneOrder::kEvenOdd : x.order;
   WithWorkingType(x.dtype, [&](auto type) HWY_ATTR {
     const auto* data = static_cast<const decltype(type)*>(x.data);
     for (int64_t t = 0; t < x.tokens; ++t) {
-      const int64_t first = t / kDotTokens * kDotTokens, width = std::min<int64_t>(kDotTokens, x.tokens - first);
-      float* out = packed + (first * x.chunks() + t - first) * kChunk;
+      int64_t width;
+      float* out = PackedToken(x, t, width, packed);
       for (int64_t k = 0; k < x.cols; k += kChunk, out += width * kChunk) {
         LaneVec lanes[kPlanes];
-        LoadChunk(data + t * x.stride + k, x.cols - k, x.order, lanes);
+        LoadChunk(data + t * x.stride + k, x.cols - k, order, lanes);
         LIME_UNROLL for (int p = 0; p < kPlanes; ++p) StoreVec(lanes[p], out + p * kVecLanes);
       }
     }
@@ -49,7 +78,7 @@ void PackRowsImpl(const Activations& x, float* packed) {
 
 // One block of the dot products of one or two rows with the tokens of a pass.
 struct Block {
-  const float* x;  // [chunk][token][lane]
+  const void* x;  // [chunk][token][lane]
   ChunkRange range;
   bool first, last;  // of the blocks whose lanes are added up together
   float* lanes;      // accumulators between two blocks
@@ -61,7 +90,15 @@ struct Block {
   int64_t ahead_step, ahead_row;
 };
 
-template <int kTokens, int kRows, class Row>
+// A chunk of packed x, which has the lanes' order already.
+HWY_INLINE void LoadPacked(const float* x, LaneVec (&lanes)[kPlanes]) {
+  LIME_UNROLL for (int p = 0; p < kPlanes; ++p) lanes[p] = LoadVec(x + p * kVecLanes);
+}
+HWY_INLINE void LoadPacked(const BF16* x, LaneVec (&lanes)[kPlanes]) {
+  LoadEvenOdd(x, lanes);
+}
+
+template <int kTokens, class X, int kRows, class Row>
 HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
   LaneVec acc[kRows][kTokens][kPlanes];
   const auto each = [&](auto fn) HWY_ATTR {
@@ -76,7 +113,7 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
   }
   Row rows[kRows];
   LIME_UNROLL for (int r = 0; r < kRows; ++r) rows[r] = from[r];
-  const float* x = block.x;
+  const X* x = static_cast<const X*>(block.x);
   const char* ahead = block.ahead;
   const int64_t ahead_step = block.ahead_step, ahead_row = block.ahead_row;
   const auto prefetch = [&] HWY_ATTR {
@@ -89,9 +126,10 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
   };
   ForEachChunk(rows, block.range, prefetch, [&](const LaneVec(&w)[kRows][kPlanes]) HWY_ATTR {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
+      LaneVec token[kPlanes];
+      LoadPacked(x + t * kChunk, token);
       LIME_UNROLL for (int p = 0; p < kPlanes; ++p) {
-        const LaneVec token = LoadVec(x + t * kChunk + p * kVecLanes);
-        LIME_UNROLL for (int r = 0; r < kRows; ++r) acc[r][t][p] = FusedMulAdd(w[r][p], token, acc[r][t][p]);
+        LIME_UNROLL for (int r = 0; r < kRows; ++r) acc[r][t][p] = FusedMulAdd(w[r][p], token[p], acc[r][t][p]);
       }
     }
     x += kTokens * kChunk;
@@ -111,21 +149,26 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
   }
 #endif
   LIME_UNROLL for (int r = 0; r < kRows; ++r) {
+    float sums[kTokens];
+    if constexpr (kTokens == 4) {
+      SumLanes(acc[r], Row::kEvenOdd, sums);
+    } else {
+      LIME_UNROLL for (int t = 0; t < kTokens; ++t) sums[t] = SumLanes(acc[r][t], Row::kEvenOdd);
+    }
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       float& y = block.y[t * block.y_stride + r];
-      const float sum = SumLanes(acc[r][t], Row::kEvenOdd);
-      y = block.first_sum ? sum : y + sum;
+      y = block.first_sum ? sums[t] : y + sums[t];
     }
   }
 }
 
-template <int kRows, class Row>
+template <class X, int kRows, class Row>
 HWY_INLINE void DotPass(int64_t tokens, const Row (&rows)[kRows], const Block& block) {
   if constexpr (kDotTokens == 4) {
-    if (tokens == 4) return Dot<4>(rows, block);
-    if (tokens == 3) return Dot<3>(rows, block);
+    if (tokens == 4) return Dot<4, X>(rows, block);
+    if (tokens == 3) return Dot<3, X>(rows, block);
   }
-  return tokens == 2 ? Dot<2>(rows, block) : Dot<1>(rows, block);
+  return tokens == 2 ? Dot<2, X>(rows, block) : Dot<1, X>(rows, block);
 }
 
 // One token: rows one after another in the order of memory, of packed ones two at a time, which share the loads of x and overlap the
@@ -134,7 +177,7 @@ template <class Row>
 void DotRowsOnce(const RowRange& rows, const float* x, const ThreadScratch& scratch) {
   constexpr int kRows = Row::kPacked ? 2 : 1;
   const Matrix& m = *rows.matrix;
-  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), block_chunks = BlockChunks(1);
+  const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), block_chunks = BlockChunks<float>(1);
   const bool has_tail = Row::HasTail(m);
   const int units_per_group_log2 = Row::UnitsPerGroupLog2(m);
   Block b{
@@ -149,7 +192,7 @@ void DotRowsOnce(const RowRange& rows, const float* x, const ThreadScratch& scra
       b.first_sum = begin < kSumChunks;
       b.x = x + begin * kChunk;
       b.ahead = data + begin * Row::kChunkBytes + kPrefetchBytes<Row>;
-      Dot<1>(readers, b);
+      Dot<1, float>(readers, b);
       for (Row& reader : readers) reader.Skip(m, end - begin);
     }
   };
@@ -173,12 +216,12 @@ void DotRowsOnce(const RowRange& rows, const float* x, const ThreadScratch& scra
 
 // Several tokens: a set of rows meets a block of x before the next one. Two rows share the loads of x and overlap the latency of their
 // sums, where the registers hold both.
-template <class Row>
-void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
-  constexpr int kRows = kPlanes == 2 ? 2 : 1;
+template <class Row, class X>
+void DotRowsOf(const RowRange& rows, const X* x, int64_t tokens, const ThreadScratch& scratch) {
+  constexpr int kRows = kPlanes == 2 && !std::is_same_v<X, BF16> ? 2 : 1;
   const Matrix& m = *rows.matrix;
   const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), unit_bytes = Row::kUnitChunks * Row::kChunkBytes;
-  const int64_t passes = (tokens + kDotTokens - 1) / kDotTokens, block_chunks = BlockChunks(tokens);
+  const int64_t passes = (tokens + kDotTokens - 1) / kDotTokens, block_chunks = BlockChunks<X>(tokens);
   Block b{.y_stride = rows.count, .ahead_step = unit_bytes / passes, .ahead_row = row_bytes};
 
   // Rows `row` and, of a pair, `row` + 1 of the set with one pass's tokens and one block's chunks.
@@ -208,10 +251,10 @@ void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const Threa
     };
     if (pair) {
       const Row readers[2] = {reader(row), reader(row + 1)};
-      DotPass(width, readers, b);
+      DotPass<X>(width, readers, b);
     } else {
       const Row readers[1] = {reader(row)};
-      DotPass(width, readers, b);
+      DotPass<X>(width, readers, b);
     }
   };
 
@@ -229,6 +272,10 @@ void DotRowsOf(const RowRange& rows, const float* x, int64_t tokens, const Threa
 void DotRowsImpl(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
   WithRow(*rows.matrix,
           [&]<class Row>() HWY_ATTR { tokens == 1 ? DotRowsOnce<Row>(rows, x, scratch) : DotRowsOf<Row>(rows, x, tokens, scratch); });
+}
+
+void DotWordsImpl(const RowRange& rows, const float* x, int64_t tokens, const ThreadScratch& scratch) {
+  DotRowsOf<DenseRow<BF16>>(rows, reinterpret_cast<const Word*>(x), tokens, scratch);
 }
 
 template <typename T>
@@ -267,6 +314,7 @@ namespace lime::cpu {
 
 HWY_EXPORT(PackRowsImpl);
 HWY_EXPORT(DotRowsImpl);
+HWY_EXPORT(DotWordsImpl);
 HWY_EXPORT(FinishRowsImpl);
 HWY_EXPORT(TargetNameImpl);
 
@@ -276,6 +324,10 @@ void PackRows(const Activations& x, float* packed) {
 
 void DotRows(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch) {
   HWY_DYNAMIC_DISPATCH(DotRowsImpl)(rows, packed, tokens, scratch);
+}
+
+void DotWords(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch) {
+  HWY_DYNAMIC_DISPATCH(DotWordsImpl)(rows, packed, tokens, scratch);
 }
 
 void FinishRows(const LinearTask& task, DType x_dtype, int64_t token, int64_t row, int64_t count, const float* y) {

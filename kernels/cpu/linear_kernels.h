@@ -17,9 +17,10 @@ inline constexpr int64_t kSumChunks = 64;
 enum class LaneOrder : uint8_t {
   kNatural,  // as they come
   kEvenOdd,  // within 32 elements the even ones first, as two 4-bit weights share a byte and two of bf16 a word
+  kWords,    // kEvenOdd, and x of bf16 may stay as it is, two elements a word
   kPairs,    // of the bf16 kernels: lane k / 2 mod 16 of plane k / 32 mod 2
 };
-inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd, LaneOrder::kPairs};
+inline constexpr LaneOrder kLaneOrders[] = {LaneOrder::kNatural, LaneOrder::kEvenOdd, LaneOrder::kWords, LaneOrder::kPairs};
 
 // Tokens of one GEMM tile: the packed x of a tile has room for this many on every instruction set.
 inline constexpr int kMaxTileTokens = 6;
@@ -66,6 +67,8 @@ inline constexpr int kMaxGemvTokens = 8;
 void PackRows(const Activations& x, float* packed);
 // y[token * rows.count + row]. REQUIRES: x.tokens * rows.count <= kMaxOutputs.
 void DotRows(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch);
+// The same for LaneOrder::kWords. REQUIRES: bf16 weights.
+void DotWords(const RowRange& rows, const float* packed, int64_t tokens, const ThreadScratch& scratch);
 
 // GEMM: x as tiles of TileTokens() tokens, [tile][plane][chunk][token][lane].
 int64_t TileTokens();

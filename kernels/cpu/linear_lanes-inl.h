@@ -104,6 +104,35 @@ HWY_INLINE float SumLanes(LaneVec (&lanes)[kPlanes], bool even_odd) {
   return even + SumLanes(FoldLanes(lanes + kPlanes / 2, kPlanes / 2));
 }
 
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+// The sums of the lanes of a, b, c and d, each in all lanes of the 128-bit block 0, 2, 1 and 3: of four vectors together every step of the
+// tree fills whole vectors.
+HWY_INLINE LaneVec SumOfBlocks(LaneVec a, LaneVec b, LaneVec c, LaneVec d) {
+  const LaneTag tag;
+  const LaneVec ab = hn::Add(hn::ConcatLowerLower(tag, b, a), hn::ConcatUpperUpper(tag, b, a));
+  const LaneVec cd = hn::Add(hn::ConcatLowerLower(tag, d, c), hn::ConcatUpperUpper(tag, d, c));
+  const LaneVec low = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(cd), ab), high = hn::OddEvenBlocks(cd, hn::SwapAdjacentBlocks(ab));
+  LaneVec sum = hn::Add(low, high);
+  sum = hn::Add(sum, hn::Shuffle1032(sum));
+  return hn::Add(sum, hn::Shuffle2301(sum));
+}
+
+// The same as below.
+HWY_INLINE void SumLanes(LaneVec (&lanes)[4][kPlanes], bool even_odd, float* out) {
+  static_assert(kPlanes == 2);
+  LaneVec sum;
+  if (even_odd) {
+    const LaneVec even = SumOfBlocks(lanes[0][0], lanes[1][0], lanes[2][0], lanes[3][0]);
+    sum = hn::Add(even, SumOfBlocks(lanes[0][1], lanes[1][1], lanes[2][1], lanes[3][1]));
+  } else {
+    LIME_UNROLL for (int i = 0; i < 4; ++i) lanes[i][0] = hn::Add(lanes[i][0], lanes[i][1]);
+    sum = SumOfBlocks(lanes[0][0], lanes[1][0], lanes[2][0], lanes[3][0]);
+  }
+  alignas(16) static constexpr int32_t kFirstOfBlock[kVecLanes] = {0, 8, 4, 12};
+  sum = hn::TableLookupLanes(sum, hn::SetTableIndices(LaneTag(), kFirstOfBlock));
+  hn::StoreU(hn::LowerHalf(hn::LowerHalf(sum)), QuadTag(), out);
+}
+#else
 // The same for the lanes of four sums, stored side by side.
 HWY_INLINE void SumLanes(LaneVec (&lanes)[4][kPlanes], bool even_odd, float* out) {
   Quad sum[4];
@@ -116,6 +145,7 @@ HWY_INLINE void SumLanes(LaneVec (&lanes)[4][kPlanes], bool even_odd, float* out
   SumLanes(sum, odd);
   LIME_UNROLL for (int i = 0; i < 4; ++i) out[i] += odd[i];
 }
+#endif
 
 // 32 elements of x, of which there are `count`, in the lanes' order.
 template <typename T>

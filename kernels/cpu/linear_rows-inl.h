@@ -22,6 +22,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace lime::cpu::HWY_NAMESPACE {
 
+// 32 elements as lanes of even elements, then of odd ones: half of the instructions that widening takes.
+HWY_INLINE void LoadEvenOdd(const BF16* p, LaneVec (&lanes)[kPlanes]) {
+  constexpr int kHalf = kPlanes / 2;
+  LIME_UNROLL for (int i = 0; i < kHalf; ++i) {
+#if HWY_TARGET == HWY_SCALAR
+    lanes[i] = LoadVec(p + 2 * i), lanes[i + kHalf] = LoadVec(p + 2 * i + 1);
+#else
+    const auto pairs =
+        hn::BitCast(BitsTag(), hn::LoadU(hn::Repartition<uint8_t, LaneTag>(), reinterpret_cast<const uint8_t*>(p + 2 * i * kVecLanes)));
+    lanes[i] = hn::BitCast(LaneTag(), hn::ShiftLeft<16>(pairs));
+    lanes[i + kHalf] = hn::BitCast(LaneTag(), hn::And(pairs, hn::Set(BitsTag(), 0xffff0000u)));
+#endif
+  }
+}
+
 template <typename T>
 class DenseRow {
  public:
@@ -60,18 +75,8 @@ class DenseRow {
 
  private:
   static HWY_INLINE void LoadFrom(const T* p, LaneVec (&w)[kPlanes]) {
-    if constexpr (std::is_same_v<T, BF16>) {  // even elements, then odd ones: half of the instructions that widening takes
-      constexpr int kHalf = kPlanes / 2;
-      LIME_UNROLL for (int i = 0; i < kHalf; ++i) {
-#if HWY_TARGET == HWY_SCALAR
-        w[i] = LoadVec(p + 2 * i), w[i + kHalf] = LoadVec(p + 2 * i + 1);
-#else
-        const auto pairs =
-            hn::BitCast(BitsTag(), hn::LoadU(hn::Repartition<uint8_t, LaneTag>(), reinterpret_cast<const uint8_t*>(p + 2 * i * kVecLanes)));
-        w[i] = hn::BitCast(LaneTag(), hn::ShiftLeft<16>(pairs));
-        w[i + kHalf] = hn::BitCast(LaneTag(), hn::And(pairs, hn::Set(BitsTag(), 0xffff0000u)));
-#endif
-      }
+    if constexpr (kEvenOdd) {
+      LoadEvenOdd(p, w);
     } else {
       LIME_UNROLL for (int i = 0; i < kPlanes; ++i) w[i] = LoadVec(p + i * kVecLanes);
     }
