@@ -223,8 +223,8 @@ void Engine::FollowPressure() {
     streamer_->Shed(resident - target);
     control_->SetMost(most_ - streamer_->given_up_bytes());
   }
-  // Memory that is not there after all is asked for again with the next sample.
-  if (resident < target) streamer_->Regain(target - resident).IgnoreError();
+  // Memory that is not there after all is asked for again with the next sample; else the next block follows before the next one computed.
+  if (resident < target && streamer_->Regain(target - resident).value_or(false)) control_->LookAgain();
   control_->SetResident(streamer_->resident_bytes());
 }
 

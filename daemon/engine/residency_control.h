@@ -21,6 +21,8 @@ class ResidencyControl {
 
   // Whether the target may have changed since Target() was asked.
   bool changed() const { return changed_.load(std::memory_order_relaxed); }
+  // Makes changed() true.
+  void LookAgain() { changed_.store(true, std::memory_order_relaxed); }
   // Bytes that should be resident.
   Bytes Target();
   // The plan has changed: at most so much may be resident.

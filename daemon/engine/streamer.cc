@@ -32,7 +32,7 @@ bool InMemory(const LoadedBlock& block) {
 absl::StatusOr<std::unique_ptr<Streamer>> Streamer::Create(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend,
                                                            std::unique_ptr<PieceReader> reader, std::vector<LoadedBlock>& blocks,
                                                            const Options& options) {
-  std::unique_ptr<Streamer> streamer(new Streamer(checkpoint, spec, backend, {}, options));
+  std::unique_ptr<Streamer> streamer(new Streamer(spec, backend, options));
   PieceLoader::Options loading{.ring_bytes = options.ring_bytes,
                                .resident = {},
                                .prefault = options.prefault,
@@ -174,17 +174,14 @@ Bytes Streamer::Shed(Bytes bytes) {
   return given;
 }
 
-absl::StatusOr<Bytes> Streamer::Regain(Bytes bytes) {
-  Bytes taken = 0;
-  while (!shed_.empty()) {
-    const int block = shed_.back();
-    const Bytes need = loader_->state(block) == State::kShedding ? 0 : MatrixBytes(block);
-    if (taken + need > bytes) break;
-    LIME_RETURN_IF_ERROR(loader_->Fill(block));
-    taken += need;
-    shed_.pop_back();
-  }
-  return taken;
+absl::StatusOr<bool> Streamer::Regain(Bytes bytes) {
+  if (shed_.empty()) return false;
+  const int block = shed_.back();
+  const bool in_memory = loader_->state(block) == State::kShedding;
+  if (!in_memory && MatrixBytes(block) > bytes) return false;
+  LIME_RETURN_IF_ERROR(loader_->Fill(block));
+  shed_.pop_back();
+  return true;
 }
 
 void Streamer::GiveBackFreed() {

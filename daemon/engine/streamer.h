@@ -48,8 +48,9 @@ class Streamer {
   // Gives back resident blocks, highest layer first, then head and embedding, until `bytes` are on their way back or none is left. What
   // was decided already is given back after its next use. Returns the bytes.
   Bytes Shed(Bytes bytes);
-  // Takes blocks back that were shed, lowest first, of at most `bytes` together. Returns the bytes reserved for them.
-  absl::StatusOr<Bytes> Regain(Bytes bytes);
+  // Takes back the lowest block that was shed, if it has at most `bytes`: one between two blocks, so that making its memory present hides
+  // behind what the disk has read ahead. Returns whether it did.
+  absl::StatusOr<bool> Regain(Bytes bytes);
   // Called before every block of a step, for pressure that cannot wait for its end.
   void set_between_blocks(std::function<void()> call) { between_blocks_ = std::move(call); }
 
@@ -65,8 +66,7 @@ class Streamer {
   std::string Describe() const { return loader_->reader().DescribeDevice(); }
 
  private:
-  Streamer(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend, std::vector<LoadedBlock> blocks, const Options& options)
-      : checkpoint_(checkpoint), spec_(spec), backend_(backend), blocks_(std::move(blocks)), options_(options) {}
+  Streamer(const ModelSpec& spec, Backend& backend, const Options& options) : spec_(spec), backend_(backend), options_(options) {}
 
   absl::Status Embed(const MicroBatch& batch);
   absl::Status RunBlock(int block);
@@ -78,7 +78,6 @@ class Streamer {
   void GiveBack(int block);
   void GiveBackFreed();
 
-  const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
   Backend& backend_;
   std::vector<LoadedBlock> blocks_;

@@ -45,10 +45,10 @@ class ResidencyPolicy {
     Bytes reserve = 0;  // room left to others: PressureReserve() of planner/memory_budget.h
     Bytes block = 0;    // the largest block: taking back less is of no use
     absl::Duration hold = absl::Seconds(2);
-    absl::Duration step_interval = absl::Seconds(1);  // a quarter each: zeroing the memory costs the step that takes it back
-    absl::Duration soon = absl::Seconds(10);          // and at least twice the hold: a shed within it doubles the hold
-    absl::Duration longest_hold = absl::Seconds(6);   // with three steps more: everything is back in 10 s, whatever happened before
-    absl::Duration stall = absl::Milliseconds(100);   // in a second: more of that is suffering
+    absl::Duration step_interval = absl::Seconds(1);
+    absl::Duration soon = absl::Seconds(10);         // and at least twice the hold: a shed within it doubles the hold
+    absl::Duration longest_hold = absl::Seconds(6);  // with three steps more: everything is back in 10 s, whatever happened before
+    absl::Duration stall = absl::Milliseconds(100);  // in a second: more of that is suffering
   };
 
   // Why the target is what it is.

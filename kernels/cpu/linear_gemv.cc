@@ -43,7 +43,7 @@ HWY_INLINE X* PackedToken(const Activations& x, int64_t token, int64_t& width, X
   return packed + (first * x.chunks() + token - first) * kChunk;
 }
 
-void PackWords(const Activations& x, BF16* packed) {
+[[maybe_unused]] void PackWords(const Activations& x, BF16* packed) {
   for (int64_t t = 0; t < x.tokens; ++t) {
     int64_t width;
     BF16* out = PackedToken(x, t, width, packed);
@@ -94,7 +94,7 @@ struct Block {
 HWY_INLINE void LoadPacked(const float* x, LaneVec (&lanes)[kPlanes]) {
   LIME_UNROLL for (int p = 0; p < kPlanes; ++p) lanes[p] = LoadVec(x + p * kVecLanes);
 }
-HWY_INLINE void LoadPacked(const BF16* x, LaneVec (&lanes)[kPlanes]) {
+[[maybe_unused]] HWY_INLINE void LoadPacked(const BF16* x, LaneVec (&lanes)[kPlanes]) {
   LoadEvenOdd(x, lanes);
 }
 
