@@ -202,14 +202,15 @@ class Streaming:
         self.report["resident"] = {}
         for name, model in self.models.items():
             times = {path: [] for path in paths}
-            for turn in range(2 if self.quick else 6):
+            for turn in range(2 if self.quick else 16):
                 order = list(paths.items())
                 for path, (flags, lime) in order if turn % 2 == 0 else reversed(order):
                     times[path].append(self.token_ms(model, flags, lime))
             reference = "before streaming" if baseline else "resident"
-            slower = statistics.median(a / b for a, b in zip(times["100 % of streaming"], times[reference])) - 1
+            least = {path: statistics.quantiles(t, n=4)[0] for path, t in times.items()}  # of turns too, the quarter that others disturbed least
+            slower = least["100 % of streaming"] / least[reference] - 1
             self.report["resident"][name] = {"ms": times, "reference": reference, "slower": slower}
-            rows.append([name, *[f"{statistics.median(t):.2f} ms" for t in times.values()], f"{100 * slower:+.1f} %", f"<= {100 * RESIDENT_GOAL:.0f} %",
+            rows.append([name, *[f"{ms:.2f} ms" for ms in least.values()], f"{100 * slower:+.1f} %", f"<= {100 * RESIDENT_GOAL:.0f} %",
                          met(slower <= RESIDENT_GOAL)])
         table(["weights", *paths, "slower", "goal", ""], rows)
 
