@@ -56,6 +56,7 @@ class Search {
       Settle(pieces, best);
     }
     KeepToSeeds(best);
+    if (best.feasible) PreferResident(best);
     if (best.feasible) Tidy(best);
     if (best.feasible && first_token_) best.first_token = FirstTokenPredictor(options_.first_token->problem).Predict(best.plan);
     if (!best.feasible) best.reason = Reason();
@@ -165,6 +166,19 @@ class Search {
       if (!BeginsAtUnits(seed)) continue;
       FoundPlan plan = Exactly(ToAssignment(seed, instance_.NumBlocks()));
       if (plan.feasible && (!best.feasible || plan.cost < best.cost)) best = std::move(plan);
+    }
+  }
+
+  // Where everything fits, what is as good and reads nothing is better: disks wear, and may be slower than they were.
+  void PreferResident(FoundPlan& best) {
+    constexpr double kAsGood = 1 + 1e-6;
+    for (const StagePlan& seed : options_.seeds) {
+      if (best.plan.streamed.empty()) return;
+      if (!seed.streamed.empty() || !BeginsAtUnits(seed)) continue;
+      FoundPlan plan = Exactly(ToAssignment(seed, instance_.NumBlocks()));
+      if (!plan.feasible || plan.cost > best.cost * kAsGood) continue;
+      plan.optimal = best.optimal;
+      best = std::move(plan);
     }
   }
 

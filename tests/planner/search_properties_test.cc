@@ -190,6 +190,14 @@ TEST(DegenerateTest, OneDeviceThatFitsAllRunsItAllWithoutStreaming) {
   EXPECT_DOUBLE_EQ(found.ms_per_step, 60);
 }
 
+TEST(DegenerateTest, DevicesThatFitAllTogetherReadNothing) {
+  for (const double share : {0.55, 0.62, 0.75, 0.9}) {
+    const FoundPlan found = PlanBy(Strategy::kLime, Uniform(20, 2, std::ceil(share * 20) * 402), {.time_limit_ms = 100});
+    EXPECT_EQ(found.plan.stages.size(), 2) << share;
+    EXPECT_TRUE(found.plan.streamed.empty()) << share << ": " << found.plan.streamed.size();
+  }
+}
+
 TEST(DegenerateTest, MoreDevicesThanLayers) {
   const FoundPlan found = PlanBy(Strategy::kLime, Uniform(3, 12, 410), {.time_limit_ms = 100});
   ASSERT_TRUE(found.feasible);
