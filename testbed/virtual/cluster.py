@@ -75,19 +75,21 @@ class VirtualCluster:
             print("could not be removed, try testbed/clean:", ", ".join(left), flush=True)
 
     def start_daemons(self, paces, memory_limits):
-        """`paces`: the profile objects. `memory_limits`: hard, bytes, in the order of the devices; None: no limit."""
+        """`paces`: the profile objects; None: as fast as the machine. `memory_limits`: hard, bytes, in the order of the devices; None: no limit."""
         for device, pace, limit in zip(self.devices, paces, memory_limits):
-            profile = self.folder / f"{device.spec.name}.pace.json"
-            profile.write_text(json.dumps(pace, indent=1))
             if limit is not None:
                 device.groups.limit_memory(limit)
-            self.start_daemon(device, profile)
+            self.start_daemon(device, pace)
         for device in self.devices:
             self.await_log([device], [0], "listens on port", 60)
 
-    def start_daemon(self, device, profile):
+    def start_daemon(self, device, pace):
         words = device.words() + [str(self.bin / "limed"), "--name", device.spec.name, "--listen", f"{device.address}:{PORT}", "--insecure",
-                                  "--threads", "1", "--pace", str(profile)]
+                                  "--threads", "1"]
+        if pace is not None:
+            profile = self.folder / f"{device.spec.name}.pace.json"
+            profile.write_text(json.dumps(pace, indent=1))
+            words += ["--pace", str(profile)]
         with open(device.log, "wb") as log:
             device.process = self.start(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 

@@ -71,3 +71,19 @@ def interface_bytes(namespace):
             fields = rest.split()
             return int(fields[0]), int(fields[8])
     raise RuntimeError(f"{namespace} has no eth0")
+
+
+def count_sent(namespace, address):
+    """From now on counts what eth0 sends to one peer, every frame with its headers, in a class of its own; nothing is slowed."""
+    tc = ["tc", "-n", namespace]
+    call(*tc, "qdisc", "replace", "dev", "eth0", "root", "handle", "1:", "htb", "default", "2")
+    for number in ("1:1", "1:2"):
+        call(*tc, "class", "add", "dev", "eth0", "parent", "1:", "classid", number, "htb", "rate", "10gbit", "quantum", "60000")
+    call(*tc, "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "u32", "match", "ip", "dst", address, "flowid", "1:1")
+
+
+def counted(namespace):
+    """Bytes since count_sent."""
+    classes = call("tc", "-n", namespace, "-s", "class", "show", "dev", "eth0")
+    ours = classes[classes.index("class htb 1:1 "):]
+    return int(ours[ours.index("Sent ") + 5:].split()[0])

@@ -1,0 +1,96 @@
+"""What a pipeline costs beside the computing: two daemons with everything resident beside one process, and bytes per token beside the hidden
+state's. No pacing, no limits; two namespaces joined by a bridge.
+"""
+import json
+import statistics
+import subprocess
+from pathlib import Path
+
+from virtual import network, planning
+from virtual.scaling import MIB, Overheads, ModelShape, ScaledDevice, device_profiles
+
+SHAPE = ModelShape(layers=8, hidden=2048, heads=32, kv_heads=8, head_dim=64, intermediate=8192, vocab=32000, rope_theta=10000.0)
+CONTEXT = 128
+WARM_UP = 4
+OVERHEADS = Overheads(runtime=256 * MIB, activations=32 * MIB)
+
+
+def devices():
+    """Two, neither of which holds the model; the disk of no rate lets nothing stream."""
+    most = int(SHAPE.weight_bytes() * 0.7)
+    return [ScaledDevice(name, most, 1e10, 1e11, 0.0, 1.0, 0.1) for name in ("a", "b")]
+
+
+class Overhead:
+    def __init__(self, make_cluster, model, folder):
+        self.make_cluster, self.model, self.folder = make_cluster, Path(model), Path(folder)
+
+    def run(self, rounds, tokens):
+        with self.make_cluster(devices(), self.folder, self.model) as cluster:
+            self.cluster = cluster
+            profiles = device_profiles(cluster.specs, OVERHEADS, 10000, 0.05)
+            self.toml = cluster.cluster_toml([d["memory_bytes"] for d in profiles["devices"]])
+            request = {"strategy": "pp", "piece": planning.WHOLE_BLOCKS, "tokens": CONTEXT, "sequences": 1, "prompt_tokens": 8, "time_limit_ms": 1000}
+            self.plan = planning.make_plan(cluster.bin / "lime", ["--model", self.model], profiles, request, self.folder)
+            first, second = (cluster.devices[stage["device"]] for stage in self.plan["stages"])
+            network.count_sent(first.namespace, second.address)
+            alone, together, same = [], [], True
+            for _ in range(rounds):
+                one, two = self.alone(tokens), self.together(tokens)
+                alone.append(interval_ms(one))
+                together.append(interval_ms(two))
+                same = same and one["logits_xxh3"] == two["logits_xxh3"]
+            return {"model_bytes": SHAPE.weight_bytes(), "alone_ms": alone, "together_ms": together, "same_logits": same,
+                    "overhead": statistics.median(t / a for a, t in zip(alone, together)) - 1} | self.bytes_per_token(tokens)
+
+    def alone(self, tokens):
+        return self.answer(["--threads", "1"], tokens)
+
+    def together(self, tokens):
+        self.cluster.start_daemons([None, None], [None, None])
+        try:
+            first = self.cluster.devices[self.plan["stages"][0]["device"]].namespace
+            before = network.counted(first)
+            answer = self.answer(["--cluster", str(self.toml), "--plan", self.plan["path"], "--insecure"], tokens)
+            sent = network.counted(first) - before
+        finally:
+            self.cluster.stop_daemons()
+        return answer | {"wire_bytes": sent}
+
+    def answer(self, flags, tokens):
+        words = network.inside(self.cluster.network.hub) + [
+            str(self.cluster.bin / "lime"), "run", "--model", str(self.model), "--context", str(CONTEXT), "--prompt", "A few", "--max-tokens",
+            str(tokens), "--ignore-eos", "--hash-logits", "--token-times", "--json"] + flags
+        process = self.cluster.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        out, errors = process.communicate(timeout=600)
+        if process.returncode != 0:
+            raise RuntimeError(f"{' '.join(words)}: {errors.strip()}")
+        return json.loads(out)
+
+    def bytes_per_token(self, tokens):
+        """Of two runs, one of more tokens: what is sent for installing and for the prompt is not counted."""
+        more = tokens + 64
+        few, many = self.together(tokens), self.together(more)
+        first = self.plan["stages"][0]["device"]
+        name = self.plan["devices"][first]["name"]
+        sent = [next(d for d in run["devices"] if d["name"] == name)["sent_bytes"] for run in (few, many)]
+        state = 2 * SHAPE.hidden
+        return {"state_bytes": state, "application_bytes": (sent[1] - sent[0]) / (more - tokens),
+                "interface_bytes": (many["wire_bytes"] - few["wire_bytes"]) / (more - tokens)}
+
+
+def interval_ms(answer):
+    """Median between two tokens."""
+    times = answer["token_times_s"][WARM_UP:]
+    return 1000 * statistics.median(b - a for a, b in zip(times, times[1:]))
+
+
+def describe(found):
+    """Lines for people."""
+    median = statistics.median
+    return (f"model of {found['model_bytes'] / 1e9:.2f} GB, one thread, {len(found['alone_ms'])} alternating rounds, medians: one process "
+            f"{median(found['alone_ms']):.2f} ms a token, two daemons {median(found['together_ms']):.2f}; the pipeline adds {found['overhead']:.1%} "
+            f"(median of the rounds' ratios); logits {'the same' if found['same_logits'] else 'DIFFER'}\n"
+            f"per token, from the first device to the second: hidden state {found['state_bytes']} bytes, application "
+            f"{found['application_bytes']:.0f} ({found['application_bytes'] / found['state_bytes'] - 1:+.1%}), on the wire with all headers "
+            f"{found['interface_bytes']:.0f} ({found['interface_bytes'] / found['state_bytes'] - 1:+.1%})")
