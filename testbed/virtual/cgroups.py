@@ -36,6 +36,9 @@ class GroupsV1:
         """0: as fast as the disk reads."""
         (self.disk / "blkio.throttle.read_bps_device").write_text(f"{disk} {int(bytes_per_second)}")
 
+    def reset_peak(self):
+        (self.memory / "memory.max_usage_in_bytes").write_text("0")
+
     def peak(self):
         return int((self.memory / "memory.max_usage_in_bytes").read_text())
 
@@ -66,6 +69,13 @@ class GroupV2:
     def limit_reads(self, disk, bytes_per_second):
         """0: as fast as the disk reads."""
         (self.path / "io.max").write_text(f"{disk} rbps={int(bytes_per_second) or 'max'}")
+
+    def reset_peak(self):
+        """Linux 6.12 and later; before, the peak is that of all turns."""
+        try:
+            (self.path / "memory.peak").write_text("0")
+        except OSError:
+            pass
 
     def peak(self):
         return int((self.path / "memory.peak").read_text())

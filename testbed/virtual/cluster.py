@@ -79,6 +79,7 @@ class VirtualCluster:
         for device, pace, limit in zip(self.devices, paces, memory_limits):
             if limit is not None:
                 device.groups.limit_memory(limit)
+            device.groups.reset_peak()
             self.start_daemon(device, pace)
         for device in self.devices:
             self.await_log([device], [0], "listens on port", 60)

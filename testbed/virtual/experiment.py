@@ -34,8 +34,8 @@ class Experiment:
         self.flags = flags
         self.factors = Factors(flags.width)
         described = json.loads((CLUSTERS / f"{flags.setting}.json").read_text())["devices"]
-        self.devices = [scale_device(device, self.factors) for device in described]
         self.shape = scale_model(json.loads(MODEL_CONFIG.read_text()), self.factors)
+        self.devices = [scale_device(device, self.factors, self.shape) for device in described]
         self.work = Path(flags.work)
         self.model = self.work / f"model-{flags.width}"
         self.name = f"{flags.setting}-{flags.mbit}mbit-{flags.requests}"

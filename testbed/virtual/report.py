@@ -20,7 +20,7 @@ def summarise(experiment, plans, turns, limits):
         "strategies": rows,
         "same_tokens_and_logits": same_bits(turns),
         "real_compute_share": max((t["real_compute_share"] for t in turns), default=0),
-        "oom_kills": sum(sum(t["oom_kills"].values()) for t in turns),
+        "oom_kills": max((sum(t["oom_kills"].values()) for t in turns), default=0),
     }
 
 
@@ -77,6 +77,15 @@ def markdown(results):
         for row in result["strategies"]:
             lines.append(f"| {result['setting']} | {result['requests']} | {result['mbit']} | {strategy_cells(row, faster)} |")
     return "\n".join(lines) + "\n\n" + "\n\n".join(conditions(result) for result in results) + "\n"
+
+
+def put_between(text, begin, end, new):
+    """`text` with `new` between the lines `begin` and `end`."""
+    head, found, rest = text.partition(begin + "\n")
+    _, closed, tail = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"no \"{begin}\" before \"{end}\"")
+    return f"{head}{begin}\n{new}{end}{tail}"
 
 
 def strategy_cells(row, faster):

@@ -30,11 +30,12 @@ class ScalingTest(unittest.TestCase):
             self.assertEqual(model.layers, full.layers)
             self.assertEqual(model.weight_bytes() * factors.weights, full.weight_bytes())
             for device in devices:
-                small = scaling.scale_device(device, factors)
+                small = scaling.scale_device(device, factors, model)
                 # Reading a layer from memory or disk, and the share of the memory that it takes.
                 self.assertAlmostEqual(model.weight_bytes() / small.read_bytes_per_second, full.weight_bytes() / device["read_bytes_per_second"])
                 self.assertAlmostEqual(model.weight_bytes() / small.disk_bytes_per_second, full.weight_bytes() / device["disk"]["bytes_per_second"])
-                self.assertAlmostEqual(model.weight_bytes() / small.weights_memory, full.weight_bytes() / device["memory_bytes"], places=5)
+                planned = model.weight_bytes() + model.read_ends()
+                self.assertAlmostEqual(planned / small.weights_memory, full.weight_bytes() / device["memory_bytes"], places=5)
                 # KV of a token is 1/width, and so is the context.
                 kv = model.kv_heads * model.head_dim / (full.kv_heads * full.head_dim)
                 self.assertAlmostEqual(kv / width, 1 / factors.weights)
@@ -50,7 +51,7 @@ class ScalingTest(unittest.TestCase):
             scaling.scale_model(full_size()[0], scaling.Factors(16))
 
     def test_budgets_are_the_scaled_memory_and_what_a_process_takes(self):
-        device = scaling.scale_device(full_size()[1][0], scaling.Factors())
+        device = scaling.scale_device(full_size()[1][0], scaling.Factors(), scaling.scale_model(full_size()[0], scaling.Factors()))
         overheads = scaling.Overheads(runtime=100, activations=20, margin=3)
         described = scaling.device_profiles([device], overheads, 25, 0.3)
         self.assertEqual(described["devices"][0]["memory_bytes"], device.weights_memory + 123)
@@ -115,6 +116,13 @@ class ReportTest(unittest.TestCase):
                                  report.summarise_strategy("pp-offload", a_plan(), [a_turn(25.0)], True),
                                  report.summarise_strategy("pp", {"reason": ""}, [], False)]}
         self.assertEqual(report.ratios(result), {"pp-offload": 2.5})
+
+
+    def test_tables_replace_those_before(self):
+        page = "title\n<!-- a -->\nold\n<!-- z -->\nrest\n"
+        self.assertEqual(report.put_between(page, "<!-- a -->", "<!-- z -->", "new\n"), "title\n<!-- a -->\nnew\n<!-- z -->\nrest\n")
+        with self.assertRaises(ValueError):
+            report.put_between("no marks", "<!-- a -->", "<!-- z -->", "new")
 
 
 class TurnTest(unittest.TestCase):
