@@ -11,7 +11,7 @@ from pathlib import Path
 from virtual import planning, probes, report
 from virtual.cluster import VirtualCluster
 from virtual.runtime_memory import measure_runtime
-from virtual.scaling import MIB, FULL_PIECE, Factors, Overheads, device_profiles, pace_profile, scale_device, scale_model
+from virtual.scaling import MIB, Factors, Overheads, device_profiles, pace_profile, scale_device, scale_model
 from virtual.turns import Turn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ class Experiment:
         return planning.make_plan(self.bin / "lime", ["--model", self.model], profiles, self.request(strategy, self.factors), self.folder)
 
     def request(self, strategy, factors):
-        return {"strategy": strategy, "piece": FULL_PIECE // factors.weights if strategy == "lime" else planning.WHOLE_BLOCKS,
+        return {"strategy": strategy, "piece": factors.piece() if strategy == "lime" else planning.WHOLE_BLOCKS,
                 "tokens": self.flags.context // factors.width, "sequences": self.flags.requests, "prompt_tokens": self.flags.prompt_tokens,
                 "time_limit_ms": self.flags.plan_ms}
 

@@ -11,6 +11,7 @@ MIB = 1 << 20
 FULL_PIECE = 64 * MIB  # in which the full-size model streams
 READ_ENDS = 12 * 1024  # of every matrix: reads begin and end on 4 KiB, and plans count that
 MATRICES = 7  # of a layer
+PIECE_ENDS = 64 * 1024  # without them the ends of reads would make a small piece hold fewer rows, and a model have twice the pieces
 VOCAB_SPECIALS = 258  # of make_model's byte tokenizer, that a vocabulary must hold
 
 
@@ -23,6 +24,10 @@ class Factors:
     @property
     def weights(self):
         return self.width**2
+
+    def piece(self):
+        """Longest piece in which the scale model streams: of as many rows as at full size."""
+        return FULL_PIECE if self.width == 1 else FULL_PIECE // self.weights + PIECE_ENDS
 
     def table(self):
         """(what, divided by) for reports."""
