@@ -24,6 +24,13 @@ find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
 find_package(GTest REQUIRED)
 
+# Tells ThreadSanitizer of the locks of an Abseil built without it; linked into every program.
+if(LIME_SANITIZE STREQUAL "thread")
+  add_library(lime_tsan_mutex OBJECT ${PROJECT_SOURCE_DIR}/cmake/tsan_mutex.cc)
+  target_link_libraries(lime_tsan_mutex PUBLIC absl::synchronization ${CMAKE_DL_LIBS})
+  target_compile_definitions(lime_tsan_mutex PRIVATE LIME_TSAN_SUPPRESSIONS="${PROJECT_SOURCE_DIR}/cmake/tsan_suppressions.txt")
+endif()
+
 # lime_options(target): what holds for our own code and not for the headers it includes.
 function(lime_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off)
@@ -43,6 +50,9 @@ function(lime_program name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  if(TARGET lime_tsan_mutex)
+    target_link_libraries(${name} PRIVATE lime_tsan_mutex)
+  endif()
   lime_options(${name})
 endfunction()
 
