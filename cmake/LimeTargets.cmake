@@ -24,11 +24,11 @@ find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
 find_package(GTest REQUIRED)
 
-# Tells ThreadSanitizer of the locks of an Abseil built without it; linked into every program.
+# Tells ThreadSanitizer what an Abseil built without it does; linked into every program.
 if(LIME_SANITIZE STREQUAL "thread")
-  add_library(lime_tsan_mutex OBJECT ${PROJECT_SOURCE_DIR}/cmake/tsan_mutex.cc)
-  target_link_libraries(lime_tsan_mutex PUBLIC absl::synchronization ${CMAKE_DL_LIBS})
-  target_compile_definitions(lime_tsan_mutex PRIVATE LIME_TSAN_SUPPRESSIONS="${PROJECT_SOURCE_DIR}/cmake/tsan_suppressions.txt")
+  add_library(lime_tsan_abseil OBJECT ${PROJECT_SOURCE_DIR}/cmake/tsan_abseil.cc)
+  target_link_libraries(lime_tsan_abseil PUBLIC absl::status absl::synchronization ${CMAKE_DL_LIBS})
+  target_compile_definitions(lime_tsan_abseil PRIVATE LIME_TSAN_SUPPRESSIONS="${PROJECT_SOURCE_DIR}/cmake/tsan_suppressions.txt")
 endif()
 
 # lime_options(target): what holds for our own code and not for the headers it includes.
@@ -50,8 +50,8 @@ function(lime_program name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
-  if(TARGET lime_tsan_mutex)
-    target_link_libraries(${name} PRIVATE lime_tsan_mutex)
+  if(TARGET lime_tsan_abseil)
+    target_link_libraries(${name} PRIVATE lime_tsan_abseil)
   endif()
   lime_options(${name})
 endfunction()

@@ -1,7 +1,8 @@
-// ThreadSanitizer sees what Abseil's locks order, though Abseil is built without it (cmake/tsan_mutex.cc), and what they do not.
+// ThreadSanitizer sees what Abseil's locks order, though Abseil is built without it (cmake/tsan_abseil.cc), and what they do not.
 #include <functional>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
@@ -166,6 +167,18 @@ TEST(TsanTest, IsSilentAboutWhatANotificationOrders) {
                     notification.WaitForNotification();
                     EXPECT_EQ(value, 1);
                   }),
+              0);
+  }
+}
+
+TEST(TsanTest, IsSilentAboutASharedStatus) {
+  for (int i = 0; i < kTimes; ++i) {
+    absl::Status mine = absl::InternalError("of two threads"), theirs = mine;
+    EXPECT_EQ(ReportsOf([&] { theirs = absl::OkStatus(); },
+                        [&] {
+                          EXPECT_EQ(mine.message(), "of two threads");
+                          mine = absl::OkStatus();
+                        }),
               0);
   }
 }

@@ -1,6 +1,6 @@
-// Tells ThreadSanitizer of Abseil's locks. Distributions build Abseil without it, so that everything under an absl::Mutex would look like a
-// race. Every program of that build is linked with this (LimeTargets.cmake): the functions below stand before those of Abseil's shared
-// library, for gRPC too, and call them.
+// Tells ThreadSanitizer of Abseil's locks and of who shares a Status. Distributions build Abseil without it, so that everything under an
+// absl::Mutex would look like a race. Every program of that build is linked with this (LimeTargets.cmake): the functions below stand before
+// those of Abseil's shared library, for gRPC too, and call them.
 //
 // What Abseil says when it is built with ThreadSanitizer, said from outside: a wait gives the lock up and takes it again. Between the two
 // halves of an annotation nothing is looked at, conditions included: another thread may evaluate them for the one that waits. Who awaits
@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
@@ -215,6 +216,15 @@ bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   static const auto wait = Behind(&CondVar::WaitWithDeadline);
   const Waiting waiting(mutex);
   return (this->*wait)(mutex, deadline);
+}
+
+// Whoever is the last to share a Status frees it after what the others did with it.
+void Status::UnrefNonInlined(uintptr_t rep) {
+  static const auto unref = Behind(&Status::UnrefNonInlined);
+  void* const shared = RepToPointer(rep);
+  __tsan_release(shared);
+  __tsan_acquire(shared);
+  unref(rep);
 }
 
 // A Notification that has come is seen without its mutex.
