@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -124,5 +125,23 @@ class JsonFields {
   std::string where_;
   absl::Status status_;
 };
+
+// The objects of the array `key`, each by `read`, which is given the place that opens its errors.
+template <typename T>
+absl::StatusOr<std::vector<T>> ReadObjects(JsonFields& fields, const std::string& key, size_t max_size, const std::string& where,
+                                           absl::StatusOr<T> (*read)(JsonFields&, const std::string&)) {
+  std::vector<T> values;
+  const nlohmann::json& array = fields.Array(key, max_size);
+  LIME_RETURN_IF_ERROR(fields.status());
+  for (const nlohmann::json& object : array) {
+    const std::string place = absl::StrCat(where, ": ", key, "[", values.size(), "]");
+    if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(place, " is not an object"));
+    JsonFields inner(object, place);
+    LIME_ASSIGN_OR_RETURN(T value, read(inner, place));
+    LIME_RETURN_IF_ERROR(inner.status());
+    values.push_back(std::move(value));
+  }
+  return values;
+}
 
 }  // namespace lime

@@ -128,22 +128,6 @@ absl::StatusOr<KvLoan> ReadLoan(JsonFields& fields, const std::string&) {
                 .pages = fields.Int("pages", 0, kMaxInt)};
 }
 
-template <typename T>
-absl::Status ReadAll(JsonFields& fields, const std::string& key, size_t max_size, const std::string& where,
-                     absl::StatusOr<T> (*read)(JsonFields&, const std::string&), std::vector<T>& values) {
-  const json& array = fields.Array(key, max_size);
-  LIME_RETURN_IF_ERROR(fields.status());
-  for (const json& object : array) {
-    const std::string place = absl::StrCat(where, ": ", key, "[", values.size(), "]");
-    if (!object.is_object()) return Wrong(place, " is not an object");
-    JsonFields inner(object, place);
-    LIME_ASSIGN_OR_RETURN(T value, read(inner, place));
-    LIME_RETURN_IF_ERROR(inner.status());
-    values.push_back(std::move(value));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ReadTimes(JsonFields& fields, const std::string& key, const std::string& where, StepTimes& times) {
   if (!fields.Has(key)) return absl::OkStatus();
   JsonFields inner(fields.Object(key), absl::StrCat(where, ".", key));
@@ -259,10 +243,12 @@ absl::StatusOr<Plan> PlanFromJson(const json& object, std::string_view name) {
   JsonFields fields(object, where);
   Plan plan;
   LIME_RETURN_IF_ERROR(ReadHead(fields, where, plan));
-  LIME_RETURN_IF_ERROR(ReadAll<PlanDevice>(fields, "devices", kMaxPlanDevices, where, ReadDevice, plan.devices));
-  LIME_RETURN_IF_ERROR(ReadAll<PlanPart>(fields, "parts", kMaxPlanBlocks, where, ReadPart, plan.parts));
-  LIME_RETURN_IF_ERROR(ReadAll<Stage>(fields, "stages", kMaxPlanBlocks, where, ReadStage, plan.stages));
-  if (fields.Has("loans")) LIME_RETURN_IF_ERROR(ReadAll<KvLoan>(fields, "loans", kMaxLoans, where, ReadLoan, plan.loans));
+  LIME_ASSIGN_OR_RETURN(plan.devices, ReadObjects<PlanDevice>(fields, "devices", kMaxPlanDevices, where, ReadDevice));
+  LIME_ASSIGN_OR_RETURN(plan.parts, ReadObjects<PlanPart>(fields, "parts", kMaxPlanBlocks, where, ReadPart));
+  LIME_ASSIGN_OR_RETURN(plan.stages, ReadObjects<Stage>(fields, "stages", kMaxPlanBlocks, where, ReadStage));
+  if (fields.Has("loans")) {
+    LIME_ASSIGN_OR_RETURN(plan.loans, ReadObjects<KvLoan>(fields, "loans", kMaxLoans, where, ReadLoan));
+  }
   const absl::Status valid = plan.Validate();
   if (!valid.ok()) return Wrong(where, absl::StrCat(": ", valid.message()));
   return plan;

@@ -65,23 +65,12 @@ absl::StatusOr<ComputePoint> ReadComputePoint(JsonFields& fields, const std::str
                       .ms = fields.Double("ms", 0, kMaxMs)};
 }
 
-// The objects of the array `key`, each read by `read`; no array is an empty one.
+// No array is an empty one.
 template <typename T>
-absl::StatusOr<std::vector<T>> ReadAll(JsonFields& fields, const std::string& key, size_t max_size, const std::string& where,
-                                       absl::StatusOr<T> (*read)(JsonFields&, const std::string&)) {
-  std::vector<T> values;
-  if (!fields.Has(key)) return values;
-  const json& array = fields.Array(key, max_size);
-  LIME_RETURN_IF_ERROR(fields.status());
-  for (const json& object : array) {
-    const std::string place = absl::StrCat(where, ": ", key, "[", values.size(), "]");
-    if (!object.is_object()) return Wrong(place, " is not an object");
-    JsonFields inner(object, place);
-    LIME_ASSIGN_OR_RETURN(T value, read(inner, place));
-    LIME_RETURN_IF_ERROR(inner.status());
-    values.push_back(std::move(value));
-  }
-  return values;
+absl::StatusOr<std::vector<T>> ReadAnyObjects(JsonFields& fields, const std::string& key, size_t max_size, const std::string& where,
+                                              absl::StatusOr<T> (*read)(JsonFields&, const std::string&)) {
+  if (!fields.Has(key)) return std::vector<T>{};
+  return ReadObjects<T>(fields, key, max_size, where, read);
 }
 
 // What is looked up by `key` must be there once.
@@ -96,7 +85,7 @@ absl::StatusOr<ModelCompute> ReadModel(JsonFields& fields, const std::string& wh
   LIME_ASSIGN_OR_RETURN(model.key, Name(fields, "key", where));
   LIME_ASSIGN_OR_RETURN(model.name, Name(fields, "name", where, /*required=*/false));
   model.step_overhead_ms = fields.DoubleOr("step_overhead_ms", 0, 0, kMaxMs);
-  LIME_ASSIGN_OR_RETURN(model.points, ReadAll<ComputePoint>(fields, "points", kMaxPoints, where, ReadComputePoint));
+  LIME_ASSIGN_OR_RETURN(model.points, ReadAnyObjects<ComputePoint>(fields, "points", kMaxPoints, where, ReadComputePoint));
   return model;
 }
 
@@ -129,9 +118,9 @@ absl::StatusOr<DeviceProfile> ParseDeviceProfile(std::string_view text, std::str
   profile.read_bytes_per_second = fields.Double("read_bytes_per_second", 1, kMaxRate);
   profile.flops = fields.DoubleOr("flops", 0, 0, kMaxRate);
   profile.block_overhead_ms = fields.DoubleOr("block_overhead_ms", profile.block_overhead_ms, 0, kMaxMs);
-  LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, ReadAll<DiskPoint>(fields, "disk", kMaxPoints, where, ReadDiskPoint));
-  LIME_ASSIGN_OR_RETURN(std::vector<ModelCompute> models, ReadAll<ModelCompute>(fields, "models", kMaxModels, where, ReadModel));
-  LIME_ASSIGN_OR_RETURN(profile.links, ReadAll<LinkPoint>(fields, "links", kMaxLinks, where, ReadLink));
+  LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, ReadAnyObjects<DiskPoint>(fields, "disk", kMaxPoints, where, ReadDiskPoint));
+  LIME_ASSIGN_OR_RETURN(std::vector<ModelCompute> models, ReadAnyObjects<ModelCompute>(fields, "models", kMaxModels, where, ReadModel));
+  LIME_ASSIGN_OR_RETURN(profile.links, ReadAnyObjects<LinkPoint>(fields, "links", kMaxLinks, where, ReadLink));
   LIME_RETURN_IF_ERROR(fields.status());
   const size_t models_read = models.size();
   profile.SetDisk(std::move(disk));

@@ -57,22 +57,6 @@ absl::StatusOr<Prefetch> ReadPrefetch(JsonFields& fields, const std::string&) {
   return Prefetch{Index(fields, "part"), Count(fields, "bytes"), Index(fields, "window")};
 }
 
-template <typename T>
-absl::Status ReadAll(JsonFields& fields, const std::string& key, const std::string& where,
-                     absl::StatusOr<T> (*read)(JsonFields&, const std::string&), std::vector<T>& values) {
-  const json& array = fields.Array(key, kMaxInstructions);
-  LIME_RETURN_IF_ERROR(fields.status());
-  for (const json& object : array) {
-    const std::string place = absl::StrCat(where, ": ", key, "[", values.size(), "]");
-    if (!object.is_object()) return Wrong(place, " is not an object");
-    JsonFields inner(object, place);
-    LIME_ASSIGN_OR_RETURN(T value, read(inner, place));
-    LIME_RETURN_IF_ERROR(inner.status());
-    values.push_back(std::move(value));
-  }
-  return absl::OkStatus();
-}
-
 ordered_json Numbers(const Recv& i) {
   return {{"stage", i.stage}, {"microbatch", i.microbatch}, {"from", i.from}, {"payload", PayloadName(i.payload)}};
 }
@@ -108,8 +92,8 @@ absl::StatusOr<Program> ParseProgram(std::string_view text, std::string_view nam
   program.num_stages = static_cast<int32_t>(fields.Int("num_stages", 1, kMaxPlanBlocks));
   program.microbatches = static_cast<int32_t>(fields.Int("microbatches", 1, kMaxMicrobatches));
   program.ring_bytes = fields.IntOr("ring_bytes", 0, 0, kMaxProgramBytes);
-  LIME_RETURN_IF_ERROR(ReadAll<Prefetch>(fields, "loads", where, ReadPrefetch, program.loads));
-  LIME_RETURN_IF_ERROR(ReadAll<Instruction>(fields, "step", where, ReadInstruction, program.step));
+  LIME_ASSIGN_OR_RETURN(program.loads, ReadObjects<Prefetch>(fields, "loads", kMaxInstructions, where, ReadPrefetch));
+  LIME_ASSIGN_OR_RETURN(program.step, ReadObjects<Instruction>(fields, "step", kMaxInstructions, where, ReadInstruction));
   const absl::Status valid = program.Validate();
   if (!valid.ok()) return Wrong(where, absl::StrCat(": ", valid.message()));
   return program;
