@@ -61,6 +61,9 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
   };
   const Phase phases[] = {
       {plans, 0.35, 0.008, 0.03}, {(plans + 3) / 4, 0.3, 0.02, 0.03}, {(plans + 11) / 12, 0.2, 0.01, 0.01}, {1, 0.15, 0.002, 0.003}};
+  // A line that has few moves ahead loses more than it finds by going far uphill.
+  constexpr double kMovesForAllHeat = 60'000, kLeastHeat = 0.25;
+  const double heat = std::clamp(moves / kMovesForAllHeat, kLeastHeat, 1.0);
   const double end = budget_.left() - work;
   double shares = 1;  // of this phase and those behind it
   for (const Phase& phase : phases) {
@@ -72,7 +75,8 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
     double lines_left = static_cast<double>(lines_.size());
     for (Line& line : lines_) {
       const double work_each = std::max(0.0, budget_.left() - phase_end) / lines_left--;
-      line.best = annealer_.Run(line.best, {.work = work_each, .hot = phase.hot, .cold = 2e-5, .per_busy_disk = phase.per_busy_disk});
+      line.best =
+          annealer_.Run(line.best, {.work = work_each, .hot = heat * phase.hot, .cold = 2e-5, .per_busy_disk = phase.per_busy_disk});
     }
   }
   Sort();

@@ -13,7 +13,8 @@
 namespace lime {
 namespace {
 
-constexpr double kShareOfLimit = 0.75;  // of the time limit that the work is made for
+constexpr double kShareOfLimit = 0.75;                       // of the time limit that the work is made for
+constexpr double kStartsOfLevel = 0.4, kStartsAlone = 0.5;  // of the work of a level, of all work where there is one level
 constexpr double kMaxTimeLimitMs = 3'600'000;
 
 // To have something to compare with before looking at every plan.
@@ -98,13 +99,13 @@ class Search {
       for (const LevelSearch::Line& line : lines) search.Offer(ToParts(line.best.plan, level.begins), line.kind);
       const double part = std::max(0.0, budget_.left()) * level.share / shares;
       shares -= level.share;
-      if (MayMove()) search.OfferStarts(0.25 * part);
-      search.Improve(0.75 * part, options_.good_enough_ms);
+      if (MayMove()) search.OfferStarts(kStartsOfLevel * part);
+      search.Improve((1 - kStartsOfLevel) * part, options_.good_enough_ms);
       lines = search.lines();
       for (LevelSearch::Line& line : lines) line.best.plan = ToPieces(line.best.plan, level.begins);
     }
     for (const LevelSearch::Line& line : lines) pieces.Offer(line.best.plan, line.kind);
-    if (levels.empty() && !has_starts && MayMove()) pieces.OfferStarts(0.25 * work_);
+    if (levels.empty() && !has_starts && MayMove()) pieces.OfferStarts(kStartsAlone * work_);
     pieces.Improve(0.95 * budget_.left(), options_.good_enough_ms);
   }
 
@@ -112,7 +113,7 @@ class Search {
     constexpr size_t kFewBlocks = 8;
     std::vector<Level> levels;
     size_t before = 0;
-    for (const auto& [most_pieces, share] : {std::pair{1, 0.1}, std::pair{4, 0.6}}) {
+    for (const auto& [most_pieces, share] : {std::pair{1, 0.25}, std::pair{4, 0.6}}) {
       Level level = {.begins = GroupPieces(instance_, most_pieces), .share = share};
       const size_t blocks = level.begins.size() - 1;
       if (blocks < kFewBlocks || blocks == before || 2 * blocks > instance_.blocks.size()) continue;
