@@ -33,6 +33,7 @@ struct BackendOptions {
   int64_t max_sequences = 0;      // sequence slots
   int64_t context = 0;            // positions of one sequence
   int64_t num_kv_pages = 0;       // in the pool, over all layers
+  int64_t present_kv_pages = -1;  // of them, the first ones that are in memory until ResizeKv says otherwise; -1: all
   bool grow_kv = false;           // memory of the pool comes as it is written, instead of up front
   std::string numerics = "auto";  // "auto", "portable", or for tests "emulated-bf16"
 };
@@ -52,6 +53,10 @@ class Backend {
   // Tells which KV pages hold the positions of sequence slot `sequence` in `layer`, by position / 16.
   virtual void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) = 0;
 
+  // From now on the first `pages` pages of the pool are in memory, and pre-faulted; what the others held is gone. For a pool made with
+  // present_kv_pages.  Thread: any, beside a step that uses no page of those that come or go.
+  virtual absl::Status ResizeKv(int64_t pages) = 0;
+
   // Takes the rows of one step. The blocks then run in order: Embed, Attention and Mlp of every layer, Head. Each works on the residual
   // stream of this batch. InvalidArgument for tokens, positions or sequences out of range.
   virtual absl::Status Begin(const MicroBatch& batch) = 0;
@@ -66,8 +71,8 @@ class Backend {
   // Embed with a table of the batch's own: row i is that of the token in row i.
   virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;
 
-  // The residual stream of the batch that has begun, [rows, hidden] in the working dtype: written before its first block where other devices
-  // computed those before, read after its last block here.
+  // The residual stream of the batch that has begun, [rows, hidden] in the working dtype: written before its first block where other
+  // devices computed those before, read after its last block here.
   virtual std::span<std::byte> Hidden() = 0;
 
   // [rows that asked for logits, vocab] fp32 of the last Head, in the order of the rows; valid until the next Begin.

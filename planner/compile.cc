@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime {
 namespace {
@@ -28,7 +29,7 @@ absl::Status CheckShape(const Plan& plan, const StepShape& shape) {
 void SetWindows(Bytes ring_bytes, std::vector<Prefetch>& loads) {
   const int64_t q = static_cast<int64_t>(loads.size());
   std::vector<Bytes> before(2 * q + 1, 0);
-  for (int64_t i = 0; i < 2 * q; ++i) before[i + 1] = before[i] + loads[i % q].bytes;
+  for (int64_t i = 0; i < 2 * q; ++i) before[i + 1] = before[i] + loads[i % q].ring_bytes();
   const Bytes sweep = before[q];
   const int64_t sweeps = sweep > 0 ? std::min<int64_t>(5, ring_bytes / sweep) : 5;
   const Bytes rest = ring_bytes - sweeps * sweep;
@@ -42,7 +43,10 @@ void SetWindows(Bytes ring_bytes, std::vector<Prefetch>& loads) {
 
 class Compiler {
  public:
-  Compiler(const Plan& plan, const StepShape& shape) : plan_(plan), shape_(shape), together_(StaysTogether(plan, shape.microbatches)) {
+  // `keep`: by part, what is loaded to stay; empty: nothing.
+  Compiler(const Plan& plan, const StepShape& shape, std::vector<bool> keep = {})
+      : plan_(plan), shape_(shape), together_(StaysTogether(plan, shape.microbatches)), keep_(std::move(keep)) {
+    keep_.resize(plan.parts.size(), false);
     programs_.resize(plan.devices.size());
     for (int d = 0; d < plan.NumDevices(); ++d) {
       programs_[d] = {.device = d,
@@ -67,6 +71,7 @@ class Compiler {
 
  private:
   bool decodes() const { return shape_.kind == StepShape::Kind::kDecode; }
+  bool IsLoaded(int part) const { return plan_.parts[part].streamed || keep_[part]; }
   int32_t DeviceOf(int stage) const { return plan_.stages[stage].device; }
   int LastStage() const { return static_cast<int>(plan_.stages.size()) - 1; }
   int64_t RowsOf(int m) const { return m + 1 == shape_.microbatches ? shape_.last_rows : shape_.rows; }
@@ -81,9 +86,9 @@ class Compiler {
     Program& program = programs_[stage.device];
     Bytes together = 0;
     for (int p = stage.lo; p < stage.hi; ++p) {
-      if (!plan_.parts[p].streamed) continue;
-      program.loads.push_back({.part = p, .bytes = plan_.parts[p].bytes});
-      together += plan_.parts[p].bytes;
+      if (!IsLoaded(p)) continue;
+      program.loads.push_back({.part = p, .bytes = plan_.parts[p].bytes, .keep = keep_[p]});
+      together += program.loads.back().ring_bytes();
     }
     if (!together_ || together <= program.ring_bytes) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat("compile: stage ", j, " streams ", together, " bytes, which ", shape_.microbatches,
@@ -129,9 +134,9 @@ class Compiler {
     const PlanPart& part = plan_.parts[p];
     const bool first = !together_ || m == 0, last = !together_ || m + 1 == shape_.microbatches;
     if (loans_[p] != nullptr && m == 0) Add(d, AwaitKv{loans_[p]->layer, loans_[p]->holder, loans_[p]->pages});
-    if (part.streamed && first) Add(d, AwaitWeights{next_await_[d]++});
+    if (IsLoaded(p) && first) Add(d, AwaitWeights{next_await_[d]++});
     Add(d, Compute{j, m, p, RowsOf(m), part.block.kind == BlockKind::kHead ? LogitRows(m) : 0});
-    if (part.streamed && last) Add(d, Evict{next_evict_[d]++});
+    if (IsLoaded(p) && last) Add(d, Evict{next_evict_[d]++});
   }
 
   Payload PayloadInto(int j) const {
@@ -144,6 +149,7 @@ class Compiler {
   const Plan& plan_;
   const StepShape shape_;
   const bool together_;
+  std::vector<bool> keep_;
   std::vector<Program> programs_;
   std::vector<const KvLoan*> loans_;              // by part, null where its pages are all at home
   std::vector<int32_t> next_await_, next_evict_;  // by device, loads
@@ -177,6 +183,17 @@ absl::StatusOr<std::vector<Program>> Compile(const Plan& plan, const StepShape& 
   LIME_RETURN_IF_ERROR(plan.Validate());
   LIME_RETURN_IF_ERROR(CheckShape(plan, shape));
   return Compiler(plan, shape).Compile();
+}
+
+absl::StatusOr<std::vector<Program>> CompileChange(const Plan& before, const Plan& after, const StepShape& shape) {
+  LIME_RETURN_IF_ERROR(before.Validate());
+  LIME_RETURN_IF_ERROR(after.Validate());
+  LIME_RETURN_IF_ERROR(CheckShape(after, shape));
+  if (after.reads != ReadsPerStep::kOnce) return Wrong("residency changes where a step reads every part once only");
+  if (!DifferInResidencyOnly(before, after)) return Wrong("the plans differ in more than residency");
+  std::vector<bool> keep(after.parts.size());
+  for (int p = 0; p < after.NumParts(); ++p) keep[p] = before.parts[p].streamed && !after.parts[p].streamed;
+  return Compiler(after, shape, std::move(keep)).Compile();
 }
 
 }  // namespace lime

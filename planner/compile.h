@@ -38,4 +38,9 @@ std::vector<StepShape> PrefillShapes(const Plan& plan);
 // device does not hold what one of its stages streams. InvalidArgument where the plan or the shape is none.
 absl::StatusOr<std::vector<Program>> Compile(const Plan& plan, const StepShape& shape);
 
+// The one step in which a plan's residency becomes another's (planner/plan/plan_residency.h): what streams in `after` is loaded as in its
+// Programs, and what streams in `before` alone is loaded once more, to stay. InvalidArgument where they differ in more than residency, or
+// where every micro-batch reads its own.
+absl::StatusOr<std::vector<Program>> CompileChange(const Plan& before, const Plan& after, const StepShape& shape);
+
 }  // namespace lime

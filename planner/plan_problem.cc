@@ -47,6 +47,7 @@ absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
 
 absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("context", request.context, 1, kMaxContext));
+  LIME_RETURN_IF_ERROR(CheckInt("kv_tokens", request.kv_tokens, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceBytes));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
@@ -85,7 +86,8 @@ std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const P
 }
 
 std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request) {
-  const int64_t pages = request.sequences * ((request.context + kPageTokens - 1) / kPageTokens);
+  const int64_t tokens = request.kv_tokens > 0 ? request.kv_tokens : request.context;
+  const int64_t pages = request.sequences * ((tokens + kPageTokens - 1) / kPageTokens);
   std::vector<PlanPart> parts;
   for (const BlockSpec& block : spec.blocks) {
     if (block.id.kind == BlockKind::kEmbedding) continue;

@@ -38,6 +38,7 @@ struct ClusterDevice {
 struct PlanRequest {
   std::string model_name;           // for people
   int64_t context = 2048;           // tokens of each sequence, prompt and answer
+  int64_t kv_tokens = 0;            // of them, KV is reserved for at first (planner/kv_levels.h); 0: all
   int32_t sequences = 1;            // at a time
   std::vector<int32_t> batches;     // sequences in a micro-batch, to choose among; empty: 1, 2, 4 .. and all of them
   Bytes piece_bytes = kPieceBytes;  // longest streamed piece; 0: whole blocks
@@ -48,9 +49,9 @@ struct PlanRequest {
 };
 
 struct PlanProblem {
-  // Decode; what StagePlans refer to. In MB what head.parts says in bytes, less half a byte of every device, so that no sum of rounded numbers
-  // is taken for a byte more or less than it is. A block's `kv_mb` is all that is in memory with it whatever streams: pages, and what is
-  // kept of it.
+  // Decode; what StagePlans refer to. In MB what head.parts says in bytes, less half a byte of every device, so that no sum of rounded
+  // numbers is taken for a byte more or less than it is. A block's `kv_mb` is all that is in memory with it whatever streams: pages, and
+  // what is kept of it.
   Instance instance;
   std::optional<FirstTokenProblem> first_token;  // where there is a prompt: one instance for each size of chunk
   // The plan without stages: model, request, a part for each block of the instance, devices as far as they are known.

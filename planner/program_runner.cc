@@ -1,5 +1,7 @@
 #include "planner/program_runner.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 
@@ -16,16 +18,35 @@ absl::Status Wrong(const What&... what) {
 }  // namespace
 
 ProgramRunner::ProgramRunner(std::vector<const Program*> programs, int64_t loads_limit, int loads_under_way)
-    : programs_(std::move(programs)), loads_limit_(loads_limit), loads_under_way_(loads_under_way) {
-  LIME_CHECK(!programs_.empty());
+    : loads_limit_(loads_limit), loads_under_way_(loads_under_way) {
   LIME_CHECK_GE(loads_under_way, 1);
-  for (const Program* program : programs_) {
-    LIME_CHECK(program->loads == loads()) << "loads of device " << program->device;
+  generations_.push_back(MakeGeneration(std::move(programs), 0, 0));
+  for (const Program* program : generations_.front().programs) {
     for (const Instruction& instruction : program->step) {
       if (const auto* recv = std::get_if<Recv>(&instruction)) arrivals_[{recv->stage, recv->microbatch}] = 0;
       if (const auto* await = std::get_if<AwaitKv>(&instruction)) arrivals_[{await->layer, kPages}] = 0;
     }
   }
+}
+
+ProgramRunner::Generation ProgramRunner::MakeGeneration(std::vector<const Program*> programs, int64_t first_step, int64_t first_load) {
+  LIME_CHECK(!programs.empty());
+  for (const Program* program : programs) {
+    LIME_CHECK(program->loads == programs.front()->loads) << "loads of device " << program->device;
+  }
+  return {std::move(programs), first_step, first_load};
+}
+
+const ProgramRunner::Generation& ProgramRunner::OfStep() const {
+  size_t i = generations_.size() - 1;
+  while (generations_[i].first_step > step_) --i;
+  return generations_[i];
+}
+
+const ProgramRunner::Generation& ProgramRunner::OfNextLoad() const {
+  size_t i = generations_.size() - 1;
+  while (generations_[i].first_load > loads_begun_) --i;
+  return generations_[i];
 }
 
 absl::Status ProgramRunner::OnEvent(const Event& event, double now_ms, std::vector<Action>& actions) {
@@ -36,11 +57,12 @@ absl::Status ProgramRunner::OnEvent(const Event& event, double now_ms, std::vect
 }
 
 const Instruction* ProgramRunner::waiting() const {
-  return computing_ || steps_.empty() ? nullptr : &programs_[steps_.front()]->step[at_];
+  return computing_ || steps_.empty() ? nullptr : &OfStep().programs[steps_.front()]->step[at_];
 }
 
 absl::Status ProgramRunner::On(const BeginStep& event) {
-  if (event.program < 0 || event.program >= static_cast<int32_t>(programs_.size())) return Wrong("no program ", event.program);
+  if (event.program < 0 || event.program >= static_cast<int32_t>(generations_.front().programs.size()))
+    return Wrong("no program ", event.program);
   if (static_cast<int64_t>(steps_.size()) >= kMaxAhead) return Wrong(kMaxAhead, " steps were begun already");
   steps_.push_back(event.program);
   return absl::OkStatus();
@@ -76,13 +98,56 @@ absl::Status ProgramRunner::On(const Computed&) {
   return absl::OkStatus();
 }
 
+absl::Status ProgramRunner::On(const Change& event) {
+  const Generation& now = generations_.front();
+  if (!settled()) return Wrong("residency is changing already");
+  if (event.entering.size() != now.programs.size() || event.settled.size() != now.programs.size()) {
+    return Wrong("a change to ", event.settled.size(), " programs, and there are ", now.programs.size());
+  }
+  const int64_t border = BorderStep();
+  Generation entering = MakeGeneration(event.entering, border, now.first_load + (border - now.first_step) * now.num_loads());
+  const int64_t behind = entering.first_load + entering.num_loads();
+  generations_.push_back(std::move(entering));
+  generations_.push_back(MakeGeneration(event.settled, border + 1, behind));
+  border_noted_ = room_made_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status ProgramRunner::On(const RoomMade&) {
+  if (settled()) return Wrong("there is room for what is not awaited");
+  room_made_ = true;
+  return absl::OkStatus();
+}
+
+// The step under way counts as begun once an instruction of it was carried out or waits.
+int64_t ProgramRunner::BorderStep() const {
+  const Generation& now = generations_.front();
+  const int64_t begun = loads_begun_ - now.first_load, loads = now.num_loads();
+  const int64_t unread = loads > 0 ? now.first_step + (begun + loads - 1) / loads : 0;
+  return std::max(unread, step_ + (steps_.empty() ? 0 : 1));
+}
+
+void ProgramRunner::NoteBorder(std::vector<Action>& actions) {
+  if (settled() || border_noted_ || step_ < generations_[1].first_step) return;
+  border_noted_ = true;
+  actions.push_back(Border{generations_[1].first_step});
+}
+
+void ProgramRunner::EndStep(std::vector<Action>& actions) {
+  actions.push_back(StepEnded{step_++});
+  steps_.pop_front();
+  at_ = 0;
+  NoteBorder(actions);
+  if (settled() || step_ <= generations_[1].first_step) return;
+  generations_.erase(generations_.begin(), generations_.begin() + 2);  // all loads of steps that have ended were evicted
+}
+
 void ProgramRunner::Advance(double now_ms, std::vector<Action>& actions) {
+  NoteBorder(actions);
   while (!computing_ && !steps_.empty()) {
-    const std::vector<Instruction>& step = programs_[steps_.front()]->step;
+    const std::vector<Instruction>& step = OfStep().programs[steps_.front()]->step;
     if (at_ == step.size()) {
-      actions.push_back(StepEnded{step_++});
-      steps_.pop_front();
-      at_ = 0;
+      EndStep(actions);
       continue;
     }
     const Instruction& instruction = step[at_];
@@ -101,11 +166,21 @@ void ProgramRunner::Advance(double now_ms, std::vector<Action>& actions) {
 }
 
 void ProgramRunner::TryLoad(std::vector<Action>& actions) {
-  while (!loads().empty() && loads_begun_ - loads_ended_ < loads_under_way_ && loads_begun_ < loads_limit_) {
-    const Prefetch& load = loads()[loads_begun_ % static_cast<int64_t>(loads().size())];
-    if (loads_begun_ - load.window >= evicted_) return;  // negative: there has always been room
+  while (loads_begun_ - loads_ended_ < loads_under_way_ && loads_begun_ < loads_limit_) {
+    const Generation& of = OfNextLoad();
+    if (of.num_loads() == 0) return;
+    const Prefetch& load = of.loads()[(loads_begun_ - of.first_load) % of.num_loads()];
+    if (!MayBegin(load)) return;
+    in_ring_ += load.ring_bytes();
     actions.push_back(StartLoad{loads_begun_++, load});
   }
+}
+
+// Windows alone see to the room among loads of one residency; behind a border those before it count as well.
+bool ProgramRunner::MayBegin(const Prefetch& load) const {
+  if (loads_begun_ - load.window >= evicted_) return false;  // negative: there has always been room
+  if (load.keep) return room_made_;
+  return in_ring_ + load.bytes <= generations_.front().programs.front()->ring_bytes;
 }
 
 bool ProgramRunner::TakeArrival(std::pair<int32_t, int32_t> key) {
@@ -120,7 +195,8 @@ bool ProgramRunner::Do(const Recv& recv, std::vector<Action>&) {
 }
 
 bool ProgramRunner::Do(const AwaitWeights& await, std::vector<Action>&) {
-  return loads_ended_ > step_ * static_cast<int64_t>(loads().size()) + await.load;
+  const Generation& of = OfStep();
+  return loads_ended_ > of.first_load + (step_ - of.first_step) * of.num_loads() + await.load;
 }
 
 bool ProgramRunner::Do(const AwaitKv& await, std::vector<Action>&) {
@@ -134,7 +210,10 @@ bool ProgramRunner::Do(const Compute& compute, std::vector<Action>& actions) {
 }
 
 bool ProgramRunner::Do(const Evict& evict, std::vector<Action>& actions) {
-  actions.push_back(Release{evicted_++, loads()[evict.load].bytes});
+  const Prefetch& load = OfStep().loads()[static_cast<size_t>(evict.load)];
+  in_ring_ -= load.ring_bytes();
+  if (!load.keep) actions.push_back(Release{evicted_, load.bytes});
+  ++evicted_;
   return true;
 }
 

@@ -9,6 +9,12 @@
 //   disk         one load after another; load k begins when load k - 1 has ended and load k - window was evicted. A real disk is given the
 //                next load before the last one has ended (loads_under_way), so that no gap opens between two
 // What a peer sends too often or out of place is an error that changes nothing.
+//
+// What streams may change while it runs, and nothing waits for it: the steps of which a load has begun go on as they were, the next one is
+// the border.
+//
+//   Change ──► steps before the border ──► Border: what leaves memory is used no more ──► the first step: what comes stays ──► settled
+//                                             └─► RoomMade: its memory is free
 #pragma once
 
 #include <cstdint>
@@ -45,7 +51,15 @@ class ProgramRunner {
   };
   // The Compute under way has ended.
   struct Computed {};
-  using Event = std::variant<BeginStep, Arrived, KvArrived, Loaded, Computed>;
+  // Other parts stream: the border is the first step of which no load has begun and that has not begun itself. `entering` are the
+  // Programs of that one step (CompileChange), `settled` those of all after it, as many as there were, with the same ring; they outlive
+  // this unchanged, or until the next Change is taken. InvalidArgument while another change is not settled.
+  struct Change {
+    std::vector<const Program*> entering, settled;
+  };
+  // What is to stay has room in memory: after a Border, or at once where nothing leaves.
+  struct RoomMade {};
+  using Event = std::variant<BeginStep, Arrived, KvArrived, Loaded, Computed, Change, RoomMade>;
 
   // ---- Actions, to be carried out in order. Steps and loads are counted from 0 over the life of the runner.
 
@@ -81,7 +95,11 @@ class ProgramRunner {
   struct StepEnded {
     int64_t step = 0;
   };
-  using Action = std::variant<StartCompute, StartLoad, Release, StartSend, StartSendKv, Waited, StepEnded>;
+  // The steps before the border have ended: nothing computes any more with what is resident and streams from `step` on.
+  struct Border {
+    int64_t step = 0;
+  };
+  using Action = std::variant<StartCompute, StartLoad, Release, StartSend, StartSendKv, Waited, StepEnded, Border>;
 
   // Steps begun and not ended, and messages of one kind that have come early, at most.
   static constexpr int64_t kMaxAhead = 1 << 16;
@@ -104,6 +122,10 @@ class ProgramRunner {
   const Instruction* waiting() const;
   int64_t steps_ended() const { return step_; }
   int64_t loads_ended() const { return loads_ended_; }
+  // No change is under way.
+  bool settled() const { return generations_.size() == 1; }
+  // The first step of the residency that is taken up.  REQUIRES: !settled()
+  int64_t border() const { return generations_[1].first_step; }
 
  private:
   // What has come of one kind, by (stage, micro-batch) or (layer, -1), less what was taken.
@@ -114,6 +136,8 @@ class ProgramRunner {
   absl::Status On(const KvArrived& event);
   absl::Status On(const Loaded& event);
   absl::Status On(const Computed& event);
+  absl::Status On(const Change& event);
+  absl::Status On(const RoomMade& event);
 
   void Advance(double now_ms, std::vector<Action>& actions);
   void TryLoad(std::vector<Action>& actions);
@@ -129,9 +153,25 @@ class ProgramRunner {
   bool Do(const SendKv& send, std::vector<Action>& actions);
 
   absl::Status CountArrival(std::pair<int32_t, int32_t> key);
-  const std::vector<Prefetch>& loads() const { return programs_.front()->loads; }
 
-  const std::vector<const Program*> programs_;
+  // Steps of one residency, and where their loads begin. Up to three follow one another: what was, the step at the border, what will be.
+  struct Generation {
+    std::vector<const Program*> programs;
+    int64_t first_step = 0;
+    int64_t first_load = 0;
+
+    const std::vector<Prefetch>& loads() const { return programs.front()->loads; }
+    int64_t num_loads() const { return static_cast<int64_t>(loads().size()); }
+  };
+  static Generation MakeGeneration(std::vector<const Program*> programs, int64_t first_step, int64_t first_load);
+  const Generation& OfStep() const;  // of the one under way, or the next
+  const Generation& OfNextLoad() const;
+  bool MayBegin(const Prefetch& load) const;
+  int64_t BorderStep() const;
+  void NoteBorder(std::vector<Action>& actions);
+  void EndStep(std::vector<Action>& actions);
+
+  std::deque<Generation> generations_;
   const int64_t loads_limit_;
   const int loads_under_way_;
   std::deque<int32_t> steps_;  // begun; the first is the one under way
@@ -141,6 +181,8 @@ class ProgramRunner {
   double waiting_since_ms_ = -1;  // negative where it does not wait
   Arrivals arrivals_;
   int64_t loads_begun_ = 0, loads_ended_ = 0, evicted_ = 0;
+  Bytes in_ring_ = 0;
+  bool border_noted_ = false, room_made_ = false;  // of the change under way
 };
 
 }  // namespace lime

@@ -15,7 +15,7 @@ namespace lime {
 // Thread: any one at a time.
 class QuickEvaluator {
  public:
-  // REQUIRES: instance.Validate().ok(), and `instance` outlives this unchanged.
+  // REQUIRES: instance.Validate().ok(), and `instance` outlives this, unchanged but for its devices' mem_mb between two calls.
   explicit QuickEvaluator(const Instance& instance);
 
   // Milliseconds per step; infinity where the plan does not fit, or where it is clear beforehand that `limit_ms` is reached.

@@ -103,6 +103,17 @@ absl::StatusOr<AdmitOrder> AdmitFromProto(const v1::AdmitOrder& message) {
                     .prompt = {message.prompt().begin(), message.prompt().end()}};
 }
 
+absl::StatusOr<ResidencyOrder> ResidencyFromProto(const v1::ResidencyOrder& message) {
+  LIME_RETURN_IF_ERROR(Within("layer_pages", message.layer_pages(), 0, kMaxWireSequences * kMaxWirePosition));
+  LIME_RETURN_IF_ERROR(Within("streamed", message.streamed_size(), 0, kMaxPlanBlocks));
+  int32_t least = 0;
+  for (const int32_t part : message.streamed()) {
+    LIME_RETURN_IF_ERROR(Within("streamed", part, least, kMaxPlanBlocks - 1));
+    least = part + 1;
+  }
+  return ResidencyOrder{{.layer_pages = message.layer_pages(), .streamed = {message.streamed().begin(), message.streamed().end()}}};
+}
+
 void SamplingToProto(const RequestSampling& sampling, v1::Sampling& message) {
   message.set_repetition_penalty(sampling.params.repetition_penalty);
   message.set_temperature(sampling.params.temperature);
@@ -136,6 +147,10 @@ void OrderToProto(const OrderMessage& what, v1::Order& message) {
     SamplingToProto(what.sampling, *into.mutable_sampling());
   } else if (const auto* retire = std::get_if<RetireOrder>(&what.order.what)) {
     message.mutable_retire()->set_sequence(retire->sequence);
+  } else if (const auto* residency = std::get_if<ResidencyOrder>(&what.order.what)) {
+    v1::ResidencyOrder& into = *message.mutable_residency();
+    into.set_layer_pages(residency->to.layer_pages);
+    into.mutable_streamed()->Add(residency->to.streamed.begin(), residency->to.streamed.end());
   } else {
     v1::StepOrder& into = *message.mutable_step();
     for (const MicroBatch& batch : std::get<StepOrder>(what.order.what).microbatches) {
@@ -160,6 +175,10 @@ absl::StatusOr<OrderMessage> OrderFromProto(const v1::Order& message) {
       return what;
     case v1::Order::kStep: {
       LIME_ASSIGN_OR_RETURN(what.order.what, StepFromProto(message.step()));
+      return what;
+    }
+    case v1::Order::kResidency: {
+      LIME_ASSIGN_OR_RETURN(what.order.what, ResidencyFromProto(message.residency()));
       return what;
     }
     case v1::Order::WHAT_NOT_SET:
@@ -274,6 +293,7 @@ void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
   message.set_compute_ms(statistics.compute_ms);
   message.set_wait_weights_ms(statistics.wait_weights_ms);
   message.set_wait_input_ms(statistics.wait_input_ms);
+  message.set_residency_changes(statistics.residency_changes);
   message.set_sent_messages(statistics.sent_messages);
   message.set_sent_bytes(statistics.sent_bytes);
   message.set_received_messages(statistics.received_messages);
@@ -287,7 +307,7 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
        {std::pair("steps", message.steps()), std::pair("bytes_read", message.bytes_read()),
         std::pair("sent_messages", message.sent_messages()), std::pair("sent_bytes", message.sent_bytes()),
         std::pair("received_messages", message.received_messages()), std::pair("received_bytes", message.received_bytes()),
-        std::pair("peak_resident_bytes", message.peak_resident_bytes())}) {
+        std::pair("peak_resident_bytes", message.peak_resident_bytes()), std::pair("residency_changes", message.residency_changes())}) {
     LIME_RETURN_IF_ERROR(Within(field, value, 0, kMaxCount));
   }
   LIME_RETURN_IF_ERROR(Milliseconds("compute_ms", message.compute_ms()));
@@ -303,7 +323,8 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
                           .sent_bytes = message.sent_bytes(),
                           .received_messages = message.received_messages(),
                           .received_bytes = message.received_bytes(),
-                          .peak_resident = message.peak_resident_bytes()};
+                          .peak_resident = message.peak_resident_bytes(),
+                          .residency_changes = message.residency_changes()};
 }
 
 void ToProto(const FromCoordinator& what, v1::OrderRequest& message) {

@@ -75,6 +75,7 @@ struct DeviceStatistics {
   int64_t received_messages = 0;
   Bytes received_bytes = 0;
   Bytes peak_resident = 0;
+  int64_t residency_changes = 0;
 
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
 };

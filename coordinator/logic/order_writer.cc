@@ -33,6 +33,10 @@ OrderWriter::OrderWriter(const Options& options) : options_(options) {
   LIME_CHECK_GE(int64_t{options.batch} * options.microbatches, options.sequences);
   LIME_CHECK(options.chunk >= 1 && options.chunks >= 1 && options.look_ahead >= 1 && options.prompts_ahead >= 1);
   for (int32_t slot = options.sequences; slot-- > 0;) free_slots_.push_back(slot);
+  if (options.levels.empty()) return;
+  MemoryPlanner::Options memory{.sequences = options.sequences, .lead = kResidencyLead};
+  for (const Residency& level : options.levels) memory.layer_pages.push_back(level.layer_pages);
+  memory_.emplace(memory);
 }
 
 absl::StatusOr<RequestId> OrderWriter::Add(Request request) {
@@ -47,6 +51,11 @@ absl::StatusOr<RequestId> OrderWriter::Resume(Request request, std::vector<int32
     return absl::ResourceExhaustedError(absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens,
                                                      " new tokens and the plan has ", options_.context,
                                                      " positions for one; plan with more --tokens, or shorten the prompt or --max-tokens"));
+  }
+  if (memory_ && !memory_->EverFits(prompt + request.max_new_tokens)) {
+    return absl::ResourceExhaustedError(absl::StrCat("the request needs KV for ", prompt, " prompt + ", request.max_new_tokens,
+                                                     " new tokens, and the plan comes to have ", options_.levels.back().layer_pages,
+                                                     " pages of 16; plan with more memory, or shorten the prompt or --max-tokens"));
   }
   Entry entry;
   entry.tokens = request.prompt;
@@ -65,12 +74,35 @@ std::vector<Order> OrderWriter::NextOrders() {
   std::vector<Order> orders;
   for (const int32_t slot : std::exchange(to_retire_, {})) {
     Write(orders, RetireOrder{slot});
+    Tell(MemoryPlanner::Retire{slot}, orders);
     free_slots_.push_back(slot);
   }
-  Admit(orders);
-  while (MayOrderStep() && WriteStep(orders)) {
-  }
+  do {
+    Admit(orders);
+  } while (MayOrderStep() && WriteStep(orders));
   return orders;
+}
+
+void OrderWriter::Tell(const MemoryPlanner::Event& event, std::vector<Order>& orders) {
+  if (memory_) TakeLevel(memory_->OnEvent(event), orders);
+}
+
+void OrderWriter::TakeLevel(std::optional<int> level, std::vector<Order>& orders) {
+  if (level) Write(orders, ResidencyOrder{options_.levels[static_cast<size_t>(*level)]});
+}
+
+bool OrderWriter::MayAdmit(const Entry& entry, std::vector<Order>& orders) {
+  const int64_t prompt = static_cast<int64_t>(entry.tokens.size());
+  if (!memory_) return true;
+  if (!memory_->Fits(entry.end)) return false;
+  if (memory_->HasPages(prompt, entry.end)) return true;
+  TakeLevel(memory_->Want(prompt, entry.end), orders);
+  return false;
+}
+
+// The next request waits for pages alone.
+bool OrderWriter::AwaitsPages() const {
+  return memory_ && !waiting_.empty() && !free_slots_.empty() && memory_->Fits(entries_[waiting_.front()].end);
 }
 
 void OrderWriter::Write(std::vector<Order>& orders, decltype(Order::what) what) {
@@ -78,7 +110,7 @@ void OrderWriter::Write(std::vector<Order>& orders, decltype(Order::what) what) 
 }
 
 void OrderWriter::Admit(std::vector<Order>& orders) {
-  while (!waiting_.empty() && !free_slots_.empty()) {
+  while (!waiting_.empty() && !free_slots_.empty() && MayAdmit(entries_[waiting_.front()], orders)) {
     const RequestId id = waiting_.front();
     waiting_.pop_front();
     Entry& entry = entries_[id];
@@ -86,6 +118,7 @@ void OrderWriter::Admit(std::vector<Order>& orders) {
     entry.slot = free_slots_.back();
     free_slots_.pop_back();
     running_.push_back(id);
+    Tell(MemoryPlanner::Admit{.slot = entry.slot, .prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end}, orders);
     Write(orders, AdmitOrder{.sequence = entry.slot, .request = id, .positions = entry.end, .prompt = entry.tokens});
   }
 }
@@ -101,7 +134,11 @@ bool OrderWriter::WriteStep(std::vector<Order>& orders) {
   AddDecodeRows(batches, step);
   AddPromptRows(batches, step, options_.chunk * (step.awaited.empty() ? options_.chunks : 1));
   std::erase_if(batches, [](const MicroBatch& batch) { return batch.rows.empty(); });
-  if (batches.empty()) return false;
+  if (batches.empty() && !AwaitsPages()) return false;
+  if (batches.empty()) batches.emplace_back();
+  MemoryPlanner::Step positions{.positions = std::vector<int64_t>(static_cast<size_t>(options_.sequences), -1)};
+  for (const RequestId id : running_) positions.positions[static_cast<size_t>(entries_[id].slot)] = entries_[id].ordered;
+  Tell(positions, orders);
   Write(orders, StepOrder{std::move(batches)});
   under_way_.push_back(std::move(step));
   ++next_step_;

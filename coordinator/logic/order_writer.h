@@ -8,14 +8,18 @@
 // A decode row names no token: kSampledToken, which the device with the head sends to the first one directly. Where a request ends at a
 // token that nobody knew beforehand, the rows ordered behind it are wasted: at most look_ahead - 1 of them.
 // A step holds one decode row of every running request, and beside them one chunk of prompts: nobody's decoding waits longer than for that.
+// Where the plan's KV grows, orders of another residency are written among the others (MemoryPlanner). A request that waits for pages while
+// nobody computes is helped along by steps without rows: devices change what streams as steps go by.
 // Invariant: an order is carried out after all before it, so a slot is free for the next request once its RetireOrder is written.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "coordinator/logic/memory_planner.h"
 #include "coordinator/logic/request_scheduler.h"
 #include "daemon/logic/activation.h"
 #include "daemon/logic/order.h"
@@ -26,15 +30,16 @@ namespace lime {
 class OrderWriter {
  public:
   struct Options {
-    int32_t sequences = 1;       // slots
-    int64_t context = 0;         // positions of one slot
-    int32_t batch = 1;           // of one micro-batch, rows that decode or ask for logits
-    int32_t microbatches = 1;    // of one step
-    int64_t max_rows = 1;        // of one micro-batch
-    int64_t chunk = 1;           // prompt rows of a step in which others decode
-    int32_t chunks = 1;          // such chunks where nobody does
-    int32_t look_ahead = 3;      // steps that decode, ordered and not ended
-    int32_t prompts_ahead = 16;  // steps of prompts alone, likewise: they wait for no token
+    int32_t sequences = 1;          // slots
+    int64_t context = 0;            // positions of one slot
+    int32_t batch = 1;              // of one micro-batch, rows that decode or ask for logits
+    int32_t microbatches = 1;       // of one step
+    int64_t max_rows = 1;           // of one micro-batch
+    int64_t chunk = 1;              // prompt rows of a step in which others decode
+    int32_t chunks = 1;             // such chunks where nobody does
+    int32_t look_ahead = 3;         // steps that decode, ordered and not ended
+    int32_t prompts_ahead = 16;     // steps of prompts alone, likewise: they wait for no token
+    std::vector<Residency> levels;  // by KV pages, ascending, where KV grows; the devices have the first. Empty: all pages are there
   };
   // What the devices of a plan are made for.
   static Options For(const Plan& plan);
@@ -100,6 +105,10 @@ class OrderWriter {
   bool Decodes(const Entry& entry) const { return !InPrompt(entry) && entry.ordered + 1 < entry.end; }
   void Write(std::vector<Order>& orders, decltype(Order::what) what);
   void Admit(std::vector<Order>& orders);
+  bool MayAdmit(const Entry& entry, std::vector<Order>& orders);
+  bool AwaitsPages() const;
+  void Tell(const MemoryPlanner::Event& event, std::vector<Order>& orders);
+  void TakeLevel(std::optional<int> level, std::vector<Order>& orders);
   bool MayOrderStep() const;
   bool WriteStep(std::vector<Order>& orders);
   void AddDecodeRows(std::vector<MicroBatch>& batches, UnderWay& step);
@@ -111,10 +120,11 @@ class OrderWriter {
   Options options_;
   std::vector<Entry> entries_;
   std::deque<RequestId> waiting_;
-  std::vector<RequestId> running_;   // in order of admission
-  std::vector<int32_t> free_slots_;  // lowest last
-  std::vector<int32_t> to_retire_;   // slots
-  std::deque<UnderWay> under_way_;   // oldest first
+  std::vector<RequestId> running_;       // in order of admission
+  std::vector<int32_t> free_slots_;      // lowest last
+  std::vector<int32_t> to_retire_;       // slots
+  std::deque<UnderWay> under_way_;       // oldest first
+  std::optional<MemoryPlanner> memory_;  // where KV grows
   int64_t next_order_ = 0;
   int64_t next_step_ = 0;
 };

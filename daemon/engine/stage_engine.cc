@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_weights.h"
+#include "daemon/engine/worker_thread.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
@@ -22,6 +23,7 @@
 #include "kernels/module.h"
 #include "planner/base/check.h"
 #include "planner/compile.h"
+#include "planner/plan/plan_residency.h"
 #include "planner/program_runner.h"
 
 namespace lime {
@@ -66,7 +68,26 @@ absl::Status CheckSupported(const Plan& plan) {
       return absl::UnimplementedError("the plan splits the head over devices, which they do not do yet; plan with the head on one");
     }
   }
-  return absl::OkStatus();
+  return GrowsKv(plan) ? WithResidency(plan, ResidencyOf(plan)).status() : absl::OkStatus();
+}
+
+// The Programs of one device for steps of 1, 2 .. micro-batches, or of as many as there are where each reads its own; ascending. With
+// `before` those of the step in which its residency becomes that of `plan`.
+absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before = nullptr) {
+  const int32_t most = plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
+  std::vector<Program> programs;
+  for (int32_t m = plan.reads == ReadsPerStep::kOnce ? 1 : most; m <= most; ++m) {
+    const StepShape shape{.kind = StepShape::Kind::kDecode, .microbatches = m};
+    LIME_ASSIGN_OR_RETURN(std::vector<Program> all, before == nullptr ? Compile(plan, shape) : CompileChange(*before, plan, shape));
+    programs.push_back(std::move(all[static_cast<size_t>(device)]));
+  }
+  return programs;
+}
+
+std::vector<const Program*> Pointers(const std::vector<Program>& programs) {
+  std::vector<const Program*> pointers;
+  for (const Program& program : programs) pointers.push_back(&program);
+  return pointers;
 }
 
 }  // namespace
@@ -79,11 +100,13 @@ class StageEngine::Impl {
         plan_(plan),
         device_(device),
         options_(std::move(options)),
+        grows_kv_(GrowsKv(plan)),
         layers_(LayersOf(plan_, device)),
         pages_({.num_pages = plan_.devices[device].kv_pages,
                 .num_layers = static_cast<int64_t>(layers_.size()),
                 .max_sequences = plan_.sequences}),
-        latest_(static_cast<size_t>(plan_.sequences)) {}
+        latest_(static_cast<size_t>(plan_.sequences)),
+        residency_(std::make_shared<Plan>(plan_)) {}
 
   ~Impl() {
     {
@@ -93,14 +116,16 @@ class StageEngine::Impl {
       work_.SignalAll();
     }
     if (thread_.joinable()) thread_.join();
+    worker_.reset();
     if (weights_ != nullptr) weights_->Cancel(), weights_->Close();
   }
 
   absl::StatusOr<std::string> Open() {
-    LIME_RETURN_IF_ERROR(CompilePrograms());
+    LIME_ASSIGN_OR_RETURN(programs_, CompileAll(plan_, device_));
     LIME_RETURN_IF_ERROR(OpenAll());
+    if (grows_kv_) worker_.emplace();
     absl::MutexLock lock(&mutex_);
-    runner_.emplace(Pointers(), INT64_MAX, kLoadsUnderWay);
+    runner_.emplace(Pointers(programs_), INT64_MAX, kLoadsUnderWay);
     std::vector<ProgramRunner::Action> actions;
     runner_->Start(actions);
     Carry(actions);
@@ -147,22 +172,6 @@ class StageEngine::Impl {
  private:
   // ---- Setting up
 
-  absl::Status CompilePrograms() {
-    const int32_t most = plan_.reads == ReadsPerStep::kOnce ? std::max(plan_.microbatches, plan_.chunks_per_sweep) : plan_.microbatches;
-    const int32_t least = plan_.reads == ReadsPerStep::kOnce ? 1 : most;
-    for (int32_t m = least; m <= most; ++m) {
-      LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, Compile(plan_, {.kind = StepShape::Kind::kDecode, .microbatches = m}));
-      programs_.push_back(std::move(programs[static_cast<size_t>(device_)]));
-    }
-    return absl::OkStatus();
-  }
-
-  std::vector<const Program*> Pointers() const {
-    std::vector<const Program*> pointers;
-    for (const Program& program : programs_) pointers.push_back(&program);
-    return pointers;
-  }
-
   absl::Status OpenAll() {
     const PlanDevice& device = plan_.devices[device_];
     const BackendOptions backend{.num_threads = options_.num_threads > 0 ? options_.num_threads : UsableCores(),
@@ -170,7 +179,8 @@ class StageEngine::Impl {
                                  .max_logit_rows = IsHead() ? plan_.batch : 0,
                                  .max_sequences = plan_.sequences,
                                  .context = plan_.context,
-                                 .num_kv_pages = device.kv_pages,
+                                 .num_kv_pages = grows_kv_ ? FullLayerPages(plan_) * NumLayers() : device.kv_pages,
+                                 .present_kv_pages = grows_kv_ ? device.kv_pages : -1,
                                  .numerics = options_.numerics};
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
@@ -199,6 +209,7 @@ class StageEngine::Impl {
     return absl::OkStatus();
   }
 
+  int64_t NumLayers() const { return static_cast<int64_t>(layers_.size()); }
   bool IsHead() const { return plan_.stages.back().device == device_; }
   bool IsFirst() const { return plan_.stages.front().device == device_; }
   bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }
@@ -217,6 +228,10 @@ class StageEngine::Impl {
       return CheckIds(admit->prompt);
     }
     if (const auto* retire = std::get_if<RetireOrder>(&order.what)) return CheckSlot(retire->sequence);
+    if (const auto* residency = std::get_if<ResidencyOrder>(&order.what)) {
+      if (!grows_kv_) return Wrong("the plan has all KV pages from the start, and nothing of it changes");
+      return WithResidency(plan_, residency->to).status();
+    }
     return CheckStep(std::get<StepOrder>(order.what));
   }
 
@@ -288,7 +303,7 @@ class StageEngine::Impl {
   // A step that ends while orders are carried out does not begin the next one by itself.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (std::exchange(pumping_, true)) return;
-    while (health_.ok() && !orders_.empty() && !step_under_way_) {
+    while (health_.ok() && !orders_.empty() && !step_under_way_ && HasPagesFor(orders_.front())) {
       Order order = std::move(orders_.front());
       orders_.pop_front();
       std::visit([this](auto& what) ABSL_NO_THREAD_SAFETY_ANALYSIS { Execute(what); }, order.what);
@@ -297,16 +312,18 @@ class StageEngine::Impl {
   }
 
   void Execute(const AdmitOrder& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const absl::Status reserved = pages_.Reserve(admit.sequence, admit.positions);
-    if (!reserved.ok()) return Fail(reserved);
-    for (size_t i = 0; i < layers_.size(); ++i)
-      backend_->SetPages(admit.sequence, layers_[i], pages_.Pages(admit.sequence, static_cast<int64_t>(i)));
+    if (!grows_kv_) {
+      const absl::Status reserved = pages_.Reserve(admit.sequence, admit.positions);
+      if (!reserved.ok()) return Fail(reserved);
+      ShowPages(admit.sequence);
+    }
     latest_[static_cast<size_t>(admit.sequence)] = {.from_step = steps_begun_};
     if (IsHead() && options_.sampler != nullptr) options_.sampler->Admit(admit);
   }
 
   void Execute(const RetireOrder& retire) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     pages_.Release(retire.sequence);
+    TryChange();
     if (IsHead() && options_.sampler != nullptr) options_.sampler->Retire(retire.sequence);
   }
 
@@ -320,6 +337,122 @@ class StageEngine::Impl {
     ++steps_begun_;
     Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs_.begin())});
     if (IsFirst()) GiveTokens();
+  }
+
+  // ---- KV pages and residency, where the plan lets KV grow
+  //
+  // ResidencyOrder ──► its pages are free ──► worker: pages go, Programs ──► Change ──► Border ──► worker: parts go, pages come ──► settled
+
+  void ShowPages(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (size_t i = 0; i < layers_.size(); ++i) backend_->SetPages(sequence, layers_[i], pages_.Pages(sequence, static_cast<int64_t>(i)));
+  }
+
+  // Gives the rows of a step their pages. False while it has to wait for some.
+  bool HasPagesFor(const Order& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto* step = std::get_if<StepOrder>(&order.what);
+    if (!grows_kv_ || step == nullptr) return true;
+    if (change_.under_way && !change_.begun && steps_begun_ >= change_.ordered_at + kResidencySteps) return false;  // BeginChange goes on
+    for (const MicroBatch& batch : step->microbatches) {
+      for (const BatchRow& row : batch.rows) {
+        const absl::StatusOr<bool> extended = pages_.Extend(row.sequence, row.position + 1);
+        if (!extended.ok() && !PagesCome()) Fail(extended.status());
+        if (!extended.ok()) return false;
+        if (*extended) ShowPages(row.sequence);
+      }
+    }
+    return true;
+  }
+
+  // Of the change under way, whatever the next step does.
+  bool PagesCome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool grows = change_.under_way && residency_->devices[device_].kv_pages > pages_.num_pages();
+    return grows && (!change_.begun || change_.at_work || runner_->border() <= steps_begun_);
+  }
+
+  void Execute(const ResidencyOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    target_ = order.to;
+    TryChange();
+  }
+
+  void TryChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!target_ || change_.under_way) return;
+    const int64_t before = residency_->devices[device_].kv_pages, after = target_->layer_pages * NumLayers();
+    pages_.SetNumPages(std::min(before, after));
+    if (!pages_.Fits()) return;  // until those who hold them have ended
+    change_ = {.under_way = true, .ordered_at = steps_begun_};
+    worker_->Post([this, to = *std::exchange(target_, std::nullopt), from = residency_] { Prepare(*from, to); });
+  }
+
+  // Thread: the worker.
+  void Prepare(const Plan& from, const Residency& to) {
+    std::vector<Program> entering, settled;
+    absl::StatusOr<Plan> after = WithResidency(from, to);
+    const absl::Status status = [&] {
+      LIME_RETURN_IF_ERROR(after.status());
+      LIME_ASSIGN_OR_RETURN(entering, CompileAll(*after, device_, &from));
+      LIME_ASSIGN_OR_RETURN(settled, CompileAll(*after, device_));
+      const int64_t pages = after->devices[device_].kv_pages;
+      return pages < from.devices[device_].kv_pages ? backend_->ResizeKv(pages) : absl::OkStatus();
+    }();
+    absl::MutexLock lock(&mutex_);
+    if (!status.ok()) return Fail(status);
+    entering_ = std::move(entering), settled_ = std::move(settled);
+    residency_ = std::make_shared<Plan>(*std::move(after));
+    BeginChange();
+  }
+
+  void BeginChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!health_.ok()) return;
+    std::vector<ProgramRunner::Action> actions;
+    const absl::Status status =
+        runner_->OnEvent(ProgramRunner::Change{.entering = Pointers(entering_), .settled = Pointers(settled_)}, NowMs(), actions);
+    if (!status.ok()) return Fail(status);
+    change_.begun = true;
+    weights_->Change(*residency_, runner_->border());
+    if (!weights_->Leaves()) MakeRoom();
+    Carry(actions);
+    Pump();  // what waited may know now that it waits in vain
+  }
+
+  void Carry(const ProgramRunner::Border&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!change_.at_work && !change_.has_room) MakeRoom();
+  }
+
+  // Parts leave memory first, pages come then.
+  void MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    change_.at_work = true;
+    auto leaving = std::make_shared<std::vector<HugeBuffer>>(weights_->TakeLeaving());
+    worker_->Post([this, leaving, pages = residency_->devices[device_].kv_pages, before = pages_.num_pages()] {
+      leaving->clear();
+      const absl::Status status = pages > before ? backend_->ResizeKv(pages) : absl::OkStatus();
+      absl::MutexLock lock(&mutex_);
+      if (!status.ok()) return Fail(status);
+      pages_.SetNumPages(pages);
+      change_.at_work = false, change_.has_room = true;
+      if (!runner_->settled()) Post(ProgramRunner::RoomMade{});
+      EndChange();
+      Pump();
+    });
+  }
+
+  void EndChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!change_.has_room || !runner_->settled()) return;
+    programs_ = std::move(settled_);
+    change_ = {};
+    ++stats_.residency_changes;
+    TryChange();
+  }
+
+  // Memory for what is to stay is made present off the token's way.
+  void Keep(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    worker_->Post([this, start] {
+      absl::StatusOr<HugeBuffer> room = weights_->Room(start.what.part);
+      absl::MutexLock lock(&mutex_);
+      if (!room.ok()) return Fail(room.status());
+      if (health_.ok())
+        weights_->StartKeeping(start.what.part, *std::move(room),
+                               [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
+    });
   }
 
   // ---- Sampled tokens, on the first device
@@ -382,12 +515,15 @@ class StageEngine::Impl {
   }
 
   void Carry(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    weights_->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) {
-      absl::MutexLock lock(&mutex_);
-      if (!status.ok()) return Fail(status);
-      loaded_.insert(load);
-      while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
-    });
+    if (start.what.keep) return Keep(start);
+    weights_->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
+  }
+
+  void OnLoaded(int64_t load, const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    if (!status.ok()) return Fail(status);
+    loaded_.insert(load);
+    while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
   }
 
   void Carry(const ProgramRunner::Release&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights_->ReleaseOldest(); }
@@ -419,6 +555,7 @@ class StageEngine::Impl {
   void Carry(const ProgramRunner::StepEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     step_under_way_ = false;
     ++stats_.steps;
+    EndChange();
     if (options_.peers.step_ended) options_.peers.step_ended(ended.step);
   }
 
@@ -467,7 +604,7 @@ class StageEngine::Impl {
     if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Wrong("hidden states have come for a micro-batch without rows");
     if (part == kEmbeddingPart) return Embed(batch);
     if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeHidden(start, batch, input));
-    LIME_RETURN_IF_ERROR(ComputePart(part));
+    LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
     const bool last = part + 1 == plan_.NumParts();
     return last ? SampleAll(batch) : absl::OkStatus();
   }
@@ -499,7 +636,7 @@ class StageEngine::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status ComputePart(int part) {
+  absl::Status ComputePart(int part, int64_t step) {
     const BlockId id = plan_.parts[part].block;
     if (weights_->IsWhole(part)) {
       if (part != PartsOf(plan_, id).first) return absl::OkStatus();  // all of it was computed with its first part
@@ -507,14 +644,14 @@ class StageEngine::Impl {
              : id.kind == BlockKind::kMlp     ? backend_->Mlp(id.layer)
                                               : backend_->Head();
     }
-    for (int i = 0; i < weights_->NumRows(part); ++i) LIME_RETURN_IF_ERROR(backend_->ComputeRows(id, RowsOf(part, i)));
+    for (int i = 0; i < weights_->NumRows(part); ++i) LIME_RETURN_IF_ERROR(backend_->ComputeRows(id, RowsOf(part, i, step)));
     return absl::OkStatus();
   }
 
   // Where a part lies changes under the lock, for others than the one at hand.
-  RowsInMemory RowsOf(int part, int i) {
+  RowsInMemory RowsOf(int part, int i, int64_t step) {
     absl::MutexLock lock(&mutex_);
-    return weights_->Rows(part, i);
+    return weights_->Rows(part, i, step);
   }
 
   absl::Status SampleAll(const MicroBatch& batch) {
@@ -536,6 +673,7 @@ class StageEngine::Impl {
   const Plan plan_;
   const int32_t device_;
   const Options options_;
+  const bool grows_kv_;                // KvPages are reserved as sequences go on, and residency changes
   const std::vector<int32_t> layers_;  // whose KV is here
   std::vector<Program> programs_;      // by micro-batches, ascending
   std::unique_ptr<Backend> backend_;
@@ -559,6 +697,17 @@ class StageEngine::Impl {
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one
+  struct ResidencyChange {
+    bool under_way = false;
+    int64_t ordered_at = 0;  // steps begun by then
+    bool begun = false;      // the runner has taken it
+    bool at_work = false;    // room is being made
+    bool has_room = false;   // and was made
+  };
+  ResidencyChange change_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Plan> residency_ ABSL_GUARDED_BY(mutex_);    // the plan as it is, or as the change under way makes it
+  std::optional<Residency> target_ ABSL_GUARDED_BY(mutex_);          // ordered and not begun
+  std::vector<Program> entering_, settled_ ABSL_GUARDED_BY(mutex_);  // of the change under way
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -568,6 +717,7 @@ class StageEngine::Impl {
   std::vector<int32_t> tokens_;
   MicroBatch begun_;
   std::thread thread_;
+  std::optional<WorkerThread> worker_;  // frees, grows, compiles
 };
 
 absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::string& model_dir, const Plan& plan, int32_t device,

@@ -73,6 +73,7 @@ class StageEngine {
   struct Stats {
     int64_t steps = 0;  // ended here
     Bytes bytes_read = 0;
+    int64_t residency_changes = 0;  // carried out
     double compute_ms = 0;
     double wait_weights_ms = 0;  // the computation stood still for the disk
     double wait_input_ms = 0;    // for a peer

@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/weights/kept_tensors.h"
 #include "planner/base/check.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime {
 namespace {
@@ -60,11 +61,14 @@ absl::StatusOr<std::unique_ptr<PieceReader>> OpenReader(const Checkpoint& checkp
   return PieceReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
 }
 
+// Of what streams, or may come to.
 Bytes LargestPlace(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, const std::vector<int>& parts) {
   Bytes largest = 0;
+  const bool any = GrowsKv(plan);
   for (const int part : parts) {
     const BlockId id = plan.parts[part].block;
-    if (plan.parts[part].streamed) largest = std::max(largest, reader.PlaceBytes(BlockIndex(spec, id), part - PartsOf(plan, id).first));
+    if (any || plan.parts[part].streamed)
+      largest = std::max(largest, reader.PlaceBytes(BlockIndex(spec, id), part - PartsOf(plan, id).first));
   }
   return largest;
 }
@@ -72,11 +76,13 @@ Bytes LargestPlace(const PieceReader& reader, const ModelSpec& spec, const Plan&
 }  // namespace
 
 StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan)
-    : spec_(spec), plan_(plan), whole_(plan.parts.size()), own_(plan.parts.size()) {
+    : spec_(spec), plan_(plan), grows_kv_(GrowsKv(plan)), whole_(plan.parts.size()), own_(plan.parts.size()) {
   for (int part = 0; part < plan.NumParts(); ++part) {
     const BlockId id = plan.parts[part].block;
     place_of_.emplace_back(BlockIndex(spec, id), part - PartsOf(plan, id).first);
+    streamed_.push_back(plan.parts[part].streamed);
   }
+  streamed_before_ = streamed_;
 }
 
 absl::StatusOr<Bytes> StageWeights::MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device) {
@@ -102,7 +108,7 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   }
   for (const int part : parts) {
     const BlockId id = plan_.parts[part].block;
-    whole_[part] = Whole(plan_, device, id);
+    whole_[part] = !grows_kv_ && Whole(plan_, device, id);
     std::vector<BlockId>& list = whole_[part] ? whole : kept;
     if (list.empty() || !(list.back() == id)) list.push_back(id);
   }
@@ -134,7 +140,7 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
 
 // A resident part of a block of which others stream, into memory of its own.
 absl::Status StageWeights::ReadPart(int part) {
-  LIME_ASSIGN_OR_RETURN(own_[part], HugeBuffer::Allocate(reader_->PlaceBytes(BlockOf(part), PieceOf(part))));
+  LIME_ASSIGN_OR_RETURN(own_[part], Room(part));
   absl::Notification ended;
   absl::Status status;
   reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), [&](const absl::Status& read) {
@@ -145,9 +151,9 @@ absl::Status StageWeights::ReadPart(int part) {
   return status;
 }
 
-RowsInMemory StageWeights::Rows(int part, int i) const {
+RowsInMemory StageWeights::Rows(int part, int i, int64_t step) const {
   const std::byte* place = own_[part].data();
-  if (plan_.parts[part].streamed) {
+  if (step < border_ ? streamed_before_[part] : streamed_[part]) {
     const auto loaded = std::ranges::find(loaded_, part, &Loaded::part);
     LIME_CHECK(loaded != loaded_.end()) << "part " << part << " is computed before it was loaded";
     place = loaded->place;
@@ -161,6 +167,38 @@ void StageWeights::StartLoad(int part, PieceReader::Completion done) {
   std::byte* const place = ring_memory_.data() + *offset;
   loaded_.push_back({part, place});
   reader_->StartRead(BlockOf(part), PieceOf(part), place, std::move(done));
+}
+
+void StageWeights::Change(const Plan& after, int64_t border) {
+  streamed_before_ = streamed_;
+  for (size_t part = 0; part < streamed_.size(); ++part) streamed_[part] = after.parts[part].streamed;
+  border_ = border;
+}
+
+bool StageWeights::Leaves() const {
+  for (size_t part = 0; part < own_.size(); ++part) {
+    if (streamed_[part] && own_[part].data() != nullptr) return true;
+  }
+  return false;
+}
+
+std::vector<HugeBuffer> StageWeights::TakeLeaving() {
+  std::vector<HugeBuffer> leaving;
+  for (size_t part = 0; part < own_.size(); ++part) {
+    if (streamed_[part] && own_[part].data() != nullptr) leaving.push_back(std::move(own_[part]));
+  }
+  return leaving;
+}
+
+absl::StatusOr<HugeBuffer> StageWeights::Room(int part) const {
+  LIME_ASSIGN_OR_RETURN(HugeBuffer room, HugeBuffer::Allocate(reader_->PlaceBytes(BlockOf(part), PieceOf(part))));
+  LIME_RETURN_IF_ERROR(room.Prefault());
+  return room;
+}
+
+void StageWeights::StartKeeping(int part, HugeBuffer room, PieceReader::Completion done) {
+  own_[part] = std::move(room);
+  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), std::move(done));
 }
 
 void StageWeights::ReleaseOldest() {

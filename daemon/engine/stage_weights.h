@@ -2,6 +2,8 @@
 //
 // A block that is resident as a whole is bound to the backend once. Of the others every part has a place: its own memory where it is
 // resident, and while it is loaded the ring, in which loads follow one another first in, first out.
+// Where the plan's KV grows no block is bound as a whole, since any part may have to leave; and residency changes at a border: steps before
+// it compute with what the parts were, those from it on with what they are then.
 //
 // Thread: the owner's, under its lock; reads end on the reader's thread.
 #pragma once
@@ -40,12 +42,26 @@ class StageWeights {
 
   // Whether the part's block is computed as a whole, not by rows.
   bool IsWhole(int part) const { return whole_[part]; }
-  // Its rows in memory, in order of use. REQUIRES: not whole; resident, or loaded and not released
+  // Its rows in memory for `step`, in order of use. REQUIRES: not whole; resident, or loaded and not released
   int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PieceOf(part)); }
-  RowsInMemory Rows(int part, int i) const;
+  RowsInMemory Rows(int part, int i, int64_t step) const;
 
   // Reads a streamed part into the ring. REQUIRES: the ring has room, as Programs see to
   void StartLoad(int part, PieceReader::Completion done);
+
+  // ---- Residency, where no block is whole
+
+  // From step `border` on the parts of `after` that stream do, and no others.
+  void Change(const Plan& after, int64_t border);
+  // Whether any of them is in memory.
+  bool Leaves() const;
+  // Memory of those that stream and are in memory still. To be called once nothing computes with it; who takes it frees it.
+  std::vector<HugeBuffer> TakeLeaving();
+  // Memory for a part that is to stay; pre-faulted.  Thread: any.
+  absl::StatusOr<HugeBuffer> Room(int part) const;
+  // Reads a part into what Room gave, where it stays.
+  void StartKeeping(int part, HugeBuffer room, PieceReader::Completion done);
+
   // Takes the room of the oldest load back.
   void ReleaseOldest();
 
@@ -71,9 +87,12 @@ class StageWeights {
 
   const ModelSpec& spec_;
   const Plan& plan_;
-  std::vector<std::pair<int, int>> place_of_;  // by part: its block in the spec, and which of the block's parts it is
-  std::vector<bool> whole_;                    // by part
-  std::vector<HugeBuffer> own_;                // by part: of resident parts of blocks that are not whole
+  std::vector<std::pair<int, int>> place_of_;     // by part: its block in the spec, and which of the block's parts it is
+  const bool grows_kv_;                           // of the plan
+  std::vector<bool> whole_;                       // by part
+  std::vector<HugeBuffer> own_;                   // by part: of resident parts of blocks that are not whole
+  std::vector<bool> streamed_before_, streamed_;  // by part: in steps before border_, and from it on
+  int64_t border_ = 0;
   std::vector<LoadedBlock> blocks_;
   bool embedding_resident_ = false;
   HugeBuffer ring_memory_;

@@ -1,44 +1,77 @@
 #include "daemon/logic/kv_pages.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "planner/base/bytes.h"
 #include "planner/base/check.h"
 
 namespace lime {
 
-KvPages::KvPages(const Options& options) : options_(options), pages_(options.max_sequences) {
-  free_.reserve(options.num_pages);
-  for (int64_t page = options.num_pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
-}
+KvPages::KvPages(const Options& options)
+    : options_(options),
+      held_(static_cast<size_t>(options.num_pages), false),
+      free_(options.num_pages),
+      pages_(static_cast<size_t>(options.max_sequences * options.num_layers)) {}
 
 int64_t KvPages::PagesFor(int64_t positions, int64_t num_layers) {
   return RoundUp(positions, kPositionsPerPage) / kPositionsPerPage * num_layers;
 }
 
-absl::Status KvPages::Reserve(int32_t sequence, int64_t positions) {
-  std::vector<int32_t>& pages = pages_.at(sequence);
-  LIME_CHECK(pages.empty()) << "sequence slot " << sequence << " already holds pages";
-  const int64_t needed = PagesFor(positions, options_.num_layers);
+absl::StatusOr<bool> KvPages::Extend(int32_t sequence, int64_t positions) {
+  if (options_.num_layers == 0) return false;
+  const int64_t wanted = PagesFor(positions, 1), held = static_cast<int64_t>(PagesOf(sequence, 0).size());
+  const int64_t needed = std::max<int64_t>(0, wanted - held) * options_.num_layers;
   if (needed > free_pages()) {
     return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", positions, " positions needs ", needed, " KV pages and ",
                                                      free_pages(), " of ", options_.num_pages,
                                                      " are free; give a larger --context or a shorter prompt and --max-tokens"));
   }
-  pages.assign(free_.end() - needed, free_.end());
-  free_.resize(free_.size() - needed);
-  return absl::OkStatus();
+  for (int64_t page = held; page < wanted; ++page) {
+    for (int64_t layer = 0; layer < options_.num_layers; ++layer) PagesOf(sequence, layer).push_back(TakeLowest());
+  }
+  return needed > 0;
+}
+
+absl::Status KvPages::Reserve(int32_t sequence, int64_t positions) {
+  LIME_CHECK(options_.num_layers == 0 || PagesOf(sequence, 0).empty()) << "sequence slot " << sequence << " already holds pages";
+  return Extend(sequence, positions).status();
+}
+
+// REQUIRES: free_ > 0
+int32_t KvPages::TakeLowest() {
+  while (held_[lowest_]) ++lowest_;
+  held_[lowest_] = true;
+  --free_;
+  return static_cast<int32_t>(lowest_++);
 }
 
 void KvPages::Release(int32_t sequence) {
-  std::vector<int32_t>& pages = pages_.at(sequence);
-  free_.insert(free_.end(), pages.begin(), pages.end());
-  pages.clear();
+  for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
+    std::vector<int32_t>& pages = PagesOf(sequence, layer);
+    for (const int32_t page : pages) {
+      held_[static_cast<size_t>(page)] = false;
+      if (page < options_.num_pages) {
+        ++free_;
+      } else {
+        --held_beyond_;
+      }
+      lowest_ = std::min(lowest_, static_cast<size_t>(page));
+    }
+    pages.clear();
+  }
+}
+
+void KvPages::SetNumPages(int64_t num_pages) {
+  options_.num_pages = num_pages;
+  if (held_.size() < static_cast<size_t>(num_pages)) held_.resize(static_cast<size_t>(num_pages), false);
+  const auto end = held_.begin() + num_pages;
+  free_ = std::count(held_.begin(), end, false);
+  held_beyond_ = std::count(end, held_.end(), true);
 }
 
 std::span<const int32_t> KvPages::Pages(int32_t sequence, int64_t layer) const {
-  const std::vector<int32_t>& pages = pages_.at(sequence);
-  const size_t per_layer = pages.size() / options_.num_layers;
-  return std::span<const int32_t>(pages).subspan(layer * per_layer, per_layer);
+  return pages_.at(static_cast<size_t>(sequence * options_.num_layers + layer));
 }
 
 }  // namespace lime

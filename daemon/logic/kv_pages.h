@@ -1,7 +1,8 @@
 // Which KV pages belong to which sequence. Pure: ids and counts; the memory is the backend's.
 //
-// A page holds 16 positions of one layer. A sequence reserves all pages of its planned length on admission, so that nothing can run out
-// while it generates.
+// A page holds 16 positions of one layer. Where KV is planned for the whole length of every sequence, a sequence reserves all its pages on
+// admission, so that nothing can run out while it generates; where the pool grows, it reserves more as it goes on.
+// The pages that are there are the first ones, and the lowest free ones are given first: so the last ones come free as sequences end.
 //
 // Thread: the owner's.   Invariant: a page has at most one owner.
 #pragma once
@@ -28,22 +29,39 @@ class KvPages {
   // Pages that `positions` positions of one sequence need over all layers.
   static int64_t PagesFor(int64_t positions, int64_t num_layers);
 
-  int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
+  int64_t num_pages() const { return options_.num_pages; }
+  // To be given: at most num_pages less those that are held.
+  int64_t free_pages() const { return free_; }
 
-  // Gives sequence slot `sequence` the pages of `positions` positions in every layer. ResourceExhausted, with the numbers, when too few are
-  // free. REQUIRES: the slot holds none.
+  // Gives sequence slot `sequence` what it lacks of the pages for `positions` positions in every layer; true where it lacked any.
+  // ResourceExhausted, with the numbers, and nothing given, when too few are free.
+  absl::StatusOr<bool> Extend(int32_t sequence, int64_t positions);
+  // The same for a slot that holds none.
   absl::Status Reserve(int32_t sequence, int64_t positions);
 
   // Takes all pages of the slot back.
   void Release(int32_t sequence);
 
+  // From now on pages below `num_pages` are given. Those from there on that somebody holds stay held.
+  void SetNumPages(int64_t num_pages);
+  // Nobody holds a page that is not to be given any more.
+  bool Fits() const { return held_beyond_ == 0; }
+
   // Pages of one layer of a sequence, by position / 16.
   std::span<const int32_t> Pages(int32_t sequence, int64_t layer) const;
 
  private:
+  std::vector<int32_t>& PagesOf(int32_t sequence, int64_t layer) {
+    return pages_.at(static_cast<size_t>(sequence * options_.num_layers + layer));
+  }
+  int32_t TakeLowest();
+
   Options options_;
-  std::vector<int32_t> free_;                // taken from the back: lowest ids first
-  std::vector<std::vector<int32_t>> pages_;  // [sequence]: layer-major
+  std::vector<bool> held_;  // by page
+  int64_t free_ = 0;        // below num_pages
+  int64_t held_beyond_ = 0;
+  size_t lowest_ = 0;                        // no page before it is free
+  std::vector<std::vector<int32_t>> pages_;  // [sequence][layer]
 };
 
 }  // namespace lime

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "planner/plan/micro_batch.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime {
 
 // In the place of a BatchRow's token: the one that was sampled last for its sequence.
 inline constexpr int32_t kSampledToken = -1;
 
-// A sequence takes a slot: every device reserves its KV pages for it.
+// A sequence takes a slot: every device reserves its KV pages for it, or where KV grows as it goes on the first of them.
 struct AdmitOrder {
   int32_t sequence = 0;   // slot
   int64_t request = 0;    // by which the coordinator knows it; seeds its random numbers
@@ -40,9 +41,22 @@ struct StepOrder {
   friend bool operator==(const StepOrder&, const StepOrder&) = default;
 };
 
+// What streams and how many KV pages there are changes, on each device for its own parts: pages come once parts have left memory, parts
+// that come stay when they are read next. Steps go on meanwhile. A change is carried out within kResidencyLead steps; while it is, others
+// wait, and of those the last counts: so pages are there 2 kResidencyLead steps after their order. A step that needs them before may fail.
+struct ResidencyOrder {
+  Residency to;
+
+  friend bool operator==(const ResidencyOrder&, const ResidencyOrder&) = default;
+};
+// Two while a device prepares, and those that it has read ahead for: a ring holds 4 q + 4 loads at most where a step has q
+// (planner/compile.cc), of at most 8 steps.
+inline constexpr int64_t kResidencySteps = 2;
+inline constexpr int64_t kResidencyLead = 12;
+
 struct Order {
   int64_t number = 0;  // from 0 in every epoch, without gaps
-  std::variant<AdmitOrder, RetireOrder, StepOrder> what;
+  std::variant<AdmitOrder, RetireOrder, StepOrder, ResidencyOrder> what;
 
   friend bool operator==(const Order&, const Order&) = default;
 };

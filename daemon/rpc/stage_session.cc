@@ -144,6 +144,7 @@ DeviceStatistics StageSession::Statistics() const {
   statistics.compute_ms = stats.compute_ms;
   statistics.wait_weights_ms = stats.wait_weights_ms;
   statistics.wait_input_ms = stats.wait_input_ms;
+  statistics.residency_changes = stats.residency_changes;
   for (const auto& [device, link] : links_) {
     statistics.sent_messages += link->sent().messages;
     statistics.sent_bytes += link->sent().bytes;

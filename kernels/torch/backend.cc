@@ -142,6 +142,8 @@ class CpuBackend final : public Backend {
 
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { kv_.SetPages(sequence, layer, pages); }
 
+  absl::Status ResizeKv(int64_t pages) override { return kv_.Resize(pages); }
+
   absl::Status Begin(const MicroBatch& batch) override {
     LIME_RETURN_IF_ERROR(Check(batch));
     int64_t logit_rows = 0;

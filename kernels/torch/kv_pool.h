@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,8 +17,11 @@ namespace lime {
 
 class KvPool {
  public:
-  // Allocates options.num_kv_pages pages, and pre-faults them unless options.grow_kv.
+  // Allocates options.num_kv_pages pages, and pre-faults them unless options.grow_kv, or those of them that are to be present.
   KvPool(const ModelSpec& spec, const BackendOptions& options);
+
+  // Backend::ResizeKv.
+  absl::Status Resize(int64_t pages);
 
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages);
 
@@ -30,7 +34,9 @@ class KvPool {
   std::vector<ops::KvLayer> layers_;
   std::vector<int64_t> positions_;  // by sequence slot
   int64_t num_pages_ = 0;
-  Bytes bytes_ = 0;
+  Bytes page_bytes_ = 0;
+  bool resizable_ = false;
+  std::atomic<Bytes> bytes_ = 0;  // present
 };
 
 }  // namespace lime

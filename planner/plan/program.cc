@@ -25,7 +25,7 @@ absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int6
 absl::Status CheckWindows(const Program& program) {
   const int64_t q = static_cast<int64_t>(program.loads.size());
   std::vector<Bytes> before(2 * q + 1, 0);
-  for (int64_t i = 0; i < 2 * q; ++i) before[i + 1] = before[i] + program.loads[i % q].bytes;
+  for (int64_t i = 0; i < 2 * q; ++i) before[i + 1] = before[i] + program.loads[i % q].ring_bytes();
   for (int64_t i = 0; i < q; ++i) {
     const int64_t window = program.loads[i].window;
     const Bytes bytes = window / q * before[q] + before[i + q + 1] - before[i + q + 1 - window % q];
@@ -45,7 +45,7 @@ absl::Status CheckLoads(const Program& program) {
     const Prefetch& load = program.loads[i];
     const std::string name = absl::StrCat("loads[", i, "]");
     LIME_RETURN_IF_ERROR(CheckInt(name + ".part", load.part, 0, kMaxPlanBlocks - 1));
-    LIME_RETURN_IF_ERROR(CheckInt(name + ".bytes", load.bytes, 0, program.ring_bytes));
+    LIME_RETURN_IF_ERROR(CheckInt(name + ".bytes", load.bytes, 0, load.keep ? kMaxProgramBytes : program.ring_bytes));
     LIME_RETURN_IF_ERROR(CheckInt(name + ".window", load.window, 1, most));
   }
   return program.loads.empty() ? absl::OkStatus() : CheckWindows(program);
@@ -206,8 +206,9 @@ std::string Program::DebugString(const Plan* plan) const {
   const Words words(plan);
   std::string text = absl::StrCat(words.Device(device), ", ring ", FormatBytes(ring_bytes), "\n");
   for (size_t i = 0; i < loads.size(); ++i) {
-    absl::StrAppendFormat(&text, "  load %-3d %-18s %10s  when the load %d before it is evicted\n", i,
-                          words.Parts(loads[i].part, loads[i].part + 1), FormatBytes(loads[i].bytes), loads[i].window);
+    absl::StrAppendFormat(&text, "  load %-3d %-18s %10s  when the load %d before it is evicted%s\n", i,
+                          words.Parts(loads[i].part, loads[i].part + 1), FormatBytes(loads[i].bytes), loads[i].window,
+                          loads[i].keep ? ", and stays" : "");
   }
   for (size_t at = 0; at < step.size(); ++at) {
     std::string line = std::visit(words, step[at]);

@@ -7,6 +7,9 @@
 //   - k < window, or load k - window has been evicted: then its room in the ring is free,
 // with the window of its Prefetch. So the ring never holds more than its bytes, whatever the speed of anything. Room is counted, not
 // placed: whoever implements the ring maps it twice in a row, so that what runs over its end is contiguous.
+//
+// A load that is kept goes to memory of its part's own and stays there: it is one of the step in which a part that streamed becomes
+// resident (CompileChange). It is awaited and evicted in its turn like the others, takes nothing of the ring and gives nothing back.
 #pragma once
 
 #include <cstdint>
@@ -76,6 +79,9 @@ struct Prefetch {
   int32_t part = 0;
   Bytes bytes = 0;
   int32_t window = 0;  // it waits for the eviction of the load so many before it
+  bool keep = false;   // into memory of its own, where it stays
+
+  Bytes ring_bytes() const { return keep ? 0 : bytes; }
   friend bool operator==(const Prefetch&, const Prefetch&) = default;
 };
 

@@ -54,7 +54,7 @@ absl::StatusOr<Instruction> ReadInstruction(JsonFields& f, const std::string& wh
 }
 
 absl::StatusOr<Prefetch> ReadPrefetch(JsonFields& fields, const std::string&) {
-  return Prefetch{Index(fields, "part"), Count(fields, "bytes"), Index(fields, "window")};
+  return Prefetch{Index(fields, "part"), Count(fields, "bytes"), Index(fields, "window"), fields.BoolOr("keep", false)};
 }
 
 ordered_json Numbers(const Recv& i) {
@@ -103,7 +103,9 @@ std::string ToJsonText(const Program& program) {
   ordered_json out = {{"device", program.device},         {"num_stages", program.num_stages}, {"microbatches", program.microbatches},
                       {"ring_bytes", program.ring_bytes}, {"loads", ordered_json::array()},   {"step", ordered_json::array()}};
   for (const Prefetch& load : program.loads) {
-    out["loads"].push_back({{"part", load.part}, {"bytes", load.bytes}, {"window", load.window}});
+    ordered_json object = {{"part", load.part}, {"bytes", load.bytes}, {"window", load.window}};
+    if (load.keep) object["keep"] = true;
+    out["loads"].push_back(std::move(object));
   }
   for (const Instruction& instruction : program.step) {
     ordered_json object = {{"op", InstructionName(instruction)}};

@@ -1,12 +1,14 @@
 #include "planner/sim/simulator.h"
 
 #include <algorithm>
+#include <deque>
 #include <queue>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
+#include "planner/plan/plan_residency.h"
 #include "planner/program_runner.h"
 
 namespace lime {
@@ -30,13 +32,15 @@ class Simulation {
 
   absl::StatusOr<SimulationResult> Run() {
     for (int d = 0; d < plan_.NumDevices(); ++d) Start(d);
+    for (const SimulatedChange& change : script_.changes) {
+      for (int d = 0; d < plan_.NumDevices(); ++d) events_.push({change.at_ms, order_++, d, TakeUp{&change}});
+    }
     while (!events_.empty()) {
       const Event event = events_.top();
       events_.pop();
       now_ = event.time_ms;
       ++result_.events;
-      if (std::holds_alternative<ProgramRunner::Computed>(event.what)) NoteStepEnd(devices_[event.device]);
-      Post(event.device, event.what);
+      std::visit([&](const auto& what) { On(event.device, what); }, event.what);
       if (!status_.ok()) return status_;
     }
     for (const Device& device : devices_) {
@@ -49,11 +53,14 @@ class Simulation {
   }
 
  private:
+  struct TakeUp {
+    const SimulatedChange* change;
+  };
   struct Event {
     double time_ms;
     int64_t order;  // of announcement: who was first at one time
     int device;
-    ProgramRunner::Event what;
+    std::variant<ProgramRunner::Event, TakeUp> what;
     bool operator<(const Event& other) const { return std::tie(time_ms, order) > std::tie(other.time_ms, other.order); }
   };
   struct Device {
@@ -65,6 +72,14 @@ class Simulation {
     Bytes in_ring = 0;
     Bytes beside_ring = 0;
     ProgramRunner::StartCompute computing;
+    std::vector<bool> resident;  // by part
+    std::deque<Prefetch> ring;   // begun and not released, oldest first
+    std::deque<Prefetch> loading;
+    std::vector<int32_t> loaded;  // by part, how often it is in the ring
+    const Plan* plan = nullptr;   // the residency that it has, or is taking up
+    int64_t border = -1;          // its first step
+    Bytes kv_to_grow = 0;         // at the border
+    std::deque<const SimulatedChange*> to_take_up;
   };
 
   bool prefills() const { return script_.kind == StepShape::Kind::kPrefill; }
@@ -73,14 +88,70 @@ class Simulation {
   void AddDevice(int d) {
     std::vector<const Program*> programs;
     for (const std::vector<Program>& shape : script_.programs) programs.push_back(&shape[d]);
-    const int64_t loads = NumSteps() * static_cast<int64_t>(programs.front()->loads.size());
+    const int64_t loads =
+        script_.changes.empty() ? NumSteps() * static_cast<int64_t>(programs.front()->loads.size()) : INT64_MAX;  // then: as rings fill up
     const PlanMemory& memory = plan_.devices[d].memory;
     devices_.push_back(
         {.index = d, .runner = ProgramRunner(std::move(programs), loads), .beside_ring = memory.total() - memory.ring - memory.margin});
     result_.devices[d].most_used = devices_.back().beside_ring;
+    devices_.back().plan = &plan_;
+    devices_.back().loaded.resize(plan_.parts.size());
+    for (const PlanPart& part : plan_.parts) devices_.back().resident.push_back(!part.streamed);
   }
 
   void After(double time_ms, int device, const ProgramRunner::Event& what) { events_.push({time_ms, order_++, device, what}); }
+
+  void On(int d, const ProgramRunner::Event& event) {
+    Device& device = devices_[d];
+    if (std::holds_alternative<ProgramRunner::Computed>(event)) NoteStepEnd(device);
+    if (std::holds_alternative<ProgramRunner::Loaded>(event)) NoteLoaded(device);
+    Post(d, event);
+  }
+
+  // ---- Residency
+
+  void On(int d, const TakeUp& take) {
+    Device& device = devices_[d];
+    if (take.change != nullptr) device.to_take_up.push_back(take.change);
+    if (device.to_take_up.empty() || !device.runner.settled()) return;
+    const SimulatedChange& change = *device.to_take_up.front();
+    device.to_take_up.pop_front();
+    const Plan& before = *std::exchange(device.plan, &change.after);
+    TakeBeside(device, std::min<Bytes>(0, change.after.devices[d].memory.kv - before.devices[d].memory.kv));
+    ProgramRunner::Change event;
+    for (const std::vector<Program>& shape : change.entering) event.entering.push_back(&shape[d]);
+    for (const std::vector<Program>& shape : change.settled) event.settled.push_back(&shape[d]);
+    device.kv_to_grow = std::max<Bytes>(0, change.after.devices[d].memory.kv - before.devices[d].memory.kv);
+    Post(d, event);
+  }
+
+  void Carry(Device& device, const ProgramRunner::Border& border) {
+    device.border = result_.devices[device.index].last_border = border.step;
+    for (const Stage& stage : plan_.stages) {
+      for (int p = stage.lo; stage.device == device.index && p < stage.hi; ++p) {
+        if (!device.plan->parts[p].streamed || !device.resident[p]) continue;
+        device.resident[p] = false;
+        TakeBeside(device, -plan_.parts[p].bytes);
+      }
+    }
+    TakeBeside(device, std::exchange(device.kv_to_grow, 0));
+    After(now_, device.index, ProgramRunner::RoomMade{});
+  }
+
+  void NoteLoaded(Device& device) {
+    const Prefetch load = device.loading.front();
+    device.loading.pop_front();
+    if (load.keep) {
+      device.resident[load.part] = true;
+    } else {
+      ++device.loaded[load.part];
+    }
+  }
+
+  void TakeBeside(Device& device, Bytes bytes) {
+    device.beside_ring += bytes;
+    NoteMemory(device);
+  }
 
   // Everything is idle, rings are empty, and the first tokens are there.
   void Start(int d) {
@@ -108,6 +179,10 @@ class Simulation {
 
   void Carry(Device& device, const ProgramRunner::StartCompute& start) {
     device.computing = start;
+    if (const int part = start.what.part; part != kEmbeddingPart && !device.resident[part] && device.loaded[part] == 0) {
+      status_ = absl::InternalError(
+          absl::StrCat("simulation: device ", device.index, " computes part ", part, " in step ", start.step, ", and it is not in memory"));
+    }
     const double end_ms = now_ + ComputeMs(start.what.part);
     AddSpan({.kind = Kind::kCompute,
              .device = device.index,
@@ -127,13 +202,26 @@ class Simulation {
              .device = device.index,
              .begin_ms = now_,
              .end_ms = now_ + load_ms,
-             .step = static_cast<int32_t>(start.load / static_cast<int64_t>(script_.programs.front()[device.index].loads.size())),
+             .step = StepOf(device, start),
              .part = start.what.part});
-    TakeRoom(device, start.what.bytes);
+    device.loading.push_back(start.what);
+    if (!start.what.keep) device.ring.push_back(start.what);
+    (start.what.keep ? device.beside_ring : device.in_ring) += start.what.bytes;
+    NoteMemory(device);
     After(now_ + load_ms, device.index, ProgramRunner::Loaded{start.load});
   }
 
-  void Carry(Device& device, const ProgramRunner::Release& release) { TakeRoom(device, -release.bytes); }
+  void Carry(Device& device, const ProgramRunner::Release& release) {
+    device.in_ring -= release.bytes;
+    --device.loaded[device.ring.front().part];
+    device.ring.pop_front();
+  }
+
+  // Of a load, while residency stays as it is; else the step under way.
+  int32_t StepOf(const Device& device, const ProgramRunner::StartLoad& start) const {
+    if (!script_.changes.empty()) return static_cast<int32_t>(device.runner.steps_ended());
+    return static_cast<int32_t>(start.load / static_cast<int64_t>(script_.programs.front()[device.index].loads.size()));
+  }
 
   void Carry(Device& device, const ProgramRunner::StartSend& start) {
     const Send& send = start.what;
@@ -175,15 +263,17 @@ class Simulation {
     if (const auto* recv = std::get_if<Recv>(&waited.what)) {
       span.kind = Kind::kWaitInput, span.stage = recv->stage, span.microbatch = recv->microbatch, span.peer = recv->from;
     } else if (const auto* await = std::get_if<AwaitWeights>(&waited.what)) {
-      span.kind = Kind::kWaitWeights, span.part = script_.programs.front()[device.index].loads[await->load].part;
+      span.kind = Kind::kWaitWeights;
+      if (script_.changes.empty()) span.part = script_.programs.front()[device.index].loads[await->load].part;
     } else if (const auto* await = std::get_if<AwaitKv>(&waited.what)) {
       span.kind = Kind::kWaitKv, span.peer = await->from;
     }
     AddSpan(span);
   }
 
-  void Carry(Device& device, const ProgramRunner::StepEnded&) {
+  void Carry(Device& device, const ProgramRunner::StepEnded& ended) {
     if (device.steps_begun < NumSteps()) BeginStep(device.index);
+    if (ended.step == device.border) events_.push({now_, order_++, device.index, TakeUp{nullptr}});  // what waited for it to settle
   }
 
   double ComputeMs(int part) const {
@@ -191,8 +281,7 @@ class Simulation {
     return prefills() ? plan_.parts[part].prefill_ms : plan_.parts[part].decode_ms;
   }
 
-  void TakeRoom(Device& device, Bytes bytes) {
-    device.in_ring += bytes;
+  void NoteMemory(const Device& device) {
     SimulatedMemory& memory = result_.devices[device.index];
     memory.most_in_ring = std::max(memory.most_in_ring, device.in_ring);
     memory.most_used = std::max(memory.most_used, device.beside_ring + device.in_ring);
@@ -240,6 +329,12 @@ absl::Status CheckScript(const Plan& plan, const SimulatedSteps& script) {
       if (programs[d].loads != script.programs.front()[d].loads) return wrong("the loads of a device differ from step to step");
     }
   }
+  for (const SimulatedChange& change : script.changes) {
+    if (!DifferInResidencyOnly(plan, change.after)) return wrong("a change is of more than residency");
+    if (change.entering.size() != script.programs.size() || change.settled.size() != script.programs.size()) {
+      return wrong("a change needs as many shapes as there were");
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -259,6 +354,21 @@ absl::StatusOr<SimulationResult> SimulateDecode(const Plan& plan, const Simulate
   LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, Compile(plan, DecodeShape(plan)));
   SimulatedSteps script = {.kind = StepShape::Kind::kDecode, .steps = std::vector<int32_t>(std::max(options.steps, 1), 0)};
   script.programs.push_back(std::move(programs));
+  return Simulate(plan, script, options);
+}
+
+absl::StatusOr<SimulationResult> SimulateChanges(const Plan& plan, std::vector<PlanAt> changes, const SimulateOptions& options) {
+  const StepShape shape = DecodeShape(plan);
+  SimulatedSteps script = {.kind = StepShape::Kind::kDecode, .steps = std::vector<int32_t>(std::max(options.steps, 1), 0)};
+  LIME_ASSIGN_OR_RETURN(script.programs.emplace_back(), Compile(plan, shape));
+  const Plan* before = &plan;
+  for (PlanAt& change : changes) {
+    SimulatedChange& added = script.changes.emplace_back(SimulatedChange{.at_ms = change.at_ms});
+    LIME_ASSIGN_OR_RETURN(added.entering.emplace_back(), CompileChange(*before, change.after, shape));
+    LIME_ASSIGN_OR_RETURN(added.settled.emplace_back(), Compile(change.after, shape));
+    added.after = change.after;
+    before = &change.after;
+  }
   return Simulate(plan, script, options);
 }
 

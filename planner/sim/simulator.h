@@ -23,8 +23,9 @@ struct SimulateOptions {
 };
 
 struct SimulatedMemory {
-  Bytes most_in_ring = 0;  // at any instant
-  Bytes most_used = 0;     // of everything together: runtime, activations, KV, weights, embedding, ring
+  Bytes most_in_ring = 0;    // at any instant
+  Bytes most_used = 0;       // of everything together: runtime, activations, KV, weights, embedding, ring
+  int64_t last_border = -1;  // the first step of the residency that was taken up last; -1: it never changed
 };
 
 struct SimulationResult {
@@ -40,17 +41,32 @@ struct SimulationResult {
 // The decode step of a plan, over and over, from an idle start with empty rings.
 absl::StatusOr<SimulationResult> SimulateDecode(const Plan& plan, const SimulateOptions& options = {});
 
+// The same, where the residency becomes that of `after` at those times. Each plan differs from the one before in residency only.
+struct PlanAt {
+  double at_ms = 0;
+  Plan after;
+};
+absl::StatusOr<SimulationResult> SimulateChanges(const Plan& plan, std::vector<PlanAt> changes, const SimulateOptions& options = {});
+
 // The planned prompt from an idle start; the last of step_ends_ms is the time to its first token. InvalidArgument where no prompt was
 // planned.
 absl::StatusOr<SimulationResult> SimulatePrefill(const Plan& plan, const SimulateOptions& options = {});
+
+// Another residency, that devices take up at `at_ms` or, where the change before has not settled by then, once it has.
+struct SimulatedChange {
+  double at_ms = 0;
+  Plan after;
+  std::vector<std::vector<Program>> entering, settled;  // [shape][device]; CompileChange, Compile
+};
 
 // Steps of one kind, one after another. Their Programs come from Compile, and one step may differ from the next.
 struct SimulatedSteps {
   StepShape::Kind kind = StepShape::Kind::kDecode;  // whose times hold
   std::vector<std::vector<Program>> programs;       // [shape][device]
   std::vector<int32_t> steps;                       // shapes, in order
+  std::vector<SimulatedChange> changes;             // by time
 };
-// Internal where the Programs block one another: a bug of whoever made them.
+// Internal where the Programs block one another, or compute with what is not in memory: a bug of whoever made them.
 absl::StatusOr<SimulationResult> Simulate(const Plan& plan, const SimulatedSteps& script, const SimulateOptions& options = {});
 
 }  // namespace lime

@@ -94,8 +94,8 @@ class FakeStage final : public DeviceStage {
           from_step_[admit->sequence] = step_;
           std::erase_if(latest_, [&](const auto& entry) { return entry.first.first == admit->sequence; });
           if (setup_.sampler != nullptr) setup_.sampler->Admit(*admit);
-        } else if (setup_.sampler != nullptr) {
-          setup_.sampler->Retire(std::get<RetireOrder>(order.what).sequence);
+        } else if (const auto* retire = std::get_if<RetireOrder>(&order.what); retire != nullptr && setup_.sampler != nullptr) {
+          setup_.sampler->Retire(retire->sequence);
         }
         continue;
       }

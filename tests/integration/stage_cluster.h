@@ -68,7 +68,7 @@ class StageCluster {
   GreedySampler& sampler() { return sampler_; }
 
   // To every device, with the next number.
-  void Give(std::variant<AdmitOrder, RetireOrder, StepOrder> what) {
+  void Give(decltype(Order::what) what) {
     const Order order{.number = next_order_++, .what = std::move(what)};
     for (auto& engine : engines_) {
       const absl::Status status = engine->OnOrder(order);

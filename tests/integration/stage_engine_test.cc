@@ -8,113 +8,13 @@
 #include "planner/plan_problem.h"
 #include "tests/integration/models.h"
 #include "tests/integration/stage_cluster.h"
+#include "tests/integration/stage_plans.h"
 #include "tests/integration/variants.h"
 
 namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kContext = 96;
-constexpr int kNewTokens = 12;
-
-// What one sequence asks for, and what one engine alone answers.
-struct Reference {
-  std::vector<int32_t> prompt, tokens;
-  uint64_t hash = 0;
-};
-
-Reference Alone(const std::string& dir, std::vector<int32_t> prompt) {
-  Reference reference{.prompt = std::move(prompt)};
-  auto engine = OpenEngine(dir, {.chunk = 64}, kContext);
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  if (!engine.ok()) return reference;
-  EXPECT_TRUE((*engine)->StartSequence(0, kContext).ok());
-  MicroBatch batch;
-  for (size_t i = 0; i < reference.prompt.size(); ++i) {
-    batch.rows.push_back(
-        {.token = reference.prompt[i], .position = static_cast<int32_t>(i), .wants_logits = i + 1 == reference.prompt.size()});
-  }
-  cli::LogitsHash hash;
-  while (reference.tokens.size() < kNewTokens) {
-    const auto logits = (*engine)->Step(batch);
-    EXPECT_TRUE(logits.ok()) << logits.status();
-    if (!logits.ok()) break;
-    hash.Add(*logits);
-    reference.tokens.push_back(static_cast<int32_t>(std::ranges::max_element(*logits) - logits->begin()));
-    const int32_t position = static_cast<int32_t>(reference.prompt.size() + reference.tokens.size() - 1);
-    batch.rows = {{.token = reference.tokens.back(), .position = position, .wants_logits = true}};
-  }
-  reference.hash = hash.value();
-  return reference;
-}
-
-class RandomPlan {
- public:
-  RandomPlan(const ModelSpec& spec, uint64_t seed) : spec_(spec), random_(seed) {}
-
-  int Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
-
-  Plan Draw() {
-    const int devices = 1 + Below(4);
-    std::vector<ClusterDevice> cluster;
-    for (int d = 0; d < devices; ++d) {
-      ClusterDevice device{.name = std::string(1, static_cast<char>('a' + d)), .budget = 64 * kGiB};
-      device.profile.read_bytes_per_second = 10e9;
-      device.profile.flops = 1e11;
-      device.profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
-      cluster.push_back(std::move(device));
-    }
-    PlanRequest request{.context = kContext, .sequences = 1 + Below(3), .prompt_tokens = 32};
-    request.piece_bytes = Below(3) == 0 ? 0 : Bytes{4 * kKiB} << Below(5);
-    request.chunks = {1 + Below(24)};
-    for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
-    const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, cluster, request);
-    EXPECT_TRUE(problem.ok()) << problem.status();
-    PlanChoice choice{.stages = Stages(problem->instance)};
-    choice.batch = 1 + Below(request.sequences);
-    choice.microbatches = (request.sequences + choice.batch - 1) / choice.batch;
-    choice.first_token = {.feasible = true,
-                          .ms = 1,
-                          .chunk_rows = static_cast<int32_t>(request.chunks[0]),
-                          .chunks = static_cast<int32_t>((32 + request.chunks[0] - 1) / request.chunks[0]),
-                          .chunks_per_sweep = 1};
-    choice.first_token.chunks_per_sweep = std::min<int32_t>(choice.first_token.chunks, 1 + Below(3));
-    absl::StatusOr<Plan> plan = MakePlan(*problem, choice);
-    EXPECT_TRUE(plan.ok()) << plan.status();
-    if (!plan.ok()) return {};
-    // Rings as tight as they may be, so that loads wait for one another.
-    const std::vector<PlanNeed> needs = NeedsOf(*plan);
-    for (int d = 0; d < devices; ++d) {
-      PlanMemory& memory = plan->devices[d].memory;
-      const Bytes ring = needs[d].streams ? needs[d].ring + (Below(2) == 0 ? 0 : Below(200'000)) : 0;
-      memory.margin += memory.ring - ring;
-      memory.ring = ring;
-    }
-    return *std::move(plan);
-  }
-
- private:
-  StagePlan Stages(const Instance& instance) {
-    StagePlan plan;
-    const int devices = instance.NumDevices(), percent = Below(101), cut = 5 + Below(60);
-    for (int b = 0; b < instance.NumBlocks(); ++b) {
-      if (b == 0) {
-        plan.stages.push_back({Below(devices), 0, 1});
-      } else if (!instance.IsLaterPiece(b) && devices > 1 && Below(100) < cut) {
-        plan.stages.push_back({(plan.stages.back().device + 1 + Below(devices - 1)) % devices, b, b + 1});
-      } else {
-        plan.stages.back().hi = b + 1;
-      }
-      if (Below(100) < percent) plan.streamed.push_back(b);
-    }
-    plan.embedding_by_rows = Below(2) == 0;
-    return plan;
-  }
-
-  const ModelSpec& spec_;
-  std::mt19937_64 random_;
-};
 
 // The orders of a coordinator that looks as far ahead as it can: prompts in chunks, then every token.
 void OrderAll(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {

@@ -46,5 +46,27 @@ TEST(KvPagesTest, APageHasAtMostOneOwner) {
   }
 }
 
+TEST(KvPagesTest, APoolGrowsWithItsSequencesAndShrinksOnceItsLastPagesAreFree) {
+  KvPages pages({.num_pages = 4, .num_layers = 2, .max_sequences = 2});
+  EXPECT_TRUE(*pages.Extend(0, 10));
+  EXPECT_FALSE(*pages.Extend(0, 16));
+  EXPECT_TRUE(*pages.Extend(0, 17));
+  EXPECT_FALSE(pages.Extend(1, 1).ok());
+  pages.SetNumPages(8);
+  EXPECT_TRUE(*pages.Extend(1, 20));
+  EXPECT_EQ(pages.free_pages(), 0);
+  pages.SetNumPages(4);
+  EXPECT_FALSE(pages.Fits());
+  EXPECT_FALSE(pages.Extend(0, 40).ok());
+  pages.Release(0);
+  EXPECT_FALSE(pages.Fits()) << "slot 1 has pages 4 to 7";
+  EXPECT_EQ(pages.free_pages(), 4);
+  pages.Release(1);
+  EXPECT_TRUE(pages.Fits());
+  EXPECT_EQ(pages.free_pages(), 4);
+  EXPECT_TRUE(*pages.Extend(1, 32));
+  EXPECT_THAT(pages.Pages(1, 1), ::testing::ElementsAre(1, 3)) << "the lowest ones";
+}
+
 }  // namespace
 }  // namespace lime

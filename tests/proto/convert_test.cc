@@ -37,7 +37,8 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .sent_bytes = 8,
                                     .received_messages = 9,
                                     .received_bytes = 10,
-                                    .peak_resident = 11};
+                                    .peak_resident = 11,
+                                    .residency_changes = 12};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);
   for (const InstallNews& news : {InstallNews(LoadedBytes{1, 2}), InstallNews(InstalledPlan{"x86-f32-1", 5})})
     EXPECT_EQ(*Return<v1::InstallEvent>(news), news);
@@ -61,7 +62,8 @@ TEST(ConvertTest, OrdersReturn) {
   const RequestSampling sampling{
       .params = {.repetition_penalty = 1.5, .temperature = 0.25, .top_k = 3, .top_p = 0.5, .min_p = 0.125, .seed = ~0ull},
       .hash_logits = true};
-  for (const Order& order : {Order{0, step}, Order{kHuge, admit}, Order{5, RetireOrder{3}}}) {
+  for (const Order& order : {Order{0, step}, Order{kHuge, admit}, Order{5, RetireOrder{3}},
+                             Order{6, ResidencyOrder{{.layer_pages = 9, .streamed = {0, 3, 4}}}}}) {
     const auto back = Return<v1::OrderRequest>(FromCoordinator(OrderMessage{order, sampling}));
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(std::get<OrderMessage>(*back).order, order);

@@ -1,0 +1,423 @@
+#include "planner/kv_levels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/assignment.h"
+#include "planner/base/check.h"
+#include "planner/evaluator.h"
+#include "planner/online_memory.h"
+#include "planner/quick_evaluator.h"
+#include "planner/random.h"
+#include "planner/search_budget.h"
+
+namespace lime {
+namespace {
+
+double Mb(Bytes bytes) {
+  return static_cast<double>(bytes) / 1e6;
+}
+
+Instance::Kind KindOf(BlockKind kind) {
+  return kind == BlockKind::kAttention ? Instance::Kind::kAttention
+         : kind == BlockKind::kMlp     ? Instance::Kind::kMlp
+                                       : Instance::Kind::kHead;
+}
+
+// The decode step of a plan. Memory is set for each residency: what is resident, and the ring.
+Instance ToInstance(const Plan& plan) {
+  Instance instance;
+  std::vector<double> comp_ms;
+  for (const PlanPart& part : plan.parts) {
+    instance.blocks.push_back({.kind = KindOf(part.block.kind), .layer = part.block.layer, .mb = Mb(part.bytes)});
+    comp_ms.push_back(part.decode_ms);
+  }
+  for (const PlanDevice& device : plan.devices) {
+    instance.devices.push_back({.name = device.name,
+                                .disk_mb_per_ms = device.disk_mb_per_ms,
+                                .disk_lat_ms = device.disk_lat_ms,
+                                .comp_ms = comp_ms,
+                                .embed_rows_ms = plan.decode.embed_rows_ms});
+  }
+  instance.net = {.tx_ms = plan.decode.tx_ms, .lat_ms = plan.decode.lat_ms};
+  instance.microbatches = plan.microbatches;
+  return instance;
+}
+
+// A residency under construction, and what it costs.
+class Draft {
+ public:
+  Draft(const Plan& plan, const std::vector<int32_t>& streamed)
+      : plan_(plan),
+        together_(StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep))),
+        instance_(ToInstance(plan)),
+        quick_(instance_),
+        resident_(plan.devices.size(), 0),
+        stage_streamed_(plan.stages.size(), 0) {
+    for (int p = 0; p < plan.NumParts(); ++p) stage_of_.push_back(StageOf(plan, p));
+    assignment_ = ToAssignment(
+        {.stages = plan.stages, .streamed = streamed, .embedding_by_rows = plan.embedding == EmbeddingPlacement::kByRows}, plan.NumParts());
+    for (int p = 0; p < plan.NumParts(); ++p) Count(p, +1);
+  }
+
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+
+  bool streamed(int part) const { return assignment_.streamed[part] != 0; }
+  int stage_of(int part) const { return stage_of_[part]; }
+  Bytes resident(int device) const { return resident_[device]; }
+
+  void Set(int part, bool streams) {
+    Count(part, -1);
+    assignment_.streamed[part] = streams ? 1 : 0;
+    Count(part, +1);
+  }
+
+  // Whether the ring has room for the part where it streams.
+  bool MayStream(int part) const {
+    const PlanDevice& device = plan_.devices[plan_.stages[stage_of_[part]].device];
+    const Bytes beside = together_ ? stage_streamed_[stage_of_[part]] : 0;
+    return device.disk_mb_per_ms >= kMinDiskRate && beside + plan_.parts[part].bytes <= device.memory.ring;
+  }
+
+  // Milliseconds per step; quick, or by the exact evaluation.
+  double QuickMs(SearchBudget& budget) {
+    SetMemory();
+    const double ms = quick_.MsPerStep(assignment_);
+    budget.Spend(quick_.work());
+    return ms;
+  }
+  double ExactMs() {
+    SetMemory();
+    return Evaluator(instance_).MsPerStep(plan_.stages, assignment_.streamed, assignment_.embedding_by_rows);
+  }
+
+  std::vector<int32_t> Streamed() const {
+    std::vector<int32_t> parts;
+    for (int p = 0; p < plan_.NumParts(); ++p) {
+      if (streamed(p)) parts.push_back(p);
+    }
+    return parts;
+  }
+
+ private:
+  void Count(int part, int sign) {
+    const Bytes bytes = sign * plan_.parts[part].bytes;
+    (streamed(part) ? stage_streamed_[stage_of_[part]] : resident_[plan_.stages[stage_of_[part]].device]) += bytes;
+  }
+
+  void SetMemory() {
+    for (int d = 0; d < plan_.NumDevices(); ++d) {
+      instance_.devices[d].mem_mb = std::max(0.0, (static_cast<double>(resident_[d] + plan_.devices[d].memory.ring) - 0.5) / 1e6);
+    }
+  }
+
+  const Plan& plan_;
+  const bool together_;
+  Instance instance_;
+  QuickEvaluator quick_;
+  Assignment assignment_;
+  std::vector<int> stage_of_;          // by part
+  std::vector<Bytes> resident_;        // by device, parts
+  std::vector<Bytes> stage_streamed_;  // by stage
+};
+
+// What a device may keep of its parts at a level. Negative: not even the pages fit.
+Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
+  const PlanMemory& memory = plan.devices[device].memory;
+  Bytes kept = 0, pages = 0;
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
+      const PlanPart& part = plan.parts[p];
+      kept += part.kept_bytes;
+      const bool first = p == 0 || !(plan.parts[p - 1].block == part.block);
+      if (first && part.block.kind == BlockKind::kAttention) pages += layer_pages;
+    }
+  }
+  return plan.devices[device].budget - memory.runtime - memory.activations - memory.ring - memory.embedding - kept -
+         pages * plan.page_bytes;
+}
+
+// One level from the one before.
+class LevelSearch {
+ public:
+  LevelSearch(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, Draft& draft)
+      : plan_(plan), draft_(draft), budget_(options.work, 0, nullptr), random_(options.seed) {
+    for (int d = 0; d < plan.NumDevices(); ++d) room_.push_back(RoomForParts(plan, d, layer_pages));
+  }
+
+  // False where a device cannot make room.
+  bool Run() {
+    std::vector<int32_t> used;
+    for (const Stage& stage : plan_.stages) {
+      if (std::ranges::find(used, stage.device) == used.end()) used.push_back(stage.device);
+    }
+    for (const int32_t d : used) {
+      while (draft_.resident(d) > room_[d]) {
+        if (!StreamOneMore(d)) return false;
+      }
+    }
+    for (const int32_t d : used) KeepWhatFits(d);
+    Improve();
+    return true;
+  }
+
+ private:
+  // Of each visit the first and the last part that is resident, and one in between.
+  std::vector<int> Candidates(int device) {
+    std::vector<int> parts;
+    for (const Stage& stage : plan_.stages) {
+      std::vector<int> resident;
+      for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
+        if (!draft_.streamed(p) && plan_.parts[p].bytes > 0 && draft_.MayStream(p)) resident.push_back(p);
+      }
+      if (resident.empty()) continue;
+      for (const size_t i : {size_t{0}, resident.size() / 2, resident.size() - 1}) parts.push_back(resident[i]);
+    }
+    std::ranges::sort(parts);
+    parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+    return parts;
+  }
+
+  // The part whose bytes cost least; of those that cost nothing the largest.
+  bool StreamOneMore(int device) {
+    const double now_ms = draft_.QuickMs(budget_);
+    std::optional<int> best;
+    std::pair<double, Bytes> best_cost;
+    for (const int part : Candidates(device)) {
+      draft_.Set(part, true);
+      const double more_ms = std::max(0.0, draft_.QuickMs(budget_) - now_ms);
+      draft_.Set(part, false);
+      const Bytes bytes = plan_.parts[part].bytes;
+      const std::pair<double, Bytes> cost = {more_ms / static_cast<double>(bytes), -bytes};
+      if (!best || cost < best_cost) best = part, best_cost = cost;
+    }
+    if (best) draft_.Set(*best, true);
+    return best.has_value();
+  }
+
+  // Largest first: streaming on ends with a part too many.
+  void KeepWhatFits(int device) {
+    std::vector<int> streamed;
+    for (int p = 0; p < plan_.NumParts(); ++p) {
+      if (draft_.streamed(p) && plan_.stages[draft_.stage_of(p)].device == device) streamed.push_back(p);
+    }
+    std::ranges::stable_sort(streamed, std::ranges::greater{}, [this](int p) { return plan_.parts[p].bytes; });
+    for (const int p : streamed) {
+      if (draft_.resident(device) + plan_.parts[p].bytes <= room_[device]) draft_.Set(p, false);
+    }
+  }
+
+  // A part that streams for one of the same device that does not.
+  void Improve() {
+    double now_ms = draft_.QuickMs(budget_);
+    int misses = 0;
+    while (budget_.left() > 0 && misses < 40 + 2 * plan_.NumParts()) {
+      const int out = random_.Below(plan_.NumParts()), in = random_.Below(plan_.NumParts());
+      ++misses;
+      budget_.Spend(1);
+      const int device = plan_.stages[draft_.stage_of(out)].device;
+      if (draft_.streamed(out) || !draft_.streamed(in) || plan_.stages[draft_.stage_of(in)].device != device) continue;
+      draft_.Set(in, false);
+      const bool may = draft_.MayStream(out);
+      draft_.Set(out, true);
+      const double ms = may && draft_.resident(device) <= room_[device] ? draft_.QuickMs(budget_) : HUGE_VAL;
+      if (ms < now_ms * (1 - 1e-9)) {
+        now_ms = ms;
+        misses = 0;
+      } else {
+        draft_.Set(out, false);
+        draft_.Set(in, true);
+      }
+    }
+  }
+
+  const Plan& plan_;
+  Draft& draft_;
+  SearchBudget budget_;
+  Random random_;
+  std::vector<Bytes> room_;  // by device
+};
+
+// ---- The paper's table
+
+// A block of a device that is resident under the plan.
+struct PaperBlock {
+  int stage = 0;
+  BlockId id;
+  Bytes bytes = 0;
+};
+
+class PaperDevice {
+ public:
+  PaperDevice(const Plan& plan, int device) : plan_(plan) {
+    for (int j = 0; j < static_cast<int>(plan.stages.size()); ++j) {
+      if (plan.stages[j].device != device) continue;
+      ++visits_;
+      AddBlocks(j);
+    }
+    page_mb_ = Mb(layers_ * plan.page_bytes);
+    const Bytes room = RoomForParts(plan, device, 0);
+    Bytes resident = 0;
+    for (int p = 0; p < plan.NumParts(); ++p) {
+      if (!plan.parts[p].streamed && plan.stages[StageOf(plan, p)].device == device) resident += plan.parts[p].bytes;
+    }
+    free_mb_ = std::max(0.0, Mb(room - resident));
+  }
+
+  // The parts that stream beside the plan's own where a layer has `layer_pages` pages.
+  std::vector<int32_t> More(int64_t layer_pages) const {
+    if (visits_ == 0 || page_mb_ <= 0) return {};
+    const auto [alpha, beta] = Choose(layer_pages);
+    std::map<std::pair<int, BlockKind>, int64_t> taken;
+    std::vector<int32_t> parts;
+    for (const PaperBlock& block : blocks_) {
+      int64_t& count = taken[{block.stage, block.id.kind}];
+      if (count >= (block.id.kind == BlockKind::kAttention ? alpha : beta)) continue;
+      ++count;
+      const auto [begin, end] = PartsOf(plan_, block.id);
+      for (int p = begin; p < end; ++p) parts.push_back(p);
+    }
+    return parts;
+  }
+
+ private:
+  void AddBlocks(int stage) {
+    for (int p = plan_.stages[stage].lo; p < plan_.stages[stage].hi; ++p) {
+      const BlockId id = plan_.parts[p].block;
+      const auto [begin, end] = PartsOf(plan_, id);
+      if (p != begin || id.kind == BlockKind::kHead) continue;
+      if (id.kind == BlockKind::kAttention) ++layers_;
+      PaperBlock block{.stage = stage, .id = id};
+      bool resident = true;
+      for (int part = begin; part < end; ++part) resident = resident && !plan_.parts[part].streamed, block.bytes += plan_.parts[part].bytes;
+      if (resident) blocks_.push_back(block);
+    }
+  }
+
+  // Blocks of a kind that every visit can still stream, and the size of one.
+  std::pair<int64_t, double> Cap(BlockKind kind) const {
+    std::map<int, int64_t> by_stage;
+    double mb = 0;
+    for (const PaperBlock& block : blocks_) {
+      if (block.id.kind == kind) ++by_stage[block.stage], mb = std::max(mb, Mb(block.bytes));
+    }
+    int64_t least = static_cast<int64_t>(by_stage.size()) < visits_ ? 0 : INT64_MAX;
+    for (const auto& [stage, count] : by_stage) least = std::min(least, count);
+    return {by_stage.empty() ? 0 : least, mb};
+  }
+
+  // Tokens of the paper's table are pages of all layers here.
+  std::pair<int64_t, int64_t> Choose(int64_t layer_pages) const {
+    const auto [cap_mha, mha_mb] = Cap(BlockKind::kAttention);
+    const auto [cap_mlp, mlp_mb] = Cap(BlockKind::kMlp);
+    const OffloadTable table = MakeOffloadTable({.free_mb = free_mb_,
+                                                 .kv_tok_mb = page_mb_,
+                                                 .mha_mb = mha_mb,
+                                                 .mlp_mb = mlp_mb,
+                                                 .visits = visits_,
+                                                 .cap_mha = cap_mha,
+                                                 .cap_mlp = cap_mlp,
+                                                 .n_max = layer_pages});
+    return {table.steps.back().alpha, table.steps.back().beta};
+  }
+
+  const Plan& plan_;
+  int64_t visits_ = 0;
+  double free_mb_ = 0, page_mb_ = 0;
+  std::vector<PaperBlock> blocks_;
+  int64_t layers_ = 0;
+};
+
+std::string NoRoom(const Plan& plan, const Residency& residency) {
+  const absl::StatusOr<Plan> changed = WithResidency(plan, residency);
+  return changed.ok() ? std::string() : std::string(changed.status().message());
+}
+
+// The paper's table adds to the plan's own residency, ours goes on from the level before.
+std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before) {
+  const bool paper = options.rule == OnlineRule::kPaper;
+  Draft draft(plan, (paper ? before.levels.front() : before.levels.back()).residency.streamed);
+  if (paper) {
+    for (int d = 0; d < plan.NumDevices(); ++d) {
+      for (const int32_t part : PaperDevice(plan, d).More(layer_pages)) draft.Set(part, true);
+    }
+  } else if (!LevelSearch(plan, layer_pages, options, draft).Run()) {
+    return std::nullopt;
+  }
+  KvLevel level{.residency = {.layer_pages = layer_pages, .streamed = draft.Streamed()}, .ms_per_step = draft.ExactMs()};
+  if (!WithResidency(plan, level.residency).ok() || !std::isfinite(level.ms_per_step)) return std::nullopt;
+  return level;
+}
+
+// The plan with rings of so many of a device's largest parts.
+absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions& options) {
+  Plan changed = plan;
+  std::vector<Bytes> largest(plan.devices.size(), 0);
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) largest[stage.device] = std::max(largest[stage.device], plan.parts[p].bytes);
+  }
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    if (plan.devices[d].disk_mb_per_ms >= kMinDiskRate) changed.devices[d].memory.ring = parts * largest[d];
+  }
+  Residency first = ResidencyOf(plan);
+  Draft draft(changed, first.streamed);
+  if (!LevelSearch(changed, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the ring");
+  first.streamed = draft.Streamed();
+  const double ms_per_step = draft.ExactMs();
+  LIME_ASSIGN_OR_RETURN(changed, WithResidency(changed, first));
+  changed.predicted.ms_per_step = ms_per_step;
+  changed.predicted.ms_per_token = ms_per_step / plan.sequences;
+  return changed;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options) {
+  std::optional<Plan> best;
+  double best_ms = 0;
+  std::string reason = "no ring fits";
+  for (const int parts : {2, 3, 4, 6, 8, 12, 16, 24, 32}) {
+    absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
+    if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
+    const KvLevels levels = MakeKvLevels(*grows, options);
+    if (!levels.exhausted.empty()) reason = levels.exhausted;
+    if (!levels.exhausted.empty()) continue;
+    double sum_ms = 0;
+    for (const KvLevel& level : levels.levels) sum_ms += level.ms_per_step;
+    const double mean_ms = sum_ms / static_cast<double>(levels.levels.size());
+    if (!best || mean_ms < best_ms) best = *std::move(grows), best_ms = mean_ms;
+  }
+  if (best) return *std::move(best);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the KV of this plan cannot grow to its context: ", reason, "; plan with more --kv-tokens"));
+}
+
+KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
+  LIME_CHECK(plan.reads == ReadsPerStep::kOnce && plan.loans.empty());
+  KvLevels answer;
+  answer.levels.push_back({.residency = ResidencyOf(plan)});
+  answer.levels[0].ms_per_step = Draft(plan, answer.levels[0].residency.streamed).ExactMs();
+  const int64_t first = answer.levels[0].residency.layer_pages, full = FullLayerPages(plan);
+  const int64_t step = std::max<int64_t>(plan.sequences, (full - first + options.max_levels - 1) / std::max(1, options.max_levels));
+  for (int64_t pages = first; pages < full;) {
+    pages = std::min(full, pages + step);
+    std::optional<KvLevel> level = NextLevel(plan, pages, options, answer);
+    if (!level) {
+      Residency all{.layer_pages = pages};
+      for (int p = 0; p < plan.NumParts(); ++p) all.streamed.push_back(p);
+      const std::string reason = NoRoom(plan, all);
+      answer.exhausted = absl::StrCat("no residency of this plan has room for ", pages, " KV pages of a layer",
+                                      reason.empty() ? " beside what streams by this rule" : absl::StrCat(": ", reason));
+      break;
+    }
+    answer.levels.push_back(*std::move(level));
+  }
+  return answer;
+}
+
+}  // namespace lime

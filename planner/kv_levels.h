@@ -1,0 +1,48 @@
+// How a plan goes on as its KV grows: levels of KV pages, and what streams at each (algorithms.md, section 5).
+//
+// The block-to-device map and the rings stay, so nothing travels: only which parts stream changes. A plan made for less KV than its context
+// needs has its first level; each further one has more pages and fewer resident parts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/plan/plan.h"
+#include "planner/plan/plan_residency.h"
+
+namespace lime {
+
+struct KvLevel {
+  Residency residency;
+  double ms_per_step = 0;  // the exact evaluation, with the plan's computing times
+
+  friend bool operator==(const KvLevel&, const KvLevel&) = default;
+};
+
+struct KvLevels {
+  std::vector<KvLevel> levels;  // by pages, ascending; the first is the plan's own
+  std::string exhausted;        // why there is no further one; empty where the last holds the whole context
+};
+
+// What streams at the next level.
+enum class OnlineRule : uint8_t {
+  kLime,   // what the exact evaluation finds fastest, part by part
+  kPaper,  // Eq. 5 to 7: so many attention and MLP blocks more than the plan in every visit
+};
+
+struct KvLevelOptions {
+  OnlineRule rule = OnlineRule::kLime;
+  int max_levels = 12;  // beside the first
+  double work = 2e8;    // of the search of one level, in units of SearchBudget
+  uint64_t seed = 1;
+};
+
+// Deterministic.  REQUIRES: plan.Validate().ok(), ReadsPerStep::kOnce, no loans
+KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
+
+// A plan made for the KV of its first level, with rings of the size that is fastest on average over all levels, and what then streams at
+// the first. ResourceExhausted where no ring leads on to the whole context.
+absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options = {});
+
+}  // namespace lime

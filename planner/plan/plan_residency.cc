@@ -1,0 +1,105 @@
+#include "planner/plan/plan_residency.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace lime {
+namespace {
+
+// The part of an attention block that its pages are counted with.
+bool HasPages(const Plan& plan, int part) {
+  return plan.parts[part].block.kind == BlockKind::kAttention && (part == 0 || !(plan.parts[part - 1].block == plan.parts[part].block));
+}
+
+absl::Status CheckPages(const Plan& plan) {
+  const int64_t pages = ResidencyOf(plan).layer_pages;
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    if (HasPages(plan, p) && plan.parts[p].kv_pages != pages) {
+      return absl::InvalidArgumentError(absl::StrCat("residency: ", PartName(plan, p), " has ", plan.parts[p].kv_pages,
+                                                     " KV pages and others have ", pages, "; a plan whose KV grows has the same for all"));
+    }
+  }
+  return plan.loans.empty() ? absl::OkStatus() : absl::InvalidArgumentError("residency: a plan that lends KV pages does not change");
+}
+
+absl::Status SetMemory(const PlanNeed& need, Bytes page_bytes, PlanDevice& device) {
+  PlanMemory& memory = device.memory;
+  device.kv_pages = need.kv_pages;
+  memory.kv = need.kv_pages * page_bytes;
+  memory.weights = need.weights;
+  memory.margin = 0;
+  if (memory.ring < need.ring) {
+    return absl::ResourceExhaustedError(absl::StrCat("residency: what device \"", device.name, "\" would stream needs a ring of ",
+                                                     FormatBytes(need.ring), ", and it has ", FormatBytes(memory.ring)));
+  }
+  if (memory.total() > device.budget) {
+    return absl::ResourceExhaustedError(absl::StrCat("residency: device \"", device.name, "\" would take ", FormatBytes(memory.total()),
+                                                     " (KV ", FormatBytes(memory.kv), ", weights ", FormatBytes(memory.weights),
+                                                     ") and may take ", FormatBytes(device.budget)));
+  }
+  memory.margin = device.budget - memory.total();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Residency ResidencyOf(const Plan& plan) {
+  Residency residency;
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    if (HasPages(plan, p)) residency.layer_pages = std::max(residency.layer_pages, plan.parts[p].kv_pages);
+    if (plan.parts[p].streamed) residency.streamed.push_back(p);
+  }
+  return residency;
+}
+
+int64_t FullLayerPages(const Plan& plan) {
+  return (plan.context + kPageTokens - 1) / kPageTokens * plan.sequences;
+}
+
+absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency) {
+  LIME_RETURN_IF_ERROR(CheckPages(plan));
+  if (residency.layer_pages < 0 || residency.layer_pages > FullLayerPages(plan)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("residency: ", residency.layer_pages, " KV pages of a layer, and the plan has room for 0 to ", FullLayerPages(plan)));
+  }
+  Plan changed = plan;
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    changed.parts[p].streamed = false;
+    if (HasPages(plan, p)) changed.parts[p].kv_pages = residency.layer_pages;
+  }
+  int32_t before = -1;
+  for (const int32_t p : residency.streamed) {
+    if (p <= before || p >= plan.NumParts()) {
+      return absl::InvalidArgumentError(absl::StrCat("residency: part ", p, " after ", before, ", of ", plan.NumParts()));
+    }
+    changed.parts[before = p].streamed = true;
+  }
+  const std::vector<PlanNeed> needs = NeedsOf(changed);
+  std::vector<bool> used(plan.devices.size(), false);
+  for (const Stage& stage : plan.stages) used[stage.device] = true;
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    if (used[d]) LIME_RETURN_IF_ERROR(SetMemory(needs[d], plan.page_bytes, changed.devices[d]));
+  }
+  LIME_RETURN_IF_ERROR(changed.Validate());
+  return changed;
+}
+
+bool DifferInResidencyOnly(const Plan& one, const Plan& other) {
+  Plan same = other;
+  if (one.parts.size() != other.parts.size() || one.devices.size() != other.devices.size()) return false;
+  for (size_t p = 0; p < one.parts.size(); ++p) {
+    same.parts[p].streamed = one.parts[p].streamed;
+    same.parts[p].kv_pages = one.parts[p].kv_pages;
+  }
+  for (size_t d = 0; d < one.devices.size(); ++d) {
+    PlanDevice& device = same.devices[d];
+    if (device.memory.ring != one.devices[d].memory.ring) return false;
+    device.kv_pages = one.devices[d].kv_pages;
+    device.memory = one.devices[d].memory;
+  }
+  same.predicted = one.predicted;
+  return same == one;
+}
+
+}  // namespace lime

@@ -1,0 +1,142 @@
+// Residency that changes while a model generates over several engines leaves every bit as one engine makes it: random plans, residencies
+// and moments, by seed.
+
+#include "daemon/engine/stage_engine.h"
+#include "daemon/weights/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/plan/plan_residency.h"
+#include "tests/integration/stage_cluster.h"
+#include "tests/integration/stage_plans.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kTokens = 48;
+constexpr int64_t kAhead = 2 * kResidencyLead;  // positions that there are pages for beyond those ordered
+
+// Pages of a layer that all requests need before they have generated `tokens`.
+int64_t PagesAt(const std::vector<Reference>& requests, int64_t tokens) {
+  int64_t pages = 0;
+  for (const Reference& request : requests) {
+    const int64_t positions = static_cast<int64_t>(request.prompt.size()) + std::min<int64_t>(tokens, kTokens);
+    pages += (positions + kPageTokens - 1) / kPageTokens;
+  }
+  return pages;
+}
+
+class Changes {
+ public:
+  Changes(const Plan& plan, const std::vector<Reference>& requests, uint64_t seed)
+      : plan_(plan), requests_(requests), random_(seed), full_(FullLayerPages(plan) - 1) {}
+
+  int Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
+
+  // Any parts, and pages for what comes soon or more.
+  Residency Draw(int64_t tokens) {
+    const int64_t least = std::min(full_, PagesAt(requests_, tokens + kAhead));
+    Residency residency{.layer_pages = least + Below(static_cast<int>(full_ - least) + 1)};
+    const int percent = Below(101);
+    for (int p = 0; p < plan_.NumParts(); ++p) {
+      if (Below(100) < percent) residency.streamed.push_back(p);
+    }
+    return residency;
+  }
+
+ private:
+  const Plan& plan_;
+  const std::vector<Reference>& requests_;
+  std::mt19937_64 random_;
+  const int64_t full_;  // one less than all, so that the plan is one whose KV grows
+};
+
+// With rings for whatever streams.
+Plan Elastic(Plan plan) {
+  Plan all = plan;
+  for (PlanPart& part : all.parts) part.streamed = true;
+  const std::vector<PlanNeed> needs = NeedsOf(all);
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    PlanMemory& memory = plan.devices[d].memory;
+    memory.margin -= needs[d].ring - memory.ring;
+    memory.ring = needs[d].ring;
+  }
+  return plan;
+}
+
+void OrderPrompts(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
+  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
+    const std::vector<int32_t>& prompt = requests[s].prompt;
+    cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = kContext, .prompt = prompt});
+    for (size_t at = 0; at < prompt.size();) {
+      MicroBatch batch;
+      for (int64_t i = 0; i < plan.prefill_chunk && at < prompt.size(); ++i, ++at) {
+        batch.rows.push_back(
+            {.sequence = s, .token = prompt[at], .position = static_cast<int32_t>(at), .wants_logits = at + 1 == prompt.size()});
+      }
+      cluster.Give(StepOrder{{std::move(batch)}});
+    }
+  }
+}
+
+void OrderToken(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests, int token) {
+  StepOrder step;
+  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
+    if (s % plan.batch == 0) step.microbatches.emplace_back();
+    step.microbatches.back().rows.push_back(
+        {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + token, .wants_logits = true});
+  }
+  cluster.Give(std::move(step));
+}
+
+void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
+  const auto checkpoint = Checkpoint::Open(dir);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  std::vector<Reference> references;
+  for (int s = 0; s < 3; ++s) references.push_back(Alone(dir, RandomIds(40 + s, 5 + 13 * s, static_cast<int32_t>(vocab)), kTokens));
+  int64_t changed = 0;
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
+    Plan plan = Elastic(RandomPlan(*spec, seed).Draw());
+    const std::vector<Reference> requests(references.begin(), references.begin() + plan.sequences);
+    Changes changes(plan, requests, seed);
+    absl::StatusOr<Plan> first = WithResidency(plan, changes.Draw(0));
+    ASSERT_TRUE(first.ok()) << first.status();
+    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", first->DebugString()));
+    StageCluster cluster(dir, *first, seed);
+    ASSERT_TRUE(cluster.ok());
+    OrderPrompts(cluster, plan, requests);
+    for (int token = 0; token + 1 < kTokens; ++token) {
+      if (changes.Below(4) == 0) cluster.Give(ResidencyOrder{changes.Draw(token)});
+      OrderToken(cluster, plan, requests, token);
+      // Half of the runs order everything ahead, the others token by token.
+      if (seed % 2 == 0) cluster.Await(0, static_cast<size_t>(token));
+    }
+    for (int32_t s = 0; s < plan.sequences; ++s) {
+      ASSERT_EQ(cluster.Await(s, kTokens), requests[s].tokens);
+      ASSERT_EQ(cluster.sampler().hash(s), requests[s].hash);
+    }
+    for (int d = 0; d < plan.NumDevices(); ++d) changed += cluster.engine(d).stats().residency_changes;
+  }
+  EXPECT_GT(changed, 2 * seeds);
+}
+
+class StageResidencyFamilies : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(StageResidencyFamilies, AnyChangeLeavesTheBitsOfOneEngine) {
+  const MakeModelOptions options = OptionsOf(GetParam());
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ExpectBitsOfOne(dir / "model", 8, std::min<int64_t>(200, options.config.vocab_size));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StageResidencyFamilies, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
+
+TEST(StageResidencyTest, TheShippedModelGivesTheSameBitsWhateverChanges) {
+  ExpectBitsOfOne(std::string(LIME_SOURCE_DIR) + "/models/lime-fables", 12, 512);
+}
+
+}  // namespace
+}  // namespace lime
