@@ -46,7 +46,8 @@ class Turn:
             str(self.cluster.bin / "lime"), "run", "--model", str(self.cluster.model), "--cluster", str(options["cluster_toml"]), "--plan",
             self.plan["path"], "--insecure", "--context", str(self.plan["context"]), "--max-tokens", str(options["tokens"]), "--ignore-eos",
             "--hash-logits", "--token-times", "--json"]
-        for text in prompts(self.plan["sequences"], self.plan["prompt_tokens"]):
+        # Together they are one chunk: all requests begin in one step.
+        for text in prompts(self.plan["sequences"], self.plan["prompt_tokens"] // self.plan["sequences"]):
             words += ["--prompt", text]
         return words
 
@@ -61,10 +62,10 @@ class Turn:
         if min(late) <= limited:
             return {"failed": f"tokens came before the disks were limited; raise --warm-up above {warm_up}"}
         wall = time.monotonic() - limited
-        steps = [step_ms(result["token_times_s"], warm_up) for result in results]
+        step = step_ms([result["token_times_s"] for result in results], warm_up)
         found = {
-            "ms_per_step": statistics.median(steps),
-            "ms_per_token": statistics.median(steps) / self.plan["sequences"],
+            "ms_per_step": step,
+            "ms_per_token": step / self.plan["sequences"],
             "tokens_before_limits": early,
             "intervals_ms": [round(1000 * (b - a), 1) for a, b in zip(results[0]["token_times_s"], results[0]["token_times_s"][1:])],
             "ttft_ms": results[0]["ttft_ms"],
@@ -82,9 +83,16 @@ class Turn:
         return found
 
 
-def step_ms(times_s, warm_up):
-    """Mean milliseconds between the tokens after the warm-up."""
-    return 1000 * (times_s[-1] - times_s[warm_up]) / (len(times_s) - 1 - warm_up)
+def step_ms(requests, warm_up):
+    """Milliseconds between two tokens of a request, while all of them run and have left the warm-up behind: the median of their means.
+    `requests`: the times of each one's tokens, in seconds.
+    """
+    begin, end = max(times[warm_up] for times in requests), min(times[-1] for times in requests)
+    inside = [[t for t in times if begin <= t <= end] for times in requests]
+    means = [(times[-1] - times[0]) / (len(times) - 1) for times in inside if len(times) > 1]
+    if not means:
+        raise RuntimeError("the requests hardly ran at the same time; raise --tokens")
+    return 1000 * statistics.median(means)
 
 
 def pace_sentence(device):

@@ -127,12 +127,19 @@ class ReportTest(unittest.TestCase):
 
 class TurnTest(unittest.TestCase):
     def test_the_time_of_a_step_is_that_after_the_warm_up(self):
-        self.assertAlmostEqual(turns.step_ms([0.0, 9.0, 10.0, 12.0, 14.0], 2), 2000)
+        self.assertAlmostEqual(turns.step_ms([[0.0, 9.0, 10.0, 12.0, 14.0]], 2), 2000)
+
+    def test_only_the_time_in_which_all_requests_run_counts(self):
+        early, late = [0.0, 10.0, 13.0, 16.0, 18.0], [10.1, 13.1, 16.1, 18.1, 19.1]  # a second less for each step when one has ended
+        self.assertAlmostEqual(turns.step_ms([early, late], 1), 2500)
+        with self.assertRaises(RuntimeError):
+            turns.step_ms([[0.0, 1.0, 2.0], [5.0, 6.0, 7.0]], 1)
 
     def test_prompts_differ_and_have_the_asked_length(self):
         texts = turns.prompts(5, 40)
         self.assertEqual(len(set(texts)), 5)
         self.assertEqual({len(text) for text in texts}, {39})
+        self.assertEqual({len(text) for text in turns.prompts(5, 3)}, {2})
 
 
 class LedgerTest(unittest.TestCase):
