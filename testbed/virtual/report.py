@@ -136,18 +136,25 @@ def plot(results, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(results), figsize=(2.2 + 2.6 * len(results), 3.6), squeeze=False)
-    for axis, result in zip(axes[0], results):
+    columns = min(3, len(results))
+    lines = -(-len(results) // columns)
+    figure, axes = pyplot.subplots(lines, columns, figsize=(1 + 3 * columns, 3.4 * lines), squeeze=False)
+    for axis in axes.flat[len(results):]:
+        axis.remove()
+    for axis, result in zip(axes.flat, results):
         rows = [row for row in result["strategies"] if row["outcome"] == "ran"]
         heights = [row["measured_ms"] for row in rows]
         spread = [[row["measured_ms"] - row["least_ms"] for row in rows], [row["most_ms"] - row["measured_ms"] for row in rows]]
         places = range(len(rows))
-        axis.bar(places, heights, yerr=spread, capsize=3, color=["#2a6f97" if row["strategy"] == "lime" else "#a9b4bd" for row in rows])
+        bars = axis.bar(places, heights, yerr=spread, capsize=3, color=["#2a6f97" if row["strategy"] == "lime" else "#a9b4bd" for row in rows])
+        axis.bar_label(bars, fmt="%.0f", fontsize=8, padding=3)
+        axis.margins(y=0.12)
         axis.scatter(places, [row["predicted_ms"] for row in rows], marker="_", s=260, color="#c1121f", zorder=3, label="predicted")
         axis.set_xticks(list(places), [row["strategy"] for row in rows], rotation=35, ha="right", fontsize=8)
         axis.set_title(f"{result['setting']}, {result['requests']} request{'s' if result['requests'] > 1 else ''}, {result['mbit']} Mbit/s", fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0][0].set_ylabel("ms per token, measured")
-    axes[0][0].legend(fontsize=8, frameon=False)
+    for row in axes:
+        row[0].set_ylabel("ms per token, measured")
+    axes[0][0].legend(fontsize=8, frameon=False, loc="upper left")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
