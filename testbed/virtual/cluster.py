@@ -13,6 +13,11 @@ PORT = 7001
 GROUP_NICE = -15
 
 
+def interrupt(*_):
+    """A request to end is taken like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 class VirtualDevice:
     """One namespace, one pair of groups, one limed."""
 
@@ -57,7 +62,7 @@ class VirtualCluster:
         self.devices = []
 
     def __enter__(self):
-        signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        self.on_term = signal.signal(signal.SIGTERM, interrupt)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.ledger = Ledger()
         try:
@@ -70,6 +75,7 @@ class VirtualCluster:
         return self
 
     def __exit__(self, *_):
+        signal.signal(signal.SIGTERM, self.on_term)
         left = self.ledger.remove_all(lambda words: subprocess.run(words, check=False).returncode)
         if left:
             print("could not be removed, try testbed/clean:", ", ".join(left), flush=True)
