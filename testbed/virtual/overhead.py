@@ -90,7 +90,7 @@ def describe(found):
     median = statistics.median
     return (f"model of {found['model_bytes'] / 1e9:.2f} GB, one thread, {len(found['alone_ms'])} alternating rounds, medians: one process "
             f"{median(found['alone_ms']):.2f} ms a token, two daemons {median(found['together_ms']):.2f}; the pipeline adds {found['overhead']:.1%} "
-            f"(median of the rounds' ratios); logits {'the same' if found['same_logits'] else 'DIFFER'}\n"
+            f"(median of the rounds' ratios), {min(found['together_ms']) / min(found['alone_ms']) - 1:.1%} in the rounds that others disturbed least; logits {'the same' if found['same_logits'] else 'DIFFER'}\n"
             f"per token, from the first device to the second: hidden state {found['state_bytes']} bytes, application "
             f"{found['application_bytes']:.0f} ({found['application_bytes'] / found['state_bytes'] - 1:+.1%}), on the wire with all headers "
             f"{found['interface_bytes']:.0f} ({found['interface_bytes'] / found['state_bytes'] - 1:+.1%})")
