@@ -32,6 +32,7 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const ClusterKeys& 
 enum class ChannelUse {
   kControl,
   kActivations,
+  kBulk,  // weights
 };
 // `device`: the name that its certificate must carry.
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address, const std::string& device, const ClusterKeys& keys, ChannelUse use);

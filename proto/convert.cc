@@ -247,12 +247,13 @@ void ToProto(const InstallCall& call, v1::InstallRequest& message) {
   message.set_device(call.device);
   for (const std::string& address : call.addresses) message.add_addresses(address);
   message.set_weights(call.weights);
+  message.set_model(call.model);
 }
 
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
   LIME_RETURN_IF_ERROR(Within("plan", static_cast<int64_t>(message.plan().size()), 1, kMaxWirePlanBytes));
   LIME_RETURN_IF_ERROR(Printable("weights", message.weights(), kMaxWirePath));
-  InstallCall call{.device = message.device(), .weights = message.weights()};
+  InstallCall call{.device = message.device(), .weights = message.weights(), .model = message.model()};
   LIME_ASSIGN_OR_RETURN(call.plan, ParsePlan(message.plan(), "the plan to install"));
   LIME_RETURN_IF_ERROR(Within("device", message.device(), 0, call.plan.NumDevices() - 1));
   LIME_RETURN_IF_ERROR(Within("addresses", message.addresses_size(), call.plan.NumDevices(), call.plan.NumDevices()));

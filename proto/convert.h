@@ -47,6 +47,7 @@ struct InstallCall {
   int32_t device = 0;                  // of the plan
   std::vector<std::string> addresses;  // of its devices; empty where one does nothing
   std::string weights;                 // folder on the device; empty: its own
+  uint64_t model = 0;                  // ModelDigest, by which it finds its own; 0: not said
 };
 void ToProto(const InstallCall& call, v1::InstallRequest& message);
 // The plan is valid, and the device is one of it.

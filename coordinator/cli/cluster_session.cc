@@ -17,6 +17,7 @@
 #include "coordinator/text/stop_strings.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/weights/files.h"
+#include "daemon/weights/model_digest.h"
 #include "planner/batches.h"
 #include "planner/plan/cluster_plan_json.h"
 
@@ -81,6 +82,14 @@ absl::Status CheckAddresses(const ClusterConfig& config, const ClusterSession::O
   return absl::OkStatus();
 }
 
+// By which devices that have no weights of their own find what was pushed to them; 0 where all have.
+absl::StatusOr<uint64_t> PushedModel(const ClusterConfig& config, const std::string& model) {
+  const bool from_store = std::ranges::any_of(config.devices, [](const ClusterConfig::Device& device) { return device.weights.empty(); });
+  if (!from_store || model.empty()) return uint64_t{0};
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  return ModelDigest(checkpoint);
+}
+
 absl::StatusOr<ClusterClient::Options> ReadCluster(const ClusterSession::Options& options) {
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.cluster, kMaxClusterBytes + 1));
   LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, options.cluster));
@@ -90,8 +99,9 @@ absl::StatusOr<ClusterClient::Options> ReadCluster(const ClusterSession::Options
     const std::string folder = (std::filesystem::path(options.cluster).parent_path() / config.tls).string();
     LIME_ASSIGN_OR_RETURN(client.keys, ClusterKeys::Read(folder, kCoordinatorName));
   }
+  LIME_ASSIGN_OR_RETURN(const uint64_t model, PushedModel(config, options.model));
   for (const ClusterConfig::Device& device : config.devices)
-    client.devices.push_back({.name = device.name, .address = device.address, .weights = device.weights});
+    client.devices.push_back({.name = device.name, .address = device.address, .weights = device.weights, .model = model});
   return client;
 }
 
@@ -280,6 +290,14 @@ Bytes ClusterSession::disk_bytes() const {
   Bytes bytes = 0;
   for (const DeviceStatistics& of : statistics_) bytes += of.bytes_read;
   return bytes;
+}
+
+absl::StatusOr<ClusterClient::Options> DevicesOf(const ClusterSession::Options& options) {
+  return ReadCluster(options);
+}
+
+absl::StatusOr<Plan> PlanOf(const ClusterSession::Options& options) {
+  return options.plan.empty() ? PlanNow(options) : ReadPlan(options.plan);
 }
 
 }  // namespace lime::cli

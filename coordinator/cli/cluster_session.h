@@ -48,4 +48,8 @@ class ClusterSession {
   double install_seconds_ = 0;
 };
 
+// What a session begins with, for those who need only that: the devices with the coordinator's keys, and the plan, read or made now.
+absl::StatusOr<ClusterClient::Options> DevicesOf(const ClusterSession::Options& options);
+absl::StatusOr<Plan> PlanOf(const ClusterSession::Options& options);
+
 }  // namespace lime::cli

@@ -13,6 +13,7 @@
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/prepare_command.h"
 #include "coordinator/cli/profile_command.h"
+#include "coordinator/cli/push_command.h"
 #include "coordinator/cli/quantize_command.h"
 #include "coordinator/cli/run_command.h"
 #include "coordinator/cli/score_command.h"
@@ -56,6 +57,7 @@ int main(int argc, char** argv) {
   lime::cli::AddSimulateCommand(app, exit_code);
   lime::cli::AddSolveCommand(app, exit_code);
   lime::cli::AddKeysCommand(app, exit_code);
+  lime::cli::AddPushCommand(app, exit_code);
   lime::cli::AddDemoCommand(app, exit_code);
   AddUnbuilt(app, exit_code);
   try {

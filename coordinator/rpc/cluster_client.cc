@@ -106,8 +106,13 @@ class ClusterClient::Impl {
     std::vector<std::string> addresses(plan.devices.size());
     for (const int32_t device : users_) addresses[device] = by_plan_[device]->device.address;
     const absl::Status status = ForAll(users_, [&](int32_t device) {
-      absl::StatusOr<InstalledPlan> answer = InstallOn(
-          device, {.plan = plan, .device = device, .addresses = addresses, .weights = by_plan_[device]->device.weights}, options, refused);
+      absl::StatusOr<InstalledPlan> answer = InstallOn(device,
+                                                       {.plan = plan,
+                                                        .device = device,
+                                                        .addresses = addresses,
+                                                        .weights = by_plan_[device]->device.weights,
+                                                        .model = by_plan_[device]->device.model},
+                                                       options, refused);
       if (!answer.ok()) refused = true;
       if (answer.ok()) installed[device] = *std::move(answer);
       return answer.status();

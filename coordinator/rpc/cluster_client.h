@@ -22,7 +22,8 @@ class ClusterClient {
  public:
   struct Device {
     std::string name, address;
-    std::string weights;  // folder on it; empty: the one that it was started with
+    std::string weights;  // folder on it; empty: what it was pushed, or the one that it was started with
+    uint64_t model = 0;   // ModelDigest, for what it was pushed; 0: not said
   };
   struct Options {
     std::vector<Device> devices;

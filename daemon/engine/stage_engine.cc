@@ -23,6 +23,7 @@
 #include "kernels/module.h"
 #include "planner/base/check.h"
 #include "planner/compile.h"
+#include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/program_runner.h"
 
@@ -722,11 +723,12 @@ class StageEngine::Impl {
 
 absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::string& model_dir, const Plan& plan, int32_t device,
                                                                   Options options) {
-  LIME_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(model_dir));
+  LIME_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::OpenPart(model_dir));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   LIME_RETURN_IF_ERROR(plan.Validate(spec));
   if (device < 0 || device >= plan.NumDevices()) return Wrong("device ", device, " of a plan for ", plan.NumDevices());
   LIME_RETURN_IF_ERROR(CheckSupported(plan));
+  LIME_RETURN_IF_ERROR(checkpoint.CheckHolds(BlocksOn(plan, device)));
   auto impl = std::make_unique<Impl>(std::move(checkpoint), std::move(spec), plan, device, std::move(options));
   LIME_ASSIGN_OR_RETURN(std::string numerics_id, impl->Open());
   return std::unique_ptr<StageEngine>(new StageEngine(std::move(impl), std::move(numerics_id)));

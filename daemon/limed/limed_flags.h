@@ -18,6 +18,7 @@ struct LimedFlags {
   std::string name;
   std::string memory;  // "8GiB"; empty: whatever the plan gives it
   std::string model;   // folder, where an installation names none
+  std::string store;   // folder for weights that are pushed; empty: none are taken
   std::string tls;     // folder of the cluster's keys
   std::string pace;    // file of a profile
   std::string log_level = "info";

@@ -49,6 +49,7 @@ int Run(const lime::LimedFlags& flags) {
   options.name = flags.name;
   options.memory = settings->memory;
   options.plans.weights = flags.model;
+  options.bulk.store = flags.store;
   options.plans.keys = settings->keys;
   options.plans.log = log;
   options.plans.make_stage = lime::MakeEngineStages(

@@ -120,7 +120,11 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Rep
 
 class DeviceServer::Impl final : public v1::Control::CallbackService {
  public:
-  explicit Impl(const Options& options) : options_(options), keeper_(options.plans), activations_(keeper_, options.plans.log) {}
+  explicit Impl(const Options& options)
+      : options_(options),
+        keeper_(KeeperOptions(options)),
+        activations_(keeper_, options.plans.log),
+        bulk_(keeper_, options.bulk, options.plans.log) {}
 
   ~Impl() override {
     {
@@ -128,6 +132,7 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
       stopping_ = true;
     }
     if (ticker_.joinable()) ticker_.join();
+    bulk_.Stop();
     if (server_ != nullptr) {
       server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdown));
       server_->Wait();
@@ -139,6 +144,7 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     SetServerOptions(builder);
     builder.AddListeningPort(options_.listen, ServerCredentialsOf(options_.plans.keys), &port_);
     builder.RegisterService(this);
+    builder.RegisterService(&bulk_);
     builder.RegisterCallbackGenericService(&activations_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0)
@@ -150,6 +156,12 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
   int port() const { return port_; }
 
  private:
+  static PlanKeeper::Options KeeperOptions(const Options& options) {
+    PlanKeeper::Options plans = options.plans;
+    plans.find_pushed = [store = options.bulk.store](uint64_t model) { return FindPushed(store, model); };
+    return plans;
+  }
+
   grpc::ServerUnaryReactor* Health(grpc::CallbackServerContext* context, const v1::HealthRequest*, v1::HealthReply* reply) override {
     return Answer(
         context,
@@ -196,12 +208,14 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
         if (stream != nullptr) stream->Tick(now);
       }
       keeper_.Tick(now);
+      bulk_.Tick(now);
     }
   }
 
   const Options options_;
   PlanKeeper keeper_;
   ActivationService activations_;
+  BulkService bulk_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::thread ticker_;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "daemon/rpc/bulk_service.h"
 #include "daemon/rpc/orders_stream.h"
 #include "daemon/rpc/plan_keeper.h"
 
@@ -17,6 +18,7 @@ class DeviceServer {
     Bytes memory = 0;  // that the process may use; 0: not said
     PlanKeeper::Options plans;
     OrdersStream::Options orders;
+    BulkService::Options bulk;
   };
   // Unavailable where the address is taken.
   static absl::StatusOr<std::unique_ptr<DeviceServer>> Start(const Options& options);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "planner/plan/plan_blocks.h"
 
 namespace lime {
 
@@ -60,9 +61,12 @@ absl::Status PlanKeeper::CheckNew(int64_t epoch) const {
 }
 
 absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall call, Installation installation) {
+  if (call.weights.empty() && call.model != 0 && options_.find_pushed) call.weights = options_.find_pushed(call.model);
   if (call.weights.empty()) call.weights = options_.weights;
-  if (call.weights.empty())
-    return absl::InvalidArgumentError("nobody says where the weights are; start limed with --model, or name them in the cluster's file");
+  if (call.weights.empty()) {
+    return absl::InvalidArgumentError(
+        "nobody says where the weights are; send them with `lime push`, name them in the cluster's file, or start limed with --model");
+  }
   absl::MutexLock lock(&mutex_);
   LIME_RETURN_IF_ERROR(CheckNew(call.plan.epoch));
   last_epoch_ = call.plan.epoch;
@@ -171,6 +175,12 @@ void PlanKeeper::Tick(absl::Time now) {
   if (state_ != State::kInstalled || now - installed_at_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
   PostUnload({});
+}
+
+std::vector<BlockId> PlanKeeper::BlocksInUse(const std::string& weights) const {
+  absl::MutexLock lock(&mutex_);
+  if (session_ == nullptr || session_->call().weights != weights) return {};
+  return BlocksOn(session_->plan(), session_->call().device);
 }
 
 int64_t PlanKeeper::epoch() const {

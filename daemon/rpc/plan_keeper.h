@@ -23,7 +23,8 @@ namespace lime {
 class PlanKeeper {
  public:
   struct Options {
-    std::string weights;  // folder, where an installation names none
+    std::string weights;                                     // folder, where an installation names none
+    std::function<std::string(uint64_t model)> find_pushed;  // the folder of what was pushed of a model; empty: nothing was
     StageFactory make_stage;
     ClusterKeys keys;
     absl::Duration link_patience = absl::Seconds(2);
@@ -53,6 +54,9 @@ class PlanKeeper {
 
   // Every now and then.
   void Tick(absl::Time now);
+
+  // Blocks of the folder that the plan which is here, or is being installed, reads.
+  std::vector<BlockId> BlocksInUse(const std::string& weights) const;
 
   int64_t epoch() const;
   int64_t last_epoch() const;

@@ -53,6 +53,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
 
   int64_t epoch() const { return call_.plan.epoch; }
   const Plan& plan() const { return call_.plan; }
+  const InstallCall& call() const { return call_; }
   DeviceStatistics Statistics() const;
 
  private:

@@ -12,10 +12,10 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "daemon/weights/block_store_layout.h"
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/model_digest.h"
 #include "daemon/weights/page_cache.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/check.h"
@@ -28,7 +28,6 @@ namespace fs = std::filesystem;
 
 constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // the largest tokenizer.json known has 34 MB
 constexpr size_t kMaxSideFiles = 100;
-constexpr Bytes kSampleBytes = 4 * kKiB;  // of every tensor, for the identity of the source
 constexpr char kIndexName[] = "model.safetensors.index.json";
 
 std::string FileName(const std::string& path) {
@@ -75,29 +74,6 @@ class SourceReader {
   bool keep_cached_ = false;
 };
 
-// Tells models apart: config.json, name, dtype and shape of all tensors, and the first bytes of each, since fine-tunings share all the
-// rest. Independent of how the tensors are spread over files.
-absl::StatusOr<uint64_t> SourceHash(const Checkpoint& source) {
-  Xxh3 hash;
-  const auto add = [&hash](std::string_view text) { hash.Add(std::as_bytes(std::span(text))); };
-  add(source.config_json());
-  std::vector<FileDescriptor> files;
-  for (const CheckpointFile& file : source.files()) {
-    LIME_ASSIGN_OR_RETURN(FileDescriptor opened, OpenForReading(file.path));
-    files.push_back(std::move(opened));
-  }
-  std::vector<std::byte> sample;
-  for (const auto& [name, info] : source.index()) {
-    const TensorLocation& at = source.location(name);
-    const auto file = static_cast<size_t>(at.file);
-    add(absl::StrCat("\n", name, " ", Text(DTypeName(info.dtype)), " ", absl::StrJoin(info.shape, ","), "\n"));
-    sample.resize(static_cast<size_t>(std::min(at.bytes, kSampleBytes)));
-    LIME_RETURN_IF_ERROR(ReadExactly(files[file], source.files()[file].path, at.offset, sample));
-    hash.Add(sample);
-  }
-  return hash.value();
-}
-
 // Tokenizer, chat template and other small text beside the weights. config.json is not among them.
 absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir) {
   const std::set<std::string> kinds = {".json", ".txt", ".model", ".jinja"};
@@ -119,27 +95,10 @@ absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir) {
   return names;
 }
 
-std::vector<StoredBlock> BlocksOf(const StoreFileLayout& layout) {
-  std::vector<StoredBlock> blocks;
-  for (const StoreBlockRange& block : layout.blocks) blocks.push_back({block.id, block.offset, block.bytes});
-  return blocks;
-}
-
-std::vector<StoredRange> RangesOf(const StoreFileLayout& layout) {
-  std::vector<StoredRange> ranges;
-  for (const StoreByteRange& range : layout.ranges) ranges.push_back({range.offset, range.bytes});
-  return ranges;
-}
-
 // Whether what was recorded is the file that would be written, and lies there.
 bool Matches(const StoredFile& stored, const StoreFileLayout& layout, const std::string& path) {
   std::error_code error;
-  if (stored.bytes != layout.bytes || fs::file_size(path, error) != static_cast<uintmax_t>(stored.bytes) || error) return false;
-  const auto same_block = [](const StoredBlock& a, const StoreBlockRange& b) {
-    return a.id == b.id && a.offset == b.offset && a.bytes == b.bytes;
-  };
-  const auto same_range = [](const StoredRange& a, const StoreByteRange& b) { return a.offset == b.offset && a.bytes == b.bytes; };
-  return std::ranges::equal(stored.blocks, layout.blocks, same_block) && std::ranges::equal(stored.ranges, layout.ranges, same_range);
+  return SameShape(stored, layout) && fs::file_size(path, error) == static_cast<uintmax_t>(stored.bytes) && !error;
 }
 
 class Preparer {
@@ -154,7 +113,7 @@ class Preparer {
   }
 
   absl::StatusOr<PrepareReport> Run() {
-    LIME_ASSIGN_OR_RETURN(manifest_.source_xxh3, SourceHash(source_));
+    LIME_ASSIGN_OR_RETURN(manifest_.source_xxh3, DigestTensors(source_));
     LIME_ASSIGN_OR_RETURN(side_files_, SideFiles(source_.dir()));
     LIME_RETURN_IF_ERROR(disk_.MakeFolder(dir_));
     LIME_RETURN_IF_ERROR(Lock());
@@ -293,8 +252,9 @@ class Preparer {
   }
 
   absl::StatusOr<StoredFile> WriteLayout(const StoreFileLayout& layout, SourceReader& reader, LoadWatcher& watcher) {
-    LIME_ASSIGN_OR_RETURN(StoreFileWriter writer,
-                          StoreFileWriter::Create(disk_, Path(layout.name), layout.bytes, BlocksOf(layout), RangesOf(layout)));
+    StoredFile shape = ShapeOf(layout);
+    LIME_ASSIGN_OR_RETURN(StoreFileWriter writer, StoreFileWriter::Create(disk_, Path(layout.name), layout.bytes, std::move(shape.blocks),
+                                                                          std::move(shape.ranges)));
     filled_ = 0;
     const std::string& header = layout.header;
     LIME_RETURN_IF_ERROR(Fill(static_cast<Bytes>(header.size()), writer, watcher, [&](int64_t begin, std::span<std::byte> out) {

@@ -49,6 +49,15 @@ absl::StatusOr<FileDescriptor> StoreDisk::Create(const std::string& path, Bytes 
   return status;
 }
 
+absl::StatusOr<FileDescriptor> StoreDisk::OpenSparse(const std::string& path, Bytes bytes) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!file.valid() && errno == ENOSPC) return DiskFull(path, bytes, FreeBeside(path));
+  if (!file.valid()) return ErrnoStatus(errno, path, "create");
+  LIME_ASSIGN_OR_RETURN(const Bytes now, FileBytes(file, path));
+  if (now != bytes && ::ftruncate(file.get(), bytes) != 0) return ErrnoStatus(errno, path, absl::StrCat("make ", bytes, " bytes long"));
+  return file;
+}
+
 absl::Status StoreDisk::Write(const FileDescriptor& file, const std::string& path, int64_t offset, std::span<const std::byte> data) {
   const absl::Status status = WriteExactly(file, path, offset, data);
   return absl::IsResourceExhausted(status) ? DiskFull(path, static_cast<Bytes>(data.size()), FreeBeside(path)) : status;
@@ -75,6 +84,18 @@ absl::StatusOr<Bytes> StoreDisk::FreeBytes(const std::string& dir) {
   return static_cast<Bytes>(info.f_bavail) * static_cast<Bytes>(info.f_frsize);
 }
 
+void WriteBehind::Wrote([[maybe_unused]] const FileDescriptor& file, int64_t begin, int64_t end) {
+#ifdef SYNC_FILE_RANGE_WRITE
+  ::sync_file_range(file.get(), begin, end - begin, SYNC_FILE_RANGE_WRITE);
+  if (begin_ < end_) {
+    ::sync_file_range(file.get(), begin_, end_ - begin_, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    ::posix_fadvise(file.get(), begin_, end_ - begin_, POSIX_FADV_DONTNEED);
+  }
+#endif
+  begin_ = begin;
+  end_ = end;
+}
+
 absl::StatusOr<StoreFileWriter> StoreFileWriter::Create(StoreDisk& disk, const std::string& path, Bytes bytes,
                                                         std::vector<StoredBlock> blocks, std::vector<StoredRange> ranges) {
   LIME_ASSIGN_OR_RETURN(FileDescriptor file, disk.Create(path + ".partial", bytes));
@@ -89,23 +110,9 @@ absl::Status StoreFileWriter::Append(std::span<const std::byte> data) {
   LIME_CHECK_LE(done_ + static_cast<int64_t>(data.size()), bytes_) << path_;
   hashes_.Add(data);
   LIME_RETURN_IF_ERROR(disk_.Write(file_, partial_path(), done_, data));
-  WriteBack(done_, done_ + static_cast<int64_t>(data.size()));
+  behind_.Wrote(file_, done_, done_ + static_cast<int64_t>(data.size()));
   done_ += static_cast<int64_t>(data.size());
   return absl::OkStatus();
-}
-
-// Starts writing [begin, end) to the disk, waits for what was started before, and drops that.
-void StoreFileWriter::WriteBack(int64_t begin, int64_t end) {
-#ifdef SYNC_FILE_RANGE_WRITE
-  ::sync_file_range(file_.get(), begin, end - begin, SYNC_FILE_RANGE_WRITE);
-  if (begin == dropped_) return;
-  ::sync_file_range(file_.get(), dropped_, begin - dropped_,
-                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-  ::posix_fadvise(file_.get(), dropped_, begin - dropped_, POSIX_FADV_DONTNEED);
-  dropped_ = begin;
-#else
-  (void)begin, (void)end;
-#endif
 }
 
 absl::StatusOr<StoredFile> StoreFileWriter::Finish() {

@@ -20,6 +20,8 @@ class StoreDisk {
   virtual absl::Status MakeFolder(const std::string& dir);
   // Reserves `bytes`, so that a full disk is told before they are written and the file lies in few extents.
   virtual absl::StatusOr<FileDescriptor> Create(const std::string& path, Bytes bytes);
+  // For a file that is written here and there: made where it is missing, holes as far as `bytes`.
+  virtual absl::StatusOr<FileDescriptor> OpenSparse(const std::string& path, Bytes bytes);
   virtual absl::Status Write(const FileDescriptor& file, const std::string& path, int64_t offset, std::span<const std::byte> data);
   virtual absl::Status Sync(const FileDescriptor& file, const std::string& path);
   // Durable when it returns. A missing file is no error.
@@ -31,6 +33,16 @@ class StoreDisk {
 
 // "PATH: needs 2.00 GiB and 1.00 GiB are free there; ...".
 absl::Status DiskFull(const std::string& path, Bytes needed, Bytes free);
+
+// Written bytes on their way to the disk and out of the page cache, behind the one who writes.
+class WriteBehind {
+ public:
+  // [begin, end) was written. Starts that, waits for what came before, and drops it from the cache.
+  void Wrote(const FileDescriptor& file, int64_t begin, int64_t end);
+
+ private:
+  int64_t begin_ = 0, end_ = 0;  // started
+};
 
 // A file that grows from its beginning under the name PATH.partial, is hashed on the way, and takes its own name in Finish(). What has been
 // written leaves the page cache soon after.
@@ -50,7 +62,6 @@ class StoreFileWriter {
   StoreFileWriter(StoreDisk& disk, std::string path, FileDescriptor file, Bytes bytes, FileHashes hashes)
       : disk_(disk), path_(std::move(path)), file_(std::move(file)), bytes_(bytes), hashes_(std::move(hashes)) {}
   std::string partial_path() const { return path_ + ".partial"; }
-  void WriteBack(int64_t begin, int64_t end);
 
   StoreDisk& disk_;
   std::string path_;
@@ -58,7 +69,7 @@ class StoreFileWriter {
   Bytes bytes_;
   FileHashes hashes_;
   int64_t done_ = 0;
-  int64_t dropped_ = 0;  // bytes that the page cache has been told to give up
+  WriteBehind behind_;
 };
 
 // A whole small file: absent or complete.

@@ -150,4 +150,19 @@ std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSp
   return files;
 }
 
+StoredFile ShapeOf(const StoreFileLayout& layout) {
+  StoredFile file{.name = layout.name, .bytes = layout.bytes};
+  for (const StoreBlockRange& block : layout.blocks) file.blocks.push_back({block.id, block.offset, block.bytes});
+  for (const StoreByteRange& range : layout.ranges) file.ranges.push_back({range.offset, range.bytes});
+  return file;
+}
+
+bool SameShape(const StoredFile& stored, const StoreFileLayout& layout) {
+  StoredFile bare = stored;
+  bare.xxh3 = 0;
+  for (StoredBlock& block : bare.blocks) block.xxh3 = 0;
+  for (StoredRange& range : bare.ranges) range.xxh3 = 0;
+  return bare == ShapeOf(layout);
+}
+
 }  // namespace lime

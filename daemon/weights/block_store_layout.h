@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/safetensors_writer.h"
 #include "planner/plan/model_spec.h"
@@ -44,5 +45,10 @@ struct StoreFileLayout {
 // `layer_NNNN.safetensors` in order, then `non_layer.safetensors` with embedding, head and the tensors that no block uses. Every block
 // begins and ends on 4 KiB, every tensor begins on 64 bytes. A tied output is the end of the embedding and the beginning of the head.
 std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSpec& spec);
+
+// What the manifest says of such a file, but for the checksums.
+StoredFile ShapeOf(const StoreFileLayout& layout);
+// Whether the manifest speaks of such a file.
+bool SameShape(const StoredFile& stored, const StoreFileLayout& layout);
 
 }  // namespace lime

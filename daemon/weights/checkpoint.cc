@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/files.h"
+#include "daemon/weights/held_blocks.h"
 #include "daemon/weights/safetensors.h"
 #include "planner/base/check.h"
 #include "planner/base/json_text.h"
@@ -17,6 +18,7 @@ namespace lime {
 namespace {
 
 constexpr size_t kMaxShards = 10'000;
+constexpr int kNamedBlocks = 4;              // in one sentence
 constexpr Bytes kMaxExtentGap = 256 * kKiB;  // reading across less costs less than another read
 
 std::string Join(const std::string& dir, std::string_view file) {
@@ -58,6 +60,10 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   if (!std::filesystem::is_directory(dir, ignored)) {
     return absl::NotFoundError(absl::StrCat(dir, ": is no folder; give the folder that holds config.json and model.safetensors"));
   }
+  if (FileExists(Join(dir, kHeldBlocksName)) && !FileExists(Join(dir, kStoreManifestName))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir, ": holds blocks that were pushed for a cluster's plan, not a whole model; give the model's own folder"));
+  }
   Checkpoint checkpoint;
   checkpoint.dir_ = dir;
   const bool is_store = FileExists(Join(dir, kStoreManifestName));
@@ -76,6 +82,37 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   }
   if (is_store) LIME_RETURN_IF_ERROR(checkpoint.AddManifest());
   return checkpoint;
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::OpenPart(const std::string& dir) {
+  if (!FileExists(Join(dir, kHeldBlocksName)) || FileExists(Join(dir, kStoreManifestName))) return Open(dir);
+  Checkpoint checkpoint;
+  checkpoint.dir_ = dir;
+  checkpoint.config_path_ = Join(dir, "config.json");
+  LIME_ASSIGN_OR_RETURN(checkpoint.config_json_, ReadTextFile(checkpoint.config_path_, kMaxJsonBytes));
+  LIME_RETURN_IF_ERROR(checkpoint.AddPushed());
+  return checkpoint;
+}
+
+absl::Status Checkpoint::AddPushed() {
+  LIME_ASSIGN_OR_RETURN(PushedManifest pushed, ReadPushedManifest(dir_));
+  for (const StoredFile& file : pushed.manifest.files) LIME_RETURN_IF_ERROR(AddFile(Join(dir_, file.name)));
+  held_ = std::move(pushed.held.held);
+  return PlaceBlocks(pushed.manifest);
+}
+
+absl::Status Checkpoint::CheckHolds(std::span<const BlockId> blocks) const {
+  if (!held_) return absl::OkStatus();
+  std::string missing;
+  int count = 0;
+  for (const BlockId id : blocks) {
+    if (std::ranges::find(*held_, id) != held_->end()) continue;
+    if (++count <= kNamedBlocks) absl::StrAppend(&missing, count > 1 ? ", " : "", BlockName(id));
+  }
+  if (count == 0) return absl::OkStatus();
+  if (count > kNamedBlocks) absl::StrAppend(&missing, " and ", count - kNamedBlocks, " more");
+  return absl::FailedPreconditionError(absl::StrCat(dir_, ": lacks ", count, " of ", blocks.size(), " blocks that the plan needs here (",
+                                                    missing, "); send them with `lime push`"));
 }
 
 absl::Status Checkpoint::AddFile(const std::string& path) {
@@ -131,9 +168,13 @@ const TensorLocation& Checkpoint::location(std::string_view name) const {
   return found->second;
 }
 
-// The size of every weight file is compared here; checksums are for those who read the bytes.
 absl::Status Checkpoint::AddManifest() {
   LIME_ASSIGN_OR_RETURN(const StoreManifest manifest, ReadStoreManifest(dir_));
+  return PlaceBlocks(manifest);
+}
+
+// The size of every weight file is compared here; checksums are for those who read the bytes.
+absl::Status Checkpoint::PlaceBlocks(const StoreManifest& manifest) {
   for (const StoredFile& stored : manifest.files) {
     if (stored.blocks.empty()) continue;
     const std::string path = Join(dir_, stored.name);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "planner/plan/model_spec.h"
 
 namespace lime {
+
+struct StoreManifest;
 
 struct CheckpointFile {
   std::string path;
@@ -41,6 +44,11 @@ class Checkpoint {
   // Reads config.json and every header, and checks them. `dir` holds `model.safetensors`, or `model.safetensors.index.json` and its shards,
   // or is a block store; one that is not finished is refused.
   static absl::StatusOr<Checkpoint> Open(const std::string& dir);
+  // The same, and also takes a store that was pushed, in which some blocks are holes (held_blocks.h). Whoever reads blocks of it asks
+  // CheckHolds for them first.
+  static absl::StatusOr<Checkpoint> OpenPart(const std::string& dir);
+  // FailedPrecondition, naming what is missing, where not all of `blocks` are here.
+  absl::Status CheckHolds(std::span<const BlockId> blocks) const;
 
   const std::string& dir() const { return dir_; }
   const std::string& config_path() const { return config_path_; }
@@ -69,6 +77,8 @@ class Checkpoint {
   absl::Status AddFile(const std::string& path);
   absl::Status AddShards(const std::string& index_path);
   absl::Status AddManifest();
+  absl::Status AddPushed();
+  absl::Status PlaceBlocks(const StoreManifest& manifest);
   const BlockExtent* StoreExtent(BlockId id) const;  // null: none
   // That the manifest's blocks hold what the model's blocks need.
   absl::Status CheckManifest(const ModelSpec& spec) const;
@@ -78,6 +88,7 @@ class Checkpoint {
   TensorIndex index_;
   std::map<std::string, TensorLocation, std::less<>> locations_;
   std::vector<std::pair<BlockId, BlockExtent>> store_extents_;  // of a block store
+  std::optional<std::vector<BlockId>> held_;                    // of a pushed store; none: everything is here
   std::vector<BlockExtent> store_ranges_;                       // with checksums, by file, offset and length
 };
 

@@ -1,0 +1,10 @@
+// lime push: sends the devices of a cluster the weights that they need.
+#pragma once
+
+#include "CLI/CLI.hpp"
+
+namespace lime::cli {
+
+void AddPushCommand(CLI::App& app, int& exit_code);
+
+}  // namespace lime::cli

@@ -1,0 +1,153 @@
+#include "daemon/rpc/bulk_service.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/logic/push_stream.h"
+
+namespace lime {
+namespace {
+
+constexpr absl::Duration kLookingEvery = absl::Milliseconds(200);
+
+absl::StatusOr<StoreOffer> ReadOffer(BulkStream& stream) {
+  std::optional<v1::PushRequest> message = stream.Read();
+  if (!message) return absl::CancelledError("the coordinator has gone");
+  LIME_ASSIGN_OR_RETURN(PushRequest what, FromProto(*message));
+  if (auto* offer = std::get_if<StoreOffer>(&what)) return std::move(*offer);
+  return absl::FailedPreconditionError("the first message of a push is an offer");
+}
+
+absl::StatusOr<PushChunk> ReadChunk(BulkStream& stream) {
+  std::optional<v1::PushRequest> message = stream.Read();
+  if (!message) return absl::CancelledError("the coordinator has gone before all was sent");
+  LIME_ASSIGN_OR_RETURN(PushRequest what, FromProto(*message));
+  if (auto* chunk = std::get_if<PushChunk>(&what)) return std::move(*chunk);
+  return absl::FailedPreconditionError("an offer comes once in a push");
+}
+
+// What to tell the coordinator after a chunk.
+absl::StatusOr<PushEvent> TakeChunk(const PushChunk& chunk, PushReceiver& receiver, PushedStore& store, bool& quiet) {
+  using Verdict = PushReceiver::Verdict;
+  LIME_ASSIGN_OR_RETURN(Verdict verdict, receiver.OnChunk(chunk.position, static_cast<Bytes>(chunk.data.size()), chunk.intact()));
+  quiet = verdict == Verdict::kDrop;
+  if (verdict == Verdict::kWrite || verdict == Verdict::kWriteEnd) {
+    LIME_RETURN_IF_ERROR(store.Write(std::as_bytes(std::span(chunk.data))));
+  }
+  if (verdict == Verdict::kWriteEnd) {
+    LIME_ASSIGN_OR_RETURN(const bool matches, store.EndUnit());
+    LIME_ASSIGN_OR_RETURN(verdict, receiver.OnUnit(matches));
+  }
+  if (verdict == Verdict::kAgain) return PushAgain{receiver.position()};
+  return PushStored{receiver.position()};
+}
+
+}  // namespace
+
+BulkService::BulkService(const PlanKeeper& plans, Options options, DeviceLog log)
+    : plans_(plans), options_(std::move(options)), log_(std::move(log)), worker_([this] { Work(); }) {}
+
+BulkService::~BulkService() {
+  Stop();
+  worker_.join();
+}
+
+void BulkService::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;
+  if (stream_ != nullptr) stream_->Cancel();
+}
+
+void BulkService::Tick(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  if (stream_ != nullptr) stream_->Tick(now, options_.silence);
+}
+
+grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* BulkService::Push(grpc::CallbackServerContext* context) {
+  const std::shared_ptr<BulkStream> stream = BulkStream::Begin(*context);
+  absl::MutexLock lock(&mutex_);
+  if (stream_ != nullptr || stopping_) {
+    stream->End(absl::AbortedError(stopping_ ? "the device is shutting down"
+                                             : "another push to this device is under way; try again when it has ended"));
+  } else {
+    stream_ = stream;
+  }
+  return stream.get();
+}
+
+void BulkService::Work() {
+  while (true) {
+    std::shared_ptr<BulkStream> stream;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(
+          +[](BulkService* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->stopping_ || self->stream_ != nullptr; }, this));
+      stream = stream_;
+      if (stream == nullptr) return;
+    }
+    const absl::Status status = Receive(*stream);
+    if (!status.ok()) Log(absl::StrCat("a push has ended early: ", status.message()));
+    {
+      absl::MutexLock lock(&mutex_);
+      stream_ = nullptr;
+    }
+    stream->End(status);
+  }
+}
+
+absl::Status BulkService::Receive(BulkStream& stream) {
+  LIME_ASSIGN_OR_RETURN(const StoreOffer offer, ReadOffer(stream));
+  if (options_.store.empty())
+    return absl::FailedPreconditionError(
+        "limed was started without --store FOLDER, and has no place for weights; add it, or copy them yourself");
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PushedStore> store,
+                        PushedStore::Open(options_.disk != nullptr ? *options_.disk : real_disk_, options_.store, offer));
+  absl::Time next;
+  LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> missing, store->FindMissing(offer.check, [&](Bytes done, Bytes total) {
+    if (stream.cancelled()) return absl::CancelledError("the coordinator has gone");
+    if (absl::Now() >= next) stream.Say(PushLooking{done, total}), next = absl::Now() + kLookingEvery;
+    return absl::OkStatus();
+  }));
+  LIME_RETURN_IF_ERROR(CheckUnused(*store, missing));
+  LIME_RETURN_IF_ERROR(store->Begin(missing));
+  Log(absl::StrCat("is offered ", offer.blocks.size(), " blocks of ", offer.model, ", lacks ", missing.size(), " of ",
+                   store->units().size(), " pieces of them"));
+  stream.Say(PushMissing{missing});
+  LIME_RETURN_IF_ERROR(ReceiveUnits(stream, *store, missing));
+  Log(absl::StrCat("holds ", store->held().held.size(), " blocks of ", offer.model, " in ", store->dir()));
+  stream.Say(PushComplete{});
+  return absl::OkStatus();
+}
+
+absl::Status BulkService::ReceiveUnits(BulkStream& stream, PushedStore& store, const std::vector<int32_t>& units) {
+  std::vector<Bytes> sizes;
+  for (const int32_t unit : units) sizes.push_back(store.units()[static_cast<size_t>(unit)].bytes);
+  PushReceiver receiver(sizes, PushReceiver::Options());
+  while (!receiver.done()) {
+    LIME_ASSIGN_OR_RETURN(const PushChunk chunk, ReadChunk(stream));
+    bool quiet = false;
+    LIME_ASSIGN_OR_RETURN(const PushEvent event, TakeChunk(chunk, receiver, store, quiet));
+    if (!quiet) stream.Say(event);
+  }
+  return absl::OkStatus();
+}
+
+// A block that was found damaged is not held any more when this asks, so that a plan which is installed meanwhile is refused for it.
+absl::Status BulkService::CheckUnused(const PushedStore& store, const std::vector<int32_t>& units) const {
+  const std::vector<BlockId> used = plans_.BlocksInUse(store.dir());
+  for (const BlockId id : store.BlocksOf(units)) {
+    if (std::ranges::find(used, id) == used.end()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "block ", BlockName(id), " is not as it should be, and the plan that is installed reads it; end that run, then push again"));
+  }
+  return absl::OkStatus();
+}
+
+void BulkService::Log(const std::string& sentence) const {
+  if (log_) log_(sentence);
+}
+
+}  // namespace lime

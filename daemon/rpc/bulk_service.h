@@ -1,0 +1,53 @@
+// Takes weights that a coordinator pushes, into the store of this device.
+//
+//   BulkStream ── messages ──► worker: PushReceiver says what fits, PushedStore writes it ── events ──► BulkStream
+//
+// One push at a time, on one thread of its own that may wait for disk and network. Blocks that an installed plan reads are not written.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "daemon/rpc/bulk_stream.h"
+#include "daemon/rpc/plan_keeper.h"
+#include "daemon/weights/pushed_store.h"
+
+namespace lime {
+
+class BulkService final : public v1::Bulk::CallbackService {
+ public:
+  struct Options {
+    std::string store;                           // folder; empty: pushes are refused
+    absl::Duration silence = absl::Seconds(60);  // a coordinator that sends nothing for so long is lost
+    StoreDisk* disk = nullptr;                   // null: the real one; outlives the service
+  };
+  // `plans` outlives this.
+  BulkService(const PlanKeeper& plans, Options options, DeviceLog log);
+  ~BulkService() override;
+
+  // Every now and then.
+  void Tick(absl::Time now);
+  // Ends what is under way and takes nothing new: before the server shuts down.
+  void Stop();
+
+ private:
+  grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* Push(grpc::CallbackServerContext* context) override;
+  void Work();
+  absl::Status Receive(BulkStream& stream);
+  absl::Status ReceiveUnits(BulkStream& stream, PushedStore& store, const std::vector<int32_t>& units);
+  absl::Status CheckUnused(const PushedStore& store, const std::vector<int32_t>& units) const;
+  void Log(const std::string& sentence) const;
+
+  const PlanKeeper& plans_;
+  const Options options_;
+  const DeviceLog log_;
+  StoreDisk real_disk_;
+  absl::Mutex mutex_;
+  std::shared_ptr<BulkStream> stream_ ABSL_GUARDED_BY(mutex_);  // under way
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread worker_;
+};
+
+}  // namespace lime

@@ -1,0 +1,47 @@
+// What a device says of a store that is pushed to it: which blocks it holds. The folder is a block store in which some blocks are holes:
+//
+//   config.json
+//   layer_0000.safetensors ... non_layer.safetensors    of full size, each with its header; blocks that are not held read as zeros
+//   lime_store.model                                     the manifest of the whole model
+//   lime_store.held                                      which blocks are held
+//
+// It has no lime_store.json and no index of its shards, so that nobody takes it for a model: Checkpoint::OpenPart reads it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/weights/block_store_manifest.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+inline constexpr char kPushedManifestName[] = "lime_store.model";
+inline constexpr char kHeldBlocksName[] = "lime_store.held";
+
+struct HeldBlocks {
+  uint64_t manifest_xxh3 = 0;  // of the manifest's text
+  std::vector<BlockId> held;   // whole, synced and checked
+  std::vector<BlockId> begun;  // some of their bytes may be there
+
+  bool Holds(BlockId id) const;
+  friend bool operator==(const HeldBlocks&, const HeldBlocks&) = default;
+};
+
+uint64_t ManifestTextHash(std::string_view text);
+
+// Pure. `name` (the path) opens every error. A block that `manifest` does not have, or that is named twice, is one.
+absl::StatusOr<HeldBlocks> ParseHeldBlocks(std::string_view text, std::string_view name, const StoreManifest& manifest);
+std::string HeldBlocksText(const HeldBlocks& held);
+
+// The manifest and the blocks of a pushed store; FailedPrecondition where `dir` is none, or writing it was interrupted before its first
+// block.
+struct PushedManifest {
+  StoreManifest manifest;
+  HeldBlocks held;
+};
+absl::StatusOr<PushedManifest> ReadPushedManifest(const std::string& dir);
+
+}  // namespace lime

@@ -1,0 +1,48 @@
+// The sending end of a push: a model as the block store that `lime prepare` makes of it, whether that is on the disk or not.
+//
+// Immutable after Open; Read from any thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/weights/block_store_layout.h"
+#include "daemon/weights/block_store_manifest.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/files.h"
+#include "daemon/weights/loader.h"
+#include "daemon/weights/store_units.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+class StoreSource {
+ public:
+  // The checksums of a prepared store are in its manifest; those of any other folder are made here, by reading it once.
+  static absl::StatusOr<std::unique_ptr<StoreSource>> Open(const std::string& model_dir, const LoadOptions& watch = {});
+
+  const StoreManifest& manifest() const { return manifest_; }  // weight files alone
+  const ModelSpec& spec() const { return spec_; }
+  StoreOffer OfferOf(std::vector<BlockId> blocks, bool check) const;
+
+  // Bytes of manifest().files[file], from `offset`.
+  absl::Status Read(int32_t file, int64_t offset, std::span<std::byte> out) const;
+
+ private:
+  StoreSource(Checkpoint checkpoint, ModelSpec spec);
+  absl::Status OpenFiles();
+  absl::Status TakeManifest();
+  absl::Status MakeManifest(const LoadOptions& watch);
+  absl::Status ReadTensor(const StoreTensor& tensor, int64_t begin, std::span<std::byte> out) const;
+
+  const Checkpoint checkpoint_;
+  const ModelSpec spec_;
+  std::vector<StoreFileLayout> layouts_;      // by file of the manifest
+  std::vector<std::vector<int64_t>> begins_;  // of each one's tensors, then its end
+  std::vector<FileDescriptor> files_;         // of the checkpoint
+  StoreManifest manifest_;
+};
+
+}  // namespace lime

@@ -1,0 +1,155 @@
+#include "proto/bulk_convert.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lime {
+namespace {
+
+constexpr size_t kMaxModelName = 512;
+constexpr int32_t kMaxLayer = 100'000;
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("message: ", what...));
+}
+
+absl::Status Within(const char* field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
+}
+
+// Protobuf's strings are UTF-8, and a terminal is no place for control characters.
+std::string PlainName(const std::string& name) {
+  std::string plain = name.substr(0, kMaxModelName);
+  std::ranges::replace_if(
+      plain, [](char c) { return static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e; }, '?');
+  return plain;
+}
+
+absl::StatusOr<BlockId> BlockFromProto(const v1::Block& message) {
+  LIME_RETURN_IF_ERROR(Within("kind", message.kind(), 0, static_cast<int>(BlockKind::kHead)));
+  const auto kind = static_cast<BlockKind>(message.kind());
+  const bool layered = kind == BlockKind::kAttention || kind == BlockKind::kMlp;
+  LIME_RETURN_IF_ERROR(Within("layer", message.layer(), 0, layered ? kMaxLayer : 0));
+  return BlockId{kind, message.layer()};
+}
+
+absl::StatusOr<StoreOffer> OfferFromProto(v1::Offer& message) {
+  Bytes bytes = static_cast<Bytes>(message.manifest().size() + message.config().size());
+  for (const std::string& header : message.headers()) bytes += static_cast<Bytes>(header.size());
+  LIME_RETURN_IF_ERROR(Within("offer", bytes, 1, kMaxOfferBytes));
+  StoreOffer offer{.model = PlainName(message.model()), .config_json = std::move(*message.mutable_config()), .check = message.check()};
+  LIME_ASSIGN_OR_RETURN(offer.manifest, ParseStoreManifest(message.manifest(), "the manifest of the pushed model"));
+  for (std::string& header : *message.mutable_headers()) offer.headers.push_back(std::move(header));
+  for (const v1::Block& block : message.blocks()) {
+    LIME_ASSIGN_OR_RETURN(const BlockId id, BlockFromProto(block));
+    offer.blocks.push_back(id);
+  }
+  LIME_RETURN_IF_ERROR(CheckOffer(offer));
+  return offer;
+}
+
+absl::StatusOr<PushChunk> ChunkFromProto(v1::Chunk& message) {
+  LIME_RETURN_IF_ERROR(Within("position", message.position(), 0, kMaxPushPosition));
+  LIME_RETURN_IF_ERROR(Within("data", static_cast<int64_t>(message.data().size()), 1, kMaxPushChunkBytes));
+  return PushChunk{.position = message.position(), .data = std::move(*message.mutable_data()), .xxh3 = message.xxh3()};
+}
+
+absl::StatusOr<PushMissing> MissingFromProto(const v1::Missing& message) {
+  LIME_RETURN_IF_ERROR(Within("units", message.units_size(), 0, kMaxPushUnits));
+  PushMissing missing;
+  for (const int32_t unit : message.units()) {
+    LIME_RETURN_IF_ERROR(Within("units", unit, missing.units.empty() ? 0 : missing.units.back() + 1, kMaxPushUnits));
+    missing.units.push_back(unit);
+  }
+  return missing;
+}
+
+}  // namespace
+
+bool PushChunk::intact() const {
+  return XXH3_64bits(data.data(), data.size()) == xxh3;
+}
+
+void ToProto(const StoreOffer& offer, v1::PushRequest& message) {
+  v1::Offer& into = *message.mutable_offer();
+  into.set_model(PlainName(offer.model));
+  into.set_manifest(StoreManifestText(offer.manifest));
+  into.set_config(offer.config_json);
+  for (const std::string& header : offer.headers) into.add_headers(header);
+  for (const BlockId id : offer.blocks) {
+    v1::Block& block = *into.add_blocks();
+    block.set_kind(static_cast<uint32_t>(id.kind));
+    block.set_layer(id.layer);
+  }
+  into.set_check(offer.check);
+}
+
+void ToProto(PushChunk chunk, v1::PushRequest& message) {
+  v1::Chunk& into = *message.mutable_chunk();
+  into.set_position(chunk.position);
+  into.set_data(std::move(chunk.data));
+  into.set_xxh3(chunk.xxh3);
+}
+
+absl::StatusOr<PushRequest> FromProto(v1::PushRequest& message) {
+  switch (message.what_case()) {
+    case v1::PushRequest::kOffer: {
+      LIME_ASSIGN_OR_RETURN(StoreOffer offer, OfferFromProto(*message.mutable_offer()));
+      return offer;
+    }
+    case v1::PushRequest::kChunk: {
+      LIME_ASSIGN_OR_RETURN(PushChunk chunk, ChunkFromProto(*message.mutable_chunk()));
+      return chunk;
+    }
+    case v1::PushRequest::WHAT_NOT_SET:
+      break;
+  }
+  return Wrong("a push says what is not known here; run the same release everywhere");
+}
+
+void ToProto(const PushEvent& event, v1::PushEvent& message) {
+  if (const auto* looking = std::get_if<PushLooking>(&event)) {
+    message.mutable_looking()->set_done_bytes(looking->done);
+    message.mutable_looking()->set_total_bytes(looking->total);
+  } else if (const auto* missing = std::get_if<PushMissing>(&event)) {
+    message.mutable_missing()->mutable_units()->Add(missing->units.begin(), missing->units.end());
+  } else if (const auto* stored = std::get_if<PushStored>(&event)) {
+    message.mutable_stored()->set_position(stored->position);
+  } else if (const auto* again = std::get_if<PushAgain>(&event)) {
+    message.mutable_again()->set_position(again->position);
+  } else {
+    message.mutable_complete();
+  }
+}
+
+absl::StatusOr<PushEvent> FromProto(const v1::PushEvent& message) {
+  switch (message.what_case()) {
+    case v1::PushEvent::kLooking:
+      LIME_RETURN_IF_ERROR(Within("total_bytes", message.looking().total_bytes(), 0, kMaxPushPosition));
+      LIME_RETURN_IF_ERROR(Within("done_bytes", message.looking().done_bytes(), 0, message.looking().total_bytes()));
+      return PushLooking{message.looking().done_bytes(), message.looking().total_bytes()};
+    case v1::PushEvent::kMissing: {
+      LIME_ASSIGN_OR_RETURN(PushMissing missing, MissingFromProto(message.missing()));
+      return missing;
+    }
+    case v1::PushEvent::kStored:
+      LIME_RETURN_IF_ERROR(Within("position", message.stored().position(), 0, kMaxPushPosition));
+      return PushStored{message.stored().position()};
+    case v1::PushEvent::kAgain:
+      LIME_RETURN_IF_ERROR(Within("position", message.again().position(), 0, kMaxPushPosition));
+      return PushAgain{message.again().position()};
+    case v1::PushEvent::kComplete:
+      return PushComplete{};
+    case v1::PushEvent::WHAT_NOT_SET:
+      break;
+  }
+  return Wrong("a device says what is not known here; run the same release everywhere");
+}
+
+}  // namespace lime

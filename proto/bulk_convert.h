@@ -1,0 +1,57 @@
+// Messages of weights on their way, from and to our types: convert.h for bulk.proto.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "daemon/weights/store_units.h"
+#include "lime/v1/bulk.pb.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+inline constexpr Bytes kMaxPushChunkBytes = 4 * kMiB;
+inline constexpr int64_t kMaxPushUnits = int64_t{1} << 22;
+inline constexpr int64_t kMaxPushPosition = int64_t{1} << 52;
+
+struct PushChunk {
+  int64_t position = 0;
+  std::string data;
+  uint64_t xxh3 = 0;
+
+  bool intact() const;
+  friend bool operator==(const PushChunk&, const PushChunk&) = default;
+};
+using PushRequest = std::variant<StoreOffer, PushChunk>;
+void ToProto(const StoreOffer& offer, v1::PushRequest& message);
+void ToProto(PushChunk chunk, v1::PushRequest& message);
+// Takes what it wants of `message`. An offer has passed CheckOffer.
+absl::StatusOr<PushRequest> FromProto(v1::PushRequest& message);
+
+struct PushLooking {
+  Bytes done = 0, total = 0;
+  friend bool operator==(const PushLooking&, const PushLooking&) = default;
+};
+struct PushMissing {
+  std::vector<int32_t> units;
+  friend bool operator==(const PushMissing&, const PushMissing&) = default;
+};
+struct PushStored {
+  int64_t position = 0;
+  friend bool operator==(const PushStored&, const PushStored&) = default;
+};
+struct PushAgain {
+  int64_t position = 0;
+  friend bool operator==(const PushAgain&, const PushAgain&) = default;
+};
+struct PushComplete {
+  friend bool operator==(const PushComplete&, const PushComplete&) = default;
+};
+using PushEvent = std::variant<PushLooking, PushMissing, PushStored, PushAgain, PushComplete>;
+void ToProto(const PushEvent& event, v1::PushEvent& message);
+absl::StatusOr<PushEvent> FromProto(const v1::PushEvent& message);
+
+}  // namespace lime

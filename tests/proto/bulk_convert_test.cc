@@ -1,0 +1,86 @@
+#include "proto/bulk_convert.h"
+
+#include "daemon/weights/store_source.h"
+#include "gmock/gmock.h"
+#include "tests/daemon/block_store_fixture.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<PushRequest> Received(const v1::PushRequest& message) {
+  v1::PushRequest received;
+  EXPECT_TRUE(received.ParseFromString(message.SerializeAsString()));
+  return FromProto(received);
+}
+
+TEST_F(PreparedTest, AnOfferReturnsAsItWas) {
+  const auto source = StoreSource::Open(model_);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const StoreOffer offer = (*source)->OfferOf({{BlockKind::kMlp, 1}, {BlockKind::kHead, 0}}, true);
+  EXPECT_EQ(offer.model, "model");
+  v1::PushRequest message;
+  ToProto(offer, message);
+  const auto back = Received(message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(std::get<StoreOffer>(*back), offer);
+}
+
+TEST_F(PreparedTest, AnOfferOutOfBoundsIsRefused) {
+  const auto source = StoreSource::Open(model_);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto refused = [&](const auto& change, const std::string& words) {
+    v1::PushRequest message;
+    ToProto((*source)->OfferOf({{BlockKind::kMlp, 1}}, true), message);
+    change(*message.mutable_offer());
+    EXPECT_THAT(std::string(Received(message).status().message()), HasSubstr(words));
+  };
+  refused([](v1::Offer& o) { o.mutable_blocks(0)->set_kind(4); }, "\"kind\" = 4");
+  refused([](v1::Offer& o) { o.mutable_blocks(0)->set_kind(0xffffffff); }, "\"kind\"");
+  refused([](v1::Offer& o) { o.mutable_blocks(0)->set_layer(-1); }, "\"layer\" = -1");
+  refused([](v1::Offer& o) { o.mutable_blocks(0)->set_layer(2); }, "no block mlp 2");
+  refused([](v1::Offer& o) { o.set_manifest("{}"); }, "the manifest of the pushed model");
+  refused([](v1::Offer& o) { o.set_config(std::string(kMaxOfferBytes, ' ')); }, "\"offer\"");
+  refused([](v1::Offer& o) { o.clear_headers(); }, "headers were sent");
+}
+
+TEST(BulkConvertTest, ChunksReturnAndThoseOutOfBoundsAreRefused) {
+  const PushChunk chunk{.position = 5, .data = "abc", .xxh3 = 7};
+  v1::PushRequest message;
+  ToProto(chunk, message);
+  EXPECT_EQ(std::get<PushChunk>(*Received(message)), chunk);
+  EXPECT_FALSE(chunk.intact());
+  message.mutable_chunk()->set_position(-1);
+  EXPECT_FALSE(Received(message).ok());
+  message.mutable_chunk()->set_position(0);
+  message.mutable_chunk()->clear_data();
+  EXPECT_FALSE(Received(message).ok());
+  message.mutable_chunk()->set_data(std::string(static_cast<size_t>(kMaxPushChunkBytes) + 1, 'x'));
+  EXPECT_FALSE(Received(message).ok());
+  EXPECT_FALSE(Received(v1::PushRequest()).ok());
+}
+
+TEST(BulkConvertTest, EventsReturnAndThoseOutOfBoundsAreRefused) {
+  for (const PushEvent& event : {PushEvent(PushLooking{1, 2}), PushEvent(PushMissing{{0, 3, 9}}), PushEvent(PushMissing{}),
+                                 PushEvent(PushStored{4}), PushEvent(PushAgain{5}), PushEvent(PushComplete{})}) {
+    v1::PushEvent message;
+    ToProto(event, message);
+    EXPECT_EQ(*FromProto(message), event);
+  }
+  const auto refused = [](const PushEvent& event) {
+    v1::PushEvent message;
+    ToProto(event, message);
+    return !FromProto(message).ok();
+  };
+  EXPECT_TRUE(refused(PushLooking{3, 2}));
+  EXPECT_TRUE(refused(PushLooking{-1, 2}));
+  EXPECT_TRUE(refused(PushMissing{{3, 3}}));
+  EXPECT_TRUE(refused(PushMissing{{-1}}));
+  EXPECT_TRUE(refused(PushStored{-1}));
+  EXPECT_TRUE(refused(PushAgain{INT64_MAX}));
+  EXPECT_FALSE(FromProto(v1::PushEvent()).ok());
+}
+
+}  // namespace
+}  // namespace lime
