@@ -151,15 +151,15 @@ class StageEngine::Impl {
     if (activation.header.payload == Payload::kToken) {
       LIME_ASSIGN_OR_RETURN(const std::vector<SampledToken> tokens,
                             ParseSampledTokens(activation.payload, static_cast<size_t>(plan_.sequences)));
-      LIME_RETURN_IF_ERROR(CheckTokens(tokens));
+      LIME_RETURN_IF_ERROR(CheckTokens(activation.header.step, tokens));
       TakeTokens(activation.header.step, tokens);
       return health_;
     }
-    const std::pair<int64_t, std::pair<int32_t, int32_t>> key = {activation.header.step,
-                                                                 {activation.header.stage + 1, activation.header.microbatch}};
-    if (!arrived_.emplace(key, std::move(activation.payload)).second)
-      return Wrong("stage ", key.second.first, " has this micro-batch already");
-    Post(ProgramRunner::Arrived{.stage = key.second.first, .microbatch = key.second.second});
+    const int64_t step = activation.header.step;
+    const Visit visit = {activation.header.stage + 1, activation.header.microbatch};
+    if (!arrived_.emplace(std::pair(step, visit), std::move(activation.payload)).second)
+      return Wrong("stage ", visit.first, " has this micro-batch of step ", step, " already");
+    if (IsUnderWay(step)) Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second});
     return health_;
   }
 
@@ -171,6 +171,8 @@ class StageEngine::Impl {
   }
 
  private:
+  using Visit = std::pair<int32_t, int32_t>;  // of a micro-batch to a stage: stage, micro-batch
+
   // ---- Setting up
 
   absl::Status OpenAll() {
@@ -285,16 +287,36 @@ class StageEngine::Impl {
     const bool awaited = header.stage + 1 < static_cast<int32_t>(plan_.stages.size()) && plan_.stages[header.stage + 1].device == device_;
     if (!awaited || header.payload != Payload::kHidden) return Wrong("what stage ", header.stage, " sends is not awaited here");
     if (header.step < runner_->steps_ended()) return Wrong("step ", header.step, " has ended");
+    if (IsUnderWay(header.step)) LIME_RETURN_IF_ERROR(CheckVisit({header.stage + 1, header.microbatch}, bytes));
     if (bytes > MaxRows(plan_) * RowBytes() || bytes % RowBytes() != 0) {
       return Wrong("hidden states of ", bytes, " bytes, in rows of ", RowBytes(), ", at most ", MaxRows(plan_));
     }
     return absl::OkStatus();
   }
 
-  absl::Status CheckTokens(std::span<const SampledToken> tokens) const {
+  // What comes for the step under way: once, and of the size that its rows have.
+  absl::Status CheckVisit(const Visit& visit, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto& [stage, microbatch] = visit;
+    if (microbatch >= static_cast<int32_t>(batches_.size())) return Wrong("this step has no micro-batch ", microbatch);
+    if (taken_.contains(visit)) return Wrong("stage ", stage, " has used micro-batch ", microbatch, " of this step already");
+    const int64_t rows = static_cast<int64_t>(batches_[static_cast<size_t>(microbatch)].rows.size());
+    if (bytes != rows * RowBytes()) return Wrong("hidden states of ", bytes, " bytes for ", rows, " rows of ", RowBytes());
+    return absl::OkStatus();
+  }
+
+  // A sequence's tokens come in the order of their positions, each once.
+  absl::Status CheckTokens(int64_t step, std::span<const SampledToken> tokens) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (step >= steps_begun_) return Wrong("tokens of step ", step, ", which has not begun");
+    std::map<int32_t, int32_t> told;  // position, by sequence
     for (const SampledToken& token : tokens) {
       LIME_RETURN_IF_ERROR(CheckSlot(token.sequence));
       LIME_RETURN_IF_ERROR(CheckIds({&token.token, 1}));
+      const Latest& latest = latest_[static_cast<size_t>(token.sequence)];
+      if (step < latest.from_step) continue;
+      const int32_t before = told.try_emplace(token.sequence, latest.position).first->second;
+      if (token.position <= before || token.position > plan_.context)
+        return Wrong("sequence ", token.sequence, " is told its token at position ", token.position, ", and was told that at ", before);
+      told[token.sequence] = token.position;
     }
     return absl::OkStatus();
   }
@@ -337,7 +359,21 @@ class StageEngine::Impl {
     tokens_awaited_ = 0;
     ++steps_begun_;
     Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs_.begin())});
+    GiveArrived();
     if (IsFirst()) GiveTokens();
+  }
+
+  bool IsUnderWay(int64_t step) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return step_under_way_ && step + 1 == steps_begun_; }
+
+  // What came before its step began. The runner hears of the step under way only, so that what is early is not taken for what is awaited.
+  void GiveArrived() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t step = steps_begun_ - 1;
+    for (auto it = arrived_.begin(); it != arrived_.end() && it->first.first == step && health_.ok();) {
+      const Visit visit = it->first.second;
+      const bool awaited = visit.second < static_cast<int32_t>(batches_.size());
+      it = awaited ? std::next(it) : arrived_.erase(it);
+      if (awaited) Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second});
+    }
   }
 
   // ---- KV pages and residency, where the plan lets KV grow
@@ -555,6 +591,7 @@ class StageEngine::Impl {
 
   void Carry(const ProgramRunner::StepEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     step_under_way_ = false;
+    taken_.clear();
     ++stats_.steps;
     EndChange();
     if (options_.peers.step_ended) options_.peers.step_ended(ended.step);
@@ -593,6 +630,7 @@ class StageEngine::Impl {
     const auto found = arrived_.find({start.step, {start.what.stage, start.what.microbatch}});
     if (found == arrived_.end()) return {};
     std::vector<std::byte> input = std::move(found->second);
+    taken_.insert(found->first.second);
     arrived_.erase(found);
     return input;
   }
@@ -693,8 +731,8 @@ class StageEngine::Impl {
   std::vector<MicroBatch> batches_ ABSL_GUARDED_BY(mutex_);  // of the step under way
   int32_t tokens_awaited_ ABSL_GUARDED_BY(mutex_) = 0;       // the first of them whose tokens are not all known
   std::vector<Latest> latest_ ABSL_GUARDED_BY(mutex_);       // by slot
-  std::map<std::pair<int64_t, std::pair<int32_t, int32_t>>, std::vector<std::byte>> arrived_
-      ABSL_GUARDED_BY(mutex_);                                                    // by step, stage, micro-batch
+  std::map<std::pair<int64_t, Visit>, std::vector<std::byte>> arrived_ ABSL_GUARDED_BY(mutex_);  // by step; of none that has ended
+  std::set<Visit> taken_ ABSL_GUARDED_BY(mutex_);                                                // of the step under way
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one

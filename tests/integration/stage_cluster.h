@@ -35,9 +35,15 @@ class GreedySampler final : public StageEngine::TokenSampler {
   std::map<int32_t, cli::LogitsHash> hashes_;
 };
 
+enum class Delivery {
+  kInOrder,   // each link's messages, once
+  kHostile,   // hidden states in any order, and what was delivered again and again: the repetitions must be refused
+};
+
 class StageCluster {
  public:
-  StageCluster(const std::string& model, const Plan& plan, uint64_t seed, int threads = 1) : random_(seed) {
+  StageCluster(const std::string& model, const Plan& plan, uint64_t seed, int threads = 1, Delivery delivery = Delivery::kInOrder)
+      : random_(seed), delivery_(delivery) {
     for (int32_t d = 0; d < plan.NumDevices(); ++d) {
       StageEngine::Options options;
       options.num_threads = threads;
@@ -126,20 +132,40 @@ class StageCluster {
         continue;
       }
       const auto link = ready[random_() % ready.size()];
-      ActivationMessage message = std::move(links_[link].front());
-      links_[link].pop_front();
+      ActivationMessage message = Take(links_[link]);
       const bool late = random_() % 8 == 0;
       mutex_.Unlock();
       if (late) std::this_thread::sleep_for(std::chrono::microseconds(300));
-      const absl::Status status = engines_[link.second]->OnActivation(std::move(message));
+      StageEngine& engine = *engines_[link.second];
+      if (delivery_ == Delivery::kHostile) delivered_.emplace_back(&engine, message);
+      const absl::Status status = engine.OnActivation(std::move(message));
       EXPECT_TRUE(status.ok()) << status;
+      if (delivery_ == Delivery::kHostile) Repeat();
       mutex_.Lock();
+    }
+  }
+
+  ActivationMessage Take(std::deque<ActivationMessage>& queue) {
+    const bool any = delivery_ == Delivery::kHostile && queue.front().header.payload == Payload::kHidden;
+    const auto it = queue.begin() + static_cast<std::ptrdiff_t>(any ? random_() % queue.size() : 0);
+    ActivationMessage message = std::move(*it);
+    queue.erase(it);
+    return message;
+  }
+
+  // The last message, and an older one.
+  void Repeat() {
+    for (const size_t i : {delivered_.size() - 1, static_cast<size_t>(random_() % delivered_.size())}) {
+      if (delivered_[i].second.payload.empty()) continue;  // no token was sampled
+      EXPECT_FALSE(delivered_[i].first->OnActivation(delivered_[i].second).ok());
     }
   }
 
   GreedySampler sampler_;
   std::vector<std::unique_ptr<StageEngine>> engines_;
   std::mt19937_64 random_;
+  const Delivery delivery_;
+  std::vector<std::pair<StageEngine*, ActivationMessage>> delivered_;  // with kHostile
   int64_t next_order_ = 0;
   absl::Mutex mutex_;
   absl::CondVar changed_;

@@ -195,6 +195,18 @@ TEST_F(TwoDevices, ActivationsThatDoNotBelongAreRefusedAndChangeNothing) {
   EXPECT_EQ(cluster.Await(0, kNewTokens), reference.tokens);
 }
 
+TEST_F(TwoDevices, MessagesThatComeAgainOrOutOfTurnAreRefusedAsThemselvesOnly) {
+  const Reference reference = Alone(dir_, RandomIds(5, 60, 512));
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    StageCluster cluster(dir_, plan_, seed, 1, Delivery::kHostile);
+    ASSERT_TRUE(cluster.ok());
+    OrderOne(cluster, reference.prompt, kNewTokens);
+    EXPECT_EQ(cluster.Await(0, kNewTokens), reference.tokens);
+    EXPECT_EQ(cluster.sampler().hash(0), reference.hash);
+  }
+}
+
 TEST_F(TwoDevices, APlanThatDoesNotFitIsRefusedWithTheNumbers) {
   for (PlanDevice& device : plan_.devices) {
     device.memory.margin -= device.budget - 32 * kMiB;
