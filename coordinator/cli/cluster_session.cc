@@ -8,62 +8,48 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/progress.h"
+#include "coordinator/cli/prompt_chunk.h"
+#include "coordinator/cli/text_stream.h"
 #include "coordinator/cluster/cluster_config.h"
-#include "coordinator/rpc/cluster_run.h"
-#include "coordinator/text/detokenizer.h"
-#include "coordinator/text/stop_strings.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/model_digest.h"
-#include "planner/batches.h"
 #include "planner/plan/cluster_plan_json.h"
 
 namespace lime::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = TextStream::Clock;
 using nlohmann::json;
 
 constexpr double kPlanningMs = 3000;
 constexpr char kCoordinatorName[] = "coordinator";  // of its own keys
 
-double Milliseconds(Clock::duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
-
-// What `lime plan` answers without further flags.
-absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options) {
+// What `lime plan` answers without further flags; for these devices alone, where any are named.
+absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::set<std::string>& devices) {
   PlanInputFlags flags;
   flags.cluster = options.cluster;
   flags.model = options.model;
   flags.tokens = options.context;
   flags.sequences = options.sequences;
-  flags.prompt_tokens = options.prompt_tokens;
-  LIME_ASSIGN_OR_RETURN(const PlanInputs inputs, ReadPlanInputs(flags));
-  LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(inputs.spec, inputs.devices, inputs.request));
-  SearchOptions search;
-  search.granularity = Granularity::kWholeBlock;
-  search.time_limit_ms = kPlanningMs;
-  search.elapsed_ms = [begin = Clock::now()] { return Milliseconds(Clock::now() - begin); };
-  LIME_ASSIGN_OR_RETURN(const BatchedPlan best, PlanBatches(Strategy::kLime, problem.instance, search));
-  if (!best.found.feasible) {
-    return absl::ResourceExhaustedError(absl::StrCat(inputs.request.model_name, " does not fit on the devices of ", options.cluster, ": ",
-                                                     best.found.reason, "; `lime plan --cluster` tells what would make it fit"));
-  }
-  PlanChoice choice = {.stages = best.found.plan,
-                       .microbatches = std::max(1, best.microbatches),
-                       .batch = best.batch,
-                       .lower_bound_ms = best.lower_bound_ms};
-  if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(best.found.plan);
-  return MakePlan(problem, choice);
+  flags.prompt_tokens = std::min(options.context, std::max(options.prompt_tokens, kLeastPromptChunk));
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
+  if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
+  return ClusterPlanning({.time_limit_ms = kPlanningMs}, std::move(inputs)).Run();
 }
 
-absl::StatusOr<Plan> ReadPlan(const std::string& path) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxWirePlanBytes));
-  return ParsePlan(text, path);
+absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options) {
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.plan, kMaxWirePlanBytes));
+  LIME_ASSIGN_OR_RETURN(Plan plan, ParsePlan(text, options.plan));
+  if (plan.prefill_chunk > 0) return plan;
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(options.model));
+  return WithPromptChunk(std::move(plan), spec, options.prompt_tokens);
 }
 
 absl::Status CheckAddresses(const ClusterConfig& config, const ClusterSession::Options& options) {
@@ -105,29 +91,20 @@ absl::StatusOr<ClusterClient::Options> ReadCluster(const ClusterSession::Options
   return client;
 }
 
-// One prompt on its way to text.
-struct Stream {
-  Stream(const Tokenizer& tokenizer, const std::vector<std::string>& stops) : detokenizer(tokenizer), stop_strings(stops) {}
-
-  StreamingDetokenizer detokenizer;
-  StopStrings stop_strings;
-  Generated result;
-  Clock::time_point first_token, last_token;
-};
+void Say(const std::string& sentence) {
+  absl::FPrintF(stderr, "lime: %s\n", sentence);
+}
 
 class ClusterGenerator {
  public:
-  ClusterGenerator(ClusterClient& client, const Tokenizer& tokenizer, const GenerateOptions& options)
-      : run_(client, OrderWriter::For(client.plan())), tokenizer_(tokenizer), options_(options) {}
+  ClusterGenerator(ClusterClient& client, const Tokenizer& tokenizer, const GenerateOptions& options, ClusterRun::Survival survival)
+      : run_(client, std::move(survival)), tokenizer_(tokenizer), options_(options) {}
 
   absl::Status Add(const std::vector<int32_t>& prompt) {
     Request request{.prompt = prompt, .max_new_tokens = options_.max_new_tokens, .end_tokens = options_.end_tokens};
     const auto id = run_.Add(std::move(request), {.params = options_.sampling, .hash_logits = options_.hash_logits});
     if (!id.ok()) return id.status();
-    auto stream = std::make_unique<Stream>(tokenizer_, options_.stop_strings);
-    stream->result.prompt_tokens = static_cast<int64_t>(prompt.size());
-    for (const int32_t token : prompt) stream->detokenizer.Push(token);  // the text goes on where the prompt ends
-    streams_.push_back(std::move(stream));
+    streams_.push_back(std::make_unique<TextStream>(tokenizer_, options_, streams_.size(), prompt));
     return absl::OkStatus();
   }
 
@@ -137,42 +114,15 @@ class ClusterGenerator {
     return Summary();
   }
 
+  int64_t recoveries() const { return run_.recoveries(); }
+
  private:
   bool TakeToken(const ClusterRun::Token& token) {
-    Stream& stream = *streams_[static_cast<size_t>(token.request)];
-    stream.last_token = Clock::now();
-    if (stream.result.token_ids.empty()) stream.first_token = stream.last_token;
-    stream.result.token_ids.push_back(token.token);
-    stream.result.logits_hash = token.logits_hash;
-    if (options_.keep_times)
-      stream.result.token_times.push_back(std::chrono::duration<double>(stream.last_token.time_since_epoch()).count());
-    if (token.reason != FinishReason::kEndToken) Emit(token.request, stream.detokenizer.Push(token.token));
-    const bool stopped = token.reason == FinishReason::kNone && stream.stop_strings.stopped();
-    if (stopped || token.reason != FinishReason::kNone) Close(token.request, stopped ? FinishReason::kStopped : token.reason);
-    return !stopped;
-  }
-
-  void Emit(RequestId id, std::string_view text) { Deliver(id, streams_[static_cast<size_t>(id)]->stop_strings.Push(text)); }
-
-  void Deliver(RequestId id, std::string_view text) {
-    if (text.empty()) return;
-    streams_[static_cast<size_t>(id)]->result.text.append(text);
-    if (options_.on_text) options_.on_text(static_cast<size_t>(id), text);
-  }
-
-  // Hands out what was held back, and settles the figures.
-  void Close(RequestId id, FinishReason reason) {
-    Stream& stream = *streams_[static_cast<size_t>(id)];
-    if (!stream.stop_strings.stopped()) {
-      Emit(id, stream.detokenizer.Finish());
-      Deliver(id, stream.stop_strings.Finish());
-    }
-    Generated& result = stream.result;
-    result.finish = reason;
-    if (result.token_ids.empty()) return;
-    result.ttft_ms = Milliseconds(stream.first_token - start_);
-    const int64_t later = static_cast<int64_t>(result.token_ids.size()) - 1;
-    result.ms_per_token = later > 0 ? Milliseconds(stream.last_token - stream.first_token) / static_cast<double>(later) : 0;
+    TextStream& stream = *streams_[static_cast<size_t>(token.request)];
+    stream.result().logits_hash = token.logits_hash;
+    const FinishReason reason = stream.Take(token.token, token.reason);
+    if (reason != FinishReason::kNone) stream.Close(reason, start_);
+    return reason == FinishReason::kNone;
   }
 
   // All tokens after the first of all, over the time from then on.
@@ -182,12 +132,12 @@ class ClusterGenerator {
     Clock::time_point first = Clock::time_point::max(), last = start_;
     int64_t tokens = 0, longest = 0;
     for (size_t i = 0; i < streams_.size(); ++i) {
-      Stream& stream = *streams_[i];
-      if (stream.result.finish == FinishReason::kNone) Close(static_cast<RequestId>(i), FinishReason::kStopped);
-      const int64_t count = static_cast<int64_t>(stream.result.token_ids.size());
-      if (count > 0) first = std::min(first, stream.first_token), last = std::max(last, stream.last_token);
+      TextStream& stream = *streams_[i];
+      if (stream.result().finish == FinishReason::kNone) stream.Close(FinishReason::kStopped, start_);
+      const int64_t count = static_cast<int64_t>(stream.result().token_ids.size());
+      if (count > 0) first = std::min(first, stream.first_token()), last = std::max(last, stream.last_token());
       tokens += count, longest = std::max(longest, count);
-      summary.results.push_back(std::move(stream.result));
+      summary.results.push_back(std::move(stream.result()));
     }
     if (tokens == 0) return summary;
     summary.prefill_ms = Milliseconds(first - start_);
@@ -200,7 +150,7 @@ class ClusterGenerator {
   ClusterRun run_;
   const Tokenizer& tokenizer_;
   const GenerateOptions& options_;
-  std::vector<std::unique_ptr<Stream>> streams_;  // by request id
+  std::vector<std::unique_ptr<TextStream>> streams_;  // by request id
   Clock::time_point start_;
 };
 
@@ -208,36 +158,53 @@ class ClusterGenerator {
 
 absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Options& options) {
   LIME_ASSIGN_OR_RETURN(const ClusterClient::Options cluster, ReadCluster(options));
-  LIME_ASSIGN_OR_RETURN(Plan plan, options.plan.empty() ? PlanNow(options) : ReadPlan(options.plan));
-  std::unique_ptr<ClusterSession> session(new ClusterSession);
+  LIME_ASSIGN_OR_RETURN(Plan plan, options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options));
+  std::unique_ptr<ClusterSession> session(new ClusterSession(options));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster));
-  for (const PlanDevice& device : plan.devices) {
-    const auto found = std::ranges::find(cluster.devices, device.name, &ClusterClient::Device::name);
-    session->addresses_.push_back(found == cluster.devices.end() ? "" : found->address);
-  }
-  ProgressLine progress("Loading");
+  for (const ClusterClient::Device& device : cluster.devices) session->addresses_[device.name] = device.address;
   const Clock::time_point begin = Clock::now();
-  LIME_RETURN_IF_ERROR(session->client_->Install(
-      std::move(plan), {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); }, .cancelled = options.cancel}));
+  LIME_RETURN_IF_ERROR(session->Install(plan));
   session->install_seconds_ = Milliseconds(Clock::now() - begin) / 1000;
-  session->statistics_.resize(session->plan().devices.size());
   return session;
+}
+
+// A device that is lost while it loads is waited for as one is that is lost later.
+absl::Status ClusterSession::Install(const Plan& plan) {
+  for (const absl::Time until = absl::Now() + options_.recovery.patience;;) {
+    ProgressLine progress("Loading");
+    const absl::Status status =
+        client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); }, .cancelled = options_.cancel});
+    if (!absl::IsUnavailable(status)) return status;
+    Say(absl::StrCat(status.message(), "; waiting for it"));
+    while (!std::ranges::includes(client_->Free(), DevicesUsed(plan))) {
+      if (absl::Now() > until || (options_.cancel != nullptr && options_.cancel->load())) return status;
+      absl::SleepFor(options_.recovery.look);
+    }
+  }
+}
+
+ClusterRun::Survival ClusterSession::HowToSurvive() const {
+  return {.recovery = options_.recovery,
+          .plan = [this](const Recovery::Devices& devices) { return PlanNow(options_, devices); },
+          .install = {.cancelled = options_.cancel},
+          .say = Say};
 }
 
 absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
                                                          const GenerateOptions& options) {
-  ClusterGenerator generator(*client_, tokenizer, options);
+  ClusterGenerator generator(*client_, tokenizer, options, HowToSurvive());
   for (const std::vector<int32_t>& prompt : prompts) LIME_RETURN_IF_ERROR(generator.Add(prompt));
   absl::StatusOr<GenerateSummary> summary = generator.Run();
+  recoveries_ = generator.recoveries();
   const absl::Status closed = Close();
-  LIME_RETURN_IF_ERROR(summary.status());
-  LIME_RETURN_IF_ERROR(closed);
+  if (summary.ok() && !closed.ok()) Say(absl::StrCat(closed.message(), "; everything was generated before"));
   return summary;
 }
 
 absl::Status ClusterSession::Close() {
   std::set<int32_t> used;
   for (const Stage& stage : plan().stages) used.insert(stage.device);
+  statistics_.assign(plan().devices.size(), {});
   for (const int32_t device : used) {
     const absl::StatusOr<DeviceStatistics> answer = client_->Statistics(device);
     if (answer.ok()) statistics_[static_cast<size_t>(device)] = *answer;
@@ -251,7 +218,7 @@ json ClusterSession::Describe() const {
     const DeviceStatistics& of = statistics_[i];
     if (client_->installed()[i].numerics_id.empty() && of.epoch < 0) continue;
     devices.push_back({{"name", plan().devices[i].name},
-                       {"address", addresses_[i]},
+                       {"address", addresses_.at(plan().devices[i].name)},
                        {"numerics_id", client_->installed()[i].numerics_id},
                        {"budget_bytes", plan().devices[i].budget},
                        {"peak_rss_bytes", of.peak_resident},
@@ -268,6 +235,7 @@ json ClusterSession::Describe() const {
       {"predicted_ttft_ms", plan().predicted.ttft_ms},
       {"peak_rss_bytes", ProcessPeakResidentBytes()},
       {"devices", devices},
+      {"recoveries", recoveries_},
       {"plan", {{"epoch", plan().epoch}, {"stages", plan().stages.size()}, {"microbatches", plan().microbatches}, {"batch", plan().batch}}},
       {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
 }

@@ -1,12 +1,13 @@
-// lime run --cluster: a plan installed on the devices of a cluster, and prompts run over it.
+// lime run --cluster: a plan installed on the devices of a cluster, and prompts run over it, whatever happens to the devices.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "coordinator/cli/generate.h"
-#include "coordinator/rpc/cluster_client.h"
+#include "coordinator/rpc/cluster_run.h"
 #include "nlohmann/json.hpp"
 
 namespace lime::cli {
@@ -21,6 +22,7 @@ class ClusterSession {
     int64_t sequences = 1;
     int64_t prompt_tokens = 0;  // of the longest prompt
     bool insecure = false;      // devices elsewhere may be talked to without keys
+    Recovery::Options recovery;
     const std::atomic<bool>* cancel = nullptr;
   };
   // Reads or makes the plan, installs it with a progress line.
@@ -42,10 +44,16 @@ class ClusterSession {
   Bytes disk_bytes() const;
 
  private:
+  explicit ClusterSession(const Options& options) : options_(options) {}
+  absl::Status Install(const Plan& plan);
+  ClusterRun::Survival HowToSurvive() const;
+
+  const Options options_;
   std::unique_ptr<ClusterClient> client_;
-  std::vector<std::string> addresses_;        // by device of the plan
-  std::vector<DeviceStatistics> statistics_;  // likewise; epoch -1 where it has no part
+  std::map<std::string, std::string> addresses_;  // by device
+  std::vector<DeviceStatistics> statistics_;      // by device of the plan; epoch -1 where it has no part
   double install_seconds_ = 0;
+  int64_t recoveries_ = 0;
 };
 
 // What a session begins with, for those who need only that: the devices with the coordinator's keys, and the plan, read or made now.

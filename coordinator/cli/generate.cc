@@ -7,33 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/logits_hash.h"
-#include "coordinator/text/detokenizer.h"
-#include "coordinator/text/stop_strings.h"
+#include "coordinator/cli/text_stream.h"
 #include "daemon/engine/process_memory.h"
 
 namespace lime::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Of the text of one prompt, reserved so that nothing grows while tokens come: more than a tokenizer gives on average.
-constexpr int64_t kBytesPerToken = 16;
-constexpr int64_t kMaxReservedBytes = 16 * kMiB;
-
-double Milliseconds(Clock::duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
-
-// One prompt on its way to text.
-struct Stream {
-  Stream(const Tokenizer& tokenizer, const std::vector<std::string>& stops) : detokenizer(tokenizer), stop_strings(stops) {}
-
-  StreamingDetokenizer detokenizer;
-  StopStrings stop_strings;
-  LogitsHash hash;
-  Generated result;
-  Clock::time_point first_token, last_token;
-};
+using Clock = TextStream::Clock;
 
 class Generator {
  public:
@@ -43,13 +23,8 @@ class Generator {
   absl::Status Add(const std::vector<int32_t>& prompt) {
     const auto id = scheduler_.Add({.prompt = prompt, .max_new_tokens = options_.max_new_tokens, .end_tokens = options_.end_tokens});
     if (!id.ok()) return id.status();
-    auto stream = std::make_unique<Stream>(tokenizer_, options_.stop_strings);
-    stream->result.prompt_tokens = static_cast<int64_t>(prompt.size());
-    stream->result.token_ids.reserve(options_.max_new_tokens);
-    if (options_.keep_times) stream->result.token_times.reserve(options_.max_new_tokens);
-    stream->result.text.reserve(std::min(options_.max_new_tokens * kBytesPerToken, kMaxReservedBytes));
-    for (const int32_t token : prompt) stream->detokenizer.Push(token);  // the text goes on where the prompt ends
-    streams_.push_back(std::move(stream));
+    streams_.push_back(std::make_unique<TextStream>(tokenizer_, options_, streams_.size(), prompt));
+    hashes_.emplace_back();
     history_.push_back(prompt);
     history_.back().reserve(prompt.size() + options_.max_new_tokens);
     return absl::OkStatus();
@@ -83,52 +58,23 @@ class Generator {
 
   // Samples the next token of one request and carries it to text.
   absl::Status TakeRow(RequestId id, std::span<const float> logits) {
-    Stream& stream = *streams_[id];
-    if (options_.hash_logits) stream.hash.Add(logits);
+    if (options_.hash_logits) hashes_[id].Add(logits);
     const uint64_t position = history_[id].size();
     LIME_ASSIGN_OR_RETURN(const int32_t token, sampler_.Sample(logits, options_.sampling, history_[id],
                                                                {.request = static_cast<uint64_t>(id), .position = position}));
-    stream.last_token = Clock::now();
-    if (stream.result.token_ids.empty()) stream.first_token = stream.last_token;
-    stream.result.token_ids.push_back(token);
-    if (options_.keep_times)
-      stream.result.token_times.push_back(std::chrono::duration<double>(stream.last_token.time_since_epoch()).count());
     history_[id].push_back(token);
     const int32_t slot = scheduler_.slot(id);
-    FinishReason reason = scheduler_.OnToken(id, token);
-    if (reason != FinishReason::kEndToken) Emit(id, stream.detokenizer.Push(token));
-    if (reason == FinishReason::kNone && stream.stop_strings.stopped()) {
-      scheduler_.Stop(id);
-      reason = FinishReason::kStopped;
-    }
+    const FinishReason scheduled = scheduler_.OnToken(id, token), reason = streams_[id]->Take(token, scheduled);
     if (reason == FinishReason::kNone) return absl::OkStatus();
+    if (scheduled == FinishReason::kNone) scheduler_.Stop(id);
     engine_.EndSequence(slot);
     Close(id, reason);
     return absl::OkStatus();
   }
 
-  void Emit(RequestId id, std::string_view text) { Deliver(id, streams_[id]->stop_strings.Push(text)); }
-
-  void Deliver(RequestId id, std::string_view text) {
-    if (text.empty()) return;
-    streams_[id]->result.text.append(text);
-    if (options_.on_text) options_.on_text(static_cast<size_t>(id), text);
-  }
-
-  // Hands out what was held back, and settles the figures.
   void Close(RequestId id, FinishReason reason) {
-    Stream& stream = *streams_[id];
-    if (!stream.stop_strings.stopped()) {
-      Emit(id, stream.detokenizer.Finish());
-      Deliver(id, stream.stop_strings.Finish());
-    }
-    Generated& result = stream.result;
-    result.finish = reason;
-    result.logits_hash = stream.hash.value();
-    if (result.token_ids.empty()) return;
-    result.ttft_ms = Milliseconds(stream.first_token - start_);
-    const int64_t later = static_cast<int64_t>(result.token_ids.size()) - 1;
-    result.ms_per_token = later > 0 ? Milliseconds(stream.last_token - stream.first_token) / static_cast<double>(later) : 0;
+    streams_[id]->result().logits_hash = hashes_[id].value();
+    streams_[id]->Close(reason, start_);
   }
 
   DecodeUse ReadUse() {
@@ -171,7 +117,7 @@ class Generator {
         scheduler_.Stop(id);
         Close(id, FinishReason::kStopped);
       }
-      summary_.results.push_back(std::move(streams_[id]->result));
+      summary_.results.push_back(std::move(streams_[id]->result()));
     }
     return std::move(summary_);
   }
@@ -182,8 +128,9 @@ class Generator {
   const Tokenizer& tokenizer_;
   Sampler sampler_;
   RequestScheduler::Step step_;
-  std::vector<std::unique_ptr<Stream>> streams_;  // by request id
-  std::vector<std::vector<int32_t>> history_;     // prompt and generated ids, by request id
+  std::vector<std::unique_ptr<TextStream>> streams_;  // by request id
+  std::vector<LogitsHash> hashes_;                    // by request id
+  std::vector<std::vector<int32_t>> history_;         // prompt and generated ids, by request id
   GenerateSummary summary_;
   bool decoding_ = false;  // the step at hand holds no prompt rows
   DecodeUse before_;       // when this phase began

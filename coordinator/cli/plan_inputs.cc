@@ -13,6 +13,7 @@
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/units.h"
+#include "daemon/logic/flow.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
@@ -91,7 +92,16 @@ int64_t MostRows(const PlanRequest& request) {
   return rows;
 }
 
-ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inputs) {
+// Hidden states that may wait between devices, whatever chunks are chosen.
+Bytes AssumedWaiting(const PlanInputs& inputs, size_t devices) {
+  const PlanRequest& request = inputs.request;
+  const int64_t longest = std::min(request.chunks.back(), request.prompt_tokens);
+  const Flow chunks{.devices = static_cast<int64_t>(devices), .sequences = request.sequences, .chunk = longest};
+  const Flow sweep{.devices = 1, .sequences = request.sequences, .chunk = request.prompt_tokens + longest};
+  return std::max(chunks.WaitingRows(), sweep.WaitingRows()) * inputs.spec.config.hidden_size * ElementBytes(inputs.spec.working_dtype);
+}
+
+ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inputs, size_t devices) {
   const PlanRequest& request = inputs.request;
   return {
       .name = described.name,
@@ -99,7 +109,7 @@ ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inp
       .budget = described.memory,
       .runtime = described.runtime.value_or(kAssumedRuntime),
       .activations = described.activations.value_or(AssumedActivations(inputs.spec, MostRows(request), request.sequences, request.context) +
-                                                    RingSlack(inputs.spec, request.piece_bytes)),
+                                                    RingSlack(inputs.spec, request.piece_bytes) + AssumedWaiting(inputs, devices)),
       .margin = described.margin.value_or(kAssumedMargin),
       .profile = described.profile};
 }
@@ -225,7 +235,7 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   }
   LIME_RETURN_IF_ERROR(CheckLinks(flags, cluster, inputs.request));
   LIME_RETURN_IF_ERROR(ReadModel(flags, cluster_model, inputs));
-  for (const DescribedDevice& device : cluster.devices) inputs.devices.push_back(MakeDevice(device, inputs));
+  for (const DescribedDevice& device : cluster.devices) inputs.devices.push_back(MakeDevice(device, inputs, cluster.devices.size()));
   AddNotes(cluster, inputs);
   return inputs;
 }

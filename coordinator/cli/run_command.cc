@@ -27,6 +27,7 @@ using nlohmann::json;
 constexpr int64_t kDefaultMaxTokens = 128;
 constexpr int64_t kMaxBatch = 16;
 constexpr int64_t kMaxPrompts = 100000;
+constexpr double kMaxSeconds = 86400;
 
 struct RunFlags {
   ModelFlags model;
@@ -40,6 +41,8 @@ struct RunFlags {
   bool token_times = false;
   std::string cluster_plan;  // with --cluster
   bool insecure = false;     // likewise
+  double patience_s = 10;    // likewise
+  double give_up_s = 60;     // likewise
 };
 
 // One prompt a line; a line that is a JSON string or {"prompt": string} may hold line breaks.
@@ -72,6 +75,10 @@ absl::Status CheckFlags(RunFlags& flags) {
     return WrongCall(std::string(sampling.message()));
   if (flags.max_tokens < 0) return WrongCall(absl::StrCat("--max-tokens ", flags.max_tokens, " is negative"));
   if (!flags.prompts_file.empty()) LIME_RETURN_IF_ERROR(ReadPromptsFile(flags.prompts_file, flags.prompts));
+  for (const auto& [name, seconds] : {std::pair("--patience", flags.patience_s), std::pair("--give-up", flags.give_up_s)}) {
+    if (!(seconds >= 0 && seconds <= kMaxSeconds))
+      return WrongCall(absl::StrCat(name, " ", seconds, " is outside 0 to ", kMaxSeconds, " s"));
+  }
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
   return absl::OkStatus();
 }
@@ -215,14 +222,17 @@ void PrintClusterSummary(const ClusterSession& session, const GenerateSummary& s
 }
 
 absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open({.cluster = flags.model.cluster,
-                                                                                             .model = flags.model.model,
-                                                                                             .plan = flags.cluster_plan,
-                                                                                             .context = shape.context,
-                                                                                             .sequences = shape.sequences,
-                                                                                             .prompt_tokens = longest,
-                                                                                             .insecure = flags.insecure,
-                                                                                             .cancel = &Interrupted()}));
+  LIME_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ClusterSession> session,
+      ClusterSession::Open({.cluster = flags.model.cluster,
+                            .model = flags.model.model,
+                            .plan = flags.cluster_plan,
+                            .context = shape.context,
+                            .sequences = shape.sequences,
+                            .prompt_tokens = longest,
+                            .insecure = flags.insecure,
+                            .recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)},
+                            .cancel = &Interrupted()}));
   LIME_ASSIGN_OR_RETURN(const GenerateSummary summary,
                         session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files)));
   if (flags.model.json) {
@@ -292,6 +302,11 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   command->add_option("--repetition-penalty", flags->sampling.repetition_penalty, "Above 1 makes tokens seen before less likely")
       ->capture_default_str();
   command->add_option("--plan", flags->cluster_plan, "With --cluster, the file of `lime plan --out` instead of planning now");
+  command
+      ->add_option("--patience", flags->patience_s, "With --cluster, seconds that a lost device is waited for before planning without it")
+      ->capture_default_str();
+  command->add_option("--give-up", flags->give_up_s, "With --cluster, seconds that one is waited for which cannot be done without")
+      ->capture_default_str();
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->add_option("--seed", flags->sampling.seed, "Same seed, same text")->capture_default_str();
   command->add_option("--stop", flags->stops, "End before this text; may be given several times")

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/logic/flow.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -24,6 +25,8 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.max_rows = std::max<int64_t>(plan.batch, plan.prefill_chunk);
   options.chunk = options.max_rows;
   options.chunks = std::max(1, plan.chunks_per_sweep);
+  options.look_ahead = Flow::kDecodeAhead;
+  options.prompts_ahead = static_cast<int32_t>(Flow::Of(plan).PromptsAhead());
   return options;
 }
 
@@ -32,42 +35,69 @@ OrderWriter::OrderWriter(const Options& options) : options_(options) {
   LIME_CHECK_GE(options.max_rows, options.batch);
   LIME_CHECK_GE(int64_t{options.batch} * options.microbatches, options.sequences);
   LIME_CHECK(options.chunk >= 1 && options.chunks >= 1 && options.look_ahead >= 1 && options.prompts_ahead >= 1);
-  for (int32_t slot = options.sequences; slot-- > 0;) free_slots_.push_back(slot);
-  if (options.levels.empty()) return;
-  MemoryPlanner::Options memory{.sequences = options.sequences, .lead = kResidencyLead};
-  for (const Residency& level : options.levels) memory.layer_pages.push_back(level.layer_pages);
+  BeginPlan();
+}
+
+void OrderWriter::BeginPlan() {
+  free_slots_.clear();
+  for (int32_t slot = options_.sequences; slot-- > 0;) free_slots_.push_back(slot);
+  memory_.reset();
+  if (options_.levels.empty()) return;
+  MemoryPlanner::Options memory{.sequences = options_.sequences, .lead = kResidencyLead};
+  for (const Residency& level : options_.levels) memory.layer_pages.push_back(level.layer_pages);
   memory_.emplace(memory);
 }
 
-absl::StatusOr<RequestId> OrderWriter::Add(Request request) {
-  return Resume(std::move(request), {});
-}
-
-absl::StatusOr<RequestId> OrderWriter::Resume(Request request, std::vector<int32_t> generated) {
-  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens and the model no BOS token; give a prompt");
-  const int64_t prompt = static_cast<int64_t>(request.prompt.size()), before = static_cast<int64_t>(generated.size());
-  if (request.max_new_tokens <= before) return absl::InvalidArgumentError("max-tokens must be at least 1 more than what is generated");
-  if (request.max_new_tokens > options_.context - prompt) {
+absl::Status OrderWriter::CheckFits(const Request& request, const Options& options) {
+  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+  if (request.max_new_tokens > options.context - prompt) {
     return absl::ResourceExhaustedError(absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens,
-                                                     " new tokens and the plan has ", options_.context,
+                                                     " new tokens and the plan has ", options.context,
                                                      " positions for one; plan with more --tokens, or shorten the prompt or --max-tokens"));
   }
-  if (memory_ && !memory_->EverFits(prompt + request.max_new_tokens)) {
+  const int64_t pages = (prompt + request.max_new_tokens + kPageTokens - 1) / kPageTokens;
+  if (!options.levels.empty() && pages > options.levels.back().layer_pages) {
     return absl::ResourceExhaustedError(absl::StrCat("the request needs KV for ", prompt, " prompt + ", request.max_new_tokens,
-                                                     " new tokens, and the plan comes to have ", options_.levels.back().layer_pages,
+                                                     " new tokens, and the plan comes to have ", options.levels.back().layer_pages,
                                                      " pages of 16; plan with more memory, or shorten the prompt or --max-tokens"));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestId> OrderWriter::Add(Request request, bool logits_again) {
+  if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens and the model no BOS token; give a prompt");
+  if (request.max_new_tokens < 1) return absl::InvalidArgumentError("max-tokens must be at least 1");
+  LIME_RETURN_IF_ERROR(CheckFits(request, options_));
   Entry entry;
   entry.tokens = request.prompt;
-  entry.tokens.insert(entry.tokens.end(), generated.begin(), generated.end());
-  entry.end = prompt + request.max_new_tokens;
-  entry.generated = std::move(generated);
+  entry.logits_again = logits_again;
+  entry.end = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
   entry.generated.reserve(static_cast<size_t>(request.max_new_tokens));
   entry.request = std::move(request);
   entries_.push_back(std::move(entry));
   const RequestId id = static_cast<RequestId>(entries_.size()) - 1;
   waiting_.push_back(id);
   return id;
+}
+
+absl::Status OrderWriter::Restart(const Options& options) {
+  std::deque<RequestId> again(running_.begin(), running_.end());
+  again.insert(again.end(), waiting_.begin(), waiting_.end());
+  for (const RequestId id : again) LIME_RETURN_IF_ERROR(CheckFits(entries_[id].request, options));
+  for (const RequestId id : again) {
+    Entry& entry = entries_[id];
+    entry.state = State::kWaiting;
+    entry.slot = -1;
+    entry.ordered = 0;
+    entry.tokens = entry.request.prompt;
+    entry.tokens.insert(entry.tokens.end(), entry.generated.begin(), entry.generated.end());
+  }
+  options_ = options;
+  waiting_ = std::move(again);
+  running_.clear(), to_retire_.clear(), under_way_.clear();
+  BeginPlan();
+  next_order_ = next_step_ = 0;
+  return absl::OkStatus();
 }
 
 std::vector<Order> OrderWriter::NextOrders() {
@@ -160,15 +190,21 @@ void OrderWriter::AddPromptRows(std::vector<MicroBatch>& batches, UnderWay& step
   }
 }
 
-// Fills what is free of the micro-batches in order; its last row goes where logits are to be had.
+// Of its next row: the last of the tokens known, and where they are made again, all that a token was taken from.
+bool OrderWriter::WantsLogits(const Entry& entry) const {
+  if (entry.ordered + 1 == static_cast<int64_t>(entry.tokens.size())) return true;
+  return entry.logits_again && entry.ordered + 1 >= static_cast<int64_t>(entry.request.prompt.size());
+}
+
+// Fills what is free of the micro-batches in order; rows that want logits go where they are to be had.
 int64_t OrderWriter::AddPrompt(RequestId id, std::vector<MicroBatch>& batches, UnderWay& step, int64_t room) {
   Entry& entry = entries_[id];
   const int64_t before = entry.ordered;
   for (MicroBatch& batch : batches) {
     while (InPrompt(entry) && entry.ordered - before < room && static_cast<int64_t>(batch.rows.size()) < options_.max_rows) {
-      const bool last = entry.ordered + 1 == static_cast<int64_t>(entry.tokens.size());
-      if (last && LogitRows(batch) >= options_.batch) break;
-      AddRow(id, entry.tokens[static_cast<size_t>(entry.ordered)], last, batch, step);
+      const bool wants_logits = WantsLogits(entry);
+      if (wants_logits && LogitRows(batch) >= options_.batch) break;
+      AddRow(id, entry.tokens[static_cast<size_t>(entry.ordered)], wants_logits, batch, step);
     }
   }
   return entry.ordered - before;
@@ -201,6 +237,10 @@ absl::StatusOr<std::vector<OrderWriter::Token>> OrderWriter::OnTokens(int64_t st
   for (size_t i = 0; i < tokens.size(); ++i) {
     Entry& entry = entries_[requests[i]];
     if (entry.state != State::kRunning) continue;
+    if (tokens[i].position < static_cast<int32_t>(entry.tokens.size())) {
+      answer.push_back({.request = requests[i], .index = i, .again = true});
+      continue;
+    }
     entry.generated.push_back(tokens[i].token);
     const std::vector<int32_t>& ends = entry.request.end_tokens;
     const FinishReason reason = std::ranges::find(ends, tokens[i].token) != ends.end()                         ? FinishReason::kEndToken

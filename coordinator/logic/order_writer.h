@@ -46,10 +46,14 @@ class OrderWriter {
 
   explicit OrderWriter(const Options& options);
 
-  // Queues a request; ids count from 0. Errors as of RequestScheduler::Add.
-  absl::StatusOr<RequestId> Add(Request request);
-  // A request that another plan has begun: `generated` are its tokens so far, fewer than max_new_tokens and none of them an end.
-  absl::StatusOr<RequestId> Resume(Request request, std::vector<int32_t> generated);
+  // Queues a request; ids count from 0. Errors as of RequestScheduler::Add. `logits_again`: after a Restart the logits that its known
+  // tokens were taken from are made once more, for a hash over all of them.
+  absl::StatusOr<RequestId> Add(Request request, bool logits_again = false);
+
+  // Another plan goes on. What has not ended is admitted again, what ran first, and computed as far as its tokens are known: prompt and
+  // generated tokens in chunks. Orders and steps count from 0 again. ResourceExhausted, and nothing has changed, where a request does not
+  // fit the plan.
+  absl::Status Restart(const Options& options);
 
   // What may be ordered now, in order; empty where nothing may.
   std::vector<Order> NextOrders();
@@ -58,6 +62,7 @@ class OrderWriter {
     RequestId request = 0;
     size_t index = 0;  // in the report
     FinishReason reason = FinishReason::kNone;
+    bool again = false;  // it was known before the Restart
   };
   // The device with the head has sampled. Answers with those tokens whose requests go on or end here; those of requests that have ended
   // are dropped. InvalidArgument, and nothing has changed, for a step that is not under way or a token that it does not make.
@@ -85,7 +90,8 @@ class OrderWriter {
     Request request;
     State state = State::kWaiting;
     int32_t slot = -1;
-    std::vector<int32_t> tokens;  // prompt, and what was generated before a Resume: what is computed in chunks
+    bool logits_again = false;
+    std::vector<int32_t> tokens;  // prompt, and what was generated before a Restart: what is computed in chunks
     int64_t end = 0;              // positions, those of all tokens that may be generated included
     int64_t ordered = 0;          // positions that are computed by the steps ordered so far
     std::vector<int32_t> generated;
@@ -100,6 +106,9 @@ class OrderWriter {
     std::vector<Sampling> awaited;
   };
 
+  static absl::Status CheckFits(const Request& request, const Options& options);
+  void BeginPlan();
+  bool WantsLogits(const Entry& entry) const;
   bool InPrompt(const Entry& entry) const { return entry.ordered < static_cast<int64_t>(entry.tokens.size()); }
   // The last token that is generated is not computed again.
   bool Decodes(const Entry& entry) const { return !InPrompt(entry) && entry.ordered + 1 < entry.end; }

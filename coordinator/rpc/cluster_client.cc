@@ -1,6 +1,7 @@
 #include "coordinator/rpc/cluster_client.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -16,6 +17,9 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kUnload = absl::Seconds(10);
+constexpr absl::Duration kHurry = absl::Seconds(1);    // with devices of which some may be lost
+constexpr absl::Duration kLoading = absl::Seconds(3);  // for a device to answer while it loads a plan
+constexpr char kDeviceMark[] = "lime/device";
 
 struct Connection {
   ClusterClient::Device device;
@@ -66,21 +70,47 @@ class ClusterClient::Impl {
  public:
   explicit Impl(Options options) : options_(std::move(options)) {
     for (const Device& device : options_.devices) {
-      connections_.push_back({device, v1::Control::NewStub(OpenChannel(device.address, device.name, options_.keys, ChannelUse::kControl))});
+      connections_.push_back({device, NewStub(device)});
     }
   }
   ~Impl() { CloseCalls(); }
 
   absl::StatusOr<std::vector<DeviceHealth>> Health() const {
     std::vector<DeviceHealth> health(connections_.size());
-    std::vector<int32_t> all(connections_.size());
-    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
-    LIME_RETURN_IF_ERROR(ForAll(all, [&](int32_t i) {
+    LIME_RETURN_IF_ERROR(ForAll(Everyone(), [&](int32_t i) {
       absl::StatusOr<DeviceHealth> answer = AskHealth(connections_[i], options_.connect);
       if (answer.ok()) health[i] = *std::move(answer);
       return answer.status();
     }));
     return health;
+  }
+
+  // The least epoch that the plan's devices take for new.
+  absl::StatusOr<int64_t> NewEpoch() const {
+    std::vector<int64_t> seen(by_plan_.size(), 0);
+    LIME_RETURN_IF_ERROR(ForAll(users_, [&](int32_t device) {
+      const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], options_.connect);
+      if (answer.ok()) seen[device] = answer->last_epoch;
+      return WithDevice(answer.status(), by_plan_[device]->device.name);
+    }));
+    return *std::ranges::max_element(seen) + 1;
+  }
+
+  std::set<std::string> Free(const std::set<int64_t>& ours) {
+    std::vector<char> free(connections_.size(), 0);
+    (void)ForAll(Everyone(), [&](int32_t i) {
+      Connection& connection = connections_[i];
+      const absl::StatusOr<DeviceHealth> answer = AskHealth(connection, kHurry);
+      // A connection that was cut may take long to notice that its peer is there again; a new one does not.
+      if (!answer.ok()) connection.stub = NewStub(connection.device);
+      free[i] = answer.ok() && (answer->epoch < 0 || (ours.contains(answer->epoch) && UnloadOn(connection, answer->epoch, kHurry).ok()));
+      return absl::OkStatus();
+    });
+    std::set<std::string> names;
+    for (size_t i = 0; i < free.size(); ++i) {
+      if (free[i]) names.insert(connections_[i].device.name);
+    }
+    return names;
   }
 
   // Finds the plan's devices among those of the cluster, by name.
@@ -102,9 +132,10 @@ class ClusterClient::Impl {
   absl::StatusOr<std::vector<InstalledPlan>> Install(const Plan& plan, const InstallOptions& options) {
     std::vector<InstalledPlan> installed(plan.devices.size());
     loaded_.assign(plan.devices.size(), {});
-    std::atomic<bool> refused = false;
     std::vector<std::string> addresses(plan.devices.size());
     for (const int32_t device : users_) addresses[device] = by_plan_[device]->device.address;
+    Loading loading;
+    std::thread watch([&] { Watch(loading, options); });
     const absl::Status status = ForAll(users_, [&](int32_t device) {
       absl::StatusOr<InstalledPlan> answer = InstallOn(device,
                                                        {.plan = plan,
@@ -112,14 +143,16 @@ class ClusterClient::Impl {
                                                         .addresses = addresses,
                                                         .weights = by_plan_[device]->device.weights,
                                                         .model = by_plan_[device]->device.model},
-                                                       options, refused);
-      if (!answer.ok()) refused = true;
+                                                       options, loading);
+      if (!answer.ok()) loading.End();
       if (answer.ok()) installed[device] = *std::move(answer);
-      return answer.status();
+      return WithDevice(answer.status(), by_plan_[device]->device.name);
     });
+    loading.Finish();
+    watch.join();
     if (status.ok()) return installed;
-    (void)Unload(plan.epoch);
-    return status;
+    (void)Unload(plan.epoch, kHurry);
+    return loading.lost.ok() ? status : loading.lost;
   }
 
   absl::Status Open(int64_t epoch, const Plan& plan, News news) {
@@ -155,40 +188,115 @@ class ClusterClient::Impl {
     return FromProto(reply);
   }
 
-  absl::Status Unload(int64_t epoch) {
+  absl::Status Unload(int64_t epoch, absl::Duration patience) {
     CloseCalls();
-    return ForAll(users_, [&](int32_t device) {
-      grpc::ClientContext context;
-      SetDeadline(context, kUnload);
-      context.set_wait_for_ready(false);  // a device that is gone has nothing to unload
-      v1::UnloadRequest request;
-      request.set_epoch(epoch);
-      v1::UnloadReply reply;
-      const grpc::Status status = by_plan_[device]->stub->Unload(&context, request, &reply);
-      // It has unloaded the plan already when the stream ended.
-      if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) return absl::OkStatus();
-      return FromGrpc(status, by_plan_[device]->Who());
-    });
+    return ForAll(users_, [&](int32_t device) { return UnloadOn(*by_plan_[device], epoch, patience); });
+  }
+
+  void CloseCalls() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    if (ticker_.joinable()) ticker_.join();
+    calls_.clear();
+    absl::MutexLock lock(&mutex_);
+    stopping_ = false;
+    opened_ = 0;
+    failure_ = absl::OkStatus();
   }
 
  private:
-  absl::StatusOr<InstalledPlan> InstallOn(int32_t device, const InstallCall& call, const InstallOptions& options,
-                                          const std::atomic<bool>& refused) {
+  // A plan on its way to all devices. What ends it on one ends it on all.
+  struct Loading {
+    absl::Mutex mutex;
+    std::set<grpc::ClientContext*> calls ABSL_GUARDED_BY(mutex);
+    std::set<int32_t> devices ABSL_GUARDED_BY(mutex);  // that load
+    bool ended ABSL_GUARDED_BY(mutex) = false;         // it was refused somewhere
+    bool finished ABSL_GUARDED_BY(mutex) = false;
+    absl::Status lost;  // of the watching thread, until that has ended
+
+    void Begin(int32_t device, grpc::ClientContext& call) {
+      absl::MutexLock lock(&mutex);
+      calls.insert(&call), devices.insert(device);
+      if (ended) call.TryCancel();
+    }
+    void Done(int32_t device, grpc::ClientContext& call) {
+      absl::MutexLock lock(&mutex);
+      calls.erase(&call), devices.erase(device);
+    }
+    void End() {
+      absl::MutexLock lock(&mutex);
+      ended = true;
+      for (grpc::ClientContext* call : calls) call->TryCancel();
+    }
+    void Finish() {
+      absl::MutexLock lock(&mutex);
+      finished = true;
+    }
+  };
+
+  std::unique_ptr<v1::Control::Stub> NewStub(const Device& device) const {
+    return v1::Control::NewStub(OpenChannel(device.address, device.name, options_.keys, ChannelUse::kControl));
+  }
+
+  std::vector<int32_t> Everyone() const {
+    std::vector<int32_t> all(connections_.size());
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
+    return all;
+  }
+
+  static absl::Status UnloadOn(const Connection& connection, int64_t epoch, absl::Duration patience) {
+    grpc::ClientContext context;
+    SetDeadline(context, patience);
+    context.set_wait_for_ready(false);  // a device that is gone has nothing to unload
+    v1::UnloadRequest request;
+    request.set_epoch(epoch);
+    v1::UnloadReply reply;
+    const grpc::Status status = connection.stub->Unload(&context, request, &reply);
+    // It has unloaded the plan already when the stream ended.
+    if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) return absl::OkStatus();
+    return FromGrpc(status, connection.Who());
+  }
+
+  absl::StatusOr<InstalledPlan> InstallOn(int32_t device, const InstallCall& call, const InstallOptions& options, Loading& loading) {
     v1::InstallRequest request;
     ToProto(call, request);
     grpc::ClientContext context;
     const auto reader = by_plan_[device]->stub->Install(&context, request);
+    loading.Begin(device, context);
     std::optional<InstalledPlan> installed;
     for (v1::InstallEvent event; reader->Read(&event);) {
       const absl::StatusOr<InstallNews> news = FromProto(event);
       if (!news.ok()) context.TryCancel();
       if (news.ok() && std::holds_alternative<InstalledPlan>(*news)) installed = std::get<InstalledPlan>(*news);
       if (news.ok() && std::holds_alternative<LoadedBytes>(*news)) OnProgress(device, std::get<LoadedBytes>(*news), options);
-      if (refused || (options.cancelled != nullptr && options.cancelled->load())) context.TryCancel();
     }
-    LIME_RETURN_IF_ERROR(FromGrpc(reader->Finish(), by_plan_[device]->Who()));
+    const grpc::Status status = reader->Finish();
+    loading.Done(device, context);
+    LIME_RETURN_IF_ERROR(FromGrpc(status, by_plan_[device]->Who()));
     if (!installed) return absl::InternalError(absl::StrCat(by_plan_[device]->Who(), " has ended the installation without a word"));
     return *installed;
+  }
+
+  // Loading may take minutes in which a device has nothing to tell; one that answers nothing else either is lost.
+  void Watch(Loading& loading, const InstallOptions& options) {
+    for (absl::Time ask = absl::Now() + kHurry;;) {
+      std::set<int32_t> devices;
+      {
+        absl::MutexLock lock(&loading.mutex);
+        if (loading.mutex.AwaitWithTimeout(absl::Condition(&loading.finished), kTick)) return;
+        if (!loading.ended && absl::Now() >= ask) devices = loading.devices;
+      }
+      if (options.cancelled != nullptr && options.cancelled->load()) loading.End();
+      if (devices.empty()) continue;
+      for (const int32_t device : devices) {
+        const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], kLoading);
+        if (!answer.ok() && loading.lost.ok()) loading.lost = WithDevice(answer.status(), by_plan_[device]->device.name);
+      }
+      if (!loading.lost.ok()) loading.End();
+      ask = absl::Now() + kHurry;
+    }
   }
 
   void OnProgress(int32_t device, const LoadedBytes& bytes, const InstallOptions& options) {
@@ -206,7 +314,8 @@ class ClusterClient::Impl {
         ++opened_;
         return;
       }
-      if (const auto* failed = std::get_if<FailedNews>(&what); failed != nullptr && failure_.ok()) failure_ = failed->status;
+      if (const auto* failed = std::get_if<FailedNews>(&what); failed != nullptr && failure_.ok())
+        failure_ = WithDevice(failed->status, by_plan_[device]->device.name);
     }
     news_(device, std::move(what));
   }
@@ -220,19 +329,6 @@ class ClusterClient::Impl {
       const absl::Time now = absl::Now();
       for (const auto& call : calls_) call->Tick(now);
     }
-  }
-
-  void CloseCalls() {
-    {
-      absl::MutexLock lock(&mutex_);
-      stopping_ = true;
-    }
-    if (ticker_.joinable()) ticker_.join();
-    calls_.clear();
-    absl::MutexLock lock(&mutex_);
-    stopping_ = false;
-    opened_ = 0;
-    failure_ = absl::OkStatus();
   }
 
   const Options options_;
@@ -261,9 +357,16 @@ ClusterClient::ClusterClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 ClusterClient::~ClusterClient() = default;
 
 absl::Status ClusterClient::Install(Plan plan, const InstallOptions& options) {
+  const absl::Status status = InstallNew(std::move(plan), options);
+  if (!status.ok()) (void)impl_->Match(plan_);  // who the devices of plan() are
+  return status;
+}
+
+absl::Status ClusterClient::InstallNew(Plan plan, const InstallOptions& options) {
   LIME_RETURN_IF_ERROR(impl_->Match(plan));
-  LIME_ASSIGN_OR_RETURN(health_, impl_->Health());
-  for (const DeviceHealth& health : health_) plan.epoch = std::max(plan.epoch, health.last_epoch + 1);
+  LIME_ASSIGN_OR_RETURN(const int64_t epoch, impl_->NewEpoch());
+  plan.epoch = std::max({plan.epoch, epoch, epochs_.empty() ? 0 : *epochs_.rbegin() + 1});
+  epochs_.insert(plan.epoch);
   LIME_ASSIGN_OR_RETURN(installed_, impl_->Install(plan, options));
   plan_ = std::move(plan);
   return absl::OkStatus();
@@ -279,7 +382,30 @@ absl::StatusOr<DeviceStatistics> ClusterClient::Statistics(int32_t device) const
   return impl_->Statistics(device);
 }
 absl::Status ClusterClient::Unload() {
-  return impl_->Unload(plan_.epoch);
+  return impl_->Unload(plan_.epoch, kUnload);
+}
+void ClusterClient::Abandon() {
+  impl_->CloseCalls();
+}
+std::set<std::string> ClusterClient::Free() {
+  return impl_->Free(epochs_);
+}
+
+absl::Status WithDevice(const absl::Status& status, const std::string& device) {
+  absl::Status about = status;
+  if (!about.ok()) about.SetPayload(kDeviceMark, absl::Cord(device));
+  return about;
+}
+
+std::string DeviceOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> device = status.GetPayload(kDeviceMark);
+  return device ? std::string(*device) : "";
+}
+
+std::set<std::string> DevicesUsed(const Plan& plan) {
+  std::set<std::string> used;
+  for (const Stage& stage : plan.stages) used.insert(plan.devices[stage.device].name);
+  return used;
 }
 
 }  // namespace lime

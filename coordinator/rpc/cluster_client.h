@@ -1,6 +1,8 @@
 // The devices of a cluster as the coordinator sees them: asks how they are, installs a plan on them, gives orders, hears of tokens.
 //
 //   Connect -> Install -> Open -> Send ... Send -> Unload
+//                 ▲                            │
+//                 └── Free ◄── Abandon ◄───────┴ a device has failed
 //
 // Threads: one owner. News comes on gRPC's threads.
 #pragma once
@@ -8,6 +10,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,7 +48,7 @@ class ClusterClient {
     const std::atomic<bool>* cancelled = nullptr;
   };
   // Installs the plan, under an epoch that all of its devices take for new, wherever it has a stage: all at once. What one refuses is
-  // unloaded from the others.
+  // unloaded from the others. A device that does not answer while it loads is lost. DeviceOf(the error) is who it was.
   absl::Status Install(Plan plan, const InstallOptions& options);
   const Plan& plan() const { return plan_; }                                  // as installed
   const std::vector<InstalledPlan>& installed() const { return installed_; }  // by device of the plan
@@ -59,15 +62,27 @@ class ClusterClient {
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const;
   // Ends the streams and unloads the plan everywhere; the first error, if any.
   absl::Status Unload();
+  // Ends the streams, and waits for nobody: devices that are there unload the plan by themselves.
+  void Abandon();
+  // Names of the devices that answer within a second and hold no plan; what is left there of the plans of this client is unloaded.
+  std::set<std::string> Free();
 
  private:
   class Impl;
   explicit ClusterClient(std::unique_ptr<Impl> impl);
+  absl::Status InstallNew(Plan plan, const InstallOptions& options);
 
   std::unique_ptr<Impl> impl_;
   std::vector<DeviceHealth> health_;
   std::vector<InstalledPlan> installed_;
   Plan plan_;
+  std::set<int64_t> epochs_;  // of all plans that were ever installed
 };
+
+// The name of the device that an error is about; empty where it is about none.
+absl::Status WithDevice(const absl::Status& status, const std::string& device);
+std::string DeviceOf(const absl::Status& status);
+// Those of a plan's devices that have a stage, by name.
+std::set<std::string> DevicesUsed(const Plan& plan);
 
 }  // namespace lime

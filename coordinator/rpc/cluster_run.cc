@@ -1,25 +1,47 @@
 #include "coordinator/rpc/cluster_run.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace lime {
 namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(100);  // how often a wait looks for Ctrl-C
 
+bool IsSet(const std::atomic<bool>* cancel) {
+  return cancel != nullptr && cancel->load(std::memory_order_relaxed);
+}
+
 }  // namespace
 
-ClusterRun::ClusterRun(ClusterClient& client, const OrderWriter::Options& orders)
-    : client_(client), head_(client.plan().stages.back().device), writer_(orders), inbox_(std::make_shared<Inbox>()) {}
+ClusterRun::ClusterRun(ClusterClient& client, std::optional<Survival> survival)
+    : client_(client), survival_(std::move(survival)), writer_(OrderWriter::For(client.plan())) {
+  CompareKernels();
+  if (!survival_) return;
+  first_ = newest_ = client.plan();
+  recovery_.emplace(survival_->recovery, DevicesUsed(client.plan()));
+}
 
 absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling& sampling) {
-  LIME_ASSIGN_OR_RETURN(const RequestId id, writer_.Add(std::move(request)));
-  sampling_.push_back(sampling);
+  LIME_ASSIGN_OR_RETURN(const RequestId id, writer_.Add(std::move(request), sampling.hash_logits));
+  asked_.push_back({.sampling = sampling});
   return id;
 }
 
 absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
+  absl::Status status = RunPlan(on_token, cancel);
+  while (!status.ok() && recovery_ && !IsSet(cancel)) {
+    LIME_RETURN_IF_ERROR(Recover(status, cancel));
+    status = IsSet(cancel) ? absl::OkStatus() : RunPlan(on_token, cancel);
+  }
+  return status;
+}
+
+absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
   if (!open_) {
+    inbox_ = std::make_shared<Inbox>();
     LIME_RETURN_IF_ERROR(client_.Open([inbox = inbox_](int32_t device, FromDevice what) {
       absl::MutexLock lock(&inbox->mutex);
       inbox->news.emplace_back(device, std::move(what));
@@ -27,7 +49,7 @@ absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, 
     open_ = true;
   }
   SendOrders();
-  while (!writer_.idle() && !(cancel != nullptr && cancel->load(std::memory_order_relaxed))) {
+  while (!writer_.idle() && !IsSet(cancel)) {
     for (const News& news : AwaitNews()) LIME_RETURN_IF_ERROR(OnNews(news, on_token));
     SendOrders();
   }
@@ -43,8 +65,8 @@ std::deque<ClusterRun::News> ClusterRun::AwaitNews() {
 
 absl::Status ClusterRun::OnNews(const News& news, const std::function<bool(const Token&)>& on_token) {
   const auto& [device, what] = news;
-  if (const auto* failed = std::get_if<FailedNews>(&what)) return failed->status;
-  if (device != head_) return absl::OkStatus();
+  if (const auto* failed = std::get_if<FailedNews>(&what)) return WithDevice(failed->status, client_.plan().devices[device].name);
+  if (device != head()) return absl::OkStatus();
   if (const auto* sampled = std::get_if<SampledNews>(&what)) return OnSampled(*sampled, on_token);
   if (const auto* ended = std::get_if<StepEndedNews>(&what)) {
     ++steps_;
@@ -56,10 +78,16 @@ absl::Status ClusterRun::OnNews(const News& news, const std::function<bool(const
 absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token) {
   LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Token> tokens, writer_.OnTokens(news.step, news.tokens));
   for (const OrderWriter::Token& token : tokens) {
-    const bool go_on = on_token({.request = token.request,
-                                 .token = news.tokens[token.index].token,
-                                 .logits_hash = news.logits_hashes[token.index],
-                                 .reason = token.reason});
+    const SampledToken& sampled = news.tokens[token.index];
+    const uint64_t logits_hash = news.logits_hashes[token.index];
+    if (token.again) {
+      CompareLogits(token.request, sampled.position, logits_hash);
+      continue;
+    }
+    Asked& asked = asked_[static_cast<size_t>(token.request)];
+    asked.position = sampled.position, asked.logits_hash = logits_hash;
+    if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
+    const bool go_on = on_token({.request = token.request, .token = sampled.token, .logits_hash = logits_hash, .reason = token.reason});
     if (!go_on && token.reason == FinishReason::kNone) writer_.Stop(token.request);
   }
   return absl::OkStatus();
@@ -68,9 +96,76 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
 void ClusterRun::SendOrders() {
   for (Order& order : writer_.NextOrders()) {
     OrderMessage message{.order = std::move(order)};
-    if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what)) message.sampling = sampling_[static_cast<size_t>(admit->request)];
+    if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what))
+      message.sampling = asked_[static_cast<size_t>(admit->request)].sampling;
     client_.Send(message);
   }
+}
+
+// ---- After a failure
+
+absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<bool>* cancel) {
+  client_.Abandon();
+  open_ = false;
+  Recovery::Event event = Recovery::Failed{DeviceOf(failure), failure};
+  while (!IsSet(cancel)) {
+    const Recovery::Answer answer = recovery_->OnEvent(event, absl::Now());
+    Say(answer.say);
+    if (std::holds_alternative<Recovery::GoOn>(answer.action)) return absl::OkStatus();
+    if (const auto* end = std::get_if<Recovery::GiveUp>(&answer.action)) return end->why;
+    if (const auto* ask = std::get_if<Recovery::Ask>(&answer.action)) event = Do(*ask, cancel);
+    if (const auto* make = std::get_if<Recovery::MakePlan>(&answer.action)) event = Do(*make);
+    if (const auto* install = std::get_if<Recovery::Install>(&answer.action)) event = Do(*install);
+  }
+  return absl::OkStatus();
+}
+
+Recovery::Event ClusterRun::Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel) {
+  for (const absl::Time until = absl::Now() + ask.after; absl::Now() < until && !IsSet(cancel);) absl::SleepFor(kLook);
+  return Recovery::Answered{client_.Free()};
+}
+
+Recovery::Event ClusterRun::Do(const Recovery::MakePlan& make) {
+  absl::StatusOr<Plan> plan = survival_->plan ? survival_->plan(make.devices) : absl::UnimplementedError("nobody plans here");
+  if (!plan.ok()) return Recovery::NoPlan{plan.status()};
+  newest_ = *std::move(plan);
+  return Recovery::Planned{DevicesUsed(*newest_)};
+}
+
+Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
+  if (install.first) newest_ = first_;
+  const absl::Status status = InstallAgain(*newest_);
+  if (!status.ok()) return Recovery::InstallFailed{DeviceOf(status), status};
+  return Recovery::Installed{};
+}
+
+absl::Status ClusterRun::InstallAgain(const Plan& plan) {
+  LIME_RETURN_IF_ERROR(client_.Install(plan, survival_->install));
+  CompareKernels();
+  return writer_.Restart(OrderWriter::For(client_.plan()));
+}
+
+// The same bits come of the same order of every sum. Where a layer may now be computed by other kernels that is said, once.
+void ClusterRun::CompareKernels() {
+  const size_t before = numerics_.size();
+  for (const InstalledPlan& installed : client_.installed()) {
+    if (!installed.numerics_id.empty()) numerics_.insert(installed.numerics_id);
+  }
+  const bool moved = first_ && DevicesUsed(client_.plan()) != DevicesUsed(*first_);
+  const bool same = before == 0 || numerics_.size() == 1 || (numerics_.size() == before && !moved);
+  if (same || std::exchange(told_bits_, true)) return;
+  Say("the devices' kernels add up in different orders, so logits may differ in their last bits from now on; --numerics portable on every "
+      "limed gives them one");
+}
+
+void ClusterRun::CompareLogits(RequestId request, int32_t position, uint64_t logits_hash) {
+  const Asked& asked = asked_[static_cast<size_t>(request)];
+  if (position != asked.position || logits_hash == asked.logits_hash || std::exchange(told_bits_, true)) return;
+  Say(absl::StrCat("request ", request, ": the logits computed again are not those of before, in some bits"));
+}
+
+void ClusterRun::Say(const std::string& sentence) const {
+  if (survival_ && survival_->say && !sentence.empty()) survival_->say(sentence);
 }
 
 }  // namespace lime

@@ -1,4 +1,5 @@
-// Runs requests over an installed plan: what devices report goes to the OrderWriter, what that writes goes to the devices.
+// Runs requests over an installed plan: what devices report goes to the OrderWriter, what that writes goes to the devices. When a device
+// fails, Recovery says what to do, this does it, and the requests go on with their tokens so far.
 //
 // Threads: one owner, that waits in Run; news comes on gRPC's threads and waits for it in a queue.
 #pragma once
@@ -8,19 +9,32 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "coordinator/logic/order_writer.h"
+#include "coordinator/logic/recovery.h"
 #include "coordinator/rpc/cluster_client.h"
 
 namespace lime {
 
 class ClusterRun {
  public:
-  // REQUIRES: a plan is installed; `client` outlives this.
-  ClusterRun(ClusterClient& client, const OrderWriter::Options& orders);
+  // How a failure is survived.
+  struct Survival {
+    Recovery::Options recovery;
+    // A plan for some of these devices, which are all that answer.
+    std::function<absl::StatusOr<Plan>(const Recovery::Devices& devices)> plan;
+    ClusterClient::InstallOptions install;
+    std::function<void(const std::string& sentence)> say;  // what is going on
+  };
+
+  // Without `survival` the first failure is the end.  REQUIRES: a plan is installed; `client` outlives this.
+  explicit ClusterRun(ClusterClient& client, std::optional<Survival> survival = {});
 
   absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling);
 
@@ -30,11 +44,13 @@ class ClusterRun {
     uint64_t logits_hash = 0;  // of all logits of its request so far, where its sampling asks for it
     FinishReason reason = FinishReason::kNone;
   };
-  // Until all requests have ended or `cancel` is set. `on_token` is called for every token, and answers whether its request may go on.
-  // What a device reports as its failure, or a device that is lost, is the error; the plan is not to be used any more after it.
+  // Until all requests have ended or `cancel` is set. `on_token` is called for every token once, and answers whether its request may go
+  // on. What a device reports as its failure, or a device that is lost, is the error where it was not survived; the plan is not to be used
+  // any more after it.
   absl::Status Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
 
   int64_t steps() const { return steps_; }  // ended
+  int64_t recoveries() const { return recovery_ ? recovery_->recoveries() : 0; }
   bool finished(RequestId request) const { return writer_.finished(request); }
 
  private:
@@ -44,19 +60,42 @@ class ClusterRun {
     absl::Mutex mutex;
     std::deque<News> news ABSL_GUARDED_BY(mutex);
   };
+  // One installed plan, until its requests have ended or it is no use any more.
+  absl::Status RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
+  // OK: it is installed again, or `cancel` is set.
+  absl::Status Recover(const absl::Status& failure, const std::atomic<bool>* cancel);
+  Recovery::Event Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel);
+  Recovery::Event Do(const Recovery::MakePlan& make);
+  Recovery::Event Do(const Recovery::Install& install);
+  absl::Status InstallAgain(const Plan& plan);
+  void CompareKernels();
+  void CompareLogits(RequestId request, int32_t position, uint64_t logits_hash);
+  void Say(const std::string& sentence) const;
+
   std::deque<News> AwaitNews();
   absl::Status OnNews(const News& news, const std::function<bool(const Token&)>& on_token);
   absl::Status OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token);
   void SendOrders();
 
+  struct Asked {
+    RequestSampling sampling;
+    int32_t position = -1;  // of the newest token
+    uint64_t logits_hash = 0;
+  };
+  int32_t head() const { return client_.plan().stages.back().device; }  // it samples, and with it a step ends
+
   ClusterClient& client_;
-  const int32_t head_;  // the device with the last stage: it samples, and with it a step ends
+  const std::optional<Survival> survival_;
   OrderWriter writer_;
-  std::vector<RequestSampling> sampling_;  // by request
+  std::vector<Asked> asked_;  // by request
   bool open_ = false;
   int64_t steps_ = 0;
+  std::shared_ptr<Inbox> inbox_;  // of the plan in use; the client's too: news may come after this is gone
 
-  const std::shared_ptr<Inbox> inbox_;  // the client's too: news may come after this is gone
+  std::optional<Recovery> recovery_;
+  std::optional<Plan> first_, newest_;  // that Recovery speaks of
+  std::set<std::string> numerics_;      // of all kernels that have computed so far
+  bool told_bits_ = false;
 };
 
 }  // namespace lime

@@ -16,6 +16,7 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_weights.h"
 #include "daemon/engine/worker_thread.h"
+#include "daemon/logic/flow.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
@@ -31,8 +32,7 @@ namespace lime {
 namespace {
 
 constexpr int64_t kMaxQueuedOrders = 4096;
-constexpr int kLoadsUnderWay = 2;        // the disk has the next load before the last one ends
-constexpr int64_t kMaxEarlySteps = 256;  // that a peer may be ahead of the orders known here
+constexpr int kLoadsUnderWay = 2;  // the disk has the next load before the last one ends
 
 double NowMs() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -157,8 +157,12 @@ class StageEngine::Impl {
     }
     const int64_t step = activation.header.step;
     const Visit visit = {activation.header.stage + 1, activation.header.microbatch};
+    if (waiting_bytes_ + activation.header.bytes > WaitingBytes())
+      return absl::ResourceExhaustedError(
+          absl::StrCat(waiting_bytes_, " bytes of hidden states wait already, and the plan counts ", WaitingBytes()));
     if (!arrived_.emplace(std::pair(step, visit), std::move(activation.payload)).second)
       return Wrong("stage ", visit.first, " has this micro-batch of step ", step, " already");
+    waiting_bytes_ += activation.header.bytes;
     if (IsUnderWay(step)) Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second});
     return health_;
   }
@@ -188,12 +192,12 @@ class StageEngine::Impl {
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
     const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
-                rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0;
-    if (const Bytes total = runtime + activations + rows + kv + weights; total > device.budget) {
+                rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0, waiting = WaitingBytes();
+    if (const Bytes total = runtime + activations + rows + waiting + kv + weights; total > device.budget) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ", FormatBytes(runtime), ", activations ",
-          FormatBytes(activations + rows), ", KV ", FormatBytes(kv), ", weights and ring ", FormatBytes(weights), ") and may take ",
-          FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
+          FormatBytes(activations + rows + waiting), ", KV ", FormatBytes(kv), ", weights and ring ", FormatBytes(weights),
+          ") and may take ", FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
     }
     LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
     if (options_.wrap_backend) backend_ = options_.wrap_backend(std::move(backend_), spec_);
@@ -216,6 +220,11 @@ class StageEngine::Impl {
   bool IsHead() const { return plan_.stages.back().device == device_; }
   bool IsFirst() const { return plan_.stages.front().device == device_; }
   bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }
+  // Hidden states of all steps that a peer may be ahead.
+  Bytes WaitingBytes() const { return HasPeers() ? Flow::Of(plan_).WaitingRows() * RowBytes() : 0; }
+  bool HasPeers() const {
+    return std::ranges::any_of(plan_.stages, [&](const Stage& stage) { return stage.device != device_; });
+  }
   Bytes RowBytes() const { return spec_.config.hidden_size * ElementBytes(spec_.working_dtype); }
 
   // ---- What comes from outside
@@ -277,7 +286,7 @@ class StageEngine::Impl {
   absl::Status CheckActivation(const ActivationHeader& header, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (header.epoch != plan_.epoch) return Wrong("epoch ", header.epoch, ", and epoch ", plan_.epoch, " is installed");
     if (header.bytes != bytes) return Wrong("a payload of ", bytes, " bytes, and its header says ", header.bytes);
-    if (header.step > steps_begun_ + kMaxEarlySteps) return Wrong("step ", header.step, " is far beyond step ", steps_begun_);
+    if (header.step > steps_begun_ + MaxEarlySteps()) return Wrong("step ", header.step, " is far beyond step ", steps_begun_);
     if (header.microbatch >= programs_.back().microbatches) return Wrong("no micro-batch ", header.microbatch);
     if (header.payload == Payload::kToken) {
       if (!IsFirst() || header.stage + 1 != static_cast<int32_t>(plan_.stages.size()))
@@ -293,6 +302,9 @@ class StageEngine::Impl {
     }
     return absl::OkStatus();
   }
+
+  // Orders may be ahead of those known here by as many steps again.
+  int64_t MaxEarlySteps() const { return 2 * std::max(Flow::kDecodeAhead, Flow::Of(plan_).PromptsAhead()); }
 
   // What comes for the step under way: once, and of the size that its rows have.
   absl::Status CheckVisit(const Visit& visit, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -371,6 +383,7 @@ class StageEngine::Impl {
     for (auto it = arrived_.begin(); it != arrived_.end() && it->first.first == step && health_.ok();) {
       const Visit visit = it->first.second;
       const bool awaited = visit.second < static_cast<int32_t>(batches_.size());
+      if (!awaited) waiting_bytes_ -= static_cast<Bytes>(it->second.size());
       it = awaited ? std::next(it) : arrived_.erase(it);
       if (awaited) Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second});
     }
@@ -631,6 +644,7 @@ class StageEngine::Impl {
     if (found == arrived_.end()) return {};
     std::vector<std::byte> input = std::move(found->second);
     taken_.insert(found->first.second);
+    waiting_bytes_ -= static_cast<Bytes>(input.size());
     arrived_.erase(found);
     return input;
   }
@@ -733,7 +747,8 @@ class StageEngine::Impl {
   std::vector<Latest> latest_ ABSL_GUARDED_BY(mutex_);       // by slot
   std::map<std::pair<int64_t, Visit>, std::vector<std::byte>> arrived_ ABSL_GUARDED_BY(mutex_);  // by step; of none that has ended
   std::set<Visit> taken_ ABSL_GUARDED_BY(mutex_);                                                // of the step under way
-  std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
+  Bytes waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                              // of arrived_
+  std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);                 // for the compute thread to take
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one
   struct ResidencyChange {

@@ -1,5 +1,6 @@
 #include "daemon/rpc/activation_service.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -32,7 +33,9 @@ class Stream final : public grpc::ServerGenericBidiReactor {
     buffer_.Clear();
     const absl::Status status = activation.ok() ? session_->OnActivation(from_, *std::move(activation)) : activation.status();
     if (status.ok()) return StartRead(&buffer_);
-    if (log_) log_(absl::StrCat("refuses an activation of device ", from_, ": ", status.message()));
+    if (log_)
+      log_(absl::StrCat("epoch ", session_->epoch(), ": refuses an activation of device \"", session_->plan().devices[from_].name,
+                        "\": ", status.message()));
     Finish(ToGrpc(status));
   }
   void OnDone() override { delete this; }
@@ -52,6 +55,13 @@ absl::StatusOr<int64_t> Number(const grpc::CallbackServerContext& context, const
   return value;
 }
 
+// Where there are keys, whoever speaks for a device is that device.
+bool Is(const std::string& device, const grpc::CallbackServerContext& context) {
+  const std::shared_ptr<const grpc::AuthContext> who = context.auth_context();
+  if (!who->IsPeerAuthenticated()) return true;
+  return std::ranges::any_of(who->GetPeerIdentity(), [&](const grpc::string_ref& name) { return name == device; });
+}
+
 }  // namespace
 
 grpc::ServerGenericBidiReactor* ActivationService::CreateReactor(grpc::GenericCallbackServerContext* context) {
@@ -63,6 +73,10 @@ grpc::ServerGenericBidiReactor* ActivationService::CreateReactor(grpc::GenericCa
   if (!session.ok()) return new Refusal(ToGrpc(session.status()));
   if (*from < 0 || *from >= (*session)->plan().NumDevices())
     return new Refusal(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("the plan has no device ", *from)));
+  if (const std::string& device = (*session)->plan().devices[*from].name; !Is(device, *context)) {
+    return new Refusal(
+        grpc::Status(grpc::StatusCode::PERMISSION_DENIED, absl::StrCat("whoever sends this is not device \"", device, "\"")));
+  }
   return new Stream(*std::move(session), static_cast<int32_t>(*from), log_);
 }
 

@@ -1,6 +1,7 @@
 // Where the activations of other devices arrive: one stream from each, its messages in order, the next read when the stage has taken one.
 //
-// Hostile: a stream of another epoch, or with a message that cannot be, ends with an error; nobody else notices.
+// Hostile: a stream of another epoch, of who is not the device that it says, or with a message that cannot be, ends with an error; nobody
+// else notices.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>

@@ -112,6 +112,10 @@ absl::Status PlanKeeper::CheckEpoch(int64_t epoch) const {
 // What is being installed is unloaded when its loading has ended, which Cancel hastens.
 absl::Status PlanKeeper::Unload(int64_t epoch, std::function<void()> done) {
   absl::MutexLock lock(&mutex_);
+  if (state_ == State::kUnloading && session_->epoch() == epoch) {
+    Post(std::move(done));  // behind what unloads it
+    return absl::OkStatus();
+  }
   LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
   PostUnload(std::move(done));
   return absl::OkStatus();

@@ -43,16 +43,20 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
   const auto found = sequences_.find(row.sequence);
   if (found == sequences_.end()) return absl::InvalidArgumentError(absl::StrCat("sequence slot ", row.sequence, " was not admitted"));
   Sequence& sequence = *found->second;
-  if (row.position + 1 != static_cast<int64_t>(sequence.ids.size())) {
+  const size_t next = static_cast<size_t>(row.position) + 1;
+  if (next > sequence.ids.size()) {
     return absl::InvalidArgumentError(absl::StrCat("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, and ",
                                                    sequence.ids.size(), " ids are known"));
   }
-  if (sequence.sampling.hash_logits) sequence.hash.Add(logits);
-  LIME_ASSIGN_OR_RETURN(const int32_t token, sampler_.Sample(logits, sequence.sampling.params, sequence.ids,
-                                                             {.request = static_cast<uint64_t>(sequence.request),
-                                                              .position = static_cast<uint64_t>(sequence.ids.size())}));
+  if (sequence.sampling.hash_logits) {
+    sequence.hash.Add(logits);
+    hashes_[{row.sequence, row.position + 1}] = sequence.hash.value();
+  }
+  if (next < sequence.ids.size()) return sequence.ids[next];
+  LIME_ASSIGN_OR_RETURN(const int32_t token,
+                        sampler_.Sample(logits, sequence.sampling.params, sequence.ids,
+                                        {.request = static_cast<uint64_t>(sequence.request), .position = static_cast<uint64_t>(next)}));
   sequence.ids.push_back(token);
-  if (sequence.sampling.hash_logits) hashes_[{row.sequence, row.position + 1}] = sequence.hash.value();
   return token;
 }
 

@@ -1,6 +1,7 @@
 // Samples the tokens of a plan's sequences on the device with the head, each request by its own parameters.
 //
-// A token is the one that a single process would choose: a function of logits, parameters, ids so far, request and position.
+// A token is the one that a single process would choose: a function of logits, parameters, ids so far, request and position. Where a request
+// was begun by an earlier plan, the tokens known stay as they are; their logits may be made again, so that the hash is over all of them.
 //
 // Threads: any; Sample is the compute thread's.
 #pragma once

@@ -76,7 +76,11 @@ StageEngine::Peers StageSession::MakePeers() {
                 found->second->Send(std::move(activation));
               },
           .sampled = [this](int64_t step, std::span<const SampledToken> tokens) { TellSampled(step, tokens); },
-          .step_ended = [this](int64_t step) { Tell(StepEndedNews{step}); },
+          .step_ended =
+              [this](int64_t step) {
+                steps_.store(step + 1, std::memory_order_relaxed);
+                Tell(StepEndedNews{step});
+              },
           .failed = [this](const absl::Status& status) { Fail(status); }};
 }
 
@@ -90,9 +94,20 @@ absl::Status StageSession::SetSink(Sink sink) {
 absl::Status StageSession::OnOrder(const OrderMessage& message) {
   if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what); admit != nullptr && IsHead())
     sampler_.Expect(admit->request, message.sampling);
+  LogOrder(message.order);
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return absl::FailedPreconditionError("the plan is not installed any more");
   return stage_->OnOrder(message.order);
+}
+
+// A line for every request, none for a step.
+void StageSession::LogOrder(const Order& order) const {
+  if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
+    Log(absl::StrCat("request ", admit->request, " is to join in slot ", admit->sequence, ": ", admit->prompt.size(), " of ",
+                     admit->positions, " tokens are known"));
+  } else if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
+    Log(absl::StrCat("slot ", retire->sequence, " is to be free"));
+  }
 }
 
 absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activation) {
@@ -131,7 +146,7 @@ void StageSession::Fail(const absl::Status& status) {
 }
 
 void StageSession::Log(const std::string& sentence) const {
-  if (log_) log_(absl::StrCat("epoch ", call_.plan.epoch, ": ", sentence));
+  if (log_) log_(absl::StrCat("epoch ", call_.plan.epoch, ", step ", steps_.load(std::memory_order_relaxed), ": ", sentence));
 }
 
 DeviceStatistics StageSession::Statistics() const {

@@ -63,6 +63,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void Tell(FromDevice what);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);
   void Fail(const absl::Status& status);
+  void LogOrder(const Order& order) const;
+  // With the epoch, and the step that has not ended yet.
   void Log(const std::string& sentence) const;
 
   const InstallCall call_;
@@ -82,6 +84,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   mutable absl::Mutex events_mutex_ ABSL_ACQUIRED_AFTER(stage_mutex_);
   Sink sink_ ABSL_GUARDED_BY(events_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(events_mutex_);
+  std::atomic<int64_t> steps_ = 0;  // ended
   std::atomic<int64_t> received_messages_ = 0, received_bytes_ = 0;
 };
 

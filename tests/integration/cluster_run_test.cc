@@ -1,17 +1,16 @@
-// `lime run --cluster` over real daemons: three `limed` processes on loopback that interleave and stream give what one process gives.
-
-#include <signal.h>
+// `lime run --cluster` over real daemons: three `limed` processes on loopback that interleave and stream give what one process gives, also
+// where devices are killed, stopped or left by their coordinator in the middle of it.
 
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan_problem.h"
-#include "tests/integration/lime_process.h"
+#include "tests/integration/limed_process.h"
 
 namespace lime {
 namespace {
@@ -21,44 +20,6 @@ using namespace std::chrono_literals;
 
 const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
 constexpr int kDevices = 3;
-
-// A daemon of its own, ended with the test.
-class Limed {
- public:
-  explicit Limed(const std::string& name) {
-    log_ = dir_ / "log";
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(open(log_.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), STDERR_FILENO);
-      execl(LIMED_BINARY, "limed", "--name", name.c_str(), "--listen", "127.0.0.1:0", "--threads", "1", nullptr);
-      _exit(127);
-    }
-    for (int i = 0; i < 600 && port_ == 0; ++i) {
-      std::this_thread::sleep_for(50ms);
-      const std::string log = Slurp(log_), words = "listens on port ";
-      if (const size_t at = log.find(words); at != std::string::npos) port_ = std::atoi(log.c_str() + at + words.size());
-    }
-    EXPECT_NE(port_, 0) << Slurp(log_);
-  }
-  ~Limed() { End(SIGTERM); }
-
-  // Its exit status, as waitpid gives it.
-  int End(int signal) {
-    int status = 0;
-    if (pid_ <= 0) return status;
-    kill(pid_, signal);
-    waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return status;
-  }
-  int port() const { return port_; }
-
- private:
-  TempDir dir_;
-  std::string log_;
-  pid_t pid_ = 0;
-  int port_ = 0;
-};
 
 // Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB.
 Plan InterleavedPlan() {
@@ -108,11 +69,15 @@ class ClusterRunTest : public ::testing::Test {
 
   static std::string Name(int device) { return std::string(1, static_cast<char>('a' + device)); }
 
-  void WriteCluster() {
-    std::string text = absl::StrCat("[cluster]\nname = \"test\"\nmodel = \"", kModel, "\"\n");
+  void WriteCluster(bool profiles = true) {
+    DeviceProfile profile{.threads = 1, .read_bytes_per_second = 1e10, .flops = 1e10};
+    profile.SetDisk({{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}});
+    ASSERT_TRUE(WriteProfile(profile, dir_ / "profile.json").ok());
+    std::string text =
+        absl::StrCat("[cluster]\nname = \"test\"\nmodel = \"", kModel, "\"\n[[link]]\nbandwidth = \"1Gbit/s\"\nlatency = \"0.1ms\"\n");
     for (int d = 0; d < kDevices; ++d) {
       absl::StrAppend(&text, "[[device]]\nname = \"", Name(d), "\"\naddress = \"127.0.0.1:", limed_[d]->port(),
-                      "\"\nmemory = \"2GiB\"\nweights = \"", kModel, "\"\n");
+                      "\"\nmemory = \"2GiB\"\nweights = \"", kModel, "\"\n", profiles ? "profile = \"profile.json\"\n" : "");
     }
     dir_.Write("cluster.toml", text);
   }
@@ -144,22 +109,118 @@ TEST_F(ClusterRunTest, TokensAndLogitsAreThoseOfOneProcess) {
   }
 }
 
-TEST_F(ClusterRunTest, ADeviceThatIsKilledEndsTheRunWithASentenceAndTheOthersGoOn) {
-  const std::vector<std::string> call =
-      OverCluster({"run", "--model", kModel, "--prompt", "Once upon a time", "--max-tokens", "480", "--ignore-eos", "--context", "512"});
-  Lime run(call);
-  for (int i = 0; i < 400 && run.out().size() < 40; ++i) std::this_thread::sleep_for(10ms);
-  EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
+// ---- Faults
+
+class FaultTest : public ClusterRunTest {
+ protected:
+  // Long enough that a fault comes in the middle of it; sampled, so that a wrong random number would show.
+  static std::vector<std::string> LongRun() {
+    return {"run",
+            "--model",
+            kModel,
+            "--prompt",
+            "Once upon a time there was a fox",
+            "--max-tokens",
+            "450",
+            "--context",
+            "512",
+            "--json",
+            "--hash-logits",
+            "--ignore-eos",
+            "--temperature",
+            "0.8",
+            "--seed",
+            "11"};
+  }
+  static const Answer& Alone() {
+    static const Answer answer = Call(LongRun());
+    return answer;
+  }
+  static std::vector<std::string> With(std::vector<std::string> call, const std::vector<std::string>& more) {
+    call.insert(call.end(), more.begin(), more.end());
+    return call;
+  }
+  // The run, once tokens come.
+  std::unique_ptr<Lime> Begin(const std::vector<std::string>& more = {}) {
+    auto run = std::make_unique<Lime>(With(OverCluster(LongRun()), more));
+    EXPECT_TRUE(limed_[kDevices - 1]->AwaitLog("is to join in slot")) << run->err();
+    std::this_thread::sleep_for(100ms);
+    return run;
+  }
+  void Restart(int device) {
+    const int port = limed_[device]->port();
+    limed_[device] = std::make_unique<Limed>(Name(device), port);
+  }
+  static void ExpectNothingLost(const Answer& answer) {
+    ASSERT_EQ(Alone().exit_code, 0) << Alone().err;
+    ASSERT_EQ(answer.exit_code, 0) << answer.err;
+    for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens", "finish_reason"})
+      EXPECT_EQ(answer.Json()[field], Alone().Json()[field]) << field << "\n" << answer.err;
+  }
+};
+
+class AnyDevice : public FaultTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(AnyDevice, KilledAndStartedAgainCostsNoTokenAndNoBit) {
+  const std::unique_ptr<Lime> run = Begin();
+  EXPECT_TRUE(WIFSIGNALED(limed_[GetParam()]->End(SIGKILL)));
+  Restart(GetParam());
+  const Answer answer = run->Wait();
+  ExpectNothingLost(answer);
+  EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
+}
+
+TEST_P(AnyDevice, KilledForGoodIsPlannedWithout) {
+  const std::unique_ptr<Lime> run = Begin({"--patience", "0.2"});
+  EXPECT_TRUE(WIFSIGNALED(limed_[GetParam()]->End(SIGKILL)));
+  const Answer answer = run->Wait();
+  ExpectNothingLost(answer);
+  EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
+  for (const auto& device : answer.Json()["devices"]) EXPECT_NE(device["name"], Name(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(FirstMiddleLast, AnyDevice, ::testing::Values(0, 1, 2));
+
+TEST_F(FaultTest, ADeviceThatStandsStillForAMomentIsWaitedFor) {
+  const std::unique_ptr<Lime> run = Begin();
+  limed_[1]->Signal(SIGSTOP);
+  std::this_thread::sleep_for(700ms);
+  limed_[1]->Signal(SIGCONT);
+  ExpectNothingLost(run->Wait());
+}
+
+TEST_F(FaultTest, ADeviceThatStandsStillForTooLongIsLostAndComesBack) {
+  const std::unique_ptr<Lime> run = Begin();
+  limed_[1]->Signal(SIGSTOP);
+  std::this_thread::sleep_for(3500ms);
+  limed_[1]->Signal(SIGCONT);
+  const Answer answer = run->Wait();
+  ExpectNothingLost(answer);
+  EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
+}
+
+TEST_F(FaultTest, WhereThereIsNoPlanWithoutTheDeviceTheRunEndsWithItsName) {
+  WriteCluster(/*profiles=*/false);
+  const std::unique_ptr<Lime> run = Begin({"--patience", "0.2", "--give-up", "1"});
   const auto killed = std::chrono::steady_clock::now();
-  const Answer answer = run.Wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - killed, 4s);
-  EXPECT_EQ(answer.exit_code, 1) << answer.err;
-  EXPECT_THAT(answer.err, HasSubstr("device \""));
-  limed_[1] = std::make_unique<Limed>(Name(1));
-  WriteCluster();
-  const Answer again =
-      Call(OverCluster({"run", "--model", kModel, "--prompt", "Once upon a time", "--max-tokens", "8", "--context", "512"}));
-  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
+  const Answer answer = run->Wait();
+  EXPECT_EQ(answer.exit_code, 1);
+  EXPECT_THAT(answer.err, HasSubstr("device \"b\" is missing"));
+  EXPECT_THAT(answer.err, HasSubstr("no profile"));
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, 15s);
+  Restart(1);
+  EXPECT_EQ(Call(OverCluster({"run", "--model", kModel, "--prompt", "Once", "--max-tokens", "4", "--context", "512"})).exit_code, 0);
+}
+
+TEST_F(FaultTest, DevicesThatTheirCoordinatorHasLeftAreFreeForTheNext) {
+  const std::unique_ptr<Lime> run = Begin();
+  const int64_t used = limed_[0]->ResidentBytes();
+  kill(run->pid(), SIGKILL);
+  EXPECT_NE(run->Wait().exit_code, 0);
+  for (const auto& limed : limed_) EXPECT_TRUE(limed->AwaitLog("has unloaded epoch"));
+  EXPECT_LT(limed_[0]->ResidentBytes(), used);
+  ExpectNothingLost(Call(OverCluster(LongRun())));
 }
 
 TEST_F(ClusterRunTest, ADaemonEndsCleanly) {

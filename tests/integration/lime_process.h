@@ -54,11 +54,12 @@ class Lime {
 
   pid_t pid() const { return pid_; }
   std::string out() const { return Slurp(dir_ / "out"); }
+  std::string err() const { return Slurp(dir_ / "err"); }
 
   Answer Wait() {
     int status = 0;
     waitpid(pid_, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out(), Slurp(dir_ / "err")};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out(), err()};
   }
 
  private:

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "coordinator/cli/logits_hash.h"
 #include "daemon/engine/stage_engine.h"
+#include "daemon/logic/flow.h"
 #include "gtest/gtest.h"
 
 namespace lime {
@@ -36,20 +37,21 @@ class GreedySampler final : public StageEngine::TokenSampler {
 };
 
 enum class Delivery {
-  kInOrder,   // each link's messages, once
-  kHostile,   // hidden states in any order, and what was delivered again and again: the repetitions must be refused
+  kInOrder,  // each link's messages, once
+  kHostile,  // hidden states in any order, and what was delivered again and again: the repetitions must be refused
 };
 
 class StageCluster {
  public:
   StageCluster(const std::string& model, const Plan& plan, uint64_t seed, int threads = 1, Delivery delivery = Delivery::kInOrder)
-      : random_(seed), delivery_(delivery) {
+      : random_(seed), delivery_(delivery), ahead_(Flow::Of(plan).PromptsAhead()), ended_(plan.devices.size()) {
     for (int32_t d = 0; d < plan.NumDevices(); ++d) {
       StageEngine::Options options;
       options.num_threads = threads;
       options.sampler = &sampler_;
       options.peers.send = [this, d](int32_t to, ActivationMessage message) { Queue(d, to, std::move(message)); };
       options.peers.sampled = [this](int64_t, std::span<const SampledToken> tokens) { Take(tokens); };
+      options.peers.step_ended = [this, d](int64_t step) { End(d, step); };
       options.peers.failed = [this](const absl::Status& status) { Fail(status); };
       auto engine = StageEngine::Install(model, plan, d, std::move(options));
       EXPECT_TRUE(engine.ok()) << engine.status() << "\n" << plan.DebugString();
@@ -112,6 +114,21 @@ class StageCluster {
     changed_.SignalAll();
   }
 
+  void End(int32_t device, int64_t step) {
+    absl::MutexLock lock(&mutex_);
+    ended_[static_cast<size_t>(device)] = step + 1;
+    changed_.SignalAll();
+  }
+
+  // Messages of the link that may come now: orders are given ahead of all that a coordinator would give, so these do what it does.
+  size_t MayCome(const std::pair<int32_t, int32_t>& link) {
+    const auto early = [&](const ActivationMessage& message) {
+      return message.header.payload == Payload::kHidden && message.header.step >= ended_[static_cast<size_t>(link.second)] + ahead_;
+    };
+    const std::deque<ActivationMessage>& queue = links_[link];
+    return static_cast<size_t>(std::ranges::find_if(queue, early) - queue.begin());
+  }
+
   void Fail(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     status_.Update(status);
@@ -124,7 +141,7 @@ class StageCluster {
     while (true) {
       std::vector<std::pair<int32_t, int32_t>> ready;
       for (const auto& [link, queue] : links_) {
-        if (!queue.empty()) ready.push_back(link);
+        if (MayCome(link) > 0) ready.push_back(link);
       }
       if (stopping_) return;
       if (ready.empty()) {
@@ -132,7 +149,7 @@ class StageCluster {
         continue;
       }
       const auto link = ready[random_() % ready.size()];
-      ActivationMessage message = Take(links_[link]);
+      ActivationMessage message = Take(links_[link], MayCome(link));
       const bool late = random_() % 8 == 0;
       mutex_.Unlock();
       if (late) std::this_thread::sleep_for(std::chrono::microseconds(300));
@@ -145,9 +162,9 @@ class StageCluster {
     }
   }
 
-  ActivationMessage Take(std::deque<ActivationMessage>& queue) {
+  ActivationMessage Take(std::deque<ActivationMessage>& queue, size_t may_come) {
     const bool any = delivery_ == Delivery::kHostile && queue.front().header.payload == Payload::kHidden;
-    const auto it = queue.begin() + static_cast<std::ptrdiff_t>(any ? random_() % queue.size() : 0);
+    const auto it = queue.begin() + static_cast<std::ptrdiff_t>(any ? random_() % may_come : 0);
     ActivationMessage message = std::move(*it);
     queue.erase(it);
     return message;
@@ -165,6 +182,8 @@ class StageCluster {
   std::vector<std::unique_ptr<StageEngine>> engines_;
   std::mt19937_64 random_;
   const Delivery delivery_;
+  const int64_t ahead_;                                                // steps
+  std::vector<int64_t> ended_;                                         // steps, by device
   std::vector<std::pair<StageEngine*, ActivationMessage>> delivered_;  // with kHostile
   int64_t next_order_ = 0;
   absl::Mutex mutex_;

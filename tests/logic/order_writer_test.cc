@@ -162,16 +162,51 @@ TEST(OrderWriterTest, RefusesReportsThatCannotBe) {
   EXPECT_TRUE(writer.OnStepEnded(0).ok());
 }
 
-TEST(OrderWriterTest, ResumesARequestWithItsTokensSoFar) {
+TEST(OrderWriterTest, ARestartComputesAgainWhatIsKnownAndGoesOn) {
   OrderWriter writer(Small());
-  ASSERT_TRUE(writer.Resume(Ask({5, 6}, 4), {7, 8}).ok());
+  ASSERT_TRUE(writer.Add(Ask({5, 6}, 4)).ok());
+  ASSERT_TRUE(writer.Add(Ask({9}, 2)).ok());
+  (void)writer.NextOrders();
+  ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 2, 7}}).ok());
+  ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 3, 8}}).ok());
+  ASSERT_TRUE(writer.Restart(Small()).ok());
   const std::vector<Order> orders = writer.NextOrders();
+  EXPECT_EQ(orders[0].number, 0);
   EXPECT_EQ(std::get<AdmitOrder>(orders[0].what).positions, 6);
   EXPECT_THAT(std::get<AdmitOrder>(orders[0].what).prompt, ElementsAre(5, 6, 7, 8));
   EXPECT_EQ(Show(orders[1]), "step 0:5@0 0:6@1 0:7@2 0:8@3*");
   ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 4, 1}}).ok());
   EXPECT_EQ(writer.OnTokens(1, std::vector<SampledToken>{{0, 5, 2}})->front().reason, FinishReason::kLength);
   EXPECT_THAT(writer.generated(0), ElementsAre(7, 8, 1, 2));
+  EXPECT_EQ(Show(writer.NextOrders()).at(1), "admit 0=request 1") << "requests keep their numbers";
+}
+
+TEST(OrderWriterTest, ARestartMakesLogitsAgainWhereTheyAreWanted) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5, 6}, 4), /*logits_again=*/true).ok());
+  (void)writer.NextOrders();
+  ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 2, 7}}).ok());
+  ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 3, 8}}).ok());
+  ASSERT_TRUE(writer.Restart(Small()).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 0=request 0", "step 0:5@0 0:6@1*", "step 0:7@2*", "step 0:8@3*"));
+  for (int32_t position = 2; position < 4; ++position) {
+    const auto tokens = writer.OnTokens(position - 2, std::vector<SampledToken>{{0, position, position + 5}});
+    ASSERT_TRUE(tokens.ok());
+    ASSERT_EQ(tokens->size(), 1u);
+    EXPECT_TRUE(tokens->front().again);
+  }
+  EXPECT_FALSE(writer.OnTokens(2, std::vector<SampledToken>{{0, 4, 1}})->front().again);
+  EXPECT_THAT(writer.generated(0), ElementsAre(7, 8, 1));
+}
+
+TEST(OrderWriterTest, ARestartOnAPlanThatIsTooShortChangesNothing) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5}, 50)).ok());
+  (void)writer.NextOrders();
+  OrderWriter::Options shorter = Small();
+  shorter.context = 50;
+  EXPECT_TRUE(absl::IsResourceExhausted(writer.Restart(shorter)));
+  EXPECT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 9}}).ok());
 }
 
 TEST(OrderWriterTest, StoppedRequestsLeaveTheirSlotAndTheirTokensAreDropped) {

@@ -1,0 +1,135 @@
+#include "coordinator/cli/cluster_planning.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "planner/lower_bound.h"
+
+namespace lime::cli {
+namespace {
+
+constexpr double kExplainShare = 0.4;  // of the time limit
+constexpr double kMostExplainMs = 2000;
+
+double NowMs() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+SearchOptions ClusterPlanning::SearchFor() const {
+  SearchOptions options;
+  options.granularity = options_.split_head ? Granularity::kModelBlock : Granularity::kWholeBlock;
+  options.seed = options_.seed;
+  options.time_limit_ms = options_.time_limit_ms;
+  options.elapsed_ms = [begin_ms = NowMs()] { return NowMs() - begin_ms; };
+  if (options_.max_ttft_ms > 0 && problem_.first_token) options.first_token = FirstTokenBound{*problem_.first_token, options_.max_ttft_ms};
+  return options;
+}
+
+// The problem assumes the worst link between any two devices. Where the plan's own links are better, the search goes on with those.
+absl::StatusOr<Plan> ClusterPlanning::Run() {
+  LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
+  LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, SearchFor()));
+  if (!best_.found.feasible) return Infeasible();
+  const Instance::Net assumed = problem_.instance.net;
+  LIME_ASSIGN_OR_RETURN(Plan plan, Settle(problem_, best_));
+  const bool even = problem_.instance.net.tx_ms == assumed.tx_ms && problem_.instance.net.lat_ms == assumed.lat_ms;
+  if (even || plan.stages.size() == 1) return plan;
+  PlanProblem again = problem_;
+  SearchOptions options = SearchFor();
+  options.seeds = {best_.found.plan};
+  LIME_ASSIGN_OR_RETURN(BatchedPlan found, PlanBatches(options_.strategy, again.instance, options));
+  if (!found.found.feasible) return plan;
+  LIME_ASSIGN_OR_RETURN(Plan other, Settle(again, found));
+  if (other.predicted.ms_per_step >= plan.predicted.ms_per_step) return plan;
+  problem_ = std::move(again);
+  best_ = std::move(found);
+  return other;
+}
+
+// The plan that was found, with the links that it uses.
+absl::StatusOr<Plan> ClusterPlanning::Settle(PlanProblem& problem, BatchedPlan& best) const {
+  RefineNet(inputs_.devices, inputs_.spec, inputs_.request, best.found.plan, problem);
+  const bool uneven = std::ranges::any_of(inputs_.devices, [](const ClusterDevice& device) { return !device.profile.links.empty(); });
+  if (uneven) {
+    LIME_ASSIGN_OR_RETURN(best.lower_bound_ms, BoundMs());
+  }
+  return MakePlan(problem, Choice(problem, best));
+}
+
+// Of the fastest links between any two devices: no plan has better ones.
+absl::StatusOr<double> ClusterPlanning::BoundMs() const {
+  std::vector<ClusterDevice> devices = inputs_.devices;
+  PlanRequest request = inputs_.request;
+  for (ClusterDevice& device : devices) {
+    for (const LinkPoint& link : device.profile.links) {
+      const bool inside = std::ranges::any_of(inputs_.devices, [&](const ClusterDevice& other) { return other.name == link.peer; });
+      if (!inside) continue;
+      request.default_link.bytes_per_second = std::max(request.default_link.bytes_per_second, link.bytes_per_second);
+      request.default_link.latency_ms = std::min(request.default_link.latency_ms, link.latency_ms);
+    }
+    device.profile.links.clear();
+  }
+  LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(inputs_.spec, devices, request));
+  LIME_ASSIGN_OR_RETURN(const std::vector<BatchedInstance> choices, BatchChoices(problem.instance));
+  double bound_ms = std::numeric_limits<double>::infinity();
+  for (const BatchedInstance& choice : choices) bound_ms = std::min(bound_ms, LowerBoundMs(choice.instance));
+  return bound_ms;
+}
+
+PlanChoice ClusterPlanning::Choice(const PlanProblem& problem, const BatchedPlan& best) const {
+  PlanChoice choice = {.stages = best.found.plan,
+                       .microbatches = std::max(1, best.microbatches),
+                       .batch = best.batch,
+                       .lower_bound_ms = best.lower_bound_ms};
+  if (options_.strategy == Strategy::kPpOffload && choice.microbatches > 1) choice.reads = ReadsPerStep::kPerMicrobatch;
+  if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(best.found.plan);
+  return choice;
+}
+
+Instance ClusterPlanning::ChosenInstance() const {
+  const absl::StatusOr<std::vector<BatchedInstance>> choices = BatchChoices(problem_.instance);
+  if (choices.ok()) {
+    for (const BatchedInstance& choice : *choices) {
+      if (choice.batch == best_.batch) return choice.instance;
+    }
+  }
+  return problem_.instance;
+}
+
+std::vector<DeviceExplanation> ClusterPlanning::Explain(const Plan& plan) const {
+  return ExplainDevices(ChosenInstance(), best_.found.plan, plan.predicted.ms_per_step, HowToExplain());
+}
+
+ExplainOptions ClusterPlanning::HowToExplain() const {
+  return {.strategy = options_.strategy,
+          .search = SearchFor(),
+          .total_ms = std::min(kMostExplainMs, options_.time_limit_ms * kExplainShare),
+          .tokens_per_step = static_cast<double>(inputs_.request.sequences),
+          .context = inputs_.request.context};
+}
+
+// Without the bound on the first token there may be a plan.
+absl::Status ClusterPlanning::Infeasible() const {
+  if (options_.max_ttft_ms > 0) {
+    SearchOptions unbounded = SearchFor();
+    unbounded.first_token.reset();
+    const absl::StatusOr<BatchedPlan> best = PlanBatches(options_.strategy, problem_.instance, unbounded);
+    if (best.ok() && best->found.feasible) {
+      const FirstToken first = FirstTokenPredictor(*problem_.first_token).Predict(best->found.plan);
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "no plan found has the first token within %.0f ms after %d tokens; the fastest per token takes %.0f ms to it; raise "
+          "--max-ttft or shorten --prompt-tokens",
+          options_.max_ttft_ms, inputs_.request.prompt_tokens, first.ms));
+    }
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(inputs_.request.model_name, ": ", ExplainInfeasible(problem_.instance, best_.found.reason, HowToExplain())));
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,46 @@
+// The search for a cluster's plan, as `lime plan` and `lime run --cluster` both do it: a problem, the best plan with the links that it
+// uses.
+#pragma once
+
+#include <vector>
+
+#include "coordinator/cli/plan_inputs.h"
+#include "coordinator/cli/plan_report.h"
+#include "planner/batches.h"
+
+namespace lime::cli {
+
+class ClusterPlanning {
+ public:
+  struct Options {
+    Strategy strategy = Strategy::kLime;
+    bool split_head = false;
+    uint64_t seed = 1;
+    double time_limit_ms = 5000;
+    double max_ttft_ms = 0;  // 0: no bound
+  };
+  ClusterPlanning(const Options& options, PlanInputs inputs) : options_(options), inputs_(std::move(inputs)) {}
+
+  // Once. ResourceExhausted, in one sentence that says what would make it fit, where no plan fits.
+  absl::StatusOr<Plan> Run();
+
+  const PlanInputs& inputs() const { return inputs_; }
+  // Why each device has what it has.  REQUIRES: `plan` is Run's
+  std::vector<DeviceExplanation> Explain(const Plan& plan) const;
+
+ private:
+  SearchOptions SearchFor() const;
+  absl::StatusOr<Plan> Settle(PlanProblem& problem, BatchedPlan& best) const;
+  absl::StatusOr<double> BoundMs() const;
+  PlanChoice Choice(const PlanProblem& problem, const BatchedPlan& best) const;
+  Instance ChosenInstance() const;
+  ExplainOptions HowToExplain() const;
+  absl::Status Infeasible() const;
+
+  const Options options_;
+  const PlanInputs inputs_;
+  PlanProblem problem_;
+  BatchedPlan best_;
+};
+
+}  // namespace lime::cli

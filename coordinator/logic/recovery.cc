@@ -1,0 +1,133 @@
+#include "coordinator/logic/recovery.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+constexpr int kStrikes = 2;  // of one device, before it counts as missing
+
+bool IsSubset(const Recovery::Devices& some, const Recovery::Devices& of) {
+  return std::ranges::includes(of, some);
+}
+
+// Something between two devices, rather than in the one that reports it.
+bool IsLoss(const absl::Status& why) {
+  return absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || absl::IsCancelled(why) || absl::IsAborted(why) ||
+         absl::IsFailedPrecondition(why);
+}
+
+std::string Names(const Recovery::Devices& devices) {
+  const char* const word = devices.size() == 1 ? "device \"" : "devices \"";
+  return absl::StrCat(word, absl::StrJoin(devices, "\", \""), "\"");
+}
+
+}  // namespace
+
+Recovery::Answer Recovery::OnEvent(const Event& event, absl::Time now) {
+  return std::visit([&](const auto& typed) { return On(typed, now); }, event);
+}
+
+Recovery::Answer Recovery::On(const Failed& event, absl::Time now) {
+  LIME_CHECK(state_ == State::kRunning) << "a failure in state " << static_cast<int>(state_);
+  ++recoveries_;
+  return BeginAgain(event.device, event.why, now);
+}
+
+Recovery::Answer Recovery::On(const NewToken&, absl::Time) {
+  attempts_ = 0;
+  strikes_.clear();
+  return {};
+}
+
+Recovery::Answer Recovery::On(const InstallFailed& event, absl::Time now) {
+  LIME_CHECK(state_ == State::kInstalling) << static_cast<int>(state_);
+  return BeginAgain(event.device, event.why, now);
+}
+
+// Whatever failed, the first thing is to know who is there.
+Recovery::Answer Recovery::BeginAgain(const std::string& device, const absl::Status& why, absl::Time now) {
+  since_ = now;
+  why_ = why;
+  planned_for_.clear();
+  no_plan_ = absl::OkStatus();
+  if (!IsLoss(why)) ++strikes_[device];
+  if (attempts_ >= options_.attempts) {
+    return End(absl::Status(why.code(), absl::StrCat(why.message(), "; the plan was installed ", attempts_,
+                                                     " times without a token in between, so this will not pass by itself")));
+  }
+  state_ = State::kAsking;
+  return {Ask{}, absl::StrCat(why.message(), "; the requests wait, for at most ", absl::FormatDuration(options_.patience),
+                              " until all devices are there again")};
+}
+
+Recovery::Devices Recovery::Missing(const Devices& free) const {
+  Devices missing;
+  std::ranges::set_difference(newest_, free, std::inserter(missing, missing.end()));
+  return missing;
+}
+
+Recovery::Answer Recovery::On(const Answered& event, absl::Time now) {
+  LIME_CHECK(state_ == State::kAsking) << static_cast<int>(state_);
+  Devices free = event.free;
+  for (const auto& [device, strikes] : strikes_) {
+    if (strikes >= kStrikes) free.erase(device);
+  }
+  missing_ = Missing(free);
+  if (IsSubset(first_, free)) return BeginInstall(/*first=*/true);
+  if (missing_.empty()) return BeginInstall(/*first=*/false);
+  if (now - since_ < options_.patience) return {Ask{options_.look}, ""};
+  if (!free.empty() && free != planned_for_) {
+    state_ = State::kPlanning;
+    planned_for_ = free;
+    return {MakePlan{free}, absl::StrCat(Names(missing_), missing_.size() == 1 ? " has" : " have", " not come back for ",
+                                         absl::FormatDuration(options_.patience), "; planning without")};
+  }
+  if (now - since_ < options_.give_up) return {Ask{options_.look}, ""};
+  return End(WhoIsMissing());
+}
+
+absl::Status Recovery::WhoIsMissing() const {
+  const std::string what = absl::StrCat(Names(missing_), missing_.size() == 1 ? " is" : " are", " missing (", why_.message(), ")");
+  if (no_plan_.ok()) return absl::UnavailableError(absl::StrCat(what, " and no other device answers; start limed there and run again"));
+  return absl::UnavailableError(
+      absl::StrCat(what, " and the others cannot do without: ", no_plan_.message(), "; start limed there and run again"));
+}
+
+Recovery::Answer Recovery::On(const NoPlan& event, absl::Time) {
+  LIME_CHECK(state_ == State::kPlanning) << static_cast<int>(state_);
+  state_ = State::kAsking;
+  no_plan_ = event.why;
+  return {Ask{options_.look}, absl::StrCat("there is no plan without ", Names(missing_), " (", event.why.message(),
+                                           "); the requests wait for it, ", absl::FormatDuration(options_.give_up), " in all")};
+}
+
+Recovery::Answer Recovery::On(const Planned& event, absl::Time) {
+  LIME_CHECK(state_ == State::kPlanning) << static_cast<int>(state_);
+  newest_ = event.uses;
+  return BeginInstall(/*first=*/false);
+}
+
+Recovery::Answer Recovery::BeginInstall(bool first) {
+  state_ = State::kInstalling;
+  if (first) newest_ = first_;
+  ++attempts_;
+  return {Install{first}, first ? "installs the plan again" : absl::StrCat("installs a plan for ", Names(newest_))};
+}
+
+Recovery::Answer Recovery::On(const Installed&, absl::Time) {
+  LIME_CHECK(state_ == State::kInstalling) << static_cast<int>(state_);
+  state_ = State::kRunning;
+  return {GoOn{}, "goes on with the tokens known so far"};
+}
+
+Recovery::Answer Recovery::End(absl::Status why) {
+  state_ = State::kEnded;
+  return {GiveUp{std::move(why)}, ""};
+}
+
+}  // namespace lime

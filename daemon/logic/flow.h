@@ -1,0 +1,38 @@
+// How far the devices of a plan may be ahead of each other, and what waits between them for that.
+//
+// Orders are given ahead so that no device waits for the coordinator; each may then be ahead of its neighbour by as many steps. What it has
+// handed over meanwhile waits at the sender or at the receiver. Every device counts in its budget all that can wait anywhere: a micro-batch
+// is at one place at a time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+struct Flow {
+  int64_t devices = 1;
+  int64_t sequences = 1;
+  int64_t chunk = 1;             // rows of a prompt that flow together
+  int64_t chunks_per_sweep = 1;  // of them in one step
+
+  static constexpr int64_t kDecodeAhead = 3;  // steps that decode, ordered and not ended
+
+  static Flow Of(const Plan& plan) {
+    return {.devices = plan.NumDevices(),
+            .sequences = plan.sequences,
+            .chunk = std::max<int64_t>(plan.batch, plan.prefill_chunk),
+            .chunks_per_sweep = std::max(1, plan.chunks_per_sweep)};
+  }
+
+  // Steps of prompts alone, ordered and not ended: one for every device, so that all of them compute. A step of many chunks keeps them busy
+  // by itself, but for its ends.
+  int64_t PromptsAhead() const { return chunks_per_sweep > 1 ? 2 : devices + 1; }
+
+  // Rows of hidden states of all steps under way: beside decode rows flows one chunk.
+  int64_t WaitingRows() const { return std::max(kDecodeAhead * (sequences + chunk), PromptsAhead() * chunk * chunks_per_sweep); }
+};
+
+}  // namespace lime

@@ -1,0 +1,74 @@
+// `limed` as a process of its own on a port of loopback, ended with its owner. Its path is LIMED_BINARY.
+#pragma once
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/lime_process.h"
+
+namespace lime {
+
+class Limed {
+ public:
+  // On a free port, or on the one that an earlier daemon has left.
+  explicit Limed(const std::string& name, int port = 0) : log_(dir_ / "log") {
+    const std::string listen = absl::StrCat("127.0.0.1:", port);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(open(log_.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), STDERR_FILENO);
+      execl(LIMED_BINARY, "limed", "--name", name.c_str(), "--listen", listen.c_str(), "--threads", "1", nullptr);
+      _exit(127);
+    }
+    const std::string words = "listens on port ";
+    EXPECT_TRUE(AwaitLog(words)) << log();
+    if (const size_t at = log().find(words); at != std::string::npos) port_ = std::atoi(log().c_str() + at + words.size());
+  }
+  Limed(const Limed&) = delete;
+  ~Limed() {
+    Signal(SIGCONT);
+    End(SIGTERM);
+  }
+
+  // Its exit status, as waitpid gives it.
+  int End(int signal) {
+    int status = 0;
+    if (pid_ <= 0) return status;
+    kill(pid_, signal);
+    waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return status;
+  }
+  void Signal(int signal) const {
+    if (pid_ > 0) kill(pid_, signal);
+  }
+
+  // Half a minute at most.
+  bool AwaitLog(const std::string& words) const {
+    for (int i = 0; i < 3000 && log().find(words) == std::string::npos; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return log().find(words) != std::string::npos;
+  }
+  int64_t ResidentBytes() const {
+    int64_t pages = 0, resident = 0;
+    std::ifstream(absl::StrCat("/proc/", pid_, "/statm")) >> pages >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
+  }
+
+  std::string log() const { return Slurp(log_); }
+  int port() const { return port_; }
+  pid_t pid() const { return pid_; }
+
+ private:
+  TempDir dir_;
+  const std::string log_;
+  pid_t pid_ = 0;
+  int port_ = 0;
+};
+
+}  // namespace lime
