@@ -31,6 +31,10 @@ absl::StatusOr<Fn*> Find(const char* name) {
 
 }  // namespace
 
+absl::Status LoadKernels() {
+  return Find<internal::CreateBackendFn>("lime_create_backend").status();
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const ModelSpec& spec, const BackendOptions& options) {
   LIME_ASSIGN_OR_RETURN(auto* const create, Find<internal::CreateBackendFn>("lime_create_backend"));
   absl::StatusOr<std::unique_ptr<Backend>> backend;

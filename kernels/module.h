@@ -14,6 +14,9 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const ModelSpec& spec, cons
 // Backend::ActivationBytes of such a backend, without making it. Opens the module, so that its share of memory can be measured too.
 absl::StatusOr<Bytes> PlanActivationBytes(const ModelSpec& spec, const BackendOptions& options);
 
+// Opens the module alone, so that a program knows its own memory before it is given a model.
+absl::Status LoadKernels();
+
 namespace internal {
 // What the module exports as lime_create_backend and lime_activation_bytes.
 using CreateBackendFn = void(const ModelSpec&, const BackendOptions&, absl::StatusOr<std::unique_ptr<Backend>>* result);

@@ -228,6 +228,8 @@ void ToProto(const DeviceHealth& health, v1::HealthReply& message) {
   message.set_epoch(health.epoch);
   message.set_last_epoch(health.last_epoch);
   message.set_memory_bytes(health.memory);
+  message.set_runtime_bytes(health.runtime);
+  message.set_model(Ascii(health.model));
 }
 
 absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message) {
@@ -235,11 +237,15 @@ absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message) {
   LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), -1, kMaxCount));
   LIME_RETURN_IF_ERROR(Within("last_epoch", message.last_epoch(), 0, kMaxCount));
   LIME_RETURN_IF_ERROR(Within("memory_bytes", message.memory_bytes(), 0, kMaxCount));
+  LIME_RETURN_IF_ERROR(Within("runtime_bytes", message.runtime_bytes(), 0, kMaxCount));
+  LIME_RETURN_IF_ERROR(Printable("model", message.model(), kMaxName));
   return DeviceHealth{.name = message.name(),
                       .protocol = message.protocol(),
                       .epoch = message.epoch(),
                       .last_epoch = message.last_epoch(),
-                      .memory = message.memory_bytes()};
+                      .memory = message.memory_bytes(),
+                      .runtime = message.runtime_bytes(),
+                      .model = message.model()};
 }
 
 void ToProto(const InstallCall& call, v1::InstallRequest& message) {

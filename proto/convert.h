@@ -35,7 +35,9 @@ struct DeviceHealth {
   uint32_t protocol = kProtocol;
   int64_t epoch = -1;  // installed, or being installed
   int64_t last_epoch = 0;
-  Bytes memory = 0;  // that the process may use; 0: not said
+  Bytes memory = 0;   // that the process may use; 0: not said
+  Bytes runtime = 0;  // that it holds while no plan is installed; 0: not said
+  std::string model;  // of the plan, for people; empty: none
 
   friend bool operator==(const DeviceHealth&, const DeviceHealth&) = default;
 };

@@ -1,60 +1,228 @@
 #include "coordinator/cli/demo_command.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/cli/child_daemons.h"
+#include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/logits_hash.h"
 #include "coordinator/cli/model_session.h"
+#include "coordinator/cli/plan_report.h"
+#include "coordinator/cli/plan_table.h"
+#include "coordinator/cli/text_table.h"
+#include "coordinator/cluster/device_memory.h"
+#include "coordinator/cluster/device_profiles.h"
+#include "coordinator/rpc/device_client.h"
+#include "daemon/profile/measure_compute.h"
+#include "daemon/profile/measure_disk.h"
+#include "daemon/profile/measure_rates.h"
+#include "daemon/weights/checkpoint.h"
 
 namespace lime::cli {
 namespace {
 
-constexpr int64_t kStoryTokens = 96;
-constexpr const char* kOpenings[] = {"Once upon a time, there was a little", "One day, a small bird", "The fox was sad because"};
+namespace fs = std::filesystem;
+using nlohmann::json;
 
-absl::Status Demo(ModelFlags& flags) {
-  LIME_RETURN_IF_ERROR(flags.Check());
-  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model));
+constexpr const char* kNames[] = {"anna", "bert", "cleo"};
+constexpr int64_t kStoryTokens = 96;
+constexpr Bytes kMargin = 2 * kMiB;    // of each daemon: page tables, connections
+constexpr double kShareOfPart = 0.75;  // room for weights and KV on each device, of a third of the model's
+constexpr double kMeasureSeconds = 0.5;
+
+struct DemoFlags {
+  std::string model;
+  std::string prompt = "Once upon a time, there was a little";
+  bool json = false;
+};
+
+// A folder that lasts as long as this program needs it.
+class ScratchFolder {
+ public:
+  ScratchFolder() : path_((fs::temp_directory_path() / "lime-demo-XXXXXX").string()) {
+    if (mkdtemp(path_.data()) == nullptr) path_.clear();
+  }
+  ~ScratchFolder() { Remove(); }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  void Remove() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+    path_.clear();
+  }
+  bool empty() const { return path_.empty(); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// The model that LIME ships, from where this program was built or is called.
+absl::StatusOr<std::string> ModelFolder(const std::string& asked) {
+  if (!asked.empty()) return asked;
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const fs::path& root : {program / "../../..", program / "../share/lime", fs::path(".")}) {
+    if (const fs::path folder = root / "models/lime-fables"; fs::exists(folder / "config.json", ignored))
+      return folder.lexically_normal().string();
+  }
+  return WrongCall("demo: the model that LIME ships is not beside this program; name a checkpoint with --model FOLDER");
+}
+
+// What one thread of this machine and its disk can do with the model: enough to predict from.
+absl::StatusOr<DeviceProfile> MeasureHere(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  DeviceProfile profile = EmptyProfile(1);
+  MeasureRates(kMeasureSeconds / 5, 64 * kMiB, profile);
+  std::vector<std::string> files;
+  for (const CheckpointFile& file : checkpoint.files()) files.push_back(file.path);
+  LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, MeasureDisk(files, {.seconds = kMeasureSeconds,
+                                                                         .memory = 64 * kMiB,
+                                                                         .spread = 2 * kMiB,
+                                                                         .read_bytes = {256 * kKiB},
+                                                                         .depths = {2},
+                                                                         .cancelled = &Interrupted()}));
+  profile.SetDisk(std::move(disk));
+  LIME_ASSIGN_OR_RETURN(
+      ModelCompute compute,
+      MeasureCompute(spec, {.num_threads = 1, .seconds = kMeasureSeconds, .memory = 512 * kMiB, .cancelled = &Interrupted()}));
+  profile.SetModel(std::move(compute));
+  return profile;
+}
+
+// Names, addresses and budgets of the daemons, so small that every one of them streams.
+absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& model, const ModelSpec& spec, int64_t prompt_tokens,
+                             const DeviceProfile& profile, const ScratchFolder& folder) {
+  const int64_t context = prompt_tokens + kStoryTokens;
+  const Bytes activations = AssumedActivations(spec, prompt_tokens, 1, context) + RingSlack(spec, kPieceBytes);
+  const Bytes all = spec.WeightBytes() + context * spec.KvBytesPerToken();
+  const Bytes room = static_cast<Bytes>(kShareOfPart * static_cast<double>(all) / std::size(kNames));
+  std::string toml = absl::StrCat("[cluster]\nname = \"demo\"\nmodel = \"", fs::absolute(model).string(), "\"\n");
+  DescribedCluster cluster{.devices = {}, .link = LinkPoint{.peer = "", .bytes_per_second = 1e9, .latency_ms = 0.06}};
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    LIME_ASSIGN_OR_RETURN(const DeviceHealth health, DeviceClient(kNames[i], daemons.address(i), {}).Health(absl::Seconds(20)));
+    cluster.devices.push_back({.name = kNames[i],
+                               .memory = health.runtime + kMargin + activations + room,
+                               .runtime = health.runtime,
+                               .activations = activations,
+                               .margin = kMargin,
+                               .profile = profile});
+    absl::StrAppend(&toml, "[[device]]\nname = \"", kNames[i], "\"\naddress = \"", daemons.address(i), "\"\n");
+  }
+  LIME_RETURN_IF_ERROR(WriteTextFile(folder / "demo.toml", toml));
+  return WriteTextFile(ProfilesPathOf(folder / "demo.toml"), ToJsonText(cluster));
+}
+
+struct Story {
+  GenerateSummary summary;
+  const Generated& text() const { return summary.results.front(); }
+};
+
+GenerateOptions Options(const ModelFiles& files, bool aloud) {
+  GenerateOptions options{.max_new_tokens = kStoryTokens, .chunk = kDefaultChunk - 1, .end_tokens = files.end_tokens, .hash_logits = true};
+  options.cancel = &Interrupted();
+  if (aloud) options.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
+  return options;
+}
+
+// The same in this process, which holds everything.
+absl::StatusOr<Story> TellAlone(const std::string& model, const ModelFiles& files, const std::vector<int32_t>& prompt) {
+  ModelFlags flags;
+  flags.model = model;
+  const int64_t context = static_cast<int64_t>(prompt.size()) + kStoryTokens;
   LIME_ASSIGN_OR_RETURN(const auto session, ModelSession::Open(flags, {.max_rows = kDefaultChunk,
                                                                        .max_logit_rows = 1,
                                                                        .max_sequences = 1,
-                                                                       .context = files.spec.config.max_positions,
-                                                                       .planned_steps = kStoryTokens * 3,
+                                                                       .context = context,
+                                                                       .planned_steps = kStoryTokens,
                                                                        .expected_positions = kStoryTokens}));
-  absl::PrintF(
-      "LIME runs large language models, losslessly, on the machines you own.\nHere is the small one it ships with, made from scratch by "
-      "this project: %s of weights.\n\n",
-      FormatBytes(files.spec.WeightBytes()));
-  GenerateOptions options{.max_new_tokens = kStoryTokens, .chunk = kDefaultChunk - 1, .end_tokens = files.end_tokens, .hash_logits = true};
-  options.cancel = &Interrupted();
-  options.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
-  for (const char* opening : kOpenings) {
-    std::cout << "  " << opening << std::flush;
-    LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, files.EncodePrompt(opening));
-    LIME_ASSIGN_OR_RETURN(const GenerateSummary summary, Generate(session->engine(), *files.tokenizer, {prompt}, 1, options));
-    absl::PrintF("\n  [%d tokens, %.2f ms each; logits %s]\n\n", summary.results[0].token_ids.size(), summary.results[0].ms_per_token,
-                 HashText(summary.results[0].logits_hash));
-    if (summary.interrupted) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, Generate(session->engine(), *files.tokenizer, {prompt}, 1, Options(files, false)));
+  return Story{std::move(summary)};
+}
+
+absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const Story& together, const Story& alone) {
+  const Generated &a = together.text(), &b = alone.text();
+  const double tokens = static_cast<double>(a.token_ids.size());
+  const bool same = a.logits_hash == b.logits_hash && a.token_ids == b.token_ids;
+  if (flags.json) {
+    json root = session.Describe();
+    root.update({{"text", a.text},
+                 {"token_ids", a.token_ids},
+                 {"ttft_ms", a.ttft_ms},
+                 {"ms_per_token", a.ms_per_token},
+                 {"logits_xxh3", HashText(a.logits_hash)},
+                 {"one_process", {{"ms_per_token", b.ms_per_token}, {"logits_xxh3", HashText(b.logits_hash)}}}});
+    std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+  } else {
+    absl::PrintF("\n\n%-12s predicted %.2f ms a token, measured %.2f; %s a token from the disk\n%s\n", "together",
+                 session.predicted_ms_per_token(), a.ms_per_token,
+                 FormatBytes(static_cast<Bytes>(static_cast<double>(session.disk_bytes()) / tokens)), session.DeviceLines());
+    absl::PrintF(
+        "What happened: three daemons were started, each allowed little more memory than a program with its libraries takes. Hidden states "
+        "of a "
+        "few hundred bytes went\nfrom one to the next, round after round; what a device had no room for it read from the disk ahead of "
+        "time, into "
+        "a small ring, computed with it, and forgot it.\nThen this process ran the same prompt alone, with everything in memory: %.2f ms a "
+        "token.\nLogits of the three: %s, of the one: %s. %s\n\nWith a checkpoint and machines of your own: docs/CLUSTER.md.\n",
+        b.ms_per_token, HashText(a.logits_hash), HashText(b.logits_hash),
+        same ? "The same bits, every one." : "THEY DIFFER, which must not be: please report it.");
   }
-  absl::PrintF("%s\n%s\n\n", session->LoadLine(), session->MemoryLine());
-  absl::PrintF(
-      "The number after `logits` is a hash of every logit of the run. It is the same with one thread or many, with either loader, alone or "
-      "in a batch:\n"
-      "nothing about how a model is run changes what it says. Try it with a checkpoint of your own:\n\n"
-      "  build/release/bin/lime run --model path/to/checkpoint --prompt \"The capital of France is\"\n");
-  return absl::OkStatus();
+  return same ? absl::OkStatus() : absl::InternalError("demo: the logits of the cluster and of one process differ");
+}
+
+absl::Status Demo(const DemoFlags& flags) {
+  LIME_ASSIGN_OR_RETURN(const std::string model, ModelFolder(flags.model));
+  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(model));
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, files.EncodePrompt(flags.prompt));
+  ScratchFolder folder;
+  if (folder.empty()) return absl::UnavailableError("demo: no folder for temporary files can be made; set TMPDIR");
+  std::vector<ChildDaemons::Daemon> daemons;
+  for (const char* name : kNames)
+    daemons.push_back({.name = name, .arguments = {"--threads", "1", "--model", fs::absolute(model).string()}});
+  LIME_ASSIGN_OR_RETURN(const auto children, ChildDaemons::Start(daemons));
+  LIME_ASSIGN_OR_RETURN(const DeviceProfile profile, MeasureHere(checkpoint, files.spec));
+  const int64_t prompt_tokens = static_cast<int64_t>(prompt.size());
+  LIME_RETURN_IF_ERROR(DescribeCluster(*children, model, files.spec, prompt_tokens, profile, folder));
+  LIME_ASSIGN_OR_RETURN(const auto session, ClusterSession::Open({.cluster = folder / "demo.toml",
+                                                                  .model = model,
+                                                                  .context = prompt_tokens + kStoryTokens,
+                                                                  .prompt_tokens = prompt_tokens,
+                                                                  .cancel = &Interrupted()}));
+  folder.Remove();
+  if (!flags.json) {
+    PlanReport report{.strategy = "lime", .plan = session->plan()};
+    LIME_ASSIGN_OR_RETURN(report.uses, UsesOf(report.plan));
+    absl::PrintF(
+        "LIME runs large language models, losslessly, on the machines you own, however small.\nHere is the small one it ships with, %s of "
+        "weights, over three daemons on this machine that together have no room for it:\n\n%s\n  %s",
+        FormatBytes(files.spec.WeightBytes()), PlanText(report, OutputColumns()), flags.prompt);
+    std::cout << std::flush;
+  }
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session->Generate(*files.tokenizer, {prompt}, Options(files, !flags.json)));
+  const Story together{std::move(summary)};
+  if (together.summary.interrupted) return absl::CancelledError("interrupted");
+  LIME_ASSIGN_OR_RETURN(const Story alone, TellAlone(model, files, prompt));
+  return Print(flags, *session, together, alone);
 }
 
 }  // namespace
 
 void AddDemoCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<ModelFlags>();
-  CLI::App* command = app.add_subcommand("demo", "Let the shipped model tell a story and explain what happened");
-  flags->AddTo(*command);
+  auto flags = std::make_shared<DemoFlags>();
+  CLI::App* command = app.add_subcommand("demo", "Let the shipped model tell a story over three daemons and explain what happened");
+  command->add_option("--model,-m", flags->model, "Folder of a small checkpoint; without it: the model that LIME ships");
+  command->add_option("--prompt,-p", flags->prompt, "How the story begins")->capture_default_str();
+  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Demo(*flags)); });
 }
 

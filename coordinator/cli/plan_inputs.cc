@@ -131,20 +131,41 @@ void ApplyLinks(const ClusterConfig& config, DescribedCluster& cluster) {
   }
 }
 
-absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const ClusterConfig& config) {
-  DescribedCluster cluster;
-  for (const ClusterConfig::Device& device : config.devices) {
-    const std::string where = absl::StrCat(path, " line ", device.line, ": device \"", device.name, "\"");
-    if (device.profile.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, " has no profile, and daemons are not asked yet; run `lime profile --model M --out ", device.name,
-                       ".json` on it, copy the file here and add profile = \"", device.name, ".json\""));
-    }
-    if (device.memory == 0)
-      return absl::InvalidArgumentError(absl::StrCat(where, " states no memory; add what limed may use, such as memory = \"8GiB\""));
+// What `lime profile --cluster` kept, if it ever ran.
+absl::StatusOr<DescribedCluster> ReadKept(const std::string& path) {
+  const std::string kept = ProfilesPathOf(path);
+  if (!FileExists(kept)) return DescribedCluster{};
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(kept, kMaxJsonBytes));
+  return ParseDeviceProfiles(text, kept);
+}
+
+// `where` opens every error.
+absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, const std::string& path, const DescribedCluster& kept,
+                                           const std::string& where) {
+  DescribedDevice described = {.name = device.name};
+  if (!device.profile.empty()) {
     absl::StatusOr<DeviceProfile> profile = ReadProfile((fs::path(path).parent_path() / device.profile).string());
     if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", profile.status().message()));
-    cluster.devices.push_back({.name = device.name, .memory = device.memory, .profile = *std::move(profile)});
+    described.profile = *std::move(profile);
+  } else if (const auto found = std::ranges::find(kept.devices, device.name, &DescribedDevice::name); found != kept.devices.end()) {
+    described = *found;
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(where, " was never measured; run `lime profile --cluster ", path,
+                                                   "` while limed runs there, or add profile = \"FILE\" of `lime profile --out`"));
+  }
+  if (device.memory > 0) described.memory = device.memory;
+  if (described.memory == 0)
+    return absl::InvalidArgumentError(absl::StrCat(where, " states no memory; add what limed may use, such as memory = \"8GiB\""));
+  return described;
+}
+
+absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const ClusterConfig& config) {
+  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, ReadKept(path));
+  DescribedCluster cluster = {.devices = {}, .link = kept.link};
+  for (const ClusterConfig::Device& device : config.devices) {
+    const std::string where = absl::StrCat(path, " line ", device.line, ": device \"", device.name, "\"");
+    LIME_ASSIGN_OR_RETURN(DescribedDevice described, ReadDevice(device, path, kept, where));
+    cluster.devices.push_back(std::move(described));
   }
   ApplyLinks(config, cluster);
   return cluster;
@@ -193,8 +214,8 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
   const auto add = [&](const std::vector<std::string>& names, const std::string& what) {
     if (!names.empty()) inputs.notes.push_back(absl::StrCat(absl::StrJoin(names, ", "), ": ", what));
   };
-  add(estimated, "times of blocks are estimated from rates; `lime profile --model M --out F` measures them");
-  add(diskless, "no disk was measured, so nothing streams there; `lime profile --model M --out F` measures it");
+  add(estimated, "times of blocks are estimated from rates; `lime profile` measures them");
+  add(diskless, "no disk was measured, so nothing streams there; `lime profile` measures it");
   add(assumed, "memory of runtime and activations is assumed");
 }
 

@@ -1,6 +1,7 @@
 #include "coordinator/cluster/device_profiles.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -145,7 +146,31 @@ absl::Status CheckPeers(const DescribedCluster& cluster, const std::set<std::str
   return absl::OkStatus();
 }
 
+json LinkJson(const LinkPoint& link) {
+  return {{"bytes_per_second", link.bytes_per_second}, {"latency_ms", link.latency_ms}};
+}
+
+json DeviceJson(const DescribedDevice& device) {
+  json object = {{"name", device.name}, {"memory_bytes", device.memory}, {"profile", json::parse(ToJsonText(device.profile))}};
+  if (!device.numerics_id.empty()) object["numerics_id"] = device.numerics_id;
+  if (device.runtime) object["runtime_bytes"] = *device.runtime;
+  if (device.activations) object["activation_bytes"] = *device.activations;
+  if (device.margin) object["margin_bytes"] = *device.margin;
+  return object;
+}
+
 }  // namespace
+
+std::string ToJsonText(const DescribedCluster& cluster) {
+  json root = {{"devices", json::array()}};
+  if (cluster.link) root["link"] = LinkJson(*cluster.link);
+  for (const DescribedDevice& device : cluster.devices) root["devices"].push_back(DeviceJson(device));
+  return root.dump(1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string ProfilesPathOf(const std::string& cluster_path) {
+  return std::filesystem::path(cluster_path).replace_extension(".profiles.json").string();
+}
 
 absl::StatusOr<DescribedCluster> ParseDeviceProfiles(std::string_view text, std::string_view name) {
   const std::string where(name);

@@ -38,5 +38,10 @@ struct DescribedCluster {
 
 // `name` (the path) opens every error.
 absl::StatusOr<DescribedCluster> ParseDeviceProfiles(std::string_view text, std::string_view name);
+// What ParseDeviceProfiles reads.
+std::string ToJsonText(const DescribedCluster& cluster);
+
+// Where what was measured of a cluster is kept: beside its file, "shelf.profiles.json" for "shelf.toml".
+std::string ProfilesPathOf(const std::string& cluster_path);
 
 }  // namespace lime

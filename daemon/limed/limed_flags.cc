@@ -21,6 +21,7 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
   app.add_option("--pace", pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
   app.add_option("--log", log_level, "trace, debug, info, warning or error")->capture_default_str();
+  app.add_option("--ready-fd", ready_fd, "Descriptor that the port is written to, once it listens")->group("");
   app.set_config("--config", "", "TOML file with the names of these flags");
 }
 

@@ -25,6 +25,7 @@ struct LimedFlags {
   std::string numerics = "auto";
   int threads = 0;
   bool insecure = false;
+  int ready_fd = -1;  // that the port is written to
 
   void AddTo(CLI::App& app);
 };

@@ -10,10 +10,13 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "daemon/engine/process_memory.h"
 #include "daemon/limed/engine_stage.h"
 #include "daemon/limed/limed_flags.h"
+#include "daemon/limed/ready.h"
 #include "daemon/rpc/device_server.h"
 #include "daemon/weights/unreadable_pages.h"
+#include "kernels/module.h"
 
 namespace {
 
@@ -44,10 +47,13 @@ int Run(const lime::LimedFlags& flags) {
   logger->flush_on(spdlog::level::info);
   const auto log = [logger, name = flags.name](const std::string& sentence) { logger->info("device {}: {}", name, sentence); };
 
+  if (const absl::Status loaded = lime::LoadKernels(); !loaded.ok()) return Fail(loaded, kFailed);
+  const lime::Bytes runtime = lime::ProcessResidentBytes();
   lime::DeviceServer::Options options;
   options.listen = flags.listen;
   options.name = flags.name;
   options.memory = settings->memory;
+  options.runtime = runtime;
   options.plans.weights = flags.model;
   options.bulk.store = flags.store;
   options.plans.keys = settings->keys;
@@ -56,7 +62,9 @@ int Run(const lime::LimedFlags& flags) {
       {.num_threads = flags.threads, .numerics = flags.numerics, .memory = settings->memory, .pace = settings->pace, .log = log});
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
   if (!server.ok()) return Fail(server.status(), kFailed);
-  log("listens on port " + std::to_string((*server)->port()) + (settings->keys.empty() ? ", without keys" : ", with keys"));
+  log("listens on port " + std::to_string((*server)->port()) + (settings->keys.empty() ? ", without keys" : ", with keys") +
+      "; itself it takes " + lime::FormatBytes(runtime));
+  lime::TellReady((*server)->port(), flags.ready_fd);
   int signal = 0;
   sigwait(&signals, &signal);
   log(std::string("ends: ") + strsignal(signal));

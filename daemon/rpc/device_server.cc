@@ -163,10 +163,15 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
   }
 
   grpc::ServerUnaryReactor* Health(grpc::CallbackServerContext* context, const v1::HealthRequest*, v1::HealthReply* reply) override {
-    return Answer(
-        context,
-        DeviceHealth{.name = options_.name, .epoch = keeper_.epoch(), .last_epoch = keeper_.last_epoch(), .memory = options_.memory},
-        reply);
+    const int64_t epoch = keeper_.epoch();
+    return Answer(context,
+                  DeviceHealth{.name = options_.name,
+                               .epoch = epoch,
+                               .last_epoch = keeper_.last_epoch(),
+                               .memory = options_.memory,
+                               .runtime = epoch < 0 ? ProcessResidentBytes() : options_.runtime,
+                               .model = keeper_.model()},
+                  reply);
   }
 
   grpc::ServerUnaryReactor* Statistics(grpc::CallbackServerContext* context, const v1::StatisticsRequest*,

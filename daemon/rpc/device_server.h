@@ -15,7 +15,8 @@ class DeviceServer {
   struct Options {
     std::string listen = "127.0.0.1:0";  // port 0: a free one
     std::string name;
-    Bytes memory = 0;  // that the process may use; 0: not said
+    Bytes memory = 0;   // that the process may use; 0: not said
+    Bytes runtime = 0;  // that it held when it started; 0: not said
     PlanKeeper::Options plans;
     OrdersStream::Options orders;
     BulkService::Options bulk;

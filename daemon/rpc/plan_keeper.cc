@@ -197,6 +197,11 @@ int64_t PlanKeeper::last_epoch() const {
   return last_epoch_;
 }
 
+std::string PlanKeeper::model() const {
+  absl::MutexLock lock(&mutex_);
+  return session_ != nullptr ? session_->plan().model_name : "";
+}
+
 DeviceStatistics PlanKeeper::Statistics() const {
   std::shared_ptr<StageSession> session;
   {

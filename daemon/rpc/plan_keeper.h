@@ -60,6 +60,7 @@ class PlanKeeper {
 
   int64_t epoch() const;
   int64_t last_epoch() const;
+  std::string model() const;  // of the plan, for people; empty: none
   DeviceStatistics Statistics() const;
 
  private:

@@ -225,7 +225,7 @@ TEST_F(ClusterFileTest, ProfilesAreReadFromBesideTheFile) {
 
 TEST_F(ClusterFileTest, WhatIsMissingIsNamedWithItsRemedy) {
   ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"")), 1,
-                "line 3: device \"a\" has no profile, and daemons are not asked yet; run `lime profile --model M --out a.json` on it");
+                "line 3: device \"a\" was never measured; run `lime profile --cluster");
   ExpectRefused(PlanCluster(Cluster() + Device("a", "profile = \"measured.json\"")), 1, "states no memory; add");
   ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"\nprofile = \"none.json\"")), 1, "none.json");
   const std::string device = "memory = \"1GiB\"\nprofile = \"measured.json\"";

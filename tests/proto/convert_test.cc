@@ -25,7 +25,7 @@ absl::StatusOr<T> Return(const T& what) {
 }
 
 TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
-  const DeviceHealth health{.name = "orin", .epoch = 3, .last_epoch = 7, .memory = kGiB};
+  const DeviceHealth health{.name = "orin", .epoch = 3, .last_epoch = 7, .memory = kGiB, .runtime = kMiB, .model = "llama"};
   EXPECT_EQ(*Return<v1::HealthReply>(health), health);
   const DeviceStatistics statistics{.epoch = 1,
                                     .steps = 2,
@@ -104,6 +104,10 @@ TEST(ConvertTest, NumbersOutOfBoundsAreNamed) {
   v1::HealthReply health;
   health.set_epoch(-2);
   ExpectWrong(health, "\"epoch\"");
+  health.set_epoch(0), health.set_runtime_bytes(-1);
+  ExpectWrong(health, "\"runtime_bytes\"");
+  health.set_runtime_bytes(0), health.set_model("two\nlines");
+  ExpectWrong(health, "\"model\"");
   v1::StatisticsReply statistics;
   statistics.set_bytes_read(-1);
   ExpectWrong(statistics, "\"bytes_read\"");

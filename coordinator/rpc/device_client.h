@@ -1,0 +1,33 @@
+// One device as the coordinator asks it something, whether or not a plan is installed.
+//
+// Threads: any; calls wait.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "lime/v1/control.grpc.pb.h"
+#include "proto/channel.h"
+#include "proto/convert.h"
+
+namespace lime {
+
+class DeviceClient {
+ public:
+  DeviceClient(std::string name, std::string address, const ClusterKeys& keys);
+
+  // Unavailable where it does not answer in time; FailedPrecondition where it speaks another protocol or is another device.
+  absl::StatusOr<DeviceHealth> Health(absl::Duration patience) const;
+
+  const std::string& name() const { return name_; }
+  const std::string& address() const { return address_; }
+
+ private:
+  std::string Who() const;
+
+  const std::string name_, address_;
+  const std::unique_ptr<v1::Control::Stub> stub_;
+};
+
+}  // namespace lime
