@@ -15,6 +15,9 @@ namespace {
 
 constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
 constexpr size_t kMaxName = 512;
+constexpr double kLeastSeconds = 0.01, kMaxProbeSeconds = 60;
+constexpr double kMaxWireRate = 1e15, kMaxWireLatencyMs = 1e9;
+constexpr Bytes kMaxWireMemory = Bytes{1} << 50;
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {
@@ -29,6 +32,11 @@ absl::Status Within(const char* field, int64_t value, int64_t low, int64_t high)
 absl::Status Milliseconds(const char* field, double value) {
   if (std::isfinite(value) && value >= 0) return absl::OkStatus();
   return Wrong("field \"", field, "\" = ", value, " is no time");
+}
+
+absl::Status Between(const char* field, double value, double low, double high) {
+  if (value >= low && value <= high) return absl::OkStatus();  // not of a NaN
+  return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
 }
 
 absl::Status Printable(const char* field, std::string_view text, size_t most) {
@@ -332,6 +340,77 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
                           .received_bytes = message.received_bytes(),
                           .peak_resident = message.peak_resident_bytes(),
                           .residency_changes = message.residency_changes()};
+}
+
+void ToProto(const ProfileCall& call, v1::ProfileRequest& message) {
+  message.set_weights(call.weights);
+  message.set_config(call.config);
+  message.set_seconds(call.seconds);
+}
+
+absl::StatusOr<ProfileCall> FromProto(const v1::ProfileRequest& message) {
+  LIME_RETURN_IF_ERROR(Printable("weights", message.weights(), kMaxWirePath));
+  LIME_RETURN_IF_ERROR(Within("config", static_cast<int64_t>(message.config().size()), 0, kMaxWireConfigBytes));
+  LIME_RETURN_IF_ERROR(Between("seconds", message.seconds(), kLeastSeconds, kMaxProfileSeconds));
+  return ProfileCall{.weights = message.weights(), .config = message.config(), .seconds = message.seconds()};
+}
+
+void ToProto(const ProfileNews& news, v1::ProfileEvent& message) {
+  if (const auto* progress = std::get_if<ProfileProgress>(&news)) {
+    message.mutable_progress()->set_what(progress->what);
+    message.mutable_progress()->set_share(progress->share);
+    return;
+  }
+  const auto& measured = std::get<MeasuredDevice>(news);
+  v1::Profiled& into = *message.mutable_profiled();
+  into.set_profile(ToJsonText(measured.profile));
+  into.set_runtime_bytes(measured.runtime);
+  into.set_memory_bytes(measured.memory);
+  into.set_numerics_id(measured.numerics_id);
+}
+
+absl::StatusOr<ProfileNews> FromProto(const v1::ProfileEvent& message) {
+  if (message.what_case() == v1::ProfileEvent::kProgress) {
+    LIME_RETURN_IF_ERROR(Printable("what", message.progress().what(), kMaxName));
+    LIME_RETURN_IF_ERROR(Between("share", message.progress().share(), 0, 1));
+    return ProfileProgress{.what = message.progress().what(), .share = message.progress().share()};
+  }
+  if (message.what_case() != v1::ProfileEvent::kProfiled)
+    return Wrong("news of a measurement that is not known here; run the same release everywhere");
+  const v1::Profiled& profiled = message.profiled();
+  LIME_RETURN_IF_ERROR(Within("profile", static_cast<int64_t>(profiled.profile().size()), 0, kMaxWireProfileBytes));
+  LIME_RETURN_IF_ERROR(Within("runtime_bytes", profiled.runtime_bytes(), 0, kMaxWireMemory));
+  LIME_RETURN_IF_ERROR(Within("memory_bytes", profiled.memory_bytes(), 1, kMaxWireMemory));
+  LIME_RETURN_IF_ERROR(Printable("numerics_id", profiled.numerics_id(), kMaxName));
+  MeasuredDevice measured{.runtime = profiled.runtime_bytes(), .memory = profiled.memory_bytes(), .numerics_id = profiled.numerics_id()};
+  LIME_ASSIGN_OR_RETURN(measured.profile, ParseDeviceProfile(profiled.profile(), "message: the profile"));
+  return measured;
+}
+
+void ToProto(const LinkProbe& probe, v1::ProbeLinkRequest& message) {
+  message.set_peer(probe.peer);
+  message.set_address(probe.address);
+  message.set_seconds(probe.seconds);
+  message.set_most_bytes(probe.most);
+}
+
+absl::StatusOr<LinkProbe> FromProto(const v1::ProbeLinkRequest& message) {
+  LIME_RETURN_IF_ERROR(Printable("peer", message.peer(), kMaxName));
+  LIME_RETURN_IF_ERROR(Printable("address", message.address(), kMaxWireAddress));
+  LIME_RETURN_IF_ERROR(Between("seconds", message.seconds(), kLeastSeconds, kMaxProbeSeconds));
+  LIME_RETURN_IF_ERROR(Within("most_bytes", message.most_bytes(), 1, kMaxProbeBytes / 2));
+  return LinkProbe{.peer = message.peer(), .address = message.address(), .seconds = message.seconds(), .most = message.most_bytes()};
+}
+
+void ToProto(const MeasuredLink& link, v1::ProbeLinkReply& message) {
+  message.set_bytes_per_second(link.bytes_per_second);
+  message.set_latency_ms(link.latency_ms);
+}
+
+absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message) {
+  LIME_RETURN_IF_ERROR(Between("bytes_per_second", message.bytes_per_second(), 1, kMaxWireRate));
+  LIME_RETURN_IF_ERROR(Between("latency_ms", message.latency_ms(), 0, kMaxWireLatencyMs));
+  return MeasuredLink{.bytes_per_second = message.bytes_per_second(), .latency_ms = message.latency_ms()};
 }
 
 void ToProto(const FromCoordinator& what, v1::OrderRequest& message) {

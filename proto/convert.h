@@ -15,6 +15,7 @@
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
@@ -84,6 +85,57 @@ struct DeviceStatistics {
 };
 void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message);
 absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message);
+
+// ---- Measuring
+
+inline constexpr double kMaxProfileSeconds = 600;
+inline constexpr Bytes kMaxWireConfigBytes = 4 * kMiB;
+inline constexpr Bytes kMaxWireProfileBytes = 16 * kMiB;
+inline constexpr Bytes kMaxProbeBytes = 4 * kGiB;
+
+struct ProfileCall {
+  std::string weights;  // folder on the device; empty: its own
+  std::string config;   // config.json of the model, for a device without its weights; empty: none
+  double seconds = 5;   // for the disk; twice as much for the blocks, half for the rest
+
+  friend bool operator==(const ProfileCall&, const ProfileCall&) = default;
+};
+void ToProto(const ProfileCall& call, v1::ProfileRequest& message);
+absl::StatusOr<ProfileCall> FromProto(const v1::ProfileRequest& message);
+
+struct ProfileProgress {
+  std::string what;  // is measured, for people
+  double share = 0;  // of the whole that is done
+  friend bool operator==(const ProfileProgress&, const ProfileProgress&) = default;
+};
+struct MeasuredDevice {
+  DeviceProfile profile;
+  Bytes runtime = 0;        // of the process while no plan is installed
+  Bytes memory = 0;         // that a plan may use
+  std::string numerics_id;  // of the kernels that compute the model
+  friend bool operator==(const MeasuredDevice&, const MeasuredDevice&) = default;
+};
+using ProfileNews = std::variant<ProfileProgress, MeasuredDevice>;
+void ToProto(const ProfileNews& news, v1::ProfileEvent& message);
+absl::StatusOr<ProfileNews> FromProto(const v1::ProfileEvent& message);
+
+// To measure the way to a peer.
+struct LinkProbe {
+  std::string peer, address;
+  double seconds = 1;       // about
+  Bytes most = 256 * kMiB;  // to send
+  friend bool operator==(const LinkProbe&, const LinkProbe&) = default;
+};
+void ToProto(const LinkProbe& probe, v1::ProbeLinkRequest& message);
+absl::StatusOr<LinkProbe> FromProto(const v1::ProbeLinkRequest& message);
+
+struct MeasuredLink {
+  double bytes_per_second = 0;
+  double latency_ms = 0;  // one way
+  friend bool operator==(const MeasuredLink&, const MeasuredLink&) = default;
+};
+void ToProto(const MeasuredLink& link, v1::ProbeLinkReply& message);
+absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message);
 
 // ---- From the coordinator
 

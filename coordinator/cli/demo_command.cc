@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/child_daemons.h"
+#include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/generate.h"
@@ -22,10 +23,7 @@
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/rpc/device_client.h"
-#include "daemon/profile/measure_compute.h"
-#include "daemon/profile/measure_disk.h"
-#include "daemon/profile/measure_rates.h"
-#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/files.h"
 
 namespace lime::cli {
 namespace {
@@ -37,7 +35,7 @@ constexpr const char* kNames[] = {"anna", "bert", "cleo"};
 constexpr int64_t kStoryTokens = 96;
 constexpr Bytes kMargin = 2 * kMiB;    // of each daemon: page tables, connections
 constexpr double kShareOfPart = 0.75;  // room for weights and KV on each device, of a third of the model's
-constexpr double kMeasureSeconds = 0.5;
+constexpr double kMeasureSeconds = 0.3;
 
 struct DemoFlags {
   std::string model;
@@ -79,44 +77,26 @@ absl::StatusOr<std::string> ModelFolder(const std::string& asked) {
   return WrongCall("demo: the model that LIME ships is not beside this program; name a checkpoint with --model FOLDER");
 }
 
-// What one thread of this machine and its disk can do with the model: enough to predict from.
-absl::StatusOr<DeviceProfile> MeasureHere(const Checkpoint& checkpoint, const ModelSpec& spec) {
-  DeviceProfile profile = EmptyProfile(1);
-  MeasureRates(kMeasureSeconds / 5, 64 * kMiB, profile);
-  std::vector<std::string> files;
-  for (const CheckpointFile& file : checkpoint.files()) files.push_back(file.path);
-  LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, MeasureDisk(files, {.seconds = kMeasureSeconds,
-                                                                         .memory = 64 * kMiB,
-                                                                         .spread = 2 * kMiB,
-                                                                         .read_bytes = {256 * kKiB},
-                                                                         .depths = {2},
-                                                                         .cancelled = &Interrupted()}));
-  profile.SetDisk(std::move(disk));
-  LIME_ASSIGN_OR_RETURN(
-      ModelCompute compute,
-      MeasureCompute(spec, {.num_threads = 1, .seconds = kMeasureSeconds, .memory = 512 * kMiB, .cancelled = &Interrupted()}));
-  profile.SetModel(std::move(compute));
-  return profile;
-}
-
 // Names, addresses and budgets of the daemons, so small that every one of them streams.
 absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& model, const ModelSpec& spec, int64_t prompt_tokens,
-                             const DeviceProfile& profile, const ScratchFolder& folder) {
+                             const ScratchFolder& folder) {
   const int64_t context = prompt_tokens + kStoryTokens;
   const Bytes activations = AssumedActivations(spec, prompt_tokens, 1, context) + RingSlack(spec, kPieceBytes);
   const Bytes all = spec.WeightBytes() + context * spec.KvBytesPerToken();
   const Bytes room = static_cast<Bytes>(kShareOfPart * static_cast<double>(all) / std::size(kNames));
   std::string toml = absl::StrCat("[cluster]\nname = \"demo\"\nmodel = \"", fs::absolute(model).string(), "\"\n");
-  DescribedCluster cluster{.devices = {}, .link = LinkPoint{.peer = "", .bytes_per_second = 1e9, .latency_ms = 0.06}};
+  std::vector<std::unique_ptr<DeviceClient>> devices;
   for (size_t i = 0; i < std::size(kNames); ++i) {
-    LIME_ASSIGN_OR_RETURN(const DeviceHealth health, DeviceClient(kNames[i], daemons.address(i), {}).Health(absl::Seconds(20)));
-    cluster.devices.push_back({.name = kNames[i],
-                               .memory = health.runtime + kMargin + activations + room,
-                               .runtime = health.runtime,
-                               .activations = activations,
-                               .margin = kMargin,
-                               .profile = profile});
+    devices.push_back(std::make_unique<DeviceClient>(kNames[i], daemons.address(i), ClusterKeys{}));
     absl::StrAppend(&toml, "[[device]]\nname = \"", kNames[i], "\"\naddress = \"", daemons.address(i), "\"\n");
+  }
+  LIME_ASSIGN_OR_RETURN(
+      DescribedCluster cluster,
+      MeasureCluster(devices, {.seconds = kMeasureSeconds, .link_seconds = kMeasureSeconds, .cancelled = &Interrupted()}));
+  for (DescribedDevice& device : cluster.devices) {
+    device.memory = *device.runtime + kMargin + activations + room;
+    device.activations = activations;
+    device.margin = kMargin;
   }
   LIME_RETURN_IF_ERROR(WriteTextFile(folder / "demo.toml", toml));
   return WriteTextFile(ProfilesPathOf(folder / "demo.toml"), ToJsonText(cluster));
@@ -182,7 +162,6 @@ absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const 
 absl::Status Demo(const DemoFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::string model, ModelFolder(flags.model));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(model));
-  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, files.EncodePrompt(flags.prompt));
   ScratchFolder folder;
   if (folder.empty()) return absl::UnavailableError("demo: no folder for temporary files can be made; set TMPDIR");
@@ -190,9 +169,8 @@ absl::Status Demo(const DemoFlags& flags) {
   for (const char* name : kNames)
     daemons.push_back({.name = name, .arguments = {"--threads", "1", "--model", fs::absolute(model).string()}});
   LIME_ASSIGN_OR_RETURN(const auto children, ChildDaemons::Start(daemons));
-  LIME_ASSIGN_OR_RETURN(const DeviceProfile profile, MeasureHere(checkpoint, files.spec));
   const int64_t prompt_tokens = static_cast<int64_t>(prompt.size());
-  LIME_RETURN_IF_ERROR(DescribeCluster(*children, model, files.spec, prompt_tokens, profile, folder));
+  LIME_RETURN_IF_ERROR(DescribeCluster(*children, model, files.spec, prompt_tokens, folder));
   LIME_ASSIGN_OR_RETURN(const auto session, ClusterSession::Open({.cluster = folder / "demo.toml",
                                                                   .model = model,
                                                                   .context = prompt_tokens + kStoryTokens,

@@ -9,6 +9,7 @@
 #include "coordinator/cli/bench_command.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/demo_command.h"
+#include "coordinator/cli/devices_command.h"
 #include "coordinator/cli/keys_command.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/prepare_command.h"
@@ -20,6 +21,7 @@
 #include "coordinator/cli/simulate_command.h"
 #include "coordinator/cli/solve_command.h"
 #include "coordinator/cli/tokenize_command.h"
+#include "coordinator/cli/up_command.h"
 #include "daemon/weights/unreadable_pages.h"
 
 namespace {
@@ -27,7 +29,7 @@ namespace {
 // Commands of parts that are not built yet answer so, whatever follows them.
 void AddUnbuilt(CLI::App& app, int& exit_code) {
   constexpr std::pair<const char*, const char*> kCommands[] = {
-      {"devices", "What devices there are"}, {"serve", "HTTP server compatible with OpenAI's"}, {"trace", "A run as a Perfetto trace"}};
+      {"serve", "HTTP server compatible with OpenAI's"}, {"trace", "A run as a Perfetto trace"}};
   for (const auto& [name, what] : kCommands) {
     CLI::App* command = app.add_subcommand(name, std::string(what) + " (not built yet)");
     command->group("Not built yet")->allow_extras();
@@ -56,6 +58,9 @@ int main(int argc, char** argv) {
   lime::cli::AddPlanCommand(app, exit_code);
   lime::cli::AddSimulateCommand(app, exit_code);
   lime::cli::AddSolveCommand(app, exit_code);
+  lime::cli::AddUpCommand(app, exit_code);
+  lime::cli::AddDownCommand(app, exit_code);
+  lime::cli::AddDevicesCommand(app, exit_code);
   lime::cli::AddKeysCommand(app, exit_code);
   lime::cli::AddPushCommand(app, exit_code);
   lime::cli::AddDemoCommand(app, exit_code);

@@ -103,9 +103,11 @@ Bytes AssumedWaiting(const PlanInputs& inputs, size_t devices) {
 
 ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inputs, size_t devices) {
   const PlanRequest& request = inputs.request;
+  // The kernels' order depends on the model's dtype: what other models were measured with says nothing.
+  const bool known = described.profile.models.empty() || described.profile.FindModel(ModelKey(inputs.spec)) != nullptr;
   return {
       .name = described.name,
-      .numerics_id = described.numerics_id,
+      .numerics_id = known ? described.numerics_id : "",
       .budget = described.memory,
       .runtime = described.runtime.value_or(kAssumedRuntime),
       .activations = described.activations.value_or(AssumedActivations(inputs.spec, MostRows(request), request.sequences, request.context) +

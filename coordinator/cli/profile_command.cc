@@ -12,8 +12,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/cli/cluster_file.h"
+#include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/progress.h"
+#include "coordinator/cli/text_table.h"
+#include "coordinator/cluster/device_profiles.h"
+#include "coordinator/cluster/units.h"
 #include "coordinator/text/sampler.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/measure_compute.h"
@@ -21,8 +26,10 @@
 #include "daemon/profile/measure_rates.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/files.h"
 #include "daemon/weights/system_memory.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
 #include "planner/base/strings.h"
 
 namespace lime::cli {
@@ -32,11 +39,14 @@ constexpr Bytes kLeastDiskBytes = 32 * kMiB;  // a smaller model says nothing of
 
 struct ProfileFlags {
   std::string model;
+  std::string cluster;
   std::string profile;
   std::string out;
   std::string memory;
   int threads = 0;
   double seconds = 5;
+  double link_seconds = 1;
+  bool insecure = false;
   bool json = false;
 };
 
@@ -156,11 +166,87 @@ absl::Status Profile(const ProfileFlags& flags) {
   return absl::OkStatus();
 }
 
+// ---- A cluster's devices, each measured on itself
+
+// config.json of the model, where it is here: for devices that have no weights yet.
+std::string ConfigOf(const ProfileFlags& flags, const ClusterFile& file) {
+  const std::string folder = !flags.model.empty() || file.config.model.empty() ? flags.model : file.Beside(file.config.model);
+  if (folder.empty()) return "";
+  const absl::StatusOr<std::string> config = ReadTextFile(folder + "/config.json", kMaxWireConfigBytes);
+  return config.ok() ? *config : "";
+}
+
+absl::Status KeepBeside(const ClusterFile& file, DescribedCluster& measured) {
+  const std::string path = ProfilesPathOf(file.path);
+  if (FileExists(path)) {
+    if (const absl::StatusOr<std::string> text = ReadTextFile(path, kMaxJsonBytes); text.ok()) {
+      if (const absl::StatusOr<DescribedCluster> before = ParseDeviceProfiles(*text, path); before.ok()) AddKnownModels(*before, measured);
+    }
+  }
+  return WriteTextFile(path, ToJsonText(measured) + "\n");
+}
+
+void Print(const DescribedCluster& cluster) {
+  TextTable table({TextTable::Align::kLeft, TextTable::Align::kRight, TextTable::Align::kRight, TextTable::Align::kRight,
+                   TextTable::Align::kRight, TextTable::Align::kLeft});
+  table.AddRow({"device", "may use", "itself", "memory", "disk", "numerics"});
+  for (const DescribedDevice& device : cluster.devices) {
+    const double disk = device.profile.DiskRate(kMiB, 8);
+    table.AddRow({device.name, FormatBytes(device.memory), FormatBytes(device.runtime.value_or(0)),
+                  absl::StrFormat("%.1f GB/s", device.profile.read_bytes_per_second / 1e9),
+                  disk > 0 ? absl::StrFormat("%.2f GB/s", disk / 1e9) : "-", device.numerics_id});
+  }
+  std::cout << table.Text(OutputColumns(), -1);
+  for (const DescribedDevice& device : cluster.devices) {
+    for (const LinkPoint& link : device.profile.links)
+      absl::PrintF("%s to %s: %s, %.3f ms\n", device.name, link.peer, FormatBandwidth(link.bytes_per_second), link.latency_ms);
+  }
+}
+
+absl::Status ProfileDevices(const ProfileFlags& flags) {
+  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
+  const std::vector<std::unique_ptr<DeviceClient>> devices = file.Clients();
+  constexpr absl::Duration kPatience = absl::Seconds(5);
+  for (const auto& device : devices) LIME_RETURN_IF_ERROR(device->Health(kPatience).status());
+  ProgressLine line("Profiling");
+  ClusterProfileOptions options{.config = ConfigOf(flags, file),
+                                .seconds = flags.seconds,
+                                .link_seconds = flags.link_seconds,
+                                .progress = [&](double share) { line.UpdateShare(share); },
+                                .cancelled = &Interrupted()};
+  for (const ClusterConfig::Device& device : file.config.devices) options.weights.push_back(device.weights);
+  LIME_ASSIGN_OR_RETURN(DescribedCluster measured, MeasureCluster(devices, options));
+  for (size_t i = 0; i < measured.devices.size(); ++i) {
+    if (const Bytes memory = file.config.devices[i].memory; memory > 0) measured.devices[i].memory = memory;
+  }
+  LIME_RETURN_IF_ERROR(KeepBeside(file, measured));
+  if (flags.json) {
+    std::cout << nlohmann::json::parse(ToJsonText(measured)).dump() << std::endl;
+    return absl::OkStatus();
+  }
+  Print(measured);
+  absl::PrintF("kept in %s, where `lime plan` and `lime run` with --cluster %s find it\n", ProfilesPathOf(file.path), file.path);
+  return absl::OkStatus();
+}
+
+absl::Status ProfileAny(const ProfileFlags& flags) {
+  if (flags.cluster.empty()) return Profile(flags);
+  if (!(flags.seconds > 0.01 && flags.seconds <= kMaxProfileSeconds))
+    return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is outside 0.01 to ", kMaxProfileSeconds));
+  if (!(flags.link_seconds > 0.01 && flags.link_seconds <= 60))
+    return WrongCall(absl::StrCat("--link-seconds ", flags.link_seconds, " is outside 0.01 to 60"));
+  return ProfileDevices(flags);
+}
+
 }  // namespace
 
 void AddProfileCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<ProfileFlags>();
-  CLI::App* command = app.add_subcommand("profile", "Measure this machine and keep the figures for predictions");
+  CLI::App* command =
+      app.add_subcommand("profile", "Measure this machine, or the devices of a cluster, and keep the figures for predictions");
+  command->footer(
+      "Examples:\n  lime profile --model Llama-3.1-8B\n  lime profile --cluster shelf.toml     every device measures itself, then the "
+      "ways between them are measured;\n                                        kept in shelf.profiles.json");
   command->add_option("--model,-m", flags->model, "Also measure the blocks of this checkpoint, and the disk that holds it");
   command->add_option("--threads", flags->threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
   command->add_option("--seconds", flags->seconds, "Time for the disk, twice as much for the blocks of the model, half for the rest")
@@ -168,8 +254,12 @@ void AddProfileCommand(CLI::App& app, int& exit_code) {
   command->add_option("--memory", flags->memory, "Memory that measuring may use, such as 512MiB; without it: half of what is free");
   command->add_option("--profile", flags->profile, "Profile to add to, instead of the one that is kept");
   command->add_option("--out", flags->out, "File to keep the figures in, instead of the one that every run reads");
+  command->add_option("--cluster,-c", flags->cluster, "cluster.toml: measure its devices, on which limed runs, and the links between them");
+  command->add_option("--link-seconds", flags->link_seconds, "With --cluster, time for each way from one device to another")
+      ->capture_default_str();
+  command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit_code] { exit_code = Finish(Profile(*flags)); });
+  command->callback([flags, &exit_code] { exit_code = Finish(ProfileAny(*flags)); });
 }
 
 }  // namespace lime::cli

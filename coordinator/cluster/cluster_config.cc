@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/cluster/remote_command.h"
 #include "coordinator/cluster/units.h"
 #include "planner/base/strings.h"
 
@@ -175,6 +176,10 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const toml::table& table, std::
   device.threads = static_cast<int32_t>(fields.Int("threads", 0, 1024));
   const std::string backend = fields.String("backend");
   device.profile = fields.String("profile");
+  device.ssh = fields.String("ssh");
+  device.limed = fields.String("limed");
+  device.tls = fields.String("tls");
+  device.listen = fields.String("listen");
   LIME_RETURN_IF_ERROR(fields.Finish());
   if (!fields.Has("name"))
     fields.Missing("name", "every device has one of its own");
@@ -182,6 +187,10 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const toml::table& table, std::
     fields.FailAt("name", absl::StrCat("= \"", Shown(device.name), "\" is not ", Text(kDeviceNameRule)));
   else if (fields.Has("address") && !IsAddress(device.address))
     fields.FailAt("address", absl::StrCat("= \"", Shown(device.address), "\" is not host:port"));
+  else if (fields.Has("listen") && !IsAddress(device.listen))
+    fields.FailAt("listen", absl::StrCat("= \"", Shown(device.listen), "\" is not host:port"));
+  else if (fields.Has("ssh") && !IsSshTarget(device.ssh))
+    fields.FailAt("ssh", absl::StrCat("= \"", Shown(device.ssh), "\" is not ", kSshTargetRule));
   else if (fields.Has("backend") && backend != "cpu" && backend != "cuda" && backend != "mps")
     fields.FailAt("backend", absl::StrCat("= \"", Shown(backend), "\" is none of cpu, cuda and mps"));
   if (fields.Has("backend")) device.backend = backend;

@@ -12,7 +12,11 @@
 //     weights = "/data/llama-70b"             # on that device
 //     threads = 8
 //     backend = "cpu"
-//     profile = "orin.json"                   # of `lime profile --out` on that device
+//     profile = "orin.json"                   # of `lime profile --out` on that device; else what `lime profile --cluster` has kept
+//     ssh = "me@192.168.1.10"                 # how `lime up` gets there; without it the device is this machine
+//     limed = "/opt/lime/bin/limed"           # program there
+//     tls = "/etc/lime/keys"                  # folder of its keys there
+//     listen = "0.0.0.0:7001"                 # where it differs from the address
 //
 //     [[link]]                                # between two devices, or, without from and to, wherever nothing else is said
 //     bandwidth = "100Mbit/s"
@@ -47,6 +51,10 @@ struct ClusterConfig {
     int32_t threads = 0;  // 0: one for every core
     std::string backend = "cpu";
     std::string profile;  // path, relative to the file's folder; empty: not said
+    std::string ssh;      // IsSshTarget; empty: this machine
+    std::string limed;    // path on that device; empty: beside lime on this machine, on the PATH of another
+    std::string tls;      // folder on that device; empty: that of the cluster, on this machine
+    std::string listen;   // host:port; empty: the address
     int line = 0;         // in the file
   };
 

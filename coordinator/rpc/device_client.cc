@@ -7,6 +7,12 @@
 #include "proto/grpc_status.h"
 
 namespace lime {
+namespace {
+
+constexpr absl::Duration kProfilePatience = absl::Minutes(2), kProbePatience = absl::Seconds(15);
+constexpr double kProfileFactor = 10;  // a device may be slow to come to its end
+
+}  // namespace
 
 DeviceClient::DeviceClient(std::string name, std::string address, const ClusterKeys& keys)
     : name_(std::move(name)),
@@ -37,6 +43,42 @@ absl::StatusOr<DeviceHealth> DeviceClient::Health(absl::Duration patience) const
         absl::StrCat(Who(), " calls itself \"", health.name, "\"; correct its address, or start limed there with --name ", name_));
   }
   return health;
+}
+
+absl::StatusOr<MeasuredDevice> DeviceClient::Profile(const ProfileCall& call, const std::function<void(const ProfileProgress&)>& progress,
+                                                     const std::atomic<bool>* cancelled) const {
+  v1::ProfileRequest request;
+  ToProto(call, request);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kProfilePatience + absl::Seconds(kProfileFactor * call.seconds)));
+  const auto reader = stub_->Profile(&context, request);
+  absl::StatusOr<MeasuredDevice> measured = absl::InternalError(absl::StrCat(Who(), " has ended the measurement without a word"));
+  for (v1::ProfileEvent event; reader->Read(&event);) {
+    absl::StatusOr<ProfileNews> news = FromProto(event);
+    if (!news.ok()) {
+      context.TryCancel();
+      measured = absl::Status(news.status().code(), absl::StrCat(Who(), ": ", news.status().message()));
+    } else if (auto* const done = std::get_if<MeasuredDevice>(&*news)) {
+      measured = std::move(*done);
+    } else if (progress) {
+      progress(std::get<ProfileProgress>(*news));
+    }
+    if (cancelled != nullptr && cancelled->load()) context.TryCancel();
+  }
+  const absl::Status status = FromGrpc(reader->Finish(), Who());
+  if (cancelled != nullptr && cancelled->load()) return absl::CancelledError("interrupted");
+  if (!status.ok() && (measured.ok() || absl::IsInternal(measured.status()))) return status;
+  return measured;
+}
+
+absl::StatusOr<MeasuredLink> DeviceClient::ProbeLink(const LinkProbe& probe) const {
+  v1::ProbeLinkRequest request;
+  ToProto(probe, request);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kProbePatience + absl::Seconds(4 * probe.seconds)));
+  v1::ProbeLinkReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->ProbeLink(&context, request, &reply), Who()));
+  return FromProto(reply);
 }
 
 }  // namespace lime

@@ -3,6 +3,8 @@
 // Threads: any; calls wait.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,6 +21,12 @@ class DeviceClient {
 
   // Unavailable where it does not answer in time; FailedPrecondition where it speaks another protocol or is another device.
   absl::StatusOr<DeviceHealth> Health(absl::Duration patience) const;
+
+  // Lets it measure itself; takes as long as call.seconds says, about, and ends at once after `cancelled` is set.
+  absl::StatusOr<MeasuredDevice> Profile(const ProfileCall& call, const std::function<void(const ProfileProgress&)>& progress,
+                                         const std::atomic<bool>* cancelled) const;
+  // Lets it measure the way to another device.
+  absl::StatusOr<MeasuredLink> ProbeLink(const LinkProbe& probe) const;
 
   const std::string& name() const { return name_; }
   const std::string& address() const { return address_; }

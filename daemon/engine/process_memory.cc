@@ -1,7 +1,6 @@
 #include "daemon/engine/process_memory.h"
 
 #include <sched.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,10 +30,9 @@ Bytes ProcessResidentBytes() {
   return FieldOf("/proc/self/status", "VmRSS:").value_or(0) * kKiB;
 }
 
+// Not that of getrusage(2), which cannot be begun anew (daemon/limed/engine_profiler.cc).
 Bytes ProcessPeakResidentBytes() {
-  struct rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss * kKiB;
+  return FieldOf("/proc/self/status", "VmHWM:").value_or(0) * kKiB;
 }
 
 Bytes ProcessDiskReadBytes() {

@@ -21,6 +21,11 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
   app.add_option("--pace", pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
   app.add_option("--log", log_level, "trace, debug, info, warning or error")->capture_default_str();
+  CLI::Option* const cluster =
+      app.add_option("--background", background,
+                     "Run in the background as a device of the cluster of this name; log and process number are kept in "
+                     "~/.local/state/lime/NAME");
+  app.add_flag("--stop", stop, "End the one that --background started, and no other")->needs(cluster);
   app.add_option("--ready-fd", ready_fd, "Descriptor that the port is written to, once it listens")->group("");
   app.set_config("--config", "", "TOML file with the names of these flags");
 }

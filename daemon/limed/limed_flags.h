@@ -24,7 +24,9 @@ struct LimedFlags {
   std::string log_level = "info";
   std::string numerics = "auto";
   int threads = 0;
+  std::string background;  // name of a cluster: run as its device in the background
   bool insecure = false;
+  bool stop = false;  // end the one that runs there
   int ready_fd = -1;  // that the port is written to
 
   void AddTo(CLI::App& app);

@@ -11,6 +11,8 @@
 
 #include "CLI/CLI.hpp"
 #include "daemon/engine/process_memory.h"
+#include "daemon/limed/background.h"
+#include "daemon/limed/engine_profiler.h"
 #include "daemon/limed/engine_stage.h"
 #include "daemon/limed/limed_flags.h"
 #include "daemon/limed/ready.h"
@@ -36,9 +38,32 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-int Run(const lime::LimedFlags& flags) {
+// Ends the daemon that runs in the background, if it does.
+int Stop(const lime::LimedFlags& flags) {
+  const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.background, flags.name);
+  if (!files.ok()) return Fail(files.status(), kWrongCall);
+  const absl::StatusOr<pid_t> ended = lime::EndHolder(files->pid);
+  if (!ended.ok()) return Fail(ended.status(), kFailed);
+  if (*ended > 0)
+    std::printf("device %s has ended; it was process %d\n", flags.name.c_str(), static_cast<int>(*ended));
+  else
+    std::printf("device %s does not run\n", flags.name.c_str());
+  return kDone;
+}
+
+int Run(lime::LimedFlags flags) {
+  if (flags.stop) return Stop(flags);
   const absl::StatusOr<lime::LimedSettings> settings = lime::CheckFlags(flags);
   if (!settings.ok()) return Fail(settings.status(), kWrongCall);
+  if (!flags.background.empty()) {
+    const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.background, flags.name);
+    if (!files.ok()) return Fail(files.status(), kWrongCall);
+    const absl::StatusOr<int> ready = lime::GoOnInBackground(*files, flags.name);
+    if (!ready.ok()) return Fail(ready.status(), kFailed);
+    if (*ready < 0) return kDone;
+    flags.ready_fd = *ready;
+  }
+  std::signal(SIGPIPE, SIG_IGN);
   const sigset_t signals = EndSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const auto logger = spdlog::stderr_color_mt("limed");
@@ -54,6 +79,8 @@ int Run(const lime::LimedFlags& flags) {
   options.name = flags.name;
   options.memory = settings->memory;
   options.runtime = runtime;
+  options.profile = lime::MakeEngineProfiler(
+      {.num_threads = flags.threads, .numerics = flags.numerics, .memory = settings->memory, .weights = flags.model});
   options.plans.weights = flags.model;
   options.bulk.store = flags.store;
   options.plans.keys = settings->keys;

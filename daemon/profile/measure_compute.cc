@@ -142,6 +142,8 @@ class ComputeMeter {
     return absl::OkStatus();
   }
 
+  std::string numerics_id() const { return backend_->numerics_id(); }
+
   ModelCompute Result() const {
     ModelCompute result{.key = ModelKey(model_), .step_overhead_ms = Typical(overhead_ms_)};
     for (const auto& [at, samples] : samples_) {
@@ -279,6 +281,7 @@ class ComputeMeter {
 absl::StatusOr<ModelCompute> MeasureCompute(const ModelSpec& model, const MeasureComputeOptions& options) {
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ComputeMeter> meter, ComputeMeter::Create(model, options));
   LIME_RETURN_IF_ERROR(meter->Run());
+  if (options.numerics_id != nullptr) *options.numerics_id = meter->numerics_id();
   return meter->Result();
 }
 

@@ -22,6 +22,7 @@ struct MeasureComputeOptions {
   std::function<void(std::span<const float>)> after_step;
   // Seconds' worth of work done and in all. May be empty.
   std::function<void(double done, double total)> progress;
+  std::string* numerics_id = nullptr;  // set to that of the kernels
   const std::atomic<bool>* cancelled = nullptr;
 };
 

@@ -2,6 +2,8 @@
 
 #include <grpcpp/server.h>
 
+#include <atomic>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -10,6 +12,8 @@
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/rpc/activation_service.h"
+#include "daemon/rpc/link_probe.h"
+#include "daemon/rpc/progress_call.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -18,95 +22,17 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kShutdown = absl::Milliseconds(500);  // for calls to end by themselves
 
-// Tells how an installation goes on. The newest progress replaces one that was not sent yet.
-class InstallReactor final : public grpc::ServerWriteReactor<v1::InstallEvent>, public std::enable_shared_from_this<InstallReactor> {
- public:
-  static grpc::ServerWriteReactor<v1::InstallEvent>* Begin(PlanKeeper& keeper, const v1::InstallRequest& request) {
-    const std::shared_ptr<InstallReactor> reactor(new InstallReactor);
-    reactor->self_ = reactor;
-    reactor->Start(keeper, request);
-    return reactor.get();
-  }
+v1::InstallEvent EventOf(const InstallNews& news) {
+  v1::InstallEvent event;
+  ToProto(news, event);
+  return event;
+}
 
- private:
-  void Start(PlanKeeper& keeper, const v1::InstallRequest& request) {
-    absl::StatusOr<InstallCall> call = FromProto(request);
-    if (!call.ok()) return Finish(ToGrpc(call.status()));
-    // Whoever loads may outlast the call.
-    auto self = shared_from_this();
-    absl::StatusOr<std::shared_ptr<StageSession>> session = keeper.Install(
-        *std::move(call), {.progress =
-                               [self](const LoadProgress& state) {
-                                 self->Say(LoadedBytes{state.done, state.total});
-                               },
-                           .done = [self](const absl::StatusOr<InstalledPlan>& installed) { self->OnInstalled(installed); }});
-    if (!session.ok()) return Finish(ToGrpc(session.status()));
-    absl::MutexLock lock(&mutex_);
-    session_ = *std::move(session);
-    if (cancelled_) session_->Cancel();
-  }
-
-  void Say(const InstallNews& news) {
-    absl::MutexLock lock(&mutex_);
-    if (finished_ || installed_) return;
-    SetNext(news);
-    Write();
-  }
-
-  void OnInstalled(const absl::StatusOr<InstalledPlan>& installed) {
-    absl::MutexLock lock(&mutex_);
-    installed_ = true;
-    end_ = installed.status();
-    has_next_ = false;
-    if (installed.ok()) SetNext(InstalledPlan{installed->numerics_id, ProcessResidentBytes()});
-    Write();
-  }
-
-  void SetNext(const InstallNews& news) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    next_.Clear();
-    ToProto(news, next_);
-    has_next_ = true;
-  }
-
-  void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (writing_ || finished_) return;
-    if (has_next_) {
-      writing_ = true;
-      has_next_ = false;
-      message_.Swap(&next_);
-      return StartWrite(&message_);
-    }
-    if (!installed_) return;
-    finished_ = true;
-    Finish(ToGrpc(end_));
-  }
-
-  void OnWriteDone(bool) override {
-    absl::MutexLock lock(&mutex_);
-    writing_ = false;
-    Write();
-  }
-
-  void OnCancel() override {
-    absl::MutexLock lock(&mutex_);
-    cancelled_ = true;
-    if (session_ != nullptr && !installed_) session_->Cancel();
-  }
-
-  void OnDone() override { const std::shared_ptr<InstallReactor> self = std::move(self_); }
-
-  std::shared_ptr<InstallReactor> self_;  // until OnDone
-  absl::Mutex mutex_;
-  std::shared_ptr<StageSession> session_ ABSL_GUARDED_BY(mutex_);
-  v1::InstallEvent next_ ABSL_GUARDED_BY(mutex_);
-  v1::InstallEvent message_;  // being written
-  bool has_next_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool installed_ ABSL_GUARDED_BY(mutex_) = false;  // or refused
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status end_ ABSL_GUARDED_BY(mutex_);
-};
+v1::ProfileEvent EventOf(const ProfileNews& news) {
+  v1::ProfileEvent event;
+  ToProto(news, event);
+  return event;
+}
 
 template <typename Reply>
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Reply& what, auto* message) {
@@ -182,7 +108,60 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
   }
 
   grpc::ServerWriteReactor<v1::InstallEvent>* Install(grpc::CallbackServerContext*, const v1::InstallRequest* request) override {
-    return InstallReactor::Begin(keeper_, *request);
+    const auto call = ProgressCall<v1::InstallEvent>::Begin();
+    absl::StatusOr<InstallCall> what = FromProto(*request);
+    if (!what.ok()) return call->End(what.status()), call.get();
+    const absl::StatusOr<std::shared_ptr<StageSession>> session = keeper_.Install(
+        *std::move(what), {.progress =
+                               [call](const LoadProgress& state) {
+                                 call->Say(EventOf(LoadedBytes{state.done, state.total}));
+                               },
+                           .done =
+                               [call](const absl::StatusOr<InstalledPlan>& installed) {
+                                 if (!installed.ok()) return call->End(installed.status());
+                                 call->End(absl::OkStatus(), EventOf(InstalledPlan{installed->numerics_id, ProcessResidentBytes()}));
+                               }});
+    if (!session.ok()) return call->End(session.status()), call.get();
+    call->OnGone([session = *session] { session->Cancel(); });
+    return call.get();
+  }
+
+  grpc::ServerWriteReactor<v1::ProfileEvent>* Profile(grpc::CallbackServerContext*, const v1::ProfileRequest* request) override {
+    const auto call = ProgressCall<v1::ProfileEvent>::Begin();
+    const absl::StatusOr<ProfileCall> what = FromProto(*request);
+    if (!what.ok()) return call->End(what.status()), call.get();
+    if (!options_.profile) return call->End(absl::UnimplementedError("this device does not measure itself")), call.get();
+    const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    call->OnGone([cancelled] { *cancelled = true; });
+    const absl::Status refused = keeper_.RunAlone([this, call, cancelled, what = *what] {
+      const absl::StatusOr<MeasuredDevice> measured = options_.profile(
+          what, [&](const ProfileProgress& progress) { call->Say(EventOf(progress)); }, *cancelled);
+      if (!measured.ok()) return call->End(measured.status());
+      call->End(absl::OkStatus(), EventOf(*measured));
+    });
+    if (!refused.ok()) call->End(refused);
+    return call.get();
+  }
+
+  grpc::ServerUnaryReactor* ProbeLink(grpc::CallbackServerContext* context, const v1::ProbeLinkRequest* request,
+                                      v1::ProbeLinkReply* reply) override {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    const absl::StatusOr<LinkProbe> probe = FromProto(*request);
+    const absl::Status refused = probe.ok() ? keeper_.RunAlone([this, reactor, reply, probe = *probe] {
+      const absl::StatusOr<MeasuredLink> link = MeasureLink(probe, options_.plans.keys);
+      if (link.ok()) ToProto(*link, *reply);
+      reactor->Finish(ToGrpc(link.status()));
+    })
+                                            : probe.status();
+    if (!refused.ok()) reactor->Finish(ToGrpc(refused));
+    return reactor;
+  }
+
+  grpc::ServerBidiReactor<v1::ProbeData, v1::ProbeAnswer>* Probe(grpc::CallbackServerContext*) override {
+    const int64_t epoch = keeper_.epoch();
+    return AnswerProbe(epoch < 0
+                           ? absl::OkStatus()
+                           : absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is here; links are measured without a plan")));
   }
 
   grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context, const v1::UnloadRequest* request, v1::UnloadReply*) override {

@@ -7,6 +7,7 @@
 #include "daemon/rpc/bulk_service.h"
 #include "daemon/rpc/orders_stream.h"
 #include "daemon/rpc/plan_keeper.h"
+#include "daemon/rpc/profiler.h"
 
 namespace lime {
 
@@ -18,6 +19,7 @@ class DeviceServer {
     Bytes memory = 0;   // that the process may use; 0: not said
     Bytes runtime = 0;  // that it held when it started; 0: not said
     PlanKeeper::Options plans;
+    Profiler profile;  // empty: this device does not measure itself
     OrdersStream::Options orders;
     BulkService::Options bulk;
   };

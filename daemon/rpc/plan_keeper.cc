@@ -142,6 +142,17 @@ void PlanKeeper::PostUnload(std::function<void()> done) {
   });
 }
 
+absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return absl::UnavailableError("the device is shutting down");
+  if (state_ != State::kNone) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("epoch ", session_->epoch(), " is here, and nothing else is done beside a plan; try again when it is unloaded"));
+  }
+  Post(std::move(task));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, StageSession::Sink sink) {
   std::shared_ptr<StageSession> session;
   {

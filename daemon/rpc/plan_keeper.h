@@ -44,6 +44,9 @@ class PlanKeeper {
   // FailedPrecondition for any epoch but that of the plan which is here.
   absl::Status Unload(int64_t epoch, std::function<void()> done);
 
+  // Runs `task` on the thread that loads, where no plan is here: what is to be installed meanwhile waits for its end.
+  absl::Status RunAlone(std::function<void()> task);
+
   // The plan of that epoch for whoever coordinates it; FailedPrecondition where it is not installed or another uses it already.
   absl::StatusOr<std::shared_ptr<StageSession>> Use(int64_t epoch, StageSession::Sink sink);
   // Its coordinator has gone: it is unloaded.

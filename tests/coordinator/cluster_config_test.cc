@@ -26,6 +26,10 @@ weights = "/data/llama"
 threads = 8
 backend = "cuda"
 profile = "orin.json"
+ssh = "me@orin"
+limed = "/opt/lime/limed"
+tls = "/etc/lime/keys"
+listen = "0.0.0.0:7001"
 
 [[device]]
 name = "box-2"
@@ -74,9 +78,13 @@ TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
   EXPECT_EQ(orin.threads, 8);
   EXPECT_EQ(orin.backend, "cuda");
   EXPECT_EQ(orin.profile, "orin.json");
+  EXPECT_EQ(orin.ssh, "me@orin");
+  EXPECT_EQ(orin.limed, "/opt/lime/limed");
+  EXPECT_EQ(orin.tls, "/etc/lime/keys");
+  EXPECT_EQ(orin.listen, "0.0.0.0:7001");
   EXPECT_EQ(config.devices[1].memory, 1'000'000'000);
   EXPECT_EQ(config.devices[1].backend, "cpu");
-  EXPECT_EQ(config.devices[1].line, 16);
+  EXPECT_EQ(config.devices[1].line, 20);
   ASSERT_EQ(config.links.size(), 2u);
   EXPECT_EQ(config.links[0].from, "");
   EXPECT_DOUBLE_EQ(config.links[0].bytes_per_second, 12.5e6);
@@ -113,6 +121,8 @@ TEST(ClusterConfigTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error(Device("memory = \"999999TiB\"")), HasSubstr("\"memory\""));
   EXPECT_THAT(Error(Device("threads = 4096")), HasSubstr("field \"threads\" = 4096 is outside 0 to 1024"));
   EXPECT_THAT(Error(Device("threads = true")), HasSubstr("field \"threads\" is not a whole number"));
+  EXPECT_THAT(Error(Device("ssh = \"-oProxyCommand=id\"")), HasSubstr("field \"ssh\" = \"-oProxyCommand=id\" is not [USER@]HOST"));
+  EXPECT_THAT(Error(Device("listen = \"7001\"")), HasSubstr("field \"listen\" = \"7001\" is not host:port"));
   EXPECT_THAT(Error(Device("backend = \"tpu\"")), HasSubstr("is none of cpu, cuda and mps"));
   EXPECT_THAT(Error(Device("weights = \"a\\u0000b\"")), HasSubstr("holds control characters"));
   EXPECT_THAT(Error(Device("weights = \"" + std::string(5000, 'x') + "\"")), HasSubstr("is longer than 4096 bytes"));

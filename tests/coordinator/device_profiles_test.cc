@@ -56,6 +56,25 @@ TEST(DeviceProfilesTest, ADeviceIsDescribedByWhatWasMeasured) {
   EXPECT_EQ(cluster.devices[0].profile, profile);
 }
 
+TEST(DeviceProfilesTest, WhatIsKeptReturns) {
+  DescribedDevice device{.name = "a", .numerics_id = "x86-f32-1", .memory = kGiB, .runtime = 7, .activations = 8, .margin = 9};
+  device.profile.cpu = "some cpu";
+  device.profile.threads = 4;
+  device.profile.read_bytes_per_second = 1e10;
+  device.profile.links = {{.peer = "b", .bytes_per_second = 1e8, .latency_ms = 0.25}};
+  const DescribedCluster cluster = *ParseDeviceProfiles(
+      ToJsonText(DescribedCluster{.devices = {device}, .link = LinkPoint{.peer = "", .bytes_per_second = 5e6, .latency_ms = 1}}), "kept");
+  ASSERT_EQ(cluster.devices.size(), 1u);
+  EXPECT_EQ(cluster.devices[0].numerics_id, device.numerics_id);
+  EXPECT_EQ(cluster.devices[0].memory, device.memory);
+  EXPECT_EQ(cluster.devices[0].runtime, device.runtime);
+  EXPECT_EQ(cluster.devices[0].activations, device.activations);
+  EXPECT_EQ(cluster.devices[0].margin, device.margin);
+  EXPECT_EQ(cluster.devices[0].profile, device.profile);
+  EXPECT_EQ(cluster.link->bytes_per_second, 5e6);
+  EXPECT_EQ(ProfilesPathOf("/x/shelf.toml"), "/x/shelf.profiles.json");
+}
+
 TEST(DeviceProfilesTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error("[]"), HasSubstr("d.json"));
   EXPECT_THAT(Error("{}"), HasSubstr("field \"devices\" is missing"));

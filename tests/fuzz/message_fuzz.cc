@@ -37,7 +37,7 @@ void ConvertActivation(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 7) {
+  switch (data[0] % 11) {
     case 0:
       Convert<lime::v1::OrderRequest>(bytes);
       break;
@@ -56,8 +56,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 5:
       Convert<lime::v1::HealthReply>(bytes);
       break;
-    default:
+    case 6:
       ConvertActivation(bytes);
+      break;
+    case 7:
+      Convert<lime::v1::ProfileRequest>(bytes);
+      break;
+    case 8:
+      Convert<lime::v1::ProfileEvent>(bytes);
+      break;
+    case 9:
+      Convert<lime::v1::ProbeLinkRequest>(bytes);
+      break;
+    default:
+      Convert<lime::v1::ProbeLinkReply>(bytes);
   }
   return 0;
 }

@@ -91,6 +91,27 @@ TEST(ConvertTest, NewsOfDevicesReturns) {
   }
 }
 
+DeviceProfile SmallProfile() {
+  DeviceProfile profile;
+  profile.cpu = "some cpu";
+  profile.threads = 2;
+  profile.read_bytes_per_second = 1e10;
+  profile.SetDisk({{.read_bytes = kMiB, .depth = 4, .bytes_per_second = 5e8, .latency_ms = 2}});
+  return profile;
+}
+
+TEST(ConvertTest, WhatIsMeasuredReturns) {
+  const ProfileCall call{.weights = "/data/m", .config = "{}\n", .seconds = 0.5};
+  EXPECT_EQ(*Return<v1::ProfileRequest>(call), call);
+  const MeasuredDevice measured{.profile = SmallProfile(), .runtime = 5, .memory = 6, .numerics_id = "x86-f32-1"};
+  for (const ProfileNews& news : {ProfileNews(ProfileProgress{"disk", 0.25}), ProfileNews(measured)})
+    EXPECT_EQ(*Return<v1::ProfileEvent>(news), news);
+  const LinkProbe probe{.peer = "orin", .address = "[::1]:7001", .seconds = 2, .most = kMiB};
+  EXPECT_EQ(*Return<v1::ProbeLinkRequest>(probe), probe);
+  const MeasuredLink link{.bytes_per_second = 1e8, .latency_ms = 0.25};
+  EXPECT_EQ(*Return<v1::ProbeLinkReply>(link), link);
+}
+
 // ---- Hostile messages
 
 template <typename Message>
@@ -172,6 +193,54 @@ TEST(ConvertTest, NewsOutOfBoundsIsNamed) {
   ExpectWrong(event, "\"tokens\"");
   event.mutable_sampled()->add_tokens()->set_token(-1);
   ExpectWrong(event, "\"token\"");
+}
+
+// `good` with one thing wrong.
+template <typename Message, typename Fill>
+void ExpectWrongWith(Message good, Fill fill, const std::string& about) {
+  EXPECT_TRUE(FromProto(good).ok()) << FromProto(good).status();
+  fill(good);
+  ExpectWrong(good, about);
+}
+
+TEST(ConvertTest, MeasurementsOutOfBoundsAreNamed) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
+  v1::ProfileRequest request;
+  ToProto(ProfileCall{}, request);
+  for (const double seconds : {0.0, -1.0, 1e9, kNan, kInf})
+    ExpectWrongWith(
+        request, [&](auto& m) { m.set_seconds(seconds); }, "\"seconds\"");
+  ExpectWrongWith(
+      request, [](auto& m) { m.set_weights("a\nb"); }, "\"weights\"");
+  ExpectWrongWith(
+      request, [](auto& m) { m.set_config(std::string(kMaxWireConfigBytes + 1, ' ')); }, "\"config\"");
+  v1::ProfileEvent event;
+  ExpectWrong(event, "not known");
+  ToProto(ProfileNews(MeasuredDevice{.profile = SmallProfile(), .runtime = 5, .memory = 6}), event);
+  ExpectWrongWith(
+      event, [](auto& m) { m.mutable_profiled()->set_profile("{"); }, "the profile");
+  ExpectWrongWith(
+      event, [](auto& m) { m.mutable_profiled()->set_runtime_bytes(-1); }, "\"runtime_bytes\"");
+  ExpectWrongWith(
+      event, [](auto& m) { m.mutable_profiled()->set_memory_bytes(kHuge); }, "\"memory_bytes\"");
+  ExpectWrongWith(
+      event, [](auto& m) { m.mutable_profiled()->set_numerics_id("\x1b[2J"); }, "\"numerics_id\"");
+  ExpectWrongWith(
+      event, [](auto& m) { m.mutable_progress()->set_share(2); }, "\"share\"");
+  v1::ProbeLinkRequest probe;
+  ToProto(LinkProbe{.peer = "a", .address = "a:1"}, probe);
+  ExpectWrongWith(
+      probe, [](auto& m) { m.set_most_bytes(kHuge); }, "\"most_bytes\"");
+  ExpectWrongWith(
+      probe, [&](auto& m) { m.set_seconds(kNan); }, "\"seconds\"");
+  ExpectWrongWith(
+      probe, [](auto& m) { m.set_address(std::string(300, 'a')); }, "\"address\"");
+  v1::ProbeLinkReply link;
+  ToProto(MeasuredLink{.bytes_per_second = 1e6, .latency_ms = 1}, link);
+  ExpectWrongWith(
+      link, [](auto& m) { m.set_bytes_per_second(0); }, "\"bytes_per_second\"");
+  ExpectWrongWith(
+      link, [&](auto& m) { m.set_latency_ms(kInf); }, "\"latency_ms\"");
 }
 
 TEST(ConvertTest, AFailureIsOneWhateverItsCodeAndPrintsInOneLine) {

@@ -1,0 +1,161 @@
+#include "coordinator/cli/devices_command.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/cli/cluster_file.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cli/text_table.h"
+#include "coordinator/cluster/device_profiles.h"
+#include "coordinator/cluster/units.h"
+#include "daemon/weights/files.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr absl::Duration kPatience = absl::Seconds(2);
+
+struct DevicesFlags {
+  std::string cluster;
+  bool insecure = false;
+  bool json = false;
+};
+
+// One device: what its file says, what it answers, what was measured of it.
+struct Seen {
+  const ClusterConfig::Device* config = nullptr;
+  absl::StatusOr<DeviceHealth> health;
+  const DescribedDevice* measured = nullptr;  // null: never
+};
+
+std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& kept) {
+  const std::vector<std::unique_ptr<DeviceClient>> clients = file.Clients();
+  std::vector<Seen> seen(clients.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < clients.size(); ++i) {
+    seen[i].config = &file.config.devices[i];
+    const auto found = std::ranges::find(kept.devices, clients[i]->name(), &DescribedDevice::name);
+    if (found != kept.devices.end()) seen[i].measured = &*found;
+    threads.emplace_back([&, i] { seen[i].health = clients[i]->Health(kPatience); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return seen;
+}
+
+Bytes MemoryOf(const Seen& device) {
+  if (device.health.ok() && device.health->memory > 0) return device.health->memory;
+  if (device.config->memory > 0) return device.config->memory;
+  return device.measured != nullptr ? device.measured->memory : 0;
+}
+
+std::string Numerics(const Seen& device) {
+  return device.measured != nullptr ? device.measured->numerics_id : "";
+}
+
+double DiskRate(const Seen& device) {
+  return device.measured != nullptr ? device.measured->profile.DiskRate(kMiB, 8) : 0;
+}
+
+std::string Installed(const DeviceHealth& health) {
+  return health.epoch < 0 ? "nothing" : absl::StrCat(health.model, ", epoch ", health.epoch);
+}
+
+// "940 Mbit/s, 0.2 ms" of the slowest way out.
+std::string Links(const Seen& device) {
+  if (device.measured == nullptr || device.measured->profile.links.empty()) return "-";
+  const auto& links = device.measured->profile.links;
+  const LinkPoint& slowest = *std::ranges::min_element(links, {}, &LinkPoint::bytes_per_second);
+  const double latency = std::ranges::max_element(links, {}, &LinkPoint::latency_ms)->latency_ms;
+  return absl::StrFormat("%s, %.2f ms", FormatBandwidth(slowest.bytes_per_second), latency);
+}
+
+json ToJson(const Seen& device) {
+  json object = {{"name", device.config->name},
+                 {"address", device.config->address},
+                 {"answers", device.health.ok()},
+                 {"backend", device.config->backend},
+                 {"numerics_id", Numerics(device)},
+                 {"memory_bytes", MemoryOf(device)},
+                 {"disk_bytes_per_second", DiskRate(device)},
+                 {"links", json::array()}};
+  if (device.health.ok()) {
+    object["epoch"] = device.health->epoch;
+    object["model"] = device.health->model;
+    object["runtime_bytes"] = device.health->runtime;
+  } else {
+    object["problem"] = std::string(device.health.status().message());
+  }
+  if (device.measured == nullptr) return object;
+  for (const LinkPoint& link : device.measured->profile.links)
+    object["links"].push_back({{"peer", link.peer}, {"bytes_per_second", link.bytes_per_second}, {"latency_ms", link.latency_ms}});
+  return object;
+}
+
+void Print(const std::vector<Seen>& devices) {
+  constexpr auto kLeft = TextTable::Align::kLeft, kRight = TextTable::Align::kRight;
+  TextTable table({kLeft, kLeft, kLeft, kLeft, kLeft, kRight, kLeft, kRight, kRight});
+  table.AddRow({"device", "address", "answers", "backend", "numerics", "may use", "installed", "disk", "slowest link"});
+  for (const Seen& device : devices) {
+    const Bytes memory = MemoryOf(device);
+    const std::string numerics = Numerics(device);
+    table.AddRow({device.config->name, device.config->address, device.health.ok() ? "yes" : "no", device.config->backend,
+                  numerics.empty() ? "-" : numerics, memory > 0 ? FormatBytes(memory) : "-",
+                  device.health.ok() ? Installed(*device.health) : "-",
+                  DiskRate(device) > 0 ? absl::StrFormat("%.2f GB/s", DiskRate(device) / 1e9) : "-", Links(device)});
+  }
+  std::cout << table.Text(OutputColumns(), -1);
+  for (const Seen& device : devices) {
+    if (!device.health.ok()) std::cout << std::string(device.health.status().message()) << "\n";
+  }
+  std::cout << std::flush;
+}
+
+absl::Status Devices(const DevicesFlags& flags) {
+  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
+  DescribedCluster kept;
+  if (const std::string path = ProfilesPathOf(file.path); FileExists(path)) {
+    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
+    LIME_ASSIGN_OR_RETURN(kept, ParseDeviceProfiles(text, path));
+  }
+  const std::vector<Seen> seen = Ask(file, kept);
+  if (flags.json) {
+    json root = {{"cluster", file.Name()}, {"devices", json::array()}};
+    for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
+    std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+  } else {
+    Print(seen);
+  }
+  const auto silent = std::ranges::count_if(seen, [](const Seen& device) { return !device.health.ok(); });
+  if (silent == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(silent, " of ", seen.size(), " devices do not answer; `lime up --cluster ", flags.cluster, "` starts them"));
+}
+
+}  // namespace
+
+void AddDevicesCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<DevicesFlags>();
+  CLI::App* command = app.add_subcommand("devices", "What devices a cluster has, which answer, and what is known of them");
+  command->footer(
+      "Example: lime devices --cluster shelf.toml\nNumerics, disk and links are those of the last `lime profile --cluster`. Exit code 1 "
+      "where a "
+      "device does not answer.");
+  command->add_option("--cluster,-c", flags->cluster, "cluster.toml")->required();
+  command->add_flag("--insecure", flags->insecure, "Talk to other machines without keys");
+  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
+  command->callback([flags, &exit_code] { exit_code = Finish(Devices(*flags)); });
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,151 @@
+#include "daemon/limed/background.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/cluster/cluster_config.h"
+
+namespace lime {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""s;
+
+constexpr Clock::duration kGraceful = 10s, kLook = 20ms;
+constexpr int kStartMs = 60'000;
+
+struct flock WholeFile(short type) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+// Stays open, and the lock with it, as long as the process.
+absl::Status TakeLock(const std::string& path) {
+  FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, path, "open");
+  struct flock lock = WholeFile(F_WRLCK);
+  if (fcntl(file.get(), F_SETLK, &lock) != 0) return absl::AlreadyExistsError(absl::StrCat(path, " is held by another limed"));
+  const std::string text = absl::StrCat(getpid(), "\n");
+  if (ftruncate(file.get(), 0) != 0) return ErrnoStatus(errno, path, "write");
+  LIME_RETURN_IF_ERROR(WriteExactly(file, path, 0, std::as_bytes(std::span(text))));
+  (void)file.Release();
+  return absl::OkStatus();
+}
+
+absl::Status SpeakToLog(const std::string& path) {
+  std::error_code ignored;
+  fs::rename(path, path + ".old", ignored);
+  const FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      log(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!null.valid() || !log.valid()) return ErrnoStatus(errno, path, "open");
+  dup2(null.get(), STDIN_FILENO);
+  dup2(log.get(), STDOUT_FILENO);
+  dup2(log.get(), STDERR_FILENO);
+  return absl::OkStatus();
+}
+
+bool AwaitEnd(const std::string& path, Clock::duration patience) {
+  for (const Clock::time_point begin = Clock::now(); HolderOf(path) != 0; std::this_thread::sleep_for(kLook)) {
+    if (Clock::now() - begin > patience) return false;
+  }
+  return true;
+}
+
+// The parent's part: exits where the daemon listens.
+absl::Status AwaitReady(pid_t child, const FileDescriptor& ready, const StateFiles& files, const std::string& device) {
+  struct pollfd event = {.fd = ready.get(), .events = POLLIN, .revents = 0};
+  char port[16] = {};
+  const bool in_time = poll(&event, 1, kStartMs) > 0;
+  if (in_time && read(ready.get(), port, sizeof(port) - 1) > 0) {
+    std::printf("device %s listens on port %d; process %d, log %s\n", device.c_str(), std::atoi(port), static_cast<int>(child),
+                files.log.c_str());
+    std::fflush(stdout);
+    _exit(0);
+  }
+  if (!in_time) kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  std::string words = "it says nothing";
+  if (const absl::StatusOr<std::string> log = ReadTextFile(files.log, kMiB); log.ok() && !log->empty()) {
+    words = log->substr(0, log->find_last_not_of('\n') + 1);
+    words = words.substr(words.rfind('\n') + 1);
+  }
+  return absl::UnavailableError(absl::StrCat("device \"", device, "\" has not started: ", words, " (log ", files.log, ")"));
+}
+
+}  // namespace
+
+absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::string& device) {
+  for (const std::string& name : {cluster, device}) {
+    if (!IsDeviceName(name) || name.front() == '.')
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", name.substr(0, 80), "\" is no name of files; a name is ", std::string(kDeviceNameRule)));
+  }
+  const char* const state = std::getenv("XDG_STATE_HOME");
+  const char* const home = std::getenv("HOME");
+  if ((state == nullptr || *state != '/') && (home == nullptr || *home != '/'))
+    return absl::FailedPreconditionError("neither HOME nor XDG_STATE_HOME says where to keep the log; set one");
+  const fs::path base = state != nullptr && *state == '/' ? fs::path(state) : fs::path(home) / ".local/state";
+  const fs::path folder = base / "lime" / cluster;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return absl::UnavailableError(absl::StrCat(folder.string(), " cannot be made: ", error.message()));
+  (void)chmod(folder.c_str(), 0700);
+  return StateFiles{.pid = (folder / (device + ".pid")).string(), .log = (folder / (device + ".log")).string()};
+}
+
+pid_t HolderOf(const std::string& pid_path) {
+  const FileDescriptor file(open(pid_path.c_str(), O_RDWR | O_CLOEXEC));
+  struct flock lock = WholeFile(F_WRLCK);
+  if (!file.valid() || fcntl(file.get(), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return 0;
+  return lock.l_pid;
+}
+
+absl::StatusOr<pid_t> EndHolder(const std::string& pid_path) {
+  const pid_t holder = HolderOf(pid_path);
+  if (holder <= 0) return 0;
+  if (kill(holder, SIGTERM) != 0 && errno != ESRCH) return ErrnoStatus(errno, absl::StrCat("process ", holder), "end");
+  if (AwaitEnd(pid_path, kGraceful)) return holder;
+  if (HolderOf(pid_path) == holder) kill(holder, SIGKILL);
+  if (AwaitEnd(pid_path, kGraceful)) return holder;
+  return absl::UnavailableError(absl::StrCat("process ", holder, " does not end"));
+}
+
+absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device) {
+  if (const pid_t holder = HolderOf(files.pid); holder > 0) {
+    std::printf("device %s runs already; process %d, log %s\n", device.c_str(), static_cast<int>(holder), files.log.c_str());
+    return -1;
+  }
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, files.log, "make a pipe beside");
+  FileDescriptor ready(ends[0]), tell(ends[1]);
+  const pid_t child = fork();
+  if (child < 0) return ErrnoStatus(errno, "limed", "fork");
+  if (child > 0) {
+    tell = FileDescriptor();
+    return AwaitReady(child, ready, files, device);
+  }
+  setsid();
+  LIME_RETURN_IF_ERROR(SpeakToLog(files.log));
+  LIME_RETURN_IF_ERROR(TakeLock(files.pid));
+  return tell.Release();
+}
+
+}  // namespace lime

@@ -1,0 +1,129 @@
+#include "daemon/limed/engine_profiler.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/engine/process_memory.h"
+#include "daemon/profile/measure_compute.h"
+#include "daemon/profile/measure_disk.h"
+#include "daemon/profile/measure_rates.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/system_memory.h"
+#include "planner/plan/described_model.h"
+
+namespace lime {
+namespace {
+
+constexpr double kPlannedShare = 0.85;   // of the memory that is free, where nobody says how much may be used
+constexpr Bytes kSmallDisk = 32 * kMiB;  // files of less are read in smaller requests, over less memory
+using Say = std::function<void(const ProfileProgress&)>;
+
+// What measuring took is given back, and no peak of a plan that is installed later.
+void BeginPeakAnew() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+// The model, from its files or from its description alone.
+struct Model {
+  std::optional<Checkpoint> checkpoint;
+  ModelSpec spec;
+  std::string name;
+};
+
+absl::StatusOr<Model> OpenModel(const ProfileCall& call, const std::string& folder) {
+  Model model;
+  model.name = std::filesystem::path(folder).lexically_normal().filename().string().substr(0, 128);
+  absl::StatusOr<Checkpoint> checkpoint =
+      folder.empty() ? absl::NotFoundError("nobody says where the weights are") : Checkpoint::Open(folder);
+  if (checkpoint.ok()) {
+    LIME_ASSIGN_OR_RETURN(model.spec, checkpoint->BuildModelSpec());
+    model.checkpoint = *std::move(checkpoint);
+    return model;
+  }
+  if (call.config.empty() || !absl::IsNotFound(checkpoint.status())) return checkpoint.status();
+  LIME_ASSIGN_OR_RETURN(model.spec, DescribeModel(call.config, "the model's config.json"));
+  return model;
+}
+
+class SelfProfile {
+ public:
+  SelfProfile(const EngineProfilerOptions& options, const ProfileCall& call, const Say& say, const std::atomic<bool>& cancelled)
+      : options_(options), call_(call), say_(say), cancelled_(cancelled) {}
+
+  absl::StatusOr<MeasuredDevice> Run() {
+    LIME_ASSIGN_OR_RETURN(const Model model, OpenModel(call_, call_.weights.empty() ? options_.weights : call_.weights));
+    const Bytes free = AvailableMemory(), runtime = ProcessResidentBytes();
+    room_ = options_.memory > 0 ? std::min(free / 2, options_.memory - runtime) : free / 2;
+    if (room_ < kMiB) return absl::ResourceExhaustedError("less than 1 MiB is free to measure with; end other programs");
+    measured_.memory = options_.memory > 0 ? options_.memory : runtime + static_cast<Bytes>(kPlannedShare * static_cast<double>(free));
+    measured_.profile = EmptyProfile(options_.num_threads > 0 ? options_.num_threads : UsableCores());
+    say_({.what = "memory", .share = 0});
+    MeasureRates(call_.seconds / 2, std::min(kMeasuredBytes, room_ / kMiB * kMiB), measured_.profile);
+    if (cancelled_) return absl::CancelledError("interrupted");
+    LIME_RETURN_IF_ERROR(ReadDisk(model));
+    LIME_RETURN_IF_ERROR(ComputeBlocks(model));
+    malloc_trim(0);
+    BeginPeakAnew();
+    measured_.runtime = ProcessResidentBytes();
+    return std::move(measured_);
+  }
+
+ private:
+  // Parts of the whole, by time: memory 1/7, disk 2/7, blocks 4/7.
+  auto Progress(const char* what, double before, double after) {
+    return [this, what, before, after](double done, double total) {
+      if (total > 0) say_({.what = what, .share = std::clamp(before + (after - before) * done / total, 0.0, 1.0)});
+    };
+  }
+
+  absl::Status ReadDisk(const Model& model) {
+    if (!model.checkpoint) return absl::OkStatus();
+    std::vector<std::string> files;
+    Bytes bytes = 0;
+    for (const CheckpointFile& file : model.checkpoint->files()) files.push_back(file.path), bytes += file.bytes;
+    MeasureDiskOptions options{
+        .seconds = call_.seconds, .memory = room_ / 2, .progress = Progress("disk", 1.0 / 7, 3.0 / 7), .cancelled = &cancelled_};
+    if (bytes < kSmallDisk) options.read_bytes = {64 * kKiB, 256 * kKiB}, options.depths = {2}, options.spread = 2 * kMiB;
+    if (bytes < 256 * kKiB) return absl::OkStatus();
+    LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, MeasureDisk(files, options));
+    measured_.profile.SetDisk(std::move(disk));
+    return absl::OkStatus();
+  }
+
+  absl::Status ComputeBlocks(const Model& model) {
+    LIME_ASSIGN_OR_RETURN(ModelCompute compute, MeasureCompute(model.spec, {.num_threads = static_cast<int>(measured_.profile.threads),
+                                                                            .seconds = 2 * call_.seconds,
+                                                                            .memory = room_,
+                                                                            .numerics = options_.numerics,
+                                                                            .progress = Progress("blocks", 3.0 / 7, 1),
+                                                                            .numerics_id = &measured_.numerics_id,
+                                                                            .cancelled = &cancelled_}));
+    compute.name = model.name;
+    measured_.profile.SetModel(std::move(compute));
+    return absl::OkStatus();
+  }
+
+  const EngineProfilerOptions& options_;
+  const ProfileCall& call_;
+  const Say& say_;
+  const std::atomic<bool>& cancelled_;
+  Bytes room_ = 0;
+  MeasuredDevice measured_;
+};
+
+}  // namespace
+
+Profiler MakeEngineProfiler(const EngineProfilerOptions& options) {
+  return [options](const ProfileCall& call, const Say& say, const std::atomic<bool>& cancelled) {
+    return SelfProfile(options, call, say, cancelled).Run();
+  };
+}
+
+}  // namespace lime

@@ -1,0 +1,152 @@
+#include "daemon/rpc/link_probe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/grpc_status.h"
+
+namespace lime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr Bytes kSmall = 64, kMessage = 256 * kKiB, kFirstTurn = 64 * kKiB, kLargestTurn = 16 * kMiB;
+constexpr int kWarmUps = 10, kTurns = 100;  // small messages there and back
+constexpr double kLongTurnMs = 100;         // a turn of so long says enough: the next is no larger
+constexpr absl::Duration kPatience = absl::Seconds(10);
+
+double MsSince(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+class LinkMeter {
+ public:
+  LinkMeter(const LinkProbe& probe, const ClusterKeys& keys)
+      : probe_(probe), stub_(v1::Control::NewStub(OpenChannel(probe.address, probe.peer, keys, ChannelUse::kControl))) {
+    context_.set_wait_for_ready(true);
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + kPatience + absl::Seconds(4 * probe.seconds)));
+    stream_ = stub_->Probe(&context_);
+  }
+
+  absl::StatusOr<MeasuredLink> Run() {
+    const Clock::time_point begin = Clock::now();
+    const bool whole = MeasureLatency() && MeasureRate(begin);
+    stream_->WritesDone();
+    LIME_RETURN_IF_ERROR(FromGrpc(stream_->Finish(), absl::StrCat("device \"", probe_.peer, "\" at ", probe_.address)));
+    if (!whole) return absl::UnavailableError(absl::StrCat("device \"", probe_.peer, "\" has ended the measurement of its link"));
+    return MeasuredLink{.bytes_per_second = Rate(), .latency_ms = turn_ms_ / 2};
+  }
+
+ private:
+  struct Turn {
+    Bytes bytes = 0;
+    double ms = 0;
+  };
+
+  // Sends so many bytes and waits for the answer to the last. False where the stream has broken.
+  bool Exchange(Bytes bytes, double& ms) {
+    const Clock::time_point begin = Clock::now();
+    for (Bytes left = bytes; left > 0;) {
+      const Bytes now = std::min(left, kMessage);
+      left -= now;
+      data_.mutable_data()->resize(static_cast<size_t>(now));
+      data_.set_answer(left == 0);
+      if (!stream_->Write(data_)) return false;
+    }
+    v1::ProbeAnswer answer;
+    const bool read = stream_->Read(&answer);
+    ms = MsSince(begin);
+    return read;
+  }
+
+  bool MeasureLatency() {
+    std::vector<double> times;
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < kWarmUps + kTurns && (i < kWarmUps + 3 || MsSince(begin) < probe_.seconds * 500); ++i) {
+      double ms = 0;
+      if (!Exchange(kSmall, ms)) return false;
+      if (i >= kWarmUps) times.push_back(ms);
+    }
+    const auto middle = times.begin() + static_cast<int64_t>(times.size()) / 2;
+    std::ranges::nth_element(times, middle);
+    turn_ms_ = *middle;
+    return true;
+  }
+
+  bool MeasureRate(Clock::time_point begin) {
+    Bytes bytes = kFirstTurn, sent = 0;
+    while (turns_.empty() || (MsSince(begin) < probe_.seconds * 1000 && sent + bytes <= probe_.most)) {
+      Turn turn{.bytes = bytes};
+      if (!Exchange(bytes, turn.ms)) return false;
+      turns_.push_back(turn);
+      sent += bytes;
+      if (turn.ms < kLongTurnMs) bytes = std::min(2 * bytes, kLargestTurn);
+    }
+    return true;
+  }
+
+  // Of the largest turns, without the time there and back that even nothing takes.
+  double Rate() const {
+    double bytes = 0, ms = 0;
+    for (const Turn& turn : turns_) {
+      if (2 * turn.bytes < turns_.back().bytes) continue;
+      bytes += static_cast<double>(turn.bytes);
+      ms += std::max(turn.ms - turn_ms_, turn.ms / 2);
+    }
+    return bytes / std::max(ms, 1e-6) * 1000;
+  }
+
+  const LinkProbe& probe_;
+  const std::unique_ptr<v1::Control::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::ProbeData, v1::ProbeAnswer>> stream_;
+  v1::ProbeData data_;
+  double turn_ms_ = 0;
+  std::vector<Turn> turns_;
+};
+
+// One operation at a time, so that nothing needs a lock.
+class ProbeReactor final : public grpc::ServerBidiReactor<v1::ProbeData, v1::ProbeAnswer> {
+ public:
+  explicit ProbeReactor(const absl::Status& refused) {
+    if (refused.ok())
+      StartRead(&data_);
+    else
+      Finish(ToGrpc(refused));
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    taken_ += static_cast<Bytes>(data_.data().size());
+    if (taken_ > kMaxProbeBytes) return Finish(ToGrpc(absl::ResourceExhaustedError("a link is measured with fewer bytes")));
+    if (data_.answer()) return StartWrite(&answer_);
+    StartRead(&data_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    StartRead(&data_);
+  }
+  void OnDone() override { delete this; }
+
+  v1::ProbeData data_;
+  v1::ProbeAnswer answer_;
+  Bytes taken_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<MeasuredLink> MeasureLink(const LinkProbe& probe, const ClusterKeys& keys) {
+  return LinkMeter(probe, keys).Run();
+}
+
+grpc::ServerBidiReactor<v1::ProbeData, v1::ProbeAnswer>* AnswerProbe(const absl::Status& refused) {
+  return new ProbeReactor(refused);
+}
+
+}  // namespace lime
