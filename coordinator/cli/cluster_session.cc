@@ -265,7 +265,7 @@ absl::StatusOr<ClusterClient::Options> DevicesOf(const ClusterSession::Options& 
 }
 
 absl::StatusOr<Plan> PlanOf(const ClusterSession::Options& options) {
-  return options.plan.empty() ? PlanNow(options) : ReadPlan(options.plan);
+  return options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options);
 }
 
 }  // namespace lime::cli
