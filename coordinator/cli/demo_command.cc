@@ -147,12 +147,12 @@ absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const 
                  session.predicted_ms_per_token(), a.ms_per_token,
                  FormatBytes(static_cast<Bytes>(static_cast<double>(session.disk_bytes()) / tokens)), session.DeviceLines());
     absl::PrintF(
-        "What happened: three daemons were started, each allowed little more memory than a program with its libraries takes. Hidden states "
-        "of a "
-        "few hundred bytes went\nfrom one to the next, round after round; what a device had no room for it read from the disk ahead of "
-        "time, into "
-        "a small ring, computed with it, and forgot it.\nThen this process ran the same prompt alone, with everything in memory: %.2f ms a "
-        "token.\nLogits of the three: %s, of the one: %s. %s\n\nWith a checkpoint and machines of your own: docs/CLUSTER.md.\n",
+        "What happened: three daemons were started, each allowed little more memory than a program with its libraries takes.\n"
+        "They measured themselves, a plan was made, and hidden states of a few hundred bytes went from one to the next, round\n"
+        "after round. What a device had no room for it read from the disk ahead of time, computed with it, and forgot it. The\n"
+        "prediction takes each for a machine of its own; here they share the cores of one, with whatever else it does.\n"
+        "Then this process ran the same prompt alone, with everything in memory: %.2f ms a token.\n"
+        "Logits of the three: %s, of the one: %s. %s\n\nWith a checkpoint and machines of your own: docs/CLUSTER.md.\n",
         b.ms_per_token, HashText(a.logits_hash), HashText(b.logits_hash),
         same ? "The same bits, every one." : "THEY DIFFER, which must not be: please report it.");
   }
