@@ -100,7 +100,8 @@ TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
 
 TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
   EXPECT_EQ(Error(Device("memroy = \"2GiB\"")),
-            "c.toml line 3: [[device]]: field \"memroy\" is unknown; there are address, backend, memory, name, profile, threads, weights");
+            "c.toml line 3: [[device]]: field \"memroy\" is unknown; there are address, backend, limed, listen, memory, name, profile, "
+            "ssh, threads, tls, weights");
   EXPECT_EQ(Error("[clutser]\n"), "c.toml line 1: \"clutser\" is unknown; there are [cluster], [[device]] and [[link]]");
   EXPECT_THAT(Error("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));
 }
