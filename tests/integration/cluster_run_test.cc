@@ -207,7 +207,7 @@ TEST_F(FaultTest, WhereThereIsNoPlanWithoutTheDeviceTheRunEndsWithItsName) {
   const Answer answer = run->Wait();
   EXPECT_EQ(answer.exit_code, 1);
   EXPECT_THAT(answer.err, HasSubstr("device \"b\" is missing"));
-  EXPECT_THAT(answer.err, HasSubstr("no profile"));
+  EXPECT_THAT(answer.err, HasSubstr("device \"a\" was never measured"));
   EXPECT_LT(std::chrono::steady_clock::now() - killed, 15s);
   Restart(1);
   EXPECT_EQ(Call(OverCluster({"run", "--model", kModel, "--prompt", "Once", "--max-tokens", "4", "--context", "512"})).exit_code, 0);
