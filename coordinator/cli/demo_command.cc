@@ -33,8 +33,8 @@ using nlohmann::json;
 
 constexpr const char* kNames[] = {"anna", "bert", "cleo"};
 constexpr int64_t kStoryTokens = 96;
-constexpr Bytes kMargin = 2 * kMiB;    // of each daemon: page tables, connections
-constexpr double kShareOfPart = 0.75;  // room for weights and KV on each device, of a third of the model's
+constexpr Bytes kMargin = 2 * kMiB;   // of each daemon: page tables, connections
+constexpr double kShareOfPart = 0.6;  // room for weights and KV on each device, of a third of the model's: so little that disks decide
 constexpr double kMeasureSeconds = 0.3;
 
 struct DemoFlags {
@@ -93,7 +93,11 @@ absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& mod
   LIME_ASSIGN_OR_RETURN(
       DescribedCluster cluster,
       MeasureCluster(devices, {.seconds = kMeasureSeconds, .link_seconds = kMeasureSeconds, .cancelled = &Interrupted()}));
+  const DeviceProfile machine = cluster.devices.front().profile;  // all are on one: what parted them was the moment
   for (DescribedDevice& device : cluster.devices) {
+    std::vector<LinkPoint> links = std::move(device.profile.links);
+    device.profile = machine;
+    device.profile.links = std::move(links);
     device.memory = *device.runtime + kMargin + activations + room;
     device.activations = activations;
     device.margin = kMargin;
