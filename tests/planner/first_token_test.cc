@@ -193,7 +193,9 @@ TEST(FirstTokenTest, TheSearchFindsTheBestPlanWhoseFirstTokenIsInTime) {
   }
   EXPECT_GT(feasible, kSearches / 2);
   EXPECT_EQ(refused, feasible);
-  EXPECT_GT(slower, kSearches / 15);  // the bound changes what is best
+  if (kSearches >= 15) {  // of few, none may be one where the bound changes what is best
+    EXPECT_GT(slower, kSearches / 15);
+  }
 }
 
 }  // namespace

@@ -12,7 +12,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
+#ifdef LIME_SANITIZED
+constexpr int kSeeds = 600;
+#else
 constexpr int kSeeds = 3000;
+#endif
 
 // One plan with several residencies, budgets and rings as tight as the largest of them needs.
 struct Drawn {
@@ -132,7 +136,9 @@ TEST(ResidencyChangeTest, AChangeCostsNoReadOfItsOwn) {
     const absl::StatusOr<SimulationResult> result = SimulateChanges(plan, {{0.01, after}}, {.steps = 24});
     ASSERT_TRUE(result.ok()) << result.status();
     std::vector<int64_t> reads(plan.parts.size(), 0);
-    for (const TimelineSpan& span : result->timeline.spans) reads[span.part] += span.kind == TimelineSpan::Kind::kLoad ? 1 : 0;
+    for (const TimelineSpan& span : result->timeline.spans) {
+      if (span.kind == TimelineSpan::Kind::kLoad) ++reads[span.part];
+    }
     for (int p = 0; p < plan.NumParts(); ++p) {
       const int64_t border = result->devices[plan.stages[StageOf(plan, p)].device].last_border;
       const bool was = plan.parts[p].streamed, is = after.parts[p].streamed;
