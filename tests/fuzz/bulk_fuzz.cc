@@ -51,7 +51,8 @@ void ParseHeld(const std::string& bytes) {
   lime::StoreManifest manifest{.layers = 2, .files = {{.name = "a.safetensors"}}};
   manifest.files[0].blocks = {{.id = {lime::BlockKind::kAttention, 0}}, {.id = {lime::BlockKind::kMlp, 1}}};
   const auto held = lime::ParseHeldBlocks(bytes, "record", manifest);
-  if (held.ok()) LIME_CHECK(*lime::ParseHeldBlocks(lime::HeldBlocksText(*held), "record", manifest) == *held);
+  if (!held.ok()) return;
+  LIME_CHECK(*lime::ParseHeldBlocks(lime::HeldBlocksText(*held), "record", manifest) == *held);
 }
 
 }  // namespace
