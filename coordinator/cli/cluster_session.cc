@@ -168,13 +168,13 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   return session;
 }
 
-// A device that is lost while it loads is waited for as one is that is lost later.
+// A device that is lost while it loads is waited for as one is that is lost later; so is one that an earlier coordinator has just left.
 absl::Status ClusterSession::Install(const Plan& plan) {
   for (const absl::Time until = absl::Now() + options_.recovery.patience;;) {
     ProgressLine progress("Loading");
     const absl::Status status =
         client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); }, .cancelled = options_.cancel});
-    if (!absl::IsUnavailable(status)) return status;
+    if (!absl::IsUnavailable(status) && !absl::IsFailedPrecondition(status)) return status;
     Say(absl::StrCat(status.message(), "; waiting for it"));
     while (!std::ranges::includes(client_->Free(), DevicesUsed(plan))) {
       if (absl::Now() > until || (options_.cancel != nullptr && options_.cancel->load())) return status;

@@ -29,11 +29,6 @@ def open_files(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def has_computed(pid):
-    """Whether it has ever installed a plan: the kernels' libraries, which it opens for the first one, take most of an idle daemon's memory."""
-    return "liblime_kernels" in Path(f"/proc/{pid}/maps").read_text()
-
-
 class Daemon:
     """One limed, and whoever starts it again. Threads: the supervisor's and the owner's."""
 
@@ -53,6 +48,13 @@ class Daemon:
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         self.cluster.ledger.add_process(self.process.pid)
         self.starts += 1
+
+    def is_idle_again(self):
+        """Whether it has had a plan and holds none: the libraries that it opens for the first one take most of an idle daemon's memory."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        began = max((i for i, line in enumerate(lines) if "listens on port" in line), default=0)
+        plans = [line for line in lines[began:] if "installs epoch" in line or "has unloaded epoch" in line]
+        return bool(plans) and "has unloaded epoch" in plans[-1]
 
     def supervise(self):
         """Until the cluster ends: what has ended is started again, after a moment."""
@@ -81,6 +83,7 @@ class FaultyCluster:
         self.network, self.daemons, self.supervisors = None, [], []
 
     def __enter__(self):
+        signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.ledger = Ledger()
         try:
