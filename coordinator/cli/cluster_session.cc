@@ -174,12 +174,12 @@ absl::Status ClusterSession::Install(const Plan& plan) {
     ProgressLine progress("Loading");
     const absl::Status status =
         client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); }, .cancelled = options_.cancel});
-    if (!absl::IsUnavailable(status) && !absl::IsFailedPrecondition(status)) return status;
+    if (!absl::IsUnavailable(status) && !absl::IsAborted(status)) return status;
     Say(absl::StrCat(status.message(), "; waiting for it"));
-    while (!std::ranges::includes(client_->Free(), DevicesUsed(plan))) {
+    do {
       if (absl::Now() > until || (options_.cancel != nullptr && options_.cancel->load())) return status;
       absl::SleepFor(options_.recovery.look);
-    }
+    } while (!std::ranges::includes(client_->Free(), DevicesUsed(plan)));
   }
 }
 

@@ -39,10 +39,11 @@ void PlanKeeper::Post(std::function<void()> task) {
   tasks_.push_back(std::move(task));
 }
 
+// Aborted: what passes when others have ended, so that it may be worth to try again.
 absl::Status PlanKeeper::CheckNew(int64_t epoch) const {
   if (stopping_) return absl::UnavailableError("the device is shutting down");
   if (epoch <= last_epoch_) {
-    return absl::FailedPreconditionError(
+    return absl::AbortedError(
         absl::StrCat("epoch ", epoch, " is not new: ", last_epoch_, " was here already; ask for the device's health first"));
   }
   switch (state_) {
@@ -50,12 +51,12 @@ absl::Status PlanKeeper::CheckNew(int64_t epoch) const {
     case State::kInstalled:
       return absl::OkStatus();
     case State::kInstalling:
-      return absl::FailedPreconditionError(absl::StrCat("epoch ", session_->epoch(), " is being installed; wait, or unload it"));
+      return absl::AbortedError(absl::StrCat("epoch ", session_->epoch(), " is being installed; wait, or unload it"));
     case State::kInUse:
-      return absl::FailedPreconditionError(
+      return absl::AbortedError(
           absl::StrCat("epoch ", session_->epoch(), " is in use by another coordinator; end that one, or unload the plan"));
     case State::kUnloading:
-      return absl::FailedPreconditionError(absl::StrCat("epoch ", session_->epoch(), " is being unloaded; try again"));
+      return absl::AbortedError(absl::StrCat("epoch ", session_->epoch(), " is being unloaded; try again"));
   }
   return absl::OkStatus();
 }

@@ -143,7 +143,7 @@ TEST_F(RpcTest, APlanInUseIsNotTakenAwayByAnotherCoordinator) {
   ASSERT_TRUE(first->Install(MakeStages({0, 1}, 1, 1), {}).ok());
   ASSERT_TRUE(first->Open([](int32_t, const FromDevice&) {}).ok());
   const absl::Status status = second->Install(MakeStages({0, 1}, 1, 1), {});
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_TRUE(absl::IsAborted(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("in use by another coordinator"));
   EXPECT_EQ(EpochOf(0), first->plan().epoch);
 }
@@ -429,7 +429,7 @@ TEST_F(HostileTest, PlansThatAreNoneAreRefusedAndTheOneInstalledStays) {
     }
     return reader->Finish().error_code();
   };
-  EXPECT_EQ(refused(good), grpc::StatusCode::FAILED_PRECONDITION) << "its epoch was here already";
+  EXPECT_EQ(refused(good), grpc::StatusCode::ABORTED) << "its epoch was here already";
   v1::InstallRequest bad = good;
   bad.set_plan("{}");
   EXPECT_EQ(refused(bad), grpc::StatusCode::INVALID_ARGUMENT);
