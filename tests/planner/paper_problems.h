@@ -22,6 +22,12 @@ Instance WithSequences(Instance instance, int sequences);
 // `wire_mb_per_ms` sends in tx_ms). After WithSequences, which looks at whole blocks.
 Instance InPieces(const Instance& instance, double wire_mb_per_ms);
 
+// Llama 3.1 405B, 126 layers of 1.1 and 5.2 GB and a head of 4.2, on eight machines of three kinds that hold about 0.7 of it.
+Instance LargeProblem();
+
+// So many alike layers on so many devices of several kinds that hold about 0.9 of them.
+Instance LongProblem(int layers, int devices);
+
 inline constexpr double kHundredMbitPerS = 0.0125;  // MB/ms
 
 }  // namespace lime
