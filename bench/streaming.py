@@ -301,7 +301,7 @@ class Streaming:
         times = run["token_times_s"]
         pace = [(b, 1 / (b - a)) for a, b in zip(times, times[1:])]
         least = min(rate for when, rate in pace if when >= began)
-        full = min(before, after)  # what the disk gives moves by itself
+        full = max(before, after)  # what the disk gives moves by itself: the harder one
         return {"alone_tps": 1e3 / alone_ms, "full_tps_before": before, "full_tps_after": after, "least_tps": least, "least_ratio": least / full,
                 "recovery_s": self.recovery(pace, began, ended), "same": run["token_ids"] == reference["token_ids"] and run["logits_xxh3"] == reference["logits_xxh3"],
                 "killed": group.memory_use()["killed"], "shed_blocks": run["streaming"].get("shed_blocks", 0),
