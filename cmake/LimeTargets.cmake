@@ -37,12 +37,42 @@ function(lime_options target)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 
+# lime_optimize_little(target): for what takes longer to optimise than it will ever run.
+function(lime_optimize_little target)
+  # At -O1 GCC 12 takes std::string's operator+ for an access out of bounds.
+  target_compile_options(${target} PRIVATE -O1 $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow;-Wno-maybe-uninitialized>)
+endfunction()
+
+# lime_precompile(target headers...): what most files of the target include, and is slow to parse.
+function(lime_precompile target)
+  if(LIME_PRECOMPILED_HEADERS)
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  endif()
+endfunction()
+if(LIME_PRECOMPILED_HEADERS)
+  add_compile_options(-pthread)  # gRPC's and asio's users have it, and parsed headers serve one set of options
+endif()
+
+# What nearly all files include, parsed once for all libraries. Not for fuzz targets' libraries, which are compiled in a way of their own.
+if(LIME_PRECOMPILED_HEADERS AND NOT LIME_SANITIZE)
+  file(WRITE ${CMAKE_BINARY_DIR}/headers.cc "")
+  add_library(lime_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
+  target_link_libraries(lime_headers PUBLIC absl::statusor absl::strings absl::synchronization)
+  lime_options(lime_headers)
+  lime_precompile(lime_headers <algorithm> <chrono> <functional> <map> <memory> <optional> <span> <string> <utility> <variant> <vector>
+    <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h>)
+endif()
+
 # lime_library(name SRCS ... [DEPS ...]): a static library of one folder.
 function(lime_library name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SRCS})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   lime_options(${name})
+  if(TARGET lime_headers)
+    target_precompile_headers(${name} REUSE_FROM lime_headers)
+    set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a file with other options parses them itself
+  endif()
 endfunction()
 
 # lime_program(name SRCS ... [DEPS ...])
@@ -56,6 +86,14 @@ function(lime_program name)
   lime_options(${name})
 endfunction()
 
+# What all tests include, parsed once.
+if(LIME_PRECOMPILED_HEADERS)
+  file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "int main() {}\n")
+  lime_program(lime_test_headers SRCS ${CMAKE_BINARY_DIR}/test_headers.cc DEPS GTest::gmock GTest::gtest_main absl::status absl::statusor absl::strings)
+  lime_optimize_little(lime_test_headers)
+  lime_precompile(lime_test_headers <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
+endif()
+
 # lime_test(name SRCS ... [DEPS ...] [TIMEOUT seconds]): one GoogleTest program, one ctest entry.
 # LIME_SOURCE_DIR and LIME_SHARED_DIR tell a test where the project and the models and vectors beside it are.
 function(lime_test name)
@@ -64,6 +102,15 @@ function(lime_test name)
     set(ARG_TIMEOUT 300)
   endif()
   lime_program(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  if(LIME_TEST_OPTIONS)
+    target_compile_options(${name} PRIVATE ${LIME_TEST_OPTIONS})
+  else()
+    lime_optimize_little(${name})  # what a test calls is optimised; the rest of it is compiled once and runs once
+    if(LIME_PRECOMPILED_HEADERS)
+      target_precompile_headers(${name} REUSE_FROM lime_test_headers)
+      set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a test with other definitions parses them itself
+    endif()
+  endif()
   target_compile_definitions(${name} PRIVATE
     LIME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LIME_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
   add_test(NAME ${name} COMMAND ${name})

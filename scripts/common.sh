@@ -36,5 +36,5 @@ build() {
   local preset=$1
   shift
   export CCACHE_DIR=${CCACHE_DIR:-$root/.cache/ccache}
-  (cd "$root" && cmake --preset "$preset" >/dev/null && cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}) >&2
+  (cd "$root" && cmake --preset "$preset" -DLIME_PRECOMPILED_HEADERS=ON >/dev/null && cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}) >&2
 }
