@@ -66,7 +66,7 @@ void PackPanelOf(const RowRange& rows, const Block& block, float* row_scratch, f
       if (r % kPreparedRows == 0) Row::Prepare(*rows.matrix, rows.begin + r, std::min<int64_t>(kPreparedRows, rows.count - r), row_scratch);
       Row row[1] = {Row(*rows.matrix, rows.begin + r, block.begin, r % kPreparedRows, row_scratch)};
       const Matrix& m = *rows.matrix;
-      ForEachChunk(
+      ForEachChunk<1>(
           row, {block.chunks, Row::UnitsPerGroupLog2(m), block.last && Row::HasTail(m)}, [] {}, store);
     } else {
       LaneVec zero[1][kPlanes];

@@ -124,7 +124,8 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
     }
     ahead += ahead_step;
   };
-  ForEachChunk(rows, block.range, prefetch, [&](const LaneVec(&w)[kRows][kPlanes]) HWY_ATTR {
+  constexpr int kUnits = kTokens == 1 && Row::kPacked && kPlanes == 2 ? 4 : 1;
+  ForEachChunk<kUnits>(rows, block.range, prefetch, [&](const LaneVec(&w)[kRows][kPlanes]) HWY_ATTR {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       LaneVec token[kPlanes];
       LoadPacked(x + t * kChunk, token);
