@@ -36,5 +36,6 @@ build() {
   local preset=$1
   shift
   export CCACHE_DIR=${CCACHE_DIR:-$root/.cache/ccache}
+  export CCACHE_SLOPPINESS=pch_defines,time_macros  # or it would not keep what was compiled with parsed headers
   (cd "$root" && cmake --preset "$preset" -DLIME_PRECOMPILED_HEADERS=ON >/dev/null && cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}) >&2
 }
