@@ -15,7 +15,6 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/rpc/cluster_client.h"
 #include "daemon/rpc/device_server.h"
-#include "gtest/gtest.h"
 #include "tests/planner/small_cluster.h"
 
 namespace lime {
@@ -233,17 +232,5 @@ inline DeviceServer::Options FakeDevice(const std::string& name) {
   };
   return options;
 }
-
-// gRPC 1.51 ends the threads of its callback API with the last server or channel of a process and begins them with the next one. A test
-// program does so hundreds of times, and AddressSanitizer has seen the two meet and free twice; so one server stays throughout.
-class KeepCallbackThreads final : public ::testing::Environment {
- public:
-  void SetUp() override { server_ = *DeviceServer::Start(FakeDevice("kept")); }
-  void TearDown() override { server_.reset(); }
-
- private:
-  std::unique_ptr<DeviceServer> server_;
-};
-inline ::testing::Environment* const kKeepCallbackThreads = ::testing::AddGlobalTestEnvironment(new KeepCallbackThreads);
 
 }  // namespace lime

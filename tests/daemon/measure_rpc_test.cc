@@ -4,6 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/fake_cluster.h"
+#include "tests/daemon/keep_callback_threads.h"
 
 namespace lime {
 namespace {

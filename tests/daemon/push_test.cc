@@ -15,6 +15,7 @@
 #include "proto/bulk_convert.h"
 #include "tests/daemon/block_store_fixture.h"
 #include "tests/daemon/fake_cluster.h"
+#include "tests/daemon/keep_callback_threads.h"
 
 namespace lime {
 namespace {

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "lime/v1/control.grpc.pb.h"
 #include "tests/daemon/fake_cluster.h"
+#include "tests/daemon/keep_callback_threads.h"
 
 namespace lime {
 namespace {
