@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -77,6 +78,17 @@ absl::StatusOr<std::string> ModelFolder(const std::string& asked) {
   return WrongCall("demo: the model that LIME ships is not beside this program; name a checkpoint with --model FOLDER");
 }
 
+LinkPoint BestLink(const std::vector<DescribedDevice>& devices) {
+  LinkPoint best{.bytes_per_second = 0, .latency_ms = std::numeric_limits<double>::infinity()};
+  for (const DescribedDevice& device : devices) {
+    for (const LinkPoint& link : device.profile.links) {
+      best.bytes_per_second = std::max(best.bytes_per_second, link.bytes_per_second);
+      best.latency_ms = std::min(best.latency_ms, link.latency_ms);
+    }
+  }
+  return best;
+}
+
 // Names, addresses and budgets of the daemons, so small that every one of them streams.
 absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& model, const ModelSpec& spec, int64_t prompt_tokens,
                              const ScratchFolder& folder) {
@@ -94,8 +106,10 @@ absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& mod
       DescribedCluster cluster,
       MeasureCluster(devices, {.seconds = kMeasureSeconds, .link_seconds = kMeasureSeconds, .cancelled = &Interrupted()}));
   const DeviceProfile machine = cluster.devices.front().profile;  // all are on one: what parted them was the moment
+  const LinkPoint way = BestLink(cluster.devices);
   for (DescribedDevice& device : cluster.devices) {
     std::vector<LinkPoint> links = std::move(device.profile.links);
+    for (LinkPoint& link : links) link.bytes_per_second = way.bytes_per_second, link.latency_ms = way.latency_ms;
     device.profile = machine;
     device.profile.links = std::move(links);
     device.memory = *device.runtime + kMargin + activations + room;

@@ -90,15 +90,16 @@ class LinkMeter {
     return true;
   }
 
-  // Of the largest turns, without the time there and back that even nothing takes.
+  // Of the fastest of the largest turns, without the time there and back that even nothing takes: what slows one turn and not the next is
+  // who else is at work.
   double Rate() const {
-    double bytes = 0, ms = 0;
+    double best = 0;
     for (const Turn& turn : turns_) {
       if (2 * turn.bytes < turns_.back().bytes) continue;
-      bytes += static_cast<double>(turn.bytes);
-      ms += std::max(turn.ms - turn_ms_, turn.ms / 2);
+      const double ms = std::max({turn.ms - turn_ms_, turn.ms / 2, 1e-6});
+      best = std::max(best, static_cast<double>(turn.bytes) / ms * 1000);
     }
-    return bytes / std::max(ms, 1e-6) * 1000;
+    return best;
   }
 
   const LinkProbe& probe_;
