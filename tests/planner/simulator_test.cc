@@ -12,12 +12,7 @@ namespace {
 
 using Kind = TimelineSpan::Kind;
 
-// A sanitizer takes minutes for all of them and looks at the same paths.
-#ifdef LIME_SANITIZED
-constexpr int kSeeds = 400;
-#else
 constexpr int kSeeds = 3000;
-#endif
 
 Plan PlanOf(const RandomClusters::Drawn& drawn) {
   absl::StatusOr<Plan> plan = MakePlan(drawn.problem, drawn.choice);
