@@ -96,10 +96,10 @@ void WriteBehind::Wrote([[maybe_unused]] const FileDescriptor& file, int64_t beg
   end_ = end;
 }
 
-absl::StatusOr<StoreFileWriter> StoreFileWriter::Create(StoreDisk& disk, const std::string& path, Bytes bytes,
-                                                        std::vector<StoredBlock> blocks, std::vector<StoredRange> ranges) {
+absl::StatusOr<StoreFileWriter> StoreFileWriter::Create(StoreDisk& disk, const std::string& path, StoredFile shape) {
+  const Bytes bytes = shape.bytes;
   LIME_ASSIGN_OR_RETURN(FileDescriptor file, disk.Create(path + ".partial", bytes));
-  return StoreFileWriter(disk, path, std::move(file), bytes, FileHashes(std::move(blocks), std::move(ranges)));
+  return StoreFileWriter(disk, path, std::move(file), bytes, FileHashes(std::move(shape)));
 }
 
 StoreFileWriter::~StoreFileWriter() {
@@ -127,7 +127,7 @@ absl::StatusOr<StoredFile> StoreFileWriter::Finish() {
 }
 
 absl::StatusOr<StoredFile> WriteStoreText(StoreDisk& disk, const std::string& path, std::string_view text) {
-  LIME_ASSIGN_OR_RETURN(StoreFileWriter writer, StoreFileWriter::Create(disk, path, static_cast<Bytes>(text.size())));
+  LIME_ASSIGN_OR_RETURN(StoreFileWriter writer, StoreFileWriter::Create(disk, path, {.bytes = static_cast<Bytes>(text.size())}));
   LIME_RETURN_IF_ERROR(writer.Append(std::as_bytes(std::span(text))));
   return writer.Finish();
 }

@@ -48,8 +48,7 @@ class WriteBehind {
 // written leaves the page cache soon after.
 class StoreFileWriter {
  public:
-  static absl::StatusOr<StoreFileWriter> Create(StoreDisk& disk, const std::string& path, Bytes bytes, std::vector<StoredBlock> blocks = {},
-                                                std::vector<StoredRange> ranges = {});
+  static absl::StatusOr<StoreFileWriter> Create(StoreDisk& disk, const std::string& path, StoredFile shape);
   // Removes the partial file unless Finish() succeeded.
   ~StoreFileWriter();
   StoreFileWriter(StoreFileWriter&&) = default;

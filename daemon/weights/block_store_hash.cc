@@ -24,10 +24,13 @@ uint64_t Xxh3::value() const {
   return XXH3_64bits_digest(state_.get());
 }
 
-FileHashes::FileHashes(std::vector<StoredBlock> blocks, std::vector<StoredRange> ranges)
-    : blocks_(std::move(blocks)), ranges_(std::move(ranges)) {
-  for (StoredBlock& block : blocks_) sections_.push_back({block.offset, block.offset + block.bytes, &block.xxh3});
-  for (StoredRange& range : ranges_) sections_.push_back({range.offset, range.offset + range.bytes, &range.xxh3});
+void Xxh3::Reset() {
+  XXH3_64bits_reset(state_.get());
+}
+
+FileHashes::FileHashes(StoredFile shape) : out_(std::make_unique<StoredFile>(std::move(shape))), open_rows_(out_->rows.size()) {
+  for (StoredBlock& block : out_->blocks) sections_.push_back({block.offset, block.offset + block.bytes, &block.xxh3});
+  for (StoredRange& range : out_->ranges) sections_.push_back({range.offset, range.offset + range.bytes, &range.xxh3});
   std::ranges::stable_sort(sections_, {}, &Section::begin);
 }
 
@@ -36,6 +39,7 @@ void FileHashes::Add(std::span<const std::byte> bytes) {
   file_.Add(bytes);
   for (size_t i = first_; i < sections_.size() && sections_[i].begin < end; ++i) AddTo(sections_[i], begin, bytes);
   while (first_ < sections_.size() && sections_[first_].end <= end) ++first_;
+  for (size_t i = 0; i < open_rows_.size(); ++i) AddTo(out_->rows[i], open_rows_[i], begin, bytes);
   done_ = end;
 }
 
@@ -50,8 +54,25 @@ void FileHashes::AddTo(Section& section, int64_t begin, std::span<const std::byt
   section.hash.reset();
 }
 
+// The same, row by row.
+void FileHashes::AddTo(StoredRows& table, OpenRow& open, int64_t begin, std::span<const std::byte> bytes) {
+  const int64_t end = begin + static_cast<int64_t>(bytes.size());
+  while (open.row < table.xxh3.size()) {
+    const int64_t row_begin = table.offset + static_cast<int64_t>(open.row) * table.row_bytes, row_end = row_begin + table.row_bytes;
+    const int64_t first = std::max(begin, row_begin), last = std::min(end, row_end);
+    if (first >= last) return;
+    open.hash.Add(bytes.subspan(static_cast<size_t>(first - begin), static_cast<size_t>(last - first)));
+    if (last < row_end) return;
+    table.xxh3[open.row++] = static_cast<uint32_t>(open.hash.value());
+    open.hash.Reset();
+  }
+}
+
 StoredFile FileHashes::Finish(std::string name) {
-  return {std::move(name), done_, file_.value(), std::move(blocks_), std::move(ranges_)};
+  out_->name = std::move(name);
+  out_->bytes = done_;
+  out_->xxh3 = file_.value();
+  return std::move(*out_);
 }
 
 }  // namespace lime

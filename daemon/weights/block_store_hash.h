@@ -1,4 +1,5 @@
-// XXH3-64 checksums of a file, of its blocks and of the ranges that streaming reads, in one pass over its bytes.
+// XXH3-64 checksums of a file, of its blocks, of the ranges that streaming reads and of the rows that are read alone, in one pass over its
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ class Xxh3 {
   Xxh3();
   void Add(std::span<const std::byte> bytes);
   uint64_t value() const;
+  void Reset();
 
  private:
   struct Free {
@@ -27,8 +29,8 @@ class Xxh3 {
 
 class FileHashes {
  public:
-  // Of blocks and ranges only offset and length are read; they may overlap.
-  FileHashes(std::vector<StoredBlock> blocks, std::vector<StoredRange> ranges);
+  // Of blocks, ranges and tables of rows only the places are read; they may overlap.
+  explicit FileHashes(StoredFile shape);
 
   // Bytes of the file, in order.
   void Add(std::span<const std::byte> bytes);
@@ -43,14 +45,20 @@ class FileHashes {
     uint64_t* out = nullptr;
     std::unique_ptr<Xxh3> hash = nullptr;  // while its bytes pass
   };
+  // The row of a table whose bytes pass.
+  struct OpenRow {
+    size_t row = 0;
+    Xxh3 hash;
+  };
   static void AddTo(Section& section, int64_t begin, std::span<const std::byte> bytes);
+  static void AddTo(StoredRows& table, OpenRow& open, int64_t begin, std::span<const std::byte> bytes);
 
   Bytes done_ = 0;
   Xxh3 file_;
-  std::vector<StoredBlock> blocks_;
-  std::vector<StoredRange> ranges_;
-  std::vector<Section> sections_;  // by `begin`
-  size_t first_ = 0;               // sections before it have passed
+  std::unique_ptr<StoredFile> out_;  // on the heap: sections_ point into it, and this moves
+  std::vector<Section> sections_;    // by `begin`
+  size_t first_ = 0;                 // sections before it have passed
+  std::vector<OpenRow> open_rows_;   // by table
 };
 
 }  // namespace lime

@@ -108,14 +108,20 @@ void AddRanges(const std::vector<BlockPiece>& pieces, const TensorSpec& tensor, 
   }
 }
 
-// Of the blocks that lie in the file.
-std::vector<StoreByteRange> RangesOf(const StoreFileLayout& file, const ModelSpec& spec) {
+// Where each tensor begins in the file.
+std::map<std::string, int64_t> OffsetsOf(const StoreFileLayout& file) {
   std::map<std::string, int64_t> offsets;
   int64_t end = static_cast<int64_t>(file.header.size());
   for (const StoreTensor& tensor : file.tensors) {
     offsets[tensor.tensor.name] = end;
     end += tensor.bytes;
   }
+  return offsets;
+}
+
+// Of the blocks that lie in the file.
+std::vector<StoreByteRange> RangesOf(const StoreFileLayout& file, const ModelSpec& spec) {
+  const std::map<std::string, int64_t> offsets = OffsetsOf(file);
   std::set<StoreByteRange> ranges;
   for (const StoreBlockRange& stored : file.blocks) {
     const BlockSpec& block = spec.block(stored.id);
@@ -123,6 +129,18 @@ std::vector<StoreByteRange> RangesOf(const StoreFileLayout& file, const ModelSpe
     for (const TensorSpec& tensor : block.tensors) AddRanges(pieces, tensor, offsets.at(tensor.name), ranges);
   }
   return {ranges.begin(), ranges.end()};
+}
+
+// What the embedding looks tokens up in.
+std::vector<StoreTable> TablesOf(const StoreFileLayout& file, const ModelSpec& spec) {
+  const std::map<std::string, int64_t> offsets = OffsetsOf(file);
+  std::vector<StoreTable> tables;
+  for (const TensorSpec& tensor : spec.block({BlockKind::kEmbedding, 0}).tensors) {
+    if (tensor.role != TensorRole::kTokenEmbedding || IsKept(tensor)) continue;
+    const int64_t rows = tensor.info.shape[0];
+    tables.push_back({offsets.at(tensor.name), tensor.info.bytes / rows, rows});
+  }
+  return tables;
 }
 
 }  // namespace
@@ -147,6 +165,7 @@ std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSp
   }
   files.push_back(builder.Finish());
   for (StoreFileLayout& file : files) file.ranges = RangesOf(file, spec);
+  files.back().tables = TablesOf(files.back(), spec);
   return files;
 }
 
@@ -154,6 +173,9 @@ StoredFile ShapeOf(const StoreFileLayout& layout) {
   StoredFile file{.name = layout.name, .bytes = layout.bytes};
   for (const StoreBlockRange& block : layout.blocks) file.blocks.push_back({block.id, block.offset, block.bytes});
   for (const StoreByteRange& range : layout.ranges) file.ranges.push_back({range.offset, range.bytes});
+  for (const StoreTable& table : layout.tables) {
+    file.rows.push_back({table.offset, table.row_bytes, std::vector<uint32_t>(static_cast<size_t>(table.rows))});
+  }
   return file;
 }
 
@@ -162,6 +184,7 @@ bool SameShape(const StoredFile& stored, const StoreFileLayout& layout) {
   bare.xxh3 = 0;
   for (StoredBlock& block : bare.blocks) block.xxh3 = 0;
   for (StoredRange& range : bare.ranges) range.xxh3 = 0;
+  for (StoredRows& table : bare.rows) std::ranges::fill(table.xxh3, 0u);
   return bare == ShapeOf(layout);
 }
 

@@ -32,6 +32,13 @@ struct StoreByteRange {
   friend auto operator<=>(const StoreByteRange&, const StoreByteRange&) = default;
 };
 
+// A table of which streaming reads single rows.
+struct StoreTable {
+  int64_t offset = 0;
+  Bytes row_bytes = 0;
+  int64_t rows = 0;
+};
+
 // One safetensors file: the header, then the tensors without gaps.
 struct StoreFileLayout {
   std::string name;
@@ -39,6 +46,7 @@ struct StoreFileLayout {
   std::vector<StoreTensor> tensors;
   std::vector<StoreBlockRange> blocks;
   std::vector<StoreByteRange> ranges;  // ascending, no two the same
+  std::vector<StoreTable> tables;
   Bytes bytes = 0;
 };
 

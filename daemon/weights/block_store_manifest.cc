@@ -23,6 +23,8 @@ constexpr int64_t kMaxLayers = 100'000;
 constexpr size_t kMaxFiles = 2 * kMaxLayers;
 constexpr Bytes kMaxFileBytes = Bytes{1} << 52;
 constexpr size_t kMaxRanges = 1'000'000;  // of one file
+constexpr size_t kMaxTables = 3;          // of one file: weight, scales and biases of the embedding
+constexpr size_t kRowDigits = 8;          // of one row's checksum
 
 constexpr std::pair<BlockKind, std::string_view> kKinds[] = {
     {BlockKind::kEmbedding, "embedding"}, {BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}};
@@ -39,14 +41,20 @@ std::string HexText(uint64_t hash) {
   return absl::StrFormat("%016x", hash);
 }
 
+// The value of lower-case hexadecimal digits, at most 16; nothing where a character is none.
+std::optional<uint64_t> HexValue(std::string_view text) {
+  uint64_t value = 0;
+  for (const char c : text) {
+    if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return std::nullopt;
+    value = value << 4 | static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+  }
+  return value;
+}
+
 std::optional<uint64_t> ParseHex(const json& value) {
   if (!value.is_string()) return std::nullopt;
   const std::string& text = value.get_ref<const std::string&>();
-  const bool digits = std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  if (text.size() != 16 || !digits) return std::nullopt;
-  uint64_t hash = 0;
-  for (const char c : text) hash = hash << 4 | static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
-  return hash;
+  return text.size() == 16 ? HexValue(text) : std::nullopt;
 }
 
 absl::StatusOr<uint64_t> HashField(const json& object, const std::string& key, const std::string& where) {
@@ -120,6 +128,38 @@ absl::StatusOr<std::vector<StoredRange>> ParseRanges(const json& object, Bytes f
   return ranges;
 }
 
+// [offset, row_bytes, "8 digits for each row"]
+absl::StatusOr<StoredRows> ParseTable(const json& entry, Bytes file_bytes, const std::string& where) {
+  const bool well_formed = entry.is_array() && entry.size() == 3 && entry[0].is_number_unsigned() && entry[1].is_number_unsigned() &&
+                           entry[2].is_string() && entry[2].get_ref<const std::string&>().size() % kRowDigits == 0;
+  if (!well_formed) return absl::InvalidArgumentError(where + ": is not [offset, row_bytes, \"8 hexadecimal digits for each row\"]");
+  const std::string_view digits = entry[2].get_ref<const std::string&>();
+  const auto offset = entry[0].get<uint64_t>(), row_bytes = entry[1].get<uint64_t>(), count = uint64_t{digits.size() / kRowDigits},
+             end = static_cast<uint64_t>(file_bytes);
+  if (row_bytes == 0 || count == 0 || offset > end || row_bytes > (end - offset) / count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": ", count, " rows of ", row_bytes, " bytes from offset ", offset, " are empty or end after their file"));
+  }
+  StoredRows table{.offset = static_cast<int64_t>(offset), .row_bytes = static_cast<Bytes>(row_bytes), .xxh3 = {}};
+  table.xxh3.reserve(count);
+  for (size_t at = 0; at < digits.size(); at += kRowDigits) {
+    const std::optional<uint64_t> hash = HexValue(digits.substr(at, kRowDigits));
+    if (!hash) return absl::InvalidArgumentError(absl::StrCat(where, ": row ", at / kRowDigits, " is not 8 hexadecimal digits"));
+    table.xxh3.push_back(static_cast<uint32_t>(*hash));
+  }
+  return table;
+}
+
+absl::StatusOr<std::vector<StoredRows>> ParseTables(const json& object, Bytes file_bytes, const std::string& where) {
+  LIME_ASSIGN_OR_RETURN(const json* entries, ArrayField(object, "rows", kMaxTables, where));
+  std::vector<StoredRows> tables;
+  for (const json& entry : *entries) {
+    LIME_ASSIGN_OR_RETURN(StoredRows table, ParseTable(entry, file_bytes, absl::StrCat(where, " rows[", tables.size(), "]")));
+    tables.push_back(std::move(table));
+  }
+  return tables;
+}
+
 absl::StatusOr<StoredFile> ParseFile(const json& object, int64_t layers, std::string where) {
   if (!object.is_object()) return absl::InvalidArgumentError(where + ": is not an object");
   JsonFields fields(object, where);
@@ -138,6 +178,7 @@ absl::StatusOr<StoredFile> ParseFile(const json& object, int64_t layers, std::st
     file.blocks.push_back(parsed);
   }
   LIME_ASSIGN_OR_RETURN(file.ranges, ParseRanges(object, file.bytes, where));
+  LIME_ASSIGN_OR_RETURN(file.rows, ParseTables(object, file.bytes, where));
   return file;
 }
 
@@ -185,8 +226,15 @@ absl::StatusOr<StoreManifest> Parse(std::string_view text, const std::string& na
   return manifest;
 }
 
+std::string RowDigits(const StoredRows& table) {
+  std::string digits;
+  digits.reserve(table.xxh3.size() * kRowDigits);
+  for (const uint32_t hash : table.xxh3) absl::StrAppend(&digits, absl::Hex(hash, absl::kZeroPad8));
+  return digits;
+}
+
 json FileJson(const StoredFile& file) {
-  json blocks = json::array(), ranges = json::array();
+  json blocks = json::array(), ranges = json::array(), rows = json::array();
   for (const StoredBlock& block : file.blocks) {
     blocks.push_back({{"kind", std::string(KindName(block.id.kind))},
                       {"layer", block.id.layer},
@@ -195,7 +243,8 @@ json FileJson(const StoredFile& file) {
                       {"xxh3", HexText(block.xxh3)}});
   }
   for (const StoredRange& range : file.ranges) ranges.push_back(json::array({range.offset, range.bytes, HexText(range.xxh3)}));
-  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", HexText(file.xxh3)}, {"blocks", blocks}, {"ranges", ranges}};
+  for (const StoredRows& table : file.rows) rows.push_back(json::array({table.offset, table.row_bytes, RowDigits(table)}));
+  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", HexText(file.xxh3)}, {"blocks", blocks}, {"ranges", ranges}, {"rows", rows}};
 }
 
 }  // namespace

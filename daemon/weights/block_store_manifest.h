@@ -21,9 +21,9 @@ inline constexpr char kStoreFilePrefix[] = "lime_store.";  // no file that a sto
 // Tensors named so fill holes between blocks; they belong to no model.
 inline constexpr char kStorePadPrefix[] = "__lime_pad__.";
 
-inline constexpr int kStoreVersion = 2;
+inline constexpr int kStoreVersion = 3;
 inline constexpr Bytes kStoreAlignment = 4 * kKiB;  // of blocks, at both ends
-// 405 billion parameters in bf16, 126 layers, take 5.4 MB: 77,000 ranges of 69 bytes of text.
+// 405 billion parameters in bf16, 126 layers, take 6.4 MB: 77,000 ranges of 69 bytes of text, and 8 for each of 128,256 rows.
 inline constexpr Bytes kMaxStoreManifestBytes = 16 * kMiB;
 
 // A block is [offset, offset + bytes) of its file. A tied head begins inside the embedding; other blocks share no byte.
@@ -45,12 +45,22 @@ struct StoredRange {
   friend bool operator==(const StoredRange&, const StoredRange&) = default;
 };
 
+// A table of which single rows are read: `xxh3.size()` rows of `row_bytes`, one behind the other.
+struct StoredRows {
+  int64_t offset = 0;
+  Bytes row_bytes = 0;
+  std::vector<uint32_t> xxh3;  // by row: the low half of XXH3-64, so that a vocabulary of 150,000 takes 600 KB of memory
+
+  friend bool operator==(const StoredRows&, const StoredRows&) = default;
+};
+
 struct StoredFile {
   std::string name;  // plain, beside the manifest
   Bytes bytes = 0;
   uint64_t xxh3 = 0;  // of the whole file
   std::vector<StoredBlock> blocks;
   std::vector<StoredRange> ranges;  // by offset, then length, no two the same; those of a tied head may overlap the embedding's
+  std::vector<StoredRows> rows;     // of the embedding: its weight; scales and biases where it is packed
 
   friend bool operator==(const StoredFile&, const StoredFile&) = default;
 };

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/block_store.h"
@@ -26,8 +27,21 @@ absl::Status CheckSize(const StoredFile& file, const std::string& path) {
                                           " differs from offset ", first, "; run `lime prepare` again, it writes the file anew"));
 }
 
-// [begin, end) of the first range that differs; of the first block, where that is in no range; of the file, where it is in no block.
+// Of the first row whose checksum differs, where one does.
+std::optional<std::pair<int64_t, int64_t>> FirstRow(const StoredFile& found, const StoredFile& file) {
+  for (size_t i = 0; i < found.rows.size(); ++i) {
+    const StoredRows& table = found.rows[i];
+    const auto row = std::ranges::mismatch(table.xxh3, file.rows[i].xxh3).in1 - table.xxh3.begin();
+    const int64_t begin = table.offset + row * table.row_bytes;
+    if (row < static_cast<int64_t>(table.xxh3.size())) return std::pair(begin, begin + table.row_bytes);
+  }
+  return std::nullopt;
+}
+
+// [begin, end) of the first row of the embedding that differs, else of the first range; of the first block, where that is in no range; of
+// the file, where it is in no block.
 std::pair<int64_t, int64_t> FirstDifference(const StoredFile& found, const StoredFile& file) {
+  if (const auto row = FirstRow(found, file)) return *row;
   const auto range = std::ranges::mismatch(found.ranges, file.ranges).in1;
   if (range != found.ranges.end()) return {range->offset, range->offset + range->bytes};
   const auto block = std::ranges::mismatch(found.blocks, file.blocks).in1;

@@ -190,6 +190,7 @@ absl::Status Checkpoint::PlaceBlocks(const StoreManifest& manifest) {
     const auto index = static_cast<int32_t>(file - files_.begin());
     for (const StoredBlock& block : stored.blocks) store_extents_.push_back({block.id, {index, block.offset, block.bytes, block.xxh3}});
     for (const StoredRange& range : stored.ranges) store_ranges_.push_back({index, range.offset, range.bytes, range.xxh3});
+    for (const StoredRows& table : stored.rows) store_rows_[{index, table.offset, table.row_bytes}] = table.xxh3;
   }
   std::ranges::sort(store_ranges_, {}, Place);
   return absl::OkStatus();
@@ -199,6 +200,12 @@ std::optional<uint64_t> Checkpoint::RangeHash(int32_t file, int64_t offset, Byte
   const auto found = std::ranges::lower_bound(store_ranges_, std::tuple(file, offset, bytes), {}, Place);
   if (found == store_ranges_.end() || Place(*found) != std::tuple(file, offset, bytes)) return std::nullopt;
   return found->xxh3;
+}
+
+std::span<const uint32_t> Checkpoint::RowHashes(const TensorLocation& at, Bytes row_bytes) const {
+  const auto found = store_rows_.find({at.file, at.offset, row_bytes});
+  if (found == store_rows_.end() || static_cast<Bytes>(found->second.size()) * row_bytes != at.bytes) return {};
+  return found->second;
 }
 
 absl::Status Checkpoint::CheckManifest(const ModelSpec& spec) const {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,9 @@ class Checkpoint {
   // rows of every part of a matrix in every piece of CutBlock(block).
   std::optional<uint64_t> RangeHash(int32_t file, int64_t offset, Bytes bytes) const;
 
+  // By row of the table at `at`, which has rows of `row_bytes`: the low half of XXH3-64. Empty where no block store says them.
+  std::span<const uint32_t> RowHashes(const TensorLocation& at, Bytes row_bytes) const;
+
   // config.json and headers put together and checked against each other.
   absl::StatusOr<ModelSpec> BuildModelSpec() const;
 
@@ -87,9 +91,10 @@ class Checkpoint {
   std::vector<CheckpointFile> files_;
   TensorIndex index_;
   std::map<std::string, TensorLocation, std::less<>> locations_;
-  std::vector<std::pair<BlockId, BlockExtent>> store_extents_;  // of a block store
-  std::optional<std::vector<BlockId>> held_;                    // of a pushed store; none: everything is here
-  std::vector<BlockExtent> store_ranges_;                       // with checksums, by file, offset and length
+  std::vector<std::pair<BlockId, BlockExtent>> store_extents_;                       // of a block store
+  std::optional<std::vector<BlockId>> held_;                                         // of a pushed store; none: everything is here
+  std::vector<BlockExtent> store_ranges_;                                            // with checksums, by file, offset and length
+  std::map<std::tuple<int32_t, int64_t, Bytes>, std::vector<uint32_t>> store_rows_;  // by file, offset and bytes of a row
 };
 
 // The spec of the model in `dir`, for those who want nothing else of it.

@@ -17,11 +17,7 @@ constexpr int64_t kSlots = 4;
 class Pass {
  public:
   Pass(int64_t begin, const StoredFile& shape, const HugeBuffer& slots, std::unique_ptr<BlockDevice> device)
-      : begin_(begin),
-        shape_(shape),
-        slots_(slots),
-        hashes_(shape.blocks, shape.ranges),
-        reader_(std::move(device), BlockReader::Options()) {}
+      : begin_(begin), shape_(shape), slots_(slots), hashes_(shape), reader_(std::move(device), BlockReader::Options()) {}
 
   absl::StatusOr<StoredFile> Run(const HashingReader::Progress& progress) {
     while (started_ < shape_.bytes && static_cast<int64_t>(reads_.size()) < kSlots) StartNext();

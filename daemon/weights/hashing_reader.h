@@ -19,8 +19,8 @@ class HashingReader {
   // Told of the bytes of every few milliseconds; an error ends the reading.
   using Progress = std::function<absl::Status(Bytes bytes)>;
 
-  // The checksums of the `shape.bytes` bytes that begin at `begin`; blocks and ranges of `shape` count from there. REQUIRES: `begin` is a
-  // multiple of 4 KiB.
+  // The checksums of the `shape.bytes` bytes that begin at `begin`; blocks, ranges and rows of `shape` count from there. REQUIRES: `begin`
+  // is a multiple of 4 KiB.
   absl::StatusOr<StoredFile> Hash(const std::string& path, int64_t begin, const StoredFile& shape, const Progress& progress);
 
  private:

@@ -1,5 +1,7 @@
 #include "daemon/weights/row_reader.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -30,7 +32,13 @@ std::vector<RowReader::Part> RowReader::LayOut(const Checkpoint* checkpoint, con
   for (const TensorSpec& tensor : spec.blocks.front().tensors) {
     if (tensor.role != TensorRole::kTokenEmbedding || IsKept(tensor)) continue;
     Part part{.table = checkpoint == nullptr ? TensorLocation{} : checkpoint->location(tensor.name),
+              .path = "",
+              .xxh3 = {},
               .row_bytes = tensor.info.bytes / tensor.info.shape[0]};
+    if (checkpoint != nullptr) {
+      part.path = checkpoint->files()[static_cast<size_t>(part.table.file)].path;
+      part.xxh3 = checkpoint->RowHashes(part.table, part.row_bytes);
+    }
     part.slot_bytes = RoundUp(part.row_bytes, kPage) + kPage;
     part.slots_at = bytes;
     bytes += kGroup * part.slot_bytes;
@@ -53,10 +61,9 @@ absl::StatusOr<std::unique_ptr<RowReader>> RowReader::Open(const Checkpoint& che
   // Only the files that hold the table.
   std::vector<std::string> paths;
   for (Part& part : parts) {
-    const std::string& path = checkpoint.files()[part.table.file].path;
-    const auto found = std::ranges::find(paths, path);
+    const auto found = std::ranges::find(paths, part.path);
     part.table.file = static_cast<int32_t>(found - paths.begin());
-    if (found == paths.end()) paths.push_back(path);
+    if (found == paths.end()) paths.push_back(part.path);
   }
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<BlockDevice> device,
                         OpenBlockDevice(paths, {.lanes = 16, .direct = true, .io_uring = options.io_uring}));
@@ -77,18 +84,29 @@ absl::Status RowReader::Read(std::span<const int32_t> tokens) {
 }
 
 absl::Status RowReader::ReadGroup(std::span<const int32_t> tokens, int64_t first) {
+  absl::Status damaged;
+  for (int attempt = 0; attempt < options_.max_attempts; ++attempt) {
+    LIME_RETURN_IF_ERROR(FillSlots(tokens));
+    damaged = absl::OkStatus();
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      for (const Part& part : parts_) damaged.Update(TakeRow(part, tokens[i], i, first + static_cast<int64_t>(i)));
+    }
+    if (damaged.ok()) break;
+  }
+  return damaged;
+}
+
+// Reads the row of tokens[i] into slot i of every part. Blocks.
+absl::Status RowReader::FillSlots(std::span<const int32_t> tokens) {
   Group group;
   {
     absl::MutexLock lock(&group.mutex);
     group.left = static_cast<int>(tokens.size() * parts_.size());
   }
-  const auto extent_of = [](const Part& part, int32_t token) {
-    return Extent{part.table.file, part.table.offset + token * part.row_bytes, part.row_bytes};
-  };
   for (size_t i = 0; i < tokens.size(); ++i) {
     for (const Part& part : parts_) {
       std::byte* const slot = memory_.data() + part.slots_at + static_cast<Bytes>(i) * part.slot_bytes;
-      reader_->StartRead(extent_of(part, tokens[i]), slot, [&group](absl::Status status) {
+      reader_->StartRead(ExtentOf(part, tokens[i]), slot, [&group](absl::Status status) {
         absl::MutexLock lock(&group.mutex);
         group.status.Update(std::move(status));
         --group.left;
@@ -104,15 +122,20 @@ absl::Status RowReader::ReadGroup(std::span<const int32_t> tokens, int64_t first
     watch.Poll(reader_->bytes_read());
   }
   watch.End();
-  if (!group.status.ok()) return absl::Status(group.status.code(), absl::StrCat("embedding: ", group.status.message()));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    for (const Part& part : parts_) {
-      const std::byte* const slot = memory_.data() + part.slots_at + static_cast<Bytes>(i) * part.slot_bytes;
-      std::memcpy(memory_.data() + part.rows_at + (first + static_cast<int64_t>(i)) * part.row_bytes,
-                  slot + reader_->SlotOffset(extent_of(part, tokens[i])), static_cast<size_t>(part.row_bytes));
-    }
-  }
-  return absl::OkStatus();
+  return group.status.ok() ? absl::OkStatus() : absl::Status(group.status.code(), absl::StrCat("embedding: ", group.status.message()));
+}
+
+// Moves a row to its place among the rows, and checks it.
+absl::Status RowReader::TakeRow(const Part& part, int32_t token, size_t slot, int64_t row) {
+  const Extent extent = ExtentOf(part, token);
+  const std::byte* const from = memory_.data() + part.slots_at + static_cast<Bytes>(slot) * part.slot_bytes + reader_->SlotOffset(extent);
+  std::memcpy(memory_.data() + part.rows_at + row * part.row_bytes, from, static_cast<size_t>(part.row_bytes));
+  if (part.xxh3.empty()) return absl::OkStatus();
+  const auto hash = static_cast<uint32_t>(XXH3_64bits(from, static_cast<size_t>(part.row_bytes)));
+  if (hash == part.xxh3[static_cast<size_t>(token)]) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(part.path, ": embedding, row of token ", token, ", ", part.row_bytes, " bytes at offset ",
+                                          extent.offset, " differ from their checksum after ", options_.max_attempts,
+                                          " reads; prepare the store again from the original model"));
 }
 
 RowsInMemory RowReader::rows() const {

@@ -72,6 +72,19 @@ TEST_F(PreparedTest, ADifferenceIsPlacedWithinItsRangeAndBlock) {
   }
 }
 
+TEST_F(PreparedTest, ADifferenceInTheEmbeddingIsPlacedWithinItsRow) {
+  Prepare();
+  const auto manifest = ReadStoreManifest(store_);
+  ASSERT_TRUE(manifest.ok());
+  const StoredFile& file = manifest->files[2];
+  ASSERT_EQ(file.rows.size(), 1u);
+  const StoredRows& table = file.rows[0];
+  const int64_t begin = table.offset + 3 * table.row_bytes;
+  Flip(file.name, begin + table.row_bytes - 1);
+  EXPECT_THAT(std::string(VerifyBlockStore(store_).status().message()),
+              HasSubstr(absl::StrCat("differs from its checksum between offsets ", begin, " and ", begin + table.row_bytes, ";")));
+}
+
 TEST_F(PreparedTest, AChecksumThatIsWrongInTheManifestAloneIsFound) {
   Prepare();
   auto manifest = nlohmann::json::parse(dir_.Read("store/lime_store.json"));

@@ -20,6 +20,7 @@ TEST(StoreManifestTest, TextAndBack) {
   manifest.files[0].ranges = {{4096, 2, 11}, {4096, 64, 12}, {5000, 1, 0xffffffffffffffff}, {4096 * 600 - 1, 1, 13}};
   manifest.files.push_back({.name = "non_layer.safetensors", .bytes = 12288, .xxh3 = 2});
   manifest.files[1].blocks = {{{BlockKind::kEmbedding, 0}, 4096, 4096, 9}, {{BlockKind::kHead, 0}, 4096, 8192, 10}};
+  manifest.files[1].rows = {{4096, 1024, {0, 0xffffffff, 0x0123abcd}}, {8192, 1, {5}}};
   const auto parsed = ParseStoreManifest(StoreManifestText(manifest), "m");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(*parsed, manifest);
@@ -41,7 +42,7 @@ TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
   };
   const Case cases[] = {
       {"/format", "zip", "field \"format\" is not \"lime-block-store\""},
-      {"/version", 1, "field \"version\" = 1; this program knows 2, so remove the folder and prepare the model again"},
+      {"/version", 1, "field \"version\" = 1; this program knows 3, so remove the folder and prepare the model again"},
       {"/version", "2", "field \"version\" is not an integer"},
       {"/alignment", 512, "field \"alignment\" = 512 is outside"},
       {"/piece_bytes", 0, "field \"piece_bytes\""},
@@ -69,6 +70,16 @@ TEST(StoreManifestTest, EveryWrongFieldIsNamed) {
       {"/files/0/ranges/1/1", 0, "ranges[1]: 0 bytes from offset"},
       {"/files/0/ranges/1", good["files"][0]["ranges"][0], "ranges[1]: does not come after the range before it"},
       {"/files/0/ranges/2/0", 0, "ranges[2]: does not come after the range before it"},
+      {"/files/2/rows", nullptr, "m: files[2] (non_layer.safetensors): field \"rows\" is not an array"},
+      {"/files/2/rows/0", {4096, 640}, "rows[0]: is not [offset, row_bytes, "},
+      {"/files/2/rows/0/1", -1, "rows[0]: is not ["},
+      {"/files/2/rows/0/2", "0123456", "rows[0]: is not ["},
+      {"/files/2/rows/0/2", "0123456789abcdeX", "rows[0]: row 1 is not 8 hexadecimal digits"},
+      {"/files/2/rows/0/2", "", "rows[0]: 0 rows of "},
+      {"/files/2/rows/0/1", 0, "rows of 0 bytes from offset"},
+      {"/files/2/rows/0/0", 18446744073709551615u, "bytes from offset 18446744073709551615 are empty or end after their file"},
+      {"/files/2/rows/0/1", good["files"][2]["bytes"], "are empty or end after their file"},
+      {"/files/2/rows", nlohmann::json::array({1, 2, 3, 4}), "has 4 entries, more than 3"},
       {"/files/0/blocks/0/kind", "tail", "blocks[0]: field \"kind\" is not embedding"},
       {"/files/0/blocks/0/layer", 2, "blocks[0]: field \"layer\" = 2 is outside 0 to 1"},
       {"/files/0/blocks/0/layer", 1, "holds the block attention 1 twice"},

@@ -141,26 +141,29 @@ TEST(PieceReaderTest, TensorsOffTheirAlignmentSlideToIt) {
   }
 }
 
+// Spoils what a read brought, as often as asked.
+class Spoiler : public FaultyDevice {
+ public:
+  Spoiler(std::unique_ptr<BlockDevice> device, std::atomic<int>& left)
+      : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), left_(left) {}
+  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    FaultyDevice::StartRead(lane, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
+      if (left_ > 0 && left_-- > 0) {
+        for (Bytes i = 0; i < result.bytes; ++i) destination[i] ^= std::byte{1};
+      }
+      done(result);
+    });
+  }
+
+ private:
+  std::atomic<int>& left_;
+};
+
 TEST(PieceReaderTest, DamageThatPassesIsReadAgainAndDamageThatStaysIsNamed) {
   const TempDir dir;
   ASSERT_TRUE(MakeModel(Packed(), dir.file("model")).ok());
   ASSERT_TRUE(PrepareBlockStore(dir.file("model"), dir.file("store")).ok());
   const Model model(dir.file("store"));
-  // Spoils what a read brought, as often as asked.
-  class Spoiler : public FaultyDevice {
-   public:
-    Spoiler(std::unique_ptr<BlockDevice> device, std::atomic<int>& left)
-        : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), left_(left) {}
-    void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
-      FaultyDevice::StartRead(lane, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
-        if (left_ > 0 && left_-- > 0) destination[result.bytes / 2] ^= std::byte{1};
-        done(result);
-      });
-    }
-
-   private:
-    std::atomic<int>& left_;
-  };
   std::atomic<int> left = 0;
   auto reader = PieceReader::Open(model.checkpoint, model.spec, {.wrap_device = [&](std::unique_ptr<BlockDevice> device) {
                                     return std::make_unique<Spoiler>(std::move(device), left);
@@ -200,6 +203,35 @@ TEST(RowReaderTest, BringsTheRowsOfItsTokensInTheirOrder) {
                 0)
           << name << " row " << i;
     }
+  }
+}
+
+TEST(RowReaderTest, RowsOfAStoreAreCheckedReadAgainAndNamed) {
+  const TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  ASSERT_TRUE(MakeModel(Packed(), dir.file("packed")).ok());
+  for (const char* name : {"dense", "packed"}) {
+    const std::string store = dir.file(name) + "_store";
+    ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
+    const Model model(store);
+    std::atomic<int> left = 0;
+    auto reader = RowReader::Open(model.checkpoint, model.spec, {.max_rows = 2, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
+                                                                   return std::make_unique<Spoiler>(std::move(device), left);
+                                                                 }});
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const std::vector<int32_t> tokens = {3, 319};
+    ASSERT_TRUE((*reader)->Read(tokens).ok()) << name;
+    left = 1;
+    ASSERT_TRUE((*reader)->Read(tokens).ok()) << name << ": the second read is good";
+    const TensorSpec* tensor = Find(model.spec.blocks.front(), TensorRole::kTokenEmbedding, TensorPart::kWeight);
+    const Bytes row_bytes = tensor->info.bytes / tensor->info.shape[0];
+    EXPECT_EQ(std::memcmp((*reader)->rows().weight + row_bytes, model.Rows(tensor->name, 319, row_bytes), static_cast<size_t>(row_bytes)),
+              0);
+    left = 1'000'000;
+    const absl::Status status = (*reader)->Read(tokens);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("non_layer.safetensors: embedding, row of token 3, "));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("differ from their checksum after 4 reads"));
   }
 }
 

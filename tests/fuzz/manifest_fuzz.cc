@@ -1,5 +1,5 @@
-// Any text as a block store's manifest: an error, or blocks that lie aligned inside their files and ranges in order, and the same again
-// from its own text.
+// Any text as a block store's manifest: an error, or blocks that lie aligned inside their files ranges in order and rows that lie in it,
+// and the same again from its own text.
 #include <algorithm>
 #include <functional>
 #include <string_view>
@@ -20,6 +20,10 @@ void Check(const StoreManifest& manifest) {
     }
     for (const StoredRange& range : file.ranges)
       LIME_CHECK(range.offset >= 0 && range.bytes > 0 && range.bytes <= file.bytes - range.offset);
+    for (const StoredRows& table : file.rows) {
+      LIME_CHECK(table.offset >= 0 && table.row_bytes > 0 && !table.xxh3.empty());
+      LIME_CHECK(table.row_bytes <= (file.bytes - table.offset) / static_cast<Bytes>(table.xxh3.size()));
+    }
     LIME_CHECK(std::ranges::is_sorted(file.ranges, std::less_equal(), [](const StoredRange& r) { return std::pair(r.offset, r.bytes); }));
   }
 }

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "daemon/weights/block_store.h"
+#include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/faulty_device.h"
@@ -218,10 +219,10 @@ TEST(StreamingTest, AModelThatWasAllResidentGivesMemoryBackWhileOthersNeedItAndC
 
 // ---- Faults
 
-absl::Status StepOnce(Engine& engine) {
+absl::Status StepOnce(Engine& engine, int32_t token = 5) {
   EXPECT_TRUE(engine.StartSequence(0, 4).ok());
   MicroBatch batch;
-  batch.rows = {{.sequence = 0, .token = 5, .position = 0, .wants_logits = true}};
+  batch.rows = {{.sequence = 0, .token = token, .position = 0, .wants_logits = true}};
   const absl::Status status = engine.Step(batch).status();
   engine.EndSequence(0);
   return status;
@@ -259,6 +260,14 @@ TEST(StreamingTest, AReadThatFailsOnceIsRepeatedAndOneThatKeepsFailingEndsTheSte
   EXPECT_TRUE(StepOnce(**engine).ok()) << "the next request begins anew";
 }
 
+void FlipBit(const std::string& file, int64_t offset) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(offset);
+  const char byte = static_cast<char>(stream.get() ^ 4);
+  stream.seekp(offset);
+  stream.put(byte);
+}
+
 TEST(StreamingTest, AFlippedBitInAPreparedStoreEndsTheStepWithASentence) {
   TempDir dir;
   ASSERT_TRUE(PrepareBlockStore(ShippedModel(), dir / "store").ok());
@@ -267,12 +276,7 @@ TEST(StreamingTest, AFlippedBitInAPreparedStoreEndsTheStepWithASentence) {
   EXPECT_TRUE(StepOnce(**whole).ok());
   const std::string file = dir / "store/layer_0002.safetensors";
   const auto middle = static_cast<std::streamoff>(std::filesystem::file_size(file) / 2);
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(middle);
-  const char byte = static_cast<char>(stream.get() ^ 4);
-  stream.seekp(middle);
-  stream.put(byte);
-  stream.close();
+  FlipBit(file, middle);
   auto engine = Engine::Create(dir / "store", StreamingOptions());
   ASSERT_TRUE(engine.ok()) << engine.status();
   const absl::Status failed = StepOnce(**engine);
@@ -280,6 +284,21 @@ TEST(StreamingTest, AFlippedBitInAPreparedStoreEndsTheStepWithASentence) {
   EXPECT_THAT(std::string(failed.message()), HasSubstr("layer_0002.safetensors: "));
   EXPECT_THAT(std::string(failed.message()), HasSubstr(" 2, "));
   EXPECT_THAT(std::string(failed.message()), HasSubstr("checksum"));
+}
+
+TEST(StreamingTest, AFlippedBitInARowOfTheEmbeddingEndsTheStepThatReadsItWithASentence) {
+  TempDir dir;
+  ASSERT_TRUE(PrepareBlockStore(ShippedModel(), dir / "store").ok());
+  const auto checkpoint = Checkpoint::Open(dir / "store");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const TensorLocation& table = checkpoint->location("model.embed_tokens.weight");
+  const Bytes row_bytes = table.bytes / checkpoint->index().find("model.embed_tokens.weight")->second.shape[0];
+  FlipBit(checkpoint->files()[static_cast<size_t>(table.file)].path, table.offset + 17 * row_bytes);
+  auto engine = Engine::Create(dir / "store", StreamingOptions());
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const absl::Status failed = StepOnce(**engine, 17);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("non_layer.safetensors: embedding, row of token 17, "));
 }
 
 TEST(StreamingTest, ADiskThatStallsIsReportedWhileItStalls) {
