@@ -270,9 +270,9 @@ class PaperDevice {
   }
 
   // The parts that stream beside the plan's own where a layer has `layer_pages` pages.
-  std::vector<int32_t> More(int64_t layer_pages) const {
+  std::vector<int32_t> More(int64_t layer_pages, OnlineRule rule) const {
     if (visits_ == 0 || page_mb_ <= 0) return {};
-    const auto [alpha, beta] = Choose(layer_pages);
+    const auto [alpha, beta] = Choose(layer_pages, rule);
     std::map<std::pair<int, BlockKind>, int64_t> taken;
     std::vector<int32_t> parts;
     for (const PaperBlock& block : blocks_) {
@@ -311,19 +311,21 @@ class PaperDevice {
     return {by_stage.empty() ? 0 : least, mb};
   }
 
-  // Tokens of the paper's table are pages of all layers here.
-  std::pair<int64_t, int64_t> Choose(int64_t layer_pages) const {
+  // Tokens of the paper's table are pages of all layers here. Whole layers are a table of one kind of block.
+  std::pair<int64_t, int64_t> Choose(int64_t layer_pages, OnlineRule rule) const {
     const auto [cap_mha, mha_mb] = Cap(BlockKind::kAttention);
     const auto [cap_mlp, mlp_mb] = Cap(BlockKind::kMlp);
+    const bool whole = rule == OnlineRule::kWholeLayers;
     const OffloadTable table = MakeOffloadTable({.free_mb = free_mb_,
                                                  .kv_tok_mb = page_mb_,
-                                                 .mha_mb = mha_mb,
+                                                 .mha_mb = whole ? mha_mb + mlp_mb : mha_mb,
                                                  .mlp_mb = mlp_mb,
                                                  .visits = visits_,
-                                                 .cap_mha = cap_mha,
-                                                 .cap_mlp = cap_mlp,
+                                                 .cap_mha = whole ? std::min(cap_mha, cap_mlp) : cap_mha,
+                                                 .cap_mlp = whole ? 0 : cap_mlp,
                                                  .n_max = layer_pages});
-    return {table.steps.back().alpha, table.steps.back().beta};
+    const OffloadThreshold& last = table.steps.back();
+    return {last.alpha, whole ? last.alpha : last.beta};
   }
 
   const Plan& plan_;
@@ -338,13 +340,13 @@ std::string NoRoom(const Plan& plan, const Residency& residency) {
   return changed.ok() ? std::string() : std::string(changed.status().message());
 }
 
-// The paper's table adds to the plan's own residency, ours goes on from the level before.
+// The paper's tables add to the plan's own residency, ours goes on from the level before.
 std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before) {
-  const bool paper = options.rule == OnlineRule::kPaper;
-  Draft draft(plan, (paper ? before.levels.front() : before.levels.back()).residency.streamed);
-  if (paper) {
+  const bool table = options.rule != OnlineRule::kLime;
+  Draft draft(plan, (table ? before.levels.front() : before.levels.back()).residency.streamed);
+  if (table) {
     for (int d = 0; d < plan.NumDevices(); ++d) {
-      for (const int32_t part : PaperDevice(plan, d).More(layer_pages)) draft.Set(part, true);
+      for (const int32_t part : PaperDevice(plan, d).More(layer_pages, options.rule)) draft.Set(part, true);
     }
   } else if (!LevelSearch(plan, layer_pages, options, draft).Run()) {
     return std::nullopt;

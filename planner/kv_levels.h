@@ -27,8 +27,9 @@ struct KvLevels {
 
 // What streams at the next level.
 enum class OnlineRule : uint8_t {
-  kLime,   // what the exact evaluation finds fastest, part by part
-  kPaper,  // Eq. 5 to 7: so many attention and MLP blocks more than the plan in every visit
+  kLime,         // what the exact evaluation finds fastest, part by part
+  kPaper,        // Eq. 5 to 7: so many attention and MLP blocks more than the plan in every visit
+  kWholeLayers,  // no memory planner: so many layers more in every visit, both halves of each
 };
 
 struct KvLevelOptions {

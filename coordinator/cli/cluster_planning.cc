@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/cli/command.h"
+#include "planner/kv_levels.h"
 #include "planner/lower_bound.h"
 
 namespace lime::cli {
@@ -31,8 +33,43 @@ SearchOptions ClusterPlanning::SearchFor() const {
   return options;
 }
 
-// The problem assumes the worst link between any two devices. Where the plan's own links are better, the search goes on with those.
+// KV that grows pays where something would stream for KV that is not used yet.
 absl::StatusOr<Plan> ClusterPlanning::Run() {
+  const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
+  absl::StatusOr<Plan> whole = Search();
+  if (kv_tokens == 0 || (whole.ok() && ResidencyOf(*whole).streamed.empty())) return whole;
+  const PlanProblem problem = problem_;
+  const BatchedPlan best = best_;
+  inputs_.request.kv_tokens = kv_tokens;
+  absl::StatusOr<Plan> growing = SearchToGrow(best);
+  const bool grows = growing.ok() ? !whole.ok() || growing->predicted.ms_per_step < whole->predicted.ms_per_step
+                                  : !whole.ok() || !absl::IsResourceExhausted(growing.status());
+  if (grows) return growing;
+  inputs_.request.kv_tokens = 0;
+  problem_ = problem;
+  best_ = best;
+  return whole;
+}
+
+// The stages that are best for the KV of the first level may have no room for all of it: those of `whole`, made for all of it, have.
+absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
+  LIME_ASSIGN_OR_RETURN(Plan plan, Search());
+  if (!GrowsKv(plan)) return plan;
+  if (plan.reads != ReadsPerStep::kOnce)
+    return WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
+  absl::StatusOr<Plan> grows = PlanToGrow(plan);
+  if (!grows.ok() && whole.found.feasible) {
+    best_ = whole;
+    LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
+    LIME_ASSIGN_OR_RETURN(plan, Settle(problem_, best_));
+    grows = PlanToGrow(plan);
+  }
+  if (grows.ok()) best_.found.plan.streamed = ResidencyOf(*grows).streamed;  // beside those rings
+  return grows;
+}
+
+// The problem assumes the worst link between any two devices. Where the plan's own links are better, the search goes on with those.
+absl::StatusOr<Plan> ClusterPlanning::Search() {
   LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
   LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, SearchFor()));
   if (!best_.found.feasible) return Infeasible();

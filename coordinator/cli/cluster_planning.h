@@ -21,7 +21,8 @@ class ClusterPlanning {
   };
   ClusterPlanning(const Options& options, PlanInputs inputs) : options_(options), inputs_(std::move(inputs)) {}
 
-  // Once. ResourceExhausted, in one sentence that says what would make it fit, where no plan fits.
+  // Once. With PlanRequest::kv_tokens a plan whose KV grows where that is faster at first, else one with all its KV. ResourceExhausted, in
+  // one sentence that says what would make it fit, where no plan fits.
   absl::StatusOr<Plan> Run();
 
   const PlanInputs& inputs() const { return inputs_; }
@@ -29,6 +30,8 @@ class ClusterPlanning {
   std::vector<DeviceExplanation> Explain(const Plan& plan) const;
 
  private:
+  absl::StatusOr<Plan> Search();
+  absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   SearchOptions SearchFor() const;
   absl::StatusOr<Plan> Settle(PlanProblem& problem, BatchedPlan& best) const;
   absl::StatusOr<double> BoundMs() const;
@@ -38,7 +41,7 @@ class ClusterPlanning {
   absl::Status Infeasible() const;
 
   const Options options_;
-  const PlanInputs inputs_;
+  PlanInputs inputs_;
   PlanProblem problem_;
   BatchedPlan best_;
 };

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/kv_levels_report.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/prompt_chunk.h"
@@ -39,6 +40,7 @@ absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::
   flags.tokens = options.context;
   flags.sequences = options.sequences;
   flags.prompt_tokens = std::min(options.context, std::max(options.prompt_tokens, kLeastPromptChunk));
+  if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
   return ClusterPlanning({.time_limit_ms = kPlanningMs}, std::move(inputs)).Run();
@@ -97,12 +99,12 @@ void Say(const std::string& sentence) {
 
 class ClusterGenerator {
  public:
-  ClusterGenerator(ClusterClient& client, const Tokenizer& tokenizer, const GenerateOptions& options, ClusterRun::Survival survival)
-      : run_(client, std::move(survival)), tokenizer_(tokenizer), options_(options) {}
+  ClusterGenerator(std::unique_ptr<ClusterRun> run, const Tokenizer& tokenizer, const GenerateOptions& options)
+      : run_(std::move(run)), tokenizer_(tokenizer), options_(options) {}
 
   absl::Status Add(const std::vector<int32_t>& prompt) {
     Request request{.prompt = prompt, .max_new_tokens = options_.max_new_tokens, .end_tokens = options_.end_tokens};
-    const auto id = run_.Add(std::move(request), {.params = options_.sampling, .hash_logits = options_.hash_logits});
+    const auto id = run_->Add(std::move(request), {.params = options_.sampling, .hash_logits = options_.hash_logits});
     if (!id.ok()) return id.status();
     streams_.push_back(std::make_unique<TextStream>(tokenizer_, options_, streams_.size(), prompt));
     return absl::OkStatus();
@@ -110,11 +112,11 @@ class ClusterGenerator {
 
   absl::StatusOr<GenerateSummary> Run() {
     start_ = Clock::now();
-    LIME_RETURN_IF_ERROR(run_.Run([this](const ClusterRun::Token& token) { return TakeToken(token); }, options_.cancel));
+    LIME_RETURN_IF_ERROR(run_->Run([this](const ClusterRun::Token& token) { return TakeToken(token); }, options_.cancel));
     return Summary();
   }
 
-  int64_t recoveries() const { return run_.recoveries(); }
+  int64_t recoveries() const { return run_->recoveries(); }
 
  private:
   bool TakeToken(const ClusterRun::Token& token) {
@@ -147,7 +149,7 @@ class ClusterGenerator {
     return summary;
   }
 
-  ClusterRun run_;
+  const std::unique_ptr<ClusterRun> run_;
   const Tokenizer& tokenizer_;
   const GenerateOptions& options_;
   std::vector<std::unique_ptr<TextStream>> streams_;  // by request id
@@ -162,6 +164,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   std::unique_ptr<ClusterSession> session(new ClusterSession(options));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster));
   for (const ClusterClient::Device& device : cluster.devices) session->addresses_[device.name] = device.address;
+  (void)session->WorkOutLevels(plan);
   const Clock::time_point begin = Clock::now();
   LIME_RETURN_IF_ERROR(session->Install(plan));
   session->install_seconds_ = Milliseconds(Clock::now() - begin) / 1000;
@@ -190,9 +193,25 @@ ClusterRun::Survival ClusterSession::HowToSurvive() const {
           .say = Say};
 }
 
+// Takes a while; the same plan installed again has the same levels.
+std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
+  Plan same = plan;
+  same.epoch = levels_of_.epoch;
+  if (same != levels_of_) {
+    const bool grows = GrowsKv(plan) && plan.reads == ReadsPerStep::kOnce && plan.loans.empty() && options_.online;
+    levels_ =
+        grows ? MakeKvLevels(plan, {.rule = *options_.online}) : KvLevels{.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
+    levels_of_ = std::move(same);
+  }
+  std::vector<Residency> residencies;
+  for (const KvLevel& level : levels_.levels) residencies.push_back(level.residency);
+  return residencies;
+}
+
 absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
                                                          const GenerateOptions& options) {
-  ClusterGenerator generator(*client_, tokenizer, options, HowToSurvive());
+  ClusterGenerator generator(
+      std::make_unique<ClusterRun>(*client_, HowToSurvive(), [this](const Plan& plan) { return WorkOutLevels(plan); }), tokenizer, options);
   for (const std::vector<int32_t>& prompt : prompts) LIME_RETURN_IF_ERROR(generator.Add(prompt));
   absl::StatusOr<GenerateSummary> summary = generator.Run();
   recoveries_ = generator.recoveries();
@@ -227,17 +246,22 @@ json ClusterSession::Describe() const {
                        {"compute_ms", of.compute_ms},
                        {"wait_weights_ms", of.wait_weights_ms},
                        {"wait_input_ms", of.wait_input_ms},
+                       {"residency_changes", of.residency_changes},
                        {"sent_messages", of.sent_messages},
                        {"sent_bytes", of.sent_bytes}});
   }
-  return {
-      {"predicted_ms_per_token", predicted_ms_per_token()},
-      {"predicted_ttft_ms", plan().predicted.ttft_ms},
-      {"peak_rss_bytes", ProcessPeakResidentBytes()},
-      {"devices", devices},
-      {"recoveries", recoveries_},
-      {"plan", {{"epoch", plan().epoch}, {"stages", plan().stages.size()}, {"microbatches", plan().microbatches}, {"batch", plan().batch}}},
-      {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
+  return {{"predicted_ms_per_token", predicted_ms_per_token()},
+          {"predicted_ttft_ms", plan().predicted.ttft_ms},
+          {"peak_rss_bytes", ProcessPeakResidentBytes()},
+          {"devices", devices},
+          {"recoveries", recoveries_},
+          {"plan",
+           {{"epoch", plan().epoch},
+            {"stages", plan().stages.size()},
+            {"microbatches", plan().microbatches},
+            {"batch", plan().batch},
+            {"kv_levels", ToJson(plan(), levels_)}}},
+          {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
 }
 
 std::string ClusterSession::DeviceLines() const {

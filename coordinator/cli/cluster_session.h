@@ -3,12 +3,14 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/cli/generate.h"
 #include "coordinator/rpc/cluster_run.h"
 #include "nlohmann/json.hpp"
+#include "planner/kv_levels.h"
 
 namespace lime::cli {
 
@@ -21,7 +23,10 @@ class ClusterSession {
     int64_t context = 0;  // positions of the longest request
     int64_t sequences = 1;
     int64_t prompt_tokens = 0;  // of the longest prompt
-    bool insecure = false;      // devices elsewhere may be talked to without keys
+    int64_t kv_tokens = 0;      // that KV is reserved for at first, where it is planned now; 0: all
+    // How a plan goes on as its KV grows; nothing: it does not, and requests have the KV that it begins with.
+    std::optional<OnlineRule> online = OnlineRule::kLime;
+    bool insecure = false;  // devices elsewhere may be talked to without keys
     Recovery::Options recovery;
     const std::atomic<bool>* cancel = nullptr;
   };
@@ -35,6 +40,8 @@ class ClusterSession {
 
   const Plan& plan() const { return client_->plan(); }
   double predicted_ms_per_token() const { return plan().predicted.ms_per_token; }
+  // What streams as KV grows, the plan's own first; that alone where all KV is there from the start.
+  const KvLevels& levels() const { return levels_; }
 
   // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, plan, load.
   nlohmann::json Describe() const;
@@ -47,9 +54,12 @@ class ClusterSession {
   explicit ClusterSession(const Options& options) : options_(options) {}
   absl::Status Install(const Plan& plan);
   ClusterRun::Survival HowToSurvive() const;
+  std::vector<Residency> WorkOutLevels(const Plan& plan);
 
   const Options options_;
   std::unique_ptr<ClusterClient> client_;
+  Plan levels_of_;  // the plan that they were worked out for
+  KvLevels levels_;
   std::map<std::string, std::string> addresses_;  // by device
   std::vector<DeviceStatistics> statistics_;      // by device of the plan; epoch -1 where it has no part
   double install_seconds_ = 0;

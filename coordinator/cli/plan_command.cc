@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/kv_levels_report.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/plan_table.h"
@@ -80,10 +81,14 @@ absl::Status RunPlan(const PlanFlags& flags) {
     return report.status();
   }
   if (!flags.out.empty()) LIME_RETURN_IF_ERROR(WriteTextFile(flags.out, ToJsonText(report->plan) + "\n"));
+  const bool grows = GrowsKv(report->plan);
+  const KvLevels levels = grows ? MakeKvLevels(report->plan) : KvLevels{};
   if (flags.json) {
-    std::cout << ToJson(*report).dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
+    ordered_json answer = ToJson(*report);
+    if (grows) answer["kv_levels"] = ToJson(report->plan, levels);
+    std::cout << answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
   } else {
-    std::cout << PlanText(*report, OutputColumns());
+    std::cout << PlanText(*report, OutputColumns()) << KvLevelsText(report->plan, levels);
     if (!flags.out.empty()) std::cout << "\nkept in " << flags.out << "; `lime simulate --plan " << flags.out << "` shows its timeline\n";
     std::cout << std::flush;
   }

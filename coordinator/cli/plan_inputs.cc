@@ -41,6 +41,10 @@ absl::Status CheckFlags(const PlanInputFlags& flags) {
     return WrongCall("plan: --model and --model-spec both name a model; leave one out");
   if (flags.tokens < 1 || flags.tokens > kMaxTokens)
     return WrongCall(absl::StrCat("--tokens ", flags.tokens, " is outside 1 to ", kMaxTokens));
+  if (flags.kv_tokens < 0 || flags.kv_tokens > flags.tokens || (flags.kv_tokens > 0 && flags.kv_tokens < flags.prompt_tokens)) {
+    return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is outside the prompt's ", flags.prompt_tokens, " to the ",
+                                  flags.tokens, " of --tokens"));
+  }
   if (flags.prompt_tokens < 0 || flags.prompt_tokens > flags.tokens)
     return WrongCall(absl::StrCat("--prompt-tokens ", flags.prompt_tokens, " is outside 0 to the ", flags.tokens, " of --tokens"));
   for (const auto& [name, value] : {std::pair("--batch", flags.batch), std::pair("--sequences", flags.sequences)}) {
@@ -70,6 +74,7 @@ absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_m
 
 absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   request.context = flags.tokens;
+  request.kv_tokens = flags.kv_tokens;
   request.prompt_tokens = flags.prompt_tokens;
   request.chunks = {kPrefillChunks.begin(), kPrefillChunks.end()};
   request.sequences = static_cast<int32_t>(std::max({int64_t{1}, flags.sequences, flags.batch}));
@@ -234,6 +239,8 @@ void PlanInputFlags::AddTo(CLI::App& app) {
       ->group("Request");
   app.add_option("--sequences", sequences, "Requests served at a time; how they are batched is chosen (without it: 1)")->group("Request");
   app.add_option("--batch", batch, "Sequences in one micro-batch, instead of choosing; alone it is also the number of requests")
+      ->group("Request");
+  app.add_option("--kv-tokens", kv_tokens, "Of them, those that KV is reserved for at first: more comes as parts stream instead; 0: all")
       ->group("Request");
   app.add_option("--prompt-tokens", prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned")->group("Request");
   app.add_option("--piece", piece, "Longest piece in which a block streams, or none for whole blocks")

@@ -22,6 +22,7 @@ struct PlanInputFlags {
   int64_t tokens = 2048;
   int64_t batch = 0;
   int64_t sequences = 0;
+  int64_t kv_tokens = 0;
   int64_t prompt_tokens = 0;
 
   void AddTo(CLI::App& app);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,11 +40,27 @@ struct RunFlags {
   bool ignore_eos = false;
   bool hash_logits = false;
   bool token_times = false;
-  std::string cluster_plan;  // with --cluster
-  bool insecure = false;     // likewise
-  double patience_s = 10;    // likewise
-  double give_up_s = 60;     // likewise
+  std::string cluster_plan;     // with --cluster
+  bool insecure = false;        // likewise
+  double patience_s = 10;       // likewise
+  double give_up_s = 60;        // likewise
+  int64_t kv_tokens = 0;        // likewise
+  std::string online = "lime";  // likewise, where the plan's KV grows
+  bool no_memory_planner = false;
 };
+
+// What streams as KV grows; nothing where it does not.
+absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
+  if (flags.no_memory_planner && flags.online != "lime") {
+    return WrongCall(
+        absl::StrCat("--no-memory-planner streams whole layers and --online ", flags.online.substr(0, 80), " does not; leave one out"));
+  }
+  if (flags.no_memory_planner) return OnlineRule::kWholeLayers;
+  if (flags.online == "lime") return OnlineRule::kLime;
+  if (flags.online == "paper") return OnlineRule::kPaper;
+  if (flags.online == "off") return std::nullopt;
+  return WrongCall(absl::StrCat("--online ", flags.online.substr(0, 80), " is unknown; use lime, paper or off"));
+}
 
 // One prompt a line; a line that is a JSON string or {"prompt": string} may hold line breaks.
 absl::StatusOr<std::string> ParsePromptLine(const std::string& line, std::string_view where) {
@@ -79,6 +96,10 @@ absl::Status CheckFlags(RunFlags& flags) {
     if (!(seconds >= 0 && seconds <= kMaxSeconds))
       return WrongCall(absl::StrCat(name, " ", seconds, " is outside 0 to ", kMaxSeconds, " s"));
   }
+  if (const auto rule = RuleOf(flags); !rule.ok()) return rule.status();
+  if (flags.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is negative"));
+  if (flags.kv_tokens > 0 && !flags.cluster_plan.empty())
+    return WrongCall("--kv-tokens is for planning now, and --plan is planned already; make that with `lime plan --kv-tokens`");
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
   return absl::OkStatus();
 }
@@ -222,6 +243,7 @@ void PrintClusterSummary(const ClusterSession& session, const GenerateSummary& s
 }
 
 absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
+  LIME_ASSIGN_OR_RETURN(const std::optional<OnlineRule> online, RuleOf(flags));
   LIME_ASSIGN_OR_RETURN(
       const std::unique_ptr<ClusterSession> session,
       ClusterSession::Open({.cluster = flags.model.cluster,
@@ -230,6 +252,8 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
                             .context = shape.context,
                             .sequences = shape.sequences,
                             .prompt_tokens = longest,
+                            .kv_tokens = flags.kv_tokens,
+                            .online = online,
                             .insecure = flags.insecure,
                             .recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)},
                             .cancel = &Interrupted()}));
@@ -307,6 +331,13 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--give-up", flags->give_up_s, "With --cluster, seconds that one is waited for which cannot be done without")
       ->capture_default_str();
+  command->add_option("--kv-tokens", flags->kv_tokens,
+                      "With --cluster, positions that KV is reserved for at first: more comes as parts stream instead; 0: all");
+  command
+      ->add_option("--online", flags->online,
+                   "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")
+      ->capture_default_str();
+  command->add_flag("--no-memory-planner", flags->no_memory_planner, "With --cluster, whole layers stream as KV grows, to compare with");
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->add_option("--seed", flags->sampling.seed, "Same seed, same text")->capture_default_str();
   command->add_option("--stop", flags->stops, "End before this text; may be given several times")

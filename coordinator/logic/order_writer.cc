@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/logic/flow.h"
 #include "planner/base/check.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime {
 namespace {
@@ -27,6 +28,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.chunks = std::max(1, plan.chunks_per_sweep);
   options.look_ahead = Flow::kDecodeAhead;
   options.prompts_ahead = static_cast<int32_t>(Flow::Of(plan).PromptsAhead());
+  if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
   return options;
 }
 
@@ -59,7 +61,8 @@ absl::Status OrderWriter::CheckFits(const Request& request, const Options& optio
   if (!options.levels.empty() && pages > options.levels.back().layer_pages) {
     return absl::ResourceExhaustedError(absl::StrCat("the request needs KV for ", prompt, " prompt + ", request.max_new_tokens,
                                                      " new tokens, and the plan comes to have ", options.levels.back().layer_pages,
-                                                     " pages of 16; plan with more memory, or shorten the prompt or --max-tokens"));
+                                                     " pages of 16; plan with more --kv-tokens or memory, or shorten the prompt or "
+                                                     "--max-tokens"));
   }
   return absl::OkStatus();
 }

@@ -41,7 +41,7 @@ class OrderWriter {
     int32_t prompts_ahead = 16;     // steps of prompts alone, likewise: they wait for no token
     std::vector<Residency> levels;  // by KV pages, ascending, where KV grows; the devices have the first. Empty: all pages are there
   };
-  // What the devices of a plan are made for.
+  // What the devices of a plan are made for. Of one whose KV grows, the level that it begins with alone.
   static Options For(const Plan& plan);
 
   explicit OrderWriter(const Options& options);

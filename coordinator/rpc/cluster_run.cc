@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime {
 namespace {
@@ -16,8 +17,8 @@ bool IsSet(const std::atomic<bool>* cancel) {
 
 }  // namespace
 
-ClusterRun::ClusterRun(ClusterClient& client, std::optional<Survival> survival)
-    : client_(client), survival_(std::move(survival)), writer_(OrderWriter::For(client.plan())) {
+ClusterRun::ClusterRun(ClusterClient& client, std::optional<Survival> survival, LevelsOf levels)
+    : client_(client), survival_(std::move(survival)), levels_(std::move(levels)), writer_(OrdersFor(client.plan())) {
   CompareKernels();
   if (!survival_) return;
   first_ = newest_ = client.plan();
@@ -139,10 +140,19 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
   return Recovery::Installed{};
 }
 
+// Whether the requests fit is known, and the levels are worked out, before a device loads anything.
 absl::Status ClusterRun::InstallAgain(const Plan& plan) {
+  LIME_RETURN_IF_ERROR(writer_.Restart(OrdersFor(plan)));
   LIME_RETURN_IF_ERROR(client_.Install(plan, survival_->install));
   CompareKernels();
-  return writer_.Restart(OrderWriter::For(client_.plan()));
+  return absl::OkStatus();
+}
+
+OrderWriter::Options ClusterRun::OrdersFor(const Plan& plan) const {
+  OrderWriter::Options orders = OrderWriter::For(plan);
+  const std::vector<Residency> levels = levels_ ? levels_(plan) : orders.levels;
+  if (GrowsKv(plan)) orders.levels = levels;
+  return orders;
 }
 
 // The same bits come of the same order of every sum. Where a layer may now be computed by other kernels that is said, once.

@@ -33,8 +33,12 @@ class ClusterRun {
     std::function<void(const std::string& sentence)> say;  // what is going on
   };
 
-  // Without `survival` the first failure is the end.  REQUIRES: a plan is installed; `client` outlives this.
-  explicit ClusterRun(ClusterClient& client, std::optional<Survival> survival = {});
+  // Of a plan that is installed or to be: what streams at each level of its KV, its own first, and only that where KV does not grow.
+  using LevelsOf = std::function<std::vector<Residency>(const Plan& plan)>;
+
+  // Without `survival` the first failure is the end; without `levels` requests have the KV that a plan begins with.
+  // REQUIRES: a plan is installed; `client` outlives this.
+  explicit ClusterRun(ClusterClient& client, std::optional<Survival> survival = {}, LevelsOf levels = {});
 
   absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling);
 
@@ -68,6 +72,7 @@ class ClusterRun {
   Recovery::Event Do(const Recovery::MakePlan& make);
   Recovery::Event Do(const Recovery::Install& install);
   absl::Status InstallAgain(const Plan& plan);
+  OrderWriter::Options OrdersFor(const Plan& plan) const;
   void CompareKernels();
   void CompareLogits(RequestId request, int32_t position, uint64_t logits_hash);
   void Say(const std::string& sentence) const;
@@ -86,6 +91,7 @@ class ClusterRun {
 
   ClusterClient& client_;
   const std::optional<Survival> survival_;
+  const LevelsOf levels_;
   OrderWriter writer_;
   std::vector<Asked> asked_;  // by request
   bool open_ = false;

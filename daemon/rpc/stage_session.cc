@@ -100,13 +100,16 @@ absl::Status StageSession::OnOrder(const OrderMessage& message) {
   return stage_->OnOrder(message.order);
 }
 
-// A line for every request, none for a step.
+// A line for every request and every change of what streams, none for a step.
 void StageSession::LogOrder(const Order& order) const {
   if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
     Log(absl::StrCat("request ", admit->request, " is to join in slot ", admit->sequence, ": ", admit->prompt.size(), " of ",
                      admit->positions, " tokens are known"));
   } else if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
     Log(absl::StrCat("slot ", retire->sequence, " is to be free"));
+  } else if (const auto* residency = std::get_if<ResidencyOrder>(&order.what)) {
+    Log(absl::StrCat("is to have ", residency->to.layer_pages, " KV pages of each layer, and to stream ", residency->to.streamed.size(),
+                     " of ", call_.plan.parts.size(), " parts of the model"));
   }
 }
 

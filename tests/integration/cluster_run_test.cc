@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
 constexpr int kDevices = 3;
 
-// Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB.
-Plan InterleavedPlan() {
+// Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB. KV for `kv_tokens` at first; 0: for all.
+Plan InterleavedPlan(int64_t kv_tokens = 0) {
   const auto checkpoint = Checkpoint::Open(kModel);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto spec = checkpoint->BuildModelSpec();
@@ -35,6 +35,7 @@ Plan InterleavedPlan() {
   }
   PlanRequest request{.model_name = "lime-fables", .context = 512, .batches = {1}, .piece_bytes = 32 * kKiB, .prompt_tokens = 16};
   request.chunks = {8};
+  request.kv_tokens = kv_tokens;
   const auto problem = MakePlanProblem(*spec, devices, request);
   EXPECT_TRUE(problem.ok()) << problem.status();
   PlanChoice choice{.batch = 1};
@@ -55,6 +56,18 @@ Plan InterleavedPlan() {
   auto plan = MakePlan(*problem, choice);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : Plan{};
+}
+
+// As tight as its first level: more KV takes the place of parts.
+Plan GrowingPlan() {
+  Plan plan = InterleavedPlan(64);
+  for (PlanDevice& device : plan.devices) {
+    device.memory.ring = std::min<Bytes>(device.memory.ring, 192 * kKiB);
+    device.memory.margin = 0;
+    device.budget = device.memory.total();
+  }
+  EXPECT_TRUE(plan.Validate().ok()) << plan.Validate();
+  return plan;
 }
 
 class ClusterRunTest : public ::testing::Test {
@@ -107,6 +120,31 @@ TEST_F(ClusterRunTest, TokensAndLogitsAreThoseOfOneProcess) {
     }
     EXPECT_GT(cluster.Json()["disk_bytes_per_token"], 0);
   }
+}
+
+TEST_F(ClusterRunTest, KvThatGrowsTakesThePlaceOfPartsAndChangesNoBit) {
+  dir_.Write("plan.json", ToJsonText(GrowingPlan()));
+  std::vector<std::string> call = {"run",          "--model", kModel,   "--prompt",      "Once upon a time there was a fox",
+                                   "--max-tokens", "480",     "--json", "--hash-logits", "--ignore-eos",
+                                   "--context",    "512"};
+  const Answer alone = Call(call);
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  call = OverCluster(call);
+  const Answer cluster = Call(call);
+  ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
+  const auto json = cluster.Json();
+  for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens"}) EXPECT_EQ(json[field], alone.Json()[field]) << field;
+  EXPECT_GE(json["plan"]["kv_levels"].size(), 3u);
+  int devices = 0;
+  for (const auto& device : json["devices"]) {
+    EXPECT_LE(device["peak_rss_bytes"], device["budget_bytes"]);
+    devices += device["residency_changes"] >= 2 ? 1 : 0;
+  }
+  EXPECT_GE(devices, 2) << json["devices"];
+  call.insert(call.end(), {"--online", "off"});
+  const Answer off = Call(call);
+  EXPECT_EQ(off.exit_code, 1);
+  EXPECT_THAT(off.err, HasSubstr("pages of 16"));
 }
 
 // ---- Faults
@@ -180,6 +218,29 @@ TEST_P(AnyDevice, KilledForGoodIsPlannedWithout) {
 }
 
 INSTANTIATE_TEST_SUITE_P(FirstMiddleLast, AnyDevice, ::testing::Values(0, 1, 2));
+
+// A plan whose KV has grown begins at its first level again, and grows to what is known before that is computed.
+TEST_F(FaultTest, KvThatHasGrownGrowsAgainAfterALoss) {
+  dir_.Write("plan.json", ToJsonText(GrowingPlan()));
+  const std::unique_ptr<Lime> run = Begin();
+  ASSERT_TRUE(limed_[1]->AwaitLog("is to have 10 KV pages of each layer")) << limed_[1]->log();
+  EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
+  Restart(1);
+  const Answer answer = run->Wait();
+  ExpectNothingLost(answer);
+  EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
+  EXPECT_THAT(limed_[1]->log(), HasSubstr("KV pages of each layer"));
+}
+
+TEST_F(FaultTest, KvThatHasGrownIsPlannedWithoutALostDevice) {
+  dir_.Write("plan.json", ToJsonText(GrowingPlan()));
+  const std::unique_ptr<Lime> run = Begin({"--patience", "0.2"});
+  ASSERT_TRUE(limed_[1]->AwaitLog("is to have 10 KV pages of each layer")) << limed_[1]->log();
+  EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
+  const Answer answer = run->Wait();
+  ExpectNothingLost(answer);
+  EXPECT_EQ(answer.Json()["plan"]["kv_levels"].size(), 1u) << "all of it from the start";
+}
 
 TEST_F(FaultTest, ADeviceThatStandsStillForAMomentIsWaitedFor) {
   const std::unique_ptr<Lime> run = Begin();

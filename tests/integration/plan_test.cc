@@ -153,6 +153,31 @@ TEST_F(PlanTest, ABoundOnTheFirstTokenIsKeptOrRefused) {
   ExpectRefused(Plan({"--prompt-tokens", "32", "--max-ttft", "0.001"}), 1, "raise --max-ttft or shorten --prompt-tokens");
 }
 
+TEST_F(PlanTest, KvThatGrowsHasLevelsUpToTheContext) {
+  options_.config.num_layers = 8;  // 94 KiB of weights and 128 KiB of KV in each
+  options_.config.num_kv_heads = 4;
+  ASSERT_TRUE(MakeModel(options_, model_).ok());
+  WriteDevices({Device("a", 800 * kKiB, kDisk), Device("b", 800 * kKiB, kDisk)});
+  const json whole = Plan({"--json", "--tokens", "512"}).Json();
+  EXPECT_FALSE(whole.contains("kv_levels"));
+  const json grows = Plan({"--json", "--tokens", "512", "--kv-tokens", "64"}).Json();
+  const json& levels = grows["kv_levels"];
+  ASSERT_GE(levels.size(), 2u) << grows;
+  EXPECT_GE(levels.front()["tokens"], 64);
+  EXPECT_LT(levels.front()["tokens"], 512);
+  EXPECT_GE(levels.back()["tokens"], 512);
+  for (size_t i = 1; i < levels.size(); ++i) {
+    EXPECT_GT(levels[i]["tokens"], levels[i - 1]["tokens"]);
+    EXPECT_GE(levels[i]["ms_per_token"], levels[i - 1]["ms_per_token"]);
+  }
+  EXPECT_LT(levels.front()["ms_per_token"].get<double>(), whole["ms_per_token"].get<double>()) << "what growing is for";
+  const Answer text = Plan({"--tokens", "512", "--kv-tokens", "64"});
+  EXPECT_THAT(text.out, HasSubstr("As KV grows, more streams"));
+  WriteDevices({Device("a", 2000 * kKiB, kDisk), Device("b", 2000 * kKiB, kDisk)});
+  EXPECT_FALSE(Plan({"--json", "--tokens", "512", "--kv-tokens", "64"}).Json().contains("kv_levels")) << "all of it fits";
+  ExpectRefused(Plan({"--kv-tokens", "65"}), 2, "--kv-tokens 65 is outside the prompt's 0 to the 64 of --tokens");
+}
+
 TEST_F(PlanTest, WrongCallsAreToldWhatToDo) {
   WriteDevices({Device("a", 1 * kGiB)});
   ExpectRefused(Plan({"--strategy", "best"}), 2, "--strategy best is unknown; use lime, lime-paper, pp");

@@ -16,10 +16,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// "admit 0=request 3", "retire 0", "step 0:5@0 0:?@1* | 1:7@0*": rows by micro-batch, ? for a sampled token, * where logits are wanted.
+// "admit 0=request 3", "retire 0", "to 8 pages", "step 0:5@0 0:?@1* | 1:7@0*": rows by micro-batch, ? for a sampled token, * where logits
+// are wanted.
 std::string Show(const Order& order) {
   if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) return absl::StrCat("admit ", admit->sequence, "=request ", admit->request);
   if (const auto* retire = std::get_if<RetireOrder>(&order.what)) return absl::StrCat("retire ", retire->sequence);
+  if (const auto* residency = std::get_if<ResidencyOrder>(&order.what)) return absl::StrCat("to ", residency->to.layer_pages, " pages");
   std::string text = "step";
   const std::vector<MicroBatch>& batches = std::get<StepOrder>(order.what).microbatches;
   for (size_t m = 0; m < batches.size(); ++m) {
@@ -197,6 +199,44 @@ TEST(OrderWriterTest, ARestartMakesLogitsAgainWhereTheyAreWanted) {
   }
   EXPECT_FALSE(writer.OnTokens(2, std::vector<SampledToken>{{0, 4, 1}})->front().again);
   EXPECT_THAT(writer.generated(0), ElementsAre(7, 8, 1));
+}
+
+TEST(OrderWriterTest, ARestartBeginsAtTheFirstLevelAndRaisesItForWhatIsKnownBeforeThatIsComputed) {
+  OrderWriter::Options options = Small();
+  options.context = 200, options.levels = {{.layer_pages = 4}, {.layer_pages = 8}, {.layer_pages = 12}};
+  OrderWriter writer(options);
+  ASSERT_TRUE(writer.Add(Ask({5}, 150)).ok());
+  std::vector<std::string> levels;
+  for (int32_t step = 0; step < 120; ++step) {
+    for (const std::string& order : Show(writer.NextOrders())) {
+      if (order.starts_with("to ")) levels.push_back(order);
+    }
+    ASSERT_TRUE(writer.OnTokens(step, std::vector<SampledToken>{{0, step + 1, 7}}).ok());
+    ASSERT_TRUE(writer.OnStepEnded(step).ok());
+  }
+  EXPECT_THAT(levels, ElementsAre("to 8 pages", "to 12 pages"));
+  ASSERT_TRUE(writer.Restart(options).ok());
+  const std::vector<Order> orders = writer.NextOrders();
+  EXPECT_EQ(orders.front().number, 0);
+  const std::vector<std::string> shown = Show(orders);
+  constexpr size_t kLead = kResidencyLead;
+  ASSERT_GT(shown.size(), kLead + 2);
+  EXPECT_EQ(shown.front(), "to 12 pages") << "121 tokens are known, and 24 steps go on before another level could be there";
+  for (size_t i = 1; i <= kLead; ++i) EXPECT_EQ(shown[i], "step") << "without rows, order " << i;
+  EXPECT_EQ(shown[kLead + 1], "admit 0=request 0");
+  EXPECT_EQ(shown[kLead + 2], "step 0:5@0 0:7@1 0:7@2 0:7@3");
+}
+
+TEST(OrderWriterTest, ARestartOnAPlanWhoseKvDoesNotGrowFarEnoughChangesNothing) {
+  OrderWriter::Options options = Small();
+  options.levels = {{.layer_pages = 2}, {.layer_pages = 6}};
+  OrderWriter writer(options);
+  EXPECT_TRUE(absl::IsResourceExhausted(writer.Add(Ask({5}, 99)).status())) << "100 positions are 7 pages";
+  ASSERT_TRUE(writer.Add(Ask({5}, 50)).ok());
+  (void)writer.NextOrders();
+  options.levels.pop_back();
+  EXPECT_TRUE(absl::IsResourceExhausted(writer.Restart(options)));
+  EXPECT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 9}}).ok());
 }
 
 TEST(OrderWriterTest, ARestartOnAPlanThatIsTooShortChangesNothing) {

@@ -68,6 +68,59 @@ TEST(KvLevelsTest, ThePapersRuleStreamsWholeBlocksInEveryVisitAndIsNotFaster) {
   }
 }
 
+// Two devices that take turns, two layers at a time; memory for the plan's own level, and a ring.
+Plan ThreeVisits() {
+  const ModelSpec spec = *DescribeModel(LlamaConfig(/*layers=*/12, /*hidden=*/512, /*inner=*/2048, /*vocab=*/8000), "deep");
+  const std::vector<ClusterDevice> devices = {Board("a", kGiB), Board("b", kGiB)};
+  const PlanProblem problem = *MakePlanProblem(spec, devices, {.context = 4096, .kv_tokens = 256, .batches = {1}, .piece_bytes = 0});
+  PlanChoice choice{.batch = 1};
+  choice.stages.embedding_by_rows = true;
+  std::vector<Stage>& stages = choice.stages.stages;
+  for (int p = 0; p < problem.head.NumParts(); ++p) {
+    const BlockId block = problem.head.parts[p].block;
+    const bool begins = block.kind == BlockKind::kAttention && block.layer % 2 == 0;
+    if (begins) stages.push_back({.device = static_cast<int32_t>(stages.size() % 2), .lo = p});
+    stages.back().hi = p + 1;
+  }
+  Plan plan = *MakePlan(problem, choice);
+  for (PlanDevice& device : plan.devices) {
+    device.memory.ring = 16 * kMiB;
+    device.memory.margin = 0;
+    device.budget = device.memory.total();
+  }
+  return plan;
+}
+
+// By stage, how many more attention and MLP blocks stream than in the plan.
+std::vector<std::pair<int, int>> MoreBlocks(const Plan& plan, const Residency& residency) {
+  std::vector<std::pair<int, int>> more(plan.stages.size());
+  for (const int32_t p : residency.streamed) {
+    if (plan.parts[p].streamed || plan.parts[p].block.kind == BlockKind::kHead) continue;
+    auto& [attention, mlp] = more[StageOf(plan, p)];
+    ++(plan.parts[p].block.kind == BlockKind::kAttention ? attention : mlp);
+  }
+  return more;
+}
+
+TEST(KvLevelsTest, WithoutAMemoryPlannerWholeLayersStreamInEveryVisit) {
+  const Plan plan = ThreeVisits();
+  ASSERT_TRUE(plan.Validate().ok()) << plan.Validate();
+  const KvLevels lime = MakeKvLevels(plan), whole = MakeKvLevels(plan, {.rule = OnlineRule::kWholeLayers});
+  ASSERT_EQ(lime.exhausted, "");
+  ASSERT_EQ(whole.exhausted, "");
+  ASSERT_EQ(whole.levels.size(), lime.levels.size());
+  for (size_t i = 0; i < whole.levels.size(); ++i) {
+    const std::vector<std::pair<int, int>> more = MoreBlocks(plan, whole.levels[i].residency);
+    for (size_t j = 0; j < more.size(); ++j) {
+      EXPECT_EQ(more[j].first, more[j].second) << "level " << i << " stage " << j;
+      EXPECT_EQ(more[j], more[j % 2]) << "level " << i << ": visit " << j << " as the first";
+    }
+    EXPECT_LE(lime.levels[i].ms_per_step, whole.levels[i].ms_per_step * 1.001) << i;
+  }
+  EXPECT_GT(MoreBlocks(plan, whole.levels.back().residency)[0].first, 0);
+  EXPECT_GT(whole.levels.back().ms_per_step, lime.levels.back().ms_per_step * 1.1) << "what the planner is for";
+}
+
 TEST(KvLevelsTest, APlanWithAllItsPagesHasOneLevel) {
   const absl::StatusOr<Plan> plan = SmallPlan(0);
   ASSERT_TRUE(plan.ok());
