@@ -43,11 +43,23 @@ void LevelSearch::OfferStarts(double work) {
     Keep(annealer_.Repaired(std::move(alone)), kAlone);
     if (!budget_.Spend(1)) return;
   }
-  SearchRecipes(instance_, unit_begins_, annealer_, budget_, work, random_, [&](const Candidate& plan, int rounds) { Keep(plan, rounds); });
+  SearchRecipes(instance_, unit_begins_, annealer_, budget_, work, random_,
+                [&](const Candidate& plan, int rounds, bool counted) { Keep(plan, rounds + (counted ? kCounted : 0)); });
 }
 
 void LevelSearch::Sort() {
   std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.best.cost < b.best.cost; });
+}
+
+// Of several, one begun at counts and one that was not: which of them has further to go does not show in what they cost.
+void LevelSearch::KeepBest(size_t plans) {
+  if (lines_.size() <= plans) return;
+  const auto counted = [](const Line& line) { return line.kind >= kCounted; };
+  const auto last = lines_.begin() + static_cast<int64_t>(plans) - 1;
+  const bool alike = std::all_of(lines_.begin(), last + 1, [&](const Line& line) { return counted(line) == counted(lines_.front()); });
+  const auto other = std::find_if(last, lines_.end(), [&](const Line& line) { return counted(line) != counted(lines_.front()); });
+  if (plans > 1 && alike && other != lines_.end()) std::iter_swap(last, other);
+  lines_.resize(plans);
 }
 
 void LevelSearch::Improve(double work, double good_enough_ms) {
@@ -69,7 +81,7 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
   for (const Phase& phase : phases) {
     Sort();
     if (!lines_.empty() && lines_.front().best.cost <= good_enough_ms * (1 + 1e-9)) break;
-    if (lines_.size() > phase.plans) lines_.resize(phase.plans);
+    KeepBest(phase.plans);
     const double phase_end = budget_.left() - std::max(0.0, budget_.left() - end) * phase.share / shares;
     shares -= phase.share;
     double lines_left = static_cast<double>(lines_.size());

@@ -20,7 +20,7 @@ class LevelSearch {
     Candidate best;
     int kind = 0;
   };
-  static constexpr int kSeed = -1, kAlone = 0;
+  static constexpr int kSeed = -1, kAlone = 0, kCounted = 1 << 20;  // kCounted: beside the number of rounds
 
   // REQUIRES: instance.Validate().ok(); `instance` and `budget` outlive this.
   LevelSearch(const Instance& instance, const Annealer::Options& options, SearchBudget& budget);
@@ -40,6 +40,7 @@ class LevelSearch {
 
   void Keep(Candidate candidate, int kind);
   void Sort();
+  void KeepBest(size_t plans);
 
   const Instance& instance_;
   SearchBudget& budget_;

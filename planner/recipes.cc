@@ -1,8 +1,13 @@
 #include "planner/recipes.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <utility>
+
+#include "planner/unit_counts.h"
 
 namespace lime {
 namespace {
@@ -12,7 +17,7 @@ using Candidate = Annealer::Candidate;
 class RecipeSearch {
  public:
   RecipeSearch(const Instance& instance, const std::vector<int32_t>& unit_begins, Annealer& annealer, SearchBudget& budget, Random& random,
-               const std::function<void(const Candidate&, int)>& offer)
+               const std::function<void(const Candidate&, int, bool)>& offer)
       : instance_(instance),
         unit_begins_(unit_begins),
         annealer_(annealer),
@@ -20,7 +25,9 @@ class RecipeSearch {
         random_(random),
         offer_(offer),
         shares_(FluidShares(instance)),
-        styles_(StreamingStyles(instance)) {
+        styles_(StreamingStyles(instance)),
+        counts_(instance, unit_begins),
+        least_ms_(styles_.size(), -1.0) {
     if (shares_.empty()) {  // KV alone is too much for a fluid: as much as the devices have
       for (const Instance::Device& device : instance.devices) shares_.push_back(device.mem_mb + 1);
     }
@@ -32,14 +39,15 @@ class RecipeSearch {
     const auto spent = [&] { return begin - budget_.left(); };
     while (spent() < work / 3 && budget_.left() > 0) Sample();
     std::stable_sort(kept_.begin(), kept_.end(), [](const Kept& a, const Kept& b) { return a.cost < b.cost; });
-    if (kept_.size() > kClimbers) kept_.resize(kClimbers);
+    KeepClimbers();
     while (spent() < work && budget_.left() > 0) {
       for (Kept& kept : kept_) Climb(kept);
     }
   }
 
  private:
-  static constexpr size_t kClimbers = 4;
+  static constexpr size_t kClimbers = 2;     // of each kind
+  static constexpr double kTasteWork = 300;  // of however few blocks
   static constexpr int kRounds[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16};
 
   struct Kept {
@@ -52,15 +60,63 @@ class RecipeSearch {
   const StreamingStyle& AnyStyle() { return styles_[random_.Below(static_cast<int>(styles_.size()))]; }
 
   double Taste(const Recipe& recipe) {
-    const Candidate candidate = annealer_.Repaired(Cook(instance_, unit_begins_, recipe));
-    budget_.Spend(3.0 * instance_.NumBlocks());
-    offer_(candidate, recipe.rounds);
+    std::optional<Assignment> plan = Cook(recipe);
+    budget_.Spend(kTasteWork + 8.0 * instance_.NumBlocks());
+    if (!plan) return std::numeric_limits<double>::infinity();
+    const Candidate candidate = annealer_.Repaired(std::move(*plan));
+    offer_(candidate, recipe.rounds, IsCounted(recipe));
     return candidate.cost;
   }
 
-  // Numbers of rounds in turn; the best recipe of each is kept.
+  std::optional<Assignment> Cook(const Recipe& recipe) {
+    std::optional<Assignment> plan;
+    if (IsCounted(recipe)) {
+      const std::vector<UnitCounts> counts = Counts(recipe);
+      if (counts.empty()) return std::nullopt;
+      plan = counts_.Arrange(counts, recipe.order, recipe.rounds);
+    } else {
+      plan = UniformRounds(instance_, unit_begins_, recipe.shares, recipe.order, recipe.rounds);
+    }
+    plan->embedding_by_rows = instance_.devices[plan->device[0]].embed_rows_ms.has_value();
+    StreamInStyle(instance_, recipe.styles, *plan);
+    return plan;
+  }
+
+  std::vector<UnitCounts> Counts(const Recipe& recipe) {
+    const auto counts =
+        counts_.Share({.limit_ms = recipe.limit_ms, .usable = recipe.shares, .styles = recipe.styles, .order = recipe.order});
+    budget_.Spend(counts_.work());
+    return counts;
+  }
+
+  // The least time in which everything finds a place where all devices stream in one style; infinity where it never does.
+  double LeastMs(size_t style) {
+    if (least_ms_[style] >= 0) return least_ms_[style];
+    Recipe recipe = {
+        .shares = std::vector<double>(Devices(), 1.0), .order = orders_.front(), .styles = std::vector(Devices(), styles_[style])};
+    const auto fits = [&](double ms) {
+      recipe.limit_ms = ms;
+      return !Counts(recipe).empty();
+    };
+    double low = 0, high = 1;
+    while (high < 1e12 && !fits(high)) low = high, high *= 2;
+    if (high >= 1e12) return least_ms_[style] = std::numeric_limits<double>::infinity();
+    while (high > low * 1.002) (fits((low + high) / 2) ? high : low) = (low + high) / 2;
+    return least_ms_[style] = high;
+  }
+
+  static bool IsCounted(const Recipe& recipe) { return recipe.limit_ms > 0; }
+
+  // The best of those of fluid shares and of those of counts: which kind ends better is not seen yet.
+  void KeepClimbers() {
+    std::array<size_t, 2> kept = {};
+    std::erase_if(kept_, [&](const Kept& each) { return ++kept[IsCounted(each.recipe) ? 1 : 0] > kClimbers; });
+  }
+
+  // Numbers of rounds in turn; the best recipe of each and of each kind is kept.
   void Sample() {
-    const int rounds = kRounds[next_++ % std::size(kRounds)];
+    const int rounds = kRounds[next_ / 2 % std::size(kRounds)];
+    const bool counted = next_++ % 2 == 0;
     if (rounds > 1 && rounds > Units() / 2) {
       budget_.Spend(10);
       return;
@@ -69,13 +125,24 @@ class RecipeSearch {
                      .order = orders_[random_.Below(static_cast<int>(orders_.size()))],
                      .rounds = rounds,
                      .styles = std::vector<StreamingStyle>(Devices(), AnyStyle())};
+    if (counted) CountFrom(random_.Below(static_cast<int>(styles_.size())), recipe);
     const double cost = Taste(recipe);
-    const auto same = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.recipe.rounds == rounds; });
+    const auto same = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) {
+      return kept.recipe.rounds == rounds && IsCounted(kept.recipe) == IsCounted(recipe);
+    });
     if (same == kept_.end()) {
       kept_.push_back({std::move(recipe), cost});
     } else if (cost < same->cost) {
       *same = {std::move(recipe), cost};
     }
+  }
+
+  void CountFrom(size_t style, Recipe& recipe) {
+    const double part = random_.Uniform(), least_ms = LeastMs(style);
+    if (!std::isfinite(least_ms)) return;
+    recipe.limit_ms = least_ms * (1 + 0.2 * part * part);
+    recipe.shares.assign(Devices(), 1.0);
+    recipe.styles.assign(Devices(), styles_[style]);
   }
 
   void Climb(Kept& kept) {
@@ -88,7 +155,11 @@ class RecipeSearch {
 
   void Change(Recipe& recipe) {
     const int a = random_.Below(Devices()), b = random_.Below(Devices()), dice = random_.Below(100);
-    if (dice < 50) {
+    if (IsCounted(recipe) && dice < 25) {
+      recipe.limit_ms *= 1 + 0.04 * (random_.Uniform() - 0.5);
+    } else if (IsCounted(recipe) && dice < 50) {
+      recipe.shares[a] = random_.Chance(30) ? 1 : recipe.shares[a] * (1 - 0.2 * random_.Uniform() * random_.Uniform());
+    } else if (dice < 50) {
       const double part = random_.Uniform(), most = 0.15 * part * part;
       const double moved = random_.Chance(5) ? recipe.shares[a] : std::min(recipe.shares[a], most);
       recipe.shares[a] -= moved;
@@ -114,9 +185,11 @@ class RecipeSearch {
   Annealer& annealer_;
   SearchBudget& budget_;
   Random& random_;
-  const std::function<void(const Candidate&, int)>& offer_;
+  const std::function<void(const Candidate&, int, bool)>& offer_;
   std::vector<double> shares_;
   std::vector<StreamingStyle> styles_;
+  CountProgram counts_;
+  std::vector<double> least_ms_;  // by style; negative: not known yet
   std::vector<std::vector<int32_t>> orders_;
   std::vector<Kept> kept_;
   size_t next_ = 0;
@@ -124,15 +197,8 @@ class RecipeSearch {
 
 }  // namespace
 
-Assignment Cook(const Instance& instance, const std::vector<int32_t>& unit_begins, const Recipe& recipe) {
-  Assignment plan = UniformRounds(instance, unit_begins, recipe.shares, recipe.order, recipe.rounds);
-  plan.embedding_by_rows = instance.devices[plan.device[0]].embed_rows_ms.has_value();
-  StreamInStyle(instance, recipe.styles, plan);
-  return plan;
-}
-
 void SearchRecipes(const Instance& instance, const std::vector<int32_t>& unit_begins, Annealer& annealer, SearchBudget& budget, double work,
-                   Random& random, const std::function<void(const Annealer::Candidate&, int)>& offer) {
+                   Random& random, const std::function<void(const Annealer::Candidate&, int, bool)>& offer) {
   RecipeSearch(instance, unit_begins, annealer, budget, random, offer).Run(work);
 }
 

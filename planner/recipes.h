@@ -13,17 +13,18 @@
 namespace lime {
 
 struct Recipe {
-  std::vector<double> shares;  // by device; 0: left out
+  // By device; 0: left out. Where there is a limit these are shares of its memory, and it gets as many units as fit there beside what its
+  // disk reads in so long; else of the model.
+  std::vector<double> shares;
+  double limit_ms = 0;
   std::vector<int32_t> order;  // all devices
   int rounds = 1;
   std::vector<StreamingStyle> styles;  // by device
 };
 
-Assignment Cook(const Instance& instance, const std::vector<int32_t>& unit_begins, const Recipe& recipe);
-
 // Looks at recipes of fluid shares with every number of rounds, then improves the best of several numbers by small random changes. Every
-// plan met goes to `offer` with its number of rounds. Spends `work` of the budget.
+// plan met goes to `offer` with its number of rounds, and whether it was begun at counts. Spends `work` of the budget.
 void SearchRecipes(const Instance& instance, const std::vector<int32_t>& unit_begins, Annealer& annealer, SearchBudget& budget, double work,
-                   Random& random, const std::function<void(const Annealer::Candidate&, int rounds)>& offer);
+                   Random& random, const std::function<void(const Annealer::Candidate&, int rounds, bool counted)>& offer);
 
 }  // namespace lime

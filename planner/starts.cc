@@ -99,39 +99,44 @@ Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& u
 
 namespace {
 
-// What device d may stream in its style, in the order of `in_style`: by block, or the first of every visit before the second of any.
+// What each device may stream in its style: its blocks in order, or the first of every visit before the second of any.
 struct Candidates {
   std::vector<int32_t> blocks;
   double mb = 0;
   double over_mb = 0;  // what the device is too small by, pool aside
 };
 
-Candidates CandidatesOf(const Instance& instance, const Assignment& plan, int d, const StreamingStyle& style) {
+std::vector<Candidates> CandidatesOf(const Instance& instance, const std::vector<StreamingStyle>& styles, const Assignment& plan) {
   const int blocks = instance.NumBlocks();
-  Candidates out = {.over_mb = -instance.devices[d].mem_mb + (plan.device[0] == d && !plan.embedding_by_rows ? instance.embed_mb : 0)};
-  std::vector<int64_t> ranked;
-  for (int64_t b = 0, in_visit = 0; b < blocks; ++b) {
-    if (plan.device[b] != d) {
-      in_visit = 0;
-      continue;
-    }
+  std::vector<Candidates> all(instance.devices.size());
+  for (size_t d = 0; d < all.size(); ++d) all[d].over_mb = -instance.devices[d].mem_mb;
+  if (!plan.embedding_by_rows) all[plan.device[0]].over_mb += instance.embed_mb;
+  std::vector<int32_t> place(blocks);  // in the visit, among what may stream
+  for (int b = 0; b < blocks; ++b) {
+    const int d = plan.device[b];
     const Instance::Block& block = instance.blocks[b];
-    out.over_mb += block.mb + block.kv_mb;
-    if (block.mb <= 0 || block.mb > style.largest_mb) continue;
-    ranked.push_back((style.spread ? 0 : in_visit++) * blocks + b);
-    out.mb += block.mb;
+    all[d].over_mb += block.mb + block.kv_mb;
+    const bool same_visit = b > 0 && plan.device[b - 1] == d;
+    const bool streams = block.mb > 0 && block.mb <= styles[d].largest_mb;
+    place[b] = (same_visit ? place[b - 1] : 0) + (streams ? 1 : 0);
+    if (!streams) continue;
+    all[d].blocks.push_back(b);
+    all[d].mb += block.mb;
   }
-  std::sort(ranked.begin(), ranked.end());
-  for (const int64_t rank : ranked) out.blocks.push_back(static_cast<int32_t>(rank % blocks));
-  return out;
+  for (size_t d = 0; d < all.size(); ++d) {
+    if (styles[d].spread || all[d].over_mb <= kMemorySlackMb) continue;
+    std::stable_sort(all[d].blocks.begin(), all[d].blocks.end(), [&](int32_t a, int32_t b) { return place[a] < place[b]; });
+  }
+  return all;
 }
 
 }  // namespace
 
 void StreamInStyle(const Instance& instance, const std::vector<StreamingStyle>& styles, Assignment& plan) {
+  const std::vector<Candidates> all = CandidatesOf(instance, styles, plan);
   for (int d = 0; d < instance.NumDevices(); ++d) {
     const StreamingStyle& style = styles[d];
-    const Candidates candidates = CandidatesOf(instance, plan, d, style);
+    const Candidates& candidates = all[d];
     if (candidates.over_mb <= kMemorySlackMb || candidates.blocks.empty() || instance.devices[d].disk_mb_per_ms <= 0) continue;
     const double want_mb = candidates.over_mb + std::max(style.pool_mb, style.largest_mb);
     const double share = style.spread ? std::min(1.0, want_mb / candidates.mb) : 1;

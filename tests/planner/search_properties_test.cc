@@ -8,6 +8,7 @@
 #include "planner/plan_search.h"
 #include "planner/solve.h"
 #include "planner/strategies.h"
+#include "planner/unit_counts.h"
 #include "tests/planner/random_plans.h"
 #include "tests/planner/schedule_oracle.h"
 
@@ -179,6 +180,36 @@ Instance Uniform(int layers, int devices, double mem_mb) {
   }
   instance.net = {.tx_ms = 1, .lat_ms = 0.3};
   return instance;
+}
+
+// Six layers on two devices of 1130 MB. Three MLP halves each leave 230: two attention halves of 102 each. Where 505 ms are allowed, ten
+// attention halves of 100 MB come from the disk in 50.1 ms each, through a pool of 200: 30 MB are left, for the KV of as many. What is too
+// much is taken off the first of two that are alike.
+TEST(UnitCountsTest, AreWhatFitsBesideWhatTheDiskReads) {
+  const Instance instance = Uniform(6, 2, 1130);
+  const std::vector<int32_t> unit_begins = UnitBegins(instance, Granularity::kBlock), order = {0, 1};
+  const std::vector<double> usable = {1, 1};
+  const std::vector<StreamingStyle> styles(2, StreamingStyle{.largest_mb = 100, .pool_mb = 200});
+  CountProgram program(instance, unit_begins);
+  EXPECT_TRUE(program.Share({.limit_ms = 49, .usable = usable, .styles = styles, .order = order}).empty());
+  const std::vector<UnitCounts> counts = program.Share({.limit_ms = 505, .usable = usable, .styles = styles, .order = order});
+  EXPECT_EQ(counts, (std::vector<UnitCounts>{{0, 3}, {6, 3}}));
+}
+
+TEST(UnitCountsTest, AnArrangementHasThemAll) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    RandomPlans random(seed);
+    const int layers = random.Int(1, 30), devices = random.Int(1, 5);
+    const Instance instance = Uniform(layers, devices, 1000);
+    const std::vector<int32_t> unit_begins = UnitBegins(instance, Granularity::kBlock);
+    std::vector<UnitCounts> counts(devices);
+    for (int i = 0; i < 2 * layers; ++i) ++counts[random.Int(0, devices - 1)][i % 2];
+    std::vector<int32_t> order(devices);
+    std::iota(order.begin(), order.end(), 0);
+    const Assignment plan = CountProgram(instance, unit_begins).Arrange(counts, order, random.Int(1, 8));
+    for (int b = 0; b < instance.NumBlocks(); ++b) --counts[plan.device[b]][b % 2];
+    EXPECT_EQ(counts, std::vector<UnitCounts>(devices)) << "seed " << seed;
+  }
 }
 
 TEST(DegenerateTest, OneDeviceThatFitsAllRunsItAllWithoutStreaming) {
