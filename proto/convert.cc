@@ -220,6 +220,36 @@ absl::StatusOr<SampledNews> SampledFromProto(const v1::Sampled& message) {
   return news;
 }
 
+void SpanToProto(const TimelineSpan& span, v1::Span& message) {
+  message.set_kind(static_cast<uint32_t>(span.kind));
+  message.set_begin_ms(span.begin_ms);
+  message.set_end_ms(span.end_ms);
+  message.set_step(span.step);
+  message.set_stage_plus_1(span.stage + 1);
+  message.set_microbatch_plus_1(span.microbatch + 1);
+  message.set_part_plus_1(span.part + 1);
+  message.set_peer_plus_1(span.peer + 1);
+}
+
+absl::StatusOr<TimelineSpan> SpanFromProto(const v1::Span& message) {
+  LIME_RETURN_IF_ERROR(Within("kind", message.kind(), 0, TimelineSpan::kKinds - 1));
+  LIME_RETURN_IF_ERROR(Between("begin_ms", message.begin_ms(), 0, kMaxWireClockMs));
+  LIME_RETURN_IF_ERROR(Between("end_ms", message.end_ms(), message.begin_ms(), kMaxWireClockMs));
+  LIME_RETURN_IF_ERROR(Within("step", message.step(), 0, std::numeric_limits<int32_t>::max()));
+  LIME_RETURN_IF_ERROR(Within("stage_plus_1", message.stage_plus_1(), 0, kMaxPlanBlocks));
+  LIME_RETURN_IF_ERROR(Within("microbatch_plus_1", message.microbatch_plus_1(), 0, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(Within("part_plus_1", message.part_plus_1(), 0, kMaxPlanBlocks));
+  LIME_RETURN_IF_ERROR(Within("peer_plus_1", message.peer_plus_1(), 0, kMaxPlanDevices));
+  return TimelineSpan{.kind = static_cast<TimelineSpan::Kind>(message.kind()),
+                      .begin_ms = message.begin_ms(),
+                      .end_ms = message.end_ms(),
+                      .step = message.step(),
+                      .stage = message.stage_plus_1() - 1,
+                      .microbatch = message.microbatch_plus_1() - 1,
+                      .part = message.part_plus_1() - 1,
+                      .peer = message.peer_plus_1() - 1};
+}
+
 // An error whose code is none is an error all the same.
 absl::Status FailureFromProto(const v1::Failed& message) {
   const bool known =
@@ -262,12 +292,15 @@ void ToProto(const InstallCall& call, v1::InstallRequest& message) {
   for (const std::string& address : call.addresses) message.add_addresses(address);
   message.set_weights(call.weights);
   message.set_model(call.model);
+  message.set_trace_spans(call.trace_spans);
 }
 
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
   LIME_RETURN_IF_ERROR(Within("plan", static_cast<int64_t>(message.plan().size()), 1, kMaxWirePlanBytes));
   LIME_RETURN_IF_ERROR(Printable("weights", message.weights(), kMaxWirePath));
-  InstallCall call{.device = message.device(), .weights = message.weights(), .model = message.model()};
+  LIME_RETURN_IF_ERROR(Within("trace_spans", message.trace_spans(), 0, kMaxTraceSpans));
+  InstallCall call{
+      .device = message.device(), .weights = message.weights(), .model = message.model(), .trace_spans = message.trace_spans()};
   LIME_ASSIGN_OR_RETURN(call.plan, ParsePlan(message.plan(), "the plan to install"));
   LIME_RETURN_IF_ERROR(Within("device", message.device(), 0, call.plan.NumDevices() - 1));
   LIME_RETURN_IF_ERROR(Within("addresses", message.addresses_size(), call.plan.NumDevices(), call.plan.NumDevices()));
@@ -340,6 +373,39 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
                           .received_bytes = message.received_bytes(),
                           .peak_resident = message.peak_resident_bytes(),
                           .residency_changes = message.residency_changes()};
+}
+
+void ToProto(const TraceCall& call, v1::TraceRequest& message) {
+  message.set_most(call.most);
+}
+
+absl::StatusOr<TraceCall> FromProto(const v1::TraceRequest& message) {
+  LIME_RETURN_IF_ERROR(Within("most", message.most(), 0, kMaxWireTraceSpans));
+  return TraceCall{.most = message.most()};
+}
+
+void ToProto(const TraceChunk& chunk, v1::TraceReply& message) {
+  message.set_epoch(chunk.epoch);
+  message.set_received_ms(chunk.received_ms);
+  message.set_answered_ms(chunk.answered_ms);
+  message.set_lost(chunk.lost);
+  for (const TimelineSpan& span : chunk.spans) SpanToProto(span, *message.add_spans());
+}
+
+absl::StatusOr<TraceChunk> FromProto(const v1::TraceReply& message) {
+  LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), -1, kMaxCount));
+  LIME_RETURN_IF_ERROR(Between("received_ms", message.received_ms(), 0, kMaxWireClockMs));
+  LIME_RETURN_IF_ERROR(Between("answered_ms", message.answered_ms(), message.received_ms(), kMaxWireClockMs));
+  LIME_RETURN_IF_ERROR(Within("lost", message.lost(), 0, kMaxCount));
+  LIME_RETURN_IF_ERROR(Within("spans", message.spans_size(), 0, kMaxWireTraceSpans));
+  TraceChunk chunk{
+      .epoch = message.epoch(), .received_ms = message.received_ms(), .answered_ms = message.answered_ms(), .lost = message.lost()};
+  chunk.spans.reserve(static_cast<size_t>(message.spans_size()));
+  for (const v1::Span& span : message.spans()) {
+    LIME_ASSIGN_OR_RETURN(const TimelineSpan read, SpanFromProto(span));
+    chunk.spans.push_back(read);
+  }
+  return chunk;
 }
 
 void ToProto(const ProfileCall& call, v1::ProfileRequest& message) {

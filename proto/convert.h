@@ -17,6 +17,7 @@
 #include "planner/base/status.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/timeline_span.h"
 
 namespace lime {
 
@@ -30,6 +31,9 @@ inline constexpr int64_t kMaxWireRows = int64_t{1} << 17;  // of one step
 inline constexpr size_t kMaxWireAddress = 256;
 inline constexpr size_t kMaxWirePath = 4096;
 inline constexpr size_t kMaxWireSentence = 4096;
+inline constexpr int64_t kMaxTraceSpans = int64_t{1} << 20;      // that a device keeps
+inline constexpr int64_t kMaxWireTraceSpans = int64_t{1} << 13;  // of one message: half a megabyte
+inline constexpr double kMaxWireClockMs = 1e12;                  // thirty years
 
 struct DeviceHealth {
   std::string name;
@@ -51,6 +55,7 @@ struct InstallCall {
   std::vector<std::string> addresses;  // of its devices; empty where one does nothing
   std::string weights;                 // folder on the device; empty: its own
   uint64_t model = 0;                  // ModelDigest, by which it finds its own; 0: not said
+  int64_t trace_spans = 0;             // room for what it records; 0: nothing
 };
 void ToProto(const InstallCall& call, v1::InstallRequest& message);
 // The plan is valid, and the device is one of it.
@@ -85,6 +90,28 @@ struct DeviceStatistics {
 };
 void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message);
 absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message);
+
+// ---- Tracing
+
+struct TraceCall {
+  int64_t most = 0;  // spans; 0: the clock alone
+  friend bool operator==(const TraceCall&, const TraceCall&) = default;
+};
+void ToProto(const TraceCall& call, v1::TraceRequest& message);
+absl::StatusOr<TraceCall> FromProto(const v1::TraceRequest& message);
+
+// Times are of the device's steady clock.
+struct TraceChunk {
+  int64_t epoch = -1;  // of the plan that the spans are of
+  double received_ms = 0, answered_ms = 0;
+  int64_t lost = 0;                 // spans that found no room, so far
+  std::vector<TimelineSpan> spans;  // `device` is not said
+
+  friend bool operator==(const TraceChunk&, const TraceChunk&) = default;
+};
+void ToProto(const TraceChunk& chunk, v1::TraceReply& message);
+// Whether stages, parts and peers are there is for those to check who know the plan.
+absl::StatusOr<TraceChunk> FromProto(const v1::TraceReply& message);
 
 // ---- Measuring
 

@@ -17,6 +17,7 @@
 #include "coordinator/cli/prompt_chunk.h"
 #include "coordinator/cli/text_stream.h"
 #include "coordinator/cluster/cluster_config.h"
+#include "coordinator/rpc/device_client.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
@@ -168,6 +169,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   const Clock::time_point begin = Clock::now();
   LIME_RETURN_IF_ERROR(session->Install(plan));
   session->install_seconds_ = Milliseconds(Clock::now() - begin) / 1000;
+  if (options.trace) session->StartTrace(cluster);
   return session;
 }
 
@@ -175,8 +177,9 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
 absl::Status ClusterSession::Install(const Plan& plan) {
   for (const absl::Time until = absl::Now() + options_.recovery.patience;;) {
     ProgressLine progress("Loading");
-    const absl::Status status =
-        client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); }, .cancelled = options_.cancel});
+    const absl::Status status = client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); },
+                                                        .cancelled = options_.cancel,
+                                                        .trace_spans = options_.trace ? kTraceSpans : 0});
     if (!absl::IsUnavailable(status) && !absl::IsAborted(status)) return status;
     Say(absl::StrCat(status.message(), "; waiting for it"));
     do {
@@ -189,7 +192,7 @@ absl::Status ClusterSession::Install(const Plan& plan) {
 ClusterRun::Survival ClusterSession::HowToSurvive() const {
   return {.recovery = options_.recovery,
           .plan = [this](const Recovery::Devices& devices) { return PlanNow(options_, devices); },
-          .install = {.cancelled = options_.cancel},
+          .install = {.cancelled = options_.cancel, .trace_spans = options_.trace ? kTraceSpans : 0},
           .say = Say};
 }
 
@@ -223,6 +226,7 @@ absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokeni
 absl::Status ClusterSession::Close() {
   std::set<int32_t> used;
   for (const Stage& stage : plan().stages) used.insert(stage.device);
+  if (collector_ != nullptr) traces_ = collector_->Finish();
   statistics_.assign(plan().devices.size(), {});
   for (const int32_t device : used) {
     const absl::StatusOr<DeviceStatistics> answer = client_->Statistics(device);
@@ -282,6 +286,28 @@ Bytes ClusterSession::disk_bytes() const {
   Bytes bytes = 0;
   for (const DeviceStatistics& of : statistics_) bytes += of.bytes_read;
   return bytes;
+}
+
+// On connections of its own: a device that is slow to tell its spans holds up nothing else.
+void ClusterSession::StartTrace(const ClusterClient::Options& cluster) {
+  std::vector<TraceCollector::Device> devices;
+  for (const ClusterClient::Device& device : cluster.devices) {
+    const auto client = std::make_shared<DeviceClient>(device.name, device.address, cluster.keys);
+    devices.push_back({device.name, [client](const TraceCall& call) { return client->Trace(call); }});
+  }
+  collector_ = std::make_unique<TraceCollector>(std::move(devices), TraceCollector::Options());
+}
+
+absl::StatusOr<MeasuredTimeline> ClusterSession::TakeTrace() {
+  std::vector<std::string> devices, parts;
+  for (const PlanDevice& device : plan().devices) devices.push_back(device.name);
+  for (int part = 0; part < plan().NumParts(); ++part) parts.push_back(PartName(plan(), part));
+  std::vector<DeviceTrace> traces = std::exchange(traces_, {});
+  for (const DeviceTrace& trace : traces) {
+    if (!trace.status.ok()) Say(absl::StrCat("the trace may lack the last of a device: ", trace.status.message()));
+  }
+  std::erase_if(traces, [this](const DeviceTrace& trace) { return trace.epoch != plan().epoch; });
+  return MergeTraces(std::move(devices), std::move(parts), traces);
 }
 
 absl::StatusOr<ClusterClient::Options> DevicesOf(const ClusterSession::Options& options) {

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/trace_timeline.h"
 #include "coordinator/rpc/cluster_run.h"
+#include "coordinator/rpc/trace_collector.h"
 #include "nlohmann/json.hpp"
 #include "planner/kv_levels.h"
 
@@ -28,6 +30,7 @@ class ClusterSession {
     std::optional<OnlineRule> online = OnlineRule::kLime;
     bool insecure = false;  // devices elsewhere may be talked to without keys
     Recovery::Options recovery;
+    bool trace = false;  // devices record what they do, see Trace
     const std::atomic<bool>* cancel = nullptr;
   };
   // Reads or makes the plan, installs it with a progress line.
@@ -49,10 +52,13 @@ class ClusterSession {
   std::string DeviceLines() const;
   // Read by all devices' disks while the prompts ran.
   Bytes disk_bytes() const;
+  // What the devices did under the last plan, once the prompts have run. Once.  REQUIRES: Options::trace
+  absl::StatusOr<MeasuredTimeline> TakeTrace();
 
  private:
   explicit ClusterSession(const Options& options) : options_(options) {}
   absl::Status Install(const Plan& plan);
+  void StartTrace(const ClusterClient::Options& cluster);
   ClusterRun::Survival HowToSurvive() const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
 
@@ -62,6 +68,8 @@ class ClusterSession {
   KvLevels levels_;
   std::map<std::string, std::string> addresses_;  // by device
   std::vector<DeviceStatistics> statistics_;      // by device of the plan; epoch -1 where it has no part
+  std::unique_ptr<TraceCollector> collector_;     // where there is a trace
+  std::vector<DeviceTrace> traces_;
   double install_seconds_ = 0;
   int64_t recoveries_ = 0;
 };

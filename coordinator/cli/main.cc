@@ -28,8 +28,7 @@ namespace {
 
 // Commands of parts that are not built yet answer so, whatever follows them.
 void AddUnbuilt(CLI::App& app, int& exit_code) {
-  constexpr std::pair<const char*, const char*> kCommands[] = {
-      {"serve", "HTTP server compatible with OpenAI's"}, {"trace", "A run as a Perfetto trace"}};
+  constexpr std::pair<const char*, const char*> kCommands[] = {{"serve", "HTTP server compatible with OpenAI's"}};
   for (const auto& [name, what] : kCommands) {
     CLI::App* command = app.add_subcommand(name, std::string(what) + " (not built yet)");
     command->group("Not built yet")->allow_extras();
@@ -49,6 +48,7 @@ int main(int argc, char** argv) {
   app.footer("`lime COMMAND --help` tells the flags of a command. Exit codes: 0 done, 1 the work failed, 2 the call was wrong.");
   int exit_code = lime::cli::kDone;
   lime::cli::AddRunCommand(app, exit_code);
+  lime::cli::AddTraceCommand(app, exit_code);
   lime::cli::AddScoreCommand(app, exit_code);
   lime::cli::AddTokenizeCommand(app, exit_code);
   lime::cli::AddQuantizeCommand(app, exit_code);

@@ -107,6 +107,7 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
   options.grow_kv = flags.kv == "grow";
   options.planned_steps = shape.planned_steps;
   options.numerics = flags.numerics;
+  options.trace = shape.trace;
   LIME_RETURN_IF_ERROR(flags.residency.Apply(options));
   ProgressLine progress("Loading");
   options.load.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };

@@ -39,6 +39,7 @@ class ModelSession {
     int64_t context = 0;
     int64_t planned_steps = 1;       // how often the weights will be read
     int64_t expected_positions = 0;  // for the prediction: KV read per step and sequence
+    TraceRing* trace = nullptr;      // outlives the session
   };
 
   // Predicts, then loads with a progress line.

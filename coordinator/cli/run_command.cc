@@ -13,9 +13,13 @@
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/local_trace.h"
 #include "coordinator/cli/logits_hash.h"
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/prediction_report.h"
+#include "coordinator/cli/text_table.h"
+#include "coordinator/cli/trace_report.h"
+#include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
@@ -47,6 +51,10 @@ struct RunFlags {
   int64_t kv_tokens = 0;        // likewise
   std::string online = "lime";  // likewise, where the plan's KV grows
   bool no_memory_planner = false;
+  std::string trace;        // file
+  bool show_trace = false;  // it is what the call is about
+  int trace_steps = 2;      // then: shown
+  bool traces() const { return show_trace || !trace.empty(); }
 };
 
 // What streams as KV grows; nothing where it does not.
@@ -178,11 +186,11 @@ void Print(const json& root) {
   std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
 }
 
-void PrintJson(ModelSession& session, const GenerateSummary& summary, const RunFlags& flags) {
+json LocalJson(ModelSession& session, const GenerateSummary& summary, const RunFlags& flags) {
   json root = AnswerJson(session.Describe(), summary, flags);
   root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.use.disk_bytes / summary.decode_tokens : 0;
   root["prediction"] = ToJson(ComparePrediction(session, summary));
-  Print(root);
+  return root;
 }
 
 void PrintSummary(ModelSession& session, const GenerateSummary& summary) {
@@ -233,6 +241,16 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
   return options;
 }
 
+// To the answer or the terminal, and to its file.
+absl::Status TellTrace(const RunFlags& flags, const MeasuredTimeline& trace, json& root) {
+  if (flags.model.json) root["trace"] = TraceReport(trace, /*events=*/flags.show_trace);
+  if (!flags.model.json && flags.show_trace) std::cout << "\n" << TraceText(trace, flags.trace_steps, OutputColumns()) << std::flush;
+  if (flags.trace.empty()) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(WriteTextFile(flags.trace, TraceJson(trace.timeline)));
+  if (!flags.model.json) absl::FPrintF(stderr, "trace in %s: %s; open it at https://ui.perfetto.dev\n", flags.trace, TraceSentence(trace));
+  return absl::OkStatus();
+}
+
 void PrintClusterSummary(const ClusterSession& session, const GenerateSummary& summary) {
   double first = 0;
   for (const Generated& result : summary.results) first = std::max(first, result.ttft_ms);
@@ -256,18 +274,25 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
                             .online = online,
                             .insecure = flags.insecure,
                             .recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)},
+                            .trace = flags.traces(),
                             .cancel = &Interrupted()}));
   LIME_ASSIGN_OR_RETURN(const GenerateSummary summary,
                         session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files)));
+  json root;
   if (flags.model.json) {
-    json root = AnswerJson(session->Describe(), summary, flags);
+    root = AnswerJson(session->Describe(), summary, flags);
     root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? session->disk_bytes() / summary.decode_tokens : 0;
-    Print(root);
   } else {
     PrintTexts(flags, summary);
     PrintClusterSummary(*session, summary);
   }
-  return absl::OkStatus();
+  absl::Status status;
+  if (flags.traces()) {
+    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session->TakeTrace());
+    status = TellTrace(flags, trace, root);
+  }
+  if (flags.model.json) Print(root);
+  return status;
 }
 
 absl::Status Run(RunFlags& flags) {
@@ -282,34 +307,42 @@ absl::Status Run(RunFlags& flags) {
   if (!flags.model.cluster.empty()) return RunOnCluster(flags, files, plan, longest);
   const int64_t asked = std::min(flags.model.chunk, longest * plan.sequences);
   const int64_t rounds = (static_cast<int64_t>(plan.prompts.size()) + plan.sequences - 1) / plan.sequences;
+  std::optional<LocalTrace> tracing;
+  if (flags.traces()) tracing.emplace();
   LIME_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ModelSession> session,
+      std::unique_ptr<ModelSession> session,
       ModelSession::Open(flags.model, {.max_rows = asked > 0 ? asked + plan.sequences : 0,
                                        .work = {.prompt_tokens = prompt_tokens, .new_tokens = plan.max_new_tokens * rounds},
                                        .max_logit_rows = plan.sequences,
                                        .max_sequences = plan.sequences,
                                        .context = plan.context,
                                        .planned_steps = plan.max_new_tokens * rounds + prompt_tokens / (asked > 0 ? asked : kDefaultChunk),
-                                       .expected_positions = longest + plan.max_new_tokens / 2}));
+                                       .expected_positions = longest + plan.max_new_tokens / 2,
+                                       .trace = tracing ? tracing->ring() : nullptr}));
   GenerateOptions options = MakeOptions(flags, plan, files);
   options.chunk = session->engine().max_rows() - plan.sequences;
   LIME_ASSIGN_OR_RETURN(const GenerateSummary summary,
                         Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
+  json root;
   if (flags.model.json) {
-    PrintJson(*session, summary, flags);
+    root = LocalJson(*session, summary, flags);
   } else {
     PrintTexts(flags, summary);
     PrintSummary(*session, summary);
   }
-  return absl::OkStatus();
+  absl::Status status;
+  if (tracing) {
+    std::vector<std::string> parts = PartsOfModel(session->engine().spec());
+    session.reset();  // a trace is written in the room that the model had
+    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, tracing->Finish(std::move(parts)));
+    status = TellTrace(flags, trace, root);
+  }
+  if (flags.model.json) Print(root);
+  return status;
 }
 
-}  // namespace
-
-void AddRunCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<RunFlags>();
-  CLI::App* command = app.add_subcommand("run", "Generate text from a checkpoint");
-  command->footer("Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32");
+// Of everything that generates.
+void AddFlags(CLI::App* command, RunFlags* flags) {
   flags->model.AddTo(*command);
   command->add_option("--prompt,-p", flags->prompts, "Text to continue; give it several times for a batch; empty starts from BOS")
       ->take_all()
@@ -348,6 +381,27 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   command->add_flag("--hash-logits", flags->hash_logits, "Hash the logits of every generated position (logits_xxh3)");
   command->add_flag("--token-times", flags->token_times,
                     "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
+  command->add_option("--trace", flags->trace, "File for a Chrome/Perfetto trace of what every device did when");
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = app.add_subcommand("run", "Generate text from a checkpoint");
+  command->footer("Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32");
+  AddFlags(command, flags.get());
+  command->callback([flags, &exit_code] { exit_code = Finish(Run(*flags)); });
+}
+
+void AddTraceCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<RunFlags>();
+  flags->show_trace = true;
+  CLI::App* command = app.add_subcommand("trace", "Run, and show what every device did when and how much of its loading was hidden");
+  command->footer(
+      "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json");
+  AddFlags(command, flags.get());
+  command->add_option("--steps", flags->trace_steps, "Steps to show, the last ones")->capture_default_str()->check(CLI::Range(1, 4096));
   command->callback([flags, &exit_code] { exit_code = Finish(Run(*flags)); });
 }
 

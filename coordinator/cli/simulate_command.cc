@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/text_table.h"
+#include "coordinator/cli/timeline_json.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
@@ -97,20 +98,6 @@ Timeline Shown(const Simulation& simulation) {
   return shown;
 }
 
-ordered_json EventJson(const Timeline& timeline, const TimelineSpan& span) {
-  ordered_json event = {{"device", timeline.devices[span.device]},
-                        {"kind", SpanKindName(span.kind)},
-                        {"begin_ms", span.begin_ms},
-                        {"end_ms", span.end_ms},
-                        {"step", span.step}};
-  if (span.stage >= 0) event["stage"] = span.stage;
-  if (span.microbatch >= 0) event["microbatch"] = span.microbatch;
-  if (span.part >= 0) event["part"] = timeline.parts[span.part];
-  if (span.part == kEmbeddingPart && span.kind == Kind::kCompute) event["part"] = "embedding";
-  if (span.peer >= 0) event["peer"] = timeline.devices[span.peer];
-  return event;
-}
-
 ordered_json ToJson(const SimulateFlags& flags, const Simulation& simulation, const Timeline& shown) {
   const Plan& plan = simulation.plan;
   ordered_json events = ordered_json::array();
@@ -143,7 +130,7 @@ std::string SharesText(const Simulation& simulation, const Timeline& shown, int 
   using Align = TextTable::Align;
   const Window& window = simulation.window;
   const double whole = window.end_ms - window.begin_ms;
-  std::vector<std::array<double, 7>> busy(shown.devices.size());
+  std::vector<std::array<double, TimelineSpan::kKinds>> busy(shown.devices.size());
   for (const TimelineSpan& span : shown.spans)
     busy[span.device][static_cast<size_t>(span.kind)] += std::min(span.end_ms, window.end_ms) - std::max(span.begin_ms, window.begin_ms);
   TextTable table({Align::kLeft, Align::kRight, Align::kRight, Align::kRight, Align::kRight, Align::kRight});

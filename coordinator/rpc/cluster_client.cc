@@ -142,7 +142,8 @@ class ClusterClient::Impl {
                                                         .device = device,
                                                         .addresses = addresses,
                                                         .weights = by_plan_[device]->device.weights,
-                                                        .model = by_plan_[device]->device.model},
+                                                        .model = by_plan_[device]->device.model,
+                                                        .trace_spans = options.trace_spans},
                                                        options, loading);
       if (!answer.ok()) loading.End();
       if (answer.ok()) installed[device] = *std::move(answer);

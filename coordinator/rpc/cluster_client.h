@@ -46,6 +46,7 @@ class ClusterClient {
   struct InstallOptions {
     std::function<void(Bytes done, Bytes total)> progress;  // of all devices together; on any thread, one at a time
     const std::atomic<bool>* cancelled = nullptr;
+    int64_t trace_spans = 0;  // room for spans on each device, for TraceCollector to collect; 0: nothing is recorded
   };
   // Installs the plan, under an epoch that all of its devices take for new, wherever it has a stage: all at once. What one refuses is
   // unloaded from the others. A device that does not answer while it loads is lost. DeviceOf(the error) is who it was.

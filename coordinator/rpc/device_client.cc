@@ -10,6 +10,7 @@ namespace lime {
 namespace {
 
 constexpr absl::Duration kProfilePatience = absl::Minutes(2), kProbePatience = absl::Seconds(15);
+constexpr absl::Duration kTracePatience = absl::Seconds(2);
 constexpr double kProfileFactor = 10;  // a device may be slow to come to its end
 
 }  // namespace
@@ -78,6 +79,16 @@ absl::StatusOr<MeasuredLink> DeviceClient::ProbeLink(const LinkProbe& probe) con
   context.set_deadline(absl::ToChronoTime(absl::Now() + kProbePatience + absl::Seconds(4 * probe.seconds)));
   v1::ProbeLinkReply reply;
   LIME_RETURN_IF_ERROR(FromGrpc(stub_->ProbeLink(&context, request, &reply), Who()));
+  return FromProto(reply);
+}
+
+absl::StatusOr<TraceChunk> DeviceClient::Trace(const TraceCall& call) const {
+  v1::TraceRequest request;
+  ToProto(call, request);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kTracePatience));
+  v1::TraceReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Trace(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 

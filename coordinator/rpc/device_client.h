@@ -28,6 +28,9 @@ class DeviceClient {
   // Lets it measure the way to another device.
   absl::StatusOr<MeasuredLink> ProbeLink(const LinkProbe& probe) const;
 
+  // Spans that it has recorded of the plan in use, and its clock.
+  absl::StatusOr<TraceChunk> Trace(const TraceCall& call) const;
+
   const std::string& name() const { return name_; }
   const std::string& address() const { return address_; }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/engine/traced.h"
 #include "daemon/weights/kept_tensors.h"
 #include "daemon/weights/system_memory.h"
 #include "kernels/module.h"
@@ -114,6 +115,7 @@ absl::Status Engine::Open(const Options& options, const BackendOptions& backend,
                 .piece_bytes = options.piece_bytes,
                 .cancelled = options.load.cancelled,
                 .report = options.report,
+                .trace = options.trace,
                 .wrap_device = options.wrap_device};
   if (residency_.streams()) {
     LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), blocks_, streaming_));
@@ -171,20 +173,23 @@ void Engine::EndSequence(int32_t sequence) {
 absl::StatusOr<std::span<const float>> Engine::Step(const MicroBatch& batch) {
   FollowPressure();
   LIME_RETURN_IF_ERROR(backend_->Begin(batch));
+  ++step_;
   LIME_RETURN_IF_ERROR(streamer_ ? streamer_->Step(batch) : StepResident());
   return backend_->Logits();
 }
 
 absl::Status Engine::StepResident() {
-  LIME_RETURN_IF_ERROR(backend_->Embed());
+  int32_t block = 0;
+  const auto traced = [this, &block](auto compute) { return Traced(streaming_.trace, step_, block++, compute); };
+  LIME_RETURN_IF_ERROR(traced([&] { return backend_->Embed(); }));
   for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer) {
     if (streaming_.cancelled != nullptr && streaming_.cancelled->load(std::memory_order_relaxed)) {
       return absl::CancelledError("interrupted between two layers");
     }
-    LIME_RETURN_IF_ERROR(backend_->Attention(layer));
-    LIME_RETURN_IF_ERROR(backend_->Mlp(layer));
+    LIME_RETURN_IF_ERROR(traced([&] { return backend_->Attention(layer); }));
+    LIME_RETURN_IF_ERROR(traced([&] { return backend_->Mlp(layer); }));
   }
-  return backend_->Head();
+  return traced([&] { return backend_->Head(); });
 }
 
 // ---- Pressure
@@ -236,6 +241,7 @@ absl::Status Engine::BecomeStreaming(Bytes target) {
       PieceReader::Open(checkpoint_, spec_, {.piece_bytes = streaming_.piece_bytes, .wrap_device = streaming_.wrap_device}));
   streaming_.ring_bytes = PieceLoader::LeastRing(*reader, static_cast<int>(spec_.blocks.size()));
   streaming_.prefault = false;
+  streaming_.first_step = step_ + 1;
   LIME_ASSIGN_OR_RETURN(streamer_, Streamer::Create(checkpoint_, spec_, *backend_, std::move(reader), blocks_, streaming_));
   FollowBetweenBlocks();
   // The ring has to fit into the budget from now on, beside what is taken back.

@@ -51,6 +51,7 @@ class Engine {
     std::optional<PressureMonitor::Options> pressure;     // where the system is looked at, for tests
     MemoryPriority priority = MemoryPriority::kBalanced;  // of the budget, where `memory` gives none
     Bytes piece_bytes = kPieceBytes;                      // of streamed pieces
+    TraceRing* trace = nullptr;                           // spans of every step, where that is asked for; outlives the engine
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
@@ -117,7 +118,8 @@ class Engine {
   Bytes most_ = 0;     // may be resident without pressure
   bool told_ = false;  // that nothing can be given back
   ResidencyPlan residency_;
-  Streamer::Options streaming_;
+  Streamer::Options streaming_;         // its trace is that of a resident model too
+  int32_t step_ = -1;                   // number of the one begun last
   std::vector<LoadedBlock> blocks_;     // of a resident model
   std::unique_ptr<Streamer> streamer_;  // else
   std::unique_ptr<ResidencyControl> control_;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/engine/steady_clock.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -43,7 +44,12 @@ absl::StatusOr<std::unique_ptr<PieceLoader>> PieceLoader::Create(std::unique_ptr
 
 PieceLoader::PieceLoader(std::unique_ptr<PieceReader> reader, const Options& options, HugeBuffer ring,
                          std::vector<WeightStream::Block> blocks)
-    : options_(options), ring_(std::move(ring)), place_sums_(1), stream_(blocks, ring_.bytes()), reader_(std::move(reader)) {
+    : options_(options),
+      ring_(std::move(ring)),
+      place_sums_(1),
+      stream_(blocks, ring_.bytes()),
+      step_(options.first_step - 1),
+      reader_(std::move(reader)) {
   for (const WeightStream::Block& block : blocks) {
     std::vector<Bytes>& sums = place_sums_.emplace_back(1, 0);
     for (const Bytes bytes : block.piece_bytes) sums.push_back(sums.back() + bytes);
@@ -81,6 +87,7 @@ absl::Status PieceLoader::BeginStep(bool with_head) {
     status_ = absl::OkStatus();
   }
   interrupted_ = true;  // until the last block has ended
+  ++step_;
   LIME_CHECK_EQ(stream_.block(), 0);
   if (!with_head) stream_.SkipNextUse(stream_.num_blocks() - 1);
   StartLoads();
@@ -126,6 +133,7 @@ absl::Status PieceLoader::FinishBlock() {
 // The computation waits here, and only here, for the disk.
 absl::Status PieceLoader::Await(const std::function<bool()>& ready, const std::function<std::string()>& what) {
   if (!status_.ok() || ready()) return status_;  // after a failed read nothing is handed out: it may be what failed
+  const double begin_ms = options_.trace != nullptr ? SteadyMs() : 0;
   StallWatch watch(options_.report, what, reader_->bytes_read());
   while (!ready() && status_.ok()) {
     changed_.WaitWithTimeout(&mutex_, StallWatch::kPoll);
@@ -134,6 +142,10 @@ absl::Status PieceLoader::Await(const std::function<bool()>& ready, const std::f
       break;
     }
     watch.Poll(reader_->bytes_read());
+  }
+  if (options_.trace != nullptr) {
+    options_.trace->Add(
+        {.kind = TimelineSpan::Kind::kWaitWeights, .begin_ms = begin_ms, .end_ms = SteadyMs(), .step = step_, .part = stream_.block() + 1});
   }
   stats_.waited += watch.elapsed();
   stats_.stalls += watch.stalled() ? 1 : 0;
@@ -148,7 +160,10 @@ void PieceLoader::StartLoads() {
   starting_.clear();
   const bool idle = stream_.loads_under_way() == 0;
   stream_.Advance(starting_);
-  if (idle && !starting_.empty()) busy_since_ = absl::Now();
+  if (idle && !starting_.empty()) {
+    busy_since_ = absl::Now();
+    if (options_.trace != nullptr) reading_since_ms_ = SteadyMs();
+  }
   for (const WeightStream::Load& load : starting_) {
     const int block = load.block + 1;
     std::byte* const place = load.in_ring ? ring_.data() + load.offset : own_[block].data() + place_sums_[block][load.piece];
@@ -159,10 +174,23 @@ void PieceLoader::StartLoads() {
 void PieceLoader::OnLoaded(int64_t id, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   status_.Update(status);
+  if (options_.trace != nullptr) NoteLoaded(id);
   stream_.OnLoaded(id);
   if (stream_.loads_under_way() == 0) stats_.busy += absl::Now() - busy_since_;
   StartLoads();
   changed_.SignalAll();
+}
+
+// Reads are asked for ahead, and the disk does one after another: each is at work since the one before has ended.
+void PieceLoader::NoteLoaded(int64_t id) {
+  const int32_t block = stream_.load(id).block;
+  const bool ahead = !interrupted_ || block < stream_.block();  // it is for the next step
+  const double begin_ms = std::exchange(reading_since_ms_, SteadyMs());
+  options_.trace->Add({.kind = TimelineSpan::Kind::kLoad,
+                       .begin_ms = begin_ms,
+                       .end_ms = reading_since_ms_,
+                       .step = step_ + (ahead ? 1 : 0),
+                       .part = block + 1});
 }
 
 PieceLoader::Stats PieceLoader::stats() const {

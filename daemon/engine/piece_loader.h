@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "daemon/logic/trace_ring.h"
 #include "daemon/logic/weight_stream.h"
 #include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/piece_reader.h"
@@ -29,6 +30,8 @@ class PieceLoader {
     bool prefault = true;                          // the ring; else its memory comes as it is written
     const std::atomic<bool>* cancelled = nullptr;  // ends a wait with kCancelled
     StallReport report;                            // while the disk delivers nothing
+    TraceRing* trace = nullptr;                    // reads and waits, where that is asked for; outlives the loader
+    int32_t first_step = 0;                        // number of the first BeginStep, for that
   };
 
   // What the disk did so far.
@@ -72,6 +75,7 @@ class PieceLoader {
 
   const PieceReader& reader() const { return *reader_; }
   Bytes ring_bytes() const { return ring_.bytes(); }
+  int32_t step() const { return step_; }  // number of the one begun last
   Stats stats() const;
 
  private:
@@ -79,6 +83,7 @@ class PieceLoader {
   void StartLoads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnLoaded(int64_t id, const absl::Status& status);
   void Freed(int stream_block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteLoaded(int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Await(const std::function<bool()>& ready, const std::function<std::string()>& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
@@ -94,7 +99,9 @@ class PieceLoader {
   bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;  // a step ended before its last block
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   absl::Time busy_since_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<PieceReader> reader_;  // last: its thread ends before what it uses goes
+  double reading_since_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the piece that the disk is at, where there is a trace
+  int32_t step_;                                         // the compute thread's; changes under the lock
+  std::unique_ptr<PieceReader> reader_;                  // last: its thread ends before what it uses goes
 };
 
 }  // namespace lime

@@ -1,7 +1,7 @@
 #include "daemon/engine/stage_engine.h"
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_weights.h"
+#include "daemon/engine/steady_clock.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/flow.h"
 #include "daemon/logic/kv_pages.h"
@@ -33,10 +34,6 @@ namespace {
 
 constexpr int64_t kMaxQueuedOrders = 4096;
 constexpr int kLoadsUnderWay = 2;  // the disk has the next load before the last one ends
-
-double NowMs() {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {
@@ -455,7 +452,7 @@ class StageEngine::Impl {
     if (!health_.ok()) return;
     std::vector<ProgramRunner::Action> actions;
     const absl::Status status =
-        runner_->OnEvent(ProgramRunner::Change{.entering = Pointers(entering_), .settled = Pointers(settled_)}, NowMs(), actions);
+        runner_->OnEvent(ProgramRunner::Change{.entering = Pointers(entering_), .settled = Pointers(settled_)}, SteadyMs(), actions);
     if (!status.ok()) return Fail(status);
     change_.begun = true;
     weights_->Change(*residency_, runner_->border());
@@ -544,7 +541,7 @@ class StageEngine::Impl {
   void Post(const ProgramRunner::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!health_.ok()) return;
     std::vector<ProgramRunner::Action> actions;
-    const absl::Status status = runner_->OnEvent(event, NowMs(), actions);
+    const absl::Status status = runner_->OnEvent(event, SteadyMs(), actions);
     if (!status.ok()) return Fail(status);
     Carry(actions);
   }
@@ -565,13 +562,16 @@ class StageEngine::Impl {
   }
 
   void Carry(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (options_.trace != nullptr) loading_[static_cast<size_t>(start.load % kLoadsUnderWay)] = LoadSpan(start);
     if (start.what.keep) return Keep(start);
     weights_->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
   }
 
   void OnLoaded(int64_t load, const absl::Status& status) {
+    const double end_ms = options_.trace != nullptr ? SteadyMs() : 0;
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) return Fail(status);
+    if (options_.trace != nullptr) NoteLoaded(loading_[static_cast<size_t>(load % kLoadsUnderWay)], end_ms);
     loaded_.insert(load);
     while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
   }
@@ -600,6 +600,7 @@ class StageEngine::Impl {
   void Carry(const ProgramRunner::Waited& waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double ms = waited.end_ms - waited.begin_ms;
     (std::holds_alternative<AwaitWeights>(waited.what) ? stats_.wait_weights_ms : stats_.wait_input_ms) += ms;
+    if (options_.trace != nullptr) options_.trace->Add(WaitSpan(waited));
   }
 
   void Carry(const ProgramRunner::StepEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -616,6 +617,48 @@ class StageEngine::Impl {
     if (options_.peers.failed) options_.peers.failed(status);
   }
 
+  // ---- Spans, where they are asked for
+
+  // Of a load that has begun. The step that it is for, where residency stays as it is; else the one under way.
+  TimelineSpan LoadSpan(const ProgramRunner::StartLoad& start) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t loads = static_cast<int64_t>(programs_.front().loads.size());
+    const int64_t step = grows_kv_ ? runner_->steps_ended() : start.load / loads;
+    return {.kind = TimelineSpan::Kind::kLoad, .begin_ms = SteadyMs(), .step = static_cast<int32_t>(step), .part = start.what.part};
+  }
+
+  // The disk was asked before the load before it had ended, and reads one after another.
+  void NoteLoaded(TimelineSpan span, double end_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    span.begin_ms = std::min(std::max(span.begin_ms, last_loaded_ms_), end_ms);
+    span.end_ms = end_ms;
+    last_loaded_ms_ = std::max(last_loaded_ms_, end_ms);
+    options_.trace->Add(span);
+  }
+
+  TimelineSpan WaitSpan(const ProgramRunner::Waited& waited) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    TimelineSpan span = {.begin_ms = waited.begin_ms, .end_ms = waited.end_ms, .step = static_cast<int32_t>(waited.step)};
+    if (const auto* await = std::get_if<AwaitWeights>(&waited.what)) {
+      span.kind = TimelineSpan::Kind::kWaitWeights;
+      if (!grows_kv_) span.part = programs_.front().loads[static_cast<size_t>(await->load)].part;
+    } else if (const auto* recv = std::get_if<Recv>(&waited.what)) {
+      span.kind = TimelineSpan::Kind::kWaitInput;
+      span.stage = recv->stage, span.microbatch = recv->microbatch, span.peer = recv->from;
+    }
+    return span;
+  }
+
+  // A block that is whole is computed with its first part: the others have nothing to do.
+  void NoteComputed(const ProgramRunner::StartCompute& start, double begin_ms, double end_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int part = start.what.part;
+    if (part != kEmbeddingPart && weights_->IsWhole(part) && part != PartsOf(plan_, plan_.parts[part].block).first) return;
+    options_.trace->Add({.kind = TimelineSpan::Kind::kCompute,
+                         .begin_ms = begin_ms,
+                         .end_ms = end_ms,
+                         .step = static_cast<int32_t>(start.step),
+                         .stage = start.what.stage,
+                         .microbatch = start.what.microbatch,
+                         .part = part});
+  }
+
   // ---- The compute thread
 
   void ComputeThread() {
@@ -624,12 +667,14 @@ class StageEngine::Impl {
       while (!stopping_ && !computing_) work_.Wait(&mutex_);
       if (stopping_) return;
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
-      const double begin = NowMs();
+      const double begin = SteadyMs();
       std::vector<std::byte> input = TakeInput(start);
       mutex_.Unlock();
       const absl::Status status = Run(start, input);
       mutex_.Lock();
-      stats_.compute_ms += NowMs() - begin;
+      const double end = SteadyMs();
+      stats_.compute_ms += end - begin;
+      if (options_.trace != nullptr) NoteComputed(start, begin, end);
       if (!status.ok()) {
         Fail(status);
       } else {
@@ -763,6 +808,8 @@ class StageEngine::Impl {
   std::optional<Residency> target_ ABSL_GUARDED_BY(mutex_);          // ordered and not begun
   std::vector<Program> entering_, settled_ ABSL_GUARDED_BY(mutex_);  // of the change under way
   Stats stats_ ABSL_GUARDED_BY(mutex_);
+  std::array<TimelineSpan, kLoadsUnderWay> loading_ ABSL_GUARDED_BY(mutex_);  // begun, by number of the load
+  double last_loaded_ms_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

@@ -15,6 +15,7 @@
 
 #include "daemon/logic/activation.h"
 #include "daemon/logic/order.h"
+#include "daemon/logic/trace_ring.h"
 #include "daemon/weights/loader.h"
 #include "daemon/weights/piece_reader.h"
 #include "daemon/weights/stall_watch.h"
@@ -53,8 +54,9 @@ class StageEngine {
     TokenSampler* sampler = nullptr;  // where the plan gives this device the end of the head; outlives the engine
     Peers peers;
     LoadOptions load;
-    StallReport report;                                                                     // while the disk delivers nothing
-    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+    StallReport report;          // while the disk delivers nothing
+    TraceRing* trace = nullptr;  // what computes, loads and waits, where that is asked for; outlives the engine
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;                  // for tests
     std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>, const ModelSpec& spec)> wrap_backend;  // for experiments
   };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/engine/traced.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -37,7 +38,9 @@ absl::StatusOr<std::unique_ptr<Streamer>> Streamer::Create(const Checkpoint& che
                                .resident = {},
                                .prefault = options.prefault,
                                .cancelled = options.cancelled,
-                               .report = options.report};
+                               .report = options.report,
+                               .trace = options.trace,
+                               .first_step = options.first_step};
   const int num_blocks = static_cast<int>(spec.blocks.size());
   for (int block = 0; block < num_blocks; ++block) loading.resident.push_back(InMemory(blocks[block]));
   LIME_ASSIGN_OR_RETURN(streamer->loader_, PieceLoader::Create(std::move(reader), num_blocks, loading));
@@ -56,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Streamer>> Streamer::Create(const Checkpoint& che
 absl::Status Streamer::Step(const MicroBatch& batch) {
   const bool with_head = std::ranges::any_of(batch.rows, [](const BatchRow& row) { return row.wants_logits; });
   LIME_RETURN_IF_ERROR(loader_->BeginStep(with_head));
-  LIME_RETURN_IF_ERROR(Embed(batch));
+  LIME_RETURN_IF_ERROR(Traced(options_.trace, loader_->step(), 0, [&] { return Embed(batch); }));
   for (int block = 1; block < static_cast<int>(spec_.blocks.size()); ++block) {
     if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) {
       return absl::CancelledError("interrupted between two blocks");
@@ -81,11 +84,12 @@ absl::Status Streamer::RunBlock(int block) {
   if (use == Use::kStream || use == Use::kFill) {
     for (int piece = 0; piece < loader_->reader().NumPieces(block); ++piece) {
       LIME_ASSIGN_OR_RETURN(const std::byte* const place, loader_->AwaitPiece(piece));
-      LIME_RETURN_IF_ERROR(ComputePiece(block, piece, place));
+      LIME_RETURN_IF_ERROR(Traced(options_.trace, loader_->step(), block, [&] { return ComputePiece(block, piece, place); }));
       loader_->ReleasePiece();
     }
   } else if (use == Use::kResident) {
-    LIME_RETURN_IF_ERROR(IsWhole(block) ? ComputeWhole(spec_.blocks[block].id) : ComputeFilled(block));
+    LIME_RETURN_IF_ERROR(Traced(options_.trace, loader_->step(), block,
+                                [&] { return IsWhole(block) ? ComputeWhole(spec_.blocks[block].id) : ComputeFilled(block); }));
   }
   return loader_->FinishBlock();
 }

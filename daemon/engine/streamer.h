@@ -31,6 +31,8 @@ class Streamer {
     bool prefault = true;                          // the ring; else its memory comes as it is written
     const std::atomic<bool>* cancelled = nullptr;  // ends a step with kCancelled
     StallReport report;                            // while the disk delivers nothing
+    TraceRing* trace = nullptr;                    // spans of every step, where that is asked for; outlives the streamer
+    int32_t first_step = 0;                        // number of the first one, for that
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 

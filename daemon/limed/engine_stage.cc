@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
                                       .peers = std::move(setup.peers),
                                       .load = std::move(setup.load),
                                       .report = std::move(setup.report),
+                                      .trace = setup.trace,
                                       .wrap_backend = [options](std::unique_ptr<Backend> backend, const ModelSpec& spec) {
                                         return Pace(options, std::move(backend), spec);
                                       }};

@@ -69,6 +69,11 @@ void WeightStream::OnLoaded(int64_t id) {
   --under_way_;
 }
 
+const WeightStream::Load& WeightStream::load(int64_t id) const {
+  LIME_CHECK(!pieces_.empty() && id >= pieces_.front().load.id && id < next_id_) << "load " << id;
+  return pieces_[id - pieces_.front().load.id].load;
+}
+
 // ---- Computing
 
 WeightStream::Use WeightStream::CurrentUse() {

@@ -95,6 +95,8 @@ class WeightStream {
 
   int32_t num_blocks() const { return static_cast<int32_t>(blocks_.size()); }
   int64_t loads_under_way() const { return under_way_; }
+  // REQUIRES: it is under way
+  const Load& load(int64_t id) const;
 
  private:
   struct Entry {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "daemon/engine/steady_clock.h"
 #include "daemon/rpc/activation_wire.h"
 #include "proto/grpc_status.h"
 
@@ -136,6 +137,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   void OnWritten() {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
+    if (options_.trace != nullptr) on_its_way_.end_ms = SteadyMs(), options_.trace->Add(on_its_way_);
     MayWrite();
   }
 
@@ -145,7 +147,18 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     ActivationMessage next = std::move(queue_.front());
     queue_.pop_front();
     queued_bytes_ -= static_cast<Bytes>(next.payload.size() + kActivationHeaderBytes);
+    if (options_.trace != nullptr) on_its_way_ = SpanOf(next.header);
     attempt_->Write(std::move(next));
+  }
+
+  // Of a message that is handed to the connection now; it ends when the connection has it.
+  TimelineSpan SpanOf(const ActivationHeader& header) const {
+    return {.kind = TimelineSpan::Kind::kSend,
+            .begin_ms = SteadyMs(),
+            .step = static_cast<int32_t>(header.step),
+            .stage = header.stage,
+            .microbatch = header.microbatch,
+            .peer = options_.to};
   }
 
   void OnAttemptDone(const grpc::Status& status) {
@@ -197,6 +210,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   std::deque<ActivationMessage> queue_ ABSL_GUARDED_BY(mutex_);
   Bytes queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mutex_);
+  TimelineSpan on_its_way_ ABSL_GUARDED_BY(mutex_);  // of the message being written, where there is a trace
   grpc::Alarm alarm_;
 };
 

@@ -14,6 +14,7 @@
 
 #include "absl/time/time.h"
 #include "daemon/logic/activation.h"
+#include "daemon/logic/trace_ring.h"
 #include "planner/base/bytes.h"
 #include "proto/channel.h"
 
@@ -27,10 +28,12 @@ class ActivationLink {
     ClusterKeys keys;
     int64_t epoch = 0;
     int32_t from = 0;  // this device, in the plan
+    int32_t to = 0;    // the other
     absl::Duration patience = absl::Seconds(2);
     size_t queued_messages = 1024;                  // at most
     Bytes queued_bytes = Bytes{1} << 30;            // likewise
     std::function<void(const absl::Status&)> lost;  // called once, on any thread
+    TraceRing* trace = nullptr;                     // a span for every message, where that is asked for; outlives the link
   };
   // Begins to connect.
   explicit ActivationLink(Options options);

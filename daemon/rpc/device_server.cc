@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/engine/steady_clock.h"
 #include "daemon/rpc/activation_service.h"
 #include "daemon/rpc/link_probe.h"
 #include "daemon/rpc/progress_call.h"
@@ -39,6 +40,12 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Rep
   ToProto(what, *message);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
   return reactor;
 }
 
@@ -105,6 +112,15 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     DeviceStatistics statistics = keeper_.Statistics();
     statistics.peak_resident = ProcessPeakResidentBytes();
     return Answer(context, statistics, reply);
+  }
+
+  grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context, const v1::TraceRequest* request, v1::TraceReply* reply) override {
+    const double received_ms = SteadyMs();
+    const absl::StatusOr<TraceCall> call = FromProto(*request);
+    if (!call.ok()) return Refuse(context, call.status());
+    TraceChunk chunk = keeper_.TakeTrace(*call);
+    chunk.received_ms = received_ms, chunk.answered_ms = SteadyMs();
+    return Answer(context, chunk, reply);
   }
 
   grpc::ServerWriteReactor<v1::InstallEvent>* Install(grpc::CallbackServerContext*, const v1::InstallRequest* request) override {

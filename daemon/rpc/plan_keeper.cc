@@ -214,13 +214,19 @@ std::string PlanKeeper::model() const {
   return session_ != nullptr ? session_->plan().model_name : "";
 }
 
+std::shared_ptr<StageSession> PlanKeeper::Installed() const {
+  absl::MutexLock lock(&mutex_);
+  return state_ == State::kInstalled || state_ == State::kInUse ? session_ : nullptr;
+}
+
 DeviceStatistics PlanKeeper::Statistics() const {
-  std::shared_ptr<StageSession> session;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (state_ == State::kInstalled || state_ == State::kInUse) session = session_;
-  }
+  const std::shared_ptr<StageSession> session = Installed();
   return session != nullptr ? session->Statistics() : DeviceStatistics{};
+}
+
+TraceChunk PlanKeeper::TakeTrace(const TraceCall& call) {
+  const std::shared_ptr<StageSession> session = Installed();
+  return session != nullptr ? session->TakeTrace(call) : TraceChunk{};
 }
 
 void PlanKeeper::Log(const std::string& sentence) const {

@@ -65,6 +65,7 @@ class PlanKeeper {
   int64_t last_epoch() const;
   std::string model() const;  // of the plan, for people; empty: none
   DeviceStatistics Statistics() const;
+  TraceChunk TakeTrace(const TraceCall& call);
 
  private:
   enum class State {
@@ -80,6 +81,7 @@ class PlanKeeper {
   void Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation);
   absl::Status CheckNew(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckEpoch(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<StageSession> Installed() const;  // null: nothing is
   void Log(const std::string& sentence) const;
 
   const Options options_;

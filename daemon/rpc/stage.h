@@ -26,6 +26,7 @@ struct StageSetup {
   StageEngine::TokenSampler* sampler = nullptr;  // where this device has the end of the head; outlives the stage
   LoadOptions load;
   StallReport report;
+  TraceRing* trace = nullptr;  // for spans, where they are asked for; outlives the stage
 };
 
 // May take minutes; returns kCancelled within moments after load.cancelled is set.

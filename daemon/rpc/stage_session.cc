@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/engine/steady_clock.h"
 #include "daemon/weights/system_memory.h"
 #include "planner/base/check.h"
 
@@ -18,6 +19,7 @@ StageSession::StageSession(Options options)
       progress_(std::move(options.progress)) {}
 
 absl::StatusOr<InstalledPlan> StageSession::Open() {
+  if (call_.trace_spans > 0) trace_ = std::make_unique<TraceRing>(static_cast<size_t>(call_.trace_spans));
   StageSetup setup{.weights = call_.weights,
                    .plan = call_.plan,
                    .device = call_.device,
@@ -26,6 +28,7 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
   setup.load.progress = std::exchange(progress_, {});
   setup.load.cancelled = &cancelled_;
   setup.report = [this](const std::string& sentence) { Log(sentence); };
+  setup.trace = trace_.get();
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<DeviceStage> stage, make_stage_(std::move(setup)));
   InstalledPlan installed{.numerics_id = stage->numerics_id()};
   absl::MutexLock lock(&stage_mutex_);
@@ -57,14 +60,15 @@ void StageSession::OpenLinks() {
   absl::MutexLock lock(&stage_mutex_);
   if (!links_.empty()) return;
   for (const int32_t device : next) {
-    links_[device] =
-        std::make_unique<ActivationLink>(ActivationLink::Options{.peer = plan.devices[device].name,
-                                                                 .address = call_.addresses[device],
-                                                                 .keys = keys_,
-                                                                 .epoch = plan.epoch,
-                                                                 .from = call_.device,
-                                                                 .patience = patience_,
-                                                                 .lost = [this](const absl::Status& status) { Fail(status); }});
+    links_[device] = std::make_unique<ActivationLink>(ActivationLink::Options{.peer = plan.devices[device].name,
+                                                                              .address = call_.addresses[device],
+                                                                              .keys = keys_,
+                                                                              .epoch = plan.epoch,
+                                                                              .from = call_.device,
+                                                                              .to = device,
+                                                                              .patience = patience_,
+                                                                              .lost = [this](const absl::Status& status) { Fail(status); },
+                                                                              .trace = trace_.get()});
   }
 }
 
@@ -114,6 +118,7 @@ void StageSession::LogOrder(const Order& order) const {
 }
 
 absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activation) {
+  const double begin_ms = trace_ != nullptr ? SteadyMs() : 0;
   const Plan& plan = call_.plan;
   if (activation.header.epoch != plan.epoch) {
     return absl::FailedPreconditionError(
@@ -125,7 +130,29 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
   received_bytes_.fetch_add(static_cast<int64_t>(activation.payload.size() + kActivationHeaderBytes), std::memory_order_relaxed);
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return absl::FailedPreconditionError("the plan is not installed any more");
-  return stage_->OnActivation(std::move(activation));
+  const ActivationHeader header = activation.header;
+  LIME_RETURN_IF_ERROR(stage_->OnActivation(std::move(activation)));
+  if (trace_ != nullptr) NoteReceived(from, header, begin_ms);
+  return absl::OkStatus();
+}
+
+void StageSession::NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms) {
+  trace_->Add({.kind = TimelineSpan::Kind::kReceive,
+               .begin_ms = begin_ms,
+               .end_ms = SteadyMs(),
+               .step = static_cast<int32_t>(header.step),
+               .stage = header.stage,
+               .microbatch = header.microbatch,
+               .peer = from});
+}
+
+TraceChunk StageSession::TakeTrace(const TraceCall& call) {
+  TraceChunk chunk{.epoch = epoch()};
+  if (trace_ == nullptr) return chunk;
+  absl::MutexLock lock(&taking_);
+  chunk.lost = trace_->lost();
+  trace_->Take(static_cast<size_t>(call.most), chunk.spans);
+  return chunk;
 }
 
 void StageSession::Tell(FromDevice what) {

@@ -55,6 +55,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const Plan& plan() const { return call_.plan; }
   const InstallCall& call() const { return call_; }
   DeviceStatistics Statistics() const;
+  // Spans since the last call, oldest first; none where the installation asked for none.
+  TraceChunk TakeTrace(const TraceCall& call);
 
  private:
   bool IsHead() const { return call_.plan.stages.back().device == call_.device; }
@@ -63,6 +65,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void Tell(FromDevice what);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);
   void Fail(const absl::Status& status);
+  void NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms);
   void LogOrder(const Order& order) const;
   // With the epoch, and the step that has not ended yet.
   void Log(const std::string& sentence) const;
@@ -74,6 +77,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const DeviceLog log_;
   std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
   std::atomic<bool> cancelled_ = false;
+  std::unique_ptr<TraceRing> trace_;  // made by Open, where spans are asked for
+  absl::Mutex taking_;                // held by who takes from it
   PlanSampler sampler_;
 
   // Held for reading while the stage is called; whoever unloads it waits for them.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,9 +15,10 @@ namespace {
 
 using Kind = TimelineSpan::Kind;
 
-// What a device does at a time: one thing in each.
-enum class Lane { kCompute, kDisk, kLink };
+// What a device does at a time: one thing in each. Text has no lane for what is received: it takes no time to speak of.
+enum class Lane { kCompute, kDisk, kLink, kInbox };
 constexpr std::array<const char*, 3> kLanes = {"compute", "disk", "link"};
+constexpr int kInboxLane = static_cast<int>(Lane::kInbox);
 
 Lane LaneOf(Kind kind) {
   switch (kind) {
@@ -24,6 +27,8 @@ Lane LaneOf(Kind kind) {
     case Kind::kSend:
     case Kind::kSendKv:
       return Lane::kLink;
+    case Kind::kReceive:
+      return Lane::kInbox;
     default:
       return Lane::kCompute;
   }
@@ -78,6 +83,7 @@ class Lines {
       case Kind::kWaitKv:
         return ',';
       case Kind::kWaitInput:
+      case Kind::kReceive:
         return ' ';
     }
     return '?';
@@ -85,7 +91,7 @@ class Lines {
 
   void Add(const TimelineSpan& span) {
     const double begin = (span.begin_ms - begin_ms_) / column_ms_, end = (span.end_ms - begin_ms_) / column_ms_;
-    if (span.kind == Kind::kWaitInput || !(end > 0) || !(begin < columns_)) return;
+    if (LetterOf(span) == ' ' || !(end > 0) || !(begin < columns_)) return;
     const int first = std::max(0, static_cast<int>(begin));
     const size_t row = (span.device * kLanes.size() + static_cast<size_t>(LaneOf(span.kind))) * columns_;
     for (int c = first; c < columns_ && c < end; ++c) {
@@ -108,6 +114,8 @@ std::string SpanName(const Timeline& timeline, const TimelineSpan& span) {
     case Kind::kSend:
     case Kind::kSendKv:
       return absl::StrCat("to ", timeline.devices[span.peer]);
+    case Kind::kReceive:
+      return absl::StrCat("from ", timeline.devices[span.peer]);
     case Kind::kWaitWeights:
     case Kind::kWaitInput:
     case Kind::kWaitKv:
@@ -124,6 +132,8 @@ nlohmann::ordered_json SpanToJson(const Timeline& timeline, const TimelineSpan& 
   nlohmann::ordered_json args = {{"step", span.step}};
   if (span.stage >= 0) args["stage"] = span.stage;
   if (span.microbatch >= 0) args["microbatch"] = span.microbatch;
+  if (span.kind == Kind::kWaitWeights && span.part >= 0) args["for"] = timeline.parts[span.part];
+  if (span.kind == Kind::kWaitInput && span.peer >= 0) args["for"] = timeline.devices[span.peer];
   return {{"name", SpanName(timeline, span)},
           {"cat", SpanKindName(span.kind)},
           {"ph", "X"},
@@ -132,6 +142,38 @@ nlohmann::ordered_json SpanToJson(const Timeline& timeline, const TimelineSpan& 
           {"ts", span.begin_ms * 1000},
           {"dur", (span.end_ms - span.begin_ms) * 1000},
           {"args", std::move(args)}};
+}
+
+// One end of an arrow between two lanes.
+nlohmann::ordered_json ArrowEnd(const TimelineSpan& span, size_t arrow) {
+  const bool begins = span.kind == Kind::kSend;
+  nlohmann::ordered_json end = {{"name", "message"},         {"cat", "message"},
+                                {"ph", begins ? "s" : "f"},  {"id", arrow},
+                                {"pid", span.device},        {"tid", static_cast<int>(LaneOf(span.kind))},
+                                {"ts", span.begin_ms * 1000}};
+  if (!begins) end["bp"] = "e";  // it points at the span there, not at the next one
+  return end;
+}
+
+// A message is known by who sends it and what it is of.
+std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> MessageOf(const TimelineSpan& span) {
+  const bool sends = span.kind == Kind::kSend;
+  return {span.step, span.stage, span.microbatch, sends ? span.device : span.peer, sends ? span.peer : span.device};
+}
+
+template <typename Add>
+void ForArrows(const Timeline& timeline, Add& add) {
+  std::map<decltype(MessageOf(TimelineSpan())), const TimelineSpan*> received;
+  for (const TimelineSpan& span : timeline.spans) {
+    if (span.kind == Kind::kReceive) received[MessageOf(span)] = &span;
+  }
+  size_t arrow = 0;
+  for (const TimelineSpan& span : timeline.spans) {
+    const auto found = span.kind == Kind::kSend ? received.find(MessageOf(span)) : received.end();
+    if (found == received.end()) continue;
+    add(ArrowEnd(span, arrow));
+    add(ArrowEnd(*found->second, arrow++));
+  }
 }
 
 }  // namespace
@@ -152,6 +194,8 @@ const char* SpanKindName(Kind kind) {
       return "wait_input";
     case Kind::kWaitKv:
       return "wait_kv";
+    case Kind::kReceive:
+      return "receive";
   }
   return "?";
 }
@@ -173,15 +217,22 @@ std::string GanttText(const Timeline& timeline, double begin_ms, double end_ms, 
   return text;
 }
 
+// A line for each event: a trace of a million is not held as a tree.
 std::string TraceJson(const Timeline& timeline) {
-  nlohmann::ordered_json events = nlohmann::ordered_json::array();
+  std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
+  auto add = [&text, first = true](const nlohmann::ordered_json& event) mutable {
+    absl::StrAppend(&text, std::exchange(first, false) ? "\n" : ",\n",
+                    event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  };
+  const bool receives = std::ranges::any_of(timeline.spans, [](const TimelineSpan& span) { return span.kind == Kind::kReceive; });
   for (size_t d = 0; d < timeline.devices.size(); ++d) {
-    events.push_back(Named("process_name", d, 0, timeline.devices[d]));
-    for (int lane = 0; lane < static_cast<int>(kLanes.size()); ++lane) events.push_back(Named("thread_name", d, lane, kLanes[lane]));
+    add(Named("process_name", d, 0, timeline.devices[d]));
+    for (int lane = 0; lane < static_cast<int>(kLanes.size()); ++lane) add(Named("thread_name", d, lane, kLanes[lane]));
+    if (receives) add(Named("thread_name", d, kInboxLane, "inbox"));
   }
-  for (const TimelineSpan& span : timeline.spans) events.push_back(SpanToJson(timeline, span));
-  const nlohmann::ordered_json root = {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
-  return root.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  for (const TimelineSpan& span : timeline.spans) add(SpanToJson(timeline, span));
+  ForArrows(timeline, add);
+  return text + "]}\n";
 }
 
 }  // namespace lime

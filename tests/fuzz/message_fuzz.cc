@@ -37,7 +37,7 @@ void ConvertActivation(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 11) {
+  switch (data[0] % 13) {
     case 0:
       Convert<lime::v1::OrderRequest>(bytes);
       break;
@@ -67,6 +67,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 9:
       Convert<lime::v1::ProbeLinkRequest>(bytes);
+      break;
+    case 10:
+      Convert<lime::v1::TraceRequest>(bytes);
+      break;
+    case 11:
+      Convert<lime::v1::TraceReply>(bytes);
       break;
     default:
       Convert<lime::v1::ProbeLinkReply>(bytes);

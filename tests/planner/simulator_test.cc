@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/sim/timeline_times.h"
 #include "tests/planner/random_clusters.h"
 
 namespace lime {
@@ -173,6 +175,42 @@ TEST(TimelineTest, AColumnShowsWhatFilledMostOfIt) {
             "a            compute |0000...222|\n"
             "             disk    | ======   |\n"
             "             link    |          |\n");
+}
+
+TEST(TimelineTest, WhatIsMeasuredHasArrowsFromSendsToReceives) {
+  Timeline timeline = {.devices = {"a", "b"}, .parts = {"attention 0"}};
+  timeline.spans = {{.kind = Kind::kSend, .device = 0, .begin_ms = 1, .end_ms = 3, .step = 4, .stage = 0, .microbatch = 0, .peer = 1},
+                    {.kind = Kind::kSend, .device = 0, .begin_ms = 5, .end_ms = 6, .step = 5, .stage = 0, .microbatch = 0, .peer = 1},
+                    {.kind = Kind::kReceive, .device = 1, .begin_ms = 3, .end_ms = 3.5, .step = 4, .stage = 0, .microbatch = 0, .peer = 0}};
+  const nlohmann::json trace = nlohmann::json::parse(TraceJson(timeline), nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(trace.is_object());
+  std::vector<std::string> arrows;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["cat"] == "message") arrows.push_back(absl::StrCat(event["ph"].get<std::string>(), " ", event["pid"].get<int>()));
+  }
+  EXPECT_EQ(arrows, (std::vector<std::string>{"s 0", "f 1"}));
+  EXPECT_EQ(GanttText(timeline, 0, 10, 10).find('b'), GanttText(timeline, 0, 10, 10).rfind('b'));  // one lane: what it received has none
+}
+
+TEST(TimelineTest, HiddenLoadingIsWhatNothingWaitedFor) {
+  Timeline timeline = {.devices = {"a", "b", "c"}, .parts = {"attention 0"}};
+  timeline.spans = {{.kind = Kind::kCompute, .device = 0, .begin_ms = 0, .end_ms = 5},
+                    {.kind = Kind::kLoad, .device = 0, .begin_ms = 2, .end_ms = 7, .part = 0},
+                    {.kind = Kind::kLoad, .device = 0, .begin_ms = 6, .end_ms = 10, .part = 0},  // they overlap: 8 ms together
+                    {.kind = Kind::kWaitWeights, .device = 0, .begin_ms = 5, .end_ms = 7, .part = 0},
+                    {.kind = Kind::kLoad, .device = 1, .begin_ms = 0, .end_ms = 2, .part = 0},
+                    {.kind = Kind::kWaitWeights, .device = 1, .begin_ms = 0, .end_ms = 2, .part = 0},
+                    {.kind = Kind::kWaitInput, .device = 2, .begin_ms = 0, .end_ms = 9}};
+  const std::vector<DeviceTimes> times = TimesOf(timeline, 0, 100);
+  EXPECT_EQ(times[0].load_ms, 8);
+  EXPECT_EQ(times[0].compute_ms, 5);
+  EXPECT_EQ(times[2].wait_input_ms, 9);
+  EXPECT_EQ(HiddenLoading(times[0]), 0.75);
+  EXPECT_EQ(HiddenLoading(times[1]), 0.0);
+  EXPECT_EQ(HiddenLoading(times[2]), std::nullopt);
+  EXPECT_EQ(HiddenLoading(times), 0.6);
+  EXPECT_EQ(TimesOf(timeline, 4, 6)[0].load_ms, 2);  // only what lies within
+  EXPECT_EQ(TimesOf(timeline, 4, 6)[0].compute_ms, 1);
 }
 
 }  // namespace

@@ -112,6 +112,19 @@ TEST(ConvertTest, WhatIsMeasuredReturns) {
   EXPECT_EQ(*Return<v1::ProbeLinkReply>(link), link);
 }
 
+TEST(ConvertTest, TracesReturn) {
+  const TraceCall call{.most = kMaxWireTraceSpans};
+  EXPECT_EQ(*Return<v1::TraceRequest>(call), call);
+  TraceChunk chunk{.epoch = 3, .received_ms = 1.5, .answered_ms = 2.25, .lost = 4};
+  chunk.spans = {
+      {.kind = TimelineSpan::Kind::kCompute, .begin_ms = 0.125, .end_ms = 0.25, .step = 1, .stage = 2, .microbatch = 3, .part = -1},
+      {.kind = TimelineSpan::Kind::kReceive, .begin_ms = 5, .end_ms = 5, .step = 0, .stage = 0, .microbatch = 0, .peer = 7},
+      {.kind = TimelineSpan::Kind::kLoad, .begin_ms = 1e9, .end_ms = 1e9 + 1, .step = 9, .part = 4}};
+  const auto back = Return<v1::TraceReply>(chunk);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, chunk);
+}
+
 // ---- Hostile messages
 
 template <typename Message>
@@ -182,6 +195,44 @@ TEST(ConvertTest, OrdersOutOfBoundsAreNamed) {
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.set_request(-1); }), "\"request\"");
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_temperature(-1); }), "temperature");
   ExpectWrong(admit([](v1::AdmitOrder& a) { a.mutable_sampling()->set_top_p(std::numeric_limits<double>::quiet_NaN()); }), "top");
+}
+
+TEST(ConvertTest, TracesOutOfBoundsAreNamed) {
+  v1::TraceRequest request;
+  request.set_most(-1);
+  ExpectWrong(request, "\"most\"");
+  request.set_most(kMaxWireTraceSpans + 1);
+  ExpectWrong(request, "\"most\"");
+  const auto reply = [](auto fill) {
+    v1::TraceReply message;
+    message.set_received_ms(1), message.set_answered_ms(2);
+    fill(message);
+    return message;
+  };
+  const auto span = [&](auto fill) { return reply([&](v1::TraceReply& r) { fill(*r.add_spans()); }); };
+  EXPECT_TRUE(FromProto(span([](v1::Span&) {})).ok());
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  ExpectWrong(reply([](v1::TraceReply& r) { r.set_epoch(-2); }), "\"epoch\"");
+  ExpectWrong(reply([&](v1::TraceReply& r) { r.set_received_ms(nan); }), "\"received_ms\"");
+  ExpectWrong(reply([](v1::TraceReply& r) { r.set_answered_ms(0.5); }), "\"answered_ms\"");
+  ExpectWrong(reply([](v1::TraceReply& r) { r.set_lost(-1); }), "\"lost\"");
+  ExpectWrong(reply([](v1::TraceReply& r) {
+                for (int64_t i = 0; i <= kMaxWireTraceSpans; ++i) r.add_spans();
+              }),
+              "\"spans\"");
+  ExpectWrong(span([](v1::Span& s) { s.set_kind(TimelineSpan::kKinds); }), "\"kind\"");
+  ExpectWrong(span([&](v1::Span& s) { s.set_begin_ms(nan); }), "\"begin_ms\"");
+  ExpectWrong(span([](v1::Span& s) { s.set_begin_ms(2), s.set_end_ms(1); }), "\"end_ms\"");
+  ExpectWrong(span([](v1::Span& s) { s.set_end_ms(kMaxWireClockMs * 2); }), "\"end_ms\"");
+  ExpectWrong(span([](v1::Span& s) { s.set_step(-1); }), "\"step\"");
+  ExpectWrong(span([](v1::Span& s) { s.set_stage_plus_1(-1); }), "\"stage_plus_1\"");
+  ExpectWrong(span([](v1::Span& s) { s.set_microbatch_plus_1(1 << 20); }), "\"microbatch_plus_1\"");
+  ExpectWrong(span([](v1::Span& s) { s.set_part_plus_1(-1); }), "\"part_plus_1\"");
+  ExpectWrong(span([](v1::Span& s) { s.set_peer_plus_1(INT32_MAX); }), "\"peer_plus_1\"");
+  v1::InstallRequest install;
+  ToProto(InstallCall{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .addresses = {"a:1", "", "[::1]:3"}}, install);
+  install.set_trace_spans(kMaxTraceSpans + 1);
+  ExpectWrong(install, "\"trace_spans\"");
 }
 
 TEST(ConvertTest, NewsOutOfBoundsIsNamed) {

@@ -1,0 +1,70 @@
+// Collects the spans that devices record while they work, and compares their clocks with ours.
+//
+// A device keeps a bounded number of spans, so they are fetched all the time, in bounded messages; every answer is also a look at the
+// device's clock. Fetching costs the device a message of its control service every so often, and nothing on a token's way.
+//
+// Threads: one for each device, from Start to Finish; nothing else is shared.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "coordinator/logic/clock_alignment.h"
+#include "proto/convert.h"
+
+namespace lime {
+
+// Room for spans on a device: some steps of a plan of hundreds of parts, in a megabyte. They are fetched long before it is full.
+inline constexpr int64_t kTraceSpans = int64_t{1} << 14;
+
+// What one device has told of one plan.
+struct DeviceTrace {
+  std::string device;
+  int64_t epoch = -1;
+  ClockAlignment clock;
+  int64_t lost = 0;  // spans that found no room, there or here
+  std::vector<TimelineSpan> spans;
+  absl::Status status;  // of the last call, where it failed
+};
+
+class TraceCollector {
+ public:
+  // Answers a TraceCall; called on a thread of its own, one call at a time.
+  using Source = std::function<absl::StatusOr<TraceChunk>(const TraceCall& call)>;
+  struct Device {
+    std::string name;
+    Source source;
+  };
+  struct Options {
+    absl::Duration every = absl::Milliseconds(50);
+    size_t most_spans = 1'000'000;  // of one device: 48 MB
+  };
+  TraceCollector(std::vector<Device> devices, const Options& options);
+  ~TraceCollector();
+
+  // Fetches what is left, then ends: what was told of the newest plan, by device. Once, while the plan is still installed.
+  std::vector<DeviceTrace> Finish();
+
+ private:
+  struct Collecting {
+    Device device;
+    DeviceTrace trace;
+    int64_t dropped = 0;  // here, for want of room
+    std::thread thread;
+  };
+  void Collect(Collecting& collecting) const;
+  int64_t Ask(Collecting& collecting, int64_t most) const;
+  void CompareClocks(Collecting& collecting) const;
+  void Take(Collecting& collecting, const TraceChunk& chunk) const;
+
+  const Options options_;
+  absl::Notification finishing_;
+  std::vector<std::unique_ptr<Collecting>> devices_;
+};
+
+}  // namespace lime

@@ -1,0 +1,12 @@
+// The clock of all that is measured: it only goes forward, and what its zero is nobody knows.
+#pragma once
+
+#include <chrono>
+
+namespace lime {
+
+inline double SteadyMs() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace lime

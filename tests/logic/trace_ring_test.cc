@@ -1,0 +1,87 @@
+#include "daemon/logic/trace_ring.h"
+
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+TimelineSpan Numbered(int32_t thread, int32_t number) {
+  return {.begin_ms = static_cast<double>(number), .end_ms = static_cast<double>(number) + thread, .step = number, .stage = thread};
+}
+
+std::vector<TimelineSpan> TakeAll(TraceRing& ring) {
+  std::vector<TimelineSpan> spans;
+  ring.Take(SIZE_MAX, spans);
+  return spans;
+}
+
+TEST(TraceRingTest, GivesSpansBackInOrderRoundAndRound) {
+  TraceRing ring(5);
+  EXPECT_EQ(ring.size(), 8u);
+  int32_t added = 0, taken = 0;
+  for (int round = 0; round < 50; ++round) {
+    for (int i = 0; i < 1 + round % 8; ++i) ring.Add(Numbered(0, added++));
+    for (const TimelineSpan& span : TakeAll(ring)) EXPECT_EQ(span, Numbered(0, taken++));
+    EXPECT_EQ(taken, added);
+  }
+  EXPECT_EQ(ring.lost(), 0);
+}
+
+TEST(TraceRingTest, TakesNoMoreThanAsked) {
+  TraceRing ring(8);
+  for (int i = 0; i < 6; ++i) ring.Add(Numbered(0, i));
+  std::vector<TimelineSpan> spans;
+  ring.Take(0, spans);
+  EXPECT_TRUE(spans.empty());
+  ring.Take(4, spans);
+  EXPECT_EQ(spans.size(), 4u);
+  ring.Take(4, spans);
+  ASSERT_EQ(spans.size(), 6u);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(spans[static_cast<size_t>(i)], Numbered(0, i));
+}
+
+TEST(TraceRingTest, WhatFindsNoRoomIsCountedAndTheOldestStay) {
+  TraceRing ring(4);
+  for (int i = 0; i < 10; ++i) ring.Add(Numbered(0, i));
+  EXPECT_EQ(ring.lost(), 6);
+  const std::vector<TimelineSpan> spans = TakeAll(ring);
+  ASSERT_EQ(spans.size(), 4u);
+  EXPECT_EQ(spans.back(), Numbered(0, 3));
+  ring.Add(Numbered(0, 10));
+  EXPECT_EQ(TakeAll(ring), std::vector<TimelineSpan>{Numbered(0, 10)});
+}
+
+// Every span of every thread comes once and whole, those of one thread in order, or is counted as lost.
+TEST(TraceRingTest, ManyThreadsAddWhileOneTakes) {
+  constexpr int kThreads = 4;
+  constexpr int32_t kEach = 20000;
+  TraceRing ring(64);
+  std::vector<std::thread> threads;
+  for (int32_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&ring, t] {
+      for (int32_t i = 0; i < kEach; ++i) ring.Add(Numbered(t, i));
+    });
+  }
+  std::map<int32_t, int32_t> newest;
+  int64_t taken = 0;
+  const auto take = [&] {
+    for (const TimelineSpan& span : TakeAll(ring)) {
+      EXPECT_EQ(span, Numbered(span.stage, span.step));
+      const auto [found, first] = newest.try_emplace(span.stage, -1);
+      EXPECT_GT(span.step, found->second);
+      found->second = span.step;
+      ++taken;
+    }
+  };
+  while (taken + ring.lost() < int64_t{kThreads} * kEach) take();
+  for (std::thread& thread : threads) thread.join();
+  take();
+  EXPECT_EQ(taken + ring.lost(), int64_t{kThreads} * kEach);
+}
+
+}  // namespace
+}  // namespace lime
