@@ -130,6 +130,7 @@ void SamplingToProto(const RequestSampling& sampling, v1::Sampling& message) {
   message.set_min_p(sampling.params.min_p);
   message.set_seed(sampling.params.seed);
   message.set_hash_logits(sampling.hash_logits);
+  message.set_score_top_plus_1(sampling.score_top ? *sampling.score_top + 1 : 0);
 }
 
 absl::StatusOr<RequestSampling> SamplingFromProto(const v1::Sampling& message) {
@@ -141,6 +142,8 @@ absl::StatusOr<RequestSampling> SamplingFromProto(const v1::Sampling& message) {
                                       .seed = message.seed()},
                            .hash_logits = message.hash_logits()};
   LIME_RETURN_IF_ERROR(ValidateSamplingParams(sampling.params));
+  LIME_RETURN_IF_ERROR(Within("score_top_plus_1", message.score_top_plus_1(), 0, kMostScoreTop + 1));
+  if (message.score_top_plus_1() > 0) sampling.score_top = message.score_top_plus_1() - 1;
   return sampling;
 }
 
@@ -195,6 +198,29 @@ absl::StatusOr<OrderMessage> OrderFromProto(const v1::Order& message) {
   return Wrong("an order of a kind that is not known; run the same release everywhere");
 }
 
+void ScoreToProto(const cpu::RowScore& score, v1::Score& message) {
+  if (score.logprob) message.set_logprob(*score.logprob);
+  for (const auto& [id, logit] : score.top) {
+    message.add_top_ids(id);
+    message.add_top_logits(logit);
+  }
+}
+
+absl::StatusOr<cpu::RowScore> ScoreFromProto(const v1::Score& message) {
+  LIME_RETURN_IF_ERROR(Within("top_ids", message.top_ids_size(), 0, kMostScoreTop));
+  if (message.top_logits_size() != message.top_ids_size())
+    return Wrong(absl::StrCat(message.top_ids_size(), " likeliest ids with ", message.top_logits_size(), " logits"));
+  cpu::RowScore score;
+  if (message.has_logprob()) score.logprob = message.logprob();
+  if (score.logprob && std::isnan(*score.logprob)) return Wrong("a log-probability that is no number");
+  for (int i = 0; i < message.top_ids_size(); ++i) {
+    LIME_RETURN_IF_ERROR(Within("top_ids", message.top_ids(i), 0, kMaxWirePosition - 1));
+    if (std::isnan(message.top_logits(i))) return Wrong("a logit that is no number");
+    score.top.emplace_back(message.top_ids(i), message.top_logits(i));
+  }
+  return score;
+}
+
 void SampledToProto(const SampledNews& news, v1::Sampled& message) {
   message.set_step(news.step);
   for (size_t i = 0; i < news.tokens.size(); ++i) {
@@ -203,6 +229,7 @@ void SampledToProto(const SampledNews& news, v1::Sampled& message) {
     token.set_position(news.tokens[i].position);
     token.set_token(news.tokens[i].token);
     if (i < news.logits_hashes.size()) token.set_logits_xxh3(news.logits_hashes[i]);
+    if (i < news.scores.size() && news.scores[i]) ScoreToProto(*news.scores[i], *token.mutable_score());
   }
 }
 
@@ -216,6 +243,9 @@ absl::StatusOr<SampledNews> SampledFromProto(const v1::Sampled& message) {
     LIME_RETURN_IF_ERROR(Within("token", token.token(), 0, kMaxWirePosition - 1));
     news.tokens.push_back({.sequence = token.sequence(), .position = token.position(), .token = token.token()});
     news.logits_hashes.push_back(token.logits_xxh3());
+    news.scores.emplace_back();
+    if (!token.has_score()) continue;
+    LIME_ASSIGN_OR_RETURN(news.scores.back(), ScoreFromProto(token.score()));
   }
   return news;
 }

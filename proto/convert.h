@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "coordinator/text/sampler.h"
 #include "daemon/logic/activation.h"
 #include "daemon/logic/order.h"
+#include "kernels/cpu/row_score.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
@@ -170,7 +172,11 @@ absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message);
 struct RequestSampling {
   SamplingParams params;
   bool hash_logits = false;
+  // So many likeliest ids of every position of the prompt are told, and the log-probabilities of its ids; the hash goes on over all
+  // requests that are scored, in the order in which they are computed. Nothing: it is not scored.
+  std::optional<int32_t> score_top;
 };
+inline constexpr int32_t kMostScoreTop = 1000;
 
 struct OpenOrders {
   int64_t epoch = 0;
@@ -195,7 +201,8 @@ struct Opened {
 struct SampledNews {
   int64_t step = 0;
   std::vector<SampledToken> tokens;
-  std::vector<uint64_t> logits_hashes;  // of each token's request so far; 0 where nobody asked
+  std::vector<uint64_t> logits_hashes;               // of each token's request so far; 0 where nobody asked
+  std::vector<std::optional<cpu::RowScore>> scores;  // likewise, of each token
 
   friend bool operator==(const SampledNews&, const SampledNews&) = default;
 };

@@ -211,6 +211,41 @@ std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
   return residencies;
 }
 
+absl::StatusOr<ClusterSession::Scores> ClusterSession::Score(const std::vector<std::vector<int32_t>>& windows,
+                                                             const ScoreOptions& options) {
+  absl::StatusOr<Scores> scores = ScoreWindows(windows, options);
+  const absl::Status closed = Close();
+  if (scores.ok() && !closed.ok()) Say(absl::StrCat(closed.message(), "; everything was scored before"));
+  return scores;
+}
+
+absl::StatusOr<ClusterSession::Scores> ClusterSession::ScoreWindows(const std::vector<std::vector<int32_t>>& windows,
+                                                                    const ScoreOptions& options) {
+  ClusterRun run(*client_, {}, [this](const Plan& plan) { return WorkOutLevels(plan); });
+  Scores scores;
+  for (const std::vector<int32_t>& window : windows) {
+    const size_t first = scores.positions.size();
+    for (const int32_t id : window) scores.positions.push_back({.id = id, .logprob = std::nullopt, .top = {}});
+    LIME_ASSIGN_OR_RETURN(const RequestId scored,
+                          run.Add({.prompt = window, .max_new_tokens = 0}, {.score_top = static_cast<int32_t>(options.top)}));
+    for (const std::vector<int32_t>& companion : options.companions)
+      LIME_RETURN_IF_ERROR(run.Add({.prompt = companion, .max_new_tokens = 1}, {}).status());
+    size_t at = first;  // whose row comes next
+    LIME_RETURN_IF_ERROR(run.Run(
+        [&](const ClusterRun::Token& token) {
+          if (token.request != scored || token.score == nullptr || at == scores.positions.size()) return true;
+          ScoredPosition* const next = at + 1 < scores.positions.size() ? &scores.positions[at + 1] : nullptr;
+          TakeScore(*token.score, scores.positions[at++], next);
+          scores.logits_hash = token.logits_hash;
+          return true;
+        },
+        options.cancel));
+    if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) return absl::CancelledError("interrupted");
+    if (at < scores.positions.size()) return absl::InternalError("the devices left out logits that were asked for");
+  }
+  return scores;
+}
+
 absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
                                                          const GenerateOptions& options) {
   ClusterGenerator generator(

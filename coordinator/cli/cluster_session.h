@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/score.h"
 #include "coordinator/cli/trace_timeline.h"
 #include "coordinator/rpc/cluster_run.h"
 #include "coordinator/rpc/trace_collector.h"
@@ -41,6 +42,13 @@ class ClusterSession {
   // Asks the devices what they did, then unloads the plan.
   absl::Status Close();
 
+  struct Scores {
+    std::vector<ScoredPosition> positions;  // of all windows
+    uint64_t logits_hash = 0;
+  };
+  // Teacher-forced logits of sequences, one after another, with the companions beside each. A device that fails is the end of it.
+  absl::StatusOr<Scores> Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
+
   const Plan& plan() const { return client_->plan(); }
   double predicted_ms_per_token() const { return plan().predicted.ms_per_token; }
   // What streams as KV grows, the plan's own first; that alone where all KV is there from the start.
@@ -61,6 +69,7 @@ class ClusterSession {
   void StartTrace(const ClusterClient::Options& cluster);
   ClusterRun::Survival HowToSurvive() const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
+  absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
   const Options options_;
   std::unique_ptr<ClusterClient> client_;

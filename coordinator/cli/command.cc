@@ -54,12 +54,12 @@ void ModelFlags::AddTo(CLI::App& app) {
   residency.AddTo(app);
   app.add_option("--profile", profile, "File of `lime profile --out` to predict from, instead of the figures kept for this machine");
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
-  app.add_option("--cluster,-c", cluster, "cluster.toml: run on its devices instead of this one (`run`)");
+  app.add_option("--cluster,-c", cluster, "cluster.toml: run on its devices instead of this one (`run`, `score`)");
   app.add_flag("--json", json, "Print one JSON object and nothing else on stdout");
 }
 
 absl::Status ModelFlags::Check(bool on_cluster) const {
-  if (!cluster.empty() && !on_cluster) return WrongCall("--cluster: this command runs on one device only, so far; `lime run` takes it");
+  if (!cluster.empty() && !on_cluster) return WrongCall("--cluster: this command runs on one device only; `lime run` and `lime score` take it");
   if (loader != "auto" && loader != "read" && loader != "mmap")
     return WrongCall(absl::StrCat("--loader ", loader, " is unknown; use auto, read or mmap"));
   if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", kv, " is unknown; use reserve or grow"));

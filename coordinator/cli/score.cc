@@ -1,16 +1,18 @@
 #include "coordinator/cli/score.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/softmax.h"
-#include "kernels/cpu/topk.h"
 
 namespace lime::cli {
 
-Scorer::Scorer(Engine& engine, const ScoreOptions& options)
-    : engine_(engine), options_(options), pool_(1), ranges_(cpu::NumVocabRanges(engine.spec().config.vocab_size)), top_(options.top + 1) {}
+void TakeScore(cpu::RowScore score, ScoredPosition& here, ScoredPosition* next) {
+  here.top = std::move(score.top);
+  if (next != nullptr) next->logprob = score.logprob;
+}
+
+Scorer::Scorer(Engine& engine, const ScoreOptions& options) : engine_(engine), options_(options) {}
 
 absl::Status Scorer::Score(std::span<const int32_t> ids, std::vector<ScoredPosition>& positions) {
   LIME_RETURN_IF_ERROR(StartSlots(ids));
@@ -55,17 +57,13 @@ int64_t Scorer::FillBatch(std::span<const int32_t> ids, int64_t begin) {
 
 absl::Status Scorer::TakeRow(std::span<const float> logits, ScoredPosition& here, ScoredPosition* next) {
   hash_.Add(logits);
-  const int64_t vocab = static_cast<int64_t>(logits.size());
-  const int64_t kept = cpu::TopK(logits.data(), vocab, options_.top, top_.data());
-  if (kept < 0) {
+  std::optional<cpu::RowScore> score =
+      row_scorer_.Score(logits, options_.top, next == nullptr ? std::nullopt : std::optional<int32_t>(next->id));
+  if (!score) {
     return absl::DataLossError(
         absl::StrCat("the logits after id ", here.id, " hold NaN; the weights are broken, check the checkpoint's files"));
   }
-  for (int64_t i = 0; i < kept; ++i) here.top.emplace_back(top_[i].id, top_[i].value);
-  if (next == nullptr) return absl::OkStatus();
-  cpu::VocabStatistics(pool_, logits.data(), vocab, ranges_.data());
-  next->logprob = logits[next->id] - cpu::LogSumExp(ranges_.data(), static_cast<int64_t>(ranges_.size()));
-  next->has_logprob = true;
+  TakeScore(*std::move(score), here, next);
   return absl::OkStatus();
 }
 

@@ -3,15 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "coordinator/cli/logits_hash.h"
 #include "daemon/engine/engine.h"
-#include "kernels/cpu/softmax.h"
-#include "kernels/cpu/thread_pool.h"
-#include "kernels/cpu/topk.h"
+#include "kernels/cpu/row_scorer.h"
 
 namespace lime::cli {
 
@@ -25,10 +24,12 @@ struct ScoreOptions {
 
 struct ScoredPosition {
   int32_t id = 0;
-  double logprob = 0;  // natural logarithm; of the first id: not given
-  bool has_logprob = false;
+  std::optional<double> logprob;               // natural logarithm; of the first id: not given
   std::vector<std::pair<int32_t, float>> top;  // of the distribution after this id, likeliest first
 };
+
+// What one row's logits say goes to its id and to the next one, where there is one.
+void TakeScore(cpu::RowScore score, ScoredPosition& here, ScoredPosition* next);
 
 // Scores sequences one after another and keeps one hash over all their logits.
 //
@@ -52,9 +53,7 @@ class Scorer {
   const ScoreOptions& options_;
   MicroBatch batch_;
   LogitsHash hash_;
-  cpu::ThreadPool pool_;
-  std::vector<cpu::RangeStatistics> ranges_;
-  std::vector<cpu::TopEntry> top_;
+  cpu::RowScorer row_scorer_;
 };
 
 }  // namespace lime::cli

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/progress.h"
@@ -31,6 +32,8 @@ struct ScoreFlags {
   std::string text_file;
   std::string batch_with;
   int64_t top = 5;
+  std::string cluster_plan;  // with --cluster
+  bool insecure = false;     // likewise
 };
 
 absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t vocab, std::string_view where) {
@@ -104,28 +107,59 @@ double Perplexity(const std::vector<ScoredPosition>& positions) {
   double sum = 0;
   int64_t count = 0;
   for (const ScoredPosition& position : positions) {
-    if (!position.has_logprob) continue;
-    sum -= position.logprob;
+    if (!position.logprob) continue;
+    sum -= *position.logprob;
     ++count;
   }
   return count > 0 ? std::exp(sum / static_cast<double>(count)) : 0;
 }
 
-void PrintJson(const ModelSession& session, const std::vector<ScoredPosition>& positions, uint64_t hash) {
-  json root = session.Describe();
+void PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t hash) {
   root["perplexity"] = Perplexity(positions);
   root["logits_xxh3"] = HashText(hash);
   json& list = root["positions"] = json::array();
   for (const ScoredPosition& position : positions) {
     json top = json::array();
     for (const auto& [id, logit] : position.top) top.push_back(json::array({id, logit}));
-    list.push_back({{"id", position.id}, {"logprob", position.has_logprob ? json(position.logprob) : json()}, {"top", std::move(top)}});
+    list.push_back({{"id", position.id}, {"logprob", position.logprob ? json(*position.logprob) : json()}, {"top", std::move(top)}});
   }
   std::cout << root.dump() << std::endl;
 }
 
+void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, double seconds, uint64_t hash) {
+  absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %.4f\nlogits_xxh3 %s\n", positions.size(), windows, seconds,
+               Perplexity(positions), HashText(hash));
+}
+
+// A window at a time, in prompt chunks; with the logits of one row of each micro-batch, which is what devices are made for.
+absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options,
+                            int64_t longest) {
+  int64_t context = longest;  // a companion makes a token after its ids
+  for (const auto& companion : options.companions) context = std::max<int64_t>(context, static_cast<int64_t>(companion.size()) + 1);
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session,
+                        ClusterSession::Open({.cluster = flags.model.cluster,
+                                              .model = flags.model.model,
+                                              .plan = flags.cluster_plan,
+                                              .context = context,
+                                              .sequences = 1 + static_cast<int64_t>(options.companions.size()),
+                                              .prompt_tokens = longest,
+                                              .insecure = flags.insecure,
+                                              .cancel = &Interrupted()}));
+  const auto start = absl::Now();
+  LIME_ASSIGN_OR_RETURN(const ClusterSession::Scores scores, session->Score(windows, options));
+  if (flags.model.json) {
+    PrintJson(session->Describe(), scores.positions, scores.logits_hash);
+  } else {
+    PrintText(scores.positions, windows.size(), absl::ToDoubleSeconds(absl::Now() - start), scores.logits_hash);
+    absl::FPrintF(stderr, "%s", session->DeviceLines());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Score(const ScoreFlags& flags) {
-  LIME_RETURN_IF_ERROR(flags.model.Check());
+  LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
+  if (flags.model.cluster.empty() && (!flags.cluster_plan.empty() || flags.insecure))
+    return WrongCall("--plan and --insecure are for --cluster; give that too, or leave them out");
   if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
   if (flags.top < 0 || flags.top > 1000) return WrongCall(absl::StrCat("--top ", flags.top, " is outside 0 to 1000"));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
@@ -138,6 +172,7 @@ absl::Status Score(const ScoreFlags& flags) {
   options.chunk = std::min(longest, flags.model.chunk > 0 ? flags.model.chunk : std::min(kDefaultChunk, affordable));
   options.top = std::min(flags.top, files.spec.config.vocab_size);
   options.cancel = &Interrupted();
+  if (!flags.model.cluster.empty()) return ScoreOnCluster(flags, windows, options, longest);
   const int64_t sequences = 1 + static_cast<int64_t>(options.companions.size());
   LIME_ASSIGN_OR_RETURN(const auto session, ModelSession::Open(flags.model, {.max_rows = options.chunk * sequences,
                                                                              .max_logit_rows = options.chunk,
@@ -152,11 +187,10 @@ absl::Status Score(const ScoreFlags& flags) {
   for (size_t i = 0; i < windows.size(); ++i) LIME_RETURN_IF_ERROR(scorer.Score(windows[i], positions));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   if (flags.model.json) {
-    PrintJson(*session, positions, scorer.hash());
+    PrintJson(session->Describe(), positions, scorer.hash());
   } else {
     absl::FPrintF(stderr, "%s\n%s\n", session->LoadLine(), session->MemoryLine());
-    absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %.4f\nlogits_xxh3 %s\n", positions.size(), windows.size(), seconds,
-                 Perplexity(positions), HashText(scorer.hash()));
+    PrintText(positions, windows.size(), seconds, scorer.hash());
   }
   return absl::OkStatus();
 }
@@ -173,6 +207,8 @@ void AddScoreCommand(CLI::App& app, int& exit_code) {
   command->add_option("--top", flags->top, "Likeliest ids to print after each position")->capture_default_str();
   command->add_option("--batch-with", flags->batch_with,
                       "File of sequences, ids like 1,2,3 a line, computed in the same steps; no bit of the answer may change");
+  command->add_option("--plan", flags->cluster_plan, "With --cluster, the file of `lime plan --out` instead of planning now");
+  command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->callback([flags, &exit_code] { exit_code = Finish(Score(*flags)); });
 }
 

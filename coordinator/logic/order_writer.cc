@@ -1,6 +1,7 @@
 #include "coordinator/logic/order_writer.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,14 +68,15 @@ absl::Status OrderWriter::CheckFits(const Request& request, const Options& optio
   return absl::OkStatus();
 }
 
-absl::StatusOr<RequestId> OrderWriter::Add(Request request, bool logits_again) {
+absl::StatusOr<RequestId> OrderWriter::Add(Request request, Logits logits) {
   if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens and the model no BOS token; give a prompt");
-  if (request.max_new_tokens < 1) return absl::InvalidArgumentError("max-tokens must be at least 1");
+  if (request.max_new_tokens < (logits == Logits::kAll ? 0 : 1)) return absl::InvalidArgumentError("max-tokens must be at least 1");
   LIME_RETURN_IF_ERROR(CheckFits(request, options_));
   Entry entry;
   entry.tokens = request.prompt;
-  entry.logits_again = logits_again;
-  entry.end = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
+  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+  entry.logits_from = logits == Logits::kAll ? 1 : logits == Logits::kAgain ? prompt : std::numeric_limits<int64_t>::max();
+  entry.end = prompt + request.max_new_tokens;
   entry.generated.reserve(static_cast<size_t>(request.max_new_tokens));
   entry.request = std::move(request);
   entries_.push_back(std::move(entry));
@@ -193,10 +195,10 @@ void OrderWriter::AddPromptRows(std::vector<MicroBatch>& batches, UnderWay& step
   }
 }
 
-// Of its next row: the last of the tokens known, and where they are made again, all that a token was taken from.
+// Of its next row.
 bool OrderWriter::WantsLogits(const Entry& entry) const {
   if (entry.ordered + 1 == static_cast<int64_t>(entry.tokens.size())) return true;
-  return entry.logits_again && entry.ordered + 1 >= static_cast<int64_t>(entry.request.prompt.size());
+  return entry.ordered + 1 >= entry.logits_from;
 }
 
 // Fills what is free of the micro-batches in order; rows that want logits go where they are to be had.

@@ -46,9 +46,14 @@ class OrderWriter {
 
   explicit OrderWriter(const Options& options);
 
-  // Queues a request; ids count from 0. Errors as of RequestScheduler::Add. `logits_again`: after a Restart the logits that its known
-  // tokens were taken from are made once more, for a hash over all of them.
-  absl::StatusOr<RequestId> Add(Request request, bool logits_again = false);
+  // Of which known tokens the logits are made.
+  enum class Logits {
+    kNewest,  // the last one's: what is needed to go on
+    kAgain,   // after a Restart also those that generated tokens were taken from, for a hash over all of them
+    kAll,     // the prompt's too, to score it; max_new_tokens may be 0 then: it ends with the logits after its prompt
+  };
+  // Queues a request; ids count from 0. Errors as of RequestScheduler::Add.
+  absl::StatusOr<RequestId> Add(Request request, Logits logits = Logits::kNewest);
 
   // Another plan goes on. What has not ended is admitted again, what ran first, and computed as far as its tokens are known: prompt and
   // generated tokens in chunks. Orders and steps count from 0 again. ResourceExhausted, and nothing has changed, where a request does not
@@ -62,7 +67,7 @@ class OrderWriter {
     RequestId request = 0;
     size_t index = 0;  // in the report
     FinishReason reason = FinishReason::kNone;
-    bool again = false;  // it was known before the Restart
+    bool again = false;  // it was known before: of a prompt that is scored, or generated before the Restart
   };
   // The device with the head has sampled. Answers with those tokens whose requests go on or end here; those of requests that have ended
   // are dropped. InvalidArgument, and nothing has changed, for a step that is not under way or a token that it does not make.
@@ -90,7 +95,7 @@ class OrderWriter {
     Request request;
     State state = State::kWaiting;
     int32_t slot = -1;
-    bool logits_again = false;
+    int64_t logits_from = 0;      // after so many tokens, where more than the newest are made
     std::vector<int32_t> tokens;  // prompt, and what was generated before a Restart: what is computed in chunks
     int64_t end = 0;              // positions, those of all tokens that may be generated included
     int64_t ordered = 0;          // positions that are computed by the steps ordered so far

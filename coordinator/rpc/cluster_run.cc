@@ -26,7 +26,10 @@ ClusterRun::ClusterRun(ClusterClient& client, std::optional<Survival> survival, 
 }
 
 absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling& sampling) {
-  LIME_ASSIGN_OR_RETURN(const RequestId id, writer_.Add(std::move(request), sampling.hash_logits));
+  const auto logits = sampling.score_top     ? OrderWriter::Logits::kAll
+                      : sampling.hash_logits ? OrderWriter::Logits::kAgain
+                                             : OrderWriter::Logits::kNewest;
+  LIME_ASSIGN_OR_RETURN(const RequestId id, writer_.Add(std::move(request), logits));
   asked_.push_back({.sampling = sampling});
   return id;
 }
@@ -81,14 +84,16 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
   for (const OrderWriter::Token& token : tokens) {
     const SampledToken& sampled = news.tokens[token.index];
     const uint64_t logits_hash = news.logits_hashes[token.index];
-    if (token.again) {
+    Asked& asked = asked_[static_cast<size_t>(token.request)];
+    if (token.again && !asked.sampling.score_top) {
       CompareLogits(token.request, sampled.position, logits_hash);
       continue;
     }
-    Asked& asked = asked_[static_cast<size_t>(token.request)];
+    const cpu::RowScore* const score = news.scores[token.index] ? &*news.scores[token.index] : nullptr;
     asked.position = sampled.position, asked.logits_hash = logits_hash;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
-    const bool go_on = on_token({.request = token.request, .token = sampled.token, .logits_hash = logits_hash, .reason = token.reason});
+    const bool go_on =
+        on_token({.request = token.request, .token = sampled.token, .logits_hash = logits_hash, .score = score, .reason = token.reason});
     if (!go_on && token.reason == FinishReason::kNone) writer_.Stop(token.request);
   }
   return absl::OkStatus();

@@ -45,10 +45,12 @@ class ClusterRun {
   struct Token {
     RequestId request = 0;
     int32_t token = 0;
-    uint64_t logits_hash = 0;  // of all logits of its request so far, where its sampling asks for it
+    uint64_t logits_hash = 0;              // of all logits of its request so far, where its sampling asks for it
+    const cpu::RowScore* score = nullptr;  // likewise; for the call
     FinishReason reason = FinishReason::kNone;
   };
-  // Until all requests have ended or `cancel` is set. `on_token` is called for every token once, and answers whether its request may go
+  // Until all requests have ended or `cancel` is set. `on_token` is called for every token once, of a request that is scored
+  // also for every id of its prompt after the first, and answers whether its request may go
   // on. What a device reports as its failure, or a device that is lost, is the error where it was not survived; the plan is not to be used
   // any more after it.
   absl::Status Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);

@@ -1,7 +1,6 @@
 #include "daemon/rpc/plan_sampler.h"
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/cli/logits_hash.h"
 
 namespace lime {
 
@@ -9,7 +8,7 @@ struct PlanSampler::Sequence {
   int64_t request = 0;
   RequestSampling sampling;
   std::vector<int32_t> ids;  // prompt and what was sampled
-  cli::LogitsHash hash;
+  std::shared_ptr<cli::LogitsHash> hash;
 };
 
 PlanSampler::PlanSampler() = default;
@@ -30,6 +29,8 @@ void PlanSampler::Admit(const AdmitOrder& order) {
     sequence->sampling = found->second;
     expected_.erase(found);
   }
+  if (!scored_hash_) scored_hash_ = std::make_shared<cli::LogitsHash>();
+  sequence->hash = sequence->sampling.score_top ? scored_hash_ : std::make_shared<cli::LogitsHash>();
   sequences_[order.sequence] = std::move(sequence);
 }
 
@@ -48,11 +49,19 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
     return absl::InvalidArgumentError(absl::StrCat("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, and ",
                                                    sequence.ids.size(), " ids are known"));
   }
-  if (sequence.sampling.hash_logits) {
-    sequence.hash.Add(logits);
-    hashes_[{row.sequence, row.position + 1}] = sequence.hash.value();
+  const bool known = next < sequence.ids.size();
+  if (sequence.sampling.hash_logits || sequence.sampling.score_top) {
+    Told& told = told_[{row.sequence, row.position + 1}];
+    sequence.hash->Add(logits);
+    told.logits_hash = sequence.hash->value();
+    if (sequence.sampling.score_top) {
+      told.score = row_scorer_.Score(logits, *sequence.sampling.score_top, known ? std::optional(sequence.ids[next]) : std::nullopt);
+      if (!told.score)
+        return absl::DataLossError(
+            absl::StrCat("the logits after position ", row.position, " hold NaN; the weights are broken, check the checkpoint's files"));
+    }
   }
-  if (next < sequence.ids.size()) return sequence.ids[next];
+  if (known) return sequence.ids[next];
   LIME_ASSIGN_OR_RETURN(const int32_t token,
                         sampler_.Sample(logits, sequence.sampling.params, sequence.ids,
                                         {.request = static_cast<uint64_t>(sequence.request), .position = static_cast<uint64_t>(next)}));
@@ -60,13 +69,10 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
   return token;
 }
 
-uint64_t PlanSampler::TakeLogitsHash(const SampledToken& token) {
+PlanSampler::Told PlanSampler::Take(const SampledToken& token) {
   absl::MutexLock lock(&mutex_);
-  const auto found = hashes_.find({token.sequence, token.position});
-  if (found == hashes_.end()) return 0;
-  const uint64_t hash = found->second;
-  hashes_.erase(found);
-  return hash;
+  auto node = told_.extract({token.sequence, token.position});
+  return node.empty() ? Told{} : std::move(node.mapped());
 }
 
 }  // namespace lime

@@ -1,7 +1,8 @@
 // Samples the tokens of a plan's sequences on the device with the head, each request by its own parameters.
 //
-// A token is the one that a single process would choose: a function of logits, parameters, ids so far, request and position. Where a request
-// was begun by an earlier plan, the tokens known stay as they are; their logits may be made again, so that the hash is over all of them.
+// A token is the one that a single process would choose: a function of logits, parameters, ids so far, request and position. Where a
+// request was begun by an earlier plan, the tokens known stay as they are; their logits may be made again, so that the hash is over all of
+// them.
 //
 // Threads: any; Sample is the compute thread's.
 #pragma once
@@ -9,12 +10,15 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "coordinator/cli/logits_hash.h"
 #include "daemon/engine/stage_engine.h"
+#include "kernels/cpu/row_scorer.h"
 #include "proto/convert.h"
 
 namespace lime {
@@ -31,16 +35,23 @@ class PlanSampler final : public StageEngine::TokenSampler {
   void Retire(int32_t sequence) override;
   absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override;
 
-  // XXH3-64 of the logits of all positions of the token's request up to it; 0 where nobody asked, or it was taken already.
-  uint64_t TakeLogitsHash(const SampledToken& token);
+  // What the logits that a token was taken from say, where its request asks for it.
+  struct Told {
+    uint64_t logits_hash = 0;  // XXH3-64 of the logits of all positions of the request up to it; of all that are scored, where it is
+    std::optional<cpu::RowScore> score;
+  };
+  // Once for each token.
+  Told Take(const SampledToken& token);
 
  private:
   struct Sequence;
   absl::Mutex mutex_;
   std::map<int64_t, RequestSampling> expected_ ABSL_GUARDED_BY(mutex_);             // by request
   std::map<int32_t, std::unique_ptr<Sequence>> sequences_ ABSL_GUARDED_BY(mutex_);  // by slot
-  std::map<std::pair<int32_t, int32_t>, uint64_t> hashes_ ABSL_GUARDED_BY(mutex_);  // by slot and position
-  Sampler sampler_;                                                                 // the compute thread's
+  std::map<std::pair<int32_t, int32_t>, Told> told_ ABSL_GUARDED_BY(mutex_);        // by slot and position
+  std::shared_ptr<cli::LogitsHash> scored_hash_ ABSL_GUARDED_BY(mutex_);
+  Sampler sampler_;            // the compute thread's
+  cpu::RowScorer row_scorer_;  // likewise
 };
 
 }  // namespace lime

@@ -163,7 +163,11 @@ void StageSession::Tell(FromDevice what) {
 void StageSession::TellSampled(int64_t step, std::span<const SampledToken> tokens) {
   if (tokens.empty()) return;
   SampledNews news{.step = step, .tokens = {tokens.begin(), tokens.end()}};
-  for (const SampledToken& token : tokens) news.logits_hashes.push_back(sampler_.TakeLogitsHash(token));
+  for (const SampledToken& token : tokens) {
+    PlanSampler::Told told = sampler_.Take(token);
+    news.logits_hashes.push_back(told.logits_hash);
+    news.scores.push_back(std::move(told.score));
+  }
   Tell(std::move(news));
 }
 

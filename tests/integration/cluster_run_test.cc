@@ -125,6 +125,30 @@ TEST_F(ClusterRunTest, TokensAndLogitsAreThoseOfOneProcess) {
   }
 }
 
+TEST_F(ClusterRunTest, ScoresAreThoseOfOneProcess) {
+  dir_.Write("text.txt", "Once upon a time there was a fox who wanted to find a friend. The fox went to the river and met a small bear.");
+  for (const std::vector<std::string>& what : std::vector<std::vector<std::string>>{
+           {"--ids", "1,5,9,17,33,65,5,9", "--top", "3"}, {"--text-file", dir_ / "text.txt", "--context", "16"}}) {
+    std::vector<std::string> call = {"score", "--model", kModel, "--json"};
+    call.insert(call.end(), what.begin(), what.end());
+    const Answer alone = Call(call), cluster = Call(OverCluster(call));
+    ASSERT_EQ(alone.exit_code, 0) << alone.err;
+    ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
+    for (const char* field : {"positions", "perplexity", "logits_xxh3"}) EXPECT_EQ(cluster.Json()[field], alone.Json()[field]) << field;
+  }
+}
+
+TEST_F(ClusterRunTest, ScoresBesideOthersAreThoseOfOneProcess) {
+  dir_.Write("others.txt", "9,8,7,6,5,4,3,2,1\n40,41\n");
+  const std::vector<std::string> call = {"score", "--model", kModel, "--json", "--ids", "1,5,9,17,33,65,5,9"};
+  std::vector<std::string> beside = call;
+  beside.insert(beside.end(), {"--batch-with", dir_ / "others.txt", "--cluster", dir_ / "cluster.toml"});
+  const Answer alone = Call(call), cluster = Call(beside);
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
+  for (const char* field : {"positions", "perplexity", "logits_xxh3"}) EXPECT_EQ(cluster.Json()[field], alone.Json()[field]) << field;
+}
+
 TEST_F(ClusterRunTest, KvThatGrowsTakesThePlaceOfPartsAndChangesNoBit) {
   dir_.Write("plan.json", ToJsonText(GrowingPlan()));
   std::vector<std::string> call = {"run",          "--model", kModel,   "--prompt",      "Once upon a time there was a fox",

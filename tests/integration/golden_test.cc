@@ -104,7 +104,7 @@ TEST_P(GoldenTest, PerplexityAndLastLogitsOfEveryWindowAgree) {
     ASSERT_EQ(static_cast<int64_t>(here.size()), golden["windows"][window]["tokens"].get<int64_t>());
     const std::vector<cli::ScoredPosition> positions = Score(here, files_->spec.config.vocab_size);
     double sum = 0;
-    for (const auto& position : positions) sum -= position.has_logprob ? position.logprob : 0;
+    for (const auto& position : positions) sum -= position.logprob.value_or(0);
     if (exact()) {
       EXPECT_NEAR(sum, golden["windows"][window]["sum_nll"].get<double>(), 1e-3 * static_cast<double>(here.size()));
     }

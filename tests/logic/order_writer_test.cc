@@ -183,9 +183,31 @@ TEST(OrderWriterTest, ARestartComputesAgainWhatIsKnownAndGoesOn) {
   EXPECT_EQ(Show(writer.NextOrders()).at(1), "admit 0=request 1") << "requests keep their numbers";
 }
 
+TEST(OrderWriterTest, AScoredPromptHasTheLogitsOfEveryRowAndEndsWithItsLast) {
+  OrderWriter::Options options = Small();
+  options.microbatches = 3;
+  options.chunks = 3;
+  OrderWriter writer(options);
+  ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8}, 0), OrderWriter::Logits::kAll).ok());
+  EXPECT_FALSE(writer.Add(Ask({5}, -1), OrderWriter::Logits::kAll).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 0=request 0", "step 0:5@0* | 0:6@1* | 0:7@2*", "step 0:8@3*"));
+  const auto known = writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 6}, {0, 2, 7}, {0, 3, 8}});
+  ASSERT_TRUE(known.ok()) << known.status();
+  ASSERT_EQ(known->size(), 3u);
+  for (const OrderWriter::Token& token : *known) EXPECT_TRUE(token.again);
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  const auto last = writer.OnTokens(1, std::vector<SampledToken>{{0, 4, 1}});
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_FALSE(last->front().again);
+  EXPECT_EQ(last->front().reason, FinishReason::kLength);
+  EXPECT_TRUE(writer.finished(0));
+  ASSERT_TRUE(writer.OnStepEnded(1).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("retire 0"));
+}
+
 TEST(OrderWriterTest, ARestartMakesLogitsAgainWhereTheyAreWanted) {
   OrderWriter writer(Small());
-  ASSERT_TRUE(writer.Add(Ask({5, 6}, 4), /*logits_again=*/true).ok());
+  ASSERT_TRUE(writer.Add(Ask({5, 6}, 4), OrderWriter::Logits::kAgain).ok());
   (void)writer.NextOrders();
   ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 2, 7}}).ok());
   ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 3, 8}}).ok());

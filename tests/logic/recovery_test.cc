@@ -242,7 +242,7 @@ class Simulation {
     for (int i = Draw(1, 20); i > 0; --i) prompt.push_back(Draw(0, 999));
     const int64_t count = Draw(1, 30);
     references_.push_back(WithoutFaults(prompt, count));
-    ASSERT_TRUE(writer_->Add({.prompt = std::move(prompt), .max_new_tokens = count}, /*logits_again=*/true).ok());
+    ASSERT_TRUE(writer_->Add({.prompt = std::move(prompt), .max_new_tokens = count}, OrderWriter::Logits::kAgain).ok());
     hashes_.push_back(0);
   }
 

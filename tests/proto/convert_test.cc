@@ -61,7 +61,8 @@ TEST(ConvertTest, OrdersReturn) {
   const AdmitOrder admit{.sequence = 4, .request = kHuge, .positions = 100, .prompt = {1, 2, 3}};
   const RequestSampling sampling{
       .params = {.repetition_penalty = 1.5, .temperature = 0.25, .top_k = 3, .top_p = 0.5, .min_p = 0.125, .seed = ~0ull},
-      .hash_logits = true};
+      .hash_logits = true,
+      .score_top = 0};
   for (const Order& order : {Order{0, step}, Order{kHuge, admit}, Order{5, RetireOrder{3}},
                              Order{6, ResidencyOrder{{.layer_pages = 9, .streamed = {0, 3, 4}}}}}) {
     const auto back = Return<v1::OrderRequest>(FromCoordinator(OrderMessage{order, sampling}));
@@ -76,15 +77,18 @@ TEST(ConvertTest, OrdersReturn) {
     EXPECT_EQ(read.params.top_p, 0.5);
     EXPECT_EQ(read.params.min_p, 0.125);
     EXPECT_TRUE(read.hash_logits);
+    EXPECT_EQ(read.score_top, 0);
   }
   EXPECT_EQ(std::get<OpenOrders>(*Return<v1::OrderRequest>(FromCoordinator(OpenOrders{8}))).epoch, 8);
   EXPECT_TRUE(std::holds_alternative<Alive>(*Return<v1::OrderRequest>(FromCoordinator(Alive{}))));
 }
 
 TEST(ConvertTest, NewsOfDevicesReturns) {
+  const cpu::RowScore kScore{.logprob = -0.5, .top = {{3, 1.5f}, {9, -2.25f}}};
   for (const FromDevice& what :
-       {FromDevice(Opened{}), FromDevice(SampledNews{4, {{1, 2, 3}, {4, 5, 6}}, {7, ~0ull}}), FromDevice(StepEndedNews{9}),
-        FromDevice(FailedNews{absl::DataLossError("block 3")}), FromDevice(Alive{})}) {
+       {FromDevice(Opened{}),
+        FromDevice(SampledNews{4, {{1, 2, 3}, {4, 5, 6}, {4, 6, 7}}, {7, ~0ull, 0}, {std::nullopt, kScore, cpu::RowScore{}}}),
+        FromDevice(StepEndedNews{9}), FromDevice(FailedNews{absl::DataLossError("block 3")}), FromDevice(Alive{})}) {
     const auto back = Return<v1::OrderEvent>(what);
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(*back, what);
@@ -132,6 +136,30 @@ void ExpectWrong(const Message& message, const std::string& about) {
   const auto read = FromProto(message);
   EXPECT_TRUE(absl::IsInvalidArgument(read.status())) << about;
   EXPECT_THAT(std::string(read.status().message()), HasSubstr(about));
+}
+
+TEST(ConvertTest, ScoresOutOfBoundsAreNamed) {
+  v1::OrderEvent event;
+  v1::SampledToken& token = *event.mutable_sampled()->add_tokens();
+  token.mutable_score()->add_top_ids(1);
+  ExpectWrong(event, "1 likeliest ids with 0 logits");
+  token.mutable_score()->add_top_logits(std::numeric_limits<float>::quiet_NaN());
+  ExpectWrong(event, "no number");
+  token.mutable_score()->set_top_logits(0, 1);
+  token.mutable_score()->set_logprob(std::numeric_limits<double>::quiet_NaN());
+  ExpectWrong(event, "no number");
+  token.mutable_score()->set_logprob(-1);
+  token.mutable_score()->set_top_ids(0, -1);
+  ExpectWrong(event, "\"top_ids\"");
+  token.mutable_score()->set_top_ids(0, 1);
+  EXPECT_TRUE(FromProto(event).ok());
+  v1::OrderRequest request;
+  v1::AdmitOrder& admit = *request.mutable_order()->mutable_admit();
+  admit.set_positions(1), admit.add_prompt(1);
+  admit.mutable_sampling()->set_repetition_penalty(1), admit.mutable_sampling()->set_top_p(1);
+  EXPECT_TRUE(FromProto(request).ok()) << FromProto(request).status();
+  admit.mutable_sampling()->set_score_top_plus_1(1002);
+  ExpectWrong(request, "\"score_top_plus_1\"");
 }
 
 TEST(ConvertTest, NumbersOutOfBoundsAreNamed) {
