@@ -66,6 +66,7 @@ class LimedCall {
     add("--memory", device_.memory > 0 ? absl::StrCat(device_.memory) : "");
     add("--threads", device_.threads > 0 ? absl::StrCat(device_.threads) : "");
     add("--model", device_.weights);
+    add("--store", device_.store);
     words.insert(words.end(), keys_.begin(), keys_.end());
     return Reach(words);
   }

@@ -173,6 +173,7 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const toml::table& table, std::
   device.address = fields.String("address");
   device.memory = ReadMemory(fields, table);
   device.weights = fields.String("weights");
+  device.store = fields.String("store");
   device.threads = static_cast<int32_t>(fields.Int("threads", 0, 1024));
   const std::string backend = fields.String("backend");
   device.profile = fields.String("profile");

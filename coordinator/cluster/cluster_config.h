@@ -9,7 +9,8 @@
 //     name = "orin"
 //     address = "192.168.1.10:7001"
 //     memory = "26GiB"                        # what limed may use
-//     weights = "/data/llama-70b"             # on that device
+//     weights = "/data/llama-70b"             # on that device; without it, what was pushed
+//     store = "/data/lime"                    # folder there for what `lime push` sends, for `lime up`
 //     threads = 8
 //     backend = "cpu"
 //     profile = "orin.json"                   # of `lime profile --out` on that device; else what `lime profile --cluster` has kept
@@ -48,6 +49,7 @@ struct ClusterConfig {
     std::string address;  // host:port; empty: not said
     Bytes memory = 0;     // 0: not said
     std::string weights;  // path on that device; empty: not said
+    std::string store;    // likewise; empty: nothing can be pushed
     int32_t threads = 0;  // 0: one for every core
     std::string backend = "cpu";
     std::string profile;  // path, relative to the file's folder; empty: not said

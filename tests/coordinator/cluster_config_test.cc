@@ -23,6 +23,7 @@ name = "orin"
 address = "192.168.1.10:7001"
 memory = "26GiB"
 weights = "/data/llama"
+store = "/data/lime"
 threads = 8
 backend = "cuda"
 profile = "orin.json"
@@ -75,6 +76,7 @@ TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
   EXPECT_EQ(orin.address, "192.168.1.10:7001");
   EXPECT_EQ(orin.memory, 26 * kGiB);
   EXPECT_EQ(orin.weights, "/data/llama");
+  EXPECT_EQ(orin.store, "/data/lime");
   EXPECT_EQ(orin.threads, 8);
   EXPECT_EQ(orin.backend, "cuda");
   EXPECT_EQ(orin.profile, "orin.json");
@@ -84,7 +86,7 @@ TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
   EXPECT_EQ(orin.listen, "0.0.0.0:7001");
   EXPECT_EQ(config.devices[1].memory, 1'000'000'000);
   EXPECT_EQ(config.devices[1].backend, "cpu");
-  EXPECT_EQ(config.devices[1].line, 20);
+  EXPECT_EQ(config.devices[1].line, 21);
   ASSERT_EQ(config.links.size(), 2u);
   EXPECT_EQ(config.links[0].from, "");
   EXPECT_DOUBLE_EQ(config.links[0].bytes_per_second, 12.5e6);
@@ -101,7 +103,7 @@ TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
 TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
   EXPECT_EQ(Error(Device("memroy = \"2GiB\"")),
             "c.toml line 3: [[device]]: field \"memroy\" is unknown; there are address, backend, limed, listen, memory, name, profile, "
-            "ssh, threads, tls, weights");
+            "ssh, store, threads, tls, weights");
   EXPECT_EQ(Error("[clutser]\n"), "c.toml line 1: \"clutser\" is unknown; there are [cluster], [[device]] and [[link]]");
   EXPECT_THAT(Error("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));
 }

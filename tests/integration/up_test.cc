@@ -43,10 +43,17 @@ class UpTest : public ::testing::Test {
  protected:
   void SetUp() override {
     setenv("XDG_STATE_HOME", dir_.path().c_str(), 1);
+    WriteCluster({kModel, kModel});
+  }
+  // `weights` empty: a store of its own instead.
+  void WriteCluster(const std::vector<std::string>& weights) {
     std::string text = absl::StrCat("[cluster]\nname = \"pair\"\nmodel = \"", kModel, "\"\n");
-    for (const char* name : {"a", "b"}) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const std::string name(1, static_cast<char>('a' + i));
       absl::StrAppend(&text, "[[device]]\nname = \"", name, "\"\naddress = \"127.0.0.1:", FreePort(),
-                      "\"\nmemory = \"1GiB\"\nthreads = 1\nweights = \"", kModel, "\"\n");
+                      "\"\nmemory = \"1GiB\"\nthreads = 1\n",
+                      weights[i].empty() ? absl::StrCat("store = \"", dir_ / ("store_" + name), "\"\n")
+                                         : absl::StrCat("weights = \"", weights[i], "\"\n"));
     }
     dir_.Write("pair.toml", text);
   }
@@ -107,6 +114,20 @@ TEST_F(UpTest, DevicesComeUpAreMeasuredRunAndGoDown) {
   const Answer still = Over({"down"});
   EXPECT_EQ(still.exit_code, 0) << still.err;
   EXPECT_THAT(still.out, HasSubstr("device b does not run"));
+}
+
+TEST_F(UpTest, ADeviceWithAStoreIsSentItsWeights) {
+  WriteCluster({""});
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const Answer profile = Over({"profile", "--seconds", "0.2"});
+  ASSERT_EQ(profile.exit_code, 0) << profile.err;
+  const std::vector<std::string> run = {"run", "--model", kModel, "--prompt", "Once upon a time", "--max-tokens", "4", "--patience", "1"};
+  ExpectRefused(Over(run), 1, "lime push");
+  const Answer push = Over({"push", "--model", kModel});
+  ASSERT_EQ(push.exit_code, 0) << push.err;
+  EXPECT_FALSE(std::filesystem::is_empty(dir_ / "store_a"));
+  const Answer ran = Over(run);
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
 }
 
 TEST_F(UpTest, DownLeavesAProcessAloneThatOnlyHasTheNumber) {
