@@ -41,19 +41,20 @@ class Daemon:
             self.words, self.address = network.inside(namespace) + cgroups.inside(self.groups), f"{address}:{PORT}"
         self.log = cluster.folder / f"{self.name}.log"
         self.process, self.supervised, self.starts = None, True, 0
+        self.log_begins = 0  # where the process's own lines do
 
     def start(self):
         words = self.words + [str(self.cluster.bin / "limed"), "--name", self.name, "--listen", self.address, "--insecure", "--threads", "1"]
         with open(self.log, "ab") as log:
+            self.log_begins = log.tell()
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         self.cluster.ledger.add_process(self.process.pid)
         self.starts += 1
 
     def is_idle_again(self):
-        """Whether it has had a plan and holds none: the libraries that it opens for the first one take most of an idle daemon's memory."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        began = max((i for i, line in enumerate(lines) if "listens on port" in line), default=0)
-        plans = [line for line in lines[began:] if "installs epoch" in line or "has unloaded epoch" in line]
+        """Whether it has had a plan and holds none: a process that has only begun takes less."""
+        lines = self.log.read_bytes()[self.log_begins:].decode("utf-8", errors="replace").splitlines()
+        plans = [line for line in lines if "installs epoch" in line or "has unloaded epoch" in line]
         return bool(plans) and "has unloaded epoch" in plans[-1]
 
     def supervise(self):
