@@ -186,7 +186,7 @@ TEST(TimelineTest, WhatIsMeasuredHasArrowsFromSendsToReceives) {
   ASSERT_TRUE(trace.is_object());
   std::vector<std::string> arrows;
   for (const auto& event : trace["traceEvents"]) {
-    if (event["cat"] == "message") arrows.push_back(absl::StrCat(event["ph"].get<std::string>(), " ", event["pid"].get<int>()));
+    if (event.value("cat", "") == "message") arrows.push_back(absl::StrCat(event["ph"].get<std::string>(), " ", event["pid"].get<int>()));
   }
   EXPECT_EQ(arrows, (std::vector<std::string>{"s 0", "f 1"}));
   EXPECT_EQ(GanttText(timeline, 0, 10, 10).find('b'), GanttText(timeline, 0, 10, 10).rfind('b'));  // one lane: what it received has none
