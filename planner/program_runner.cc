@@ -157,7 +157,9 @@ void ProgramRunner::Advance(double now_ms, std::vector<Action>& actions) {
       return;
     }
     if (waiting_since_ms_ >= 0) {
-      const Waited waited{step_, instruction, waiting_since_ms_, now_ms};
+      const auto* await = std::get_if<AwaitWeights>(&instruction);
+      const int32_t part = await == nullptr ? -1 : OfStep().loads()[static_cast<size_t>(await->load)].part;
+      const Waited waited{step_, instruction, part, waiting_since_ms_, now_ms};
       waiting_since_ms_ = -1;
       if (now_ms > waited.begin_ms) actions.insert(actions.begin() + static_cast<std::ptrdiff_t>(before), waited);
     }
@@ -225,6 +227,18 @@ bool ProgramRunner::Do(const Send& send, std::vector<Action>& actions) {
 bool ProgramRunner::Do(const SendKv& send, std::vector<Action>& actions) {
   actions.push_back(StartSendKv{step_, send});
   return true;
+}
+
+TimelineSpan SpanOf(const ProgramRunner::Waited& waited) {
+  TimelineSpan span = {.begin_ms = waited.begin_ms, .end_ms = waited.end_ms, .step = static_cast<int32_t>(waited.step)};
+  if (const auto* recv = std::get_if<Recv>(&waited.what)) {
+    span.kind = TimelineSpan::Kind::kWaitInput, span.stage = recv->stage, span.microbatch = recv->microbatch, span.peer = recv->from;
+  } else if (const auto* await = std::get_if<AwaitKv>(&waited.what)) {
+    span.kind = TimelineSpan::Kind::kWaitKv, span.peer = await->from;
+  } else {
+    span.kind = TimelineSpan::Kind::kWaitWeights, span.part = waited.part;
+  }
+  return span;
 }
 
 }  // namespace lime

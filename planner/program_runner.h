@@ -26,6 +26,7 @@
 
 #include "planner/base/status.h"
 #include "planner/plan/program.h"
+#include "planner/plan/timeline_span.h"
 
 namespace lime {
 
@@ -87,7 +88,8 @@ class ProgramRunner {
   // The computation stood still for something. Not reported between steps.
   struct Waited {
     int64_t step = 0;
-    Instruction what;  // Recv, AwaitWeights or AwaitKv
+    Instruction what;   // Recv, AwaitWeights or AwaitKv
+    int32_t part = -1;  // that AwaitWeights waited for
     double begin_ms = 0;
     double end_ms = 0;
   };
@@ -184,5 +186,8 @@ class ProgramRunner {
   Bytes in_ring_ = 0;
   bool border_noted_ = false, room_made_ = false;  // of the change under way
 };
+
+// As a stretch of a timeline; the device is not filled in.
+TimelineSpan SpanOf(const ProgramRunner::Waited& waited);
 
 }  // namespace lime

@@ -1,11 +1,6 @@
 #include "daemon/engine/stage_engine.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <deque>
-#include <limits>
-#include <map>
 #include <optional>
 #include <set>
 #include <thread>
@@ -14,11 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/engine/stage_compute.h"
+#include "daemon/engine/stage_trace.h"
 #include "daemon/engine/stage_weights.h"
 #include "daemon/engine/steady_clock.h"
 #include "daemon/engine/worker_thread.h"
-#include "daemon/logic/flow.h"
 #include "daemon/logic/kv_pages.h"
+#include "daemon/logic/stage_inbox.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
 #include "kernels/backend.h"
@@ -32,8 +29,8 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kMaxQueuedOrders = 4096;
 constexpr int kLoadsUnderWay = 2;  // the disk has the next load before the last one ends
+static_assert(kLoadsUnderWay <= StageTrace::kMaxLoadsUnderWay);
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {
@@ -103,7 +100,6 @@ class StageEngine::Impl {
         pages_({.num_pages = plan_.devices[device].kv_pages,
                 .num_layers = static_cast<int64_t>(layers_.size()),
                 .max_sequences = plan_.sequences}),
-        latest_(static_cast<size_t>(plan_.sequences)),
         residency_(std::make_shared<Plan>(plan_)) {}
 
   ~Impl() {
@@ -121,8 +117,20 @@ class StageEngine::Impl {
   absl::StatusOr<std::string> Open() {
     LIME_ASSIGN_OR_RETURN(programs_, CompileAll(plan_, device_));
     LIME_RETURN_IF_ERROR(OpenAll());
+    compute_ = std::make_unique<StageCompute>(
+        plan_, spec_,
+        StageCompute::Options{.device = device_,
+                              .backend = backend_.get(),
+                              .weights = weights_.get(),
+                              .rows = rows_.get(),
+                              .sampler = options_.sampler,
+                              .rows_of = [this](int part, int i, int64_t step) { return RowsOf(part, i, step); }});
     if (grows_kv_) worker_.emplace();
     absl::MutexLock lock(&mutex_);
+    inbox_.emplace(
+        plan_, device_,
+        StageInbox::Shape{.vocab_size = spec_.config.vocab_size, .row_bytes = RowBytes(), .microbatches = programs_.back().microbatches});
+    if (options_.trace != nullptr) trace_.emplace(*options_.trace);
     runner_.emplace(Pointers(programs_), INT64_MAX, kLoadsUnderWay);
     std::vector<ProgramRunner::Action> actions;
     runner_->Start(actions);
@@ -134,9 +142,7 @@ class StageEngine::Impl {
   absl::Status OnOrder(const Order& order) {
     absl::MutexLock lock(&mutex_);
     LIME_RETURN_IF_ERROR(health_);
-    LIME_RETURN_IF_ERROR(CheckOrder(order));
-    ++next_order_;
-    orders_.push_back(order);
+    LIME_RETURN_IF_ERROR(inbox_->AddOrder(order));
     Pump();
     return health_;
   }
@@ -144,23 +150,9 @@ class StageEngine::Impl {
   absl::Status OnActivation(ActivationMessage activation) {
     absl::MutexLock lock(&mutex_);
     LIME_RETURN_IF_ERROR(health_);
-    LIME_RETURN_IF_ERROR(CheckActivation(activation.header, static_cast<int64_t>(activation.payload.size())));
-    if (activation.header.payload == Payload::kToken) {
-      LIME_ASSIGN_OR_RETURN(const std::vector<SampledToken> tokens,
-                            ParseSampledTokens(activation.payload, static_cast<size_t>(plan_.sequences)));
-      LIME_RETURN_IF_ERROR(CheckTokens(activation.header.step, tokens));
-      TakeTokens(activation.header.step, tokens);
-      return health_;
-    }
-    const int64_t step = activation.header.step;
-    const Visit visit = {activation.header.stage + 1, activation.header.microbatch};
-    if (waiting_bytes_ + activation.header.bytes > WaitingBytes())
-      return absl::ResourceExhaustedError(
-          absl::StrCat(waiting_bytes_, " bytes of hidden states wait already, and the plan counts ", WaitingBytes()));
-    if (!arrived_.emplace(std::pair(step, visit), std::move(activation.payload)).second)
-      return Wrong("stage ", visit.first, " has this micro-batch of step ", step, " already");
-    waiting_bytes_ += activation.header.bytes;
-    if (IsUnderWay(step)) Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second});
+    LIME_ASSIGN_OR_RETURN(const std::optional<Visit> visit, inbox_->OnActivation(std::move(activation)));
+    if (visit) PostArrived(*visit);
+    GiveTokens();
     return health_;
   }
 
@@ -172,7 +164,7 @@ class StageEngine::Impl {
   }
 
  private:
-  using Visit = std::pair<int32_t, int32_t>;  // of a micro-batch to a stage: stage, micro-batch
+  using Visit = StageInbox::Visit;
 
   // ---- Setting up
 
@@ -189,7 +181,8 @@ class StageEngine::Impl {
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
     const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
-                rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0, waiting = WaitingBytes();
+                rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
+                waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes());
     if (const Bytes total = runtime + activations + rows + waiting + kv + weights; total > device.budget) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ", FormatBytes(runtime), ", activations ",
@@ -217,127 +210,15 @@ class StageEngine::Impl {
   bool IsHead() const { return plan_.stages.back().device == device_; }
   bool IsFirst() const { return plan_.stages.front().device == device_; }
   bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }
-  // Hidden states of all steps that a peer may be ahead.
-  Bytes WaitingBytes() const { return HasPeers() ? Flow::Of(plan_).WaitingRows() * RowBytes() : 0; }
-  bool HasPeers() const {
-    return std::ranges::any_of(plan_.stages, [&](const Stage& stage) { return stage.device != device_; });
-  }
   Bytes RowBytes() const { return spec_.config.hidden_size * ElementBytes(spec_.working_dtype); }
-
-  // ---- What comes from outside
-
-  absl::Status CheckOrder(const Order& order) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (order.number != next_order_) return Wrong("order ", order.number, " has come, and ", next_order_, " is the next one");
-    if (static_cast<int64_t>(orders_.size()) >= kMaxQueuedOrders) return Wrong(kMaxQueuedOrders, " orders wait already");
-    if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
-      LIME_RETURN_IF_ERROR(CheckSlot(admit->sequence));
-      if (admit->positions < 1 || admit->positions > plan_.context) {
-        return Wrong("a sequence of ", admit->positions, " positions, and the plan has room for 1 to ", plan_.context);
-      }
-      return CheckIds(admit->prompt);
-    }
-    if (const auto* retire = std::get_if<RetireOrder>(&order.what)) return CheckSlot(retire->sequence);
-    if (const auto* residency = std::get_if<ResidencyOrder>(&order.what)) {
-      if (!grows_kv_) return Wrong("the plan has all KV pages from the start, and nothing of it changes");
-      return WithResidency(plan_, residency->to).status();
-    }
-    return CheckStep(std::get<StepOrder>(order.what));
-  }
-
-  absl::Status CheckSlot(int32_t sequence) const {
-    if (sequence >= 0 && sequence < plan_.sequences) return absl::OkStatus();
-    return Wrong("sequence slot ", sequence, ", and the plan has ", plan_.sequences);
-  }
-
-  absl::Status CheckIds(std::span<const int32_t> ids) const {
-    for (const int32_t id : ids) {
-      if (id < 0 || id >= spec_.config.vocab_size) return Wrong("token id ", id, " is outside the vocabulary of ", spec_.config.vocab_size);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckStep(const StepOrder& step) const {
-    if (step.microbatches.empty() || static_cast<int32_t>(step.microbatches.size()) > programs_.back().microbatches) {
-      return Wrong("a step of ", step.microbatches.size(), " micro-batches, and the plan has 1 to ", programs_.back().microbatches);
-    }
-    for (const MicroBatch& batch : step.microbatches) LIME_RETURN_IF_ERROR(CheckBatch(batch));
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckBatch(const MicroBatch& batch) const {
-    if (static_cast<int64_t>(batch.rows.size()) > MaxRows(plan_)) {
-      return Wrong("a micro-batch of ", batch.rows.size(), " rows, at most ", MaxRows(plan_), " were planned");
-    }
-    int64_t logit_rows = 0;
-    for (const BatchRow& row : batch.rows) {
-      LIME_RETURN_IF_ERROR(CheckSlot(row.sequence));
-      if (row.position < 0 || row.position >= plan_.context) return Wrong("position ", row.position, " of ", plan_.context);
-      if (row.token != kSampledToken) LIME_RETURN_IF_ERROR(CheckIds({&row.token, 1}));
-      if (row.parent != -1) return absl::UnimplementedError("trees of speculated tokens are not computed yet");
-      logit_rows += row.wants_logits ? 1 : 0;
-    }
-    if (logit_rows > plan_.batch) return Wrong("logits of ", logit_rows, " rows in one micro-batch, at most ", plan_.batch);
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckActivation(const ActivationHeader& header, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (header.epoch != plan_.epoch) return Wrong("epoch ", header.epoch, ", and epoch ", plan_.epoch, " is installed");
-    if (header.bytes != bytes) return Wrong("a payload of ", bytes, " bytes, and its header says ", header.bytes);
-    if (header.step > steps_begun_ + MaxEarlySteps()) return Wrong("step ", header.step, " is far beyond step ", steps_begun_);
-    if (header.microbatch >= programs_.back().microbatches) return Wrong("no micro-batch ", header.microbatch);
-    if (header.payload == Payload::kToken) {
-      if (!IsFirst() || header.stage + 1 != static_cast<int32_t>(plan_.stages.size()))
-        return Wrong("tokens of stage ", header.stage, " are not awaited here");
-      return absl::OkStatus();
-    }
-    const bool awaited = header.stage + 1 < static_cast<int32_t>(plan_.stages.size()) && plan_.stages[header.stage + 1].device == device_;
-    if (!awaited || header.payload != Payload::kHidden) return Wrong("what stage ", header.stage, " sends is not awaited here");
-    if (header.step < runner_->steps_ended()) return Wrong("step ", header.step, " has ended");
-    if (IsUnderWay(header.step)) LIME_RETURN_IF_ERROR(CheckVisit({header.stage + 1, header.microbatch}, bytes));
-    if (bytes > MaxRows(plan_) * RowBytes() || bytes % RowBytes() != 0) {
-      return Wrong("hidden states of ", bytes, " bytes, in rows of ", RowBytes(), ", at most ", MaxRows(plan_));
-    }
-    return absl::OkStatus();
-  }
-
-  // Orders may be ahead of those known here by as many steps again.
-  int64_t MaxEarlySteps() const { return 2 * std::max(Flow::kDecodeAhead, Flow::Of(plan_).PromptsAhead()); }
-
-  // What comes for the step under way: once, and of the size that its rows have.
-  absl::Status CheckVisit(const Visit& visit, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const auto& [stage, microbatch] = visit;
-    if (microbatch >= static_cast<int32_t>(batches_.size())) return Wrong("this step has no micro-batch ", microbatch);
-    if (taken_.contains(visit)) return Wrong("stage ", stage, " has used micro-batch ", microbatch, " of this step already");
-    const int64_t rows = static_cast<int64_t>(batches_[static_cast<size_t>(microbatch)].rows.size());
-    if (bytes != rows * RowBytes()) return Wrong("hidden states of ", bytes, " bytes for ", rows, " rows of ", RowBytes());
-    return absl::OkStatus();
-  }
-
-  // A sequence's tokens come in the order of their positions, each once.
-  absl::Status CheckTokens(int64_t step, std::span<const SampledToken> tokens) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (step >= steps_begun_) return Wrong("tokens of step ", step, ", which has not begun");
-    std::map<int32_t, int32_t> told;  // position, by sequence
-    for (const SampledToken& token : tokens) {
-      LIME_RETURN_IF_ERROR(CheckSlot(token.sequence));
-      LIME_RETURN_IF_ERROR(CheckIds({&token.token, 1}));
-      const Latest& latest = latest_[static_cast<size_t>(token.sequence)];
-      if (step < latest.from_step) continue;
-      const int32_t before = told.try_emplace(token.sequence, latest.position).first->second;
-      if (token.position <= before || token.position > plan_.context)
-        return Wrong("sequence ", token.sequence, " is told its token at position ", token.position, ", and was told that at ", before);
-      told[token.sequence] = token.position;
-    }
-    return absl::OkStatus();
-  }
 
   // ---- Orders, one after another; those that change sequences between two steps
 
   // A step that ends while orders are carried out does not begin the next one by itself.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (std::exchange(pumping_, true)) return;
-    while (health_.ok() && !orders_.empty() && !step_under_way_ && HasPagesFor(orders_.front())) {
-      Order order = std::move(orders_.front());
-      orders_.pop_front();
+    while (health_.ok() && inbox_->NextOrder() != nullptr && !inbox_->step_under_way() && HasPagesFor(*inbox_->NextOrder())) {
+      Order order = inbox_->TakeOrder();
       std::visit([this](auto& what) ABSL_NO_THREAD_SAFETY_ANALYSIS { Execute(what); }, order.what);
     }
     pumping_ = false;
@@ -349,7 +230,7 @@ class StageEngine::Impl {
       if (!reserved.ok()) return Fail(reserved);
       ShowPages(admit.sequence);
     }
-    latest_[static_cast<size_t>(admit.sequence)] = {.from_step = steps_begun_};
+    inbox_->Admit(admit.sequence);
     if (IsHead() && options_.sampler != nullptr) options_.sampler->Admit(admit);
   }
 
@@ -362,27 +243,25 @@ class StageEngine::Impl {
   void Execute(StepOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto program = std::ranges::find_if(
         programs_, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
-    batches_ = std::move(order.microbatches);
-    batches_.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
-    step_under_way_ = true;
-    tokens_awaited_ = 0;
-    ++steps_begun_;
+    order.microbatches.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
+    const std::vector<Visit> came = inbox_->BeginStep(std::move(order.microbatches));
     Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs_.begin())});
-    GiveArrived();
-    if (IsFirst()) GiveTokens();
+    for (const Visit& visit : came) PostArrived(visit);
+    GiveTokens();
   }
 
-  bool IsUnderWay(int64_t step) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return step_under_way_ && step + 1 == steps_begun_; }
+  // The runner hears of the step under way only, so that what is early is not taken for what is awaited.
+  void PostArrived(const Visit& visit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second});
+  }
 
-  // What came before its step began. The runner hears of the step under way only, so that what is early is not taken for what is awaited.
-  void GiveArrived() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int64_t step = steps_begun_ - 1;
-    for (auto it = arrived_.begin(); it != arrived_.end() && it->first.first == step && health_.ok();) {
-      const Visit visit = it->first.second;
-      const bool awaited = visit.second < static_cast<int32_t>(batches_.size());
-      if (!awaited) waiting_bytes_ -= static_cast<Bytes>(it->second.size());
-      it = awaited ? std::next(it) : arrived_.erase(it);
-      if (awaited) Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second});
+  // On the first device micro-batches whose tokens are all known have arrived at the first stage, in order.
+  void GiveTokens() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!IsFirst()) return;
+    while (health_.ok()) {
+      const std::optional<int32_t> microbatch = inbox_->NextWithTokens();
+      if (!microbatch) return;
+      PostArrived({0, *microbatch});
     }
   }
 
@@ -398,7 +277,8 @@ class StageEngine::Impl {
   bool HasPagesFor(const Order& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto* step = std::get_if<StepOrder>(&order.what);
     if (!grows_kv_ || step == nullptr) return true;
-    if (change_.under_way && !change_.begun && steps_begun_ >= change_.ordered_at + kResidencySteps) return false;  // BeginChange goes on
+    if (change_.under_way && !change_.begun && inbox_->steps_begun() >= change_.ordered_at + kResidencySteps)
+      return false;  // BeginChange goes on
     for (const MicroBatch& batch : step->microbatches) {
       for (const BatchRow& row : batch.rows) {
         const absl::StatusOr<bool> extended = pages_.Extend(row.sequence, row.position + 1);
@@ -413,7 +293,7 @@ class StageEngine::Impl {
   // Of the change under way, whatever the next step does.
   bool PagesCome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool grows = change_.under_way && residency_->devices[device_].kv_pages > pages_.num_pages();
-    return grows && (!change_.begun || change_.at_work || runner_->border() <= steps_begun_);
+    return grows && (!change_.begun || change_.at_work || runner_->border() <= inbox_->steps_begun());
   }
 
   void Execute(const ResidencyOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -426,7 +306,7 @@ class StageEngine::Impl {
     const int64_t before = residency_->devices[device_].kv_pages, after = target_->layer_pages * NumLayers();
     pages_.SetNumPages(std::min(before, after));
     if (!pages_.Fits()) return;  // until those who hold them have ended
-    change_ = {.under_way = true, .ordered_at = steps_begun_};
+    change_ = {.under_way = true, .ordered_at = inbox_->steps_begun()};
     worker_->Post([this, to = *std::exchange(target_, std::nullopt), from = residency_] { Prepare(*from, to); });
   }
 
@@ -502,40 +382,6 @@ class StageEngine::Impl {
     });
   }
 
-  // ---- Sampled tokens, on the first device
-
-  struct Latest {
-    int64_t from_step = 0;  // its first step: what was sampled before belongs to the sequence that had the slot
-    int32_t position = -1;
-    int32_t token = 0;
-  };
-
-  void TakeTokens(int64_t step, std::span<const SampledToken> tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const SampledToken& token : tokens) {
-      Latest& latest = latest_[static_cast<size_t>(token.sequence)];
-      if (step >= latest.from_step) latest.position = token.position, latest.token = token.token;
-    }
-    if (step_under_way_) GiveTokens();
-  }
-
-  // Micro-batches whose tokens are all known have arrived at the first stage, in order.
-  void GiveTokens() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    while (step_under_way_ && health_.ok() && tokens_awaited_ < static_cast<int32_t>(batches_.size()) &&
-           FillTokens(batches_[static_cast<size_t>(tokens_awaited_)])) {
-      Post(ProgramRunner::Arrived{.stage = 0, .microbatch = tokens_awaited_++});
-    }
-  }
-
-  bool FillTokens(MicroBatch& batch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (BatchRow& row : batch.rows) {
-      if (row.token != kSampledToken) continue;
-      const Latest& latest = latest_[static_cast<size_t>(row.sequence)];
-      if (latest.position != row.position) return false;
-      row.token = latest.token;
-    }
-    return true;
-  }
-
   // ---- Events and what follows from them
 
   void Post(const ProgramRunner::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -562,16 +408,16 @@ class StageEngine::Impl {
   }
 
   void Carry(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (options_.trace != nullptr) loading_[static_cast<size_t>(start.load % kLoadsUnderWay)] = LoadSpan(start);
+    if (trace_) trace_->LoadBegun(start, StepOf(start), SteadyMs());
     if (start.what.keep) return Keep(start);
     weights_->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
   }
 
   void OnLoaded(int64_t load, const absl::Status& status) {
-    const double end_ms = options_.trace != nullptr ? SteadyMs() : 0;
+    const double end_ms = options_.trace != nullptr ? SteadyMs() : 0;  // before the lock is waited for
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) return Fail(status);
-    if (options_.trace != nullptr) NoteLoaded(loading_[static_cast<size_t>(load % kLoadsUnderWay)], end_ms);
+    if (trace_) trace_->LoadEnded(load, end_ms);
     loaded_.insert(load);
     while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
   }
@@ -584,10 +430,14 @@ class StageEngine::Impl {
     ActivationMessage activation{
         .header = {.epoch = plan_.epoch, .step = start.step, .stage = send.stage, .microbatch = send.microbatch, .payload = send.payload}};
     if (send.payload == Payload::kToken) {
-      if (options_.peers.sampled) options_.peers.sampled(start.step, sampled_);
-      if (send.to == device_) return TakeTokens(start.step, std::exchange(sampled_, {}));
-      activation.payload = Encode(std::exchange(sampled_, {}));
-    } else if (!batches_[static_cast<size_t>(send.microbatch)].rows.empty()) {
+      const std::vector<SampledToken> sampled = compute_->TakeSampled();
+      if (options_.peers.sampled) options_.peers.sampled(start.step, sampled);
+      if (send.to == device_) {
+        inbox_->TakeTokens(start.step, sampled);
+        return GiveTokens();
+      }
+      activation.payload = Encode(sampled);
+    } else if (!inbox_->batch(send.microbatch).rows.empty()) {
       const std::span<const std::byte> hidden = backend_->Hidden();
       activation.payload.assign(hidden.begin(), hidden.end());
     }
@@ -600,12 +450,11 @@ class StageEngine::Impl {
   void Carry(const ProgramRunner::Waited& waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double ms = waited.end_ms - waited.begin_ms;
     (std::holds_alternative<AwaitWeights>(waited.what) ? stats_.wait_weights_ms : stats_.wait_input_ms) += ms;
-    if (options_.trace != nullptr) options_.trace->Add(WaitSpan(waited));
+    if (trace_) trace_->Waited(waited);
   }
 
   void Carry(const ProgramRunner::StepEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    step_under_way_ = false;
-    taken_.clear();
+    inbox_->EndStep();
     ++stats_.steps;
     EndChange();
     if (options_.peers.step_ended) options_.peers.step_ended(ended.step);
@@ -619,44 +468,16 @@ class StageEngine::Impl {
 
   // ---- Spans, where they are asked for
 
-  // Of a load that has begun. The step that it is for, where residency stays as it is; else the one under way.
-  TimelineSpan LoadSpan(const ProgramRunner::StartLoad& start) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const int64_t loads = static_cast<int64_t>(programs_.front().loads.size());
-    const int64_t step = grows_kv_ ? runner_->steps_ended() : start.load / loads;
-    return {.kind = TimelineSpan::Kind::kLoad, .begin_ms = SteadyMs(), .step = static_cast<int32_t>(step), .part = start.what.part};
-  }
-
-  // The disk was asked before the load before it had ended, and reads one after another.
-  void NoteLoaded(TimelineSpan span, double end_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    span.begin_ms = std::min(std::max(span.begin_ms, last_loaded_ms_), end_ms);
-    span.end_ms = end_ms;
-    last_loaded_ms_ = std::max(last_loaded_ms_, end_ms);
-    options_.trace->Add(span);
-  }
-
-  TimelineSpan WaitSpan(const ProgramRunner::Waited& waited) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    TimelineSpan span = {.begin_ms = waited.begin_ms, .end_ms = waited.end_ms, .step = static_cast<int32_t>(waited.step)};
-    if (const auto* await = std::get_if<AwaitWeights>(&waited.what)) {
-      span.kind = TimelineSpan::Kind::kWaitWeights;
-      if (!grows_kv_) span.part = programs_.front().loads[static_cast<size_t>(await->load)].part;
-    } else if (const auto* recv = std::get_if<Recv>(&waited.what)) {
-      span.kind = TimelineSpan::Kind::kWaitInput;
-      span.stage = recv->stage, span.microbatch = recv->microbatch, span.peer = recv->from;
-    }
-    return span;
+  // The step that a load is for, where residency stays as it is; else the one under way.
+  int64_t StepOf(const ProgramRunner::StartLoad& start) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return grows_kv_ ? runner_->steps_ended() : start.load / static_cast<int64_t>(programs_.front().loads.size());
   }
 
   // A block that is whole is computed with its first part: the others have nothing to do.
   void NoteComputed(const ProgramRunner::StartCompute& start, double begin_ms, double end_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int part = start.what.part;
     if (part != kEmbeddingPart && weights_->IsWhole(part) && part != PartsOf(plan_, plan_.parts[part].block).first) return;
-    options_.trace->Add({.kind = TimelineSpan::Kind::kCompute,
-                         .begin_ms = begin_ms,
-                         .end_ms = end_ms,
-                         .step = static_cast<int32_t>(start.step),
-                         .stage = start.what.stage,
-                         .microbatch = start.what.microbatch,
-                         .part = part});
+    trace_->Computed(start, begin_ms, end_ms);
   }
 
   // ---- The compute thread
@@ -668,13 +489,14 @@ class StageEngine::Impl {
       if (stopping_) return;
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
       const double begin = SteadyMs();
-      std::vector<std::byte> input = TakeInput(start);
+      const std::vector<std::byte> input = inbox_->TakeInput({start.what.stage, start.what.microbatch});
+      const MicroBatch& batch = inbox_->batch(start.what.microbatch);  // of the step under way, which goes on until this is computed
       mutex_.Unlock();
-      const absl::Status status = Run(start, input);
+      const absl::Status status = compute_->Run(start, batch, input);
       mutex_.Lock();
       const double end = SteadyMs();
       stats_.compute_ms += end - begin;
-      if (options_.trace != nullptr) NoteComputed(start, begin, end);
+      if (trace_) NoteComputed(start, begin, end);
       if (!status.ok()) {
         Fail(status);
       } else {
@@ -683,87 +505,10 @@ class StageEngine::Impl {
     }
   }
 
-  // The hidden states that a visit begins with; empty where it goes on, or begins with the embedding.
-  std::vector<std::byte> TakeInput(const ProgramRunner::StartCompute& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const auto found = arrived_.find({start.step, {start.what.stage, start.what.microbatch}});
-    if (found == arrived_.end()) return {};
-    std::vector<std::byte> input = std::move(found->second);
-    taken_.insert(found->first.second);
-    waiting_bytes_ -= static_cast<Bytes>(input.size());
-    arrived_.erase(found);
-    return input;
-  }
-
-  // Nothing of what it reads changes while it runs: batches_ belongs to the step under way.
-  absl::Status Run(const ProgramRunner::StartCompute& start, std::span<const std::byte> input) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    const MicroBatch& batch = batches_[static_cast<size_t>(start.what.microbatch)];
-    const Stage& stage = plan_.stages[start.what.stage];
-    const int part = start.what.part;
-    if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Wrong("hidden states have come for a micro-batch without rows");
-    if (part == kEmbeddingPart) return Embed(batch);
-    if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeHidden(start, batch, input));
-    LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
-    const bool last = part + 1 == plan_.NumParts();
-    return last ? SampleAll(batch) : absl::OkStatus();
-  }
-
-  absl::Status Embed(const MicroBatch& batch) {
-    LIME_RETURN_IF_ERROR(Begin(batch));
-    if (!EmbedsByRows()) return backend_->Embed();
-    tokens_.clear();
-    for (const BatchRow& row : batch.rows) tokens_.push_back(row.token);
-    LIME_RETURN_IF_ERROR(rows_->Read(tokens_));
-    return backend_->EmbedRows(rows_->rows());
-  }
-
-  // Devices behind the first know what was sampled as hidden states only, and those without the head ask for no logits.
-  absl::Status Begin(const MicroBatch& batch) {
-    begun_ = batch;
-    for (BatchRow& row : begun_.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && IsHead();
-    return backend_->Begin(begun_);
-  }
-
-  absl::Status TakeHidden(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
-    LIME_RETURN_IF_ERROR(Begin(batch));
-    const std::span<std::byte> hidden = backend_->Hidden();
-    if (input.size() != hidden.size()) {
-      return Wrong("step ", start.step, ", stage ", start.what.stage, ": ", input.size(), " bytes of hidden states have come for ",
-                   batch.rows.size(), " rows of ", RowBytes());
-    }
-    std::memcpy(hidden.data(), input.data(), input.size());
-    return absl::OkStatus();
-  }
-
-  absl::Status ComputePart(int part, int64_t step) {
-    const BlockId id = plan_.parts[part].block;
-    if (weights_->IsWhole(part)) {
-      if (part != PartsOf(plan_, id).first) return absl::OkStatus();  // all of it was computed with its first part
-      return id.kind == BlockKind::kAttention ? backend_->Attention(id.layer)
-             : id.kind == BlockKind::kMlp     ? backend_->Mlp(id.layer)
-                                              : backend_->Head();
-    }
-    for (int i = 0; i < weights_->NumRows(part); ++i) LIME_RETURN_IF_ERROR(backend_->ComputeRows(id, RowsOf(part, i, step)));
-    return absl::OkStatus();
-  }
-
   // Where a part lies changes under the lock, for others than the one at hand.
   RowsInMemory RowsOf(int part, int i, int64_t step) {
     absl::MutexLock lock(&mutex_);
     return weights_->Rows(part, i, step);
-  }
-
-  absl::Status SampleAll(const MicroBatch& batch) {
-    const std::span<const float> logits = backend_->Logits();
-    const size_t vocab = static_cast<size_t>(spec_.config.vocab_size);
-    sampled_.clear();
-    size_t at = 0;
-    for (const BatchRow& row : batch.rows) {
-      if (!row.wants_logits) continue;
-      if (options_.sampler == nullptr) return Wrong("the plan puts the head here, and nobody samples");
-      LIME_ASSIGN_OR_RETURN(const int32_t token, options_.sampler->Sample(row, logits.subspan(at++ * vocab, vocab)));
-      sampled_.push_back({.sequence = row.sequence, .position = row.position + 1, .token = token});
-    }
-    return absl::OkStatus();
   }
 
   const Checkpoint checkpoint_;
@@ -781,19 +526,10 @@ class StageEngine::Impl {
   mutable absl::Mutex mutex_;
   absl::CondVar work_;
   std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
+  std::optional<StageInbox> inbox_ ABSL_GUARDED_BY(mutex_);
   KvPages pages_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Order> orders_ ABSL_GUARDED_BY(mutex_);  // not carried out yet
-  int64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0;
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t steps_begun_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool step_under_way_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<MicroBatch> batches_ ABSL_GUARDED_BY(mutex_);  // of the step under way
-  int32_t tokens_awaited_ ABSL_GUARDED_BY(mutex_) = 0;       // the first of them whose tokens are not all known
-  std::vector<Latest> latest_ ABSL_GUARDED_BY(mutex_);       // by slot
-  std::map<std::pair<int64_t, Visit>, std::vector<std::byte>> arrived_ ABSL_GUARDED_BY(mutex_);  // by step; of none that has ended
-  std::set<Visit> taken_ ABSL_GUARDED_BY(mutex_);                                                // of the step under way
-  Bytes waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                                              // of arrived_
-  std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);                 // for the compute thread to take
+  std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one
   struct ResidencyChange {
@@ -808,15 +544,11 @@ class StageEngine::Impl {
   std::optional<Residency> target_ ABSL_GUARDED_BY(mutex_);          // ordered and not begun
   std::vector<Program> entering_, settled_ ABSL_GUARDED_BY(mutex_);  // of the change under way
   Stats stats_ ABSL_GUARDED_BY(mutex_);
-  std::array<TimelineSpan, kLoadsUnderWay> loading_ ABSL_GUARDED_BY(mutex_);  // begun, by number of the load
-  double last_loaded_ms_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<StageTrace> trace_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Of the compute thread, which between two computations holds the lock.
-  std::vector<SampledToken> sampled_;
-  std::vector<int32_t> tokens_;
-  MicroBatch begun_;
+  std::unique_ptr<StageCompute> compute_;  // of the compute thread, which between two computations holds the lock
   std::thread thread_;
   std::optional<WorkerThread> worker_;  // frees, grows, compiles
 };

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/engine/token_sampler.h"
 #include "daemon/logic/activation.h"
 #include "daemon/logic/order.h"
 #include "daemon/logic/trace_ring.h"
@@ -21,7 +22,6 @@
 #include "daemon/weights/stall_watch.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
-#include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
@@ -38,15 +38,6 @@ class StageEngine {
     std::function<void(int64_t step)> step_ended;
     // The engine has stopped for good: a read that keeps failing, an order or activation that cannot be.
     std::function<void(const absl::Status& status)> failed;
-  };
-  // Samples on the device with the head.
-  class TokenSampler {
-   public:
-    virtual ~TokenSampler() = default;
-    virtual void Admit(const AdmitOrder& order) = 0;
-    virtual void Retire(int32_t sequence) = 0;
-    // The token after `row`, whose logits are [vocab].  Thread: the compute thread.
-    virtual absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) = 0;
   };
   struct Options {
     int num_threads = 0;  // that compute; 0: one for every core this process may use

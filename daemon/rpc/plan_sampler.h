@@ -17,13 +17,13 @@
 
 #include "absl/synchronization/mutex.h"
 #include "coordinator/cli/logits_hash.h"
-#include "daemon/engine/stage_engine.h"
+#include "daemon/engine/token_sampler.h"
 #include "kernels/cpu/row_scorer.h"
 #include "proto/convert.h"
 
 namespace lime {
 
-class PlanSampler final : public StageEngine::TokenSampler {
+class PlanSampler final : public TokenSampler {
  public:
   PlanSampler();
   ~PlanSampler() override;

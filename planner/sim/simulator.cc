@@ -258,16 +258,8 @@ class Simulation {
   }
 
   void Carry(Device& device, const ProgramRunner::Waited& waited) {
-    TimelineSpan span = {
-        .device = device.index, .begin_ms = waited.begin_ms, .end_ms = waited.end_ms, .step = static_cast<int32_t>(waited.step)};
-    if (const auto* recv = std::get_if<Recv>(&waited.what)) {
-      span.kind = Kind::kWaitInput, span.stage = recv->stage, span.microbatch = recv->microbatch, span.peer = recv->from;
-    } else if (const auto* await = std::get_if<AwaitWeights>(&waited.what)) {
-      span.kind = Kind::kWaitWeights;
-      if (script_.changes.empty()) span.part = script_.programs.front()[device.index].loads[await->load].part;
-    } else if (const auto* await = std::get_if<AwaitKv>(&waited.what)) {
-      span.kind = Kind::kWaitKv, span.peer = await->from;
-    }
+    TimelineSpan span = SpanOf(waited);
+    span.device = device.index;
     AddSpan(span);
   }
 

@@ -21,7 +21,7 @@
 namespace lime {
 
 // Takes the best token, and remembers the bits it was taken from.
-class GreedySampler final : public StageEngine::TokenSampler {
+class GreedySampler final : public TokenSampler {
  public:
   void Admit(const AdmitOrder& order) override { hashes_[order.sequence] = {}; }
   void Retire(int32_t) override {}

@@ -1,0 +1,62 @@
+// Computes one part of one micro-batch on the backend: what a Compute of a Program means.
+//
+// Thread: the compute thread, one call at a time.   Owner: StageEngine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "daemon/engine/stage_weights.h"
+#include "daemon/engine/token_sampler.h"
+#include "daemon/logic/activation.h"
+#include "daemon/weights/row_reader.h"
+#include "kernels/backend.h"
+#include "planner/base/status.h"
+#include "planner/plan/plan.h"
+#include "planner/program_runner.h"
+
+namespace lime {
+
+class StageCompute {
+ public:
+  struct Options {
+    int32_t device = 0;
+    Backend* backend = nullptr;
+    const StageWeights* weights = nullptr;
+    RowReader* rows = nullptr;        // null where the embedding is resident, or elsewhere
+    TokenSampler* sampler = nullptr;  // where this device has the end of the head
+    // Where rows of a part lie in the step: StageWeights::Rows, under the owner's lock.
+    std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
+  };
+
+  // REQUIRES: `plan`, `spec` and all that the options point to outlive this.
+  StageCompute(const Plan& plan, const ModelSpec& spec, Options options);
+
+  // `input`: the hidden states that the visit begins with; empty where it goes on, or begins with the embedding. InvalidArgument where
+  // these are not of the batch's size.
+  absl::Status Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
+
+  // What the last part of the plan has sampled, in the order of the batch's rows.
+  const std::vector<SampledToken>& sampled() const { return sampled_; }
+  std::vector<SampledToken> TakeSampled() { return std::exchange(sampled_, {}); }
+
+ private:
+  absl::Status Embed(const MicroBatch& batch);
+  absl::Status Begin(const MicroBatch& batch);
+  absl::Status TakeHidden(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
+  absl::Status ComputePart(int part, int64_t step);
+  absl::Status Sample(const MicroBatch& batch);
+  bool IsHead() const { return plan_.stages.back().device == options_.device; }
+
+  const Plan& plan_;
+  const ModelSpec& spec_;
+  const Options options_;
+  std::vector<SampledToken> sampled_;
+  std::vector<int32_t> tokens_;
+  MicroBatch begun_;
+};
+
+}  // namespace lime

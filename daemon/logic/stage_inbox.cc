@@ -1,0 +1,248 @@
+#include "daemon/logic/stage_inbox.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/logic/flow.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+constexpr int64_t kMaxQueuedOrders = 4096;
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(what...));
+}
+
+}  // namespace
+
+StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
+    : plan_(plan),
+      device_(device),
+      shape_(shape),
+      grows_kv_(GrowsKv(plan)),
+      waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
+      latest_(static_cast<size_t>(plan.sequences)) {}
+
+Bytes StageInbox::WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes) {
+  const bool has_peers = std::ranges::any_of(plan.stages, [&](const Stage& stage) { return stage.device != device; });
+  return has_peers ? Flow::Of(plan).WaitingRows() * row_bytes : 0;
+}
+
+// ---- Orders
+
+absl::Status StageInbox::AddOrder(Order order) {
+  LIME_RETURN_IF_ERROR(Check(order));
+  ++next_order_;
+  orders_.push_back(std::move(order));
+  return absl::OkStatus();
+}
+
+Order StageInbox::TakeOrder() {
+  LIME_CHECK(!orders_.empty());
+  Order order = std::move(orders_.front());
+  orders_.pop_front();
+  return order;
+}
+
+absl::Status StageInbox::Check(const Order& order) const {
+  if (order.number != next_order_) return Wrong("order ", order.number, " has come, and ", next_order_, " is the next one");
+  if (static_cast<int64_t>(orders_.size()) >= kMaxQueuedOrders) return Wrong(kMaxQueuedOrders, " orders wait already");
+  return std::visit([this](const auto& what) { return Check(what); }, order.what);
+}
+
+absl::Status StageInbox::Check(const AdmitOrder& admit) const {
+  LIME_RETURN_IF_ERROR(CheckSlot(admit.sequence));
+  if (admit.positions < 1 || admit.positions > plan_.context) {
+    return Wrong("a sequence of ", admit.positions, " positions, and the plan has room for 1 to ", plan_.context);
+  }
+  return CheckIds(admit.prompt);
+}
+
+absl::Status StageInbox::Check(const ResidencyOrder& residency) const {
+  if (!grows_kv_) return Wrong("the plan has all KV pages from the start, and nothing of it changes");
+  return WithResidency(plan_, residency.to).status();
+}
+
+absl::Status StageInbox::Check(const StepOrder& step) const {
+  if (step.microbatches.empty() || std::ssize(step.microbatches) > shape_.microbatches) {
+    return Wrong("a step of ", step.microbatches.size(), " micro-batches, and the plan has 1 to ", shape_.microbatches);
+  }
+  for (const MicroBatch& batch : step.microbatches) LIME_RETURN_IF_ERROR(CheckBatch(batch));
+  return absl::OkStatus();
+}
+
+absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
+  if (std::ssize(batch.rows) > MaxRows()) {
+    return Wrong("a micro-batch of ", batch.rows.size(), " rows, at most ", MaxRows(), " were planned");
+  }
+  int64_t logit_rows = 0;
+  for (const BatchRow& row : batch.rows) {
+    LIME_RETURN_IF_ERROR(CheckSlot(row.sequence));
+    if (row.position < 0 || row.position >= plan_.context) return Wrong("position ", row.position, " of ", plan_.context);
+    if (row.token != kSampledToken) LIME_RETURN_IF_ERROR(CheckIds({&row.token, 1}));
+    if (row.parent != -1) return absl::UnimplementedError("trees of speculated tokens are not computed yet");
+    logit_rows += row.wants_logits ? 1 : 0;
+  }
+  if (logit_rows > plan_.batch) return Wrong("logits of ", logit_rows, " rows in one micro-batch, at most ", plan_.batch);
+  return absl::OkStatus();
+}
+
+absl::Status StageInbox::CheckSlot(int32_t sequence) const {
+  if (sequence >= 0 && sequence < plan_.sequences) return absl::OkStatus();
+  return Wrong("sequence slot ", sequence, ", and the plan has ", plan_.sequences);
+}
+
+absl::Status StageInbox::CheckIds(std::span<const int32_t> ids) const {
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= shape_.vocab_size) return Wrong("token id ", id, " is outside the vocabulary of ", shape_.vocab_size);
+  }
+  return absl::OkStatus();
+}
+
+// ---- From peers
+
+absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(ActivationMessage activation) {
+  const ActivationHeader& header = activation.header;
+  LIME_RETURN_IF_ERROR(CheckActivation(header, std::ssize(activation.payload)));
+  if (header.payload == Payload::kToken) {
+    LIME_ASSIGN_OR_RETURN(const std::vector<SampledToken> tokens,
+                          ParseSampledTokens(activation.payload, static_cast<size_t>(plan_.sequences)));
+    LIME_RETURN_IF_ERROR(CheckTokens(header.step, tokens));
+    TakeTokens(header.step, tokens);
+    return std::nullopt;
+  }
+  const Visit visit = {header.stage + 1, header.microbatch};
+  if (waiting_bytes_ + header.bytes > waiting_allowed_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(waiting_bytes_, " bytes of hidden states wait already, and the plan counts ", waiting_allowed_));
+  }
+  if (!arrived_.emplace(std::pair(header.step, visit), std::move(activation.payload)).second) {
+    return Wrong("stage ", visit.first, " has this micro-batch of step ", header.step, " already");
+  }
+  waiting_bytes_ += header.bytes;
+  return IsUnderWay(header.step) ? std::optional(visit) : std::nullopt;
+}
+
+absl::Status StageInbox::CheckActivation(const ActivationHeader& header, int64_t bytes) const {
+  if (header.epoch != plan_.epoch) return Wrong("epoch ", header.epoch, ", and epoch ", plan_.epoch, " is installed");
+  if (header.bytes != bytes) return Wrong("a payload of ", bytes, " bytes, and its header says ", header.bytes);
+  if (header.step > steps_begun_ + MaxEarlySteps()) return Wrong("step ", header.step, " is far beyond step ", steps_begun_);
+  if (header.microbatch >= shape_.microbatches) return Wrong("no micro-batch ", header.microbatch);
+  const int32_t stages = static_cast<int32_t>(plan_.stages.size());
+  if (header.payload == Payload::kToken) {
+    if (!IsFirst() || header.stage + 1 != stages) return Wrong("tokens of stage ", header.stage, " are not awaited here");
+    return absl::OkStatus();
+  }
+  const bool awaited = header.stage + 1 < stages && plan_.stages[header.stage + 1].device == device_;
+  if (!awaited || header.payload != Payload::kHidden) return Wrong("what stage ", header.stage, " sends is not awaited here");
+  if (header.step < steps_ended()) return Wrong("step ", header.step, " has ended");
+  if (IsUnderWay(header.step)) LIME_RETURN_IF_ERROR(CheckVisit({header.stage + 1, header.microbatch}, bytes));
+  if (bytes > MaxRows() * shape_.row_bytes || bytes % shape_.row_bytes != 0) {
+    return Wrong("hidden states of ", bytes, " bytes, in rows of ", shape_.row_bytes, ", at most ", MaxRows());
+  }
+  return absl::OkStatus();
+}
+
+// What comes for the step under way: once, and of the size that its rows have.
+absl::Status StageInbox::CheckVisit(const Visit& visit, int64_t bytes) const {
+  const auto& [stage, microbatch] = visit;
+  if (microbatch >= std::ssize(batches_)) return Wrong("this step has no micro-batch ", microbatch);
+  if (taken_.contains(visit)) return Wrong("stage ", stage, " has used micro-batch ", microbatch, " of this step already");
+  const int64_t rows = std::ssize(batch(microbatch).rows);
+  if (bytes != rows * shape_.row_bytes) return Wrong("hidden states of ", bytes, " bytes for ", rows, " rows of ", shape_.row_bytes);
+  return absl::OkStatus();
+}
+
+// A sequence's tokens come in the order of their positions, each once.
+absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken> tokens) const {
+  if (step >= steps_begun_) return Wrong("tokens of step ", step, ", which has not begun");
+  std::map<int32_t, int32_t> told;  // position, by sequence
+  for (const SampledToken& token : tokens) {
+    LIME_RETURN_IF_ERROR(CheckSlot(token.sequence));
+    LIME_RETURN_IF_ERROR(CheckIds({&token.token, 1}));
+    const Latest& latest = latest_[static_cast<size_t>(token.sequence)];
+    if (step < latest.from_step) continue;
+    const int32_t before = told.try_emplace(token.sequence, latest.position).first->second;
+    if (token.position <= before || token.position > plan_.context)
+      return Wrong("sequence ", token.sequence, " is told its token at position ", token.position, ", and was told that at ", before);
+    told[token.sequence] = token.position;
+  }
+  return absl::OkStatus();
+}
+
+void StageInbox::TakeTokens(int64_t step, std::span<const SampledToken> tokens) {
+  for (const SampledToken& token : tokens) {
+    Latest& latest = latest_[static_cast<size_t>(token.sequence)];
+    if (step >= latest.from_step) latest.position = token.position, latest.token = token.token;
+  }
+}
+
+// Rows of the largest micro-batch that the plan flows.
+int64_t StageInbox::MaxRows() const {
+  return Flow::Of(plan_).chunk;
+}
+
+// Orders may be ahead of those known here by as many steps again.
+int64_t StageInbox::MaxEarlySteps() const {
+  return 2 * std::max(Flow::kDecodeAhead, Flow::Of(plan_).PromptsAhead());
+}
+
+// ---- Steps
+
+void StageInbox::Admit(int32_t slot) {
+  latest_[static_cast<size_t>(slot)] = {.from_step = steps_begun_};
+}
+
+std::vector<StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch> batches) {
+  LIME_CHECK(!step_under_way_);
+  batches_ = std::move(batches);
+  step_under_way_ = true;
+  tokens_awaited_ = 0;
+  ++steps_begun_;
+  std::vector<Visit> came;
+  for (auto it = arrived_.begin(); it != arrived_.end() && it->first.first < steps_begun_;) {
+    const Visit visit = it->first.second;
+    const bool awaited = visit.second < std::ssize(batches_);
+    if (awaited) came.push_back(visit);
+    if (!awaited) waiting_bytes_ -= std::ssize(it->second);
+    it = awaited ? std::next(it) : arrived_.erase(it);
+  }
+  return came;
+}
+
+void StageInbox::EndStep() {
+  step_under_way_ = false;
+  taken_.clear();
+}
+
+std::optional<int32_t> StageInbox::NextWithTokens() {
+  if (!step_under_way_ || tokens_awaited_ >= std::ssize(batches_)) return std::nullopt;
+  if (!FillTokens(batches_[static_cast<size_t>(tokens_awaited_)])) return std::nullopt;
+  return tokens_awaited_++;
+}
+
+bool StageInbox::FillTokens(MicroBatch& batch) const {
+  for (BatchRow& row : batch.rows) {
+    if (row.token != kSampledToken) continue;
+    const Latest& latest = latest_[static_cast<size_t>(row.sequence)];
+    if (latest.position != row.position) return false;
+    row.token = latest.token;
+  }
+  return true;
+}
+
+std::vector<std::byte> StageInbox::TakeInput(const Visit& visit) {
+  const auto found = arrived_.find({steps_begun_ - 1, visit});
+  if (found == arrived_.end()) return {};
+  std::vector<std::byte> input = std::move(found->second);
+  taken_.insert(visit);
+  waiting_bytes_ -= std::ssize(input);
+  arrived_.erase(found);
+  return input;
+}
+
+}  // namespace lime

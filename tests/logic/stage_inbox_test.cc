@@ -1,0 +1,231 @@
+#include "daemon/logic/stage_inbox.h"
+
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Visit = StageInbox::Visit;
+
+constexpr Bytes kRowBytes = 8;
+constexpr int32_t kVocab = 100;
+
+// Two devices take turns: stages 0 and 2 on device 0, 1 and 3, with the head, on device 1.
+Plan TwoDevices() {
+  Plan plan = {.epoch = 5,
+               .context = 64,
+               .sequences = 4,
+               .microbatches = 2,
+               .batch = 2,
+               .prompt_tokens = 8,
+               .prefill_chunk = 4,
+               .chunks_per_sweep = 1};
+  plan.devices.resize(2);
+  const int64_t pages = FullLayerPages(plan);
+  plan.parts = {{.block = {BlockKind::kAttention, 0}, .kv_pages = pages},
+                {.block = {BlockKind::kMlp, 0}},
+                {.block = {BlockKind::kAttention, 1}, .kv_pages = pages},
+                {.block = {BlockKind::kMlp, 1}}};
+  plan.stages = {
+      {.device = 0, .lo = 0, .hi = 1}, {.device = 1, .lo = 1, .hi = 2}, {.device = 0, .lo = 2, .hi = 3}, {.device = 1, .lo = 3, .hi = 4}};
+  return plan;
+}
+
+class StageInboxTest : public ::testing::Test {
+ protected:
+  StageInbox Inbox(int32_t device) const { return {plan_, device, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2}}; }
+
+  ActivationMessage Hidden(int64_t step, int32_t stage, int32_t microbatch, int64_t rows = 1) const {
+    ActivationMessage message{
+        .header = {.epoch = plan_.epoch, .step = step, .stage = stage, .microbatch = microbatch},
+        .payload = std::vector<std::byte>(static_cast<size_t>(rows * kRowBytes), std::byte{static_cast<uint8_t>(stage)})};
+    message.header.bytes = rows * kRowBytes;
+    return message;
+  }
+  ActivationMessage Tokens(int64_t step, const std::vector<SampledToken>& tokens) const {
+    ActivationMessage message{.header = {.epoch = plan_.epoch, .step = step, .stage = 3, .payload = Payload::kToken},
+                              .payload = Encode(tokens)};
+    message.header.bytes = static_cast<int64_t>(message.payload.size());
+    return message;
+  }
+  static MicroBatch Rows(int32_t sequence, int32_t position, int count = 1, int32_t token = 1) {
+    MicroBatch batch;
+    for (int i = 0; i < count; ++i)
+      batch.rows.push_back({.sequence = sequence, .token = token, .position = position + i, .wants_logits = i + 1 == count});
+    return batch;
+  }
+  // What is wrong with it; empty where nothing is.
+  static std::string Says(const absl::StatusOr<std::optional<Visit>>& result) { return std::string(result.status().message()); }
+  static std::string Says(const absl::Status& status) { return std::string(status.message()); }
+
+  const Plan plan_ = TwoDevices();
+};
+
+// ---- Orders
+
+TEST_F(StageInboxTest, OrdersComeInTheirTurnAndNameWhatIsThere) {
+  StageInbox inbox = Inbox(1);
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 1, .what = RetireOrder{0}})), HasSubstr("and 0 is the next one"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = RetireOrder{4}})), HasSubstr("the plan has 4"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 65}})), HasSubstr("room for 1 to 64"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = AdmitOrder{.sequence = 0, .positions = 3, .prompt = {kVocab}}})),
+              HasSubstr("outside the vocabulary"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{}})), HasSubstr("0 micro-batches"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 0, 5)}}})), HasSubstr("at most 4"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 64)}}})), HasSubstr("position 64 of 64"));
+  EXPECT_THAT(Says(inbox.AddOrder({.number = 0, .what = ResidencyOrder{}})), HasSubstr("nothing of it changes"));
+  EXPECT_EQ(inbox.NextOrder(), nullptr);
+  EXPECT_TRUE(inbox.AddOrder({.number = 0, .what = RetireOrder{3}}).ok());
+  EXPECT_TRUE(inbox.AddOrder({.number = 1, .what = StepOrder{{Rows(0, 0, 4)}}}).ok());
+  EXPECT_EQ(inbox.TakeOrder(), (Order{.number = 0, .what = RetireOrder{3}}));
+  EXPECT_EQ(inbox.NextOrder()->number, 1);
+}
+
+TEST_F(StageInboxTest, OrdersThatWaitAreBounded) {
+  StageInbox inbox = Inbox(1);
+  int64_t taken = 0;
+  while (taken < 10'000 && inbox.AddOrder({.number = taken, .what = RetireOrder{0}}).ok()) ++taken;
+  EXPECT_EQ(taken, 4096);
+}
+
+// ---- Hidden states
+
+TEST_F(StageInboxTest, WhatIsEarlyIsToldWhenItsStepBegins) {
+  StageInbox inbox = Inbox(1);
+  EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 1)), std::nullopt);
+  EXPECT_EQ(*inbox.OnActivation(Hidden(1, 0, 0)), std::nullopt);
+  EXPECT_THAT(inbox.BeginStep({Rows(0, 0), Rows(1, 0)}), ElementsAre(Visit(1, 1)));
+  EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 0)), Visit(1, 0));
+  EXPECT_EQ(inbox.TakeInput({1, 0}).size(), kRowBytes);
+  EXPECT_EQ(inbox.TakeInput({1, 1}).size(), kRowBytes);
+  inbox.EndStep();
+  EXPECT_THAT(inbox.BeginStep({Rows(0, 1)}), ElementsAre(Visit(1, 0)));
+}
+
+TEST_F(StageInboxTest, WhatComesAgainOrForAnotherPlanIsRefusedAndChangesNothing) {
+  StageInbox inbox = Inbox(1);
+  inbox.BeginStep({Rows(0, 0)});
+  ActivationMessage other = Hidden(0, 0, 0);
+  other.header.epoch = 4;
+  EXPECT_THAT(Says(inbox.OnActivation(other)), HasSubstr("epoch 4, and epoch 5 is installed"));
+  other = Hidden(0, 0, 0);
+  other.header.bytes = 7;
+  EXPECT_THAT(Says(inbox.OnActivation(other)), HasSubstr("its header says 7"));
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 1, 0))), HasSubstr("not awaited here"));  // stage 2 is device 0's
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 3, 0))), HasSubstr("not awaited here"));  // the last one sends tokens
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 2))), HasSubstr("16 bytes for 1 rows"));
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 1))), HasSubstr("no micro-batch 1"));
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(100, 0, 0))), HasSubstr("far beyond"));
+  EXPECT_EQ(*inbox.OnActivation(Hidden(0, 0, 0)), Visit(1, 0));
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0))), HasSubstr("already"));
+  EXPECT_EQ(inbox.TakeInput({1, 0}).size(), kRowBytes);
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0))), HasSubstr("has used micro-batch 0"));
+  inbox.EndStep();
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0))), HasSubstr("step 0 has ended"));
+}
+
+TEST_F(StageInboxTest, HiddenStatesThatWaitAreBounded) {
+  StageInbox inbox = Inbox(1);
+  Bytes waiting = 0;
+  absl::Status status;
+  for (int64_t step = 0; step < 6 && status.ok(); ++step) {
+    for (const auto& [stage, microbatch] : {Visit(0, 0), Visit(0, 1), Visit(2, 0), Visit(2, 1)}) {
+      status = inbox.OnActivation(Hidden(step, stage, microbatch, 4)).status();
+      if (!status.ok()) break;
+      waiting += 4 * kRowBytes;
+    }
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_LE(waiting, StageInbox::WaitingBytes(plan_, 1, kRowBytes));
+  EXPECT_GT(waiting + 4 * kRowBytes, StageInbox::WaitingBytes(plan_, 1, kRowBytes));
+}
+
+// ---- Tokens
+
+TEST_F(StageInboxTest, AMicroBatchWaitsForItsTokensInTurn) {
+  StageInbox inbox = Inbox(0);
+  inbox.Admit(0);
+  inbox.Admit(1);
+  inbox.BeginStep({Rows(0, 0), Rows(1, 0)});
+  EXPECT_EQ(inbox.NextWithTokens(), 0);
+  EXPECT_EQ(inbox.NextWithTokens(), 1);
+  EXPECT_EQ(inbox.NextWithTokens(), std::nullopt);
+  inbox.EndStep();
+  inbox.BeginStep({Rows(0, 1, 1, kSampledToken), Rows(1, 1, 1, kSampledToken)});
+  EXPECT_EQ(*inbox.OnActivation(Tokens(0, {{.sequence = 1, .position = 1, .token = 8}})), std::nullopt);
+  EXPECT_EQ(inbox.NextWithTokens(), std::nullopt);  // the first one's is not known
+  EXPECT_TRUE(inbox.OnActivation(Tokens(0, {{.sequence = 0, .position = 1, .token = 7}})).ok());
+  EXPECT_EQ(inbox.NextWithTokens(), 0);
+  EXPECT_EQ(inbox.NextWithTokens(), 1);
+  EXPECT_EQ(inbox.batch(0).rows[0].token, 7);
+  EXPECT_EQ(inbox.batch(1).rows[0].token, 8);
+}
+
+TEST_F(StageInboxTest, TokensComeOnceEachAndOfSequencesThatAreThere) {
+  StageInbox inbox = Inbox(0);
+  inbox.Admit(0);
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("which has not begun"));
+  inbox.BeginStep({Rows(0, 0)});
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{4, 1, 7}}))), HasSubstr("sequence slot 4"));
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, kVocab}}))), HasSubstr("outside the vocabulary"));
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}, {0, 1, 8}}))), HasSubstr("and was told that at 1"));
+  EXPECT_TRUE(inbox.OnActivation(Tokens(0, {{0, 1, 7}})).ok());
+  EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("and was told that at 1"));
+  EXPECT_THAT(Says(Inbox(1).OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("not awaited here"));
+}
+
+TEST_F(StageInboxTest, WhatWasSampledForTheSequenceBeforeIsNotTaken) {
+  StageInbox inbox = Inbox(0);
+  inbox.Admit(0);
+  inbox.BeginStep({Rows(0, 0)});
+  inbox.EndStep();
+  inbox.Admit(0);  // another one in the same slot
+  inbox.BeginStep({Rows(0, 1, 1, kSampledToken)});
+  EXPECT_TRUE(inbox.OnActivation(Tokens(0, {{0, 1, 7}})).ok());
+  EXPECT_EQ(inbox.NextWithTokens(), std::nullopt);
+  EXPECT_TRUE(inbox.OnActivation(Tokens(1, {{0, 1, 9}})).ok());
+  EXPECT_EQ(inbox.NextWithTokens(), 0);
+  EXPECT_EQ(inbox.batch(0).rows[0].token, 9);
+}
+
+// A peer that repeats, shuffles and invents: every visit of every step is told once, with the bytes that were sent for it first.
+TEST_F(StageInboxTest, APeerThatRepeatsAndInventsIsHeardOncePerVisit) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const auto below = [&](uint64_t n) { return static_cast<int32_t>(random() % n); };
+    StageInbox inbox = Inbox(1);
+    for (int64_t step = 0; step < 20; ++step) {
+      std::set<Visit> told;
+      const auto tell = [&](const Visit& visit) { EXPECT_TRUE(told.insert(visit).second); };
+      const int32_t microbatches = 1 + below(2);
+      for (const Visit& visit : inbox.BeginStep(std::vector<MicroBatch>(static_cast<size_t>(microbatches), Rows(0, 0)))) tell(visit);
+      while (std::ssize(told) < 2 * microbatches) {
+        ActivationMessage message = Hidden(step + below(3) - 1, below(4), below(3), 1 + below(8) / 7);
+        if (below(10) == 0) message.header.epoch += below(3) - 1;
+        if (below(10) == 0) message.header.payload = Payload::kToken;
+        const absl::StatusOr<std::optional<Visit>> visit = inbox.OnActivation(std::move(message));
+        if (visit.ok() && *visit) tell(**visit);
+        if (below(4) == 0 && !told.empty()) inbox.TakeInput(*told.begin());
+      }
+      for (const Visit& visit : told) {
+        const std::vector<std::byte> input = inbox.TakeInput(visit);
+        if (!input.empty()) EXPECT_EQ(input[0], std::byte{static_cast<uint8_t>(visit.first - 1)});
+      }
+      inbox.EndStep();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lime
