@@ -171,9 +171,12 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     Lose(status.ok() ? absl::UnavailableError("it has closed the link") : FromGrpc(status, "the link"));
   }
 
+  // The alarm keeps what it calls until it is set again: a strong pointer there would keep the link alive for ever. Close waits for it.
   void Retry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     waiting_ = true;
-    alarm_.Set(absl::ToChronoTime(absl::Now() + kRetry), [self = shared_from_this()](bool) {
+    alarm_.Set(absl::ToChronoTime(absl::Now() + kRetry), [weak = weak_from_this()](bool) {
+      const std::shared_ptr<Impl> self = weak.lock();
+      if (self == nullptr) return;
       absl::MutexLock lock(&self->mutex_);
       self->waiting_ = false;
       if (!self->closed_) self->Connect();

@@ -130,14 +130,17 @@ TEST_P(BlockReaderTest, CancelEndsEveryRequestAndTheReaderLivesOn) {
   absl::StatusOr<HugeBuffer> slot = HugeBuffer::Allocate(2 * kFileBytes);
   ASSERT_TRUE(slot.ok());
   std::atomic<int> ended = 0, cancelled = 0;
+  absl::Notification cancel_has_come;
   const auto reader = MakeReader();  // last: its destructor waits for reads into what is above
   for (int i = 0; i < 50; ++i) {
     reader->StartRead({0, 0, kFileBytes}, slot->data(), [&](const absl::Status& status) {
+      cancel_has_come.WaitForNotification();  // however fast the disk is, most reads are under way or wait by then
       ++ended;
       cancelled += absl::IsCancelled(status);
     });
   }
   reader->Cancel();
+  cancel_has_come.Notify();
   EXPECT_TRUE(ReadAndCompare(*reader, 5, 100).ok());
   // A read that was in flight when Cancel came may end after the one above, which took another lane.
   for (int wait = 0; ended < 50 && wait < 1000; ++wait) absl::SleepFor(absl::Milliseconds(10));
