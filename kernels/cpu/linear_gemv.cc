@@ -27,10 +27,10 @@ int64_t BlockChunks(int64_t tokens) {
   constexpr int64_t kTokenChunks = (16 << 10) / (kChunk * sizeof(X));
   return std::min<int64_t>(kSumChunks, std::bit_floor(static_cast<uint64_t>(kTokenChunks / std::min<int64_t>(tokens, kDotTokens))));
 }
-// Bytes that one token's dot products ask for ahead of their use: beyond the end of a 4 KiB page the hardware does not. A pair of packed
-// rows is asked for in the order of memory, so that the second row's bytes have half of the time only.
+// Bytes that one token's dot products ask for ahead of their use: beyond the end of a 4 KiB page the hardware does not. Rows that are read
+// side by side are asked for in the order of memory, so that the last one's bytes have a fraction of the time only.
 template <class Row>
-constexpr int64_t kPrefetchBytes = Row::kPacked ? 4096 : 2048;
+constexpr int64_t kPrefetchBytes = !Row::kPacked ? 2048 : Row::kRowsAtOnce == 1 ? 4096 : 8192;
 
 // Rows that a pass of several tokens asks for ahead of their use: few enough to stay in L1 beside x.
 constexpr int64_t kRowsAhead = 2;
@@ -99,7 +99,7 @@ HWY_INLINE void LoadPacked(const float* x, LaneVec (&lanes)[kPlanes]) {
 }
 
 template <int kTokens, class X, int kRows, class Row>
-HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
+HWY_INLINE void Dot(const Row (&from)[kRows], const Block& block) {
   LaneVec acc[kRows][kTokens][kPlanes];
   const auto each = [&](auto fn) HWY_ATTR {
     LIME_UNROLL for (int i = 0; i < kRows * kTokens * kPlanes; ++i) {
@@ -124,7 +124,7 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
     }
     ahead += ahead_step;
   };
-  constexpr int kUnits = kTokens == 1 && Row::kPacked && kPlanes == 2 ? 4 : 1;
+  constexpr int kUnits = kTokens == 1 && Row::kPacked && kPlanes == 2 ? 2 : 1;
   ForEachChunk<kUnits>(rows, block.range, prefetch, [&](const LaneVec(&w)[kRows][kPlanes]) HWY_ATTR {
     LIME_UNROLL for (int t = 0; t < kTokens; ++t) {
       LaneVec token[kPlanes];
@@ -136,19 +136,14 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
     x += kTokens * kChunk;
   });
   if (!block.last) return each([&](int i, LaneVec& v) HWY_ATTR { StoreVec(v, block.lanes + i * kVecLanes); });
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (kRows == 2 && kTokens == 1 && kPlanes == 2 && Row::kEvenOdd) {  // four sums at a time
-    Quad sums[4];
-    LIME_UNROLL for (int i = 0; i < 4; ++i) sums[i] = FoldTo4(acc[i / 2][0][i % 2]);
-    alignas(16) float sum[4];
-    SumLanes(sums, sum);
-    LIME_UNROLL for (int r = 0; r < 2; ++r) {
-      const float both = sum[2 * r] + sum[2 * r + 1];
-      block.y[r] = block.first_sum ? both : block.y[r] + both;
-    }
+  if constexpr (kRows == 4 && kTokens == 1) {
+    LaneVec lanes[4][kPlanes];
+    LIME_UNROLL for (int i = 0; i < 4 * kPlanes; ++i) lanes[i / kPlanes][i % kPlanes] = acc[i / kPlanes][0][i % kPlanes];
+    float sums[4];
+    SumLanes(lanes, Row::kEvenOdd, sums);
+    LIME_UNROLL for (int r = 0; r < 4; ++r) block.y[r] = block.first_sum ? sums[r] : block.y[r] + sums[r];
     return;
   }
-#endif
   LIME_UNROLL for (int r = 0; r < kRows; ++r) {
     float sums[kTokens];
     if constexpr (kTokens == 4) {
@@ -163,20 +158,26 @@ HWY_NOINLINE void Dot(const Row (&from)[kRows], const Block& block) {
   }
 }
 
+// Of several tokens: they need all registers.
+template <int kTokens, class X, int kRows, class Row>
+HWY_NOINLINE void DotAlone(const Row (&rows)[kRows], const Block& block) {
+  Dot<kTokens, X>(rows, block);
+}
+
 template <class X, int kRows, class Row>
 HWY_INLINE void DotPass(int64_t tokens, const Row (&rows)[kRows], const Block& block) {
   if constexpr (kDotTokens == 4) {
-    if (tokens == 4) return Dot<4, X>(rows, block);
-    if (tokens == 3) return Dot<3, X>(rows, block);
+    if (tokens == 4) return DotAlone<4, X>(rows, block);
+    if (tokens == 3) return DotAlone<3, X>(rows, block);
   }
-  return tokens == 2 ? Dot<2, X>(rows, block) : Dot<1, X>(rows, block);
+  return tokens == 2 ? DotAlone<2, X>(rows, block) : DotAlone<1, X>(rows, block);
 }
 
-// One token: rows one after another in the order of memory, of packed ones two at a time, which share the loads of x and overlap the
-// latency of their sums. One row of dense weights is a single stream, which memory likes best.
+// One token: rows in the order of memory, kRowsAtOnce side by side. A single stream is what memory likes best; rows of few bytes would then
+// wait for the latency of their sums, and share the loads of x side by side.
 template <class Row>
 void DotRowsOnce(const RowRange& rows, const float* x, const ThreadScratch& scratch) {
-  constexpr int kRows = Row::kPacked ? 2 : 1;
+  constexpr int kRows = Row::kRowsAtOnce;
   const Matrix& m = *rows.matrix;
   const int64_t chunks = (m.cols + kChunk - 1) / kChunk, row_bytes = m.RowBytes(), block_chunks = BlockChunks<float>(1);
   const bool has_tail = Row::HasTail(m);
@@ -203,13 +204,15 @@ void DotRowsOnce(const RowRange& rows, const float* x, const ThreadScratch& scra
     const char* data = static_cast<const char*>(m.data) + first * row_bytes;
     for (int64_t row = 0; row < set_rows; row += kRows, data += kRows * row_bytes) {
       for (int i = 0; i < kRows; ++i) Row::PrefetchPrepared(m, first + kPreparedRows + row + i);
-      if (kRows == 2 && row + 1 < set_rows) {
-        Row readers[kRows] = {Row(m, first + row, 0, row, scratch.rows)};
-        readers[kRows - 1] = Row(m, first + row + kRows - 1, 0, row + kRows - 1, scratch.rows);
+      if (row + kRows <= set_rows) {
+        Row readers[kRows];
+        LIME_UNROLL for (int i = 0; i < kRows; ++i) readers[i] = Row(m, first + row + i, 0, row + i, scratch.rows);
         multiply(readers, data, scratch.y + set + row);
-      } else {
-        Row readers[1] = {Row(m, first + row, 0, row, scratch.rows)};
-        multiply(readers, data, scratch.y + set + row);
+        continue;
+      }
+      for (int64_t r = row; r < set_rows; ++r) {
+        Row readers[1] = {Row(m, first + r, 0, r, scratch.rows)};
+        multiply(readers, data + (r - row) * row_bytes, scratch.y + set + r);
       }
     }
   }
