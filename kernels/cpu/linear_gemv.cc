@@ -30,7 +30,9 @@ int64_t BlockChunks(int64_t tokens) {
 // Bytes that one token's dot products ask for ahead of their use: beyond the end of a 4 KiB page the hardware does not. Rows that are read
 // side by side are asked for in the order of memory, so that the last one's bytes have a fraction of the time only.
 template <class Row>
-constexpr int64_t kPrefetchBytes = !Row::kPacked ? 2048 : Row::kRowsAtOnce == 1 ? 4096 : 8192;
+constexpr int64_t kPrefetchBytes = !Row::kPacked           ? 2048
+                                   : Row::kRowsAtOnce == 1 ? 4096
+                                                           : 8192;
 
 // Rows that a pass of several tokens asks for ahead of their use: few enough to stay in L1 beside x.
 constexpr int64_t kRowsAhead = 2;

@@ -220,7 +220,9 @@ TEST_F(StageInboxTest, APeerThatRepeatsAndInventsIsHeardOncePerVisit) {
       }
       for (const Visit& visit : told) {
         const std::vector<std::byte> input = inbox.TakeInput(visit);
-        if (!input.empty()) EXPECT_EQ(input[0], std::byte{static_cast<uint8_t>(visit.first - 1)});
+        if (!input.empty()) {
+          EXPECT_EQ(input[0], std::byte{static_cast<uint8_t>(visit.first - 1)});
+        }
       }
       inbox.EndStep();
     }
