@@ -1,7 +1,10 @@
 #include "coordinator/cli/command.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +26,22 @@ absl::Status WrongCall(std::string message) {
   absl::Status status = absl::InvalidArgumentError(std::move(message));
   status.SetPayload(kWrongCallMark, absl::Cord("1"));
   return status;
+}
+
+absl::Status CheckOutputFile(const std::string& flag, const std::string& path) {
+  namespace fs = std::filesystem;
+  if (path.empty()) return absl::OkStatus();
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
+  std::error_code ignored;
+  const char* wrong = nullptr;
+  if (fs::is_directory(path, ignored)) {
+    wrong = "is a folder; name a file in it";
+  } else if (!fs::is_directory(folder, ignored)) {
+    wrong = "lies in a folder that is not there; make it first";
+  } else if (access(fs::exists(path, ignored) ? path.c_str() : folder.c_str(), W_OK) != 0) {
+    wrong = "may not be written; choose another place, or change its permissions";
+  }
+  return wrong == nullptr ? absl::OkStatus() : WrongCall(absl::StrCat(flag, " ", path, ": ", wrong));
 }
 
 int Finish(const absl::Status& status) {

@@ -19,6 +19,9 @@ inline constexpr int kWrongCall = 2;
 // An error of the call rather than of the work: exit code 2.
 absl::Status WrongCall(std::string message);
 
+// Refuses, before the work is done, a file of a flag that could not be written after it; an empty path is no file.
+absl::Status CheckOutputFile(const std::string& flag, const std::string& path);
+
 // The exit code of a command that ended with `status`; prints the one sentence to stderr when it failed.
 int Finish(const absl::Status& status);
 

@@ -71,6 +71,7 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
 
 absl::Status RunPlan(const PlanFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const Strategy strategy, CheckFlags(flags));
+  LIME_RETURN_IF_ERROR(CheckOutputFile("--out", flags.out));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags.inputs));
   const absl::StatusOr<PlanReport> report = PlanAndExplain(flags, strategy, std::move(inputs));
   if (!report.ok()) {

@@ -96,6 +96,7 @@ absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& 
 
 absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
+  LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
   if (flags.max_tokens < 0) return WrongCall(absl::StrCat("--max-tokens ", flags.max_tokens, " is negative"));
