@@ -221,19 +221,20 @@ bool PieceLoader::Shed(int block) {
   return true;
 }
 
-// Its memory is made present here, where the disk goes on reading ahead meanwhile: faulted in by the reads, it would hold them up.
-absl::Status PieceLoader::Fill(int block) {
-  HugeBuffer own;
-  const bool streamed = state(block) == WeightStream::State::kStreamed;
-  if (streamed) {
-    LIME_ASSIGN_OR_RETURN(own, HugeBuffer::Allocate(FilledBytes(block)));
-    LIME_RETURN_IF_ERROR(own.Prefault());
-  }
+absl::StatusOr<HugeBuffer> PieceLoader::MakeRoom(int block, const std::atomic<bool>* stop) const {
+  LIME_ASSIGN_OR_RETURN(HugeBuffer own, HugeBuffer::Allocate(FilledBytes(block)));
+  LIME_RETURN_IF_ERROR(own.Prefault(stop));
+  return own;
+}
+
+void PieceLoader::Fill(int block, HugeBuffer own) {
   absl::MutexLock lock(&mutex_);
-  if (streamed) own_[block] = std::move(own);
+  if (stream_.state(block - 1) == WeightStream::State::kStreamed) {
+    LIME_CHECK_GE(own.bytes(), FilledBytes(block)) << "room of block " << block;
+    own_[block] = std::move(own);
+  }
   stream_.Fill(block - 1);
   StartLoads();
-  return absl::OkStatus();
 }
 
 void PieceLoader::Freed(int stream_block) {

@@ -2,7 +2,7 @@
 // computation in order of use.
 //
 // Thread: the compute thread calls everything; reads end on the reader's thread. Both meet under one mutex.
-// Memory: the ring is allocated and pre-faulted by Create; Fill allocates what the block will keep.
+// Memory: the ring is allocated and pre-faulted by Create; MakeRoom allocates what a block will keep.
 #pragma once
 
 #include <atomic>
@@ -69,7 +69,10 @@ class PieceLoader {
   Bytes FilledBytes(int block) const { return place_sums_[block].back(); }
   // True: what the block had elsewhere can be given back now; otherwise TakeFreed tells when.
   bool Shed(int block);
-  absl::Status Fill(int block);
+  // The block's next use reads it into `own`, where it stays from then on: what MakeRoom gave, or nothing where it has its memory still.
+  void Fill(int block, HugeBuffer own);
+  // Memory for a block, pre-faulted: faulted in by the reads, it would hold them up. Cancelled soon after `stop` is set.  Thread: any
+  absl::StatusOr<HugeBuffer> MakeRoom(int block, const std::atomic<bool>* stop = nullptr) const;
   // Blocks whose memory may be given back since the last call.
   std::vector<int> TakeFreed();
 

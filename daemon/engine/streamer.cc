@@ -54,6 +54,10 @@ absl::StatusOr<std::unique_ptr<Streamer>> Streamer::Create(const Checkpoint& che
   return streamer;
 }
 
+Streamer::~Streamer() {
+  DropRoom();
+}
+
 // ---- A step
 
 absl::Status Streamer::Step(const MicroBatch& batch) {
@@ -65,6 +69,7 @@ absl::Status Streamer::Step(const MicroBatch& batch) {
       return absl::CancelledError("interrupted between two blocks");
     }
     if (between_blocks_) between_blocks_();
+    TakeRoom().IgnoreError();  // memory that is not there after all is asked for again by who wants it
     LIME_RETURN_IF_ERROR(RunBlock(block));
     GiveBackFreed();
   }
@@ -140,7 +145,7 @@ Bytes Streamer::resident_bytes() const {
   for (int block = 1; block < static_cast<int>(blocks_.size()); ++block) {
     if (loader_->state(block) != State::kStreamed) bytes += MatrixBytes(block);
   }
-  return bytes;
+  return room_ == nullptr ? bytes : bytes + MatrixBytes(room_->block);
 }
 
 int Streamer::num_resident() const {
@@ -159,7 +164,7 @@ Bytes Streamer::StreamedBytes() const {
 
 Bytes Streamer::Shed(Bytes bytes) {
   const int head = static_cast<int>(blocks_.size()) - 1;
-  Bytes given = 0;
+  Bytes given = DropRoom();
   const auto shed = [&](int block) {
     const State state = loader_->state(block);
     if (state == State::kStreamed) return;
@@ -179,13 +184,44 @@ Bytes Streamer::Shed(Bytes bytes) {
 }
 
 absl::StatusOr<bool> Streamer::Regain(Bytes bytes) {
+  LIME_RETURN_IF_ERROR(TakeRoom());
+  if (room_ != nullptr) return true;
   if (shed_.empty()) return false;
   const int block = shed_.back();
   const bool in_memory = loader_->state(block) == State::kShedding;
   if (!in_memory && MatrixBytes(block) > bytes) return false;
-  LIME_RETURN_IF_ERROR(loader_->Fill(block));
   shed_.pop_back();
+  in_memory ? loader_->Fill(block, {}) : BeginRoom(block);
   return true;
+}
+
+void Streamer::BeginRoom(int block) {
+  if (!worker_) worker_.emplace();
+  room_ = std::make_shared<Room>();
+  room_->block = block;
+  worker_->Post([loader = loader_.get(), room = room_] {
+    room->memory = loader->MakeRoom(room->block, &room->stop);
+    room->done.store(true, std::memory_order_release);
+  });
+}
+
+// Where the memory is there, the block's next use reads it.
+absl::Status Streamer::TakeRoom() {
+  if (room_ == nullptr || !room_->done.load(std::memory_order_acquire)) return absl::OkStatus();
+  const std::shared_ptr<Room> room = std::exchange(room_, nullptr);
+  if (!room->memory.ok()) shed_.push_back(room->block);
+  LIME_RETURN_IF_ERROR(room->memory.status());
+  loader_->Fill(room->block, *std::move(room->memory));
+  return absl::OkStatus();
+}
+
+// Gives the room up that is being made. Returns the bytes of its block.
+Bytes Streamer::DropRoom() {
+  if (room_ == nullptr) return 0;
+  const std::shared_ptr<Room> room = std::exchange(room_, nullptr);
+  room->stop.store(true, std::memory_order_relaxed);
+  shed_.push_back(room->block);
+  return MatrixBytes(room->block);
 }
 
 void Streamer::GiveBackFreed() {

@@ -9,11 +9,14 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "daemon/engine/piece_loader.h"
+#include "daemon/engine/worker_thread.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/row_reader.h"
 #include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"
@@ -38,6 +41,7 @@ class Streamer {
 
   // `blocks`: one for each of the spec's, taken where this succeeds; bound to the backend already; those without data for their matrices
   // stream (LoadKept). REQUIRES: checkpoint, spec and backend outlive the streamer.
+  ~Streamer();
   static absl::StatusOr<std::unique_ptr<Streamer>> Create(const Checkpoint& checkpoint, const ModelSpec& spec, Backend& backend,
                                                           std::unique_ptr<PieceReader> reader, std::vector<LoadedBlock>& blocks,
                                                           const Options& options);
@@ -50,15 +54,15 @@ class Streamer {
   // Gives back resident blocks, highest layer first, then head and embedding, until `bytes` are on their way back or none is left. What
   // was decided already is given back after its next use. Returns the bytes.
   Bytes Shed(Bytes bytes);
-  // Takes back the lowest block that was shed, if it has at most `bytes`: one between two blocks, so that making its memory present hides
-  // behind what the disk has read ahead. Returns whether it did.
+  // Takes back the lowest block that was shed, if it has at most `bytes`, one after another: its memory is made present by a thread of its
+  // own, which may take as long as many tokens; its next use after that reads it. Returns whether one is on its way, to be asked again.
   absl::StatusOr<bool> Regain(Bytes bytes);
   // Called before every block of a step, for pressure that cannot wait for its end.
   void set_between_blocks(std::function<void()> call) { between_blocks_ = std::move(call); }
 
-  Bytes resident_bytes() const;                       // of the matrices in memory
+  Bytes resident_bytes() const;                       // of the matrices in memory, or that have memory made for them
   Bytes given_up_bytes() const { return given_up_; }  // of the embedding, which is not taken back: its rows cost little
-  int num_shed() const { return static_cast<int>(shed_.size()); }
+  int num_shed() const { return static_cast<int>(shed_.size()) + (room_ != nullptr ? 1 : 0); }
   int num_resident() const;  // blocks
   Bytes ring_bytes() const { return loader_->ring_bytes(); }
   PieceLoader::Stats stats() const { return loader_->stats(); }
@@ -68,6 +72,14 @@ class Streamer {
   std::string Describe() const { return loader_->reader().DescribeDevice(); }
 
  private:
+  // Memory that is made present for a block that comes back.
+  struct Room {
+    int block = 0;
+    std::atomic<bool> stop = false;  // it is not needed any more
+    std::atomic<bool> done = false;  // what follows is there
+    absl::StatusOr<HugeBuffer> memory;
+  };
+
   Streamer(const ModelSpec& spec, Backend& backend, const Options& options) : spec_(spec), backend_(backend), options_(options) {}
 
   absl::Status Embed(const MicroBatch& batch);
@@ -77,6 +89,9 @@ class Streamer {
   absl::Status ComputeFilled(int block);
   bool IsWhole(int block) const;
   Bytes MatrixBytes(int block) const;
+  void BeginRoom(int block);
+  absl::Status TakeRoom();
+  Bytes DropRoom();
   void GiveBack(int block);
   void GiveBackFreed();
 
@@ -90,6 +105,8 @@ class Streamer {
   std::vector<int> shed_;  // blocks, in the order in which they were shed
   Bytes given_up_ = 0;
   std::function<void()> between_blocks_;
+  std::shared_ptr<Room> room_;          // null where none is made
+  std::optional<WorkerThread> worker_;  // that makes it, from the first time on; last, so that it ends before what it uses goes
 };
 
 // Gives the memory of a block's matrices back to the system, whole pages only, whoever else shares its storage. The tensors that are kept

@@ -14,6 +14,19 @@ namespace lime {
 namespace {
 
 constexpr Bytes kSmallPage = 4 * kKiB;
+constexpr Bytes kPrefaultBytes = 16 * kMiB;  // at a time: the rest of the process may change its memory in between
+
+absl::Status PrefaultRange(std::byte* data, Bytes bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (::madvise(data, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
+  if (errno != EINVAL) return absl::ResourceExhaustedError(absl::StrCat("cannot fill ", FormatBytes(bytes), ": ", std::strerror(errno)));
+#endif
+  for (Bytes at = 0; at < bytes; at += kSmallPage) {
+    volatile std::byte* page = data + at;
+    *page = *page;
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -53,14 +66,10 @@ HugeBuffer::~HugeBuffer() {
   if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
 }
 
-absl::Status HugeBuffer::Prefault() {
-#ifdef MADV_POPULATE_WRITE
-  if (::madvise(data_, static_cast<size_t>(bytes_), MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
-  if (errno != EINVAL) return absl::ResourceExhaustedError(absl::StrCat("cannot fill ", FormatBytes(bytes_), ": ", std::strerror(errno)));
-#endif
-  for (Bytes at = 0; at < bytes_; at += kSmallPage) {
-    volatile std::byte* page = data_ + at;
-    *page = *page;
+absl::Status HugeBuffer::Prefault(const std::atomic<bool>* stop) {
+  for (Bytes begin = 0; begin < bytes_; begin += kPrefaultBytes) {
+    if (stop != nullptr && stop->load(std::memory_order_relaxed)) return absl::CancelledError("the memory is not needed any more");
+    LIME_RETURN_IF_ERROR(PrefaultRange(data_ + begin, std::min(kPrefaultBytes, bytes_ - begin)));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 // Anonymous memory on 2 MiB pages: one block of weights reads through a few page table entries instead of thousands.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 
 #include "planner/base/bytes.h"
@@ -24,8 +25,8 @@ class HugeBuffer {
   std::byte* data() const { return data_; }
   Bytes bytes() const { return bytes_; }
 
-  // Makes every page present now, so that nothing on the token path faults.
-  absl::Status Prefault();
+  // Makes every page present now, so that nothing on the token path faults. Cancelled soon after `stop` is set, where it is given.
+  absl::Status Prefault(const std::atomic<bool>* stop = nullptr);
 
  private:
   std::byte* data_ = nullptr;
