@@ -229,7 +229,7 @@ void Engine::FollowPressure() {
     control_->SetMost(most_ - streamer_->given_up_bytes());
   }
   // Memory that is not there after all is asked for again with the next sample; else the next block follows before the next one computed.
-  if (resident < target && streamer_->Regain(target - resident).value_or(false)) control_->LookAgain();
+  if (resident <= target && streamer_->Regain(target - resident).value_or(false)) control_->LookAgain();
   control_->SetResident(streamer_->resident_bytes());
 }
 
