@@ -1,0 +1,197 @@
+#include "daemon/logic/link_estimator.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lime {
+namespace {
+
+constexpr int64_t kQueueUs = 300;              // a message that waited less for the one before may have found the link idle
+constexpr int64_t kDriftPerUs = 10'000;        // 100 ppm
+constexpr int64_t kWindowUs = 20'000;          // of traffic that flows anyway
+constexpr int64_t kLongestWindowUs = 100'000;  // then it is given up
+constexpr size_t kMostPoints = 512;            // of a window
+constexpr size_t kRecent = 3;
+constexpr double kAgree = 0.08;
+constexpr int64_t kLongUs = 40'000, kClearUs = 20'000;  // tails that are believed at once: of any change, of a clear one
+constexpr double kClear = 1.5;                          // times
+constexpr int64_t kSettledUs = 800'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;  // between trains of probes
+constexpr int64_t kTimesItsAir = 25;                                                      // likewise, over
+constexpr int64_t kSavedUs = 2'000'000;
+constexpr int64_t kMostAirUs = 50'000;  // that is counted
+constexpr int64_t kGraceUs = 200'000;   // for traffic that is under way to tell
+constexpr int64_t kProbingPatienceUs = 150'000;
+constexpr int64_t kWindowAheadUs = 6'000, kFirstAheadUs = 1'500;  // probes under way, by the rate
+constexpr int kMostFailures = 4;                                  // one after another, before less is tried
+constexpr Bytes kSmallTrainBytes = 512 * kKiB;
+constexpr double kAtLeast = 1.15;  // times the estimate
+constexpr Bytes kMostFirstWindow = 192 * kKiB;
+
+bool Agree(double a, double b) {
+  return std::abs(a - b) <= kAgree * b;
+}
+
+}  // namespace
+
+void LinkEstimator::OnSent(Bytes bytes, bool probe, int64_t now_us) {
+  under_way_.push_back({bytes, now_us, probe});
+  (probe ? probes_under_way_ : others_under_way_) += bytes;
+  if (probe) probed_ += bytes;
+}
+
+bool LinkEstimator::OnArrived(int64_t arrived_us, int64_t now_us) {
+  if (under_way_.empty() || (any_arrived_ && arrived_us < last_arrived_us_)) return false;
+  const Sent message = under_way_.front();
+  under_way_.pop_front();
+  (message.probe ? probes_under_way_ : others_under_way_) -= message.bytes;
+
+  const int64_t drift_us = any_arrived_ ? (arrived_us - least_delay_at_us_) / kDriftPerUs : 0;
+  const int64_t delay_us = arrived_us - message.sent_us;
+  const int64_t least_us = least_delay_us_ + drift_us;
+  const bool follows = any_arrived_ && message.sent_us + least_us + kQueueUs <= last_arrived_us_;
+  if (!any_arrived_ || delay_us < least_us) least_delay_us_ = delay_us, least_delay_at_us_ = arrived_us;
+  last_arrived_us_ = arrived_us, any_arrived_ = true;
+
+  if (follows)
+    Follow(message, arrived_us);
+  else
+    Break(message, arrived_us);
+  train_.heard_us = now_us;
+  if (probing_) {
+    if (arrived_probing_ == 0) first_arrived_us_ = arrived_us;
+    arrived_probing_ += message.bytes;
+  }
+  Measure(now_us);
+  return true;
+}
+
+void LinkEstimator::Follow(const Sent& message, int64_t arrived_us) {
+  train_.bytes += message.bytes;
+  train_.points.push_back({train_.bytes, arrived_us});
+}
+
+// The message begins a new train. What the old one has of its last window may still tell.
+void LinkEstimator::Break(const Sent& message, int64_t arrived_us) {
+  if (!probing_) {
+    if (const auto fit = FitTrain(train_.points, train_.drained)) OnRate(*fit, train_.heard_us);
+  }
+  train_ = {.bytes = message.bytes, .drained = message.bytes >= kMostBucketBytes};
+  train_.points.push_back({train_.bytes, arrived_us});
+}
+
+void LinkEstimator::BeginWindow(int64_t arrived_us) {
+  train_.drained = train_.drained || train_.bytes >= kMostBucketBytes || WindowUs() >= kLongestWindowUs;
+  train_.points.clear();
+  train_.points.push_back({train_.bytes, arrived_us});
+}
+
+void LinkEstimator::Measure(int64_t now_us) {
+  const bool over = probing_ && ProbingIsOver(now_us);
+  const int64_t arrived_us = train_.points.back().arrived_us;
+  if (!over && WindowUs() < (probing_ ? kLeastTailUs : kWindowUs) && train_.points.size() < kMostPoints) return;
+  const std::optional<TrainFit> fit = FitTrain(train_.points, train_.drained);
+  const bool told = fit && (fit->Good() || over);
+  if (told) OnRate(*fit, now_us);
+  if (probing_ && (told || over)) EndProbing(told, now_us);
+  if (told || WindowUs() >= kLongestWindowUs || train_.points.size() >= kMostPoints) BeginWindow(arrived_us);
+}
+
+bool LinkEstimator::IsChange(const TrainFit& fit) const {
+  const double rate = fit.bytes_per_second, now = estimate_->bytes_per_second;
+  if (candidate_ && Agree(rate, *candidate_)) return true;
+  return fit.tail_us >= kLongUs || (fit.tail_us >= kClearUs && std::max(rate / now, now / rate) >= kClear);
+}
+
+void LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
+  const double rate = fit.bytes_per_second;
+  if (!estimate_ || !Agree(rate, estimate_->bytes_per_second)) {
+    if (estimate_ && !IsChange(fit)) {
+      candidate_ = rate;
+      next_probe_us_ = std::max(paid_until_us_, std::min(next_probe_us_, now_us + kUnsettledUs));
+      return;
+    }
+    recent_.clear();
+    if (candidate_ && Agree(rate, *candidate_)) recent_.push_back(*candidate_);
+  }
+  candidate_.reset();
+  recent_.push_back(rate);
+  if (recent_.size() > kRecent) recent_.erase(recent_.begin());
+  std::vector<double> sorted = recent_;
+  std::ranges::sort(sorted);
+  estimate_ = {.bytes_per_second = (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2, .at_us = now_us};
+  failures_ = 0;
+  if (!probing_) next_probe_us_ = std::max(next_probe_us_, now_us + (recent_.size() > 1 ? kSettledUs : kUnsettledUs));
+}
+
+// ---- Probes
+
+// Grows with what has arrived, so that neither a bucket nor a fast link ends the train, and to a few milliseconds of what that says.
+Bytes LinkEstimator::Window() const {
+  const int64_t took_us = last_arrived_us_ - first_arrived_us_;
+  const double known = estimate_ ? estimate_->bytes_per_second / 1e6 * kFirstAheadUs : 0;
+  const Bytes first = std::clamp(static_cast<Bytes>(known), kLeastWindow, kMostFirstWindow) << std::min(failures_, 1);
+  Bytes window = first + arrived_probing_ / 2;
+  if (arrived_probing_ >= kLeastWindow && took_us > 0)
+    window = std::min(window, static_cast<Bytes>(static_cast<double>(arrived_probing_) * kWindowAheadUs / static_cast<double>(took_us)));
+  return std::clamp(window, first, kMostWindow);
+}
+
+bool LinkEstimator::ProbingIsOver(int64_t now_us) const {
+  if (now_us - probing_since_us_ >= kProbingPatienceUs) return true;
+  if (arrived_probing_ > 0 && last_arrived_us_ - first_arrived_us_ >= kMostTrainUs) return true;
+  return probed_ + kProbeBytes > MostBytes() && probes_under_way_ == 0;
+}
+
+// A link that is faster than we can keep busy is asked less.
+Bytes LinkEstimator::MostBytes() const {
+  return failures_ < kMostFailures || failures_ % kMostFailures == 0 ? kMostTrainBytes : kSmallTrainBytes;
+}
+
+// All of a train has passed and it never had to queue for long: the link is as fast as that, or faster.
+void LinkEstimator::NoteAtLeast(int64_t now_us) {
+  const int64_t took_us = last_arrived_us_ - first_arrived_us_;
+  if (took_us <= 0) return;
+  const double rate = static_cast<double>(arrived_probing_) / static_cast<double>(took_us) * 1e6;
+  if (estimate_ && rate < kAtLeast * estimate_->bytes_per_second) return;
+  const int failures = failures_;
+  OnRate({.bytes_per_second = rate, .tail_us = kLongUs}, now_us);
+  failures_ = failures;
+}
+
+int LinkEstimator::WantsProbe(int64_t now_us) {
+  if (!probing_) {
+    if (now_us < next_probe_us_ + (under_way_.empty() ? 0 : kGraceUs)) return 0;
+    if (others_under_way_ > kMostWindow) return 0;
+    BeginProbing(now_us);
+  } else if (ProbingIsOver(now_us)) {
+    EndProbing(false, now_us);
+    return 0;
+  }
+  if (others_under_way_ > kMostWindow) return 0;
+  const Bytes room = std::min(Window() - probes_under_way_, MostBytes() - probed_);
+  return static_cast<int>(std::max<Bytes>(room, 0) / kProbeBytes);
+}
+
+void LinkEstimator::BeginProbing(int64_t now_us) {
+  probing_ = true;
+  probing_since_us_ = now_us;
+  probed_ = arrived_probing_ = 0;
+}
+
+void LinkEstimator::EndProbing(bool told, int64_t now_us) {
+  probing_ = false;
+  if (!told && probed_ + kProbeBytes > kMostTrainBytes) NoteAtLeast(now_us);
+  if (told) failures_ = 0;
+  const bool settled = told && recent_.size() > 1 && !candidate_;
+  // What the probes took of the link, those under way as well.
+  const int64_t took_us = arrived_probing_ > 0 ? last_arrived_us_ - first_arrived_us_ : now_us - probing_since_us_;
+  const double share = static_cast<double>(probed_) / static_cast<double>(std::max<Bytes>(arrived_probing_, 1));
+  const auto air_us = std::min(static_cast<int64_t>(share * static_cast<double>(took_us)), kMostAirUs);
+  const bool interrupted = !told && others_under_way_ > kMostWindow;
+  const int64_t pause_us = interrupted ? kInterruptedUs : settled ? kSettledUs : failures_ < kMostFailures ? kUnsettledUs : kSettledUs;
+  if (!told && !interrupted) ++failures_;
+  paid_until_us_ = std::max(paid_until_us_, now_us - kSavedUs) + kTimesItsAir * air_us;
+  next_probe_us_ = std::max(now_us + pause_us, paid_until_us_);
+}
+
+}  // namespace lime

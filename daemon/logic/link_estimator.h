@@ -1,0 +1,105 @@
+// How fast the link from this device to one other is now.
+//
+//   kIdle ── due, nothing under way ──► kProbing ── the train tells the rate, or reached a bound ──► kIdle
+//
+// Only trains tell it (train_fit.h): messages each of which was sent while the one before was still queueing on its way. Chunks of a prompt
+// or of bulk data are trains of themselves; the token that passes now and then is none. So where nothing told the rate for a while, probes
+// are sent, as many at a time as keep the link busy for a few milliseconds, until what has arrived of them says it.
+//
+// A rate that agrees with the estimate refines it: the median of the last three. One that does not is a change once the next one says the
+// same, or when it was measured for long.
+//
+// Times: microseconds; sent and `now` of our clock, arrived of the receiver's, whose zero nobody knows. Clocks drift by 100 ppm at most.
+// Bounds: a train of probes has 3 MiB and takes 40 ms, and what is under way when they have passed; probes take 1/25 of the time.
+//
+// Pure.   Thread: the owner's, under its lock.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "daemon/logic/train_fit.h"
+#include "planner/base/bytes.h"
+
+namespace lime {
+
+inline constexpr Bytes kProbeBytes = 8 * kKiB;  // of one probe, headers and all
+
+struct LinkEstimate {
+  double bytes_per_second = 0;
+  int64_t at_us = 0;  // when it was last confirmed
+};
+
+class LinkEstimator {
+ public:
+  // The next message goes out.
+  void OnSent(Bytes bytes, bool probe, int64_t now_us);
+
+  // The oldest message that was not acknowledged yet has arrived. False, and nothing has changed, where there is none or where the
+  // receiver's clock would go backwards.
+  bool OnArrived(int64_t arrived_us, int64_t now_us);
+
+  // So many probes may be sent now; ask again after each message that is sent and each that has arrived, and every kAskAgainUs at least.
+  // REQUIRES: no activation waits.
+  int WantsProbe(int64_t now_us);
+
+  std::optional<LinkEstimate> estimate() const { return estimate_; }
+  size_t under_way() const { return under_way_.size(); }  // messages, not acknowledged yet
+
+  static constexpr int64_t kAskAgainUs = 100'000;
+  static constexpr Bytes kMostTrainBytes = 3 * kMiB;
+  static constexpr int64_t kMostTrainUs = 40'000;
+  static constexpr Bytes kLeastWindow = 64 * kKiB, kMostWindow = 384 * kKiB;  // under way at a time
+
+ private:
+  struct Sent {
+    Bytes bytes = 0;
+    int64_t sent_us = 0;
+    bool probe = false;
+  };
+  // Messages behind each other, the last of them not older than the window that is measured.
+  struct Train {
+    std::vector<TrainPoint> points;  // of the window
+    Bytes bytes = 0;                 // since the train began
+    bool drained = false;            // when the window began
+    int64_t heard_us = 0;            // our clock, of its last message
+  };
+
+  void Follow(const Sent& message, int64_t arrived_us);
+  void Break(const Sent& message, int64_t arrived_us);
+  void Measure(int64_t now_us);
+  void BeginWindow(int64_t arrived_us);
+  int64_t WindowUs() const { return train_.points.back().arrived_us - train_.points.front().arrived_us; }
+  void OnRate(const TrainFit& fit, int64_t now_us);
+  bool IsChange(const TrainFit& fit) const;
+  void BeginProbing(int64_t now_us);
+  void EndProbing(bool told, int64_t now_us);
+  bool ProbingIsOver(int64_t now_us) const;
+  Bytes MostBytes() const;
+  void NoteAtLeast(int64_t now_us);
+  Bytes Window() const;
+
+  std::deque<Sent> under_way_;
+  Bytes probes_under_way_ = 0, others_under_way_ = 0;
+  int64_t last_arrived_us_ = 0;
+  bool any_arrived_ = false;
+  int64_t least_delay_us_ = 0;  // arrived - sent, at least; mostly the difference of the clocks
+  int64_t least_delay_at_us_ = 0;
+  Train train_;
+
+  bool probing_ = false;
+  int64_t next_probe_us_ = 0;  // not before
+  int64_t paid_until_us_ = 0;  // the time that the probes took, 25 times
+  int64_t probing_since_us_ = 0, first_arrived_us_ = 0;
+  Bytes probed_ = 0;           // by the train
+  Bytes arrived_probing_ = 0;  // meanwhile, with what else was on the way
+  int failures_ = 0;           // trains of probes, one after another, that did not tell
+
+  std::optional<LinkEstimate> estimate_;
+  std::vector<double> recent_;       // that agree, newest last
+  std::optional<double> candidate_;  // the last that did not
+};
+
+}  // namespace lime

@@ -1,0 +1,87 @@
+#include "daemon/logic/train_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace lime {
+namespace {
+
+constexpr double kBeginningShare = 0.2;  // of the train's time, at least
+constexpr double kEndShare = 0.1;        // of the tail's bytes: the last point is on the hull however late it is
+constexpr double kSteady = 0.12;         // between the slopes of the two halves
+constexpr int64_t kTailPerJitter = 10;   // a tail is so much longer than its jitter, or tells nothing
+constexpr int64_t kGoodTailPerJitter = 25;
+constexpr int kLeastPoints = 6;  // to see where a bucket was empty
+
+struct Point {
+  double bytes = 0, us = 0;
+};
+
+// us as a function of bytes.
+class LowerHull {
+ public:
+  explicit LowerHull(std::span<const TrainPoint> points) {
+    for (const TrainPoint& point : points) {
+      const Point next{static_cast<double>(point.bytes - points.front().bytes),
+                       static_cast<double>(point.arrived_us - points.front().arrived_us)};
+      while (hull_.size() > 1 && !IsConvex(hull_[hull_.size() - 2], hull_.back(), next)) hull_.pop_back();
+      hull_.push_back(next);
+    }
+  }
+
+  double UsAt(double bytes) const {
+    const auto after = std::ranges::lower_bound(hull_, bytes, {}, &Point::bytes);
+    if (after == hull_.begin()) return hull_.front().us;
+    if (after == hull_.end()) return hull_.back().us;
+    const Point &a = *(after - 1), &b = *after;
+    return a.us + (b.us - a.us) * (bytes - a.bytes) / (b.bytes - a.bytes);
+  }
+  double BytesAt(double us) const {
+    const auto after = std::ranges::lower_bound(hull_, us, {}, &Point::us);
+    if (after == hull_.begin()) return hull_.front().bytes;
+    if (after == hull_.end()) return hull_.back().bytes;
+    const Point &a = *(after - 1), &b = *after;
+    return a.bytes + (b.bytes - a.bytes) * (us - a.us) / (b.us - a.us);
+  }
+  double us() const { return hull_.back().us; }
+  double bytes() const { return hull_.back().bytes; }
+
+ private:
+  static bool IsConvex(const Point& a, const Point& b, const Point& c) {
+    return (b.us - a.us) * (c.bytes - b.bytes) < (c.us - b.us) * (b.bytes - a.bytes);
+  }
+  std::vector<Point> hull_;
+};
+
+}  // namespace
+
+bool TrainFit::Good() const {
+  return tail_us >= kGoodTailPerJitter * jitter_us;
+}
+
+std::optional<TrainFit> FitTrain(std::span<const TrainPoint> points, bool drained) {
+  if (points.size() < 2 || points.back().arrived_us - points.front().arrived_us < kLeastTailUs) return std::nullopt;
+  const LowerHull hull(points);
+  const double beginning_us = drained ? 0 : std::max<double>(kMostBurstUs, kBeginningShare * hull.us());
+  const double begin = hull.BytesAt(beginning_us), end = hull.bytes() - kEndShare * (hull.bytes() - begin), middle = (begin + end) / 2;
+  TrainFit fit{.tail_us = std::llround(hull.us() - hull.UsAt(begin))};
+  if (fit.tail_us < kLeastTailUs || end <= begin) return std::nullopt;
+
+  std::vector<int64_t> late;
+  for (const TrainPoint& point : points) {
+    const double bytes = static_cast<double>(point.bytes - points.front().bytes);
+    if (bytes > begin) late.push_back(point.arrived_us - points.front().arrived_us - std::llround(hull.UsAt(bytes)));
+  }
+  std::ranges::nth_element(late, late.begin() + static_cast<int64_t>(late.size() / 2));
+  fit.points = static_cast<int>(late.size());
+  fit.jitter_us = std::max<int64_t>(late[late.size() / 2], 0);
+  if ((!drained && fit.points < kLeastPoints) || fit.tail_us < kTailPerJitter * fit.jitter_us) return std::nullopt;
+
+  const double first_us = hull.UsAt(middle) - hull.UsAt(begin), second_us = hull.UsAt(end) - hull.UsAt(middle);
+  if (second_us - first_us > kSteady * first_us) return std::nullopt;  // never less: it is convex
+  fit.bytes_per_second = (end - begin) / (first_us + second_us) * 1e6;
+  return fit;
+}
+
+}  // namespace lime

@@ -1,0 +1,344 @@
+// Links in simulated time: a token bucket of any size whose rate changes, receivers that look late, senders that are busy. Two seconds
+// after each change the estimate is right, whatever flows; and what the probes take of the link and of a token's time is bounded.
+#include "daemon/logic/link_estimator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <queue>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+constexpr double kLineBytesPerUs = 1250;  // 10 Gbit/s
+constexpr double kLatencyUs = 100;
+constexpr double kMbit[] = {50, 100, 200, 1000};
+constexpr Bytes kPacket = 16 * kKiB;
+constexpr double kMostWaitUs = 60'000;  // of an activation for probes, whatever has changed under them
+
+// What is sent goes behind what was sent before, at the line's speed while there are tokens. A change of the rate fills the bucket.
+class BucketLink {
+ public:
+  struct Change {
+    double at_us = 0, bytes_per_us = 0;
+  };
+  BucketLink(Bytes bucket, std::vector<Change> changes)
+      : bucket_(static_cast<double>(bucket)), changes_(std::move(changes)), tokens_(bucket_) {}
+
+  // When the last byte is at the other end.
+  double Carry(double now_us, Bytes bytes) {
+    Advance(std::max(now_us, free_us_));
+    for (Bytes left = bytes; left > 0; left -= kPacket) CarryPacket(static_cast<double>(std::min(left, kPacket)));
+    return free_us_ + kLatencyUs;
+  }
+  double free_us() const { return free_us_; }
+  double RateAt(double now_us) const {
+    double rate = changes_.front().bytes_per_us;
+    for (const Change& change : changes_) rate = change.at_us <= now_us ? change.bytes_per_us : rate;
+    return rate;
+  }
+
+ private:
+  void Advance(double to_us) {
+    tokens_ = std::min(bucket_, tokens_ + changes_[next_ - 1].bytes_per_us * (to_us - free_us_));
+    free_us_ = to_us;
+    while (next_ < changes_.size() && changes_[next_].at_us <= free_us_) tokens_ = bucket_, ++next_;
+  }
+  void CarryPacket(double bytes) {
+    const double took_us = std::max(bytes / kLineBytesPerUs, (bytes - tokens_) / changes_[next_ - 1].bytes_per_us);
+    tokens_ -= bytes;
+    tokens_ = std::min(bucket_, tokens_ + changes_[next_ - 1].bytes_per_us * took_us);
+    free_us_ += took_us;
+    while (next_ < changes_.size() && changes_[next_].at_us <= free_us_) tokens_ = bucket_, ++next_;
+  }
+
+  const double bucket_;
+  const std::vector<Change> changes_;
+  size_t next_ = 1;
+  double tokens_, free_us_ = 0;
+};
+
+// When somebody looks: a little late each time, and now and then not for milliseconds.
+class Observer {
+ public:
+  Observer(uint64_t seed, double jitter_us, double stalls_per_s) : random_(seed), jitter_us_(jitter_us), stalls_per_s_(stalls_per_s) {}
+
+  double See(double at_us) {
+    while (next_stall_us_ < at_us) {
+      stalled_until_us_ = next_stall_us_ + Draw(1'000, 6'000);
+      next_stall_us_ += std::exponential_distribution<double>(stalls_per_s_ / 1e6)(random_);
+    }
+    const double seen_us = at_us + std::exponential_distribution<double>(1 / jitter_us_)(random_);
+    last_us_ = std::max({last_us_, seen_us, at_us < stalled_until_us_ ? stalled_until_us_ : 0});
+    return last_us_;
+  }
+  double Draw(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
+
+ private:
+  std::mt19937_64 random_;
+  const double jitter_us_, stalls_per_s_;
+  double next_stall_us_ = 0, stalled_until_us_ = 0, last_us_ = 0;
+};
+
+enum class Pattern { kNothing, kDecode, kPrefill, kBulk, kAny };
+
+struct Outcome {
+  std::string wrong;  // the first estimate that was
+  int64_t looks = 0, misses = 0;
+  double probe_share = 0;      // of the link's time
+  double longest_wait_us = 0;  // of an activation for probes
+};
+
+// One sender, its link and its receiver.
+class World {
+ public:
+  World(uint64_t seed, Pattern pattern, Bytes bucket, double seconds)
+      : random_(seed * 977 + static_cast<uint64_t>(pattern) * 31 + static_cast<uint64_t>(bucket)),
+        pattern_(pattern),
+        end_us_(seconds * 1e6),
+        changes_(Changes()),
+        link_(bucket, changes_),
+        receiver_(random_(), Draw(50, 300), Draw(0.2, 6)),
+        back_(random_(), Draw(50, 300), Draw(0.2, 3)),
+        sender_(random_(), Draw(5, 40), Draw(0.2, 3)),
+        clock_us_(Draw(0, 1e12)) {}
+
+  Outcome Run() {
+    Schedule(0, Kind::kMessages), Schedule(0, Kind::kAsk), Schedule(0, Kind::kLook);
+    while (!events_.empty() && events_.top().at_us < end_us_) {
+      const Event event = events_.top();
+      events_.pop();
+      now_us_ = event.at_us;
+      On(event.kind);
+    }
+    outcome_.probe_share = probe_us_ / end_us_;
+    return outcome_;
+  }
+
+ private:
+  enum class Kind {
+    kMessages,  // the pattern's next come
+    kWritten,   // the sender may write again
+    kArrived,   // the oldest acknowledgement has come back
+    kAsk,       // the alarm
+    kLook,      // is the estimate right?
+  };
+  struct Event {
+    double at_us = 0;
+    int64_t number = 0;
+    Kind kind = Kind::kLook;
+    bool operator<(const Event& other) const { return std::pair(at_us, number) > std::pair(other.at_us, other.number); }
+  };
+
+  double Draw(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
+  std::vector<BucketLink::Change> Changes() {
+    std::vector<BucketLink::Change> changes;
+    double at_us = 0;
+    for (size_t last = 4; at_us < end_us_; at_us += Draw(4e6, 8e6)) {
+      size_t next = random_() % 4;
+      if (next == last) next = (next + 1) % 4;
+      changes.push_back({at_us, kMbit[next] / 8});
+      last = next;
+    }
+    return changes;
+  }
+  void Schedule(double at_us, Kind kind) { events_.push({at_us, number_++, kind}); }
+
+  void On(Kind kind) {
+    switch (kind) {
+      case Kind::kMessages:
+        AddMessages();
+        break;
+      case Kind::kWritten:
+        writing_ = false;
+        break;
+      case Kind::kArrived:
+        ASSERT_TRUE(estimator_.OnArrived(static_cast<int64_t>(clock_us_ + acks_.front()), Now()));
+        acks_.pop_front();
+        if (IsBulk() && waiting_.size() < 2 && acks_.size() < 4) waiting_.push_back(64 * kKiB);
+        break;
+      case Kind::kAsk:
+        Schedule(now_us_ + LinkEstimator::kAskAgainUs, Kind::kAsk);
+        break;
+      case Kind::kLook:
+        Look();
+        Schedule(now_us_ + 10'000, Kind::kLook);
+        return;
+    }
+    MayWrite();
+  }
+
+  Pattern Traffic() const { return pattern_ != Pattern::kAny ? pattern_ : mixed_; }
+  bool IsBulk() const { return Traffic() == Pattern::kBulk && now_us_ < bulk_until_us_; }
+
+  void AddMessages() {
+    if (pattern_ == Pattern::kAny) mixed_ = static_cast<Pattern>(random_() % 4);
+    switch (Traffic()) {
+      case Pattern::kNothing:
+        return Schedule(now_us_ + Draw(1e4, 2e6), Kind::kMessages);
+      case Pattern::kDecode:
+        Wait(16 * kKiB);
+        if (gap_us_ == 0 || random_() % 100 == 0) gap_us_ = std::exp(Draw(std::log(3e4), std::log(1.5e6)));
+        return Schedule(now_us_ + gap_us_ * Draw(0.9, 1.1), Kind::kMessages);
+      case Pattern::kPrefill:
+        for (uint64_t chunks = 1 + random_() % 3; chunks > 0; --chunks) Wait(static_cast<Bytes>(Draw(512, 4096)) * kKiB);
+        return Schedule(now_us_ + Draw(1e5, 2e6), Kind::kMessages);
+      case Pattern::kBulk:
+        bulk_until_us_ = now_us_ + Draw(1e4, 3e6);
+        for (int i = 0; i < 4; ++i) waiting_.push_back(64 * kKiB);
+        return Schedule(bulk_until_us_ + Draw(0, 1e6), Kind::kMessages);
+      case Pattern::kAny:
+        return;
+    }
+  }
+  // What the device cannot compute before the last has gone is not there.
+  void Wait(Bytes bytes) {
+    if (waiting_.size() >= 3) return;
+    waiting_.push_back(bytes);
+    outcome_.longest_wait_us = std::max(outcome_.longest_wait_us, last_probe_us_ - std::max(now_us_, last_activation_us_));
+  }
+
+  void MayWrite() {
+    if (writing_) return;
+    const bool probe = waiting_.empty();
+    if (probe && estimator_.WantsProbe(Now()) == 0) return;
+    const Bytes bytes = probe ? kProbeBytes : waiting_.front();
+    if (!probe) waiting_.pop_front();
+    estimator_.OnSent(bytes, probe, Now());
+    const double begin_us = std::max(now_us_, link_.free_us()), there_us = link_.Carry(now_us_, bytes);
+    (probe ? last_probe_us_ : last_activation_us_) = link_.free_us();
+    if (probe) probe_us_ += link_.free_us() - begin_us;
+    acks_.push_back(receiver_.See(there_us));
+    Schedule(back_.See(acks_.back() + kLatencyUs), Kind::kArrived);
+    writing_ = true;
+    Schedule(sender_.See(now_us_ + static_cast<double>(bytes) / 4000), Kind::kWritten);
+  }
+
+  void Look() {
+    double since_us = 0;
+    for (const BucketLink::Change& change : changes_) since_us = change.at_us <= now_us_ ? change.at_us : since_us;
+    if (now_us_ - since_us < 2e6) return;
+    ++outcome_.looks;
+    const double rate = link_.RateAt(now_us_) * 1e6;
+    const auto estimate = estimator_.estimate();
+    if (estimate && std::abs(estimate->bytes_per_second / rate - 1) <= 0.1) return;
+    if (outcome_.misses++ > 0) return;
+    outcome_.wrong = absl::StrCat("at ", now_us_ / 1e6, " s, ", (now_us_ - since_us) / 1e6, " s after the change to ", rate * 8 / 1e6,
+                                  " Mbit/s: ", estimate ? estimate->bytes_per_second * 8 / 1e6 : 0);
+  }
+  int64_t Now() const { return static_cast<int64_t>(now_us_); }
+
+  std::mt19937_64 random_;
+  const Pattern pattern_;
+  const double end_us_;
+  const std::vector<BucketLink::Change> changes_;
+  BucketLink link_;
+  Observer receiver_, back_, sender_;
+  const double clock_us_;
+  LinkEstimator estimator_;
+
+  std::priority_queue<Event> events_;
+  int64_t number_ = 0;
+  double now_us_ = 0;
+  std::deque<Bytes> waiting_;
+  std::deque<double> acks_;  // arrivals
+  bool writing_ = false;
+  Pattern mixed_ = Pattern::kNothing;
+  double gap_us_ = 0, bulk_until_us_ = 0;
+  double last_probe_us_ = 0, last_activation_us_ = 0, probe_us_ = 0;
+  Outcome outcome_;
+};
+
+class LinkTrafficTest : public ::testing::TestWithParam<Pattern> {};
+
+TEST_P(LinkTrafficTest, IsRightTwoSecondsAfterEveryChangeAndItsProbesAreFew) {
+  for (uint64_t seed = 0; seed < 240; ++seed) {
+    const Bytes bucket = (seed % 3 == 0 ? 0 : seed % 3 == 1 ? 32 : 256) * kKiB;
+    const Outcome outcome = World(seed, GetParam(), bucket, 40).Run();
+    EXPECT_GT(outcome.looks, 1000);
+    EXPECT_EQ(outcome.misses, 0) << "seed " << seed << ", bucket " << bucket << ": " << outcome.wrong;
+    EXPECT_LT(outcome.probe_share, 0.05) << "seed " << seed;
+    EXPECT_LT(outcome.longest_wait_us, kMostWaitUs) << "seed " << seed;
+  }
+}
+
+// A link of which only what is sent is slow: probes find no queue.
+TEST(LinkEstimatorTest, OfALinkThatIsFasterThanItsSenderItSaysAtLeastAndAsksLess) {
+  LinkEstimator estimator;
+  Bytes sent = 0, early = 0;
+  for (int64_t now_us = 0; now_us < 60'000'000; now_us += 40) {
+    if (now_us == 10'000'000) early = sent;
+    if (estimator.WantsProbe(now_us) == 0) continue;
+    estimator.OnSent(kProbeBytes, /*probe=*/true, now_us);
+    ASSERT_TRUE(estimator.OnArrived(now_us + 777, now_us + 20));
+    sent += kProbeBytes;
+  }
+  ASSERT_TRUE(estimator.estimate());
+  EXPECT_NEAR(estimator.estimate()->bytes_per_second, kProbeBytes / 40e-6, 0.05 * kProbeBytes / 40e-6);
+  EXPECT_GT(early, 2 * LinkEstimator::kMostTrainBytes);
+  EXPECT_LT(sent - early, 50 * LinkEstimator::kMostTrainBytes / 2) << "in 50 s";
+}
+
+TEST(LinkEstimatorTest, AnswersThatCannotBeChangeNothing) {
+  LinkEstimator estimator;
+  EXPECT_FALSE(estimator.OnArrived(5, 5)) << "nothing was sent";
+  estimator.OnSent(100, /*probe=*/false, 0);
+  estimator.OnSent(100, /*probe=*/false, 1);
+  EXPECT_TRUE(estimator.OnArrived(50, 10));
+  EXPECT_FALSE(estimator.OnArrived(49, 11)) << "its clock goes back";
+  EXPECT_EQ(estimator.under_way(), 1u);
+  EXPECT_TRUE(estimator.OnArrived(50, 12));
+  EXPECT_FALSE(estimator.OnArrived(51, 13));
+  EXPECT_FALSE(estimator.estimate());
+}
+
+// ---- One train
+
+std::vector<TrainPoint> Points(int count, Bytes bytes, int64_t us_each) {
+  std::vector<TrainPoint> points;
+  for (int i = 0; i < count; ++i) points.push_back({i * bytes, 1000 + i * us_each});
+  return points;
+}
+
+TEST(TrainFitTest, WhatABucketLetsThroughAndWhatIsLateDoesNotCount) {
+  std::vector<TrainPoint> points = Points(20, 8192, 10);
+  for (int i = 0; i < 20; ++i) points.push_back({points.back().bytes + 8192, points.back().arrived_us + 1000});
+  const auto fit = FitTrain(points, /*drained=*/false);
+  ASSERT_TRUE(fit);
+  EXPECT_NEAR(fit->bytes_per_second, 8.192e6, 8.192e4);
+  for (size_t i = 24; i < 30; ++i) points[i].arrived_us = points[30].arrived_us;  // nobody looked
+  const auto late = FitTrain(points, /*drained=*/false);
+  ASSERT_TRUE(late);
+  EXPECT_NEAR(late->bytes_per_second, 8.192e6, 8.192e4);
+}
+
+TEST(TrainFitTest, TooShortTooFewOrUnsteadyTrainsTellNothing) {
+  EXPECT_FALSE(FitTrain({}, true));
+  EXPECT_FALSE(FitTrain(Points(1, 8192, 1000), true));
+  EXPECT_FALSE(FitTrain(Points(6, 8192, 1000), true)) << "5 ms";
+  EXPECT_TRUE(FitTrain(Points(2, 1 << 20, 50'000), true));
+  EXPECT_FALSE(FitTrain(Points(2, 1 << 20, 50'000), false)) << "how much of it a bucket let through is not known";
+  std::vector<TrainPoint> slower = Points(20, 8192, 1000), faster = slower;
+  for (int i = 0; i < 20; ++i) {
+    slower.push_back({slower.back().bytes + 8192, slower.back().arrived_us + 2000});
+    faster.push_back({faster.back().bytes + 8192, faster.back().arrived_us + 200});
+  }
+  EXPECT_FALSE(FitTrain(slower, true));
+  EXPECT_FALSE(FitTrain(faster, true));
+}
+
+std::string Name(const ::testing::TestParamInfo<Pattern>& pattern) {
+  static constexpr const char* kNames[] = {"Nothing", "Decode", "Prefill", "Bulk", "Any"};
+  return kNames[static_cast<size_t>(pattern.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Traffic, LinkTrafficTest,
+                         ::testing::Values(Pattern::kNothing, Pattern::kDecode, Pattern::kPrefill, Pattern::kBulk, Pattern::kAny), Name);
+
+}  // namespace
+}  // namespace lime
