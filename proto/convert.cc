@@ -377,6 +377,12 @@ void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
   message.set_received_messages(statistics.received_messages);
   message.set_received_bytes(statistics.received_bytes);
   message.set_peak_resident_bytes(statistics.peak_resident);
+  for (const LinkRate& link : statistics.links) {
+    v1::LinkRate& into = *message.add_links();
+    into.set_peer(Ascii(link.peer));
+    into.set_bytes_per_second(link.bytes_per_second);
+    into.set_age_ms(link.age_ms);
+  }
 }
 
 absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
@@ -391,6 +397,14 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
   LIME_RETURN_IF_ERROR(Milliseconds("compute_ms", message.compute_ms()));
   LIME_RETURN_IF_ERROR(Milliseconds("wait_weights_ms", message.wait_weights_ms()));
   LIME_RETURN_IF_ERROR(Milliseconds("wait_input_ms", message.wait_input_ms()));
+  LIME_RETURN_IF_ERROR(Within("links", message.links_size(), 0, kMaxPlanDevices));
+  std::vector<LinkRate> links;
+  for (const v1::LinkRate& link : message.links()) {
+    LIME_RETURN_IF_ERROR(Printable("peer", link.peer(), kMaxName));
+    LIME_RETURN_IF_ERROR(Between("bytes_per_second", link.bytes_per_second(), 0, kMaxWireRate));
+    LIME_RETURN_IF_ERROR(Milliseconds("age_ms", link.age_ms()));
+    links.push_back({.peer = link.peer(), .bytes_per_second = link.bytes_per_second(), .age_ms = link.age_ms()});
+  }
   return DeviceStatistics{.epoch = message.epoch(),
                           .steps = message.steps(),
                           .bytes_read = message.bytes_read(),
@@ -402,7 +416,8 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
                           .received_messages = message.received_messages(),
                           .received_bytes = message.received_bytes(),
                           .peak_resident = message.peak_resident_bytes(),
-                          .residency_changes = message.residency_changes()};
+                          .residency_changes = message.residency_changes(),
+                          .links = std::move(links)};
 }
 
 void ToProto(const TraceCall& call, v1::TraceRequest& message) {

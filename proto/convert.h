@@ -76,6 +76,13 @@ using InstallNews = std::variant<LoadedBytes, InstalledPlan>;
 void ToProto(const InstallNews& news, v1::InstallEvent& message);
 absl::StatusOr<InstallNews> FromProto(const v1::InstallEvent& message);
 
+// How fast a way out of a device is now, by what passed.
+struct LinkRate {
+  std::string peer;
+  double bytes_per_second = 0;
+  double age_ms = 0;  // since it was measured
+  friend bool operator==(const LinkRate&, const LinkRate&) = default;
+};
 struct DeviceStatistics {
   int64_t epoch = -1;
   int64_t steps = 0;
@@ -87,6 +94,7 @@ struct DeviceStatistics {
   Bytes received_bytes = 0;
   Bytes peak_resident = 0;
   int64_t residency_changes = 0;
+  std::vector<LinkRate> links;
 
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
 };

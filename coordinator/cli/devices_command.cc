@@ -38,6 +38,7 @@ struct Seen {
   const ClusterConfig::Device* config = nullptr;
   absl::StatusOr<DeviceHealth> health;
   const DescribedDevice* measured = nullptr;  // null: never
+  std::vector<LinkRate> links;                // out of it, as they are now; none where no plan is in use
 };
 
 std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& kept) {
@@ -48,7 +49,12 @@ std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& kept) {
     seen[i].config = &file.config.devices[i];
     const auto found = std::ranges::find(kept.devices, clients[i]->name(), &DescribedDevice::name);
     if (found != kept.devices.end()) seen[i].measured = &*found;
-    threads.emplace_back([&, i] { seen[i].health = clients[i]->Health(kPatience); });
+    threads.emplace_back([&client = *clients[i], &device = seen[i]] {
+      device.health = client.Health(kPatience);
+      if (!device.health.ok() || device.health->epoch < 0) return;
+      if (absl::StatusOr<DeviceStatistics> statistics = client.Statistics(kPatience); statistics.ok())
+        device.links = std::move(statistics->links);
+    });
   }
   for (std::thread& thread : threads) thread.join();
   return seen;
@@ -89,7 +95,10 @@ json ToJson(const Seen& device) {
                  {"numerics_id", Numerics(device)},
                  {"memory_bytes", MemoryOf(device)},
                  {"disk_bytes_per_second", DiskRate(device)},
-                 {"links", json::array()}};
+                 {"links", json::array()},
+                 {"links_now", json::array()}};
+  for (const LinkRate& link : device.links)
+    object["links_now"].push_back({{"peer", link.peer}, {"bytes_per_second", link.bytes_per_second}, {"age_ms", link.age_ms}});
   if (device.health.ok()) {
     object["epoch"] = device.health->epoch;
     object["model"] = device.health->model;
@@ -116,6 +125,12 @@ void Print(const std::vector<Seen>& devices) {
                   DiskRate(device) > 0 ? absl::StrFormat("%.2f GB/s", DiskRate(device) / 1e9) : "-", Links(device)});
   }
   std::cout << table.Text(OutputColumns(), -1);
+  for (const Seen& device : devices) {
+    for (const LinkRate& link : device.links) {
+      std::cout << absl::StrFormat("%s to %s: %s now (measured %.1f s ago)\n", device.config->name, link.peer,
+                                   FormatBandwidth(link.bytes_per_second), link.age_ms / 1000);
+    }
+  }
   for (const Seen& device : devices) {
     if (!device.health.ok()) std::cout << std::string(device.health.status().message()) << "\n";
   }
@@ -149,7 +164,9 @@ void AddDevicesCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<DevicesFlags>();
   CLI::App* command = app.add_subcommand("devices", "What devices a cluster has, which answer, and what is known of them");
   command->footer(
-      "Example: lime devices --cluster shelf.toml\nNumerics, disk and links are those of the last `lime profile --cluster`. Exit code 1 "
+      "Example: lime devices --cluster shelf.toml\nNumerics, disk and links are those of the last `lime profile --cluster`; how fast links "
+      "are now is known while a plan "
+      "is in use. Exit code 1 "
       "where a "
       "device does not answer.");
   command->add_option("--cluster,-c", flags->cluster, "cluster.toml")->required();

@@ -46,6 +46,14 @@ absl::StatusOr<DeviceHealth> DeviceClient::Health(absl::Duration patience) const
   return health;
 }
 
+absl::StatusOr<DeviceStatistics> DeviceClient::Statistics(absl::Duration patience) const {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+  v1::StatisticsReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Statistics(&context, v1::StatisticsRequest(), &reply), Who()));
+  return FromProto(reply);
+}
+
 absl::StatusOr<MeasuredDevice> DeviceClient::Profile(const ProfileCall& call, const std::function<void(const ProfileProgress&)>& progress,
                                                      const std::atomic<bool>* cancelled) const {
   v1::ProfileRequest request;

@@ -22,6 +22,9 @@ class DeviceClient {
   // Unavailable where it does not answer in time; FailedPrecondition where it speaks another protocol or is another device.
   absl::StatusOr<DeviceHealth> Health(absl::Duration patience) const;
 
+  // Of the plan in use, and how fast its ways out are.
+  absl::StatusOr<DeviceStatistics> Statistics(absl::Duration patience) const;
+
   // Lets it measure itself; takes as long as call.seconds says, about, and ends at once after `cancelled` is set.
   absl::StatusOr<MeasuredDevice> Profile(const ProfileCall& call, const std::function<void(const ProfileProgress&)>& progress,
                                          const std::atomic<bool>* cancelled) const;

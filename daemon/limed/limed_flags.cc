@@ -20,6 +20,7 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
   app.add_option("--pace", pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
+  app.add_flag("--no-link-probes", no_link_probes, "Know of links only what the traffic itself tells: nothing is sent to measure them");
   app.add_option("--log", log_level, "trace, debug, info, warning or error")->capture_default_str();
   CLI::Option* const cluster =
       app.add_option("--background", background,

@@ -26,6 +26,7 @@ struct LimedFlags {
   int threads = 0;
   std::string background;  // name of a cluster: run as its device in the background
   bool insecure = false;
+  bool no_link_probes = false;
   bool stop = false;  // end the one that runs there
   int ready_fd = -1;  // that the port is written to
 

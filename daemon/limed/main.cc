@@ -84,6 +84,7 @@ int Run(lime::LimedFlags flags) {
   options.plans.weights = flags.model;
   options.bulk.store = flags.store;
   options.plans.keys = settings->keys;
+  if (flags.no_link_probes) options.plans.link_probes = false;
   options.plans.log = log;
   options.plans.make_stage = lime::MakeEngineStages(
       {.num_threads = flags.threads, .numerics = flags.numerics, .memory = settings->memory, .pace = settings->pace, .log = log});

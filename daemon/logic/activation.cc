@@ -10,7 +10,9 @@ namespace {
 
 constexpr uint32_t kMagic = 0x454d494c;  // "LIME"
 constexpr uint32_t kVersion = 1;
+constexpr uint32_t kProbe = 0x65626f72;  // "robe", in the place of the payload's kind
 constexpr size_t kTokenBytes = 12;
+constexpr int64_t kMostArrivalUs = int64_t{1} << 60;
 
 // Little-endian, one after another.
 template <typename T>
@@ -44,7 +46,7 @@ std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& hea
   out = Put(header.step, out);
   out = Put(header.stage, out);
   out = Put(header.microbatch, out);
-  out = Put(static_cast<uint32_t>(header.payload), out);
+  out = Put(header.probe ? kProbe : static_cast<uint32_t>(header.payload), out);
   out = Put(uint32_t{0}, out);
   Put(header.bytes, out);
   return bytes;
@@ -65,14 +67,17 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
   Get(in, header.bytes);
   if (magic != kMagic) return Wrong("this is none: it begins with ", absl::Hex(magic));
   if (version != kVersion) return Wrong("version ", version, ", and this program speaks ", kVersion, "; run the same release everywhere");
-  if (payload > static_cast<uint32_t>(Payload::kHeadPartial) || reserved != 0)
+  header.probe = payload == kProbe;
+  if ((payload > static_cast<uint32_t>(Payload::kHeadPartial) && !header.probe) || reserved != 0)
     return Wrong("payload kind ", payload, ", reserved ", reserved);
-  header.payload = static_cast<Payload>(payload);
+  if (!header.probe) header.payload = static_cast<Payload>(payload);
   if (header.epoch < 0 || header.step < 0 || header.stage < 0 || header.microbatch < 0) return Wrong("a negative number");
   if (header.stage >= kMaxPlanBlocks || header.microbatch >= kMaxMicrobatches) {
     return Wrong("stage ", header.stage, ", micro-batch ", header.microbatch, " are beyond all plans");
   }
   if (header.bytes < 0 || header.bytes > kMaxActivationBytes) return Wrong(header.bytes, " bytes, at most ", kMaxActivationBytes);
+  if (header.probe && (header.step != 0 || header.stage != 0 || header.microbatch != 0 || header.bytes != kProbePayloadBytes))
+    return Wrong("a probe of ", header.bytes, " bytes, and one has ", kProbePayloadBytes, " and belongs to no step");
   return header;
 }
 
@@ -99,6 +104,26 @@ absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std
     if (token.sequence < 0 || token.position < 0 || token.token < 0) return Wrong("a negative number in a sampled token");
   }
   return tokens;
+}
+
+std::vector<std::byte> EncodeArrivals(std::span<const int64_t> arrivals_us) {
+  std::vector<std::byte> bytes(arrivals_us.size() * kArrivalBytes);
+  std::byte* out = bytes.data();
+  for (const int64_t arrived_us : arrivals_us) out = Put(arrived_us, out);
+  return bytes;
+}
+
+absl::StatusOr<std::vector<int64_t>> ParseArrivals(std::span<const std::byte> bytes) {
+  const size_t count = bytes.size() / kArrivalBytes;
+  if (bytes.size() % kArrivalBytes != 0 || count == 0 || count > kMostArrivals)
+    return Wrong(bytes.size(), " bytes are no times of arrival, at most ", kMostArrivals);
+  std::vector<int64_t> arrivals_us(count);
+  const std::byte* in = bytes.data();
+  for (int64_t& arrived_us : arrivals_us) {
+    in = Get(in, arrived_us);
+    if (arrived_us < 0 || arrived_us > kMostArrivalUs) return Wrong(arrived_us, " is no time of a clock");
+  }
+  return arrivals_us;
 }
 
 }  // namespace lime

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "daemon/logic/link_estimator.h"
 #include "planner/base/status.h"
 #include "planner/plan/program.h"
 
@@ -21,7 +22,8 @@ struct ActivationHeader {
   int32_t stage = 0;  // that it comes from
   int32_t microbatch = 0;
   Payload payload = Payload::kHidden;
-  int64_t bytes = 0;  // of what follows
+  int64_t bytes = 0;   // of what follows
+  bool probe = false;  // measures the link and is for nobody: kProbePayloadBytes of zeros, no step, no stage
 
   friend bool operator==(const ActivationHeader&, const ActivationHeader&) = default;
 };
@@ -45,6 +47,8 @@ inline constexpr size_t kActivationHeaderBytes = 48;
 // Of one message: 4,096 rows of 16,384 fp32 values.
 inline constexpr int64_t kMaxActivationBytes = int64_t{1} << 28;
 
+inline constexpr int64_t kProbePayloadBytes = kProbeBytes - static_cast<int64_t>(kActivationHeaderBytes);
+
 std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& header);
 // InvalidArgument for anything but a header: its magic number, version, payload kind, numbers out of bounds. Reads nothing behind it.
 absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte> bytes);
@@ -52,5 +56,11 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
 std::vector<std::byte> Encode(std::span<const SampledToken> tokens);
 // InvalidArgument where the bytes are no whole number of tokens, more than `most`, or hold a negative number.
 absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most);
+
+// What the receiver answers: when each message arrived, in turn, in microseconds of its steady clock.
+inline constexpr size_t kArrivalBytes = 8, kMostArrivals = 4096;  // of one answer
+std::vector<std::byte> EncodeArrivals(std::span<const int64_t> arrivals_us);
+// InvalidArgument where the bytes are no whole number of times, none, more than kMostArrivals, or no time of a clock.
+absl::StatusOr<std::vector<int64_t>> ParseArrivals(std::span<const std::byte> bytes);
 
 }  // namespace lime

@@ -14,18 +14,18 @@ constexpr size_t kMostPoints = 512;            // of a window
 constexpr size_t kRecent = 3;
 constexpr double kAgree = 0.08;
 constexpr int64_t kLongUs = 40'000, kClearUs = 20'000;  // tails that are believed at once: of any change, of a clear one
-constexpr double kClear = 1.5;                          // times
+constexpr double kSeen = 1.2, kClear = 1.5;             // times
 constexpr int64_t kSettledUs = 800'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;  // between trains of probes
 constexpr int64_t kTimesItsAir = 25;                                                      // likewise, over
 constexpr int64_t kSavedUs = 2'000'000;
-constexpr int64_t kMostAirUs = 50'000;  // that is counted
+constexpr double kMostAirUs = 400'000;  // that is counted
 constexpr int64_t kGraceUs = 200'000;   // for traffic that is under way to tell
 constexpr int64_t kProbingPatienceUs = 150'000;
-constexpr int64_t kWindowAheadUs = 6'000, kFirstAheadUs = 1'500;  // probes under way, by the rate
-constexpr int kMostFailures = 4;                                  // one after another, before less is tried
+constexpr int64_t kWindowAheadUs = 6'000, kFirstAheadUs = 1'500, kSlowAheadUs = 10'000;  // probes under way, by the rate
+constexpr int kMostFailures = 6;                                                         // one after another, before less is tried
 constexpr Bytes kSmallTrainBytes = 512 * kKiB;
 constexpr double kAtLeast = 1.15;  // times the estimate
-constexpr Bytes kMostFirstWindow = 192 * kKiB;
+constexpr Bytes kUnknownWindow = 32 * kKiB, kSlowWindow = 64 * kKiB, kMostFirstWindow = 192 * kKiB;
 
 bool Agree(double a, double b) {
   return std::abs(a - b) <= kAgree * b;
@@ -99,7 +99,8 @@ void LinkEstimator::Measure(int64_t now_us) {
 bool LinkEstimator::IsChange(const TrainFit& fit) const {
   const double rate = fit.bytes_per_second, now = estimate_->bytes_per_second;
   if (candidate_ && Agree(rate, *candidate_)) return true;
-  return fit.tail_us >= kLongUs || (fit.tail_us >= kClearUs && std::max(rate / now, now / rate) >= kClear);
+  const double times = std::max(rate / now, now / rate);
+  return (fit.tail_us >= kLongUs && times >= kSeen) || (fit.tail_us >= kClearUs && times >= kClear);
 }
 
 void LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
@@ -128,17 +129,22 @@ void LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
 // Grows with what has arrived, so that neither a bucket nor a fast link ends the train, and to a few milliseconds of what that says.
 Bytes LinkEstimator::Window() const {
   const int64_t took_us = last_arrived_us_ - first_arrived_us_;
-  const double known = estimate_ ? estimate_->bytes_per_second / 1e6 * kFirstAheadUs : 0;
-  const Bytes first = std::clamp(static_cast<Bytes>(known), kLeastWindow, kMostFirstWindow) << std::min(failures_, 1);
+  Bytes first = kUnknownWindow;
+  if (estimate_) {
+    const double per_us = estimate_->bytes_per_second / 1e6;
+    const double few = std::min<double>(per_us * kSlowAheadUs, kSlowWindow);
+    first = std::clamp(static_cast<Bytes>(std::max(per_us * kFirstAheadUs, few)), kLeastWindow, kMostFirstWindow);
+  }
+  first <<= std::min(failures_, 1);
   Bytes window = first + arrived_probing_ / 2;
-  if (arrived_probing_ >= kLeastWindow && took_us > 0)
+  if (arrived_probing_ >= kSlowWindow && took_us > 0)
     window = std::min(window, static_cast<Bytes>(static_cast<double>(arrived_probing_) * kWindowAheadUs / static_cast<double>(took_us)));
   return std::clamp(window, first, kMostWindow);
 }
 
 bool LinkEstimator::ProbingIsOver(int64_t now_us) const {
   if (now_us - probing_since_us_ >= kProbingPatienceUs) return true;
-  if (arrived_probing_ > 0 && last_arrived_us_ - first_arrived_us_ >= kMostTrainUs) return true;
+  if (arrived_probing_ >= kSlowWindow && last_arrived_us_ - first_arrived_us_ >= kMostTrainUs) return true;
   return probed_ + kProbeBytes > MostBytes() && probes_under_way_ == 0;
 }
 
@@ -186,7 +192,7 @@ void LinkEstimator::EndProbing(bool told, int64_t now_us) {
   // What the probes took of the link, those under way as well.
   const int64_t took_us = arrived_probing_ > 0 ? last_arrived_us_ - first_arrived_us_ : now_us - probing_since_us_;
   const double share = static_cast<double>(probed_) / static_cast<double>(std::max<Bytes>(arrived_probing_, 1));
-  const auto air_us = std::min(static_cast<int64_t>(share * static_cast<double>(took_us)), kMostAirUs);
+  const auto air_us = static_cast<int64_t>(std::min(share * static_cast<double>(took_us), kMostAirUs));
   const bool interrupted = !told && others_under_way_ > kMostWindow;
   const int64_t pause_us = interrupted ? kInterruptedUs : settled ? kSettledUs : failures_ < kMostFailures ? kUnsettledUs : kSettledUs;
   if (!told && !interrupted) ++failures_;

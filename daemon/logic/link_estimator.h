@@ -51,7 +51,7 @@ class LinkEstimator {
   static constexpr int64_t kAskAgainUs = 100'000;
   static constexpr Bytes kMostTrainBytes = 3 * kMiB;
   static constexpr int64_t kMostTrainUs = 40'000;
-  static constexpr Bytes kLeastWindow = 64 * kKiB, kMostWindow = 384 * kKiB;  // under way at a time
+  static constexpr Bytes kLeastWindow = 16 * kKiB, kMostWindow = 384 * kKiB;  // under way at a time
 
  private:
   struct Sent {

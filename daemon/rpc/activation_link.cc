@@ -4,14 +4,17 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/steady_clock.h"
+#include "daemon/logic/link_estimator.h"
 #include "daemon/rpc/activation_wire.h"
 #include "proto/grpc_status.h"
 
@@ -19,6 +22,7 @@ namespace lime {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(50);
+constexpr size_t kMostUnanswered = size_t{1} << 18;  // messages; no stage is so far behind
 
 bool MayPass(grpc::StatusCode code) {  // the peer is not up yet, or has not installed the plan yet
   return code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::FAILED_PRECONDITION;
@@ -55,7 +59,9 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
       absl::MutexLock lock(&mutex_);
       if (closed_ || lost_) return;
       const Bytes bytes = static_cast<Bytes>(activation.payload.size() + kActivationHeaderBytes);
-      if (queue_.size() >= options_.queued_messages || queued_bytes_ + bytes > options_.queued_bytes) {
+      if (estimator_.under_way() >= kMostUnanswered) {
+        overflow = absl::ResourceExhaustedError("it does not answer");
+      } else if (queue_.size() >= options_.queued_messages || queued_bytes_ + bytes > options_.queued_bytes) {
         overflow = absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " messages of ", queued_bytes_, " bytes wait already"));
       } else {
         queued_bytes_ += bytes;
@@ -74,6 +80,18 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     return counts_;
   }
 
+  std::optional<Rate> rate() const {
+    absl::MutexLock lock(&mutex_);
+    const std::optional<LinkEstimate>& estimate = estimator_.estimate();
+    if (!estimate) return std::nullopt;
+    return Rate{estimate->bytes_per_second, static_cast<double>(std::max<int64_t>(SteadyUs() - estimate->at_us, 0)) / 1000};
+  }
+
+  void Tick() {
+    absl::MutexLock lock(&mutex_);
+    MayWrite();
+  }
+
  private:
   // One stream. It owns itself until gRPC has done with it.
   class Attempt final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
@@ -83,13 +101,13 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
       context_.AddMetadata(kFromKey, std::to_string(link_->options_.from));
       context_.set_wait_for_ready(false);
       link_->stub_.PrepareBidiStreamingCall(&context_, kActivationMethod, {}, this);
-      AddHold();             // writes start on other threads
-      StartRead(&nothing_);  // ends when the stream does
+      AddHold();            // writes start on other threads
+      StartRead(&answer_);  // ends when the stream does
       StartCall();
     }
     void Cancel() { context_.TryCancel(); }
-    void Write(ActivationMessage activation) {
-      writing_ = ToBuffer(std::move(activation));
+    void Write(grpc::ByteBuffer message) {
+      writing_ = std::move(message);
       StartWrite(&writing_);
     }
 
@@ -102,7 +120,10 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
       if (ok) link_->OnWritten();
     }
     void OnReadDone(bool ok) override {
-      if (ok) return Cancel(), StartRead(&nothing_);  // nothing is ever sent this way
+      if (ok) {
+        if (const absl::Status status = link_->OnAnswer(answer_); !status.ok()) link_->Lose(status);
+        return StartRead(&answer_);
+      }
       link_->OnBroken();
       RemoveHold();
     }
@@ -114,7 +135,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
 
     std::shared_ptr<Impl> link_;
     grpc::ClientContext context_;
-    grpc::ByteBuffer writing_, nothing_;
+    grpc::ByteBuffer writing_, answer_;
   };
 
   void Connect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -137,18 +158,42 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   void OnWritten() {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
-    if (options_.trace != nullptr) on_its_way_.end_ms = SteadyMs(), options_.trace->Add(on_its_way_);
+    if (on_its_way_) on_its_way_->end_ms = SteadyMs(), options_.trace->Add(*on_its_way_);
+    on_its_way_.reset();
     MayWrite();
   }
 
   void MayWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!open_ || writing_ || broken_ || lost_ || closed_ || attempt_ == nullptr || queue_.empty()) return;
+    if (!open_ || writing_ || broken_ || lost_ || closed_ || attempt_ == nullptr) return;
+    if (queue_.empty()) return MayProbe();
     writing_ = true;
     ActivationMessage next = std::move(queue_.front());
     queue_.pop_front();
-    queued_bytes_ -= static_cast<Bytes>(next.payload.size() + kActivationHeaderBytes);
+    const Bytes bytes = static_cast<Bytes>(next.payload.size() + kActivationHeaderBytes);
+    queued_bytes_ -= bytes;
     if (options_.trace != nullptr) on_its_way_ = SpanOf(next.header);
-    attempt_->Write(std::move(next));
+    estimator_.OnSent(bytes, /*probe=*/false, SteadyUs());
+    attempt_->Write(ToBuffer(std::move(next)));
+  }
+
+  void MayProbe() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t now_us = SteadyUs();
+    if (!options_.probes || estimator_.WantsProbe(now_us) == 0) return;
+    writing_ = true;
+    estimator_.OnSent(kProbeBytes, /*probe=*/true, now_us);
+    attempt_->Write(ProbeBuffer(options_.epoch));
+  }
+
+  absl::Status OnAnswer(const grpc::ByteBuffer& answer) {
+    const int64_t now_us = SteadyUs();
+    LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> arrivals_us, ArrivalsOf(answer));
+    absl::MutexLock lock(&mutex_);
+    for (const int64_t arrived_us : arrivals_us) {
+      if (!estimator_.OnArrived(arrived_us, now_us))
+        return absl::InvalidArgumentError("it answers what was not sent, or its clock goes back");
+    }
+    MayWrite();
+    return absl::OkStatus();
   }
 
   // Of a message that is handed to the connection now; it ends when the connection has it.
@@ -213,7 +258,8 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   std::deque<ActivationMessage> queue_ ABSL_GUARDED_BY(mutex_);
   Bytes queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mutex_);
-  TimelineSpan on_its_way_ ABSL_GUARDED_BY(mutex_);  // of the message being written, where there is a trace
+  std::optional<TimelineSpan> on_its_way_ ABSL_GUARDED_BY(mutex_);  // of the message being written, where there is a trace
+  LinkEstimator estimator_ ABSL_GUARDED_BY(mutex_);
   grpc::Alarm alarm_;
 };
 
@@ -225,6 +271,12 @@ ActivationLink::~ActivationLink() {
 }
 void ActivationLink::Send(ActivationMessage activation) {
   impl_->Send(std::move(activation));
+}
+std::optional<ActivationLink::Rate> ActivationLink::rate() const {
+  return impl_->rate();
+}
+void ActivationLink::Tick() {
+  impl_->Tick();
 }
 ActivationLink::Counts ActivationLink::sent() const {
   return impl_->sent();

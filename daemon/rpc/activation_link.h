@@ -1,6 +1,8 @@
 // The way of activations from this device to one other: a connection and a stream of their own, messages in order, payloads not copied.
 //
-// On the wire a message is the header of daemon/logic/activation.h, then the payload as it lies in memory.
+// On the wire a message is the header of daemon/logic/activation.h, then the payload as it lies in memory. The receiver answers when each
+// has arrived, which tells how fast the link is (daemon/logic/link_estimator.h); nothing waits for an answer. Probes are sent where nothing
+// else is, one at a time, so that a message waits for those under way only.
 //
 // Threads: any. Send returns at once; a message that the connection does not take yet waits in a bounded queue.
 // A link that cannot be opened within its patience, breaks once it is open, or whose queue overflows is lost, and says so once. It is not
@@ -10,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -33,6 +36,7 @@ class ActivationLink {
     size_t queued_messages = 1024;                  // at most
     Bytes queued_bytes = Bytes{1} << 30;            // likewise
     std::function<void(const absl::Status&)> lost;  // called once, on any thread
+    bool probes = true;                             // where the link is idle, to know how fast it is
     TraceRing* trace = nullptr;                     // a span for every message, where that is asked for; outlives the link
   };
   // Begins to connect.
@@ -44,9 +48,17 @@ class ActivationLink {
 
   struct Counts {
     int64_t messages = 0;
-    Bytes bytes = 0;  // headers and payloads
+    Bytes bytes = 0;  // headers and payloads; of probes none
   };
   Counts sent() const;
+
+  struct Rate {
+    double bytes_per_second = 0;
+    double age_ms = 0;  // since it was measured
+  };
+  std::optional<Rate> rate() const;
+  // Sends probes where they are due: LinkEstimator::kAskAgainUs.
+  void Tick();
 
  private:
   class Impl;

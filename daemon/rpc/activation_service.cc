@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/engine/steady_clock.h"
 #include "daemon/rpc/activation_wire.h"
 #include "proto/grpc_status.h"
 
@@ -19,6 +22,8 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
+// Reads one message after another and answers when each has arrived; several in one answer where they come faster than answers go out.
+// No message waits for an answer.
 class Stream final : public grpc::ServerGenericBidiReactor {
  public:
   Stream(std::shared_ptr<StageSession> session, int32_t from, const DeviceLog& log) : session_(std::move(session)), from_(from), log_(log) {
@@ -28,15 +33,48 @@ class Stream final : public grpc::ServerGenericBidiReactor {
 
  private:
   void OnReadDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::OK);
+    const int64_t arrived_us = SteadyUs();
+    if (!ok) return End(absl::OkStatus());
     absl::StatusOr<ActivationMessage> activation = FromBuffer(buffer_);
     buffer_.Clear();
-    const absl::Status status = activation.ok() ? session_->OnActivation(from_, *std::move(activation)) : activation.status();
-    if (status.ok()) return StartRead(&buffer_);
+    absl::Status status = activation.ok() ? session_->OnActivation(from_, *std::move(activation)) : activation.status();
+    if (status.ok()) status = Note(arrived_us);
+    if (status.ok()) {
+      StartRead(&buffer_);  // the next answer is noted behind this one
+      absl::MutexLock lock(&mutex_);
+      return Answer();
+    }
     if (log_)
       log_(absl::StrCat("epoch ", session_->epoch(), ": refuses an activation of device \"", session_->plan().devices[from_].name,
                         "\": ", status.message()));
-    Finish(ToGrpc(status));
+    End(status);
+  }
+  absl::Status Note(int64_t arrived_us) {
+    absl::MutexLock lock(&mutex_);
+    if (arrived_us_.size() >= kMostArrivals) return absl::ResourceExhaustedError("it does not take the answers to its messages");
+    arrived_us_.push_back(arrived_us);
+    return absl::OkStatus();
+  }
+  void Answer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (writing_ || ending_ || arrived_us_.empty()) return;
+    writing_ = true;
+    answer_ = ToBuffer(arrived_us_);
+    arrived_us_.clear();
+    StartWrite(&answer_);
+  }
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (!ok) arrived_us_.clear();
+    if (ending_) return Finish(ToGrpc(end_));
+    Answer();
+  }
+  // Once. An answer that is being written goes out first.
+  void End(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    ending_ = true;
+    end_ = status;
+    if (!writing_) Finish(ToGrpc(end_));
   }
   void OnDone() override { delete this; }
 
@@ -44,6 +82,13 @@ class Stream final : public grpc::ServerGenericBidiReactor {
   const int32_t from_;
   const DeviceLog log_;
   grpc::ByteBuffer buffer_;
+
+  absl::Mutex mutex_;
+  std::vector<int64_t> arrived_us_ ABSL_GUARDED_BY(mutex_);  // not answered yet
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ByteBuffer answer_ ABSL_GUARDED_BY(mutex_);
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<int64_t> Number(const grpc::CallbackServerContext& context, const char* key) {

@@ -35,6 +35,7 @@ absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
     return absl::InvalidArgumentError(
         absl::StrCat("activation: the header says ", activation.header.bytes, " bytes and ", total - kActivationHeaderBytes, " follow it"));
   }
+  if (activation.header.probe) return activation;
   activation.payload.reserve(total - kActivationHeaderBytes);
   size_t skip = kActivationHeaderBytes;
   for (const grpc::Slice& slice : slices) {
@@ -44,6 +45,32 @@ absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
     activation.payload.insert(activation.payload.end(), bytes + skipped, bytes + slice.size());
   }
   return activation;
+}
+
+grpc::ByteBuffer ProbeBuffer(int64_t epoch) {
+  static constexpr std::array<std::byte, kProbePayloadBytes> kZeros = {};
+  const auto header = Encode(ActivationHeader{.epoch = epoch, .bytes = kProbePayloadBytes, .probe = true});
+  const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()),
+                                grpc::Slice(kZeros.data(), kZeros.size(), grpc::Slice::STATIC_SLICE)};
+  return grpc::ByteBuffer(slices, 2);
+}
+
+grpc::ByteBuffer ToBuffer(std::span<const int64_t> arrivals_us) {
+  const std::vector<std::byte> bytes = EncodeArrivals(arrivals_us);
+  const grpc::Slice slice(bytes.data(), bytes.size());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+absl::StatusOr<std::vector<int64_t>> ArrivalsOf(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  if (buffer.Length() > kMostArrivals * kArrivalBytes || !buffer.Dump(&slices).ok())
+    return absl::InvalidArgumentError("activation: an answer that cannot be read");
+  std::vector<std::byte> bytes;
+  for (const grpc::Slice& slice : slices) {
+    const auto* const begin = reinterpret_cast<const std::byte*>(slice.begin());
+    bytes.insert(bytes.end(), begin, begin + slice.size());
+  }
+  return ParseArrivals(bytes);
 }
 
 }  // namespace lime

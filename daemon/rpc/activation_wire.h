@@ -1,4 +1,4 @@
-// Activations as gRPC carries them: a message of two slices.
+// Activations as gRPC carries them, messages of two slices; and what is answered to them on the same stream: when each has arrived.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -15,7 +15,14 @@ inline constexpr char kFromKey[] = "lime-from";
 // The payload is not copied: it lives until gRPC has sent it.
 grpc::ByteBuffer ToBuffer(ActivationMessage activation);
 
-// InvalidArgument for anything but one header and as many bytes as it says.
+// A message that only measures the way.
+grpc::ByteBuffer ProbeBuffer(int64_t epoch);
+
+// InvalidArgument for anything but one header and as many bytes as it says. What a probe carries is not kept.
 absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer);
+
+// ParseArrivals of daemon/logic/activation.h.
+grpc::ByteBuffer ToBuffer(std::span<const int64_t> arrivals_us);
+absl::StatusOr<std::vector<int64_t>> ArrivalsOf(const grpc::ByteBuffer& buffer);
 
 }  // namespace lime

@@ -20,7 +20,7 @@
 namespace lime {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kTick = absl::Microseconds(LinkEstimator::kAskAgainUs);
 constexpr absl::Duration kShutdown = absl::Milliseconds(500);  // for calls to end by themselves
 
 v1::InstallEvent EventOf(const InstallNews& news) {

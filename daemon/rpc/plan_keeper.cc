@@ -75,6 +75,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
                                                                       .make_stage = options_.make_stage,
                                                                       .keys = options_.keys,
                                                                       .patience = options_.link_patience,
+                                                                      .probes = options_.link_probes,
                                                                       .log = options_.log,
                                                                       .progress = installation.progress});
   state_ = State::kInstalling;
@@ -187,6 +188,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Find(int64_t epoch) {
 }
 
 void PlanKeeper::Tick(absl::Time now) {
+  if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
   absl::MutexLock lock(&mutex_);
   if (state_ != State::kInstalled || now - installed_at_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));

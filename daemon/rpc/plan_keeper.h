@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -28,6 +29,7 @@ class PlanKeeper {
     StageFactory make_stage;
     ClusterKeys keys;
     absl::Duration link_patience = absl::Seconds(2);
+    std::optional<bool> link_probes;            // on links that are idle, to know how fast they are; not said: to other machines only
     absl::Duration unused = absl::Seconds(30);  // before a plan that nobody uses is unloaded
     DeviceLog log;
   };

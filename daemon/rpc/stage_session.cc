@@ -10,11 +10,21 @@
 
 namespace lime {
 
+namespace {
+
+bool IsHere(const std::string& address) {
+  const absl::StatusOr<bool> loopback = IsLoopback(address);
+  return loopback.ok() && *loopback;
+}
+
+}  // namespace
+
 StageSession::StageSession(Options options)
     : call_(std::move(options.call)),
       make_stage_(std::move(options.make_stage)),
       keys_(std::move(options.keys)),
       patience_(options.patience),
+      probes_(options.probes),
       log_(std::move(options.log)),
       progress_(std::move(options.progress)) {}
 
@@ -68,6 +78,7 @@ void StageSession::OpenLinks() {
                                                                               .to = device,
                                                                               .patience = patience_,
                                                                               .lost = [this](const absl::Status& status) { Fail(status); },
+                                                                              .probes = probes_.value_or(!IsHere(call_.addresses[device])),
                                                                               .trace = trace_.get()});
   }
 }
@@ -124,6 +135,7 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
     return absl::FailedPreconditionError(
         absl::StrCat("an activation of epoch ", activation.header.epoch, ", and epoch ", plan.epoch, " is installed"));
   }
+  if (activation.header.probe) return absl::OkStatus();  // that it has come is all it says
   if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
     return absl::InvalidArgumentError(absl::StrCat("an activation of stage ", activation.header.stage, ", which is not the sender's"));
   received_messages_.fetch_add(1, std::memory_order_relaxed);
@@ -183,6 +195,12 @@ void StageSession::Log(const std::string& sentence) const {
   if (log_) log_(absl::StrCat("epoch ", call_.plan.epoch, ", step ", steps_.load(std::memory_order_relaxed), ": ", sentence));
 }
 
+void StageSession::Tick() {
+  absl::ReaderMutexLock lock(&stage_mutex_);
+  if (stage_ == nullptr) return;
+  for (const auto& [device, link] : links_) link->Tick();
+}
+
 DeviceStatistics StageSession::Statistics() const {
   DeviceStatistics statistics{.epoch = epoch(), .received_messages = received_messages_.load(), .received_bytes = received_bytes_.load()};
   absl::ReaderMutexLock lock(&stage_mutex_);
@@ -197,6 +215,9 @@ DeviceStatistics StageSession::Statistics() const {
   for (const auto& [device, link] : links_) {
     statistics.sent_messages += link->sent().messages;
     statistics.sent_bytes += link->sent().bytes;
+    if (const auto rate = link->rate())
+      statistics.links.push_back(
+          {.peer = call_.plan.devices[device].name, .bytes_per_second = rate->bytes_per_second, .age_ms = rate->age_ms});
   }
   return statistics;
 }

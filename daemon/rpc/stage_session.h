@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/synchronization/mutex.h"
@@ -29,7 +30,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
     InstallCall call;
     StageFactory make_stage;
     ClusterKeys keys;
-    absl::Duration patience;  // with links that do not open
+    absl::Duration patience;     // with links that do not open
+    std::optional<bool> probes;  // on links that are idle; not said: to other machines only
     DeviceLog log;
     std::function<void(const LoadProgress&)> progress;
   };
@@ -55,6 +57,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const Plan& plan() const { return call_.plan; }
   const InstallCall& call() const { return call_; }
   DeviceStatistics Statistics() const;
+  // Every now and then: LinkEstimator::kAskAgainUs.
+  void Tick();
   // Spans since the last call, oldest first; none where the installation asked for none.
   TraceChunk TakeTrace(const TraceCall& call);
 
@@ -74,6 +78,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const StageFactory make_stage_;
   const ClusterKeys keys_;
   const absl::Duration patience_;
+  const std::optional<bool> probes_;
   const DeviceLog log_;
   std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
   std::atomic<bool> cancelled_ = false;

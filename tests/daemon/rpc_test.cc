@@ -309,6 +309,102 @@ TEST_F(RpcTest, AStageThatFailsTellsTheCoordinatorWhy) {
   EXPECT_TRUE(BecomesFree(0));
 }
 
+// ---- How fast links are
+
+TEST_F(RpcTest, LinksAreMeasuredWhileAPlanIsInUse) {
+  for (const std::string name : {"a", "b"}) {
+    DeviceServer::Options options = FakeDevice(name);
+    options.plans.link_probes = true;
+    Start(options);
+  }
+  const std::unique_ptr<ClusterClient> client = Connect();
+  ASSERT_TRUE(client->Install(MakeStages({0, 1}, 1, 1), {}).ok());
+  EXPECT_TRUE(client->Statistics(0)->links.empty());
+  ASSERT_TRUE(client->Open([](int32_t, const FromDevice&) {}).ok());
+  for (int32_t device = 0; device < 2; ++device) {
+    absl::StatusOr<DeviceStatistics> seen;
+    const absl::Time until = absl::Now() + absl::Seconds(10);
+    do {
+      absl::SleepFor(absl::Milliseconds(50));
+      seen = client->Statistics(device);
+      ASSERT_TRUE(seen.ok()) << seen.status();
+    } while (seen->links.empty() && absl::Now() < until);
+    ASSERT_EQ(seen->links.size(), 1u);
+    EXPECT_EQ(seen->links[0].peer, device == 0 ? "b" : "a");
+    EXPECT_GT(seen->links[0].bytes_per_second, 1e6);
+    EXPECT_LT(seen->links[0].age_ms, 10'000);
+    EXPECT_EQ(seen->sent_messages, 0) << "probes are no messages";
+    EXPECT_EQ(seen->received_bytes, 0);
+  }
+}
+
+TEST_F(RpcTest, ProbesOnEveryLinkChangeNoToken) {
+  for (const std::string name : {"a", "b", "c"}) {
+    DeviceServer::Options options = FakeDevice(name);
+    options.plans.link_probes = true;
+    Start(options);
+  }
+  const std::unique_ptr<ClusterClient> client = Connect();
+  ASSERT_TRUE(client->Install(MakeStages({0, 1, 2, 1, 0}, 3, 2), {}).ok());
+  const std::vector<std::vector<int32_t>> prompts = {Ids(1, 5), Ids(40, 17), Ids(7, 900), Ids(20, 3)};
+  const Outcome outcome = RunAll(*client, prompts, 200);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status;
+  for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(outcome.tokens[i], FakeTokens(prompts[i], 200, 5));
+}
+
+// Takes a stream of activations and says one thing.
+class Babbler final : public grpc::CallbackGenericService {
+ public:
+  explicit Babbler(std::string answer) : answer_(std::move(answer)) {}
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override { return new Reactor(answer_); }
+
+ private:
+  class Reactor final : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Reactor(const std::string& answer) {
+      const grpc::Slice slice(answer);
+      answer_ = grpc::ByteBuffer(&slice, 1);
+      StartSendInitialMetadata();
+      StartWrite(&answer_);
+      StartRead(&read_);
+    }
+    void OnReadDone(bool ok) override {
+      if (!ok) return Finish(grpc::Status::OK);
+      StartRead(&read_);
+    }
+    void OnDone() override { delete this; }
+
+   private:
+    grpc::ByteBuffer answer_, read_;
+  };
+  const std::string answer_;
+};
+
+TEST(ActivationLinkTest, IsLostWhereThePeerAnswersWhatCannotBe) {
+  for (const auto& [answer, why] :
+       {std::pair(std::string(8, '\0'), "answers what was not sent"), std::pair(std::string(7, '\0'), "times of arrival"),
+        std::pair(std::string(8, '\xff'), "no time of a clock"), std::pair(std::string(1 << 20, '\0'), "cannot be read"),
+        std::pair(std::string(), "times of arrival")}) {
+    Babbler babbler(answer);
+    grpc::ServerBuilder builder;
+    int port = 0;
+    SetServerOptions(builder);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port).RegisterCallbackGenericService(&babbler);
+    const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+    std::promise<absl::Status> lost;
+    {
+      ActivationLink link({.peer = "b",
+                           .address = absl::StrCat("127.0.0.1:", port),
+                           .lost = [&](const absl::Status& status) { lost.set_value(status); },
+                           .probes = false});
+      std::future<absl::Status> told = lost.get_future();
+      ASSERT_EQ(told.wait_for(std::chrono::seconds(10)), std::future_status::ready) << why;
+      EXPECT_THAT(std::string(told.get().message()), HasSubstr(why));
+    }
+    server->Shutdown();
+  }
+}
+
 // ---- Hostile peers
 
 class HostileTest : public RpcTest {
@@ -366,9 +462,11 @@ TEST_F(HostileTest, ActivationsOfAnotherEpochAreRefused) {
 
 TEST_F(HostileTest, MalformedActivationsAreRefused) {
   const int64_t epoch = client_->plan().epoch;
-  for (const std::string& bytes : {std::string(), std::string("LIME"), std::string(4096, '\xff'), Message({.epoch = epoch, .bytes = 9}, 8),
-                                   Message({.epoch = epoch, .bytes = 0}, 8), Message({.epoch = epoch, .stage = 1, .bytes = 8}, 8),
-                                   Message({.epoch = epoch, .stage = 60000, .bytes = 8}, 8)}) {
+  for (const std::string& bytes :
+       {std::string(), std::string("LIME"), std::string(4096, '\xff'), Message({.epoch = epoch, .bytes = 9}, 8),
+        Message({.epoch = epoch, .bytes = 0}, 8), Message({.epoch = epoch, .stage = 1, .bytes = 8}, 8),
+        Message({.epoch = epoch, .stage = 60000, .bytes = 8}, 8), Message({.epoch = epoch, .bytes = 8, .probe = true}, 8),
+        Message({.epoch = epoch, .bytes = kProbePayloadBytes, .probe = true}, kProbePayloadBytes - 1)}) {
     EXPECT_EQ(SendTo(Epoch(), "0", bytes).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   }
   for (const char* from : {"-1", "2000", "", "a", "99999999999999999999"})

@@ -26,8 +26,10 @@ void Convert(const std::string& bytes) {
 void ConvertActivation(const std::string& bytes) {
   const size_t cut = bytes.empty() ? 0 : static_cast<uint8_t>(bytes[0]) % (bytes.size() + 1);
   const grpc::Slice slices[] = {grpc::Slice(bytes.substr(0, cut)), grpc::Slice(bytes.substr(cut))};
+  (void)lime::ArrivalsOf(grpc::ByteBuffer(slices, 2));
   absl::StatusOr<lime::ActivationMessage> activation = lime::FromBuffer(grpc::ByteBuffer(slices, 2));
   if (!activation.ok()) return;
+  if (activation->header.probe) return;
   LIME_CHECK_EQ(static_cast<size_t>(activation->header.bytes), activation->payload.size());
   (void)lime::ParseSampledTokens(activation->payload, 1024);
 }

@@ -25,6 +25,36 @@ TEST(ActivationTest, AHeaderArrivesAsItWas) {
   }
 }
 
+TEST(ActivationTest, AProbeHasItsSizeAndBelongsToNoStep) {
+  const ActivationHeader probe{.epoch = 3, .bytes = kProbePayloadBytes, .probe = true};
+  const auto parsed = ParseActivationHeader(Encode(probe));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, probe);
+  const auto refused = [&](auto change) {
+    ActivationHeader header = probe;
+    change(header);
+    return !ParseActivationHeader(Encode(header)).ok();
+  };
+  EXPECT_TRUE(refused([](ActivationHeader& h) { ++h.bytes; }));
+  EXPECT_TRUE(refused([](ActivationHeader& h) { h.bytes = 0; }));
+  EXPECT_TRUE(refused([](ActivationHeader& h) { h.step = 1; }));
+  EXPECT_TRUE(refused([](ActivationHeader& h) { h.stage = 1; }));
+  EXPECT_TRUE(refused([](ActivationHeader& h) { h.microbatch = 1; }));
+}
+
+TEST(ActivationTest, ArrivalsReturnAndWhatIsNoneIsRefused) {
+  const std::vector<int64_t> arrivals = {0, 1, int64_t{1} << 60};
+  const std::vector<std::byte> bytes = EncodeArrivals(arrivals);
+  ASSERT_EQ(bytes.size(), 24u);
+  EXPECT_EQ(*ParseArrivals(bytes), arrivals);
+  EXPECT_FALSE(ParseArrivals({}).ok());
+  EXPECT_FALSE(ParseArrivals(std::span(bytes).first(23)).ok());
+  EXPECT_FALSE(ParseArrivals(EncodeArrivals(std::vector<int64_t>{-1})).ok());
+  EXPECT_FALSE(ParseArrivals(EncodeArrivals(std::vector<int64_t>{(int64_t{1} << 60) + 1})).ok());
+  EXPECT_TRUE(ParseArrivals(EncodeArrivals(std::vector<int64_t>(kMostArrivals))).ok());
+  EXPECT_FALSE(ParseArrivals(EncodeArrivals(std::vector<int64_t>(kMostArrivals + 1))).ok());
+}
+
 TEST(ActivationTest, TheWireFormatIsLittleEndianWhateverTheMachine) {
   const auto bytes = Encode(Example());
   EXPECT_EQ(std::to_integer<int>(bytes[0]), 'L');

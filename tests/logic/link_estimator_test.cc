@@ -18,7 +18,6 @@ namespace {
 
 constexpr double kLineBytesPerUs = 1250;  // 10 Gbit/s
 constexpr double kLatencyUs = 100;
-constexpr double kMbit[] = {50, 100, 200, 1000};
 constexpr Bytes kPacket = 16 * kKiB;
 constexpr double kMostWaitUs = 60'000;  // of an activation for probes, whatever has changed under them
 
@@ -98,12 +97,19 @@ struct Outcome {
 // One sender, its link and its receiver.
 class World {
  public:
-  World(uint64_t seed, Pattern pattern, Bytes bucket, double seconds)
-      : random_(seed * 977 + static_cast<uint64_t>(pattern) * 31 + static_cast<uint64_t>(bucket)),
-        pattern_(pattern),
+  struct Setting {
+    Pattern pattern = Pattern::kNothing;
+    Bytes bucket = 0;
+    std::vector<double> mbit = {50, 100, 200, 1000};
+    double settled_us = 2e6;                     // after a change
+    double shortest_us = 4e6, longest_us = 8e6;  // between changes
+  };
+  World(uint64_t seed, const Setting& setting, double seconds)
+      : random_(seed * 977 + static_cast<uint64_t>(setting.pattern) * 31 + static_cast<uint64_t>(setting.bucket)),
+        setting_(setting),
         end_us_(seconds * 1e6),
         changes_(Changes()),
-        link_(bucket, changes_),
+        link_(setting.bucket, changes_),
         receiver_(random_(), Draw(50, 300), Draw(0.2, 6)),
         back_(random_(), Draw(50, 300), Draw(0.2, 3)),
         sender_(random_(), Draw(5, 40), Draw(0.2, 3)),
@@ -140,10 +146,11 @@ class World {
   std::vector<BucketLink::Change> Changes() {
     std::vector<BucketLink::Change> changes;
     double at_us = 0;
-    for (size_t last = 4; at_us < end_us_; at_us += Draw(4e6, 8e6)) {
-      size_t next = random_() % 4;
-      if (next == last) next = (next + 1) % 4;
-      changes.push_back({at_us, kMbit[next] / 8});
+    const size_t count = setting_.mbit.size();
+    for (size_t last = count; at_us < end_us_; at_us += Draw(setting_.shortest_us, setting_.longest_us)) {
+      size_t next = random_() % count;
+      if (next == last) next = (next + 1) % count;
+      changes.push_back({at_us, setting_.mbit[next] / 8});
       last = next;
     }
     return changes;
@@ -174,11 +181,11 @@ class World {
     MayWrite();
   }
 
-  Pattern Traffic() const { return pattern_ != Pattern::kAny ? pattern_ : mixed_; }
+  Pattern Traffic() const { return setting_.pattern != Pattern::kAny ? setting_.pattern : mixed_; }
   bool IsBulk() const { return Traffic() == Pattern::kBulk && now_us_ < bulk_until_us_; }
 
   void AddMessages() {
-    if (pattern_ == Pattern::kAny) mixed_ = static_cast<Pattern>(random_() % 4);
+    if (setting_.pattern == Pattern::kAny) mixed_ = static_cast<Pattern>(random_() % 4);
     switch (Traffic()) {
       case Pattern::kNothing:
         return Schedule(now_us_ + Draw(1e4, 2e6), Kind::kMessages);
@@ -223,7 +230,7 @@ class World {
   void Look() {
     double since_us = 0;
     for (const BucketLink::Change& change : changes_) since_us = change.at_us <= now_us_ ? change.at_us : since_us;
-    if (now_us_ - since_us < 2e6) return;
+    if (now_us_ - since_us < setting_.settled_us) return;
     ++outcome_.looks;
     const double rate = link_.RateAt(now_us_) * 1e6;
     const auto estimate = estimator_.estimate();
@@ -235,7 +242,7 @@ class World {
   int64_t Now() const { return static_cast<int64_t>(now_us_); }
 
   std::mt19937_64 random_;
-  const Pattern pattern_;
+  const Setting setting_;
   const double end_us_;
   const std::vector<BucketLink::Change> changes_;
   BucketLink link_;
@@ -260,11 +267,27 @@ class LinkTrafficTest : public ::testing::TestWithParam<Pattern> {};
 TEST_P(LinkTrafficTest, IsRightTwoSecondsAfterEveryChangeAndItsProbesAreFew) {
   for (uint64_t seed = 0; seed < 240; ++seed) {
     const Bytes bucket = (seed % 3 == 0 ? 0 : seed % 3 == 1 ? 32 : 256) * kKiB;
-    const Outcome outcome = World(seed, GetParam(), bucket, 40).Run();
+    const Outcome outcome = World(seed, {.pattern = GetParam(), .bucket = bucket}, 40).Run();
     EXPECT_GT(outcome.looks, 1000);
     EXPECT_EQ(outcome.misses, 0) << "seed " << seed << ", bucket " << bucket << ": " << outcome.wrong;
     EXPECT_LT(outcome.probe_share, 0.05) << "seed " << seed;
     EXPECT_LT(outcome.longest_wait_us, kMostWaitUs) << "seed " << seed;
+  }
+}
+
+TEST(LinkEstimatorTest, OfASlowLinkItTakesLittleTooAndIsRightLater) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const World::Setting setting{.pattern = seed % 2 == 0 ? Pattern::kNothing : Pattern::kDecode,
+                                 .bucket = seed % 3 == 0 ? 32 * kKiB : 0,
+                                 .mbit = {6, 12.5, 25},
+                                 .settled_us = 6e6,
+                                 .shortest_us = 8e6,
+                                 .longest_us = 16e6};
+    const Outcome outcome = World(seed, setting, 60).Run();
+    EXPECT_GT(outcome.looks, 1000);
+    EXPECT_EQ(outcome.misses, 0) << "seed " << seed << ": " << outcome.wrong;
+    EXPECT_LT(outcome.probe_share, 0.06) << "seed " << seed;
+    EXPECT_LT(outcome.longest_wait_us, 2 * kMostWaitUs) << "seed " << seed;
   }
 }
 

@@ -38,7 +38,8 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .received_messages = 9,
                                     .received_bytes = 10,
                                     .peak_resident = 11,
-                                    .residency_changes = 12};
+                                    .residency_changes = 12,
+                                    .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}}};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);
   for (const InstallNews& news : {InstallNews(LoadedBytes{1, 2}), InstallNews(InstalledPlan{"x86-f32-1", 5})})
     EXPECT_EQ(*Return<v1::InstallEvent>(news), news);
@@ -176,6 +177,17 @@ TEST(ConvertTest, NumbersOutOfBoundsAreNamed) {
   statistics.set_bytes_read(0);
   statistics.set_compute_ms(std::numeric_limits<double>::quiet_NaN());
   ExpectWrong(statistics, "\"compute_ms\"");
+  statistics.set_compute_ms(0);
+  v1::LinkRate& link = *statistics.add_links();
+  link.set_bytes_per_second(-1);
+  ExpectWrong(statistics, "\"bytes_per_second\"");
+  link.set_bytes_per_second(1e6), link.set_age_ms(std::numeric_limits<double>::infinity());
+  ExpectWrong(statistics, "\"age_ms\"");
+  link.set_age_ms(1), link.set_peer("two\nlines");
+  ExpectWrong(statistics, "\"peer\"");
+  link.set_peer("nano");
+  for (int i = 0; i < 1024; ++i) statistics.add_links();
+  ExpectWrong(statistics, "\"links\"");
   v1::InstallEvent event;
   event.mutable_progress()->set_done_bytes(5);
   ExpectWrong(event, "\"done_bytes\"");
