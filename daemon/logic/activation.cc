@@ -31,6 +31,11 @@ const std::byte* Get(const std::byte* in, T& value) {
   return in + sizeof(T);
 }
 
+bool IsProbe(int64_t payload_bytes) {
+  const int64_t bytes = payload_bytes + static_cast<int64_t>(kActivationHeaderBytes);
+  return bytes == kProbeBytes || bytes == kLargeProbeBytes;
+}
+
 template <typename... What>
 absl::Status Wrong(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("activation: ", what...));
@@ -76,8 +81,9 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
     return Wrong("stage ", header.stage, ", micro-batch ", header.microbatch, " are beyond all plans");
   }
   if (header.bytes < 0 || header.bytes > kMaxActivationBytes) return Wrong(header.bytes, " bytes, at most ", kMaxActivationBytes);
-  if (header.probe && (header.step != 0 || header.stage != 0 || header.microbatch != 0 || header.bytes != kProbePayloadBytes))
-    return Wrong("a probe of ", header.bytes, " bytes, and one has ", kProbePayloadBytes, " and belongs to no step");
+  if (header.probe && (header.step != 0 || header.stage != 0 || header.microbatch != 0 || !IsProbe(header.bytes)))
+    return Wrong("a probe of ", header.bytes, " bytes, and one has ", kProbeBytes, " or ", kLargeProbeBytes,
+                 " in all and belongs to no step");
   return header;
 }
 

@@ -23,7 +23,7 @@ struct ActivationHeader {
   int32_t microbatch = 0;
   Payload payload = Payload::kHidden;
   int64_t bytes = 0;   // of what follows
-  bool probe = false;  // measures the link and is for nobody: kProbePayloadBytes of zeros, no step, no stage
+  bool probe = false;  // measures the link and is for nobody: a payload of zeros, no step, no stage
 
   friend bool operator==(const ActivationHeader&, const ActivationHeader&) = default;
 };
@@ -46,8 +46,6 @@ struct SampledToken {
 inline constexpr size_t kActivationHeaderBytes = 48;
 // Of one message: 4,096 rows of 16,384 fp32 values.
 inline constexpr int64_t kMaxActivationBytes = int64_t{1} << 28;
-
-inline constexpr int64_t kProbePayloadBytes = kProbeBytes - static_cast<int64_t>(kActivationHeaderBytes);
 
 std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& header);
 // InvalidArgument for anything but a header: its magic number, version, payload kind, numbers out of bounds. Reads nothing behind it.

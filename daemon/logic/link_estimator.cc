@@ -21,11 +21,11 @@ constexpr int64_t kSavedUs = 2'000'000;
 constexpr double kMostAirUs = 400'000;  // that is counted
 constexpr int64_t kGraceUs = 200'000;   // for traffic that is under way to tell
 constexpr int64_t kProbingPatienceUs = 150'000;
-constexpr int64_t kWindowAheadUs = 6'000, kFirstAheadUs = 1'500, kSlowAheadUs = 10'000;  // probes under way, by the rate
-constexpr int kMostFailures = 6;                                                         // one after another, before less is tried
+constexpr int64_t kWindowAheadUs = 10'000, kFirstAheadUs = 1'500, kSlowAheadUs = 10'000;  // probes under way, by the rate
+constexpr int kMostFailures = 6;                                                          // one after another, before less is tried
 constexpr Bytes kSmallTrainBytes = 512 * kKiB;
 constexpr double kAtLeast = 1.15;  // times the estimate
-constexpr Bytes kUnknownWindow = 32 * kKiB, kSlowWindow = 64 * kKiB, kMostFirstWindow = 192 * kKiB;
+constexpr Bytes kUnknownWindow = 32 * kKiB, kSlowWindow = 128 * kKiB, kMostFirstWindow = 192 * kKiB;
 
 bool Agree(double a, double b) {
   return std::abs(a - b) <= kAgree * b;
@@ -98,7 +98,7 @@ void LinkEstimator::Measure(int64_t now_us) {
 
 bool LinkEstimator::IsChange(const TrainFit& fit) const {
   const double rate = fit.bytes_per_second, now = estimate_->bytes_per_second;
-  if (candidate_ && Agree(rate, *candidate_)) return true;
+  if ((candidate_ && Agree(rate, *candidate_)) || (at_least_ && rate > now)) return true;
   const double times = std::max(rate / now, now / rate);
   return (fit.tail_us >= kLongUs && times >= kSeen) || (fit.tail_us >= kClearUs && times >= kClear);
 }
@@ -115,6 +115,7 @@ void LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
     if (candidate_ && Agree(rate, *candidate_)) recent_.push_back(*candidate_);
   }
   candidate_.reset();
+  at_least_ = false;
   recent_.push_back(rate);
   if (recent_.size() > kRecent) recent_.erase(recent_.begin());
   std::vector<double> sorted = recent_;
@@ -137,7 +138,7 @@ Bytes LinkEstimator::Window() const {
   }
   first <<= std::min(failures_, 1);
   Bytes window = first + arrived_probing_ / 2;
-  if (arrived_probing_ >= kSlowWindow && took_us > 0)
+  if (arrived_probing_ >= kUnknownWindow && took_us > 0)
     window = std::min(window, static_cast<Bytes>(static_cast<double>(arrived_probing_) * kWindowAheadUs / static_cast<double>(took_us)));
   return std::clamp(window, first, kMostWindow);
 }
@@ -153,18 +154,21 @@ Bytes LinkEstimator::MostBytes() const {
   return failures_ < kMostFailures || failures_ % kMostFailures == 0 ? kMostTrainBytes : kSmallTrainBytes;
 }
 
-// All of a train has passed and it never had to queue for long: the link is as fast as that, or faster.
+// A train that never queued for long was still carried: behind what a bucket may have let through, the link is as fast as that, or faster.
+// By our clock: a receiver that looks late sees it all at once.
 void LinkEstimator::NoteAtLeast(int64_t now_us) {
-  const int64_t took_us = last_arrived_us_ - first_arrived_us_;
-  if (took_us <= 0) return;
-  const double rate = static_cast<double>(arrived_probing_) / static_cast<double>(took_us) * 1e6;
+  const int64_t took_us = now_us - probing_since_us_;
+  const Bytes behind = arrived_probing_ - kMostBucketBytes;
+  if (took_us <= 0 || behind <= 0) return;
+  const double rate = static_cast<double>(behind) / static_cast<double>(took_us) * 1e6;
   if (estimate_ && rate < kAtLeast * estimate_->bytes_per_second) return;
+  if (candidate_ && rate < *candidate_) return;  // it is known better, and soon for sure
   const int failures = failures_;
   OnRate({.bytes_per_second = rate, .tail_us = kLongUs}, now_us);
-  failures_ = failures;
+  failures_ = failures, at_least_ = true;
 }
 
-int LinkEstimator::WantsProbe(int64_t now_us) {
+Bytes LinkEstimator::WantsProbe(int64_t now_us) {
   if (!probing_) {
     if (now_us < next_probe_us_ + (under_way_.empty() ? 0 : kGraceUs)) return 0;
     if (others_under_way_ > kMostWindow) return 0;
@@ -175,7 +179,7 @@ int LinkEstimator::WantsProbe(int64_t now_us) {
   }
   if (others_under_way_ > kMostWindow) return 0;
   const Bytes room = std::min(Window() - probes_under_way_, MostBytes() - probed_);
-  return static_cast<int>(std::max<Bytes>(room, 0) / kProbeBytes);
+  return room >= 2 * kLargeProbeBytes ? kLargeProbeBytes : room >= kProbeBytes ? kProbeBytes : 0;
 }
 
 void LinkEstimator::BeginProbing(int64_t now_us) {
@@ -186,7 +190,7 @@ void LinkEstimator::BeginProbing(int64_t now_us) {
 
 void LinkEstimator::EndProbing(bool told, int64_t now_us) {
   probing_ = false;
-  if (!told && probed_ + kProbeBytes > kMostTrainBytes) NoteAtLeast(now_us);
+  if (!told) NoteAtLeast(now_us);
   if (told) failures_ = 0;
   const bool settled = told && recent_.size() > 1 && !candidate_;
   // What the probes took of the link, those under way as well.

@@ -25,7 +25,8 @@
 
 namespace lime {
 
-inline constexpr Bytes kProbeBytes = 8 * kKiB;  // of one probe, headers and all
+// Of one probe, headers and all. A large one costs its sender and receiver little more time than a small one, and says less.
+inline constexpr Bytes kProbeBytes = 8 * kKiB, kLargeProbeBytes = 64 * kKiB;
 
 struct LinkEstimate {
   double bytes_per_second = 0;
@@ -41,9 +42,10 @@ class LinkEstimator {
   // receiver's clock would go backwards.
   bool OnArrived(int64_t arrived_us, int64_t now_us);
 
-  // So many probes may be sent now; ask again after each message that is sent and each that has arrived, and every kAskAgainUs at least.
+  // Bytes of the probe that may be sent now, or 0; ask again after each message that is sent and each that has arrived, and every
+  // kAskAgainUs at least.
   // REQUIRES: no activation waits.
-  int WantsProbe(int64_t now_us);
+  Bytes WantsProbe(int64_t now_us);
 
   std::optional<LinkEstimate> estimate() const { return estimate_; }
   size_t under_way() const { return under_way_.size(); }  // messages, not acknowledged yet
@@ -100,6 +102,7 @@ class LinkEstimator {
   std::optional<LinkEstimate> estimate_;
   std::vector<double> recent_;       // that agree, newest last
   std::optional<double> candidate_;  // the last that did not
+  bool at_least_ = false;            // no train has told the estimate, only that the link is not slower
 };
 
 }  // namespace lime

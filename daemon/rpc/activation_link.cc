@@ -22,6 +22,8 @@ namespace lime {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(50);
+// With the headers of TCP, IP and Ethernet, as a link's rate is told and limited: frames of 1,514 bytes carry 1,448 of ours.
+constexpr double kWirePerPayload = 1514.0 / 1448;
 constexpr size_t kMostUnanswered = size_t{1} << 18;  // messages; no stage is so far behind
 
 bool MayPass(grpc::StatusCode code) {  // the peer is not up yet, or has not installed the plan yet
@@ -84,7 +86,8 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     absl::MutexLock lock(&mutex_);
     const std::optional<LinkEstimate>& estimate = estimator_.estimate();
     if (!estimate) return std::nullopt;
-    return Rate{estimate->bytes_per_second, static_cast<double>(std::max<int64_t>(SteadyUs() - estimate->at_us, 0)) / 1000};
+    return Rate{kWirePerPayload * estimate->bytes_per_second,
+                static_cast<double>(std::max<int64_t>(SteadyUs() - estimate->at_us, 0)) / 1000};
   }
 
   void Tick() {
@@ -178,10 +181,11 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
 
   void MayProbe() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t now_us = SteadyUs();
-    if (!options_.probes || estimator_.WantsProbe(now_us) == 0) return;
+    const Bytes bytes = options_.probes ? estimator_.WantsProbe(now_us) : 0;
+    if (bytes == 0) return;
     writing_ = true;
-    estimator_.OnSent(kProbeBytes, /*probe=*/true, now_us);
-    attempt_->Write(ProbeBuffer(options_.epoch));
+    estimator_.OnSent(bytes, /*probe=*/true, now_us);
+    attempt_->Write(ProbeBuffer(options_.epoch, bytes));
   }
 
   absl::Status OnAnswer(const grpc::ByteBuffer& answer) {

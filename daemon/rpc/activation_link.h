@@ -53,8 +53,8 @@ class ActivationLink {
   Counts sent() const;
 
   struct Rate {
-    double bytes_per_second = 0;
-    double age_ms = 0;  // since it was measured
+    double bytes_per_second = 0;  // with the headers of TCP, IP and Ethernet
+    double age_ms = 0;            // since it was measured
   };
   std::optional<Rate> rate() const;
   // Sends probes where they are due: LinkEstimator::kAskAgainUs.

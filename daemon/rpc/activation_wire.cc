@@ -47,11 +47,11 @@ absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
   return activation;
 }
 
-grpc::ByteBuffer ProbeBuffer(int64_t epoch) {
-  static constexpr std::array<std::byte, kProbePayloadBytes> kZeros = {};
-  const auto header = Encode(ActivationHeader{.epoch = epoch, .bytes = kProbePayloadBytes, .probe = true});
-  const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()),
-                                grpc::Slice(kZeros.data(), kZeros.size(), grpc::Slice::STATIC_SLICE)};
+grpc::ByteBuffer ProbeBuffer(int64_t epoch, Bytes bytes) {
+  static constexpr std::array<std::byte, kLargeProbeBytes> kZeros = {};
+  const auto payload = static_cast<size_t>(bytes) - kActivationHeaderBytes;
+  const auto header = Encode(ActivationHeader{.epoch = epoch, .bytes = static_cast<int64_t>(payload), .probe = true});
+  const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()), grpc::Slice(kZeros.data(), payload, grpc::Slice::STATIC_SLICE)};
   return grpc::ByteBuffer(slices, 2);
 }
 

@@ -15,8 +15,8 @@ inline constexpr char kFromKey[] = "lime-from";
 // The payload is not copied: it lives until gRPC has sent it.
 grpc::ByteBuffer ToBuffer(ActivationMessage activation);
 
-// A message that only measures the way.
-grpc::ByteBuffer ProbeBuffer(int64_t epoch);
+// A message that only measures the way: kProbeBytes or kLargeProbeBytes.
+grpc::ByteBuffer ProbeBuffer(int64_t epoch, Bytes bytes);
 
 // InvalidArgument for anything but one header and as many bytes as it says. What a probe carries is not kept.
 absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer);

@@ -466,7 +466,8 @@ TEST_F(HostileTest, MalformedActivationsAreRefused) {
        {std::string(), std::string("LIME"), std::string(4096, '\xff'), Message({.epoch = epoch, .bytes = 9}, 8),
         Message({.epoch = epoch, .bytes = 0}, 8), Message({.epoch = epoch, .stage = 1, .bytes = 8}, 8),
         Message({.epoch = epoch, .stage = 60000, .bytes = 8}, 8), Message({.epoch = epoch, .bytes = 8, .probe = true}, 8),
-        Message({.epoch = epoch, .bytes = kProbePayloadBytes, .probe = true}, kProbePayloadBytes - 1)}) {
+        Message({.epoch = epoch, .bytes = kProbeBytes, .probe = true}, kProbeBytes),
+        Message({.epoch = epoch, .bytes = kProbeBytes - 48, .probe = true}, kProbeBytes - 49)}) {
     EXPECT_EQ(SendTo(Epoch(), "0", bytes).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   }
   for (const char* from : {"-1", "2000", "", "a", "99999999999999999999"})

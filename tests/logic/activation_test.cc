@@ -26,7 +26,7 @@ TEST(ActivationTest, AHeaderArrivesAsItWas) {
 }
 
 TEST(ActivationTest, AProbeHasItsSizeAndBelongsToNoStep) {
-  const ActivationHeader probe{.epoch = 3, .bytes = kProbePayloadBytes, .probe = true};
+  const ActivationHeader probe{.epoch = 3, .bytes = kProbeBytes - static_cast<int64_t>(kActivationHeaderBytes), .probe = true};
   const auto parsed = ParseActivationHeader(Encode(probe));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(*parsed, probe);
@@ -37,6 +37,8 @@ TEST(ActivationTest, AProbeHasItsSizeAndBelongsToNoStep) {
   };
   EXPECT_TRUE(refused([](ActivationHeader& h) { ++h.bytes; }));
   EXPECT_TRUE(refused([](ActivationHeader& h) { h.bytes = 0; }));
+  EXPECT_TRUE(refused([](ActivationHeader& h) { h.bytes += kProbeBytes; }));
+  EXPECT_FALSE(refused([](ActivationHeader& h) { h.bytes += kLargeProbeBytes - kProbeBytes; }));
   EXPECT_TRUE(refused([](ActivationHeader& h) { h.step = 1; }));
   EXPECT_TRUE(refused([](ActivationHeader& h) { h.stage = 1; }));
   EXPECT_TRUE(refused([](ActivationHeader& h) { h.microbatch = 1; }));
