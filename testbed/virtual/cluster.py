@@ -60,6 +60,7 @@ class VirtualCluster:
         self.tag = f"lt{os.getpid()}"
         self.disk = cgroups.disk_of(self.model)
         self.devices = []
+        self.limed_flags = []  # beside those of every daemon
 
     def __enter__(self):
         self.on_term = signal.signal(signal.SIGTERM, interrupt)
@@ -92,7 +93,7 @@ class VirtualCluster:
 
     def start_daemon(self, device, pace):
         words = device.words() + [str(self.bin / "limed"), "--name", device.spec.name, "--listen", f"{device.address}:{PORT}", "--insecure",
-                                  "--threads", "1"]
+                                  "--threads", "1"] + self.limed_flags
         if pace is not None:
             profile = self.folder / f"{device.spec.name}.pace.json"
             profile.write_text(json.dumps(pace, indent=1))

@@ -19,10 +19,10 @@ def call(*words):
     return done.stdout
 
 
-def shape(namespace, interface, mbit):
+def shape(namespace, interface, mbit, burst=BURST_BYTES):
     """tbf on what leaves `interface`; in the place of one that is there."""
     call("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf", "rate", f"{mbit * 1e6:.0f}bit",
-         "burst", str(BURST_BYTES), "limit", "1000000")
+         "burst", str(burst), "limit", "1000000")
 
 
 class Network:
@@ -52,9 +52,9 @@ class Network:
         call("ip", "-n", name, "link", "set", "eth0", "up")
         return name, address
 
-    def shape_device(self, index, mbit):
-        shape(f"{self.tag}d{index}", "eth0", mbit)
-        shape(self.hub, f"d{index}", mbit)
+    def shape_device(self, index, mbit, burst=BURST_BYTES):
+        shape(f"{self.tag}d{index}", "eth0", mbit, burst)
+        shape(self.hub, f"d{index}", mbit, burst)
 
 
 def inside(namespace):

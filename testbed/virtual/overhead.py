@@ -28,6 +28,7 @@ class Overhead:
     def run(self, rounds, tokens):
         with self.make_cluster(devices(), self.folder, self.model) as cluster:
             self.cluster = cluster
+            cluster.limed_flags = ["--no-link-probes"]  # bytes per token are of tokens
             profiles = device_profiles(cluster.specs, OVERHEADS, 10000, 0.05)
             self.toml = cluster.cluster_toml([d["memory_bytes"] for d in profiles["devices"]])
             request = {"strategy": "pp", "piece": planning.WHOLE_BLOCKS, "tokens": CONTEXT, "sequences": 1, "prompt_tokens": 8, "time_limit_ms": 1000}
