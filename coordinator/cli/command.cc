@@ -41,7 +41,7 @@ absl::Status CheckOutputFile(const std::string& flag, const std::string& path) {
   } else if (access(fs::exists(path, ignored) ? path.c_str() : folder.c_str(), W_OK) != 0) {
     wrong = "may not be written; choose another place, or change its permissions";
   }
-  return wrong == nullptr ? absl::OkStatus() : WrongCall(absl::StrCat(flag, " ", path, ": ", wrong));
+  return wrong == nullptr ? absl::OkStatus() : absl::FailedPreconditionError(absl::StrCat(flag, " ", path, ": ", wrong));
 }
 
 int Finish(const absl::Status& status) {
