@@ -25,7 +25,8 @@ namespace lime::ops {
   m.impl("gated_activation_out", &ns::GatedActivationOut); \
   m.impl("activation_out", &ns::ActivationOut);            \
   m.impl("embed_out", &ns::EmbedOut);                      \
-  m.impl("gather_rows_out", &ns::GatherRowsOut)
+  m.impl("gather_rows_out", &ns::GatherRowsOut);           \
+  m.impl("top_k_out", &ns::TopKOut)
 
 TORCH_LIBRARY(lime, m) {
   m.def("linear_many_out(Tensor x, Tensor[] parameters, int[] packing, Tensor(a!)[] outs) -> ()");
@@ -44,6 +45,7 @@ TORCH_LIBRARY(lime, m) {
       "embed_out(Tensor tokens, Tensor[] parameters, int[] packing, Tensor positions, Tensor position_table, int position_offset, "
       "Tensor(a!) out) -> ()");
   m.def("gather_rows_out(Tensor x, Tensor rows, Tensor(a!) out) -> ()");
+  m.def("top_k_out(Tensor logits, Tensor(a!) values, Tensor(b!) ids) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(lime, CPU, m) {
@@ -207,6 +209,11 @@ void EmbedOut(const at::Tensor& tokens, const LinearWeight& table, const at::Ten
 void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out) {
   static const auto op = Find("lime::gather_rows_out", &cpu::GatherRowsOut);
   op.call(x, rows, out);
+}
+
+void TopKOut(const at::Tensor& logits, at::Tensor& values, at::Tensor& ids) {
+  static const auto op = Find("lime::top_k_out", &cpu::TopKOut);
+  op.call(logits, values, ids);
 }
 
 }  // namespace lime::ops

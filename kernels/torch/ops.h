@@ -117,4 +117,8 @@ void EmbedOut(const at::Tensor& tokens, const LinearWeight& table, const at::Ten
 // out[i] = x[rows[i]]; rows: [n] int32.
 void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out);
 
+// The k largest of each row of the head's logits [rows, vocab] fp32, largest first, equal ones by ascending id, for the caller that wants
+// no more of them. values: [rows, k] fp32.   ids: [rows, k] int32.   Allocates k entries.   Errors: k above vocab, a NaN.
+void TopKOut(const at::Tensor& logits, at::Tensor& values, at::Tensor& ids);
+
 }  // namespace lime::ops

@@ -150,4 +150,11 @@ void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out)
   out.copy_(x.index_select(0, rows.to(at::kLong)));
 }
 
+void TopKOut(const at::Tensor& logits, at::Tensor& values, at::Tensor& ids) {
+  TORCH_CHECK(!logits.isnan().any().item<bool>(), "a logit is NaN");
+  const auto [sorted, order] = logits.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true);
+  values.copy_(sorted.narrow(-1, 0, values.size(-1)));
+  ids.copy_(order.narrow(-1, 0, ids.size(-1)));
+}
+
 }  // namespace lime::ops::aten

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention.h"
@@ -9,6 +10,7 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/topk.h"
 #include "kernels/torch/compute_context.h"
 #include "kernels/torch/ops_impl.h"
 
@@ -280,6 +282,22 @@ void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out)
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(static_cast<char*>(out.data_ptr()) + i * row_bytes, static_cast<const char*>(x.data_ptr()) + from[i] * row_bytes,
                 row_bytes);
+}
+
+void TopKOut(const at::Tensor& logits, at::Tensor& values, at::Tensor& ids) {
+  const int64_t vocab = Width(logits, "logits"), rows = logits.size(0), k = Width(values, "values");
+  CheckRows(logits, "logits", rows, vocab, at::kFloat);
+  CheckRows(values, "values", rows, k, at::kFloat);
+  CheckRows(ids, "ids", rows, k, at::kInt);
+  TORCH_CHECK(k <= vocab, k, " of ", vocab, " logits cannot be kept");
+  std::vector<lime::cpu::TopEntry> top(static_cast<size_t>(k));
+  for (int64_t row = 0; row < rows; ++row) {
+    TORCH_CHECK(lime::cpu::TopK(logits.data_ptr<float>() + row * vocab, vocab, k, top.data()) >= 0, "a logit of row ", row, " is NaN");
+    for (int64_t i = 0; i < k; ++i) {
+      values.data_ptr<float>()[row * k + i] = top[static_cast<size_t>(i)].value;
+      ids.data_ptr<int32_t>()[row * k + i] = top[static_cast<size_t>(i)].id;
+    }
+  }
 }
 
 }  // namespace lime::ops::cpu

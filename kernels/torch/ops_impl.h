@@ -29,7 +29,8 @@ inline constexpr int64_t kPackingPerLayer = 3;
   void ActivationOut(const at::Tensor& x, int64_t activation, at::Tensor& out);                                                    \
   void EmbedOut(const at::Tensor& tokens, at::TensorList parameters, at::IntArrayRef packing, const at::Tensor& positions,         \
                 const at::Tensor& position_table, int64_t position_offset, at::Tensor& out);                                       \
-  void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out);
+  void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out);                                                \
+  void TopKOut(const at::Tensor& logits, at::Tensor& values, at::Tensor& ids);
 
 namespace cpu {
 LIME_DECLARE_OPERATORS

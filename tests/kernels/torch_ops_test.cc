@@ -276,6 +276,23 @@ TEST_F(TorchOpsTest, EmbeddingAndGatheredRowsMatchAten) {
   }
 }
 
+TEST_F(TorchOpsTest, TopKMatchesAtenAlsoWhereLogitsAreEqual) {
+  for (int64_t k : {1, 5, 64, 1003}) {
+    const at::Tensor logits = at::randint(-20, 20, {3, 1003}, at::kFloat);  // many are equal
+    at::Tensor values = at::empty({3, k}), ids = at::empty({3, k}, at::kInt);
+    at::Tensor expected = at::empty_like(values), expected_ids = at::empty_like(ids);
+    TopKOut(logits, values, ids);
+    aten::TopKOut(logits, expected, expected_ids);
+    EXPECT_TRUE(at::equal(values, expected)) << k;
+    EXPECT_TRUE(at::equal(ids, expected_ids)) << k;
+  }
+  at::Tensor logits = at::zeros({1, 8}), values = at::empty({1, 9}), ids = at::empty({1, 9}, at::kInt);
+  EXPECT_THROW(TopKOut(logits, values, ids), c10::Error);
+  logits[0][3] = NAN;
+  values = at::empty({1, 2}), ids = at::empty({1, 2}, at::kInt);
+  EXPECT_THROW(TopKOut(logits, values, ids), c10::Error);
+}
+
 // The dispatcher chooses by device: a meta tensor stands for every device without kernels of its own.
 TEST_F(TorchOpsTest, OtherDevicesTakeTheAtenImplementation) {
   const auto meta = at::TensorOptions().device(at::kMeta);
