@@ -14,6 +14,8 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/model_session.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/profile/measure_disk.h"
+#include "daemon/weights/checkpoint.h"
 #include "kernels/cpu/linear.h"
 #include "planner/base/median.h"
 
@@ -46,19 +48,53 @@ struct Measured {
   std::vector<double> decode, batched, prefill;  // seconds of one step
 };
 
-// Runs figures and limits in turn, so that both see the same noise.
+// A step of a model that streams.
+struct Sweep {
+  std::string figure;
+  double seconds = 0;
+  double bytes = 0;  // streamed
+};
+
+// What the disk gives to reads of the size and depth that streaming has; to smaller ones where the files are smaller.
+absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
+  std::vector<std::string> files;
+  Bytes bytes = 0;
+  for (const CheckpointFile& file : checkpoint.files()) {
+    files.push_back(file.path);
+    bytes += file.bytes;
+  }
+  LIME_ASSIGN_OR_RETURN(const std::vector<DiskPoint> points,
+                        MeasureDisk(files, {.seconds = 1, .read_bytes = {bytes >= 16 * kMiB ? kMiB : 4 * kKiB}, .depths = {8}}));
+  return points.front().bytes_per_second;
+}
+
+// Runs figures and limits in turn, so that both see the same noise. Where the model streams, the disk works beside the computation and from
+// one step into the next: steps of one kind follow each other then, and nothing is measured between them.
 class ModelBench {
  public:
   ModelBench(Engine& engine, const BenchFlags& flags, int threads)
       : engine_(engine),
         flags_(flags),
         numerics_(engine.numerics_id() == cpu::NumericsId(cpu::Numerics::kPortable) ? cpu::Numerics::kPortable : cpu::Numerics::kAuto),
-        pool_(threads),
-        memory_(flags.limit_bytes) {}
+        pool_(threads) {}
+
+  absl::StatusOr<std::vector<Sweep>> RunStreaming() {
+    LIME_RETURN_IF_ERROR(FillSequences());
+    std::vector<Sweep> sweeps;
+    const auto add = [&](const std::string& figure, int rounds, auto&& step) {
+      LIME_ASSIGN_OR_RETURN(sweeps.emplace_back(), Sweeps(figure, rounds, step));
+      return absl::OkStatus();
+    };
+    LIME_RETURN_IF_ERROR(add("decode", flags_.rounds, [&] { return Decode(1); }));
+    LIME_RETURN_IF_ERROR(add(absl::StrCat("decode, batch of ", flags_.batch), flags_.rounds, [&] { return Decode(flags_.batch); }));
+    LIME_RETURN_IF_ERROR(
+        add(absl::StrCat("prefill of ", flags_.prompt), (flags_.rounds + 2) / 3, [&] { return Prefill(0, flags_.prompt); }));
+    return sweeps;
+  }
 
   absl::StatusOr<Measured> Run() {
-    for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(engine_.StartSequence(slot, engine_.context()));
-    for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(Prefill(slot, flags_.position));
+    LIME_RETURN_IF_ERROR(FillSequences());
+    memory_.emplace(flags_.limit_bytes);
     Measured measured;
     for (int round = -1; round < flags_.rounds; ++round) {  // the first one warms up
       if (Interrupted()) return absl::CancelledError("interrupted");
@@ -69,12 +105,37 @@ class ModelBench {
   }
 
  private:
+  absl::Status FillSequences() {
+    for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(engine_.StartSequence(slot, engine_.context()));
+    for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(Prefill(slot, flags_.position));
+    return absl::OkStatus();
+  }
+
+  // The median step of several, after two that fill the ring; bytes are the mean, since a step also reads ahead for the next.
+  template <typename Step>
+  absl::StatusOr<Sweep> Sweeps(const std::string& figure, int rounds, Step&& step) {
+    std::vector<double> seconds;
+    Bytes before = 0;
+    for (int round = -2; round < rounds; ++round) {
+      if (Interrupted()) return absl::CancelledError("interrupted");
+      if (round == 0) before = engine_.streamer()->stats().bytes_read;
+      absl::Status status;
+      const double took = SecondsOf([&] { status = step(); });
+      LIME_RETURN_IF_ERROR(status);
+      if (round >= 0) seconds.push_back(took);
+    }
+    const Bytes bytes = engine_.streamer()->stats().bytes_read - before;
+    return Sweep{figure, Median(seconds), static_cast<double>(bytes) / static_cast<double>(rounds)};
+  }
+
+  double ReadRate() { return static_cast<double>(memory_->bytes()) / bench::ReadSeconds(pool_, memory_->data(), memory_->bytes()); }
+
   absl::Status Round(Measured& measured) {
     absl::Status status;
     const auto timed = [&](auto&& fn) { return SecondsOf([&] { status.Update(fn()); }); };
-    measured.read_rate.push_back(static_cast<double>(memory_.bytes()) / bench::ReadSeconds(pool_, memory_.data(), memory_.bytes()));
+    measured.read_rate.push_back(ReadRate());
     measured.decode.push_back(timed([&] { return Decode(1); }));
-    measured.read_rate.push_back(static_cast<double>(memory_.bytes()) / bench::ReadSeconds(pool_, memory_.data(), memory_.bytes()));
+    measured.read_rate.push_back(ReadRate());
     measured.batched.push_back(timed([&] { return Decode(flags_.batch); }));
     if (measured.prefill.size() * 3 > measured.decode.size()) return status;  // prefill is long: every third round
     measured.flops.push_back(bench::Bf16Rate(pool_, numerics_));
@@ -106,7 +167,7 @@ class ModelBench {
   const BenchFlags& flags_;
   const cpu::Numerics numerics_;  // of the engine, whose prefill is compared with their peak
   cpu::ThreadPool pool_;
-  const bench::HugeMemory memory_;
+  std::optional<bench::HugeMemory> memory_;  // read beside a resident model
   MicroBatch batch_;
 };
 
@@ -124,19 +185,78 @@ struct Row {
   double ms = 0;
   double value = 0, limit = 0;
   std::string unit;
+  std::string limited_by = "";
 };
 
-std::vector<Row> Rows(const Engine& engine, const BenchFlags& flags, const Measured& measured) {
+std::vector<Row> ResidentRows(const Engine& engine, const BenchFlags& flags, const Measured& measured) {
   const double read = Median(measured.read_rate), flops = Median(measured.flops);
   const auto reading = [&](const std::string& name, const std::vector<double>& seconds, int64_t sequences) {
     const double step = Median(seconds);
-    return Row{name, step * 1e3, static_cast<double>(engine.BytesPerStep(sequences, flags.position)) / step / 1e9, read / 1e9, "GB/s"};
+    return Row{name,       step * 1e3, static_cast<double>(engine.BytesPerStep(sequences, flags.position)) / step / 1e9,
+               read / 1e9, "GB/s",     "memory"};
   };
   const double prefill = Median(measured.prefill);
   return {reading("decode", measured.decode, 1),
           reading(absl::StrCat("decode, batch of ", flags.batch), measured.batched, flags.batch),
           {absl::StrCat("prefill of ", flags.prompt), prefill * 1e3, PrefillOperations(engine.spec(), flags.prompt) / prefill / 1e9,
-           flops / 1e9, "GFLOP/s"}};
+           flops / 1e9, "GFLOP/s", "dot products"}};
+}
+
+// What was measured with the engine open. The disk's rate is the limit of the rows that have none yet.
+struct Report {
+  std::vector<Row> rows;
+  double batch_cost = 0;
+  json description;
+  std::string load_line;
+};
+
+absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
+  LIME_ASSIGN_OR_RETURN(const auto session, ModelSession::Open(flags.model, {.max_rows = std::max(context, flags.batch),
+                                                                             .max_logit_rows = flags.batch,
+                                                                             .max_sequences = flags.batch,
+                                                                             .context = context,
+                                                                             .planned_steps = flags.rounds * 4,
+                                                                             .expected_positions = flags.position}));
+  Engine& engine = session->engine();
+  ModelBench bench(engine, flags, flags.model.threads > 0 ? flags.model.threads : UsableCores());
+  const Engine::LoadSummary& load = engine.load();
+  Report report;
+  if (load.bytes > 0) report.rows.push_back({"load", load.seconds * 1e3, static_cast<double>(load.bytes) / load.seconds / 1e9, 0, "GB/s"});
+  if (engine.residency().streams()) {
+    LIME_ASSIGN_OR_RETURN(const std::vector<Sweep> sweeps, bench.RunStreaming());
+    for (const Sweep& sweep : sweeps)
+      report.rows.push_back({sweep.figure, sweep.seconds * 1e3, sweep.bytes / sweep.seconds / 1e9, 0, "GB/s"});
+    report.batch_cost = sweeps[1].seconds / sweeps[0].seconds;
+  } else {
+    LIME_ASSIGN_OR_RETURN(const Measured measured, bench.Run());
+    for (Row& row : ResidentRows(engine, flags, measured)) report.rows.push_back(std::move(row));
+    report.batch_cost = Median(measured.batched) / Median(measured.decode);
+  }
+  report.description = session->Describe();
+  report.load_line = session->LoadLine();
+  return report;
+}
+
+void PrintReport(const Report& report, const BenchFlags& flags) {
+  if (flags.model.json) {
+    json root = report.description;
+    root["batch_cost"] = report.batch_cost;
+    for (const Row& row : report.rows)
+      root["rows"].push_back({{"figure", row.figure},
+                              {"ms", row.ms},
+                              {"value", row.value},
+                              {"limit", row.limit},
+                              {"unit", row.unit},
+                              {"limited_by", row.limited_by},
+                              {"ratio", row.value / row.limit}});
+    std::cout << root.dump() << std::endl;
+    return;
+  }
+  absl::PrintF("%s\n%-20s %10s %12s %12s %7s  %s\n", report.load_line, "figure", "ms", "reached", "limit", "ratio", "limit is");
+  for (const Row& row : report.rows)
+    absl::PrintF("%-20s %10.2f %7.2f %-7s %7.2f %-7s %4.2f  %s\n", row.figure, row.ms, row.value, row.unit, row.limit, row.unit,
+                 row.value / row.limit, row.limited_by);
+  absl::PrintF("a batch of %d costs %.2f times one\n", flags.batch, report.batch_cost);
 }
 
 absl::Status Bench(const BenchFlags& flags) {
@@ -148,35 +268,16 @@ absl::Status Bench(const BenchFlags& flags) {
   if (flags.prompt < 1 || flags.position < 1 || context > spec.config.max_positions) {
     return WrongCall(absl::StrCat("--prompt and --position must be from 1 to the model's ", spec.config.max_positions, " positions"));
   }
-  LIME_ASSIGN_OR_RETURN(const auto session, ModelSession::Open(flags.model, {.max_rows = std::max(context, flags.batch),
-                                                                             .max_logit_rows = flags.batch,
-                                                                             .max_sequences = flags.batch,
-                                                                             .context = context,
-                                                                             .planned_steps = flags.rounds * 4,
-                                                                             .expected_positions = flags.position}));
-  const int threads = flags.model.threads > 0 ? flags.model.threads : UsableCores();
-  ModelBench bench(session->engine(), flags, threads);
-  LIME_ASSIGN_OR_RETURN(const Measured measured, bench.Run());
-  const std::vector<Row> rows = Rows(session->engine(), flags, measured);
-  const double batch_cost = Median(measured.batched) / Median(measured.decode);
-  if (flags.model.json) {
-    json root = session->Describe();
-    root["batch_cost"] = batch_cost;
-    for (const Row& row : rows)
-      root["rows"].push_back({{"figure", row.figure},
-                              {"ms", row.ms},
-                              {"value", row.value},
-                              {"limit", row.limit},
-                              {"unit", row.unit},
-                              {"ratio", row.value / row.limit}});
-    std::cout << root.dump() << std::endl;
-    return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model.model));
+  LIME_ASSIGN_OR_RETURN(const double before, DiskRate(checkpoint));
+  LIME_ASSIGN_OR_RETURN(Report report, MeasureModel(flags, context));
+  LIME_ASSIGN_OR_RETURN(const double after, DiskRate(checkpoint));
+  for (Row& row : report.rows) {
+    if (row.limit > 0) continue;
+    row.limit = (before + after) / 2 / 1e9;
+    row.limited_by = "disk";
   }
-  absl::PrintF("%s\n%-20s %10s %12s %12s %7s\n", session->LoadLine(), "figure", "ms", "reached", "limit", "ratio");
-  for (const Row& row : rows)
-    absl::PrintF("%-20s %10.2f %7.1f %-7s %7.1f %-7s %4.2f\n", row.figure, row.ms, row.value, row.unit, row.limit, row.unit,
-                 row.value / row.limit);
-  absl::PrintF("a batch of %d costs %.2f times one\n", flags.batch, batch_cost);
+  PrintReport(report, flags);
   return absl::OkStatus();
 }
 
@@ -184,7 +285,9 @@ absl::Status Bench(const BenchFlags& flags) {
 
 void AddBenchCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = app.add_subcommand("bench", "Decode and prefill of a model beside the limits of this machine, measured in turn");
+  CLI::App* command = app.add_subcommand("bench",
+                                         "Load, decode and prefill of a model beside the limits of this machine: disk, memory and dot "
+                                         "products where all of it is resident, the disk where it streams (--memory)");
   flags->model.AddTo(*command);
   command->add_option("--prompt", flags->prompt, "Tokens of the prefill")->capture_default_str();
   command->add_option("--position", flags->position, "Position at which decoding is measured")->capture_default_str();

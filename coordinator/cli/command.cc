@@ -78,7 +78,8 @@ void ModelFlags::AddTo(CLI::App& app) {
 }
 
 absl::Status ModelFlags::Check(bool on_cluster) const {
-  if (!cluster.empty() && !on_cluster) return WrongCall("--cluster: this command runs on one device only; `lime run` and `lime score` take it");
+  if (!cluster.empty() && !on_cluster)
+    return WrongCall("--cluster: this command runs on one device only; `lime run` and `lime score` take it");
   if (loader != "auto" && loader != "read" && loader != "mmap")
     return WrongCall(absl::StrCat("--loader ", loader, " is unknown; use auto, read or mmap"));
   if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", kv, " is unknown; use reserve or grow"));

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/companions.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/local_trace.h"
 #include "coordinator/cli/logits_hash.h"
@@ -38,6 +39,7 @@ struct RunFlags {
   ModelFlags model;
   std::vector<std::string> prompts;
   std::string prompts_file;
+  std::string batch_with;
   std::vector<std::string> stops;
   SamplingParams sampling;
   int64_t max_tokens = 0;
@@ -114,7 +116,8 @@ absl::Status CheckFlags(RunFlags& flags) {
 }
 
 struct RunShape {
-  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::vector<int32_t>> prompts;  // with companions after those that are answered
+  size_t answered = 0;
   int64_t max_new_tokens = 0;
   int64_t context = 0;
   int64_t sequences = 0;
@@ -123,12 +126,14 @@ struct RunShape {
 // How long the sequences can become, and so what is reserved for them.
 absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files) {
   RunShape plan;
-  int64_t longest = 0;
-  for (size_t i = 0; i < flags.prompts.size(); ++i) {
-    LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, files.EncodePrompt(flags.prompts[i]));
-    longest = std::max<int64_t>(longest, static_cast<int64_t>(ids.size()));
-    plan.prompts.push_back(std::move(ids));
+  for (const std::string& prompt : flags.prompts) {
+    LIME_ASSIGN_OR_RETURN(plan.prompts.emplace_back(), files.EncodePrompt(prompt));
   }
+  plan.answered = plan.prompts.size();
+  LIME_ASSIGN_OR_RETURN(const auto companions, ReadCompanions(flags.batch_with, files.spec.config.vocab_size, kMaxBatch - 1));
+  plan.prompts.insert(plan.prompts.end(), companions.begin(), companions.end());
+  int64_t longest = 0;
+  for (const auto& prompt : plan.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
   const int64_t limit = flags.model.context > 0 ? flags.model.context : files.spec.config.max_positions;
   const int64_t asked = flags.max_tokens > 0 ? flags.max_tokens : std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest));
   if (asked > limit - longest) {
@@ -235,9 +240,11 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
   options.hash_logits = flags.hash_logits;
   options.keep_times = flags.token_times;
   options.cancel = &Interrupted();
-  if (!flags.model.json && plan.prompts.size() == 1) {
+  if (!flags.model.json && plan.answered == 1) {
     std::cout << flags.prompts.front() << std::flush;
-    options.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
+    options.on_text = [](size_t prompt, std::string_view text) {
+      if (prompt == 0) std::cout << text << std::flush;
+    };
   }
   return options;
 }
@@ -277,8 +284,8 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
                             .recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)},
                             .trace = flags.traces(),
                             .cancel = &Interrupted()}));
-  LIME_ASSIGN_OR_RETURN(const GenerateSummary summary,
-                        session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files)));
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files)));
+  summary.results.resize(shape.answered);
   json root;
   if (flags.model.json) {
     root = AnswerJson(session->Describe(), summary, flags);
@@ -322,8 +329,8 @@ absl::Status Run(RunFlags& flags) {
                                        .trace = tracing ? tracing->ring() : nullptr}));
   GenerateOptions options = MakeOptions(flags, plan, files);
   options.chunk = session->engine().max_rows() - plan.sequences;
-  LIME_ASSIGN_OR_RETURN(const GenerateSummary summary,
-                        Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
+  summary.results.resize(plan.answered);
   json root;
   if (flags.model.json) {
     root = LocalJson(*session, summary, flags);
@@ -350,6 +357,8 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
       ->expected(1)
       ->allow_extra_args(false);
   command->add_option("--prompts-file", flags->prompts_file, "One prompt a line, plain or as a JSON string");
+  command->add_option("--batch-with", flags->batch_with,
+                      "File of sequences, ids like 1,2,3 a line, continued in the same steps; no bit of the answer may change");
   command->add_option("--max-tokens,-n", flags->max_tokens, "Tokens to generate; without it 128, or as many as the context holds");
   command->add_option("--temperature", flags->sampling.temperature, "0 takes the likeliest token")->capture_default_str();
   command->add_option("--top-k", flags->sampling.top_k, "Keep the K likeliest tokens; 0 keeps all")->capture_default_str();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/companions.h"
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/score.h"
@@ -24,6 +25,7 @@ namespace {
 using nlohmann::json;
 
 constexpr Bytes kLogitsBytes = 64 * kMiB;  // of one step: bounds the chunk of large vocabularies
+constexpr size_t kMaxCompanions = 255;
 constexpr Bytes kMaxTextBytes = kGiB;
 
 struct ScoreFlags {
@@ -35,18 +37,6 @@ struct ScoreFlags {
   std::string cluster_plan;  // with --cluster
   bool insecure = false;     // likewise
 };
-
-absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t vocab, std::string_view where) {
-  std::vector<int32_t> ids;
-  for (const auto& item : absl::StrSplit(Text(list), ',')) {
-    int32_t id = 0;
-    if (!absl::SimpleAtoi(item, &id) || id < 0 || id >= vocab) {
-      return WrongCall(absl::StrCat(Text(where), ": \"", item, "\" is not an id below ", vocab, "; write ids like 1,2,3"));
-    }
-    ids.push_back(id);
-  }
-  return ids;
-}
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -87,20 +77,6 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flag
       return absl::InvalidArgumentError(absl::StrCat("the tokenizer gives id ", id, ", which the model does not have"));
   }
   return Windows(ids, files.bos(), limit);
-}
-
-absl::StatusOr<std::vector<std::vector<int32_t>>> Companions(const ScoreFlags& flags, const ModelFiles& files) {
-  std::vector<std::vector<int32_t>> companions;
-  if (flags.batch_with.empty()) return companions;
-  std::ifstream file(flags.batch_with);
-  if (!file) return WrongCall(absl::StrCat("--batch-with ", flags.batch_with, " cannot be read"));
-  for (std::string line; std::getline(file, line);) {
-    if (companions.size() == 255) return WrongCall(absl::StrCat("--batch-with ", flags.batch_with, " has more than 255 lines"));
-    LIME_ASSIGN_OR_RETURN(auto ids, ParseIds(line, files.spec.config.vocab_size,
-                                             absl::StrCat("--batch-with ", flags.batch_with, " line ", companions.size() + 1)));
-    companions.push_back(std::move(ids));
-  }
-  return companions;
 }
 
 double Perplexity(const std::vector<ScoredPosition>& positions) {
@@ -165,7 +141,7 @@ absl::Status Score(const ScoreFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const auto windows, ToScore(flags, files));
   ScoreOptions options;
-  LIME_ASSIGN_OR_RETURN(options.companions, Companions(flags, files));
+  LIME_ASSIGN_OR_RETURN(options.companions, ReadCompanions(flags.batch_with, files.spec.config.vocab_size, kMaxCompanions));
   int64_t longest = static_cast<int64_t>(windows.front().size());
   for (const auto& companion : options.companions) longest = std::max<int64_t>(longest, static_cast<int64_t>(companion.size()));
   const int64_t affordable = std::max<int64_t>(1, kLogitsBytes / (4 * files.spec.config.vocab_size));

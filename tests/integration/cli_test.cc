@@ -135,6 +135,44 @@ TEST_F(CliTest, CompanionsOfABatchChangeNoBit) {
   EXPECT_EQ(alone["positions"], beside["positions"]);
 }
 
+TEST_F(CliTest, CompanionsOfAGenerationChangeNoBitAndAreNotAnswered) {
+  WriteFile(dir_ / "others", "5,6,7,8,9\n1\n100,101,102\n");
+  std::vector<std::string> call = {"run",          "--model", model_,         "--prompt",      "hello",
+                                   "--max-tokens", "12",      "--ignore-eos", "--hash-logits", "--json"};
+  const json alone = Call(call).Json();
+  call.insert(call.end(), {"--batch-with", dir_ / "others"});
+  const json beside = Call(call).Json();
+  for (const char* field : {"text", "token_ids", "logits_xxh3", "prompt_tokens"}) EXPECT_EQ(alone[field], beside[field]) << field;
+  EXPECT_FALSE(beside.contains("results"));
+  std::string lines;
+  for (int i = 0; i < 16; ++i) lines += "1\n";
+  WriteFile(dir_ / "others", lines);
+  ExpectRefused(Call(call), 2, "has more than 15 lines");
+}
+
+TEST_F(CliTest, BenchNamesTheLimitOfEachFigure) {
+  const std::vector<std::string> call = {"bench", "--model", model_, "--rounds", "2", "--prompt", "16", "--position", "8", "--json"};
+  const auto limits = [&](std::vector<std::string> more) {
+    std::vector<std::string> whole = call;
+    whole.insert(whole.end(), more.begin(), more.end());
+    const json root = Call(whole).Json();
+    EXPECT_GT(root["batch_cost"].get<double>(), 0);
+    std::map<std::string, std::string> by_figure;
+    for (const json& row : root["rows"]) {
+      EXPECT_GT(row["value"].get<double>(), 0) << row;
+      EXPECT_NEAR(row["ratio"].get<double>(), row["value"].get<double>() / row["limit"].get<double>(), 1e-9) << row;
+      by_figure[row["figure"]] = row["limited_by"];
+    }
+    return by_figure;
+  };
+  using ::testing::Pair;
+  using ::testing::UnorderedElementsAre;
+  EXPECT_THAT(limits({}), UnorderedElementsAre(Pair("load", "disk"), Pair("decode", "memory"), Pair("decode, batch of 4", "memory"),
+                                               Pair("prefill of 16", "dot products")));
+  EXPECT_THAT(limits({"--resident", "0%"}),
+              UnorderedElementsAre(Pair("decode", "disk"), Pair("decode, batch of 4", "disk"), Pair("prefill of 16", "disk")));
+}
+
 TEST_F(CliTest, TokenizeNeedsOnlyTheTokenizersFiles) {
   std::filesystem::create_directory(dir_ / "tok");
   std::filesystem::copy(model_ + "/tokenizer.json", dir_ / "tok/tokenizer.json");
