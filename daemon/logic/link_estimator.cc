@@ -18,7 +18,7 @@ constexpr double kSeen = 1.2, kClear = 1.5;             // times
 constexpr int64_t kSettledUs = 800'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;  // between trains of probes
 constexpr int64_t kTimesItsAir = 25;                                                      // likewise, over
 constexpr int64_t kSavedUs = 2'000'000;
-constexpr double kMostAirUs = 400'000;  // that is counted
+constexpr double kMostAirUs = 400'000, kLeastRate = 1e6;  // that are counted
 constexpr int64_t kGraceUs = 200'000;   // for traffic that is under way to tell
 constexpr int64_t kProbingPatienceUs = 150'000;
 constexpr int64_t kWindowAheadUs = 10'000, kFirstAheadUs = 1'500, kSlowAheadUs = 10'000;  // probes under way, by the rate
@@ -188,15 +188,20 @@ void LinkEstimator::BeginProbing(int64_t now_us) {
   probed_ = arrived_probing_ = 0;
 }
 
+// What the train took of the link, with what of it is under way. A receiver that did not look for a while is no busy link.
+int64_t LinkEstimator::AirUs(int64_t now_us) const {
+  const int64_t took_us = arrived_probing_ > 0 ? last_arrived_us_ - first_arrived_us_ : now_us - probing_since_us_;
+  const double share = static_cast<double>(probed_) / static_cast<double>(std::max<Bytes>(arrived_probing_, 1));
+  const double known = 2e6 * static_cast<double>(probed_) / (estimate_ ? estimate_->bytes_per_second : kLeastRate);
+  return static_cast<int64_t>(std::min(share * static_cast<double>(took_us), std::min(known, kMostAirUs)));
+}
+
 void LinkEstimator::EndProbing(bool told, int64_t now_us) {
   probing_ = false;
   if (!told) NoteAtLeast(now_us);
   if (told) failures_ = 0;
   const bool settled = told && recent_.size() > 1 && !candidate_;
-  // What the probes took of the link, those under way as well.
-  const int64_t took_us = arrived_probing_ > 0 ? last_arrived_us_ - first_arrived_us_ : now_us - probing_since_us_;
-  const double share = static_cast<double>(probed_) / static_cast<double>(std::max<Bytes>(arrived_probing_, 1));
-  const auto air_us = static_cast<int64_t>(std::min(share * static_cast<double>(took_us), kMostAirUs));
+  const int64_t air_us = AirUs(now_us);
   const bool interrupted = !told && others_under_way_ > kMostWindow;
   const int64_t pause_us = interrupted ? kInterruptedUs : settled ? kSettledUs : failures_ < kMostFailures ? kUnsettledUs : kSettledUs;
   if (!told && !interrupted) ++failures_;

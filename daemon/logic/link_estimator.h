@@ -80,6 +80,7 @@ class LinkEstimator {
   void EndProbing(bool told, int64_t now_us);
   bool ProbingIsOver(int64_t now_us) const;
   Bytes MostBytes() const;
+  int64_t AirUs(int64_t now_us) const;
   void NoteAtLeast(int64_t now_us);
   Bytes Window() const;
 
