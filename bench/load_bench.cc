@@ -1,8 +1,10 @@
 // Load to first token: opening a checkpoint, bringing its weights into memory, and one pass over every byte of them, by loader and by state
 // of the page cache. The pass stands for the first token, since a mapped page that is not there yet costs at first use.
 //
-// Every measurement is a process of its own, so that its peak memory is its own. Each round measures every loader, in rotating order, and
-// the disk beside them; medians are printed, and the median of each round's ratio to the loader that is better by its median.
+// Every measurement is a process of its own, so that its peak memory is its own. Each round measures every loader, six rounds in all the
+// orders there are, and the disk beside them; medians are printed, and the median of each round's ratio to the loader that is better by its
+// median. Memory that a virtual machine has given back to its host is slow when it is touched again, so a process touches as much as the
+// weights take before each measurement: what loads finds the same memory, whatever came before it.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,7 +38,7 @@ struct Flags {
   std::vector<std::string> sizes = {"100MB", "1GB"};
   std::string folder = std::filesystem::temp_directory_path().string();
   std::string json;
-  int rounds = 7;
+  int rounds = 6;
   int threads = 2;
   bool keep = false;
   bool warm_only = false;
@@ -159,6 +161,12 @@ absl::StatusOr<double> DiskBytesPerSecond(const std::string& dir, int threads) {
   return static_cast<double>(got) / std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// Writes to so much memory, and gives it back.
+absl::Status TouchMemory(Bytes bytes) {
+  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(bytes));
+  return memory.Prefault();
+}
+
 absl::Status SetCache(const std::string& dir, bool warm) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
   std::vector<char> buffer(static_cast<size_t>(4 * kMiB));
@@ -209,12 +217,20 @@ double RoundRatio(const Samples& samples, LoaderKind kind, LoaderKind other) {
   return Median(ratios);
 }
 
-// All loaders in each round, begun by another one each time.
+// The loaders of one round: its number's permutation.
+std::array<LoaderKind, kLoaders.size()> OrderOf(int round) {
+  std::array order = kLoaders;
+  std::ranges::sort(order);
+  for (int i = 0; i < round % 6; ++i) std::ranges::next_permutation(order);
+  return order;
+}
+
 absl::Status MeasureRounds(const std::string& dir, bool warm, const Flags& flags, Samples& samples, std::vector<double>& disk) {
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(dir));
   for (int round = 0; round < flags.rounds; ++round) {
-    for (size_t i = 0; i < kLoaders.size(); ++i) {
-      const LoaderKind kind = kLoaders[(i + static_cast<size_t>(round)) % kLoaders.size()];
+    for (const LoaderKind kind : OrderOf(round)) {
       LIME_RETURN_IF_ERROR(SetCache(dir, warm));
+      LIME_RETURN_IF_ERROR(TouchMemory(spec.WeightBytes()));
       LIME_ASSIGN_OR_RETURN(samples[kind].emplace_back(), MeasureApart(dir, kind, flags.threads));
     }
     if (warm) continue;
