@@ -1,14 +1,17 @@
-"""A setting of the paper as a scale model: plans of every strategy, alternating turns, limits checked before and after. Resumable: every turn
+"""An experiment of the paper as a scale model: plans of every variant, alternating turns, limits checked before and after. Resumable: every turn
 is kept in a file of JSON lines, and is not run again for the same plan.
 """
 import json
+import math
 import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from virtual import planning, probes, report
+from virtual import planning, probes, report, workload
+from virtual.catalogue import LARGEST, out_of_time_ms
 from virtual.cluster import VirtualCluster
 from virtual.runtime_memory import measure_runtime
 from virtual.scaling import MIB, Factors, Overheads, device_profiles, pace_profile, scale_device, scale_model
@@ -16,45 +19,79 @@ from virtual.turns import Turn
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ROOT / "testbed" / "clusters"
-MODEL_CONFIG = CLUSTERS / "llama-3.3-70b.json"
 LATENCY_MS = 0.3  # of a message, one way; planned with, not imposed: what the links really have is measured
-STRATEGIES = ("lime", "lime-paper", "pp", "pp-offload", "pp-offload-batched", "edgeshard")
 ACTIVATIONS = 16 * MIB
 WHOLE_BLOCK_RING = 24 * MIB  # what a ring of whole blocks loses at its end: the largest block but the head
+TURN_S = 20  # of a turn beside its tokens: daemons, weights, probes
+MOST_FAILURES = 3  # in a row, after which an experiment ends
+# Milliseconds per step of a strategy, to state a duration before anything is planned: those of the paper's settings.
+GUESSED_MS = {"lime": 2000, "lime-paper": 3000, "pp": 0, "edgeshard": 0, "pp-offload": 12000, "pp-offload-batched": 9000}
 
 
 def say(*words):
     print(time.strftime("%H:%M:%S"), *words, file=sys.stderr, flush=True)
 
 
-class Experiment:
-    """`flags`: of testbed/run."""
+@dataclass(frozen=True)
+class Machine:
+    """Where it runs. `work`: models, and what is measured once; `results`: a folder for each experiment, `work` where None."""
 
-    def __init__(self, flags):
-        self.flags = flags
-        self.factors = Factors(flags.width)
-        described = json.loads((CLUSTERS / f"{flags.setting}.json").read_text())["devices"]
-        self.shape = scale_model(json.loads(MODEL_CONFIG.read_text()), self.factors)
+    bin: Path
+    work: Path
+    results: Path | None = None
+    plan_ms: int = 20000
+    max_seconds: float = math.inf  # of a turn; what would take longer is out of time
+    probe_every: int = 6  # turns between two looks at the limits
+
+
+class Experiment:
+    def __init__(self, question, machine, tell=say):
+        self.question, self.machine, self.say = question, machine, tell
+        self.factors = Factors(question.width)
+        described = json.loads((CLUSTERS / f"{question.setting}.json").read_text())["devices"]
+        self.config = CLUSTERS / f"{question.model()}.json"
+        self.shape = scale_model(json.loads(self.config.read_text()), self.factors)
         self.devices = [scale_device(device, self.factors, self.shape) for device in described]
-        self.work = Path(flags.work)
-        self.model = self.work / f"model-{flags.width}"
-        self.name = f"{flags.setting}-{flags.mbit}mbit-{flags.requests}"
-        self.folder = self.work / self.name
+        self.work = Path(machine.work)
+        self.model = self.work / (f"model-{question.width}" if question.model() == LARGEST else f"{question.model()}-{question.width}")
+        self.name = question.name()
+        self.folder = Path(machine.results or machine.work) / self.name
         self.kept = self.folder / "turns.jsonl"
-        self.bin = Path(flags.bin)
+        self.bin = Path(machine.bin)
+        self.plans, self.overheads = {}, None
 
     def run(self):
+        self.prepare()
+        self.run_scheduled()
+        return self.result()
+
+    def prepare(self, planned=lambda seconds: None):
+        """What turns need: the model, plans. `planned` is told of every plan, with the seconds that it was to take."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.make_model()
         self.overheads = self.measure_overheads()
-        plans = self.make_plans()
-        turns = self.schedule(plans)
-        seconds = sum(self.turn_seconds(plans[s]) for s, _ in turns)
-        say(f"{self.name}: {len(turns)} turns to run, about {seconds / 60:.0f} minutes")
-        if turns:
-            with self.make_cluster(self.devices, self.folder, self.model) as cluster:
-                self.run_turns(cluster, plans, turns)
-        return self.result(plans)
+        self.plans = self.make_plans(planned)
+        for variant in self.planned_variants():
+            self.load(variant)  # fits, or says why not
+
+    def look(self):
+        """Takes the plans up where all are made already; nothing is measured or searched. Whether they are."""
+        made = self.plan_seconds(self.question.variants) == 0
+        if made and not self.plans:
+            self.plans = self.make_plans()
+        return made
+
+    def planned_variants(self):
+        return [v for v in self.question.variants if "reason" not in self.plans.get(v.name, {"reason": ""})]
+
+    def run_scheduled(self, ran=lambda seconds: None):
+        """The turns that are still to run. `ran` is told of every one, with the seconds that it was to take."""
+        turns = self.schedule()
+        if not turns:
+            return
+        self.say(f"{self.name}: {len(turns)} turns to run, about {sum(self.turn_seconds(variant) for variant, _ in turns) / 60:.0f} minutes")
+        with self.make_cluster(self.devices, self.folder, self.model) as cluster:
+            self.run_turns(cluster, turns, ran)
 
     def make_cluster(self, devices, folder, model):
         return VirtualCluster(devices, folder, model, self.bin)
@@ -62,7 +99,7 @@ class Experiment:
     def make_model(self):
         if (self.model / "config.json").exists():
             return
-        say(f"makes a model of {self.shape.weight_bytes() / 1e9:.2f} GB in {self.model}")
+        self.say(f"makes a model of {self.shape.weight_bytes() / 1e9:.2f} GB in {self.model}")
         free = shutil.disk_usage(self.work).free
         if free < 2 * self.shape.weight_bytes():
             raise RuntimeError(f"{self.work} has {free / 1e9:.1f} GB free, too little for a model of {self.shape.weight_bytes() / 1e9:.1f} GB")
@@ -70,83 +107,167 @@ class Experiment:
                        + self.shape.make_model_flags(), check=True, stdout=subprocess.DEVNULL)
 
     def measure_overheads(self):
-        kept = self.work / "runtime.json"
+        kept = self.kept_runtime()
         if not kept.exists():
             small = ROOT / "models" / "lime-fables"
             kept.write_text(json.dumps({"bytes": measure_runtime(self.make_cluster, small, self.work)}))
-        runtime = json.loads(kept.read_text())["bytes"]
-        say(f"a limed takes {runtime / MIB:.0f} MiB beside what plans count; each device's budget has that and "
-            f"{(ACTIVATIONS + Overheads.margin) / MIB:.0f} MiB for activations and margin beside the scaled memory")
+        overheads = self.known_overheads()
+        self.say(f"a limed takes {overheads.runtime / MIB:.0f} MiB beside what plans count; each device's budget has that and "
+                 f"{(ACTIVATIONS + Overheads.margin) / MIB:.0f} MiB for activations and margin beside the scaled memory")
+        return overheads
+
+    def kept_runtime(self):
+        return self.work / "runtime.json"
+
+    def known_overheads(self):
+        """None before they were measured."""
+        if not self.kept_runtime().exists():
+            return None
+        runtime = json.loads(self.kept_runtime().read_text())["bytes"]
         return Overheads(runtime=-(-runtime // MIB) * MIB, activations=ACTIVATIONS)
 
-    def make_plans(self):
-        """{strategy: plan or {"reason"}}"""
+    def make_plans(self, planned=lambda seconds: None):
+        """{variant: plan or {"reason"}}"""
         plans = {}
-        for strategy in self.flags.strategies:
-            plans[strategy] = self.make_plan(strategy)
-            plan, full = plans[strategy], self.full_size_ms(strategy)
-            say(f"{strategy}:", plan.get("reason") or f"{plan['predicted']['ms_per_token']:.0f} ms/token ({full:.0f} at full size), "
-                f"{planning.summary_of(plan)}")
+        for variant in self.question.variants:
+            missing = self.plan_seconds([variant])
+            plans[variant.name] = plan = self.make_plan(variant.strategy)
+            full = self.full_size_ms(variant.strategy)
+            at_full_size = f" ({full:.0f} at full size)" if full else ""
+            self.say(f"{self.name}, {variant.name}:", plan.get("reason") or f"{plan['predicted']['ms_per_token']:.0f} ms/token{at_full_size}, "
+                     f"{planning.summary_of(plan)}")
+            planned(missing)
         return plans
 
     def make_plan(self, strategy):
-        pieces = strategy == "lime"
-        overheads = self.overheads if pieces else Overheads(self.overheads.runtime, ACTIVATIONS + WHOLE_BLOCK_RING)
-        profiles = device_profiles(self.devices, overheads, self.flags.mbit / self.factors.width, LATENCY_MS)
-        return planning.make_plan(self.bin / "lime", ["--model", self.model], profiles, self.request(strategy, self.factors), self.folder)
+        return planning.make_plan(self.bin / "lime", *self.scaled_question(strategy))
+
+    def scaled_question(self, strategy):
+        """Model, devices, request and folder of a plan."""
+        overheads = self.overheads if strategy == "lime" else Overheads(self.overheads.runtime, ACTIVATIONS + WHOLE_BLOCK_RING)
+        profiles = device_profiles(self.devices, overheads, self.question.mbit / self.factors.width, LATENCY_MS)
+        return ["--model", self.model], profiles, self.request(strategy, self.factors), self.folder
 
     def request(self, strategy, factors):
-        return {"strategy": strategy, "piece": factors.piece() if strategy == "lime" else planning.WHOLE_BLOCKS,
-                "tokens": self.flags.context // factors.width, "sequences": self.flags.requests, "prompt_tokens": self.flags.prompt_tokens,
-                "time_limit_ms": self.flags.plan_ms}
+        asked = {"strategy": strategy, "piece": factors.piece() if strategy == "lime" else planning.WHOLE_BLOCKS,
+                 "tokens": self.question.context // factors.width, "sequences": self.question.requests,
+                 "prompt_tokens": self.question.prompt_tokens, "time_limit_ms": self.machine.plan_ms}
+        return asked | ({"kv_tokens": self.question.kv_tokens // factors.width} if self.question.kv_tokens else {})
+
+    def full_size_question(self, strategy):
+        """The same on the devices as they are."""
+        profiles = json.loads((CLUSTERS / f"{self.question.setting}.json").read_text())
+        profiles["link"] = {"bytes_per_second": self.question.mbit * 1e6 / 8, "latency_ms": LATENCY_MS}
+        return ["--model-spec", self.config], profiles, self.request(strategy, Factors(1)), self.folder
 
     def full_size_ms(self, strategy):
-        """What the same strategy is predicted to take on the devices as they are; None where it has no plan."""
-        profiles = json.loads((CLUSTERS / f"{self.flags.setting}.json").read_text())
-        profiles["link"] = {"bytes_per_second": self.flags.mbit * 1e6 / 8, "latency_ms": LATENCY_MS}
-        plan = planning.make_plan(self.bin / "lime", ["--model-spec", MODEL_CONFIG], profiles, self.request(strategy, Factors(1)), self.folder)
+        """What the strategy is predicted to take at full size; None where it has no plan, or its plan is of the KV of the first level only."""
+        if self.question.kv_tokens:
+            return None
+        plan = planning.make_plan(self.bin / "lime", *self.full_size_question(strategy))
         return plan["predicted"]["ms_per_token"] if "predicted" in plan else None
 
-    def turn_seconds(self, plan):
-        step = plan["predicted"]["ms_per_step"] / 1000
-        return 10 + (self.flags.tokens + 2) * step
+    def plan_seconds(self, variants):
+        """At most, for those that are still to be planned."""
+        self.overheads = self.overheads or self.known_overheads()
+        questions = set()
+        for strategy in {variant.strategy for variant in variants}:
+            if self.overheads is None or not planning.is_made(*self.scaled_question(strategy)):
+                questions.add((strategy, "scaled"))
+            if not self.question.kv_tokens and not planning.is_made(*self.full_size_question(strategy)):
+                questions.add((strategy, "full"))
+        return len(questions) * self.machine.plan_ms / 1000
 
-    def runs(self, plan):
-        return "reason" not in plan and self.turn_seconds(plan) <= self.flags.max_seconds
+    def load(self, variant):
+        return workload.load_of(self.question, self.plans[variant.name])
 
-    def schedule(self, plans):
-        """(strategy, round) that are still to run, alternating."""
-        done = {(turn["strategy"], turn["round"]) for turn in self.kept_turns(plans)}
-        return [(s, r) for r in range(self.flags.rounds) for s in plans if self.runs(plans[s]) and (s, r) not in done]
+    def turn_seconds(self, variant):
+        """About; a guess where it is not planned yet."""
+        plan = self.plans.get(variant.name)
+        if plan is None:
+            guess = GUESSED_MS[variant.strategy] * variant.longer / 1000
+            return TURN_S + self.question.tokens * guess if guess else 0.0
+        load, levels = self.load(variant), plan["kv_levels"]
+        step = max([plan["predicted"]["ms_per_token"]] + [level["ms_per_token"] for level in levels]) * plan["sequences"]
+        chunks = load.prompt * plan["sequences"] / max(1, plan["prompt_tokens"])
+        return TURN_S + variant.longer * (load.tokens * step + chunks * plan["predicted"]["ttft_ms"]) / 1000
 
-    def kept_turns(self, plans):
-        """Those of the plans at hand that did not fail."""
-        if not self.kept.exists():
+    def runs(self, variant):
+        """Neither out of memory nor out of time."""
+        plan = self.plans[variant.name]
+        return ("reason" not in plan and plan["predicted"]["ms_per_token"] <= out_of_time_ms(self.question.requests)
+                and self.turn_seconds(variant) <= self.machine.max_seconds)
+
+    def schedule(self):
+        """(variant, round) that are still to run, alternating; all where nothing is planned yet."""
+        if not self.plans:
+            return [(v, r) for r in range(self.question.rounds) for v in self.question.variants if GUESSED_MS[v.strategy]]
+        turns = self.kept_turns()
+        done, refused = {(t["strategy"], t["round"]) for t in turns}, {t["strategy"] for t in turns if "refused" in t}
+        return [(v, r) for r in range(self.question.rounds) for v in self.question.variants
+                if self.runs(v) and v.name not in refused and (v.name, r) not in done]
+
+    def every_turn(self):
+        """Whatever was kept of any."""
+        return [json.loads(line) for line in self.kept.read_text().splitlines()] if self.kept.exists() else []
+
+    def kept_turns(self):
+        """Those of the plans and the question at hand that did not fail."""
+        return [t for t in self.turns_at_hand() if "failed" not in t]
+
+    def turns_at_hand(self):
+        variants = {v.name: v for v in self.planned_variants()}
+        return [t for t in self.every_turn() if t["strategy"] in variants and t["plan"] == self.plans[t["strategy"]]["path"]
+                and t["tokens"] == self.question.tokens and t.get("asked", []) == self.asked(variants[t["strategy"]], t["round"])]
+
+    def asked(self, variant, turn_round):
+        """What a turn has beside plan and tokens, as JSON gives it back; nothing where it is a plain one."""
+        question = self.question
+        if not (question.fill or question.start or question.pause or variant.run_flags):
             return []
-        turns = [json.loads(line) for line in self.kept.read_text().splitlines()]
-        return [t for t in turns if t["plan"] == plans.get(t["strategy"], {}).get("path") and "failed" not in t and t["tokens"] == self.flags.tokens]
+        return [self.load(variant).prompt, list(variant.run_flags), [list(drawn) for drawn in self.redraws(turn_round)], question.warm_up]
 
-    def run_turns(self, cluster, plans, turns):
-        budgets = [max(plans[s]["devices"][i]["budget"] for s, _ in turns) for i in range(len(self.devices))]
-        cluster.shape_links(self.flags.mbit / self.factors.width)
-        limits = {}
-        for number, (strategy, turn_round) in enumerate(turns):
-            plan = plans[strategy]
-            if number % self.flags.probe_every == 0:
+    def redraws(self, turn_round):
+        """The same for every variant of a round."""
+        return workload.redraws(turn_round + 1, self.question.tokens, self.question.pause) if self.question.pause else []
+
+    def run_turns(self, cluster, turns, ran):
+        budgets = [max(self.plans[v.name]["devices"][i]["budget"] for v, _ in turns) for i in range(len(self.devices))]
+        limits, failures = {}, 0
+        for number, (variant, turn_round) in enumerate(turns):
+            if number % self.machine.probe_every == 0:
                 limits = self.probe(cluster)
-            cluster.start_daemons([pace_profile(d) for d in self.devices], [d["budget"] for d in plan["devices"]])
-            options = {"cluster_toml": cluster.cluster_toml(budgets), "tokens": self.flags.tokens, "warm_up": self.flags.warm_up,
-                       "install_s": 180, "patience_s": 60 + 3 * self.turn_seconds(plan)}
-            try:
-                found = Turn(cluster, plan, options).run()
-            finally:
-                cluster.stop_daemons()
-            self.keep({"strategy": strategy, "round": turn_round, "plan": plan["path"], "tokens": self.flags.tokens, "limits": limits} | found)
-            measured = found.get("failed") or f"{found['ms_per_token']:.0f} ms/token (predicted {plan['predicted']['ms_per_token']:.0f})"
-            say(f"turn {number + 1} of {len(turns)}, {strategy}: {measured}")
+            found = self.run_turn(cluster, variant, turn_round, budgets)
+            plan = self.plans[variant.name]
+            self.keep({"strategy": variant.name, "round": turn_round, "plan": plan["path"], "tokens": self.question.tokens, "limits": limits,
+                       "asked": self.asked(variant, turn_round)} | found)
+            predicted = found.get("predicted_ms", plan["predicted"]["ms_per_token"])
+            not_measured = found.get("failed") or found.get("refused")
+            measured = not_measured or f"{found['ms_per_token']:.0f} ms/token (predicted {predicted:.0f})"
+            self.say(f"{self.name}, turn {number + 1} of {len(turns)}, {variant.name}: {measured}")
+            ran(self.turn_seconds(variant))
+            failures = failures + 1 if "failed" in found else 0
+            if failures == MOST_FAILURES:
+                raise RuntimeError(f"{self.name}: {failures} turns failed one after the other; the last: {found['failed']}")
         self.keep({"strategy": "", "round": -1, "plan": "", "tokens": 0, "limits": self.probe(cluster)})
 
+    def run_turn(self, cluster, variant, turn_round, budgets):
+        plan, load = self.plans[variant.name], self.load(variant)
+        scaled = [(token, mbit / self.factors.width) for token, mbit in self.redraws(turn_round)]
+        options = {"cluster_toml": cluster.cluster_toml(budgets), "tokens": load.tokens, "warm_up": self.question.warm_up, "install_s": 180,
+                   "patience_s": 60 + 3 * self.turn_seconds(variant), "prompt": load.prompt, "run_flags": variant.run_flags, "redraws": scaled,
+                   "planned_mbit": self.question.mbit / self.factors.width}
+        cluster.shape_links(self.question.mbit / self.factors.width)
+        try:
+            cluster.start_daemons([pace_profile(d) for d in self.devices], [d["budget"] for d in plan["devices"]])
+            return Turn(cluster, plan, options).run()
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            return {"failed": str(error)[-800:]}
+        finally:
+            cluster.stop_daemons()
+
     def probe(self, cluster):
+        cluster.shape_links(self.question.mbit / self.factors.width)
         cluster.limit_reads(True)
         return probes.measure_limits(cluster)
 
@@ -154,8 +275,8 @@ class Experiment:
         with open(self.kept, "a", encoding="utf-8") as file:
             file.write(json.dumps(turn) + "\n")
 
-    def result(self, plans):
-        every = [json.loads(line) for line in self.kept.read_text().splitlines()] if self.kept.exists() else []
-        result = report.summarise(self, plans, self.kept_turns(plans), [t["limits"] for t in every if t["limits"]])
+    def result(self):
+        """Of what has run so far; also kept."""
+        result = report.summarise(self)
         (self.folder / "result.json").write_text(json.dumps(result, indent=1))
         return result

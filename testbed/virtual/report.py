@@ -6,37 +6,59 @@ from virtual import planning
 BASELINES = ("pp", "pp-offload", "edgeshard")
 
 
-def summarise(experiment, plans, turns, limits):
+def summarise(experiment):
     """One object of everything that was measured and asked."""
-    flags = experiment.flags
-    rows = [summarise_strategy(s, plans[s], [t for t in turns if t["strategy"] == s], experiment.runs(plans[s]))
-            | {"full_size_ms": experiment.full_size_ms(s)} for s in plans]
+    question, plans = experiment.question, experiment.plans
+    turns = experiment.turns_at_hand()
+    limits = [turn["limits"] for turn in experiment.every_turn() if turn["limits"]]
+    rows = [summarise_strategy(v.name, plans[v.name], [t for t in turns if t["strategy"] == v.name], experiment.runs(v))
+            | {"full_size_ms": experiment.full_size_ms(v.strategy)} for v in question.variants]
+    measured = [t for t in turns if "ms_per_token" in t]
     return {
-        "setting": flags.setting, "mbit": flags.mbit, "requests": flags.requests, "context": flags.context,
+        "name": experiment.name, "group": question.group, "setting": question.setting, "mbit": question.mbit, "requests": question.requests,
+        "context": question.context, "kv_tokens": question.kv_tokens, "rounds": question.rounds,
         "factors": experiment.factors.table(),
-        "model": {"bytes": experiment.shape.weight_bytes(), "layers": experiment.shape.layers, "hidden": experiment.shape.hidden},
+        "model": {"name": question.model(), "bytes": experiment.shape.weight_bytes(), "layers": experiment.shape.layers,
+                  "hidden": experiment.shape.hidden},
         "devices": [device_row(d, experiment.overheads, limits) for d in experiment.devices],
-        "link": link_row(flags.mbit / experiment.factors.width, limits),
+        "link": link_row(question.mbit / experiment.factors.width, limits),
         "strategies": rows,
-        "same_tokens_and_logits": same_bits(turns),
-        "real_compute_share": max((t["real_compute_share"] for t in turns), default=0),
-        "oom_kills": max((sum(t["oom_kills"].values()) for t in turns), default=0),
+        "same_tokens_and_logits": same_bits(measured),
+        "real_compute_share": max((t["real_compute_share"] for t in measured), default=0),
+        "oom_kills": max((sum(t["oom_kills"].values()) for t in turns if "oom_kills" in t), default=0),
     }
 
 
 def summarise_strategy(strategy, plan, turns, runs):
+    """Of all turns, those that were refused or failed included; `runs`: neither out of memory nor out of time by its plan."""
     if "reason" in plan:
         return {"strategy": strategy, "outcome": "OOM", "reason": plan["reason"]}
+    measured = [t for t in turns if "ms_per_token" in t]
+    grown = any(len(t.get("kv_levels", [])) > 1 for t in measured)
     bounds = planning.limits_of(plan)
     row = {"strategy": strategy, "plan": planning.summary_of(plan), "predicted_ms": plan["predicted"]["ms_per_token"],
-           "bound_ms": bounds["bound_ms"] / plan["sequences"], "limits": bounds}
-    if not turns:
-        return row | {"outcome": "not run" if runs else "OOT"}
-    measured = statistics.median(t["ms_per_token"] for t in turns)
+           "bound_ms": None if grown else bounds["bound_ms"] / plan["sequences"], "limits": bounds}
+    if not measured:
+        return row | why_not(turns, runs)
+    row["predicted_ms"] = statistics.median(t.get("predicted_ms", row["predicted_ms"]) for t in measured)
+    median = statistics.median(t["ms_per_token"] for t in measured)
     return row | {
-        "outcome": "ran", "turns": len(turns), "measured_ms": measured, "least_ms": min(t["ms_per_token"] for t in turns),
-        "most_ms": max(t["ms_per_token"] for t in turns), "over_predicted": measured / row["predicted_ms"],
-        "over_bound": measured / row["bound_ms"], "memory": memory_rows(plan, turns)}
+        "outcome": "ran", "turns": len(measured), "measured_ms": median, "least_ms": min(t["ms_per_token"] for t in measured),
+        "most_ms": max(t["ms_per_token"] for t in measured), "over_predicted": median / row["predicted_ms"],
+        "over_bound": median / row["bound_ms"] if row["bound_ms"] else None, "memory": memory_rows(plan, measured),
+        "windows": [w for t in measured for w in t.get("windows", [])],
+        "redrawn": [{"drawn": t["redrawn"], "intervals_ms": t["intervals_ms"]} for t in measured if "redrawn" in t]}
+
+
+def why_not(turns, runs):
+    """Nothing was measured."""
+    for turn in turns:
+        if "refused" in turn:
+            return {"outcome": "OOM", "reason": turn["refused"]}
+    failed = [turn["failed"] for turn in turns if "failed" in turn]
+    if failed:
+        return {"outcome": "failed", "reason": failed[-1]}
+    return {"outcome": "not run" if runs else "OOT"}
 
 
 def memory_rows(plan, turns):
@@ -69,14 +91,18 @@ def ratios(result):
 
 
 def markdown(results):
-    """Tables of several results: what was measured, and what it was measured on."""
+    """What was measured, and what it was measured on."""
+    return table(results) + "\n" + "\n\n".join(conditions(result) for result in results) + "\n"
+
+
+def table(results):
     lines = ["| setting | requests | Mbit/s | strategy | predicted at full size | predicted | measured ms/token (least to most, turns) "
              "| measured / predicted | measured / bound | lime is faster by |", "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|"]
     for result in results:
         faster = ratios(result)
         for row in result["strategies"]:
             lines.append(f"| {result['setting']} | {result['requests']} | {result['mbit']} | {strategy_cells(row, faster)} |")
-    return "\n".join(lines) + "\n\n" + "\n\n".join(conditions(result) for result in results) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def put_between(text, begin, end, new):
@@ -95,15 +121,16 @@ def strategy_cells(row, faster):
     full = f"{row['full_size_ms']:.0f}" if row.get("full_size_ms") else ""
     if row["outcome"] != "ran":
         return f"{name} | {full} | {row['predicted_ms']:.0f} | {'out of time' if row['outcome'] == 'OOT' else row['outcome']} | | |"
+    over_bound = f"{row['over_bound']:.3f}" if row["over_bound"] else ""
     ratio = f"{faster[row['strategy']]:.2f}" if row["strategy"] in faster else ""
     return (f"{name} | {full} | {row['predicted_ms']:.0f} | {row['measured_ms']:.0f} ({row['least_ms']:.0f} to {row['most_ms']:.0f}, {row['turns']}) | "
-            f"{row['over_predicted']:.3f} | {row['over_bound']:.3f} | {ratio}")
+            f"{row['over_predicted']:.3f} | {over_bound} | {ratio}")
 
 
 def conditions(result):
     """Asked beside measured."""
     mb = lambda value: f"{value / 1e6:.1f}"
-    lines = [f"{result['setting']}, {result['requests']} request(s), {result['mbit']} Mbit/s: model of {result['model']['bytes'] / 1e9:.2f} GB; link asked "
+    lines = [f"{title(result)}: model of {result['model']['bytes'] / 1e9:.2f} GB; link asked "
              f"{result['link']['asked_mbit']:.1f} Mbit/s, measured {span(result['link']['measured_mbit'])}; 2 KiB there and a byte back "
              f"{result['link']['round_trip_ms'] or 0:.2f} ms; all devices' real computing at most {result['real_compute_share']:.0%} of the machine; "
              f"{result['oom_kills']} out-of-memory kills; tokens and logits of all turns "
@@ -115,6 +142,12 @@ def conditions(result):
         lines.append(f"| {device['name']} | {mb(device['weights_memory'])} | {mb(device['runtime'])} | {mb(device['disk_asked'])} | {span(measured)} | "
                      f"{closest(result, device['name'])} |")
     return "\n".join(lines)
+
+
+def title(result):
+    context = f", {result['context']} tokens" if result.get("group") == "ablation" else ""
+    rate = "50 to 250" if result.get("group") == "varying" else result["mbit"]
+    return f"{result['setting']}, {result['requests']} request(s), {rate} Mbit/s{context}"
 
 
 def span(values):
@@ -129,19 +162,34 @@ def closest(result, device):
     return f"{most['peak'] / 1e6:.1f} of {most['limit'] / 1e6:.1f}"
 
 
-def plot(results, path):
-    """Bars of measured milliseconds per token with their spread; a tick where the prediction is."""
+def axes_of(count):
+    """A figure with so many axes, three in a line: (figure, axes, first of each line)."""
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "lime"  # the same picture again is the same file
     from matplotlib import pyplot
 
-    columns = min(3, len(results))
-    lines = -(-len(results) // columns)
+    columns = min(3, count)
+    lines = -(-count // columns)
     figure, axes = pyplot.subplots(lines, columns, figsize=(1 + 3 * columns, 3.4 * lines), squeeze=False)
-    for axis in axes.flat[len(results):]:
+    for axis in axes.flat[count:]:
         axis.remove()
-    for axis, result in zip(axes.flat, results):
+    return figure, list(axes.flat[:count]), [row[0] for row in axes]
+
+
+def save(figure, path):
+    from matplotlib import pyplot
+
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def plot(results, path):
+    """Bars of measured milliseconds per token with their spread; a tick where the prediction is."""
+    figure, axes, firsts = axes_of(len(results))
+    for axis, result in zip(axes, results):
         rows = [row for row in result["strategies"] if row["outcome"] == "ran"]
         heights = [row["measured_ms"] for row in rows]
         spread = [[row["measured_ms"] - row["least_ms"] for row in rows], [row["most_ms"] - row["measured_ms"] for row in rows]]
@@ -151,10 +199,9 @@ def plot(results, path):
         axis.margins(y=0.12)
         axis.scatter(places, [row["predicted_ms"] for row in rows], marker="_", s=260, color="#c1121f", zorder=3, label="predicted")
         axis.set_xticks(list(places), [row["strategy"] for row in rows], rotation=35, ha="right", fontsize=8)
-        axis.set_title(f"{result['setting']}, {result['requests']} request{'s' if result['requests'] > 1 else ''}, {result['mbit']} Mbit/s", fontsize=9)
+        axis.set_title(title(result), fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
-    for row in axes:
-        row[0].set_ylabel("ms per token, measured")
-    axes[0][0].legend(fontsize=8, frameon=False, loc="upper left")
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    for axis in firsts:
+        axis.set_ylabel("ms per token, measured")
+    axes[0].legend(fontsize=8, frameon=False, loc="upper left")
+    save(figure, path)

@@ -50,6 +50,7 @@ class ModelShape:
     intermediate: int
     vocab: int
     rope_theta: float
+    family: str = "llama"
 
     def weight_bytes(self):
         """Of its matrices, in bf16."""
@@ -61,8 +62,8 @@ class ModelShape:
         return READ_ENDS * (self.layers * MATRICES + 1)
 
     def make_model_flags(self):
-        names = {"layers": self.layers, "hidden": self.hidden, "heads": self.heads, "kv-heads": self.kv_heads, "head-dim": self.head_dim,
-                 "intermediate": self.intermediate, "vocab": self.vocab, "rope-theta": self.rope_theta}
+        names = {"family": self.family, "layers": self.layers, "hidden": self.hidden, "heads": self.heads, "kv-heads": self.kv_heads,
+                 "head-dim": self.head_dim, "intermediate": self.intermediate, "vocab": self.vocab, "rope-theta": self.rope_theta}
         return [word for name, value in names.items() for word in (f"--{name}", str(value))]
 
 
@@ -81,10 +82,11 @@ def scale_model(config, factors):
         hidden=divided(config["hidden_size"], by, "hidden_size"),
         heads=divided(config["num_attention_heads"], by, "num_attention_heads"),
         kv_heads=divided(config["num_key_value_heads"], by, "num_key_value_heads"),
-        head_dim=config["head_dim"],
+        head_dim=config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]),
         intermediate=divided(config["intermediate_size"], by, "intermediate_size"),
         vocab=divided(config["vocab_size"], by, "vocab_size"),
-        rope_theta=config["rope_theta"],
+        rope_theta=config.get("rope_theta", 10000.0),
+        family=config.get("model_type", "llama"),
     )
     if shape.vocab < VOCAB_SPECIALS:
         raise ValueError(f"a vocabulary of {shape.vocab} is too small for the byte tokenizer; choose a smaller --width")

@@ -2,9 +2,10 @@
 import json
 import statistics
 import subprocess
+import threading
 import time
 
-from virtual import network, planning, probes
+from virtual import network, planning, probes, workload
 
 PROMPT = "A small model of a large one "  # as many characters as tokens, to a byte tokenizer
 
@@ -14,11 +15,49 @@ def prompts(count, tokens):
     return [(f"{index} " + PROMPT * (tokens // len(PROMPT) + 1))[:tokens - 1] for index in range(count)]
 
 
+REFUSED = "the request needs"  # how `lime run` says, before it begins, that KV never comes to have the room
+
+
+class Redrawing:
+    """Gives the links other rates at given moments, while something runs: a context manager. Thread: its own; nobody else shapes links meanwhile."""
+
+    def __init__(self, shape, moments):
+        """`moments`: [(of time.monotonic(), Mbit/s)]"""
+        self.shape, self.moments, self.done, self.error = shape, moments, [], None
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.redraw)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, kind, *_):
+        self.over.set()
+        self.thread.join()
+        if self.error is not None and kind is None:
+            raise self.error
+
+    def redraw(self):
+        try:
+            for moment, mbit in self.moments:
+                if self.over.wait(max(0.0, moment - time.monotonic())):
+                    return
+                self.shape(mbit)
+                self.done.append((time.monotonic(), mbit))
+        except (RuntimeError, OSError) as error:
+            self.error = error
+
+
 class Turn:
-    """Runs `lime run --cluster` in the hub. Resident weights are loaded at the full speed of the disk; limits are set before the first token."""
+    """Runs `lime run --cluster` in the hub. Resident weights are loaded at the full speed of the disk; limits are set before the first token.
+
+    `options`: cluster_toml, tokens, warm_up, install_s, patience_s. Where others than the plan's: prompt (tokens of each), run_flags; and redraws,
+    [(token, Mbit/s)] of the scaled links, with planned_mbit.
+    """
 
     def __init__(self, cluster, plan, options):
-        self.cluster, self.plan, self.options = cluster, plan, options
+        self.cluster, self.plan = cluster, plan
+        self.options = {"prompt": plan["prompt_tokens"] // plan["sequences"], "run_flags": [], "redraws": []} | options
         self.used = [cluster.devices[i] for i in planning.used_devices(plan)]
 
     def run(self):
@@ -26,28 +65,43 @@ class Turn:
         cluster.limit_reads(False)
         offsets = [device.log_size() for device in self.used]
         self.before = [network.interface_bytes(device.namespace) for device in self.used]
+        if self.options["redraws"]:
+            cluster.shape_links(self.options["redraws"][0][1])
         process = cluster.start(self.words(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             installed = cluster.await_log(self.used, offsets, "is installed after", self.options["install_s"], lambda: process.poll() is None)
             cluster.limit_reads(True)
             limited, cpu = time.monotonic(), self.cpu()
-            out, errors = process.communicate(timeout=self.options["patience_s"])
+            with Redrawing(cluster.shape_links, [(limited + at, mbit) for at, mbit in self.moments()]) as self.redrawing:
+                out, errors = process.communicate(timeout=self.options["patience_s"])
         except BaseException:
             process.kill()
             process.wait()
             raise
         if process.returncode != 0 or not installed:
-            return {"failed": errors.strip()[-800:] or f"exit code {process.returncode}"}
+            return self.not_measured(errors.strip()[-800:] or f"exit code {process.returncode}")
         return self.measured(json.loads(out), limited, cpu)
+
+    def not_measured(self, why):
+        """Refused for want of memory, or broken."""
+        return {"refused" if REFUSED in why else "failed": why, "oom_kills": {d.spec.name: d.groups.oom_kills() for d in self.cluster.devices}}
+
+    def step_s(self, mbit):
+        return planning.step_ms(self.plan, mbit / self.options["planned_mbit"]) / 1000
+
+    def moments(self):
+        """Of the redraws but the first, seconds after the limits are set."""
+        drawn = self.options["redraws"]
+        return workload.moments(drawn, self.plan["predicted"]["ttft_ms"] / 1000, self.step_s)[1:] if drawn else []
 
     def words(self):
         options = self.options
         words = network.inside(self.cluster.network.hub) + [
             str(self.cluster.bin / "lime"), "run", "--model", str(self.cluster.model), "--cluster", str(options["cluster_toml"]), "--plan",
             self.plan["path"], "--insecure", "--context", str(self.plan["context"]), "--max-tokens", str(options["tokens"]), "--ignore-eos",
-            "--hash-logits", "--token-times", "--json"]
-        # Together they are one chunk: all requests begin in one step.
-        for text in prompts(self.plan["sequences"], self.plan["prompt_tokens"] // self.plan["sequences"]):
+            "--hash-logits", "--token-times", "--json"] + list(options["run_flags"])
+        # Short ones are one chunk together: all requests begin in one step.
+        for text in prompts(self.plan["sequences"], options["prompt"]):
             words += ["--prompt", text]
         return words
 
@@ -57,13 +111,16 @@ class Turn:
     def measured(self, answer, limited, cpu):
         results = answer.get("results", [answer])
         warm_up = self.options["warm_up"]
-        early = sum(t <= limited for result in results for t in result["token_times_s"][:warm_up])
-        late = [t for result in results for t in result["token_times_s"][warm_up:]]
-        if min(late) <= limited:
-            return {"failed": f"tokens came before the disks were limited; raise --warm-up above {warm_up}"}
+        times = [result["token_times_s"] for result in results]
+        early = sum(t <= limited for of in times for t in of[:warm_up])
+        if min(t for of in times for t in of[warm_up:]) <= limited:
+            return self.not_measured(f"tokens came before the disks were limited; raise --warm-up above {warm_up}")
+        levels = answer.get("plan", {}).get("kv_levels", [])
+        if not workload.all_fit(levels, self.options["prompt"], self.options["tokens"], len(times)):
+            return self.not_measured(f"{REFUSED} more KV than the devices come to have for all {len(times)} at once")
         wall = time.monotonic() - limited
-        step = step_ms([result["token_times_s"] for result in results], warm_up)
-        found = {
+        step = step_ms(times, warm_up)
+        found = self.predictions(levels, times, warm_up) | {
             "ms_per_step": step,
             "ms_per_token": step / self.plan["sequences"],
             "tokens_before_limits": early,
@@ -75,12 +132,26 @@ class Turn:
             "install_seconds": answer["load"]["seconds"],
             "devices": answer["devices"],
         }
+        found["kv_levels"] = levels
         found["cgroup_peak_bytes"] = {d.spec.name: d.groups.peak() for d in self.cluster.devices}
         found["oom_kills"] = {d.spec.name: d.groups.oom_kills() for d in self.cluster.devices}
         found["paced"] = {d.spec.name: pace_sentence(d) for d in self.used}
         after = [network.interface_bytes(device.namespace) for device in self.used]
         found["interface_bytes"] = {d.spec.name: [a - b for a, b in zip(x, y)] for d, x, y in zip(self.used, after, self.before)}
         return found
+
+    def predictions(self, levels, times, warm_up):
+        """Of the tokens that were measured, where what the plan says of itself is not for them: KV that grew, links that changed."""
+        prompt, inside = self.options["prompt"], workload.settled(times, warm_up)[1:]
+        if self.options["redraws"]:
+            done = [(workload.token_at(times, at), mbit) for at, mbit in self.redrawing.done]
+            drawn = [self.options["redraws"][0]] + [(max(1, token), mbit) for token, mbit in done]
+            steps = [1000 * self.step_s(workload.rate_at(drawn, index)) for index in inside]
+            return {"predicted_ms": statistics.mean(steps) / len(times), "redrawn": drawn}
+        if len(levels) < 2:
+            return {}
+        return {"predicted_ms": statistics.mean(workload.predicted_ms(levels, times, prompt, index) for index in inside),
+                "windows": workload.windows(levels, times, prompt, warm_up)}
 
 
 def step_ms(requests, warm_up):

@@ -1,4 +1,5 @@
 """Tests of the pure parts of testbed/virtual, and of what has to be removed again."""
+import io
 import json
 import os
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "testbed"))
-from virtual import ledger, planning, report, scaling, turns  # noqa: E402
+from virtual import catalogue, ledger, planning, progress, report, reproduction, scaling, turns, workload  # noqa: E402
+from virtual.experiment import Experiment, Machine  # noqa: E402
 
 CLUSTERS = ROOT / "testbed" / "clusters"
 
@@ -49,6 +51,14 @@ class ScalingTest(unittest.TestCase):
     def test_a_factor_that_does_not_divide_is_refused(self):
         with self.assertRaisesRegex(ValueError, "num_key_value_heads = 8 cannot be divided by 16"):
             scaling.scale_model(full_size()[0], scaling.Factors(16))
+
+    def test_every_model_of_the_catalogue_can_be_made(self):
+        for question in catalogue.catalogue():
+            config = json.loads((CLUSTERS / f"{question.model()}.json").read_text())
+            shape = scaling.scale_model(config, scaling.Factors(question.width))
+            self.assertEqual(shape.family, config["model_type"])
+            self.assertEqual(shape.heads * shape.head_dim * question.width, config["num_attention_heads"] * config.get("head_dim", 128))
+            self.assertTrue((CLUSTERS / f"{question.setting}.json").exists())
 
     def test_budgets_are_the_scaled_memory_and_what_a_process_takes(self):
         device = scaling.scale_device(full_size()[1][0], scaling.Factors(), scaling.scale_model(full_size()[0], scaling.Factors()))
@@ -140,6 +150,284 @@ class TurnTest(unittest.TestCase):
         self.assertEqual(len(set(texts)), 5)
         self.assertEqual({len(text) for text in texts}, {39})
         self.assertEqual({len(text) for text in turns.prompts(5, 3)}, {2})
+
+
+def levels(*pages_and_ms):
+    return [{"layer_pages": pages, "ms_per_token": ms} for pages, ms in pages_and_ms]
+
+
+class WorkloadTest(unittest.TestCase):
+    def test_redraws_are_seeded_begin_at_once_and_stay_in_their_bounds(self):
+        seen = set()
+        for seed in range(50):
+            drawn = workload.redraws(seed, 200, (3, 10))
+            self.assertEqual(drawn, workload.redraws(seed, 200, (3, 10)))
+            self.assertEqual(drawn[0][0], 0)
+            pauses = [b - a for (a, _), (b, _) in zip(drawn, drawn[1:])]
+            self.assertTrue(all(3 <= pause <= 10 for pause in pauses))
+            self.assertTrue(all(50 <= mbit <= 250 for _, mbit in drawn))
+            self.assertLess(drawn[-1][0], 200)
+            seen |= {mbit for _, mbit in drawn}
+        self.assertGreater(len(seen), 150)
+
+    def test_a_rate_holds_until_the_next_one(self):
+        drawn = [(0, 50), (4, 250), (9, 100)]
+        self.assertEqual([workload.rate_at(drawn, token) for token in (0, 3, 4, 8, 9, 50)], [50, 50, 250, 250, 100, 100])
+
+    def test_moments_are_when_the_tokens_are_expected(self):
+        step = {50: 4.0, 250: 1.0, 100: 2.0}
+        # Token 1 comes after 10 s; 2, 3 and 4 after 4 s each; 5 to 9 after 1 s each.
+        found = workload.moments([(0, 50), (4, 250), (9, 100)], 10.0, step.get)
+        self.assertEqual(found, [(0.0, 50), (22.0, 250), (27.0, 100)])
+
+    def test_short_prompts_are_one_chunk_together(self):
+        plan = {"prompt_tokens": 16, "sequences": 5, "context": 256, "prefill_chunk": 16}
+        self.assertEqual(workload.load_of(catalogue.Question("setting-1", requests=5, tokens=9), plan), workload.Load(3, 9))
+
+    def test_prompts_that_fill_the_context_end_with_it_and_outlast_those_of_the_others(self):
+        question = catalogue.Question("setting-2", requests=5, tokens=20, fill=True, context=8192)
+        plan = {"prompt_tokens": 128, "sequences": 5, "context": 1024, "prefill_chunk": 64}
+        load = workload.load_of(question, plan)
+        self.assertEqual(load.prompt + load.tokens, 1024)
+        self.assertGreaterEqual(load.tokens - 20, 4 * load.prompt / 64)
+        alone = workload.load_of(catalogue.Question("setting-2", tokens=20, fill=True, context=8192), plan | {"sequences": 1})
+        self.assertEqual(alone, workload.Load(1004, 20))
+
+    def test_a_prompt_that_leaves_no_room_is_refused(self):
+        plan = {"prompt_tokens": 16, "sequences": 5, "context": 64, "prefill_chunk": 4}
+        with self.assertRaisesRegex(ValueError, "do not fit a context of 64"):
+            workload.load_of(catalogue.Question("setting-2", requests=5, tokens=20, fill=True), plan)
+        with self.assertRaisesRegex(ValueError, "do not fit a context of 64"):
+            workload.load_of(catalogue.Question("setting-2", tokens=20, start=8 * 60), plan | {"sequences": 1})
+
+    def test_a_level_is_taken_up_before_its_pages_are_written(self):
+        grows = levels((4, 10.0), (6, 20.0), (8, 30.0))
+        at = lambda position, end=128: workload.level_of(grows, [position], [end])["ms_per_token"]
+        self.assertEqual([at(40), at(41), at(72), at(73)], [10.0, 20.0, 20.0, 30.0])  # 64, 96 and 128 positions, 24 ahead
+        self.assertEqual(at(60, end=64), 10.0)  # ends before it would need more
+        self.assertEqual(workload.level_of(grows, [20, 20], [30, 30])["layer_pages"], 4)  # all requests together
+        self.assertEqual(workload.level_of(grows, [20, 20], [40, 40])["layer_pages"], 6)
+        self.assertEqual(workload.level_of(grows, [4000], [5000])["layer_pages"], 8)
+
+    def test_requests_that_never_fit_together_are_seen(self):
+        self.assertTrue(workload.all_fit(levels((4, 1.0), (10, 2.0)), 70, 10, 2))
+        self.assertFalse(workload.all_fit(levels((4, 1.0), (9, 2.0)), 70, 10, 2))
+        self.assertTrue(workload.all_fit([], 70, 10, 2))
+
+    def test_windows_begin_when_all_requests_run(self):
+        """Two requests; the second begins 20 tokens later, until when steps take 3 s, then 1 s, and 2 s from the first's position 100 + 90 on."""
+        first, t = [], 0.0
+        for token in range(130):
+            t += 3.0 if token < 20 else 1.0 if token < 90 else 2.0
+            first.append(t)
+        times = [first, first[20:] + [first[-1] + 2.0 * (i + 1) for i in range(20)]]
+        grows = levels((1, 7.0), (1000, 500.0))
+        found = workload.windows(grows, times, 100, 2, size=50)
+        self.assertEqual([(w["from"], w["to"]) for w in found], [(123, 172), (173, 222)])
+        self.assertAlmostEqual(found[0]["measured_ms"], 1000 / 2)
+        self.assertAlmostEqual(found[1]["measured_ms"], 1000 * (17 * 1.0 + 33 * 2.0) / 50 / 2)
+        self.assertAlmostEqual(found[0]["predicted_ms"], 500.0)
+
+    def test_the_prediction_of_a_window_follows_the_levels(self):
+        times = [[float(token) for token in range(1, 91)]]
+        # Position p of token i is i + 1: from p = 41 on (24 ahead of 64) the second level. A window from token 3 to 52 (positions 4 to 53).
+        found = workload.windows(levels((4, 100.0), (8, 200.0)), times, 0, 2)
+        self.assertEqual(len(found), 1)
+        self.assertAlmostEqual(found[0]["predicted_ms"], (37 * 100 + 13 * 200) / 50)
+
+
+class PlanningTest(unittest.TestCase):
+    def test_slower_links_slow_a_plan_that_waits_for_them(self):
+        plan = a_plan()  # bound by its way: 12 + 2 hops of 0.5 + 0.25, predicted 14
+        self.assertAlmostEqual(planning.step_ms(plan, 1.0), 14.0)
+        self.assertAlmostEqual(planning.step_ms(plan, 0.5), 14.0 * 14.5 / 13.5)
+        plan["devices"][1]["disk_mb_per_ms"] = 0.1  # 40 ms of reading: hops do not matter
+        self.assertAlmostEqual(planning.step_ms(plan, 0.5), 14.0)
+
+    def test_kv_that_grows_is_another_question(self):
+        request = {"strategy": "lime", "piece": 1, "tokens": 64, "sequences": 1, "prompt_tokens": 8, "time_limit_ms": 5}
+        self.assertNotIn("--kv-tokens", planning.plan_words([], request))
+        self.assertEqual(planning.plan_words([], request | {"kv_tokens": 16})[-2:], ["--kv-tokens", "16"])
+
+
+class CatalogueTest(unittest.TestCase):
+    def test_names_are_unique_and_select(self):
+        every = catalogue.catalogue()
+        names = [q.name() for q in every]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertEqual({q.group for q in every}, set(catalogue.GROUPS))
+        self.assertEqual(catalogue.select(every, []), every)
+        self.assertEqual({q.name() for q in catalogue.select(every, ["windows", "setting-2-200mbit-1"])},
+                         {"windows-setting-2-1", "windows-setting-2-5", "setting-2-200mbit-1"})
+        with self.assertRaisesRegex(ValueError, "no-such"):
+            catalogue.select(every, ["no-such"])
+
+    def test_the_paper_s_experiments_are_there(self):
+        asked = {(q.setting, q.mbit, q.requests) for q in catalogue.catalogue() if q.group in ("clusters", "settings")}
+        self.assertEqual(len(asked), 24)
+        self.assertIn(("e3", 100, 4), asked)  # bursty: as many requests as devices
+        for question in catalogue.settings():
+            expected = [s for s in catalogue.STRATEGIES if question.requests > 1 or s != "pp-offload-batched"]
+            self.assertEqual([v.name for v in question.variants], expected)
+        self.assertEqual({(q.context, q.requests) for q in catalogue.ablation()}, {(c, r) for c in (2048, 8192, 32768) for r in (1, 5)})
+
+    def test_every_question_can_be_planned_and_run(self):
+        for question in catalogue.catalogue() + [catalogue.quick(q) for q in catalogue.catalogue()]:
+            self.assertGreaterEqual(question.tokens, question.warm_up + 2)
+            self.assertLessEqual(question.context // question.width, 4096)  # positions that the models have
+            if question.kv_tokens:
+                self.assertLessEqual(question.prompt_tokens, question.kv_tokens // question.width)
+
+
+class ExperimentTest(unittest.TestCase):
+    def setUp(self):
+        self.held = tempfile.TemporaryDirectory()
+        self.folder = Path(self.held.name)
+
+    def tearDown(self):
+        self.held.cleanup()
+
+    def experiment(self, **changes):
+        """With plans as if they were made, and one that is out of memory."""
+        variants = (catalogue.Variant("lime", "lime"), catalogue.Variant("slow", "pp-offload"), catalogue.Variant("pp", "pp"))
+        question = catalogue.Question("setting-1", variants=variants, rounds=2, **changes)
+        made = Experiment(question, Machine(bin=self.folder, work=self.folder), lambda *_: None)
+        plan = a_plan(prompt_tokens=16, prefill_chunk=16, context=256, kv_levels=[])
+        plan["predicted"] = plan["predicted"] | {"ttft_ms": 100.0}
+        made.plans = {"lime": plan | {"path": "a"}, "slow": plan | {"path": "b"}, "pp": {"reason": "no memory"}}
+        made.folder.mkdir()
+        return made
+
+    def keep(self, made, strategy, turn_round, **what):
+        variant = next(v for v in made.question.variants if v.name == strategy)
+        made.keep({"strategy": strategy, "round": turn_round, "plan": made.plans[strategy]["path"], "tokens": made.question.tokens,
+                   "asked": made.asked(variant, turn_round), "limits": {}} | what)
+
+    def left(self, made):
+        return [(variant.name, turn_round) for variant, turn_round in made.schedule()]
+
+    def test_turns_alternate_and_are_not_run_again(self):
+        made = self.experiment()
+        self.assertEqual(self.left(made), [("lime", 0), ("slow", 0), ("lime", 1), ("slow", 1)])
+        self.keep(made, "lime", 0, ms_per_token=1.0)
+        self.keep(made, "slow", 0, failed="the machine went down")
+        self.assertEqual(self.left(made), [("slow", 0), ("lime", 1), ("slow", 1)])
+        made.plans["lime"] = made.plans["lime"] | {"path": "another"}
+        self.assertEqual(self.left(made)[0], ("lime", 0))
+
+    def test_what_is_refused_once_is_not_asked_again(self):
+        made = self.experiment()
+        self.keep(made, "slow", 0, refused="the request needs KV")
+        self.assertEqual(self.left(made), [("lime", 0), ("lime", 1)])
+
+    def test_turns_of_another_question_do_not_count(self):
+        made = self.experiment(pause=(3, 10), tokens=40)
+        self.keep(made, "lime", 0, ms_per_token=1.0)
+        self.assertNotIn(("lime", 0), self.left(made))
+        self.keep(made, "lime", 1, ms_per_token=1.0, asked=[3, [], [[0, 77]], 3])
+        self.assertIn(("lime", 1), self.left(made))
+        self.assertEqual(made.redraws(0), made.redraws(0))
+        self.assertNotEqual(made.redraws(0), made.redraws(1))
+
+    def test_the_paper_s_limits_of_time_hold(self):
+        made = self.experiment()
+        made.plans["slow"]["predicted"] = {"ms_per_token": 40001.0, "ms_per_step": 40001.0, "ttft_ms": 1.0}
+        self.assertEqual({name for name, _ in self.left(made)}, {"lime"})
+        self.assertEqual(catalogue.out_of_time_ms(5), 15000)
+
+    def test_without_plans_a_duration_is_guessed(self):
+        made = self.experiment()
+        made.plans = {}
+        self.assertEqual({name for name, _ in self.left(made)}, {"lime", "slow"})
+        self.assertGreater(sum(made.turn_seconds(variant) for variant, _ in made.schedule()), 60)
+
+
+def a_result(**changes):
+    """Of Setting 2, sporadic."""
+    rows = [report.summarise_strategy("lime", a_plan(), [a_turn(10.0)], True),
+            report.summarise_strategy("lime-paper", a_plan(), [a_turn(12.0)], True),
+            report.summarise_strategy("pp-offload", a_plan(), [a_turn(25.0)], True),
+            report.summarise_strategy("pp", {"reason": "no memory"}, [], False)]
+    return {"name": "x", "group": "settings", "setting": "setting-2", "mbit": 200, "requests": 1, "context": 2048, "strategies": rows,
+            "model": {"bytes": 2e9}, "link": {"asked_mbit": 25.0, "measured_mbit": None, "round_trip_ms": None}, "real_compute_share": 0.1,
+            "oom_kills": 0, "same_tokens_and_logits": True, "devices": [], "factors": []} | changes
+
+
+class ReproductionTest(unittest.TestCase):
+    def test_the_page_says_what_has_not_run(self):
+        page = reproduction.page([], scaling.Factors().table())
+        for group in catalogue.GROUPS:
+            self.assertIn(f"testbed/reproduce --only {group}", page)
+        self.assertEqual(page.count("not run yet"), len(catalogue.CLAIMS))
+
+    def test_the_paper_s_factors_stand_beside_ours_over_its_baselines_alone(self):
+        one, two = a_result(group="clusters", setting="e1"), a_result(group="clusters", setting="e2")
+        two["strategies"][2] = report.summarise_strategy("pp-offload", a_plan(), [a_turn(40.0)], True)
+        lines = reproduction.beside_claims([one, two]).splitlines()
+        self.assertIn("| 12 to 14 | sporadic | 200 | 1.4 to 6.5 | 2.5 to 4.0 | 2.5 to 4.0 |", lines)  # lime-paper, 1.2, is no baseline
+        self.assertIn("| 12 to 14 | sporadic | 100 | 2.5 to 7.6 | not run yet |  |", lines)
+
+    def test_settings_name_who_has_no_figure(self):
+        self.assertIn("| 16 | setting-2 | sporadic | 200 | 2.50 (pp-offload) | pp | none |", reproduction.settings_beside([a_result()]))
+
+    def test_the_ablation_is_in_shares_of_full_speed(self):
+        grown = {"predicted_ms": 9.0, "kv_levels": levels((1, 5.0), (2, 9.0))}
+        rows = [report.summarise_strategy("lime", a_plan(), [a_turn(10.0, **grown)], True),
+                report.summarise_strategy("lime --no-memory-planner", a_plan(), [a_turn(16.0, **grown)], True),
+                report.summarise_strategy("lime --online paper", a_plan(), [{"refused": "the request needs KV", "oom_kills": {}}], True)]
+        self.assertEqual((rows[0]["predicted_ms"], rows[0]["bound_ms"]), (9.0, None))  # of the level, not of the plan; whose bound is another's
+        lines = reproduction.ablation_table([a_result(group="ablation", context=8192, strategies=rows)]).splitlines()
+        self.assertIn("| 8192 | sporadic | `lime --no-memory-planner` | 9 | 16 (16 to 16, 1) | 0.62 | 2251.7 | 0.67 |", lines)
+        self.assertIn("| 8192 | sporadic | `lime --online paper` |  | out of memory |  |  |  |", lines)
+
+    def test_windows_that_are_off_are_marked(self):
+        turn = a_turn(10.0, windows=[{"from": 1, "to": 50, "measured_ms": 100.0, "predicted_ms": 105.0},
+                                     {"from": 51, "to": 100, "measured_ms": 100.0, "predicted_ms": 120.0}])
+        result = a_result(strategies=[report.summarise_strategy("lime", a_plan(), [turn], True)])
+        lines = reproduction.window_table([result]).splitlines()[2:]
+        self.assertEqual([("off by more" in line) for line in lines], [False, True])
+
+    def test_failures_and_other_bits_are_told(self):
+        row = report.summarise_strategy("lime", a_plan(), [{"failed": "device a\nhas gone"}], True)
+        self.assertEqual((row["outcome"], row["reason"]), ("failed", "device a\nhas gone"))
+        told = reproduction.troubles([a_result(strategies=[row], same_tokens_and_logits=False)])
+        self.assertIn("device a has gone", told)
+        self.assertIn("DIFFER", told)
+        self.assertEqual(reproduction.troubles([a_result()]), "")
+
+    def test_a_page_of_every_group_has_its_tables(self):
+        results = [a_result(group=group, setting="setting-2") for group in catalogue.GROUPS]
+        page = reproduction.page(results, scaling.Factors().table())
+        self.assertEqual(page.count("Conditions, asked beside measured"), len(catalogue.GROUPS))
+        self.assertIn("reproduction-settings.svg", page)
+        self.assertNotIn("reproduction-windows.svg", page)  # nothing was seen over windows
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class ProgressTest(unittest.TestCase):
+    def test_what_is_left_takes_as_much_longer_as_what_is_done_did(self):
+        now = [0.0]
+        shown = progress.Progress("turn", 4, 400.0, FakeTerminal(), lambda: now[0])
+        self.assertEqual(shown.line(), "turn 0 of 4, 7 min left")
+        now[0] = 200.0
+        shown.piece_done(100.0)
+        self.assertEqual(shown.line(), "turn 1 of 4, 0.3 a minute, 10 min left")
+        self.assertIn("turn 1 of 4", shown.stream.getvalue())
+
+    def test_a_pipe_sees_nothing(self):
+        pipe = io.StringIO()
+        shown = progress.Progress("turn", 2, 10.0, pipe)
+        shown.say("words")
+        shown.piece_done(5.0)
+        shown.end()
+        self.assertEqual(pipe.getvalue(), "")
+
+    def test_hours_are_said_as_hours(self):
+        self.assertEqual([progress.span(s) for s in (3, 90 * 60, 2.5 * 3600)], ["1 min", "90 min", "2 h 30 min"])
 
 
 class LedgerTest(unittest.TestCase):

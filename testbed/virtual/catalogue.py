@@ -1,0 +1,150 @@
+"""What `testbed/reproduce` asks: the experiments of the paper's sections V-B to V-E that the engine can run, each a Question, and what the paper
+says of them. Pure.
+"""
+from dataclasses import dataclass, replace
+
+STRATEGIES = ("lime", "lime-paper", "pp", "pp-offload", "pp-offload-batched", "edgeshard")
+MODELS = {"e1": "llama-2-13b", "e2": "qwen3-32b"}  # of a cluster; all others run the largest
+LARGEST = "llama-3.3-70b"
+QUICK_PAUSE = (3, 6)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One thing to compare: a plan's strategy, and how it is run."""
+
+    name: str
+    strategy: str
+    run_flags: tuple = ()
+    longer: float = 1.0  # than its plan says, to state a duration before anything is known
+
+
+def plain(strategies):
+    return tuple(Variant(s, s) for s in strategies)
+
+
+ABLATION = (Variant("lime", "lime"), Variant("lime --online paper", "lime", ("--online", "paper"), 2.0),
+            Variant("lime --no-memory-planner", "lime", ("--no-memory-planner",), 3.0))
+
+
+@dataclass(frozen=True)
+class Question:
+    """One experiment. Tokens of contexts and prompts are those of the full size; what a turn generates is counted as it is."""
+
+    setting: str
+    mbit: int = 200
+    requests: int = 1
+    variants: tuple = plain(STRATEGIES)
+    group: str = ""  # of the catalogue
+    rounds: int = 3
+    tokens: int = 9
+    warm_up: int = 3
+    context: int = 2048
+    prompt_tokens: int = 16  # planned with; not divided: a prompt is one chunk
+    kv_tokens: int = 0  # that KV is reserved for at first; 0: all, KV does not grow
+    fill: bool = False  # prompts leave of the context no more than is generated
+    start: int = 0  # length of the prompts; 0: as planned with
+    pause: tuple = ()  # (least, most) tokens between two redraws of the links' rate; empty: it stays
+    width: int = 8
+
+    def model(self):
+        return MODELS.get(self.setting, LARGEST)
+
+    def name(self):
+        if self.group in ("", "clusters", "settings"):
+            return f"{self.setting}-{self.mbit}mbit-{self.requests}"
+        return "-".join([self.group, self.setting, str(self.requests)] + ([f"{self.context}"] if self.group == "ablation" else []))
+
+    def pattern(self):
+        return "sporadic" if self.requests == 1 else "bursty"
+
+
+def out_of_time_ms(requests):
+    """Per token; the paper's section V-C."""
+    return 40000 if requests == 1 else 15000
+
+
+def compared(requests):
+    """With one request pp-offload-batched is pp-offload."""
+    return plain(s for s in STRATEGIES if requests > 1 or s != "pp-offload-batched")
+
+
+def clusters():
+    devices = {"e1": 2, "e2": 3, "e3": 4}
+    return [Question(setting, mbit, requests, compared(requests), "clusters", rounds=3 if requests == 1 else 2)
+            for setting in devices for mbit in (200, 100) for requests in (1, devices[setting])]
+
+
+def settings():
+    return [Question(f"setting-{n}", mbit, requests, compared(requests), "settings", rounds=3 if requests == 1 else 2)
+            for n in (1, 2, 3) for mbit in (200, 100) for requests in (1, 5)]
+
+
+def ablation():
+    """KV begins with an eighth of the context, and prompts fill it but for what is generated: every rule has streamed more by then."""
+    return [Question("setting-2", 200, requests, ABLATION, "ablation", rounds=2, tokens=20, warm_up=4, context=context, kv_tokens=max(512, context // 8),
+                     prompt_tokens=max(64, context // 64), fill=True)
+            for requests in (1, 5) for context in (2048, 8192, 32768)]
+
+
+def varying():
+    """Planned for the middle of the rates. `e2` has the model that the paper's caption names."""
+    return [Question(setting, 150, requests, compared(requests), "varying", rounds=2, tokens=40 if requests == 1 else 24, pause=(3, 10))
+            for setting, bursty in (("setting-2", 5), ("e2", 3)) for requests in (1, bursty)]
+
+
+def windows():
+    """Where KV grows over several levels while a few hundred tokens come."""
+    only = plain(["lime"])
+    return [Question("setting-2", 200, 1, only, "windows", rounds=1, tokens=320, context=32768, kv_tokens=4096, prompt_tokens=512, start=14400),
+            Question("setting-2", 200, 5, only, "windows", rounds=1, tokens=260, context=8192, kv_tokens=1024, prompt_tokens=128, start=2400)]
+
+
+def catalogue():
+    return clusters() + settings() + ablation() + varying() + windows()
+
+
+GROUPS = ("clusters", "settings", "ablation", "varying", "windows")
+
+
+def quick(question):
+    """The same with few tokens and one turn: that the path works, not what is true."""
+    tokens = {"windows": 60, "varying": 14}.get(question.group, 6)
+    return replace(question, rounds=1, tokens=tokens, warm_up=2, pause=QUICK_PAUSE if question.pause else ())
+
+
+def select(questions, names):
+    """Those of the named experiments and groups; all where none is named."""
+    known = {q.name() for q in questions} | {q.group for q in questions}
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise ValueError(f"there is no {', '.join(wrong)}; --list names what there is")
+    return [q for q in questions if not names or q.name() in names or q.group in names]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """How many times faster the paper's LIME is than pipeline baselines; both ends over its models and baselines."""
+
+    figure: str
+    group: str
+    pattern: str
+    mbit: int  # 0: any
+    least: float
+    most: float
+
+
+CLAIMS = (
+    Claim("12 to 14", "clusters", "sporadic", 100, 2.5, 7.6),
+    Claim("12 to 14", "clusters", "sporadic", 200, 1.4, 6.5),
+    Claim("12 to 14", "clusters", "bursty", 100, 1.9, 10.2),
+    Claim("12 to 14", "clusters", "bursty", 200, 1.9, 10.2),
+    Claim("18", "varying", "sporadic", 0, 1.7, 8.8),
+    Claim("18", "varying", "bursty", 0, 3.6, 19.3),
+)
+
+# Table V: (variant here, pattern) -> (ms per token, share of full LIME's speed).
+TABLE_V = {
+    ("lime", "sporadic"): (1501.9, 1.0), ("lime", "bursty"): (423.2, 1.0),
+    ("lime --no-memory-planner", "sporadic"): (2251.7, 0.67), ("lime --no-memory-planner", "bursty"): (614.8, 0.69),
+}

@@ -1,0 +1,108 @@
+"""What a turn does over time, as arithmetic: lengths of prompts, redraws of the links' rate, the level that growing KV is at, windows of tokens. Pure.
+
+Times are seconds; `times` are those of each request's tokens, in the order of the requests.
+"""
+import bisect
+import random
+import statistics
+from dataclasses import dataclass
+
+LEAST_MBIT, MOST_MBIT = 50, 250  # the paper's section V-D
+PAGE_TOKENS = 16
+LEAD = 24  # steps ahead of which the engine has pages: twice kResidencyLead of daemon/logic/order.h
+WINDOW = 50
+LEAST_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Load:
+    """Of one turn: what each request sends, and what comes back."""
+
+    prompt: int
+    tokens: int
+
+
+def load_of(question, plan):
+    """REQUIRES: a plan. Prompts that are not one chunk together end one after the other: the first request then goes on until the last has begun,
+    and for as many tokens as were asked after that.
+    """
+    if not (question.fill or question.start):
+        return Load(plan["prompt_tokens"] // plan["sequences"], question.tokens)
+    others = plan["sequences"] - 1
+    chunk = max(1, plan["prefill_chunk"] or LEAST_CHUNK)
+    longest = plan["context"] if question.fill else question.start // question.width
+    tokens = question.tokens + -(-others * longest // chunk)
+    prompt = plan["context"] - tokens if question.fill else longest
+    if prompt < 1 or prompt + tokens > plan["context"]:
+        raise ValueError(f"{tokens} tokens after prompts of {prompt} do not fit a context of {plan['context']}")
+    return Load(prompt, tokens)
+
+
+def redraws(seed, tokens, pause):
+    """[(token from which on, Mbit/s)], the first from the beginning; after random numbers of tokens, `pause` (least, most), another random rate."""
+    draw = random.Random(seed)
+    found, token = [], 0
+    while token < tokens:
+        found.append((token, draw.randint(LEAST_MBIT, MOST_MBIT)))
+        token += draw.randint(*pause)
+    return found
+
+
+def rate_at(drawn, token):
+    return drawn[bisect.bisect_right([at for at, _ in drawn], token) - 1][1]
+
+
+def moments(drawn, first_s, step_s):
+    """[(seconds from the beginning, Mbit/s)] at which the tokens of `drawn` are expected: the first token after `first_s`, and from one to the next
+    step_s(Mbit/s).
+    """
+    found, at, token = [(0.0, drawn[0][1])], first_s, 1
+    for until, mbit in drawn[1:]:
+        while token < until:
+            at += step_s(rate_at(drawn, token))
+            token += 1
+        found.append((at, mbit))
+    return found
+
+
+def token_at(times, moment):
+    """How many tokens of the first request had come."""
+    return bisect.bisect_right(times[0], moment)
+
+
+def pages_of(position):
+    return -(-position // PAGE_TOKENS)
+
+
+def level_of(levels, positions, ends):
+    """The level in use: the lowest with the pages that the next steps may write."""
+    pages = sum(pages_of(min(end, position + LEAD)) for position, end in zip(positions, ends))
+    return next((level for level in levels if level["layer_pages"] >= pages), levels[-1])
+
+
+def all_fit(levels, prompt, tokens, requests):
+    """Whether the last level holds all requests at their ends together. Where not, they come one after the other."""
+    return not levels or levels[-1]["layer_pages"] >= requests * pages_of(prompt + tokens)
+
+
+def predicted_ms(levels, times, prompt, index):
+    """Milliseconds per token of all requests, for the step that gave the first request's token `index`."""
+    positions = [prompt + bisect.bisect_right(of, times[0][index]) for of in times]
+    return level_of(levels, positions, [prompt + len(of) for of in times])["ms_per_token"]
+
+
+def settled(times, warm_up):
+    """Indices of the first request's tokens that came while all requests ran and had left the warm-up behind."""
+    begin, end = max(of[warm_up] for of in times), min(of[-1] for of in times)
+    return [i for i, t in enumerate(times[0]) if begin <= t <= end]
+
+
+def windows(levels, times, prompt, warm_up, size=WINDOW):
+    """Of `size` tokens each: the first request's positions, and milliseconds per token of all requests, measured beside predicted."""
+    inside, requests, found = settled(times, warm_up), len(times), []
+    for first in range(inside[0], inside[-1] - size + 1, size):
+        steps = range(first + 1, first + size + 1)
+        found.append({"from": prompt + first + 1, "to": prompt + first + size,
+                      "measured_ms": 1000 * (times[0][first + size] - times[0][first]) / size / requests,
+                      "predicted_ms": statistics.mean(predicted_ms(levels, times, prompt, i) for i in steps)})
+    return found
