@@ -15,7 +15,7 @@ namespace {
 struct Flags {
   std::string model;
   Bytes read_kib = 1024;  // as streaming reads
-  int depth = 8;
+  int depth = 16;
   double seconds = 2;
   Bytes spread_mib = 64;
 };

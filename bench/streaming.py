@@ -79,12 +79,24 @@ class Streaming:
         return [1e3 * (after - before) for before, after in zip(times, times[1:])]
 
     def disk_rate(self, model, group=None):
-        """Bytes per second, 1 MiB reads, 8 in flight: as streaming reads."""
+        """Bytes per second, 1 MiB reads, 16 in flight: as streaming reads."""
         command = [self.bench.binaries / "disk_bench", "--model", model, "--seconds", "1" if self.quick else "2"]
         if group is None:
             return json.loads(call(command))["bytes_per_second"]
         out, _ = group.start(command, stdout=subprocess.PIPE, text=True).communicate()
         return json.loads(out)["bytes_per_second"]
+
+    def disk_rate_beside(self, model):
+        """The same while another process decodes this model from memory: what computing leaves of the disk where both share a memory bus."""
+        command = [str(a) for a in (self.lime, "run", "--model", model, "--loader", "read", "--prompt", PROMPT, "--max-tokens", 4000, "--ignore-eos")]
+        computing = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            computing.stdout.read(len(PROMPT) + 1)  # loaded, and at work
+            return self.disk_rate(model)
+        finally:
+            computing.terminate()
+            computing.stdout.close()
+            computing.wait()
 
     def compute_ms(self, name):
         """One token, all resident: the other limit, so the best median seen. Measured again with every disk limit: others slow it at times."""
@@ -108,6 +120,12 @@ class Streaming:
         return path
 
     # ---- Streaming beside the limit
+
+    @staticmethod
+    def shared_limit_ms(row, beside):
+        """The limit where the disk gives `beside` for as long as a token computes, and its own rate for the rest of it."""
+        rate, compute_s = (row["rate_before"] + row["rate_after"]) / 2, row["compute_ms"] / 1e3
+        return 1e3 * (compute_s + max(0, row["streamed_bytes"] - min(beside, rate) * compute_s) / rate)
 
     def attempt(self, name, share, megabytes, group, profile, before):
         model = self.models[name]
@@ -180,6 +198,9 @@ class Streaming:
             rate = self.disk_rate(self.models[name], group)
             for share in self.shares:
                 row, rate = self.row(name, share, megabytes, group, profile, rate)
+                if not megabytes:
+                    row["rate_beside"] = self.disk_rate_beside(self.models[name])
+                    row["shared_ratio"] = row["ms"] / self.shared_limit_ms(row, row["rate_beside"])
                 added.append(row)
                 rows.append(row)
                 self.bench.keep()
@@ -189,6 +210,9 @@ class Streaming:
                 f"<= {r['goal']:.2f}", met(r["ratio"] <= r["goal"]), f"{r['predicted_ms']:.0f}", f"{100 * r['error']:+.1f} %",
                 met(abs(r["error"]) <= ERROR_GOAL) if megabytes else r["cause"], f"{r['rate_before'] / 1e6:.1f}, {r['rate_after'] / 1e6:.1f}",
                 f"{100 * r['others']:.0f} %", r["repeats"]] for r in added])
+        if not megabytes:
+            table(["weights", "resident", "disk beside computing MB/s", "of what it leaves"],
+                  [[r["model"], f"{r['share']} %", f"{r['rate_beside'] / 1e6:.0f}", f"{r['shared_ratio']:.3f}"] for r in added])
 
     # ---- All resident
 

@@ -63,8 +63,9 @@ absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
     files.push_back(file.path);
     bytes += file.bytes;
   }
-  LIME_ASSIGN_OR_RETURN(const std::vector<DiskPoint> points,
-                        MeasureDisk(files, {.seconds = 1, .read_bytes = {bytes >= 16 * kMiB ? kMiB : 4 * kKiB}, .depths = {8}}));
+  LIME_ASSIGN_OR_RETURN(
+      const std::vector<DiskPoint> points,
+      MeasureDisk(files, {.seconds = 1, .read_bytes = {bytes >= 16 * kMiB ? kStreamedRead : 4 * kKiB}, .depths = {kStreamedReads}}));
   return points.front().bytes_per_second;
 }
 

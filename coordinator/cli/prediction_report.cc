@@ -12,10 +12,6 @@ namespace {
 
 constexpr double kLeastSeconds = 0.1;  // the system counts CPU time in ticks of 10 ms
 
-// Where pieces are read for the ring: as the plan of what stays in memory assumes.
-constexpr Bytes kDiskRead = 1 * kMiB;
-constexpr int64_t kDiskDepth = 8;
-
 void LookAtCpu(const CpuUsage& cpu, int64_t threads, PredictionObservations& seen) {
   if (cpu.wall < kLeastSeconds) return;
   seen.wall_seconds = cpu.wall;
@@ -41,7 +37,8 @@ PredictionReport ComparePrediction(ModelSession& session, const GenerateSummary&
   const DeviceProfile& profile = session.profile();
   PredictionObservations seen{.steps = static_cast<double>(summary.decode_steps)};
   seen.compute_profiled = profile.FindModel(ModelKey(session.engine().spec())) != nullptr;
-  seen.disk_rate_profiled = profile.DiskRate(kDiskRead, kDiskDepth);
+  // As the plan of what stays in memory assumes.
+  seen.disk_rate_profiled = profile.DiskRate(kStreamedRead, kStreamedReads);
   LookAtCpu(summary.use.cpu, session.threads(), seen);
   LookAtStreaming(session.engine(), summary.use, seen);
   const PredictionReport report = ExplainDifference(session.predicted_ms_per_token(), summary.MsPerStep(), seen);

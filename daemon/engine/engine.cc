@@ -70,7 +70,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   engine->context_ = options.context;
   LIME_ASSIGN_OR_RETURN(
       std::unique_ptr<PieceReader> reader,
-      PieceReader::Open(engine->checkpoint_, engine->spec_, {.piece_bytes = options.piece_bytes, .wrap_device = options.wrap_device}));
+      PieceReader::Open(
+          engine->checkpoint_, engine->spec_,
+          {.lanes = kStreamedReads, .read_bytes = kStreamedRead, .piece_bytes = options.piece_bytes, .wrap_device = options.wrap_device}));
   const MemoryRequest request{.budget = options.memory,
                               .priority = options.priority,
                               .placement = options.placement,
@@ -236,9 +238,11 @@ void Engine::FollowPressure() {
 // From a model that is all in memory to one that streams, between two steps. Everything that can fail is made first; the ring takes its
 // memory only when it is written, after blocks were given back.
 absl::Status Engine::BecomeStreaming(Bytes target) {
-  LIME_ASSIGN_OR_RETURN(
-      std::unique_ptr<PieceReader> reader,
-      PieceReader::Open(checkpoint_, spec_, {.piece_bytes = streaming_.piece_bytes, .wrap_device = streaming_.wrap_device}));
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<PieceReader> reader, PieceReader::Open(checkpoint_, spec_,
+                                                                               {.lanes = kStreamedReads,
+                                                                                .read_bytes = kStreamedRead,
+                                                                                .piece_bytes = streaming_.piece_bytes,
+                                                                                .wrap_device = streaming_.wrap_device}));
   streaming_.ring_bytes = PieceLoader::LeastRing(*reader, static_cast<int>(spec_.blocks.size()));
   streaming_.prefault = false;
   streaming_.first_step = step_ + 1;

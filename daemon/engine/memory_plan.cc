@@ -21,15 +21,13 @@ namespace {
 constexpr double kMemoryBytesPerMs = 10e6;
 constexpr double kDiskBytesPerMs = 1e6;
 
-constexpr Bytes kDiskRead = 1 * kMiB;
-constexpr int64_t kDiskDepth = 8;
 constexpr double kPieceLatencyMs = 0.02;  // the next piece is queued while one is read
 constexpr double kRowsMs = 0.5;           // a direct read of one row of the embedding
 constexpr Bytes kBlockSlack = 64 * kKiB;  // tensors of a block that lie apart are read with what is between them
 constexpr Bytes kLeastMargin = 16 * kMiB;
 
 double DiskBytesPerMs(const DeviceProfile* profile) {
-  const double measured = profile == nullptr ? 0 : profile->DiskRate(kDiskRead, kDiskDepth) / 1000;
+  const double measured = profile == nullptr ? 0 : profile->DiskRate(kStreamedRead, kStreamedReads) / 1000;
   return measured > 0 ? measured : kDiskBytesPerMs;
 }
 

@@ -14,6 +14,11 @@
 
 namespace lime {
 
+// How weights that stream are read: by requests of 1 MiB, as many in flight that cores which compute, and so submit late, leave the disk no
+// gap. (A daemon of a pipeline has fewer: its rings are smaller, and a row of the embedding waits behind what is in flight.)
+inline constexpr Bytes kStreamedRead = 1 * kMiB;
+inline constexpr int kStreamedReads = 16;
+
 // By kind; together at most the budget (design.md, section 7).
 struct EngineMemory {
   Bytes weights = 0;  // resident blocks, and the norms and biases of the others
