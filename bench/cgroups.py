@@ -49,8 +49,12 @@ def _parent(controller):
 class Group:
     """`read_bps`: (MAJOR:MINOR, bytes per second, 0 for none). `memory`: bytes, hard, without swap; 0 counts only."""
 
+    made = 0
+
     def __init__(self, read_bps=None, memory=None):
         self.folders, self.processes = {}, []
+        Group.made += 1
+        self.name = f"{SPARE}.{os.getpid()}.{Group.made}"
         try:
             if read_bps is not None:
                 self.set_read_limit(*read_bps)
@@ -62,7 +66,7 @@ class Group:
 
     def _folder(self, controller):
         parent, v2 = _parent(controller)
-        folder = parent / f"{SPARE}.{os.getpid()}"
+        folder = parent / self.name
         folder.mkdir(exist_ok=True)
         self.folders[controller] = folder
         return folder, v2

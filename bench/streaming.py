@@ -3,6 +3,7 @@
 Parts: disk-100, disk-200, disk-500, disk-none, resident, memory, neighbour, paper: each takes minutes, keeps its figures and prints its table, so that they
 can be measured one by one when a machine is quiet. docs/STREAMING.md tells what the rows mean.
 """
+import contextlib
 import functools
 import json
 import os
@@ -27,6 +28,7 @@ NEIGHBOUR_GOAL, RECOVERY_GOAL_S = 0.90, 10  # of full streaming's throughput; af
 MOVED = {"throttled": 0.03, "unthrottled": 0.10}  # of the disk's rate, from before to after: more is measured again
 TAKEN = 0.25  # of the cores, by others: a row that misses beside that is measured again
 REPEATS = 2
+BESIDE_WEIGHTS = 320 * 2**20  # of a row's budget: runtime, activations, KV, ring, margin
 QUIET_S = 60  # how long a repeat waits at most for others to leave the cores
 
 
@@ -103,8 +105,15 @@ class Streaming:
         median = statistics.median(self.intervals(self.run(self.models[name], ["--loader", "read"], 12)))
         self.compute[name] = min(median, self.compute.get(name, median))
 
-    def limited(self, megabytes):
-        return cgroups.Group(read_bps=(cgroups.disk_of(self.out), int(megabytes * 1e6))) if megabytes else None
+    def limited(self, megabytes, memory=None):
+        """None where nothing is limited, or where memory cannot be."""
+        read_bps = (cgroups.disk_of(self.out), int(megabytes * 1e6)) if megabytes else None
+        try:
+            return cgroups.Group(read_bps=read_bps, memory=memory) if read_bps or memory else None
+        except cgroups.Unavailable:
+            if read_bps:
+                raise
+            return None
 
     def frozen_profile(self, megabytes, group):
         """Everything that predictions of this limit know, measured before the runs."""
@@ -132,8 +141,14 @@ class Streaming:
         weights = bytes_of(model)
         expected_s = max(self.compute[name] / 1e3, weights * (1 - share / 100) / before)
         counted = max(1, min(24, round((2 if self.quick else 5) / expected_s)))
+        budget = int(weights * share / 100) + BESIDE_WEIGHTS
         watch = CpuWatch()
-        run = self.run(model, ["--resident", share / 100, "--profile", profile], counted + BOOT_TOKENS, group)
+        with contextlib.ExitStack() as ends:
+            hard = self.limited(megabytes, budget)  # exactly the budget
+            if hard:
+                ends.enter_context(hard)
+            run = self.run(model, ["--memory", budget, "--resident", share / 100, "--profile", profile], counted + BOOT_TOKENS, hard)
+            group_peak = hard.memory_use()["peak"] if hard else None
         others = watch.others()
         after = self.disk_rate(model, group)
         rate = (before + after) / 2
@@ -144,8 +159,9 @@ class Streaming:
                 "rate_before": before, "rate_after": after, "moved": abs(after / before - 1), "limit_ms": limit_ms, "ms": ms, "ratio": ms / limit_ms,
                 "goal": PART_GOALS["throttled" if megabytes else "unthrottled"], "predicted_ms": run["predicted_ms_per_token"],
                 "error": run["predicted_ms_per_token"] / ms - 1, "cause": run["prediction"]["cause"], "others": others,
+                "waiting": run["streaming"]["waited_ms"] / (run["ttft_ms"] + run["ms_per_token"] * (run["completion_tokens"] - 1)),
                 "disk_while_busy": run["streaming"]["bytes_read"] / max(1e-9, run["streaming"]["disk_busy_ms"] / 1e3),
-                "peak_rss_bytes": run["peak_rss_bytes"], "ring_bytes": run["memory"]["ring_bytes"]}
+                "budget_bytes": budget, "group_peak_bytes": group_peak, "peak_rss_bytes": run["peak_rss_bytes"], "ring_bytes": run["memory"]["ring_bytes"]}
 
     @staticmethod
     def missed(row):
@@ -205,11 +221,12 @@ class Streaming:
                 rows.append(row)
                 self.bench.keep()
                 print(f"  {name}, {share} % resident: {row['ms']:.0f} ms, {row['ratio']:.3f} of the limit", file=sys.stderr, flush=True)
-        table(["limit", "weights", "resident", "ms/token", "limit ms", "ratio", "goal", "", "predicted", "error", "", "disk before, after MB/s", "others", "again"],
+        table(["limit", "weights", "resident", "ms/token", "limit ms", "ratio", "goal", "", "predicted", "error", "", "disk before, after MB/s", "budget = hard limit", "peak RSS", "group's peak", "", "others", "again"],
               [[f"{megabytes} MB/s" if megabytes else "none", r["model"], f"{r['share']} %", f"{r['ms']:.0f}", f"{r['limit_ms']:.0f}", f"{r['ratio']:.3f}",
                 f"<= {r['goal']:.2f}", met(r["ratio"] <= r["goal"]), f"{r['predicted_ms']:.0f}", f"{100 * r['error']:+.1f} %",
                 met(abs(r["error"]) <= ERROR_GOAL) if megabytes else r["cause"], f"{r['rate_before'] / 1e6:.1f}, {r['rate_after'] / 1e6:.1f}",
-                f"{100 * r['others']:.0f} %", r["repeats"]] for r in added])
+                mib(r["budget_bytes"]), mib(r["peak_rss_bytes"]), mib(r["group_peak_bytes"]) if r["group_peak_bytes"] else "?",
+                met(max(r["peak_rss_bytes"], r["group_peak_bytes"] or 0) <= r["budget_bytes"]), f"{100 * r['others']:.0f} %", r["repeats"]] for r in added])
         if not megabytes:
             table(["weights", "resident", "disk beside computing MB/s", "of what it leaves"],
                   [[r["model"], f"{r['share']} %", f"{r['rate_beside'] / 1e6:.0f}", f"{r['shared_ratio']:.3f}"] for r in added])

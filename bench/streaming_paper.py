@@ -70,8 +70,9 @@ def from_disk_rows(s):
         share_of = lambda tps: f"{100 * tps / base:.0f} %" if base else ""
         for r in (r for r in rows if r["model"] == name):
             tps = 1e3 / r["ms"]
-            lines.append([name, f"{r['share']} %", f"{tps:.2f}", share_of(tps), f"{1e3 / r['limit_ms']:.2f}", mib(r["peak_rss_bytes"])])
+            lines.append([name, f"{r['share']} %", f"{tps:.2f}", share_of(tps), f"{1e3 / r['limit_ms']:.2f}", mib(r["peak_rss_bytes"]),
+                          f"{100 * r['waiting']:.0f} %" if "waiting" in r else ""])
         if base:
             hundred = 1e3 / statistics.median(resident[name]["ms"]["100 % of streaming"])
-            lines += [[name, "100 % of streaming", f"{hundred:.2f}", share_of(hundred), "", ""], [name, "baseline", f"{base:.2f}", "100 %", "", ""]]
-    table(["weights", "resident", "tokens/s", "of baseline", "limit tokens/s", "peak RSS"], lines)
+            lines += [[name, "100 % of streaming", f"{hundred:.2f}", share_of(hundred), "", "", ""], [name, "baseline", f"{base:.2f}", "100 %", "", "", ""]]
+    table(["weights", "resident", "tokens/s", "of baseline", "limit tokens/s", "peak RSS", "waiting for the disk"], lines)
