@@ -62,7 +62,7 @@ absl::Status ResidencyFlags::Apply(Engine::Options& options) const {
   int64_t pieces = 0;
   if (pool.empty()) return absl::OkStatus();
   if (absl::SimpleAtoi(pool, &pieces) && pieces <= kMaxPieces) {
-    if (pieces < 1) return WrongCall(absl::StrCat("--pool ", pool, " is no number of pieces; at least two are held"));
+    if (pieces < 2) return WrongCall(absl::StrCat("--pool ", pool, " is too few; the ring holds two pieces at least"));
     options.ring_pieces = pieces;
     return absl::OkStatus();
   }
