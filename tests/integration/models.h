@@ -32,6 +32,11 @@ inline std::vector<std::string> SharedModels() {
   return names;
 }
 
+// A model that the project ships.
+inline std::string ShippedModel(const std::string& name) {
+  return std::string(LIME_SOURCE_DIR) + "/models/" + name;
+}
+
 inline nlohmann::json ReadJson(const std::string& path) {
   std::ifstream file(path);
   return nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);

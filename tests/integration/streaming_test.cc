@@ -1,5 +1,4 @@
-// A model that streams gives the same bits as one that is all in memory: tiny random models of every family and dtype, and the shipped one,
-// whatever stays, wherever it is placed, prepared or not, with blocks shed and taken back in mid-generation, over disks that fail.
+// A model that streams while memory comes and goes, over disks that fail. (Whatever streams gives the same bits: streaming_bits_test.)
 
 #include <atomic>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/daemon/faulty_device.h"
 #include "tests/integration/models.h"
+#include "tests/integration/single_tokens.h"
 #include "tests/integration/variants.h"
 
 namespace lime {
@@ -20,97 +20,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string ShippedModel() {
-  return std::string(LIME_SOURCE_DIR) + "/models/lime-fables";
-}
-
-// Every way to stream gives the hash of the resident model.
-void ExpectSameBits(const std::string& dir, const std::vector<int32_t>& ids) {
-  const uint64_t expected = LogitsHashOf(dir, {.chunk = 64}, ids);
-  for (const LoaderKind loader : {LoaderKind::kRead, LoaderKind::kMmap}) {
-    for (const double resident : {0.0, 0.5, 1.0}) {
-      for (const Placement placement : {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved}) {
-        const RunShape shape{.loader = loader, .chunk = 64, .resident = resident, .placement = placement};
-        EXPECT_EQ(LogitsHashOf(dir, shape, ids), expected)
-            << LoaderName(loader) << ", " << resident << " resident, " << PlacementName(placement);
-      }
-    }
-  }
-  for (const int64_t pieces : {2, 3, 50}) {
-    for (const Bytes piece_bytes : {4 * kKiB, 20 * kKiB}) {  // blocks in many pieces, matrices cut
-      for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{300}}) {
-        const RunShape shape{.chunk = chunk, .resident = 0.3, .ring_pieces = pieces, .piece_bytes = piece_bytes};
-        const auto some = std::vector<int32_t>(ids.begin(), ids.begin() + (chunk == 1 ? 20 : static_cast<int64_t>(ids.size())));
-        EXPECT_EQ(LogitsHashOf(dir, shape, some), chunk == 1 ? LogitsHashOf(dir, {.chunk = 20}, some) : expected)
-            << pieces << " pieces of " << piece_bytes << " in the ring, chunk " << chunk;
-      }
-    }
-  }
-  const RunShape batch{.chunk = 16, .companions = {RandomIds(5, 40, 200), RandomIds(6, 3, 200)}, .resident = 0, .piece_bytes = 8 * kKiB};
-  EXPECT_EQ(LogitsHashOf(dir, batch, ids), expected) << "in a batch";
-}
-
-class StreamingBitsTest : public ::testing::TestWithParam<Variant> {};
-
-TEST_P(StreamingBitsTest, LogitsAreTheSameWhateverStreams) {
-  const MakeModelOptions options = OptionsOf(GetParam());
-  TempDir dir;
-  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
-  const std::vector<int32_t> ids = RandomIds(1, 290, std::min<int64_t>(200, options.config.vocab_size));
-  const uint64_t expected = LogitsHashOf(dir / "model", {.chunk = 64}, ids);
-  ExpectSameBits(dir / "model", ids);
-  ASSERT_TRUE(PrepareBlockStore(dir / "model", dir / "store").ok());
-  for (const double resident : {0.0, 0.6}) {
-    EXPECT_EQ(LogitsHashOf(dir / "store", {.chunk = 64, .resident = resident, .piece_bytes = kPieceBytes}, ids), expected) << "prepared";
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Families, StreamingBitsTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
-
-TEST(StreamingTest, TheShippedModelGivesTheSameBits) {
-  ExpectSameBits(ShippedModel(), RandomIds(1, 200, 512));
-}
-
 // ---- Residency that changes
-
-// Logits of a generation of single tokens; `change` is called before each of them.
-template <typename Change>
-std::vector<float> Generate(Engine& engine, const std::vector<int32_t>& ids, Change change) {
-  std::vector<float> all;
-  EXPECT_TRUE(engine.StartSequence(0, static_cast<int64_t>(ids.size())).ok());
-  MicroBatch batch;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    change(i);
-    batch.rows = {{.sequence = 0, .token = ids[i], .position = static_cast<int32_t>(i), .wants_logits = i % 3 != 1}};
-    const auto logits = engine.Step(batch);
-    EXPECT_TRUE(logits.ok()) << logits.status();
-    if (!logits.ok()) break;
-    all.insert(all.end(), logits->begin(), logits->end());
-  }
-  engine.EndSequence(0);
-  return all;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-void RegainAll(Streamer& streamer) {
-  while (true) {
-    const absl::StatusOr<bool> taken = streamer.Regain(64 * kMiB);
-    ASSERT_TRUE(taken.ok()) << taken.status();
-    if (!*taken) return;
-  }
-}
 
 TEST(StreamingTest, BlocksShedAndTakenBackInMidGenerationChangeNoBit) {
   const std::vector<int32_t> ids = RandomIds(3, 60, 512);
-  auto resident = OpenEngine(ShippedModel(), {.chunk = 8}, 64);
+  auto resident = OpenEngine(ShippedModel("lime-fables"), {.chunk = 8}, 64);
   ASSERT_TRUE(resident.ok()) << resident.status();
   const std::vector<float> expected = Generate(**resident, ids, [](size_t) {});
 
   for (const LoaderKind loader : {LoaderKind::kRead, LoaderKind::kMmap}) {
-    auto engine = OpenEngine(ShippedModel(), {.loader = loader, .chunk = 8, .resident = 0.8, .piece_bytes = 64 * kKiB}, 64);
+    auto engine = OpenEngine(ShippedModel("lime-fables"), {.loader = loader, .chunk = 8, .resident = 0.8, .piece_bytes = 64 * kKiB}, 64);
     ASSERT_TRUE(engine.ok()) << engine.status();
     Streamer& streamer = *(*engine)->streamer();
     const Bytes before = streamer.resident_bytes();
@@ -141,8 +60,8 @@ TEST(StreamingTest, BlocksShedAndTakenBackInMidGenerationChangeNoBit) {
 
 TEST(StreamingTest, SheddingBetweenTwoBlocksOfAStepChangesNoBit) {
   const std::vector<int32_t> ids = RandomIds(4, 40, 512);
-  auto resident = OpenEngine(ShippedModel(), {.chunk = 8}, 64);
-  auto engine = OpenEngine(ShippedModel(), {.chunk = 8, .resident = 0.9, .ring_pieces = 2, .piece_bytes = 32 * kKiB}, 64);
+  auto resident = OpenEngine(ShippedModel("lime-fables"), {.chunk = 8}, 64);
+  auto engine = OpenEngine(ShippedModel("lime-fables"), {.chunk = 8, .resident = 0.9, .ring_pieces = 2, .piece_bytes = 32 * kKiB}, 64);
   ASSERT_TRUE(resident.ok() && engine.ok()) << engine.status();
   Streamer& streamer = *(*engine)->streamer();
   std::mt19937 random(1);
@@ -182,7 +101,7 @@ class FakeMachine {
 
 TEST(StreamingTest, AModelThatWasAllResidentGivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
   const std::vector<int32_t> ids = RandomIds(7, 48, 512);
-  auto resident = OpenEngine(ShippedModel(), {.chunk = 8}, 64);
+  auto resident = OpenEngine(ShippedModel("lime-fables"), {.chunk = 8}, 64);
   ASSERT_TRUE(resident.ok()) << resident.status();
   const std::vector<float> expected = Generate(**resident, ids, [](size_t) {});
 
@@ -192,7 +111,7 @@ TEST(StreamingTest, AModelThatWasAllResidentGivesMemoryBackWhileOthersNeedItAndC
   options.context = 64;
   options.watch_pressure = true;
   options.pressure = machine.Watch();
-  auto engine = Engine::Create(ShippedModel(), options);
+  auto engine = Engine::Create(ShippedModel("lime-fables"), options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto wait_until = [&](auto done) {
     for (int i = 0; i < 1500 && !done(); ++i) {
@@ -245,7 +164,7 @@ TEST(StreamingTest, AReadThatFailsOnceIsRepeatedAndOneThatKeepsFailingEndsTheSte
       return failures.load() > 0 && failures-- > 0 ? FaultyDevice::Fault{.error = EIO} : FaultyDevice::Fault{};
     });
   };
-  auto engine = Engine::Create(ShippedModel(), options);
+  auto engine = Engine::Create(ShippedModel("lime-fables"), options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   EXPECT_TRUE(StepOnce(**engine).ok());
   failures = 2;
@@ -270,7 +189,7 @@ void FlipBit(const std::string& file, int64_t offset) {
 
 TEST(StreamingTest, AFlippedBitInAPreparedStoreEndsTheStepWithASentence) {
   TempDir dir;
-  ASSERT_TRUE(PrepareBlockStore(ShippedModel(), dir / "store").ok());
+  ASSERT_TRUE(PrepareBlockStore(ShippedModel("lime-fables"), dir / "store").ok());
   auto whole = Engine::Create(dir / "store", StreamingOptions());
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_TRUE(StepOnce(**whole).ok());
@@ -288,7 +207,7 @@ TEST(StreamingTest, AFlippedBitInAPreparedStoreEndsTheStepWithASentence) {
 
 TEST(StreamingTest, AFlippedBitInARowOfTheEmbeddingEndsTheStepThatReadsItWithASentence) {
   TempDir dir;
-  ASSERT_TRUE(PrepareBlockStore(ShippedModel(), dir / "store").ok());
+  ASSERT_TRUE(PrepareBlockStore(ShippedModel("lime-fables"), dir / "store").ok());
   const auto checkpoint = Checkpoint::Open(dir / "store");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const TensorLocation& table = checkpoint->location("model.embed_tokens.weight");
@@ -330,7 +249,7 @@ TEST(StreamingTest, ADiskThatStallsIsReportedWhileItStalls) {
   };
   std::atomic<bool> cancelled = false;
   options.load.cancelled = &cancelled;
-  auto engine = Engine::Create(ShippedModel(), options);
+  auto engine = Engine::Create(ShippedModel("lime-fables"), options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   EXPECT_TRUE(StepOnce(**engine).ok());
   EXPECT_TRUE(sentences.empty());
@@ -345,7 +264,7 @@ TEST(StreamingTest, ABudgetTooSmallForTwoPiecesIsRefusedWithTheNumbers) {
   Engine::Options options = StreamingOptions();
   options.resident_share.reset();
   options.memory = 1 * kMiB;
-  const absl::Status refused = Engine::Create(ShippedModel(), options).status();
+  const absl::Status refused = Engine::Create(ShippedModel("lime-fables"), options).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--memory allows 1.00 MiB"));
 }

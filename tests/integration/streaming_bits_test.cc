@@ -1,0 +1,113 @@
+// A model that streams gives the same bits as one that is all in memory: tiny random models of every family, dtype and packing, and the
+// shipped ones, whatever stays, wherever it is placed, prepared or not, by either loader, through rings of every size, with blocks shed and
+// taken back in mid-generation.
+#include <algorithm>
+
+#include "daemon/weights/block_store.h"
+#include "gtest/gtest.h"
+#include "tests/integration/models.h"
+#include "tests/integration/single_tokens.h"
+#include "tests/integration/variants.h"
+
+namespace lime {
+namespace {
+
+constexpr Placement kPlacements[] = {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved};
+constexpr LoaderKind kLoaders[] = {LoaderKind::kRead, LoaderKind::kMmap};
+
+// A folder, plain or prepared, in which nothing, half or all stays, placed in each way where that makes a difference.
+void ExpectSameBitsWhateverStays(const std::string& dir, const std::vector<int32_t>& ids, Bytes piece_bytes, uint64_t expected) {
+  for (const LoaderKind loader : kLoaders) {
+    const auto expect = [&](double resident, Placement placement) {
+      const RunShape shape{.loader = loader, .chunk = 64, .resident = resident, .placement = placement, .piece_bytes = piece_bytes};
+      EXPECT_EQ(LogitsHashOf(dir, shape, ids), expected)
+          << dir << ", " << LoaderName(loader) << ", " << resident << " resident, " << PlacementName(placement);
+    };
+    expect(0, Placement::kAuto);
+    expect(1, Placement::kAuto);
+    for (const Placement placement : kPlacements) expect(0.5, placement);
+  }
+}
+
+// Rings of two, three and all pieces, blocks in many pieces with matrices cut, prompts in chunks of 1, 7 and all at once: each pair of
+// ring and piece with one chunk, each chunk with two of the pairs.
+void ExpectSameBitsThroughEveryRing(const std::string& dir, const std::vector<int32_t>& ids) {
+  const std::vector<int32_t> some(ids.begin(), ids.begin() + 20);  // token by token
+  const uint64_t expected = LogitsHashOf(dir, {.chunk = 64}, ids), expected_of_some = LogitsHashOf(dir, {.chunk = 20}, some);
+  constexpr int64_t kChunks[] = {1, 7, 300};
+  int next = 0;
+  for (const int64_t pieces : {2, 3, 50}) {
+    for (const Bytes piece_bytes : {4 * kKiB, 20 * kKiB}) {
+      const int64_t chunk = kChunks[(next++ * 2) % 3];
+      const RunShape shape{.chunk = chunk, .resident = 0.3, .ring_pieces = pieces, .piece_bytes = piece_bytes};
+      EXPECT_EQ(LogitsHashOf(dir, shape, chunk == 1 ? some : ids), chunk == 1 ? expected_of_some : expected)
+          << pieces << " pieces of " << piece_bytes << " in the ring, chunk " << chunk;
+    }
+  }
+  const RunShape batch{.chunk = 16, .companions = {RandomIds(5, 40, 200), RandomIds(6, 3, 200)}, .resident = 0, .piece_bytes = 8 * kKiB};
+  EXPECT_EQ(LogitsHashOf(dir, batch, ids), expected) << "in a batch";
+}
+
+// Blocks go and come back, some at a time and all of them, between single tokens.
+void ExpectSameBitsWhileBlocksComeAndGo(const std::string& dir, const std::vector<int32_t>& ids, LoaderKind loader,
+                                        const std::vector<float>& expected) {
+  auto engine = OpenEngine(dir, {.loader = loader, .chunk = 8, .resident = 0.8, .piece_bytes = 16 * kKiB}, 64);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  Streamer& streamer = *(*engine)->streamer();
+  const Bytes whole = streamer.resident_bytes();
+  Bytes least = whole;
+  const auto change = [&](size_t i) {
+    if (i == 3) {
+      EXPECT_GT(streamer.Shed(whole / 3), 0);
+    }
+    if (i == 7) streamer.Shed(64 * kMiB);
+    least = std::min(least, streamer.resident_bytes());
+    if (i == 11) {
+      EXPECT_TRUE(streamer.Regain(whole / 4).ok());
+    }
+    if (i == 15) RegainAll(streamer);
+  };
+  EXPECT_TRUE(SameBits(Generate(**engine, ids, change), expected)) << dir << ", " << LoaderName(loader);
+  EXPECT_EQ(least, 0);
+  EXPECT_EQ(streamer.num_shed(), 0) << "all are back";
+}
+
+void ExpectSameBits(const std::string& model, const std::string& store, int64_t vocab) {
+  const std::vector<int32_t> ids = RandomIds(1, 290, std::min<int64_t>(200, vocab)), few = RandomIds(3, 20, std::min<int64_t>(200, vocab));
+  ASSERT_TRUE(PrepareBlockStore(model, store).ok());
+  const uint64_t expected = LogitsHashOf(model, {.chunk = 64}, ids);
+  ExpectSameBitsWhateverStays(model, ids, 32 * kKiB, expected);
+  ExpectSameBitsWhateverStays(store, ids, kPieceBytes, expected);
+  ExpectSameBitsThroughEveryRing(model, ids);
+  auto resident = OpenEngine(model, {.chunk = 8}, 64);
+  ASSERT_TRUE(resident.ok()) << resident.status();
+  const std::vector<float> logits = Generate(**resident, few, [](size_t) {});
+  ExpectSameBitsWhileBlocksComeAndGo(model, few, LoaderKind::kMmap, logits);
+  ExpectSameBitsWhileBlocksComeAndGo(store, few, LoaderKind::kRead, logits);
+}
+
+class StreamingBitsTest : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(StreamingBitsTest, LogitsAreTheSameWhateverStreams) {
+  const MakeModelOptions options = OptionsOf(GetParam());
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ExpectSameBits(dir / "model", dir / "store", options.config.vocab_size);
+}
+
+constexpr auto kNameOf = [](const auto& info) { return info.param.name; };
+INSTANTIATE_TEST_SUITE_P(Families, StreamingBitsTest, ::testing::ValuesIn(Variants()), kNameOf);
+INSTANTIATE_TEST_SUITE_P(Packed, StreamingBitsTest, ::testing::ValuesIn(PackedVariants()), kNameOf);
+
+class ShippedBitsTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ShippedBitsTest, LogitsAreTheSameWhateverStreams) {
+  TempDir dir;
+  ExpectSameBits(ShippedModel(GetParam()), dir / "store", 512);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shipped, ShippedBitsTest, ::testing::Values("lime-fables", "lime-fables-relu"),
+                         [](const auto& info) { return info.param == "lime-fables" ? "Silu" : "Relu"; });
+
+}  // namespace
+}  // namespace lime
