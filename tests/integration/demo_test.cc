@@ -62,7 +62,8 @@ TEST_F(DemoTest, DaemonsEndWithACommandThatIsKilled) {
   Lime demo({"demo"});
   AwaitPlan(demo);
   kill(demo.pid(), SIGKILL);
-  EXPECT_EQ(demo.Wait().exit_code, 128 + SIGKILL);
+  const Answer answer = demo.Wait();
+  EXPECT_EQ(answer.exit_code, 128 + SIGKILL) << answer.err << answer.out;
   EXPECT_TRUE(NobodyIsLeft());
 }
 
