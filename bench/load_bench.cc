@@ -210,6 +210,19 @@ nlohmann::json Summary(const std::vector<Sample>& samples) {
 
 using Samples = std::map<LoaderKind, std::vector<Sample>>;
 
+// What the automatic choice costs: the time of the loader that each of its rounds took over that of the better one, by the medians of all
+// rounds that took them, asked or chosen. Two runs of one loader differ by more than two loaders at times, and this does not count that.
+double ChoiceCost(const Samples& samples) {
+  std::map<LoaderKind, std::vector<double>> by_used;
+  for (const auto& [asked, rounds] : samples) {
+    for (const Sample& sample : rounds) by_used[sample.used].push_back(sample.total_s());
+  }
+  const double best = std::min(Median(by_used[LoaderKind::kMmap]), Median(by_used[LoaderKind::kRead]));
+  double sum = 0;
+  for (const Sample& sample : samples.at(LoaderKind::kAuto)) sum += Median(by_used[sample.used]) / best;
+  return sum / static_cast<double>(samples.at(LoaderKind::kAuto).size());
+}
+
 // Median over the rounds of `kind`'s time over that of `other`.
 double RoundRatio(const Samples& samples, LoaderKind kind, LoaderKind other) {
   std::vector<double> ratios;
@@ -272,6 +285,7 @@ absl::Status BenchOne(const std::string& dir, bool warm, const Flags& flags, nlo
     row["cache"] = warm ? "warm" : "cold";
     row["over_best"] = total(kind) / total(best);
     row["over_best_by_round"] = RoundRatio(samples, kind, best);
+    if (kind == LoaderKind::kAuto) row["choice_cost"] = ChoiceCost(samples);
     row["rss_over_weights"] = row["peak_rss_bytes"].get<double>() / row["weight_bytes"].get<double>();
     if (!warm) row["disk_bytes_per_s"] = Median(disk);
     Print(row);

@@ -16,11 +16,19 @@ namespace {
 constexpr Bytes kSmallPage = 4 * kKiB;
 constexpr Bytes kPrefaultBytes = 16 * kMiB;  // at a time: the rest of the process may change its memory in between
 
-absl::Status PrefaultRange(std::byte* data, Bytes bytes) {
+// Touches no byte, so that others may be filling them; 0, or why not (EINVAL: this system cannot).
+int Populate([[maybe_unused]] std::byte* data, [[maybe_unused]] Bytes bytes) {
 #ifdef MADV_POPULATE_WRITE
-  if (::madvise(data, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
-  if (errno != EINVAL) return absl::ResourceExhaustedError(absl::StrCat("cannot fill ", FormatBytes(bytes), ": ", std::strerror(errno)));
+  return ::madvise(data, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+#else
+  return EINVAL;
 #endif
+}
+
+absl::Status PrefaultRange(std::byte* data, Bytes bytes) {
+  const int error = Populate(data, bytes);
+  if (error == 0) return absl::OkStatus();
+  if (error != EINVAL) return absl::ResourceExhaustedError(absl::StrCat("cannot fill ", FormatBytes(bytes), ": ", std::strerror(error)));
   for (Bytes at = 0; at < bytes; at += kSmallPage) {
     volatile std::byte* page = data + at;
     *page = *page;
@@ -72,6 +80,22 @@ absl::Status HugeBuffer::Prefault(const std::atomic<bool>* stop) {
     LIME_RETURN_IF_ERROR(PrefaultRange(data_ + begin, std::min(kPrefaultBytes, bytes_ - begin)));
   }
   return absl::OkStatus();
+}
+
+Prefaulting::Prefaulting(HugeBuffer& buffer, int threads) : buffer_(buffer) {
+  const auto steps = static_cast<int>(std::min<Bytes>((buffer.bytes() + kPrefaultBytes - 1) / kPrefaultBytes, threads));
+  for (int i = 0; i < steps; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+Prefaulting::~Prefaulting() {
+  next_ = buffer_.bytes();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Prefaulting::Run() {
+  for (Bytes begin = next_.fetch_add(kPrefaultBytes); begin < buffer_.bytes(); begin = next_.fetch_add(kPrefaultBytes)) {
+    if (Populate(buffer_.data() + begin, std::min(kPrefaultBytes, buffer_.bytes() - begin)) != 0) return;
+  }
 }
 
 }  // namespace lime

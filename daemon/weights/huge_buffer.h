@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstddef>
+#include <thread>
+#include <vector>
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
@@ -31,6 +33,25 @@ class HugeBuffer {
  private:
   std::byte* data_ = nullptr;
   Bytes bytes_ = 0;
+};
+
+// Makes a buffer's pages present from its begin on, by several threads, while it is filled: clearing pages takes one core as long as a fast
+// disk takes to fill them, and in a virtual machine, whose host has to find the memory first, several times as long. What is filled before
+// they come to it is left as it is; where memory runs out, or the system cannot do it beside who fills the buffer, they stop.
+class Prefaulting {
+ public:
+  // REQUIRES: `buffer` outlives this, at its address.
+  Prefaulting(HugeBuffer& buffer, int threads);
+  ~Prefaulting();  // stops and waits for a step of 16 MiB
+  Prefaulting(const Prefaulting&) = delete;
+  Prefaulting& operator=(const Prefaulting&) = delete;
+
+ private:
+  void Run();
+
+  HugeBuffer& buffer_;
+  std::atomic<Bytes> next_ = 0;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace lime

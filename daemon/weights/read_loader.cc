@@ -19,6 +19,7 @@ constexpr Bytes kPageBytes = 4 * kKiB;  // where regions of the buffer begin, an
 constexpr Bytes kTensorAlignment = 64;  // of tensors that had to move
 constexpr Bytes kRunBytes = 8 * kMiB;   // granularity of the choice between page cache and disk
 constexpr int kCopyThreads = 2;
+constexpr int kPrefaultThreads = 2;
 
 // An extent and its place in the buffer: byte `o` of the file lands at buffer + region + (o - begin).
 struct Placement {
@@ -105,7 +106,10 @@ class ReadLoader : public Loader {
     const Bytes bytes = PlaceExtents(wanted, placements);
     LIME_ASSIGN_OR_RETURN(HugeBuffer buffer, HugeBuffer::Allocate(bytes));
     auto storage = std::make_shared<HugeBuffer>(std::move(buffer));
-    LIME_RETURN_IF_ERROR(ReadAll(placements, storage->data(), options));
+    {
+      const Prefaulting present(*storage, kPrefaultThreads);
+      LIME_RETURN_IF_ERROR(ReadAll(placements, storage->data(), options));
+    }
 
     std::vector<const std::byte*> data;
     for (const Placement& placement : placements) {

@@ -86,25 +86,30 @@ TEST(MemoryLimitTest, AModelLargerThanTheBudgetRunsUnderAHardLimitOfExactlyTheBu
   options.config.vocab_size = 4096;
   options.config.max_positions = 4096;
   ASSERT_TRUE(MakeModel(options, dir / "model").ok());  // 240 MB
+  constexpr Bytes kBudget = 384 * kMiB;
+  const LimitedGroup group(kBudget), wide(8 * kGiB);
+  if (!group.exists() || !wide.exists()) GTEST_SKIP() << "no memory cgroup can be made here";
   std::string ids = "1";
   for (int i = 0; i < 2000; ++i) absl::StrAppend(&ids, ",", 2 + i * 7 % 4000);
-
-  constexpr Bytes kBudget = 384 * kMiB;
-  const LimitedGroup group(kBudget);
-  if (!group.exists()) GTEST_SKIP() << "no memory cgroup can be made here";
-  const std::string out = dir / "out.json";
   const std::vector<std::string> score = {"score", "--model", dir / "model", "--ids", ids, "--top", "1", "--json"};
-  std::vector<std::string> limited = score;
-  limited.insert(limited.end(), {"--memory", absl::StrCat(kBudget), "--chunk", "64"});
-  ASSERT_EQ(RunLimited(group, limited, out), 0) << std::ifstream(out).rdbuf();
-  const nlohmann::json answer = ReadJson(out);
-  EXPECT_LE(answer["peak_rss_bytes"].get<Bytes>(), kBudget);
-  EXPECT_LE(group.Peak(), kBudget);
-  EXPECT_GT(answer["streaming"]["streamed_bytes_per_step"].get<Bytes>(), 0) << "the budget is meant to be too small";
-
-  const LimitedGroup wide(8 * kGiB);
-  ASSERT_EQ(RunLimited(wide, score, out), 0);
-  EXPECT_EQ(ReadJson(out)["logits_xxh3"], answer["logits_xxh3"]);
+  const std::vector<std::string> run = {"run",          "--model", dir / "model",  "--prompt",      std::string(2000, 'x'),
+                                        "--max-tokens", "8",       "--ignore-eos", "--hash-logits", "--json"};
+  const std::string out = dir / "out.json";
+  for (const auto& call : {score, run}) {
+    std::vector<std::string> limited = call;
+    limited.insert(limited.end(), {"--memory", absl::StrCat(kBudget), "--chunk", "64"});
+    ASSERT_EQ(RunLimited(group, limited, out), 0) << std::ifstream(out).rdbuf();
+    const nlohmann::json answer = ReadJson(out);
+    EXPECT_LE(answer["peak_rss_bytes"].get<Bytes>(), kBudget) << call[0];
+    EXPECT_LE(group.Peak(), kBudget) << call[0];
+    EXPECT_GT(answer["streaming"]["streamed_bytes_per_step"].get<Bytes>(), 0) << "the budget is meant to be too small";
+    if (call[0] == "run") {
+      EXPECT_GE(answer["prompt_tokens"].get<int64_t>(), 2000);
+      EXPECT_EQ(answer["completion_tokens"].get<int64_t>(), 8);
+    }
+    ASSERT_EQ(RunLimited(wide, call, out), 0);
+    EXPECT_EQ(ReadJson(out)["logits_xxh3"], answer["logits_xxh3"]) << call[0];
+  }
 }
 
 }  // namespace
