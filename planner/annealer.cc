@@ -9,6 +9,7 @@
 namespace lime {
 namespace {
 
+constexpr double kWaits = 0.85;  // the share of a step below which the way of the token is not what it takes
 constexpr double kLateCost = 10, kMostLateMs = 1e100;
 
 }  // namespace
@@ -25,7 +26,8 @@ Annealer::Annealer(const Instance& instance, Options options, SearchBudget& budg
       may_move_(instance.NumDevices() > 1 && !(options_.move_cost && !options_.move_cost->MayMove())),
       used_mb_(instance.devices.size()),
       need_mb_(instance.devices.size()),
-      smallest_mb_(instance.devices.size()) {
+      smallest_mb_(instance.devices.size()),
+      current_used_mb_(instance.devices.size()) {
   if (options_.first_token != nullptr) first_token_.emplace(options_.first_token->problem);
   mb_before_.push_back(0);
   for (const Instance::Block& block : instance.blocks) mb_before_.push_back(mb_before_.back() + block.mb + block.kv_mb);
@@ -54,6 +56,7 @@ double Annealer::LateMs(const Assignment& plan) {
 
 Annealer::Candidate Annealer::Repaired(Assignment plan) {
   draft_ = std::move(plan);
+  tidies_ = true;
   Repair();
   const double cost = Cost(draft_);
   budget_.Spend(2 * evaluator_.work());
@@ -64,8 +67,10 @@ Annealer::Candidate Annealer::Repaired(Assignment plan) {
 Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedule) {
   current_ = start;
   Cost(start.plan);
+  waits_ = evaluator_.path_ms() < kWaits * start.cost;
   judged_ = start.cost * (1 + schedule.per_busy_disk * evaluator_.BusyDisks(start.cost));
-  FindCuts();
+  tidies_ = schedule.tidies;
+  Look();
   Candidate best = start;
   const double begin = budget_.left();
   double done = 0, heat = schedule.hot;
@@ -91,13 +96,15 @@ void Annealer::Accept(double cost, double judged, Candidate& best) {
   std::swap(current_.plan, draft_);
   current_.cost = cost;
   judged_ = judged;
-  FindCuts();
+  waits_ = evaluator_.path_ms() < kWaits * cost;
+  Look();
   if (cost < best.cost) best = current_;
 }
 
 bool Annealer::Propose() {
   const int dice = random_.Below(100);
   if (may_move_) {
+    if (random_.Chance(waits_ ? 16 : 2)) return SwapAlike();
     if (dice < 26) return ShiftCut();
     if (dice < 38) return SlideStage();
     if (dice < 48) return TradeAtCuts();
@@ -111,201 +118,15 @@ bool Annealer::Propose() {
   return SwapResidency(dice < 88);
 }
 
-void Annealer::FindCuts() {
+// What moves from current_ need to know of it.
+void Annealer::Look() {
+  draft_ = current_.plan;
+  MeasureMemory();
+  current_used_mb_ = used_mb_;
   cuts_.clear();
   for (int u = 1; u < units_; ++u) {
     if (current_.plan.device[unit_begins_[u]] != current_.plan.device[unit_begins_[u] - 1]) cuts_.push_back(u);
   }
-}
-
-void Annealer::SetUnits(int begin, int end, int device) {
-  std::fill(draft_.device.begin() + unit_begins_[begin], draft_.device.begin() + unit_begins_[end], static_cast<int16_t>(device));
-}
-
-int Annealer::StageBegin(int unit) const {
-  while (unit > 0 && UnitDevice(unit - 1) == UnitDevice(unit)) --unit;
-  return unit;
-}
-
-int Annealer::StageEnd(int unit) const {
-  int end = unit + 1;
-  while (end < units_ && UnitDevice(end) == UnitDevice(unit)) ++end;
-  return end;
-}
-
-// Mostly 1, at times long.
-int Annealer::RunLength() {
-  int length = 1;
-  while (length < units_ && random_.Chance(length < 4 ? 45 : 75)) ++length;
-  return length;
-}
-
-bool Annealer::ShiftCut() {
-  if (cuts_.empty()) return false;
-  const int cut = cuts_[random_.Below(static_cast<int>(cuts_.size()))], length = RunLength();
-  if (random_.Chance(50)) {
-    SetUnits(cut, std::min(cut + length, units_), UnitDevice(cut - 1));
-  } else {
-    SetUnits(std::max(cut - length, 0), cut, UnitDevice(cut));
-  }
-  return true;
-}
-
-// A stage moves by a few units; its neighbours trade them.
-bool Annealer::SlideStage() {
-  const int begin = StageBegin(random_.Below(units_)), end = StageEnd(begin);
-  if (begin == 0 || end == units_) return false;
-  const int before = UnitDevice(begin - 1), device = UnitDevice(begin), behind = UnitDevice(end);
-  const int length = std::min(RunLength(), end - begin);
-  if (random_.Chance(50)) {
-    const int by = std::min(length, units_ - end);
-    SetUnits(begin, begin + by, before);
-    SetUnits(end, end + by, device);
-  } else {
-    const int by = std::min(length, begin);
-    SetUnits(end - by, end, behind);
-    SetUnits(begin - by, begin, device);
-  }
-  return true;
-}
-
-// One stage grows at one of its ends and another of the same device shrinks: the device keeps its share, where does not matter to memory.
-bool Annealer::TradeAtCuts() {
-  if (cuts_.size() < 2) return false;
-  const int n = static_cast<int>(cuts_.size());
-  const int a = random_.Below(n);
-  const int gains = UnitDevice(cuts_[a] - 1), loses = UnitDevice(cuts_[a]);
-  const int length = random_.Chance(70) ? 1 : RunLength();
-  const int first = random_.Below(n);
-  for (int i = 0; i < n; ++i) {
-    const int b = (first + i) % n, cut = cuts_[b];
-    if (b == a) continue;
-    const int left = UnitDevice(cut - 1), right = UnitDevice(cut);
-    if (left == gains && right == loses) {
-      SetUnits(std::max(cut - length, 0), cut, loses);
-    } else if (left == loses && right == gains) {
-      SetUnits(cut, std::min(cut + length, units_), loses);
-    } else {
-      continue;
-    }
-    SetUnits(cuts_[a], std::min(cuts_[a] + length, units_), gains);
-    return true;
-  }
-  return false;
-}
-
-bool Annealer::MoveRun() {
-  const int begin = random_.Below(units_), length = RunLength(), device = random_.Below(instance_.NumDevices());
-  if (device == UnitDevice(begin)) return false;
-  SetUnits(begin, std::min(begin + length, units_), device);
-  return true;
-}
-
-// A unit moves to another device, and about as many megabytes of that come back: small blocks for a large one, too.
-bool Annealer::Exchange() {
-  const int unit = random_.Below(units_), from = UnitDevice(unit), to = random_.Below(instance_.NumDevices());
-  if (to == from) return false;
-  double owed_mb = UnitMb(unit);
-  const double slack_mb = owed_mb * 0.25;
-  for (int i = 0; i < 8; ++i) {
-    const int back = UnitBeside(to, from, owed_mb + slack_mb);
-    if (back < 0) break;
-    owed_mb -= UnitMb(back);
-    SetUnits(back, back + 1, from);
-  }
-  SetUnits(unit, unit + 1, to);
-  return true;
-}
-
-// A unit of `device` of at most so many megabytes, beside a stage of the other where there is one. -1: none.
-int Annealer::UnitBeside(int device, int other, double most_mb) {
-  const int start = random_.Below(units_);
-  int any = -1;
-  for (int i = 0; i < units_; ++i) {
-    const int u = start + i < units_ ? start + i : start + i - units_;
-    if (UnitDevice(u) != device || UnitMb(u) > most_mb) continue;
-    if ((u > 0 && UnitDevice(u - 1) == other) || (u + 1 < units_ && UnitDevice(u + 1) == other)) return u;
-    if (any < 0) any = u;
-  }
-  return any;
-}
-
-bool Annealer::MergeStage() {
-  if (cuts_.empty()) return false;
-  const int begin = StageBegin(random_.Below(units_)), end = StageEnd(begin);
-  const bool before = end == units_ || (begin > 0 && random_.Chance(50));
-  SetUnits(begin, end, UnitDevice(before ? begin - 1 : end));
-  return true;
-}
-
-bool Annealer::SwapStageDevices() {
-  if (cuts_.empty()) return false;
-  const int a = StageBegin(random_.Below(units_)), a_end = StageEnd(a);
-  const int b = StageBegin(random_.Below(units_)), b_end = StageEnd(b);
-  const int a_device = UnitDevice(a), b_device = UnitDevice(b);
-  if (a_device == b_device) return false;
-  SetUnits(a, a_end, b_device);
-  SetUnits(b, b_end, a_device);
-  return true;
-}
-
-// Two devices change roles, from one cut to another or everywhere.
-bool Annealer::SwapDevicesInRange() {
-  const int a = random_.Below(instance_.NumDevices()), b = random_.Below(instance_.NumDevices());
-  if (a == b) return false;
-  int begin = random_.Chance(50) ? 0 : random_.Below(units_), end = random_.Chance(50) ? units_ : random_.Below(units_) + 1;
-  if (begin >= end) std::swap(begin, end);
-  for (int block = unit_begins_[begin]; block < unit_begins_[end]; ++block) {
-    int16_t& device = draft_.device[block];
-    device = static_cast<int16_t>(device == a ? b : device == b ? a : device);
-  }
-  return true;
-}
-
-bool Annealer::Toggle() {
-  if (random_.Chance(2)) {
-    draft_.embedding_by_rows ^= true;  // back again at once where the device reads no rows
-    return instance_.devices[draft_.device[0]].embed_rows_ms.has_value();
-  }
-  const int block = random_.Below(instance_.NumBlocks());
-  SetStreamed(block, PieceRun(), draft_.streamed[block] ^ 1);
-  return true;
-}
-
-// Mostly one; of a model block in pieces at times a good part of it.
-int Annealer::PieceRun() {
-  return longest_run_ == 1 || random_.Chance(50) ? 1 : 1 + random_.Below(longest_run_);
-}
-
-// Up to `count` blocks from here on, as far as they are on one device and not so yet; how many they were.
-int Annealer::SetStreamed(int block, int count, uint8_t streamed) {
-  int done = 0;
-  for (int b = block; done < count && b < instance_.NumBlocks(); ++b, ++done) {
-    if (draft_.device[b] != draft_.device[block] || draft_.streamed[b] == streamed) break;
-    draft_.streamed[b] = streamed;
-  }
-  return done;
-}
-
-// Streamed blocks, mostly one, become resident and as many of the same device stream in their place.
-bool Annealer::SwapResidency(bool near) {
-  const int blocks = instance_.NumBlocks();
-  const int start = random_.Below(blocks);
-  int block = start;
-  while (!draft_.streamed[block]) {
-    block = block + 1 == blocks ? 0 : block + 1;
-    if (block == start) return false;
-  }
-  const int step = random_.Chance(50) ? 1 : blocks - 1;
-  int other = near ? block : random_.Below(blocks), skip = near ? random_.Below(4) : 0;
-  for (int i = 0; i < blocks; ++i) {
-    other = (other + step) % blocks;
-    if (draft_.device[other] != draft_.device[block] || draft_.streamed[other]) continue;
-    if (skip-- > 0) continue;
-    SetStreamed(other, SetStreamed(block, PieceRun(), 0), 1);
-    return true;
-  }
-  return false;
 }
 
 void Annealer::MeasureMemory() {
@@ -341,7 +162,7 @@ void Annealer::Repair() {
     const double room_mb = instance_.devices[d].mem_mb - used_mb_[d] - need_mb_[d];
     if (room_mb < -kMemorySlackMb) {
       StreamUntilFits(d);
-    } else if (generous && smallest_mb_[d] <= room_mb) {
+    } else if (generous && smallest_mb_[d] <= room_mb && (tidies_ || used_mb_[d] != current_used_mb_[d])) {
       KeepWhatFits(d);
     }
   }

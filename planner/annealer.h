@@ -33,6 +33,9 @@ class Annealer {
     // The share of its cost that a plan is judged worse by for every disk as busy as the busiest. That one alone sets the pace, so without
     // this a plan gains nothing by streaming less on one of several, and never comes to stream less on all.
     double per_busy_disk = 0;
+    // Whether blocks become resident wherever there is room, or only where the move has changed what a device holds: pools elsewhere then
+    // stay as deep as they are. Which is better differs from instance to instance.
+    bool tidies = true;
   };
 
   struct Options {
@@ -62,6 +65,8 @@ class Annealer {
   bool TradeAtCuts();
   bool MoveRun();
   bool Exchange();
+  bool SwapAlike();
+  bool Alike(int u, int v) const;
   bool MergeStage();
   bool SwapStageDevices();
   bool SwapDevicesInRange();
@@ -77,7 +82,7 @@ class Annealer {
   int RunLength();
   double UnitMb(int unit) const { return mb_before_[unit_begins_[unit + 1]] - mb_before_[unit_begins_[unit]]; }
   int UnitBeside(int device, int other, double most_mb);
-  void FindCuts();
+  void Look();
 
   void Repair();
   void MeasureMemory();
@@ -99,9 +104,12 @@ class Annealer {
 
   Assignment draft_;  // current_ and one move
   Candidate current_;
+  bool tidies_ = true;
+  bool waits_ = false;                                   // the token of current_ for disks, a good part of a step
   double judged_ = 0;                                    // the cost of current_, and what its busy disks count for
   std::vector<int32_t> cuts_;                            // of current_: units at which another stage begins
   std::vector<double> used_mb_, need_mb_, smallest_mb_;  // of draft_, by device: what stays, the pool it needs, its smallest streamed block
+  std::vector<double> current_used_mb_;                  // as used_mb_, of current_
   std::vector<double> mb_before_;                        // by block: weights and KV of all before it
   std::vector<int32_t> blocks_of_;                       // scratch
 };

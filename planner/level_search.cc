@@ -22,7 +22,12 @@ void LevelSearch::Keep(Candidate candidate, int kind) {
     alike += line.kind == kind ? 1 : 0;
   }
   lines_.push_back({std::move(candidate), kind});
-  if (alike < kMostAlike) return;
+  if (alike < kMostAlike) {
+    if (lines_.size() > kMostLines) {
+      lines_.erase(std::max_element(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.best.cost < b.best.cost; }));
+    }
+    return;
+  }
   auto worst = lines_.end() - 1;
   for (auto line = lines_.begin(); line != lines_.end(); ++line) {
     if (line->kind == kind && line->best.cost > worst->best.cost) worst = line;
@@ -44,7 +49,7 @@ void LevelSearch::OfferStarts(double work) {
     if (!budget_.Spend(1)) return;
   }
   SearchRecipes(instance_, unit_begins_, annealer_, budget_, work, random_,
-                [&](const Candidate& plan, int rounds, bool counted) { Keep(plan, rounds + (counted ? kCounted : 0)); });
+                [&](const Candidate& plan, int rounds, RecipeKind kind) { Keep(plan, rounds + kCounted * static_cast<int>(kind)); });
 }
 
 void LevelSearch::Sort() {
@@ -64,7 +69,7 @@ void LevelSearch::KeepBest(size_t plans) {
 
 void LevelSearch::Improve(double work, double good_enough_ms) {
   const double moves = work / (4.0 * instance_.NumBlocks() + 100);
-  const size_t plans = static_cast<size_t>(std::clamp(moves / 6000, 2.0, static_cast<double>(kMostPlans)));
+  const size_t plans = static_cast<size_t>(std::clamp(moves / 10000, 2.0, static_cast<double>(kMostPlans)));
   struct Phase {
     size_t plans;
     double share;
@@ -82,13 +87,22 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
     Sort();
     if (!lines_.empty() && lines_.front().best.cost <= good_enough_ms * (1 + 1e-9)) break;
     KeepBest(phase.plans);
+    if (&phase == phases) {  // every other one
+      for (size_t i = 1; i < lines_.size(); i += 2) lines_[i].tidies = true;
+    }
     const double phase_end = budget_.left() - std::max(0.0, budget_.left() - end) * phase.share / shares;
     shares -= phase.share;
     double lines_left = static_cast<double>(lines_.size());
     for (Line& line : lines_) {
       const double work_each = std::max(0.0, budget_.left() - phase_end) / lines_left--;
-      line.best =
-          annealer_.Run(line.best, {.work = work_each, .hot = heat * phase.hot, .cold = 2e-5, .per_busy_disk = phase.per_busy_disk});
+      Annealer::Schedule schedule = {
+          .work = work_each, .hot = heat * phase.hot, .cold = 2e-5, .per_busy_disk = phase.per_busy_disk, .tidies = line.tidies};
+      if (&phase != phases) {  // the other way, too
+        schedule.work /= 2;
+        line.best = annealer_.Run(line.best, schedule);
+        schedule.tidies ^= true;
+      }
+      line.best = annealer_.Run(line.best, schedule);
     }
   }
   Sort();

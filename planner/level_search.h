@@ -19,6 +19,7 @@ class LevelSearch {
   struct Line {
     Candidate best;
     int kind = 0;
+    bool tidies = false;  // how it is annealed
   };
   static constexpr int kSeed = -1, kAlone = 0, kCounted = 1 << 20;  // kCounted: beside the number of rounds
 
@@ -36,7 +37,7 @@ class LevelSearch {
   const std::vector<Line>& lines() const { return lines_; }
 
  private:
-  static constexpr size_t kMostPlans = 24, kMostAlike = 4;
+  static constexpr size_t kMostPlans = 24, kMostAlike = 4, kMostLines = 256;
 
   void Keep(Candidate candidate, int kind);
   void Sort();

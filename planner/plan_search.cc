@@ -13,7 +13,7 @@
 namespace lime {
 namespace {
 
-constexpr double kShareOfLimit = 0.75;                       // of the time limit that the work is made for
+constexpr double kShareOfLimit = 0.75;                      // of the time limit that the work is made for
 constexpr double kStartsOfLevel = 0.4, kStartsAlone = 0.5;  // of the work of a level, of all work where there is one level
 constexpr double kMaxTimeLimitMs = 3'600'000;
 
@@ -154,7 +154,8 @@ class Search {
   // The best of what is kept, if it is better than `best`. The quick evaluation has ordered them but for rounding.
   void Settle(const LevelSearch& level, FoundPlan& best) {
     constexpr double kRounding = 1 + 1e-6;
-    for (const auto& [candidate, kind] : level.lines()) {
+    for (const LevelSearch::Line& line : level.lines()) {
+      const LevelSearch::Candidate& candidate = line.best;
       if (candidate.cost >= Annealer::kDoesNotFit || (best.feasible && candidate.cost > best.cost * kRounding)) return;
       FoundPlan plan = Exactly(candidate.plan);
       if (plan.feasible && (!best.feasible || plan.cost < best.cost)) best = std::move(plan);

@@ -23,6 +23,8 @@ class QuickEvaluator {
 
   // Of the last plan: megabytes missing, over all devices. Where it is 0 the plan fits.
   double overflow_mb() const { return overflow_mb_; }
+  // Of the last plan: what one micro-batch takes where it waits for nothing.
+  double path_ms() const { return path_ms_; }
   // Of the last plan: how many disks are about as busy as one that reads for `ms` in every step.
   double BusyDisks(double ms) const;
   // What the last call took, in units of SearchBudget.
