@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ namespace lime {
 namespace {
 
 struct SystemCall {
+  pid_t thread = 0;
   uint64_t number = 0;
   uint64_t first_argument = 0;
   bool writes_text() const { return number == SYS_write && first_argument == STDOUT_FILENO; }
@@ -42,14 +44,15 @@ bool WatchesMemory(pid_t thread) {
   return std::getline(name, text) && text == "lime-pressure";
 }
 
-// Lets a stopped thread go on to its next system call, and notes the one that it begins.
-void GoOn(pid_t thread, int status, std::vector<SystemCall>& calls) {
+// Lets a stopped thread go on to its next system call, and notes the one that it begins, and whether it turns out to watch memory.
+void GoOn(pid_t thread, int status, std::vector<SystemCall>& calls, std::set<pid_t>& watchers) {
   constexpr int kSystemCallStop = SIGTRAP | 0x80;  // by PTRACE_O_TRACESYSGOOD
   const int signal = WSTOPSIG(status);
   if (signal == kSystemCallStop) {
     struct __ptrace_syscall_info info = {};
     ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info);
-    if (info.op == PTRACE_SYSCALL_INFO_ENTRY && !WatchesMemory(thread)) calls.push_back({.number = info.entry.nr, .first_argument = info.entry.args[0]});
+    if (WatchesMemory(thread)) watchers.insert(thread);
+    if (info.op == PTRACE_SYSCALL_INFO_ENTRY) calls.push_back({thread, info.entry.nr, info.entry.args[0]});
   }
   const bool for_the_program = signal != kSystemCallStop && signal != SIGTRAP && signal != SIGSTOP;
   ptrace(PTRACE_SYSCALL, thread, 0, for_the_program ? signal : 0);
@@ -58,6 +61,7 @@ void GoOn(pid_t thread, int status, std::vector<SystemCall>& calls) {
 // System calls of all threads that compute or print, in the order in which they began; `exit_code` is 126 where tracing is not allowed.
 std::vector<SystemCall> Trace(const std::string& max_tokens, int& exit_code) {
   std::vector<SystemCall> calls;
+  std::set<pid_t> watchers;  // a thread names itself some calls after it began, which is late where cores are busy
   const pid_t child = fork();
   if (child == 0) RunLime(max_tokens);
   int status = 0;
@@ -66,11 +70,12 @@ std::vector<SystemCall> Trace(const std::string& max_tokens, int& exit_code) {
     ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL);
     ptrace(PTRACE_SYSCALL, child, 0, 0);
     for (pid_t thread = 0; (thread = waitpid(-1, &status, __WALL)) > 0;) {
-      if (WIFSTOPPED(status)) GoOn(thread, status, calls);
+      if (WIFSTOPPED(status)) GoOn(thread, status, calls, watchers);
       if (thread == child && !WIFSTOPPED(status)) break;
     }
   }
   exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  std::erase_if(calls, [&](const SystemCall& call) { return watchers.contains(call.thread); });
   return calls;
 }
 
