@@ -21,8 +21,7 @@ int Fit(double room, double each, int most) {
 }  // namespace
 
 // Two sizes: above and below the geometric mean of the smallest and the largest unit.
-MixedCountProgram::MixedCountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins)
-    : instance_(instance), unit_begins_(unit_begins) {
+MixedCountProgram::MixedCountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins) : instance_(instance) {
   double least = std::numeric_limits<double>::infinity(), most = 0;
   int units = 0;
   applies_ = true;
@@ -56,7 +55,7 @@ MixedCountProgram::MixedCountProgram(const Instance& instance, const std::vector
 
 // With so many large units, the most small ones, over all numbers of large ones that stream.
 MixedCountProgram::Share MixedCountProgram::MostSmall(const Room& room, int large) {
-  const auto& [small_size, large_size] = sizes_;
+  const Size &small_size = sizes_[0], &large_size = sizes_[1];
   Share best = {.units = {-1, large}};
   const double comp_ms = room.comp_ms - large * large_size.comp_ms[room.device];
   const int computed = comp_ms < 0 ? -1 : Fit(comp_ms, small_size.comp_ms[room.device], small_size.count);

@@ -81,7 +81,6 @@ class MixedCountProgram {
   void TakeOffSlowest(int surplus, std::vector<Share>& shares) const;
 
   const Instance& instance_;
-  const std::vector<int32_t>& unit_begins_;
   bool applies_ = false;
   std::vector<int8_t> size_of_;  // by unit that is not of the head
   std::array<Size, 2> sizes_;
