@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "planner/batches.h"
+#include "planner/lower_bound.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/small_cluster.h"
@@ -108,6 +111,26 @@ TEST(PlanProblemTest, TheHeadIsCutOnRangesOfTheVocabulary) {
     if (part.block.kind == BlockKind::kHead) ends.push_back(HeadRange(part).end);
   }
   EXPECT_THAT(ends, ::testing::ElementsAre(2048, 4096, 6144, 8000));
+}
+
+TEST(PlanProblemTest, ALargeHeadIsSplitByVocabularyWhereThatPays) {
+  const absl::StatusOr<ModelSpec> spec = DescribeModel(LlamaConfig(/*layers=*/2, /*hidden=*/1024, /*inner=*/1024, /*vocab=*/65536), "wide");
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  const std::vector<ClusterDevice> devices = {Board("a", 110 * kMiB), Board("b", 110 * kMiB)};  // the head is 128 MiB
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(*spec, devices, {.piece_bytes = 8 * kMiB});
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const absl::StatusOr<Plan> plan = PlanFor(*problem);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_TRUE(plan->Validate(*spec).ok()) << plan->Validate(*spec).message();
+  EXPECT_EQ(plan->embedding, EmbeddingPlacement::kByRows);
+  std::set<int32_t> heads_devices;
+  for (const Stage& stage : plan->stages) {
+    for (int32_t part = stage.lo; part < stage.hi; ++part) {
+      if (plan->parts[part].block.kind == BlockKind::kHead) heads_devices.insert(stage.device);
+    }
+  }
+  EXPECT_EQ(heads_devices.size(), 2u) << plan->DebugString();
+  EXPECT_LE(plan->predicted.ms_per_step, 1.01 * LowerBoundMs(problem->instance)) << plan->DebugString();
 }
 
 TEST(PlanProblemTest, ADeviceTooSmallForAnythingIsLeftOut) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -68,6 +69,48 @@ TEST(PlanSearchTest, FindsTheBestOfAllPlansOfTinyInstances) {
   }
   EXPECT_GT(feasible, 150);
   EXPECT_GT(infeasible, 20);
+}
+
+// A head larger than what either device has left: whole on one of them it would be read in every step, in ranges of the vocabulary on
+// both it is resident.
+TEST(PlanSearchTest, SplitsTheHeadWhereNoDeviceHoldsIt) {
+  using Kind = Instance::Kind;
+  Instance instance;
+  instance.blocks = {{Kind::kAttention, 0, 20}, {Kind::kMlp, 0, 40}, {Kind::kAttention, 1, 20}, {Kind::kMlp, 1, 40}};
+  for (int piece = 0; piece < 4; ++piece) instance.blocks.push_back({Kind::kHead, 2, 50});
+  // A step computes for 2 + 4 + 2 + 4 + 4 x 5 = 32 ms, and 200 MB of the disk are 200 ms.
+  for (const char* name : {"a", "b"}) {
+    instance.devices.push_back({.name = name, .mem_mb = 170, .disk_mb_per_ms = 1, .comp_ms = {2, 4, 2, 4, 5, 5, 5, 5}});
+  }
+  instance.net = {.tx_ms = 1, .lat_ms = 0.5};
+  const auto heads_devices = [&](const StagePlan& plan) {
+    std::set<int32_t> devices;
+    for (const Stage& stage : plan.stages) {
+      if (stage.hi > 4) devices.insert(stage.device);
+    }
+    return devices.size();
+  };
+  for (const bool exhaustive : {true, false}) {
+    const FoundPlan found = SearchPlan(instance, {.granularity = Granularity::kModelBlock, .exhaustive = exhaustive});
+    ASSERT_TRUE(found.feasible);
+    EXPECT_EQ(heads_devices(found.plan), 2u) << found.plan.DebugString(instance);
+    EXPECT_TRUE(found.plan.streamed.empty()) << found.plan.DebugString(instance);
+    // Both layers and a piece on one, the rest on the other: computing, a hidden state on the wire, and the token's id on its way back.
+    EXPECT_DOUBLE_EQ(found.ms_per_step, 32 + 1.5 + 0.5);
+  }
+  // The same head as one block: the best plan has to stream.
+  Instance whole = instance;
+  whole.blocks.resize(5);
+  whole.blocks[4].mb = 200;
+  for (Instance::Device& device : whole.devices) device.comp_ms = {2, 4, 2, 4, 20};
+  const FoundPlan unsplit = SearchPlan(whole, {.granularity = Granularity::kModelBlock});
+  EXPECT_TRUE(!unsplit.feasible || unsplit.ms_per_step > 34) << unsplit.ms_per_step;
+
+  // With room for the head on one device, nothing is gained by the hop.
+  instance.devices[1].mem_mb = 330;
+  const FoundPlan roomy = SearchPlan(instance, {.granularity = Granularity::kModelBlock});
+  ASSERT_TRUE(roomy.feasible);
+  EXPECT_EQ(heads_devices(roomy.plan), 1u) << roomy.plan.DebugString(instance);
 }
 
 // Without looking at every plan the search is nearly as good.
