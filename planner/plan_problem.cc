@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/evaluator.h"
+#include "planner/plan/limits.h"
 
 namespace lime {
 namespace {
@@ -17,7 +18,6 @@ constexpr int64_t kDiskDepth = 8;
 constexpr double kPartLatencyMs = 0.02;  // the next part is queued while one is read
 constexpr int64_t kRowReads = 32;        // of the embedding, in flight
 
-constexpr Bytes kMaxDeviceBytes = Bytes{1} << 44;
 constexpr int64_t kMaxContext = int64_t{1} << 32;
 
 template <typename... What>
@@ -37,10 +37,10 @@ absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
     const std::string where = absl::StrCat("device \"", device.name.substr(0, 80), "\": ");
     if (device.name.empty() || device.name.size() > kMaxPlanName) return Wrong(where, "give a name of 1 to ", kMaxPlanName, " bytes");
     if (!names.insert(device.name).second) return Wrong(where, "is there twice");
-    LIME_RETURN_IF_ERROR(CheckInt(where + "budget", device.budget, 0, kMaxDeviceBytes));
-    LIME_RETURN_IF_ERROR(CheckInt(where + "runtime", device.runtime, 0, kMaxDeviceBytes));
-    LIME_RETURN_IF_ERROR(CheckInt(where + "activations", device.activations, 0, kMaxDeviceBytes));
-    LIME_RETURN_IF_ERROR(CheckInt(where + "margin", device.margin, 0, kMaxDeviceBytes));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "budget", device.budget, 0, kMaxDeviceMemory));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "runtime", device.runtime, 0, kMaxDeviceMemory));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "activations", device.activations, 0, kMaxDeviceMemory));
+    LIME_RETURN_IF_ERROR(CheckInt(where + "margin", device.margin, 0, kMaxDeviceMemory));
   }
   return absl::OkStatus();
 }
@@ -49,7 +49,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("context", request.context, 1, kMaxContext));
   LIME_RETURN_IF_ERROR(CheckInt("kv_tokens", request.kv_tokens, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
-  LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceBytes));
+  LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
   for (const int32_t batch : request.batches) LIME_RETURN_IF_ERROR(CheckInt("a batch", batch, 1, request.sequences));
   for (const int64_t chunk : request.chunks) LIME_RETURN_IF_ERROR(CheckInt("a chunk", chunk, 1, kMaxContext));

@@ -15,7 +15,6 @@ namespace {
 
 constexpr double kShareOfLimit = 0.75;                      // of the time limit that the work is made for
 constexpr double kStartsOfLevel = 0.4, kStartsAlone = 0.5;  // of the work of a level, of all work where there is one level
-constexpr double kMaxTimeLimitMs = 3'600'000;
 
 // To have something to compare with before looking at every plan.
 constexpr double kIncumbentWork = 10 * SearchBudget::kWorkPerMs;

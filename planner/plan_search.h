@@ -16,6 +16,8 @@
 
 namespace lime {
 
+inline constexpr double kMaxTimeLimitMs = 3'600'000;
+
 struct SearchOptions {
   Granularity granularity = Granularity::kBlock;
   uint64_t seed = 1;

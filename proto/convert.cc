@@ -9,6 +9,7 @@
 #include "planner/base/strings.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/instance.h"
+#include "planner/plan/limits.h"
 
 namespace lime {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
 constexpr size_t kMaxName = 512;
 constexpr double kLeastSeconds = 0.01, kMaxProbeSeconds = 60;
-constexpr double kMaxWireRate = 1e15, kMaxWireLatencyMs = 1e9;
-constexpr Bytes kMaxWireMemory = Bytes{1} << 50;
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {
@@ -326,7 +325,7 @@ void ToProto(const InstallCall& call, v1::InstallRequest& message) {
 }
 
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
-  LIME_RETURN_IF_ERROR(Within("plan", static_cast<int64_t>(message.plan().size()), 1, kMaxWirePlanBytes));
+  LIME_RETURN_IF_ERROR(Within("plan", static_cast<int64_t>(message.plan().size()), 1, kMaxPlanBytes));
   LIME_RETURN_IF_ERROR(Printable("weights", message.weights(), kMaxWirePath));
   LIME_RETURN_IF_ERROR(Within("trace_spans", message.trace_spans(), 0, kMaxTraceSpans));
   InstallCall call{
@@ -401,7 +400,7 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
   std::vector<LinkRate> links;
   for (const v1::LinkRate& link : message.links()) {
     LIME_RETURN_IF_ERROR(Printable("peer", link.peer(), kMaxName));
-    LIME_RETURN_IF_ERROR(Between("bytes_per_second", link.bytes_per_second(), 0, kMaxWireRate));
+    LIME_RETURN_IF_ERROR(Between("bytes_per_second", link.bytes_per_second(), 0, kMaxBytesPerSecond));
     LIME_RETURN_IF_ERROR(Milliseconds("age_ms", link.age_ms()));
     links.push_back({.peer = link.peer(), .bytes_per_second = link.bytes_per_second(), .age_ms = link.age_ms()});
   }
@@ -489,9 +488,9 @@ absl::StatusOr<ProfileNews> FromProto(const v1::ProfileEvent& message) {
   if (message.what_case() != v1::ProfileEvent::kProfiled)
     return Wrong("news of a measurement that is not known here; run the same release everywhere");
   const v1::Profiled& profiled = message.profiled();
-  LIME_RETURN_IF_ERROR(Within("profile", static_cast<int64_t>(profiled.profile().size()), 0, kMaxWireProfileBytes));
-  LIME_RETURN_IF_ERROR(Within("runtime_bytes", profiled.runtime_bytes(), 0, kMaxWireMemory));
-  LIME_RETURN_IF_ERROR(Within("memory_bytes", profiled.memory_bytes(), 1, kMaxWireMemory));
+  LIME_RETURN_IF_ERROR(Within("profile", static_cast<int64_t>(profiled.profile().size()), 0, kMaxProfileBytes));
+  LIME_RETURN_IF_ERROR(Within("runtime_bytes", profiled.runtime_bytes(), 0, kMaxDeviceMemory));
+  LIME_RETURN_IF_ERROR(Within("memory_bytes", profiled.memory_bytes(), 1, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(Printable("numerics_id", profiled.numerics_id(), kMaxName));
   MeasuredDevice measured{.runtime = profiled.runtime_bytes(), .memory = profiled.memory_bytes(), .numerics_id = profiled.numerics_id()};
   LIME_ASSIGN_OR_RETURN(measured.profile, ParseDeviceProfile(profiled.profile(), "message: the profile"));
@@ -519,8 +518,8 @@ void ToProto(const MeasuredLink& link, v1::ProbeLinkReply& message) {
 }
 
 absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message) {
-  LIME_RETURN_IF_ERROR(Between("bytes_per_second", message.bytes_per_second(), 1, kMaxWireRate));
-  LIME_RETURN_IF_ERROR(Between("latency_ms", message.latency_ms(), 0, kMaxWireLatencyMs));
+  LIME_RETURN_IF_ERROR(Between("bytes_per_second", message.bytes_per_second(), 1, kMaxBytesPerSecond));
+  LIME_RETURN_IF_ERROR(Between("latency_ms", message.latency_ms(), 0, kMaxLatencyMs));
   return MeasuredLink{.bytes_per_second = message.bytes_per_second(), .latency_ms = message.latency_ms()};
 }
 

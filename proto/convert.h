@@ -26,7 +26,6 @@ namespace lime {
 // Of this speech. Devices and coordinator of another one refuse each other.
 inline constexpr uint32_t kProtocol = 1;
 
-inline constexpr int64_t kMaxWirePlanBytes = 64 * kMiB;
 inline constexpr int64_t kMaxWirePosition = int64_t{1} << 24;  // positions and tokens
 inline constexpr int64_t kMaxWireSequences = int64_t{1} << 20;
 inline constexpr int64_t kMaxWireRows = int64_t{1} << 17;  // of one step
@@ -127,7 +126,6 @@ absl::StatusOr<TraceChunk> FromProto(const v1::TraceReply& message);
 
 inline constexpr double kMaxProfileSeconds = 600;
 inline constexpr Bytes kMaxWireConfigBytes = 4 * kMiB;
-inline constexpr Bytes kMaxWireProfileBytes = 16 * kMiB;
 inline constexpr Bytes kMaxProbeBytes = 4 * kGiB;
 
 struct ProfileCall {

@@ -25,8 +25,6 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kMaxBatch = 16;
-
 struct BenchFlags {
   ModelFlags model;
   int64_t prompt = 512;

@@ -23,6 +23,7 @@
 #include "daemon/weights/files.h"
 #include "daemon/weights/model_digest.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/limits.h"
 
 namespace lime::cli {
 namespace {
@@ -48,7 +49,7 @@ absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::
 }
 
 absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.plan, kMaxWirePlanBytes));
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.plan, kMaxPlanBytes));
   LIME_ASSIGN_OR_RETURN(Plan plan, ParsePlan(text, options.plan));
   if (plan.prefill_chunk > 0) return plan;
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(options.model));

@@ -16,6 +16,8 @@ namespace lime::cli {
 // Tokens of a prompt computed in one step where the call does not say: enough to reuse every weight hundreds of times.
 inline constexpr int64_t kDefaultChunk = 512;
 
+inline constexpr int64_t kMaxBatch = 16;  // sequences in one step of one process
+
 // The small files of a checkpoint folder.
 struct ModelFiles {
   ModelSpec spec;

@@ -18,13 +18,12 @@
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan_search.h"
 
 namespace lime::cli {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr double kMaxTimeLimitMs = 3'600'000;
 
 struct PlanFlags {
   PlanInputFlags inputs;

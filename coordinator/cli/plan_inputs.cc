@@ -19,6 +19,7 @@
 #include "daemon/weights/files.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/described_model.h"
+#include "planner/plan/limits.h"
 
 namespace lime::cli {
 namespace {
@@ -183,7 +184,7 @@ absl::Status CheckLinks(const PlanInputFlags& flags, DescribedCluster& cluster, 
   if (!flags.bandwidth.empty()) {
     const absl::StatusOr<double> rate = ParseBandwidth(flags.bandwidth);
     if (!rate.ok()) return WrongCall(absl::StrCat("--bandwidth: ", rate.status().message()));
-    if (*rate < 1 || *rate > 1e15) return WrongCall(absl::StrCat("--bandwidth ", flags.bandwidth, " is out of range"));
+    if (*rate < 1 || *rate > kMaxBytesPerSecond) return WrongCall(absl::StrCat("--bandwidth ", flags.bandwidth, " is out of range"));
     cluster.link = LinkPoint{.peer = "", .bytes_per_second = *rate, .latency_ms = cluster.link ? cluster.link->latency_ms : 0.3};
     for (DescribedDevice& device : cluster.devices) {
       for (LinkPoint& link : device.profile.links) link.bytes_per_second = *rate;

@@ -31,7 +31,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kDefaultMaxTokens = 128;
-constexpr int64_t kMaxBatch = 16;
 constexpr int64_t kMaxPrompts = 100000;
 constexpr double kMaxSeconds = 86400;
 

@@ -18,6 +18,7 @@
 #include "planner/base/json_text.h"
 #include "planner/evaluator.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/limits.h"
 #include "planner/plan/program.h"
 #include "planner/sim/simulator.h"
 
@@ -61,7 +62,6 @@ absl::Status CheckFlags(const SimulateFlags& flags) {
 
 // A plan, or what `lime plan --json` prints around one.
 absl::StatusOr<Plan> ReadPlan(const std::string& path) {
-  constexpr Bytes kMaxPlanBytes = 64 * kMiB;
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxPlanBytes));
   LIME_ASSIGN_OR_RETURN(const nlohmann::json root, ParseJsonObject(text, path, kMaxPlanBytes));
   if (root.contains("plan")) return PlanFromJson(root.at("plan"), path + ": plan");

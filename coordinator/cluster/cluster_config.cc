@@ -14,6 +14,7 @@
 #include "coordinator/cluster/remote_command.h"
 #include "coordinator/cluster/units.h"
 #include "planner/base/strings.h"
+#include "planner/plan/limits.h"
 
 // The parser asserts what hostile text can break ("[[[a]]"), and takes it for granted where NDEBUG is set. Here it throws instead, in every
 // build, and ParseToml() catches. Its depth is ours to bound, see CheckShape().
@@ -32,8 +33,6 @@ namespace {
 
 constexpr size_t kMaxStringBytes = 4096;
 constexpr std::ptrdiff_t kMaxDotsPerLine = 64;
-constexpr double kMaxBytesPerSecond = 1e15;
-constexpr double kMaxLatencyMs = 1e9;
 
 template <typename... What>
 absl::Status Wrong(std::string_view file, int64_t line, const What&... what) {
@@ -159,10 +158,9 @@ bool IsAddress(std::string_view address) {
 }
 
 Bytes ReadMemory(TableFields& fields, const toml::table& table) {
-  constexpr Bytes kMaxMemory = Bytes{1} << 50;
   const toml::node* const node = table.get("memory");
-  if (node != nullptr && node->is_integer()) return fields.Int("memory", 1, kMaxMemory);
-  return fields.Parsed<Bytes>("memory", ParseBytes, 1, kMaxMemory);
+  if (node != nullptr && node->is_integer()) return fields.Int("memory", 1, kMaxDeviceMemory);
+  return fields.Parsed<Bytes>("memory", ParseBytes, 1, kMaxDeviceMemory);
 }
 
 absl::StatusOr<ClusterConfig::Device> ReadDevice(const toml::table& table, std::string_view file) {
@@ -230,7 +228,7 @@ absl::StatusOr<std::vector<const toml::table*>> Tables(const toml::table& root, 
 }
 
 absl::Status ReadDevices(const toml::table& root, std::string_view file, ClusterConfig& config) {
-  LIME_ASSIGN_OR_RETURN(const std::vector<const toml::table*> tables, Tables(root, "device", kMaxClusterDevices, file));
+  LIME_ASSIGN_OR_RETURN(const std::vector<const toml::table*> tables, Tables(root, "device", kMaxPlanDevices, file));
   if (tables.empty()) return absl::InvalidArgumentError(absl::StrCat(Text(file), ": has no [[device]]; write one for each device"));
   std::set<std::string> names;
   for (const toml::table* const table : tables) {
@@ -243,7 +241,6 @@ absl::Status ReadDevices(const toml::table& root, std::string_view file, Cluster
 }
 
 absl::Status ReadLinks(const toml::table& root, std::string_view file, ClusterConfig& config) {
-  constexpr size_t kMaxLinks = 4096;
   LIME_ASSIGN_OR_RETURN(const std::vector<const toml::table*> tables, Tables(root, "link", kMaxLinks, file));
   std::set<std::string> names;
   for (const ClusterConfig::Device& device : config.devices) names.insert(device.name);

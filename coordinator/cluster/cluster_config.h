@@ -38,7 +38,6 @@
 namespace lime {
 
 inline constexpr Bytes kMaxClusterBytes = 256 * kKiB;
-inline constexpr int64_t kMaxClusterDevices = 1024;
 
 inline constexpr std::string_view kDeviceNameRule = "1 to 64 letters, digits, '.', '_' and '-'";
 bool IsDeviceName(std::string_view name);

@@ -13,15 +13,13 @@
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
+#include "planner/plan/limits.h"
 
 namespace lime {
 namespace {
 
 using nlohmann::json;
 
-constexpr Bytes kMaxMemory = Bytes{1} << 50;
-constexpr double kMaxLatencyMs = 1e9;
-constexpr double kMaxBytesPerSecond = 1e15;
 constexpr Bytes kDescribedRead = 1 * kMiB;  // a disk of one rate is stated at this size and depth; the nearest point holds everywhere
 constexpr int64_t kDescribedDepth = 8;
 
@@ -41,7 +39,7 @@ absl::Status CheckKnown(const json& object, const std::set<std::string>& known, 
 absl::StatusOr<Bytes> ReadMemory(const json& object, const std::string& where) {
   JsonFields fields(object, where);
   if (fields.Has("memory_bytes") || !fields.Has("memory")) {
-    const Bytes bytes = fields.Int("memory_bytes", 1, kMaxMemory);
+    const Bytes bytes = fields.Int("memory_bytes", 1, kMaxDeviceMemory);
     LIME_RETURN_IF_ERROR(fields.status());
     return bytes;
   }
@@ -49,13 +47,14 @@ absl::StatusOr<Bytes> ReadMemory(const json& object, const std::string& where) {
   LIME_RETURN_IF_ERROR(fields.status());
   const absl::StatusOr<Bytes> bytes = ParseBytes(text);
   if (!bytes.ok()) return Wrong(where, absl::StrCat("field \"memory\": ", bytes.status().message()));
-  if (*bytes < 1 || *bytes > kMaxMemory) return Wrong(where, absl::StrCat("field \"memory\" is outside 1 B to ", FormatBytes(kMaxMemory)));
+  if (*bytes < 1 || *bytes > kMaxDeviceMemory)
+    return Wrong(where, absl::StrCat("field \"memory\" is outside 1 B to ", FormatBytes(kMaxDeviceMemory)));
   return *bytes;
 }
 
 std::optional<Bytes> OptionalBytes(JsonFields& fields, const char* key) {
   if (!fields.Has(key)) return std::nullopt;
-  return fields.Int(key, 0, kMaxMemory);
+  return fields.Int(key, 0, kMaxDeviceMemory);
 }
 
 // The JSON of a DeviceProfile with the rates that stand beside the name.
@@ -177,7 +176,7 @@ absl::StatusOr<DescribedCluster> ParseDeviceProfiles(std::string_view text, std:
   LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, where));
   LIME_RETURN_IF_ERROR(CheckKnown(root, {"devices", "link"}, where));
   JsonFields fields(root, where);
-  const json& devices = fields.Array("devices", kMaxClusterDevices);
+  const json& devices = fields.Array("devices", kMaxPlanDevices);
   DescribedCluster cluster;
   if (fields.Has("link")) {
     const json& link = fields.Object("link");

@@ -6,14 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/profile/measure_rates.h"
 #include "daemon/weights/files.h"
+#include "planner/plan/limits.h"
 
 namespace lime {
-namespace {
-
-constexpr Bytes kMaxFileBytes = 16 * kMiB;
-
-}  // namespace
-
 std::string DefaultProfilePath() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
   const char* const home = std::getenv("HOME");
@@ -22,7 +17,7 @@ std::string DefaultProfilePath() {
 }
 
 absl::StatusOr<DeviceProfile> ReadProfile(const std::string& path) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxFileBytes));
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxProfileBytes));
   return ParseDeviceProfile(text, path);
 }
 

@@ -9,6 +9,7 @@
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/device_profile.h"
+#include "planner/plan/limits.h"
 
 namespace lime {
 namespace {
@@ -18,7 +19,7 @@ using nlohmann::ordered_json;
 
 // Bounds of what is believed; far beyond any device, and such that sums and products of them stay finite.
 constexpr size_t kMaxStrings = 512;
-constexpr size_t kMaxPoints = 4096, kMaxModels = 1024, kMaxLinks = 4096;
+constexpr size_t kMaxPoints = 4096, kMaxModels = 1024;
 constexpr double kMaxRate = 1e18, kMaxMs = 1e12;
 constexpr int64_t kMaxRows = int64_t{1} << 24, kMaxContext = int64_t{1} << 32, kMaxReadBytes = int64_t{1} << 40, kMaxDiskDepth = 65536;
 

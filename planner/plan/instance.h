@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
+#include "planner/plan/limits.h"
 
 namespace lime {
 
@@ -69,9 +70,8 @@ struct Instance {
   bool IsLaterPiece(int b) const { return b > 0 && blocks[b].kind == blocks[b - 1].kind && blocks[b].layer == blocks[b - 1].layer; }
 };
 
-// What Validate() allows at most. They keep an evaluation under a few seconds whatever the problem says.
+// What Validate() allows at most, beside kMaxPlanDevices. They keep an evaluation under a few seconds whatever the problem says.
 inline constexpr int kMaxPlanBlocks = 1 << 16;
-inline constexpr int kMaxPlanDevices = 1024;
 inline constexpr int kMaxMicrobatches = 1024;
 inline constexpr int64_t kMaxBlockRunsPerStep = int64_t{1} << 22;  // blocks x micro-batches
 inline constexpr double kMaxPlanNumber = 1e15;                     // any MB, ms or MB/ms
