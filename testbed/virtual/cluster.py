@@ -61,6 +61,7 @@ class VirtualCluster:
         self.disk = cgroups.disk_of(self.model)
         self.devices = []
         self.limed_flags = []  # beside those of every daemon
+        self.core_each = False  # every daemon on one core, which others may share
 
     def __enter__(self):
         self.on_term = signal.signal(signal.SIGTERM, interrupt)
@@ -92,7 +93,7 @@ class VirtualCluster:
             self.await_log([device], [0], "listens on port", 60)
 
     def start_daemon(self, device, pace):
-        words = device.words() + [str(self.bin / "limed"), "--name", device.spec.name, "--listen", f"{device.address}:{PORT}", "--insecure",
+        words = device.words() + self.on_core(device.index) + [str(self.bin / "limed"), "--name", device.spec.name, "--listen", f"{device.address}:{PORT}", "--insecure",
                                   "--threads", "1"] + self.limed_flags
         if pace is not None:
             profile = self.folder / f"{device.spec.name}.pace.json"
@@ -100,6 +101,11 @@ class VirtualCluster:
             words += ["--pace", str(profile)]
         with open(device.log, "wb") as log:
             device.process = self.start(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def on_core(self, index):
+        """That keep a command on the core of this device."""
+        cores = sorted(os.sched_getaffinity(0))
+        return ["taskset", "--cpu-list", str(cores[index % len(cores)])] if self.core_each else []
 
     def start(self, words, **options):
         """A process of this cluster, ahead of whatever else the machine does: each in a scheduling group of its own, with a nice value for the group,

@@ -1,5 +1,5 @@
 """What a pipeline costs beside the computing: two daemons with everything resident beside one process, and bytes per token beside the hidden
-state's. No pacing, no limits; two namespaces joined by a bridge.
+state's. No pacing, no limits but those asked for; two namespaces joined by a bridge.
 """
 import json
 import statistics
@@ -15,19 +15,24 @@ WARM_UP = 4
 OVERHEADS = Overheads(runtime=256 * MIB, activations=32 * MIB)
 
 
-def devices():
+def devices(shape):
     """Two, neither of which holds the model; the disk of no rate lets nothing stream."""
-    most = int(SHAPE.weight_bytes() * 0.7)
+    most = int(shape.weight_bytes() * 0.7)
     return [ScaledDevice(name, most, 1e10, 1e11, 0.0, 1.0, 0.1) for name in ("a", "b")]
 
 
 class Overhead:
-    def __init__(self, make_cluster, model, folder):
-        self.make_cluster, self.model, self.folder = make_cluster, Path(model), Path(folder)
+    def __init__(self, make_cluster, model, shape, folder, mbit=None, core_each=False):
+        """`mbit`: the rate of both devices' links; None: as fast as the machine. `core_each`: each daemon, and the one process, has one core."""
+        self.make_cluster, self.model, self.shape, self.folder = make_cluster, Path(model), shape, Path(folder)
+        self.mbit, self.core_each = mbit, core_each
 
     def run(self, rounds, tokens):
-        with self.make_cluster(devices(), self.folder, self.model) as cluster:
+        with self.make_cluster(devices(self.shape), self.folder, self.model) as cluster:
             self.cluster = cluster
+            cluster.core_each = self.core_each
+            for device in cluster.devices if self.mbit else []:
+                cluster.network.shape_device(device.index, self.mbit)
             cluster.limed_flags = ["--no-link-probes"]  # bytes per token are of tokens
             profiles = device_profiles(cluster.specs, OVERHEADS, 10000, 0.05)
             self.toml = cluster.cluster_toml([d["memory_bytes"] for d in profiles["devices"]])
@@ -41,11 +46,11 @@ class Overhead:
                 alone.append(interval_ms(one))
                 together.append(interval_ms(two))
                 same = same and one["logits_xxh3"] == two["logits_xxh3"]
-            return {"model_bytes": SHAPE.weight_bytes(), "alone_ms": alone, "together_ms": together, "same_logits": same,
+            return {"model_bytes": self.shape.weight_bytes(), "mbit": self.mbit, "core_each": self.core_each, "alone_ms": alone, "together_ms": together, "same_logits": same,
                     "overhead": statistics.median(t / a for a, t in zip(alone, together)) - 1} | self.bytes_per_token(tokens)
 
     def alone(self, tokens):
-        return self.answer(["--threads", "1"], tokens)
+        return self.answer(["--threads", "1"], tokens, self.cluster.on_core(0))
 
     def together(self, tokens):
         self.cluster.start_daemons([None, None], [None, None])
@@ -58,8 +63,8 @@ class Overhead:
             self.cluster.stop_daemons()
         return answer | {"wire_bytes": sent}
 
-    def answer(self, flags, tokens):
-        words = network.inside(self.cluster.network.hub) + [
+    def answer(self, flags, tokens, where=()):
+        words = network.inside(self.cluster.network.hub) + list(where) + [
             str(self.cluster.bin / "lime"), "run", "--model", str(self.model), "--context", str(CONTEXT), "--prompt", "A few", "--max-tokens",
             str(tokens), "--ignore-eos", "--hash-logits", "--token-times", "--json"] + flags
         process = self.cluster.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -75,7 +80,7 @@ class Overhead:
         first = self.plan["stages"][0]["device"]
         name = self.plan["devices"][first]["name"]
         sent = [next(d for d in run["devices"] if d["name"] == name)["sent_bytes"] for run in (few, many)]
-        state = 2 * SHAPE.hidden
+        state = 2 * self.shape.hidden
         return {"state_bytes": state, "application_bytes": (sent[1] - sent[0]) / (more - tokens),
                 "interface_bytes": (many["wire_bytes"] - few["wire_bytes"]) / (more - tokens)}
 
@@ -89,7 +94,8 @@ def interval_ms(answer):
 def describe(found):
     """Lines for people."""
     median = statistics.median
-    return (f"model of {found['model_bytes'] / 1e9:.2f} GB, one thread, {len(found['alone_ms'])} alternating rounds, medians: one process "
+    limits = (", a core for each daemon" if found["core_each"] else "") + (f", links of {found['mbit']:g} Mbit/s" if found["mbit"] else "")
+    return (f"model of {found['model_bytes'] / 1e9:.2f} GB, one thread{limits}, {len(found['alone_ms'])} alternating rounds, medians: one process "
             f"{median(found['alone_ms']):.2f} ms a token, two daemons {median(found['together_ms']):.2f}; the pipeline adds {found['overhead']:.1%} "
             f"(median of the rounds' ratios), {min(found['together_ms']) / min(found['alone_ms']) - 1:.1%} in the rounds that others disturbed least; logits {'the same' if found['same_logits'] else 'DIFFER'}\n"
             f"per token, from the first device to the second: hidden state {found['state_bytes']} bytes, application "

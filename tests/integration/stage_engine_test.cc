@@ -77,7 +77,18 @@ TEST_P(StageEngineBitsTest, AnyPlanGivesTheBitsOfOneEngine) {
 INSTANTIATE_TEST_SUITE_P(Families, StageEngineBitsTest, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
 
 TEST(StageEngineTest, TheShippedModelGivesTheSameBitsOverAnyPlan) {
-  ExpectBitsOfOne(std::string(LIME_SOURCE_DIR) + "/models/lime-fables", 20, 512);
+  ExpectBitsOfOne(ShippedModel("lime-fables"), 20, 512);
+  ExpectBitsOfOne(ShippedModel("lime-fables-relu"), 6, 512);
+}
+
+// The models beside the project, trained ones of several families and dtypes.
+TEST(StageEngineTest, SharedModelsGiveTheSameBitsOverAnyPlan) {
+  const std::vector<std::string> names = SharedModels();
+  if (names.empty()) GTEST_SKIP() << "needs models/ of the folder shared beside the project";
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    ExpectBitsOfOne(SharedModel(name), 8, 200);
+  }
 }
 
 // ---- Slots that are used again, and what does not belong

@@ -57,7 +57,7 @@ class RandomPlan {
   int Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
 
   Plan Draw() {
-    const int devices = 1 + Below(4);
+    const int devices = 1 + Below(5);
     std::vector<ClusterDevice> cluster;
     for (int d = 0; d < devices; ++d) {
       ClusterDevice device{.name = std::string(1, static_cast<char>('a' + d)), .budget = 64 * kGiB};
