@@ -75,9 +75,9 @@ absl::Status CheckHead(const Plan& plan) {
   return CheckNumber("predicted.lower_bound_ms", plan.predicted.lower_bound_ms);
 }
 
-// Place of a block in execution order, counted from the first layer's attention.
+// Place of a block in execution order, counted from the first layer's attention; the head's is behind all layers that can be named.
 int64_t Place(BlockId id) {
-  return id.kind == BlockKind::kHead ? INT64_MAX : 2 * int64_t{id.layer} + (id.kind == BlockKind::kMlp ? 1 : 0);
+  return id.kind == BlockKind::kHead ? int64_t{1} << 40 : 2 * int64_t{id.layer} + (id.kind == BlockKind::kMlp ? 1 : 0);
 }
 
 absl::Status CheckBlockOrder(const Plan& plan, int p) {
