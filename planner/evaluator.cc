@@ -145,7 +145,7 @@ void Evaluator::CompileLoads(std::span<const Stage> stages, int steps) {
 // w = whole sweeps that fit in the pool, and the longest run ending with the load that fits beside them; at most 4 q + 4.
 void Evaluator::ComputeWindows(const Runner& runner, double pool_mb) {
   const int32_t q = runner.num_loads;
-  const double* mb = &load_mb_[runner.first_load];
+  const double* mb = load_mb_.data() + runner.first_load;
   prefix_mb_[0] = 0;
   for (int32_t i = 0; i < 2 * q; ++i) prefix_mb_[i + 1] = prefix_mb_[i] + mb[i < q ? i : i - q];
   const double sweep_mb = prefix_mb_[q];
@@ -168,7 +168,7 @@ double Evaluator::RunBlocks(const Stage& stage, double now) {
   Runner& runner = runners_[stage.device];
   const double* comp_ms = runner.comp_ms;
   double* release_ms = runner.release_ms;
-  const Load* loads = &loads_[runner.first_load];
+  const Load* loads = loads_.data() + runner.first_load;
   const int32_t q = runner.num_loads;
   int32_t wait = runner.next_wait, release = runner.next_release;
   int32_t slot = q > 0 ? wait % q : 0;

@@ -217,7 +217,7 @@ double QuickEvaluator::RunOne() {
   Ends ends;
   double now = 0;
   for (int step = 0; step < kSteps; ++step) {
-    double* row = &release_ms_[(kHistory + step) * n];
+    double* row = release_ms_.data() + (kHistory + step) * n;
     double low = kInfinity, high = -kInfinity;
     for (int64_t i = 0; i < n; ++i) {
       const Load& load = loads_[i];
@@ -259,7 +259,7 @@ double QuickEvaluator::RunMany() {
   ends_ms_.assign(visits_.size() * 2, -kInfinity);
   Ends ends;
   for (int step = 0; step < kSteps; ++step) {
-    double* row = &release_ms_[(kHistory + step) * loads_.size()];
+    double* row = release_ms_.data() + (kHistory + step) * loads_.size();
     double low = kInfinity, high = -kInfinity, end = 0;
     for (size_t j = 0; j < visits_.size(); ++j) {
       const Visit& visit = visits_[j];
