@@ -16,11 +16,6 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
-// Weak: a test of the reports has its own.
-extern "C" __attribute__((weak)) const char* __tsan_default_options() {
-  return "suppressions=" LIME_TSAN_SUPPRESSIONS;
-}
-
 namespace {
 
 // The function of the same name behind this program in the order of loading.
