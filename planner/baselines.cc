@@ -20,6 +20,7 @@ FoundPlan Judge(const Instance& instance, const Assignment& assignment, Evaluato
   FoundPlan out = {.plan = ToPlan(assignment)};
   out.cost = out.ms_per_step = evaluator.MsPerStep(out.plan);
   out.feasible = std::isfinite(out.ms_per_step);
+  out.reloads = reload == Evaluator::Reload::kEveryMicrobatch && instance.microbatches > 1;
   if (!out.feasible) out.reason = absl::StrCat("out of memory: ", evaluator.Infeasibility());
   return out;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/baselines.h"
 #include "planner/lower_bound.h"
 
 namespace lime {
@@ -52,6 +53,16 @@ SearchOptions Part(const SearchOptions& options, double share) {
   return part;
 }
 
+// A pool that need not hold what all micro-batches of a stage wait for may be worth reading again.
+void OfferReloading(const std::vector<BatchedInstance>& choices, BatchedPlan& best) {
+  for (const BatchedInstance& choice : choices) {
+    if (choice.instance.microbatches == 1) continue;
+    FoundPlan other = PlanPipelineOffload(choice.instance);
+    if (!other.feasible || (best.found.feasible && other.ms_per_step >= best.found.ms_per_step)) continue;
+    best = {choice.instance.microbatches, choice.batch, std::move(other), best.lower_bound_ms};
+  }
+}
+
 }  // namespace
 
 // A third of the time to rank the choices, the rest for the best.
@@ -60,7 +71,10 @@ absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& insta
   double lower_bound_ms = std::numeric_limits<double>::infinity();
   for (const BatchedInstance& choice : choices) lower_bound_ms = std::min(lower_bound_ms, LowerBoundMs(choice.instance));
   if (strategy == Strategy::kPpOffload) choices.resize(1);
-  if (strategy == Strategy::kPpOffloadBatched) choices.erase(choices.begin(), choices.end() - 1);
+  if (strategy == Strategy::kPpOffloadBatched) {
+    const auto all = std::ranges::find(choices, 1, [](const BatchedInstance& choice) { return choice.instance.microbatches; });
+    choices = {all != choices.end() ? *all : choices.back()};
+  }
   const SearchOptions bounded = [&] {
     SearchOptions with = options;
     with.good_enough_ms = lower_bound_ms;
@@ -75,11 +89,24 @@ absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& insta
     chosen = &choice;
     best = {choice.instance.microbatches, choice.batch, std::move(found), lower_bound_ms};
   }
-  if (strategy != Strategy::kLime || choices.size() == 1 || best.found.optimal || !best.found.feasible) return best;
-  SearchOptions rest = Part(bounded, 2.0 / 3);
-  rest.seeds.push_back(best.found.plan);
-  best.found = SearchPlan(chosen->instance, rest);
+  if (strategy != Strategy::kLime) return best;
+  if (choices.size() > 1 && best.found.feasible && !best.found.optimal) {
+    SearchOptions rest = Part(bounded, 2.0 / 3);
+    rest.seeds.push_back(best.found.plan);
+    best.found = SearchPlan(chosen->instance, rest);
+  }
+  if (options.may_reload && !options.first_token) OfferReloading(choices, best);
   return best;
+}
+
+absl::StatusOr<Instance> WithBatch(const Instance& instance, int32_t microbatches, int32_t batch) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<BatchedInstance> choices, BatchChoices(instance));
+  for (const BatchedInstance& choice : choices) {
+    if (choice.batch == batch && choice.instance.microbatches == microbatches) return choice.instance;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("plan: ", microbatches, " micro-batches of ", batch,
+                                                 " are none of the ways in which the instance says how to serve its ", instance.sequences,
+                                                 " sequences"));
 }
 
 }  // namespace lime

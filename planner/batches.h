@@ -26,7 +26,11 @@ struct BatchedPlan {
 };
 
 // The best plan of a strategy over all choices; one step serves all sequences whatever the choice. `pp-offload` takes the smallest
-// micro-batches and `pp-offload-batched` the largest.
+// micro-batches, `pp-offload-batched` the smallest that serve all at once, else the largest.
 absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& instance, const SearchOptions& options);
+
+// The instance with the times and micro-batches of a plan that names them, as the answer of PlanBatches does. InvalidArgument where the
+// times of that batch are not known, or where so many micro-batches of it are not what serves instance.sequences.
+absl::StatusOr<Instance> WithBatch(const Instance& instance, int32_t microbatches, int32_t batch);
 
 }  // namespace lime

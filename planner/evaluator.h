@@ -32,7 +32,8 @@ class Evaluator {
     kEveryMicrobatch,  // every micro-batch reads it again: a plain pipeline with offloading
   };
 
-  // REQUIRES: instance.Validate().ok(), and `instance` outlives this, unchanged but for its devices' mem_mb between two calls. With kEveryMicrobatch plans visit a device once at most.
+  // REQUIRES: instance.Validate().ok(), and `instance` outlives this, unchanged but for its devices' mem_mb between two calls. With
+  // kEveryMicrobatch plans visit a device once at most.
   explicit Evaluator(const Instance& instance, Reload reload = Reload::kOncePerStep);
 
   // Milliseconds per step; infinity where the plan does not fit, and then Infeasibility() says why.

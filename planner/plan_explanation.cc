@@ -17,8 +17,8 @@ namespace lime {
 namespace {
 
 constexpr double kGibMb = static_cast<double>(kGiB) / 1e6;
-constexpr double kMostMsPerSearch = 400;
-constexpr int kMostPlaces = 48;  // where a layer is tried on a device that is left out
+constexpr double kLeastMsPerSearch = 40, kMostMsPerSearch = 400;  // in less time a search says more of itself than of a device
+constexpr int kMostPlaces = 48;                                   // where a layer is tried on a device that is left out
 
 std::string Name(const Instance& instance, int device) {
   const std::string& name = instance.devices[device].name;
@@ -51,24 +51,29 @@ class Explainer {
     DeviceExplanation out;
     out.used = visits_[d] > 0;
     out.alone_ms = Alone(d);
-    if (Affordable()) out.one_more_gib_ms = GainOfMemory(d);
+    if (SearchMs(2 * instance_.devices.size()) >= kLeastMsPerSearch) out.one_more_gib_ms = GainOfMemory(d);
     if (!out.used) {
       out.otherwise_ms = WithBestLayerOn(d);
       out.why = WhyLeftOut(d, out);
     } else if (static_cast<size_t>(visits_[d]) == plan_.stages.size()) {
       out.why = plan_.streamed.empty() ? "everything fits on it, and no second device would be faster" : "no second device would be faster";
-    } else if (Affordable()) {
+    } else if (SearchMs(visits_.size()) >= kLeastMsPerSearch) {
       out.otherwise_ms = Without(d);
       out.why = WhyUsed(out);
     } else {
-      out.why = "used";
+      out.why = "used; the time limit is too short to plan without it";
     }
     return out;
   }
 
-  // Whether the time is enough for a search that means something.
-  bool Affordable() const { return SearchMs() >= 2; }
-  double SearchMs() const { return std::min(kMostMsPerSearch, options_.total_ms / (2.0 * instance_.NumDevices())); }
+  // Of each of so many searches: one for every device in use, and where there is time one for a GiB more on every device.
+  double SearchMs(size_t searches) const {
+    return std::min(kMostMsPerSearch, options_.total_ms / static_cast<double>(std::max<size_t>(1, searches)));
+  }
+  double SearchMs() const {
+    const double all_ms = SearchMs(2 * instance_.devices.size());
+    return all_ms >= kLeastMsPerSearch ? all_ms : SearchMs(visits_.size());
+  }
 
   // By the strategy: of `lime` a short search from the plan, as it is or with its stages handed on.
   FoundPlan Again(const Instance& changed, std::vector<StagePlan> seeds) const {

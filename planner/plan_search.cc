@@ -185,12 +185,12 @@ class Search {
 
   // Keeps resident what streams for nothing.
   void Tidy(FoundPlan& best) {
-    constexpr double kTidyWork = 500 * SearchBudget::kWorkPerMs;
+    constexpr double kTidyWork = 500 * SearchBudget::kWorkPerMs, kTidyShare = 0.2;
     const double trial = static_cast<double>(Evaluator::kSteps) * instance_.NumBlocks() * instance_.microbatches;
-    double work = std::min(kTidyWork, options_.max_work);
+    double work = std::min(kTidyWork, kTidyShare * work_);
     Assignment plan = ToAssignment(best.plan, instance_.NumBlocks());
     for (const int32_t block : std::vector<int32_t>(best.plan.streamed)) {
-      if ((work -= trial) < 0) return;
+      if ((work -= trial) < 0 || !budget_.InTime()) return;
       plan.streamed[block] = 0;
       FoundPlan tidier = Exactly(plan);
       if (tidier.feasible && tidier.ms_per_step <= best.ms_per_step) {

@@ -27,6 +27,7 @@ struct SearchOptions {
   double max_work = 1e18;        // in units of SearchBudget, where that is to be less
   double good_enough_ms = 0;     // a lower bound: nobody looks on once it is reached
   bool exhaustive = true;        // where an instance is small
+  bool may_reload = false;       // PlanBatches: a plan may read what streams for every micro-batch, where that is faster
   std::vector<StagePlan> seeds;  // to start from as well: the answer is never worse than one that fits and has its stages where they may be
   std::optional<MoveCost> move_cost;           // where a plan is in force
   std::optional<FirstTokenBound> first_token;  // what is slower to the first token is no plan
@@ -38,6 +39,7 @@ struct FoundPlan {
   double ms_per_step = 0;                 // by Evaluator
   double cost = 0;                        // ms_per_step, and what moving costs
   bool optimal = false;                   // every plan was looked at
+  bool reloads = false;                   // every micro-batch reads what streams; else a step reads it once
   std::string reason;                     // why none is feasible
   std::optional<FirstToken> first_token;  // where it is bounded
 };

@@ -36,6 +36,9 @@ class SearchBudget {
   }
   double left() const { return left_; }
 
+  // Whether the limit of time has not passed.
+  bool InTime() const { return !elapsed_ms_ || elapsed_ms_() < limit_ms_; }
+
  private:
   double work_;
   double left_;

@@ -13,6 +13,7 @@
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
+#include "planner/batches.h"
 #include "planner/closed_form.h"
 #include "planner/evaluator.h"
 #include "planner/kv_transfer.h"
@@ -44,8 +45,12 @@ Answer SolveEval(const json& problem) {
   const json& instance_json = fields.Object("instance");
   const json& plan_json = fields.Object("plan");
   LIME_RETURN_IF_ERROR(fields.status());
-  LIME_ASSIGN_OR_RETURN(const Instance instance, InstanceFromJson(instance_json));
+  LIME_ASSIGN_OR_RETURN(Instance instance, InstanceFromJson(instance_json));
   LIME_ASSIGN_OR_RETURN(const StagePlan plan, StagePlanFromJson(plan_json, instance));
+  LIME_ASSIGN_OR_RETURN(const PlanBatch batch, PlanBatchFromJson(plan_json));
+  if (batch.batch > 0) {
+    LIME_ASSIGN_OR_RETURN(instance, WithBatch(instance, batch.microbatches, batch.batch));
+  }
   Evaluator evaluator(instance);
   const double ms_per_step = evaluator.MsPerStep(plan);
   ordered_json out;

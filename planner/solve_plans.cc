@@ -66,14 +66,9 @@ absl::StatusOr<ordered_json> SolveOptimize(const json& problem, const SolveOptio
   }
   LIME_ASSIGN_OR_RETURN(const BatchedPlan best, PlanBatches(*strategy, instance, search));
   if (!best.found.feasible) return Infeasible(best.found.reason);
-  ordered_json plan = ToJson(best.found.plan);
-  if (best.batch > 0) {
-    plan["microbatches"] = best.microbatches;
-    plan["batch"] = best.batch;
-  }
   return ordered_json{{"feasible", true},
                       {"ms_per_step", best.found.ms_per_step},
-                      {"plan", std::move(plan)},
+                      {"plan", ToJson(best.found.plan, {best.microbatches, best.batch})},
                       {"lower_bound_ms", std::min(best.lower_bound_ms, best.found.ms_per_step)}};
 }
 
@@ -105,6 +100,10 @@ absl::StatusOr<ordered_json> SolveReplan(const json& problem, const SolveOptions
   LIME_ASSIGN_OR_RETURN(const Instance before, InstanceFromJson(instance_json));
   LIME_ASSIGN_OR_RETURN(replan.current, StagePlanFromJson(plan_json, before));
   LIME_ASSIGN_OR_RETURN(replan.instance, ReadChanged(problem, instance_json));
+  LIME_ASSIGN_OR_RETURN(const PlanBatch batch, PlanBatchFromJson(plan_json));
+  if (batch.batch > 0) {
+    LIME_ASSIGN_OR_RETURN(replan.instance, WithBatch(replan.instance, batch.microbatches, batch.batch));
+  }
   if (replan.instance.NumDevices() < before.NumDevices()) {
     return Malformed(absl::StrCat("field \"new_devices\" has ", replan.instance.NumDevices(), " devices, fewer than the ",
                                   before.NumDevices(), " before; give one that is gone a mem_mb of 0"));
@@ -114,7 +113,7 @@ absl::StatusOr<ordered_json> SolveReplan(const json& problem, const SolveOptions
   if (!again.feasible) return Infeasible(again.reason);
   return ordered_json{{"feasible", true},
                       {"changed", again.changed},
-                      {"plan", ToJson(again.plan)},
+                      {"plan", ToJson(again.plan, batch)},
                       {"switch_ms", again.switch_ms},
                       {"ms_per_step", again.ms_per_step}};
 }

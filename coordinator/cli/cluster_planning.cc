@@ -28,6 +28,7 @@ SearchOptions ClusterPlanning::SearchFor() const {
   options.granularity = options_.split_head ? Granularity::kModelBlock : Granularity::kWholeBlock;
   options.seed = options_.seed;
   options.time_limit_ms = options_.time_limit_ms;
+  options.may_reload = inputs_.request.kv_tokens == 0;  // where it does, KV does not grow
   options.elapsed_ms = [begin_ms = NowMs()] { return NowMs() - begin_ms; };
   if (options_.max_ttft_ms > 0 && problem_.first_token) options.first_token = FirstTokenBound{*problem_.first_token, options_.max_ttft_ms};
   return options;
@@ -124,7 +125,7 @@ PlanChoice ClusterPlanning::Choice(const PlanProblem& problem, const BatchedPlan
                        .microbatches = std::max(1, best.microbatches),
                        .batch = best.batch,
                        .lower_bound_ms = best.lower_bound_ms};
-  if (options_.strategy == Strategy::kPpOffload && choice.microbatches > 1) choice.reads = ReadsPerStep::kPerMicrobatch;
+  if (best.found.reloads) choice.reads = ReadsPerStep::kPerMicrobatch;
   if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(best.found.plan);
   return choice;
 }
@@ -144,7 +145,7 @@ std::vector<DeviceExplanation> ClusterPlanning::Explain(const Plan& plan) const 
 }
 
 ExplainOptions ClusterPlanning::HowToExplain() const {
-  return {.strategy = options_.strategy,
+  return {.strategy = best_.found.reloads ? Strategy::kPpOffload : options_.strategy,
           .search = SearchFor(),
           .total_ms = std::min(kMostExplainMs, options_.time_limit_ms * kExplainShare),
           .tokens_per_step = static_cast<double>(inputs_.request.sequences),

@@ -66,8 +66,10 @@ struct Instance {
 
   int NumBlocks() const { return static_cast<int>(blocks.size()); }
   int NumDevices() const { return static_cast<int>(devices.size()); }
-  // Whether block b is a piece of the model block that b - 1 is a piece of.
-  bool IsLaterPiece(int b) const { return b > 0 && blocks[b].kind == blocks[b - 1].kind && blocks[b].layer == blocks[b - 1].layer; }
+  // Whether block b is a piece of the model block that b - 1 is a piece of. A whole layer is given whole.
+  bool IsLaterPiece(int b) const {
+    return b > 0 && blocks[b].kind != Kind::kLayer && blocks[b].kind == blocks[b - 1].kind && blocks[b].layer == blocks[b - 1].layer;
+  }
 };
 
 // What Validate() allows at most, beside kMaxPlanDevices. They keep an evaluation under a few seconds whatever the problem says.

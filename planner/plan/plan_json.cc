@@ -164,6 +164,16 @@ absl::StatusOr<StagePlan> StagePlanFromJson(const json& object, const Instance& 
   return plan;
 }
 
+absl::StatusOr<PlanBatch> PlanBatchFromJson(const json& object) {
+  JsonFields fields(object, "plan");
+  PlanBatch out;
+  if (!fields.Has("batch")) return out;
+  out.batch = static_cast<int32_t>(fields.Int("batch", 1, kMaxMicrobatches));
+  out.microbatches = static_cast<int32_t>(fields.Int("microbatches", 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(fields.status());
+  return out;
+}
+
 ordered_json ToJson(const Instance& instance) {
   ordered_json devices = ordered_json::array();
   for (const Instance::Device& device : instance.devices) devices.push_back(DeviceToJson(device));
@@ -182,11 +192,15 @@ ordered_json ToJson(const Instance& instance) {
   return out;
 }
 
-ordered_json ToJson(const StagePlan& plan) {
+ordered_json ToJson(const StagePlan& plan, const PlanBatch& batch) {
   ordered_json stages = ordered_json::array();
   for (const Stage& stage : plan.stages) stages.push_back({{"device", stage.device}, {"lo", stage.lo}, {"hi", stage.hi}});
   ordered_json out = {{"stages", std::move(stages)}, {"streamed", plan.streamed}};
   if (plan.embedding_by_rows) out["embedding_by_rows"] = true;
+  if (batch.batch > 0) {
+    out["microbatches"] = batch.microbatches;
+    out["batch"] = batch.batch;
+  }
   return out;
 }
 

@@ -12,7 +12,15 @@ namespace lime {
 absl::StatusOr<Instance> InstanceFromJson(const nlohmann::json& object);
 absl::StatusOr<StagePlan> StagePlanFromJson(const nlohmann::json& object, const Instance& instance);
 
+// What a plan says of how it serves several sequences: `optimize` answers it where it was asked to choose.
+struct PlanBatch {
+  int32_t microbatches = 0;
+  int32_t batch = 0;  // 0: not said
+};
+// REQUIRES: `object` is one that StagePlanFromJson takes
+absl::StatusOr<PlanBatch> PlanBatchFromJson(const nlohmann::json& object);
+
 nlohmann::ordered_json ToJson(const Instance& instance);
-nlohmann::ordered_json ToJson(const StagePlan& plan);
+nlohmann::ordered_json ToJson(const StagePlan& plan, const PlanBatch& batch = {});
 
 }  // namespace lime

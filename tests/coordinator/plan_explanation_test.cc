@@ -92,7 +92,7 @@ TEST(PlanExplanationTest, WithoutTimeNothingIsSearched) {
   const Instance instance = Layers(8, 100, 0, {Device("a", 500, 1, 1, 8), Device("b", 500, 1, 1, 8)});
   const FoundPlan found = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 200});
   for (const DeviceExplanation& device : ExplainDevices(instance, found.plan, found.ms_per_step, {.total_ms = 0})) {
-    EXPECT_EQ(device.why, "used");
+    EXPECT_EQ(device.why, "used; the time limit is too short to plan without it");
     EXPECT_FALSE(device.one_more_gib_ms.has_value());
   }
 }

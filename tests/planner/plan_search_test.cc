@@ -155,6 +155,26 @@ TEST(PlanSearchTest, LargeProblemsAreSolvedWellInLittleTime) {
   }
 }
 
+// Ten minutes end at 8800.
+TEST(PlanSearchTest, ManyLayersOnFewDevicesAreSolvedWellInLittleTime) {
+  const Instance instance = LongProblem(64, 3);
+  for (const auto& [limit_ms, at_most_ms] : {std::pair{200.0, 9680.0}, std::pair{5000.0, 9064.0}}) {
+    EXPECT_LE(SearchPlan(instance, {.time_limit_ms = limit_ms}).ms_per_step, at_most_ms);
+  }
+}
+
+TEST(PlanSearchTest, AThousandLayersOnSixtyFourDevicesTakeLessThanAMinute) {
+  const Instance instance = LongProblem(1000, 64);
+  const auto start = std::chrono::steady_clock::now();
+  const FoundPlan found = SearchPlan(instance, {});
+  const double bound_ms = LowerBoundMs(instance);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  ASSERT_TRUE(found.feasible) << found.reason;
+  EXPECT_TRUE(found.plan.Validate(instance).ok());
+  EXPECT_LE(bound_ms, found.ms_per_step);
+  EXPECT_LE(found.ms_per_step, 1.6 * bound_ms);
+}
+
 struct Setting {
   const char* file;
   double at_most_ms;

@@ -168,6 +168,12 @@ TEST(SolveTest, OptimizeChoosesMicroBatchesAndTheirSize) {
   EXPECT_EQ(answer["ms_per_step"], 3.0);
   EXPECT_EQ(answer["plan"]["microbatches"], 1);
   EXPECT_EQ(answer["plan"]["batch"], 2);
+  json eval = problem;
+  eval["kind"] = "eval";
+  eval["plan"] = answer["plan"];
+  EXPECT_EQ(Answer(eval)["ms_per_step"], 3.0) << "of the batch that the plan names";
+  eval["plan"]["batch"] = 1;
+  EXPECT_FALSE(Solve(eval.dump()).ok()) << "one micro-batch of one does not serve two";
 }
 
 // b computes as fast as a now: all of it fits there, 6 ms instead of the 10.1 - 3 = 7.1 of the plan in force. 405 MB travel at 10 MB/ms.
