@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <utility>
 
@@ -36,6 +37,14 @@ void AddUnbuilt(CLI::App& app, int& exit_code) {
       exit_code = lime::cli::Finish(lime::cli::WrongCall("`" + name + "` is not built yet; see `lime --help` for what is"));
     });
   }
+}
+
+// An answer that did not reach stdout is no answer.
+int AnswerWritten() {
+  std::cout.flush();
+  if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return lime::cli::kDone;
+  std::fputs("lime: the answer cannot be written to stdout\n", stderr);
+  return lime::cli::kFailed;
 }
 
 }  // namespace
@@ -75,5 +84,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "lime: %s; the machine may be out of memory or threads\n", error.what());
     return lime::cli::kFailed;
   }
-  return exit_code;
+  return exit_code == lime::cli::kDone ? AnswerWritten() : exit_code;
 }

@@ -41,7 +41,7 @@ struct RunFlags {
   std::string batch_with;
   std::vector<std::string> stops;
   SamplingParams sampling;
-  int64_t max_tokens = 0;
+  std::optional<int64_t> max_tokens;
   bool ignore_eos = false;
   bool hash_logits = false;
   bool token_times = false;
@@ -100,7 +100,9 @@ absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
-  if (flags.max_tokens < 0) return WrongCall(absl::StrCat("--max-tokens ", flags.max_tokens, " is negative"));
+  if (flags.max_tokens.value_or(1) < 1) return WrongCall(absl::StrCat("--max-tokens ", *flags.max_tokens, " is less than 1"));
+  if (!flags.cluster_plan.empty() && flags.model.cluster.empty()) return WrongCall("--plan is for --cluster, which names the devices");
+  if (flags.token_times && !flags.model.json) return WrongCall("--token-times is a field of the answer of --json; give both");
   if (!flags.prompts_file.empty()) LIME_RETURN_IF_ERROR(ReadPromptsFile(flags.prompts_file, flags.prompts));
   for (const auto& [name, seconds] : {std::pair("--patience", flags.patience_s), std::pair("--give-up", flags.give_up_s)}) {
     if (!(seconds >= 0 && seconds <= kMaxSeconds))
@@ -134,7 +136,7 @@ absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files)
   int64_t longest = 0;
   for (const auto& prompt : plan.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
   const int64_t limit = flags.model.context > 0 ? flags.model.context : files.spec.config.max_positions;
-  const int64_t asked = flags.max_tokens > 0 ? flags.max_tokens : std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest));
+  const int64_t asked = flags.max_tokens.value_or(std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest)));
   if (asked > limit - longest) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the request needs ", longest, " prompt + ", asked, " new = ", static_cast<uint64_t>(longest) + static_cast<uint64_t>(asked),

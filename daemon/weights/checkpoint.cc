@@ -1,5 +1,7 @@
 #include "daemon/weights/checkpoint.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -206,6 +208,31 @@ std::span<const uint32_t> Checkpoint::RowHashes(const TensorLocation& at, Bytes 
   const auto found = store_rows_.find({at.file, at.offset, row_bytes});
   if (found == store_rows_.end() || static_cast<Bytes>(found->second.size()) * row_bytes != at.bytes) return {};
   return found->second;
+}
+
+absl::Status Checkpoint::CheckTensor(const TensorLocation& at, const std::byte* data) const {
+  const auto differs = [&](int64_t offset, Bytes bytes) {
+    return absl::DataLossError(absl::StrCat(files_[at.file].path, ": ", bytes, " bytes at offset ", offset,
+                                            " differ from their checksum; remove the file and run `lime prepare` again"));
+  };
+  Bytes checked = 0;
+  for (auto range = std::ranges::lower_bound(store_ranges_, std::tuple(at.file, at.offset, Bytes{0}), {}, Place);
+       range != store_ranges_.end() && range->file == at.file && range->offset + range->bytes <= at.offset + at.bytes; ++range) {
+    if (XXH3_64bits(data + (range->offset - at.offset), static_cast<size_t>(range->bytes)) != range->xxh3)
+      return differs(range->offset, range->bytes);
+    checked += range->bytes;
+  }
+  if (checked >= at.bytes) return absl::OkStatus();
+  const auto table = store_rows_.lower_bound({at.file, at.offset, Bytes{0}});
+  if (table == store_rows_.end() || std::get<0>(table->first) != at.file || std::get<1>(table->first) != at.offset) return absl::OkStatus();
+  const Bytes row_bytes = std::get<2>(table->first);
+  if (static_cast<Bytes>(table->second.size()) * row_bytes != at.bytes) return absl::OkStatus();
+  for (const uint32_t expected : table->second) {
+    if (static_cast<uint32_t>(XXH3_64bits(data, static_cast<size_t>(row_bytes))) != expected)
+      return differs(at.offset + row_bytes * (&expected - table->second.data()), row_bytes);
+    data += row_bytes;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Checkpoint::CheckManifest(const ModelSpec& spec) const {

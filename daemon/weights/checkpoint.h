@@ -71,6 +71,10 @@ class Checkpoint {
   // rows of every part of a matrix in every piece of CutBlock(block).
   std::optional<uint64_t> RangeHash(int32_t file, int64_t offset, Bytes bytes) const;
 
+  // Compares the bytes of a tensor, all of them in memory, with every checksum that the block store says of them. OK where it says none.
+  // DataLoss names file and offset.
+  absl::Status CheckTensor(const TensorLocation& at, const std::byte* data) const;
+
   // By row of the table at `at`, which has rows of `row_bytes`: the low half of XXH3-64. Empty where no block store says them.
   std::span<const uint32_t> RowHashes(const TensorLocation& at, Bytes row_bytes) const;
 

@@ -25,7 +25,7 @@ absl::Status ReadTensor(const Checkpoint& checkpoint, const TensorSpec& tensor, 
   const std::optional<uint64_t> hash = checkpoint.RangeHash(at.file, at.offset, at.bytes);
   if (!hash || XXH3_64bits(target, static_cast<size_t>(at.bytes)) == *hash) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name, ", ", at.bytes, " bytes at offset ", at.offset,
-                                          ", differs from its checksum; prepare the store again from the original model"));
+                                          ", differs from its checksum; remove the file and run `lime prepare` again"));
 }
 
 }  // namespace

@@ -15,7 +15,8 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kSampleBytes = 4 * kKiB;  // of every tensor
+constexpr Bytes kSampleBytes = 4 * kKiB;
+constexpr int64_t kSamples = 16;  // of every tensor, from its first bytes to its last
 
 }  // namespace
 
@@ -33,9 +34,14 @@ absl::StatusOr<uint64_t> DigestTensors(const Checkpoint& checkpoint) {
     const TensorLocation& at = checkpoint.location(name);
     const auto file = static_cast<size_t>(at.file);
     add(absl::StrCat("\n", name, " ", Text(DTypeName(info.dtype)), " ", absl::StrJoin(info.shape, ","), "\n"));
-    sample.resize(static_cast<size_t>(std::min(at.bytes, kSampleBytes)));
-    LIME_RETURN_IF_ERROR(ReadExactly(files[file], checkpoint.files()[file].path, at.offset, sample));
-    hash.Add(sample);
+    const Bytes bytes = std::min(at.bytes, kSampleBytes);
+    const int64_t samples = at.bytes <= kSamples * kSampleBytes ? (at.bytes + kSampleBytes - 1) / kSampleBytes : kSamples;
+    sample.resize(static_cast<size_t>(bytes));
+    for (int64_t i = 0; i < samples; ++i) {
+      const Bytes begin = samples > 1 ? (at.bytes - bytes) / (samples - 1) * i : 0;
+      LIME_RETURN_IF_ERROR(ReadExactly(files[file], checkpoint.files()[file].path, at.offset + begin, sample));
+      hash.Add(sample);
+    }
   }
   return std::max<uint64_t>(1, hash.value());
 }

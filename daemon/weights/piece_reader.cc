@@ -158,7 +158,7 @@ absl::Status PieceReader::Check(const Request& request) const {
     if (!range.xxh3 || XXH3_64bits(request.place + range.offset, static_cast<size_t>(range.at.bytes)) == *range.xxh3) continue;
     return absl::DataLossError(absl::StrCat(checkpoint_.files()[range.at.file].path, ": ", BlockName(spec_.blocks[request.block].id), ", ",
                                             range.at.bytes, " bytes at offset ", range.at.offset, " differ from their checksum after ",
-                                            options_.max_attempts, " reads; prepare the store again from the original model"));
+                                            options_.max_attempts, " reads; remove the file and run `lime prepare` again"));
   }
   return absl::OkStatus();
 }

@@ -135,7 +135,7 @@ absl::Status RowReader::TakeRow(const Part& part, int32_t token, size_t slot, in
   if (hash == part.xxh3[static_cast<size_t>(token)]) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(part.path, ": embedding, row of token ", token, ", ", part.row_bytes, " bytes at offset ",
                                           extent.offset, " differ from their checksum after ", options_.max_attempts,
-                                          " reads; prepare the store again from the original model"));
+                                          " reads; remove the file and run `lime prepare` again"));
 }
 
 RowsInMemory RowReader::rows() const {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/page_cache.h"
+#include "daemon/weights/parallel.h"
 #include "daemon/weights/system_memory.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
@@ -82,7 +83,7 @@ absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadBlocks(std::span<const
   std::vector<WantedTensor> wanted;
   for (const TensorSpec* spec : wanted_specs) wanted.push_back({location(spec), spec->info.dtype});
 
-  LIME_ASSIGN_OR_RETURN(LoadedTensors loaded, loader_->Load(wanted, options));
+  LIME_ASSIGN_OR_RETURN(LoadedTensors loaded, LoadChecked(wanted, options));
   for (size_t i = 0; i < wanted.size(); ++i) known[wanted_specs[i]->name].data = loaded.data[i];
   const std::shared_ptr<const void> storage =
       earlier ? std::make_shared<TwoStorages>(TwoStorages{std::move(loaded.storage), std::move(earlier)}) : std::move(loaded.storage);
@@ -98,6 +99,21 @@ absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadBlocks(std::span<const
     }
   }
   return blocks;
+}
+
+// A checksum that differs may be a read that went wrong: everything is read once more, in the place of what was.
+absl::StatusOr<LoadedTensors> WeightStore::LoadChecked(const std::vector<WantedTensor>& wanted, const LoadOptions& options) {
+  constexpr int kAttempts = 2;
+  const bool all_in_memory = choice_.kind == LoaderKind::kRead || choice_.populate;
+  absl::Status check;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    LIME_ASSIGN_OR_RETURN(LoadedTensors loaded, loader_->Load(wanted, options));
+    if (!checkpoint_.is_block_store() || !all_in_memory) return loaded;
+    check =
+        ParallelFor(static_cast<int64_t>(wanted.size()), [&](int64_t i) { return checkpoint_.CheckTensor(wanted[i].at, loaded.data[i]); });
+    if (check.ok()) return loaded;
+  }
+  return check;
 }
 
 }  // namespace lime

@@ -66,6 +66,8 @@ class WeightStore {
   WeightStore(const Checkpoint& checkpoint, const ModelSpec& spec, LoaderChoice choice, std::unique_ptr<Loader> loader)
       : checkpoint_(checkpoint), spec_(spec), choice_(std::move(choice)), loader_(std::move(loader)) {}
 
+  absl::StatusOr<LoadedTensors> LoadChecked(const std::vector<WantedTensor>& wanted, const LoadOptions& options);
+
   const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
   const LoaderChoice choice_;

@@ -51,10 +51,21 @@ TEST_F(BadStoreTest, AFlippedBitEndsTheRunAndNamesFileBlockAndOffset) {
   file.seekp(at);
   file.put(flipped);
   file.close();
+  const std::string differs = "at offset [0-9]+ differ from their checksum.*; remove the file and run `lime prepare` again";
   const Answer streamed = Call(Generation(store_, {"--resident", "0%"}));
   ExpectRefused(streamed, 1, "layer_0002.safetensors: mlp 2, ");
-  EXPECT_THAT(streamed.err, ::testing::ContainsRegex("at offset [0-9]+ differ from their checksum"));
+  EXPECT_THAT(streamed.err, ::testing::ContainsRegex(differs));
+  for (const std::vector<std::string>& resident :
+       std::vector<std::vector<std::string>>{{"--resident", "60%", "--placement", "first_n"}, {"--loader", "read"}, {"--loader", "mmap"}}) {
+    const Answer loaded = Call(Generation(store_, resident));
+    ExpectRefused(loaded, 1, "layer_0002.safetensors: ");
+    EXPECT_THAT(loaded.err, ::testing::ContainsRegex(differs)) << resident.front();
+  }
   ExpectRefused(Call({"prepare", store_, "--verify"}), 1, "layer_0002.safetensors");
+  fs::remove(path);
+  EXPECT_EQ(Call({"prepare", kShipped, "--out", store_}).exit_code, 0);
+  EXPECT_EQ(Call(Generation(store_, {"--resident", "60%", "--placement", "first_n"})).exit_code, 0)
+      << "what the sentence says to do, helps";
 }
 
 TEST_F(BadStoreTest, ATruncatedFileIsRefusedWithItsSizes) {
@@ -151,7 +162,7 @@ TEST(BadDiskTest, AFullDiskLeavesNothingThatLooksComplete) {
   ExpectRefused(full, 1, "no more files can be made");
   EXPECT_THAT(full.err, HasSubstr("small/"));
   EXPECT_NE(Call(Generation(small, {})).exit_code, 0);
-  EXPECT_FALSE(fs::exists(small + "/manifest.json"));
+  EXPECT_FALSE(fs::exists(small + "/lime_store.json"));
   ASSERT_EQ(::mount("tmpfs", small.c_str(), "tmpfs", MS_REMOUNT, "size=1m,nr_inodes=64"), 0);
   ExpectRefused(Call({"prepare", kShipped, "--out", small}), 1, "are free there");
   ASSERT_EQ(::mount("tmpfs", small.c_str(), "tmpfs", MS_REMOUNT, "size=16m,nr_inodes=64"), 0);

@@ -55,6 +55,20 @@ TEST_F(CliTest, RunAnswersWithTheFieldsOthersRelyOn) {
   EXPECT_EQ(root["logits_xxh3"].get<std::string>().size(), 16u);
 }
 
+TEST_F(CliTest, AnAnswerThatDoesNotReachStdoutIsAFailure) {
+  for (const std::string command : {"run --json --prompt x --max-tokens 2", "score --json --ids 1,2"}) {
+    const std::string words = absl::StrCat(LIME_BINARY, " ", command, " --model ", model_, " > /dev/full 2> ", dir_ / "full");
+    EXPECT_EQ(WEXITSTATUS(std::system(words.c_str())), 1) << command;
+    EXPECT_THAT(Slurp(dir_ / "full"), HasSubstr("cannot be written to stdout")) << command;
+  }
+}
+
+TEST_F(CliTest, FlagsThatWouldDoNothingAreRefused) {
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "0"}), 2, "--max-tokens 0 is less than 1");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--plan", "p.json"}), 2, "--plan is for --cluster");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--token-times"}), 2, "--token-times is a field of the answer of --json");
+}
+
 TEST_F(CliTest, APromptsAnswerIsTheSameAloneAndInABatch) {
   std::vector<std::string> batch = {"run", "--model", model_, "--max-tokens", "12", "--ignore-eos", "--hash-logits", "--json"};
   const std::vector<std::string> prompts = {"a", "some words", "", "another, longer prompt here"};
