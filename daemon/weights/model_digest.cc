@@ -15,7 +15,7 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kSampleBytes = 4 * kKiB;
+constexpr Bytes kSampleBytes = 256;
 constexpr int64_t kSamples = 16;  // of every tensor, from its first bytes to its last
 
 }  // namespace
@@ -38,7 +38,7 @@ absl::StatusOr<uint64_t> DigestTensors(const Checkpoint& checkpoint) {
     const int64_t samples = at.bytes <= kSamples * kSampleBytes ? (at.bytes + kSampleBytes - 1) / kSampleBytes : kSamples;
     sample.resize(static_cast<size_t>(bytes));
     for (int64_t i = 0; i < samples; ++i) {
-      const Bytes begin = samples > 1 ? (at.bytes - bytes) / (samples - 1) * i : 0;
+      const Bytes begin = samples > 1 ? (at.bytes - bytes) * i / (samples - 1) : 0;
       LIME_RETURN_IF_ERROR(ReadExactly(files[file], checkpoint.files()[file].path, at.offset + begin, sample));
       hash.Add(sample);
     }

@@ -318,7 +318,7 @@ TEST_F(PushedStoreTest, OfANewerVersionOfAModelOnlyTheBlocksThatChangedAreSent) 
   const std::string path = checkpoint->files()[static_cast<size_t>(at.file)].path;
   {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(at.offset + at.bytes - 2).write("\x01\x02", 2);  // beyond what the digest looks at
+    file.seekp(at.offset + 300).write("\x01\x02", 2);  // between two of the places that the digest looks at
   }
   const uint64_t digest = source_->manifest().source_xxh3;
   OpenSource();
@@ -327,6 +327,9 @@ TEST_F(PushedStoreTest, OfANewerVersionOfAModelOnlyTheBlocksThatChangedAreSent) 
   ASSERT_TRUE(pushed.status.ok()) << pushed.status;
   EXPECT_THAT(pushed.blocks, ::testing::ElementsAre(Mlp(1)));
   EXPECT_THAT(PushBlocks(Everything()).units, ::testing::IsEmpty());
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(at.offset + at.bytes - 2).write("\x03\x04", 2);
+  OpenSource();
+  EXPECT_NE(source_->manifest().source_xxh3, digest) << "the last bytes of a tensor are looked at";
 }
 
 TEST_F(PushedStoreTest, TwoWritersAreKeptApart) {
