@@ -100,6 +100,7 @@ absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& insta
 }
 
 absl::StatusOr<Instance> WithBatch(const Instance& instance, int32_t microbatches, int32_t batch) {
+  if (!Asks(instance)) return instance;
   LIME_ASSIGN_OR_RETURN(const std::vector<BatchedInstance> choices, BatchChoices(instance));
   for (const BatchedInstance& choice : choices) {
     if (choice.batch == batch && choice.instance.microbatches == microbatches) return choice.instance;

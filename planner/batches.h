@@ -29,8 +29,9 @@ struct BatchedPlan {
 // micro-batches, `pp-offload-batched` the smallest that serve all at once, else the largest.
 absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& instance, const SearchOptions& options);
 
-// The instance with the times and micro-batches of a plan that names them, as the answer of PlanBatches does. InvalidArgument where the
-// times of that batch are not known, or where so many micro-batches of it are not what serves instance.sequences.
+// The instance with the times and micro-batches of a plan that names them, as the answer of PlanBatches does; as it is where it does not
+// ask, and so has the times of one way alone. InvalidArgument where the times of that batch are not known, or where so many micro-batches
+// of it are not what serves instance.sequences.
 absl::StatusOr<Instance> WithBatch(const Instance& instance, int32_t microbatches, int32_t batch);
 
 }  // namespace lime

@@ -174,6 +174,9 @@ TEST(SolveTest, OptimizeChoosesMicroBatchesAndTheirSize) {
   EXPECT_EQ(Answer(eval)["ms_per_step"], 3.0) << "of the batch that the plan names";
   eval["plan"]["batch"] = 1;
   EXPECT_FALSE(Solve(eval.dump()).ok()) << "one micro-batch of one does not serve two";
+  eval["instance"] = json::parse(R"({"devices": [{"mem_mb": 10, "disk_mb_per_ms": 1, "comp_ms": [5]}],
+      "blocks": [{"kind": "L", "mb": 2}], "net": {"lat_ms": 1, "tx_ms": 1}})");
+  EXPECT_EQ(Answer(eval)["ms_per_step"], 5.0) << "where there are the times of one way alone, those";
 }
 
 // b computes as fast as a now: all of it fits there, 6 ms instead of the 10.1 - 3 = 7.1 of the plan in force. 405 MB travel at 10 MB/ms.
