@@ -278,11 +278,13 @@ class Streaming:
         try:
             for name, sizes in budgets.items():
                 for size in sizes:
-                    self.report["memory"]["budget"].append(self.under_budget(name, size * 2**20))
+                    self.report["memory"]["budget"].append(self.under_budget(name, self.models[name], size * 2**20))
+            if not self.quick:
+                self.report["memory"]["budget"].append(self.under_budget("bf16, 3 B", self.bench.larger(), 2048 * 2**20))
         except cgroups.Unavailable as why:
             print(f"  hard limits skipped: {why}")
-        table(["weights", "budget = hard limit", "prompt", "peak RSS", "cgroup's peak", "killed", "goal", "", "prompt s", "ms/token"],
-              [[r["model"], mib(r["budget"]), f"{r['prompt_tokens']} tokens", mib(r["peak_rss_bytes"]), mib(r["cgroup_peak"]) if r["cgroup_peak"] else "?",
+        table(["weights", "size", "budget = hard limit", "prompt", "peak RSS", "cgroup's peak", "killed", "goal", "", "prompt s", "ms/token"],
+              [[r["model"], mib(r["weights"]), mib(r["budget"]), f"{r['prompt_tokens']} tokens", mib(r["peak_rss_bytes"]), mib(r["cgroup_peak"]) if r["cgroup_peak"] else "?",
                 r["killed"], "<= budget", met(r["held"]), f"{r['ttft_ms'] / 1e3:.1f}", f"{r['ms']:.0f}"] for r in self.report["memory"]["budget"]])
 
     def reduction(self, name, model):
@@ -292,15 +294,15 @@ class Streaming:
         return {"model": name, "weights": bytes_of(model), "normal": peaks[0], "streaming": peaks[1],
                 "runtime": runtime, "reduction": 1 - peaks[1] / peaks[0], "reduction_bare": 1 - (peaks[1] - runtime) / (peaks[0] - runtime)}
 
-    def under_budget(self, name, budget):
+    def under_budget(self, name, model, budget):
         with cgroups.Group(memory=budget) as group:
             try:
-                run = self.run(self.models[name], ["--memory", budget], 4, group, prompt="x" * (256 if self.quick else 2000))
+                run = self.run(model, ["--memory", budget], 4, group, prompt="x" * (256 if self.quick else 2000))
             except subprocess.CalledProcessError as failed:
                 run = {"prompt_tokens": 0, "peak_rss_bytes": 0, "ttft_ms": 0, "ms_per_token": 0, "failed": failed.returncode}
             use = group.memory_use()
         held = "failed" not in run and use["killed"] == 0 and run["peak_rss_bytes"] <= budget and (use["peak"] or 0) <= budget
-        return {"model": name, "budget": budget, "prompt_tokens": run["prompt_tokens"], "peak_rss_bytes": run["peak_rss_bytes"], "cgroup_peak": use["peak"],
+        return {"model": name, "weights": bytes_of(model), "budget": budget, "prompt_tokens": run["prompt_tokens"], "peak_rss_bytes": run["peak_rss_bytes"], "cgroup_peak": use["peak"],
                 "limit_hits": use["limit_hits"], "killed": use["killed"], "held": held, "ttft_ms": run["ttft_ms"], "ms": run["ms_per_token"]}
 
     # ---- The neighbour
