@@ -49,10 +49,11 @@ absl::Status CheckFlags(const PlanInputFlags& flags) {
   if (flags.prompt_tokens < 0 || flags.prompt_tokens > flags.tokens)
     return WrongCall(absl::StrCat("--prompt-tokens ", flags.prompt_tokens, " is outside 0 to the ", flags.tokens, " of --tokens"));
   for (const auto& [name, value] : {std::pair("--batch", flags.batch), std::pair("--sequences", flags.sequences)}) {
-    if (value < 0 || value > kMaxMicrobatches) return WrongCall(absl::StrCat(name, " ", value, " is outside 1 to ", kMaxMicrobatches));
+    if (value && (*value < 1 || *value > kMaxMicrobatches))
+      return WrongCall(absl::StrCat(name, " ", *value, " is outside 1 to ", kMaxMicrobatches));
   }
-  if (flags.batch > 0 && flags.sequences > 0 && flags.batch > flags.sequences)
-    return WrongCall(absl::StrCat("--batch ", flags.batch, " is more than the ", flags.sequences, " of --sequences"));
+  if (flags.batch && flags.sequences && *flags.batch > *flags.sequences)
+    return WrongCall(absl::StrCat("--batch ", *flags.batch, " is more than the ", *flags.sequences, " of --sequences"));
   return absl::OkStatus();
 }
 
@@ -78,8 +79,8 @@ absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   request.kv_tokens = flags.kv_tokens;
   request.prompt_tokens = flags.prompt_tokens;
   request.chunks = {kPrefillChunks.begin(), kPrefillChunks.end()};
-  request.sequences = static_cast<int32_t>(std::max({int64_t{1}, flags.sequences, flags.batch}));
-  if (flags.batch > 0) request.batches = {static_cast<int32_t>(flags.batch)};
+  request.sequences = static_cast<int32_t>(flags.sequences.value_or(flags.batch.value_or(1)));
+  if (flags.batch) request.batches = {static_cast<int32_t>(*flags.batch)};
   if (flags.piece == "none") {
     request.piece_bytes = 0;
     return absl::OkStatus();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,8 @@ struct PlanInputFlags {
   std::string bandwidth;        // of every link, instead of what the files say
   std::string piece = "64MB";
   int64_t tokens = 2048;
-  int64_t batch = 0;
-  int64_t sequences = 0;
+  std::optional<int64_t> batch;
+  std::optional<int64_t> sequences;
   int64_t kv_tokens = 0;
   int64_t prompt_tokens = 0;
 

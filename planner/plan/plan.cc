@@ -24,6 +24,12 @@ absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int6
   return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
 }
 
+// `of` what the rest of the plan adds up to.
+absl::Status CheckSum(const std::string& field, int64_t value, int64_t sum, const std::string& of) {
+  if (value == sum) return absl::OkStatus();
+  return Wrong("field \"", field, "\" = ", value, " is not ", sum, ", ", of);
+}
+
 absl::Status CheckNumber(const std::string& field, double value) {
   if (value >= 0 && value <= kMaxPlanNumber) return absl::OkStatus();  // false for NaN
   return Wrong("field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
@@ -189,12 +195,12 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.runtime", memory.runtime, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.activations", memory.activations, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.margin", memory.margin, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_pages", device.kv_pages, need.kv_pages, need.kv_pages));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.kv", memory.kv, need.kv_pages * plan.page_bytes, need.kv_pages * plan.page_bytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.weights", memory.weights, need.weights, need.weights));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.embedding", memory.embedding, need.embedding, need.embedding));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".kv_pages", device.kv_pages, need.kv_pages, "the pages of its parts and loans"));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.kv", memory.kv, need.kv_pages * plan.page_bytes, "the bytes of its pages"));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.weights", memory.weights, need.weights, "the bytes of its parts that stay"));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.embedding", memory.embedding, need.embedding, "what it keeps of the embedding"));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.ring", memory.ring, need.ring, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".budget", device.budget, memory.total(), memory.total()));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".budget", device.budget, memory.total(), "the sum of its memory"));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_lat_ms", device.disk_lat_ms));
   if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Wrong(name, " streams, and its disk reads 0 MB/ms");

@@ -184,6 +184,7 @@ TEST_F(PlanTest, WrongCallsAreToldWhatToDo) {
   ExpectRefused(Plan({"--tokens", "0"}), 2, "--tokens 0 is outside 1 to");
   ExpectRefused(Plan({"--prompt-tokens", "65"}), 2, "--prompt-tokens 65 is outside 0 to the 64 of --tokens");
   ExpectRefused(Plan({"--batch", "-1"}), 2, "--batch -1 is outside");
+  ExpectRefused(Plan({"--sequences", "0"}), 2, "--sequences 0 is outside 1 to");
   ExpectRefused(Plan({"--batch", "3", "--sequences", "2"}), 2, "--batch 3 is more than the 2 of --sequences");
   ExpectRefused(Plan({"--time-limit", "nan"}), 2, "--time-limit");
   ExpectRefused(Plan({"--max-ttft", "100"}), 2, "say how long one is with --prompt-tokens");

@@ -22,13 +22,13 @@ double NumPlans(const Instance& instance) {
   return std::pow(2.0 * instance.NumDevices(), instance.NumBlocks());
 }
 
-// Of at most `most_plans`; two thirds with memory that some plan just fits into.
-Instance TinyInstance(uint64_t seed, double most_plans) {
+// Of 10 blocks x 3 devices at most; two thirds with memory that some plan just fits into.
+Instance TinyInstance(uint64_t seed, double most_plans, double least_plans = 0) {
   RandomPlans random(seed);
   Instance instance;
   do {
     instance = random.MakeInstance(10, 3, 3);
-  } while (NumPlans(instance) > most_plans);
+  } while (NumPlans(instance) > most_plans || NumPlans(instance) < least_plans);
   const StagePlan plan = random.MakePlan(instance);
   if (random.Chance(66)) random.FitMemory(plan, instance);
   if (random.Chance(10)) instance.devices[0].disk_mb_per_ms = 0;
@@ -49,9 +49,10 @@ TEST(GranularityTest, SaysWhereAStageMayBegin) {
 
 TEST(PlanSearchTest, FindsTheBestOfAllPlansOfTinyInstances) {
   int feasible = 0, infeasible = 0;
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  for (uint64_t seed = 0; seed < 306; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const Instance instance = TinyInstance(seed, seed < 294 ? 3e5 : 2e7);
+    const bool largest = seed >= 300;  // 10 blocks x 3 devices
+    const Instance instance = largest ? TinyInstance(seed, 1e8, 6e7) : TinyInstance(seed, seed < 294 ? 3e5 : 2e7);
     const Granularity granularity = seed % 4 == 0 ? Granularity::kLayer : seed % 4 == 1 ? Granularity::kModelBlock : Granularity::kBlock;
     const OracleBest best = LookAtEveryPlan(instance, granularity);
     const FoundPlan found = SearchPlan(instance, {.granularity = granularity});
