@@ -61,11 +61,12 @@ double PredictStepMs(const Engine& engine, const DeviceProfile& profile, const M
 
 }  // namespace
 
-absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir) {
+absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir, bool with_text) {
   if (!std::filesystem::is_directory(dir))
     return absl::NotFoundError(absl::StrCat("--model ", dir, " is not a folder; give one that holds config.json and safetensors"));
   ModelFiles files;
   LIME_ASSIGN_OR_RETURN(files.spec, LoadModelSpec(dir));
+  if (!with_text) return files;
   LIME_ASSIGN_OR_RETURN(files.tokenizer, Tokenizer::Load(dir));
   LIME_ASSIGN_OR_RETURN(files.end_tokens, GenerationEndTokens(dir));
   if (files.end_tokens.empty()) files.end_tokens = files.spec.config.eos_token_ids;

@@ -21,10 +21,10 @@ inline constexpr int64_t kMaxBatch = 16;  // sequences in one step of one proces
 // The small files of a checkpoint folder.
 struct ModelFiles {
   ModelSpec spec;
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<int32_t> end_tokens;  // of generation_config.json, else of config.json, else the tokenizer's
+  std::unique_ptr<Tokenizer> tokenizer;  // null where no text is read or written
+  std::vector<int32_t> end_tokens;       // of generation_config.json, else of config.json, else the tokenizer's
 
-  static absl::StatusOr<ModelFiles> Open(const std::string& dir);
+  static absl::StatusOr<ModelFiles> Open(const std::string& dir, bool with_text = true);
 
   // Ids of a prompt, BOS in front as the tokenizer says; an empty prompt is BOS alone.
   absl::StatusOr<std::vector<int32_t>> EncodePrompt(std::string_view text) const;

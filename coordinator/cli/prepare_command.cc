@@ -66,7 +66,7 @@ absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& r
   const std::string what =
       absl::StrFormat("%s: %d layers in %d files, %s", flags.out, report.layers, report.files, FormatBytes(report.bytes));
   if (report.was_complete) {
-    absl::PrintF("%s; already complete, nothing to do\n", what);
+    absl::PrintF("%s; already complete, nothing to do; --verify reads and checks it\n", what);
   } else {
     const std::string kept = report.kept_files > 0 ? absl::StrCat("; kept ", report.kept_files, " files of an earlier call") : "";
     absl::PrintF("%s; wrote %s%s\n", what, pass.Text(), kept);

@@ -209,7 +209,8 @@ void PrintSummary(ModelSession& session, const GenerateSummary& summary) {
     first = std::max(first, result.ttft_ms);
   }
   absl::FPrintF(stderr, "%s\n", session.LoadLine());
-  absl::FPrintF(stderr, "prompt      %6d tokens, first token after %.1f ms\n", prompt_tokens, first);
+  absl::FPrintF(stderr, "prompt      %6d tokens, ", prompt_tokens);
+  absl::FPrintF(stderr, generated > 0 ? "first token after %.1f ms\n" : "no token yet\n", first);
   const double per_step = summary.MsPerStep();
   absl::FPrintF(stderr, "generated   %6d tokens", generated);
   if (per_step > 0) {

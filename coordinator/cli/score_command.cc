@@ -138,7 +138,7 @@ absl::Status Score(const ScoreFlags& flags) {
     return WrongCall("--plan and --insecure are for --cluster; give that too, or leave them out");
   if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
   if (flags.top < 0 || flags.top > 1000) return WrongCall(absl::StrCat("--top ", flags.top, " is outside 0 to 1000"));
-  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
+  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model, /*with_text=*/flags.ids.empty()));
   LIME_ASSIGN_OR_RETURN(const auto windows, ToScore(flags, files));
   ScoreOptions options;
   LIME_ASSIGN_OR_RETURN(options.companions, ReadCompanions(flags.batch_with, files.spec.config.vocab_size, kMaxCompanions));

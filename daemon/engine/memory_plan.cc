@@ -31,12 +31,24 @@ double DiskBytesPerMs(const DeviceProfile* profile) {
   return measured > 0 ? measured : kDiskBytesPerMs;
 }
 
+std::string ButAllows(const MemoryRequest& request, Bytes budget) {
+  return absl::StrCat(" and ", request.budget > 0 ? "--memory allows " : "this machine has ", FormatBytes(budget),
+                      "; give a smaller --context or --chunk, or more memory");
+}
+
 absl::Status TooSmall(const MemoryRequest& request, Bytes budget, const EngineMemory& need, const std::string& what) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(request.model, " needs ", FormatBytes(need.total()), " at least (", what, " ", FormatBytes(need.weights + need.ring),
-                   ", KV ", FormatBytes(need.kv), ", activations ", FormatBytes(need.activations), ", runtime ", FormatBytes(need.runtime),
-                   ", margin ", FormatBytes(need.margin), ") and ", request.budget > 0 ? "--memory allows " : "this machine has ",
-                   FormatBytes(budget), "; give a smaller --context or --chunk, or more memory"));
+  return absl::ResourceExhaustedError(absl::StrCat(request.model, " needs ", FormatBytes(need.total()), " at least (", what, " ",
+                                                   FormatBytes(need.weights + need.ring), ", KV ", FormatBytes(need.kv), ", activations ",
+                                                   FormatBytes(need.activations), ", runtime ", FormatBytes(need.runtime), ", margin ",
+                                                   FormatBytes(need.margin), ")", ButAllows(request, budget)));
+}
+
+// Said before the kernels are opened, which is where most of the runtime and all activations come from.
+absl::Status TooSmallForWeights(const MemoryRequest& request, Bytes budget, const EngineMemory& need) {
+  return absl::ResourceExhaustedError(absl::StrCat(request.model, " needs more than ", FormatBytes(need.total()),
+                                                   " (weights that must be in memory ", FormatBytes(need.weights), ", KV ",
+                                                   FormatBytes(need.kv), ", this process ", FormatBytes(need.runtime),
+                                                   ", and what computing takes)", ButAllows(request, budget)));
 }
 
 ResidencyProblem::Kind KindOf(BlockKind kind) {
@@ -114,7 +126,7 @@ absl::StatusOr<MemoryPlan> PlanEngineMemory(const ModelSpec& spec, const Backend
   for (const BlockSpec& block : spec.blocks) kept += KeptMemory(block);
   EngineMemory early = memory;  // what can be said before the kernels are opened
   early.weights = std::min(spec.WeightBytes(), kept + least_ring);
-  if (early.total() > plan.budget) return TooSmall(request, plan.budget, early, "weights that must be in memory");
+  if (early.total() > plan.budget) return TooSmallForWeights(request, plan.budget, early);
   LIME_ASSIGN_OR_RETURN(memory.activations, PlanActivationBytes(spec, backend));
   memory.runtime = ProcessResidentBytes();
   // What a model takes at least that streams as much as it can.

@@ -171,10 +171,10 @@ TEST(BadDiskTest, AFullDiskLeavesNothingThatLooksComplete) {
   ::umount(small.c_str());
 }
 
-// "... needs 171.25 MiB at least ..." as bytes.
+// "... needs 171.25 MiB at least ..." or "... needs more than ..." as bytes.
 Bytes NeedOf(const std::string& sentence) {
   std::smatch found;
-  if (!std::regex_search(sentence, found, std::regex("needs ([0-9.]+) ([KMG]iB) at least"))) return 0;
+  if (!std::regex_search(sentence, found, std::regex("needs (?:more than )?([0-9.]+) ([KMG]iB) (?:at least )?\\("))) return 0;
   return ParseBytes(found[1].str() + found[2].str()).value_or(0);
 }
 

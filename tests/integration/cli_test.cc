@@ -131,6 +131,14 @@ TEST_F(CliTest, ScoreAnswersWithTheFieldsOthersRelyOn) {
   EXPECT_NEAR(root["perplexity"].get<double>(), std::exp(-mean), 1e-9);
 }
 
+TEST_F(CliTest, IdsNeedNoTokenizer) {
+  const json whole = Score().Json();
+  std::filesystem::remove(model_ + "/tokenizer.json");
+  EXPECT_EQ(Score().Json()["logits_xxh3"], whole["logits_xxh3"]);
+  WriteFile(dir_ / "text", "abc");
+  ExpectRefused(Call({"score", "--model", model_, "--text-file", dir_ / "text"}), 1, "tokenizer");
+}
+
 TEST_F(CliTest, WindowsOfATextLieSideBySide) {
   WriteFile(dir_ / "text", "abcdefghij");
   const json root = Call({"score", "--model", model_, "--text-file", dir_ / "text", "--context", "5", "--json"}).Json();
@@ -322,10 +330,11 @@ TEST_F(CliTest, BrokenUtf8IsAnOrdinaryPrompt) {
 }
 
 TEST_F(CliTest, ADeepOrHugeGenerationConfigIsRefused) {
+  const auto run = [&] { return Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "1"}); };
   WriteFile(model_ + "/generation_config.json", "{\"eos_token_id\": " + std::string(100000, '['));
-  ExpectRefused(Score(), 1, "generation_config.json: nests more than 64 levels");
+  ExpectRefused(run(), 1, "generation_config.json: nests more than 64 levels");
   WriteFile(model_ + "/generation_config.json", std::string((16 << 20) + 1, ' '));
-  ExpectRefused(Score(), 1, "generation_config.json: has 16777217 bytes, at most 16777216");
+  ExpectRefused(run(), 1, "generation_config.json: has 16777217 bytes, at most 16777216");
 }
 
 TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
