@@ -55,7 +55,12 @@ std::vector<std::byte> Encode(std::span<const SampledToken> tokens);
 // InvalidArgument where the bytes are no whole number of tokens, more than `most`, or hold a negative number.
 absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most);
 
-// What the receiver answers: when each message arrived, in turn, in microseconds of its steady clock.
+// Whether the receiver answers. The id of a token says nothing of a link, and an answer to it costs more than itself.
+constexpr bool IsAnswered(const ActivationHeader& header) {
+  return header.probe || header.bytes >= 1024;
+}
+
+// What it answers: when each such message arrived, in turn, in microseconds of its steady clock.
 inline constexpr size_t kArrivalBytes = 8, kMostArrivals = 4096;  // of one answer
 std::vector<std::byte> EncodeArrivals(std::span<const int64_t> arrivals_us);
 // InvalidArgument where the bytes are no whole number of times, none, more than kMostArrivals, or no time of a clock.

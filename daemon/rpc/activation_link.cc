@@ -175,7 +175,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     const Bytes bytes = static_cast<Bytes>(next.payload.size() + kActivationHeaderBytes);
     queued_bytes_ -= bytes;
     if (options_.trace != nullptr) on_its_way_ = SpanOf(next.header);
-    estimator_.OnSent(bytes, /*probe=*/false, SteadyUs());
+    if (IsAnswered(next.header)) estimator_.OnSent(bytes, /*probe=*/false, SteadyUs());
     attempt_->Write(ToBuffer(std::move(next)));
   }
 

@@ -22,8 +22,8 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
-// Reads one message after another and answers when each has arrived; several in one answer where they come faster than answers go out.
-// No message waits for an answer.
+// Reads one message after another and answers when each has arrived (IsAnswered); several in one answer where they come faster than answers
+// go out. No message waits for an answer.
 class Stream final : public grpc::ServerGenericBidiReactor {
  public:
   Stream(std::shared_ptr<StageSession> session, int32_t from, const DeviceLog& log) : session_(std::move(session)), from_(from), log_(log) {
@@ -37,8 +37,9 @@ class Stream final : public grpc::ServerGenericBidiReactor {
     if (!ok) return End(absl::OkStatus());
     absl::StatusOr<ActivationMessage> activation = FromBuffer(buffer_);
     buffer_.Clear();
+    const bool answered = activation.ok() && IsAnswered(activation->header);
     absl::Status status = activation.ok() ? session_->OnActivation(from_, *std::move(activation)) : activation.status();
-    if (status.ok()) status = Note(arrived_us);
+    if (status.ok() && answered) status = Note(arrived_us);
     if (status.ok()) {
       StartRead(&buffer_);  // the next answer is noted behind this one
       absl::MutexLock lock(&mutex_);
