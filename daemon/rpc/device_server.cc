@@ -138,7 +138,7 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
                                  call->End(absl::OkStatus(), EventOf(InstalledPlan{installed->numerics_id, ProcessResidentBytes()}));
                                }});
     if (!session.ok()) return call->End(session.status()), call.get();
-    call->OnGone([session = *session] { session->Cancel(); });
+    call->OnGone([this, session = *session] { keeper_.Abandon(session); });
     return call.get();
   }
 

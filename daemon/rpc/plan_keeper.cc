@@ -105,6 +105,13 @@ void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<Sta
   installation.done(std::move(installed));
 }
 
+void PlanKeeper::Abandon(const std::shared_ptr<StageSession>& session) {
+  absl::MutexLock lock(&mutex_);
+  if (session_ != session || (state_ != State::kInstalling && state_ != State::kInstalled)) return;
+  Log(absl::StrCat("unloads epoch ", session->epoch(), ": whoever had it installed has gone"));
+  PostUnload({});
+}
+
 absl::Status PlanKeeper::CheckEpoch(int64_t epoch) const {
   if (state_ == State::kNone || state_ == State::kUnloading) return absl::FailedPreconditionError("no plan is installed");
   if (session_->epoch() == epoch) return absl::OkStatus();

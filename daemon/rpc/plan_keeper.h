@@ -43,6 +43,9 @@ class PlanKeeper {
   // Refuses at once what needs no loading to be refused: an old epoch, a plan in use. Else `done` tells.
   absl::StatusOr<std::shared_ptr<StageSession>> Install(InstallCall call, Installation installation);
 
+  // Whoever had it installed has gone: it is unloaded, unless somebody uses it already.
+  void Abandon(const std::shared_ptr<StageSession>& session);
+
   // FailedPrecondition for any epoch but that of the plan which is here.
   absl::Status Unload(int64_t epoch, std::function<void()> done);
 

@@ -40,7 +40,7 @@ class ProgressCall final : public grpc::ServerWriteReactor<Event> {
     Write();
   }
 
-  // `cancel` is called once when the other end has gone before the end, or now where it has.
+  // `cancel` is called once when the other end has gone without hearing the end, or now where it has.
   void OnGone(std::function<void()> cancel) {
     absl::MutexLock lock(&mutex_);
     if (cancelled_) return cancel();
@@ -71,7 +71,7 @@ class ProgressCall final : public grpc::ServerWriteReactor<Event> {
   void OnCancel() override {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
-    if (cancel_ && !ended_) cancel_();
+    if (cancel_) cancel_();
   }
 
   void OnDone() override { const std::shared_ptr<ProgressCall> self = std::move(self_); }

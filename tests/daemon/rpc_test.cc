@@ -616,5 +616,36 @@ TEST_F(RpcTest, LoadingIsGivenUpWhenItsCoordinatorGoes) {
   EXPECT_TRUE(BecomesFree(0));
 }
 
+// Whenever it goes: before the device has begun, while it loads, or when it has loaded and says so.
+TEST_F(RpcTest, AnInstallationThatNobodyHeardTheEndOfIsUnloaded) {
+  StartDevices({"a"});
+  const std::unique_ptr<v1::Control::Stub> control = Control(0);
+  int gone = 0;
+  for (int64_t epoch = 1; epoch <= 200; ++epoch) {
+    Plan plan = MakeStages({0}, 1, 1);
+    plan.epoch = epoch;
+    v1::InstallRequest request;
+    ToProto(InstallCall{.plan = plan, .device = 0, .addresses = {devices_[0].address}, .weights = "fake"}, request);
+    grpc::ClientContext context;
+    const auto reader = control->Install(&context, request);
+    absl::SleepFor(absl::Microseconds(5 * epoch));
+    context.TryCancel();
+    v1::InstallEvent event;
+    while (reader->Read(&event)) {
+    }
+    if (reader->Finish().ok()) {
+      grpc::ClientContext unload;
+      v1::UnloadRequest what;
+      what.set_epoch(epoch);
+      v1::UnloadReply reply;
+      EXPECT_TRUE(control->Unload(&unload, what, &reply).ok());
+    } else {
+      ++gone;
+    }
+    ASSERT_TRUE(BecomesFree(0)) << "epoch " << epoch;
+  }
+  EXPECT_GT(gone, 0);
+}
+
 }  // namespace
 }  // namespace lime
