@@ -61,6 +61,41 @@ absl::Status CheckShape(std::string_view text, std::string_view file) {
   return absl::OkStatus();
 }
 
+// Behind the string that begins there; of one that does not end, behind the line or the text.
+size_t EndOfString(std::string_view text, size_t begin) {
+  const char quote = text[begin];
+  const std::string three(3, quote);
+  const bool lines = text.substr(begin).starts_with(three);
+  for (size_t i = begin + (lines ? 3 : 1); i < text.size(); ++i) {
+    if (text[i] == '\\' && quote == '"') {
+      ++i;
+    } else if (text[i] == '\n' && !lines) {
+      return i;
+    } else if (text[i] == quote && !lines) {
+      return i + 1;
+    } else if (text.substr(i).starts_with(three)) {
+      const size_t behind = text.find_first_not_of(quote, i);
+      return std::min({behind, i + 5, text.size()});  // two quotes may stand before the three
+    }
+  }
+  return text.size();
+}
+
+// The parser's answer whether a letter beyond ASCII is white space is undefined, so where it would ask, outside strings and comments, there
+// is none.
+absl::Status CheckLetters(std::string_view text, std::string_view file) {
+  int64_t line = 1;
+  for (size_t i = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; i < text.size();) {
+    const char c = text[i];
+    if (!absl::ascii_isascii(static_cast<unsigned char>(c)))
+      return Wrong(file, line, "is no TOML: a letter beyond ASCII stands outside quotes: \"", Shown(text.substr(i, 4)), "\"");
+    const size_t end = c == '#' ? std::min(text.find('\n', i), text.size()) : c == '"' || c == '\'' ? EndOfString(text, i) : i + 1;
+    line += std::count(text.begin() + i, text.begin() + end, '\n');
+    i = end;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<toml::table> ParseToml(std::string_view text, std::string_view file) {
   try {
     return toml::parse(text);
@@ -281,6 +316,7 @@ bool IsDeviceName(std::string_view name) {
 
 absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name) {
   LIME_RETURN_IF_ERROR(CheckShape(text, name));
+  LIME_RETURN_IF_ERROR(CheckLetters(text, name));
   LIME_ASSIGN_OR_RETURN(const toml::table root, ParseToml(text, name));
   for (const auto& [key, node] : root) {
     if (key.str() != "cluster" && key.str() != "device" && key.str() != "link")

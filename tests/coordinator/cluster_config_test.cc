@@ -164,6 +164,24 @@ TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {
   EXPECT_THAT(Error("a = 1\na = 2\n"), StartsWith("c.toml line 2: is no TOML: "));
 }
 
+TEST(ClusterConfigTest, LettersBeyondAsciiStandInStringsAndCommentsAlone) {
+  for (const char* outside : {"gr\u00f6\u00dfe = 1\n", "[clust\u00e9r]\n", "a = \u4e2d\n", "a\u00a0= 1\n"}) {
+    EXPECT_THAT(Error(outside), StartsWith("c.toml line 1: is no TOML: a letter beyond ASCII stands outside quotes")) << outside;
+  }
+  EXPECT_THAT(Error("[cluster]\nname = 'a'\u00e4\n"), StartsWith("c.toml line 2: is no TOML: a letter beyond ASCII"));
+  const auto weights = [](const std::string& value) {
+    const auto config = ParseClusterConfig(
+        absl::StrCat("\xEF\xBB\xBF# \u00fcber\n[[device]]  # \u00e4\nname = \"a\"\naddress = \"1.2.3.4:5\"\nweights = ", value, "\n"),
+        "c.toml");
+    return config.ok() ? config->devices[0].weights : std::string(config.status().message());
+  };
+  EXPECT_EQ(weights("\"/m\u00fcll/\\\"#\""), "/m\u00fcll/\"#");
+  EXPECT_EQ(weights("'/\u4e2d\\'"), "/\u4e2d\\");
+  EXPECT_EQ(weights("\"\"\"\"/\u00e4\"\"\"\""), "\"/\u00e4\"");
+  EXPECT_EQ(weights("'''\n/\u00e4''\u00e4'''"), "/\u00e4''\u00e4");
+  EXPECT_EQ(weights("\"\""), "");
+}
+
 TEST(ClusterConfigTest, SizeAndDepthAreBounded) {
   EXPECT_THAT(Error(std::string(kMaxClusterBytes + 1, '\n')), HasSubstr("is longer than 256.00 KiB"));
   std::string dots = "a";
