@@ -61,37 +61,33 @@ absl::Status CheckShape(std::string_view text, std::string_view file) {
   return absl::OkStatus();
 }
 
-// Behind the string that begins there; of one that does not end, behind the line or the text.
+// Behind the string of one line that begins there; of one that does not end, behind the line.
 size_t EndOfString(std::string_view text, size_t begin) {
-  const char quote = text[begin];
-  const std::string three(3, quote);
-  const bool lines = text.substr(begin).starts_with(three);
-  for (size_t i = begin + (lines ? 3 : 1); i < text.size(); ++i) {
-    if (text[i] == '\\' && quote == '"') {
-      ++i;
-    } else if (text[i] == '\n' && !lines) {
-      return i;
-    } else if (text[i] == quote && !lines) {
-      return i + 1;
-    } else if (text.substr(i).starts_with(three)) {
-      const size_t behind = text.find_first_not_of(quote, i);
-      return std::min({behind, i + 5, text.size()});  // two quotes may stand before the three
-    }
+  for (size_t i = begin + 1; i < text.size(); ++i) {
+    if (text[i] == '\n') return i;
+    if (text[i] == text[begin]) return i + 1;
+    if (text[i] == '\\' && text[begin] == '"') ++i;
   }
   return text.size();
 }
 
-// The parser's answer whether a letter beyond ASCII is white space is undefined, so where it would ask, outside strings and comments, there
-// is none.
+// The parser's answer whether a letter beyond ASCII is white space is undefined, so where it would ask there is none: letters stand in
+// comments and in strings of one line. Where a string begins within a word the parser sees none.
 absl::Status CheckLetters(std::string_view text, std::string_view file) {
+  constexpr std::string_view kBeforeString = " \t\r\n=,.[{";
   int64_t line = 1;
-  for (size_t i = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; i < text.size();) {
+  const size_t begin = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
+  for (size_t i = begin, end = i; i < text.size(); i = end) {
     const char c = text[i];
     if (!absl::ascii_isascii(static_cast<unsigned char>(c)))
       return Wrong(file, line, "is no TOML: a letter beyond ASCII stands outside quotes: \"", Shown(text.substr(i, 4)), "\"");
-    const size_t end = c == '#' ? std::min(text.find('\n', i), text.size()) : c == '"' || c == '\'' ? EndOfString(text, i) : i + 1;
-    line += std::count(text.begin() + i, text.begin() + end, '\n');
-    i = end;
+    const bool quote = c == '"' || c == '\'';
+    if (quote && text.substr(i).starts_with(std::string(3, c)))
+      return Wrong(file, line, "a string in three quotes has no place here; write one of one line");
+    if (quote && i > begin && kBeforeString.find(text[i - 1]) == std::string_view::npos)
+      return Wrong(file, line, "is no TOML: a quote stands within a word: \"", Shown(text.substr(i - 1, 20)), "\"");
+    end = c == '#' ? std::min(text.find('\n', i), text.size()) : quote ? EndOfString(text, i) : i + 1;
+    if (c == '\n') ++line;
   }
   return absl::OkStatus();
 }
