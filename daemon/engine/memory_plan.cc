@@ -20,6 +20,8 @@ namespace {
 // Assumed where nothing was measured: a small machine with a plain SSD.
 constexpr double kMemoryBytesPerMs = 10e6;
 constexpr double kDiskBytesPerMs = 1e6;
+// Likewise, of what computes a prompt: of a large one.
+constexpr double kFlops = 1e12;
 
 constexpr double kPieceLatencyMs = 0.02;  // the next piece is queued while one is read
 constexpr double kRowsMs = 0.5;           // a direct read of one row of the embedding
@@ -96,16 +98,21 @@ ResidencyProblem ToProblem(const ModelSpec& spec, const BackendOptions& backend,
 
 constexpr std::array<int64_t, 9> kChunks = {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
+// Milliseconds of computing a chunk. A machine that is slower than what is assumed gets longer chunks than it needs, which costs memory of
+// activations; with too slow an assumption a fast one would read its weights from the disk for every few rows.
+double ChunkMs(const ModelSpec& spec, const MemoryRequest& request, const Workload& work, int64_t chunk) {
+  DeviceProfile profile = request.profile != nullptr ? *request.profile : DeviceProfile{};
+  if (profile.read_bytes_per_second <= 0) profile.read_bytes_per_second = kMemoryBytesPerMs * 1000;
+  if (profile.flops <= 0) profile.flops = kFlops;
+  return profile.StepMs(spec, {.rows = chunk, .context = work.prompt_tokens, .logit_rows = 1});
+}
+
 // Milliseconds until all of it is computed: a sweep over the disk for every chunk, which its computation covers or not.
 double WorkMs(const ModelSpec& spec, const MemoryPlan& plan, const MemoryRequest& request, const Workload& work, int64_t chunk) {
-  const DeviceProfile* profile = request.profile;
-  const bool measured = profile != nullptr && profile->read_bytes_per_second > 0 && profile->flops > 0;
-  // Without a profile: two operations for every weight and row, at 50 GFLOP/s.
-  const double compute_ms = measured ? profile->StepMs(spec, {.rows = chunk, .context = work.prompt_tokens, .logit_rows = 1})
-                                     : static_cast<double>(spec.WeightBytes()) * static_cast<double>(chunk) / 50e6;
   const double sweeps = std::ceil(static_cast<double>(work.prompt_tokens) / static_cast<double>(chunk));
-  const double load_ms = static_cast<double>(plan.residency.streamed_bytes) / DiskBytesPerMs(profile);
-  return sweeps * std::max(compute_ms, load_ms) + static_cast<double>(work.new_tokens) * plan.residency.ms_per_step;
+  const double load_ms = static_cast<double>(plan.residency.streamed_bytes) / DiskBytesPerMs(request.profile);
+  return sweeps * std::max(ChunkMs(spec, request, work, chunk), load_ms) +
+         static_cast<double>(work.new_tokens) * plan.residency.ms_per_step;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testbed/make_model/make_model.h"
 #include "tests/daemon/faulty_device.h"
 #include "tests/integration/models.h"
 #include "tests/integration/single_tokens.h"
@@ -258,6 +259,30 @@ TEST(StreamingTest, ADiskThatStallsIsReportedWhileItStalls) {
   ASSERT_EQ(sentences.size(), 2u);
   EXPECT_THAT(sentences[0], HasSubstr("the disk has delivered nothing for 3 s"));
   EXPECT_THAT(sentences[1], HasSubstr("delivers again"));
+}
+
+// Each chunk reads all that streams from the disk once: short ones would take most of the time, for a little more that is resident.
+TEST(StreamingTest, WithoutAProfileAPromptIsNotReadInShortChunks) {
+  const TempDir dir;
+  MakeModelOptions model;
+  model.config.num_layers = 8;
+  model.config.hidden_size = 512;
+  model.config.intermediate_size = 2048;
+  ASSERT_TRUE(MakeModel(model, dir.path()).ok());
+  Engine::Options options = StreamingOptions();
+  options.resident_share.reset();
+  options.context = 512;
+  options.work = {.prompt_tokens = 500, .new_tokens = 4};
+  options.memory = kGiB;
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(dir.path(), options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  ASSERT_FALSE((*engine)->residency().streams());
+  options.memory = (*engine)->memory().total() - (*engine)->memory().weights / 2;
+  engine->reset();
+  engine = Engine::Create(dir.path(), options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  ASSERT_TRUE((*engine)->residency().streams());
+  EXPECT_GE((*engine)->max_rows(), 256);
 }
 
 TEST(StreamingTest, ABudgetTooSmallForTwoPiecesIsRefusedWithTheNumbers) {
