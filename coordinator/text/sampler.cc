@@ -54,6 +54,12 @@ absl::Status ValidateSamplingParams(const SamplingParams& params) {
   return absl::OkStatus();
 }
 
+int64_t LogitsUsed(const SamplingParams& params) {
+  if (params.repetition_penalty != 1.0) return kAllLogits;  // it changes their order
+  if (params.temperature == 0) return 1;
+  return params.top_k > 0 ? params.top_k : kAllLogits;
+}
+
 absl::StatusOr<int32_t> ArgMax(std::span<const float> logits) {
   LIME_RETURN_IF_ERROR(CheckLogits(logits));
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());

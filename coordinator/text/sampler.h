@@ -23,6 +23,11 @@ struct SamplingParams {
 
 absl::Status ValidateSamplingParams(const SamplingParams& params);
 
+// How many of the largest logits, with those equal to the least of them, a token depends on: others may be -infinity, and no bit of the
+// answer changes.
+inline constexpr int64_t kAllLogits = INT64_MAX;
+int64_t LogitsUsed(const SamplingParams& params);
+
 // What makes a draw its own.
 struct SamplePoint {
   uint64_t request = 0;

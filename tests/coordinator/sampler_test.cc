@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -196,6 +197,37 @@ TEST(SamplerTest, TopKKeepsTheEqualsOfTheLast) {
   for (uint64_t i = 0; i < 500; ++i) ++counts[*sampler.Sample(logits, {.temperature = 1, .top_k = 2}, {}, {.position = i})];
   EXPECT_EQ(counts[3], 0);
   EXPECT_GT(std::min({counts[1], counts[2], counts[4]}), 0);
+}
+
+TEST(SamplerTest, LogitsThatAreNotUsedMayBeMissing) {
+  std::mt19937_64 random(1);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
+  Sampler sampler;
+  int fewer = 0;
+  for (uint64_t i = 0; i < 400; ++i) {
+    SCOPED_TRACE(i);
+    SamplingParams params{.temperature = below(3) == 0 ? 0 : 0.3 + 0.2 * below(8), .seed = random()};
+    if (below(3) > 0) params.top_k = 1 + below(80);
+    if (below(2) == 0) params.top_p = 0.5 + 0.05 * below(10);
+    if (below(3) == 0) params.min_p = 0.01 * below(10);
+    if (below(4) == 0) params.repetition_penalty = 0.8 + 0.1 * below(6);
+    std::vector<float> logits = RandomLogits(3000, static_cast<uint32_t>(i));
+    const float grain = below(2) == 0 ? 1.0f : 1e-4f;  // coarse: many are equal
+    for (float& logit : logits) logit = std::round(logit / grain) * grain;
+    const std::vector<int32_t> context = {below(3000), *ArgMax(logits)};
+    const SamplePoint point{.request = i, .position = 3};
+    const int32_t token = *sampler.Sample(logits, params, context, point);
+    const int64_t used = LogitsUsed(params);
+    if (used < std::ssize(logits)) {  // from some id on all are there
+      std::vector<float> sorted = logits;
+      std::ranges::sort(sorted, std::greater());
+      const float least = sorted[static_cast<size_t>(used) - 1];
+      const int known = below(3001);
+      for (int id = 0; id < known; ++id) fewer += logits[id] < least ? 1 : 0, logits[id] = logits[id] < least ? -kInf : logits[id];
+    }
+    ASSERT_EQ(*sampler.Sample(logits, params, context, point), token);
+  }
+  EXPECT_GT(fewer, 100'000);
 }
 
 TEST(SamplerTest, ExtremeTemperaturesStayDefined) {
