@@ -1,8 +1,7 @@
 #include "daemon/logic/activation.h"
 
-#include <type_traits>
-
 #include "absl/strings/str_cat.h"
+#include "daemon/logic/little_endian.h"
 #include "planner/plan/instance.h"
 
 namespace lime {
@@ -13,23 +12,6 @@ constexpr uint32_t kVersion = 1;
 constexpr uint32_t kProbe = 0x65626f72;  // "robe", in the place of the payload's kind
 constexpr size_t kTokenBytes = 12;
 constexpr int64_t kMostArrivalUs = int64_t{1} << 60;
-
-// Little-endian, one after another.
-template <typename T>
-std::byte* Put(T value, std::byte* out) {
-  auto bits = static_cast<std::make_unsigned_t<T>>(value);
-  for (size_t i = 0; i < sizeof(T); ++i, bits = static_cast<std::make_unsigned_t<T>>(bits >> 7 >> 1))
-    *out++ = static_cast<std::byte>(bits & 0xff);
-  return out;
-}
-
-template <typename T>
-const std::byte* Get(const std::byte* in, T& value) {
-  std::make_unsigned_t<T> bits = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) bits |= static_cast<std::make_unsigned_t<T>>(std::to_integer<uint64_t>(in[i])) << (8 * i);
-  value = static_cast<T>(bits);
-  return in + sizeof(T);
-}
 
 bool IsProbe(int64_t payload_bytes) {
   const int64_t bytes = payload_bytes + static_cast<int64_t>(kActivationHeaderBytes);

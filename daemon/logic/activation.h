@@ -1,5 +1,5 @@
-// What travels between the devices of a pipeline: the hidden states of one micro-batch from one stage to the next, or its sampled tokens
-// back to the first.
+// What travels between the devices of a pipeline: the hidden states of one micro-batch from one stage to the next, with the logits so far
+// where devices share the head, or its sampled tokens back to the first.
 //
 // On the wire a header of fixed size, then the payload as it lies in memory. From outside both are hostile.
 #pragma once
@@ -30,7 +30,7 @@ struct ActivationHeader {
 
 struct ActivationMessage {
   ActivationHeader header;
-  // kHidden: [rows, hidden] in the working dtype. kToken: SampledTokens, little-endian.
+  // kHidden: [rows, hidden] in the working dtype. kHeadPartial: daemon/logic/head_partial.h. kToken: SampledTokens, little-endian.
   std::vector<std::byte> payload;
 };
 

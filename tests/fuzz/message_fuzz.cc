@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "daemon/logic/head_partial.h"
 #include "daemon/rpc/activation_wire.h"
 #include "planner/base/check.h"
 #include "proto/convert.h"
@@ -32,6 +33,11 @@ void ConvertActivation(const std::string& bytes) {
   if (activation->header.probe) return;
   LIME_CHECK_EQ(static_cast<size_t>(activation->header.bytes), activation->payload.size());
   (void)lime::ParseSampledTokens(activation->payload, 1024);
+  constexpr int64_t kIds = 6;
+  const absl::StatusOr<lime::HeadPartial> partial = lime::ParseHeadPartial(activation->payload, kIds, 4);
+  if (!partial.ok()) return;
+  float logits[kIds];
+  for (const lime::LogitsSoFar& row : partial->rows) row.CopyTo(logits);
 }
 
 }  // namespace

@@ -1,0 +1,27 @@
+// Numbers as they are on the wire, one after another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace lime {
+
+// Both return what is behind the number.
+template <typename T>
+std::byte* Put(T value, std::byte* out) {
+  auto bits = static_cast<std::make_unsigned_t<T>>(value);
+  for (size_t i = 0; i < sizeof(T); ++i, bits = static_cast<std::make_unsigned_t<T>>(bits >> 7 >> 1))
+    *out++ = static_cast<std::byte>(bits & 0xff);
+  return out;
+}
+
+template <typename T>
+const std::byte* Get(const std::byte* in, T& value) {
+  std::make_unsigned_t<T> bits = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) bits |= static_cast<std::make_unsigned_t<T>>(std::to_integer<uint64_t>(in[i])) << (8 * i);
+  value = static_cast<T>(bits);
+  return in + sizeof(T);
+}
+
+}  // namespace lime
