@@ -75,8 +75,9 @@ class Backend {
   // devices computed those before, read after its last block here.
   virtual std::span<std::byte> Hidden() = 0;
 
-  // [rows that asked for logits, vocab] fp32 of the last Head, in the order of the rows; valid until the next Begin.
-  virtual std::span<const float> Logits() const = 0;
+  // [rows that asked for logits, vocab] fp32, in the order of the rows; valid until the next Begin. Head fills them, and rows of the head
+  // their ids and no others: where other devices compute some, theirs are written here.
+  virtual std::span<float> Logits() = 0;
 
   // Bytes held for activations and scratch, and for the KV pool.
   virtual Bytes ActivationBytes() const = 0;

@@ -49,7 +49,7 @@ class PacedBackend final : public Backend {
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { real_->SetPages(sequence, layer, pages); }
   absl::Status ResizeKv(int64_t pages) override { return real_->ResizeKv(pages); }
   std::span<std::byte> Hidden() override { return real_->Hidden(); }
-  std::span<const float> Logits() const override { return real_->Logits(); }
+  std::span<float> Logits() override { return real_->Logits(); }
   Bytes ActivationBytes() const override { return real_->ActivationBytes(); }
   Bytes KvBytes() const override { return real_->KvBytes(); }
 

@@ -188,9 +188,7 @@ class CpuBackend final : public Backend {
     return {static_cast<std::byte*>(workspace_.x.data_ptr()), static_cast<size_t>(workspace_.x.nbytes())};
   }
 
-  std::span<const float> Logits() const override {
-    return {workspace_.logits.data_ptr<float>(), static_cast<size_t>(workspace_.logits.numel())};
-  }
+  std::span<float> Logits() override { return {workspace_.logits.data_ptr<float>(), static_cast<size_t>(workspace_.logits.numel())}; }
 
   Bytes ActivationBytes() const override { return workspace_.bytes() + context_.bytes() + (rope_ ? rope_->bytes() : 0); }
   Bytes KvBytes() const override { return kv_.bytes(); }

@@ -96,10 +96,11 @@ void HeadBlock::Forward(Workspace& ws) const {
 void HeadBlock::Select(Workspace& ws) const {
   ops::GatherRowsOut(ws.x, ws.head_rows, ws.head_x);  // [logit rows, hidden]
   if (has_norm) norm.Forward(ws.head_x, ws.head_x);
+  ws.head_selected = true;
 }
 
 void HeadBlock::ForwardRows(Workspace& ws) const {
-  if (output.row_begin == 0) Select(ws);
+  if (!ws.head_selected) Select(ws);
   ops::LinearOut(ws.head_x, output, ws.logits);
 }
 

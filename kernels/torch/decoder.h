@@ -78,7 +78,7 @@ struct HeadBlock {
   // Fills ws.logits for the rows in ws.head_rows.
   void Forward(Workspace& ws) const;
 
-  // The same in rows of the output.
+  // The same in rows of the output, from any on.
   void ForwardRows(Workspace& ws) const;
 
  private:

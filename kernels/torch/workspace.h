@@ -17,7 +17,7 @@ struct Workspace {
   // What such a workspace holds, without making it.
   static Bytes BytesFor(const ModelSpec& spec, const BackendOptions& options) { return Workspace(spec, options, at::kMeta).bytes(); }
 
-  // Every tensor below then has `rows` rows, those of the head `logit_rows`.
+  // For the next batch: every tensor below then has `rows` rows, those of the head `logit_rows`.
   void SetRows(int64_t rows, int64_t logit_rows);
   Bytes bytes() const { return bytes_; }
 
@@ -34,6 +34,9 @@ struct Workspace {
   at::Tensor head_rows;  // [logit_rows] int32, rows that asked for logits
   at::Tensor head_x;     // [logit_rows, hidden] working dtype
   at::Tensor logits;     // [logit_rows, vocab] fp32
+
+  // Whether head_x is of this batch yet.
+  bool head_selected = false;
 
  private:
   // On the meta device tensors have sizes and no memory.

@@ -53,7 +53,7 @@ class FakeBackend final : public Backend {
   absl::Status ComputeRows(BlockId block, const RowsInMemory&) override { return Compute("rows of " + BlockName(block)); }
   absl::Status EmbedRows(const RowsInMemory&) override { return Compute("embed rows"); }
   std::span<std::byte> Hidden() override { return hidden_; }
-  std::span<const float> Logits() const override { return logits_; }
+  std::span<float> Logits() override { return logits_; }
   Bytes ActivationBytes() const override { return 7; }
   Bytes KvBytes() const override { return 9; }
 
