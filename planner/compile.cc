@@ -116,14 +116,14 @@ class Compiler {
   void AddVisit(int j, int m) {
     const Stage& stage = plan_.stages[j];
     if (j > 0) {
-      Add(stage.device, Recv{j, m, DeviceOf(j - 1), PayloadInto(j)});
+      Add(stage.device, Recv{j, m, DeviceOf(j - 1), PayloadInto(plan_, j)});
     } else if (decodes()) {
       Add(stage.device, Recv{0, m, DeviceOf(LastStage()), Payload::kToken});
     }
     if (j == 0) Add(stage.device, Compute{0, m, kEmbeddingPart, RowsOf(m), 0});
     for (int p = stage.lo; p < stage.hi; ++p) AddPart(j, m, p);
     if (j < LastStage()) {
-      Add(stage.device, Send{j, m, DeviceOf(j + 1), PayloadInto(j + 1)});
+      Add(stage.device, Send{j, m, DeviceOf(j + 1), PayloadInto(plan_, j + 1)});
     } else if (LogitRows(m) > 0) {
       Add(stage.device, Send{j, m, DeviceOf(0), Payload::kToken});
     }
@@ -137,11 +137,6 @@ class Compiler {
     if (IsLoaded(p) && first) Add(d, AwaitWeights{next_await_[d]++});
     Add(d, Compute{j, m, p, RowsOf(m), part.block.kind == BlockKind::kHead ? LogitRows(m) : 0});
     if (IsLoaded(p) && last) Add(d, Evict{next_evict_[d]++});
-  }
-
-  Payload PayloadInto(int j) const {
-    const bool in_head = plan_.parts[plan_.stages[j].lo - 1].block.kind == BlockKind::kHead;
-    return in_head ? Payload::kHeadPartial : Payload::kHidden;
   }
 
   void Add(int32_t device, const Instruction& instruction) { programs_[device].step.push_back(instruction); }

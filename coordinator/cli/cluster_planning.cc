@@ -25,7 +25,7 @@ double NowMs() {
 
 SearchOptions ClusterPlanning::SearchFor() const {
   SearchOptions options;
-  options.granularity = options_.split_head ? Granularity::kModelBlock : Granularity::kWholeBlock;
+  options.granularity = inputs_.split_head ? Granularity::kModelBlock : Granularity::kWholeBlock;
   options.seed = options_.seed;
   options.time_limit_ms = options_.time_limit_ms;
   options.may_reload = inputs_.request.kv_tokens == 0;  // where it does, KV does not grow

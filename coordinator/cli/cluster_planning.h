@@ -14,7 +14,6 @@ class ClusterPlanning {
  public:
   struct Options {
     Strategy strategy = Strategy::kLime;
-    bool split_head = false;
     uint64_t seed = 1;
     double time_limit_ms = 5000;
     double max_ttft_ms = 0;  // 0: no bound

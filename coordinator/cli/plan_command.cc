@@ -32,7 +32,6 @@ struct PlanFlags {
   double max_ttft_ms = 0;
   double time_limit_ms = 5000;
   uint64_t seed = 1;
-  bool split_head = false;
   bool json = false;
 };
 
@@ -53,12 +52,9 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
 
 // What is said of the plan that was found.  ResourceExhausted, in one sentence, where none fits.
 absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strategy, PlanInputs inputs) {
-  ClusterPlanning planning({.strategy = strategy,
-                            .split_head = flags.split_head,
-                            .seed = flags.seed,
-                            .time_limit_ms = flags.time_limit_ms,
-                            .max_ttft_ms = flags.max_ttft_ms},
-                           std::move(inputs));
+  ClusterPlanning planning(
+      {.strategy = strategy, .seed = flags.seed, .time_limit_ms = flags.time_limit_ms, .max_ttft_ms = flags.max_ttft_ms},
+      std::move(inputs));
   LIME_ASSIGN_OR_RETURN(Plan plan, planning.Run());
   PlanReport report = {.strategy = flags.strategy, .model_argument = planning.inputs().model_argument, .plan = std::move(plan)};
   LIME_ASSIGN_OR_RETURN(report.uses, UsesOf(report.plan));
@@ -114,9 +110,7 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
   command->add_option("--time-limit", flags->time_limit_ms, "Milliseconds that the search may take")
       ->capture_default_str()
       ->group("Search");
-  command
-      ->add_flag("--split-head", flags->split_head, "Let devices share the head by ranges of the vocabulary; they do not compute that yet")
-      ->group("Search");
+  command->add_flag("--split-head", flags->inputs.split_head, "Let devices share the head by ranges of the vocabulary")->group("Search");
   command->add_option("--seed", flags->seed, "Same seed, same plan")->capture_default_str()->group("Search");
   command->add_option("--out,-o", flags->out, "File to write the plan to, for `lime simulate`")->group("Output");
   command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout")->group("Output");

@@ -14,6 +14,7 @@
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/units.h"
 #include "daemon/logic/flow.h"
+#include "daemon/logic/head_partial.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
@@ -99,13 +100,15 @@ int64_t MostRows(const PlanRequest& request) {
   return rows;
 }
 
-// Hidden states that may wait between devices, whatever chunks are chosen.
+// Hidden states, and logits where devices share the head, that may wait between devices, whatever chunks are chosen.
 Bytes AssumedWaiting(const PlanInputs& inputs, size_t devices) {
   const PlanRequest& request = inputs.request;
   const int64_t longest = std::min(request.chunks.back(), request.prompt_tokens);
-  const Flow chunks{.devices = static_cast<int64_t>(devices), .sequences = request.sequences, .chunk = longest};
+  const Flow chunks{.devices = static_cast<int64_t>(devices), .sequences = request.sequences, .chunk = longest, .batch = request.sequences};
   const Flow sweep{.devices = 1, .sequences = request.sequences, .chunk = request.prompt_tokens + longest};
-  return std::max(chunks.WaitingRows(), sweep.WaitingRows()) * inputs.spec.config.hidden_size * ElementBytes(inputs.spec.working_dtype);
+  const int64_t rows = std::max(chunks.WaitingRows(), sweep.WaitingRows());
+  const Bytes logits = inputs.split_head ? MostLogitBytes(/*messages=*/rows, chunks.WaitingLogitRows(), inputs.spec.config.vocab_size) : 0;
+  return rows * inputs.spec.config.hidden_size * ElementBytes(inputs.spec.working_dtype) + logits;
 }
 
 ClusterDevice MakeDevice(const DescribedDevice& described, const PlanInputs& inputs, size_t devices) {
@@ -254,6 +257,7 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
   PlanInputs inputs;
   LIME_RETURN_IF_ERROR(ReadRequest(flags, inputs.request));
+  inputs.split_head = flags.split_head;
   DescribedCluster cluster;
   std::string cluster_model;
   if (!flags.cluster.empty()) {

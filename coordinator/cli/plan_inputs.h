@@ -25,6 +25,7 @@ struct PlanInputFlags {
   std::optional<int64_t> sequences;
   int64_t kv_tokens = 0;
   int64_t prompt_tokens = 0;
+  bool split_head = false;  // devices may share it; a flag of `lime plan` alone
 
   void AddTo(CLI::App& app);
 };
@@ -34,6 +35,7 @@ struct PlanInputs {
   std::string model_argument;  // how `lime run` is told of the model; empty where only its config.json is there
   std::vector<ClusterDevice> devices;
   PlanRequest request;
+  bool split_head = false;
   std::vector<std::string> notes;  // what was assumed, a sentence each
 };
 

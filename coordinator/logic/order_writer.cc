@@ -29,6 +29,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.chunks = std::max(1, plan.chunks_per_sweep);
   options.look_ahead = Flow::kDecodeAhead;
   options.prompts_ahead = static_cast<int32_t>(Flow::Of(plan).PromptsAhead());
+  if (IdsBefore(plan, plan.stages.back().lo) > 0) options.prompt_logits = plan.batch;
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
   return options;
 }
@@ -37,7 +38,8 @@ OrderWriter::OrderWriter(const Options& options) : options_(options) {
   LIME_CHECK_GE(options.sequences, 1);
   LIME_CHECK_GE(options.max_rows, options.batch);
   LIME_CHECK_GE(int64_t{options.batch} * options.microbatches, options.sequences);
-  LIME_CHECK(options.chunk >= 1 && options.chunks >= 1 && options.look_ahead >= 1 && options.prompts_ahead >= 1);
+  LIME_CHECK(options.prompt_logits >= 1 && options.chunk >= 1 && options.chunks >= 1 && options.look_ahead >= 1 &&
+             options.prompts_ahead >= 1);
   BeginPlan();
 }
 
@@ -208,7 +210,8 @@ int64_t OrderWriter::AddPrompt(RequestId id, std::vector<MicroBatch>& batches, U
   for (MicroBatch& batch : batches) {
     while (InPrompt(entry) && entry.ordered - before < room && static_cast<int64_t>(batch.rows.size()) < options_.max_rows) {
       const bool wants_logits = WantsLogits(entry);
-      if (wants_logits && LogitRows(batch) >= options_.batch) break;
+      if (wants_logits && (LogitRows(batch) >= options_.batch || step.prompt_logits >= options_.prompt_logits)) break;
+      step.prompt_logits += wants_logits ? 1 : 0;
       AddRow(id, entry.tokens[static_cast<size_t>(entry.ordered)], wants_logits, batch, step);
     }
   }

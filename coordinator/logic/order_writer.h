@@ -29,6 +29,7 @@ namespace lime {
 
 class OrderWriter {
  public:
+  static constexpr int32_t kAny = INT32_MAX;
   struct Options {
     int32_t sequences = 1;          // slots
     int64_t context = 0;            // positions of one slot
@@ -39,6 +40,7 @@ class OrderWriter {
     int32_t chunks = 1;             // such chunks where nobody does
     int32_t look_ahead = 3;         // steps that decode, ordered and not ended
     int32_t prompts_ahead = 16;     // steps of prompts alone, likewise: they wait for no token
+    int32_t prompt_logits = kAny;   // prompt rows of a step that ask for logits
     std::vector<Residency> levels;  // by KV pages, ascending, where KV grows; the devices have the first. Empty: all pages are there
   };
   // What the devices of a plan are made for. Of one whose KV grows, the level that it begins with alone.
@@ -109,6 +111,7 @@ class OrderWriter {
   struct UnderWay {
     int64_t step = 0;
     std::vector<Sampling> awaited;
+    int32_t prompt_logits = 0;  // rows of prompts that asked for them
   };
 
   static absl::Status CheckFits(const Request& request, const Options& options);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/logic/head_partial.h"
 #include "planner/plan/plan_blocks.h"
 
 namespace lime {
@@ -18,17 +19,18 @@ absl::Status Wrong(const What&... what) {
 }  // namespace
 
 StageCompute::StageCompute(const Plan& plan, const ModelSpec& spec, Options options)
-    : plan_(plan), spec_(spec), options_(std::move(options)) {}
+    : plan_(plan), spec_(spec), options_(std::move(options)), has_head_(HasHead(plan, options_.device)) {}
 
 absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   const Stage& stage = plan_.stages[start.what.stage];
   const int part = start.what.part;
   if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Wrong("hidden states have come for a micro-batch without rows");
   if (part == kEmbeddingPart) return Embed(batch);
-  if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeHidden(start, batch, input));
+  if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeInput(start, batch, input));
   LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
-  const bool last = part + 1 == plan_.NumParts();
-  return last ? Sample(batch) : absl::OkStatus();
+  if (part + 1 == plan_.NumParts()) return Sample(batch);
+  const int64_t ids = part + 1 == stage.hi ? IdsBefore(plan_, stage.hi) : 0;
+  return ids > 0 ? TellLogits(ids, batch) : absl::OkStatus();
 }
 
 absl::Status StageCompute::Embed(const MicroBatch& batch) {
@@ -43,12 +45,15 @@ absl::Status StageCompute::Embed(const MicroBatch& batch) {
 // Devices behind the first know what was sampled as hidden states only, and those without the head ask for no logits.
 absl::Status StageCompute::Begin(const MicroBatch& batch) {
   begun_ = batch;
-  for (BatchRow& row : begun_.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && IsHead();
+  for (BatchRow& row : begun_.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && has_head_;
   return options_.backend->Begin(begun_);
 }
 
-absl::Status StageCompute::TakeHidden(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
+absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   LIME_RETURN_IF_ERROR(Begin(batch));
+  if (const int64_t ids = IdsBefore(plan_, start.what.part); ids > 0) {
+    LIME_ASSIGN_OR_RETURN(input, TakeLogits(ids, batch, input));
+  }
   const std::span<std::byte> hidden = options_.backend->Hidden();
   if (input.size() != hidden.size()) {
     return Wrong("step ", start.step, ", stage ", start.what.stage, ": ", input.size(), " bytes of hidden states have come for ",
@@ -56,6 +61,39 @@ absl::Status StageCompute::TakeHidden(const ProgramRunner::StartCompute& start, 
   }
   std::memcpy(hidden.data(), input.data(), input.size());
   return absl::OkStatus();
+}
+
+// The first ids of every row of the logits, as the stage before tells them. Returns the hidden states behind them.
+absl::StatusOr<std::span<const std::byte>> StageCompute::TakeLogits(int64_t ids, const MicroBatch& batch,
+                                                                    std::span<const std::byte> input) {
+  LIME_ASSIGN_OR_RETURN(const HeadPartial partial, ParseHeadPartial(input, ids, plan_.batch));
+  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> used, LogitsUsed(batch));
+  if (partial.rows.size() != used.size())
+    return Wrong("logits of ", partial.rows.size(), " rows have come, and ", used.size(), " ask for them");
+  for (size_t row = 0; row < used.size(); ++row) {
+    if (partial.rows[row].count() < std::min(used[row], ids)) {
+      return Wrong("logits of ", partial.rows[row].count(), " ids have come, and sampling needs ", std::min(used[row], ids), " of ", ids);
+    }
+    partial.rows[row].CopyTo(options_.backend->Logits().subspan(row * vocab(), static_cast<size_t>(ids)));
+  }
+  return partial.hidden;
+}
+
+absl::Status StageCompute::TellLogits(int64_t ids, const MicroBatch& batch) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> used, LogitsUsed(batch));
+  head_partial_ = EncodeHeadPartial(options_.backend->Logits(), spec_.config.vocab_size, ids, used, options_.backend->Hidden());
+  return absl::OkStatus();
+}
+
+// By row that asks for logits, how many of the largest its token depends on.
+absl::StatusOr<std::vector<int64_t>> StageCompute::LogitsUsed(const MicroBatch& batch) {
+  std::vector<int64_t> used;
+  for (const BatchRow& row : batch.rows) {
+    if (!row.wants_logits) continue;
+    if (options_.sampler == nullptr) return Wrong("the plan puts a part of the head here, and nobody samples");
+    LIME_ASSIGN_OR_RETURN(used.emplace_back(), options_.sampler->LogitsUsed(row.sequence));
+  }
+  return used;
 }
 
 absl::Status StageCompute::ComputePart(int part, int64_t step) {
@@ -74,13 +112,12 @@ absl::Status StageCompute::ComputePart(int part, int64_t step) {
 
 absl::Status StageCompute::Sample(const MicroBatch& batch) {
   const std::span<const float> logits = options_.backend->Logits();
-  const size_t vocab = static_cast<size_t>(spec_.config.vocab_size);
   sampled_.clear();
   size_t at = 0;
   for (const BatchRow& row : batch.rows) {
     if (!row.wants_logits) continue;
     if (options_.sampler == nullptr) return Wrong("the plan puts the head here, and nobody samples");
-    LIME_ASSIGN_OR_RETURN(const int32_t token, options_.sampler->Sample(row, logits.subspan(at++ * vocab, vocab)));
+    LIME_ASSIGN_OR_RETURN(const int32_t token, options_.sampler->Sample(row, logits.subspan(at++ * vocab(), vocab())));
     sampled_.push_back({.sequence = row.sequence, .position = row.position + 1, .token = token});
   }
   return absl::OkStatus();

@@ -27,7 +27,7 @@ class StageCompute {
     Backend* backend = nullptr;
     const StageWeights* weights = nullptr;
     RowReader* rows = nullptr;        // null where the embedding is resident, or elsewhere
-    TokenSampler* sampler = nullptr;  // where this device has the end of the head
+    TokenSampler* sampler = nullptr;  // where this device has a part of the head
     // Where rows of a part lie in the step: StageWeights::Rows, under the owner's lock.
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
   };
@@ -35,26 +35,33 @@ class StageCompute {
   // REQUIRES: `plan`, `spec` and all that the options point to outlive this.
   StageCompute(const Plan& plan, const ModelSpec& spec, Options options);
 
-  // `input`: the hidden states that the visit begins with; empty where it goes on, or begins with the embedding. InvalidArgument where
-  // these are not of the batch's size.
+  // `input`: what the visit begins with, of PayloadInto its stage; empty where it goes on, or begins with the embedding. InvalidArgument
+  // where this is not of the batch's size.
   absl::Status Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
 
   // What the last part of the plan has sampled, in the order of the batch's rows.
   const std::vector<SampledToken>& sampled() const { return sampled_; }
   std::vector<SampledToken> TakeSampled() { return std::exchange(sampled_, {}); }
+  // After a part of the head that is its stage's last and not the plan's: what the next stage is handed; empty for a batch without rows.
+  std::vector<std::byte> TakeHeadPartial() { return std::exchange(head_partial_, {}); }
 
  private:
   absl::Status Embed(const MicroBatch& batch);
   absl::Status Begin(const MicroBatch& batch);
-  absl::Status TakeHidden(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
+  absl::Status TakeInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
+  absl::StatusOr<std::span<const std::byte>> TakeLogits(int64_t ids, const MicroBatch& batch, std::span<const std::byte> input);
   absl::Status ComputePart(int part, int64_t step);
   absl::Status Sample(const MicroBatch& batch);
-  bool IsHead() const { return plan_.stages.back().device == options_.device; }
+  absl::Status TellLogits(int64_t ids, const MicroBatch& batch);
+  absl::StatusOr<std::vector<int64_t>> LogitsUsed(const MicroBatch& batch);
+  size_t vocab() const { return static_cast<size_t>(spec_.config.vocab_size); }
 
   const Plan& plan_;
   const ModelSpec& spec_;
   const Options options_;
+  const bool has_head_;
   std::vector<SampledToken> sampled_;
+  std::vector<std::byte> head_partial_;
   std::vector<int32_t> tokens_;
   MicroBatch begun_;
 };

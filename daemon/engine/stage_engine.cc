@@ -14,6 +14,7 @@
 #include "daemon/engine/stage_weights.h"
 #include "daemon/engine/steady_clock.h"
 #include "daemon/engine/worker_thread.h"
+#include "daemon/logic/head_partial.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/logic/stage_inbox.h"
 #include "daemon/weights/checkpoint.h"
@@ -54,15 +55,22 @@ int64_t MaxRows(const Plan& plan) {
   return std::max<int64_t>(plan.batch, plan.prefill_chunk);
 }
 
+// A micro-batch travels as one message.
+absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
+  for (const Stage& stage : plan.stages) {
+    const int64_t ids = IdsBefore(plan, stage.lo);
+    const Bytes bytes = MaxRows(plan) * row_bytes + MostLogitBytes(/*messages=*/1, plan.batch, ids);
+    if (ids == 0 || bytes <= kMaxActivationBytes) continue;
+    return Wrong("the plan splits the head at id ", ids, ", where a message of ", MaxRows(plan), " rows and the logits of ", plan.batch,
+                 " may take ", FormatBytes(bytes), ", at most ", FormatBytes(kMaxActivationBytes),
+                 "; plan shorter chunks or a smaller batch");
+  }
+  return absl::OkStatus();
+}
+
 // What the engine does not carry out; all of it is for later parts of the project.
 absl::Status CheckSupported(const Plan& plan) {
   if (!plan.loans.empty()) return absl::UnimplementedError("the plan lends KV pages, which devices do not do yet; plan without loans");
-  const auto [begin, end] = PartsOf(plan, {BlockKind::kHead, 0});
-  for (int part = begin; part < end; ++part) {
-    if (plan.stages[StageOf(plan, part)].device != plan.stages.back().device || StageOf(plan, part) != StageOf(plan, begin)) {
-      return absl::UnimplementedError("the plan splits the head over devices, which they do not do yet; plan with the head on one");
-    }
-  }
   return GrowsKv(plan) ? WithResidency(plan, ResidencyOf(plan)).status() : absl::OkStatus();
 }
 
@@ -172,12 +180,13 @@ class StageEngine::Impl {
     const PlanDevice& device = plan_.devices[device_];
     const BackendOptions backend{.num_threads = options_.num_threads > 0 ? options_.num_threads : UsableCores(),
                                  .max_rows = MaxRows(plan_),
-                                 .max_logit_rows = IsHead() ? plan_.batch : 0,
+                                 .max_logit_rows = HasHead(plan_, device_) ? plan_.batch : 0,
                                  .max_sequences = plan_.sequences,
                                  .context = plan_.context,
                                  .num_kv_pages = grows_kv_ ? FullLayerPages(plan_) * NumLayers() : device.kv_pages,
                                  .present_kv_pages = grows_kv_ ? device.kv_pages : -1,
                                  .numerics = options_.numerics};
+    LIME_RETURN_IF_ERROR(CheckMessages(plan_, RowBytes()));
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
     const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
@@ -207,7 +216,6 @@ class StageEngine::Impl {
   }
 
   int64_t NumLayers() const { return static_cast<int64_t>(layers_.size()); }
-  bool IsHead() const { return plan_.stages.back().device == device_; }
   bool IsFirst() const { return plan_.stages.front().device == device_; }
   bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }
   Bytes RowBytes() const { return spec_.config.hidden_size * ElementBytes(spec_.working_dtype); }
@@ -231,13 +239,13 @@ class StageEngine::Impl {
       ShowPages(admit.sequence);
     }
     inbox_->Admit(admit.sequence);
-    if (IsHead() && options_.sampler != nullptr) options_.sampler->Admit(admit);
+    if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Admit(admit);
   }
 
   void Execute(const RetireOrder& retire) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     pages_.Release(retire.sequence);
     TryChange();
-    if (IsHead() && options_.sampler != nullptr) options_.sampler->Retire(retire.sequence);
+    if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Retire(retire.sequence);
   }
 
   void Execute(StepOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -424,7 +432,7 @@ class StageEngine::Impl {
 
   void Carry(const ProgramRunner::Release&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights_->ReleaseOldest(); }
 
-  // Directly after the last Compute of the visit: the hidden states are still the backend's.
+  // Directly after the last Compute of the visit: what it made is still the backend's.
   void Carry(const ProgramRunner::StartSend& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Send& send = start.what;
     ActivationMessage activation{
@@ -437,6 +445,8 @@ class StageEngine::Impl {
         return GiveTokens();
       }
       activation.payload = Encode(sampled);
+    } else if (send.payload == Payload::kHeadPartial) {
+      activation.payload = compute_->TakeHeadPartial();
     } else if (!inbox_->batch(send.microbatch).rows.empty()) {
       const std::span<const std::byte> hidden = backend_->Hidden();
       activation.payload.assign(hidden.begin(), hidden.end());

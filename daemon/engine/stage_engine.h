@@ -42,7 +42,7 @@ class StageEngine {
   struct Options {
     int num_threads = 0;  // that compute; 0: one for every core this process may use
     std::string numerics = "auto";
-    TokenSampler* sampler = nullptr;  // where the plan gives this device the end of the head; outlives the engine
+    TokenSampler* sampler = nullptr;  // where the plan gives this device a part of the head; outlives the engine
     Peers peers;
     LoadOptions load;
     StallReport report;          // while the disk delivers nothing

@@ -1,4 +1,4 @@
-// Samples on the device with the head.
+// Samples on the device that ends the head, and says on those with parts of it what of their logits that one needs.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,9 @@ class TokenSampler {
   virtual ~TokenSampler() = default;
   virtual void Admit(const AdmitOrder& order) = 0;
   virtual void Retire(int32_t sequence) = 0;
+  // How many of the largest logits, with those equal to the least of them, Sample or its caller needs for a token of the sequence;
+  // INT64_MAX for all.  Thread: the compute thread.
+  virtual absl::StatusOr<int64_t> LogitsUsed(int32_t sequence) = 0;
   // The token after `row`, whose logits are [vocab].  Thread: the compute thread.
   virtual absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) = 0;
 };

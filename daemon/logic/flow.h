@@ -17,6 +17,7 @@ struct Flow {
   int64_t sequences = 1;
   int64_t chunk = 1;             // rows of a prompt that flow together
   int64_t chunks_per_sweep = 1;  // of them in one step
+  int64_t batch = 1;             // rows of one micro-batch that may ask for logits
 
   static constexpr int64_t kDecodeAhead = 3;  // steps that decode, ordered and not ended
 
@@ -24,7 +25,8 @@ struct Flow {
     return {.devices = plan.NumDevices(),
             .sequences = plan.sequences,
             .chunk = std::max<int64_t>(plan.batch, plan.prefill_chunk),
-            .chunks_per_sweep = std::max(1, plan.chunks_per_sweep)};
+            .chunks_per_sweep = std::max(1, plan.chunks_per_sweep),
+            .batch = plan.batch};
   }
 
   // Steps of prompts alone, ordered and not ended: one for every device, so that all of them compute. A step of many chunks keeps them busy
@@ -33,6 +35,10 @@ struct Flow {
 
   // Rows of hidden states of all steps under way: beside decode rows flows one chunk.
   int64_t WaitingRows() const { return std::max(kDecodeAhead * (sequences + chunk), PromptsAhead() * chunk * chunks_per_sweep); }
+
+  // Of them, those between two parts of the head that ask for logits. A sequence that decodes waits for its token, so it has one; of
+  // prompts that are scored every row asks, but of one step no more than of a micro-batch.
+  int64_t WaitingLogitRows() const { return sequences + std::max(kDecodeAhead, PromptsAhead()) * batch; }
 };
 
 }  // namespace lime

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/logic/flow.h"
+#include "daemon/logic/head_partial.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -15,6 +16,16 @@ constexpr int64_t kMaxQueuedOrders = 4096;
 template <typename... What>
 absl::Status Wrong(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
+}
+
+// Ids of which the device hands logits on, or takes them, where it computes a part of the head.
+int64_t MostIdsBetween(const Plan& plan, int32_t device) {
+  int64_t most = 0;
+  for (const Stage& stage : plan.stages) {
+    if (stage.device != device) continue;
+    most = std::max({most, IdsBefore(plan, stage.lo), stage.hi < plan.NumParts() ? IdsBefore(plan, stage.hi) : 0});
+  }
+  return most;
 }
 
 }  // namespace
@@ -29,7 +40,10 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
 
 Bytes StageInbox::WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes) {
   const bool has_peers = std::ranges::any_of(plan.stages, [&](const Stage& stage) { return stage.device != device; });
-  return has_peers ? Flow::Of(plan).WaitingRows() * row_bytes : 0;
+  if (!has_peers) return 0;
+  const Flow flow = Flow::Of(plan);
+  const int64_t rows = flow.WaitingRows(), ids = MostIdsBetween(plan, device);
+  return rows * row_bytes + (ids > 0 ? MostLogitBytes(/*messages=*/rows, flow.WaitingLogitRows(), ids) : 0);
 }
 
 // ---- Orders
@@ -107,7 +121,7 @@ absl::Status StageInbox::CheckIds(std::span<const int32_t> ids) const {
 
 absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(ActivationMessage activation) {
   const ActivationHeader& header = activation.header;
-  LIME_RETURN_IF_ERROR(CheckActivation(header, std::ssize(activation.payload)));
+  LIME_RETURN_IF_ERROR(CheckActivation(activation));
   if (header.payload == Payload::kToken) {
     LIME_ASSIGN_OR_RETURN(const std::vector<SampledToken> tokens,
                           ParseSampledTokens(activation.payload, static_cast<size_t>(plan_.sequences)));
@@ -127,7 +141,9 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
   return IsUnderWay(header.step) ? std::optional(visit) : std::nullopt;
 }
 
-absl::Status StageInbox::CheckActivation(const ActivationHeader& header, int64_t bytes) const {
+absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) const {
+  const ActivationHeader& header = activation.header;
+  const int64_t bytes = std::ssize(activation.payload);
   if (header.epoch != plan_.epoch) return Wrong("epoch ", header.epoch, ", and epoch ", plan_.epoch, " is installed");
   if (header.bytes != bytes) return Wrong("a payload of ", bytes, " bytes, and its header says ", header.bytes);
   if (header.step > steps_begun_ + MaxEarlySteps()) return Wrong("step ", header.step, " is far beyond step ", steps_begun_);
@@ -138,22 +154,37 @@ absl::Status StageInbox::CheckActivation(const ActivationHeader& header, int64_t
     return absl::OkStatus();
   }
   const bool awaited = header.stage + 1 < stages && plan_.stages[header.stage + 1].device == device_;
-  if (!awaited || header.payload != Payload::kHidden) return Wrong("what stage ", header.stage, " sends is not awaited here");
+  if (!awaited || header.payload != PayloadInto(plan_, header.stage + 1))
+    return Wrong("what stage ", header.stage, " sends is not awaited here");
   if (header.step < steps_ended()) return Wrong("step ", header.step, " has ended");
-  if (IsUnderWay(header.step)) LIME_RETURN_IF_ERROR(CheckVisit({header.stage + 1, header.microbatch}, bytes));
-  if (bytes > MaxRows() * shape_.row_bytes || bytes % shape_.row_bytes != 0) {
-    return Wrong("hidden states of ", bytes, " bytes, in rows of ", shape_.row_bytes, ", at most ", MaxRows());
-  }
-  return absl::OkStatus();
+  if (!IsUnderWay(header.step)) return CheckPayload(header.stage + 1, nullptr, activation.payload);
+  LIME_RETURN_IF_ERROR(CheckVisit({header.stage + 1, header.microbatch}));
+  return CheckPayload(header.stage + 1, &batch(header.microbatch), activation.payload);
 }
 
-// What comes for the step under way: once, and of the size that its rows have.
-absl::Status StageInbox::CheckVisit(const Visit& visit, int64_t bytes) const {
+// What comes for the step under way comes once.
+absl::Status StageInbox::CheckVisit(const Visit& visit) const {
   const auto& [stage, microbatch] = visit;
   if (microbatch >= std::ssize(batches_)) return Wrong("this step has no micro-batch ", microbatch);
   if (taken_.contains(visit)) return Wrong("stage ", stage, " has used micro-batch ", microbatch, " of this step already");
-  const int64_t rows = std::ssize(batch(microbatch).rows);
-  if (bytes != rows * shape_.row_bytes) return Wrong("hidden states of ", bytes, " bytes for ", rows, " rows of ", shape_.row_bytes);
+  return absl::OkStatus();
+}
+
+// Of the rows that `batch` has; where it is null, and so not known yet, of as many as any may have.
+absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload) const {
+  const int64_t rows = batch != nullptr ? std::ssize(batch->rows) : -1;
+  int64_t bytes = std::ssize(payload);
+  if (const int64_t ids = IdsBefore(plan_, plan_.stages[stage].lo); ids > 0 && rows != 0 && bytes > 0) {
+    LIME_ASSIGN_OR_RETURN(const HeadPartial partial, ParseHeadPartial(payload, ids, plan_.batch));
+    bytes = std::ssize(partial.hidden);
+    const int64_t asked = batch != nullptr ? std::ranges::count_if(batch->rows, &BatchRow::wants_logits) : -1;
+    if (batch != nullptr && std::ssize(partial.rows) != asked)
+      return Wrong("logits of ", partial.rows.size(), " rows, and ", asked, " ask for them");
+  }
+  if (batch != nullptr && bytes != rows * shape_.row_bytes)
+    return Wrong("hidden states of ", bytes, " bytes for ", rows, " rows of ", shape_.row_bytes);
+  if (bytes > MaxRows() * shape_.row_bytes || bytes % shape_.row_bytes != 0)
+    return Wrong("hidden states of ", bytes, " bytes, in rows of ", shape_.row_bytes, ", at most ", MaxRows());
   return absl::OkStatus();
 }
 

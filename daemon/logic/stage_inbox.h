@@ -1,5 +1,5 @@
-// What comes to one device of a pipeline from outside: orders, hidden states, sampled tokens. All of it is checked against the plan before
-// anything changes, and waits here until the step that it is for.
+// What comes to one device of a pipeline from outside: orders, hidden states, logits so far, sampled tokens. All of it is checked against
+// the plan before anything changes, and waits here until the step that it is for.
 //
 // Pure.   Thread: the owner's, under its lock.   Owner: StageEngine.
 // Invariant: what a peer sends is used once, in the step and by the stage that it is for. Hidden states that wait take at most
@@ -38,7 +38,7 @@ class StageInbox {
   // REQUIRES: `plan` is valid and outlives this; `device` is one of it.
   StageInbox(const Plan& plan, int32_t device, const Shape& shape);
 
-  // Bytes of hidden states that may wait: of all steps that a peer may be ahead.
+  // Bytes of hidden states, and of logits between parts of the head, that may wait: of all steps that a peer may be ahead.
   static Bytes WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes);
 
   // ---- Orders, in the order of their numbers
@@ -70,7 +70,7 @@ class StageInbox {
   // On the first device: the next micro-batch of the step under way, in order, whose tokens are all known; they are in its rows then.
   std::optional<int32_t> NextWithTokens();
 
-  // The hidden states that a visit of the step under way begins with; empty where none have come.
+  // The payload that a visit of the step under way begins with; empty where none has come.
   std::vector<std::byte> TakeInput(const Visit& visit);
 
   const MicroBatch& batch(int32_t microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }
@@ -92,8 +92,9 @@ class StageInbox {
   absl::Status CheckSlot(int32_t sequence) const;
   absl::Status CheckIds(std::span<const int32_t> ids) const;
   absl::Status CheckBatch(const MicroBatch& batch) const;
-  absl::Status CheckActivation(const ActivationHeader& header, int64_t bytes) const;
-  absl::Status CheckVisit(const Visit& visit, int64_t bytes) const;
+  absl::Status CheckActivation(const ActivationMessage& activation) const;
+  absl::Status CheckVisit(const Visit& visit) const;
+  absl::Status CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload) const;
   absl::Status CheckTokens(int64_t step, std::span<const SampledToken> tokens) const;
   bool FillTokens(MicroBatch& batch) const;
 

@@ -39,11 +39,24 @@ void PlanSampler::Retire(int32_t sequence) {
   sequences_.erase(sequence);
 }
 
+absl::StatusOr<PlanSampler::Sequence*> PlanSampler::Find(int32_t sequence) {
+  const auto found = sequences_.find(sequence);
+  if (found != sequences_.end()) return found->second.get();
+  return absl::InvalidArgumentError(absl::StrCat("sequence slot ", sequence, " was not admitted"));
+}
+
+// A hash and a score are over all of them.
+absl::StatusOr<int64_t> PlanSampler::LogitsUsed(int32_t sequence) {
+  absl::MutexLock lock(&mutex_);
+  LIME_ASSIGN_OR_RETURN(const Sequence* const found, Find(sequence));
+  const RequestSampling& sampling = found->sampling;
+  return sampling.hash_logits || sampling.score_top ? kAllLogits : lime::LogitsUsed(sampling.params);
+}
+
 absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const float> logits) {
   absl::MutexLock lock(&mutex_);
-  const auto found = sequences_.find(row.sequence);
-  if (found == sequences_.end()) return absl::InvalidArgumentError(absl::StrCat("sequence slot ", row.sequence, " was not admitted"));
-  Sequence& sequence = *found->second;
+  LIME_ASSIGN_OR_RETURN(Sequence* const found, Find(row.sequence));
+  Sequence& sequence = *found;
   const size_t next = static_cast<size_t>(row.position) + 1;
   if (next > sequence.ids.size()) {
     return absl::InvalidArgumentError(absl::StrCat("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, and ",

@@ -1,10 +1,10 @@
-// Samples the tokens of a plan's sequences on the device with the head, each request by its own parameters.
+// Samples the tokens of a plan's sequences on the device that ends the head, each request by its own parameters.
 //
 // A token is the one that a single process would choose: a function of logits, parameters, ids so far, request and position. Where a
 // request was begun by an earlier plan, the tokens known stay as they are; their logits may be made again, so that the hash is over all of
 // them.
 //
-// Threads: any; Sample is the compute thread's.
+// Threads: any; LogitsUsed and Sample are the compute thread's.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ class PlanSampler final : public TokenSampler {
 
   void Admit(const AdmitOrder& order) override;
   void Retire(int32_t sequence) override;
+  absl::StatusOr<int64_t> LogitsUsed(int32_t sequence) override;
   absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override;
 
   // What the logits that a token was taken from say, where its request asks for it.
@@ -45,6 +46,8 @@ class PlanSampler final : public TokenSampler {
 
  private:
   struct Sequence;
+  absl::StatusOr<Sequence*> Find(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   absl::Mutex mutex_;
   std::map<int64_t, RequestSampling> expected_ ABSL_GUARDED_BY(mutex_);             // by request
   std::map<int32_t, std::unique_ptr<Sequence>> sequences_ ABSL_GUARDED_BY(mutex_);  // by slot

@@ -23,7 +23,7 @@ struct StageSetup {
   Plan plan;
   int32_t device = 0;  // of the plan
   StageEngine::Peers peers;
-  TokenSampler* sampler = nullptr;  // where this device has the end of the head; outlives the stage
+  TokenSampler* sampler = nullptr;  // where this device has a part of the head; outlives the stage
   LoadOptions load;
   StallReport report;
   TraceRing* trace = nullptr;  // for spans, where they are asked for; outlives the stage

@@ -34,7 +34,7 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
                    .plan = call_.plan,
                    .device = call_.device,
                    .peers = MakePeers(),
-                   .sampler = IsHead() ? &sampler_ : nullptr};
+                   .sampler = HasHead() ? &sampler_ : nullptr};
   setup.load.progress = std::exchange(progress_, {});
   setup.load.cancelled = &cancelled_;
   setup.report = [this](const std::string& sentence) { Log(sentence); };
@@ -107,7 +107,7 @@ absl::Status StageSession::SetSink(Sink sink) {
 }
 
 absl::Status StageSession::OnOrder(const OrderMessage& message) {
-  if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what); admit != nullptr && IsHead())
+  if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what); admit != nullptr && HasHead())
     sampler_.Expect(admit->request, message.sampling);
   LogOrder(message.order);
   absl::ReaderMutexLock lock(&stage_mutex_);

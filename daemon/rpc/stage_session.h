@@ -18,6 +18,7 @@
 #include "daemon/rpc/activation_link.h"
 #include "daemon/rpc/plan_sampler.h"
 #include "daemon/rpc/stage.h"
+#include "planner/plan/plan_blocks.h"
 #include "proto/convert.h"
 
 namespace lime {
@@ -63,7 +64,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   TraceChunk TakeTrace(const TraceCall& call);
 
  private:
-  bool IsHead() const { return call_.plan.stages.back().device == call_.device; }
+  bool HasHead() const { return lime::HasHead(call_.plan, call_.device); }
   void OpenLinks();
   StageEngine::Peers MakePeers();
   void Tell(FromDevice what);

@@ -275,4 +275,9 @@ MatrixRows HeadRange(const PlanPart& part) {
   return part.rows.front();
 }
 
+int64_t IdsBefore(const Plan& plan, int part) {
+  const bool in_head = part > 0 && plan.parts[part - 1].block.kind == BlockKind::kHead;
+  return in_head ? HeadRange(plan.parts[part - 1]).end : 0;
+}
+
 }  // namespace lime

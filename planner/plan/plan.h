@@ -171,6 +171,8 @@ int StageOf(const Plan& plan, int part);
 
 // The ids whose logits a part of the head makes.  REQUIRES: part.block.kind == kHead, validated
 MatrixRows HeadRange(const PlanPart& part);
+// Ids whose logits are known in front of a part, or behind the last one: those below. 0 where the head has not begun.
+int64_t IdsBefore(const Plan& plan, int part);
 
 // "attention 3", "mlp 3 [2/4]" where a block has several parts, "head 0..4095" where the head does; and of the parts [lo, hi) of one block.
 std::string PartName(const Plan& plan, int part);

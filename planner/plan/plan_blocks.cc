@@ -1,5 +1,7 @@
 #include "planner/plan/plan_blocks.h"
 
+#include <algorithm>
+
 namespace lime {
 
 std::vector<BlockId> BlocksOn(const Plan& plan, int32_t device) {
@@ -11,6 +13,10 @@ std::vector<BlockId> BlocksOn(const Plan& plan, int32_t device) {
     }
   }
   return blocks;
+}
+
+bool HasHead(const Plan& plan, int32_t device) {
+  return std::ranges::any_of(plan.stages, [&](const Stage& stage) { return stage.device == device && IdsBefore(plan, stage.hi) > 0; });
 }
 
 }  // namespace lime

@@ -12,4 +12,7 @@ namespace lime {
 // Those of the device's stages, in execution order, and the embedding where it has the first one.
 std::vector<BlockId> BlocksOn(const Plan& plan, int32_t device);
 
+// Whether the device computes the head, or some of its parts.
+bool HasHead(const Plan& plan, int32_t device);
+
 }  // namespace lime

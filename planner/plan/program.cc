@@ -190,6 +190,10 @@ const char* InstructionName(const Instruction& instruction) {
   return kNames[instruction.index()];
 }
 
+Payload PayloadInto(const Plan& plan, int stage) {
+  return IdsBefore(plan, plan.stages[stage].lo) > 0 ? Payload::kHeadPartial : Payload::kHidden;
+}
+
 const char* PayloadName(Payload payload) {
   switch (payload) {
     case Payload::kToken:

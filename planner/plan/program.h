@@ -29,8 +29,11 @@ struct Plan;
 enum class Payload : uint8_t {
   kToken,       // sampled ids of a micro-batch: from the stage that ends the head to the first stage
   kHidden,      // hidden states of its rows
-  kHeadPartial  // the same, with the best candidates and log-sum-exp of the ids so far: between stages of a split head
+  kHeadPartial  // the same, and of the ids so far the logits that sampling may need: between stages of a split head
 };
+
+// What the stage before hands to `stage`.  REQUIRES: stage > 0
+Payload PayloadInto(const Plan& plan, int stage);
 
 // Waits for a micro-batch from the stage before: for the first stage of a decode step the tokens of the last one, which are there at the
 // beginning. `from` is the device; the same device hands them over by itself.

@@ -24,8 +24,13 @@ using namespace std::chrono_literals;
 const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
 constexpr int kDevices = 3;
 
-// Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB. KV for `kv_tokens` at first; 0: for all.
-Plan InterleavedPlan(int64_t kv_tokens = 0) {
+struct Shape {
+  int64_t kv_tokens = 0;    // KV for so many at first; 0: for all
+  bool split_head = false;  // each of its ranges on a device of its own
+};
+
+// Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB.
+Plan InterleavedPlan(const Shape& shape = {}) {
   const auto checkpoint = Checkpoint::Open(kModel);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto spec = checkpoint->BuildModelSpec();
@@ -38,7 +43,7 @@ Plan InterleavedPlan(int64_t kv_tokens = 0) {
   }
   PlanRequest request{.model_name = "lime-fables", .context = 512, .batches = {1}, .piece_bytes = 32 * kKiB, .prompt_tokens = 16};
   request.chunks = {8};
-  request.kv_tokens = kv_tokens;
+  request.kv_tokens = shape.kv_tokens;
   const auto problem = MakePlanProblem(*spec, devices, request);
   EXPECT_TRUE(problem.ok()) << problem.status();
   PlanChoice choice{.batch = 1};
@@ -48,7 +53,8 @@ Plan InterleavedPlan(int64_t kv_tokens = 0) {
   int begun = 0;
   for (int b = 0; b < instance.NumBlocks(); ++b) {
     std::vector<Stage>& stages = choice.stages.stages;
-    const bool begins = b == 0 || (!instance.IsLaterPiece(b) && b * 3 * kDevices / instance.NumBlocks() >= begun);
+    const bool range = shape.split_head && instance.blocks[b].kind == Instance::Kind::kHead;
+    const bool begins = b == 0 || range || (!instance.IsLaterPiece(b) && b * 3 * kDevices / instance.NumBlocks() >= begun);
     if (begins) {
       stages.push_back({begun++ % kDevices, b, b + 1});
     } else {
@@ -63,7 +69,7 @@ Plan InterleavedPlan(int64_t kv_tokens = 0) {
 
 // As tight as its first level: more KV takes the place of parts.
 Plan GrowingPlan() {
-  Plan plan = InterleavedPlan(64);
+  Plan plan = InterleavedPlan({.kv_tokens = 64});
   for (PlanDevice& device : plan.devices) {
     device.memory.ring = std::min<Bytes>(device.memory.ring, 192 * kKiB);
     device.memory.margin = 0;
@@ -135,6 +141,33 @@ TEST_F(ClusterRunTest, ScoresAreThoseOfOneProcess) {
     ASSERT_EQ(alone.exit_code, 0) << alone.err;
     ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
     for (const char* field : {"positions", "perplexity", "logits_xxh3"}) EXPECT_EQ(cluster.Json()[field], alone.Json()[field]) << field;
+  }
+}
+
+TEST_F(ClusterRunTest, AHeadThatDevicesShareGivesWhatOneProcessGives) {
+  const Plan plan = InterleavedPlan({.split_head = true});
+  ASSERT_NE(plan.stages.back().device, plan.stages[plan.stages.size() - 2].device);
+  ASSERT_EQ(plan.parts[plan.stages.back().lo - 1].block.kind, BlockKind::kHead) << plan.DebugString();
+  dir_.Write("plan.json", ToJsonText(plan));
+  const std::vector<std::string> run = {"run",          "--model", kModel,   "--prompt",  "Once upon a time there was",
+                                        "--max-tokens", "30",      "--json", "--context", "512"};
+  std::vector<std::vector<std::string>> calls = {{"score", "--model", kModel, "--json", "--ids", "1,5,9,17,33,65,5,9", "--top", "3"}};
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{{},
+                                                                                     {"--hash-logits"},
+                                                                                     {"--temperature", "0.9", "--top-k", "30"},
+                                                                                     {"--temperature", "0.8", "--top-p", "0.9"},
+                                                                                     {"--repetition-penalty", "1.2"}}) {
+    calls.push_back(run);
+    calls.back().insert(calls.back().end(), flags.begin(), flags.end());
+  }
+  for (const std::vector<std::string>& call : calls) {
+    SCOPED_TRACE(testing::PrintToString(call));
+    const Answer alone = Call(call), cluster = Call(OverCluster(call));
+    ASSERT_EQ(alone.exit_code, 0) << alone.err;
+    ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
+    for (const char* field : {"token_ids", "text", "logits_xxh3", "positions", "perplexity"}) {
+      EXPECT_EQ(cluster.Json()[field], alone.Json()[field]) << field;
+    }
   }
 }
 

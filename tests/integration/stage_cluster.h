@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -17,6 +18,7 @@
 #include "daemon/engine/stage_engine.h"
 #include "daemon/logic/flow.h"
 #include "gtest/gtest.h"
+#include "tests/integration/stage_plans.h"
 
 namespace lime {
 
@@ -25,6 +27,7 @@ class GreedySampler final : public TokenSampler {
  public:
   void Admit(const AdmitOrder& order) override { hashes_[order.sequence] = {}; }
   void Retire(int32_t) override {}
+  absl::StatusOr<int64_t> LogitsUsed(int32_t) override { return INT64_MAX; }
   absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override {
     hashes_[row.sequence].Add(logits);
     return static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
@@ -38,17 +41,25 @@ class GreedySampler final : public TokenSampler {
 
 enum class Delivery {
   kInOrder,  // each link's messages, once
-  kHostile,  // hidden states in any order, and what was delivered again and again: the repetitions must be refused
+  kHostile,  // activations in any order, and what was delivered again and again: the repetitions must be refused
 };
 
 class StageCluster {
  public:
-  StageCluster(const std::string& model, const Plan& plan, uint64_t seed, int threads = 1, Delivery delivery = Delivery::kInOrder)
-      : random_(seed), delivery_(delivery), ahead_(Flow::Of(plan).PromptsAhead()), ended_(plan.devices.size()) {
+  using MakeSampler = std::function<std::unique_ptr<TokenSampler>()>;
+
+  StageCluster(
+      const std::string& model, const Plan& plan, uint64_t seed, int threads = 1, Delivery delivery = Delivery::kInOrder,
+      const MakeSampler& make_sampler = [] { return std::make_unique<GreedySampler>(); })
+      : last_device_(plan.stages.back().device),
+        random_(seed),
+        delivery_(delivery),
+        ahead_(Flow::Of(plan).PromptsAhead()),
+        ended_(plan.devices.size()) {
     for (int32_t d = 0; d < plan.NumDevices(); ++d) {
       StageEngine::Options options;
       options.num_threads = threads;
-      options.sampler = &sampler_;
+      options.sampler = samplers_.emplace_back(make_sampler()).get();
       options.peers.send = [this, d](int32_t to, ActivationMessage message) { Queue(d, to, std::move(message)); };
       options.peers.sampled = [this](int64_t, std::span<const SampledToken> tokens) { Take(tokens); };
       options.peers.step_ended = [this, d](int64_t step) { End(d, step); };
@@ -73,7 +84,13 @@ class StageCluster {
 
   bool ok() const { return thread_.joinable(); }
   StageEngine& engine(int d) { return *engines_[d]; }
-  GreedySampler& sampler() { return sampler_; }
+  // That takes the tokens.  REQUIRES: nobody gave another kind
+  GreedySampler& sampler() { return static_cast<GreedySampler&>(*samplers_[static_cast<size_t>(last_device_)]); }
+  // Of messages between parts of the head.
+  int64_t head_partial_bytes() {
+    absl::MutexLock lock(&mutex_);
+    return head_partial_bytes_;
+  }
 
   // To every device, with the next number.
   void Give(decltype(Order::what) what) {
@@ -104,6 +121,7 @@ class StageCluster {
  private:
   void Queue(int32_t from, int32_t to, ActivationMessage message) {
     absl::MutexLock lock(&mutex_);
+    if (message.header.payload == Payload::kHeadPartial) head_partial_bytes_ += message.header.bytes;
     links_[{from, to}].push_back(std::move(message));
     changed_.SignalAll();
   }
@@ -123,7 +141,7 @@ class StageCluster {
   // Messages of the link that may come now: orders are given ahead of all that a coordinator would give, so these do what it does.
   size_t MayCome(const std::pair<int32_t, int32_t>& link) {
     const auto early = [&](const ActivationMessage& message) {
-      return message.header.payload == Payload::kHidden && message.header.step >= ended_[static_cast<size_t>(link.second)] + ahead_;
+      return message.header.payload != Payload::kToken && message.header.step >= ended_[static_cast<size_t>(link.second)] + ahead_;
     };
     const std::deque<ActivationMessage>& queue = links_[link];
     return static_cast<size_t>(std::ranges::find_if(queue, early) - queue.begin());
@@ -163,7 +181,7 @@ class StageCluster {
   }
 
   ActivationMessage Take(std::deque<ActivationMessage>& queue, size_t may_come) {
-    const bool any = delivery_ == Delivery::kHostile && queue.front().header.payload == Payload::kHidden;
+    const bool any = delivery_ == Delivery::kHostile && queue.front().header.payload != Payload::kToken;
     const auto it = queue.begin() + static_cast<std::ptrdiff_t>(any ? random_() % may_come : 0);
     ActivationMessage message = std::move(*it);
     queue.erase(it);
@@ -178,7 +196,8 @@ class StageCluster {
     }
   }
 
-  GreedySampler sampler_;
+  const int32_t last_device_;
+  std::vector<std::unique_ptr<TokenSampler>> samplers_;  // by device
   std::vector<std::unique_ptr<StageEngine>> engines_;
   std::mt19937_64 random_;
   const Delivery delivery_;
@@ -190,9 +209,37 @@ class StageCluster {
   absl::CondVar changed_;
   std::map<std::pair<int32_t, int32_t>, std::deque<ActivationMessage>> links_;
   std::map<int32_t, std::vector<int32_t>> tokens_;
+  int64_t head_partial_bytes_ = 0;
   absl::Status status_;
   bool stopping_ = false;
   std::thread thread_;
 };
+
+// The orders of a coordinator that looks as far ahead as it can: prompts in chunks, then every token.
+inline void OrderAll(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
+  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
+    const std::vector<int32_t>& prompt = requests[s].prompt;
+    cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = kContext, .prompt = prompt});
+    StepOrder step;
+    for (size_t at = 0; at < prompt.size();) {
+      MicroBatch& batch = step.microbatches.emplace_back();
+      for (int64_t i = 0; i < plan.prefill_chunk && at < prompt.size(); ++i, ++at) {
+        batch.rows.push_back(
+            {.sequence = s, .token = prompt[at], .position = static_cast<int32_t>(at), .wants_logits = at + 1 == prompt.size()});
+      }
+      if (at < prompt.size() && static_cast<int32_t>(step.microbatches.size()) < plan.chunks_per_sweep) continue;
+      cluster.Give(std::exchange(step, {}));
+    }
+  }
+  for (int i = 0; i + 1 < kNewTokens; ++i) {
+    StepOrder step;
+    for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
+      if (s % plan.batch == 0) step.microbatches.emplace_back();
+      step.microbatches.back().rows.push_back(
+          {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + i, .wants_logits = true});
+    }
+    cluster.Give(std::move(step));
+  }
+}
 
 }  // namespace lime

@@ -16,33 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The orders of a coordinator that looks as far ahead as it can: prompts in chunks, then every token.
-void OrderAll(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
-  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
-    const std::vector<int32_t>& prompt = requests[s].prompt;
-    cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = kContext, .prompt = prompt});
-    StepOrder step;
-    for (size_t at = 0; at < prompt.size();) {
-      MicroBatch& batch = step.microbatches.emplace_back();
-      for (int64_t i = 0; i < plan.prefill_chunk && at < prompt.size(); ++i, ++at) {
-        batch.rows.push_back(
-            {.sequence = s, .token = prompt[at], .position = static_cast<int32_t>(at), .wants_logits = at + 1 == prompt.size()});
-      }
-      if (at < prompt.size() && static_cast<int32_t>(step.microbatches.size()) < plan.chunks_per_sweep) continue;
-      cluster.Give(std::exchange(step, {}));
-    }
-  }
-  for (int i = 0; i + 1 < kNewTokens; ++i) {
-    StepOrder step;
-    for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
-      if (s % plan.batch == 0) step.microbatches.emplace_back();
-      step.microbatches.back().rows.push_back(
-          {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + i, .wants_logits = true});
-    }
-    cluster.Give(std::move(step));
-  }
-}
-
 void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
   const auto checkpoint = Checkpoint::Open(dir);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();

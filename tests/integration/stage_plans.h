@@ -96,13 +96,16 @@ class RandomPlan {
   }
 
  private:
+  // Which may be split at any of its pieces.
+  static bool IsHead(const Instance& instance, int b) { return instance.blocks[b].kind == Instance::Kind::kHead; }
+
   StagePlan Stages(const Instance& instance) {
     StagePlan plan;
     const int devices = instance.NumDevices(), percent = Below(101), cut = 5 + Below(60);
     for (int b = 0; b < instance.NumBlocks(); ++b) {
       if (b == 0) {
         plan.stages.push_back({Below(devices), 0, 1});
-      } else if (!instance.IsLaterPiece(b) && devices > 1 && Below(100) < cut) {
+      } else if ((!instance.IsLaterPiece(b) || IsHead(instance, b)) && devices > 1 && Below(100) < cut) {
         plan.stages.push_back({(plan.stages.back().device + 1 + Below(devices - 1)) % devices, b, b + 1});
       } else {
         plan.stages.back().hi = b + 1;

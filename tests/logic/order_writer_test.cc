@@ -306,7 +306,7 @@ class Device {
   void TakeStep(const StepOrder& step) {
     std::vector<SampledToken>& sampled = samples.emplace_back();
     ASSERT_LE(step.microbatches.size(), static_cast<size_t>(options_.microbatches));
-    int64_t prompt_rows = 0;
+    int64_t prompt_rows = 0, prompt_logits = 0;
     bool decodes = false;
     for (const MicroBatch& batch : step.microbatches) {
       ASSERT_FALSE(batch.rows.empty());
@@ -321,11 +321,13 @@ class Device {
           decodes = true;
         } else {
           ++prompt_rows;
+          prompt_logits += row.wants_logits ? 1 : 0;
         }
       }
       ASSERT_LE(logit_rows, options_.batch);
     }
     ASSERT_LE(prompt_rows, options_.chunk * (decodes ? 1 : options_.chunks));
+    ASSERT_LE(prompt_logits, options_.prompt_logits);
   }
 
   const OrderWriter::Options options_;
@@ -344,6 +346,8 @@ TEST(OrderWriterTest, RandomRequestsAllEndWithTheirTokensAndBounds) {
     options.microbatches = (options.sequences + options.batch - 1) / options.batch + draw(0, 2);
     options.max_rows = options.batch + draw(0, 8), options.chunk = options.max_rows, options.chunks = draw(1, 3);
     options.look_ahead = draw(1, 4), options.prompts_ahead = draw(1, 8);
+    const auto logits = draw(0, 1) == 0 ? OrderWriter::Logits::kAll : OrderWriter::Logits::kNewest;
+    if (draw(0, 1) == 0) options.prompt_logits = draw(1, options.batch);
     OrderWriter writer(options);
     Device device(options);
     int requests = 0;
@@ -351,7 +355,7 @@ TEST(OrderWriterTest, RandomRequestsAllEndWithTheirTokensAndBounds) {
     for (int turn = 0; turn < 100000 && (requests < total || !writer.idle()); ++turn) {
       if (requests < total && draw(0, 3) == 0) {
         const int prompt = draw(1, 40);
-        ASSERT_TRUE(writer.Add(Ask(std::vector<int32_t>(static_cast<size_t>(prompt), 5), draw(1, 64 - prompt), {1})).ok());
+        ASSERT_TRUE(writer.Add(Ask(std::vector<int32_t>(static_cast<size_t>(prompt), 5), draw(1, 64 - prompt), {1}), logits).ok());
         ++requests;
       }
       for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.Take(order));

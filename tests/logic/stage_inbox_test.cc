@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "daemon/logic/head_partial.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -148,6 +149,72 @@ TEST_F(StageInboxTest, HiddenStatesThatWaitAreBounded) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_LE(waiting, StageInbox::WaitingBytes(plan_, 1, kRowBytes));
   EXPECT_GT(waiting + 4 * kRowBytes, StageInbox::WaitingBytes(plan_, 1, kRowBytes));
+}
+
+// ---- Logits so far
+
+// Device 1 has the layers and the first 2,048 ids, device 0 the rest, and neither all tokens.
+class SharedHeadTest : public StageInboxTest {
+ protected:
+  static constexpr int64_t kIds = 2 * kVocabRange;
+
+  SharedHeadTest() {
+    split_.parts = {{.block = {BlockKind::kAttention, 0}},
+                    {.block = {BlockKind::kHead, 0}, .rows = {{TensorRole::kOutput, 0, kIds}}},
+                    {.block = {BlockKind::kHead, 0}, .rows = {{TensorRole::kOutput, kIds, kIds + 52}}}};
+    split_.stages = {{.device = 1, .lo = 0, .hi = 2}, {.device = 0, .lo = 2, .hi = 3}};
+  }
+
+  StageInbox Last() const { return {split_, 0, {.vocab_size = kIds + 52, .row_bytes = kRowBytes, .microbatches = 2}}; }
+  ActivationMessage Partial(int64_t step, int64_t rows, const std::vector<int64_t>& used, int64_t ids = kIds) const {
+    const std::vector<float> logits(used.size() * kIds, 1.0f);
+    ActivationMessage message = Hidden(step, 0, 0, rows);
+    message.header.payload = Payload::kHeadPartial;
+    message.payload = EncodeHeadPartial(logits, kIds, ids, used, message.payload);
+    message.header.bytes = std::ssize(message.payload);
+    return message;
+  }
+
+  Plan split_ = TwoDevices();
+};
+
+TEST_F(SharedHeadTest, LogitsComeWithTheRowsThatAskForThem) {
+  StageInbox inbox = Last();
+  EXPECT_TRUE(inbox.OnActivation(Partial(1, 3, {INT64_MAX})).ok());  // nobody knows its rows yet
+  inbox.BeginStep({Rows(0, 0, 3), {}});
+  EXPECT_THAT(Says(inbox.OnActivation(Hidden(0, 0, 0, 3))), HasSubstr("not awaited here"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 2, {1}))), HasSubstr("16 bytes for 3 rows"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {}))), HasSubstr("logits of 0 rows, and 1 ask"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1}))), HasSubstr("logits of 2 rows, and 1 ask"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 3, {1, 1, 1}))), HasSubstr("at most 2"));
+  EXPECT_THAT(Says(inbox.OnActivation(Partial(0, 0, {1}, 8))), HasSubstr("early"));
+  ActivationMessage none = Partial(0, 0, {});
+  none.header.microbatch = 1;  // has no rows, so nothing is said of it
+  EXPECT_THAT(Says(inbox.OnActivation(none)), HasSubstr("4 bytes for 0 rows"));
+  EXPECT_EQ(*inbox.OnActivation(Partial(0, 3, {INT64_MAX})), Visit(1, 0));
+  EXPECT_EQ(inbox.TakeInput({1, 0}).size(), 4 + 4 + 4 * kIds + 3 * kRowBytes);
+  inbox.EndStep();
+  EXPECT_THAT(inbox.BeginStep({Rows(0, 0, 3)}), ElementsAre(Visit(1, 0)));
+}
+
+TEST_F(SharedHeadTest, WhatWaitsIsBoundedAndCountsOnBothSides) {
+  const Bytes allowed = StageInbox::WaitingBytes(split_, 0, kRowBytes);
+  EXPECT_EQ(StageInbox::WaitingBytes(split_, 1, kRowBytes), allowed);
+  EXPECT_GT(allowed, StageInbox::WaitingBytes(plan_, 0, kRowBytes) + 4 * kIds * (split_.sequences + 3 * split_.batch));
+  StageInbox inbox = Last();
+  Bytes waiting = 0;
+  absl::Status status;
+  for (int64_t step = 0; step < 6 && status.ok(); ++step) {
+    for (int32_t microbatch = 0; microbatch < 2 && status.ok(); ++microbatch) {
+      ActivationMessage message = Partial(step, 4, {INT64_MAX, INT64_MAX});
+      message.header.microbatch = microbatch;
+      const Bytes bytes = message.header.bytes;
+      status = inbox.OnActivation(std::move(message)).status();
+      waiting += status.ok() ? bytes : 0;
+    }
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_LE(waiting, allowed);
 }
 
 // ---- Tokens
