@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
 #include "planner/evaluator.h"
 #include "planner/plan/limits.h"
 
@@ -137,16 +138,6 @@ std::optional<double> EmbedRowsMs(const ModelSpec& spec, const ClusterDevice& de
 }
 
 // ---- Links
-
-LinkPoint LinkBetween(const ClusterDevice& from, const ClusterDevice& to, const LinkPoint& fallback) {
-  const auto find = [](const ClusterDevice& device, const ClusterDevice& peer) -> const LinkPoint* {
-    const auto found = std::ranges::find(device.profile.links, peer.name, &LinkPoint::peer);
-    return found != device.profile.links.end() && found->bytes_per_second > 0 ? &*found : nullptr;
-  };
-  if (const LinkPoint* const link = find(from, to)) return *link;
-  if (const LinkPoint* const link = find(to, from)) return *link;
-  return fallback;
-}
 
 // The least rate and the largest latency of the links between pairs of devices; the fallback where there is no pair.
 LinkPoint WorstLink(std::span<const ClusterDevice> devices, std::span<const std::pair<int, int>> pairs, const LinkPoint& fallback) {
@@ -364,6 +355,16 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   return problem;
 }
 
+LinkPoint LinkBetween(const ClusterDevice& from, const ClusterDevice& to, const LinkPoint& fallback) {
+  const auto find = [](const ClusterDevice& device, const ClusterDevice& peer) -> const LinkPoint* {
+    const auto found = std::ranges::find(device.profile.links, peer.name, &LinkPoint::peer);
+    return found != device.profile.links.end() && found->bytes_per_second > 0 ? &*found : nullptr;
+  };
+  if (const LinkPoint* const link = find(from, to)) return *link;
+  if (const LinkPoint* const link = find(to, from)) return *link;
+  return fallback;
+}
+
 void RefineNet(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, const StagePlan& stages,
                PlanProblem& problem) {
   std::vector<std::pair<int, int>> pairs;
@@ -372,6 +373,22 @@ void RefineNet(std::span<const ClusterDevice> devices, const ModelSpec& spec, co
     if (from != to) pairs.emplace_back(from, to);
   }
   SetNet(spec, WorstLink(devices, pairs, request.default_link), problem);
+}
+
+void SetLinks(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, Plan& plan) {
+  const auto index = [&](const Stage& stage) {
+    const auto found = std::ranges::find(devices, plan.devices[stage.device].name, &ClusterDevice::name);
+    LIME_CHECK(found != devices.end());
+    return static_cast<int>(found - devices.begin());
+  };
+  std::vector<std::pair<int, int>> pairs;
+  for (size_t j = 0; j < plan.stages.size(); ++j) {
+    const int from = index(plan.stages[j]), to = index(plan.stages[(j + 1) % plan.stages.size()]);
+    if (from != to) pairs.emplace_back(from, to);
+  }
+  const LinkPoint link = WorstLink(devices, pairs, request.default_link);
+  plan.decode.tx_ms = TxMs(spec, link, plan.batch);
+  plan.decode.lat_ms = link.latency_ms;
 }
 
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice) {

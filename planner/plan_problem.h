@@ -69,6 +69,13 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
 void RefineNet(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, const StagePlan& stages,
                PlanProblem& problem);
 
+// As MakePlanProblem takes it: told by either end, else the fallback.
+LinkPoint LinkBetween(const ClusterDevice& from, const ClusterDevice& to, const LinkPoint& fallback);
+
+// Sets what a message of the plan takes to the worst of the links that it uses as they are now; devices are found by name.
+// REQUIRES: `devices` has all that the plan has stages on
+void SetLinks(std::span<const ClusterDevice> devices, const ModelSpec& spec, const PlanRequest& request, Plan& plan);
+
 // What a search answers.
 struct PlanChoice {
   StagePlan stages;

@@ -24,6 +24,7 @@
 #include "daemon/weights/model_digest.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/limits.h"
+#include "planner/sim/simulator.h"
 
 namespace lime::cli {
 namespace {
@@ -32,10 +33,13 @@ using Clock = TextStream::Clock;
 using nlohmann::json;
 
 constexpr double kPlanningMs = 3000;
-constexpr char kCoordinatorName[] = "coordinator";  // of its own keys
+constexpr absl::Duration kLinksPatience = absl::Milliseconds(500);  // with a device that is asked about its links
+constexpr double kMostLinkAgeMs = 10'000;
+constexpr double kUnloadMs = 500, kPauseMargin = 2;  // of a change to another plan
+constexpr char kCoordinatorName[] = "coordinator";   // of its own keys
 
-// What `lime plan` answers without further flags; for these devices alone, where any are named.
-absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::set<std::string>& devices) {
+// Of what `lime plan` is without further flags; for these devices alone, where any are named.
+absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const std::set<std::string>& devices) {
   PlanInputFlags flags;
   flags.cluster = options.cluster;
   flags.model = options.model;
@@ -45,6 +49,11 @@ absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::
   if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
+  return inputs;
+}
+
+absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::set<std::string>& devices) {
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, devices));
   return ClusterPlanning({.time_limit_ms = kPlanningMs}, std::move(inputs)).Run();
 }
 
@@ -119,6 +128,7 @@ class ClusterGenerator {
   }
 
   int64_t recoveries() const { return run_->recoveries(); }
+  int64_t changes() const { return run_->changes(); }
 
  private:
   bool TakeToken(const ClusterRun::Token& token) {
@@ -165,13 +175,83 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   LIME_ASSIGN_OR_RETURN(Plan plan, options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options));
   std::unique_ptr<ClusterSession> session(new ClusterSession(options));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster));
-  for (const ClusterClient::Device& device : cluster.devices) session->addresses_[device.name] = device.address;
+  for (const ClusterClient::Device& device : cluster.devices) {
+    session->addresses_[device.name] = device.address;
+    session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.keys));
+  }
   (void)session->WorkOutLevels(plan);
   const Clock::time_point begin = Clock::now();
   LIME_RETURN_IF_ERROR(session->Install(plan));
   session->install_seconds_ = Milliseconds(Clock::now() - begin) / 1000;
   if (options.trace) session->StartTrace(cluster);
   return session;
+}
+
+// ---- Another plan where links change
+
+// The links that the plan uses, as the cluster's files tell them.
+Replanner::Links PlannedLinks(const PlanInputs& inputs, const Plan& plan) {
+  Replanner::Links links;
+  const auto device = [&](const Stage& stage) {
+    return std::ranges::find(inputs.devices, plan.devices[stage.device].name, &ClusterDevice::name);
+  };
+  for (size_t j = 0; j < plan.stages.size(); ++j) {
+    const auto from = device(plan.stages[j]), to = device(plan.stages[(j + 1) % plan.stages.size()]);
+    if (from == to || from == inputs.devices.end() || to == inputs.devices.end()) continue;
+    links[{from->name, to->name}] = LinkBetween(*from, *to, inputs.request.default_link).bytes_per_second;
+  }
+  return links;
+}
+
+void TakeLinks(const Replanner::Links& links, PlanInputs& inputs) {
+  for (const auto& [ends, rate] : links) {
+    const auto from = std::ranges::find(inputs.devices, ends.first, &ClusterDevice::name);
+    const auto to = std::ranges::find(inputs.devices, ends.second, &ClusterDevice::name);
+    if (from == inputs.devices.end() || to == inputs.devices.end()) continue;
+    LinkPoint link = LinkBetween(*from, *to, inputs.request.default_link);
+    link.peer = to->name, link.bytes_per_second = rate;
+    std::erase_if(from->profile.links, [&](const LinkPoint& other) { return other.peer == to->name; });
+    from->profile.links.push_back(std::move(link));
+  }
+}
+
+// A plan that is given stays; and what cannot be planned for is not watched.
+std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
+  if (!options_.replan || !options_.plan.empty() || options_.trace || plan().stages.size() < 2) return nullptr;
+  const auto inputs = InputsOf(options_, {});
+  if (!inputs.ok()) return nullptr;
+  const auto measure = [this](const Plan& plan) {
+    Replanner::Links links;
+    for (const std::string& name : DevicesUsed(plan)) {
+      const auto device = std::ranges::find(asked_, name, &DeviceClient::name);
+      if (device == asked_.end()) continue;
+      const absl::StatusOr<DeviceStatistics> answer = (*device)->Statistics(kLinksPatience);
+      if (!answer.ok()) continue;  // one that is lost is noticed elsewhere
+      for (const LinkRate& link : answer->links) {
+        if (link.bytes_per_second > 0 && link.age_ms <= kMostLinkAgeMs) links[{name, link.peer}] = link.bytes_per_second;
+      }
+    }
+    return links;
+  };
+  return std::make_unique<PlanWatcher>(
+      PlanWatcher::Options{.planned = [inputs = *inputs](const Plan& plan) { return PlannedLinks(inputs, plan); },
+                           .measure = measure,
+                           .search = [this](const Plan& plan, const Replanner::Links& links) { return SearchAgain(plan, links); },
+                           .say = Say},
+      plan());
+}
+
+absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const Plan& current, const Replanner::Links& links) const {
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, {}));
+  TakeLinks(links, inputs);
+  Plan now = current;
+  SetLinks(inputs.devices, inputs.spec, inputs.request, now);
+  LIME_ASSIGN_OR_RETURN(const SimulationResult today, SimulateDecode(now, {.timeline = false}));
+  const auto tokens = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));
+  PlanWatcher::Candidate found{.current_ms = today.MsPerStep(), .install_ms = kUnloadMs + kPauseMargin * install_seconds_ * 1000};
+  LIME_ASSIGN_OR_RETURN(found.plan, ClusterPlanning({.time_limit_ms = kPlanningMs}, std::move(inputs)).Run());
+  found.replay_ms = kPauseMargin * found.plan.predicted.ttft_ms / tokens;
+  return found;
 }
 
 // A device that is lost while it loads is waited for as one is that is lost later; so is one that an earlier coordinator has just left.
@@ -190,11 +270,16 @@ absl::Status ClusterSession::Install(const Plan& plan) {
   }
 }
 
-ClusterRun::Survival ClusterSession::HowToSurvive() const {
-  return {.recovery = options_.recovery,
-          .plan = [this](const Recovery::Devices& devices) { return PlanNow(options_, devices); },
-          .install = {.cancelled = options_.cancel, .trace_spans = options_.trace ? kTraceSpans : 0},
-          .say = Say};
+ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
+  ClusterRun::Survival survival{.recovery = options_.recovery,
+                                .plan = [this](const Recovery::Devices& devices) { return PlanNow(options_, devices); },
+                                .install = {.cancelled = options_.cancel, .trace_spans = options_.trace ? kTraceSpans : 0},
+                                .say = Say};
+  if (watcher != nullptr) {
+    survival.change = [watcher](const OrderWriter::Left& left) { return watcher->Next(left); };
+    survival.in_use = [watcher](const Plan& plan) { watcher->OnPlan(plan); };
+  }
+  return survival;
 }
 
 // Takes a while; the same plan installed again has the same levels.
@@ -249,11 +334,13 @@ absl::StatusOr<ClusterSession::Scores> ClusterSession::ScoreWindows(const std::v
 
 absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
                                                          const GenerateOptions& options) {
+  const std::unique_ptr<PlanWatcher> watcher = WatchPlan();
   ClusterGenerator generator(
-      std::make_unique<ClusterRun>(*client_, HowToSurvive(), [this](const Plan& plan) { return WorkOutLevels(plan); }), tokenizer, options);
+      std::make_unique<ClusterRun>(*client_, HowToSurvive(watcher.get()), [this](const Plan& plan) { return WorkOutLevels(plan); }),
+      tokenizer, options);
   for (const std::vector<int32_t>& prompt : prompts) LIME_RETURN_IF_ERROR(generator.Add(prompt));
   absl::StatusOr<GenerateSummary> summary = generator.Run();
-  recoveries_ = generator.recoveries();
+  recoveries_ = generator.recoveries(), changes_ = generator.changes();
   const absl::Status closed = Close();
   if (summary.ok() && !closed.ok()) Say(absl::StrCat(closed.message(), "; everything was generated before"));
   return summary;
@@ -295,6 +382,7 @@ json ClusterSession::Describe() const {
           {"peak_rss_bytes", ProcessPeakResidentBytes()},
           {"devices", devices},
           {"recoveries", recoveries_},
+          {"plan_changes", changes_},
           {"plan",
            {{"epoch", plan().epoch},
             {"stages", plan().stages.size()},

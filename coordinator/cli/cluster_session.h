@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/plan_watcher.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/trace_timeline.h"
 #include "coordinator/rpc/cluster_run.h"
+#include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/trace_collector.h"
 #include "nlohmann/json.hpp"
 #include "planner/kv_levels.h"
@@ -31,6 +33,7 @@ class ClusterSession {
     std::optional<OnlineRule> online = OnlineRule::kLime;
     bool insecure = false;  // devices elsewhere may be talked to without keys
     Recovery::Options recovery;
+    bool replan = true;  // go on with another plan where links change and that pays; a plan that is given stays
     bool trace = false;  // devices record what they do, see Trace
     const std::atomic<bool>* cancel = nullptr;
   };
@@ -67,7 +70,9 @@ class ClusterSession {
   explicit ClusterSession(const Options& options) : options_(options) {}
   absl::Status Install(const Plan& plan);
   void StartTrace(const ClusterClient::Options& cluster);
-  ClusterRun::Survival HowToSurvive() const;
+  std::unique_ptr<PlanWatcher> WatchPlan();
+  absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const Plan& current, const Replanner::Links& links) const;
+  ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
   absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
@@ -79,8 +84,9 @@ class ClusterSession {
   std::vector<DeviceStatistics> statistics_;      // by device of the plan; epoch -1 where it has no part
   std::unique_ptr<TraceCollector> collector_;     // where there is a trace
   std::vector<DeviceTrace> traces_;
+  std::vector<std::shared_ptr<DeviceClient>> asked_;  // about their links
   double install_seconds_ = 0;
-  int64_t recoveries_ = 0;
+  int64_t recoveries_ = 0, changes_ = 0;
 };
 
 // What a session begins with, for those who need only that: the devices with the coordinator's keys, and the plan, read or made now.

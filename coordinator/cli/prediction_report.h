@@ -8,8 +8,8 @@
 
 namespace lime::cli {
 
-// Of the steps that only decoded. Where nothing that was counted explains the difference, and there is no budget to keep, reads memory for a
-// moment to see whether it is slower than it was.
+// Of the steps that only decoded. Where nothing that was counted explains the difference, and there is no budget to keep, reads memory for
+// a moment to see whether it is slower than it was.
 PredictionReport ComparePrediction(ModelSession& session, const GenerateSummary& summary);
 
 // {"predicted_ms", "measured_ms", "error", "cause", "why"}: error = predicted / measured - 1; why is null unless they differ.

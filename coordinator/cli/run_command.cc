@@ -48,6 +48,7 @@ struct RunFlags {
   std::string cluster_plan;     // with --cluster
   bool insecure = false;        // likewise
   double patience_s = 10;       // likewise
+  bool no_replan = false;       // likewise
   double give_up_s = 60;        // likewise
   int64_t kv_tokens = 0;        // likewise
   std::string online = "lime";  // likewise, where the plan's KV grows
@@ -284,6 +285,7 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
                             .online = online,
                             .insecure = flags.insecure,
                             .recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)},
+                            .replan = !flags.no_replan,
                             .trace = flags.traces(),
                             .cancel = &Interrupted()}));
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files)));
@@ -382,6 +384,8 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
       ->add_option("--online", flags->online,
                    "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")
       ->capture_default_str();
+  command->add_flag("--no-replan", flags->no_replan,
+                    "With --cluster, keep the plan whatever becomes of the links; one given with --plan is kept anyway");
   command->add_flag("--no-memory-planner", flags->no_memory_planner, "With --cluster, whole layers stream as KV grows, to compare with");
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->add_option("--seed", flags->sampling.seed, "Same seed, same text")->capture_default_str();

@@ -286,4 +286,19 @@ void OrderWriter::Finish(Entry& entry) {
   entry.state = State::kFinished;
 }
 
+OrderWriter::Left OrderWriter::left() const {
+  Left left;
+  int64_t tokens = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.state == State::kFinished) continue;
+    const int64_t made = static_cast<int64_t>(entry.generated.size());
+    const int64_t to_make = std::max<int64_t>(entry.request.max_new_tokens - made, 0);
+    tokens += to_make;
+    left.steps = std::max(left.steps, to_make);
+    left.known = std::max(left.known, static_cast<int64_t>(entry.request.prompt.size()) + made);
+  }
+  left.steps = std::max(left.steps, tokens / options_.sequences);
+  return left;
+}
+
 }  // namespace lime

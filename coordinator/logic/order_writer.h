@@ -83,6 +83,12 @@ class OrderWriter {
 
   bool finished(RequestId request) const { return entries_.at(request).state == State::kFinished; }
   const std::vector<int32_t>& generated(RequestId request) const { return entries_.at(request).generated; }
+  // Until all requests have ended, where none ends before its max_new_tokens: steps that decode, and positions known of the longest.
+  struct Left {
+    int64_t steps = 0;
+    int64_t known = 0;
+  };
+  Left left() const;
   bool idle() const { return waiting_.empty() && running_.empty(); }
   int64_t steps_ordered() const { return next_step_; }
   int64_t steps_under_way() const { return static_cast<int64_t>(under_way_.size()); }

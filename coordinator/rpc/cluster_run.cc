@@ -35,12 +35,18 @@ absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling
 }
 
 absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
-  absl::Status status = RunPlan(on_token, cancel);
-  while (!status.ok() && recovery_ && !IsSet(cancel)) {
-    LIME_RETURN_IF_ERROR(Recover(status, cancel));
-    status = IsSet(cancel) ? absl::OkStatus() : RunPlan(on_token, cancel);
+  while (true) {
+    absl::Status status = RunPlan(on_token, cancel);
+    if (status.ok() && change_)
+      status = ChangePlan();
+    else if (status.ok())
+      return status;
+    if (!status.ok()) {
+      if (!recovery_ || IsSet(cancel)) return status;
+      LIME_RETURN_IF_ERROR(Recover(status, cancel));
+    }
+    if (IsSet(cancel)) return absl::OkStatus();
   }
-  return status;
 }
 
 absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
@@ -55,6 +61,8 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   SendOrders();
   while (!writer_.idle() && !IsSet(cancel)) {
     for (const News& news : AwaitNews()) LIME_RETURN_IF_ERROR(OnNews(news, on_token));
+    if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
+    if (change_) return absl::OkStatus();
     SendOrders();
   }
   return absl::OkStatus();
@@ -92,6 +100,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     const cpu::RowScore* const score = news.scores[token.index] ? &*news.scores[token.index] : nullptr;
     asked.position = sampled.position, asked.logits_hash = logits_hash;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
+    TellPause();
     const bool go_on =
         on_token({.request = token.request, .token = sampled.token, .logits_hash = logits_hash, .score = score, .reason = token.reason});
     if (!go_on && token.reason == FinishReason::kNone) writer_.Stop(token.request);
@@ -106,6 +115,33 @@ void ClusterRun::SendOrders() {
       message.sampling = asked_[static_cast<size_t>(admit->request)].sampling;
     client_.Send(message);
   }
+}
+
+// ---- Another plan while all is well
+
+// Tokens that are on their way are dropped, and made again from those known.
+absl::Status ClusterRun::ChangePlan() {
+  const Change change = *std::exchange(change_, std::nullopt);
+  Say(absl::StrCat(change.why, "; changes to another plan, which takes ",
+                   absl::FormatDuration(absl::Ceil(change.pause, absl::Milliseconds(100))), " at most"));
+  change_began_ = absl::Now(), stated_pause_ = change.pause;
+  const absl::Status unloaded = client_.Unload();
+  open_ = false;
+  LIME_RETURN_IF_ERROR(unloaded);
+  LIME_RETURN_IF_ERROR(InstallAgain(change.plan));
+  ++changes_;
+  recoveries_ += recovery_->recoveries();
+  first_ = newest_ = client_.plan();
+  recovery_.emplace(survival_->recovery, DevicesUsed(client_.plan()));
+  return absl::OkStatus();
+}
+
+void ClusterRun::TellPause() {
+  const absl::Time began = std::exchange(change_began_, absl::InfiniteFuture());
+  if (began == absl::InfiniteFuture()) return;
+  const absl::Duration took = absl::Now() - began;
+  Say(absl::StrCat("goes on after ", absl::FormatDuration(absl::Floor(took, absl::Milliseconds(1))),
+                   took > stated_pause_ ? ", longer than was stated" : ""));
 }
 
 // ---- After a failure
@@ -149,6 +185,7 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
 absl::Status ClusterRun::InstallAgain(const Plan& plan) {
   LIME_RETURN_IF_ERROR(writer_.Restart(OrdersFor(plan)));
   LIME_RETURN_IF_ERROR(client_.Install(plan, survival_->install));
+  if (survival_->in_use) survival_->in_use(client_.plan());
   CompareKernels();
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 // Runs requests over an installed plan: what devices report goes to the OrderWriter, what that writes goes to the devices. When a device
-// fails, Recovery says what to do, this does it, and the requests go on with their tokens so far.
+// fails, Recovery says what to do, this does it, and the requests go on with their tokens so far. So they do when another plan is to be
+// used because it is better now.
 //
 // Threads: one owner, that waits in Run; news comes on gRPC's threads and waits for it in a queue.
 #pragma once
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "coordinator/logic/order_writer.h"
 #include "coordinator/logic/recovery.h"
 #include "coordinator/rpc/cluster_client.h"
@@ -24,6 +26,13 @@ namespace lime {
 
 class ClusterRun {
  public:
+  // Another plan to go on with while all is well.
+  struct Change {
+    Plan plan;
+    std::string why;
+    absl::Duration pause;  // at most, from the last token to the next
+  };
+
   // How a failure is survived.
   struct Survival {
     Recovery::Options recovery;
@@ -31,6 +40,9 @@ class ClusterRun {
     std::function<absl::StatusOr<Plan>(const Recovery::Devices& devices)> plan;
     ClusterClient::InstallOptions install;
     std::function<void(const std::string& sentence)> say;  // what is going on
+    // Asked often while tokens come, and never waits.
+    std::function<std::optional<Change>(const OrderWriter::Left& left)> change = nullptr;
+    std::function<void(const Plan& plan)> in_use = nullptr;  // told of every plan that is installed in the place of another
   };
 
   // Of a plan that is installed or to be: what streams at each level of its KV, its own first, and only that where KV does not grow.
@@ -56,7 +68,8 @@ class ClusterRun {
   absl::Status Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
 
   int64_t steps() const { return steps_; }  // ended
-  int64_t recoveries() const { return recovery_ ? recovery_->recoveries() : 0; }
+  int64_t recoveries() const { return recoveries_ + (recovery_ ? recovery_->recoveries() : 0); }
+  int64_t changes() const { return changes_; }  // of plans, while all was well
   bool finished(RequestId request) const { return writer_.finished(request); }
 
  private:
@@ -68,6 +81,9 @@ class ClusterRun {
   };
   // One installed plan, until its requests have ended or it is no use any more.
   absl::Status RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
+  // To `change_`. An error is a failure like any other: the plan before is installed again.
+  absl::Status ChangePlan();
+  void TellPause();
   // OK: it is installed again, or `cancel` is set.
   absl::Status Recover(const absl::Status& failure, const std::atomic<bool>* cancel);
   Recovery::Event Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel);
@@ -100,6 +116,11 @@ class ClusterRun {
   int64_t steps_ = 0;
   std::shared_ptr<Inbox> inbox_;  // of the plan in use; the client's too: news may come after this is gone
 
+  std::optional<Change> change_;                      // to be done
+  absl::Time change_began_ = absl::InfiniteFuture();  // until the first token behind it
+  absl::Duration stated_pause_;
+  int64_t changes_ = 0;
+  int64_t recoveries_ = 0;  // before the last change
   std::optional<Recovery> recovery_;
   std::optional<Plan> first_, newest_;  // that Recovery speaks of
   std::set<std::string> numerics_;      // of all kernels that have computed so far

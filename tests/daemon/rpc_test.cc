@@ -208,13 +208,13 @@ class SurvivalTest : public RpcTest {
           return true;
         },
         nullptr);
-    recoveries_ = run.recoveries();
+    recoveries_ = run.recoveries(), changes_ = run.changes();
     return outcome;
   }
   // The tokens of a plan of four stages, and the logits that they were taken from.
   void ExpectNothingLost(const Outcome& outcome) {
     ASSERT_TRUE(outcome.status.ok()) << outcome.status << said_;
-    EXPECT_GE(recoveries_, 1);
+    EXPECT_GE(recoveries_ + changes_, 1);
     for (size_t r = 0; r < 2; ++r) {
       EXPECT_EQ(outcome.tokens[r], FakeTokens(prompts_[r], kTokens, 4));
       cli::LogitsHash hash;
@@ -238,7 +238,7 @@ class SurvivalTest : public RpcTest {
   const std::vector<std::vector<int32_t>> prompts_ = {Ids(9, 5), Ids(30, 17)};
   std::unique_ptr<ClusterClient> client_;
   std::string said_;
-  int64_t recoveries_ = 0;
+  int64_t recoveries_ = 0, changes_ = 0;
 };
 
 TEST_F(SurvivalTest, ADeviceThatIsStartedAgainCostsNoToken) {
@@ -284,6 +284,60 @@ TEST_F(SurvivalTest, WithoutAPlanItEndsWithTheNameOfWhoIsMissing) {
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("device \"b\" is missing"));
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("2 GiB are missing"));
   EXPECT_TRUE(BecomesFree(0));
+}
+
+TEST_F(SurvivalTest, ABetterPlanIsChangedToWhileTokensComeAndCostsNone) {
+  ClusterRun::Survival survival;
+  std::vector<int64_t> steps_left;
+  std::optional<Plan> in_use;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    steps_left.push_back(left.steps);
+    if (left.steps > kTokens - 20 || in_use) return std::nullopt;
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "link a -> b is slow", .pause = absl::Seconds(20)};
+  };
+  survival.in_use = [&](const Plan& plan) { in_use = plan; };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_EQ(changes_, 1);
+  EXPECT_EQ(recoveries_, 0);
+  EXPECT_EQ(steps_left.front(), kTokens);
+  EXPECT_TRUE(std::ranges::is_sorted(steps_left, std::greater()));
+  ASSERT_TRUE(in_use);
+  EXPECT_EQ(DevicesUsed(*in_use), (Recovery::Devices{"a", "c"}));
+  EXPECT_EQ(client_->plan(), *in_use);
+  EXPECT_THAT(said_, HasSubstr("link a -> b is slow; changes to another plan, which takes 20s at most\n"));
+  EXPECT_THAT(said_, HasSubstr("goes on after "));
+  EXPECT_TRUE(BecomesFree(1)) << "it has no stage any more";
+}
+
+TEST_F(SurvivalTest, AfterAChangeALossIsRecoveredFromWithTheNewPlan) {
+  ClusterRun::Survival survival;
+  bool changed = false;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (left.steps == kTokens || std::exchange(changed, true)) {
+      if (left.steps < kTokens / 2 && servers_[1] != nullptr) servers_[1].reset(), StartAgain(2);  // b is not missed, c is
+      return std::nullopt;
+    }
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "why", .pause = absl::Seconds(20)};
+  };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_EQ(changes_, 1);
+  EXPECT_GE(recoveries_, 1);
+  EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "c"}));
+}
+
+TEST_F(SurvivalTest, WhereTheBetterPlanCannotBeInstalledTheOneBeforeGoesOn) {
+  ClusterRun::Survival survival;
+  bool asked = false;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (left.steps == kTokens || std::exchange(asked, true)) return std::nullopt;
+    Plan plan = MakeStages({0, 2, 0, 2}, 2, 1);
+    for (PlanDevice& device : plan.devices) device.name += "?";
+    return ClusterRun::Change{.plan = plan, .why = "why", .pause = absl::Seconds(20)};
+  };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_EQ(changes_, 0);
+  EXPECT_EQ(recoveries_, 1);
+  EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "b", "c"}));
 }
 
 TEST_F(RpcTest, AStageThatFailsTellsTheCoordinatorWhy) {

@@ -1,0 +1,85 @@
+#include "coordinator/cli/plan_watcher.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+
+namespace lime::cli {
+
+PlanWatcher::PlanWatcher(Options options, const Plan& plan)
+    : options_(std::move(options)), plan_(plan), replanner_(options_.when, options_.planned(plan)), thread_([this] { Watch(); }) {}
+
+PlanWatcher::~PlanWatcher() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void PlanWatcher::Watch() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.look)) return;
+      if (replanner_.searching()) continue;  // what was found waits for Next
+    }
+    Look();
+  }
+}
+
+void PlanWatcher::Look() {
+  Plan plan;
+  {
+    absl::MutexLock lock(&mutex_);
+    plan = plan_;
+  }
+  const Replanner::Links measured = options_.measure(plan);
+  std::optional<Replanner::Links> rates;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_ || plan_.epoch != plan.epoch) return;
+    rates = replanner_.OnLinks(measured, absl::Now());
+    if (!rates) return;
+    rates_ = *rates;
+  }
+  absl::StatusOr<Candidate> found = options_.search(plan, *rates);
+  absl::MutexLock lock(&mutex_);
+  if (plan_.epoch != plan.epoch) return;  // another plan was installed meanwhile, which began anew
+  if (found.ok()) {
+    found_ = *std::move(found);
+    return;
+  }
+  (void)replanner_.OnFound(std::nullopt, 0, absl::Now());
+  options_.say(absl::StrCat(replanner_.why(), "; looked for another plan: ", found.status().message()));
+}
+
+std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& left) {
+  absl::MutexLock lock(&mutex_);
+  if (!found_) return std::nullopt;
+  Candidate found = *std::exchange(found_, std::nullopt);
+  const double pause_ms = found.install_ms + found.replay_ms * static_cast<double>(left.known);
+  const double ms = found.plan.predicted.ms_per_step;
+  const bool change = replanner_.OnFound(Replanner::Found{.current_ms = found.current_ms, .ms_per_step = ms, .pause_ms = pause_ms},
+                                         static_cast<double>(left.steps), absl::Now());
+  if (!change) return std::nullopt;
+  return ClusterRun::Change{
+      .plan = std::move(found.plan),
+      .why = absl::StrFormat("%s; a step would take %.1f ms and takes %.1f with another plan", replanner_.why(), found.current_ms, ms),
+      .pause = absl::Milliseconds(pause_ms)};
+}
+
+void PlanWatcher::OnPlan(const Plan& plan) {
+  absl::MutexLock lock(&mutex_);
+  plan_ = plan;
+  found_.reset();
+  Replanner::Links links = options_.planned(plan);
+  for (auto& [link, rate] : links) {
+    if (const auto now = rates_.find(link); now != rates_.end()) rate = now->second;
+  }
+  replanner_.OnPlan(std::move(links), absl::Now());
+}
+
+}  // namespace lime::cli

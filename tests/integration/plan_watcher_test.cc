@@ -1,0 +1,122 @@
+// The search for another plan in the background, with links that are told instead of measured.
+#include "coordinator/cli/plan_watcher.h"
+
+#include <atomic>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lime::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kMbit = 125'000;
+
+Plan PlanOf(int64_t epoch, double ms_per_step) {
+  Plan plan;
+  plan.epoch = epoch;
+  plan.predicted.ms_per_step = ms_per_step;
+  return plan;
+}
+
+class PlanWatcherTest : public ::testing::Test {
+ protected:
+  PlanWatcher::Options Options() {
+    return {.when = {.lasting = absl::Milliseconds(20), .rest = absl::Milliseconds(20)},
+            .look = absl::Milliseconds(5),
+            .planned =
+                [](const Plan&) {
+                  return Replanner::Links{{{"a", "b"}, 100 * kMbit}};
+                },
+            .measure =
+                [this](const Plan&) {
+                  return Replanner::Links{{{"a", "b"}, mbit_ * kMbit}};
+                },
+            .search = [this](const Plan&, const Replanner::Links& links) -> absl::StatusOr<PlanWatcher::Candidate> {
+              ++searches_;
+              searched_with_ = links.at({"a", "b"}) / kMbit;
+              if (!fits_) return absl::ResourceExhaustedError("nothing fits");
+              return PlanWatcher::Candidate{.plan = PlanOf(0, 20), .current_ms = 30, .install_ms = 100, .replay_ms = 1};
+            },
+            .say =
+                [this](const std::string& sentence) {
+                  absl::MutexLock lock(&mutex_);
+                  said_ = sentence;
+                }};
+  }
+  // What Next answers within `most`, asked as a run asks it.
+  static std::optional<ClusterRun::Change> Await(PlanWatcher& watcher, const OrderWriter::Left& left, absl::Duration most) {
+    for (const absl::Time until = absl::Now() + most; absl::Now() < until; absl::SleepFor(absl::Milliseconds(1))) {
+      if (auto change = watcher.Next(left)) return change;
+    }
+    return std::nullopt;
+  }
+  template <typename Holds>
+  static bool Becomes(Holds holds) {
+    for (const absl::Time until = absl::Now() + absl::Seconds(20); absl::Now() < until; absl::SleepFor(absl::Milliseconds(1))) {
+      if (holds()) return true;
+    }
+    return false;
+  }
+
+  std::atomic<double> mbit_ = 100;
+  std::atomic<bool> fits_ = true;
+  std::atomic<int> searches_ = 0;
+  std::atomic<double> searched_with_ = 0;
+  absl::Mutex mutex_;
+  std::string said_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_F(PlanWatcherTest, ASlowLinkLeadsToAPlanWithItsReasonAndItsPause) {
+  PlanWatcher watcher(Options(), PlanOf(1, 30));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50}, absl::Milliseconds(100)));
+  EXPECT_EQ(searches_, 0);
+  mbit_ = 20;
+  const auto change = Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20));
+  ASSERT_TRUE(change);
+  EXPECT_EQ(change->plan.predicted.ms_per_step, 20);
+  EXPECT_EQ(change->pause, absl::Milliseconds(150)) << "to install, and 50 positions";
+  EXPECT_EQ(change->why, "link a -> b: 100 -> 20 Mbit/s; a step would take 30.0 ms and takes 20.0 with another plan");
+  // Installed: it was made for 20 Mbit/s.
+  watcher.OnPlan(PlanOf(2, 20));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50}, absl::Milliseconds(100)));
+  EXPECT_EQ(searches_, 1);
+  mbit_ = 100;
+  EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20)));
+  EXPECT_EQ(searched_with_, 100);
+}
+
+TEST_F(PlanWatcherTest, WhatDoesNotPayAnyMoreIsNoChange) {
+  PlanWatcher watcher(Options(), PlanOf(1, 30));
+  mbit_ = 20;
+  ASSERT_TRUE(Becomes([&] { return searches_ > 0; }));
+  EXPECT_FALSE(Await(watcher, {.steps = 10, .known = 50}, absl::Milliseconds(100))) << "100 ms saved by a pause of 150";
+  EXPECT_EQ(searches_, 1) << "confirmed for these links";
+}
+
+TEST_F(PlanWatcherTest, WhereNothingFitsThatIsSaidOnce) {
+  fits_ = false;
+  PlanWatcher watcher(Options(), PlanOf(1, 30));
+  mbit_ = 20;
+  ASSERT_TRUE(Becomes([&] {
+    absl::MutexLock lock(&mutex_);
+    return !said_.empty();
+  }));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1}, absl::Milliseconds(100)));
+  EXPECT_EQ(searches_, 1);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_THAT(said_, HasSubstr("nothing fits"));
+}
+
+TEST_F(PlanWatcherTest, APlanInstalledMeanwhileMakesWhatWasFoundWorthless) {
+  PlanWatcher watcher(Options(), PlanOf(1, 30));
+  mbit_ = 20;
+  ASSERT_TRUE(Becomes([&] { return searches_ > 0; }));
+  watcher.OnPlan(PlanOf(7, 30));  // of a recovery, with those links in mind
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1}, absl::Milliseconds(100)));
+}
+
+}  // namespace
+}  // namespace lime::cli

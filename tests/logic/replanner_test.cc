@@ -1,0 +1,109 @@
+#include "coordinator/logic/replanner.h"
+
+#include <algorithm>
+#include <functional>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+using Links = Replanner::Links;
+
+constexpr double kMbit = 125'000;
+const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
+
+Links Rates(double there, double back) {
+  return {{{"a", "b"}, there * kMbit}, {{"b", "a"}, back * kMbit}};
+}
+
+// Every second; the time of the search that this leads to, or the end.
+absl::Time SearchTime(Replanner& replanner, absl::Time now, int seconds, const std::function<Links(int)>& measured) {
+  for (int s = 0; s < seconds; ++s) {
+    if (replanner.OnLinks(measured(s), now + absl::Seconds(s))) return now + absl::Seconds(s);
+  }
+  return now + absl::Seconds(seconds);
+}
+
+TEST(ReplannerTest, ALastingFallLeadsToOneSearchWithTheNewRates) {
+  Replanner replanner({}, Rates(100, 100));
+  EXPECT_FALSE(replanner.OnLinks(Rates(100, 90), kStart));
+  EXPECT_FALSE(replanner.OnLinks(Rates(20, 90), kStart + absl::Seconds(1)));
+  EXPECT_FALSE(replanner.OnLinks(Rates(21, 90), kStart + absl::Seconds(3)));
+  const auto rates = replanner.OnLinks(Rates(22, 90), kStart + absl::Seconds(4));
+  ASSERT_TRUE(rates);
+  EXPECT_EQ(*rates, Rates(22, 90));
+  EXPECT_EQ(replanner.why(), "link a -> b: 100 -> 22 Mbit/s");
+  // 10 ms a step, 100 steps: 1 s saved is no 1.25 times a pause of 0.9.
+  EXPECT_FALSE(replanner.OnFound(Replanner::Found{.current_ms = 30, .ms_per_step = 20, .pause_ms = 900}, 100, kStart + absl::Seconds(5)));
+  // The plan is confirmed for 22 Mbit/s.
+  EXPECT_EQ(SearchTime(replanner, kStart + absl::Seconds(6), 100, [](int) { return Rates(20, 90); }), kStart + absl::Seconds(106));
+  EXPECT_EQ(SearchTime(replanner, kStart + absl::Seconds(106), 100, [](int) { return Rates(100, 100); }), kStart + absl::Seconds(109));
+}
+
+TEST(ReplannerTest, WhatDoesNotLastOrIsNotOfThePlanIsNoReason) {
+  Replanner replanner({}, Rates(100, 100));
+  EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int s) { return s % 3 == 0 ? Rates(100, 100) : Rates(20, 100); }),
+            kStart + absl::Seconds(60));
+  EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int) { return Links{{{"a", "c"}, 1.0}}; }), kStart + absl::Seconds(60));
+  EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int) { return Rates(129, 77); }), kStart + absl::Seconds(60)) << "within 1.3 times";
+  EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int) { return Rates(131, 100); }), kStart + absl::Seconds(3));
+}
+
+TEST(ReplannerTest, AChangePaysOverTheStepsThatAreLeftAndIsFollowedByRest) {
+  Replanner replanner({}, Rates(100, 100));
+  ASSERT_EQ(SearchTime(replanner, kStart, 10, [](int) { return Rates(20, 20); }), kStart + absl::Seconds(3));
+  const absl::Time now = kStart + absl::Seconds(4);
+  EXPECT_TRUE(replanner.OnFound(Replanner::Found{.current_ms = 30, .ms_per_step = 20, .pause_ms = 900}, 113, now));
+  replanner.OnPlan(Rates(20, 20), now);
+  EXPECT_EQ(SearchTime(replanner, now, 60, [](int) { return Rates(100, 100); }), now + absl::Seconds(15));
+  EXPECT_FALSE(replanner.OnFound(Replanner::Found{.current_ms = 30, .ms_per_step = 29, .pause_ms = 0}, 1e9, now)) << "hardly better";
+}
+
+TEST(ReplannerTest, NoPlanIsNoChange) {
+  Replanner replanner({}, Rates(100, 100));
+  ASSERT_EQ(SearchTime(replanner, kStart, 10, [](int) { return Rates(20, 20); }), kStart + absl::Seconds(3));
+  EXPECT_FALSE(replanner.OnFound(std::nullopt, 1e9, kStart + absl::Seconds(4)));
+  EXPECT_FALSE(replanner.searching());
+}
+
+// Rates that jump every few seconds, with noise: changes are never worse, never closer than the rest, and searched for within `lasting` and
+// the rest of a change that lasts.
+TEST(ReplannerTest, NeverChangesForTheWorseOrWithoutRestWhateverTheLinksDo) {
+  const Replanner::Options options;
+  int changes = 0;
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto draw = [&](double low, double high) { return std::uniform_real_distribution<>(low, high)(random); };
+    double planned = 100, rate = 100;
+    Replanner replanner(options, Rates(planned, 100));
+    absl::Time now = kStart, jumped = kStart, last = absl::InfinitePast();
+    for (int step = 0; step < 400; ++step) {
+      now += absl::Milliseconds(draw(200, 1500));
+      if (draw(0, 1) < 0.05) rate = draw(10, 250), jumped = now;
+      const auto rates = replanner.OnLinks(Rates(rate * draw(0.95, 1.05), 100), now);
+      // Well apart, lasting, and rested: it must have been searched for by now.
+      const bool apart = std::max(rate / planned, planned / rate) > 1.05 * options.times;
+      if (apart && now - jumped > options.lasting + absl::Seconds(2) && now - last > options.rest + absl::Seconds(2)) {
+        EXPECT_TRUE(rates);
+      }
+      if (!rates) continue;
+      EXPECT_GE(now - last, options.rest);
+      last = now;
+      planned = rates->at({"a", "b"}) / kMbit;
+      const Replanner::Found found{.current_ms = draw(10, 100), .ms_per_step = draw(10, 100), .pause_ms = draw(0, 3000)};
+      const double left = draw(0, 300);
+      if (!replanner.OnFound(found, left, now)) continue;
+      ++changes;
+      EXPECT_GT((found.current_ms - found.ms_per_step) * left, found.pause_ms);
+      replanner.OnPlan(Rates(planned, 100), now);
+    }
+  }
+  EXPECT_GT(changes, 300);
+}
+
+}  // namespace
+}  // namespace lime
