@@ -1,0 +1,176 @@
+// Faults that a run survives, and plans that it changes to, over real sockets on loopback with stages that compute nothing.
+
+#include <functional>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "coordinator/cli/logits_hash.h"
+#include "coordinator/rpc/cluster_run.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/daemon/keep_callback_threads.h"
+#include "tests/daemon/rpc_fixture.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SurvivalTest : public RpcTest {
+ protected:
+  static constexpr int kTokens = 120;
+
+  void SetUp() override {
+    StartDevices();
+    client_ = Connect();
+    ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
+  }
+
+  // What two requests answer where `fault` comes with the fifth token.
+  Outcome RunWith(std::function<void()> fault, ClusterRun::Survival survival) {
+    survival.say = [this](const std::string& sentence) { said_ += sentence + "\n"; };
+    ClusterRun run(*client_, std::move(survival));
+    for (const auto& prompt : prompts_) EXPECT_TRUE(run.Add({.prompt = prompt, .max_new_tokens = kTokens}, {.hash_logits = true}).ok());
+    Outcome outcome{.tokens = std::vector<std::vector<int32_t>>(2), .hashes = std::vector<uint64_t>(2)};
+    outcome.status = run.Run(
+        [&, count = 0](const ClusterRun::Token& token) mutable {
+          outcome.tokens[static_cast<size_t>(token.request)].push_back(token.token);
+          outcome.hashes[static_cast<size_t>(token.request)] = token.logits_hash;
+          if (++count == 5) fault();
+          return true;
+        },
+        nullptr);
+    recoveries_ = run.recoveries(), changes_ = run.changes();
+    return outcome;
+  }
+  // The tokens of a plan of four stages, and the logits that they were taken from.
+  void ExpectNothingLost(const Outcome& outcome) {
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status << said_;
+    EXPECT_GE(recoveries_ + changes_, 1);
+    for (size_t r = 0; r < 2; ++r) {
+      EXPECT_EQ(outcome.tokens[r], FakeTokens(prompts_[r], kTokens, 4));
+      cli::LogitsHash hash;
+      for (const int32_t token : outcome.tokens[r]) {
+        std::vector<float> logits(kFakeVocab, 0);
+        logits[static_cast<size_t>(token)] = 1;
+        hash.Add(logits);
+      }
+      EXPECT_EQ(outcome.hashes[r], hash.value());
+    }
+  }
+  void StartAgain(int device) {
+    DeviceServer::Options options = FakeDevice(devices_[static_cast<size_t>(device)].name);
+    options.listen = devices_[static_cast<size_t>(device)].address;
+    servers_[static_cast<size_t>(device)].reset();
+    absl::StatusOr<std::unique_ptr<DeviceServer>> server = DeviceServer::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    servers_[static_cast<size_t>(device)] = *std::move(server);
+  }
+
+  const std::vector<std::vector<int32_t>> prompts_ = {Ids(9, 5), Ids(30, 17)};
+  std::unique_ptr<ClusterClient> client_;
+  std::string said_;
+  int64_t recoveries_ = 0, changes_ = 0;
+};
+
+TEST_F(SurvivalTest, ADeviceThatIsStartedAgainCostsNoToken) {
+  for (int device = 0; device < 3; ++device) {
+    SCOPED_TRACE(devices_[static_cast<size_t>(device)].name);
+    const int64_t epoch = client_->plan().epoch;
+    ExpectNothingLost(RunWith([&] { StartAgain(device); }, {}));
+    EXPECT_GT(client_->plan().epoch, epoch);
+    ASSERT_TRUE(client_->Unload().ok());
+    ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
+  }
+}
+
+TEST_F(SurvivalTest, ADeviceThatStaysAwayIsPlannedWithout) {
+  ClusterRun::Survival survival{.recovery = {.patience = absl::Milliseconds(300)}};
+  Recovery::Devices asked;
+  survival.plan = [&](const Recovery::Devices& devices) {
+    asked = devices;
+    return MakeStages({0, 2, 0, 2}, 2, 1);
+  };
+  ExpectNothingLost(RunWith([&] { servers_[1].reset(); }, survival));
+  EXPECT_EQ(asked, (Recovery::Devices{"a", "c"}));
+  EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "c"}));
+}
+
+TEST_F(SurvivalTest, ALossWhileThePlanIsInstalledAgainIsSurvivedToo) {
+  int planned = 0;
+  ClusterRun::Survival survival{.recovery = {.patience = absl::Milliseconds(300)}};
+  survival.plan = [&](const Recovery::Devices& devices) {
+    if (++planned == 1) servers_[2].reset();  // it answered, and does no more
+    if (!devices.contains("c")) StartAgain(2);
+    return MakeStages({0, 2, 0, 2}, 2, 1);
+  };
+  ExpectNothingLost(RunWith([&] { servers_[1].reset(); }, survival));
+  EXPECT_GE(planned, 2);
+}
+
+TEST_F(SurvivalTest, WithoutAPlanItEndsWithTheNameOfWhoIsMissing) {
+  const Outcome outcome = RunWith([&] { servers_[1].reset(); },
+                                  {.recovery = {.patience = absl::Milliseconds(200), .give_up = absl::Milliseconds(600)},
+                                   .plan = [](const Recovery::Devices&) { return absl::ResourceExhaustedError("2 GiB are missing"); }});
+  EXPECT_TRUE(absl::IsUnavailable(outcome.status));
+  EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("device \"b\" is missing"));
+  EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("2 GiB are missing"));
+  EXPECT_TRUE(BecomesFree(0));
+}
+
+TEST_F(SurvivalTest, ABetterPlanIsChangedToWhileTokensComeAndCostsNone) {
+  ClusterRun::Survival survival;
+  std::vector<int64_t> steps_left;
+  std::optional<Plan> in_use;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    steps_left.push_back(left.steps);
+    if (left.steps > kTokens - 20 || in_use) return std::nullopt;
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "link a -> b is slow", .pause = absl::Seconds(20)};
+  };
+  survival.in_use = [&](const Plan& plan) { in_use = plan; };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_EQ(changes_, 1);
+  EXPECT_EQ(recoveries_, 0);
+  EXPECT_EQ(steps_left.front(), kTokens);
+  EXPECT_TRUE(std::ranges::is_sorted(steps_left, std::greater()));
+  ASSERT_TRUE(in_use);
+  EXPECT_EQ(DevicesUsed(*in_use), (Recovery::Devices{"a", "c"}));
+  EXPECT_EQ(client_->plan(), *in_use);
+  EXPECT_THAT(said_, HasSubstr("link a -> b is slow; changes to another plan, which takes 20s at most\n"));
+  EXPECT_THAT(said_, HasSubstr("goes on after "));
+  EXPECT_TRUE(BecomesFree(1)) << "it has no stage any more";
+}
+
+TEST_F(SurvivalTest, AfterAChangeALossIsRecoveredFromWithTheNewPlan) {
+  ClusterRun::Survival survival;
+  bool changed = false;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (left.steps == kTokens || std::exchange(changed, true)) {
+      if (left.steps < kTokens / 2 && servers_[1] != nullptr) servers_[1].reset(), StartAgain(2);  // b is not missed, c is
+      return std::nullopt;
+    }
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "why", .pause = absl::Seconds(20)};
+  };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_EQ(changes_, 1);
+  EXPECT_GE(recoveries_, 1);
+  EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "c"}));
+}
+
+TEST_F(SurvivalTest, WhereTheBetterPlanCannotBeInstalledTheOneBeforeGoesOn) {
+  ClusterRun::Survival survival;
+  bool asked = false;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (left.steps == kTokens || std::exchange(asked, true)) return std::nullopt;
+    Plan plan = MakeStages({0, 2, 0, 2}, 2, 1);
+    for (PlanDevice& device : plan.devices) device.name += "?";
+    return ClusterRun::Change{.plan = plan, .why = "why", .pause = absl::Seconds(20)};
+  };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_EQ(changes_, 0);
+  EXPECT_EQ(recoveries_, 1);
+  EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "b", "c"}));
+}
+
+}  // namespace
+}  // namespace lime
