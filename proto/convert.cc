@@ -370,6 +370,9 @@ void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
   message.set_compute_ms(statistics.compute_ms);
   message.set_wait_weights_ms(statistics.wait_weights_ms);
   message.set_wait_input_ms(statistics.wait_input_ms);
+  message.set_decode_ms(statistics.decode_ms);
+  message.set_planned_decode_ms(statistics.planned_decode_ms);
+  message.set_load_ms(statistics.load_ms);
   message.set_residency_changes(statistics.residency_changes);
   message.set_sent_messages(statistics.sent_messages);
   message.set_sent_bytes(statistics.sent_bytes);
@@ -396,6 +399,9 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
   LIME_RETURN_IF_ERROR(Milliseconds("compute_ms", message.compute_ms()));
   LIME_RETURN_IF_ERROR(Milliseconds("wait_weights_ms", message.wait_weights_ms()));
   LIME_RETURN_IF_ERROR(Milliseconds("wait_input_ms", message.wait_input_ms()));
+  LIME_RETURN_IF_ERROR(Milliseconds("decode_ms", message.decode_ms()));
+  LIME_RETURN_IF_ERROR(Milliseconds("planned_decode_ms", message.planned_decode_ms()));
+  LIME_RETURN_IF_ERROR(Milliseconds("load_ms", message.load_ms()));
   LIME_RETURN_IF_ERROR(Within("links", message.links_size(), 0, kMaxPlanDevices));
   std::vector<LinkRate> links;
   for (const v1::LinkRate& link : message.links()) {
@@ -410,6 +416,9 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
                           .compute_ms = message.compute_ms(),
                           .wait_weights_ms = message.wait_weights_ms(),
                           .wait_input_ms = message.wait_input_ms(),
+                          .decode_ms = message.decode_ms(),
+                          .planned_decode_ms = message.planned_decode_ms(),
+                          .load_ms = message.load_ms(),
                           .sent_messages = message.sent_messages(),
                           .sent_bytes = message.sent_bytes(),
                           .received_messages = message.received_messages(),

@@ -87,6 +87,8 @@ struct DeviceStatistics {
   int64_t steps = 0;
   Bytes bytes_read = 0;
   double compute_ms = 0, wait_weights_ms = 0, wait_input_ms = 0;
+  double decode_ms = 0, planned_decode_ms = 0;  // computing micro-batches that decode, and what the plan says of the same
+  double load_ms = 0;                           // that some load was under way
   int64_t sent_messages = 0;
   Bytes sent_bytes = 0;
   int64_t received_messages = 0;

@@ -33,7 +33,7 @@ class ClusterSession {
     std::optional<OnlineRule> online = OnlineRule::kLime;
     bool insecure = false;  // devices elsewhere may be talked to without keys
     Recovery::Options recovery;
-    bool replan = true;  // go on with another plan where links change and that pays; a plan that is given stays
+    bool replan = true;  // go on with another plan where links or devices change and that pays; a plan that is given stays
     bool trace = false;  // devices record what they do, see Trace
     const std::atomic<bool>* cancel = nullptr;
   };
@@ -71,7 +71,7 @@ class ClusterSession {
   absl::Status Install(const Plan& plan);
   void StartTrace(const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
-  absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const Plan& current, const Replanner::Links& links) const;
+  absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search) const;
   ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
   absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
@@ -84,7 +84,7 @@ class ClusterSession {
   std::vector<DeviceStatistics> statistics_;      // by device of the plan; epoch -1 where it has no part
   std::unique_ptr<TraceCollector> collector_;     // where there is a trace
   std::vector<DeviceTrace> traces_;
-  std::vector<std::shared_ptr<DeviceClient>> asked_;  // about their links
+  std::vector<std::shared_ptr<DeviceClient>> asked_;  // how fast they and their links are
   double install_seconds_ = 0;
   int64_t recoveries_ = 0, changes_ = 0;
 };

@@ -32,20 +32,24 @@ void PlanWatcher::Watch() {
 
 void PlanWatcher::Look() {
   Plan plan;
+  ClusterRates made_with;
   {
     absl::MutexLock lock(&mutex_);
-    plan = plan_;
+    plan = plan_, made_with = made_with_;
   }
-  const Replanner::Links measured = options_.measure(plan);
-  std::optional<Replanner::Links> rates;
+  ClusterRates measured = options_.measure(plan);
+  for (const auto& [key, times] : made_with) {
+    if (const auto found = measured.find(key); found != measured.end()) found->second *= times;
+  }
+  std::optional<ClusterRates> rates;
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_ || plan_.epoch != plan.epoch) return;
-    rates = replanner_.OnLinks(measured, absl::Now());
+    rates = replanner_.OnRates(measured, absl::Now());
     if (!rates) return;
     rates_ = *rates;
   }
-  absl::StatusOr<Candidate> found = options_.search(plan, *rates);
+  absl::StatusOr<Candidate> found = options_.search({.current = plan, .made_with = made_with, .now = *rates});
   absl::MutexLock lock(&mutex_);
   if (plan_.epoch != plan.epoch) return;  // another plan was installed meanwhile, which began anew
   if (found.ok()) {
@@ -65,6 +69,7 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& lef
   const bool change = replanner_.OnFound(Replanner::Found{.current_ms = found.current_ms, .ms_per_step = ms, .pause_ms = pause_ms},
                                          static_cast<double>(left.steps), absl::Now());
   if (!change) return std::nullopt;
+  proposed_ = found.plan;
   return ClusterRun::Change{
       .plan = std::move(found.plan),
       .why = absl::StrFormat("%s; a step would take %.1f ms and takes %.1f with another plan", replanner_.why(), found.current_ms, ms),
@@ -73,13 +78,22 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& lef
 
 void PlanWatcher::OnPlan(const Plan& plan) {
   absl::MutexLock lock(&mutex_);
+  if (proposed_) proposed_->epoch = plan.epoch;
+  const bool is_proposed = std::exchange(proposed_, std::nullopt) == plan;
   plan_ = plan;
   found_.reset();
-  Replanner::Links links = options_.planned(plan);
-  for (auto& [link, rate] : links) {
-    if (const auto now = rates_.find(link); now != rates_.end()) rate = now->second;
+  made_with_.clear();
+  ClusterRates planned = options_.planned(plan);
+  for (auto& [key, rate] : planned) {
+    const auto now = rates_.find(key);
+    if (now == rates_.end()) continue;
+    if (key.kind == RateKey::Kind::kLink) {
+      rate = now->second;
+    } else if (is_proposed) {  // others are made from profiles
+      rate = made_with_[key] = now->second;
+    }
   }
-  replanner_.OnPlan(std::move(links), absl::Now());
+  replanner_.OnPlan(std::move(planned), absl::Now());
 }
 
 }  // namespace lime::cli

@@ -1,4 +1,4 @@
-// Watches the links of a run's plan, and searches for a better plan in the background where they have changed.
+// Watches what a run's plan runs on, links, disks and computing, and searches for a better plan in the background where that has changed.
 //
 // Threads: one of its own asks the devices and searches; the owner asks Next often and tells OnPlan, neither of which waits.
 #pragma once
@@ -22,13 +22,18 @@ class PlanWatcher {
     double install_ms = 0;  // until the devices have loaded it, at most
     double replay_ms = 0;   // per position that is computed again, at most
   };
+  struct Search {
+    const Plan& current;
+    const ClusterRates& made_with;  // of disks and computing; those not named: 1
+    const ClusterRates& now;
+  };
   struct Options {
     Replanner::Options when;
     absl::Duration look = absl::Seconds(1);
-    std::function<Replanner::Links(const Plan& plan)> planned;  // rates that it is made with where nothing is measured
-    // Both may wait.
-    std::function<Replanner::Links(const Plan& plan)> measure;
-    std::function<absl::StatusOr<Candidate>(const Plan& current, const Replanner::Links& links)> search;
+    std::function<ClusterRates(const Plan& plan)> planned;  // the rates that matter to it, as the cluster's files tell them
+    // Both may wait. What is measured of disks and computing is in times what the plan says of them.
+    std::function<ClusterRates(const Plan& plan)> measure;
+    std::function<absl::StatusOr<Candidate>(const Search& search)> search;
     std::function<void(const std::string& sentence)> say;
   };
   PlanWatcher(Options options, const Plan& plan);
@@ -46,8 +51,10 @@ class PlanWatcher {
   absl::Mutex mutex_;
   Plan plan_ ABSL_GUARDED_BY(mutex_);
   Replanner replanner_ ABSL_GUARDED_BY(mutex_);
-  Replanner::Links rates_ ABSL_GUARDED_BY(mutex_);  // of the last search
+  ClusterRates made_with_ ABSL_GUARDED_BY(mutex_);  // disks and computing that plan_ was made with
+  ClusterRates rates_ ABSL_GUARDED_BY(mutex_);      // of the last search
   std::optional<Candidate> found_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Plan> proposed_ ABSL_GUARDED_BY(mutex_);  // by Next
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -385,7 +385,7 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
                    "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")
       ->capture_default_str();
   command->add_flag("--no-replan", flags->no_replan,
-                    "With --cluster, keep the plan whatever becomes of the links; one given with --plan is kept anyway");
+                    "With --cluster, keep the plan whatever becomes of links and devices; one given with --plan is kept anyway");
   command->add_flag("--no-memory-planner", flags->no_memory_planner, "With --cluster, whole layers stream as KV grows, to compare with");
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->add_option("--seed", flags->sampling.seed, "Same seed, same text")->capture_default_str();

@@ -167,6 +167,7 @@ class StageEngine::Impl {
   Stats stats() const {
     absl::MutexLock lock(&mutex_);
     Stats stats = stats_;
+    if (loads_under_way_ > 0) stats.load_ms += SteadyMs() - loading_since_ms_;
     if (weights_ != nullptr) stats.bytes_read = weights_->bytes_read();
     return stats;
   }
@@ -416,15 +417,18 @@ class StageEngine::Impl {
   }
 
   void Carry(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (trace_) trace_->LoadBegun(start, StepOf(start), SteadyMs());
+    const double now_ms = SteadyMs();
+    if (loads_under_way_++ == 0) loading_since_ms_ = now_ms;
+    if (trace_) trace_->LoadBegun(start, StepOf(start), now_ms);
     if (start.what.keep) return Keep(start);
     weights_->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
   }
 
   void OnLoaded(int64_t load, const absl::Status& status) {
-    const double end_ms = options_.trace != nullptr ? SteadyMs() : 0;  // before the lock is waited for
+    const double end_ms = SteadyMs();  // before the lock is waited for
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) return Fail(status);
+    if (--loads_under_way_ == 0) stats_.load_ms += std::max(0.0, end_ms - loading_since_ms_);
     if (trace_) trace_->LoadEnded(load, end_ms);
     loaded_.insert(load);
     while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
@@ -476,6 +480,18 @@ class StageEngine::Impl {
     if (options_.peers.failed) options_.peers.failed(status);
   }
 
+  // Of decoding also what the plan says of it: a row of every sequence that it has for the micro-batch.
+  void NoteTime(const Compute& what, const MicroBatch& batch, double ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    stats_.compute_ms += ms;
+    const int64_t rows = static_cast<int64_t>(batch.rows.size());
+    const bool decodes = std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
+    if (what.part == kEmbeddingPart || !decodes ||
+        rows != std::min<int64_t>(plan_.batch, plan_.sequences - int64_t{what.microbatch} * plan_.batch))
+      return;
+    stats_.decode_ms += ms;
+    stats_.planned_decode_ms += plan_.parts[what.part].decode_ms;
+  }
+
   // ---- Spans, where they are asked for
 
   // The step that a load is for, where residency stays as it is; else the one under way.
@@ -505,7 +521,7 @@ class StageEngine::Impl {
       const absl::Status status = compute_->Run(start, batch, input);
       mutex_.Lock();
       const double end = SteadyMs();
-      stats_.compute_ms += end - begin;
+      NoteTime(start.what, batch, end - begin);
       if (trace_) NoteComputed(start, begin, end);
       if (!status.ok()) {
         Fail(status);
@@ -541,7 +557,9 @@ class StageEngine::Impl {
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one
+  int loads_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  double loading_since_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the first of them
+  std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);     // that ended before an older one
   struct ResidencyChange {
     bool under_way = false;
     int64_t ordered_at = 0;  // steps begun by then

@@ -68,8 +68,11 @@ class StageEngine {
     Bytes bytes_read = 0;
     int64_t residency_changes = 0;  // carried out
     double compute_ms = 0;
-    double wait_weights_ms = 0;  // the computation stood still for the disk
-    double wait_input_ms = 0;    // for a peer
+    double wait_weights_ms = 0;    // the computation stood still for the disk
+    double wait_input_ms = 0;      // for a peer
+    double decode_ms = 0;          // computing micro-batches that decode: a row of each sequence
+    double planned_decode_ms = 0;  // what the plan says of the same
+    double load_ms = 0;            // that some load was under way
   };
   Stats stats() const;
   const std::string& numerics_id() const { return numerics_id_; }

@@ -211,6 +211,9 @@ DeviceStatistics StageSession::Statistics() const {
   statistics.compute_ms = stats.compute_ms;
   statistics.wait_weights_ms = stats.wait_weights_ms;
   statistics.wait_input_ms = stats.wait_input_ms;
+  statistics.decode_ms = stats.decode_ms;
+  statistics.planned_decode_ms = stats.planned_decode_ms;
+  statistics.load_ms = stats.load_ms;
   statistics.residency_changes = stats.residency_changes;
   for (const auto& [device, link] : links_) {
     statistics.sent_messages += link->sent().messages;

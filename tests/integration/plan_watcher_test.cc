@@ -28,15 +28,15 @@ class PlanWatcherTest : public ::testing::Test {
             .look = absl::Milliseconds(5),
             .planned =
                 [](const Plan&) {
-                  return Replanner::Links{{{"a", "b"}, 100 * kMbit}};
+                  return ClusterRates{{LinkKey("a", "b"), 100 * kMbit}};
                 },
             .measure =
                 [this](const Plan&) {
-                  return Replanner::Links{{{"a", "b"}, mbit_ * kMbit}};
+                  return ClusterRates{{LinkKey("a", "b"), mbit_ * kMbit}};
                 },
-            .search = [this](const Plan&, const Replanner::Links& links) -> absl::StatusOr<PlanWatcher::Candidate> {
+            .search = [this](const PlanWatcher::Search& search) -> absl::StatusOr<PlanWatcher::Candidate> {
               ++searches_;
-              searched_with_ = links.at({"a", "b"}) / kMbit;
+              searched_with_ = search.now.at(LinkKey("a", "b")) / kMbit;
               if (!fits_) return absl::ResourceExhaustedError("nothing fits");
               return PlanWatcher::Candidate{.plan = PlanOf(0, 20), .current_ms = 30, .install_ms = 100, .replay_ms = 1};
             },
@@ -86,6 +86,42 @@ TEST_F(PlanWatcherTest, ASlowLinkLeadsToAPlanWithItsReasonAndItsPause) {
   mbit_ = 100;
   EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20)));
   EXPECT_EQ(searched_with_, 100);
+}
+
+// What is measured is beside the plan, what is searched with beside the profile: a plan that was made for half the computing computes as it
+// says.
+TEST_F(PlanWatcherTest, APlanForASlowerDeviceIsMeasuredByWhatItWasMadeFor) {
+  std::atomic<double> beside_plan = 1, made_with = 0, now = 0;
+  PlanWatcher::Options options = Options();
+  options.planned = [](const Plan&) { return ClusterRates{{ComputeKey("a"), 1}}; };
+  options.measure = [&](const Plan&) { return ClusterRates{{ComputeKey("a"), beside_plan}}; };
+  options.search = [&](const PlanWatcher::Search& search) -> absl::StatusOr<PlanWatcher::Candidate> {
+    ++searches_;
+    made_with = search.made_with.contains(ComputeKey("a")) ? search.made_with.at(ComputeKey("a")) : 1;
+    now = search.now.at(ComputeKey("a"));
+    return PlanWatcher::Candidate{.plan = PlanOf(0, 20), .current_ms = 30, .install_ms = 100, .replay_ms = 1};
+  };
+  PlanWatcher watcher(options, PlanOf(1, 30));
+  beside_plan = 0.5;
+  const auto change = Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20));
+  ASSERT_TRUE(change);
+  EXPECT_EQ(made_with, 1);
+  EXPECT_EQ(now, 0.5);
+  beside_plan = 1;
+  watcher.OnPlan(PlanOf(2, 20));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50}, absl::Milliseconds(100)));
+  EXPECT_EQ(searches_, 1);
+  beside_plan = 2;  // as fast as at first
+  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20)));
+  EXPECT_EQ(made_with, 0.5);
+  EXPECT_EQ(now, 1);
+  // What is installed instead is another plan, made from profiles.
+  beside_plan = 1;
+  watcher.OnPlan(PlanOf(3, 25));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50}, absl::Milliseconds(100)));
+  beside_plan = 0.5;
+  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20)));
+  EXPECT_EQ(made_with, 1);
 }
 
 TEST_F(PlanWatcherTest, WhatDoesNotPayAnyMoreIsNoChange) {

@@ -10,29 +10,27 @@
 namespace lime {
 namespace {
 
-using Links = Replanner::Links;
-
 constexpr double kMbit = 125'000;
 const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
 
-Links Rates(double there, double back) {
-  return {{{"a", "b"}, there * kMbit}, {{"b", "a"}, back * kMbit}};
+ClusterRates Rates(double there, double back) {
+  return {{LinkKey("a", "b"), there * kMbit}, {LinkKey("b", "a"), back * kMbit}};
 }
 
 // Every second; the time of the search that this leads to, or the end.
-absl::Time SearchTime(Replanner& replanner, absl::Time now, int seconds, const std::function<Links(int)>& measured) {
+absl::Time SearchTime(Replanner& replanner, absl::Time now, int seconds, const std::function<ClusterRates(int)>& measured) {
   for (int s = 0; s < seconds; ++s) {
-    if (replanner.OnLinks(measured(s), now + absl::Seconds(s))) return now + absl::Seconds(s);
+    if (replanner.OnRates(measured(s), now + absl::Seconds(s))) return now + absl::Seconds(s);
   }
   return now + absl::Seconds(seconds);
 }
 
 TEST(ReplannerTest, ALastingFallLeadsToOneSearchWithTheNewRates) {
   Replanner replanner({}, Rates(100, 100));
-  EXPECT_FALSE(replanner.OnLinks(Rates(100, 90), kStart));
-  EXPECT_FALSE(replanner.OnLinks(Rates(20, 90), kStart + absl::Seconds(1)));
-  EXPECT_FALSE(replanner.OnLinks(Rates(21, 90), kStart + absl::Seconds(3)));
-  const auto rates = replanner.OnLinks(Rates(22, 90), kStart + absl::Seconds(4));
+  EXPECT_FALSE(replanner.OnRates(Rates(100, 90), kStart));
+  EXPECT_FALSE(replanner.OnRates(Rates(20, 90), kStart + absl::Seconds(1)));
+  EXPECT_FALSE(replanner.OnRates(Rates(21, 90), kStart + absl::Seconds(3)));
+  const auto rates = replanner.OnRates(Rates(22, 90), kStart + absl::Seconds(4));
   ASSERT_TRUE(rates);
   EXPECT_EQ(*rates, Rates(22, 90));
   EXPECT_EQ(replanner.why(), "link a -> b: 100 -> 22 Mbit/s");
@@ -47,7 +45,7 @@ TEST(ReplannerTest, WhatDoesNotLastOrIsNotOfThePlanIsNoReason) {
   Replanner replanner({}, Rates(100, 100));
   EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int s) { return s % 3 == 0 ? Rates(100, 100) : Rates(20, 100); }),
             kStart + absl::Seconds(60));
-  EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int) { return Links{{{"a", "c"}, 1.0}}; }), kStart + absl::Seconds(60));
+  EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int) { return ClusterRates{{LinkKey("a", "c"), 1.0}}; }), kStart + absl::Seconds(60));
   EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int) { return Rates(129, 77); }), kStart + absl::Seconds(60)) << "within 1.3 times";
   EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int) { return Rates(131, 100); }), kStart + absl::Seconds(3));
 }
@@ -69,6 +67,29 @@ TEST(ReplannerTest, NoPlanIsNoChange) {
   EXPECT_FALSE(replanner.searching());
 }
 
+TEST(ReplannerTest, DisksAndComputingHaveABoundOfTheirOwn) {
+  const auto speeds = [](double disk, double compute) { return ClusterRates{{DiskKey("a"), disk}, {ComputeKey("a"), compute}}; };
+  Replanner replanner({}, speeds(1, 1));
+  EXPECT_EQ(SearchTime(replanner, kStart, 60, [&](int) { return speeds(1.45, 0.7); }), kStart + absl::Seconds(60));
+  EXPECT_EQ(SearchTime(replanner, kStart, 60, [&](int) { return speeds(0.6, 0.25); }), kStart + absl::Seconds(3));
+  EXPECT_EQ(replanner.why(), "computing of a: 1 -> 0.25 times its profile");
+}
+
+TEST(ReplannerTest, SearchesThatFindNothingComeEverLessOften) {
+  Replanner replanner({}, Rates(100, 100));
+  absl::Time now = kStart;
+  double rate = 100;
+  std::vector<int64_t> rests;
+  for (int search = 0; search < 7; ++search) {
+    rate = rate == 100 ? 20 : 100;
+    const absl::Time found = SearchTime(replanner, now, 1000, [&](int) { return Rates(rate, 100); });
+    rests.push_back(absl::ToInt64Seconds(found - now));
+    ASSERT_FALSE(replanner.OnFound(std::nullopt, 1e9, found));
+    now = found;
+  }
+  EXPECT_THAT(rests, ::testing::ElementsAre(3, 15, 30, 60, 120, 240, 240));
+}
+
 // Rates that jump every few seconds, with noise: changes are never worse, never closer than the rest, and searched for within `lasting` and
 // the rest of a change that lasts.
 TEST(ReplannerTest, NeverChangesForTheWorseOrWithoutRestWhateverTheLinksDo) {
@@ -81,25 +102,28 @@ TEST(ReplannerTest, NeverChangesForTheWorseOrWithoutRestWhateverTheLinksDo) {
     double planned = 100, rate = 100;
     Replanner replanner(options, Rates(planned, 100));
     absl::Time now = kStart, jumped = kStart, last = absl::InfinitePast();
+    absl::Duration rest = options.rest;
     for (int step = 0; step < 400; ++step) {
       now += absl::Milliseconds(draw(200, 1500));
       if (draw(0, 1) < 0.05) rate = draw(10, 250), jumped = now;
-      const auto rates = replanner.OnLinks(Rates(rate * draw(0.95, 1.05), 100), now);
+      const auto rates = replanner.OnRates(Rates(rate * draw(0.95, 1.05), 100), now);
       // Well apart, lasting, and rested: it must have been searched for by now.
       const bool apart = std::max(rate / planned, planned / rate) > 1.05 * options.times;
-      if (apart && now - jumped > options.lasting + absl::Seconds(2) && now - last > options.rest + absl::Seconds(2)) {
+      if (apart && now - jumped > options.lasting + absl::Seconds(2) && now - last > rest + absl::Seconds(2)) {
         EXPECT_TRUE(rates);
       }
       if (!rates) continue;
-      EXPECT_GE(now - last, options.rest);
+      EXPECT_GE(now - last, rest);
+      if (last != absl::InfinitePast()) rest = std::min(2 * rest, options.most_rest);
       last = now;
-      planned = rates->at({"a", "b"}) / kMbit;
+      planned = rates->at(LinkKey("a", "b")) / kMbit;
       const Replanner::Found found{.current_ms = draw(10, 100), .ms_per_step = draw(10, 100), .pause_ms = draw(0, 3000)};
       const double left = draw(0, 300);
       if (!replanner.OnFound(found, left, now)) continue;
       ++changes;
       EXPECT_GT((found.current_ms - found.ms_per_step) * left, found.pause_ms);
       replanner.OnPlan(Rates(planned, 100), now);
+      rest = options.rest;
     }
   }
   EXPECT_GT(changes, 300);

@@ -1,0 +1,61 @@
+#include "coordinator/logic/cluster_rates.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace lime {
+namespace {
+
+constexpr double kBytesPerMbit = 125'000;
+constexpr double kLeastMs = 100;  // of work, to tell a rate
+
+// Milliseconds that the plan says for reading so many bytes of what streams on the device; 0 where nothing does.
+double PlannedLoadMs(const Plan& plan, const std::string& device, Bytes bytes) {
+  Bytes streamed = 0;
+  double ms = 0;
+  for (const Stage& stage : plan.stages) {
+    const PlanDevice& at = plan.devices[stage.device];
+    for (int p = stage.lo; at.name == device && p < stage.hi; ++p) {
+      const PlanPart& part = plan.parts[p];
+      if (!part.streamed || at.disk_mb_per_ms <= 0) continue;
+      streamed += part.bytes;
+      ms += static_cast<double>(part.bytes) / 1e6 / at.disk_mb_per_ms + at.disk_lat_ms;
+    }
+  }
+  return streamed > 0 ? ms * static_cast<double>(bytes) / static_cast<double>(streamed) : 0;
+}
+
+}  // namespace
+
+std::string DescribeRates(const RateKey& key, double planned, double now) {
+  switch (key.kind) {
+    case RateKey::Kind::kLink:
+      return absl::StrFormat("link %s -> %s: %.3g -> %.3g Mbit/s", key.device, key.peer, planned / kBytesPerMbit, now / kBytesPerMbit);
+    case RateKey::Kind::kDisk:
+      return absl::StrFormat("disk of %s: %.2g -> %.2g times its profile", key.device, planned, now);
+    case RateKey::Kind::kCompute:
+      return absl::StrFormat("computing of %s: %.2g -> %.2g times its profile", key.device, planned, now);
+  }
+  return "";
+}
+
+void RateMeter::Add(const Plan& plan, const std::string& device, const Work& work, ClusterRates& rates) {
+  Work& before = newest_[device];
+  if (work.epoch != plan.epoch || before.epoch != plan.epoch) {
+    before = work;
+    return;
+  }
+  if (const double ms = work.load_ms - before.load_ms; ms >= kLeastMs) {
+    const double planned = PlannedLoadMs(plan, device, work.bytes_read - before.bytes_read);
+    if (planned > 0) rates[DiskKey(device)] = planned / ms;
+    before.load_ms = work.load_ms, before.bytes_read = work.bytes_read;
+  }
+  if (const double ms = work.decode_ms - before.decode_ms; ms >= kLeastMs) {
+    const double planned = work.planned_decode_ms - before.planned_decode_ms;
+    if (planned > 0) rates[ComputeKey(device)] = planned / ms;
+    before.decode_ms = work.decode_ms, before.planned_decode_ms = work.planned_decode_ms;
+  }
+}
+
+}  // namespace lime

@@ -1,0 +1,62 @@
+// How fast what a plan runs on is: its links, and the disks and the computing of its devices.
+//
+// Pure.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "planner/base/bytes.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+struct RateKey {
+  enum class Kind : uint8_t { kLink, kDisk, kCompute };
+  Kind kind = Kind::kLink;
+  std::string device;
+  std::string peer;  // of a link, which is directed
+
+  friend auto operator<=>(const RateKey&, const RateKey&) = default;
+};
+
+// Links in bytes per second; disks and computing in times what the device's profile says.
+using ClusterRates = std::map<RateKey, double>;
+
+inline RateKey LinkKey(std::string from, std::string to) {
+  return {RateKey::Kind::kLink, std::move(from), std::move(to)};
+}
+inline RateKey DiskKey(std::string device) {
+  return {RateKey::Kind::kDisk, std::move(device), ""};
+}
+inline RateKey ComputeKey(std::string device) {
+  return {RateKey::Kind::kCompute, std::move(device), ""};
+}
+
+// "link a -> b: 100 -> 20 Mbit/s", "disk of a: 1 -> 0.3 times its profile".
+std::string DescribeRates(const RateKey& key, double planned, double now);
+
+// Makes rates of what devices have done under a plan: each answer tells of the time since the one before.
+//
+// Thread: the owner's.
+class RateMeter {
+ public:
+  // Since the plan was installed.
+  struct Work {
+    int64_t epoch = -1;  // of the plan
+    Bytes bytes_read = 0;
+    double load_ms = 0;            // that some load was under way
+    double decode_ms = 0;          // computing micro-batches that decode
+    double planned_decode_ms = 0;  // what the plan says of the same
+  };
+
+  // Adds the disk and the computing of `device`, where they worked for long enough to tell, in times what `plan` says.
+  void Add(const Plan& plan, const std::string& device, const Work& work, ClusterRates& rates);
+
+ private:
+  std::map<std::string, Work> newest_;  // by device
+};
+
+}  // namespace lime

@@ -1,0 +1,64 @@
+#include "coordinator/logic/cluster_rates.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+// On a two parts of 2 MB stream, at 1 MB/ms and 0.5 ms each; on b nothing does.
+Plan SmallPlan() {
+  Plan plan;
+  plan.epoch = 3;
+  plan.devices = {{.name = "a", .disk_mb_per_ms = 1, .disk_lat_ms = 0.5}, {.name = "b", .disk_mb_per_ms = 1}};
+  plan.parts = {{.bytes = 2'000'000, .streamed = true}, {.bytes = 5'000'000}, {.bytes = 2'000'000, .streamed = true}, {.bytes = 1}};
+  plan.stages = {{.device = 0, .lo = 0, .hi = 3}, {.device = 1, .lo = 3, .hi = 4}};
+  return plan;
+}
+
+ClusterRates Rates(RateMeter& meter, const std::string& device, const RateMeter::Work& work) {
+  ClusterRates rates;
+  meter.Add(SmallPlan(), device, work, rates);
+  return rates;
+}
+
+TEST(ClusterRatesTest, RatesAreOfTheTimeSinceTheAnswerBefore) {
+  RateMeter meter;
+  EXPECT_THAT(Rates(meter, "a", {.epoch = 3, .bytes_read = 100, .load_ms = 1000, .decode_ms = 1000, .planned_decode_ms = 10}), IsEmpty());
+  // 400 MB are planned to take 500 ms.
+  EXPECT_THAT(Rates(meter, "a", {.epoch = 3, .bytes_read = 400'000'100, .load_ms = 2000, .decode_ms = 1200, .planned_decode_ms = 310}),
+              ElementsAre(Pair(DiskKey("a"), DoubleNear(0.5, 1e-9)), Pair(ComputeKey("a"), DoubleNear(1.5, 1e-9))));
+  EXPECT_THAT(Rates(meter, "b", {.epoch = 3}), IsEmpty());
+  EXPECT_THAT(Rates(meter, "b", {.epoch = 3, .bytes_read = 9, .load_ms = 500, .decode_ms = 200, .planned_decode_ms = 100}),
+              ElementsAre(Pair(ComputeKey("b"), 0.5)));
+}
+
+TEST(ClusterRatesTest, TooLittleWorkTellsNothingUntilItAddsUp) {
+  RateMeter meter;
+  (void)Rates(meter, "b", {.epoch = 3});
+  EXPECT_THAT(Rates(meter, "b", {.epoch = 3, .decode_ms = 60, .planned_decode_ms = 60}), IsEmpty());
+  EXPECT_THAT(Rates(meter, "b", {.epoch = 3, .decode_ms = 120, .planned_decode_ms = 60}), ElementsAre(Pair(ComputeKey("b"), 0.5)));
+  EXPECT_THAT(Rates(meter, "b", {.epoch = 3, .decode_ms = 130, .planned_decode_ms = 90}), IsEmpty());
+}
+
+TEST(ClusterRatesTest, AnotherPlanBeginsAnew) {
+  RateMeter meter;
+  (void)Rates(meter, "b", {.epoch = 2, .decode_ms = 1000, .planned_decode_ms = 1000});
+  EXPECT_THAT(Rates(meter, "b", {.epoch = 2, .decode_ms = 2000, .planned_decode_ms = 1000}), IsEmpty()) << "of a plan that is gone";
+  EXPECT_THAT(Rates(meter, "b", {.epoch = 3, .decode_ms = 500, .planned_decode_ms = 500}), IsEmpty());
+  EXPECT_THAT(Rates(meter, "b", {.epoch = 3, .decode_ms = 700, .planned_decode_ms = 600}), ElementsAre(Pair(ComputeKey("b"), 0.5)));
+}
+
+TEST(ClusterRatesTest, ChangesHaveUnits) {
+  EXPECT_EQ(DescribeRates(LinkKey("a", "b"), 12.5e6, 2.5e6), "link a -> b: 100 -> 20 Mbit/s");
+  EXPECT_EQ(DescribeRates(DiskKey("a"), 1, 0.25), "disk of a: 1 -> 0.25 times its profile");
+  EXPECT_EQ(DescribeRates(ComputeKey("a"), 1, 2), "computing of a: 1 -> 2 times its profile");
+}
+
+}  // namespace
+}  // namespace lime
