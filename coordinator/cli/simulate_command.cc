@@ -30,12 +30,14 @@ using Kind = TimelineSpan::Kind;
 
 constexpr int kSettled = Evaluator::kSettledStep + 1;  // the first step that counts
 constexpr int kMostSteps = 4096;
+constexpr double kMostLinkSpeed = 1e6;
 constexpr int64_t kMostSpans = 8'000'000;  // of a simulation: half a gigabyte
 
 struct SimulateFlags {
   std::string plan;
   std::string trace;
   int steps = 2;
+  double link_speed = 1;
   bool from_start = false;
   bool prompt = false;
   bool json = false;
@@ -56,6 +58,8 @@ struct Simulation {
 
 absl::Status CheckFlags(const SimulateFlags& flags) {
   if (flags.steps < 1 || flags.steps > kMostSteps) return WrongCall(absl::StrCat("--steps ", flags.steps, " is outside 1 to ", kMostSteps));
+  if (!(flags.link_speed >= 1 / kMostLinkSpeed && flags.link_speed <= kMostLinkSpeed))
+    return WrongCall(absl::StrCat("--link-speed ", flags.link_speed, " is outside 1e-6 to 1e6"));
   if (flags.prompt && flags.from_start) return WrongCall("--prompt begins at the start anyway; leave --from-start out");
   return absl::OkStatus();
 }
@@ -167,6 +171,7 @@ absl::Status RunSimulate(const SimulateFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
   LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
   LIME_ASSIGN_OR_RETURN(Plan plan, ReadPlan(flags.plan));
+  plan.decode.tx_ms /= flags.link_speed, plan.prefill.tx_ms /= flags.link_speed;
   if (flags.prompt && plan.prompt_tokens == 0)
     return WrongCall("--prompt: the plan is made for no prompt; give `lime plan` its length with --prompt-tokens");
   absl::StatusOr<Simulation> simulation = flags.prompt ? SimulatePrompt(std::move(plan)) : SimulateSteps(std::move(plan), flags);
@@ -190,6 +195,7 @@ void AddSimulateCommand(CLI::App& app, int& exit_code) {
   command->footer("Example: lime plan ... --out plan.json && lime simulate --plan plan.json --trace plan.trace.json");
   command->add_option("--plan,-p", flags->plan, "File of `lime plan --out`, or what `lime plan --json` printed")->required();
   command->add_option("--steps,-n", flags->steps, "Decode steps to show, once the pipeline has settled")->capture_default_str();
+  command->add_option("--link-speed", flags->link_speed, "Links so many times as fast as planned, such as 0.5")->capture_default_str();
   command->add_flag("--from-start", flags->from_start, "Show the first steps, from an idle start with nothing read ahead");
   command->add_flag("--prompt", flags->prompt, "Show the prompt that the plan is made for, up to its first token, instead of decode steps");
   command->add_option("--trace", flags->trace, "File for a Chrome/Perfetto trace of what is shown");

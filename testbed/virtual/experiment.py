@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from virtual import planning, probes, report, workload
+from virtual import oracle, planning, probes, report, workload
 from virtual.catalogue import LARGEST, out_of_time_ms
 from virtual.cluster import VirtualCluster
 from virtual.runtime_memory import measure_runtime
@@ -71,12 +71,16 @@ class Experiment:
         self.make_model()
         self.overheads = self.measure_overheads()
         self.plans = self.make_plans(planned)
+        for mbit in self.oracle_rates():
+            missing = self.oracle_seconds([mbit])
+            self.oracle_plan(mbit)
+            planned(missing)
         for variant in self.planned_variants():
             self.load(variant)  # fits, or says why not
 
     def look(self):
         """Takes the plans up where all are made already; nothing is measured or searched. Whether they are."""
-        made = self.plan_seconds(self.question.variants) == 0
+        made = self.plan_seconds(self.question.variants) + self.oracle_seconds(self.oracle_rates()) == 0
         if made and not self.plans:
             self.plans = self.make_plans()
         return made
@@ -139,13 +143,39 @@ class Experiment:
             planned(missing)
         return plans
 
+    # ---- Of links that change: what is best at each rate
+
+    def oracle_rates(self):
+        return sorted({*oracle.PLANNED_MBIT, self.question.mbit}) if self.question.pause else []
+
+    def oracle_plan(self, mbit):
+        return planning.make_plan(self.bin / "lime", *self.scaled_question("lime", mbit))
+
+    def oracle_seconds(self, rates):
+        """At most, for those that are still to be planned."""
+        if self.overheads is None:
+            return len(rates) * self.machine.plan_ms / 1000
+        return sum(not planning.is_made(*self.scaled_question("lime", mbit)) for mbit in rates) * self.machine.plan_ms / 1000
+
+    def beside_oracle(self, turns):
+        """Of the turns of `lime` with redraws: milliseconds per token measured, of its plan simulated, and of the oracle; None where none ran."""
+        turns = [t for t in turns if t["strategy"] == "lime" and "redrawn" in t]
+        if not turns or not self.oracle_rates():
+            return None
+        plans = {mbit: plan for mbit in self.oracle_rates() if "reason" not in (plan := self.oracle_plan(mbit))}
+        known = oracle.Oracle(plans, self.question.mbit, lambda plan, speed: oracle.simulated_ms(self.bin / "lime", plan, speed))
+        rates = [workload.rate_at(t["redrawn"], token) * self.factors.width for t in turns for token in range(1, self.question.tokens)]
+        fixed, best = known.beside(rates)
+        measured = sum(t["ms_per_token"] for t in turns) / len(turns)
+        return {"measured_ms": measured, "plan_ms": fixed / self.question.requests, "oracle_ms": best / self.question.requests}
+
     def make_plan(self, strategy):
         return planning.make_plan(self.bin / "lime", *self.scaled_question(strategy))
 
-    def scaled_question(self, strategy):
-        """Model, devices, request and folder of a plan."""
+    def scaled_question(self, strategy, mbit=None):
+        """Model, devices, request and folder of a plan; for links of the question's rate, or another one at full size."""
         overheads = self.overheads if strategy == "lime" else Overheads(self.overheads.runtime, ACTIVATIONS + WHOLE_BLOCK_RING)
-        profiles = device_profiles(self.devices, overheads, self.question.mbit / self.factors.width, LATENCY_MS)
+        profiles = device_profiles(self.devices, overheads, (mbit or self.question.mbit) / self.factors.width, LATENCY_MS)
         return ["--model", self.model], profiles, self.request(strategy, self.factors), self.folder
 
     def request(self, strategy, factors):

@@ -23,6 +23,7 @@ def summarise(experiment):
         "devices": [device_row(d, experiment.overheads, limits) for d in experiment.devices],
         "link": link_row(question.mbit / experiment.factors.width, limits),
         "strategies": rows,
+        "oracle": experiment.beside_oracle(measured),
         "same_tokens_and_logits": same_bits(measured),
         "real_compute_share": max((t["real_compute_share"] for t in measured), default=0),
         "oom_kills": max((sum(t["oom_kills"].values()) for t in turns if "oom_kills" in t), default=0),

@@ -30,7 +30,8 @@ at the end of the context: nothing is extrapolated, and nothing but the scale be
 off yet.""",
     "varying": """All links get another rate between 50 and 250 Mbit/s after random numbers of tokens (3 to 10), the same draws for every strategy of a round. Planned for
 150 Mbit/s. A redraw comes when the plan's own prediction has its token; which token it was is kept with the turn. The paper's factors are over all its baselines,
-tensor parallelism included. Its caption names Qwen3 32B, which E2 holds in memory: there nothing has to stream. Where memory does not suffice is Setting 2.""",
+tensor parallelism included. The oracle is told every redraw in advance: it takes at every token the best of plans made for 50 to 250 Mbit/s, in the simulator, and changes from
+one to the other for nothing (`testbed/virtual/oracle.py`). Its caption names Qwen3 32B, which E2 holds in memory: there nothing has to stream. Where memory does not suffice is Setting 2.""",
     "windows": f"""Setting 2 at 200 Mbit/s while KV grows over several levels (`docs/ONLINE.md`): ms/token of every {WINDOW} tokens, and what the level in use at each of them
 was predicted to take.""",
 }
@@ -96,6 +97,16 @@ def ablation_cells(row, full):
     return f"{row['predicted_ms']:.0f} | {row['measured_ms']:.0f} ({row['least_ms']:.0f} to {row['most_ms']:.0f}, {row['turns']}) | {share}"
 
 
+def varying_table(results):
+    """Strategies beside each other, and `lime` beside whoever knows every redraw in advance."""
+    lines = ["| setting | requests | measured ms/token | its plan, simulated | an oracle's, simulated | plan / oracle | measured / oracle |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for result in results:
+        if known := result.get("oracle"):
+            lines.append(f"| {result['setting']} | {result['requests']} | {known['measured_ms']:.0f} | {known['plan_ms']:.0f} | {known['oracle_ms']:.0f} | "
+                         f"{known['plan_ms'] / known['oracle_ms']:.3f} | {known['measured_ms'] / known['oracle_ms']:.3f} |")
+    return report.table(results) + ("\n" + "\n".join(lines) + "\n" if len(lines) > 2 else "")
+
+
 def window_table(results):
     lines = ["| requests | context | positions | predicted ms/token | measured | measured / predicted |", "|--:|--:|--:|--:|--:|--:|"]
     for result in results:
@@ -125,7 +136,7 @@ def troubles(results):
 
 
 TABLES = {"clusters": report.table, "settings": lambda results: settings_beside(results) + "\n" + report.table(results), "ablation": ablation_table,
-          "varying": report.table, "windows": window_table}
+          "varying": varying_table, "windows": window_table}
 
 
 def section(group, results):

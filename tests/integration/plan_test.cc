@@ -116,6 +116,22 @@ TEST_F(PlanTest, TheSimulationOfAPlanTakesWhatWasPredicted) {
   EXPECT_THAT(Call({"simulate", "--plan", file, "--from-start"}).out, HasSubstr("ms per token"));
 }
 
+TEST_F(PlanTest, APlanIsSimulatedOverOtherLinks) {
+  WriteDevices({Device("a", 400 * kKiB, kDisk), Device("b", 400 * kKiB, kDisk)});
+  const std::string file = dir_ / "plan.json";
+  ASSERT_EQ(Plan({"--strategy", "pp-offload", "--out", file}).exit_code, 0);
+  const auto ms = [&](const std::string& speed) {
+    return Call({"simulate", "--plan", file, "--json", "--link-speed", speed}).Json()["ms_per_step"].get<double>();
+  };
+  const json plan = json::parse(Slurp(file));
+  const double tx_ms = plan["decode"]["tx_ms"].get<double>();
+  ASSERT_GT(tx_ms, 0);
+  ASSERT_EQ(plan["stages"].size(), 2);
+  EXPECT_NEAR(ms("0.001") - ms("0.002"), 500 * tx_ms, 1e-6 * ms("0.001")) << "one hop of hidden states; a token id is no transfer";
+  EXPECT_LE(ms("2"), ms("1"));
+  ExpectRefused(Call({"simulate", "--plan", file, "--link-speed", "0"}), 2, "--link-speed 0 is outside 1e-6 to 1e6");
+}
+
 TEST_F(PlanTest, WhatPlanPrintsCanBeSimulated) {
   WriteDevices({Device("a", 1 * kGiB)});
   WriteFile(dir_ / "answer.json", Plan({"--json"}).out);

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "testbed"))
-from virtual import catalogue, ledger, planning, progress, report, reproduction, scaling, turns, workload  # noqa: E402
+from virtual import catalogue, ledger, oracle, planning, progress, report, reproduction, scaling, turns, workload  # noqa: E402
 from virtual.experiment import Experiment, Machine  # noqa: E402
 
 CLUSTERS = ROOT / "testbed" / "clusters"
@@ -428,6 +428,31 @@ class ProgressTest(unittest.TestCase):
 
     def test_hours_are_said_as_hours(self):
         self.assertEqual([progress.span(s) for s in (3, 90 * 60, 2.5 * 3600)], ["1 min", "90 min", "2 h 30 min"])
+
+
+class OracleTest(unittest.TestCase):
+    def test_it_takes_the_best_plan_at_every_token(self):
+        asked = []
+
+        def simulate(plan, link_speed):
+            asked.append((plan, link_speed))
+            return plan["compute"] + plan["wire"] / link_speed
+
+        plans = {50: {"compute": 200, "wire": 10}, 100: {"compute": 100, "wire": 60}}
+        known = oracle.Oracle(plans, 100, lambda plan, speed: simulate(plan, speed))
+        # At 100: 100 + 60 beside 200 + 5. At 25: 100 + 240 beside 200 + 20.
+        self.assertEqual(known.beside([100, 100, 25]), ((160 + 160 + 340) / 3, (160 + 160 + 220) / 3))
+        self.assertEqual(len(asked), 4)
+
+    def test_questions_without_redraws_need_none(self):
+        question = catalogue.Question("setting-1")
+        made = Experiment(question, Machine(bin=Path("."), work=Path(".")), lambda *_: None)
+        self.assertEqual(made.oracle_rates(), [])
+        self.assertIsNone(made.beside_oracle([]))
+        varying = next(q for q in catalogue.catalogue() if q.group == "varying")
+        made = Experiment(varying, Machine(bin=Path("."), work=Path(".")), lambda *_: None)
+        self.assertIn(varying.mbit, made.oracle_rates())
+        self.assertEqual(made.oracle_seconds(made.oracle_rates()), 20 * len(made.oracle_rates()))
 
 
 class LedgerTest(unittest.TestCase):
