@@ -76,8 +76,10 @@ class Daemon:
 class FaultyCluster:
     """A context manager: whatever way it is left, everything it made is removed."""
 
-    def __init__(self, count, folder, model, bin_folder, seed=1):
+    def __init__(self, count, folder, model, bin_folder, seed=1, memory="1GiB", context=512, plan_flags=("--strategy", "pp")):
+        """`plan_flags`: of the `lime plan` that all requests run by."""
         self.count, self.folder, self.model, self.bin = count, Path(folder), Path(model), Path(bin_folder)
+        self.memory, self.context, self.plan_flags = memory, context, plan_flags
         self.random = random.Random(seed)
         self.tag = f"ls{os.getpid()}"
         self.ending = threading.Event()
@@ -120,20 +122,20 @@ class FaultyCluster:
         (self.folder / "profile.json").write_text(json.dumps(profile))
         lines = ["[cluster]", 'name = "soak"', f'model = "{self.model}"', "[[link]]", 'bandwidth = "1Gbit/s"', 'latency = "0.2ms"']
         for daemon in self.daemons:
-            lines += ["[[device]]", f'name = "{daemon.name}"', f'address = "{daemon.address}"', 'memory = "1GiB"', f'weights = "{self.model}"',
+            lines += ["[[device]]", f'name = "{daemon.name}"', f'address = "{daemon.address}"', f'memory = "{self.memory}"', f'weights = "{self.model}"',
                       'profile = "profile.json"']
         self.toml = self.folder / "cluster.toml"
         self.toml.write_text("\n".join(lines) + "\n")
         self.plan = self.folder / "plan.json"
-        network.call(str(self.bin / "lime"), "plan", "--model", str(self.model), "--cluster", str(self.toml), "--strategy", "pp", "--tokens",
-                     "512", "--prompt-tokens", "64", "--time-limit", "500", "--out", str(self.plan))
+        network.call(str(self.bin / "lime"), "plan", "--model", str(self.model), "--cluster", str(self.toml), *self.plan_flags, "--tokens",
+                     str(self.context), "--prompt-tokens", "64", "--time-limit", "500", "--out", str(self.plan))
 
     def inside(self):
         """Words that put the coordinator where it reaches the devices."""
         return network.inside(self.network.hub) if self.network is not None else []
 
     def run_words(self, prompt, tokens, seed):
-        return [str(self.bin / "lime"), "run", "--model", str(self.model), "--prompt", prompt, "--max-tokens", str(tokens), "--context", "512",
+        return [str(self.bin / "lime"), "run", "--model", str(self.model), "--prompt", prompt, "--max-tokens", str(tokens), "--context", str(self.context),
                 "--json", "--hash-logits", "--ignore-eos", "--temperature", "0.8", "--seed", str(seed), "--threads", "1"]
 
     def alone(self, *request):
