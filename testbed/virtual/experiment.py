@@ -20,7 +20,8 @@ from virtual.turns import Turn
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ROOT / "testbed" / "clusters"
 LATENCY_MS = 0.3  # of a message, one way; planned with, not imposed: what the links really have is measured
-ACTIVATIONS = 16 * MIB
+LEAST_ACTIVATIONS = 16 * MIB
+BASE_ACTIVATIONS, POSITION_ACTIVATIONS = 8 * MIB, 5 * 1024  # of the kernels' workspaces; a long context has the room of its pieces
 WHOLE_BLOCK_RING = 24 * MIB  # what a ring of whole blocks loses at its end: the largest block but the head
 TURN_S = 20  # of a turn beside its tokens: daemons, weights, probes
 MOST_FAILURES = 3  # in a row, after which an experiment ends
@@ -117,7 +118,7 @@ class Experiment:
             kept.write_text(json.dumps({"bytes": measure_runtime(self.make_cluster, small, self.work)}))
         overheads = self.known_overheads()
         self.say(f"a limed takes {overheads.runtime / MIB:.0f} MiB beside what plans count; each device's budget has that and "
-                 f"{(ACTIVATIONS + Overheads.margin) / MIB:.0f} MiB for activations and margin beside the scaled memory")
+                 f"{(self.activations() + Overheads.margin) / MIB:.0f} MiB for activations and margin beside the scaled memory")
         return overheads
 
     def kept_runtime(self):
@@ -128,7 +129,10 @@ class Experiment:
         if not self.kept_runtime().exists():
             return None
         runtime = json.loads(self.kept_runtime().read_text())["bytes"]
-        return Overheads(runtime=-(-runtime // MIB) * MIB, activations=ACTIVATIONS)
+        return Overheads(runtime=-(-runtime // MIB) * MIB, activations=self.activations())
+
+    def activations(self):
+        return max(LEAST_ACTIVATIONS, BASE_ACTIVATIONS + POSITION_ACTIVATIONS * self.question.context // self.factors.width)
 
     def make_plans(self, planned=lambda seconds: None):
         """{variant: plan or {"reason"}}"""
@@ -174,7 +178,7 @@ class Experiment:
 
     def scaled_question(self, strategy, mbit=None):
         """Model, devices, request and folder of a plan; for links of the question's rate, or another one at full size."""
-        overheads = self.overheads if strategy == "lime" else Overheads(self.overheads.runtime, ACTIVATIONS + WHOLE_BLOCK_RING)
+        overheads = self.overheads if strategy == "lime" else Overheads(self.overheads.runtime, self.activations() + WHOLE_BLOCK_RING)
         profiles = device_profiles(self.devices, overheads, (mbit or self.question.mbit) / self.factors.width, LATENCY_MS)
         return ["--model", self.model], profiles, self.request(strategy, self.factors), self.folder
 
