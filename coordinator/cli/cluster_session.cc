@@ -13,6 +13,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/kv_levels_report.h"
 #include "coordinator/cli/plan_inputs.h"
+#include "coordinator/cli/plan_rates.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/prompt_chunk.h"
 #include "coordinator/cli/text_stream.h"
@@ -189,67 +190,6 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
 
 // ---- Another plan where devices and links change
 
-// The rates that the plan depends on, as the cluster's files tell them.
-ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan) {
-  ClusterRates rates;
-  const auto device = [&](const Stage& stage) {
-    return std::ranges::find(inputs.devices, plan.devices[stage.device].name, &ClusterDevice::name);
-  };
-  for (size_t j = 0; j < plan.stages.size(); ++j) {
-    const auto from = device(plan.stages[j]), to = device(plan.stages[(j + 1) % plan.stages.size()]);
-    if (from == inputs.devices.end() || to == inputs.devices.end()) continue;
-    rates[DiskKey(from->name)] = rates[ComputeKey(from->name)] = 1;
-    if (from != to) rates[LinkKey(from->name, to->name)] = LinkBetween(*from, *to, inputs.request.default_link).bytes_per_second;
-  }
-  return rates;
-}
-
-// So many times as fast, or as slow.
-void ScaleDisk(double times, DeviceProfile& profile) {
-  for (DiskPoint& point : profile.disk) point.bytes_per_second *= times, point.latency_ms /= times;
-}
-void ScaleCompute(double times, DeviceProfile& profile) {
-  profile.read_bytes_per_second *= times, profile.flops *= times, profile.block_overhead_ms /= times;
-  for (ModelCompute& model : profile.models) {
-    model.step_overhead_ms /= times;
-    for (ComputePoint& point : model.points) point.ms /= times;
-  }
-}
-
-void TakeRates(const ClusterRates& rates, PlanInputs& inputs) {
-  for (const auto& [key, rate] : rates) {
-    const auto device = std::ranges::find(inputs.devices, key.device, &ClusterDevice::name);
-    if (device == inputs.devices.end()) continue;
-    if (key.kind == RateKey::Kind::kDisk) ScaleDisk(rate, device->profile);
-    if (key.kind == RateKey::Kind::kCompute) ScaleCompute(rate, device->profile);
-    const auto peer = std::ranges::find(inputs.devices, key.peer, &ClusterDevice::name);
-    if (key.kind != RateKey::Kind::kLink || peer == inputs.devices.end()) continue;
-    LinkPoint link = LinkBetween(*device, *peer, inputs.request.default_link);
-    link.peer = peer->name, link.bytes_per_second = rate;
-    std::erase_if(device->profile.links, [&](const LinkPoint& other) { return other.peer == peer->name; });
-    device->profile.links.push_back(std::move(link));
-  }
-}
-
-// The plan in use, on its devices and links as they are now.
-Plan AsItIsNow(const PlanInputs& inputs, const PlanWatcher::Search& search) {
-  Plan plan = search.current;
-  SetLinks(inputs.devices, inputs.spec, inputs.request, plan);
-  const auto faster = [&](const RateKey& key) {
-    const auto now = search.now.find(key), made_with = search.made_with.find(key);
-    return now == search.now.end() ? 1.0 : now->second / (made_with == search.made_with.end() ? 1.0 : made_with->second);
-  };
-  for (PlanDevice& device : plan.devices) {
-    const double times = faster(DiskKey(device.name));
-    device.disk_mb_per_ms *= times, device.disk_lat_ms /= times;
-  }
-  for (const Stage& stage : plan.stages) {
-    const double times = faster(ComputeKey(plan.devices[stage.device].name));
-    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].decode_ms /= times;
-  }
-  return plan;
-}
-
 // A plan that is given stays; and what cannot be planned for is not watched.
 std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
   if (!options_.replan || !options_.plan.empty() || options_.trace || asked_.size() < 2) return nullptr;
@@ -286,7 +226,8 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
 absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWatcher::Search& search) const {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, {}));
   TakeRates(search.now, inputs);
-  LIME_ASSIGN_OR_RETURN(const SimulationResult today, SimulateDecode(AsItIsNow(inputs, search), {.timeline = false}));
+  LIME_ASSIGN_OR_RETURN(const SimulationResult today,
+                        SimulateDecode(AsItIsNow(inputs, search.current, search.made_with, search.now), {.timeline = false}));
   const auto tokens = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));
   PlanWatcher::Candidate found{.current_ms = today.MsPerStep(), .install_ms = kUnloadMs + kPauseMargin * install_seconds_ * 1000};
   LIME_ASSIGN_OR_RETURN(found.plan, ClusterPlanning({.time_limit_ms = kPlanningMs}, std::move(inputs)).Run());
