@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -29,7 +30,9 @@ SearchOptions ClusterPlanning::SearchFor() const {
   options.seed = options_.seed;
   options.time_limit_ms = options_.time_limit_ms;
   options.may_reload = inputs_.request.kv_tokens == 0;  // where it does, KV does not grow
-  options.elapsed_ms = [begin_ms = NowMs()] { return NowMs() - begin_ms; };
+  options.elapsed_ms = [begin_ms = NowMs(), cancelled = options_.cancelled] {
+    return cancelled != nullptr && cancelled->load(std::memory_order_relaxed) ? HUGE_VAL : NowMs() - begin_ms;
+  };
   if (options_.max_ttft_ms > 0 && problem_.first_token) options.first_token = FirstTokenBound{*problem_.first_token, options_.max_ttft_ms};
   return options;
 }

@@ -2,6 +2,7 @@
 // uses.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "coordinator/cli/plan_inputs.h"
@@ -16,7 +17,8 @@ class ClusterPlanning {
     Strategy strategy = Strategy::kLime;
     uint64_t seed = 1;
     double time_limit_ms = 5000;
-    double max_ttft_ms = 0;  // 0: no bound
+    double max_ttft_ms = 0;                        // 0: no bound
+    const std::atomic<bool>* cancelled = nullptr;  // once it is set the search comes to its end, and what it answers is worth nothing
   };
   ClusterPlanning(const Options& options, PlanInputs inputs) : options_(options), inputs_(std::move(inputs)) {}
 

@@ -229,8 +229,12 @@ absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWat
   LIME_ASSIGN_OR_RETURN(const SimulationResult today,
                         SimulateDecode(AsItIsNow(inputs, search.current, search.made_with, search.now), {.timeline = false}));
   const auto tokens = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));
-  PlanWatcher::Candidate found{.current_ms = today.MsPerStep(), .install_ms = kUnloadMs + kPauseMargin * install_seconds_ * 1000};
-  LIME_ASSIGN_OR_RETURN(found.plan, ClusterPlanning({.time_limit_ms = kPlanningMs}, std::move(inputs)).Run());
+  double slower = 1;  // the slowest disk, beside the time that the first installation took
+  for (const auto& [key, rate] : search.now) {
+    if (key.kind == RateKey::Kind::kDisk) slower = std::max(slower, 1 / rate);
+  }
+  PlanWatcher::Candidate found{.current_ms = today.MsPerStep(), .install_ms = kUnloadMs + kPauseMargin * slower * install_seconds_ * 1000};
+  LIME_ASSIGN_OR_RETURN(found.plan, ClusterPlanning({.time_limit_ms = kPlanningMs, .cancelled = &search.cancelled}, std::move(inputs)).Run());
   found.replay_ms = kPauseMargin * found.plan.predicted.ttft_ms / tokens;
   return found;
 }

@@ -1,5 +1,8 @@
 #include "coordinator/cli/plan_watcher.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +10,18 @@
 #include "absl/time/clock.h"
 
 namespace lime::cli {
+namespace {
+
+constexpr int kNice = 10;
+
+// Whatever else this machine does goes first: it may be one of the devices.
+void YieldToOthers() {
+#ifdef __linux__
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+#endif
+}
+
+}  // namespace
 
 PlanWatcher::PlanWatcher(Options options, const Plan& plan)
     : options_(std::move(options)), plan_(plan), replanner_(options_.when, options_.planned(plan)), thread_([this] { Watch(); }) {}
@@ -15,11 +30,13 @@ PlanWatcher::~PlanWatcher() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    cancelled_ = true;
   }
   thread_.join();
 }
 
 void PlanWatcher::Watch() {
+  YieldToOthers();
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
@@ -48,10 +65,11 @@ void PlanWatcher::Look() {
     rates = replanner_.OnRates(measured, absl::Now());
     if (!rates) return;
     rates_ = *rates;
+    cancelled_ = false;
   }
-  absl::StatusOr<Candidate> found = options_.search({.current = plan, .made_with = made_with, .now = *rates});
+  absl::StatusOr<Candidate> found = options_.search({.current = plan, .made_with = made_with, .now = *rates, .cancelled = cancelled_});
   absl::MutexLock lock(&mutex_);
-  if (plan_.epoch != plan.epoch) return;  // another plan was installed meanwhile, which began anew
+  if (cancelled_) return;
   if (found.ok()) {
     found_ = *std::move(found);
     return;
@@ -81,6 +99,7 @@ void PlanWatcher::OnPlan(const Plan& plan) {
   if (proposed_) proposed_->epoch = plan.epoch;
   const bool is_proposed = std::exchange(proposed_, std::nullopt) == plan;
   plan_ = plan;
+  cancelled_ = true;
   found_.reset();
   made_with_.clear();
   ClusterRates planned = options_.planned(plan);

@@ -3,6 +3,7 @@
 // Threads: one of its own asks the devices and searches; the owner asks Next often and tells OnPlan, neither of which waits.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -26,6 +27,7 @@ class PlanWatcher {
     const Plan& current;
     const ClusterRates& made_with;  // of disks and computing; those not named: 1
     const ClusterRates& now;
+    const std::atomic<bool>& cancelled;  // nobody waits for the answer any more
   };
   struct Options {
     Replanner::Options when;
@@ -37,7 +39,7 @@ class PlanWatcher {
     std::function<void(const std::string& sentence)> say;
   };
   PlanWatcher(Options options, const Plan& plan);
-  ~PlanWatcher();  // waits for a search that is under way
+  ~PlanWatcher();  // cancels a search that is under way
 
   // The plan to change to, once for each that was found.
   std::optional<ClusterRun::Change> Next(const OrderWriter::Left& left);
@@ -56,6 +58,7 @@ class PlanWatcher {
   std::optional<Candidate> found_ ABSL_GUARDED_BY(mutex_);
   std::optional<Plan> proposed_ ABSL_GUARDED_BY(mutex_);  // by Next
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> cancelled_ = false;  // the search under way
   std::thread thread_;
 };
 

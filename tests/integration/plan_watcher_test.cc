@@ -154,5 +154,27 @@ TEST_F(PlanWatcherTest, APlanInstalledMeanwhileMakesWhatWasFoundWorthless) {
   EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1}, absl::Milliseconds(100)));
 }
 
+TEST_F(PlanWatcherTest, ASearchThatNobodyWaitsForIsCancelled) {
+  PlanWatcher::Options options = Options();
+  std::atomic<int> cancelled = 0;
+  options.search = [&](const PlanWatcher::Search& search) -> absl::StatusOr<PlanWatcher::Candidate> {
+    ++searches_;
+    while (!search.cancelled) absl::SleepFor(absl::Milliseconds(1));
+    ++cancelled;
+    return PlanWatcher::Candidate{.plan = PlanOf(0, 1), .current_ms = 30};
+  };
+  mbit_ = 20;
+  {
+    PlanWatcher watcher(options, PlanOf(1, 30));
+    ASSERT_TRUE(Becomes([&] { return searches_ == 1; }));
+    watcher.OnPlan(PlanOf(2, 30));  // of a recovery
+    ASSERT_TRUE(Becomes([&] { return cancelled == 1; }));
+    EXPECT_FALSE(watcher.Next({.steps = 1000000, .known = 1})) << "it was found for another plan";
+    mbit_ = 100;
+    ASSERT_TRUE(Becomes([&] { return searches_ == 2; }));
+  }
+  EXPECT_EQ(cancelled, 2);
+}
+
 }  // namespace
 }  // namespace lime::cli
