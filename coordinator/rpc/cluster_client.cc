@@ -32,11 +32,14 @@ void SetDeadline(grpc::ClientContext& context, absl::Duration patience) {
   context.set_wait_for_ready(true);
 }
 
-absl::StatusOr<DeviceHealth> AskHealth(const Connection& connection, absl::Duration patience) {
+// `awaited`: the epoch of a plan that is to stay there until it is used.
+absl::StatusOr<DeviceHealth> AskHealth(const Connection& connection, absl::Duration patience, int64_t awaited = 0) {
   grpc::ClientContext context;
   SetDeadline(context, patience);
+  v1::HealthRequest request;
+  request.set_awaited(awaited);
   v1::HealthReply reply;
-  const grpc::Status status = connection.stub->Health(&context, v1::HealthRequest(), &reply);
+  const grpc::Status status = connection.stub->Health(&context, request, &reply);
   if (!status.ok()) {
     return absl::UnavailableError(
         absl::StrCat(connection.Who(), " does not answer (", status.error_message(), "); is limed running there, with the same keys?"));
@@ -135,7 +138,7 @@ class ClusterClient::Impl {
     std::vector<std::string> addresses(plan.devices.size());
     for (const int32_t device : users_) addresses[device] = by_plan_[device]->device.address;
     Loading loading;
-    std::thread watch([&] { Watch(loading, options); });
+    std::thread watch([&] { Watch(loading, plan.epoch, options); });
     const absl::Status status = ForAll(users_, [&](int32_t device) {
       absl::StatusOr<InstalledPlan> answer = InstallOn(device,
                                                        {.plan = plan,
@@ -212,7 +215,7 @@ class ClusterClient::Impl {
   struct Loading {
     absl::Mutex mutex;
     std::set<grpc::ClientContext*> calls ABSL_GUARDED_BY(mutex);
-    std::set<int32_t> devices ABSL_GUARDED_BY(mutex);  // that load
+    std::set<int32_t> devices ABSL_GUARDED_BY(mutex);  // that load, or have loaded
     bool ended ABSL_GUARDED_BY(mutex) = false;         // it was refused somewhere
     bool finished ABSL_GUARDED_BY(mutex) = false;
     absl::Status lost;  // of the watching thread, until that has ended
@@ -222,9 +225,9 @@ class ClusterClient::Impl {
       calls.insert(&call), devices.insert(device);
       if (ended) call.TryCancel();
     }
-    void Done(int32_t device, grpc::ClientContext& call) {
+    void Done(grpc::ClientContext& call) {
       absl::MutexLock lock(&mutex);
-      calls.erase(&call), devices.erase(device);
+      calls.erase(&call);
     }
     void End() {
       absl::MutexLock lock(&mutex);
@@ -274,14 +277,15 @@ class ClusterClient::Impl {
       if (news.ok() && std::holds_alternative<LoadedBytes>(*news)) OnProgress(device, std::get<LoadedBytes>(*news), options);
     }
     const grpc::Status status = reader->Finish();
-    loading.Done(device, context);
+    loading.Done(context);
     LIME_RETURN_IF_ERROR(FromGrpc(status, by_plan_[device]->Who()));
     if (!installed) return absl::InternalError(absl::StrCat(by_plan_[device]->Who(), " has ended the installation without a word"));
     return *installed;
   }
 
-  // Loading may take minutes in which a device has nothing to tell; one that answers nothing else either is lost.
-  void Watch(Loading& loading, const InstallOptions& options) {
+  // Loading may take minutes in which a device has nothing to tell; one that answers nothing else either is lost. Those that have loaded
+  // are told that the plan is still to be used.
+  void Watch(Loading& loading, int64_t epoch, const InstallOptions& options) {
     for (absl::Time ask = absl::Now() + kHurry;;) {
       std::set<int32_t> devices;
       {
@@ -292,7 +296,7 @@ class ClusterClient::Impl {
       if (options.cancelled != nullptr && options.cancelled->load()) loading.End();
       if (devices.empty()) continue;
       for (const int32_t device : devices) {
-        const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], kLoading);
+        const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], kLoading, epoch);
         if (!answer.ok() && loading.lost.ok()) loading.lost = WithDevice(answer.status(), by_plan_[device]->device.name);
       }
       if (!loading.lost.ok()) loading.End();

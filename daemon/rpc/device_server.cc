@@ -95,7 +95,9 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     return plans;
   }
 
-  grpc::ServerUnaryReactor* Health(grpc::CallbackServerContext* context, const v1::HealthRequest*, v1::HealthReply* reply) override {
+  grpc::ServerUnaryReactor* Health(grpc::CallbackServerContext* context, const v1::HealthRequest* request,
+                                   v1::HealthReply* reply) override {
+    keeper_.Await(request->awaited());
     const int64_t epoch = keeper_.epoch();
     return Answer(context,
                   DeviceHealth{.name = options_.name,

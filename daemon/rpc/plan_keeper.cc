@@ -95,10 +95,10 @@ void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<Sta
     absl::MutexLock lock(&mutex_);
     state_ = installed.ok() ? State::kInstalled : State::kNone;
     if (!installed.ok()) session_ = nullptr;
-    installed_at_ = absl::Now();
+    unused_since_ = absl::Now();
   }
   if (installed.ok()) {
-    Log(absl::StrCat("epoch ", session->epoch(), " is installed after ", absl::FormatDuration(installed_at_ - begin)));
+    Log(absl::StrCat("epoch ", session->epoch(), " is installed after ", absl::FormatDuration(absl::Now() - begin)));
   } else {
     Log(absl::StrCat("epoch ", session->epoch(), " is refused: ", installed.status().message()));
   }
@@ -194,10 +194,15 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Find(int64_t epoch) {
   return session_;
 }
 
+void PlanKeeper::Await(int64_t epoch) {
+  absl::MutexLock lock(&mutex_);
+  if (state_ == State::kInstalled && session_->epoch() == epoch) unused_since_ = absl::Now();
+}
+
 void PlanKeeper::Tick(absl::Time now) {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
   absl::MutexLock lock(&mutex_);
-  if (state_ != State::kInstalled || now - installed_at_ < options_.unused) return;
+  if (state_ != State::kInstalled || now - unused_since_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
   PostUnload({});
 }

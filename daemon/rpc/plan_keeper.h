@@ -3,7 +3,7 @@
 //   kNone -> kInstalling -> kInstalled -> kInUse -> kUnloading -> kNone
 //
 // A plan of a higher epoch takes the place of one that nobody uses. A plan whose coordinator is gone is unloaded, and so is one that
-// nobody begins to use.
+// nobody begins to use, unless somebody says now and then that he will.
 //
 // Threads: any, none waits; loading and unloading happen on one thread of its own.
 #pragma once
@@ -60,6 +60,9 @@ class PlanKeeper {
   // For activations.
   absl::StatusOr<std::shared_ptr<StageSession>> Find(int64_t epoch);
 
+  // Whoever had that epoch installed still waits for other devices to load it.
+  void Await(int64_t epoch);
+
   // Every now and then.
   void Tick(absl::Time now);
 
@@ -94,7 +97,7 @@ class PlanKeeper {
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNone;
   std::shared_ptr<StageSession> session_ ABSL_GUARDED_BY(mutex_);
   int64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Time installed_at_ ABSL_GUARDED_BY(mutex_);
+  absl::Time unused_since_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread worker_;

@@ -263,6 +263,22 @@ TEST_F(RpcTest, APlanThatNobodyUsesIsUnloaded) {
   EXPECT_TRUE(BecomesFree(0));
 }
 
+// Devices that have little to load wait for one that has much.
+TEST_F(RpcTest, APlanThatIsStillToBeUsedStaysWhileOthersLoad) {
+  DeviceServer::Options quick = FakeDevice("a"), slow = FakeDevice("b");
+  quick.plans.unused = slow.plans.unused = absl::Milliseconds(1500);
+  slow.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+    absl::SleepFor(absl::Seconds(4));
+    return std::make_unique<FakeStage>(setup);
+  };
+  Start(quick), Start(slow);
+  const auto client = Connect();
+  ASSERT_TRUE(client->Install(MakeStages({0, 1}, 1, 1), {}).ok());
+  const Outcome outcome = RunAll(*client, {Ids(3, 1)}, 5);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+  EXPECT_EQ(outcome.tokens[0], FakeTokens(Ids(3, 1), 5, 2));
+}
+
 TEST_F(RpcTest, LoadingIsGivenUpWhenItsCoordinatorGoes) {
   DeviceServer::Options options = FakeDevice("a");
   options.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
