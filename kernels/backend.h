@@ -34,6 +34,7 @@ struct BackendOptions {
   int64_t context = 0;            // positions of one sequence
   int64_t num_kv_pages = 0;       // in the pool, over all layers
   int64_t present_kv_pages = -1;  // of them, the first ones that are in memory until ResizeKv says otherwise; -1: all
+  bool attends_pieces = false;    // room for AttendPieces
   bool grow_kv = false;           // memory of the pool comes as it is written, instead of up front
   std::string numerics = "auto";  // "auto", "portable", or for tests "emulated-bf16"
 };
@@ -50,7 +51,7 @@ class Backend {
   // Points the block at its weights; they stay until replaced. InvalidArgument for what the operators refuse.
   virtual absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) = 0;
 
-  // Tells which KV pages hold the positions of sequence slot `sequence` in `layer`, by position / 16.
+  // Tells which KV pages hold the positions of sequence slot `sequence` in `layer`, by position / 16; -1: none, AttendPieces has it.
   virtual void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) = 0;
 
   // From now on the first `pages` pages of the pool are in memory, and pre-faulted; what the others held is gone. For a pool made with
@@ -68,6 +69,11 @@ class Backend {
   // A block that streams is bound with null pointers for the tensors that are not kept (IsKept), and computed as its rows arrive: each
   // call takes the next rows of its matrices, in order of use, from the first row to the last. Nothing of `rows` is needed afterwards.
   virtual absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) = 0;
+  // Of an attention block that is computed by rows, between the last rows of V and the first of O: attends to the pieces [begin, end) of KV
+  // (256 positions each) ahead of the others. The first call of a batch and layer begins at 0, the next where the one before ended; the
+  // rows of O see to the rest. `places`: [sequence slots][end - begin], where the 16 pages of a piece lie one after another; null: in the
+  // pages that SetPages named. No bit depends on either. REQUIRES: BackendOptions::attends_pieces
+  virtual absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) = 0;
   // Embed with a table of the batch's own: row i is that of the token in row i.
   virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;
 

@@ -78,6 +78,10 @@ class PacedBackend final : public Backend {
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
     return Paced(block.kind, Share(spec_.block(block), rows.rows), [&] { return real_->ComputeRows(block, rows); });
   }
+  // Counted with the rows of O, whose share is that of all attention.
+  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
+    return real_->AttendPieces(layer, begin, end, places);
+  }
   absl::Status EmbedRows(const RowsInMemory& rows) override {
     return Paced(BlockKind::kEmbedding, 1, [&] { return real_->EmbedRows(rows); });
   }

@@ -40,10 +40,13 @@ void LocatePiece(const AttentionCall& call, const AttentionTile& tile, int64_t k
     last = std::max(last, t.end[r]);
   }
   const KvView& kv = call.kv;
-  const int32_t* pages = kv.page_table + call.rows.slots[tile.token] * kv.table_stride + piece * kPiecePages;
+  const int64_t slot = call.rows.slots[tile.token];
+  const int32_t* pages = kv.page_table + slot * kv.table_stride + piece * kPiecePages;
+  const AttentionPieces& in = call.pieces;
+  const std::byte* const place = in.places == nullptr ? nullptr : in.places[slot * (in.end - in.begin) + piece - in.begin];
   const int64_t head_bytes = kPagePositions * kv.head_dim * ElementBytes(kv.dtype);
   for (int page = first / kPagePositions; page * kPagePositions < last; ++page) {
-    t.k[page] = kv.base + pages[page] * kv.page_bytes + kv_head * head_bytes;
+    t.k[page] = (place != nullptr ? place + page * kv.page_bytes : kv.base + pages[page] * kv.page_bytes) + kv_head * head_bytes;
     t.v[page] = t.k[page] + kv.kv_heads * head_bytes;
   }
 }
@@ -67,31 +70,49 @@ void MergePiece(const AttentionCall& call, const AttentionTile& tile, int64_t pi
   const int64_t floats = call.RecordFloats();
   for (int r = 0; r < tile.rows; ++r) {
     const int64_t token = call.Token(tile, r);
-    const int64_t first = call.Begin(token) / kPiecePositions, last = (call.End(token) - 1) / kPiecePositions;
+    const int64_t first = call.FirstPiece(token), last = call.LastPiece(token);
     const float* from = piece_records + r * floats;
     if (piece == first) std::copy(from, from + floats, records + r * floats);
     if (piece > first && piece <= last) MergeRecord(from, records + r * floats, call.AccWidth());
   }
 }
 
+// What earlier calls know of rows whose first piece they had.
+void TakeCarried(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, float* records) {
+  for (int r = 0; r < tile.rows; ++r) {
+    const int64_t token = call.Token(tile, r), floats = call.RecordFloats();
+    if (call.FirstPiece(token) >= call.pieces.begin || call.LastPiece(token) < call.pieces.begin) continue;
+    const float* from = call.Carried(token, call.Head(tile, kv_head, r));
+    std::copy(from, from + floats, records + r * floats);
+  }
+}
+
+// Rows that have had their last piece are done, others are carried to the next call.
 void WriteRows(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, const float* records) {
   WithWorkingType(call.kv.dtype, [&](auto type) HWY_ATTR {
     using T = decltype(type);
     for (int r = 0; r < tile.rows; ++r) {
-      T* out = static_cast<T*>(call.out) + call.Token(tile, r) * call.shape.out_stride + call.Head(tile, kv_head, r) * call.kv.head_dim;
-      FinishRecord(records + r * call.RecordFloats(), call.kv.head_dim, out);
+      const int64_t token = call.Token(tile, r), head = call.Head(tile, kv_head, r);
+      const float* record = records + r * call.RecordFloats();
+      if (call.FirstPiece(token) >= call.pieces.end || call.LastPiece(token) < call.pieces.begin) continue;
+      if (call.LastPiece(token) >= call.pieces.end) {
+        std::copy(record, record + call.RecordFloats(), call.Carried(token, head));
+      } else {
+        FinishRecord(record, call.kv.head_dim, static_cast<T*>(call.out) + token * call.shape.out_stride + head * call.kv.head_dim);
+      }
     }
   });
 }
 
 inline constexpr int64_t kMaxRecord = 16 + kMaxHeadDim;
 
-// All pieces of one tile.
+// All pieces of one tile that are the call's.
 void AttendTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head) {
   alignas(64) float q[kMaxHeadDim * kTileRows];
   alignas(64) float records[kTileRows * kMaxRecord];
   alignas(64) float piece_records[kTileRows * kMaxRecord];
   PackQueries(call, tile, kv_head, q);
+  TakeCarried(call, tile, kv_head, records);
   for (int64_t piece = tile.piece_begin; piece < tile.piece_end; ++piece) {
     PieceRecords(call, tile, kv_head, piece, q, piece_records);
     MergePiece(call, tile, piece, piece_records, records);
@@ -109,6 +130,7 @@ void AttendPiece(const AttentionCall& call, const AttentionTile& tile, int64_t k
 // Merges what AttendPiece left for every piece: [pieces][rows][RecordFloats].
 void MergeTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, const float* piece_records) {
   alignas(64) float records[kTileRows * kMaxRecord];
+  TakeCarried(call, tile, kv_head, records);
   for (int64_t piece = tile.piece_begin; piece < tile.piece_end; ++piece, piece_records += tile.rows * call.RecordFloats())
     MergePiece(call, tile, piece, piece_records, records);
   WriteRows(call, tile, kv_head, records);
@@ -156,6 +178,7 @@ struct AttentionWorkspace::Impl {
   std::vector<AttentionItem> items;
   std::vector<float> records;
   int64_t record_capacity = 0;  // counted in records
+  std::vector<float> carried;
 };
 
 namespace {
@@ -166,6 +189,10 @@ int64_t RecordsFor(const AttentionWorkspace::Options& options) {
 }
 int64_t RecordFloats(const AttentionWorkspace::Options& options) {
   return 16 + RoundUp(options.head_dim, 16);
+}
+// Of every row and head, where calls carry them.
+int64_t CarriedFor(const AttentionWorkspace::Options& options) {
+  return options.carries ? options.max_rows * options.heads : 0;
 }
 int64_t TilesFor(const AttentionWorkspace::Options& options) {
   return options.max_rows * RoundUp(options.heads, kTileRows) / kTileRows;
@@ -181,19 +208,21 @@ AttentionWorkspace::AttentionWorkspace(const Options& options) : impl_(std::make
   w.head_dim = options.head_dim;
   w.record_capacity = RecordsFor(options);
   w.records.resize(w.record_capacity * RecordFloats(options));
+  w.carried.resize(CarriedFor(options) * RecordFloats(options));
   w.tiles.reserve(TilesFor(options));
   w.items.reserve(TilesFor(options) + w.record_capacity);
 }
 
 Bytes AttentionWorkspace::BytesFor(const Options& options) {
   const int64_t records = RecordsFor(options), tiles = TilesFor(options);
-  return records * RecordFloats(options) * sizeof(float) + tiles * sizeof(AttentionTile) + (tiles + records) * sizeof(AttentionItem);
+  return (records + CarriedFor(options)) * RecordFloats(options) * sizeof(float) + tiles * sizeof(AttentionTile) +
+         (tiles + records) * sizeof(AttentionItem);
 }
 
 AttentionWorkspace::~AttentionWorkspace() = default;
 
 Bytes AttentionWorkspace::bytes() const {
-  return impl_->records.capacity() * sizeof(float) + impl_->tiles.capacity() * sizeof(AttentionTile) +
+  return (impl_->records.capacity() + impl_->carried.capacity()) * sizeof(float) + impl_->tiles.capacity() * sizeof(AttentionTile) +
          impl_->items.capacity() * sizeof(AttentionItem);
 }
 
@@ -206,10 +235,12 @@ void AddTiles(const AttentionCall& call, int64_t token, int64_t end, std::vector
     AttentionTile tile{.token = token, .first = first, .rows = static_cast<int>(std::min<int64_t>(kTileRows, pairs - first))};
     tile.piece_begin = INT64_MAX;
     for (int r = 0; r < tile.rows; r++) {
-      tile.piece_begin = std::min(tile.piece_begin, call.Begin(call.Token(tile, r)) / kPiecePositions);
-      tile.piece_end = std::max(tile.piece_end, (call.End(call.Token(tile, r)) + kPiecePositions - 1) / kPiecePositions);
+      tile.piece_begin = std::min(tile.piece_begin, call.FirstPiece(call.Token(tile, r)));
+      tile.piece_end = std::max(tile.piece_end, call.LastPiece(call.Token(tile, r)) + 1);
     }
-    tiles.push_back(tile);
+    tile.piece_begin = std::max(tile.piece_begin, call.pieces.begin);
+    tile.piece_end = std::min(tile.piece_end, call.pieces.end);
+    if (tile.piece_begin < tile.piece_end) tiles.push_back(tile);
   }
 }
 
@@ -274,13 +305,16 @@ void MergeSplitTiles(ThreadPool& pool, const AttentionCall& call, AttentionWorks
 }  // namespace
 
 void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const AttentionRows& rows, const float* q,
-            const AttentionShape& shape, void* out) {
+            const AttentionShape& shape, void* out, const AttentionPieces& pieces) {
   AttentionWorkspace::Impl& w = ws.impl();
   LIME_CHECK_LE(rows.count, w.max_rows);
   LIME_CHECK_LE(shape.heads, w.heads);
   LIME_CHECK_LE(kv.head_dim, w.head_dim);
   LIME_CHECK_EQ(shape.heads % kv.kv_heads, 0);
-  const AttentionCall call{.kv = kv, .rows = rows, .shape = shape, .q = q, .out = out};
+  const bool all = pieces.begin == 0 && pieces.end == INT64_MAX;
+  LIME_CHECK(all || !w.carried.empty()) << "the workspace carries nothing from one call to the next";
+  const AttentionCall call{
+      .kv = kv, .rows = rows, .shape = shape, .q = q, .out = out, .pieces = pieces, .carried = all ? nullptr : w.carried.data()};
   MakeTiles(call, w.tiles);
   const bool tiny = MultiplyAdds(call) < kTinyMultiplyAdds;
   MakeItems(call, tiny ? 1 : pool.num_threads(), w);

@@ -62,7 +62,8 @@ class AttentionWorkspace {
     int64_t heads = 0;
     int64_t head_dim = 0;
     int64_t max_positions =
-        0;  // longest context: room for every piece of one row, so that the pieces of a long one are shared by the threads
+        0;                 // longest context: room for every piece of one row, so that the pieces of a long one are shared by the threads
+    bool carries = false;  // whether one Attend may be several calls (AttentionPieces)
   };
   explicit AttentionWorkspace(const Options& options);
   ~AttentionWorkspace();
@@ -86,9 +87,19 @@ struct AttentionShape {
   float scale = 0;         // 1 / sqrt(head_dim)
 };
 
+// Which pieces one call attends to. Several calls with the same rows, for pieces that follow one another from 0 on, are one Attend: what is
+// known of a row after each is carried to the next, and its out is written by the call that has the last piece it sees.
+struct AttentionPieces {
+  int64_t begin = 0;
+  int64_t end = INT64_MAX;
+  // [sequence slots, end - begin]: where the 16 pages of a piece lie one after another; null: where the page table says.  Null: all there.
+  const std::byte* const* places = nullptr;
+};
+
 // out [rows, heads * head_dim] in kv.dtype; q: fp32 [rows, heads, head_dim]. K and V of every position a row sees have been appended.
-// REQUIRES: rows.count, heads and head_dim within the workspace (contexts beyond max_positions only lose the sharing of one row).
+// REQUIRES: rows.count, heads and head_dim within the workspace, which carries where `pieces` are not all (contexts beyond max_positions
+// only lose the sharing of one row).
 void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const AttentionRows& rows, const float* q,
-            const AttentionShape& shape, void* out);
+            const AttentionShape& shape, void* out, const AttentionPieces& pieces = {});
 
 }  // namespace lime::cpu

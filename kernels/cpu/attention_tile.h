@@ -15,7 +15,7 @@ struct AttentionTile {
   int64_t token = 0;
   int64_t first = 0;
   int rows = 0;             // 1 .. kTileRows
-  int64_t piece_begin = 0;  // pieces that any of its rows sees
+  int64_t piece_begin = 0;  // pieces of the call that any of its rows sees
   int64_t piece_end = 0;
   int64_t first_record = -1;  // where the workspace keeps the results of its single pieces; -1: one work item does the whole tile
 };
@@ -29,6 +29,8 @@ struct AttentionCall {
   AttentionShape shape;
   const float* q = nullptr;
   void* out = nullptr;
+  AttentionPieces pieces;
+  float* carried = nullptr;  // records [rows, heads]; null: no row has pieces before or behind the call's
 
   int64_t Group() const { return shape.heads / kv.kv_heads; }
   int64_t AccWidth() const { return (kv.head_dim + 15) / 16 * 16; }
@@ -38,6 +40,10 @@ struct AttentionCall {
   // Positions [Begin, End) that a row of the batch sees.
   int64_t End(int64_t token) const { return int64_t{rows.positions[token]} + 1; }
   int64_t Begin(int64_t token) const { return shape.window > 0 && End(token) > shape.window ? End(token) - shape.window : 0; }
+  // Pieces [FirstPiece, LastPiece] that it sees.
+  int64_t FirstPiece(int64_t token) const { return Begin(token) / kPiecePositions; }
+  int64_t LastPiece(int64_t token) const { return (End(token) - 1) / kPiecePositions; }
+  float* Carried(int64_t token, int64_t head) const { return carried + (token * shape.heads + head) * RecordFloats(); }
 };
 
 }  // namespace lime::cpu

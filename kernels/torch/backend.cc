@@ -33,20 +33,20 @@ at::Tensor View(const TensorSpec& spec, const std::byte* data, const std::shared
       const_cast<std::byte*>(data), spec.info.shape, [storage](void*) {}, at::TensorOptions().dtype(StorageType(spec.info.dtype)));
 }
 
-// Points a tensor at other rows, in place: nothing is allocated.
-void PointAt(const std::byte* data, int64_t rows, at::Tensor& tensor) {
+// Points a tensor at other memory, in place: nothing is allocated.
+void PointAt(const std::byte* data, int64_t rows, int64_t cols, at::Tensor& tensor) {
   const at::Device device = tensor.device();
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({rows, tensor.size(1)});
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({rows, cols});
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(const_cast<std::byte*>(data), device));
 }
 
 void PointAt(const RowsInMemory& from, ops::LinearWeight& linear) {
   const int64_t rows = from.rows.end - from.rows.begin;
   linear.row_begin = from.rows.begin;
-  PointAt(from.weight, rows, linear.weight);
+  PointAt(from.weight, rows, linear.weight.size(1), linear.weight);
   if (linear.bits == 0) return;
-  PointAt(from.scales, rows, linear.scales);
-  PointAt(from.biases, rows, linear.biases);
+  PointAt(from.scales, rows, linear.scales.size(1), linear.scales);
+  PointAt(from.biases, rows, linear.biases.size(1), linear.biases);
 }
 
 // Takes the tensors of one block by role.
@@ -116,6 +116,7 @@ ops::ComputeContext::Options ContextOptions(const ModelSpec& spec, const Backend
           .heads = config.num_heads,
           .head_dim = config.head_dim,
           .max_positions = options.context,
+          .carries = options.attends_pieces,
           .numerics = numerics};
 }
 
@@ -173,6 +174,15 @@ class CpuBackend final : public Backend {
 
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
     return Guarded([&] { ForwardRows(block, rows); });
+  }
+
+  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
+    LIME_CHECK(begin < end && static_cast<int64_t>(places.size()) == options_.max_sequences * (end - begin)) << begin << " to " << end;
+    return Guarded([&] {
+      PointAt(reinterpret_cast<const std::byte*>(places.data()), options_.max_sequences, end - begin, pieces_.places);
+      pieces_.begin = begin, pieces_.end = end;
+      attention_[layer].AttendPieces(workspace_, kv_.layer(layer), rope_ ? &*rope_ : nullptr, pieces_);
+    });
   }
 
   absl::Status EmbedRows(const RowsInMemory& rows) override {
@@ -311,6 +321,9 @@ class CpuBackend final : public Backend {
   std::vector<AttentionBlock> attention_;
   std::vector<MlpBlock> mlp_;
   HeadBlock head_;
+  // Of AttendPieces: the places are those of its call.
+  ops::KvPieces pieces_{.places = at::from_blob(&kNoPlace, {1, 1}, at::dtype(at::kLong))};
+  static inline int64_t kNoPlace = 0;
 };
 
 }  // namespace

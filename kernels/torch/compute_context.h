@@ -15,7 +15,11 @@ struct ComputeContext::Impl {
         attention(AttentionOptions(options)) {}
 
   static lime::cpu::AttentionWorkspace::Options AttentionOptions(const Options& options) {
-    return {.max_rows = options.max_rows, .heads = options.heads, .head_dim = options.head_dim, .max_positions = options.max_positions};
+    return {.max_rows = options.max_rows,
+            .heads = options.heads,
+            .head_dim = options.head_dim,
+            .max_positions = options.max_positions,
+            .carries = options.carries};
   }
 
   lime::cpu::ThreadPool pool;

@@ -23,7 +23,7 @@ void AttentionBlock::Forward(Workspace& ws, const ops::KvLayer& kv, const ops::R
   ops::LinearAddTo(ws.attended, o, ws.x);                              // residual add in the epilogue, rounded once
 }
 
-void AttentionBlock::Attend(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const {
+void AttentionBlock::Append(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const {
   if (q_norm.defined()) {
     ops::HeadRmsNormInPlace(ws.q, q_norm, norm_eps);  // over head_dim
     ops::HeadRmsNormInPlace(ws.k, k_norm, norm_eps);
@@ -33,7 +33,25 @@ void AttentionBlock::Attend(Workspace& ws, const ops::KvLayer& kv, const ops::Ro
     ops::RopeInPlace(ws.k, ws.positions, *rope);
   }
   ops::KvAppend(ws.k, ws.v, ws.slots, ws.positions, kv);
-  ops::AttendOut(ws.q, ws.slots, ws.positions, kv, window, ws.attended);
+}
+
+void AttentionBlock::Attend(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const {
+  if (ws.pieces_attended > 0) {
+    const ops::KvPieces rest{.begin = ws.pieces_attended, .end = INT64_MAX, .places = {}};
+    ops::AttendPiecesOut(ws.q, ws.slots, ws.positions, kv, rest, window, ws.attended);
+  } else {
+    if (ws.pieces_attended < 0) Append(ws, kv, rope);
+    ops::AttendOut(ws.q, ws.slots, ws.positions, kv, window, ws.attended);
+  }
+  ws.pieces_attended = -1;
+}
+
+void AttentionBlock::AttendPieces(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope, const ops::KvPieces& pieces) const {
+  if (ws.pieces_attended < 0) Append(ws, kv, rope);
+  TORCH_CHECK(pieces.begin == std::max<int64_t>(0, ws.pieces_attended), "pieces of KV from ", pieces.begin, " on, and ", ws.pieces_attended,
+              " were attended to");
+  ops::AttendPiecesOut(ws.q, ws.slots, ws.positions, kv, pieces, window, ws.attended);
+  ws.pieces_attended = pieces.end;
 }
 
 void AttentionBlock::ForwardRows(TensorRole role, Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const {

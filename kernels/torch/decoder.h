@@ -45,11 +45,14 @@ struct AttentionBlock {
 
   // The same in rows of q, k, v and o, in this order: `linear(role)` holds those that have arrived.
   void ForwardRows(TensorRole role, Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const;
+  // Between the rows of v and those of o: attends to some pieces of KV, from 0 on, ahead of the others.
+  void AttendPieces(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope, const ops::KvPieces& pieces) const;
   ops::LinearWeight& linear(TensorRole role) {
     return role == TensorRole::kQ ? q : role == TensorRole::kK ? k : role == TensorRole::kV ? v : o;
   }
 
  private:
+  void Append(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const;  // ws.k, v to `kv`; ws.q and k as they are used
   void Attend(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const;  // ws.q, k, v to ws.attended
 };
 

@@ -77,7 +77,7 @@ absl::Status KvPool::Resize(int64_t pages) {
 void KvPool::SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) {
   const at::Tensor& table = layers_.at(layer).page_table;
   LIME_CHECK_LE(static_cast<int64_t>(pages.size()), table.size(1));
-  for (const int32_t page : pages) LIME_CHECK(page >= 0 && page < num_pages_) << page;
+  for (const int32_t page : pages) LIME_CHECK(page >= -1 && page < num_pages_) << page;
   std::ranges::copy(pages, table.data_ptr<int32_t>() + sequence * table.size(1));
   positions_.at(sequence) = static_cast<int64_t>(pages.size()) * cpu::kPagePositions;
 }

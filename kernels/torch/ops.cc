@@ -39,6 +39,9 @@ TORCH_LIBRARY(lime, m) {
   m.def(
       "attend_out(Tensor q, Tensor slots, Tensor positions, Tensor pages, Tensor page_table, int kv_heads, int head_dim, int window, "
       "Tensor(a!) out) -> ()");
+  m.def(
+      "attend_pieces_out(Tensor q, Tensor slots, Tensor positions, Tensor pages, Tensor page_table, Tensor? places, int kv_heads, "
+      "int head_dim, int window, int begin, int end, Tensor(a!) out) -> ()");
   m.def("gated_activation_out(Tensor gate, Tensor up, int activation, Tensor(a!) out) -> ()");
   m.def("activation_out(Tensor x, int activation, Tensor(a!) out) -> ()");
   m.def(
@@ -50,6 +53,7 @@ TORCH_LIBRARY(lime, m) {
 
 TORCH_LIBRARY_IMPL(lime, CPU, m) {
   LIME_REGISTER(m, cpu);
+  m.impl("attend_pieces_out", &cpu::AttendPiecesOut);  // no other device has memory that the CPU's pointers mean anything to
 }
 
 // Serves every device that has no implementation of its own.
@@ -186,6 +190,12 @@ void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& p
                at::Tensor& out) {
   static const auto op = Find("lime::attend_out", &cpu::AttendOut);
   op.call(q, slots, positions, kv.pages, kv.page_table, kv.kv_heads, kv.head_dim, window, out);
+}
+
+void AttendPiecesOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, const KvPieces& pieces,
+                     int64_t window, at::Tensor& out) {
+  static const auto op = Find("lime::attend_pieces_out", &cpu::AttendPiecesOut);
+  op.call(q, slots, positions, kv.pages, kv.page_table, pieces.places, kv.kv_heads, kv.head_dim, window, pieces.begin, pieces.end, out);
 }
 
 void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, Activation activation, at::Tensor& out) {

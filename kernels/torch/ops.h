@@ -28,6 +28,7 @@ class ComputeContext {
     int64_t heads = 0;
     int64_t head_dim = 0;
     int64_t max_positions = 0;  // longest context
+    bool carries = false;       // whether AttendPiecesOut is used
     lime::cpu::Numerics numerics = lime::cpu::Numerics::kAuto;
   };
   explicit ComputeContext(const Options& options);
@@ -75,6 +76,14 @@ struct KvLayer {
   int64_t head_dim = 0;
 };
 
+// Some of the 256-position pieces of all sequences.
+struct KvPieces {
+  int64_t begin = 0;
+  int64_t end = 0;    // INT64_MAX: all behind `begin`
+  at::Tensor places;  // [sequence slots, end - begin] int64: address of a piece whose 16 pages lie one after another; 0: in its pages.
+                      // Undefined: all are in their pages
+};
+
 // cos and sin of every position, [positions, head_dim / 2] fp32 each.
 struct RopeTables {
   RopeTables(const RopeConfig& rope, int64_t head_dim, int64_t positions);
@@ -106,6 +115,11 @@ void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots,
 // q: [rows, heads * head_dim] fp32.   out: [rows, heads * head_dim] working dtype.   window 0: a row sees every position up to its own.
 void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window,
                at::Tensor& out);
+
+// The same in several calls, for pieces from 0 on that follow one another. A row's `out` is written with the last piece that it sees.
+// Not among the operators of devices that have no memory in common with the CPU.
+void AttendPiecesOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, const KvPieces& pieces,
+                     int64_t window, at::Tensor& out);
 
 // gate, up: [rows, n] fp32.   out: [rows, n] working dtype.
 void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, Activation activation, at::Tensor& out);

@@ -225,8 +225,11 @@ void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots,
   lime::cpu::KvAppend(CurrentContext().pool, view, batch, k.data_ptr<float>(), v.data_ptr<float>(), width);
 }
 
-void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,
-               const at::Tensor& page_table, int64_t kv_heads, int64_t head_dim, int64_t window, at::Tensor& out) {
+namespace {
+
+void Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,
+            const at::Tensor& page_table, int64_t kv_heads, int64_t head_dim, int64_t window, at::Tensor& out,
+            const lime::cpu::AttentionPieces& pieces) {
   const int64_t rows = q.size(0), width = Width(q, "q");
   TORCH_CHECK(kv_heads > 0 && head_dim > 0 && width % (kv_heads * head_dim) == 0, "q of width ", width, " for ", kv_heads, " kv heads of ",
               head_dim);
@@ -239,7 +242,27 @@ void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& p
                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
   ComputeContext::Impl& context = CurrentContext();
   lime::cpu::Attend(context.pool, context.attention, ToView(pages, page_table, kv_heads, head_dim),
-                    ToRows(slots, positions, rows, page_table), q.data_ptr<float>(), shape, out.data_ptr());
+                    ToRows(slots, positions, rows, page_table), q.data_ptr<float>(), shape, out.data_ptr(), pieces);
+}
+
+}  // namespace
+
+void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,
+               const at::Tensor& page_table, int64_t kv_heads, int64_t head_dim, int64_t window, at::Tensor& out) {
+  Attend(q, slots, positions, pages, page_table, kv_heads, head_dim, window, out, {});
+}
+
+void AttendPiecesOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,
+                     const at::Tensor& page_table, const c10::optional<at::Tensor>& places, int64_t kv_heads, int64_t head_dim,
+                     int64_t window, int64_t begin, int64_t end, at::Tensor& out) {
+  lime::cpu::AttentionPieces pieces{.begin = begin, .end = end};
+  TORCH_CHECK(begin >= 0 && begin < end, "pieces ", begin, " to ", end);
+  if (places.has_value() && places->defined()) {
+    CheckRows(*places, "places", page_table.size(0), end - begin, at::kLong);
+    static_assert(sizeof(int64_t) == sizeof(const std::byte*));
+    pieces.places = reinterpret_cast<const std::byte* const*>(places->data_ptr<int64_t>());
+  }
+  Attend(q, slots, positions, pages, page_table, kv_heads, head_dim, window, out, pieces);
 }
 
 void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, int64_t activation, at::Tensor& out) {

@@ -34,7 +34,10 @@ inline constexpr int64_t kPackingPerLayer = 3;
 
 namespace cpu {
 LIME_DECLARE_OPERATORS
-}
+void AttendPiecesOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,
+                     const at::Tensor& page_table, const c10::optional<at::Tensor>& places, int64_t kv_heads, int64_t head_dim,
+                     int64_t window, int64_t begin, int64_t end, at::Tensor& out);
+}  // namespace cpu
 namespace aten {
 LIME_DECLARE_OPERATORS
 }

@@ -75,6 +75,7 @@ void Workspace::SetRows(int64_t rows, int64_t logit_rows) {
   for (at::Tensor* tensor : {&tokens, &slots, &positions, &x, &normed, &q, &k, &v, &attended, &up, &mixed}) Resize(*tensor, rows);
   if (gate.defined()) Resize(gate, rows);
   head_selected = false;
+  pieces_attended = -1;
   for (at::Tensor* tensor : {&head_rows, &head_x, &logits}) Resize(*tensor, logit_rows);
 }
 

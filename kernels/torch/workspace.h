@@ -37,6 +37,8 @@ struct Workspace {
 
   // Whether head_x is of this batch yet.
   bool head_selected = false;
+  // Of the layer at work, the pieces of KV that were attended to; -1: its K and V are not appended yet.
+  int64_t pieces_attended = -1;
 
  private:
   // On the meta device tensors have sizes and no memory.

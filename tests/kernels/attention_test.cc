@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "tests/kernels/cpu_test_util.h"
@@ -45,6 +46,17 @@ class Cache {
   }
   float* K(int32_t slot, int32_t position) { return &k_[(slot * positions_ + position) * g_.kv_heads * g_.head_dim]; }
   float* V(int32_t slot, int32_t position) { return &v_[(slot * positions_ + position) * g_.kv_heads * g_.head_dim]; }
+  int32_t sequences() const { return static_cast<int32_t>(static_cast<int64_t>(table_.size()) / stride_); }
+  // Takes a piece out of its pages, which then hold nothing but NaN.
+  std::vector<std::byte> TakeAway(int32_t slot, int64_t piece) {
+    std::vector<std::byte> taken;
+    for (int64_t page = 16 * piece; page < 16 * (piece + 1); ++page) {
+      const auto begin = pages_.begin() + table_[static_cast<size_t>(slot * stride_ + page)] * page_bytes_;
+      taken.insert(taken.end(), begin, begin + page_bytes_);
+      std::fill(begin, begin + page_bytes_, std::byte{0xff});
+    }
+    return taken;
+  }
   const float* Q(int32_t slot, int32_t position) { return &q_[(slot * positions_ + position) * g_.heads * g_.head_dim]; }
 
  private:
@@ -59,8 +71,15 @@ struct Row {
   int32_t slot, position;
 };
 
+// How one Attend is done in several calls: those up to the pieces in `ends`, in which pieces that are not in `away` come from their pages.
+struct Calls {
+  std::vector<int64_t> ends;
+  std::map<std::pair<int32_t, int64_t>, const std::byte*> away;  // by slot and piece
+};
+
 // Appends and attends one micro-batch, and returns a row of raw bits for each of its rows.
-std::vector<std::vector<std::byte>> Step(ThreadPool& pool, const Geometry& g, Cache& cache, const std::vector<Row>& rows) {
+std::vector<std::vector<std::byte>> Step(ThreadPool& pool, const Geometry& g, Cache& cache, const std::vector<Row>& rows,
+                                         const Calls& calls = {}) {
   std::vector<int32_t> slots, positions;
   std::vector<float> k, v, q;
   const int64_t kv_width = g.kv_heads * g.head_dim, width = g.heads * g.head_dim;
@@ -72,16 +91,24 @@ std::vector<std::vector<std::byte>> Step(ThreadPool& pool, const Geometry& g, Ca
     q.insert(q.end(), cache.Q(row.slot, row.position), cache.Q(row.slot, row.position) + width);
   }
   const AttentionRows batch{slots.data(), positions.data(), static_cast<int64_t>(rows.size())};
-  AttentionWorkspace ws({.max_rows = batch.count, .heads = g.heads, .head_dim = g.head_dim, .max_positions = 1024});
+  AttentionWorkspace ws(
+      {.max_rows = batch.count, .heads = g.heads, .head_dim = g.head_dim, .max_positions = 1024, .carries = !calls.ends.empty()});
   Array out(g.dtype, batch.count * width);
   KvAppend(pool, cache.View(), batch, k.data(), v.data(), kv_width);
-  Attend(pool, ws, cache.View(), batch, q.data(),
-         {.heads = g.heads,
-          .q_stride = width,
-          .out_stride = width,
-          .window = g.window,
-          .scale = 1 / std::sqrt(static_cast<float>(g.head_dim))},
-         out.ptr());
+  const AttentionShape shape{
+      .heads = g.heads, .q_stride = width, .out_stride = width, .window = g.window, .scale = 1 / std::sqrt(static_cast<float>(g.head_dim))};
+  int64_t begin = 0;
+  for (const int64_t end : calls.ends) {
+    std::vector<const std::byte*> places;
+    for (int32_t slot = 0; slot < cache.sequences(); ++slot)
+      for (int64_t piece = begin; piece < end; ++piece) {
+        const auto found = calls.away.find({slot, piece});
+        places.push_back(found == calls.away.end() ? nullptr : found->second);
+      }
+    Attend(pool, ws, cache.View(), batch, q.data(), shape, out.ptr(), {.begin = begin, .end = end, .places = places.data()});
+    begin = end;
+  }
+  Attend(pool, ws, cache.View(), batch, q.data(), shape, out.ptr(), {.begin = begin});
   std::vector<std::vector<std::byte>> result;
   const int64_t bytes = width * ElementBytes(g.dtype);
   for (int64_t row = 0; row < batch.count; ++row) result.emplace_back(out.data.begin() + row * bytes, out.data.begin() + (row + 1) * bytes);
@@ -222,6 +249,43 @@ TEST(AttentionTest, SharingThePiecesOfOneRowChangesNoBit) {
     EXPECT_EQ(Step(two, g, cache, {{0, 999}}), expected);
     EXPECT_EQ(Step(three, g, cache, {{0, 999}}), expected);
     ExpectRow(g, cache, {0, 999}, expected[0]);
+  }
+}
+
+// Attended to in several calls, with pieces that have left their pages, alone and beside others, with windows that begin behind them.
+TEST(AttentionTest, PiecesThatLieElsewhereAndSeveralCallsChangeNoBit) {
+  const auto prepared = [](const Geometry& g) {
+    Cache cache(g, 3, 1100);
+    ThreadPool pool(2);
+    Step(pool, g, cache, Range(0, 0, 1030));
+    Step(pool, g, cache, Range(1, 0, 700));
+    Step(pool, g, cache, Range(2, 0, 90));
+    return cache;
+  };
+  std::vector<Row> batch = {{0, 1030}, {2, 90}};
+  for (const Row& row : Range(1, 700, 790)) batch.push_back(row);  // into a piece that begins within
+  for (const DType dtype : kWorkingDTypes) {
+    for (const int64_t window : {0, 20, 300, 600}) {
+      const Geometry g{dtype, 6, 2, 64, window};
+      ThreadPool one(1);
+      Cache whole = prepared(g);
+      const auto expected = Step(one, g, whole, batch);
+      for (const std::vector<int64_t>& ends : std::vector<std::vector<int64_t>>{{1}, {1, 2}, {2, 3}, {1, 2, 3, 4}, {4, 9}, {3, 9}}) {
+        for (const int threads : {1, 3}) {
+          ThreadPool pool(threads);
+          Cache cache = prepared(g);
+          Calls calls{.ends = ends, .away = {}};
+          std::vector<std::vector<std::byte>> memory;
+          for (const auto& [slot, piece] : std::vector<std::pair<int32_t, int64_t>>{{0, 0}, {0, 1}, {0, 3}, {1, 0}, {1, 1}}) {
+            if (piece >= ends.back()) continue;
+            memory.push_back(cache.TakeAway(slot, piece));
+            calls.away[{slot, piece}] = memory.back().data();
+          }
+          EXPECT_EQ(Step(pool, g, cache, batch, calls), expected) << DTypeName(dtype) << " window " << window << ", " << ends.size()
+                                                                  << " calls to " << ends.back() << ", " << threads << " threads";
+        }
+      }
+    }
   }
 }
 

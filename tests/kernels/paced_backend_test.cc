@@ -51,6 +51,7 @@ class FakeBackend final : public Backend {
   absl::Status Mlp(int64_t layer) override { return Compute("mlp " + std::to_string(layer)); }
   absl::Status Head() override { return Compute("head"); }
   absl::Status ComputeRows(BlockId block, const RowsInMemory&) override { return Compute("rows of " + BlockName(block)); }
+  absl::Status AttendPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return Compute("pieces"); }
   absl::Status EmbedRows(const RowsInMemory&) override { return Compute("embed rows"); }
   std::span<std::byte> Hidden() override { return hidden_; }
   std::span<float> Logits() override { return logits_; }
