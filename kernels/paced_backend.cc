@@ -47,6 +47,7 @@ class PacedBackend final : public Backend {
   std::string description() const override { return real_->description() + ", paced"; }
   absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override { return real_->BindBlock(block, std::move(weights)); }
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { real_->SetPages(sequence, layer, pages); }
+  const std::byte* KvPage(int32_t page) const override { return real_->KvPage(page); }
   absl::Status ResizeKv(int64_t pages) override { return real_->ResizeKv(pages); }
   std::span<std::byte> Hidden() override { return real_->Hidden(); }
   std::span<float> Logits() override { return real_->Logits(); }

@@ -11,12 +11,15 @@
 #include "planner/base/check.h"
 #include "planner/evaluator.h"
 #include "planner/online_memory.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/quick_evaluator.h"
 #include "planner/random.h"
 #include "planner/search_budget.h"
 
 namespace lime {
 namespace {
+
+constexpr double kWorthwhile = 0.002;  // of the time: less is the search's noise
 
 double Mb(Bytes bytes) {
   return static_cast<double>(bytes) / 1e6;
@@ -28,12 +31,26 @@ Instance::Kind KindOf(BlockKind kind) {
                                        : Instance::Kind::kHead;
 }
 
-// The decode step of a plan. Memory is set for each residency: what is resident, and the ring.
-Instance ToInstance(const Plan& plan) {
+const PlanDevice& DeviceOf(const Plan& plan, int part) {
+  return plan.devices[plan.stages[StageOf(plan, part)].device];
+}
+
+// What of a KV part a step reads at a level.
+double KvPartMb(const Plan& plan, int p, int64_t layer_pages) {
+  const PlanPart& part = plan.parts[p];
+  const double there = MeanPositionsOnDisk(plan, DeviceOf(plan, p), layer_pages) - static_cast<double>(part.kv_begin);
+  const double positions = static_cast<double>(part.kv_end - part.kv_begin);
+  return Mb(part.bytes) * std::clamp(there / positions, 0.0, 1.0);
+}
+
+// The decode step of a plan at a level. Memory is set for each residency: what is resident, and the ring.
+Instance ToInstance(const Plan& plan, int64_t layer_pages) {
   Instance instance;
   std::vector<double> comp_ms;
-  for (const PlanPart& part : plan.parts) {
-    instance.blocks.push_back({.kind = KindOf(part.block.kind), .layer = part.block.layer, .mb = Mb(part.bytes)});
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    const PlanPart& part = plan.parts[p];
+    instance.blocks.push_back(
+        {.kind = KindOf(part.block.kind), .layer = part.block.layer, .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(part.bytes)});
     comp_ms.push_back(part.decode_ms);
   }
   for (const PlanDevice& device : plan.devices) {
@@ -48,19 +65,31 @@ Instance ToInstance(const Plan& plan) {
   return instance;
 }
 
-// A residency under construction, and what it costs.
+// KV parts that stream at a level, or the others; ascending.
+std::vector<int32_t> KvPartsOnDisk(const Plan& plan, int64_t layer_pages, bool on_disk) {
+  std::vector<int32_t> parts;
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    if (plan.parts[p].is_kv() && (plan.parts[p].kv_begin < PositionsOnDisk(plan, DeviceOf(plan, p), layer_pages)) == on_disk)
+      parts.push_back(p);
+  }
+  return parts;
+}
+
+// A residency under construction, and what it costs. KV parts stream as the level makes them.
 class Draft {
  public:
-  Draft(const Plan& plan, const std::vector<int32_t>& streamed)
+  Draft(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed)
       : plan_(plan),
         together_(StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep))),
-        instance_(ToInstance(plan)),
+        instance_(ToInstance(plan, layer_pages)),
         quick_(instance_),
         resident_(plan.devices.size(), 0),
         stage_streamed_(plan.stages.size(), 0) {
     for (int p = 0; p < plan.NumParts(); ++p) stage_of_.push_back(StageOf(plan, p));
     assignment_ = ToAssignment(
         {.stages = plan.stages, .streamed = streamed, .embedding_by_rows = plan.embedding == EmbeddingPlacement::kByRows}, plan.NumParts());
+    for (const int32_t p : KvPartsOnDisk(plan, layer_pages, /*on_disk=*/false)) assignment_.streamed[p] = 0;
+    for (const int32_t p : KvPartsOnDisk(plan, layer_pages, /*on_disk=*/true)) assignment_.streamed[p] = 1;
     for (int p = 0; p < plan.NumParts(); ++p) Count(p, +1);
   }
 
@@ -76,6 +105,9 @@ class Draft {
     assignment_.streamed[part] = streams ? 1 : 0;
     Count(part, +1);
   }
+
+  // Whether it is for a search to say.
+  bool IsFree(int part) const { return !plan_.parts[part].is_kv(); }
 
   // Whether the ring has room for the part where it streams.
   bool MayStream(int part) const {
@@ -106,6 +138,7 @@ class Draft {
 
  private:
   void Count(int part, int sign) {
+    if (plan_.parts[part].is_kv() && !streamed(part)) return;  // in the KV pool
     const Bytes bytes = sign * plan_.parts[part].bytes;
     (streamed(part) ? stage_streamed_[stage_of_[part]] : resident_[plan_.stages[stage_of_[part]].device]) += bytes;
   }
@@ -135,7 +168,7 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
       const PlanPart& part = plan.parts[p];
       kept += part.kept_bytes;
       const bool first = p == 0 || !(plan.parts[p - 1].block == part.block);
-      if (first && part.block.kind == BlockKind::kAttention) pages += layer_pages;
+      if (first && part.block.kind == BlockKind::kAttention) pages += PagesInMemory(plan.devices[device], layer_pages);
     }
   }
   return plan.devices[device].budget - memory.runtime - memory.activations - memory.ring - memory.embedding - kept -
@@ -150,20 +183,20 @@ class LevelSearch {
     for (int d = 0; d < plan.NumDevices(); ++d) room_.push_back(RoomForParts(plan, d, layer_pages));
   }
 
-  // False where a device cannot make room.
-  bool Run() {
+  // Nothing, or the device that cannot make room.
+  std::optional<int> Run() {
     std::vector<int32_t> used;
     for (const Stage& stage : plan_.stages) {
       if (std::ranges::find(used, stage.device) == used.end()) used.push_back(stage.device);
     }
     for (const int32_t d : used) {
       while (draft_.resident(d) > room_[d]) {
-        if (!StreamOneMore(d)) return false;
+        if (!StreamOneMore(d)) return d;
       }
     }
     for (const int32_t d : used) KeepWhatFits(d);
     Improve();
-    return true;
+    return std::nullopt;
   }
 
  private:
@@ -173,7 +206,7 @@ class LevelSearch {
     for (const Stage& stage : plan_.stages) {
       std::vector<int> resident;
       for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
-        if (!draft_.streamed(p) && plan_.parts[p].bytes > 0 && draft_.MayStream(p)) resident.push_back(p);
+        if (draft_.IsFree(p) && !draft_.streamed(p) && plan_.parts[p].bytes > 0 && draft_.MayStream(p)) resident.push_back(p);
       }
       if (resident.empty()) continue;
       for (const size_t i : {size_t{0}, resident.size() / 2, resident.size() - 1}) parts.push_back(resident[i]);
@@ -204,7 +237,7 @@ class LevelSearch {
   void KeepWhatFits(int device) {
     std::vector<int> streamed;
     for (int p = 0; p < plan_.NumParts(); ++p) {
-      if (draft_.streamed(p) && plan_.stages[draft_.stage_of(p)].device == device) streamed.push_back(p);
+      if (draft_.IsFree(p) && draft_.streamed(p) && plan_.stages[draft_.stage_of(p)].device == device) streamed.push_back(p);
     }
     std::ranges::stable_sort(streamed, std::ranges::greater{}, [this](int p) { return plan_.parts[p].bytes; });
     for (const int p : streamed) {
@@ -221,6 +254,7 @@ class LevelSearch {
       ++misses;
       budget_.Spend(1);
       const int device = plan_.stages[draft_.stage_of(out)].device;
+      if (!draft_.IsFree(out) || !draft_.IsFree(in)) continue;
       if (draft_.streamed(out) || !draft_.streamed(in) || plan_.stages[draft_.stage_of(in)].device != device) continue;
       draft_.Set(in, false);
       const bool may = draft_.MayStream(out);
@@ -264,7 +298,8 @@ class PaperDevice {
     const Bytes room = RoomForParts(plan, device, 0);
     Bytes resident = 0;
     for (int p = 0; p < plan.NumParts(); ++p) {
-      if (!plan.parts[p].streamed && plan.stages[StageOf(plan, p)].device == device) resident += plan.parts[p].bytes;
+      const PlanPart& part = plan.parts[p];
+      if (!part.streamed && !part.is_kv() && plan.stages[StageOf(plan, p)].device == device) resident += part.bytes;
     }
     free_mb_ = std::max(0.0, Mb(room - resident));
   }
@@ -280,7 +315,9 @@ class PaperDevice {
       if (count >= (block.id.kind == BlockKind::kAttention ? alpha : beta)) continue;
       ++count;
       const auto [begin, end] = PartsOf(plan_, block.id);
-      for (int p = begin; p < end; ++p) parts.push_back(p);
+      for (int p = begin; p < end; ++p) {
+        if (!plan_.parts[p].is_kv()) parts.push_back(p);
+      }
     }
     return parts;
   }
@@ -294,7 +331,9 @@ class PaperDevice {
       if (id.kind == BlockKind::kAttention) ++layers_;
       PaperBlock block{.stage = stage, .id = id};
       bool resident = true;
-      for (int part = begin; part < end; ++part) resident = resident && !plan_.parts[part].streamed, block.bytes += plan_.parts[part].bytes;
+      for (int part = begin; part < end; ++part) {
+        if (!plan_.parts[part].is_kv()) resident = resident && !plan_.parts[part].streamed, block.bytes += plan_.parts[part].bytes;
+      }
       if (resident) blocks_.push_back(block);
     }
   }
@@ -340,15 +379,17 @@ std::string NoRoom(const Plan& plan, const Residency& residency) {
   return changed.ok() ? std::string() : std::string(changed.status().message());
 }
 
-// The paper's tables add to the plan's own residency, ours goes on from the level before.
-std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before) {
+// The paper's tables add to the plan's own residency, ours goes on from the level before. Where there is none, `stuck` is a device that has
+// no room, if it is for one.
+std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before,
+                                 std::optional<int>& stuck) {
   const bool table = options.rule != OnlineRule::kLime;
-  Draft draft(plan, (table ? before.levels.front() : before.levels.back()).residency.streamed);
+  Draft draft(plan, layer_pages, (table ? before.levels.front() : before.levels.back()).residency.streamed);
   if (table) {
     for (int d = 0; d < plan.NumDevices(); ++d) {
       for (const int32_t part : PaperDevice(plan, d).More(layer_pages, options.rule)) draft.Set(part, true);
     }
-  } else if (!LevelSearch(plan, layer_pages, options, draft).Run()) {
+  } else if (stuck = LevelSearch(plan, layer_pages, options, draft).Run(); stuck) {
     return std::nullopt;
   }
   KvLevel level{.residency = {.layer_pages = layer_pages, .streamed = draft.Streamed()}, .ms_per_step = draft.ExactMs()};
@@ -367,8 +408,8 @@ absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions
     if (plan.devices[d].disk_mb_per_ms >= kMinDiskRate) changed.devices[d].memory.ring = parts * largest[d];
   }
   Residency first = ResidencyOf(plan);
-  Draft draft(changed, first.streamed);
-  if (!LevelSearch(changed, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the ring");
+  Draft draft(changed, first.layer_pages, first.streamed);
+  if (LevelSearch(changed, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the ring");
   first.streamed = draft.Streamed();
   const double ms_per_step = draft.ExactMs();
   LIME_ASSIGN_OR_RETURN(changed, WithResidency(changed, first));
@@ -377,49 +418,131 @@ absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions
   return changed;
 }
 
-}  // namespace
+// Levels, and where they are exhausted the device that stands in the way, if one does.
+struct Grown {
+  KvLevels levels;
+  std::optional<int> stuck;
+};
 
-absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options) {
-  std::optional<Plan> best;
-  double best_ms = 0;
-  std::string reason = "no ring fits";
-  for (const int parts : {2, 3, 4, 6, 8, 12, 16, 24, 32}) {
-    absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
-    if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
-    const KvLevels levels = MakeKvLevels(*grows, options);
-    if (!levels.exhausted.empty()) reason = levels.exhausted;
-    if (!levels.exhausted.empty()) continue;
-    double sum_ms = 0;
-    for (const KvLevel& level : levels.levels) sum_ms += level.ms_per_step;
-    const double mean_ms = sum_ms / static_cast<double>(levels.levels.size());
-    if (!best || mean_ms < best_ms) best = *std::move(grows), best_ms = mean_ms;
+Grown Grow(const Plan& plan, const KvLevelOptions& options) {
+  LIME_CHECK(plan.reads == ReadsPerStep::kOnce && plan.loans.empty());
+  Grown answer;
+  std::vector<KvLevel>& levels = answer.levels.levels;
+  levels.push_back({.residency = ResidencyOf(plan)});
+  const int64_t first = levels[0].residency.layer_pages, full = FullLayerPages(plan);
+  levels[0].ms_per_step = Draft(plan, first, levels[0].residency.streamed).ExactMs();
+  const int64_t step = std::max<int64_t>(plan.sequences, (full - first + options.max_levels - 1) / std::max(1, options.max_levels));
+  for (int64_t pages = first; pages < full;) {
+    pages = std::min(full, pages + step);
+    std::optional<KvLevel> level = NextLevel(plan, pages, options, answer.levels, answer.stuck);
+    if (!level) {
+      Residency all{.layer_pages = pages, .streamed = KvPartsOnDisk(plan, pages, /*on_disk=*/true)};
+      for (int p = 0; p < plan.NumParts(); ++p) {
+        if (!plan.parts[p].is_kv()) all.streamed.push_back(p);
+      }
+      std::ranges::sort(all.streamed);
+      const std::string reason = NoRoom(plan, all);
+      answer.levels.exhausted = absl::StrCat("no residency of this plan has room for ", pages, " KV pages of a layer",
+                                             reason.empty() ? " beside what streams by this rule" : absl::StrCat(": ", reason));
+      break;
+    }
+    levels.push_back(*std::move(level));
   }
-  if (best) return *std::move(best);
+  return answer;
+}
+
+// ---- KV on disks
+
+// A plan, its levels, and what they cost.
+struct Spilling {
+  Plan plan;
+  KvLevels levels;
+  double mean_ms = 0;
+};
+
+absl::StatusOr<Spilling> Assess(Plan plan, const KvLevelOptions& options) {
+  Grown grown = Grow(plan, options);
+  if (!grown.levels.exhausted.empty()) return absl::ResourceExhaustedError(grown.levels.exhausted);
+  const double mean_ms = MeanMs(grown.levels);
+  return Spilling{.plan = std::move(plan), .levels = std::move(grown.levels), .mean_ms = mean_ms};
+}
+
+// Every device that has no room for a level keeps what it has at the level before.
+absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& options) {
+  while (true) {
+    Grown grown = Grow(plan, options);
+    if (grown.levels.exhausted.empty()) return Assess(std::move(plan), options);
+    const int64_t pages = grown.levels.levels.back().residency.layer_pages;
+    if (!grown.stuck || plan.devices[*grown.stuck].max_layer_pages > 0 || plan.devices[*grown.stuck].disk_mb_per_ms < kMinDiskRate ||
+        pages < WorkingPages(plan)) {
+      return absl::ResourceExhaustedError(grown.levels.exhausted);
+    }
+    plan.devices[*grown.stuck].max_layer_pages = pages;
+  }
+}
+
+// The devices' numbers of pages, one by one, as long as another level's is better.
+Spilling ImprovePages(Spilling best, const KvLevelOptions& options) {
+  std::vector<int64_t> choices = {0};  // all
+  for (const KvLevel& level : best.levels.levels) {
+    if (level.residency.layer_pages >= WorkingPages(best.plan)) choices.push_back(level.residency.layer_pages);
+  }
+  for (int d = 0; d < best.plan.NumDevices(); ++d) {
+    if (best.plan.devices[d].kv_pages == 0 || best.plan.devices[d].disk_mb_per_ms < kMinDiskRate) continue;
+    for (const int64_t pages : choices) {
+      Plan plan = best.plan;
+      plan.devices[d].max_layer_pages = pages;
+      if (pages == best.plan.devices[d].max_layer_pages || !WithResidency(plan, ResidencyOf(plan)).ok()) continue;
+      absl::StatusOr<Spilling> other = Assess(std::move(plan), options);
+      if (other.ok() && other->mean_ms < best.mean_ms * (1 - kWorthwhile)) best = *std::move(other);
+    }
+  }
+  return best;
+}
+
+constexpr int kRings[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};  // of a device's largest parts
+
+absl::Status CannotGrow(const std::string& reason) {
   return absl::ResourceExhaustedError(
       absl::StrCat("the KV of this plan cannot grow to its context: ", reason, "; plan with more --kv-tokens"));
 }
 
-KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
-  LIME_CHECK(plan.reads == ReadsPerStep::kOnce && plan.loans.empty());
-  KvLevels answer;
-  answer.levels.push_back({.residency = ResidencyOf(plan)});
-  answer.levels[0].ms_per_step = Draft(plan, answer.levels[0].residency.streamed).ExactMs();
-  const int64_t first = answer.levels[0].residency.layer_pages, full = FullLayerPages(plan);
-  const int64_t step = std::max<int64_t>(plan.sequences, (full - first + options.max_levels - 1) / std::max(1, options.max_levels));
-  for (int64_t pages = first; pages < full;) {
-    pages = std::min(full, pages + step);
-    std::optional<KvLevel> level = NextLevel(plan, pages, options, answer);
-    if (!level) {
-      Residency all{.layer_pages = pages};
-      for (int p = 0; p < plan.NumParts(); ++p) all.streamed.push_back(p);
-      const std::string reason = NoRoom(plan, all);
-      answer.exhausted = absl::StrCat("no residency of this plan has room for ", pages, " KV pages of a layer",
-                                      reason.empty() ? " beside what streams by this rule" : absl::StrCat(": ", reason));
-      break;
-    }
-    answer.levels.push_back(*std::move(level));
+}  // namespace
+
+double MeanMs(const KvLevels& levels) {
+  double sum_ms = 0;
+  for (const KvLevel& level : levels.levels) sum_ms += level.ms_per_step;
+  return sum_ms / static_cast<double>(levels.levels.size());
+}
+
+absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options) {
+  std::optional<Spilling> best;
+  std::string reason = "no ring fits";
+  for (const int parts : kRings) {
+    absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
+    if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
+    absl::StatusOr<Spilling> assessed = Assess(*std::move(grows), options);
+    if (!assessed.ok()) reason = std::string(assessed.status().message());
+    if (assessed.ok() && (!best || assessed->mean_ms < best->mean_ms)) best = *std::move(assessed);
   }
-  return answer;
+  return best ? absl::StatusOr<Plan>(std::move(best->plan)) : CannotGrow(reason);
+}
+
+absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options) {
+  std::optional<Spilling> best;
+  std::string reason = "no ring fits";
+  for (const int parts : kRings) {
+    absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
+    if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
+    absl::StatusOr<Spilling> spills = SpillWhereStuck(*std::move(grows), options);
+    if (!spills.ok()) reason = std::string(spills.status().message());
+    if (spills.ok() && (!best || spills->mean_ms < best->mean_ms)) best = *std::move(spills);
+  }
+  return best ? absl::StatusOr<Plan>(ImprovePages(*std::move(best), options).plan) : CannotGrow(reason);
+}
+
+KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
+  return Grow(plan, options).levels;
 }
 
 }  // namespace lime

@@ -1,7 +1,8 @@
 // How a plan goes on as its KV grows: levels of KV pages, and what streams at each (algorithms.md, section 5).
 //
 // The block-to-device map and the rings stay, so nothing travels: only which parts stream changes. A plan made for less KV than its context
-// needs has its first level; each further one has more pages and fewer resident parts.
+// needs has its first level; each further one has more pages and fewer resident parts, and where a device keeps only so many pages, more on
+// its disk (planner/plan/kv_spill.h).
 #pragma once
 
 #include <cstdint>
@@ -42,8 +43,15 @@ struct KvLevelOptions {
 // Deterministic.  REQUIRES: plan.Validate().ok(), ReadsPerStep::kOnce, no loans
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
 
+// Over all levels.
+double MeanMs(const KvLevels& levels);
+
 // A plan made for the KV of its first level, with rings of the size that is fastest on average over all levels, and what then streams at
 // the first. ResourceExhausted where no ring leads on to the whole context.
 absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options = {});
+
+// The same for a plan with KV parts (planner/kv_parts.h): a device keeps only so many pages in memory and the others on its disk where it
+// has no room for more whatever streams, or where that is faster on average over all levels than to stream more weights.
+absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options = {});
 
 }  // namespace lime

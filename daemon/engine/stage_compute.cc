@@ -104,6 +104,7 @@ absl::Status StageCompute::ComputePart(int part, int64_t step) {
            : id.kind == BlockKind::kMlp     ? options_.backend->Mlp(id.layer)
                                             : options_.backend->Head();
   }
+  if (plan_.parts[part].is_kv()) return options_.attend(part, step, begun_);
   for (int i = 0; i < options_.weights->NumRows(part); ++i) {
     LIME_RETURN_IF_ERROR(options_.backend->ComputeRows(id, options_.rows_of(part, i, step)));
   }

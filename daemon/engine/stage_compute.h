@@ -30,6 +30,8 @@ class StageCompute {
     TokenSampler* sampler = nullptr;  // where this device has a part of the head
     // Where rows of a part lie in the step: StageWeights::Rows, under the owner's lock.
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
+    // Attends to what of a KV part is on the disk in the step.
+    std::function<absl::Status(int part, int64_t step, const MicroBatch& batch)> attend;
   };
 
   // REQUIRES: `plan`, `spec` and all that the options point to outlive this.

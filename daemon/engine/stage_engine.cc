@@ -10,12 +10,12 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_compute.h"
+#include "daemon/engine/stage_kv.h"
 #include "daemon/engine/stage_trace.h"
 #include "daemon/engine/stage_weights.h"
 #include "daemon/engine/steady_clock.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/head_partial.h"
-#include "daemon/logic/kv_pages.h"
 #include "daemon/logic/stage_inbox.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
@@ -23,6 +23,7 @@
 #include "kernels/module.h"
 #include "planner/base/check.h"
 #include "planner/compile.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/program_runner.h"
@@ -103,11 +104,8 @@ class StageEngine::Impl {
         plan_(plan),
         device_(device),
         options_(std::move(options)),
-        grows_kv_(GrowsKv(plan)),
+        pages_come_(GrowsKv(plan) || SpillsKv(plan)),
         layers_(LayersOf(plan_, device)),
-        pages_({.num_pages = plan_.devices[device].kv_pages,
-                .num_layers = static_cast<int64_t>(layers_.size()),
-                .max_sequences = plan_.sequences}),
         residency_(std::make_shared<Plan>(plan_)) {}
 
   ~Impl() {
@@ -119,7 +117,9 @@ class StageEngine::Impl {
     }
     if (thread_.joinable()) thread_.join();
     worker_.reset();
+    if (kv_ != nullptr) kv_->Cancel();
     if (weights_ != nullptr) weights_->Cancel(), weights_->Close();
+    kv_.reset();  // whose reads and writes end under the lock
   }
 
   absl::StatusOr<std::string> Open() {
@@ -132,9 +132,11 @@ class StageEngine::Impl {
                               .weights = weights_.get(),
                               .rows = rows_.get(),
                               .sampler = options_.sampler,
-                              .rows_of = [this](int part, int i, int64_t step) { return RowsOf(part, i, step); }});
-    if (grows_kv_) worker_.emplace();
+                              .rows_of = [this](int part, int i, int64_t step) { return RowsOf(part, i, step); },
+                              .attend = [this](int part, int64_t step, const MicroBatch& batch) { return Attend(part, step, batch); }});
+    if (pages_come_) worker_.emplace();
     absl::MutexLock lock(&mutex_);
+    kv_->SetReach(ReachOf(plan_));
     inbox_.emplace(
         plan_, device_,
         StageInbox::Shape{.vocab_size = spec_.config.vocab_size, .row_bytes = RowBytes(), .microbatches = programs_.back().microbatches});
@@ -168,7 +170,10 @@ class StageEngine::Impl {
     absl::MutexLock lock(&mutex_);
     Stats stats = stats_;
     if (loads_under_way_ > 0) stats.load_ms += SteadyMs() - loading_since_ms_;
-    if (weights_ != nullptr) stats.bytes_read = weights_->bytes_read();
+    if (weights_ != nullptr) {
+      stats.kv_read = kv_->bytes_read(), stats.kv_written = kv_->bytes_written();
+      stats.bytes_read = weights_->bytes_read() + stats.kv_read;
+    }
     return stats;
   }
 
@@ -184,8 +189,9 @@ class StageEngine::Impl {
                                  .max_logit_rows = HasHead(plan_, device_) ? plan_.batch : 0,
                                  .max_sequences = plan_.sequences,
                                  .context = plan_.context,
-                                 .num_kv_pages = grows_kv_ ? FullLayerPages(plan_) * NumLayers() : device.kv_pages,
-                                 .present_kv_pages = grows_kv_ ? device.kv_pages : -1,
+                                 .num_kv_pages = pages_come_ ? FullLayerPages(plan_) * NumLayers() : device.kv_pages,
+                                 .present_kv_pages = pages_come_ ? device.kv_pages : -1,
+                                 .attends_pieces = device.max_layer_pages > 0,
                                  .numerics = options_.numerics};
     LIME_RETURN_IF_ERROR(CheckMessages(plan_, RowBytes()));
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
@@ -205,8 +211,15 @@ class StageEngine::Impl {
       return Wrong("the plan was made for kernels of order ", device.numerics_id, " on device \"", device.name, "\", which has ",
                    backend_->numerics_id(), "; profile the device again, or choose --numerics portable");
     }
+    LIME_ASSIGN_OR_RETURN(kv_, StageKv::Create(plan_, {.device = device_,
+                                                       .layers = layers_,
+                                                       .backend = backend_.get(),
+                                                       .mutex = &mutex_,
+                                                       .folder = options_.kv_folder.empty() ? checkpoint_.dir() : options_.kv_folder,
+                                                       .wrote = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { Pump(); },
+                                                       .wrap_device = options_.wrap_device}));
     LIME_ASSIGN_OR_RETURN(weights_, StageWeights::Load(checkpoint_, spec_, plan_, device_, *backend_,
-                                                       {.load = options_.load, .wrap_device = options_.wrap_device}));
+                                                       {.load = options_.load, .kv = kv_.get(), .wrap_device = options_.wrap_device}));
     if (!EmbedsByRows()) return absl::OkStatus();
     LIME_ASSIGN_OR_RETURN(rows_, RowReader::Open(checkpoint_, spec_,
                                                  {.max_rows = MaxRows(plan_),
@@ -234,17 +247,16 @@ class StageEngine::Impl {
   }
 
   void Execute(const AdmitOrder& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!grows_kv_) {
-      const absl::Status reserved = pages_.Reserve(admit.sequence, admit.positions);
+    if (!pages_come_) {
+      const absl::Status reserved = kv_->Reserve(admit.sequence, admit.positions);
       if (!reserved.ok()) return Fail(reserved);
-      ShowPages(admit.sequence);
     }
     inbox_->Admit(admit.sequence);
     if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Admit(admit);
   }
 
   void Execute(const RetireOrder& retire) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    pages_.Release(retire.sequence);
+    kv_->Release(retire.sequence);
     TryChange();
     if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Retire(retire.sequence);
   }
@@ -278,30 +290,27 @@ class StageEngine::Impl {
   //
   // ResidencyOrder ──► its pages are free ──► worker: pages go, Programs ──► Change ──► Border ──► worker: parts go, pages come ──► settled
 
-  void ShowPages(int32_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (size_t i = 0; i < layers_.size(); ++i) backend_->SetPages(sequence, layers_[i], pages_.Pages(sequence, static_cast<int64_t>(i)));
+  // Positions of each sequence that may be on the disk under a plan.
+  int64_t ReachOf(const Plan& plan) const {
+    const int64_t layer_pages = ResidencyOf(plan).layer_pages;
+    return layers_.empty() ? 0 : PositionsOnDisk(plan, plan.devices[device_], layer_pages);
   }
 
   // Gives the rows of a step their pages. False while it has to wait for some.
   bool HasPagesFor(const Order& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto* step = std::get_if<StepOrder>(&order.what);
-    if (!grows_kv_ || step == nullptr) return true;
+    if (!pages_come_ || step == nullptr) return true;
     if (change_.under_way && !change_.begun && inbox_->steps_begun() >= change_.ordered_at + kResidencySteps)
       return false;  // BeginChange goes on
-    for (const MicroBatch& batch : step->microbatches) {
-      for (const BatchRow& row : batch.rows) {
-        const absl::StatusOr<bool> extended = pages_.Extend(row.sequence, row.position + 1);
-        if (!extended.ok() && !PagesCome()) Fail(extended.status());
-        if (!extended.ok()) return false;
-        if (*extended) ShowPages(row.sequence);
-      }
-    }
-    return true;
+    const absl::StatusOr<bool> extended = kv_->Extend(*step);
+    if (!extended.ok() && !PagesCome()) Fail(extended.status());
+    return extended.ok() && *extended;
   }
 
   // Of the change under way, whatever the next step does.
   bool PagesCome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const bool grows = change_.under_way && residency_->devices[device_].kv_pages > pages_.num_pages();
+    const bool grows =
+        change_.under_way && (residency_->devices[device_].kv_pages > kv_->pages().num_pages() || ReachOf(*residency_) > kv_->reach());
     return grows && (!change_.begun || change_.at_work || runner_->border() <= inbox_->steps_begun());
   }
 
@@ -312,9 +321,12 @@ class StageEngine::Impl {
 
   void TryChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!target_ || change_.under_way) return;
-    const int64_t before = residency_->devices[device_].kv_pages, after = target_->layer_pages * NumLayers();
-    pages_.SetNumPages(std::min(before, after));
-    if (!pages_.Fits()) return;  // until those who hold them have ended
+    const PlanDevice& device = residency_->devices[device_];
+    const int64_t after = PagesInMemory(device, target_->layer_pages) * NumLayers();
+    const int64_t reach = layers_.empty() ? 0 : PositionsOnDisk(plan_, device, target_->layer_pages);
+    kv_->pages().SetNumPages(std::min(device.kv_pages, after));
+    kv_->SetReach(std::min(ReachOf(*residency_), reach));
+    if (!kv_->pages().Fits() || kv_->most_away() > reach) return;  // until those who hold them have ended
     change_ = {.under_way = true, .ordered_at = inbox_->steps_begun()};
     worker_->Post([this, to = *std::exchange(target_, std::nullopt), from = residency_] { Prepare(*from, to); });
   }
@@ -358,12 +370,12 @@ class StageEngine::Impl {
   void MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     change_.at_work = true;
     auto leaving = std::make_shared<std::vector<HugeBuffer>>(weights_->TakeLeaving());
-    worker_->Post([this, leaving, pages = residency_->devices[device_].kv_pages, before = pages_.num_pages()] {
+    worker_->Post([this, leaving, pages = residency_->devices[device_].kv_pages, before = kv_->pages().num_pages()] {
       leaving->clear();
       const absl::Status status = pages > before ? backend_->ResizeKv(pages) : absl::OkStatus();
       absl::MutexLock lock(&mutex_);
       if (!status.ok()) return Fail(status);
-      pages_.SetNumPages(pages);
+      kv_->pages().SetNumPages(pages);
       change_.at_work = false, change_.has_room = true;
       if (!runner_->settled()) Post(ProgramRunner::RoomMade{});
       EndChange();
@@ -375,6 +387,7 @@ class StageEngine::Impl {
     if (!change_.has_room || !runner_->settled()) return;
     programs_ = std::move(settled_);
     change_ = {};
+    kv_->SetReach(ReachOf(*residency_));
     ++stats_.residency_changes;
     TryChange();
   }
@@ -382,6 +395,7 @@ class StageEngine::Impl {
   // Memory for what is to stay is made present off the token's way.
   void Keep(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     worker_->Post([this, start] {
+      if (plan_.parts[start.what.part].is_kv()) return OnLoaded(start.load, absl::OkStatus());  // none of it is on the disk: TryChange
       absl::StatusOr<HugeBuffer> room = weights_->Room(start.what.part);
       absl::MutexLock lock(&mutex_);
       if (!room.ok()) return Fail(room.status());
@@ -468,6 +482,7 @@ class StageEngine::Impl {
   }
 
   void Carry(const ProgramRunner::StepEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (int32_t m = 0; m < inbox_->num_batches(); ++m) kv_->Computed(inbox_->batch(m));
     inbox_->EndStep();
     ++stats_.steps;
     EndChange();
@@ -496,7 +511,7 @@ class StageEngine::Impl {
 
   // The step that a load is for, where residency stays as it is; else the one under way.
   int64_t StepOf(const ProgramRunner::StartLoad& start) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return grows_kv_ ? runner_->steps_ended() : start.load / static_cast<int64_t>(programs_.front().loads.size());
+    return pages_come_ ? runner_->steps_ended() : start.load / static_cast<int64_t>(programs_.front().loads.size());
   }
 
   // A block that is whole is computed with its first part: the others have nothing to do.
@@ -537,23 +552,34 @@ class StageEngine::Impl {
     return weights_->Rows(part, i, step);
   }
 
+  // What of a KV part is on the disk; the others are the rest that the rows of O see to.
+  absl::Status Attend(int part, int64_t step, const MicroBatch& batch) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const KvLoad* const load = weights_->Kv(part, step);
+      if (load == nullptr) return absl::OkStatus();
+      kv_->Locate(*load, batch);
+    }
+    return kv_->Attend();
+  }
+
   const Checkpoint checkpoint_;
   const ModelSpec spec_;
   const Plan plan_;
   const int32_t device_;
   const Options options_;
-  const bool grows_kv_;                // KvPages are reserved as sequences go on, and residency changes
+  const bool pages_come_;              // as sequences go on, and residency may change; else all of one's at once
   const std::vector<int32_t> layers_;  // whose KV is here
   std::vector<Program> programs_;      // by micro-batches, ascending
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<RowReader> rows_;
+  std::unique_ptr<StageKv> kv_;  // its methods under the lock
   std::unique_ptr<StageWeights> weights_;
 
   mutable absl::Mutex mutex_;
   absl::CondVar work_;
   std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageInbox> inbox_ ABSL_GUARDED_BY(mutex_);
-  KvPages pages_ ABSL_GUARDED_BY(mutex_);
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -44,6 +44,7 @@ class StageEngine {
     std::string numerics = "auto";
     TokenSampler* sampler = nullptr;  // where the plan gives this device a part of the head; outlives the engine
     Peers peers;
+    std::string kv_folder;  // for KV that memory has no room for; empty: that of the model
     LoadOptions load;
     StallReport report;          // while the disk delivers nothing
     TraceRing* trace = nullptr;  // what computes, loads and waits, where that is asked for; outlives the engine
@@ -66,6 +67,8 @@ class StageEngine {
   struct Stats {
     int64_t steps = 0;  // ended here
     Bytes bytes_read = 0;
+    Bytes kv_written = 0;           // to the disk, for want of memory
+    Bytes kv_read = 0;              // of them, again and again; counted in bytes_read too
     int64_t residency_changes = 0;  // carried out
     double compute_ms = 0;
     double wait_weights_ms = 0;    // the computation stood still for the disk

@@ -25,9 +25,18 @@ std::function<std::vector<BlockPiece>(const BlockSpec&)> CutOf(const Plan& plan)
   return [&plan](const BlockSpec& block) {
     std::vector<BlockPiece> pieces;
     const auto [begin, end] = PartsOf(plan, block.id);
-    for (int part = begin; part < end; ++part) pieces.push_back({.rows = plan.parts[part].rows, .bytes = plan.parts[part].bytes});
+    for (int part = begin; part < end; ++part) {
+      const PlanPart& what = plan.parts[part];
+      if (!what.is_kv()) pieces.push_back({.rows = what.rows, .bytes = what.bytes});
+    }
     return pieces;
   };
+}
+
+// Which of its block's parts with rows a part is.
+int PieceIndex(const Plan& plan, int part) {
+  const auto begin = plan.parts.begin() + PartsOf(plan, plan.parts[part].block).first;
+  return static_cast<int>(std::count_if(begin, plan.parts.begin() + part, [](const PlanPart& p) { return !p.is_kv(); }));
 }
 
 int BlockIndex(const ModelSpec& spec, BlockId id) {
@@ -62,24 +71,22 @@ absl::StatusOr<std::unique_ptr<PieceReader>> OpenReader(const Checkpoint& checkp
 }
 
 // Of what streams, or may come to.
-Bytes LargestPlace(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, const std::vector<int>& parts) {
+template <typename PlaceBytes>
+Bytes LargestPlace(const Plan& plan, const std::vector<int>& parts, const PlaceBytes& place_bytes) {
   Bytes largest = 0;
   const bool any = GrowsKv(plan);
   for (const int part : parts) {
-    const BlockId id = plan.parts[part].block;
-    if (any || plan.parts[part].streamed)
-      largest = std::max(largest, reader.PlaceBytes(BlockIndex(spec, id), part - PartsOf(plan, id).first));
+    if (any || plan.parts[part].streamed) largest = std::max(largest, place_bytes(part));
   }
   return largest;
 }
 
 }  // namespace
 
-StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan)
-    : spec_(spec), plan_(plan), grows_kv_(GrowsKv(plan)), whole_(plan.parts.size()), own_(plan.parts.size()) {
+StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan, StageKv* kv)
+    : spec_(spec), plan_(plan), kv_(kv), parts_leave_(GrowsKv(plan)), whole_(plan.parts.size()), own_(plan.parts.size()) {
   for (int part = 0; part < plan.NumParts(); ++part) {
-    const BlockId id = plan.parts[part].block;
-    place_of_.emplace_back(BlockIndex(spec, id), part - PartsOf(plan, id).first);
+    place_of_.emplace_back(BlockIndex(spec, plan.parts[part].block), PieceIndex(plan, part));
     streamed_.push_back(plan.parts[part].streamed);
   }
   streamed_before_ = streamed_;
@@ -88,12 +95,18 @@ StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan)
 absl::StatusOr<Bytes> StageWeights::MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device) {
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PieceReader> reader, OpenReader(checkpoint, spec, plan, {}));
   const PlanMemory& memory = plan.devices[device].memory;
-  return memory.weights + memory.embedding + memory.ring + LargestPlace(*reader, spec, plan, PartsOn(plan, device));
+  const auto place_bytes = [&](int part) { return PlaceBytesOf(*reader, spec, plan, part); };
+  return memory.weights + memory.embedding + memory.ring + LargestPlace(plan, PartsOn(plan, device), place_bytes);
+}
+
+Bytes StageWeights::PlaceBytesOf(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, int part) {
+  const PlanPart& what = plan.parts[part];
+  return what.is_kv() ? what.bytes : reader.PlaceBytes(BlockIndex(spec, what.block), PieceIndex(plan, part));
 }
 
 absl::StatusOr<std::unique_ptr<StageWeights>> StageWeights::Load(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
                                                                  int32_t device, Backend& backend, const Options& options) {
-  std::unique_ptr<StageWeights> weights(new StageWeights(spec, plan));
+  std::unique_ptr<StageWeights> weights(new StageWeights(spec, plan, options.kv));
   LIME_ASSIGN_OR_RETURN(weights->reader_, OpenReader(checkpoint, spec, plan, options));
   LIME_RETURN_IF_ERROR(weights->LoadAll(checkpoint, device, backend, options));
   return weights;
@@ -108,15 +121,16 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   }
   for (const int part : parts) {
     const BlockId id = plan_.parts[part].block;
-    whole_[part] = !grows_kv_ && Whole(plan_, device, id);
+    whole_[part] = !parts_leave_ && Whole(plan_, device, id);
     std::vector<BlockId>& list = whole_[part] ? whole : kept;
     if (list.empty() || !(list.back() == id)) list.push_back(id);
   }
   LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, whole, kept, backend, options));
   for (const int part : parts) {
-    if (!whole_[part] && !plan_.parts[part].streamed) LIME_RETURN_IF_ERROR(ReadPart(part));
+    const PlanPart& what = plan_.parts[part];
+    if (!whole_[part] && !what.streamed && !what.is_kv()) LIME_RETURN_IF_ERROR(ReadPart(part));
   }
-  const Bytes largest = LargestPlace(*reader_, spec_, plan_, parts);
+  const Bytes largest = LargestPlace(plan_, parts, [this](int part) { return PlaceBytes(part); });
   if (largest == 0) return absl::OkStatus();
   // What does not fit before the end begins again at 0, and leaves less than a place unused.
   LIME_ASSIGN_OR_RETURN(ring_memory_, HugeBuffer::Allocate(plan_.devices[device].memory.ring + largest));
@@ -152,20 +166,28 @@ absl::Status StageWeights::ReadPart(int part) {
 }
 
 RowsInMemory StageWeights::Rows(int part, int i, int64_t step) const {
-  const std::byte* place = own_[part].data();
-  if (step < border_ ? streamed_before_[part] : streamed_[part]) {
-    const auto loaded = std::ranges::find(loaded_, part, &Loaded::part);
-    LIME_CHECK(loaded != loaded_.end()) << "part " << part << " is computed before it was loaded";
-    place = loaded->place;
-  }
-  return reader_->Rows(BlockOf(part), PieceOf(part), i, place);
+  return reader_->Rows(BlockOf(part), PieceOf(part), i, StreamsIn(part, step) ? OldestLoad(part).place : own_[part].data());
+}
+
+const KvLoad* StageWeights::Kv(int part, int64_t step) const {
+  return StreamsIn(part, step) ? OldestLoad(part).kv.get() : nullptr;
+}
+
+const StageWeights::Loaded& StageWeights::OldestLoad(int part) const {
+  const auto loaded = std::ranges::find(loaded_, part, &Loaded::part);
+  LIME_CHECK(loaded != loaded_.end()) << "part " << part << " is computed before it was loaded";
+  return *loaded;
 }
 
 void StageWeights::StartLoad(int part, PieceReader::Completion done) {
-  const std::optional<Bytes> offset = ring_.Allocate(reader_->PlaceBytes(BlockOf(part), PieceOf(part)));
+  const std::optional<Bytes> offset = ring_.Allocate(PlaceBytes(part));
   LIME_CHECK(offset.has_value()) << "the ring has no room for part " << part;
   std::byte* const place = ring_memory_.data() + *offset;
-  loaded_.push_back({part, place});
+  loaded_.push_back({.part = part, .place = place, .kv = nullptr});
+  if (plan_.parts[part].is_kv()) {
+    loaded_.back().kv = kv_->StartLoad(part, place, std::move(done));
+    return;
+  }
   reader_->StartRead(BlockOf(part), PieceOf(part), place, std::move(done));
 }
 
@@ -191,7 +213,7 @@ std::vector<HugeBuffer> StageWeights::TakeLeaving() {
 }
 
 absl::StatusOr<HugeBuffer> StageWeights::Room(int part) const {
-  LIME_ASSIGN_OR_RETURN(HugeBuffer room, HugeBuffer::Allocate(reader_->PlaceBytes(BlockOf(part), PieceOf(part))));
+  LIME_ASSIGN_OR_RETURN(HugeBuffer room, HugeBuffer::Allocate(PlaceBytes(part)));
   LIME_RETURN_IF_ERROR(room.Prefault());
   return room;
 }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/engine/stage_kv.h"
 #include "daemon/logic/byte_ring.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/huge_buffer.h"
@@ -30,6 +31,7 @@ class StageWeights {
  public:
   struct Options {
     LoadOptions load;
+    StageKv* kv = nullptr;                                                                  // who reads KV parts; outlives this
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
@@ -45,6 +47,9 @@ class StageWeights {
   // Its rows in memory for `step`, in order of use. REQUIRES: not whole; resident, or loaded and not released
   int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PieceOf(part)); }
   RowsInMemory Rows(int part, int i, int64_t step) const;
+
+  // What a KV part has for `step`, null where it does not stream then.  REQUIRES: loaded and not released where it does
+  const KvLoad* Kv(int part, int64_t step) const;
 
   // Reads a streamed part into the ring. REQUIRES: the ring has room, as Programs see to
   void StartLoad(int part, PieceReader::Completion done);
@@ -75,20 +80,26 @@ class StageWeights {
   struct Loaded {
     int part = 0;
     std::byte* place = nullptr;
+    std::shared_ptr<KvLoad> kv;  // of a KV part
   };
 
-  StageWeights(const ModelSpec& spec, const Plan& plan);
+  StageWeights(const ModelSpec& spec, const Plan& plan, StageKv* kv);
   absl::Status LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options);
   absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
                           Backend& backend, const Options& options);
   absl::Status ReadPart(int part);
+  bool StreamsIn(int part, int64_t step) const { return step < border_ ? streamed_before_[part] : streamed_[part]; }
+  const Loaded& OldestLoad(int part) const;
+  Bytes PlaceBytes(int part) const { return PlaceBytesOf(*reader_, spec_, plan_, part); }
+  static Bytes PlaceBytesOf(const PieceReader& reader, const ModelSpec& spec, const Plan& plan, int part);
   int BlockOf(int part) const { return place_of_[part].first; }
   int PieceOf(int part) const { return place_of_[part].second; }
 
   const ModelSpec& spec_;
   const Plan& plan_;
-  std::vector<std::pair<int, int>> place_of_;     // by part: its block in the spec, and which of the block's parts it is
-  const bool grows_kv_;                           // of the plan
+  StageKv* const kv_;
+  std::vector<std::pair<int, int>> place_of_;     // by part: its block in the spec, and which of the block's parts with rows it is
+  const bool parts_leave_;                        // the plan's KV grows
   std::vector<bool> whole_;                       // by part
   std::vector<HugeBuffer> own_;                   // by part: of resident parts of blocks that are not whole
   std::vector<bool> streamed_before_, streamed_;  // by part: in steps before border_, and from it on

@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
                                       .numerics = options.numerics,
                                       .sampler = setup.sampler,
                                       .peers = std::move(setup.peers),
+                                      .kv_folder = options.kv_dir,
                                       .load = std::move(setup.load),
                                       .report = std::move(setup.report),
                                       .trace = setup.trace,

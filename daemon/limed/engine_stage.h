@@ -13,6 +13,7 @@ namespace lime {
 struct EngineStageOptions {
   int num_threads = 0;  // 0: one for every core this process may use
   std::string numerics = "auto";
+  std::string kv_dir;                 // for KV that memory has no room for; empty: the folder of the weights
   Bytes memory = 0;                   // that the process may use; a plan that takes more is refused; 0: not said
   std::optional<DeviceProfile> pace;  // compute no faster than this device would (kernels/paced_backend.h)
   std::function<void(const std::string& sentence)> log;

@@ -15,6 +15,7 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_option("--memory", memory, "What this process may use, such as 8GiB; a plan that takes more is refused");
   app.add_option("--model,-m", model, "Folder of the weights, where the coordinator names none");
   app.add_option("--store", store, "Folder for the weights that `lime push` sends; without it none are taken");
+  app.add_option("--kv-dir", kv_dir, "Folder on a fast disk for KV that memory has no room for; else that of the weights");
   app.add_option("--tls", tls, "Folder of the cluster's keys (`lime keys` makes them): ca.pem, NAME.pem, NAME.key");
   app.add_flag("--insecure", insecure, "Let anyone who reaches the address use this device");
   app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();

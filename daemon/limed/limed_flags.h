@@ -19,6 +19,7 @@ struct LimedFlags {
   std::string memory;  // "8GiB"; empty: whatever the plan gives it
   std::string model;   // folder, where an installation names none
   std::string store;   // folder for weights that are pushed; empty: none are taken
+  std::string kv_dir;  // folder for KV that memory has no room for; empty: that of the weights
   std::string tls;     // folder of the cluster's keys
   std::string pace;    // file of a profile
   std::string log_level = "info";

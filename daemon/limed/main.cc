@@ -86,8 +86,12 @@ int Run(lime::LimedFlags flags) {
   options.plans.keys = settings->keys;
   if (flags.no_link_probes) options.plans.link_probes = false;
   options.plans.log = log;
-  options.plans.make_stage = lime::MakeEngineStages(
-      {.num_threads = flags.threads, .numerics = flags.numerics, .memory = settings->memory, .pace = settings->pace, .log = log});
+  options.plans.make_stage = lime::MakeEngineStages({.num_threads = flags.threads,
+                                                     .numerics = flags.numerics,
+                                                     .kv_dir = flags.kv_dir,
+                                                     .memory = settings->memory,
+                                                     .pace = settings->pace,
+                                                     .log = log});
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
   if (!server.ok()) return Fail(server.status(), kFailed);
   log("listens on port " + std::to_string((*server)->port()) + (settings->keys.empty() ? ", without keys" : ", with keys") +

@@ -1,6 +1,7 @@
 #include "daemon/logic/kv_pages.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/bytes.h"
@@ -46,17 +47,31 @@ int32_t KvPages::TakeLowest() {
   return static_cast<int32_t>(lowest_++);
 }
 
+void KvPages::Return(int32_t page) {
+  held_[static_cast<size_t>(page)] = false;
+  if (page < options_.num_pages) {
+    ++free_;
+  } else {
+    --held_beyond_;
+  }
+  lowest_ = std::min(lowest_, static_cast<size_t>(page));
+}
+
+void KvPages::GiveUp(int32_t sequence, int64_t begin, int64_t end) {
+  for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
+    for (int64_t at = begin / kPositionsPerPage; at < end / kPositionsPerPage; ++at) {
+      int32_t& page = PagesOf(sequence, layer).at(static_cast<size_t>(at));
+      LIME_CHECK(page >= 0) << "positions from " << at * kPositionsPerPage << " on are given up twice";
+      Return(std::exchange(page, -1));
+    }
+  }
+}
+
 void KvPages::Release(int32_t sequence) {
   for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
     std::vector<int32_t>& pages = PagesOf(sequence, layer);
     for (const int32_t page : pages) {
-      held_[static_cast<size_t>(page)] = false;
-      if (page < options_.num_pages) {
-        ++free_;
-      } else {
-        --held_beyond_;
-      }
-      lowest_ = std::min(lowest_, static_cast<size_t>(page));
+      if (page >= 0) Return(page);
     }
     pages.clear();
   }

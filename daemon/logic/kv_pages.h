@@ -39,6 +39,10 @@ class KvPages {
   // The same for a slot that holds none.
   absl::Status Reserve(int32_t sequence, int64_t positions);
 
+  // Takes the pages of positions [begin, end) of the slot back, in all layers; multiples of 16. Pages() then has -1 for them.
+  // REQUIRES: it holds them
+  void GiveUp(int32_t sequence, int64_t begin, int64_t end);
+
   // Takes all pages of the slot back.
   void Release(int32_t sequence);
 
@@ -47,7 +51,7 @@ class KvPages {
   // Nobody holds a page that is not to be given any more.
   bool Fits() const { return held_beyond_ == 0; }
 
-  // Pages of one layer of a sequence, by position / 16.
+  // Pages of one layer of a sequence, by position / 16; -1: given up.
   std::span<const int32_t> Pages(int32_t sequence, int64_t layer) const;
 
  private:
@@ -55,6 +59,7 @@ class KvPages {
     return pages_.at(static_cast<size_t>(sequence * options_.num_layers + layer));
   }
   int32_t TakeLowest();
+  void Return(int32_t page);
 
   Options options_;
   std::vector<bool> held_;  // by page

@@ -73,6 +73,7 @@ class StageInbox {
   // The payload that a visit of the step under way begins with; empty where none has come.
   std::vector<std::byte> TakeInput(const Visit& visit);
 
+  int32_t num_batches() const { return static_cast<int32_t>(batches_.size()); }  // of the step under way
   const MicroBatch& batch(int32_t microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }
   bool step_under_way() const { return step_under_way_; }
   int64_t steps_begun() const { return steps_begun_; }

@@ -21,7 +21,7 @@ struct Extent {
   Bytes bytes = 0;
 };
 
-// Thread: StartRead, Cancel and bytes_read from any; everything else, completions included, on the device's thread.
+// Thread: StartRead, Post, Cancel and bytes_read from any; everything else, completions included, on the device's thread.
 // Owner: WeightStore, or the prefetcher; one for every disk.
 // Invariant: a lane carries at most one read, and reads of a request are submitted in file order.
 class BlockReader {
@@ -46,6 +46,9 @@ class BlockReader {
   // Reads `extent` into `slot`, which is aligned like the device, and calls `done` once, on the device's thread. A failed read is repeated
   // up to max_attempts times; the error that remains names file and offset. REQUIRES: `slot` lives until `done`.
   void StartRead(const Extent& extent, std::byte* slot, Completion done);
+
+  // Runs `task` on the device's thread.
+  void Post(std::function<void()> task) { device_->Post(std::move(task)); }
 
   // Completes every request with kCancelled as soon as its reads in flight have ended.
   void Cancel();

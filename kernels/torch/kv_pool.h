@@ -25,6 +25,9 @@ class KvPool {
 
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages);
 
+  const std::byte* page(int32_t page) const {
+    return static_cast<const std::byte*>(layers_.front().pages.data_ptr()) + page * page_bytes_;
+  }
   const ops::KvLayer& layer(int64_t layer) const { return layers_[layer]; }
   // Positions that the sequence has pages for; the whole context where no attention is computed, and so no page is needed.
   int64_t positions(int32_t sequence) const { return positions_[sequence]; }

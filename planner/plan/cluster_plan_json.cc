@@ -78,7 +78,10 @@ absl::StatusOr<PlanPart> ReadPart(JsonFields& fields, const std::string& where) 
   PlanPart part;
   const std::optional<BlockKind> kind = ParseKind(fields.String("block"));
   part.block.layer = static_cast<int32_t>(fields.IntOr("layer", 0, 0, kMaxInt32));
-  const json& rows = fields.Array("rows", kMaxRowsPerPart);
+  const json none = json::array();
+  const json& rows = fields.Has("kv_end") ? none : fields.Array("rows", kMaxRowsPerPart);
+  part.kv_begin = fields.IntOr("kv_begin", 0, 0, kMaxInt);
+  part.kv_end = fields.IntOr("kv_end", 0, 0, kMaxInt);
   part.bytes = fields.Int("bytes", 0, kMaxInt);
   part.kept_bytes = fields.IntOr("kept_bytes", 0, 0, kMaxInt);
   part.kv_pages = fields.IntOr("kv_pages", 0, 0, kMaxInt);
@@ -101,6 +104,7 @@ absl::StatusOr<PlanDevice> ReadDevice(JsonFields& fields, const std::string& whe
   device.numerics_id = fields.StringOr("numerics_id", "");
   device.budget = fields.Int("budget", 0, kMaxInt);
   device.kv_pages = fields.IntOr("kv_pages", 0, 0, kMaxInt);
+  device.max_layer_pages = fields.IntOr("max_layer_pages", 0, 0, kMaxInt);
   device.disk_mb_per_ms = fields.DoubleOr("disk_mb_per_ms", 0, 0, kHigh);
   device.disk_lat_ms = fields.DoubleOr("disk_lat_ms", 0, 0, kHigh);
   JsonFields memory(fields.Object("memory"), where + ".memory");
@@ -175,9 +179,15 @@ absl::Status ReadHead(JsonFields& fields, const std::string& where, Plan& plan) 
 }
 
 ordered_json PartToJson(const PlanPart& part) {
-  ordered_json rows = ordered_json::array();
-  for (const MatrixRows& range : part.rows) rows.push_back({RoleName(range.role), range.begin, range.end});
-  ordered_json out = {{"block", KindName(part.block.kind)}, {"layer", part.block.layer}, {"rows", std::move(rows)}, {"bytes", part.bytes}};
+  ordered_json out = {{"block", KindName(part.block.kind)}, {"layer", part.block.layer}};
+  if (part.is_kv()) {
+    out["kv_begin"] = part.kv_begin;
+    out["kv_end"] = part.kv_end;
+  } else {
+    out["rows"] = ordered_json::array();
+    for (const MatrixRows& range : part.rows) out["rows"].push_back({RoleName(range.role), range.begin, range.end});
+  }
+  out["bytes"] = part.bytes;
   if (part.kept_bytes > 0) out["kept_bytes"] = part.kept_bytes;
   if (part.kv_pages > 0) out["kv_pages"] = part.kv_pages;
   if (part.streamed) out["streamed"] = true;
@@ -188,20 +198,22 @@ ordered_json PartToJson(const PlanPart& part) {
 
 ordered_json DeviceToJson(const PlanDevice& device) {
   const PlanMemory& m = device.memory;
-  return {{"name", device.name},
-          {"numerics_id", device.numerics_id},
-          {"budget", device.budget},
-          {"memory",
-           {{"runtime", m.runtime},
-            {"activations", m.activations},
-            {"kv", m.kv},
-            {"ring", m.ring},
-            {"weights", m.weights},
-            {"embedding", m.embedding},
-            {"margin", m.margin}}},
-          {"kv_pages", device.kv_pages},
-          {"disk_mb_per_ms", device.disk_mb_per_ms},
-          {"disk_lat_ms", device.disk_lat_ms}};
+  ordered_json out = {{"name", device.name},
+                      {"numerics_id", device.numerics_id},
+                      {"budget", device.budget},
+                      {"memory",
+                       {{"runtime", m.runtime},
+                        {"activations", m.activations},
+                        {"kv", m.kv},
+                        {"ring", m.ring},
+                        {"weights", m.weights},
+                        {"embedding", m.embedding},
+                        {"margin", m.margin}}},
+                      {"kv_pages", device.kv_pages},
+                      {"disk_mb_per_ms", device.disk_mb_per_ms},
+                      {"disk_lat_ms", device.disk_lat_ms}};
+  if (device.max_layer_pages > 0) out["max_layer_pages"] = device.max_layer_pages;
+  return out;
 }
 
 ordered_json TimesToJson(const StepTimes& times) {

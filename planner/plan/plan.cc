@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_spill.h"
 
 namespace lime {
 namespace {
@@ -100,12 +102,20 @@ absl::Status CheckBlockOrder(const Plan& plan, int p) {
   return absl::OkStatus();
 }
 
+// The last rows of the same block before a part, null where it begins with them.
+const MatrixRows* RowsBefore(const Plan& plan, int p) {
+  for (int before = p - 1; before >= 0 && plan.parts[before].block == plan.parts[p].block; --before) {
+    if (!plan.parts[before].rows.empty()) return &plan.parts[before].rows.back();
+  }
+  return nullptr;
+}
+
 // Rows of one matrix go on where the part before ended, or begin at 0.
 absl::Status CheckRows(const Plan& plan, int p) {
   const PlanPart& part = plan.parts[p];
   const std::string name = absl::StrCat("parts[", p, "].rows");
   LIME_RETURN_IF_ERROR(CheckInt(name, static_cast<int64_t>(part.rows.size()), 1, kMaxRowsPerPart));
-  const MatrixRows* before = p > 0 && plan.parts[p - 1].block == part.block ? &plan.parts[p - 1].rows.back() : nullptr;
+  const MatrixRows* before = RowsBefore(plan, p);
   for (const MatrixRows& rows : part.rows) {
     const bool goes_on = before != nullptr && before->role == rows.role;
     if (rows.begin != (goes_on ? before->end : 0) || rows.end <= rows.begin || rows.end > kMaxTokens) {
@@ -127,11 +137,38 @@ absl::Status CheckHeadPart(const Plan& plan, int p) {
                plan.vocab_size);
 }
 
+// Positions go on where the KV part before ended, behind all rows of V and before any of O.
+absl::Status CheckKvPart(const Plan& plan, int p) {
+  const PlanPart& part = plan.parts[p];
+  const std::string name = absl::StrCat("parts[", p, "]");
+  const PlanPart* const before = p > 0 ? &plan.parts[p - 1] : nullptr;
+  const PlanPart* const next = p + 1 < plan.NumParts() ? &plan.parts[p + 1] : nullptr;
+  const bool goes_on = before != nullptr && before->block == part.block && before->is_kv();
+  const int64_t begin = goes_on ? before->kv_end : 0, most = RoundUp(plan.context, kKvPiece);
+  if (part.block.kind != BlockKind::kAttention || !part.rows.empty())
+    return Wrong(name, " has positions of KV, and is of ", part.rows.empty() ? BlockName(part.block) : std::string("rows too"));
+  if (part.kv_begin != begin || part.kv_end <= begin || part.kv_end % kKvPiece != 0 || part.kv_end > most) {
+    return Wrong(name, " has positions ", part.kv_begin, " to ", part.kv_end, " of KV, where a multiple of ", kKvPiece, " from ", begin,
+                 " on up to ", most, " is next");
+  }
+  const MatrixRows* const rows = RowsBefore(plan, p);
+  if (rows == nullptr || rows->role != TensorRole::kV) return Wrong(name, " has positions of KV that are not behind the rows of v");
+  const bool last = next == nullptr || !(next->block == part.block) || !next->is_kv();
+  if (last && part.kv_end != most) return Wrong(name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
+  const bool o_is_next = next != nullptr && next->block == part.block && !next->rows.empty() && next->rows[0].role == TensorRole::kO;
+  if (last && !o_is_next) return Wrong(name, " has positions of KV that are not before the rows of o");
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".bytes", part.bytes, KvPartBytes(plan, part), "the bytes of its pages"));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, 0));
+  return CheckInt(name + ".kv_pages", part.kv_pages, 0, 0);
+}
+
 absl::Status CheckPart(const Plan& plan, int p) {
   const PlanPart& part = plan.parts[p];
   const std::string name = absl::StrCat("parts[", p, "]");
   LIME_RETURN_IF_ERROR(CheckBlockOrder(plan, p));
-  LIME_RETURN_IF_ERROR(CheckRows(plan, p));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_begin", part.kv_begin, 0, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_end", part.kv_end, part.kv_begin > 0 ? 1 : 0, kMaxTokens));
+  LIME_RETURN_IF_ERROR(part.is_kv() ? CheckKvPart(plan, p) : CheckRows(plan, p));
   if (part.block.kind == BlockKind::kHead) LIME_RETURN_IF_ERROR(CheckHeadPart(plan, p));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".bytes", part.bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, kMaxPartBytes));
@@ -186,6 +223,38 @@ absl::Status CheckLoans(const Plan& plan) {
   return absl::OkStatus();
 }
 
+// KV parts stream as far as the pages that their device keeps make them.
+absl::Status CheckSpill(const Plan& plan) {
+  if (!SpillsKv(plan) && std::ranges::none_of(plan.parts, &PlanPart::is_kv)) return absl::OkStatus();
+  if (!plan.loans.empty() || plan.reads != ReadsPerStep::kOnce)
+    return Wrong("KV is on disks only where nothing is lent and a step reads every part once");
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    const int64_t most = plan.devices[d].max_layer_pages;
+    const std::string name = absl::StrCat("devices[", d, "].max_layer_pages");
+    LIME_RETURN_IF_ERROR(CheckInt(name, most, 0, kMaxPartBytes / plan.page_bytes));
+    if (most > 0) LIME_RETURN_IF_ERROR(CheckInt(name, most, WorkingPages(plan), kMaxPartBytes / plan.page_bytes));
+  }
+  int64_t layer_pages = 0, on_disk = 0;
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    const PlanPart& part = plan.parts[p];
+    const bool first = p == 0 || !(plan.parts[p - 1].block == part.block);
+    const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, p)].device];
+    if (first && part.block.kind == BlockKind::kAttention) {
+      layer_pages = part.kv_pages;
+      on_disk = PositionsOnDisk(plan, device, layer_pages);
+      const auto [begin, end] = PartsOf(plan, part.block);
+      const bool has_kv = std::any_of(plan.parts.begin() + begin, plan.parts.begin() + end, std::mem_fn(&PlanPart::is_kv));
+      if (device.max_layer_pages > 0 && !has_kv)
+        return Wrong(BlockName(part.block), " has no KV parts, and device \"", device.name, "\" keeps some of its pages on the disk");
+    }
+    if (part.is_kv() && part.streamed != (part.kv_begin < on_disk)) {
+      return Wrong("parts[", p, "] has positions of KV from ", part.kv_begin, " on and ", part.streamed ? "streams" : "does not stream",
+                   ", and ", on_disk, " positions of ", layer_pages, " pages are on the disk");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   const PlanDevice& device = plan.devices[d];
   const PlanMemory& memory = device.memory;
@@ -211,8 +280,8 @@ void NeedOfStage(const Plan& plan, const Stage& stage, bool together, PlanNeed& 
   Bytes streamed = 0;
   for (int p = stage.lo; p < stage.hi; ++p) {
     const PlanPart& part = plan.parts[p];
-    need.weights += part.kept_bytes + (part.streamed ? 0 : part.bytes);
-    need.kv_pages += part.kv_pages;
+    need.weights += part.kept_bytes + (part.streamed || part.is_kv() ? 0 : part.bytes);
+    need.kv_pages += PagesInMemory(plan.devices[stage.device], part.kv_pages);
     if (!part.streamed) continue;
     need.streams = true;
     streamed = together ? streamed + part.bytes : std::max(streamed, part.bytes);
@@ -261,6 +330,7 @@ absl::Status Plan::Validate() const {
   if (parts.back().block.kind != BlockKind::kHead) return Wrong("the last part is of ", BlockName(parts.back().block), ", not of the head");
   LIME_RETURN_IF_ERROR(CheckStages(*this));
   LIME_RETURN_IF_ERROR(CheckLoans(*this));
+  LIME_RETURN_IF_ERROR(CheckSpill(*this));
   const std::vector<PlanNeed> needs = NeedsOf(*this);
   std::set<std::string> names;
   for (int d = 0; d < NumDevices(); ++d) {

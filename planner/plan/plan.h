@@ -19,26 +19,32 @@
 
 namespace lime {
 
-// The least part of a model that is loaded and computed by itself: a block, or some rows of its matrices. One for each Instance::Block.
+// The least part of a model that is loaded and computed by itself: a block, some rows of its matrices, or in an attention block between
+// those of V and O some positions of its KV (planner/plan/kv_spill.h). One for each Instance::Block.
 //
 // A part names its rows, so that parts of one block may one day belong to several devices at once and be joined by all-gathers; for now all
 // parts of a block but the head's lie in one stage, and the stages of the head's parts follow one another.
 struct PlanPart {
   BlockId block;                 // never the embedding
-  std::vector<MatrixRows> rows;  // in order of use; the head's begin on multiples of kVocabRange
-  Bytes bytes = 0;               // of these rows: what is resident, or read from the disk in every step
-  Bytes kept_bytes = 0;          // norms and biases, in memory whatever streams; with the first part of a block, with every one of the head
-  int64_t kv_pages = 0;          // of the layer, with the first part of an attention block: all sequences at the planned context
+  std::vector<MatrixRows> rows;  // in order of use; the head's begin on multiples of kVocabRange; none of a KV part
+  // A KV part: positions [kv_begin, kv_end) of every sequence, multiples of 256. Where it streams, those that are on the disk are read in
+  // every step; where it does not, all are in memory, and count as pages. The parts of a block have all positions, in order, or none.
+  int64_t kv_begin = 0, kv_end = 0;
+  Bytes bytes = 0;       // of these rows or positions: what is resident, or read from the disk in every step
+  Bytes kept_bytes = 0;  // norms and biases, in memory whatever streams; with the first part of a block, with every one of the head
+  int64_t kv_pages = 0;  // of the layer, with the first part of an attention block: all sequences at the planned context
   bool streamed = false;
-  double decode_ms = 0;   // computing it for one micro-batch of the decode step, on its device
+  double decode_ms = 0;   // computing it for one micro-batch of the decode step, on its device; attention counts with the rows of its block
   double prefill_ms = 0;  // for one chunk of a prompt, in the middle of the planned prompt
 
+  bool is_kv() const { return kv_end > 0; }
   friend bool operator==(const PlanPart&, const PlanPart&) = default;
 };
 
 // Softmax adds up fixed ranges of this many ids, so a head is split on multiples of them (design.md, section 5).
 inline constexpr int64_t kVocabRange = 1024;
 inline constexpr int64_t kPageTokens = 16;  // positions of one layer in a KV page
+inline constexpr int64_t kKvPiece = 256;    // positions that attention takes together (design.md, section 5)
 
 // Of one device, by kind; together the budget.
 struct PlanMemory {
@@ -59,7 +65,8 @@ struct PlanDevice {
   std::string numerics_id;  // of its kernels: the fixed order of every sum. Layers keep theirs through re-plans
   Bytes budget = 0;
   PlanMemory memory;
-  int64_t kv_pages = 0;
+  int64_t kv_pages = 0;         // in memory
+  int64_t max_layer_pages = 0;  // of each layer at most in memory, the others on the disk; 0: all
   // What was assumed.
   double disk_mb_per_ms = 0;  // 0: nothing can stream here
   double disk_lat_ms = 0;     // per part read
@@ -153,7 +160,8 @@ struct PlanNeed {
   Bytes weights = 0;
   Bytes embedding = 0;
   Bytes ring = 0;  // at least: the largest streamed part, or with several micro-batches or chunks in a step all that one stage streams
-  int64_t kv_pages = 0;  // of its layers less those lent, those it holds for others, and room for those of one layer that come back
+  int64_t kv_pages =
+      0;  // of its layers less those lent or on the disk, those it holds for others, and room for those of one layer that come back
   bool streams = false;
 };
 // By device.  REQUIRES: stages and loans refer to devices and parts that are there
@@ -174,7 +182,8 @@ MatrixRows HeadRange(const PlanPart& part);
 // Ids whose logits are known in front of a part, or behind the last one: those below. 0 where the head has not begun.
 int64_t IdsBefore(const Plan& plan, int part);
 
-// "attention 3", "mlp 3 [2/4]" where a block has several parts, "head 0..4095" where the head does; and of the parts [lo, hi) of one block.
+// "attention 3", "mlp 3 [2/4]" where a block has several parts, "head 0..4095" where the head does, "kv 3 0..4095"; and of the parts [lo,
+// hi) of one block.
 std::string PartName(const Plan& plan, int part);
 std::string PartsName(const Plan& plan, int lo, int hi);
 

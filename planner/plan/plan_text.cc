@@ -30,7 +30,9 @@ std::string StreamedText(const Plan& plan, const Stage& stage) {
   for (int p = stage.lo; p < stage.hi; ++p) {
     if (!plan.parts[p].streamed) continue;
     const int begin = p;
-    while (p + 1 < stage.hi && plan.parts[p + 1].streamed && plan.parts[p + 1].block == plan.parts[begin].block) ++p;
+    while (p + 1 < stage.hi && plan.parts[p + 1].streamed && plan.parts[p + 1].block == plan.parts[begin].block &&
+           plan.parts[p + 1].is_kv() == plan.parts[begin].is_kv())
+      ++p;
     for (int part = begin; part <= p; ++part) bytes += plan.parts[part].bytes;
     runs.push_back(PartsName(plan, begin, p + 1));
   }
@@ -65,6 +67,9 @@ std::string PartsName(const Plan& plan, int lo, int hi) {
   const std::string block = BlockName(plan.parts[lo].block);
   const auto [begin, end] = PartsOf(plan, plan.parts[lo].block);
   if (lo == begin && hi == end) return block;
+  if (plan.parts[lo].is_kv() && plan.parts[hi - 1].is_kv()) {
+    return absl::StrCat("kv ", plan.parts[lo].block.layer, " ", plan.parts[lo].kv_begin, "..", plan.parts[hi - 1].kv_end - 1);
+  }
   if (plan.parts[lo].block.kind == BlockKind::kHead) {
     return absl::StrCat(block, " ", plan.parts[lo].rows.front().begin, "..", plan.parts[hi - 1].rows.front().end - 1);
   }

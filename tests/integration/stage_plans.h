@@ -25,16 +25,20 @@ struct Reference {
   uint64_t hash = 0;
 };
 
-inline Reference Alone(const std::string& dir, std::vector<int32_t> prompt, size_t new_tokens = kNewTokens) {
+inline Reference Alone(const std::string& dir, std::vector<int32_t> prompt, size_t new_tokens = kNewTokens, int64_t context = kContext) {
+  constexpr size_t kChunk = 64;
   Reference reference{.prompt = std::move(prompt)};
-  auto engine = OpenEngine(dir, {.chunk = 64}, kContext);
+  auto engine = OpenEngine(dir, {.chunk = kChunk}, context);
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (!engine.ok()) return reference;
-  EXPECT_TRUE((*engine)->StartSequence(0, kContext).ok());
+  EXPECT_TRUE((*engine)->StartSequence(0, context).ok());
   MicroBatch batch;
   for (size_t i = 0; i < reference.prompt.size(); ++i) {
-    batch.rows.push_back(
-        {.token = reference.prompt[i], .position = static_cast<int32_t>(i), .wants_logits = i + 1 == reference.prompt.size()});
+    const bool last = i + 1 == reference.prompt.size();
+    batch.rows.push_back({.token = reference.prompt[i], .position = static_cast<int32_t>(i), .wants_logits = last});
+    if (last || batch.rows.size() < kChunk) continue;
+    EXPECT_TRUE((*engine)->Step(batch).ok());
+    batch.rows.clear();
   }
   cli::LogitsHash hash;
   while (reference.tokens.size() < new_tokens) {
@@ -52,7 +56,13 @@ inline Reference Alone(const std::string& dir, std::vector<int32_t> prompt, size
 
 class RandomPlan {
  public:
-  RandomPlan(const ModelSpec& spec, uint64_t seed) : spec_(spec), random_(seed) {}
+  struct Shape {
+    int64_t context = kContext;
+    int64_t prompt = 32;
+    int most_chunk = 24;
+  };
+  RandomPlan(const ModelSpec& spec, uint64_t seed) : RandomPlan(spec, seed, {}) {}
+  RandomPlan(const ModelSpec& spec, uint64_t seed, const Shape& shape) : spec_(spec), shape_(shape), random_(seed) {}
 
   int Below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
 
@@ -66,9 +76,9 @@ class RandomPlan {
       device.profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
       cluster.push_back(std::move(device));
     }
-    PlanRequest request{.context = kContext, .sequences = 1 + Below(3), .prompt_tokens = 32};
+    PlanRequest request{.context = shape_.context, .sequences = 1 + Below(3), .prompt_tokens = shape_.prompt};
     request.piece_bytes = Below(3) == 0 ? 0 : Bytes{4 * kKiB} << Below(5);
-    request.chunks = {1 + Below(24)};
+    request.chunks = {1 + Below(shape_.most_chunk)};
     for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
     const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, cluster, request);
     EXPECT_TRUE(problem.ok()) << problem.status();
@@ -78,7 +88,7 @@ class RandomPlan {
     choice.first_token = {.feasible = true,
                           .ms = 1,
                           .chunk_rows = static_cast<int32_t>(request.chunks[0]),
-                          .chunks = static_cast<int32_t>((32 + request.chunks[0] - 1) / request.chunks[0]),
+                          .chunks = static_cast<int32_t>((shape_.prompt + request.chunks[0] - 1) / request.chunks[0]),
                           .chunks_per_sweep = 1};
     choice.first_token.chunks_per_sweep = std::min<int32_t>(choice.first_token.chunks, 1 + Below(3));
     absl::StatusOr<Plan> plan = MakePlan(*problem, choice);
@@ -117,6 +127,7 @@ class RandomPlan {
   }
 
   const ModelSpec& spec_;
+  const Shape shape_;
   std::mt19937_64 random_;
 };
 

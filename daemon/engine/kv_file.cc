@@ -1,0 +1,76 @@
+#include "daemon/engine/kv_file.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace lime {
+namespace {
+
+constexpr int kLanes = 4;  // reads in flight: pieces that follow one another are one read
+
+// Past the page cache where the file system allows it.
+void WriteDirect(int file) {
+#ifdef O_DIRECT
+  ::fcntl(file, F_SETFL, ::fcntl(file, F_GETFL) | O_DIRECT);  // where it does not: through it
+#endif
+#ifdef F_NOCACHE
+  ::fcntl(file, F_NOCACHE, 1);
+#endif
+}
+
+absl::Status CheckRoom(int file, const std::string& folder, Bytes bytes) {
+  struct statvfs disk;
+  if (::fstatvfs(file, &disk) != 0) return ErrnoStatus(errno, folder, "statvfs");
+  const Bytes free = static_cast<Bytes>(disk.f_bavail) * static_cast<Bytes>(disk.f_frsize);
+  if (free >= bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("KV beyond the memory of this device may take ", FormatBytes(bytes), " in ", folder,
+                                                   ", whose disk has ", FormatBytes(free),
+                                                   " free; give limed --kv-dir on another disk, or plan a shorter context"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvFile>> KvFile::Create(
+    const std::string& folder, const Shape& shape,
+    const std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)>& wrap_device) {
+  std::string path = folder + "/.lime-kv-XXXXXX";
+  FileDescriptor file(::mkstemp(path.data()));
+  if (!file.valid()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(ErrnoStatus(errno, folder, "create a file").message(),
+                     "; KV beyond the memory of this device goes there: give limed --kv-dir where it may"));
+  }
+  // Two ways in, and then no name.
+  absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({path}, {.lanes = kLanes});
+  ::unlink(path.c_str());
+  LIME_RETURN_IF_ERROR(device.status());
+  LIME_RETURN_IF_ERROR(CheckRoom(file.get(), folder, shape.bytes()));
+  if (::ftruncate(file.get(), shape.bytes()) != 0) return ErrnoStatus(errno, path, "ftruncate");
+  WriteDirect(file.get());
+  if (wrap_device) device = wrap_device(*std::move(device));
+  auto reader = std::make_unique<BlockReader>(*std::move(device), BlockReader::Options{});
+  return std::unique_ptr<KvFile>(new KvFile(path, shape, std::move(file), std::move(reader)));
+}
+
+int64_t KvFile::Offset(int64_t layer, int64_t sequence, int64_t piece) const {
+  return ((layer * shape_.sequences + sequence) * shape_.pieces + piece) * shape_.piece_bytes;
+}
+
+absl::Status KvFile::Write(int64_t layer, int64_t sequence, int64_t piece, const std::byte* data) {
+  return WriteExactly(file_, name_, Offset(layer, sequence, piece), {data, static_cast<size_t>(shape_.piece_bytes)});
+}
+
+void KvFile::StartRead(int64_t layer, int64_t sequence, int64_t first, int64_t count, std::byte* place, BlockReader::Completion done) {
+  reader_->StartRead({.file = 0, .offset = Offset(layer, sequence, first), .bytes = count * shape_.piece_bytes}, place, std::move(done));
+}
+
+}  // namespace lime

@@ -1,0 +1,59 @@
+// The file in which a device keeps KV that its memory has no room for: a place for every 256-position piece of every layer and sequence.
+//
+// It has no name, so nothing is left of it once the process ends, however it ends. Past the page cache, both ways.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "daemon/weights/block_reader.h"
+#include "daemon/weights/files.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+// Thread: one writes; StartRead and bytes_read from any, completions run on the reader's own thread.
+class KvFile {
+ public:
+  struct Shape {
+    int64_t layers = 0;
+    int64_t sequences = 0;
+    int64_t pieces = 0;     // of a sequence
+    Bytes piece_bytes = 0;  // of one layer; a multiple of 4 KiB
+    Bytes bytes() const { return layers * sequences * pieces * piece_bytes; }
+  };
+
+  // In `folder`. ResourceExhausted where its disk has no room for all of it; the error that opening it gives where it cannot be written.
+  static absl::StatusOr<std::unique_ptr<KvFile>> Create(
+      const std::string& folder, const Shape& shape,
+      const std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)>& wrap_device = {});
+
+  // `data`: piece_bytes, aligned to 4 KiB.
+  absl::Status Write(int64_t layer, int64_t sequence, int64_t piece, const std::byte* data);
+
+  // Reads `count` pieces from `first` on, one after another, into `place`, aligned to 4 KiB. REQUIRES: `place` lives until `done`
+  void StartRead(int64_t layer, int64_t sequence, int64_t first, int64_t count, std::byte* place, BlockReader::Completion done);
+
+  // Runs `task` on the reader's thread.
+  void Post(std::function<void()> task) { reader_->Post(std::move(task)); }
+
+  void Cancel() { reader_->Cancel(); }
+  Bytes bytes_read() const { return reader_->bytes_read(); }
+
+ private:
+  KvFile(const std::string& name, const Shape& shape, FileDescriptor file, std::unique_ptr<BlockReader> reader)
+      : name_(name), shape_(shape), file_(std::move(file)), reader_(std::move(reader)) {}
+  int64_t Offset(int64_t layer, int64_t sequence, int64_t piece) const;
+
+  const std::string name_;  // for people
+  const Shape shape_;
+  const FileDescriptor file_;
+  const std::unique_ptr<BlockReader> reader_;
+};
+
+}  // namespace lime

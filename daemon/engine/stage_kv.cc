@@ -1,0 +1,266 @@
+#include "daemon/engine/stage_kv.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "planner/base/check.h"
+#include "planner/plan/kv_spill.h"
+#include "xxhash.h"
+
+namespace lime {
+
+class KvLoad {
+ public:
+  struct Sequence {
+    int64_t life = 0;
+    int64_t begun = 0;             // pieces of the part from its first on that are read
+    int64_t there = 0;             // of them, those that came as they were written; once the load has ended
+    std::vector<uint64_t> hashes;  // of those
+  };
+
+  int part = 0;
+  std::byte* place = nullptr;
+  Bytes piece_bytes = 0;
+  int64_t pieces = 0;  // of each sequence in the part
+  std::vector<Sequence> sequences;
+
+  std::byte* Place(int64_t sequence, int64_t piece) const { return place + (sequence * pieces + piece) * piece_bytes; }
+};
+
+namespace {
+
+uint64_t HashOf(const std::byte* data, Bytes bytes) {
+  return XXH3_64bits(data, static_cast<size_t>(bytes));
+}
+
+// Ends a load once all of its reads have.
+class LoadEnd {
+ public:
+  LoadEnd(std::shared_ptr<KvLoad> load, int reads, std::function<void(absl::Status)> done)
+      : load_(std::move(load)), left_(reads), done_(std::move(done)) {}
+
+  // On the reader's thread, one after another. What came otherwise than it was written, because its sequence ended and another's took its
+  // place or because the disk erred, is read again where it is still wanted.
+  void Ended(int64_t sequence, const absl::Status& status) {
+    status_.Update(status);
+    KvLoad::Sequence& s = load_->sequences[static_cast<size_t>(sequence)];
+    while (status.ok() && s.there < s.begun &&
+           HashOf(load_->Place(sequence, s.there), load_->piece_bytes) == s.hashes[static_cast<size_t>(s.there)])
+      ++s.there;
+    if (--left_ == 0) done_(status_);
+  }
+
+ private:
+  const std::shared_ptr<KvLoad> load_;
+  int left_;
+  const std::function<void(absl::Status)> done_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+StageKv::StageKv(const Plan& plan, Options options)
+    : plan_(plan),
+      options_(std::move(options)),
+      pieces_((plan.context + kKvPiece - 1) / kKvPiece),
+      pages_({.num_pages = plan.devices[options_.device].kv_pages,
+              .num_layers = static_cast<int64_t>(options_.layers.size()),
+              .max_sequences = plan.sequences}),
+      away_(plan.sequences) {}
+
+absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Options options) {
+  std::unique_ptr<StageKv> kv(new StageKv(plan, std::move(options)));
+  const int64_t layers = std::ssize(kv->options_.layers);
+  if (plan.devices[kv->options_.device].max_layer_pages == 0 || layers == 0) return kv;
+  const Bytes piece_bytes = KvPieceBytes(plan);
+  LIME_ASSIGN_OR_RETURN(kv->file_,
+                        KvFile::Create(kv->options_.folder,
+                                       {.layers = layers, .sequences = plan.sequences, .pieces = kv->pieces_, .piece_bytes = piece_bytes},
+                                       kv->options_.wrap_device));
+  LIME_ASSIGN_OR_RETURN(kv->staging_, HugeBuffer::Allocate(piece_bytes));
+  LIME_RETURN_IF_ERROR(kv->staging_.Prefault());
+  kv->hashes_.resize(static_cast<size_t>(layers * plan.sequences * kv->pieces_));
+  kv->writer_.emplace();
+  return kv;
+}
+
+StageKv::~StageKv() {
+  {
+    absl::MutexLock lock(options_.mutex);
+    stopping_ = true;
+  }
+  writer_.reset();
+}
+
+int64_t StageKv::LayerIndex(int32_t layer) const {
+  return std::ranges::lower_bound(options_.layers, layer) - options_.layers.begin();
+}
+
+void StageKv::Show(int32_t sequence) {
+  for (size_t i = 0; i < options_.layers.size(); ++i)
+    options_.backend->SetPages(sequence, options_.layers[i], pages_.Pages(sequence, static_cast<int64_t>(i)));
+}
+
+// ---- Sequences
+
+absl::Status StageKv::Reserve(int32_t sequence, int64_t positions) {
+  LIME_RETURN_IF_ERROR(pages_.Reserve(sequence, positions));
+  Show(sequence);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> StageKv::Extend(const StepOrder& step) {
+  for (const MicroBatch& batch : step.microbatches) {
+    for (const BatchRow& row : batch.rows) {
+      absl::StatusOr<bool> extended = pages_.Extend(row.sequence, row.position + 1);
+      while (!extended.ok() && TakeAway()) extended = pages_.Extend(row.sequence, row.position + 1);
+      if (!extended.ok()) {
+        if (!write_error_.ok() || !away_.HasToWrite()) return write_error_.ok() ? extended.status() : write_error_;
+        WriteNext();
+        return false;
+      }
+      if (*extended) Show(row.sequence);
+    }
+  }
+  return true;
+}
+
+bool StageKv::TakeAway() {
+  const std::optional<KvAway::Piece> piece = away_.TakeAway();
+  if (!piece) return false;
+  pages_.GiveUp(piece->sequence, piece->piece * kKvPiece, (piece->piece + 1) * kKvPiece);
+  Show(piece->sequence);
+  return true;
+}
+
+void StageKv::Computed(const MicroBatch& batch) {
+  if (file_ == nullptr) return;
+  for (const BatchRow& row : batch.rows) away_.Computed(row.sequence, row.position + 1);
+  WriteNext();
+}
+
+void StageKv::Release(int32_t sequence) {
+  pages_.Release(sequence);
+  away_.Release(sequence);
+}
+
+void StageKv::SetReach(int64_t positions) {
+  away_.SetReach(positions / kKvPiece);
+  WriteNext();
+}
+
+// ---- Writing
+
+void StageKv::WriteNext() {
+  if (file_ == nullptr || stopping_ || !write_error_.ok()) return;
+  const std::optional<KvAway::Piece> piece = away_.BeginWrite();
+  if (piece) writer_->Post([this, piece = *piece] { WritePiece(piece); });
+}
+
+// Thread: the writer.
+void StageKv::WritePiece(const KvAway::Piece& piece) {
+  std::vector<uint64_t> hashes(options_.layers.size());
+  absl::Status status;
+  for (int64_t layer = 0; status.ok() && layer < std::ssize(hashes); ++layer) {
+    status = WriteLayer(piece, layer, hashes[static_cast<size_t>(layer)]);
+  }
+  absl::MutexLock lock(options_.mutex);
+  const bool ended = away_.life(piece.sequence) != piece.life;
+  for (int64_t layer = 0; status.ok() && !ended && layer < std::ssize(hashes); ++layer) {
+    Hash(layer, piece.sequence, piece.piece) = hashes[static_cast<size_t>(layer)];
+    bytes_written_ += staging_.bytes();
+  }
+  away_.EndWrite(status.ok());
+  if (!status.ok() && !ended) write_error_ = status;
+  if (stopping_) return;
+  WriteNext();
+  options_.wrote();
+}
+
+// Pages are copied under the lock, so that they are not given to another sequence meanwhile.
+absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash) {
+  {
+    absl::MutexLock lock(options_.mutex);
+    if (stopping_ || away_.life(piece.sequence) != piece.life) return absl::CancelledError("its sequence has ended");
+    const std::span<const int32_t> pages = pages_.Pages(piece.sequence, layer);
+    for (int64_t i = 0; i < kKvPiece / kPageTokens; ++i) {
+      const int32_t page = pages[static_cast<size_t>(piece.piece * (kKvPiece / kPageTokens) + i)];
+      std::memcpy(staging_.data() + i * plan_.page_bytes, options_.backend->KvPage(page), static_cast<size_t>(plan_.page_bytes));
+    }
+  }
+  hash = HashOf(staging_.data(), staging_.bytes());
+  return file_->Write(layer, piece.sequence, piece.piece, staging_.data());
+}
+
+// ---- Loads and their use
+
+std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::function<void(absl::Status)> done) {
+  const PlanPart& what = plan_.parts[part];
+  const int64_t layer = LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece;
+  auto load = std::make_shared<KvLoad>();
+  load->part = part, load->place = place, load->piece_bytes = KvPieceBytes(plan_), load->pieces = what.kv_end / kKvPiece - first;
+  load->sequences.resize(static_cast<size_t>(plan_.sequences));
+  int reads = 0;
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    KvLoad::Sequence& sequence = load->sequences[static_cast<size_t>(s)];
+    sequence.life = away_.life(s);
+    sequence.begun = std::clamp<int64_t>(away_.away(s) - first, 0, load->pieces);
+    for (int64_t i = 0; i < sequence.begun; ++i) sequence.hashes.push_back(Hash(layer, s, first + i));
+    reads += sequence.begun > 0 ? 1 : 0;
+  }
+  const auto end = std::make_shared<LoadEnd>(load, std::max(1, reads), std::move(done));
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    const int64_t count = load->sequences[static_cast<size_t>(s)].begun;
+    if (count > 0)
+      file_->StartRead(layer, s, first, count, load->Place(s, 0), [end, s](const absl::Status& status) { end->Ended(s, status); });
+  }
+  if (reads == 0) file_->Post([end] { end->Ended(0, absl::OkStatus()); });
+  return load;
+}
+
+void StageKv::Locate(const KvLoad& load, const MicroBatch& batch) {
+  const PlanPart& part = plan_.parts[load.part];
+  const int64_t layer = LayerIndex(part.block.layer), first = part.kv_begin / kKvPiece;
+  attending_.layer = part.block.layer, attending_.begin = first, attending_.end = first + load.pieces;
+  attending_.places.assign(static_cast<size_t>(plan_.sequences * load.pieces), nullptr);
+  attending_.missing.clear();
+  for (size_t row = 0; row < batch.rows.size(); ++row) {
+    const int32_t s = batch.rows[row].sequence;
+    if (row > 0 && batch.rows[row - 1].sequence == s) continue;
+    const KvLoad::Sequence& sequence = load.sequences[static_cast<size_t>(s)];
+    const int64_t there = sequence.life == away_.life(s) ? sequence.there : 0;
+    for (int64_t i = 0; i < std::min(load.pieces, away_.away(s) - first); ++i) {
+      attending_.places[static_cast<size_t>(s * load.pieces + i)] = load.Place(s, i);
+      if (i >= there) attending_.missing.push_back({layer, s, first + i, Hash(layer, s, first + i), load.Place(s, i)});
+    }
+  }
+}
+
+absl::Status StageKv::Attend() {
+  for (const Missing& missing : attending_.missing) {
+    absl::Notification ended;
+    absl::Status status;
+    file_->StartRead(missing.layer, missing.sequence, missing.piece, 1, missing.place, [&](const absl::Status& read) {
+      status = read;
+      ended.Notify();
+    });
+    ended.WaitForNotification();
+    LIME_RETURN_IF_ERROR(status);
+    if (HashOf(missing.place, staging_.bytes()) != missing.hash) {
+      return absl::DataLossError(absl::StrCat("KV of layer ", attending_.layer, ", positions from ", missing.piece * kKvPiece,
+                                              " on, came back from the disk otherwise than it was written; look after the disk of ",
+                                              options_.folder));
+    }
+  }
+  return options_.backend->AttendPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
+}
+
+void StageKv::Cancel() {
+  if (file_ != nullptr) file_->Cancel();
+}
+
+}  // namespace lime

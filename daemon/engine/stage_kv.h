@@ -1,0 +1,127 @@
+// The KV of a device's layers: which pages its sequences have in memory and, where the plan keeps only so many, the rest on the disk.
+//
+//   step ends ──► pieces are full ──► written beside the steps ──► away, when a step wants their pages ──► read with every step after that
+//
+// What is away is read by the plan's KV parts, into the ring as weights are (StartLoad); each load knows which pieces it has. A piece that
+// went after its load had begun is read when it is needed. So a piece may go between any two steps, and nobody waits for loads.
+//
+// Thread: the owner's, under its lock, but for Attend. Pieces are written by a thread of its own.
+// Invariant: every piece of a sequence is in pages, or on the disk and checked against its checksum when it is read.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "daemon/engine/kv_file.h"
+#include "daemon/engine/worker_thread.h"
+#include "daemon/logic/kv_away.h"
+#include "daemon/logic/kv_pages.h"
+#include "daemon/logic/order.h"
+#include "daemon/weights/huge_buffer.h"
+#include "kernels/backend.h"
+#include "planner/base/status.h"
+#include "planner/plan/micro_batch.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+// What one load of a KV part has.
+class KvLoad;
+
+class StageKv {
+ public:
+  struct Options {
+    int32_t device = 0;
+    std::vector<int32_t> layers;  // whose attention is here, ascending
+    Backend* backend = nullptr;
+    absl::Mutex* mutex = nullptr;  // the owner's
+    std::string folder;            // for what memory has no room for
+    std::function<void()> wrote;   // pages may be had that a step waits for; under the lock
+    std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
+  };
+
+  // REQUIRES: `plan` is valid; it and all that the options point to outlive this.
+  static absl::StatusOr<std::unique_ptr<StageKv>> Create(const Plan& plan, Options options);
+  // REQUIRES: the lock is not held
+  ~StageKv();
+
+  // ---- Sequences
+
+  // All pages of a sequence at once.
+  absl::Status Reserve(int32_t sequence, int64_t positions);
+  // What the rows of a step lack of pages, one row after another. False where that waits for pieces to be written; ResourceExhausted, with
+  // the numbers, where there are too few.
+  absl::StatusOr<bool> Extend(const StepOrder& step);
+  // A step with these rows has ended: their K and V change no more.
+  void Computed(const MicroBatch& batch);
+  void Release(int32_t sequence);
+
+  // ---- Memory, and how far it may be left
+
+  KvPages& pages() { return pages_; }
+  // Positions of each sequence, from the first on, that may go to the disk from now on.
+  void SetReach(int64_t positions);
+  int64_t reach() const { return away_.reach() * kKvPiece; }
+  // Positions of each sequence, from the first on, beyond which none is on the disk.
+  int64_t most_away() const { return away_.most_away() * kKvPiece; }
+
+  // ---- Loads and their use
+
+  // Reads what is away of a KV part into `place`, of the part's bytes; `done` on the reader's thread.
+  std::shared_ptr<KvLoad> StartLoad(int part, std::byte* place, std::function<void(absl::Status)> done);
+
+  // Where the pieces of a load's part are, for the rows of a batch; then, on the compute thread and without the lock, attends to them.
+  void Locate(const KvLoad& load, const MicroBatch& batch);
+  absl::Status Attend();
+
+  void Cancel();
+  Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }
+  Bytes bytes_written() const { return bytes_written_; }
+
+ private:
+  struct Missing {
+    int64_t layer = 0;  // of the device's
+    int32_t sequence = 0;
+    int64_t piece = 0;
+    uint64_t hash = 0;
+    std::byte* place = nullptr;
+  };
+  // What Attend does.
+  struct Attending {
+    int32_t layer = 0;
+    int64_t begin = 0, end = 0;  // pieces
+    std::vector<const std::byte*> places;
+    std::vector<Missing> missing;
+  };
+
+  StageKv(const Plan& plan, Options options);
+  void Show(int32_t sequence);
+  bool TakeAway();
+  void WriteNext();
+  void WritePiece(const KvAway::Piece& piece);
+  absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
+  int64_t LayerIndex(int32_t layer) const;
+  uint64_t& Hash(int64_t layer, int64_t sequence, int64_t piece) {
+    return hashes_[static_cast<size_t>((layer * plan_.sequences + sequence) * pieces_ + piece)];
+  }
+
+  const Plan& plan_;
+  const Options options_;
+  const int64_t pieces_;  // of a sequence
+  KvPages pages_;
+  KvAway away_;
+  std::vector<uint64_t> hashes_;  // of what is written, by layer, sequence and piece
+  absl::Status write_error_;      // the disk takes no more
+  Bytes bytes_written_ = 0;
+  bool stopping_ = false;
+  Attending attending_;           // of the compute thread, between Locate and Attend
+  HugeBuffer staging_;            // of the writer
+  std::unique_ptr<KvFile> file_;  // null: all stays in memory
+  std::optional<WorkerThread> writer_;
+};
+
+}  // namespace lime

@@ -1,0 +1,68 @@
+// Which pieces of the sequences' KV are on the device's disk. Pure: counts; pages and files are the owner's.
+//
+//   computed ──► full ──► written ──► away          a piece: 256 positions of one sequence, in all layers of the device
+//
+// The pieces of a sequence go in order, so each state is a number of them. A piece is written once it is full and the plan lets it go, and
+// is away, its pages free, only when these are wanted.
+//
+// Thread: the owner's.   Invariant: away <= written <= full; what is away has been written.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace lime {
+
+class KvAway {
+ public:
+  struct Piece {
+    int32_t sequence = 0;
+    int64_t piece = 0;
+    int64_t life = 0;  // of the sequence that had the slot
+    friend bool operator==(const Piece&, const Piece&) = default;
+  };
+
+  explicit KvAway(int64_t max_sequences) : slots_(static_cast<size_t>(max_sequences)) {}
+
+  // Pieces of each sequence, from the first on, that may go from now on. What is away stays.
+  void SetReach(int64_t pieces) { reach_ = pieces; }
+  int64_t reach() const { return reach_; }
+
+  // So many positions of the sequence are computed, and change no more.
+  void Computed(int32_t sequence, int64_t positions);
+
+  // The next piece to be written: of all that may go the one closest to the front of its sequence. Nothing while one is being written, or
+  // where there is none.
+  std::optional<Piece> BeginWrite();
+  // It is written, or could not be; it counts where its sequence is still there.
+  void EndWrite(bool written);
+  // Whether pieces that may go are not written yet.
+  bool HasToWrite() const;
+
+  // A written piece in memory, closest to the front of its sequence, is away from now on. Nothing where there is none.
+  std::optional<Piece> TakeAway();
+
+  // Pieces of the sequence that are away, from the first on.
+  int64_t away(int32_t sequence) const { return slots_.at(static_cast<size_t>(sequence)).away; }
+  // Changes when the slot's sequence ends.
+  int64_t life(int32_t sequence) const { return slots_.at(static_cast<size_t>(sequence)).life; }
+  // Of any sequence the most.
+  int64_t most_away() const;
+
+  // The sequence has ended.
+  void Release(int32_t sequence);
+
+ private:
+  struct Slot {
+    int64_t full = 0, written = 0, away = 0;
+    int64_t life = 0;
+  };
+  int64_t MayGo(const Slot& slot) const { return slot.full < reach_ ? slot.full : reach_; }
+
+  std::vector<Slot> slots_;
+  int64_t reach_ = 0;
+  std::optional<Piece> writing_;
+};
+
+}  // namespace lime

@@ -1,0 +1,17 @@
+// A plan whose attention blocks have KV parts, so that a device's disk can take pages that memory has no room for
+// (planner/plan/kv_spill.h).
+#pragma once
+
+#include "planner/base/status.h"
+#include "planner/plan/model_spec.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+// The same plan with the attention blocks of every device that has a disk cut between V and O, and their KV in parts of about the size of
+// the plan's largest ones. Nothing is on a disk yet: PlanDevice::max_layer_pages says that. One chunk of a prompt in a sweep, since what
+// streams would wait for the last one. ResourceExhausted where the cuts leave no room for a ring; InvalidArgument for a plan of another
+// model, that lends, or that reads for every micro-batch.
+absl::StatusOr<Plan> WithKvParts(const Plan& plan, const ModelSpec& spec);
+
+}  // namespace lime

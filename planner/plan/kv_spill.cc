@@ -1,0 +1,65 @@
+#include "planner/plan/kv_spill.h"
+
+#include <algorithm>
+
+namespace lime {
+namespace {
+
+int64_t ContextPages(const Plan& plan) {
+  return (plan.context + kPageTokens - 1) / kPageTokens;
+}
+
+// The most pages behind the first `on_disk` of each sequence, of `layer_pages` in all: a few long sequences leave more behind than many
+// short ones.
+int64_t MostBehind(const Plan& plan, int64_t layer_pages, int64_t on_disk) {
+  const int64_t longest = ContextPages(plan), whole = std::min<int64_t>(plan.sequences, layer_pages / longest);
+  const int64_t rest = whole < plan.sequences ? layer_pages - whole * longest : 0;
+  return whole * std::max<int64_t>(0, longest - on_disk) + std::max<int64_t>(0, rest - on_disk);
+}
+
+}  // namespace
+
+bool SpillsKv(const Plan& plan) {
+  return std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.max_layer_pages > 0; });
+}
+
+int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages) {
+  return device.max_layer_pages > 0 ? std::min(device.max_layer_pages, layer_pages) : layer_pages;
+}
+
+int64_t WorkingPages(const Plan& plan) {
+  const int64_t rows = std::max<int64_t>(plan.prefill_chunk * plan.chunks_per_sweep, int64_t{plan.microbatches} * plan.batch);
+  // Rows of one sequence follow one another; those of several may each begin a page.
+  return plan.sequences * (kKvPiece / kPageTokens) + 2 * ((rows + kPageTokens - 1) / kPageTokens) + 2 * plan.sequences;
+}
+
+int64_t PositionsOnDisk(const Plan& plan, const PlanDevice& device, int64_t layer_pages) {
+  if (device.max_layer_pages == 0 || layer_pages <= device.max_layer_pages) return 0;
+  const int64_t room = device.max_layer_pages - WorkingPages(plan);
+  const int64_t pieces = (plan.context + kKvPiece - 1) / kKvPiece;
+  int64_t low = 0, high = pieces;  // what is behind gets less with every piece
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (MostBehind(plan, layer_pages, middle * (kKvPiece / kPageTokens)) <= room) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return high * kKvPiece;
+}
+
+double MeanPositionsOnDisk(const Plan& plan, const PlanDevice& device, int64_t layer_pages) {
+  const int64_t pages = layer_pages - PagesInMemory(device, layer_pages);
+  return static_cast<double>(pages * kPageTokens) / static_cast<double>(plan.sequences);
+}
+
+Bytes KvPieceBytes(const Plan& plan) {
+  return RoundUp(kKvPiece / kPageTokens * plan.page_bytes, 4 * kKiB);
+}
+
+Bytes KvPartBytes(const Plan& plan, const PlanPart& part) {
+  return plan.sequences * ((part.kv_end - part.kv_begin) / kKvPiece) * KvPieceBytes(plan);
+}
+
+}  // namespace lime

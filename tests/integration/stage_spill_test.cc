@@ -1,0 +1,190 @@
+// KV that goes to disks while a model generates over several engines leaves every bit as one engine with memory for it makes it: random
+// plans, pages that each device keeps, and moments at which they change, by seed.
+
+#include "daemon/engine/stage_engine.h"
+#include "daemon/weights/checkpoint.h"
+#include "gtest/gtest.h"
+#include "planner/kv_parts.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
+#include "tests/integration/stage_cluster.h"
+#include "tests/integration/stage_plans.h"
+
+namespace lime {
+namespace {
+
+constexpr int64_t kLongContext = 1400;
+constexpr int kTokens = 40;
+constexpr int64_t kAhead = 2 * kResidencyLead;  // positions that there are pages for beyond those ordered
+
+// With rings for whatever streams, and `more`.
+Plan Elastic(Plan plan, Bytes more = 0) {
+  Plan all = plan;
+  for (PlanPart& part : all.parts) part.streamed = true;
+  const std::vector<PlanNeed> needs = NeedsOf(all);
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    PlanMemory& memory = plan.devices[d].memory;
+    memory.margin -= needs[d].ring + more - memory.ring;
+    memory.ring = needs[d].ring + more;
+  }
+  return plan;
+}
+
+class Draws {
+ public:
+  Draws(const Plan& plan, uint64_t seed) : plan_(plan), random_(seed) {}
+
+  int64_t Below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+
+  // KV parts as the pages make them, others at random.
+  Residency Draw(int64_t layer_pages) {
+    Residency residency{.layer_pages = layer_pages};
+    const int64_t percent = Below(101);
+    for (int p = 0; p < plan_.NumParts(); ++p) {
+      const PlanPart& part = plan_.parts[p];
+      const PlanDevice& device = plan_.devices[plan_.stages[StageOf(plan_, p)].device];
+      if (part.is_kv() ? part.kv_begin < PositionsOnDisk(plan_, device, layer_pages) : Below(100) < percent)
+        residency.streamed.push_back(p);
+    }
+    return residency;
+  }
+
+ private:
+  const Plan& plan_;
+  std::mt19937_64 random_;
+};
+
+// Every device keeps any number of pages from the least on; some keep all.
+Plan Spilling(const ModelSpec& spec, uint64_t seed) {
+  constexpr Bytes kCuts = kMiB;  // parts that are cut take a little more
+  Plan plan = Elastic(RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw(), kCuts);
+  absl::StatusOr<Plan> cut = WithKvParts(plan, spec);
+  EXPECT_TRUE(cut.ok()) << cut.status();
+  if (!cut.ok()) return plan;
+  cut = Elastic(*std::move(cut));
+  Draws draws(*cut, seed);
+  for (PlanDevice& device : cut->devices) {
+    if (draws.Below(4) > 0) device.max_layer_pages = WorkingPages(*cut) + draws.Below(draws.Below(2) == 0 ? 4 : 150);
+  }
+  return *std::move(cut);
+}
+
+void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, const Reference& request) {
+  cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = kLongContext, .prompt = request.prompt});
+  for (size_t at = 0; at < request.prompt.size();) {
+    MicroBatch batch;
+    for (int64_t i = 0; i < plan.prefill_chunk && at < request.prompt.size(); ++i, ++at) {
+      batch.rows.push_back({.sequence = s,
+                            .token = request.prompt[at],
+                            .position = static_cast<int32_t>(at),
+                            .wants_logits = at + 1 == request.prompt.size()});
+    }
+    cluster.Give(StepOrder{{std::move(batch)}});
+  }
+}
+
+void OrderToken(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests, int token) {
+  StepOrder step;
+  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
+    if (s % plan.batch == 0) step.microbatches.emplace_back();
+    step.microbatches.back().rows.push_back(
+        {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + token, .wants_logits = true});
+  }
+  cluster.Give(std::move(step));
+}
+
+// Pages of a layer that the requests have before they have generated `tokens`.
+int64_t PagesAt(const std::vector<Reference>& requests, int64_t tokens) {
+  int64_t pages = 0;
+  for (const Reference& request : requests) pages += (std::ssize(request.prompt) + tokens + kPageTokens - 1) / kPageTokens;
+  return pages;
+}
+
+struct Totals {
+  Bytes written = 0, read = 0;
+  int64_t changes = 0;
+};
+
+void Generate(const std::string& dir, const Plan& plan, const std::vector<Reference>& requests, uint64_t seed, Totals& totals) {
+  Draws draws(plan, seed);
+  const int64_t full = FullLayerPages(plan);
+  // All pages from the start, or more as they are needed.
+  const bool grows = seed % 3 != 0;
+  const int64_t most = grows ? full - 1 : full;
+  const auto draw = [&](int64_t tokens) {
+    const int64_t least = std::min(most, PagesAt(requests, std::min<int64_t>(kTokens, tokens + kAhead)));
+    return draws.Draw(grows ? least + draws.Below(most - least + 1) : full);
+  };
+  absl::StatusOr<Plan> first = WithResidency(plan, draw(0));
+  ASSERT_TRUE(first.ok()) << first.status();
+  SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", first->DebugString()));
+  StageCluster cluster(dir, *first, seed, 1 + static_cast<int>(seed % 2));
+  ASSERT_TRUE(cluster.ok());
+  for (int32_t s = 0; s < std::ssize(requests); ++s) OrderPrompt(cluster, *first, s, requests[s]);
+  for (int token = 0; token + 1 < kTokens; ++token) {
+    if (grows && draws.Below(6) == 0) cluster.Give(ResidencyOrder{draw(token)});
+    OrderToken(cluster, *first, requests, token);
+    if (seed % 2 == 0) cluster.Await(0, static_cast<size_t>(token));
+  }
+  for (int32_t s = 0; s < std::ssize(requests); ++s) {
+    ASSERT_EQ(cluster.Await(s, kTokens), requests[s].tokens);
+    ASSERT_EQ(cluster.sampler().hash(s), requests[s].hash);
+  }
+  ASSERT_TRUE(cluster.status().ok()) << cluster.status();
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    const StageEngine::Stats stats = cluster.engine(d).stats();
+    totals.written += stats.kv_written, totals.read += stats.kv_read, totals.changes += stats.residency_changes;
+    if (plan.devices[d].max_layer_pages == 0) {
+      ASSERT_EQ(stats.kv_written, 0);
+    }
+  }
+}
+
+void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
+  const auto checkpoint = Checkpoint::Open(dir);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  std::vector<Reference> references;
+  for (const int length : {1250, 530, 40})
+    references.push_back(Alone(dir, RandomIds(70 + length, length, static_cast<int32_t>(vocab)), kTokens, kLongContext));
+  Totals totals;
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
+    const Plan plan = Spilling(*spec, seed);
+    Generate(dir, plan, {references.begin(), references.begin() + plan.sequences}, seed, totals);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  EXPECT_GT(totals.written, 0);
+  EXPECT_GT(totals.read, 5 * totals.written);  // in every step again
+  EXPECT_GT(totals.changes, seeds / 4);
+}
+
+// Families, dtypes, attention to all positions and to a window that begins within a piece or behind what is away.
+std::vector<Variant> SpillVariants() {
+  std::vector<Variant> variants = {
+      {.name = "llama_bf16", .quantization = std::nullopt},
+      {.name = "mistral_bf16", .family = ModelFamily::kMistral, .quantization = std::nullopt, .window = 700},
+      {.name = "mistral_f16_short", .family = ModelFamily::kMistral, .dtype = DType::kF16, .quantization = std::nullopt, .window = 50},
+      {.name = "qwen3_f32", .family = ModelFamily::kQwen3, .dtype = DType::kF32, .quantization = std::nullopt},
+      {.name = "opt_bf16", .family = ModelFamily::kOpt, .quantization = std::nullopt, .head_dim = 24},
+      {.name = "llama_q4", .quantization = Quantization{4, 64}}};
+  for (Variant& variant : variants) {
+    if (variant.family == ModelFamily::kOpt) variant.rope = RopeType::kNone, variant.activation = Activation::kRelu;
+  }
+  return variants;
+}
+
+class StageSpillFamilies : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(StageSpillFamilies, KvOnDisksLeavesTheBitsOfOneEngine) {
+  MakeModelOptions options = OptionsOf(GetParam());
+  options.config.max_positions = 2 * kLongContext;
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ExpectBitsOfOne(dir / "model", 16, std::min<int64_t>(200, options.config.vocab_size));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StageSpillFamilies, ::testing::ValuesIn(SpillVariants()), [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace lime
