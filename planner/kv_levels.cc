@@ -460,18 +460,22 @@ struct Spilling {
   double mean_ms = 0;
 };
 
+Spilling Assessed(Plan plan, KvLevels levels) {
+  const double mean_ms = MeanMs(levels);
+  return {.plan = std::move(plan), .levels = std::move(levels), .mean_ms = mean_ms};
+}
+
 absl::StatusOr<Spilling> Assess(Plan plan, const KvLevelOptions& options) {
   Grown grown = Grow(plan, options);
   if (!grown.levels.exhausted.empty()) return absl::ResourceExhaustedError(grown.levels.exhausted);
-  const double mean_ms = MeanMs(grown.levels);
-  return Spilling{.plan = std::move(plan), .levels = std::move(grown.levels), .mean_ms = mean_ms};
+  return Assessed(std::move(plan), std::move(grown.levels));
 }
 
 // Every device that has no room for a level keeps what it has at the level before.
 absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& options) {
   while (true) {
     Grown grown = Grow(plan, options);
-    if (grown.levels.exhausted.empty()) return Assess(std::move(plan), options);
+    if (grown.levels.exhausted.empty()) return Assessed(std::move(plan), std::move(grown.levels));
     const int64_t pages = grown.levels.levels.back().residency.layer_pages;
     if (!grown.stuck || plan.devices[*grown.stuck].max_layer_pages > 0 || plan.devices[*grown.stuck].disk_mb_per_ms < kMinDiskRate ||
         pages < WorkingPages(plan)) {
@@ -481,8 +485,10 @@ absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& option
   }
 }
 
-// The devices' numbers of pages, one by one, as long as another level's is better.
-Spilling ImprovePages(Spilling best, const KvLevelOptions& options) {
+// The devices' numbers of pages, one by one: another level's where that is better. Many plans are compared, each with less work.
+Plan ImprovePages(Spilling best, KvLevelOptions options) {
+  options.work /= 8;
+  if (absl::StatusOr<Spilling> same = Assess(best.plan, options); same.ok()) best = *std::move(same);
   std::vector<int64_t> choices = {0};  // all
   for (const KvLevel& level : best.levels.levels) {
     if (level.residency.layer_pages >= WorkingPages(best.plan)) choices.push_back(level.residency.layer_pages);
@@ -497,7 +503,7 @@ Spilling ImprovePages(Spilling best, const KvLevelOptions& options) {
       if (other.ok() && other->mean_ms < best.mean_ms * (1 - kWorthwhile)) best = *std::move(other);
     }
   }
-  return best;
+  return std::move(best.plan);
 }
 
 constexpr int kRings[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};  // of a device's largest parts
@@ -531,14 +537,19 @@ absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options)
 absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options) {
   std::optional<Spilling> best;
   std::string reason = "no ring fits";
+  int worse = 0;
   for (const int parts : kRings) {
     absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
     if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
     absl::StatusOr<Spilling> spills = SpillWhereStuck(*std::move(grows), options);
     if (!spills.ok()) reason = std::string(spills.status().message());
-    if (spills.ok() && (!best || spills->mean_ms < best->mean_ms)) best = *std::move(spills);
+    if (!spills.ok()) continue;
+    const bool better = !best || spills->mean_ms < best->mean_ms;
+    worse = better ? 0 : worse + 1;
+    if (better) best = *std::move(spills);
+    if (worse == 2) break;  // larger ones only take more from what stays
   }
-  return best ? absl::StatusOr<Plan>(ImprovePages(*std::move(best), options).plan) : CannotGrow(reason);
+  return best ? absl::StatusOr<Plan>(ImprovePages(*std::move(best), options)) : CannotGrow(reason);
 }
 
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {

@@ -50,8 +50,8 @@ double MeanMs(const KvLevels& levels);
 // the first. ResourceExhausted where no ring leads on to the whole context.
 absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options = {});
 
-// The same for a plan with KV parts (planner/kv_parts.h): a device keeps only so many pages in memory and the others on its disk where it
-// has no room for more whatever streams, or where that is faster on average over all levels than to stream more weights.
+// The same for a plan that was cut for it (planner/kv_parts.h): a device keeps only so many pages in memory and the others on its disk
+// where it has no room for more whatever streams, or where that is faster on average over all levels than to stream more weights.
 absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options = {});
 
 }  // namespace lime

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/plan/kv_spill.h"
-#include "planner/plan/plan_residency.h"
 
 namespace lime {
 namespace {
@@ -87,15 +86,15 @@ class Cutter {
 
 }  // namespace
 
-absl::StatusOr<Plan> WithKvParts(const Plan& plan, const ModelSpec& spec) {
+absl::StatusOr<Plan> CutForKv(const Plan& plan, const ModelSpec& spec) {
   LIME_RETURN_IF_ERROR(plan.Validate(spec));
   if (!plan.loans.empty() || plan.reads != ReadsPerStep::kOnce)
     return absl::InvalidArgumentError("KV goes to disks only where nothing is lent and a step reads every part once");
-  const Plan cut = Cutter(plan, spec).Cut();
+  Plan cut = Cutter(plan, spec).Cut();
   if (cut.NumParts() > kMaxPlanBlocks)
     return absl::ResourceExhaustedError(
         absl::StrCat("KV in ", cut.NumParts(), " parts is more than ", kMaxPlanBlocks, "; plan a shorter context"));
-  return WithResidency(cut, ResidencyOf(cut));
+  return cut;
 }
 
 }  // namespace lime

@@ -10,13 +10,33 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
 #include "planner/kv_levels.h"
+#include "planner/kv_parts.h"
 #include "planner/lower_bound.h"
+#include "planner/plan/kv_spill.h"
 
 namespace lime::cli {
 namespace {
 
 constexpr double kExplainShare = 0.4;  // of the time limit
 constexpr double kMostExplainMs = 2000;
+
+constexpr double kWorthSpilling = 0.005;  // of the time, on average over all levels
+
+// What streams of a plan, in terms of the one that it was cut from.
+std::vector<int32_t> StreamedBeforeCut(const Plan& cut, const Plan& plan) {
+  std::vector<int32_t> streamed;
+  for (const PlanPart& part : cut.parts) {
+    if (!part.streamed || part.is_kv()) continue;
+    const auto [begin, end] = PartsOf(plan, part.block);
+    for (int p = begin; p < end; ++p) {
+      const bool has = std::ranges::any_of(plan.parts[p].rows, [&](const MatrixRows& rows) {
+        return rows.role == part.rows.front().role && rows.begin == part.rows.front().begin;
+      });
+      if (has && (streamed.empty() || streamed.back() != p)) streamed.push_back(p);
+    }
+  }
+  return streamed;
+}
 
 double NowMs() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -41,6 +61,10 @@ SearchOptions ClusterPlanning::SearchFor() const {
 absl::StatusOr<Plan> ClusterPlanning::Run() {
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
   absl::StatusOr<Plan> whole = Search();
+  if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && inputs_.kv_spill) {
+    absl::StatusOr<Plan> spills = SearchToSpill();
+    if (spills.ok()) return spills;
+  }
   if (kv_tokens == 0 || (whole.ok() && ResidencyOf(*whole).streamed.empty())) return whole;
   const PlanProblem problem = problem_;
   const BatchedPlan best = best_;
@@ -61,15 +85,44 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   if (!GrowsKv(plan)) return plan;
   if (plan.reads != ReadsPerStep::kOnce)
     return WrongCall("KV does not grow where every micro-batch reads again what streams; leave --kv-tokens out");
-  absl::StatusOr<Plan> grows = PlanToGrow(plan);
+  absl::StatusOr<Plan> grows = Grow(plan);
   if (!grows.ok() && whole.found.feasible) {
     best_ = whole;
     LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
     LIME_ASSIGN_OR_RETURN(plan, Settle(problem_, best_));
-    grows = PlanToGrow(plan);
+    grows = Grow(plan);
   }
-  if (grows.ok()) best_.found.plan.streamed = ResidencyOf(*grows).streamed;  // beside those rings
+  if (grows.ok()) best_.found.plan.streamed = StreamedBeforeCut(*grows, plan);  // beside those rings
   return grows;
+}
+
+// More weights stream as KV grows, or KV goes to disks: whichever is faster on average over all levels of KV. To disks also where there is
+// nothing left to stream.
+absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
+  absl::StatusOr<Plan> grows = only_disks_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan);
+  if (!inputs_.kv_spill) return grows;
+  absl::StatusOr<Plan> spills = CutForKv(plan, inputs_.spec);
+  if (spills.ok()) spills = PlanToSpill(*spills);
+  if (!spills.ok() || !SpillsKv(*spills)) return grows;
+  if (grows.ok() && MeanMs(MakeKvLevels(*spills)) > MeanMs(MakeKvLevels(*grows)) * (1 - kWorthSpilling)) return grows;
+  return spills;
+}
+
+// The most KV at first that has a plan which can go on to all of it.
+absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
+  absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context is left");
+  const PlanProblem problem = problem_;
+  const BatchedPlan best = best_;
+  only_disks_ = true;
+  for (int64_t tokens = inputs_.request.context / 2; tokens >= kKvPiece && !spills.ok(); tokens /= 2) {
+    inputs_.request.kv_tokens = tokens;
+    spills = SearchToGrow({});
+  }
+  if (spills.ok()) return spills;
+  inputs_.request.kv_tokens = 0;
+  problem_ = problem;
+  best_ = best;
+  return spills;
 }
 
 // The problem assumes the worst link between any two devices. Where the plan's own links are better, the search goes on with those.

@@ -22,8 +22,9 @@ class ClusterPlanning {
   };
   ClusterPlanning(const Options& options, PlanInputs inputs) : options_(options), inputs_(std::move(inputs)) {}
 
-  // Once. With PlanRequest::kv_tokens a plan whose KV grows where that is faster at first, else one with all its KV. ResourceExhausted, in
-  // one sentence that says what would make it fit, where no plan fits.
+  // Once. With PlanRequest::kv_tokens a plan whose KV grows where that is faster at first, else one with all its KV in memory; where no
+  // memory has room for that, one whose KV goes on to disks. ResourceExhausted, in one sentence that says what would make it fit, where no
+  // plan fits.
   absl::StatusOr<Plan> Run();
 
   const PlanInputs& inputs() const { return inputs_; }
@@ -33,6 +34,8 @@ class ClusterPlanning {
  private:
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
+  absl::StatusOr<Plan> SearchToSpill();
+  absl::StatusOr<Plan> Grow(const Plan& plan) const;
   SearchOptions SearchFor() const;
   absl::StatusOr<Plan> Settle(PlanProblem& problem, BatchedPlan& best) const;
   absl::StatusOr<double> BoundMs() const;
@@ -43,6 +46,7 @@ class ClusterPlanning {
 
   const Options options_;
   PlanInputs inputs_;
+  bool only_disks_ = false;  // no memory has room for all KV
   PlanProblem problem_;
   BatchedPlan best_;
 };

@@ -47,6 +47,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   flags.tokens = options.context;
   flags.sequences = options.sequences;
   flags.prompt_tokens = std::min(options.context, std::max(options.prompt_tokens, kLeastPromptChunk));
+  flags.no_kv_spill = !options.kv_spill;
   if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
@@ -234,7 +235,8 @@ absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWat
     if (key.kind == RateKey::Kind::kDisk) slower = std::max(slower, 1 / rate);
   }
   PlanWatcher::Candidate found{.current_ms = today.MsPerStep(), .install_ms = kUnloadMs + kPauseMargin * slower * install_seconds_ * 1000};
-  LIME_ASSIGN_OR_RETURN(found.plan, ClusterPlanning({.time_limit_ms = kPlanningMs, .cancelled = &search.cancelled}, std::move(inputs)).Run());
+  LIME_ASSIGN_OR_RETURN(found.plan,
+                        ClusterPlanning({.time_limit_ms = kPlanningMs, .cancelled = &search.cancelled}, std::move(inputs)).Run());
   found.replay_ms = kPauseMargin * found.plan.predicted.ttft_ms / tokens;
   return found;
 }

@@ -1,18 +1,37 @@
 #include "coordinator/cli/kv_levels_report.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "planner/plan/kv_spill.h"
 
 namespace lime::cli {
 namespace {
 
-// Read by each device in a step.
+// Weights that each device reads in a step.
 std::vector<Bytes> StreamedBytes(const Plan& plan, const KvLevel& level) {
   std::vector<Bytes> bytes(plan.devices.size(), 0);
-  for (const int32_t part : level.residency.streamed) {
-    bytes[static_cast<size_t>(plan.stages[static_cast<size_t>(StageOf(plan, part))].device)] += plan.parts[static_cast<size_t>(part)].bytes;
+  for (const int32_t p : level.residency.streamed) {
+    const PlanPart& part = plan.parts[static_cast<size_t>(p)];
+    if (!part.is_kv()) bytes[static_cast<size_t>(plan.stages[static_cast<size_t>(StageOf(plan, p))].device)] += part.bytes;
+  }
+  return bytes;
+}
+
+// Of KV that each device has on its disk, and reads in a step, where the level is used up.
+std::vector<Bytes> SpilledBytes(const Plan& plan, const KvLevel& level) {
+  std::vector<Bytes> bytes(plan.devices.size(), 0);
+  for (const Stage& stage : plan.stages) {
+    const PlanDevice& device = plan.devices[static_cast<size_t>(stage.device)];
+    for (int p = stage.lo; p < stage.hi; ++p) {
+      const PlanPart& part = plan.parts[static_cast<size_t>(p)];
+      const bool first = p == 0 || !(plan.parts[static_cast<size_t>(p - 1)].block == part.block);
+      if (!first || part.block.kind != BlockKind::kAttention) continue;
+      const int64_t pages = level.residency.layer_pages - PagesInMemory(device, level.residency.layer_pages);
+      bytes[static_cast<size_t>(stage.device)] += pages * plan.page_bytes;
+    }
   }
   return bytes;
 }
@@ -22,6 +41,22 @@ int64_t Tokens(const Plan& plan, const KvLevel& level) {
   return level.residency.layer_pages / plan.sequences * kPageTokens;
 }
 
+// What of its weights a device could still stream where KV goes to its disk.
+std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevels& levels) {
+  for (const KvLevel& level : levels.levels) {
+    if (level.residency.layer_pages <= device.max_layer_pages) continue;
+    Bytes resident = 0;
+    for (int p = 0; p < plan.NumParts(); ++p) {
+      const PlanPart& part = plan.parts[static_cast<size_t>(p)];
+      const bool here = &plan.devices[static_cast<size_t>(plan.stages[static_cast<size_t>(StageOf(plan, p))].device)] == &device;
+      if (here && !part.is_kv() && !std::ranges::binary_search(level.residency.streamed, p)) resident += part.bytes;
+    }
+    if (resident == 0) return "all of its weights stream already";
+    return absl::StrCat("faster than to stream more of the ", FormatBytes(resident), " of weights that stay");
+  }
+  return "for contexts that no level has";
+}
+
 }  // namespace
 
 std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
@@ -29,9 +64,17 @@ std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
   std::string text = "\nAs KV grows, more streams (tokens of each sequence; ms per token; read in a step by each device):\n";
   for (const KvLevel& level : levels.levels) {
     absl::StrAppend(&text, absl::StrFormat("  up to %6d tokens  %9.2f ms  ", Tokens(plan, level), level.ms_per_step / plan.sequences));
-    const std::vector<Bytes> bytes = StreamedBytes(plan, level);
-    for (size_t d = 0; d < bytes.size(); ++d) absl::StrAppend(&text, " ", plan.devices[d].name, " ", FormatBytes(bytes[d]));
+    const std::vector<Bytes> bytes = StreamedBytes(plan, level), spilled = SpilledBytes(plan, level);
+    for (size_t d = 0; d < bytes.size(); ++d) {
+      absl::StrAppend(&text, " ", plan.devices[d].name, " ", FormatBytes(bytes[d]));
+      if (spilled[d] > 0) absl::StrAppend(&text, " + KV ", FormatBytes(spilled[d]));
+    }
     absl::StrAppend(&text, "\n");
+  }
+  for (const PlanDevice& device : plan.devices) {
+    if (device.max_layer_pages == 0) continue;
+    absl::StrAppend(&text, "  ", device.name, " keeps KV of ", device.max_layer_pages * kPageTokens / plan.sequences,
+                    " tokens of each sequence in memory and the rest on its disk: ", WhySpilled(plan, device, levels), "\n");
   }
   if (!levels.exhausted.empty()) absl::StrAppend(&text, "  then no further: ", levels.exhausted, "\n");
   return text;
@@ -43,7 +86,8 @@ nlohmann::ordered_json ToJson(const Plan& plan, const KvLevels& levels) {
     array.push_back({{"tokens", Tokens(plan, level)},
                      {"layer_pages", level.residency.layer_pages},
                      {"ms_per_token", level.ms_per_step / plan.sequences},
-                     {"streamed_bytes", StreamedBytes(plan, level)}});
+                     {"streamed_bytes", StreamedBytes(plan, level)},
+                     {"kv_on_disk_bytes", SpilledBytes(plan, level)}});
   }
   return array;
 }

@@ -247,6 +247,7 @@ void PlanInputFlags::AddTo(CLI::App& app) {
       ->group("Request");
   app.add_option("--kv-tokens", kv_tokens, "Of them, those that KV is reserved for at first: more comes as parts stream instead; 0: all")
       ->group("Request");
+  app.add_flag("--no-kv-spill", no_kv_spill, "Keep all KV in memory: none of it goes to the devices' disks")->group("Request");
   app.add_option("--prompt-tokens", prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned")->group("Request");
   app.add_option("--piece", piece, "Longest piece in which a block streams, or none for whole blocks")
       ->capture_default_str()
@@ -258,6 +259,7 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   PlanInputs inputs;
   LIME_RETURN_IF_ERROR(ReadRequest(flags, inputs.request));
   inputs.split_head = flags.split_head;
+  inputs.kv_spill = !flags.no_kv_spill;
   DescribedCluster cluster;
   std::string cluster_model;
   if (!flags.cluster.empty()) {

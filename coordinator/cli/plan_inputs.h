@@ -25,6 +25,7 @@ struct PlanInputFlags {
   std::optional<int64_t> sequences;
   int64_t kv_tokens = 0;
   int64_t prompt_tokens = 0;
+  bool no_kv_spill = false;
   bool split_head = false;  // devices may share it; a flag of `lime plan` alone
 
   void AddTo(CLI::App& app);
@@ -36,6 +37,7 @@ struct PlanInputs {
   std::vector<ClusterDevice> devices;
   PlanRequest request;
   bool split_head = false;
+  bool kv_spill = true;            // KV that memory has no room for may go to disks
   std::vector<std::string> notes;  // what was assumed, a sentence each
 };
 

@@ -51,6 +51,7 @@ struct RunFlags {
   bool no_replan = false;       // likewise
   double give_up_s = 60;        // likewise
   int64_t kv_tokens = 0;        // likewise
+  bool no_kv_spill = false;     // likewise
   std::string online = "lime";  // likewise, where the plan's KV grows
   bool no_memory_planner = false;
   std::string trace;        // file
@@ -113,6 +114,8 @@ absl::Status CheckFlags(RunFlags& flags) {
   if (flags.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is negative"));
   if (flags.kv_tokens > 0 && !flags.cluster_plan.empty())
     return WrongCall("--kv-tokens is for planning now, and --plan is planned already; make that with `lime plan --kv-tokens`");
+  if (flags.no_kv_spill && !flags.cluster_plan.empty())
+    return WrongCall("--no-kv-spill is for planning now, and --plan is planned already; make that with `lime plan --no-kv-spill`");
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
   return absl::OkStatus();
 }
@@ -282,6 +285,7 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
                             .sequences = shape.sequences,
                             .prompt_tokens = longest,
                             .kv_tokens = flags.kv_tokens,
+                            .kv_spill = !flags.no_kv_spill,
                             .online = online,
                             .insecure = flags.insecure,
                             .recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)},
@@ -380,6 +384,7 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
       ->capture_default_str();
   command->add_option("--kv-tokens", flags->kv_tokens,
                       "With --cluster, positions that KV is reserved for at first: more comes as parts stream instead; 0: all");
+  command->add_flag("--no-kv-spill", flags->no_kv_spill, "With --cluster, keep all KV in memory: none of it goes to the devices' disks");
   command
       ->add_option("--online", flags->online,
                    "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")

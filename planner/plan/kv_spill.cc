@@ -28,7 +28,7 @@ int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages) {
 }
 
 int64_t WorkingPages(const Plan& plan) {
-  const int64_t rows = std::max<int64_t>(plan.prefill_chunk * plan.chunks_per_sweep, int64_t{plan.microbatches} * plan.batch);
+  const int64_t rows = plan.prefill_chunk * plan.chunks_per_sweep + int64_t{plan.microbatches} * plan.batch;
   // Rows of one sequence follow one another; those of several may each begin a page.
   return plan.sequences * (kKvPiece / kPageTokens) + 2 * ((rows + kPageTokens - 1) / kPageTokens) + 2 * plan.sequences;
 }

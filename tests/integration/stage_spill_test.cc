@@ -58,7 +58,7 @@ class Draws {
 Plan Spilling(const ModelSpec& spec, uint64_t seed) {
   constexpr Bytes kCuts = kMiB;  // parts that are cut take a little more
   Plan plan = Elastic(RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw(), kCuts);
-  absl::StatusOr<Plan> cut = WithKvParts(plan, spec);
+  absl::StatusOr<Plan> cut = CutForKv(plan, spec);
   EXPECT_TRUE(cut.ok()) << cut.status();
   if (!cut.ok()) return plan;
   cut = Elastic(*std::move(cut));
