@@ -373,6 +373,8 @@ void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
   message.set_decode_ms(statistics.decode_ms);
   message.set_planned_decode_ms(statistics.planned_decode_ms);
   message.set_load_ms(statistics.load_ms);
+  message.set_kv_written(statistics.kv_written);
+  message.set_kv_read(statistics.kv_read);
   message.set_residency_changes(statistics.residency_changes);
   message.set_sent_messages(statistics.sent_messages);
   message.set_sent_bytes(statistics.sent_bytes);
@@ -393,7 +395,8 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
        {std::pair("steps", message.steps()), std::pair("bytes_read", message.bytes_read()),
         std::pair("sent_messages", message.sent_messages()), std::pair("sent_bytes", message.sent_bytes()),
         std::pair("received_messages", message.received_messages()), std::pair("received_bytes", message.received_bytes()),
-        std::pair("peak_resident_bytes", message.peak_resident_bytes()), std::pair("residency_changes", message.residency_changes())}) {
+        std::pair("peak_resident_bytes", message.peak_resident_bytes()), std::pair("residency_changes", message.residency_changes()),
+        std::pair("kv_written", message.kv_written()), std::pair("kv_read", message.kv_read())}) {
     LIME_RETURN_IF_ERROR(Within(field, value, 0, kMaxCount));
   }
   LIME_RETURN_IF_ERROR(Milliseconds("compute_ms", message.compute_ms()));
@@ -413,6 +416,8 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
   return DeviceStatistics{.epoch = message.epoch(),
                           .steps = message.steps(),
                           .bytes_read = message.bytes_read(),
+                          .kv_written = message.kv_written(),
+                          .kv_read = message.kv_read(),
                           .compute_ms = message.compute_ms(),
                           .wait_weights_ms = message.wait_weights_ms(),
                           .wait_input_ms = message.wait_input_ms(),

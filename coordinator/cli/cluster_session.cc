@@ -357,6 +357,8 @@ json ClusterSession::Describe() const {
                        {"peak_rss_bytes", of.peak_resident},
                        {"steps", of.steps},
                        {"bytes_read", of.bytes_read},
+                       {"kv_written_bytes", of.kv_written},
+                       {"kv_read_bytes", of.kv_read},
                        {"compute_ms", of.compute_ms},
                        {"wait_weights_ms", of.wait_weights_ms},
                        {"wait_input_ms", of.wait_input_ms},

@@ -208,6 +208,8 @@ DeviceStatistics StageSession::Statistics() const {
   const StageEngine::Stats stats = stage_->stats();
   statistics.steps = stats.steps;
   statistics.bytes_read = stats.bytes_read;
+  statistics.kv_written = stats.kv_written;
+  statistics.kv_read = stats.kv_read;
   statistics.compute_ms = stats.compute_ms;
   statistics.wait_weights_ms = stats.wait_weights_ms;
   statistics.wait_input_ms = stats.wait_input_ms;

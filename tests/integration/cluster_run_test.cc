@@ -11,7 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
+#include "planner/kv_parts.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 #include "planner/plan_problem.h"
 #include "tests/integration/limed_process.h"
 
@@ -77,6 +80,26 @@ Plan GrowingPlan() {
   }
   EXPECT_TRUE(plan.Validate().ok()) << plan.Validate();
   return plan;
+}
+
+// The same where no device keeps more pages than those at work: the rest of KV is on disks.
+Plan SpillingPlan() {
+  const auto checkpoint = Checkpoint::Open(kModel);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  absl::StatusOr<Plan> cut = CutForKv(InterleavedPlan({.kv_tokens = 64}), *checkpoint->BuildModelSpec());
+  EXPECT_TRUE(cut.ok()) << cut.status();
+  for (PlanDevice& device : cut->devices) {
+    device.max_layer_pages = WorkingPages(*cut);
+    device.memory.ring = std::min<Bytes>(device.memory.ring, 192 * kKiB);
+  }
+  absl::StatusOr<Plan> plan = WithResidency(*cut, ResidencyOf(*cut));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  for (PlanDevice& device : plan->devices) {
+    device.memory.margin = 0;
+    device.budget = device.memory.total();
+  }
+  EXPECT_TRUE(plan->Validate().ok()) << plan->Validate();
+  return *std::move(plan);
 }
 
 class ClusterRunTest : public ::testing::Test {
@@ -205,6 +228,24 @@ TEST_F(ClusterRunTest, KvThatGrowsTakesThePlaceOfPartsAndChangesNoBit) {
   const Answer off = Call(call);
   EXPECT_EQ(off.exit_code, 1);
   EXPECT_THAT(off.err, HasSubstr("pages of 16"));
+}
+
+TEST_F(ClusterRunTest, KvThatGoesToDisksChangesNoBit) {
+  dir_.Write("plan.json", ToJsonText(SpillingPlan()));
+  std::vector<std::string> call = {"run",          "--model", kModel,   "--prompt",      "Once upon a time there was a fox",
+                                   "--max-tokens", "480",     "--json", "--hash-logits", "--ignore-eos",
+                                   "--context",    "512"};
+  const Answer alone = Call(call);
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const Answer cluster = Call(OverCluster(call));
+  ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
+  const auto json = cluster.Json();
+  for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens"}) EXPECT_EQ(json[field], alone.Json()[field]) << field;
+  for (const auto& device : json["devices"]) {
+    EXPECT_LE(device["peak_rss_bytes"], device["budget_bytes"]);
+    EXPECT_GT(device["kv_written_bytes"], 0) << device;
+    EXPECT_GT(device["kv_read_bytes"], 50 * device["kv_written_bytes"].get<Bytes>()) << device;
+  }
 }
 
 // ---- A trace
@@ -425,6 +466,18 @@ TEST_F(FaultTest, KvThatHasGrownIsPlannedWithoutALostDevice) {
   const Answer answer = run->Wait();
   ExpectNothingLost(answer);
   EXPECT_EQ(answer.Json()["plan"]["kv_levels"].size(), 1u) << "all of it from the start";
+}
+
+TEST_F(FaultTest, KvOnADiskIsMadeAgainAfterALoss) {
+  dir_.Write("plan.json", ToJsonText(SpillingPlan()));
+  const std::unique_ptr<Lime> run = Begin();
+  ASSERT_TRUE(limed_[1]->AwaitLog("is to have 28 KV pages of each layer")) << limed_[1]->log();
+  EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
+  Restart(1);
+  const Answer answer = run->Wait();
+  ExpectNothingLost(answer);
+  EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
+  for (const auto& device : answer.Json()["devices"]) EXPECT_GT(device["kv_read_bytes"], 0) << device;
 }
 
 TEST_F(FaultTest, ADeviceThatStandsStillForAMomentIsWaitedFor) {

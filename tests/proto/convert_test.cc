@@ -30,6 +30,8 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
   const DeviceStatistics statistics{.epoch = 1,
                                     .steps = 2,
                                     .bytes_read = 3,
+                                    .kv_written = 13,
+                                    .kv_read = 14,
                                     .compute_ms = 4.5,
                                     .wait_weights_ms = 5.5,
                                     .wait_input_ms = 6.5,
