@@ -33,6 +33,8 @@ class KvLoad {
 
 namespace {
 
+constexpr int kMaxReads = 3;  // of a piece that comes back otherwise than it was written, before that is an error
+
 uint64_t HashOf(const std::byte* data, Bytes bytes) {
   return XXH3_64bits(data, static_cast<size_t>(bytes));
 }
@@ -241,7 +243,12 @@ void StageKv::Locate(const KvLoad& load, const MicroBatch& batch) {
 }
 
 absl::Status StageKv::Attend() {
-  for (const Missing& missing : attending_.missing) {
+  for (const Missing& missing : attending_.missing) LIME_RETURN_IF_ERROR(Fetch(missing));
+  return options_.backend->AttendPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
+}
+
+absl::Status StageKv::Fetch(const Missing& missing) {
+  for (int attempt = 0; attempt < kMaxReads; ++attempt) {
     absl::Notification ended;
     absl::Status status;
     file_->StartRead(missing.layer, missing.sequence, missing.piece, 1, missing.place, [&](const absl::Status& read) {
@@ -250,13 +257,11 @@ absl::Status StageKv::Attend() {
     });
     ended.WaitForNotification();
     LIME_RETURN_IF_ERROR(status);
-    if (HashOf(missing.place, staging_.bytes()) != missing.hash) {
-      return absl::DataLossError(absl::StrCat("KV of layer ", attending_.layer, ", positions from ", missing.piece * kKvPiece,
-                                              " on, came back from the disk otherwise than it was written; look after the disk of ",
-                                              options_.folder));
-    }
+    if (HashOf(missing.place, staging_.bytes()) == missing.hash) return absl::OkStatus();
   }
-  return options_.backend->AttendPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
+  return absl::DataLossError(absl::StrCat("KV of layer ", attending_.layer, ", positions from ", missing.piece * kKvPiece,
+                                          " on, came back from the disk otherwise than it was written; look after the disk of ",
+                                          options_.folder));
 }
 
 void StageKv::Cancel() {

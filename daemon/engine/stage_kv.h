@@ -104,6 +104,7 @@ class StageKv {
   void WriteNext();
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
+  absl::Status Fetch(const Missing& missing);
   int64_t LayerIndex(int32_t layer) const;
   uint64_t& Hash(int64_t layer, int64_t sequence, int64_t piece) {
     return hashes_[static_cast<size_t>((layer * plan_.sequences + sequence) * pieces_ + piece)];

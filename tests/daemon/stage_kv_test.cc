@@ -1,0 +1,328 @@
+// KV on a disk, with its threads and without kernels: what attention is shown is what was computed, whatever goes to the disk and when, and
+// whatever the disk does.
+#include "daemon/engine/stage_kv.h"
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstring>
+#include <deque>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/plan/kv_spill.h"
+#include "tests/daemon/faulty_device.h"
+#include "tests/temp_dir.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Bytes kPositionBytes = 40;  // of one layer; 16 pages are no multiple of 4 KiB
+constexpr int32_t kLayers[] = {0, 3};
+
+// What the K and V of a position are: nothing else has the same.
+std::byte Content(int64_t life, int64_t layer, int64_t sequence, int64_t position, int64_t i) {
+  return static_cast<std::byte>((life * 131 + layer * 17 + sequence * 29 + position * 7 + position / 256 + i) & 0xff);
+}
+
+// Keeps pages, and compares what it is shown with what was computed.
+class PagesBackend final : public Backend {
+ public:
+  PagesBackend(const Plan& plan, int64_t pages)
+      : plan_(plan), memory_(static_cast<size_t>(pages * plan.page_bytes)), lives_(static_cast<size_t>(plan.sequences), 0) {}
+
+  void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override {
+    tables_[{sequence, layer}].assign(pages.begin(), pages.end());
+  }
+  const std::byte* KvPage(int32_t page) const override { return memory_.data() + page * plan_.page_bytes; }
+
+  void Compute(int32_t sequence, int64_t position) {
+    for (const int32_t layer : kLayers) {
+      const int32_t page = tables_[{sequence, layer}][static_cast<size_t>(position / kPageTokens)];
+      std::byte* const at = memory_.data() + page * plan_.page_bytes + position % kPageTokens * kPositionBytes;
+      for (int64_t i = 0; i < kPositionBytes; ++i) at[i] = Content(lives_[static_cast<size_t>(sequence)], layer, sequence, position, i);
+    }
+  }
+  void NextLife(int32_t sequence) { ++lives_[static_cast<size_t>(sequence)]; }
+  void BatchOf(std::vector<int32_t> sequences) { batch_ = std::move(sequences); }
+  int64_t shown() const { return shown_; }
+
+  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
+    for (const int32_t sequence : batch_) {
+      const std::vector<int32_t>& table = tables_[{sequence, layer}];
+      for (int64_t piece = begin; piece < end; ++piece) {
+        const size_t first = static_cast<size_t>(piece * kKvPiece / kPageTokens);
+        const bool away = first < table.size() && table[first] < 0;
+        const std::byte* const place = places[static_cast<size_t>(sequence * (end - begin) + piece - begin)];
+        if (away != (place != nullptr)) return absl::InternalError(absl::StrCat("piece ", piece, " is ", away ? "" : "not ", "away"));
+        if (!away) continue;
+        ++shown_;
+        for (int64_t p = 0; p < kKvPiece; ++p) {
+          for (int64_t i = 0; i < kPositionBytes; ++i) {
+            if (place[p * kPositionBytes + i] != Content(lives_[static_cast<size_t>(sequence)], layer, sequence, piece * kKvPiece + p, i))
+              return absl::InternalError(absl::StrCat("layer ", layer, ", sequence ", sequence, ", position ", piece * kKvPiece + p));
+          }
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::string numerics_id() const override { return "none"; }
+  std::string description() const override { return "pages"; }
+  absl::Status BindBlock(const BlockSpec&, BlockWeights) override { return absl::OkStatus(); }
+  absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
+  absl::Status Begin(const MicroBatch&) override { return absl::OkStatus(); }
+  absl::Status Embed() override { return absl::OkStatus(); }
+  absl::Status Attention(int64_t) override { return absl::OkStatus(); }
+  absl::Status Mlp(int64_t) override { return absl::OkStatus(); }
+  absl::Status Head() override { return absl::OkStatus(); }
+  absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
+  absl::Status EmbedRows(const RowsInMemory&) override { return absl::OkStatus(); }
+  std::span<std::byte> Hidden() override { return {}; }
+  std::span<float> Logits() override { return {}; }
+  Bytes ActivationBytes() const override { return 0; }
+  Bytes KvBytes() const override { return 0; }
+
+ private:
+  const Plan& plan_;
+  std::vector<std::byte> memory_;
+  std::vector<int64_t> lives_;
+  std::vector<int32_t> batch_;
+  std::map<std::pair<int32_t, int64_t>, std::vector<int32_t>> tables_;
+  int64_t shown_ = 0;
+};
+
+// Two layers in parts of 512 positions, as few pages as there may be.
+Plan SmallPlan() {
+  Plan plan{
+      .context = 2000, .sequences = 3, .batch = 3, .page_bytes = kPageTokens * kPositionBytes, .prefill_chunk = 100, .chunks_per_sweep = 1};
+  for (const int32_t layer : kLayers) {
+    for (int64_t begin = 0; begin < 2048; begin += 512) {
+      PlanPart part{.block = {BlockKind::kAttention, layer}, .kv_begin = begin, .kv_end = begin + 512, .streamed = true};
+      part.bytes = KvPartBytes(plan, part);
+      plan.parts.push_back(std::move(part));
+    }
+  }
+  PlanDevice device{.name = "a", .max_layer_pages = WorkingPages(plan)};
+  device.kv_pages = device.max_layer_pages * std::ssize(kLayers);
+  plan.devices = {device};
+  return plan;
+}
+
+using WrapDevice = std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)>;
+
+// What an engine does with it, one step after another.
+class Steps {
+ public:
+  explicit Steps(uint64_t seed, WrapDevice wrap = {}) : plan_(SmallPlan()), backend_(plan_, plan_.devices[0].kv_pages), random_(seed) {
+    auto kv = StageKv::Create(plan_, {.device = 0,
+                                      .layers = {std::begin(kLayers), std::end(kLayers)},
+                                      .backend = &backend_,
+                                      .mutex = &mutex_,
+                                      .folder = dir_.path(),
+                                      .wrote = [this] { wrote_.SignalAll(); },
+                                      .wrap_device = std::move(wrap)});
+    EXPECT_TRUE(kv.ok()) << kv.status();
+    kv_ = *std::move(kv);
+    absl::MutexLock lock(&mutex_);
+    kv_->SetReach(PositionsOnDisk(plan_, plan_.devices[0], (plan_.context + 15) / 16 * plan_.sequences));
+  }
+  ~Steps() { kv_.reset(); }
+
+  int64_t Below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+
+  absl::Status Run(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      if (Below(12) == 0) End(static_cast<int32_t>(Below(plan_.sequences)));
+      StepOrder order{{Rows()}};
+      LIME_RETURN_IF_ERROR(Extend(order));
+      const MicroBatch& batch = order.microbatches[0];
+      if (batch.rows.empty()) continue;
+      for (const BatchRow& row : batch.rows) backend_.Compute(row.sequence, row.position);
+      std::vector<int32_t> sequences;
+      for (const BatchRow& row : batch.rows) sequences.push_back(row.sequence);
+      backend_.BatchOf(std::move(sequences));
+      LIME_RETURN_IF_ERROR(Attend(batch));
+      absl::MutexLock lock(&mutex_);
+      kv_->Computed(batch);
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t shown() const { return backend_.shown(); }
+  StageKv& kv() { return *kv_; }
+  absl::Mutex& mutex() { return mutex_; }
+  const TempDir& dir() const { return dir_; }
+
+ private:
+  struct Load {
+    std::vector<std::byte> memory;
+    std::byte* place = nullptr;
+    std::shared_ptr<KvLoad> load;
+    absl::Notification done;
+    absl::Status status;
+  };
+
+  void End(int32_t sequence) {
+    absl::MutexLock lock(&mutex_);
+    kv_->Release(sequence);
+    backend_.NextLife(sequence);
+    positions_[sequence] = 0;
+  }
+
+  // A chunk of one sequence, and a token of others.
+  MicroBatch Rows() {
+    MicroBatch batch;
+    const int32_t chosen = static_cast<int32_t>(Below(plan_.sequences));
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      const int64_t count = s == chosen ? 1 + Below(plan_.prefill_chunk) : Below(2);
+      for (int64_t i = 0; i < count && positions_[s] < plan_.context; ++i)
+        batch.rows.push_back({.sequence = s, .position = static_cast<int32_t>(positions_[s]++)});
+    }
+    return batch;
+  }
+
+  absl::Status Extend(const StepOrder& order) {
+    absl::MutexLock lock(&mutex_);
+    while (true) {
+      LIME_ASSIGN_OR_RETURN(const bool ready, kv_->Extend(order));
+      if (ready) return absl::OkStatus();
+      if (wrote_.WaitWithTimeout(&mutex_, absl::Seconds(30))) return absl::DeadlineExceededError("nothing was written for 30 s");
+    }
+  }
+
+  void Start(int part) {
+    auto load = std::make_unique<Load>();
+    load->memory.resize(static_cast<size_t>(plan_.parts[static_cast<size_t>(part)].bytes + 4096));
+    load->place = load->memory.data() + (4096 - reinterpret_cast<uintptr_t>(load->memory.data()) % 4096);
+    Load* const raw = load.get();
+    loads_.push_back(std::move(load));
+    absl::MutexLock lock(&mutex_);
+    raw->load = kv_->StartLoad(part, raw->place, [this, raw](absl::Status status) {
+      absl::MutexLock ended(&mutex_);
+      raw->status = std::move(status);
+      raw->done.Notify();
+    });
+  }
+
+  // Every part in turn; loads run ahead, into the next step too.
+  absl::Status Attend(const MicroBatch& batch) {
+    const int parts = plan_.NumParts();
+    for (int part = 0; part < parts; ++part) {
+      const size_t ahead = 1 + static_cast<size_t>(Below(parts + 3));
+      while (loads_.size() < ahead) Start(static_cast<int>((started_++) % parts));
+      const std::unique_ptr<Load> load = std::move(loads_.front());
+      loads_.pop_front();
+      load->done.WaitForNotification();
+      LIME_RETURN_IF_ERROR(load->status);
+      {
+        absl::MutexLock lock(&mutex_);
+        kv_->Locate(*load->load, batch);
+      }
+      LIME_RETURN_IF_ERROR(kv_->Attend());
+    }
+    return absl::OkStatus();
+  }
+
+  const TempDir dir_;
+  const Plan plan_;
+  PagesBackend backend_;
+  std::mt19937_64 random_;
+  absl::Mutex mutex_;
+  absl::CondVar wrote_;
+  std::map<int32_t, int64_t> positions_;
+  std::deque<std::unique_ptr<Load>> loads_;  // begun, oldest first
+  int64_t started_ = 0;
+  std::unique_ptr<StageKv> kv_;  // before what its reads fill
+};
+
+TEST(StageKvTest, AttentionIsShownWhatWasComputed) {
+  int64_t shown = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Steps steps(seed);
+    const absl::Status status = steps.Run(150);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(std::filesystem::is_empty(steps.dir().path())) << "the file has a name";
+    shown += steps.shown();
+  }
+  EXPECT_GT(shown, 5000);
+}
+
+// Brings other bytes than are there.
+class FlippingDevice : public FaultyDevice {
+ public:
+  FlippingDevice(std::unique_ptr<BlockDevice> device, std::function<bool()> flips)
+      : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }), flips_(std::move(flips)) {}
+  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    FaultyDevice::StartRead(lane, file, offset, destination, bytes, [this, destination, done = std::move(done)](Result result) {
+      if (result.bytes > 100 && flips_()) destination[100] ^= std::byte{1};
+      done(result);
+    });
+  }
+
+ private:
+  const std::function<bool()> flips_;
+};
+
+TEST(StageKvTest, WhatComesBackOtherwiseIsReadAgain) {
+  int reads = 0;
+  Steps steps(7, [&](std::unique_ptr<BlockDevice> device) {
+    return std::make_unique<FlippingDevice>(std::move(device), [&] { return ++reads % 3 == 0; });
+  });
+  const absl::Status status = steps.Run(150);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_GT(steps.shown(), 100);
+}
+
+TEST(StageKvTest, ADiskThatAlwaysErrsIsNamed) {
+  Steps steps(7,
+              [](std::unique_ptr<BlockDevice> device) { return std::make_unique<FlippingDevice>(std::move(device), [] { return true; }); });
+  const absl::Status status = steps.Run(200);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("came back from the disk otherwise than it was written"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(steps.dir().path()));
+}
+
+TEST(StageKvTest, ADiskThatDoesNotReadIsNamed) {
+  Steps steps(7, [](std::unique_ptr<BlockDevice> device) {
+    return std::make_unique<FaultyDevice>(std::move(device), [](const FaultyDevice::Read&) { return FaultyDevice::Fault{.error = EIO}; });
+  });
+  const absl::Status status = steps.Run(200);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(".lime-kv-"));
+}
+
+TEST(StageKvTest, ADiskThatTakesNoMoreIsNamedWhenItsRoomIsNeeded) {
+  Steps steps(7);
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit none = before;
+  none.rlim_cur = 4096;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  const absl::Status status = steps.Run(200);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("write at offset"));
+  EXPECT_EQ(steps.shown(), 0);
+}
+
+TEST(StageKvTest, AFolderThatCannotBeWrittenIsAnErrorThatSaysWhatToDo) {
+  const Plan plan = SmallPlan();
+  PagesBackend backend(plan, plan.devices[0].kv_pages);
+  absl::Mutex mutex;
+  const auto kv = StageKv::Create(plan, {.layers = {0, 3}, .backend = &backend, .mutex = &mutex, .folder = "/nowhere/at/all"});
+  EXPECT_FALSE(kv.ok());
+  EXPECT_THAT(std::string(kv.status().message()), HasSubstr("give limed --kv-dir"));
+}
+
+}  // namespace
+}  // namespace lime
