@@ -496,6 +496,7 @@ Plan ImprovePages(Spilling best, KvLevelOptions options) {
   for (int d = 0; d < best.plan.NumDevices(); ++d) {
     if (best.plan.devices[d].kv_pages == 0 || best.plan.devices[d].disk_mb_per_ms < kMinDiskRate) continue;
     for (const int64_t pages : choices) {
+      if (options.cancelled && options.cancelled()) return std::move(best.plan);
       Plan plan = best.plan;
       plan.devices[d].max_layer_pages = pages;
       if (pages == best.plan.devices[d].max_layer_pages || !WithResidency(plan, ResidencyOf(plan)).ok()) continue;
@@ -525,6 +526,7 @@ absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options)
   std::optional<Spilling> best;
   std::string reason = "no ring fits";
   for (const int parts : kRings) {
+    if (options.cancelled && options.cancelled()) return CannotGrow("the search was ended");
     absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
     if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
     absl::StatusOr<Spilling> assessed = Assess(*std::move(grows), options);
@@ -539,6 +541,7 @@ absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options
   std::string reason = "no ring fits";
   int worse = 0;
   for (const int parts : kRings) {
+    if (options.cancelled && options.cancelled()) return CannotGrow("the search was ended");
     absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
     if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
     absl::StatusOr<Spilling> spills = SpillWhereStuck(*std::move(grows), options);

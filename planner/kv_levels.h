@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct KvLevelOptions {
   int max_levels = 12;  // beside the first
   double work = 2e8;    // of the search of one level, in units of SearchBudget
   uint64_t seed = 1;
+  std::function<bool()> cancelled;  // PlanToGrow and PlanToSpill then say that no plan grows; null: never
 };
 
 // Deterministic.  REQUIRES: plan.Validate().ok(), ReadsPerStep::kOnce, no loans

@@ -50,9 +50,7 @@ SearchOptions ClusterPlanning::SearchFor() const {
   options.seed = options_.seed;
   options.time_limit_ms = options_.time_limit_ms;
   options.may_reload = inputs_.request.kv_tokens == 0;  // where it does, KV does not grow
-  options.elapsed_ms = [begin_ms = NowMs(), cancelled = options_.cancelled] {
-    return cancelled != nullptr && cancelled->load(std::memory_order_relaxed) ? HUGE_VAL : NowMs() - begin_ms;
-  };
+  options.elapsed_ms = [this, begin_ms = NowMs()] { return Cancelled() ? HUGE_VAL : NowMs() - begin_ms; };
   if (options_.max_ttft_ms > 0 && problem_.first_token) options.first_token = FirstTokenBound{*problem_.first_token, options_.max_ttft_ms};
   return options;
 }
@@ -99,10 +97,11 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
 // More weights stream as KV grows, or KV goes to disks: whichever is faster on average over all levels of KV. To disks also where there is
 // nothing left to stream.
 absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
-  absl::StatusOr<Plan> grows = only_disks_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan);
+  const KvLevelOptions options{.cancelled = [this] { return Cancelled(); }};
+  absl::StatusOr<Plan> grows = only_disks_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
   if (!inputs_.kv_spill) return grows;
   absl::StatusOr<Plan> spills = CutForKv(plan, inputs_.spec);
-  if (spills.ok()) spills = PlanToSpill(*spills);
+  if (spills.ok()) spills = PlanToSpill(*spills, options);
   if (!spills.ok() || !SpillsKv(*spills)) return grows;
   if (grows.ok() && MeanMs(MakeKvLevels(*spills)) > MeanMs(MakeKvLevels(*grows)) * (1 - kWorthSpilling)) return grows;
   return spills;
@@ -114,7 +113,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   const PlanProblem problem = problem_;
   const BatchedPlan best = best_;
   only_disks_ = true;
-  for (int64_t tokens = inputs_.request.context / 2; tokens >= kKvPiece && !spills.ok(); tokens /= 2) {
+  for (int64_t tokens = inputs_.request.context / 2; tokens >= kKvPiece && !spills.ok() && !Cancelled(); tokens /= 2) {
     inputs_.request.kv_tokens = tokens;
     spills = SearchToGrow({});
   }

@@ -32,6 +32,7 @@ class ClusterPlanning {
   std::vector<DeviceExplanation> Explain(const Plan& plan) const;
 
  private:
+  bool Cancelled() const { return options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed); }
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();

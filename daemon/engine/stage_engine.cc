@@ -362,7 +362,9 @@ class StageEngine::Impl {
     Pump();  // what waited may know now that it waits in vain
   }
 
+  // From this step on KV parts stream as they are to.
   void Carry(const ProgramRunner::Border&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    kv_->SetReach(ReachOf(*residency_));
     if (!change_.at_work && !change_.has_room) MakeRoom();
   }
 
@@ -387,7 +389,6 @@ class StageEngine::Impl {
     if (!change_.has_room || !runner_->settled()) return;
     programs_ = std::move(settled_);
     change_ = {};
-    kv_->SetReach(ReachOf(*residency_));
     ++stats_.residency_changes;
     TryChange();
   }
