@@ -31,8 +31,7 @@ def load_of(question, plan):
     others = plan["sequences"] - 1
     chunk = max(1, plan["prefill_chunk"] or LEAST_CHUNK)
     longest = plan["context"] if question.fill else question.start // question.width
-    waits = LEAD if len(plan.get("kv_levels", [])) > 1 else 0  # before a prompt joins that needs a further level
-    tokens = question.tokens + -(-others * longest // chunk) + others * waits
+    tokens = question.tokens + -(-others * longest // chunk)
     prompt = plan["context"] - tokens if question.fill else longest
     if prompt < 1 or prompt + tokens > plan["context"]:
         raise ValueError(f"{tokens} tokens after prompts of {prompt} do not fit a context of {plan['context']}")

@@ -190,8 +190,6 @@ class WorkloadTest(unittest.TestCase):
         load = workload.load_of(question, plan)
         self.assertEqual(load.prompt + load.tokens, 1024)
         self.assertGreaterEqual(load.tokens - 20, 4 * load.prompt / 64)
-        grows = workload.load_of(question, plan | {"kv_levels": levels((4, 1.0), (6, 2.0))})
-        self.assertEqual(grows.tokens, load.tokens + 4 * 24)
         alone = workload.load_of(catalogue.Question("setting-2", tokens=20, fill=True, context=8192), plan | {"sequences": 1})
         self.assertEqual(alone, workload.Load(1004, 20))
 
