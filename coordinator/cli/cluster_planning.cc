@@ -59,7 +59,7 @@ SearchOptions ClusterPlanning::SearchFor() const {
 absl::StatusOr<Plan> ClusterPlanning::Run() {
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
   absl::StatusOr<Plan> whole = Search();
-  if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && inputs_.kv_spill) {
+  if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && MaySpill()) {
     absl::StatusOr<Plan> spills = SearchToSpill();
     if (spills.ok()) return spills;
   }
@@ -99,7 +99,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
 absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
   const KvLevelOptions options{.cancelled = [this] { return Cancelled(); }};
   absl::StatusOr<Plan> grows = only_disks_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
-  if (!inputs_.kv_spill) return grows;
+  if (!MaySpill()) return grows;
   absl::StatusOr<Plan> spills = CutForKv(plan, inputs_.spec);
   if (spills.ok()) spills = PlanToSpill(*spills, options);
   if (!spills.ok() || !SpillsKv(*spills)) return grows;

@@ -33,6 +33,8 @@ class ClusterPlanning {
 
  private:
   bool Cancelled() const { return options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed); }
+  // The baselines have no disks for KV, and where it goes there a bound on the first token is not known to hold.
+  bool MaySpill() const { return inputs_.kv_spill && options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();

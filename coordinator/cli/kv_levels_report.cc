@@ -41,7 +41,7 @@ int64_t Tokens(const Plan& plan, const KvLevel& level) {
   return level.residency.layer_pages / plan.sequences * kPageTokens;
 }
 
-// What of its weights a device could still stream where KV goes to its disk.
+// Why KV goes to a device's disk, by what of its weights it could still stream.
 std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevels& levels) {
   for (const KvLevel& level : levels.levels) {
     if (level.residency.layer_pages <= device.max_layer_pages) continue;
@@ -52,7 +52,9 @@ std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevel
       if (here && !part.is_kv() && !std::ranges::binary_search(level.residency.streamed, p)) resident += part.bytes;
     }
     if (resident == 0) return "all of its weights stream already";
-    return absl::StrCat("faster than to stream more of the ", FormatBytes(resident), " of weights that stay");
+    const Bytes rest = SpilledBytes(plan, levels.levels.back())[static_cast<size_t>(&device - plan.devices.data())];
+    if (resident <= rest) return absl::StrCat("the ", FormatBytes(resident), " of weights that stay would not make room for it all");
+    return absl::StrCat("faster on average than to stream more of the ", FormatBytes(resident), " of weights that stay");
   }
   return "for contexts that no level has";
 }

@@ -157,9 +157,9 @@ absl::Status CheckKvPart(const Plan& plan, int p) {
   if (last && part.kv_end != most) return Wrong(name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
   const bool o_is_next = next != nullptr && next->block == part.block && !next->rows.empty() && next->rows[0].role == TensorRole::kO;
   if (last && !o_is_next) return Wrong(name, " has positions of KV that are not before the rows of o");
-  const int64_t pieces = (part.kv_end - part.kv_begin) / kKvPiece;
+  const int64_t pieces = most / kKvPiece;  // of the whole layer, so that sums over parts and layers cannot overflow
   if (KvPieceBytes(plan) > kMaxPartBytes / plan.sequences || pieces > kMaxPartBytes / (plan.sequences * KvPieceBytes(plan)))
-    return Wrong(name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences, more than a part can have");
+    return Wrong(name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, more than there can be");
   LIME_RETURN_IF_ERROR(CheckSum(name + ".bytes", part.bytes, KvPartBytes(plan, part), "the bytes of its pages"));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, 0));
   return CheckInt(name + ".kv_pages", part.kv_pages, 0, 0);

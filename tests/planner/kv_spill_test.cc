@@ -112,6 +112,15 @@ TEST(KvSpillTest, NamesWhatIsWrong) {
   EXPECT_THAT(broken([&](Plan& p) { std::swap(p.parts[kv], p.parts[kv - 1]); }), HasSubstr("ends the positions of its layer's KV"));
 }
 
+TEST(KvSpillTest, MoreKvThanCanBeCountedIsRefused) {
+  const ModelSpec spec = SmallModel();
+  const absl::StatusOr<Plan> spills = PlanToSpill(*CutForKv(*SmallPlan(512, 16384), spec));
+  ASSERT_TRUE(spills.ok()) << spills.status();
+  Plan plan = *spills;
+  plan.page_bytes = Bytes{1} << 38;
+  EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("sequences in a layer, more than there can be"));
+}
+
 // Few sequences that are long leave more in memory than many short ones of as many pages.
 TEST(KvSpillTest, TheReachCoversTheLongestSequences) {
   Plan plan{.context = 4096, .sequences = 4, .batch = 4};
