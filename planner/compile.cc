@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -54,15 +55,12 @@ class Compiler {
                       .microbatches = shape.microbatches,
                       .ring_bytes = plan.devices[d].memory.ring};
     }
-    loans_.resize(plan.parts.size());
-    for (const KvLoan& loan : plan.loans) loans_[PartsOf(plan, {BlockKind::kAttention, loan.layer}).first] = &loan;
   }
 
   absl::StatusOr<std::vector<Program>> Compile() {
     for (size_t j = 0; j < plan_.stages.size(); ++j) LIME_RETURN_IF_ERROR(AddLoads(static_cast<int>(j)));
     for (Program& program : programs_) SetDeviceWindows(program);
     next_await_.resize(programs_.size()), next_evict_.resize(programs_.size());
-    for (size_t j = 0; j < plan_.stages.size(); ++j) AddPagesToSend(plan_.stages[j]);
     for (size_t j = 0; j < plan_.stages.size(); ++j) {
       for (int m = 0; m < shape_.microbatches; ++m) AddVisit(static_cast<int>(j), m);
     }
@@ -105,13 +103,6 @@ class Compiler {
     for (int m = 1; m < shape_.microbatches; ++m) program.loads.insert(program.loads.end(), once.begin(), once.end());
   }
 
-  // Pages are on their way as soon as a step begins, in order of use.
-  void AddPagesToSend(const Stage& stage) {
-    for (int p = stage.lo; p < stage.hi; ++p) {
-      if (const KvLoan* loan = loans_[p]) Add(loan->holder, SendKv{loan->layer, stage.device, loan->pages});
-    }
-  }
-
   // One micro-batch in one stage.
   void AddVisit(int j, int m) {
     const Stage& stage = plan_.stages[j];
@@ -133,7 +124,10 @@ class Compiler {
     const int32_t d = DeviceOf(j);
     const PlanPart& part = plan_.parts[p];
     const bool first = !together_ || m == 0, last = !together_ || m + 1 == shape_.microbatches;
-    if (loans_[p] != nullptr && m == 0) Add(d, AwaitKv{loans_[p]->layer, loans_[p]->holder, loans_[p]->pages});
+    if (AsksForKv(plan_, p)) {
+      Add(d, AskKv{j, m, p, plan_.devices[d].kv_host});
+      Add(d, AwaitKv{j, m, p, plan_.devices[d].kv_host});
+    }
     if (IsLoaded(p) && first) Add(d, AwaitWeights{next_await_[d]++});
     Add(d, Compute{j, m, p, RowsOf(m), part.block.kind == BlockKind::kHead ? LogitRows(m) : 0});
     if (IsLoaded(p) && last) Add(d, Evict{next_evict_[d]++});
@@ -146,7 +140,6 @@ class Compiler {
   const bool together_;
   std::vector<bool> keep_;
   std::vector<Program> programs_;
-  std::vector<const KvLoan*> loans_;              // by part, null where its pages are all at home
   std::vector<int32_t> next_await_, next_evict_;  // by device, loads
 };
 

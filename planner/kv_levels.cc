@@ -38,7 +38,7 @@ const PlanDevice& DeviceOf(const Plan& plan, int part) {
 // What of a KV part a step reads at a level.
 double KvPartMb(const Plan& plan, int p, int64_t layer_pages) {
   const PlanPart& part = plan.parts[p];
-  const double there = MeanPositionsOnDisk(plan, DeviceOf(plan, p), layer_pages) - static_cast<double>(part.kv_begin);
+  const double there = MeanPositionsAway(plan, DeviceOf(plan, p), layer_pages) - static_cast<double>(part.kv_begin);
   const double positions = static_cast<double>(part.kv_end - part.kv_begin);
   return Mb(part.bytes) * std::clamp(there / positions, 0.0, 1.0);
 }
@@ -49,9 +49,10 @@ Instance ToInstance(const Plan& plan, int64_t layer_pages) {
   std::vector<double> comp_ms;
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
+    const bool asks_for_none = AsksForKv(plan, p) && PositionsAway(plan, DeviceOf(plan, p), layer_pages) == 0;
     instance.blocks.push_back(
         {.kind = KindOf(part.block.kind), .layer = part.block.layer, .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(part.bytes)});
-    comp_ms.push_back(part.decode_ms);
+    comp_ms.push_back(asks_for_none ? 0 : part.decode_ms);
   }
   for (const PlanDevice& device : plan.devices) {
     instance.devices.push_back({.name = device.name,
@@ -69,8 +70,9 @@ Instance ToInstance(const Plan& plan, int64_t layer_pages) {
 std::vector<int32_t> KvPartsOnDisk(const Plan& plan, int64_t layer_pages, bool on_disk) {
   std::vector<int32_t> parts;
   for (int p = 0; p < plan.NumParts(); ++p) {
-    if (plan.parts[p].is_kv() && (plan.parts[p].kv_begin < PositionsOnDisk(plan, DeviceOf(plan, p), layer_pages)) == on_disk)
-      parts.push_back(p);
+    const PlanDevice& device = DeviceOf(plan, p);
+    const bool is_there = HasKvOnDisk(device) && plan.parts[p].kv_begin < PositionsAway(plan, device, layer_pages);
+    if (plan.parts[p].is_kv() && is_there == on_disk) parts.push_back(p);
   }
   return parts;
 }
@@ -171,7 +173,7 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
       if (first && part.block.kind == BlockKind::kAttention) pages += PagesInMemory(plan.devices[device], layer_pages);
     }
   }
-  return plan.devices[device].budget - memory.runtime - memory.activations - memory.ring - memory.embedding - kept -
+  return plan.devices[device].budget - memory.runtime - memory.activations - memory.ring - memory.embedding - memory.hosted - kept -
          pages * plan.page_bytes;
 }
 
@@ -425,7 +427,7 @@ struct Grown {
 };
 
 Grown Grow(const Plan& plan, const KvLevelOptions& options) {
-  LIME_CHECK(plan.reads == ReadsPerStep::kOnce && plan.loans.empty());
+  LIME_CHECK(plan.reads == ReadsPerStep::kOnce);
   Grown answer;
   std::vector<KvLevel>& levels = answer.levels.levels;
   levels.push_back({.residency = ResidencyOf(plan)});

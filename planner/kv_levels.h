@@ -42,7 +42,7 @@ struct KvLevelOptions {
   std::function<bool()> cancelled;  // PlanToGrow and PlanToSpill then say that no plan grows; null: never
 };
 
-// Deterministic.  REQUIRES: plan.Validate().ok(), ReadsPerStep::kOnce, no loans
+// Deterministic.  REQUIRES: plan.Validate().ok(), ReadsPerStep::kOnce
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
 
 // Over all levels.

@@ -88,8 +88,7 @@ class Cutter {
 
 absl::StatusOr<Plan> CutForKv(const Plan& plan, const ModelSpec& spec) {
   LIME_RETURN_IF_ERROR(plan.Validate(spec));
-  if (!plan.loans.empty() || plan.reads != ReadsPerStep::kOnce)
-    return absl::InvalidArgumentError("KV goes to disks only where nothing is lent and a step reads every part once");
+  if (plan.reads != ReadsPerStep::kOnce) return absl::InvalidArgumentError("KV leaves memory only where a step reads every part once");
   Plan cut = Cutter(plan, spec).Cut();
   if (cut.NumParts() > kMaxPlanBlocks)
     return absl::ResourceExhaustedError(

@@ -161,7 +161,6 @@ void SetNet(const ModelSpec& spec, const LinkPoint& link, PlanProblem& problem) 
   net.lat_ms = link.latency_ms;
   for (auto& [batch, tx_ms] : net.tx_ms_by_batch) tx_ms = TxMs(spec, link, batch);
   net.tx_ms = net.tx_ms_by_batch.rbegin()->second;
-  problem.head.decode.page_tx_ms = static_cast<double>(problem.head.page_bytes) / link.bytes_per_second * 1000;
   if (!problem.first_token) return;
   for (PrefillChunk& chunk : problem.first_token->chunks) {
     chunk.instance.net = {.tx_ms = TxMs(spec, link, chunk.rows), .lat_ms = link.latency_ms};

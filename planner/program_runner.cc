@@ -8,8 +8,6 @@
 namespace lime {
 namespace {
 
-constexpr int32_t kPages = -1;  // in the place of a micro-batch: pages of a layer
-
 template <typename... What>
 absl::Status Wrong(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("program runner: ", what...));
@@ -24,7 +22,6 @@ ProgramRunner::ProgramRunner(std::vector<const Program*> programs, int64_t loads
   for (const Program* program : generations_.front().programs) {
     for (const Instruction& instruction : program->step) {
       if (const auto* recv = std::get_if<Recv>(&instruction)) arrivals_[{recv->stage, recv->microbatch}] = 0;
-      if (const auto* await = std::get_if<AwaitKv>(&instruction)) arrivals_[{await->layer, kPages}] = 0;
     }
   }
 }
@@ -74,13 +71,16 @@ absl::Status ProgramRunner::On(const Arrived& event) {
 }
 
 absl::Status ProgramRunner::On(const KvArrived& event) {
-  return CountArrival({event.layer, kPages});
+  if (!asked_ || asked_->part != event.part || asked_->microbatch != event.microbatch || answered_)
+    return Wrong("KV of part ", event.part, " for micro-batch ", event.microbatch, " has come, and was not asked for");
+  answered_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::CountArrival(std::pair<int32_t, int32_t> key) {
   const auto found = arrivals_.find(key);
-  if (found == arrivals_.end()) return Wrong("nothing is awaited for stage or layer ", key.first, ", micro-batch ", key.second);
-  if (found->second >= kMaxAhead) return Wrong(kMaxAhead, " messages are early for stage or layer ", key.first);
+  if (found == arrivals_.end()) return Wrong("nothing is awaited for stage ", key.first, ", micro-batch ", key.second);
+  if (found->second >= kMaxAhead) return Wrong(kMaxAhead, " messages are early for stage ", key.first);
   ++found->second;
   return absl::OkStatus();
 }
@@ -201,8 +201,17 @@ bool ProgramRunner::Do(const AwaitWeights& await, std::vector<Action>&) {
   return loads_ended_ > of.first_load + (step_ - of.first_step) * of.num_loads() + await.load;
 }
 
-bool ProgramRunner::Do(const AwaitKv& await, std::vector<Action>&) {
-  return TakeArrival({await.layer, kPages});
+bool ProgramRunner::Do(const AskKv& ask, std::vector<Action>& actions) {
+  asked_ = ask;
+  actions.push_back(StartAskKv{step_, ask});
+  return true;
+}
+
+bool ProgramRunner::Do(const AwaitKv&, std::vector<Action>&) {
+  if (!answered_) return false;
+  asked_.reset();
+  answered_ = false;
+  return true;
 }
 
 bool ProgramRunner::Do(const Compute& compute, std::vector<Action>& actions) {
@@ -224,17 +233,12 @@ bool ProgramRunner::Do(const Send& send, std::vector<Action>& actions) {
   return true;
 }
 
-bool ProgramRunner::Do(const SendKv& send, std::vector<Action>& actions) {
-  actions.push_back(StartSendKv{step_, send});
-  return true;
-}
-
 TimelineSpan SpanOf(const ProgramRunner::Waited& waited) {
   TimelineSpan span = {.begin_ms = waited.begin_ms, .end_ms = waited.end_ms, .step = static_cast<int32_t>(waited.step)};
   if (const auto* recv = std::get_if<Recv>(&waited.what)) {
     span.kind = TimelineSpan::Kind::kWaitInput, span.stage = recv->stage, span.microbatch = recv->microbatch, span.peer = recv->from;
   } else if (const auto* await = std::get_if<AwaitKv>(&waited.what)) {
-    span.kind = TimelineSpan::Kind::kWaitKv, span.peer = await->from;
+    span.kind = TimelineSpan::Kind::kWaitKv, span.stage = await->stage, span.microbatch = await->microbatch, span.peer = await->from;
   } else {
     span.kind = TimelineSpan::Kind::kWaitWeights, span.part = waited.part;
   }

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -43,8 +44,10 @@ class ProgramRunner {
     int32_t stage = 0;
     int32_t microbatch = 0;
   };
+  // The answer to a StartAskKv.
   struct KvArrived {
-    int32_t layer = 0;
+    int32_t part = 0;
+    int32_t microbatch = 0;
   };
   // The load under way has ended; of several, the oldest.
   struct Loaded {
@@ -81,9 +84,9 @@ class ProgramRunner {
     int64_t step = 0;
     Send what;
   };
-  struct StartSendKv {
+  struct StartAskKv {
     int64_t step = 0;
-    SendKv what;
+    AskKv what;
   };
   // The computation stood still for something. Not reported between steps.
   struct Waited {
@@ -101,7 +104,7 @@ class ProgramRunner {
   struct Border {
     int64_t step = 0;
   };
-  using Action = std::variant<StartCompute, StartLoad, Release, StartSend, StartSendKv, Waited, StepEnded, Border>;
+  using Action = std::variant<StartCompute, StartLoad, Release, StartSend, StartAskKv, Waited, StepEnded, Border>;
 
   // Steps begun and not ended, and messages of one kind that have come early, at most.
   static constexpr int64_t kMaxAhead = 1 << 16;
@@ -130,7 +133,7 @@ class ProgramRunner {
   int64_t border() const { return generations_[1].first_step; }
 
  private:
-  // What has come of one kind, by (stage, micro-batch) or (layer, -1), less what was taken.
+  // What has come of one kind, by (stage, micro-batch), less what was taken.
   using Arrivals = std::map<std::pair<int32_t, int32_t>, int64_t>;
 
   absl::Status On(const BeginStep& event);
@@ -148,11 +151,11 @@ class ProgramRunner {
   // True: done, on to the next instruction.
   bool Do(const Recv& recv, std::vector<Action>& actions);
   bool Do(const AwaitWeights& await, std::vector<Action>& actions);
+  bool Do(const AskKv& ask, std::vector<Action>& actions);
   bool Do(const AwaitKv& await, std::vector<Action>& actions);
   bool Do(const Compute& compute, std::vector<Action>& actions);
   bool Do(const Evict& evict, std::vector<Action>& actions);
   bool Do(const Send& send, std::vector<Action>& actions);
-  bool Do(const SendKv& send, std::vector<Action>& actions);
 
   absl::Status CountArrival(std::pair<int32_t, int32_t> key);
 
@@ -182,6 +185,8 @@ class ProgramRunner {
   bool computing_ = false;
   double waiting_since_ms_ = -1;  // negative where it does not wait
   Arrivals arrivals_;
+  std::optional<AskKv> asked_;  // and not awaited
+  bool answered_ = false;
   int64_t loads_begun_ = 0, loads_ended_ = 0, evicted_ = 0;
   Bytes in_ring_ = 0;
   bool border_noted_ = false, room_made_ = false;  // of the change under way

@@ -274,7 +274,7 @@ std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
   Plan same = plan;
   same.epoch = levels_of_.epoch;
   if (same != levels_of_) {
-    const bool grows = GrowsKv(plan) && plan.reads == ReadsPerStep::kOnce && plan.loans.empty() && options_.online;
+    const bool grows = GrowsKv(plan) && plan.reads == ReadsPerStep::kOnce && options_.online;
     levels_ =
         grows ? MakeKvLevels(plan, {.rule = *options_.online}) : KvLevels{.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
     levels_of_ = std::move(same);

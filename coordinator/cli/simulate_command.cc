@@ -146,7 +146,7 @@ std::string SharesText(const Simulation& simulation, const Timeline& shown, int 
       return whole > 0 ? absl::StrFormat("%.0f %%", ms / whole * 100) : std::string();
     };
     table.AddRow({shown.devices[d], share({Kind::kCompute}), share({Kind::kWaitWeights, Kind::kWaitKv}), share({Kind::kWaitInput}),
-                  share({Kind::kLoad}), share({Kind::kSend, Kind::kSendKv})});
+                  share({Kind::kLoad}), share({Kind::kSend})});
   }
   return table.Text(columns, -1);
 }

@@ -39,18 +39,6 @@ absl::Status Wrong(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
 }
 
-// The layers whose attention, and so whose KV, is on the device; ascending.
-std::vector<int32_t> LayersOf(const Plan& plan, int32_t device) {
-  std::vector<int32_t> layers;
-  for (const Stage& stage : plan.stages) {
-    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
-      const BlockId id = plan.parts[p].block;
-      if (id.kind == BlockKind::kAttention && (layers.empty() || layers.back() != id.layer)) layers.push_back(id.layer);
-    }
-  }
-  return layers;
-}
-
 // Rows of the largest micro-batch that a plan flows.
 int64_t MaxRows(const Plan& plan) {
   return std::max<int64_t>(plan.batch, plan.prefill_chunk);
@@ -71,7 +59,8 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
 
 // What the engine does not carry out; all of it is for later parts of the project.
 absl::Status CheckSupported(const Plan& plan) {
-  if (!plan.loans.empty()) return absl::UnimplementedError("the plan lends KV pages, which devices do not do yet; plan without loans");
+  if (std::ranges::any_of(plan.devices, HasKvOnHost))
+    return absl::UnimplementedError("the plan has KV of a device on another one, which devices do not do yet; plan without");
   return GrowsKv(plan) ? WithResidency(plan, ResidencyOf(plan)).status() : absl::OkStatus();
 }
 
@@ -105,7 +94,7 @@ class StageEngine::Impl {
         device_(device),
         options_(std::move(options)),
         pages_come_(GrowsKv(plan) || SpillsKv(plan)),
-        layers_(LayersOf(plan_, device)),
+        layers_(LayersOn(plan_, device)),
         residency_(std::make_shared<Plan>(plan_)) {}
 
   ~Impl() {
@@ -293,7 +282,7 @@ class StageEngine::Impl {
   // Positions of each sequence that may be on the disk under a plan.
   int64_t ReachOf(const Plan& plan) const {
     const int64_t layer_pages = ResidencyOf(plan).layer_pages;
-    return layers_.empty() ? 0 : PositionsOnDisk(plan, plan.devices[device_], layer_pages);
+    return layers_.empty() ? 0 : PositionsAway(plan, plan.devices[device_], layer_pages);
   }
 
   // Gives the rows of a step their pages. False while it has to wait for some.
@@ -323,7 +312,7 @@ class StageEngine::Impl {
     if (!target_ || change_.under_way) return;
     const PlanDevice& device = residency_->devices[device_];
     const int64_t after = PagesInMemory(device, target_->layer_pages) * NumLayers();
-    const int64_t reach = layers_.empty() ? 0 : PositionsOnDisk(plan_, device, target_->layer_pages);
+    const int64_t reach = layers_.empty() ? 0 : PositionsAway(plan_, device, target_->layer_pages);
     kv_->pages().SetNumPages(std::min(device.kv_pages, after));
     kv_->SetReach(std::min(ReachOf(*residency_), reach));
     if (!kv_->pages().Fits() || kv_->most_away() > reach) return;  // until those who hold them have ended
@@ -474,7 +463,7 @@ class StageEngine::Impl {
     options_.peers.send(send.to, std::move(activation));
   }
 
-  void Carry(const ProgramRunner::StartSendKv&) { LIME_CHECK(false) << "plans with loans are refused"; }
+  void Carry(const ProgramRunner::StartAskKv&) { LIME_CHECK(false) << "plans with KV on other devices are refused"; }
 
   void Carry(const ProgramRunner::Waited& waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double ms = waited.end_ms - waited.begin_ms;

@@ -10,6 +10,7 @@ namespace {
 constexpr uint32_t kMagic = 0x454d494c;  // "LIME"
 constexpr uint32_t kVersion = 1;
 constexpr uint32_t kProbe = 0x65626f72;  // "robe", in the place of the payload's kind
+constexpr uint32_t kKv = 0x7661766b;     // "kvav", likewise
 constexpr size_t kTokenBytes = 12;
 constexpr int64_t kMostArrivalUs = int64_t{1} << 60;
 
@@ -33,7 +34,7 @@ std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& hea
   out = Put(header.step, out);
   out = Put(header.stage, out);
   out = Put(header.microbatch, out);
-  out = Put(header.probe ? kProbe : static_cast<uint32_t>(header.payload), out);
+  out = Put(header.probe ? kProbe : header.kv ? kKv : static_cast<uint32_t>(header.payload), out);
   out = Put(uint32_t{0}, out);
   Put(header.bytes, out);
   return bytes;
@@ -55,9 +56,11 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
   if (magic != kMagic) return Wrong("this is none: it begins with ", absl::Hex(magic));
   if (version != kVersion) return Wrong("version ", version, ", and this program speaks ", kVersion, "; run the same release everywhere");
   header.probe = payload == kProbe;
-  if ((payload > static_cast<uint32_t>(Payload::kHeadPartial) && !header.probe) || reserved != 0)
+  header.kv = payload == kKv;
+  const bool of_a_stage = !header.probe && !header.kv;
+  if ((payload > static_cast<uint32_t>(Payload::kHeadPartial) && of_a_stage) || reserved != 0)
     return Wrong("payload kind ", payload, ", reserved ", reserved);
-  if (!header.probe) header.payload = static_cast<Payload>(payload);
+  if (of_a_stage) header.payload = static_cast<Payload>(payload);
   if (header.epoch < 0 || header.step < 0 || header.stage < 0 || header.microbatch < 0) return Wrong("a negative number");
   if (header.stage >= kMaxPlanBlocks || header.microbatch >= kMaxMicrobatches) {
     return Wrong("stage ", header.stage, ", micro-batch ", header.microbatch, " are beyond all plans");
@@ -66,6 +69,7 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
   if (header.probe && (header.step != 0 || header.stage != 0 || header.microbatch != 0 || !IsProbe(header.bytes)))
     return Wrong("a probe of ", header.bytes, " bytes, and one has ", kProbeBytes, " or ", kLargeProbeBytes,
                  " in all and belongs to no step");
+  if (header.kv && (header.step != 0 || header.stage != 0 || header.microbatch != 0)) return Wrong("KV belongs to no step");
   return header;
 }
 

@@ -1,5 +1,5 @@
 // What travels between the devices of a pipeline: the hidden states of one micro-batch from one stage to the next, with the logits so far
-// where devices share the head, or its sampled tokens back to the first.
+// where devices share the head, or its sampled tokens back to the first; and between a device and the host of its KV what these two say.
 //
 // On the wire a header of fixed size, then the payload as it lies in memory. From outside both are hostile.
 #pragma once
@@ -24,6 +24,7 @@ struct ActivationHeader {
   Payload payload = Payload::kHidden;
   int64_t bytes = 0;   // of what follows
   bool probe = false;  // measures the link and is for nobody: a payload of zeros, no step, no stage
+  bool kv = false;     // a message of daemon/logic/kv_message.h: no step, no stage
 
   friend bool operator==(const ActivationHeader&, const ActivationHeader&) = default;
 };
@@ -32,6 +33,7 @@ struct ActivationMessage {
   ActivationHeader header;
   // kHidden: [rows, hidden] in the working dtype. kHeadPartial: daemon/logic/head_partial.h. kToken: SampledTokens, little-endian.
   std::vector<std::byte> payload;
+  bool may_wait = false;  // for all others on its link, those that come later too; of one link in order. Not on the wire
 };
 
 // A token that the device with the head has sampled.

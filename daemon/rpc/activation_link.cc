@@ -63,13 +63,14 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
       const Bytes bytes = static_cast<Bytes>(activation.payload.size() + kActivationHeaderBytes);
       if (estimator_.under_way() >= kMostUnanswered) {
         overflow = absl::ResourceExhaustedError("it does not answer");
-      } else if (queue_.size() >= options_.queued_messages || queued_bytes_ + bytes > options_.queued_bytes) {
-        overflow = absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " messages of ", queued_bytes_, " bytes wait already"));
+      } else if (QueueOf(activation).size() >= options_.queued_messages || queued_bytes_ + bytes > options_.queued_bytes) {
+        overflow = absl::ResourceExhaustedError(
+            absl::StrCat(QueueOf(activation).size(), " messages, and others of ", queued_bytes_, " bytes in all, wait already"));
       } else {
         queued_bytes_ += bytes;
         counts_.messages += 1;
         counts_.bytes += bytes;
-        queue_.push_back(std::move(activation));
+        QueueOf(activation).push_back(std::move(activation));
         MayWrite();
         return;
       }
@@ -168,15 +169,21 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
 
   void MayWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!open_ || writing_ || broken_ || lost_ || closed_ || attempt_ == nullptr) return;
-    if (queue_.empty()) return MayProbe();
+    const bool beside = queue_.empty() && !waiting_queue_.empty() && estimator_.under_way() == 0;
+    if (queue_.empty() && !beside) return waiting_queue_.empty() ? MayProbe() : void();
     writing_ = true;
-    ActivationMessage next = std::move(queue_.front());
-    queue_.pop_front();
+    std::deque<ActivationMessage>& queue = beside ? waiting_queue_ : queue_;
+    ActivationMessage next = std::move(queue.front());
+    queue.pop_front();
     const Bytes bytes = static_cast<Bytes>(next.payload.size() + kActivationHeaderBytes);
     queued_bytes_ -= bytes;
     if (options_.trace != nullptr) on_its_way_ = SpanOf(next.header);
     if (IsAnswered(next.header)) estimator_.OnSent(bytes, /*probe=*/false, SteadyUs());
     attempt_->Write(ToBuffer(std::move(next)));
+  }
+
+  std::deque<ActivationMessage>& QueueOf(const ActivationMessage& activation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return activation.may_wait ? waiting_queue_ : queue_;
   }
 
   void MayProbe() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -260,6 +267,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<ActivationMessage> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<ActivationMessage> waiting_queue_ ABSL_GUARDED_BY(mutex_);  // those that may wait
   Bytes queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Counts counts_ ABSL_GUARDED_BY(mutex_);
   std::optional<TimelineSpan> on_its_way_ ABSL_GUARDED_BY(mutex_);  // of the message being written, where there is a trace

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/engine/stage_engine.h"
 
@@ -14,6 +15,10 @@ class DeviceStage {
   virtual ~DeviceStage() = default;
   virtual absl::Status OnOrder(const Order& order) = 0;
   virtual absl::Status OnActivation(ActivationMessage activation) = 0;
+  // From the host of this device's KV, or from a device whose host it is.
+  virtual absl::Status OnKv(int32_t /*from*/, std::vector<std::byte> /*message*/) {
+    return absl::InvalidArgumentError("this device has no KV with others");
+  }
   virtual StageEngine::Stats stats() const = 0;
   virtual std::string numerics_id() const = 0;
 };

@@ -7,6 +7,7 @@
 #include "daemon/engine/steady_clock.h"
 #include "daemon/weights/system_memory.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_spill.h"
 
 namespace lime {
 
@@ -59,12 +60,18 @@ void StageSession::Close() {
   links_.clear();
 }
 
-// Devices to which a stage of this one hands over. All are installed when the first order comes.
+// Devices to which a stage of this one hands over, the host of its KV, and those whose host it is. All are installed when the first order
+// comes.
 void StageSession::OpenLinks() {
   const Plan& plan = call_.plan;
   std::set<int32_t> next;
   for (size_t j = 0; j < plan.stages.size(); ++j) {
     if (plan.stages[j].device == call_.device) next.insert(plan.stages[(j + 1) % plan.stages.size()].device);
+  }
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    if (!HasKvOnHost(plan.devices[d])) continue;
+    if (d == call_.device) next.insert(plan.devices[d].kv_host);
+    if (plan.devices[d].kv_host == call_.device) next.insert(d);
   }
   next.erase(call_.device);
   absl::MutexLock lock(&stage_mutex_);
@@ -136,6 +143,7 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
         absl::StrCat("an activation of epoch ", activation.header.epoch, ", and epoch ", plan.epoch, " is installed"));
   }
   if (activation.header.probe) return absl::OkStatus();  // that it has come is all it says
+  if (activation.header.kv) return OnKv(from, std::move(activation.payload));
   if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
     return absl::InvalidArgumentError(absl::StrCat("an activation of stage ", activation.header.stage, ", which is not the sender's"));
   received_messages_.fetch_add(1, std::memory_order_relaxed);
@@ -146,6 +154,18 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
   LIME_RETURN_IF_ERROR(stage_->OnActivation(std::move(activation)));
   if (trace_ != nullptr) NoteReceived(from, header, begin_ms);
   return absl::OkStatus();
+}
+
+absl::Status StageSession::OnKv(int32_t from, std::vector<std::byte> message) {
+  const Plan& plan = call_.plan;
+  const auto hosts = [&](int32_t host, int32_t device) {
+    return HasKvOnHost(plan.devices[device]) && plan.devices[device].kv_host == host;
+  };
+  if (from < 0 || from >= plan.NumDevices() || (!hosts(from, call_.device) && !hosts(call_.device, from)))
+    return absl::InvalidArgumentError("a message about KV from a device that has none of this one's, and none here");
+  absl::ReaderMutexLock lock(&stage_mutex_);
+  if (stage_ == nullptr) return absl::FailedPreconditionError("the plan is not installed any more");
+  return stage_->OnKv(from, std::move(message));
 }
 
 void StageSession::NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms) {

@@ -105,6 +105,7 @@ absl::StatusOr<PlanDevice> ReadDevice(JsonFields& fields, const std::string& whe
   device.budget = fields.Int("budget", 0, kMaxInt);
   device.kv_pages = fields.IntOr("kv_pages", 0, 0, kMaxInt);
   device.max_layer_pages = fields.IntOr("max_layer_pages", 0, 0, kMaxInt);
+  device.kv_host = static_cast<int32_t>(fields.IntOr("kv_host", -1, -1, kMaxPlanDevices));
   device.disk_mb_per_ms = fields.DoubleOr("disk_mb_per_ms", 0, 0, kHigh);
   device.disk_lat_ms = fields.DoubleOr("disk_lat_ms", 0, 0, kHigh);
   JsonFields memory(fields.Object("memory"), where + ".memory");
@@ -115,6 +116,7 @@ absl::StatusOr<PlanDevice> ReadDevice(JsonFields& fields, const std::string& whe
                    .ring = bytes("ring"),
                    .weights = bytes("weights"),
                    .embedding = bytes("embedding"),
+                   .hosted = bytes("hosted"),
                    .margin = bytes("margin")};
   LIME_RETURN_IF_ERROR(memory.status());
   return device;
@@ -126,19 +128,12 @@ absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string&) {
                .hi = static_cast<int32_t>(fields.Int("hi", 0, kMaxPlanBlocks))};
 }
 
-absl::StatusOr<KvLoan> ReadLoan(JsonFields& fields, const std::string&) {
-  return KvLoan{.layer = static_cast<int32_t>(fields.Int("layer", 0, kMaxInt32)),
-                .holder = static_cast<int32_t>(fields.Int("holder", 0, kMaxPlanDevices)),
-                .pages = fields.Int("pages", 0, kMaxInt)};
-}
-
 absl::Status ReadTimes(JsonFields& fields, const std::string& key, const std::string& where, StepTimes& times) {
   if (!fields.Has(key)) return absl::OkStatus();
   JsonFields inner(fields.Object(key), absl::StrCat(where, ".", key));
   times = {.tx_ms = inner.Double("tx_ms", 0, kHigh),
            .lat_ms = inner.Double("lat_ms", 0, kHigh),
-           .embed_rows_ms = inner.DoubleOr("embed_rows_ms", 0, 0, kHigh),
-           .page_tx_ms = inner.DoubleOr("page_tx_ms", 0, 0, kHigh)};
+           .embed_rows_ms = inner.DoubleOr("embed_rows_ms", 0, 0, kHigh)};
   return inner.status();
 }
 
@@ -213,11 +208,13 @@ ordered_json DeviceToJson(const PlanDevice& device) {
                       {"disk_mb_per_ms", device.disk_mb_per_ms},
                       {"disk_lat_ms", device.disk_lat_ms}};
   if (device.max_layer_pages > 0) out["max_layer_pages"] = device.max_layer_pages;
+  if (m.hosted > 0) out["memory"]["hosted"] = m.hosted;
+  if (device.kv_host >= 0) out["kv_host"] = device.kv_host;
   return out;
 }
 
 ordered_json TimesToJson(const StepTimes& times) {
-  return {{"tx_ms", times.tx_ms}, {"lat_ms", times.lat_ms}, {"embed_rows_ms", times.embed_rows_ms}, {"page_tx_ms", times.page_tx_ms}};
+  return {{"tx_ms", times.tx_ms}, {"lat_ms", times.lat_ms}, {"embed_rows_ms", times.embed_rows_ms}};
 }
 
 ordered_json HeadToJson(const Plan& plan) {
@@ -258,9 +255,6 @@ absl::StatusOr<Plan> PlanFromJson(const json& object, std::string_view name) {
   LIME_ASSIGN_OR_RETURN(plan.devices, ReadObjects<PlanDevice>(fields, "devices", kMaxPlanDevices, where, ReadDevice));
   LIME_ASSIGN_OR_RETURN(plan.parts, ReadObjects<PlanPart>(fields, "parts", kMaxPlanBlocks, where, ReadPart));
   LIME_ASSIGN_OR_RETURN(plan.stages, ReadObjects<Stage>(fields, "stages", kMaxPlanBlocks, where, ReadStage));
-  if (fields.Has("loans")) {
-    LIME_ASSIGN_OR_RETURN(plan.loans, ReadObjects<KvLoan>(fields, "loans", kMaxLoans, where, ReadLoan));
-  }
   const absl::Status valid = plan.Validate();
   if (!valid.ok()) return Wrong(where, absl::StrCat(": ", valid.message()));
   return plan;
@@ -285,9 +279,6 @@ ordered_json ToJson(const Plan& plan) {
   }
   out["parts"] = ordered_json::array();
   for (const PlanPart& part : plan.parts) out["parts"].push_back(PartToJson(part));
-  for (const KvLoan& loan : plan.loans) {
-    out["loans"].push_back({{"layer", loan.layer}, {"holder", loan.holder}, {"pages", loan.pages}});
-  }
   return out;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "planner/plan/plan_residency.h"
+
 namespace lime {
 namespace {
 
@@ -9,18 +11,56 @@ int64_t ContextPages(const Plan& plan) {
   return (plan.context + kPageTokens - 1) / kPageTokens;
 }
 
-// The most pages behind the first `on_disk` of each sequence, of `layer_pages` in all: a few long sequences leave more behind than many
-// short ones.
-int64_t MostBehind(const Plan& plan, int64_t layer_pages, int64_t on_disk) {
+// The most pages behind the first `away` of each sequence, of `layer_pages` in all: a few long sequences leave more behind than many short
+// ones.
+int64_t MostBehind(const Plan& plan, int64_t layer_pages, int64_t away) {
   const int64_t longest = ContextPages(plan), whole = std::min<int64_t>(plan.sequences, layer_pages / longest);
   const int64_t rest = whole < plan.sequences ? layer_pages - whole * longest : 0;
-  return whole * std::max<int64_t>(0, longest - on_disk) + std::max<int64_t>(0, rest - on_disk);
+  return whole * std::max<int64_t>(0, longest - away) + std::max<int64_t>(0, rest - away);
 }
 
 }  // namespace
 
 bool SpillsKv(const Plan& plan) {
   return std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.max_layer_pages > 0; });
+}
+
+bool HasKvOnDisk(const PlanDevice& device) {
+  return device.max_layer_pages > 0 && device.kv_host < 0;
+}
+
+bool HasKvOnHost(const PlanDevice& device) {
+  return device.max_layer_pages > 0 && device.kv_host >= 0;
+}
+
+int64_t HostedPieces(const Plan& plan, const PlanDevice& device) {
+  if (!HasKvOnHost(device)) return 0;
+  const int64_t pages = FullLayerPages(plan), away = PositionsAway(plan, device, pages) / kKvPiece;
+  return std::min(plan.sequences * away, pages / (kKvPiece / kPageTokens));
+}
+
+Bytes HostedBytes(const Plan& plan, int device) {
+  return HostedPieces(plan, plan.devices[device]) * std::ssize(LayersOn(plan, device)) * KvPieceBytes(plan);
+}
+
+bool HasKvAway(const Plan& plan, int device) {
+  return PositionsAway(plan, plan.devices[device], ResidencyOf(plan).layer_pages) > 0;
+}
+
+bool AsksForKv(const Plan& plan, int part) {
+  const PlanPart& what = plan.parts[part];
+  return what.is_kv() && what.kv_begin == 0 && HasKvOnHost(plan.devices[plan.stages[StageOf(plan, part)].device]);
+}
+
+std::vector<int32_t> LayersOn(const Plan& plan, int device) {
+  std::vector<int32_t> layers;
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) {
+      const BlockId id = plan.parts[p].block;
+      if (id.kind == BlockKind::kAttention && (layers.empty() || layers.back() != id.layer)) layers.push_back(id.layer);
+    }
+  }
+  return layers;
 }
 
 int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages) {
@@ -33,7 +73,7 @@ int64_t WorkingPages(const Plan& plan) {
   return plan.sequences * (kKvPiece / kPageTokens) + 2 * ((rows + kPageTokens - 1) / kPageTokens) + 2 * plan.sequences;
 }
 
-int64_t PositionsOnDisk(const Plan& plan, const PlanDevice& device, int64_t layer_pages) {
+int64_t PositionsAway(const Plan& plan, const PlanDevice& device, int64_t layer_pages) {
   if (device.max_layer_pages == 0 || layer_pages <= device.max_layer_pages) return 0;
   const int64_t room = device.max_layer_pages - WorkingPages(plan);
   const int64_t pieces = (plan.context + kKvPiece - 1) / kKvPiece;
@@ -49,7 +89,7 @@ int64_t PositionsOnDisk(const Plan& plan, const PlanDevice& device, int64_t laye
   return high * kKvPiece;
 }
 
-double MeanPositionsOnDisk(const Plan& plan, const PlanDevice& device, int64_t layer_pages) {
+double MeanPositionsAway(const Plan& plan, const PlanDevice& device, int64_t layer_pages) {
   const int64_t pages = layer_pages - PagesInMemory(device, layer_pages);
   return static_cast<double>(pages * kPageTokens) / static_cast<double>(plan.sequences);
 }

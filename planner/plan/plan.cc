@@ -45,8 +45,7 @@ absl::Status CheckName(const std::string& field, const std::string& name) {
 absl::Status CheckTimes(const std::string& field, const StepTimes& times) {
   LIME_RETURN_IF_ERROR(CheckNumber(field + ".tx_ms", times.tx_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(field + ".lat_ms", times.lat_ms));
-  LIME_RETURN_IF_ERROR(CheckNumber(field + ".embed_rows_ms", times.embed_rows_ms));
-  return CheckNumber(field + ".page_tx_ms", times.page_tx_ms);
+  return CheckNumber(field + ".embed_rows_ms", times.embed_rows_ms);
 }
 
 // What does not depend on anything else.
@@ -210,27 +209,25 @@ absl::Status CheckStages(const Plan& plan) {
   return Wrong("field \"stages\" ends at part ", plan.stages.back().hi, " of ", plan.NumParts(), "; cover all parts");
 }
 
-absl::Status CheckLoans(const Plan& plan) {
-  LIME_RETURN_IF_ERROR(CheckInt("loans", static_cast<int64_t>(plan.loans.size()), 0, kMaxLoans));
-  std::set<int32_t> layers;
-  for (size_t i = 0; i < plan.loans.size(); ++i) {
-    const KvLoan& loan = plan.loans[i];
-    const std::string name = absl::StrCat("loans[", i, "]");
-    const auto [part, end] = PartsOf(plan, {BlockKind::kAttention, loan.layer});
-    if (part == end) return Wrong("field \"", name, ".layer\" = ", loan.layer, " is no layer of the plan");
-    LIME_RETURN_IF_ERROR(CheckInt(name + ".holder", loan.holder, 0, plan.NumDevices() - 1));
-    LIME_RETURN_IF_ERROR(CheckInt(name + ".pages", loan.pages, 1, plan.parts[part].kv_pages));
-    if (plan.stages[StageOf(plan, part)].device == loan.holder) return Wrong(name, " is held by the device of its layer");
-    if (!layers.insert(loan.layer).second) return Wrong(name, " lends pages of layer ", loan.layer, " a second time");
-  }
+// A host computes as the device does, and is one that runs the plan.
+absl::Status CheckHost(const Plan& plan, int d) {
+  const PlanDevice& device = plan.devices[d];
+  const std::string name = absl::StrCat("devices[", d, "].kv_host");
+  LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_host, -1, plan.NumDevices() - 1));
+  if (device.kv_host < 0) return absl::OkStatus();
+  const PlanDevice& host = plan.devices[device.kv_host];
+  if (device.kv_host == d) return Wrong(name, " is the device itself");
+  if (host.numerics_id != device.numerics_id)
+    return Wrong(name, " has kernels of order \"", host.numerics_id, "\", and the device those of \"", device.numerics_id, "\"");
+  if (std::ranges::find(plan.stages, device.kv_host, &Stage::device) == plan.stages.end()) return Wrong(name, " has no stage");
   return absl::OkStatus();
 }
 
-// KV parts stream as far as the pages that their device keeps make them.
+// KV parts stream as far as the pages that their device keeps make them, where the others are on its disk.
 absl::Status CheckSpill(const Plan& plan) {
+  for (int d = 0; d < plan.NumDevices(); ++d) LIME_RETURN_IF_ERROR(CheckHost(plan, d));
   if (!SpillsKv(plan) && std::ranges::none_of(plan.parts, &PlanPart::is_kv)) return absl::OkStatus();
-  if (!plan.loans.empty() || plan.reads != ReadsPerStep::kOnce)
-    return Wrong("KV is on disks only where nothing is lent and a step reads every part once");
+  if (plan.reads != ReadsPerStep::kOnce) return Wrong("KV leaves memory only where a step reads every part once");
   for (int d = 0; d < plan.NumDevices(); ++d) {
     const int64_t most = plan.devices[d].max_layer_pages;
     const std::string name = absl::StrCat("devices[", d, "].max_layer_pages");
@@ -244,11 +241,11 @@ absl::Status CheckSpill(const Plan& plan) {
     const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, p)].device];
     if (first && part.block.kind == BlockKind::kAttention) {
       layer_pages = part.kv_pages;
-      on_disk = PositionsOnDisk(plan, device, layer_pages);
+      on_disk = HasKvOnDisk(device) ? PositionsAway(plan, device, layer_pages) : 0;
       const auto [begin, end] = PartsOf(plan, part.block);
       const bool has_kv = std::any_of(plan.parts.begin() + begin, plan.parts.begin() + end, std::mem_fn(&PlanPart::is_kv));
       if (device.max_layer_pages > 0 && !has_kv)
-        return Wrong(BlockName(part.block), " has no KV parts, and device \"", device.name, "\" keeps some of its pages on the disk");
+        return Wrong(BlockName(part.block), " has no KV parts, and device \"", device.name, "\" does not keep all of its pages");
     }
     if (part.is_kv() && part.streamed != (part.kv_begin < on_disk)) {
       return Wrong("parts[", p, "] has positions of KV from ", part.kv_begin, " on and ", part.streamed ? "streams" : "does not stream",
@@ -267,10 +264,11 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.runtime", memory.runtime, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.activations", memory.activations, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.margin", memory.margin, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckSum(name + ".kv_pages", device.kv_pages, need.kv_pages, "the pages of its parts and loans"));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".kv_pages", device.kv_pages, need.kv_pages, "the pages of its parts"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.kv", memory.kv, need.kv_pages * plan.page_bytes, "the bytes of its pages"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.weights", memory.weights, need.weights, "the bytes of its parts that stay"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.embedding", memory.embedding, need.embedding, "what it keeps of the embedding"));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.hosted", memory.hosted, need.hosted, "what it keeps of others' KV"));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.ring", memory.ring, need.ring, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".budget", device.budget, memory.total(), "the sum of its memory"));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
@@ -316,14 +314,9 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
   for (const Stage& stage : plan.stages) NeedOfStage(plan, stage, together, needs[stage.device]);
   const bool resident = plan.embedding == EmbeddingPlacement::kResident;
   needs[plan.stages.front().device].embedding = plan.embedding_kept_bytes + (resident ? plan.embedding_bytes : 0);
-  std::vector<int64_t> room(plan.devices.size(), 0);  // for the pages of one layer that come back
-  for (const KvLoan& loan : plan.loans) {
-    const int owner = plan.stages[StageOf(plan, PartsOf(plan, {BlockKind::kAttention, loan.layer}).first)].device;
-    room[owner] = std::max(room[owner], loan.pages);
-    needs[owner].kv_pages -= loan.pages;
-    needs[loan.holder].kv_pages += loan.pages;
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    if (HasKvOnHost(plan.devices[d])) needs[plan.devices[d].kv_host].hosted += HostedBytes(plan, d);
   }
-  for (size_t d = 0; d < needs.size(); ++d) needs[d].kv_pages += room[d];
   return needs;
 }
 
@@ -332,7 +325,6 @@ absl::Status Plan::Validate() const {
   for (int p = 0; p < NumParts(); ++p) LIME_RETURN_IF_ERROR(CheckPart(*this, p));
   if (parts.back().block.kind != BlockKind::kHead) return Wrong("the last part is of ", BlockName(parts.back().block), ", not of the head");
   LIME_RETURN_IF_ERROR(CheckStages(*this));
-  LIME_RETURN_IF_ERROR(CheckLoans(*this));
   LIME_RETURN_IF_ERROR(CheckSpill(*this));
   const std::vector<PlanNeed> needs = NeedsOf(*this);
   std::set<std::string> names;

@@ -28,13 +28,16 @@ struct PlanPart {
   BlockId block;                 // never the embedding
   std::vector<MatrixRows> rows;  // in order of use; the head's begin on multiples of kVocabRange; none of a KV part
   // A KV part: positions [kv_begin, kv_end) of every sequence, multiples of 256. Where it streams, those that are on the disk are read in
-  // every step; where it does not, all are in memory, and count as pages. The parts of a block have all positions, in order, or none.
+  // every step; where it does not, all are in memory, and count as pages, or where a host has them. The parts of a block have all
+  // positions, in order, or none.
   int64_t kv_begin = 0, kv_end = 0;
   Bytes bytes = 0;       // of these rows or positions: what is resident, or read from the disk in every step
   Bytes kept_bytes = 0;  // norms and biases, in memory whatever streams; with the first part of a block, with every one of the head
   int64_t kv_pages = 0;  // of the layer, with the first part of an attention block: all sequences at the planned context
   bool streamed = false;
-  double decode_ms = 0;   // computing it for one micro-batch of the decode step, on its device; attention counts with the rows of its block
+  // Computing it for one micro-batch of the decode step, on its device; attention counts with the rows of its block. Of the first KV part
+  // where a host has some: asking it, until the answer is there.
+  double decode_ms = 0;
   double prefill_ms = 0;  // for one chunk of a prompt, in the middle of the planned prompt
 
   bool is_kv() const { return kv_end > 0; }
@@ -54,9 +57,10 @@ struct PlanMemory {
   Bytes ring = 0;         // for streamed parts; 0 where nothing streams
   Bytes weights = 0;      // resident parts, and what is kept of the others
   Bytes embedding = 0;
+  Bytes hosted = 0;  // KV of other devices' layers
   Bytes margin = 0;  // what the plan leaves free
 
-  Bytes total() const { return runtime + activations + kv + ring + weights + embedding + margin; }
+  Bytes total() const { return runtime + activations + kv + ring + weights + embedding + hosted + margin; }
   friend bool operator==(const PlanMemory&, const PlanMemory&) = default;
 };
 
@@ -66,7 +70,8 @@ struct PlanDevice {
   Bytes budget = 0;
   PlanMemory memory;
   int64_t kv_pages = 0;         // in memory
-  int64_t max_layer_pages = 0;  // of each layer at most in memory, the others on the disk; 0: all
+  int64_t max_layer_pages = 0;  // of each layer at most in memory; 0: all
+  int32_t kv_host = -1;         // the device that has the others, and attends to them for this one; -1: its own disk has them
   // What was assumed.
   double disk_mb_per_ms = 0;  // 0: nothing can stream here
   double disk_lat_ms = 0;     // per part read
@@ -86,21 +91,11 @@ enum class ReadsPerStep : uint8_t {
   kPerMicrobatch,  // every micro-batch reads it again: a plain pipeline with offloading, to compare with
 };
 
-// Pages of one layer that another device holds, and sends to the layer's device before every use.
-struct KvLoan {
-  int32_t layer = 0;
-  int32_t holder = 0;  // device
-  int64_t pages = 0;   // the oldest ones, whole 256-position pieces
-
-  friend bool operator==(const KvLoan&, const KvLoan&) = default;
-};
-
 // One hop, and what else a step costs beside its parts.
 struct StepTimes {
   double tx_ms = 0;          // one micro-batch's hidden state on the wire
   double lat_ms = 0;         // one way
   double embed_rows_ms = 0;  // reading one micro-batch's rows of the embedding from disk; counts where it is read by rows
-  double page_tx_ms = 0;     // one lent KV page on the wire
 
   friend bool operator==(const StepTimes&, const StepTimes&) = default;
 };
@@ -134,7 +129,6 @@ struct Plan {
   std::vector<PlanDevice> devices;
   std::vector<PlanPart> parts;  // in execution order
   std::vector<Stage> stages;    // over parts; neighbours on different devices; a device may appear again, or never
-  std::vector<KvLoan> loans;
   StepTimes decode;
   StepTimes prefill;
   Prediction predicted;
@@ -155,16 +149,16 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// What stages, residency and loans make a device need.
+// What stages, residency and the KV of others make a device need.
 struct PlanNeed {
   Bytes weights = 0;
   Bytes embedding = 0;
   Bytes ring = 0;  // at least: the largest streamed part, or with several micro-batches or chunks in a step all that one stage streams
-  int64_t kv_pages =
-      0;  // of its layers less those lent or on the disk, those it holds for others, and room for those of one layer that come back
+  int64_t kv_pages = 0;  // of its layers, in memory
+  Bytes hosted = 0;
   bool streams = false;
 };
-// By device.  REQUIRES: stages and loans refer to devices and parts that are there
+// By device.  REQUIRES: stages and hosts refer to devices and parts that are there
 std::vector<PlanNeed> NeedsOf(const Plan& plan);
 
 // What some rows of a block's matrices take in memory and of the disk: their bytes, and room for reads that begin and end on 4 KiB.
@@ -189,7 +183,6 @@ std::string PartsName(const Plan& plan, int lo, int hi);
 
 // What Validate() allows at most, beside the bounds of an Instance.
 inline constexpr int kMaxRowsPerPart = 16;
-inline constexpr int kMaxLoans = 1 << 16;
 inline constexpr size_t kMaxPlanName = 512;
 inline constexpr int64_t kMaxPrefillChunks = 1 << 16;
 inline constexpr int64_t kMaxPlanRuns = int64_t{1} << 20;  // parts x micro-batches, of a decode step and of a prompt

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
@@ -93,8 +94,10 @@ std::string Plan::DebugString() const {
     absl::StrAppendFormat(&text, "  %2d %-12s %s%s\n", j, devices[stages[j].device].name.substr(0, 40), StageName(*this, stages[j]),
                           StreamedText(*this, stages[j]));
   }
-  for (const KvLoan& loan : loans) {
-    absl::StrAppend(&text, "  ", devices[loan.holder].name, " holds ", Times(loan.pages, "page"), " of layer ", loan.layer, "\n");
+  for (const PlanDevice& device : devices) {
+    if (!HasKvOnHost(device)) continue;
+    absl::StrAppend(&text, "  ", devices[device.kv_host].name, " has room for ", Times(HostedPieces(*this, device), "piece"), " of ",
+                    device.name, "'s KV\n");
   }
   return text;
 }

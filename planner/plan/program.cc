@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -63,6 +64,7 @@ class Walk {
       LIME_RETURN_IF_ERROR(std::visit([this](const auto& instruction) { return Check(instruction); }, program_.step[at_]));
     }
     const int64_t loads = static_cast<int64_t>(program_.loads.size());
+    if (asked_) return Wrong("a step asks for KV and does not await it");
     if (awaited_ == loads && evicted_ == loads) return absl::OkStatus();
     return Wrong("a step awaits ", awaited_, " and evicts ", evicted_, " of its ", loads, " loads");
   }
@@ -74,11 +76,6 @@ class Walk {
     LIME_RETURN_IF_ERROR(CheckInt(Name("stage"), stage, 0, program_.num_stages - 1));
     return CheckInt(Name("microbatch"), microbatch, 0, program_.microbatches - 1);
   }
-  absl::Status CheckPages(int32_t layer, int32_t peer, int64_t pages) const {
-    LIME_RETURN_IF_ERROR(CheckInt(Name("layer"), layer, 0, kMaxPlanBlocks));
-    LIME_RETURN_IF_ERROR(CheckInt(Name("pages"), pages, 1, kMaxProgramBytes));
-    return CheckInt(Name("peer"), peer, 0, kMaxPlanDevices - 1);
-  }
 
   absl::Status Check(const Recv& recv) const {
     LIME_RETURN_IF_ERROR(CheckInt(Name("from"), recv.from, 0, kMaxPlanDevices - 1));
@@ -88,8 +85,18 @@ class Walk {
     LIME_RETURN_IF_ERROR(CheckInt(Name("to"), send.to, 0, kMaxPlanDevices - 1));
     return CheckPlace(send.stage, send.microbatch);
   }
-  absl::Status Check(const AwaitKv& await) const { return CheckPages(await.layer, await.from, await.pages); }
-  absl::Status Check(const SendKv& send) const { return CheckPages(send.layer, send.to, send.pages); }
+  absl::Status Check(const AskKv& ask) {
+    LIME_RETURN_IF_ERROR(CheckInt(Name("to"), ask.to, 0, kMaxPlanDevices - 1));
+    LIME_RETURN_IF_ERROR(CheckInt(Name("part"), ask.part, 0, kMaxPlanBlocks - 1));
+    if (asked_) return Wrong("step[", at_, "] asks for KV where part ", asked_->part, " is asked for and not awaited");
+    asked_ = AwaitKv{ask.stage, ask.microbatch, ask.part, ask.to};
+    return CheckPlace(ask.stage, ask.microbatch);
+  }
+  absl::Status Check(const AwaitKv& await) {
+    if (asked_ != await) return Wrong("step[", at_, "] awaits KV of part ", await.part, ", which was not asked for");
+    asked_.reset();
+    return absl::OkStatus();
+  }
 
   absl::Status Check(const AwaitWeights& await) {
     if (await.load != awaited_ || await.load >= static_cast<int64_t>(program_.loads.size())) {
@@ -125,6 +132,7 @@ class Walk {
   const Program& program_;
   size_t at_ = 0;
   int64_t awaited_ = 0, evicted_ = 0;
+  std::optional<AwaitKv> asked_;
   std::map<int32_t, int32_t> in_ring_;  // of every part that streams, loads awaited and not evicted
 };
 
@@ -149,8 +157,8 @@ class Words {
   std::string operator()(const Send& i) const { return absl::StrCat(Visit(i), PayloadName(i.payload), " to ", Device(i.to)); }
   std::string operator()(const AwaitWeights& i) const { return absl::StrCat("load ", i.load); }
   std::string operator()(const Evict& i) const { return absl::StrCat("load ", i.load); }
-  std::string operator()(const AwaitKv& i) const { return absl::StrCat(i.pages, " pages of layer ", i.layer, " from ", Device(i.from)); }
-  std::string operator()(const SendKv& i) const { return absl::StrCat(i.pages, " pages of layer ", i.layer, " to ", Device(i.to)); }
+  std::string operator()(const AskKv& i) const { return absl::StrCat(Visit(i), Parts(i.part, i.part + 1), " of ", Device(i.to)); }
+  std::string operator()(const AwaitKv& i) const { return absl::StrCat(Visit(i), Parts(i.part, i.part + 1), " from ", Device(i.from)); }
   std::string operator()(const Compute& i) const { return Computed(i, i.part + 1); }
 
   // Parts from i's to `end`.
@@ -186,7 +194,7 @@ absl::Status Program::Validate() const {
 }
 
 const char* InstructionName(const Instruction& instruction) {
-  static constexpr const char* kNames[] = {"recv", "await_weights", "await_kv", "compute", "evict", "send", "send_kv"};
+  static constexpr const char* kNames[] = {"recv", "await_weights", "ask_kv", "await_kv", "compute", "evict", "send"};
   return kNames[instruction.index()];
 }
 

@@ -51,11 +51,21 @@ struct AwaitWeights {
   friend bool operator==(const AwaitWeights&, const AwaitWeights&) = default;
 };
 
-// Waits until lent pages of a layer are back.
+// Asks the host of a layer's KV to attend to it with the queries of a micro-batch, and goes on.
+struct AskKv {
+  int32_t stage = 0;
+  int32_t microbatch = 0;
+  int32_t part = 0;  // the layer's first KV part
+  int32_t to = 0;    // device
+  friend bool operator==(const AskKv&, const AskKv&) = default;
+};
+
+// Waits for the answer.
 struct AwaitKv {
-  int32_t layer = 0;
+  int32_t stage = 0;
+  int32_t microbatch = 0;
+  int32_t part = 0;
   int32_t from = 0;  // device
-  int64_t pages = 0;
   friend bool operator==(const AwaitKv&, const AwaitKv&) = default;
 };
 
@@ -98,15 +108,7 @@ struct Send {
   friend bool operator==(const Send&, const Send&) = default;
 };
 
-// Hands pages that were lent to this device to the bulk link to `to`, whose layer it is, and goes on.
-struct SendKv {
-  int32_t layer = 0;
-  int32_t to = 0;
-  int64_t pages = 0;
-  friend bool operator==(const SendKv&, const SendKv&) = default;
-};
-
-using Instruction = std::variant<Recv, AwaitWeights, AwaitKv, Compute, Evict, Send, SendKv>;
+using Instruction = std::variant<Recv, AwaitWeights, AskKv, AwaitKv, Compute, Evict, Send>;
 
 struct Program {
   int32_t device = 0;
@@ -116,8 +118,9 @@ struct Program {
   std::vector<Instruction> step;  // empty: the device does nothing
   std::vector<Prefetch> loads;    // of one step, in order of use
 
-  // Names the first thing wrong: an index that is not there, loads awaited or evicted out of order or not once in a step, computing what
-  // is not awaited yet or evicted already, a window that overfills the ring or from which no load could ever begin.
+  // Names the first thing wrong: an index that is not there, loads awaited or evicted out of order or not once in a step, KV awaited that
+  // was not asked for, computing what is not awaited yet or evicted already, a window that overfills the ring or from which no load could
+  // ever begin.
   absl::Status Validate() const;
 
   // One line per instruction, loads apart. Where the plan is given parts and devices have their names, and neighbouring parts of a block
@@ -127,11 +130,11 @@ struct Program {
   friend bool operator==(const Program&, const Program&) = default;
 };
 
-// What Validate() allows at most: instructions of a step, and bytes, rows or pages of anything.
+// What Validate() allows at most: instructions of a step, and bytes or rows of anything.
 inline constexpr int64_t kMaxInstructions = int64_t{1} << 23;
 inline constexpr int64_t kMaxProgramBytes = int64_t{1} << 44;
 
-// "recv", "await_weights", "await_kv", "compute", "evict", "send", "send_kv"; and of payloads "token", "hidden", "head_partial".
+// "recv", "await_weights", "ask_kv", "await_kv", "compute", "evict", "send"; and of payloads "token", "hidden", "head_partial".
 const char* InstructionName(const Instruction& instruction);
 const char* PayloadName(Payload payload);
 

@@ -39,8 +39,8 @@ absl::StatusOr<Instruction> ReadInstruction(JsonFields& f, const std::string& wh
   LIME_RETURN_IF_ERROR(f.status());
   if (op == "await_weights") return AwaitWeights{Index(f, "load")};
   if (op == "evict") return Evict{Index(f, "load")};
-  if (op == "await_kv") return AwaitKv{Index(f, "layer"), Index(f, "from"), Count(f, "pages")};
-  if (op == "send_kv") return SendKv{Index(f, "layer"), Index(f, "to"), Count(f, "pages")};
+  if (op == "ask_kv") return AskKv{Index(f, "stage"), Index(f, "microbatch"), Index(f, "part"), Index(f, "to")};
+  if (op == "await_kv") return AwaitKv{Index(f, "stage"), Index(f, "microbatch"), Index(f, "part"), Index(f, "from")};
   if (op == "compute") {
     return Compute{Index(f, "stage"), Index(f, "microbatch"), Index(f, "part"), Count(f, "rows"),
                    f.IntOr("logit_rows", 0, 0, kMaxProgramBytes)};
@@ -63,8 +63,11 @@ ordered_json Numbers(const Recv& i) {
 ordered_json Numbers(const AwaitWeights& i) {
   return {{"load", i.load}};
 }
+ordered_json Numbers(const AskKv& i) {
+  return {{"stage", i.stage}, {"microbatch", i.microbatch}, {"part", i.part}, {"to", i.to}};
+}
 ordered_json Numbers(const AwaitKv& i) {
-  return {{"layer", i.layer}, {"from", i.from}, {"pages", i.pages}};
+  return {{"stage", i.stage}, {"microbatch", i.microbatch}, {"part", i.part}, {"from", i.from}};
 }
 ordered_json Numbers(const Compute& i) {
   ordered_json out = {{"stage", i.stage}, {"microbatch", i.microbatch}, {"part", i.part}, {"rows", i.rows}};
@@ -76,9 +79,6 @@ ordered_json Numbers(const Evict& i) {
 }
 ordered_json Numbers(const Send& i) {
   return {{"stage", i.stage}, {"microbatch", i.microbatch}, {"to", i.to}, {"payload", PayloadName(i.payload)}};
-}
-ordered_json Numbers(const SendKv& i) {
-  return {{"layer", i.layer}, {"to", i.to}, {"pages", i.pages}};
 }
 
 }  // namespace

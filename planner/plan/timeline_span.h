@@ -10,10 +10,10 @@ struct TimelineSpan {
     kCompute,      // a part of a micro-batch
     kLoad,         // the disk reads a part
     kSend,         // a message is on the wire; `peer` gets it
-    kSendKv,       // lent pages are on the wire
+    kAttendFor,    // attention to KV that this device hosts, for `peer`
     kWaitWeights,  // nothing computes: the next part is not in the ring yet
     kWaitInput,    // nothing computes: the next micro-batch has not come yet
-    kWaitKv,       // nothing computes: lent pages are not back yet
+    kWaitKv,       // nothing computes: the host of KV has not answered yet
     kReceive,      // measured only: a message of `peer` is here, until the stage has taken it
   };
   static constexpr int kKinds = 8;

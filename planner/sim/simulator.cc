@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/program_runner.h"
 
@@ -68,7 +69,6 @@ class Simulation {
     ProgramRunner runner;
     int64_t steps_begun = 0;
     double egress_free_ms = 0;
-    double bulk_free_ms = 0;  // pages travel beside activations
     Bytes in_ring = 0;
     Bytes beside_ring = 0;
     ProgramRunner::StartCompute computing;
@@ -244,17 +244,12 @@ class Simulation {
     After(device.egress_free_ms + times_.lat_ms, send.to, ProgramRunner::Arrived{.stage = send.stage + 1, .microbatch = send.microbatch});
   }
 
-  // On the bulk channel, at the rate of a hidden state.
-  void Carry(Device& device, const ProgramRunner::StartSendKv& start) {
-    const double begin_ms = std::max(now_, device.bulk_free_ms);
-    device.bulk_free_ms = begin_ms + static_cast<double>(start.what.pages) * times_.page_tx_ms;
-    AddSpan({.kind = Kind::kSendKv,
-             .device = device.index,
-             .begin_ms = begin_ms,
-             .end_ms = device.bulk_free_ms,
-             .step = static_cast<int32_t>(start.step),
-             .peer = start.what.to});
-    After(device.bulk_free_ms + times_.lat_ms, start.what.to, ProgramRunner::KvArrived{start.what.layer});
+  // The plan's time for it has all there is: both ways, and the host's attention.
+  void Carry(Device& device, const ProgramRunner::StartAskKv& start) {
+    const AskKv& ask = start.what;
+    const PlanPart& part = plan_.parts[ask.part];
+    const double ms = !HasKvAway(*device.plan, device.index) ? 0 : prefills() ? part.prefill_ms : part.decode_ms;
+    After(now_ + ms, device.index, ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch});
   }
 
   void Carry(Device& device, const ProgramRunner::Waited& waited) {
@@ -270,6 +265,7 @@ class Simulation {
 
   double ComputeMs(int part) const {
     if (part == kEmbeddingPart) return plan_.embedding == EmbeddingPlacement::kByRows ? times_.embed_rows_ms : 0;
+    if (AsksForKv(plan_, part)) return 0;  // the answer is there
     return prefills() ? plan_.parts[part].prefill_ms : plan_.parts[part].decode_ms;
   }
 

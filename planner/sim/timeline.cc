@@ -25,7 +25,6 @@ Lane LaneOf(Kind kind) {
     case Kind::kLoad:
       return Lane::kDisk;
     case Kind::kSend:
-    case Kind::kSendKv:
       return Lane::kLink;
     case Kind::kReceive:
       return Lane::kInbox;
@@ -76,7 +75,7 @@ class Lines {
         return static_cast<char>('0' + std::max(number, 0) % 10);
       case Kind::kLoad:
         return '=';
-      case Kind::kSendKv:
+      case Kind::kAttendFor:
         return 'k';
       case Kind::kWaitWeights:
         return '.';
@@ -112,8 +111,9 @@ std::string SpanName(const Timeline& timeline, const TimelineSpan& span) {
     case Kind::kLoad:
       return span.part < 0 ? "embedding" : timeline.parts[span.part];
     case Kind::kSend:
-    case Kind::kSendKv:
       return absl::StrCat("to ", timeline.devices[span.peer]);
+    case Kind::kAttendFor:
+      return absl::StrCat("KV of ", timeline.devices[span.peer]);
     case Kind::kReceive:
       return absl::StrCat("from ", timeline.devices[span.peer]);
     case Kind::kWaitWeights:
@@ -186,8 +186,8 @@ const char* SpanKindName(Kind kind) {
       return "load";
     case Kind::kSend:
       return "send";
-    case Kind::kSendKv:
-      return "send_kv";
+    case Kind::kAttendFor:
+      return "attend_for";
     case Kind::kWaitWeights:
       return "wait_weights";
     case Kind::kWaitInput:

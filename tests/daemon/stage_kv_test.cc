@@ -131,7 +131,7 @@ class Steps {
     EXPECT_TRUE(kv.ok()) << kv.status();
     kv_ = *std::move(kv);
     absl::MutexLock lock(&mutex_);
-    kv_->SetReach(PositionsOnDisk(plan_, plan_.devices[0], (plan_.context + 15) / 16 * plan_.sequences));
+    kv_->SetReach(PositionsAway(plan_, plan_.devices[0], (plan_.context + 15) / 16 * plan_.sequences));
   }
   ~Steps() { kv_.reset(); }
 

@@ -19,7 +19,7 @@ ProgramRunner::Event EventOf(uint8_t what, uint8_t number) {
     case 1:
       return ProgramRunner::Arrived{.stage = number % 16, .microbatch = number / 16};
     case 2:
-      return ProgramRunner::KvArrived{number};
+      return ProgramRunner::KvArrived{number, 0};
     case 3:
       return ProgramRunner::Loaded{number};
     default:

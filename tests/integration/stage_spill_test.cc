@@ -43,7 +43,7 @@ class Draws {
     for (int p = 0; p < plan_.NumParts(); ++p) {
       const PlanPart& part = plan_.parts[p];
       const PlanDevice& device = plan_.devices[plan_.stages[StageOf(plan_, p)].device];
-      if (part.is_kv() ? part.kv_begin < PositionsOnDisk(plan_, device, layer_pages) : Below(100) < percent)
+      if (part.is_kv() ? part.kv_begin < PositionsAway(plan_, device, layer_pages) : Below(100) < percent)
         residency.streamed.push_back(p);
     }
     return residency;

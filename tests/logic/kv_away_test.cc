@@ -88,7 +88,7 @@ class Growth {
   }
 
   void Run() {
-    const int64_t reach = PositionsOnDisk(plan_, device_, layer_pages_);
+    const int64_t reach = PositionsAway(plan_, device_, layer_pages_);
     SCOPED_TRACE(absl::StrCat("context ", plan_.context, " x ", plan_.sequences, ", chunk ", plan_.prefill_chunk, ", ", layer_pages_,
                               " pages, of which in memory ", device_.max_layer_pages, ", reach ", reach));
     KvPages pages({.num_pages = layers_ * PagesInMemory(device_, layer_pages_), .num_layers = layers_, .max_sequences = plan_.sequences});

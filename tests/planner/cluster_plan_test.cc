@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Three stages on two devices, a streamed part, a split head, a lent layer.
+// Three stages on two devices, a streamed part, a split head.
 Plan SmallPlan() {
   Plan plan = {.epoch = 7, .model_key = "key", .model_name = "small", .vocab_size = 3000, .context = 64, .page_bytes = 1000};
   plan.embedding_bytes = 500, plan.embedding_kept_bytes = 20;
@@ -26,10 +26,9 @@ Plan SmallPlan() {
                 {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 0, 2048), .bytes = 300, .kept_bytes = 3},
                 {.block = {BlockKind::kHead, 0}, .rows = rows(TensorRole::kOutput, 2048, 3000), .bytes = 150, .kept_bytes = 3}};
   plan.stages = {{0, 0, 3}, {1, 3, 4}, {0, 4, 5}};
-  plan.loans = {{.layer = 0, .holder = 1, .pages = 2}};
-  plan.devices = {{.name = "a", .kv_pages = 4, .disk_mb_per_ms = 1}, {.name = "b", .kv_pages = 2}};
+  plan.devices = {{.name = "a", .kv_pages = 4, .disk_mb_per_ms = 1}, {.name = "b"}};
   plan.devices[0].memory = {.runtime = 10, .activations = 20, .kv = 4000, .ring = 90, .weights = 459, .embedding = 520, .margin = 1};
-  plan.devices[1].memory = {.runtime = 10, .activations = 20, .kv = 2000, .weights = 303};
+  plan.devices[1].memory = {.runtime = 10, .activations = 20, .weights = 303};
   for (PlanDevice& device : plan.devices) device.budget = device.memory.total();
   return plan;
 }
@@ -51,7 +50,7 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
       {"no such device", [](Plan& p) { p.stages[2].device = 2; }, "stages[2].device\" = 2 is outside 0 to 1"},
       {"a missing block", [](Plan& p) { p.parts.erase(p.parts.begin()); }, "parts[0] is of mlp 0, which does not follow the embedding"},
       {"layers out of order", [](Plan& p) { p.parts[1].block.layer = 1; }, "parts[1] is of mlp 1"},
-      {"no head", [](Plan& p) { p.parts.resize(3), p.stages.resize(1), p.loans.clear(); }, "not of the head"},
+      {"no head", [](Plan& p) { p.parts.resize(3), p.stages.resize(1); }, "not of the head"},
       {"a row missing", [](Plan& p) { p.parts[2].rows[0].begin = 65; }, "65 to 100 where rows from 64 on are next"},
       {"an odd cut of the head", [](Plan& p) { p.parts[3].rows[0].end = p.parts[4].rows[0].begin = 2000; }, "no multiple of 1024"},
       {"a short head", [](Plan& p) { p.parts[4].rows[0].end = 2999; }, "not at the vocabulary's 3000"},
@@ -63,12 +62,14 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
        "devices[0].memory.weights\" = 458 is not 459, the bytes of its parts that stay"},
       {"a ring too small", [](Plan& p) { p.devices[0].memory.ring -= 1; }, "devices[0].memory.ring\" = 89"},
       {"a budget exceeded", [](Plan& p) { p.devices[1].budget -= 1; }, "devices[1].budget\""},
-      {"pages", [](Plan& p) { p.devices[1].kv_pages = 3; }, "devices[1].kv_pages\" = 3 is not 2, the pages of its parts and loans"},
+      {"pages", [](Plan& p) { p.devices[1].kv_pages = 3; }, "devices[1].kv_pages\" = 3 is not 0, the pages of its parts"},
       {"no disk", [](Plan& p) { p.devices[0].disk_mb_per_ms = 0; }, "devices[0] streams, and its disk reads 0 MB/ms"},
       {"a name twice", [](Plan& p) { p.devices[1].name = p.devices[0].name; }, "two devices are named \"a\""},
-      {"a loan to itself", [](Plan& p) { p.loans[0].holder = 0; }, "loans[0] is held by the device of its layer"},
-      {"a loan of no layer", [](Plan& p) { p.loans[0].layer = 1; }, "loans[0].layer\" = 1 is no layer"},
-      {"a loan of too much", [](Plan& p) { p.loans[0].pages = 5; }, "loans[0].pages\" = 5"},
+      {"a host that is not there", [](Plan& p) { p.devices[0].kv_host = 2; }, "devices[0].kv_host\" = 2 is outside -1 to 1"},
+      {"a host of its own", [](Plan& p) { p.devices[0].kv_host = 0; }, "devices[0].kv_host is the device itself"},
+      {"a host of other kernels", [](Plan& p) { p.devices[0].kv_host = 1, p.devices[1].numerics_id = "other"; },
+       "devices[0].kv_host has kernels of order \"other\", and the device those of \"\""},
+      {"what is hosted for nobody", [](Plan& p) { p.devices[1].memory.hosted = 1; }, "devices[1].memory.hosted\" = 1 is not 0"},
       {"sequences", [](Plan& p) { p.sequences = 2; }, "sequences\" = 2"},
       {"no device", [](Plan& p) { p.devices.clear(); }, "devices\" = 0"},
       {"reading again", [](Plan& p) { p.reads = ReadsPerStep::kPerMicrobatch; }, "stages[2] visits its device again"},

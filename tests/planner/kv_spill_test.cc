@@ -125,13 +125,13 @@ TEST(KvSpillTest, MoreKvThanCanBeCountedIsRefused) {
 TEST(KvSpillTest, TheReachCoversTheLongestSequences) {
   Plan plan{.context = 4096, .sequences = 4, .batch = 4};
   PlanDevice device{.max_layer_pages = WorkingPages(plan) + 256};
-  EXPECT_EQ(PositionsOnDisk(plan, device, device.max_layer_pages), 0);
+  EXPECT_EQ(PositionsAway(plan, device, device.max_layer_pages), 0);
   // One whole sequence of 256 pages fits beside the working pages; two leave 128 of each.
-  EXPECT_EQ(PositionsOnDisk(plan, device, 512), 2048);
-  EXPECT_EQ(PositionsOnDisk(plan, device, 1024), 3072);
+  EXPECT_EQ(PositionsAway(plan, device, 512), 2048);
+  EXPECT_EQ(PositionsAway(plan, device, 1024), 3072);
   device.max_layer_pages = WorkingPages(plan);
-  EXPECT_EQ(PositionsOnDisk(plan, device, 1024), 4096);
-  EXPECT_EQ(MeanPositionsOnDisk(plan, device, 1024), static_cast<double>(1024 - device.max_layer_pages) * 16 / 4);
+  EXPECT_EQ(PositionsAway(plan, device, 1024), 4096);
+  EXPECT_EQ(MeanPositionsAway(plan, device, 1024), static_cast<double>(1024 - device.max_layer_pages) * 16 / 4);
 }
 
 }  // namespace

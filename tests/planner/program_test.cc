@@ -17,13 +17,14 @@ using Runner = ProgramRunner;
 
 // Two streamed parts of which one fits at a time, every instruction once.
 Program SmallProgram() {
-  return {.device = 0,
-          .num_stages = 2,
-          .microbatches = 1,
-          .ring_bytes = 100,
-          .step = {SendKv{3, 1, 2}, Recv{0, 0, 1, Payload::kToken}, Compute{0, 0, kEmbeddingPart, 1, 0}, AwaitKv{0, 1, 4}, AwaitWeights{0},
-                   Compute{0, 0, 0, 1, 0}, Evict{0}, AwaitWeights{1}, Compute{0, 0, 1, 1, 1}, Evict{1}, Send{0, 0, 1, Payload::kHidden}},
-          .loads = {{0, 100, 1}, {1, 80, 1}}};
+  return {
+      .device = 0,
+      .num_stages = 2,
+      .microbatches = 1,
+      .ring_bytes = 100,
+      .step = {Recv{0, 0, 1, Payload::kToken}, Compute{0, 0, kEmbeddingPart, 1, 0}, AskKv{0, 0, 3, 1}, AwaitKv{0, 0, 3, 1}, AwaitWeights{0},
+               Compute{0, 0, 0, 1, 0}, Evict{0}, AwaitWeights{1}, Compute{0, 0, 1, 1, 1}, Evict{1}, Send{0, 0, 1, Payload::kHidden}},
+      .loads = {{0, 100, 1}, {1, 80, 1}}};
 }
 
 std::string Error(const Program& program) {
@@ -54,11 +55,20 @@ TEST(ProgramTest, ValidateNamesTheFirstThingWrong) {
   program.step.resize(7);
   EXPECT_THAT(Error(program), HasSubstr("a step awaits 1 and evicts 1 of its 2 loads"));
   program = SmallProgram();
-  program.step[1] = Recv{2, 0, 1, Payload::kToken};
-  EXPECT_THAT(Error(program), HasSubstr("step[1].stage = 2"));
+  program.step[0] = Recv{2, 0, 1, Payload::kToken};
+  EXPECT_THAT(Error(program), HasSubstr("step[0].stage = 2"));
   program = SmallProgram();
-  program.step[0] = SendKv{3, 1, 0};
-  EXPECT_THAT(Error(program), HasSubstr("step[0].pages = 0"));
+  program.step[2] = AskKv{0, 0, 3, -1};
+  EXPECT_THAT(Error(program), HasSubstr("step[2].to = -1"));
+  program = SmallProgram();
+  program.step[3] = AwaitKv{0, 0, 4, 1};
+  EXPECT_THAT(Error(program), HasSubstr("step[3] awaits KV of part 4, which was not asked for"));
+  program = SmallProgram();
+  program.step[3] = AskKv{0, 0, 4, 1};
+  EXPECT_THAT(Error(program), HasSubstr("step[3] asks for KV where part 3 is asked for and not awaited"));
+  program = SmallProgram();
+  program.step.erase(program.step.begin() + 3);
+  EXPECT_THAT(Error(program), HasSubstr("a step asks for KV and does not await it"));
   program = SmallProgram();
   program.step[8] = Compute{0, 0, 1, 1, 2};
   EXPECT_THAT(Error(program), HasSubstr("step[8].logit_rows = 2"));
@@ -83,13 +93,13 @@ TEST(ProgramTest, WhatIsWrittenIsReadBackTheSameAndWhatIsWrongIsASentence) {
   }
 }
 
-// "compute 0/0" of stage and part, "load 3", "release 2", "send to 1", "pages to 1", "waited 2.5", "end".
+// "compute 0/0" of stage and part, "load 3", "release 2", "send to 1", "asks 1", "waited 2.5", "end".
 std::string Text(const Runner::Action& action) {
   if (const auto* a = std::get_if<Runner::StartCompute>(&action)) return absl::StrCat("compute ", a->what.part);
   if (const auto* a = std::get_if<Runner::StartLoad>(&action)) return absl::StrCat("load ", a->load);
   if (const auto* a = std::get_if<Runner::Release>(&action)) return absl::StrCat("release ", a->load);
   if (const auto* a = std::get_if<Runner::StartSend>(&action)) return absl::StrCat("send to ", a->what.to);
-  if (const auto* a = std::get_if<Runner::StartSendKv>(&action)) return absl::StrCat("pages to ", a->what.to);
+  if (const auto* a = std::get_if<Runner::StartAskKv>(&action)) return absl::StrCat("asks ", a->what.to);
   if (const auto* a = std::get_if<Runner::Waited>(&action)) {
     return absl::StrCat(InstructionName(a->what), " waited ", a->end_ms - a->begin_ms);
   }
@@ -116,12 +126,14 @@ TEST_F(RunnerTest, GoesThroughAStepAndReadsOnIntoTheNext) {
   runner_.Start(actions);
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_EQ(Text(actions[0]), "load 0");
-  EXPECT_THAT(Do(Runner::BeginStep{0}, 1), ElementsAre("pages to 1"));
+  EXPECT_THAT(Do(Runner::BeginStep{0}, 1), ElementsAre());
   EXPECT_NE(runner_.waiting(), nullptr);
   EXPECT_THAT(Do(Runner::Arrived{0, 0}, 3), ElementsAre("recv waited 2", "compute -1"));
   EXPECT_EQ(runner_.waiting(), nullptr);
-  EXPECT_THAT(Do(Runner::Computed{}, 4), ElementsAre());
-  EXPECT_THAT(Do(Runner::KvArrived{0}, 5), ElementsAre("await_kv waited 1"));
+  EXPECT_THAT(Do(Runner::Computed{}, 4), ElementsAre("asks 1"));
+  EXPECT_THAT(Do(Runner::KvArrived{4, 0}, 5), ElementsAre(HasSubstr("was not asked for")));
+  EXPECT_THAT(Do(Runner::KvArrived{3, 0}, 5), ElementsAre("await_kv waited 1"));
+  EXPECT_THAT(Do(Runner::KvArrived{3, 0}, 5), ElementsAre(HasSubstr("was not asked for")));
   EXPECT_THAT(Do(Runner::Loaded{0}, 9), ElementsAre("await_weights waited 4", "compute 0"));
   EXPECT_THAT(Do(Runner::Computed{}, 10), ElementsAre("release 0", "load 1"));
   EXPECT_THAT(Do(Runner::Loaded{1}, 11), ElementsAre("await_weights waited 1", "compute 1"));
@@ -136,7 +148,7 @@ TEST_F(RunnerTest, WhatCannotBeIsAnErrorThatChangesNothing) {
   EXPECT_THAT(Do(Runner::Computed{}, 0), ElementsAre(HasSubstr("nothing is being computed")));
   EXPECT_THAT(Do(Runner::Arrived{1, 0}, 0), ElementsAre(HasSubstr("nothing is awaited")));
   EXPECT_THAT(Do(Runner::Arrived{0, -1}, 0), ElementsAre(HasSubstr("no micro-batch -1")));
-  EXPECT_THAT(Do(Runner::KvArrived{7}, 0), ElementsAre(HasSubstr("nothing is awaited")));
+  EXPECT_THAT(Do(Runner::KvArrived{7, 0}, 0), ElementsAre(HasSubstr("was not asked for")));
   EXPECT_THAT(Do(Runner::BeginStep{1}, 0), ElementsAre(HasSubstr("no program 1")));
   EXPECT_THAT(Do(Runner::Loaded{0}, 0), ElementsAre());
   EXPECT_THAT(Do(Runner::Loaded{0}, 0), ElementsAre(HasSubstr("load 0 is not under way")));
@@ -147,7 +159,7 @@ TEST_F(RunnerTest, MessagesOfLaterStepsMayComeEarly) {
   runner_.Start(actions);
   EXPECT_THAT(Do(Runner::Arrived{0, 0}, 0), ElementsAre());
   EXPECT_THAT(Do(Runner::Arrived{0, 0}, 0), ElementsAre());
-  EXPECT_THAT(Do(Runner::BeginStep{0}, 0), ElementsAre("pages to 1", "compute -1"));
+  EXPECT_THAT(Do(Runner::BeginStep{0}, 0), ElementsAre("compute -1"));
 }
 
 TEST(CompileTest, TheLoadsOfADeviceAreTheSameForEveryShape) {

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 #include "planner/sim/timeline_times.h"
 #include "tests/planner/random_clusters.h"
 
@@ -102,7 +104,7 @@ TEST(SimulatorTest, TheTimelineHasNoOverlapsAndNoGaps) {
     const Plan plan = PlanOf(RandomClusters(seed).Draw());
     const absl::StatusOr<SimulationResult> result = SimulateDecode(plan, {.steps = 5});
     ASSERT_TRUE(result.ok()) << result.status().message();
-    const auto lane = [](Kind kind) { return kind == Kind::kLoad ? 1 : kind == Kind::kSend || kind == Kind::kSendKv ? 2 : 0; };
+    const auto lane = [](Kind kind) { return kind == Kind::kLoad ? 1 : kind == Kind::kSend ? 2 : 0; };
     for (int d = 0; d < plan.NumDevices(); ++d) {
       std::vector<TimelineSpan> lanes[3];
       for (const TimelineSpan& span : result->timeline.spans) {
@@ -125,27 +127,46 @@ TEST(SimulatorTest, TheTimelineHasNoOverlapsAndNoGaps) {
   }
 }
 
-TEST(SimulatorTest, PagesThatAreLentComeBackBeforeTheirLayerIsComputed) {
-  // Two devices, one layer and a head; the first lends all pages of the layer to the second.
-  Plan plan = {.model_name = "two", .vocab_size = 100, .context = 64, .page_bytes = 1000};
-  plan.parts = {{.block = {BlockKind::kAttention, 0}, .rows = {{TensorRole::kQ, 0, 8}}, .bytes = 10, .kv_pages = 4, .decode_ms = 1},
+TEST(SimulatorTest, TheHostOfKvIsAskedWhereSomeMayBeAway) {
+  // Two devices, one layer and a head; the second has what the first has no room for.
+  Plan plan = {.model_name = "two", .vocab_size = 100, .context = 1024, .page_bytes = 1000};
+  const auto attention = [](TensorRole role) {
+    return PlanPart{.block = {BlockKind::kAttention, 0}, .rows = {{role, 0, 8}}, .bytes = 10, .decode_ms = 1};
+  };
+  plan.parts = {attention(TensorRole::kV),
+                {.block = {BlockKind::kAttention, 0}, .kv_end = 1024, .decode_ms = 5},
+                attention(TensorRole::kO),
                 {.block = {BlockKind::kMlp, 0}, .rows = {{TensorRole::kUp, 0, 8}}, .bytes = 10, .decode_ms = 1},
                 {.block = {BlockKind::kHead, 0}, .rows = {{TensorRole::kOutput, 0, 100}}, .bytes = 10, .decode_ms = 1}};
-  plan.stages = {{0, 0, 2}, {1, 2, 3}};
-  plan.loans = {{.layer = 0, .holder = 1, .pages = 4}};
-  plan.decode = {.tx_ms = 0.5, .lat_ms = 0.25, .page_tx_ms = 2};
-  // The first keeps room for the pages while they are back.
-  plan.devices = {{.name = "a", .budget = 4020, .memory = {.kv = 4000, .weights = 20}, .kv_pages = 4},
-                  {.name = "b", .budget = 4010, .memory = {.kv = 4000, .weights = 10}, .kv_pages = 4}};
+  plan.parts[0].kv_pages = 64;
+  plan.parts[1].bytes = KvPartBytes(plan, plan.parts[1]);
+  plan.stages = {{0, 0, 4}, {1, 4, 5}};
+  plan.decode = {.tx_ms = 0.5, .lat_ms = 0.25};
+  plan.devices = {{.name = "a", .max_layer_pages = 40, .kv_host = 1}, {.name = "b"}};
+  const std::vector<PlanNeed> needs = NeedsOf(plan);
+  for (int d = 0; d < 2; ++d) {
+    PlanDevice& device = plan.devices[d];
+    device.kv_pages = needs[d].kv_pages;
+    device.memory = {.kv = needs[d].kv_pages * plan.page_bytes, .weights = needs[d].weights, .hosted = needs[d].hosted};
+    device.budget = device.memory.total();
+  }
+  EXPECT_EQ(needs[0].kv_pages, 40);
+  // 20 working pages, so 20 others; of 64 in all, whole pieces are at the host.
+  EXPECT_EQ(needs[1].hosted, 3 * KvPieceBytes(plan));
   ASSERT_TRUE(plan.Validate().ok()) << plan.Validate().message();
   const absl::StatusOr<SimulationResult> result = SimulateDecode(plan, {.steps = 1});
   ASSERT_TRUE(result.ok()) << result.status().message();
-  // 4 pages in 8 ms and 0.25 on the way; attention and MLP 2; the hop 0.75; the head 1.
-  EXPECT_EQ(result->step_ends_ms[0], 12);
+  // V 1, the answer 5, O and MLP 2, the hop 0.75, the head 1.
+  EXPECT_EQ(result->step_ends_ms[0], 9.75);
   const auto waited = std::ranges::find(result->timeline.spans, Kind::kWaitKv, &TimelineSpan::kind);
   ASSERT_NE(waited, result->timeline.spans.end());
-  EXPECT_EQ(waited->begin_ms, 0);
-  EXPECT_EQ(waited->end_ms, 8.25);
+  EXPECT_EQ(waited->begin_ms, 1);
+  EXPECT_EQ(waited->end_ms, 6);
+  const absl::StatusOr<Plan> less = WithResidency(plan, {.layer_pages = 40});
+  ASSERT_TRUE(less.ok()) << less.status().message();
+  const absl::StatusOr<SimulationResult> early = SimulateDecode(*less, {.steps = 1});
+  ASSERT_TRUE(early.ok()) << early.status().message();
+  EXPECT_EQ(early->step_ends_ms[0], 4.75);
 }
 
 TEST(SimulatorTest, ProgramsThatWaitForOneAnotherAreAnErrorNotAWait) {
