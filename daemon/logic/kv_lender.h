@@ -1,0 +1,49 @@
+// How pieces of KV that may leave this device, the owner, go to another one that keeps them: one layer of a piece after another, the next
+// once the host says that it has the last. Pure: which bytes go in which message; pages and links are the owner's.
+//
+// KvAway says which piece goes. It is written (KvAway::EndWrite) when all its layers are kept, and may be given up then, for any reason,
+// between two layers once its sequence has ended: the host drops what it has of it (daemon/logic/kv_host.h).
+//
+// Thread: the owner's.   Invariant: at most one layer's piece is under way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "daemon/logic/kv_away.h"
+#include "daemon/logic/kv_message.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+class KvLender {
+ public:
+  struct Shape {
+    int64_t layers = 0;
+    Bytes piece_bytes = 0;  // of one layer
+    Bytes chunk_bytes = 16 * kKiB;
+  };
+
+  // REQUIRES: all of it is positive.
+  explicit KvLender(const Shape& shape);
+
+  // What to send now, in order: one layer of the piece, whose `bytes` the chunks point into.
+  // REQUIRES: !under_way(); bytes.size() == piece_bytes
+  std::vector<KvChunk> Begin(const KvAway::Piece& piece, int32_t layer, std::span<const std::byte> bytes);
+
+  // The host has a layer's piece. InvalidArgument, and nothing has changed, unless it is the one under way.
+  absl::Status OnKept(int64_t number);
+
+  bool under_way() const { return last_.has_value(); }
+
+ private:
+  const Shape shape_;
+  int64_t next_number_ = 0;
+  std::optional<int64_t> last_;  // number of the last chunk under way
+};
+
+}  // namespace lime

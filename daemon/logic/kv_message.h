@@ -1,0 +1,72 @@
+// What travels where one device, the host, keeps KV of another one, the owner, in its memory: pieces (daemon/logic/kv_away.h), and the
+// questions about them.
+//
+// On the wire a header of the kind's own, little-endian, then raw bytes as they lie in memory. From outside both are hostile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+// Owner to host: a part of one layer of a piece.
+struct KvChunk {
+  int64_t number = 0;    // counted from 0, over all chunks from this owner to this host
+  int32_t sequence = 0;  // slot
+  int64_t life = 0;      // of the sequence that has the slot
+  int32_t layer = 0;     // among the owner's
+  int64_t piece = 0;     // of the sequence, from 0
+  Bytes offset = 0;      // in the layer's piece
+  std::span<const std::byte> bytes;
+};
+
+// Host to owner: all of a layer's piece is in memory.
+struct KvKept {
+  int64_t number = 0;  // of its last chunk
+};
+
+// Owner to host: the pieces of this life of the slot, and of all before it, are free.
+struct KvFree {
+  int32_t sequence = 0;
+  int64_t life = 0;
+};
+
+// Owner to host: attend to the first pieces of these sequences.
+struct KvQuery {
+  struct Sequence {
+    int32_t sequence = 0;  // slot
+    int64_t life = 0;
+    int32_t pieces = 0;              // from the first on
+    std::vector<int32_t> positions;  // of its rows
+  };
+  int64_t number = 0;
+  int32_t layer = 0;  // among the owner's
+  std::vector<Sequence> sequences;
+  std::span<const std::byte> queries;  // fp32 [rows of all sequences in order, heads * head_dim]
+};
+
+// Host to owner: what a query found.
+struct KvRecords {
+  int64_t number = 0;  // of the query
+  std::span<const std::byte> records;
+};
+
+using KvMessage = std::variant<KvChunk, KvKept, KvFree, KvQuery, KvRecords>;
+
+inline constexpr int64_t kMaxKvSequences = 4096;          // slots, and sequences of one query
+inline constexpr int64_t kMaxKvQueryRows = 1 << 16;       // of all its sequences
+inline constexpr int64_t kMaxKvPieces = 1 << 20;          // of a sequence
+inline constexpr Bytes kMaxKvLayerPieceBytes = 1 * kGiB;  // of a piece, one layer
+
+std::vector<std::byte> Encode(const KvMessage& message);
+// A view of `payload`: spans point into it and may be unaligned. InvalidArgument for an unknown kind, what ends early or goes on too long,
+// numbers out of bounds, an empty chunk or query, and queries that are no whole number of fp32 values for each row.
+absl::StatusOr<KvMessage> ParseKvMessage(std::span<const std::byte> payload);
+
+}  // namespace lime
