@@ -28,15 +28,16 @@ struct BlockWeights {
 
 struct BackendOptions {
   int num_threads = 1;
-  int64_t max_rows = 0;           // tokens in one micro-batch
-  int64_t max_logit_rows = 0;     // of them, rows that ask for logits
-  int64_t max_sequences = 0;      // sequence slots
-  int64_t context = 0;            // positions of one sequence
-  int64_t num_kv_pages = 0;       // in the pool, over all layers
-  int64_t present_kv_pages = -1;  // of them, the first ones that are in memory until ResizeKv says otherwise; -1: all
-  bool attends_pieces = false;    // room for AttendPieces
-  bool grow_kv = false;           // memory of the pool comes as it is written, instead of up front
-  std::string numerics = "auto";  // "auto", "portable", or for tests "emulated-bf16"
+  int64_t max_rows = 0;             // tokens in one micro-batch
+  int64_t max_logit_rows = 0;       // of them, rows that ask for logits
+  int64_t max_sequences = 0;        // sequence slots
+  int64_t context = 0;              // positions of one sequence
+  int64_t num_kv_pages = 0;         // in the pool, over all layers
+  int64_t present_kv_pages = -1;    // of them, the first ones that are in memory until ResizeKv says otherwise; -1: all
+  bool attends_pieces = false;      // room for AttendPieces and TakeRecords
+  bool attends_for_others = false;  // room for AttendFor
+  bool grow_kv = false;             // memory of the pool comes as it is written, instead of up front
+  std::string numerics = "auto";    // "auto", "portable", or for tests "emulated-bf16"
 };
 
 class Backend {
@@ -77,6 +78,28 @@ class Backend {
   // rows of O see to the rest. `places`: [sequence slots][end - begin], where the 16 pages of a piece lie one after another; null: in the
   // pages that SetPages named. No bit depends on either. REQUIRES: BackendOptions::attends_pieces
   virtual absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) = 0;
+
+  // Attention of which another device has the first pieces of a sequence: it is sent the queries, and sends back what is known of each row
+  // and head after these pieces, from where the device that computes the block goes on, in the same order.
+
+  // [rows, heads * head_dim] fp32: the queries of the batch, of an attention block that is computed by rows, once its last rows of V are;
+  // its K and V are in their pages then. Valid until the batch's next call.
+  virtual absl::StatusOr<std::span<const float>> Queries(int64_t layer) = 0;
+  // Floats of one row's record: what is known of all its heads after some pieces.
+  virtual int64_t RecordFloats() const = 0;
+  // For another device, which computes the block: attends from rows of one of its sequences to the first pieces of that one's KV.
+  // `positions`: of the rows, each behind those pieces. `queries`: [rows, heads * head_dim]. `pieces`: where the 16 pages of each lie one
+  // after another, from the first piece on. `records`: [rows, RecordFloats()]; zeros where a row's window begins behind the pieces. Beside
+  // a batch of one's own, between two of its calls: it changes nothing of it. InvalidArgument for more than max_rows rows, and positions
+  // and sizes that do not agree. REQUIRES: BackendOptions::attends_for_others
+  virtual absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries,
+                                 std::span<const std::byte* const> pieces, std::span<float> records) = 0;
+  // Instead of attending to the first pieces: what AttendFor made of them elsewhere. After Queries, ahead of the rows of O, which see to
+  // the rest; not together with AttendPieces. `taken`: [sequence slots], pieces from the first on that the records have of each. `records`:
+  // [rows, RecordFloats()]; anything for rows whose sequence has none taken, or that see none of them. Neither is needed afterwards. No bit
+  // depends on it. InvalidArgument for positions and sizes that do not agree. REQUIRES: BackendOptions::attends_pieces
+  virtual absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) = 0;
+
   // Embed with a table of the batch's own: row i is that of the token in row i.
   virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;
 

@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "planner/plan/plan.h"
+
 namespace lime {
 namespace {
 
@@ -83,6 +85,19 @@ class PacedBackend final : public Backend {
   absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     return real_->AttendPieces(layer, begin, end, places);
   }
+  absl::StatusOr<std::span<const float>> Queries(int64_t layer) override { return real_->Queries(layer); }
+  int64_t RecordFloats() const override { return real_->RecordFloats(); }
+  // A part like those of the device's own batch: what the attention over these positions adds to a block's time.
+  absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
+                         std::span<float> records) override {
+    const int64_t rows = std::ssize(positions), attended = Attended(positions, std::ssize(pieces) * kKvPiece);
+    const auto attention_ms = [&](int64_t context) { return options_.profile.ComputeMs(spec_, BlockKind::kAttention, rows, context); };
+    const double ms = attended == 0 ? 0 : std::max(0.0, attention_ms(attended) - attention_ms(1));
+    return Paced(ms, [&] { return real_->AttendFor(positions, queries, pieces, records); });
+  }
+  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+    return real_->TakeRecords(layer, taken, records);
+  }
   absl::Status EmbedRows(const RowsInMemory& rows) override {
     return Paced(BlockKind::kEmbedding, 1, [&] { return real_->EmbedRows(rows); });
   }
@@ -99,9 +114,21 @@ class PacedBackend final : public Backend {
     return bytes / static_cast<double>(MatrixBytes(block));
   }
 
+  // Of the positions [0, end), those that any of the rows sees.
+  int64_t Attended(std::span<const int32_t> positions, int64_t end) const {
+    if (positions.empty() || spec_.config.sliding_window == 0) return end;
+    const int64_t first = std::max<int64_t>(0, std::ranges::min(positions) + 1 - spec_.config.sliding_window);
+    return std::max<int64_t>(0, end - first);
+  }
+
   template <typename Compute>
   absl::Status Paced(BlockKind kind, double share, const Compute& compute) {
-    const double ms = share * block_ms_[static_cast<int>(kind)], begin = options_.clock->NowMs();
+    return Paced(share * block_ms_[static_cast<int>(kind)], compute);
+  }
+
+  template <typename Compute>
+  absl::Status Paced(double ms, const Compute& compute) {
+    const double begin = options_.clock->NowMs();
     const double counted_from = begin - returned_ <= kPaceHandOverMs ? due_ : begin;
     LIME_RETURN_IF_ERROR(compute());
     const double computed = options_.clock->NowMs();

@@ -40,10 +40,10 @@ void LocatePiece(const AttentionCall& call, const AttentionTile& tile, int64_t k
     last = std::max(last, t.end[r]);
   }
   const KvView& kv = call.kv;
-  const int64_t slot = call.rows.slots[tile.token];
-  const int32_t* pages = kv.page_table + slot * kv.table_stride + piece * kPiecePages;
+  const int64_t slot = call.Slot(tile.token);
   const AttentionPieces& in = call.pieces;
   const std::byte* const place = in.places == nullptr ? nullptr : in.places[slot * (in.end - in.begin) + piece - in.begin];
+  const int32_t* const pages = place != nullptr ? nullptr : kv.page_table + slot * kv.table_stride + piece * kPiecePages;
   const int64_t head_bytes = kPagePositions * kv.head_dim * ElementBytes(kv.dtype);
   for (int page = first / kPagePositions; page * kPagePositions < last; ++page) {
     t.k[page] = (place != nullptr ? place + page * kv.page_bytes : kv.base + pages[page] * kv.page_bytes) + kv_head * head_bytes;
@@ -77,11 +77,11 @@ void MergePiece(const AttentionCall& call, const AttentionTile& tile, int64_t pi
   }
 }
 
-// What earlier calls know of rows whose first piece they had.
+// What is known of rows whose first piece is ahead of the call's.
 void TakeCarried(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head, float* records) {
   for (int r = 0; r < tile.rows; ++r) {
     const int64_t token = call.Token(tile, r), floats = call.RecordFloats();
-    if (call.FirstPiece(token) >= call.pieces.begin || call.LastPiece(token) < call.pieces.begin) continue;
+    if (call.FirstPiece(token) >= call.PieceBegin(token) || call.LastPiece(token) < call.PieceBegin(token)) continue;
     const float* from = call.Carried(token, call.Head(tile, kv_head, r));
     std::copy(from, from + floats, records + r * floats);
   }
@@ -94,7 +94,7 @@ void WriteRows(const AttentionCall& call, const AttentionTile& tile, int64_t kv_
     for (int r = 0; r < tile.rows; ++r) {
       const int64_t token = call.Token(tile, r), head = call.Head(tile, kv_head, r);
       const float* record = records + r * call.RecordFloats();
-      if (call.FirstPiece(token) >= call.pieces.end || call.LastPiece(token) < call.pieces.begin) continue;
+      if (call.FirstPiece(token) >= call.pieces.end || call.LastPiece(token) < call.PieceBegin(token)) continue;
       if (call.LastPiece(token) >= call.pieces.end) {
         std::copy(record, record + call.RecordFloats(), call.Carried(token, head));
       } else {
@@ -104,7 +104,7 @@ void WriteRows(const AttentionCall& call, const AttentionTile& tile, int64_t kv_
   });
 }
 
-inline constexpr int64_t kMaxRecord = 16 + kMaxHeadDim;
+inline constexpr int64_t kMaxRecord = kRecordAcc + kMaxHeadDim;
 
 // All pieces of one tile that are the call's.
 void AttendTile(const AttentionCall& call, const AttentionTile& tile, int64_t kv_head) {
@@ -188,7 +188,7 @@ int64_t RecordsFor(const AttentionWorkspace::Options& options) {
   return options.heads * ((options.max_positions + kPiecePositions - 1) / kPiecePositions);
 }
 int64_t RecordFloats(const AttentionWorkspace::Options& options) {
-  return 16 + RoundUp(options.head_dim, 16);
+  return kRecordAcc + RoundUp(options.head_dim, 16);
 }
 // Of every row and head, where calls carry them.
 int64_t CarriedFor(const AttentionWorkspace::Options& options) {
@@ -238,7 +238,7 @@ void AddTiles(const AttentionCall& call, int64_t token, int64_t end, std::vector
       tile.piece_begin = std::min(tile.piece_begin, call.FirstPiece(call.Token(tile, r)));
       tile.piece_end = std::max(tile.piece_end, call.LastPiece(call.Token(tile, r)) + 1);
     }
-    tile.piece_begin = std::max(tile.piece_begin, call.pieces.begin);
+    tile.piece_begin = std::max(tile.piece_begin, call.PieceBegin(token));
     tile.piece_end = std::min(tile.piece_end, call.pieces.end);
     if (tile.piece_begin < tile.piece_end) tiles.push_back(tile);
   }
@@ -248,7 +248,7 @@ void MakeTiles(const AttentionCall& call, std::vector<AttentionTile>& tiles) {
   tiles.clear();
   int64_t begin = 0;
   for (int64_t row = 1; row <= call.rows.count; ++row) {
-    if (row < call.rows.count && call.rows.slots[row] == call.rows.slots[begin]) continue;
+    if (row < call.rows.count && call.Slot(row) == call.Slot(begin)) continue;
     AddTiles(call, begin, row, tiles);
     begin = row;
   }
@@ -311,7 +311,7 @@ void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const At
   LIME_CHECK_LE(shape.heads, w.heads);
   LIME_CHECK_LE(kv.head_dim, w.head_dim);
   LIME_CHECK_EQ(shape.heads % kv.kv_heads, 0);
-  const bool all = pieces.begin == 0 && pieces.end == INT64_MAX;
+  const bool all = pieces.begin == 0 && pieces.end == INT64_MAX && pieces.taken == nullptr;
   LIME_CHECK(all || !w.carried.empty()) << "the workspace carries nothing from one call to the next";
   const AttentionCall call{
       .kv = kv, .rows = rows, .shape = shape, .q = q, .out = out, .pieces = pieces, .carried = all ? nullptr : w.carried.data()};
@@ -326,6 +326,49 @@ void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const At
   }
   pool.ParallelFor(items * kv.kv_heads, run);
   if (items > static_cast<int64_t>(w.tiles.size())) MergeSplitTiles(pool, call, w);
+}
+
+namespace {
+
+// What a call with these rows would read and write of the workspace's records.
+AttentionCall CarriedBy(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim) {
+  AttentionWorkspace::Impl& w = ws.impl();
+  LIME_CHECK(!w.carried.empty()) << "the workspace carries nothing";
+  LIME_CHECK(rows.count <= w.max_rows && shape.heads <= w.heads && head_dim <= w.head_dim) << rows.count << " rows";
+  return {.kv = {.head_dim = head_dim}, .rows = rows, .shape = shape, .carried = w.carried.data()};
+}
+
+}  // namespace
+
+void GetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, int64_t end,
+                float* records) {
+  const AttentionCall call = CarriedBy(ws, rows, shape, head_dim);
+  for (int64_t token = 0; token < rows.count; ++token) {
+    const bool sees = call.FirstPiece(token) < end;
+    for (int64_t head = 0; head < shape.heads; ++head, records += 2 + head_dim) {
+      const float* const from = call.Carried(token, head);
+      if (sees) {
+        std::copy(from, from + 2, records);
+        std::copy(from + kRecordAcc, from + kRecordAcc + head_dim, records + 2);
+      } else {
+        std::fill(records, records + 2 + head_dim, 0.0f);
+      }
+    }
+  }
+}
+
+void SetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, const int32_t* taken,
+                const float* records) {
+  const AttentionCall call = CarriedBy(ws, rows, shape, head_dim);
+  for (int64_t token = 0; token < rows.count; ++token, records += PackedRecordFloats(shape.heads, head_dim)) {
+    if (call.FirstPiece(token) >= taken[call.Slot(token)]) continue;
+    const float* from = records;
+    for (int64_t head = 0; head < shape.heads; ++head, from += 2 + head_dim) {
+      float* const into = call.Carried(token, head);
+      std::copy(from, from + 2, into);
+      std::copy(from + 2, from + 2 + head_dim, into + kRecordAcc);
+    }
+  }
 }
 
 void KvAppend(ThreadPool& pool, const KvView& kv, const AttentionRows& rows, const float* k, const float* v, int64_t stride) {

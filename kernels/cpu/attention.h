@@ -46,7 +46,7 @@ constexpr Bytes KvPageBytes(DType dtype, int64_t kv_heads, int64_t head_dim) {
 
 // The rows of a micro-batch. Rows of one sequence that follow each other share the work of reading its cache.
 struct AttentionRows {
-  const int32_t* slots = nullptr;      // sequence slot of each row
+  const int32_t* slots = nullptr;      // sequence slot of each row; null, for Attend: 0
   const int32_t* positions = nullptr;  // position of each row in its sequence
   int64_t count = 0;
 };
@@ -94,12 +94,29 @@ struct AttentionPieces {
   int64_t end = INT64_MAX;
   // [sequence slots, end - begin]: where the 16 pages of a piece lie one after another; null: where the page table says.  Null: all there.
   const std::byte* const* places = nullptr;
+  // [sequence slots]: pieces from 0 on that what is carried of a slot's rows has already, wherever they were attended to; the call leaves
+  // them out. Null: those ahead of `begin`.
+  const int32_t* taken = nullptr;
 };
 
-// out [rows, heads * head_dim] in kv.dtype; q: fp32 [rows, heads, head_dim]. K and V of every position a row sees have been appended.
+// out [rows, heads * head_dim] in kv.dtype; q: fp32 [rows, heads, head_dim]. K and V of every position a row sees in the call's pieces have
+// been appended.
 // REQUIRES: rows.count, heads and head_dim within the workspace, which carries where `pieces` are not all (contexts beyond max_positions
 // only lose the sharing of one row).
 void Attend(ThreadPool& pool, AttentionWorkspace& ws, const KvView& kv, const AttentionRows& rows, const float* q,
             const AttentionShape& shape, void* out, const AttentionPieces& pieces = {});
+
+// What is carried of a row, as it goes to another workspace: for each head max, sum, acc [head_dim].
+constexpr int64_t PackedRecordFloats(int64_t heads, int64_t head_dim) {
+  return heads * (2 + head_dim);
+}
+
+// records: [rows, PackedRecordFloats], after the pieces [0, end) of the rows, all of which see later ones; zeros where a row sees none of
+// them.
+void GetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, int64_t end,
+                float* records);
+// The records of rows that see anything of the pieces [0, taken[slot]), for an Attend with this `taken`; others are not looked at.
+void SetCarried(AttentionWorkspace& ws, const AttentionRows& rows, const AttentionShape& shape, int64_t head_dim, const int32_t* taken,
+                const float* records);
 
 }  // namespace lime::cpu

@@ -34,7 +34,7 @@ struct TilePiece {
   const std::byte* k[kPiecePages];  // this kv head's part of every page that any row sees
   const std::byte* v[kPiecePages];
 
-  float* Acc(int row) const { return records + row * call->RecordFloats() + 16; }
+  float* Acc(int row) const { return records + row * call->RecordFloats() + kRecordAcc; }
 };
 
 // Scores of R rows against P pages.   q: the first row's column of the packed queries.   scores: the first row's, at the first page.
@@ -192,14 +192,14 @@ HWY_INLINE void MergeRecord(const float* from, float* into, int64_t acc_width) {
   const float keep = ExpOne(into[0] - max), take = ExpOne(from[0] - max);
   into[0] = max;
   into[1] = into[1] * keep + from[1] * take;
-  for (int64_t d = 16; d < 16 + acc_width; d += kLanes)
+  for (int64_t d = kRecordAcc; d < kRecordAcc + acc_width; d += kLanes)
     Store(Add(Mul(Load(into + d), Set(keep)), Mul(Load(from + d), Set(take))), into + d);
 }
 
 template <typename T>
 HWY_INLINE void FinishRecord(const float* record, int64_t head_dim, T* out) {
   const F32x16 sum = Set(record[1]);
-  const float* acc = record + 16;
+  const float* acc = record + kRecordAcc;
   int64_t d = 0;
   for (; d + kLanes <= head_dim; d += kLanes) Store(Div(Load(acc + d), sum), out + d);
   if (d < head_dim) StoreFirst(Div(Load(acc + d), sum), out + d, head_dim - d);

@@ -1,6 +1,7 @@
 // How Attend is cut into work items. No cut changes a bit of the result.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cpu/attention.h"
@@ -8,6 +9,7 @@
 namespace lime::cpu {
 
 inline constexpr int kTileRows = 8;
+inline constexpr int64_t kRecordAcc = 16;  // where acc begins in a record
 
 // Up to 8 query rows of one sequence that share a kv head, and so one pass over K and V. Row i of the tile is number `first + i` of the
 // (row of the batch, head of the group) pairs counted from row `token`, heads fastest.
@@ -34,7 +36,7 @@ struct AttentionCall {
 
   int64_t Group() const { return shape.heads / kv.kv_heads; }
   int64_t AccWidth() const { return (kv.head_dim + 15) / 16 * 16; }
-  int64_t RecordFloats() const { return 16 + AccWidth(); }
+  int64_t RecordFloats() const { return kRecordAcc + AccWidth(); }
   int64_t Token(const AttentionTile& tile, int row) const { return tile.token + (tile.first + row) / Group(); }
   int64_t Head(const AttentionTile& tile, int64_t kv_head, int row) const { return kv_head * Group() + (tile.first + row) % Group(); }
   // Positions [Begin, End) that a row of the batch sees.
@@ -43,6 +45,11 @@ struct AttentionCall {
   // Pieces [FirstPiece, LastPiece] that it sees.
   int64_t FirstPiece(int64_t token) const { return Begin(token) / kPiecePositions; }
   int64_t LastPiece(int64_t token) const { return (End(token) - 1) / kPiecePositions; }
+  int64_t Slot(int64_t token) const { return rows.slots == nullptr ? 0 : rows.slots[token]; }
+  // First piece of the call: what is known of those ahead of it is carried.
+  int64_t PieceBegin(int64_t token) const {
+    return pieces.taken == nullptr ? pieces.begin : std::max<int64_t>(pieces.begin, pieces.taken[Slot(token)]);
+  }
   float* Carried(int64_t token, int64_t head) const { return carried + (token * shape.heads + head) * RecordFloats(); }
 };
 

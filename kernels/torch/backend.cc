@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/module.h"
 #include "kernels/torch/decoder.h"
@@ -34,19 +35,25 @@ at::Tensor View(const TensorSpec& spec, const std::byte* data, const std::shared
 }
 
 // Points a tensor at other memory, in place: nothing is allocated.
-void PointAt(const std::byte* data, int64_t rows, int64_t cols, at::Tensor& tensor) {
+void PointAt(const void* data, at::IntArrayRef sizes, at::Tensor& tensor) {
   const at::Device device = tensor.device();
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({rows, cols});
-  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(const_cast<std::byte*>(data), device));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(const_cast<void*>(data), device));
+}
+
+// To be pointed at memory.
+at::Tensor Pointer(at::ScalarType dtype) {
+  static int64_t nothing = 0;
+  return at::from_blob(&nothing, {1}, at::dtype(dtype));
 }
 
 void PointAt(const RowsInMemory& from, ops::LinearWeight& linear) {
   const int64_t rows = from.rows.end - from.rows.begin;
   linear.row_begin = from.rows.begin;
-  PointAt(from.weight, rows, linear.weight.size(1), linear.weight);
+  PointAt(from.weight, {rows, linear.weight.size(1)}, linear.weight);
   if (linear.bits == 0) return;
-  PointAt(from.scales, rows, linear.scales.size(1), linear.scales);
-  PointAt(from.biases, rows, linear.biases.size(1), linear.biases);
+  PointAt(from.scales, {rows, linear.scales.size(1)}, linear.scales);
+  PointAt(from.biases, {rows, linear.biases.size(1)}, linear.biases);
 }
 
 // Takes the tensors of one block by role.
@@ -117,6 +124,7 @@ ops::ComputeContext::Options ContextOptions(const ModelSpec& spec, const Backend
           .head_dim = config.head_dim,
           .max_positions = options.context,
           .carries = options.attends_pieces,
+          .attends_for_others = options.attends_for_others,
           .numerics = numerics};
 }
 
@@ -181,9 +189,46 @@ class CpuBackend final : public Backend {
   absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
     LIME_CHECK(begin < end && static_cast<int64_t>(places.size()) == options_.max_sequences * (end - begin)) << begin << " to " << end;
     return Guarded([&] {
-      PointAt(reinterpret_cast<const std::byte*>(places.data()), options_.max_sequences, end - begin, pieces_.places);
+      PointAt(places.data(), {options_.max_sequences, end - begin}, pieces_.places);
       pieces_.begin = begin, pieces_.end = end;
       attention_[layer].AttendPieces(workspace_, kv_.layer(layer), rope_ ? &*rope_ : nullptr, pieces_);
+    });
+  }
+
+  absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
+    LIME_RETURN_IF_ERROR(Guarded([&] { attention_[layer].Queries(workspace_, kv_.layer(layer), rope_ ? &*rope_ : nullptr); }));
+    return std::span<const float>(workspace_.q.data_ptr<float>(), static_cast<size_t>(workspace_.q.numel()));
+  }
+
+  int64_t RecordFloats() const override { return cpu::PackedRecordFloats(spec_.config.num_heads, spec_.config.head_dim); }
+
+  absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
+                         std::span<float> records) override {
+    LIME_CHECK(options_.attends_for_others);
+    const int64_t rows = std::ssize(positions), q_cols = spec_.config.num_heads * spec_.config.head_dim;
+    LIME_RETURN_IF_ERROR(CheckForOthers(positions, std::ssize(pieces)));
+    LIME_RETURN_IF_ERROR(CheckSize("queries", std::ssize(queries), rows * q_cols));
+    LIME_RETURN_IF_ERROR(CheckSize("records", std::ssize(records), rows * RecordFloats()));
+    return Guarded([&] {
+      PointAt(positions.data(), {rows}, remote_.positions);
+      PointAt(queries.data(), {rows, q_cols}, remote_.queries);
+      PointAt(pieces.data(), {1, std::ssize(pieces)}, remote_.places);
+      PointAt(records.data(), {rows, RecordFloats()}, remote_.records);
+      ops::AttendForOut(remote_.queries, remote_.positions, remote_.places, kv_.layer(0), spec_.config.sliding_window, remote_.records);
+    });
+  }
+
+  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+    LIME_CHECK(options_.attends_pieces && std::ssize(taken) == options_.max_sequences) << taken.size();
+    const int64_t rows = workspace_.positions.size(0);
+    LIME_RETURN_IF_ERROR(CheckSize("records", std::ssize(records), rows * RecordFloats()));
+    for (int64_t row = 0; row < rows; ++row) {
+      LIME_RETURN_IF_ERROR(CheckBehind(workspace_.positions.data_ptr<int32_t>()[row], taken[workspace_.slots.data_ptr<int32_t>()[row]]));
+    }
+    return Guarded([&] {
+      std::ranges::copy(taken, workspace_.taken.data_ptr<int32_t>());
+      PointAt(records.data(), {rows, RecordFloats()}, remote_.records);
+      attention_[layer].TakeRecords(workspace_, remote_.records);
     });
   }
 
@@ -299,6 +344,26 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status CheckForOthers(std::span<const int32_t> positions, int64_t pieces) const {
+    if (positions.empty() || std::ssize(positions) > options_.max_rows) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(positions.size(), " rows for another device, 1 to ", options_.max_rows, " were planned"));
+    }
+    if (pieces < 1) return absl::InvalidArgumentError("no pieces of KV to attend to for another device");
+    for (const int32_t position : positions) LIME_RETURN_IF_ERROR(CheckBehind(position, pieces));
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckBehind(int32_t position, int64_t pieces) {
+    if (position >= 0 && pieces >= 0 && position / cpu::kPiecePositions >= pieces) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("position ", position, " is not behind ", pieces, " pieces of KV"));
+  }
+
+  static absl::Status CheckSize(const char* what, int64_t size, int64_t expected) {
+    if (size == expected) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(what, ": ", size, " floats, need ", expected));
+  }
+
   void FillRows(const MicroBatch& batch) {
     int32_t* const tokens = workspace_.tokens.data_ptr<int32_t>();
     int32_t* const slots = workspace_.slots.data_ptr<int32_t>();
@@ -324,8 +389,11 @@ class CpuBackend final : public Backend {
   std::vector<MlpBlock> mlp_;
   HeadBlock head_;
   // Of AttendPieces: the places are those of its call.
-  ops::KvPieces pieces_{.places = at::from_blob(&kNoPlace, {1, 1}, at::dtype(at::kLong))};
-  static inline int64_t kNoPlace = 0;
+  ops::KvPieces pieces_{.places = Pointer(at::kLong)};
+  // Of AttendFor and TakeRecords: memory of their calls.
+  struct {
+    at::Tensor positions = Pointer(at::kInt), queries = Pointer(at::kFloat), places = Pointer(at::kLong), records = Pointer(at::kFloat);
+  } remote_;
 };
 
 }  // namespace

@@ -36,19 +36,32 @@ void AttentionBlock::Append(Workspace& ws, const ops::KvLayer& kv, const ops::Ro
 }
 
 void AttentionBlock::Attend(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const {
-  if (ws.pieces_attended > 0) {
-    const ops::KvPieces rest{.begin = ws.pieces_attended, .end = INT64_MAX, .places = {}};
+  if (ws.pieces_attended > 0 || ws.records_taken) {
+    const ops::KvPieces rest{
+        .begin = ws.pieces_attended, .end = INT64_MAX, .places = {}, .taken = ws.records_taken ? ws.taken : at::Tensor()};
     ops::AttendPiecesOut(ws.q, ws.slots, ws.positions, kv, rest, window, ws.attended);
   } else {
     if (ws.pieces_attended < 0) Append(ws, kv, rope);
     ops::AttendOut(ws.q, ws.slots, ws.positions, kv, window, ws.attended);
   }
   ws.pieces_attended = -1;
+  ws.records_taken = false;
+}
+
+void AttentionBlock::Queries(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const {
+  if (ws.pieces_attended < 0) Append(ws, kv, rope);
+  ws.pieces_attended = std::max<int64_t>(0, ws.pieces_attended);
+}
+
+void AttentionBlock::TakeRecords(Workspace& ws, const at::Tensor& records) const {
+  TORCH_CHECK(ws.pieces_attended == 0 && !ws.records_taken, "records after ", ws.pieces_attended, " pieces of KV");
+  ops::TakeRecords(records, ws.slots, ws.positions, ws.taken, head_dim, window);
+  ws.records_taken = true;
 }
 
 void AttentionBlock::AttendPieces(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope, const ops::KvPieces& pieces) const {
-  if (ws.pieces_attended < 0) Append(ws, kv, rope);
-  TORCH_CHECK(pieces.begin == std::max<int64_t>(0, ws.pieces_attended), "pieces of KV from ", pieces.begin, " on, and ", ws.pieces_attended,
+  Queries(ws, kv, rope);
+  TORCH_CHECK(pieces.begin == ws.pieces_attended && !ws.records_taken, "pieces of KV from ", pieces.begin, " on, and ", ws.pieces_attended,
               " were attended to");
   ops::AttendPiecesOut(ws.q, ws.slots, ws.positions, kv, pieces, window, ws.attended);
   ws.pieces_attended = pieces.end;

@@ -47,6 +47,10 @@ struct AttentionBlock {
   void ForwardRows(TensorRole role, Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const;
   // Between the rows of v and those of o: attends to some pieces of KV, from 0 on, ahead of the others.
   void AttendPieces(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope, const ops::KvPieces& pieces) const;
+  // Between them too: ws.q as it is attended with. K and V are in `kv` then.
+  void Queries(Workspace& ws, const ops::KvLayer& kv, const ops::RopeTables* rope) const;
+  // After Queries, in place of AttendPieces: `records` of the pieces ahead of ws.taken.
+  void TakeRecords(Workspace& ws, const at::Tensor& records) const;
   ops::LinearWeight& linear(TensorRole role) {
     return role == TensorRole::kQ ? q : role == TensorRole::kK ? k : role == TensorRole::kV ? v : o;
   }

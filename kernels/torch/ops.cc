@@ -40,8 +40,12 @@ TORCH_LIBRARY(lime, m) {
       "attend_out(Tensor q, Tensor slots, Tensor positions, Tensor pages, Tensor page_table, int kv_heads, int head_dim, int window, "
       "Tensor(a!) out) -> ()");
   m.def(
-      "attend_pieces_out(Tensor q, Tensor slots, Tensor positions, Tensor pages, Tensor page_table, Tensor? places, int kv_heads, "
-      "int head_dim, int window, int begin, int end, Tensor(a!) out) -> ()");
+      "attend_pieces_out(Tensor q, Tensor slots, Tensor positions, Tensor pages, Tensor page_table, Tensor? places, Tensor? taken, "
+      "int kv_heads, int head_dim, int window, int begin, int end, Tensor(a!) out) -> ()");
+  m.def(
+      "attend_for_out(Tensor q, Tensor positions, Tensor places, Tensor pages, int kv_heads, int head_dim, int window, "
+      "Tensor(a!) records) -> ()");
+  m.def("take_records(Tensor records, Tensor slots, Tensor positions, Tensor taken, int head_dim, int window) -> ()");
   m.def("gated_activation_out(Tensor gate, Tensor up, int activation, Tensor(a!) out) -> ()");
   m.def("activation_out(Tensor x, int activation, Tensor(a!) out) -> ()");
   m.def(
@@ -53,7 +57,10 @@ TORCH_LIBRARY(lime, m) {
 
 TORCH_LIBRARY_IMPL(lime, CPU, m) {
   LIME_REGISTER(m, cpu);
-  m.impl("attend_pieces_out", &cpu::AttendPiecesOut);  // no other device has memory that the CPU's pointers mean anything to
+  // No other device has memory that the CPU's pointers mean anything to.
+  m.impl("attend_pieces_out", &cpu::AttendPiecesOut);
+  m.impl("attend_for_out", &cpu::AttendForOut);
+  m.impl("take_records", &cpu::TakeRecords);
 }
 
 // Serves every device that has no implementation of its own.
@@ -100,12 +107,13 @@ thread_local ComputeContext* current_context = nullptr;
 ComputeContext::ComputeContext(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 ComputeContext::~ComputeContext() = default;
 Bytes ComputeContext::bytes() const {
-  return impl_->linear.bytes() + impl_->attention.bytes();
+  return impl_->linear.bytes() + impl_->attention.bytes() + (impl_->for_others ? impl_->for_others->bytes() : 0);
 }
 
 Bytes ComputeContext::BytesFor(const Options& options) {
   return lime::cpu::LinearWorkspace::BytesFor(options.num_threads, options.max_rows, options.max_cols) +
-         lime::cpu::AttentionWorkspace::BytesFor(ComputeContext::Impl::AttentionOptions(options));
+         lime::cpu::AttentionWorkspace::BytesFor(Impl::AttentionOptions(options, options.carries)) +
+         (options.attends_for_others ? lime::cpu::AttentionWorkspace::BytesFor(Impl::AttentionOptions(options, true)) : 0);
 }
 
 ContextScope::ContextScope(ComputeContext& context) : previous_(current_context) {
@@ -195,7 +203,20 @@ void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& p
 void AttendPiecesOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, const KvPieces& pieces,
                      int64_t window, at::Tensor& out) {
   static const auto op = Find("lime::attend_pieces_out", &cpu::AttendPiecesOut);
-  op.call(q, slots, positions, kv.pages, kv.page_table, pieces.places, kv.kv_heads, kv.head_dim, window, pieces.begin, pieces.end, out);
+  op.call(q, slots, positions, kv.pages, kv.page_table, pieces.places, pieces.taken, kv.kv_heads, kv.head_dim, window, pieces.begin,
+          pieces.end, out);
+}
+
+void AttendForOut(const at::Tensor& q, const at::Tensor& positions, const at::Tensor& places, const KvLayer& kv, int64_t window,
+                  at::Tensor& records) {
+  static const auto op = Find("lime::attend_for_out", &cpu::AttendForOut);
+  op.call(q, positions, places, kv.pages, kv.kv_heads, kv.head_dim, window, records);
+}
+
+void TakeRecords(const at::Tensor& records, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& taken, int64_t head_dim,
+                 int64_t window) {
+  static const auto op = Find("lime::take_records", &cpu::TakeRecords);
+  op.call(records, slots, positions, taken, head_dim, window);
 }
 
 void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, Activation activation, at::Tensor& out) {

@@ -27,8 +27,9 @@ class ComputeContext {
     int64_t max_cols = 0;  // widest input of a linear layer
     int64_t heads = 0;
     int64_t head_dim = 0;
-    int64_t max_positions = 0;  // longest context
-    bool carries = false;       // whether AttendPiecesOut is used
+    int64_t max_positions = 0;        // longest context
+    bool carries = false;             // whether AttendPiecesOut is used
+    bool attends_for_others = false;  // whether AttendForOut is used
     lime::cpu::Numerics numerics = lime::cpu::Numerics::kAuto;
   };
   explicit ComputeContext(const Options& options);
@@ -82,6 +83,7 @@ struct KvPieces {
   int64_t end = 0;    // INT64_MAX: all behind `begin`
   at::Tensor places;  // [sequence slots, end - begin] int64: address of a piece whose 16 pages lie one after another; 0: in its pages.
                       // Undefined: all are in their pages
+  at::Tensor taken;   // [sequence slots] int32: pieces from 0 on that TakeRecords brought. Undefined: none
 };
 
 // cos and sin of every position, [positions, head_dim / 2] fp32 each.
@@ -120,6 +122,16 @@ void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& p
 // Not among the operators of devices that have no memory in common with the CPU.
 void AttendPiecesOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, const KvPieces& pieces,
                      int64_t window, at::Tensor& out);
+
+// What is known of the rows of one sequence after its first pieces, in place of a batch's own: beside it, in scratch of its own.
+// places: [1, pieces] int64, as KvPieces has them, none 0; `kv` tells the geometry of their pages.   positions: behind the pieces.
+// records: [rows, heads * (2 + head_dim)] fp32: max, sum, acc [head_dim] of each head; zeros where a row's window begins behind the pieces.
+void AttendForOut(const at::Tensor& q, const at::Tensor& positions, const at::Tensor& places, const KvLayer& kv, int64_t window,
+                  at::Tensor& records);
+// Such records, of the pieces ahead of `taken` of each row's slot, [sequence slots] int32, for an AttendPiecesOut of all pieces with the
+// same `taken`. Those of rows that see none of them are not looked at.
+void TakeRecords(const at::Tensor& records, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& taken, int64_t head_dim,
+                 int64_t window);
 
 // gate, up: [rows, n] fp32.   out: [rows, n] working dtype.
 void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, Activation activation, at::Tensor& out);

@@ -111,19 +111,22 @@ lime::cpu::AttentionRows ToRows(const at::Tensor& slots, const at::Tensor& posit
           .count = rows};
 }
 
-lime::cpu::KvView ToView(const at::Tensor& pages, const at::Tensor& page_table, int64_t kv_heads, int64_t head_dim) {
+// Pages wherever they lie.
+lime::cpu::KvView GeometryOf(const at::Tensor& pages, int64_t kv_heads, int64_t head_dim) {
   const DType dtype = WorkingType(pages, "pages");
   const int64_t page_bytes = Width(pages, "pages") * ElementBytes(dtype);
   TORCH_CHECK(page_bytes >= lime::cpu::KvPageBytes(dtype, kv_heads, head_dim), "a page of ", page_bytes, " bytes is too small for ",
               kv_heads, " heads of ", head_dim);
   TORCH_CHECK(head_dim <= lime::cpu::kMaxHeadDim, "head_dim is ", head_dim, ", at most ", lime::cpu::kMaxHeadDim);
-  return {.base = static_cast<std::byte*>(pages.data_ptr()),
-          .page_bytes = page_bytes,
-          .dtype = dtype,
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .page_table = page_table.data_ptr<int32_t>(),
-          .table_stride = page_table.size(1)};
+  return {.page_bytes = page_bytes, .dtype = dtype, .kv_heads = kv_heads, .head_dim = head_dim};
+}
+
+lime::cpu::KvView ToView(const at::Tensor& pages, const at::Tensor& page_table, int64_t kv_heads, int64_t head_dim) {
+  lime::cpu::KvView view = GeometryOf(pages, kv_heads, head_dim);
+  view.base = static_cast<std::byte*>(pages.data_ptr());
+  view.page_table = page_table.data_ptr<int32_t>();
+  view.table_stride = page_table.size(1);
+  return view;
 }
 
 Activation ToActivation(int64_t activation) {
@@ -227,22 +230,42 @@ void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots,
 
 namespace {
 
+lime::cpu::AttentionShape ShapeOf(int64_t width, int64_t head_dim, int64_t window) {
+  return {.heads = width / head_dim,
+          .q_stride = width,
+          .out_stride = width,
+          .window = window,
+          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
+}
+
+lime::cpu::AttentionShape ShapeOf(const at::Tensor& q, int64_t kv_heads, int64_t head_dim, int64_t window) {
+  const int64_t width = Width(q, "q");
+  TORCH_CHECK(kv_heads > 0 && head_dim > 0 && width % (kv_heads * head_dim) == 0, "q of width ", width, " for ", kv_heads, " kv heads of ",
+              head_dim);
+  CheckRows(q, "q", q.size(0), width, at::kFloat);
+  return ShapeOf(width, head_dim, window);
+}
+
 void Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,
             const at::Tensor& page_table, int64_t kv_heads, int64_t head_dim, int64_t window, at::Tensor& out,
             const lime::cpu::AttentionPieces& pieces) {
-  const int64_t rows = q.size(0), width = Width(q, "q");
-  TORCH_CHECK(kv_heads > 0 && head_dim > 0 && width % (kv_heads * head_dim) == 0, "q of width ", width, " for ", kv_heads, " kv heads of ",
-              head_dim);
-  CheckRows(q, "q", rows, width, at::kFloat);
-  CheckRows(out, "out", rows, width, pages.scalar_type());
-  const lime::cpu::AttentionShape shape{.heads = width / head_dim,
-                                        .q_stride = width,
-                                        .out_stride = width,
-                                        .window = window,
-                                        .scale = 1.0f / std::sqrt(static_cast<float>(head_dim))};
+  const int64_t rows = q.size(0);
+  const lime::cpu::AttentionShape shape = ShapeOf(q, kv_heads, head_dim, window);
+  CheckRows(out, "out", rows, q.size(1), pages.scalar_type());
   ComputeContext::Impl& context = CurrentContext();
   lime::cpu::Attend(context.pool, context.attention, ToView(pages, page_table, kv_heads, head_dim),
                     ToRows(slots, positions, rows, page_table), q.data_ptr<float>(), shape, out.data_ptr(), pieces);
+}
+
+const std::byte* const* Pointers(const at::Tensor& places) {
+  static_assert(sizeof(int64_t) == sizeof(const std::byte*));
+  return reinterpret_cast<const std::byte* const*>(places.data_ptr<int64_t>());
+}
+
+// A row that is not behind the pieces that were attended to elsewhere would be finished there.
+void CheckBehind(const lime::cpu::AttentionRows& rows, int64_t row, int64_t pieces) {
+  TORCH_CHECK(pieces >= 0 && pieces <= rows.positions[row] / lime::cpu::kPiecePositions, "row ", row, " at position ", rows.positions[row],
+              " is not behind ", pieces, " pieces");
 }
 
 }  // namespace
@@ -253,16 +276,50 @@ void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& p
 }
 
 void AttendPiecesOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,
-                     const at::Tensor& page_table, const c10::optional<at::Tensor>& places, int64_t kv_heads, int64_t head_dim,
-                     int64_t window, int64_t begin, int64_t end, at::Tensor& out) {
+                     const at::Tensor& page_table, const c10::optional<at::Tensor>& places, const c10::optional<at::Tensor>& taken,
+                     int64_t kv_heads, int64_t head_dim, int64_t window, int64_t begin, int64_t end, at::Tensor& out) {
   lime::cpu::AttentionPieces pieces{.begin = begin, .end = end};
   TORCH_CHECK(begin >= 0 && begin < end, "pieces ", begin, " to ", end);
   if (places.has_value() && places->defined()) {
     CheckRows(*places, "places", page_table.size(0), end - begin, at::kLong);
-    static_assert(sizeof(int64_t) == sizeof(const std::byte*));
-    pieces.places = reinterpret_cast<const std::byte* const*>(places->data_ptr<int64_t>());
+    pieces.places = Pointers(*places);
+  }
+  if (taken.has_value() && taken->defined()) {
+    CheckVector(*taken, "taken", page_table.size(0), at::kInt);
+    pieces.taken = taken->data_ptr<int32_t>();
   }
   Attend(q, slots, positions, pages, page_table, kv_heads, head_dim, window, out, pieces);
+}
+
+void AttendForOut(const at::Tensor& q, const at::Tensor& positions, const at::Tensor& places, const at::Tensor& pages, int64_t kv_heads,
+                  int64_t head_dim, int64_t window, at::Tensor& records) {
+  const lime::cpu::AttentionShape shape = ShapeOf(q, kv_heads, head_dim, window);
+  const int64_t count = places.size(1);
+  CheckRows(places, "places", 1, count, at::kLong);
+  CheckRows(records, "records", q.size(0), lime::cpu::PackedRecordFloats(shape.heads, head_dim), at::kFloat);
+  const lime::cpu::AttentionRows rows{.positions = Indices(positions, "positions", q.size(0), INT32_MAX), .count = q.size(0)};
+  for (int64_t row = 0; row < rows.count; ++row) CheckBehind(rows, row, count);
+  ComputeContext::Impl& context = CurrentContext();
+  TORCH_CHECK(context.for_others.has_value(), "the context was made without room for others' rows");
+  const lime::cpu::AttentionPieces pieces{.end = count, .places = Pointers(places)};
+  lime::cpu::Attend(context.pool, *context.for_others, GeometryOf(pages, kv_heads, head_dim), rows, q.data_ptr<float>(), shape, nullptr,
+                    pieces);
+  lime::cpu::GetCarried(*context.for_others, rows, shape, head_dim, count, records.data_ptr<float>());
+}
+
+void TakeRecords(const at::Tensor& records, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& taken, int64_t head_dim,
+                 int64_t window) {
+  const int64_t width = Width(records, "records"), count = records.size(0);
+  TORCH_CHECK(head_dim > 0 && width % (2 + head_dim) == 0, "records of ", width, " floats for heads of ", head_dim);
+  CheckRows(records, "records", count, width, at::kFloat);
+  CheckVector(taken, "taken", taken.numel(), at::kInt);
+  const int32_t* const pieces = taken.data_ptr<int32_t>();
+  const lime::cpu::AttentionRows rows{.slots = Indices(slots, "slots", count, taken.numel()),
+                                      .positions = Indices(positions, "positions", count, INT32_MAX),
+                                      .count = count};
+  for (int64_t row = 0; row < count; ++row) CheckBehind(rows, row, pieces[rows.slots[row]]);
+  const lime::cpu::AttentionShape shape = ShapeOf(width / (2 + head_dim) * head_dim, head_dim, window);
+  lime::cpu::SetCarried(CurrentContext().attention, rows, shape, head_dim, pieces, records.data_ptr<float>());
 }
 
 void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, int64_t activation, at::Tensor& out) {

@@ -35,8 +35,12 @@ inline constexpr int64_t kPackingPerLayer = 3;
 namespace cpu {
 LIME_DECLARE_OPERATORS
 void AttendPiecesOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& pages,
-                     const at::Tensor& page_table, const c10::optional<at::Tensor>& places, int64_t kv_heads, int64_t head_dim,
-                     int64_t window, int64_t begin, int64_t end, at::Tensor& out);
+                     const at::Tensor& page_table, const c10::optional<at::Tensor>& places, const c10::optional<at::Tensor>& taken,
+                     int64_t kv_heads, int64_t head_dim, int64_t window, int64_t begin, int64_t end, at::Tensor& out);
+void AttendForOut(const at::Tensor& q, const at::Tensor& positions, const at::Tensor& places, const at::Tensor& pages, int64_t kv_heads,
+                  int64_t head_dim, int64_t window, at::Tensor& records);
+void TakeRecords(const at::Tensor& records, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& taken, int64_t head_dim,
+                 int64_t window);
 }  // namespace cpu
 namespace aten {
 LIME_DECLARE_OPERATORS

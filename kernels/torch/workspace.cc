@@ -50,6 +50,7 @@ Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, at::D
   head_rows = Make(options.max_logit_rows, 0, at::kInt);
   head_x = Make(options.max_logit_rows, config.hidden_size, working);
   logits = Make(options.max_logit_rows, config.vocab_size, at::kFloat);
+  if (options.attends_pieces) taken = Make(options.max_sequences, 0, at::kInt);
 }
 
 at::Tensor EmptyPrefaulted(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -76,6 +77,7 @@ void Workspace::SetRows(int64_t rows, int64_t logit_rows) {
   if (gate.defined()) Resize(gate, rows);
   head_selected = false;
   pieces_attended = -1;
+  records_taken = false;
   for (at::Tensor* tensor : {&head_rows, &head_x, &logits}) Resize(*tensor, logit_rows);
 }
 

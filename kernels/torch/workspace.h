@@ -39,6 +39,9 @@ struct Workspace {
   bool head_selected = false;
   // Of the layer at work, the pieces of KV that were attended to; -1: its K and V are not appended yet.
   int64_t pieces_attended = -1;
+  // Whether the first pieces of that layer were attended to elsewhere, and of each sequence slot how many.
+  bool records_taken = false;
+  at::Tensor taken;  // [sequence slots] int32; undefined without BackendOptions::attends_pieces
 
  private:
   // On the meta device tensors have sizes and no memory.

@@ -83,6 +83,12 @@ class PagesBackend final : public Backend {
   absl::Status Mlp(int64_t) override { return absl::OkStatus(); }
   absl::Status Head() override { return absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
+  absl::StatusOr<std::span<const float>> Queries(int64_t) override { return std::span<const float>(); }
+  int64_t RecordFloats() const override { return 0; }
+  absl::Status AttendFor(std::span<const int32_t>, std::span<const float>, std::span<const std::byte* const>, std::span<float>) override {
+    return absl::OkStatus();
+  }
+  absl::Status TakeRecords(int64_t, std::span<const int32_t>, std::span<const float>) override { return absl::OkStatus(); }
   absl::Status EmbedRows(const RowsInMemory&) override { return absl::OkStatus(); }
   std::span<std::byte> Hidden() override { return {}; }
   std::span<float> Logits() override { return {}; }

@@ -53,6 +53,18 @@ class FakeBackend final : public Backend {
   absl::Status Head() override { return Compute("head"); }
   absl::Status ComputeRows(BlockId block, const RowsInMemory&) override { return Compute("rows of " + BlockName(block)); }
   absl::Status AttendPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return Compute("pieces"); }
+  absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
+    calls_.push_back("queries " + std::to_string(layer));
+    return logits_;
+  }
+  int64_t RecordFloats() const override { return 11; }
+  absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float>, std::span<const std::byte* const> pieces,
+                         std::span<float>) override {
+    return Compute(std::to_string(positions.size()) + " rows for others, pieces " + std::to_string(pieces.size()));
+  }
+  absl::Status TakeRecords(int64_t layer, std::span<const int32_t>, std::span<const float>) override {
+    return calls_.push_back("records " + std::to_string(layer)), absl::OkStatus();
+  }
   absl::Status EmbedRows(const RowsInMemory&) override { return Compute("embed rows"); }
   std::span<std::byte> Hidden() override { return hidden_; }
   std::span<float> Logits() override { return logits_; }
@@ -144,6 +156,45 @@ TEST_F(PacedBackendTest, AfterAPauseTheCountBeginsAnew) {
   EXPECT_THAT(time_.now_ms - begin, DoubleNear(Ms(BlockKind::kMlp, 1, 64), 1e-9));
 }
 
+// Attention for another device between two parts of one's own is time that passes for both, and takes what it adds to a block.
+TEST_F(PacedBackendTest, AttendingForOthersTakesTheTimeOfThesePositions) {
+  const std::vector<int32_t> positions(8, 4000);
+  const std::vector<const std::byte*> pieces(15, nullptr);
+  const auto attend = [&] { return backend_->AttendFor(positions, {}, pieces, {}); };
+  const double added = Ms(BlockKind::kAttention, 8, 15 * 256) - Ms(BlockKind::kAttention, 8, 1);
+  ASSERT_GT(added, 2);
+  const double alone = time_.now_ms;
+  ASSERT_TRUE(attend().ok());  // no batch has begun
+  EXPECT_THAT(time_.now_ms - alone, DoubleNear(added, 1e-9));
+
+  Begin(1, 64);
+  time_.now_ms += 10 * kPaceHandOverMs;
+  time_.overshoot_ms = 0.1;
+  const double begin = time_.now_ms;
+  ASSERT_TRUE(backend_->Mlp(0).ok() && attend().ok() && backend_->Mlp(0).ok());
+  EXPECT_THAT(time_.now_ms - begin, DoubleNear(2 * Ms(BlockKind::kMlp, 1, 64) + added + 0.1, 1e-9));
+  EXPECT_EQ(calls_.back(), "mlp 0");
+  EXPECT_EQ(calls_[calls_.size() - 2], "8 rows for others, pieces 15");
+}
+
+TEST_F(PacedBackendTest, AttendingForOthersCountsWhatTheirWindowsSee) {
+  ModelSpec windowed = spec_;
+  windowed.config.sliding_window = 1000;
+  const auto backend = PaceBackend(std::make_unique<FakeBackend>(time_, calls_), windowed,
+                                   {.profile = profile_, .clock = std::make_unique<FakeClock>(time_)});
+  const std::vector<const std::byte*> pieces(15, nullptr);
+  const auto took = [&](std::vector<int32_t> positions) {
+    const double begin = time_.now_ms += 10;
+    EXPECT_TRUE(backend->AttendFor(positions, {}, pieces, {}).ok());
+    return time_.now_ms - begin;
+  };
+  const auto added = [&](int rows, int seen) {
+    return profile_.ComputeMs(windowed, BlockKind::kAttention, rows, seen) - profile_.ComputeMs(windowed, BlockKind::kAttention, rows, 1);
+  };
+  EXPECT_THAT(took(std::vector<int32_t>(16, 3900)), DoubleNear(added(16, 3840 - 2901), 1e-9));
+  EXPECT_THAT(took({4900, 5000}), DoubleNear(1, 1e-9)) << "nothing, that the kernels took a millisecond for";
+}
+
 TEST_F(PacedBackendTest, OnlyComputingSleeps) {
   ASSERT_TRUE(backend_->BindBlock(spec_.blocks[0], {}).ok());
   Begin(1, 64);
@@ -152,6 +203,10 @@ TEST_F(PacedBackendTest, OnlyComputingSleeps) {
   EXPECT_EQ(time_.now_ms, 100);
   EXPECT_THAT(calls_, ElementsAre("bind embedding", "begin 1", "pages"));
   EXPECT_EQ(backend_->numerics_id(), "fake-1");
+  EXPECT_EQ(backend_->Queries(1)->size(), 2U);
+  EXPECT_TRUE(backend_->TakeRecords(1, {}, {}).ok());
+  EXPECT_THAT(calls_, ElementsAre("bind embedding", "begin 1", "pages", "queries 1", "records 1"));
+  EXPECT_EQ(backend_->RecordFloats(), 11);
   EXPECT_EQ(backend_->Hidden().size(), 8U);
   EXPECT_EQ(backend_->Logits().size(), 2U);
   EXPECT_EQ(backend_->ActivationBytes() + backend_->KvBytes(), 16);

@@ -98,7 +98,14 @@ std::vector<int64_t> Packing(const LinearWeight& w) {
 class TorchOpsTest : public testing::Test {
  protected:
   TorchOpsTest()
-      : context_({.num_threads = 2, .max_rows = 64, .max_cols = 256, .heads = kHeads, .head_dim = kHeadDim, .max_positions = kContext}),
+      : context_({.num_threads = 2,
+                  .max_rows = 64,
+                  .max_cols = 256,
+                  .heads = kHeads,
+                  .head_dim = kHeadDim,
+                  .max_positions = kContext,
+                  .carries = true,
+                  .attends_for_others = true}),
         scope_(context_) {
     at::manual_seed(1);
   }
@@ -344,7 +351,10 @@ struct Layer {
         k(at::empty({2, kKvHeads * kHeadDim})),
         v(at::empty_like(k)),
         gate(at::empty({2, kWide})),
-        up(at::empty_like(gate)) {}
+        up(at::empty_like(gate)),
+        place(at::zeros({16, 2 * kKvHeads * 16 * kHeadDim}, type)),
+        places(at::full({1, 1}, reinterpret_cast<int64_t>(place.data_ptr()), at::kLong)),
+        records(at::empty({2, kHeads * (2 + kHeadDim)})) {}
 
   void Run() {
     EmbedOut(tokens, table, positions, {}, 0, x);
@@ -356,6 +366,9 @@ struct Layer {
     RopeInPlace(k, positions, rope);
     KvAppend(k, v, slots, positions, kv);
     AttendOut(q, slots, positions, kv, 0, attended);
+    AttendForOut(q, behind, places, kv, 0, records);
+    TakeRecords(records, slots, positions, pieces.taken, kHeadDim, 0);
+    AttendPiecesOut(q, slots, positions, kv, pieces, 0, attended);
     LinearAddTo(attended, ow, x);
     LinearManyOut(x, {&gw, &uw}, {&gate, &up});
     GatedActivationOut(gate, up, Activation::kSilu, mixed);
@@ -368,8 +381,9 @@ struct Layer {
   LinearWeight qw, kw, vw, ow, gw, uw, dw, table;
   KvLayer kv;
   RopeTables rope{{}, kHeadDim, kContext};
-  at::Tensor x, normed, attended, mixed, q, k, v, gate, up;
-  at::Tensor tokens = Ints({3, 4}), slots = Ints({0, 1}), positions = Ints({0, 300}), rows = Ints({1, 0});
+  at::Tensor x, normed, attended, mixed, q, k, v, gate, up, place, places, records;
+  at::Tensor tokens = Ints({3, 4}), slots = Ints({0, 1}), positions = Ints({0, 300}), rows = Ints({1, 0}), behind = Ints({300, 301});
+  KvPieces pieces{.end = INT64_MAX, .taken = Ints({0, 1, 0})};
 };
 
 TEST_F(TorchOpsTest, CallsAllocateNothingOnceWarm) {
