@@ -2,8 +2,8 @@
 // memory is the caller's.
 //
 // A slot has one piece in all layers of the owner, [layers][piece_bytes]. A piece comes one layer after another, each in chunks, in order;
-// the pieces of a sequence come from the first on. Word that a sequence has ended may overtake chunks of it, and no chunk overtakes
-// that: these are dropped, and answered as if they were kept, since the owner waits for it.
+// the pieces of a sequence come from the first on. Word that a sequence has ended may overtake chunks of it, never the other way round: the
+// chunks are dropped, and answered as if they were kept, since the owner waits for it.
 //
 // Thread: the caller's.   Invariant: a slot has at most one piece; a sequence has pieces of one life only.
 #pragma once

@@ -1,8 +1,8 @@
 // How pieces of KV that may leave this device, the owner, go to another one that keeps them: one layer of a piece after another, the next
 // once the host says that it has the last. Pure: which bytes go in which message; pages and links are the owner's.
 //
-// KvAway says which piece goes. It is written (KvAway::EndWrite) when all its layers are kept, and may be given up then, for any reason,
-// between two layers once its sequence has ended: the host drops what it has of it (daemon/logic/kv_host.h).
+// KvAway says which piece goes; it is written (KvAway::EndWrite) once all its layers are kept. Only where its sequence has ended may it be
+// given up, between two layers: the host drops what it has of it (daemon/logic/kv_host.h).
 //
 // Thread: the owner's.   Invariant: at most one layer's piece is under way.
 #pragma once

@@ -1,9 +1,13 @@
 // What is sent arrives as it was; anything else is refused and reads nothing beyond its end.
 #include "daemon/logic/kv_message.h"
 
+#include <algorithm>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
