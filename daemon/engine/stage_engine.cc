@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/engine/hosted_kv.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_compute.h"
 #include "daemon/engine/stage_kv.h"
@@ -57,10 +58,8 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
   return absl::OkStatus();
 }
 
-// What the engine does not carry out; all of it is for later parts of the project.
+// What the engine does not carry out.
 absl::Status CheckSupported(const Plan& plan) {
-  if (std::ranges::any_of(plan.devices, HasKvOnHost))
-    return absl::UnimplementedError("the plan has KV of a device on another one, which devices do not do yet; plan without");
   return GrowsKv(plan) ? WithResidency(plan, ResidencyOf(plan)).status() : absl::OkStatus();
 }
 
@@ -155,6 +154,21 @@ class StageEngine::Impl {
     return health_;
   }
 
+  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message) {
+    LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
+    absl::MutexLock lock(&mutex_);
+    LIME_RETURN_IF_ERROR(health_);
+    if (!std::holds_alternative<KvKept>(what) && !std::holds_alternative<KvRecords>(what)) {
+      LIME_RETURN_IF_ERROR(hosted_->OnMessage(from, what));
+      if (hosted_->asked()) work_.SignalAll();
+      return absl::OkStatus();
+    }
+    if (from != plan_.devices[device_].kv_host) return Wrong("device ", from, " is not the host of this device's KV");
+    LIME_ASSIGN_OR_RETURN(const auto answered, kv_->OnHost(what));
+    if (answered) Post(ProgramRunner::KvArrived{.part = answered->first, .microbatch = answered->second});
+    return health_;
+  }
+
   Stats stats() const {
     absl::MutexLock lock(&mutex_);
     Stats stats = stats_;
@@ -181,6 +195,7 @@ class StageEngine::Impl {
                                  .num_kv_pages = pages_come_ ? FullLayerPages(plan_) * NumLayers() : device.kv_pages,
                                  .present_kv_pages = pages_come_ ? device.kv_pages : -1,
                                  .attends_pieces = device.max_layer_pages > 0,
+                                 .attends_for_others = device.memory.hosted > 0,
                                  .numerics = options_.numerics};
     LIME_RETURN_IF_ERROR(CheckMessages(plan_, RowBytes()));
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
@@ -188,11 +203,12 @@ class StageEngine::Impl {
     const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
                 rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
                 waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes());
-    if (const Bytes total = runtime + activations + rows + waiting + kv + weights; total > device.budget) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ", FormatBytes(runtime), ", activations ",
-          FormatBytes(activations + rows + waiting), ", KV ", FormatBytes(kv), ", weights and ring ", FormatBytes(weights),
-          ") and may take ", FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
+    if (const Bytes total = runtime + activations + rows + waiting + kv + device.memory.hosted + weights; total > device.budget) {
+      return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ",
+                                                       FormatBytes(runtime), ", activations ", FormatBytes(activations + rows + waiting),
+                                                       ", KV ", FormatBytes(kv + device.memory.hosted), ", weights and ring ",
+                                                       FormatBytes(weights), ") and may take ", FormatBytes(device.budget),
+                                                       "; raise its memory, or plan with a longer list of devices or a shorter context"));
     }
     LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
     if (options_.wrap_backend) backend_ = options_.wrap_backend(std::move(backend_), spec_);
@@ -206,7 +222,20 @@ class StageEngine::Impl {
                                                        .mutex = &mutex_,
                                                        .folder = options_.kv_folder.empty() ? checkpoint_.dir() : options_.kv_folder,
                                                        .wrote = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { Pump(); },
+                                                       .max_rows = MaxRows(plan_),
+                                                       .window = spec_.config.sliding_window,
+                                                       .tell_host =
+                                                           [this](std::vector<std::byte> message, bool may_wait) {
+                                                             SendKv(plan_.devices[device_].kv_host, std::move(message), may_wait);
+                                                           },
                                                        .wrap_device = options_.wrap_device}));
+    LIME_ASSIGN_OR_RETURN(hosted_, HostedKv::Create(plan_, spec_,
+                                                    {.device = device_,
+                                                     .max_rows = MaxRows(plan_),
+                                                     .backend = backend_.get(),
+                                                     .send = [this](int32_t to, std::vector<std::byte> message) {
+                                                       SendKv(to, std::move(message), /*may_wait=*/false);
+                                                     }}));
     LIME_ASSIGN_OR_RETURN(weights_, StageWeights::Load(checkpoint_, spec_, plan_, device_, *backend_,
                                                        {.load = options_.load, .kv = kv_.get(), .wrap_device = options_.wrap_device}));
     if (!EmbedsByRows()) return absl::OkStatus();
@@ -412,6 +441,8 @@ class StageEngine::Impl {
       ended = ended || std::holds_alternative<ProgramRunner::StepEnded>(action);
       std::visit([this](const auto& typed) ABSL_NO_THREAD_SAFETY_ANALYSIS { Carry(typed); }, action);
     }
+    // What was asked of nobody is answered; not sooner, so that actions stay in order.
+    if (const auto arrived = std::exchange(answered_at_once_, std::nullopt)) Post(*arrived);
     if (ended) Pump();
   }
 
@@ -463,7 +494,19 @@ class StageEngine::Impl {
     options_.peers.send(send.to, std::move(activation));
   }
 
-  void Carry(const ProgramRunner::StartAskKv&) { LIME_CHECK(false) << "plans with KV on other devices are refused"; }
+  // Directly after the last rows of V: the queries are the backend's still.
+  void Carry(const ProgramRunner::StartAskKv& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const AskKv& ask = start.what;
+    const absl::StatusOr<bool> asked = kv_->Ask(ask.part, ask.microbatch, inbox_->batch(ask.microbatch));
+    if (!asked.ok()) return Fail(asked.status());
+    if (!*asked) answered_at_once_ = ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch};
+  }
+
+  void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait) {
+    ActivationMessage activation{.header = {.epoch = plan_.epoch, .bytes = std::ssize(message), .kv = true}};
+    activation.payload = std::move(message), activation.may_wait = may_wait;
+    options_.peers.send(to, std::move(activation));
+  }
 
   void Carry(const ProgramRunner::Waited& waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double ms = waited.end_ms - waited.begin_ms;
@@ -516,8 +559,12 @@ class StageEngine::Impl {
   void ComputeThread() {
     absl::MutexLock lock(&mutex_);
     while (true) {
-      while (!stopping_ && !computing_) work_.Wait(&mutex_);
+      while (!stopping_ && !computing_ && !hosted_->asked()) work_.Wait(&mutex_);
       if (stopping_) return;
+      if (hosted_->asked()) {  // short, and another device stands still for it
+        AttendForOther();
+        continue;
+      }
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
       const double begin = SteadyMs();
       const std::vector<std::byte> input = inbox_->TakeInput({start.what.stage, start.what.microbatch});
@@ -536,14 +583,26 @@ class StageEngine::Impl {
     }
   }
 
+  void AttendForOther() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int32_t from = hosted_->Take();
+    const double begin = SteadyMs();
+    mutex_.Unlock();
+    const absl::Status status = hosted_->Answer();
+    mutex_.Lock();
+    if (trace_) trace_->AttendedFor(from, runner_->steps_ended(), begin, SteadyMs());
+    hosted_->EndAnswer();
+    if (!status.ok()) Fail(status);
+  }
+
   // Where a part lies changes under the lock, for others than the one at hand.
   RowsInMemory RowsOf(int part, int i, int64_t step) {
     absl::MutexLock lock(&mutex_);
     return weights_->Rows(part, i, step);
   }
 
-  // What of a KV part is on the disk; the others are the rest that the rows of O see to.
+  // What of a KV part is on the disk, or what the host has answered; the others are the rest that the rows of O see to.
   absl::Status Attend(int part, int64_t step, const MicroBatch& batch) {
+    if (AsksForKv(plan_, part)) return kv_->TakeAnswer();
     {
       absl::MutexLock lock(&mutex_);
       const KvLoad* const load = weights_->Kv(part, step);
@@ -563,7 +622,8 @@ class StageEngine::Impl {
   std::vector<Program> programs_;      // by micro-batches, ascending
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<RowReader> rows_;
-  std::unique_ptr<StageKv> kv_;  // its methods under the lock
+  std::unique_ptr<StageKv> kv_;       // its methods under the lock
+  std::unique_ptr<HostedKv> hosted_;  // likewise
   std::unique_ptr<StageWeights> weights_;
 
   mutable absl::Mutex mutex_;
@@ -572,6 +632,7 @@ class StageEngine::Impl {
   std::optional<StageInbox> inbox_ ABSL_GUARDED_BY(mutex_);
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
+  std::optional<ProgramRunner::KvArrived> answered_at_once_ ABSL_GUARDED_BY(mutex_);
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   int loads_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   double loading_since_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the first of them
@@ -620,6 +681,10 @@ absl::Status StageEngine::OnOrder(const Order& order) {
 
 absl::Status StageEngine::OnActivation(ActivationMessage activation) {
   return impl_->OnActivation(std::move(activation));
+}
+
+absl::Status StageEngine::OnKv(int32_t from, const std::vector<std::byte>& message) {
+  return impl_->OnKv(from, message);
 }
 
 StageEngine::Stats StageEngine::stats() const {

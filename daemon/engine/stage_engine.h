@@ -30,7 +30,7 @@ class StageEngine {
  public:
   // The others, as far as the engine is concerned.
   struct Peers {
-    // Hands an activation to the link to `device`, in order. Never called with this device.
+    // Hands an activation, or a message about KV, to the link to `device`, in order. Never called with this device.
     std::function<void(int32_t device, ActivationMessage activation)> send;
     // Tokens that this device has sampled, for the coordinator.
     std::function<void(int64_t step, std::span<const SampledToken> tokens)> sampled;
@@ -64,10 +64,13 @@ class StageEngine {
   // From a peer. InvalidArgument, and nothing has changed, for what does not belong to this plan and step.
   absl::Status OnActivation(ActivationMessage activation);
 
+  // From the host of this device's KV, or from a device whose host it is (daemon/logic/kv_message.h). As OnActivation.
+  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message);
+
   struct Stats {
     int64_t steps = 0;  // ended here
     Bytes bytes_read = 0;
-    Bytes kv_written = 0;           // to the disk, for want of memory
+    Bytes kv_written = 0;           // to the disk or a host, for want of memory
     Bytes kv_read = 0;              // of them, again and again; counted in bytes_read too
     int64_t residency_changes = 0;  // carried out
     double compute_ms = 0;

@@ -5,20 +5,26 @@
 // What is away is read by the plan's KV parts, into the ring as weights are (StartLoad); each load knows which pieces it has. A piece that
 // went after its load had begun is read when it is needed. So a piece may go between any two steps, and nobody waits for loads.
 //
-// Thread: the owner's, under its lock, but for Attend. Pieces are written by a thread of its own.
-// Invariant: every piece of a sequence is in pages, or on the disk and checked against its checksum when it is read.
+// Where the plan has a host for it, pieces are written to the host's memory instead (daemon/engine/hosted_kv.h), and every step asks it.
+//
+// Thread: the owner's, under its lock, but for Attend and TakeAnswer. Pieces are written by a thread of its own.
+// Invariant: every piece of a sequence is in pages, or on the disk and checked against its checksum when it is read, or the host has told
+// that it has it.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/kv_file.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/kv_away.h"
+#include "daemon/logic/kv_lender.h"
+#include "daemon/logic/kv_message.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/logic/order.h"
 #include "daemon/weights/huge_buffer.h"
@@ -41,6 +47,10 @@ class StageKv {
     absl::Mutex* mutex = nullptr;  // the owner's
     std::string folder;            // for what memory has no room for
     std::function<void()> wrote;   // pages may be had that a step waits for; under the lock
+    int64_t max_rows = 0;          // of a micro-batch
+    int64_t window = 0;            // that attention sees; 0: all
+    // A message to the host of this device's KV; those that may wait do for all others.
+    std::function<void(std::vector<std::byte> message, bool may_wait)> tell_host;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
@@ -78,6 +88,16 @@ class StageKv {
   void Locate(const KvLoad& load, const MicroBatch& batch);
   absl::Status Attend();
 
+  // ---- What the host has
+
+  // Asks it for what the rows of a batch see of it in a layer, and keeps the part and micro-batch in mind; false where that is nothing.
+  absl::StatusOr<bool> Ask(int part, int32_t microbatch, const MicroBatch& batch);
+  // A message of the host. The part and micro-batch that it answers, if it does. InvalidArgument, and nothing has changed, for what was not
+  // asked.
+  absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
+  // Goes on from the answer.  Thread: the compute thread, without the lock, in the visit that asked
+  absl::Status TakeAnswer();
+
   void Cancel();
   Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }
   Bytes bytes_written() const { return bytes_written_; }
@@ -98,12 +118,27 @@ class StageKv {
     std::vector<Missing> missing;
   };
 
+  // What the host was asked.
+  struct Asking {
+    int64_t number = -1;
+    int32_t part = 0, microbatch = 0;
+    bool under_way = false;
+    bool answered = false;       // and not taken
+    std::vector<size_t> rows;    // of the batch, that the records are of, in order
+    size_t num_rows = 0;         // of the batch
+    std::vector<int32_t> taken;  // pieces that the host has, by sequence; 0 where it was not asked
+    std::vector<float> records;  // [rows of the batch, floats]
+  };
+
   StageKv(const Plan& plan, Options options);
+  bool HostHasNext() const { return stopping_ || !lender_->under_way(); }
   void Show(int32_t sequence);
   bool TakeAway();
   void WriteNext();
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
+  absl::Status Lend(const KvAway::Piece& piece, int64_t layer);
+  absl::Status OnRecords(const KvRecords& records);
   absl::Status Fetch(const Missing& missing);
   int64_t LayerIndex(int32_t layer) const;
   uint64_t& Hash(int64_t layer, int64_t sequence, int64_t piece) {
@@ -121,7 +156,9 @@ class StageKv {
   bool stopping_ = false;
   Attending attending_;           // of the compute thread, between Locate and Attend
   HugeBuffer staging_;            // of the writer
-  std::unique_ptr<KvFile> file_;  // null: all stays in memory
+  std::unique_ptr<KvFile> file_;  // null: all stays in memory, or goes to a host
+  std::optional<KvLender> lender_;
+  Asking asking_;
   std::optional<WorkerThread> writer_;
 };
 

@@ -28,4 +28,9 @@ void StageTrace::Computed(const ProgramRunner::StartCompute& start, double begin
              .part = start.what.part});
 }
 
+void StageTrace::AttendedFor(int32_t device, int64_t step, double begin_ms, double end_ms) {
+  ring_.Add(
+      {.kind = TimelineSpan::Kind::kAttendFor, .begin_ms = begin_ms, .end_ms = end_ms, .step = static_cast<int32_t>(step), .peer = device});
+}
+
 }  // namespace lime

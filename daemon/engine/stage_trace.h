@@ -24,6 +24,7 @@ class StageTrace {
   void LoadEnded(int64_t load, double now_ms);
   void Waited(const ProgramRunner::Waited& waited) { ring_.Add(SpanOf(waited)); }
   void Computed(const ProgramRunner::StartCompute& start, double begin_ms, double end_ms);
+  void AttendedFor(int32_t device, int64_t step, double begin_ms, double end_ms);
 
  private:
   TraceRing& ring_;

@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/weights/kept_tensors.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -60,7 +61,7 @@ bool HasEmbedding(const Plan& plan, int32_t device) {
 bool Whole(const Plan& plan, int32_t device, BlockId id) {
   const auto [begin, end] = PartsOf(plan, id);
   for (int part = begin; part < end; ++part) {
-    if (plan.parts[part].streamed || plan.stages[StageOf(plan, part)].device != device) return false;
+    if (plan.parts[part].streamed || plan.stages[StageOf(plan, part)].device != device || AsksForKv(plan, part)) return false;
   }
   return begin < end;
 }

@@ -82,8 +82,9 @@ Plan GrowingPlan() {
   return plan;
 }
 
-// The same where no device keeps more pages than those at work: the rest of KV is on disks.
-Plan SpillingPlan() {
+// The same where no device keeps more pages than those at work: the rest of KV is on disks, or where there are hosts, with the next device
+// but for the last one's.
+Plan SpillingPlan(bool hosts = false) {
   const auto checkpoint = Checkpoint::Open(kModel);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   absl::StatusOr<Plan> cut = CutForKv(InterleavedPlan({.kv_tokens = 64}), *checkpoint->BuildModelSpec());
@@ -92,6 +93,7 @@ Plan SpillingPlan() {
     device.max_layer_pages = WorkingPages(*cut);
     device.memory.ring = std::min<Bytes>(device.memory.ring, 192 * kKiB);
   }
+  for (int d = 0; hosts && d + 1 < kDevices; ++d) cut->devices[d].kv_host = d + 1;
   absl::StatusOr<Plan> plan = WithResidency(*cut, ResidencyOf(*cut));
   EXPECT_TRUE(plan.ok()) << plan.status();
   for (PlanDevice& device : plan->devices) {
@@ -245,6 +247,24 @@ TEST_F(ClusterRunTest, KvThatGoesToDisksChangesNoBit) {
     EXPECT_LE(device["peak_rss_bytes"], device["budget_bytes"]);
     EXPECT_GT(device["kv_written_bytes"], 0) << device;
     EXPECT_GT(device["kv_read_bytes"], 50 * device["kv_written_bytes"].get<Bytes>()) << device;
+  }
+}
+
+TEST_F(ClusterRunTest, KvThatOtherDevicesHostChangesNoBit) {
+  dir_.Write("plan.json", ToJsonText(SpillingPlan(/*hosts=*/true)));
+  const std::vector<std::string> call = {"run",          "--model", kModel,   "--prompt",      "Once upon a time there was a fox",
+                                         "--max-tokens", "480",     "--json", "--hash-logits", "--ignore-eos",
+                                         "--context",    "512"};
+  const Answer alone = Call(call);
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const Answer cluster = Call(OverCluster(call));
+  ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
+  const auto json = cluster.Json();
+  for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens"}) EXPECT_EQ(json[field], alone.Json()[field]) << field;
+  for (const auto& device : json["devices"]) {
+    EXPECT_LE(device["peak_rss_bytes"], device["budget_bytes"]);
+    EXPECT_GT(device["kv_written_bytes"], 0) << device;
+    EXPECT_EQ(device["kv_read_bytes"] > 0, device["name"] == "c") << device;
   }
 }
 
@@ -478,6 +498,17 @@ TEST_F(FaultTest, KvOnADiskIsMadeAgainAfterALoss) {
   ExpectNothingLost(answer);
   EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
   for (const auto& device : answer.Json()["devices"]) EXPECT_GT(device["kv_read_bytes"], 0) << device;
+}
+
+TEST_F(FaultTest, KvThatALostDeviceHostedIsMadeAgain) {
+  dir_.Write("plan.json", ToJsonText(SpillingPlan(/*hosts=*/true)));
+  const std::unique_ptr<Lime> run = Begin();
+  ASSERT_TRUE(limed_[1]->AwaitLog("is to have 28 KV pages of each layer")) << limed_[1]->log();
+  EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
+  Restart(1);
+  const Answer answer = run->Wait();
+  ExpectNothingLost(answer);
+  EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
 }
 
 TEST_F(FaultTest, ADeviceThatStandsStillForAMomentIsWaitedFor) {

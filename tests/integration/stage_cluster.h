@@ -1,4 +1,5 @@
-// Several engines of one plan in one process, joined by queues that deliver late and out of turn, but each link's messages in order.
+// Several engines of one plan in one process, joined by queues that deliver late and out of turn, but each link's messages in order: those
+// about KV, and of them those that may wait, by themselves.
 #pragma once
 
 #include <cstring>
@@ -119,10 +120,12 @@ class StageCluster {
   }
 
  private:
+  using Link = std::pair<std::pair<int32_t, int32_t>, int>;  // from and to, and the kind of its messages
+
   void Queue(int32_t from, int32_t to, ActivationMessage message) {
     absl::MutexLock lock(&mutex_);
     if (message.header.payload == Payload::kHeadPartial) head_partial_bytes_ += message.header.bytes;
-    links_[{from, to}].push_back(std::move(message));
+    links_[{{from, to}, message.header.kv ? message.may_wait ? 2 : 1 : 0}].push_back(std::move(message));
     changed_.SignalAll();
   }
 
@@ -139,9 +142,10 @@ class StageCluster {
   }
 
   // Messages of the link that may come now: orders are given ahead of all that a coordinator would give, so these do what it does.
-  size_t MayCome(const std::pair<int32_t, int32_t>& link) {
+  size_t MayCome(const Link& link) {
     const auto early = [&](const ActivationMessage& message) {
-      return message.header.payload != Payload::kToken && message.header.step >= ended_[static_cast<size_t>(link.second)] + ahead_;
+      if (message.header.kv) return false;
+      return message.header.payload != Payload::kToken && message.header.step >= ended_[static_cast<size_t>(link.first.second)] + ahead_;
     };
     const std::deque<ActivationMessage>& queue = links_[link];
     return static_cast<size_t>(std::ranges::find_if(queue, early) - queue.begin());
@@ -157,7 +161,7 @@ class StageCluster {
   void Deliver() {
     absl::MutexLock lock(&mutex_);
     while (true) {
-      std::vector<std::pair<int32_t, int32_t>> ready;
+      std::vector<Link> ready;
       for (const auto& [link, queue] : links_) {
         if (MayCome(link) > 0) ready.push_back(link);
       }
@@ -166,12 +170,18 @@ class StageCluster {
         changed_.Wait(&mutex_);
         continue;
       }
-      const auto link = ready[random_() % ready.size()];
+      const Link link = ready[random_() % ready.size()];
       ActivationMessage message = Take(links_[link], MayCome(link));
       const bool late = random_() % 8 == 0;
       mutex_.Unlock();
       if (late) std::this_thread::sleep_for(std::chrono::microseconds(300));
-      StageEngine& engine = *engines_[link.second];
+      StageEngine& engine = *engines_[static_cast<size_t>(link.first.second)];
+      if (message.header.kv) {
+        const absl::Status status = engine.OnKv(link.first.first, message.payload);
+        EXPECT_TRUE(status.ok()) << status;
+        mutex_.Lock();
+        continue;
+      }
       if (delivery_ == Delivery::kHostile) delivered_.emplace_back(&engine, message);
       const absl::Status status = engine.OnActivation(std::move(message));
       EXPECT_TRUE(status.ok()) << status;
@@ -207,7 +217,7 @@ class StageCluster {
   int64_t next_order_ = 0;
   absl::Mutex mutex_;
   absl::CondVar changed_;
-  std::map<std::pair<int32_t, int32_t>, std::deque<ActivationMessage>> links_;
+  std::map<Link, std::deque<ActivationMessage>> links_;
   std::map<int32_t, std::vector<int32_t>> tokens_;
   int64_t head_partial_bytes_ = 0;
   absl::Status status_;

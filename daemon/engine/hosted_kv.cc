@@ -1,0 +1,134 @@
+#include "daemon/engine/hosted_kv.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
+#include "planner/plan/kv_spill.h"
+
+namespace lime {
+namespace {
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("hosted KV: ", what...));
+}
+
+}  // namespace
+
+HostedKv::HostedKv(const Plan& plan, const ModelSpec& spec, Options options)
+    : plan_(plan),
+      options_(std::move(options)),
+      query_floats_(static_cast<size_t>(spec.config.num_heads * spec.config.head_dim)),
+      records_(static_cast<size_t>(options_.max_rows * options_.backend->RecordFloats())) {}
+
+absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, const ModelSpec& spec, Options options) {
+  std::unique_ptr<HostedKv> hosted(new HostedKv(plan, spec, std::move(options)));
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    const int64_t slots = HostedPieces(plan, plan.devices[d]);
+    if (slots == 0 || plan.devices[d].kv_host != hosted->options_.device) continue;
+    const KvHost::Shape shape{.layers = std::ssize(LayersOn(plan, d)),
+                              .sequences = plan.sequences,
+                              .pieces_per_sequence = (plan.context + kKvPiece - 1) / kKvPiece,
+                              .piece_bytes = KvPieceBytes(plan),
+                              .slots = slots};
+    if (shape.layers == 0) continue;
+    LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(shape.bytes()));
+    LIME_RETURN_IF_ERROR(memory.Prefault());
+    hosted->owners_.emplace(d, Owner{.host = KvHost(shape), .memory = std::move(memory)});
+  }
+  return hosted;
+}
+
+absl::Status HostedKv::OnMessage(int32_t from, const KvMessage& message) {
+  const auto owner = owners_.find(from);
+  if (owner == owners_.end()) return Wrong("device ", from, " has none here");
+  if (const auto* chunk = std::get_if<KvChunk>(&message)) return On(from, owner->second, *chunk);
+  if (const auto* free = std::get_if<KvFree>(&message)) return On(from, owner->second, *free);
+  if (const auto* query = std::get_if<KvQuery>(&message)) return On(from, owner->second, *query);
+  return Wrong("an answer of device ", from, ", which is not asked anything");
+}
+
+absl::Status HostedKv::On(int32_t from, Owner& owner, const KvChunk& chunk) {
+  LIME_ASSIGN_OR_RETURN(const KvHost::Placed placed, owner.host.OnChunk(chunk));
+  if (placed.offset) std::memcpy(owner.memory.data() + *placed.offset, chunk.bytes.data(), chunk.bytes.size());
+  if (placed.ends_layer) options_.send(from, Encode(KvKept{chunk.number}));
+  return absl::OkStatus();
+}
+
+// What a query is about stays until it is answered.
+absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFree& free) {
+  for (const Query& query : queries_) {
+    const bool about_it =
+        std::ranges::find(query.what.sequences, free.sequence, &KvQuery::Sequence::sequence) != query.what.sequences.end();
+    if (query.from == from && about_it) return Wrong("device ", from, " asks about sequence ", free.sequence, " and ends it");
+  }
+  return owner.host.OnFree(free.sequence, free.life);
+}
+
+absl::Status HostedKv::On(int32_t from, Owner& owner, const KvQuery& query) {
+  if (std::ranges::find(queries_, from, &Query::from) != queries_.end()) return Wrong("device ", from, " asks twice");
+  LIME_RETURN_IF_ERROR(CheckRows(query));
+  Query kept{.from = from, .what = query};
+  for (const KvQuery::Sequence& sequence : query.sequences) {
+    LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> offsets,
+                          owner.host.Pieces(sequence.sequence, sequence.life, query.layer, sequence.pieces));
+    std::vector<const std::byte*>& places = kept.places.emplace_back();
+    for (const Bytes offset : offsets) places.push_back(owner.memory.data() + offset);
+  }
+  kept.floats.resize(query.queries.size() / sizeof(float));
+  std::memcpy(kept.floats.data(), query.queries.data(), query.queries.size());
+  kept.what.queries = {};
+  queries_.push_back(std::move(kept));
+  return absl::OkStatus();
+}
+
+absl::Status HostedKv::CheckRows(const KvQuery& query) const {
+  size_t rows = 0;
+  for (const KvQuery::Sequence& sequence : query.sequences) {
+    if (sequence.pieces < 1 || sequence.positions.empty()) return Wrong("a query about nothing of sequence ", sequence.sequence);
+    for (const int32_t position : sequence.positions) {
+      if (position / kKvPiece < sequence.pieces || position >= plan_.context)
+        return Wrong("position ", position, " asks for ", sequence.pieces, " pieces of a context of ", plan_.context);
+    }
+    rows += sequence.positions.size();
+  }
+  if (rows == 0 || static_cast<int64_t>(rows) > options_.max_rows)
+    return Wrong("a query of ", rows, " rows, 1 to ", options_.max_rows, " were planned");
+  const size_t bytes = rows * query_floats_ * sizeof(float);
+  if (query.queries.size() != bytes) return Wrong(query.queries.size(), " bytes of queries for ", rows, " rows, which have ", bytes);
+  return absl::OkStatus();
+}
+
+int32_t HostedKv::Take() {
+  LIME_CHECK(asked());
+  return queries_.front().from;
+}
+
+absl::Status HostedKv::Answer() {
+  const Query& query = queries_.front();
+  const std::span<const float> queries = query.floats;
+  const std::span<float> records = records_;
+  const size_t record_floats = static_cast<size_t>(options_.backend->RecordFloats());
+  size_t row = 0;
+  for (size_t s = 0; s < query.what.sequences.size(); ++s) {
+    const std::vector<int32_t>& positions = query.what.sequences[s].positions;
+    LIME_RETURN_IF_ERROR(options_.backend->AttendFor(positions, queries.subspan(row * query_floats_, positions.size() * query_floats_),
+                                                     query.places[s],
+                                                     records.subspan(row * record_floats, positions.size() * record_floats)));
+    row += positions.size();
+  }
+  return absl::OkStatus();
+}
+
+void HostedKv::EndAnswer() {
+  const Query query = std::move(queries_.front());
+  queries_.pop_front();
+  const size_t rows = query.floats.size() / query_floats_;
+  const std::span<const float> records = std::span(records_).first(rows * static_cast<size_t>(options_.backend->RecordFloats()));
+  options_.send(query.from, Encode(KvRecords{.number = query.what.number, .records = std::as_bytes(records)}));
+}
+
+}  // namespace lime

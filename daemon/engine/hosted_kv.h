@@ -1,0 +1,76 @@
+// KV of other devices' layers in this device's memory: what they send is kept, and what they ask is attended to.
+//
+//   owner ── chunks ──► KvHost: where they go ── kept ──► owner
+//   owner ── query ──► waits for the compute thread ── Take ──► Answer ── records ──► owner
+//
+// Thread: the owner's of this, under its lock, but for Answer.
+// Memory: all of it by Create, as much as the plan says (PlanMemory::hosted).
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "daemon/logic/kv_host.h"
+#include "daemon/logic/kv_message.h"
+#include "daemon/weights/huge_buffer.h"
+#include "kernels/backend.h"
+#include "planner/base/status.h"
+#include "planner/plan/model_spec.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+class HostedKv {
+ public:
+  struct Options {
+    int32_t device = 0;
+    int64_t max_rows = 0;  // of a micro-batch
+    Backend* backend = nullptr;
+    std::function<void(int32_t to, std::vector<std::byte> message)> send;  // an answer; under the lock
+  };
+
+  // REQUIRES: `plan` is valid for `spec`; both and all that the options point to outlive this.
+  static absl::StatusOr<std::unique_ptr<HostedKv>> Create(const Plan& plan, const ModelSpec& spec, Options options);
+
+  // A chunk, a query, or what is free, from a device whose host this is. InvalidArgument, and nothing has changed, for what cannot be.
+  absl::Status OnMessage(int32_t from, const KvMessage& message);
+
+  bool asked() const { return !queries_.empty(); }
+  // The oldest query is answered next. Who asked.  REQUIRES: asked(), none is being answered
+  int32_t Take();
+  // Attends to what was asked.  Thread: the compute thread, without the lock.
+  absl::Status Answer();
+  // Sends what Answer made.
+  void EndAnswer();
+
+ private:
+  struct Owner {
+    KvHost host;
+    HugeBuffer memory;
+  };
+  struct Query {
+    int32_t from = 0;
+    KvQuery what;  // whose queries are in `floats`
+    std::vector<float> floats;
+    std::vector<std::vector<const std::byte*>> places;  // by sequence, of its pieces
+  };
+
+  HostedKv(const Plan& plan, const ModelSpec& spec, Options options);
+  absl::Status On(int32_t from, Owner& owner, const KvChunk& chunk);
+  absl::Status On(int32_t from, Owner& owner, const KvFree& free);
+  absl::Status On(int32_t from, Owner& owner, const KvQuery& query);
+  absl::Status CheckRows(const KvQuery& query) const;
+
+  const Plan& plan_;
+  const Options options_;
+  const size_t query_floats_;        // of a row
+  std::map<int32_t, Owner> owners_;  // by device
+  std::deque<Query> queries_;        // one of an owner at most, oldest first; while it is answered the first stays
+  std::vector<float> records_;       // that Answer made
+};
+
+}  // namespace lime
