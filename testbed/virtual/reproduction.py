@@ -26,8 +26,8 @@ here. Its abstract has LIME 1.7 (sporadic) and 3.7 (bursty) times faster than th
     "ablation": """Llama 3.3 70B in Setting 2 at 200 Mbit/s; the paper does not name its setting. The plan has KV for an eighth of the context at first (512 tokens at
 least); a prompt then fills the context but for the last tokens, so that every rule has streamed more by the time it is measured, and the tokens measured are those
 at the end of the context: nothing is extrapolated, and nothing but the scale below is divided. `--online paper` is the threshold table of equations 5 to 7,
-`--no-memory-planner` streams whole layers. The paper's row without KV transfer has no counterpart: the engine has no lending or remote attention to switch
-off yet. KV on the devices' own disks (`--no-kv-spill`) makes no difference here: weights are left to stream at every level, which costs the same.""",
+`--no-memory-planner` streams whole layers. The paper's row without KV transfer has no counterpart: no plan has KV on another device's memory yet (docs/ONLINE.md),
+so there is nothing to switch off. KV on the devices' own disks (`--no-kv-spill`) makes no difference here: weights are left to stream at every level, which costs the same.""",
     "varying": """All links get another rate between 50 and 250 Mbit/s after random numbers of tokens (3 to 10), the same draws for every strategy of a round. Planned for
 150 Mbit/s. A redraw comes when the plan's own prediction has its token; which token it was is kept with the turn. The paper's factors are over all its baselines,
 tensor parallelism included. The oracle is told every redraw in advance: it takes at every token the best of plans made for 50 to 250 Mbit/s, in the simulator, and changes from
