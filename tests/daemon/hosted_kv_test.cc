@@ -1,0 +1,345 @@
+// KV with a host, both sides with their threads and without kernels: what the host attends to is what the owner computed, however late
+// messages are and whenever sequences end.
+#include "daemon/engine/hosted_kv.h"
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/engine/stage_kv.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/plan/kv_spill.h"
+#include "tests/temp_dir.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Bytes kPositionBytes = 40;  // of one layer; 16 pages are no multiple of 4 KiB
+constexpr int32_t kLayers[] = {0, 3};
+constexpr int64_t kQueryFloats = 4;  // layer, sequence, life, position
+
+std::byte Content(int64_t life, int64_t layer, int64_t sequence, int64_t position, int64_t i) {
+  return static_cast<std::byte>((life * 131 + layer * 17 + sequence * 29 + position * 7 + position / 256 + i) & 0xff);
+}
+
+// Of either side: the owner's pages and queries, and the host's attention, whose records are the number of pieces.
+class FakeBackend final : public Backend {
+ public:
+  explicit FakeBackend(const Plan& plan)
+      : plan_(plan),
+        memory_(static_cast<size_t>(plan.devices[0].kv_pages * plan.page_bytes)),
+        lives_(static_cast<size_t>(plan.sequences)) {}
+
+  void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override {
+    tables_[{sequence, layer}].assign(pages.begin(), pages.end());
+  }
+  const std::byte* KvPage(int32_t page) const override { return memory_.data() + page * plan_.page_bytes; }
+
+  void Compute(const MicroBatch& batch) {
+    batch_ = batch;
+    for (const BatchRow& row : batch.rows) {
+      for (const int32_t layer : kLayers) {
+        const int32_t page = tables_[{row.sequence, layer}][static_cast<size_t>(row.position / kPageTokens)];
+        std::byte* const at = memory_.data() + page * plan_.page_bytes + row.position % kPageTokens * kPositionBytes;
+        for (int64_t i = 0; i < kPositionBytes; ++i) at[i] = Content(Life(row.sequence), layer, row.sequence, row.position, i);
+      }
+    }
+  }
+  void NextLife(int32_t sequence) { ++lives_[static_cast<size_t>(sequence)]; }
+  int64_t taken() const { return taken_; }
+
+  absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
+    queries_.clear();
+    for (const BatchRow& row : batch_.rows) {
+      for (const int64_t value : {layer, int64_t{row.sequence}, Life(row.sequence), int64_t{row.position}}) {
+        queries_.push_back(static_cast<float>(value));
+      }
+    }
+    return std::span<const float>(queries_);
+  }
+
+  absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
+                         std::span<float> records) override {
+    for (size_t row = 0; row < positions.size(); ++row) {
+      const std::span<const float> query = queries.subspan(row * kQueryFloats, kQueryFloats);
+      const auto [layer, sequence, life] =
+          std::tuple(static_cast<int64_t>(query[0]), static_cast<int64_t>(query[1]), static_cast<int64_t>(query[2]));
+      if (static_cast<int32_t>(query[3]) != positions[row]) return absl::InternalError("positions and queries do not agree");
+      for (int64_t p = 0; p < std::ssize(pieces) * kKvPiece; ++p) {
+        const std::byte* const at = pieces[static_cast<size_t>(p / kKvPiece)] + p % kKvPiece * kPositionBytes;
+        for (int64_t i = 0; i < kPositionBytes; ++i) {
+          if (at[i] != Content(life, layer, sequence, p, i))
+            return absl::InternalError(absl::StrCat("layer ", layer, ", sequence ", sequence, ", position ", p));
+        }
+      }
+      records[row] = static_cast<float>(pieces.size());
+    }
+    return absl::OkStatus();
+  }
+  int64_t RecordFloats() const override { return 1; }
+
+  // What is taken of a sequence is what has left its pages, and each of its rows has a record of it.
+  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+    for (size_t row = 0; row < batch_.rows.size(); ++row) {
+      const int32_t s = batch_.rows[row].sequence, pieces = taken[static_cast<size_t>(s)];
+      const std::vector<int32_t>& table = tables_[{s, layer}];
+      const int64_t away = std::ranges::find_if(table, [](int32_t page) { return page >= 0; }) - table.begin();
+      if (away != pieces * (kKvPiece / kPageTokens)) return absl::InternalError(absl::StrCat(away, " pages are away, ", pieces, " taken"));
+      if (pieces > 0 && records[row] != static_cast<float>(pieces)) return absl::InternalError("another row's record");
+      taken_ += pieces;
+    }
+    return absl::OkStatus();
+  }
+
+  std::string numerics_id() const override { return "fake"; }
+  std::string description() const override { return "fake"; }
+  absl::Status BindBlock(const BlockSpec&, BlockWeights) override { return absl::OkStatus(); }
+  absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
+  absl::Status Begin(const MicroBatch&) override { return absl::OkStatus(); }
+  absl::Status Embed() override { return absl::OkStatus(); }
+  absl::Status Attention(int64_t) override { return absl::OkStatus(); }
+  absl::Status Mlp(int64_t) override { return absl::OkStatus(); }
+  absl::Status Head() override { return absl::OkStatus(); }
+  absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
+  absl::Status AttendPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return absl::OkStatus(); }
+  absl::Status EmbedRows(const RowsInMemory&) override { return absl::OkStatus(); }
+  std::span<std::byte> Hidden() override { return {}; }
+  std::span<float> Logits() override { return {}; }
+  Bytes ActivationBytes() const override { return 0; }
+  Bytes KvBytes() const override { return 0; }
+
+ private:
+  int64_t Life(int32_t sequence) const { return lives_[static_cast<size_t>(sequence)]; }
+
+  const Plan& plan_;
+  std::vector<std::byte> memory_;
+  std::vector<int64_t> lives_;
+  std::map<std::pair<int32_t, int64_t>, std::vector<int32_t>> tables_;
+  MicroBatch batch_;
+  std::vector<float> queries_;
+  int64_t taken_ = 0;
+};
+
+// Two layers on the first device, as few pages as there may be; the second has the others.
+Plan HostingPlan() {
+  Plan plan{
+      .context = 2000, .sequences = 3, .batch = 3, .page_bytes = kPageTokens * kPositionBytes, .prefill_chunk = 100, .chunks_per_sweep = 1};
+  for (const int32_t layer : kLayers) {
+    plan.parts.push_back({.block = {BlockKind::kAttention, layer}, .kv_end = 2048});
+    plan.parts.back().bytes = KvPartBytes(plan, plan.parts.back());
+  }
+  plan.parts.push_back({.block = {BlockKind::kHead, 0}});
+  plan.stages = {{0, 0, 2}, {1, 2, 3}};
+  plan.devices = {{.name = "a", .max_layer_pages = WorkingPages(plan), .kv_host = 1}, {.name = "b"}};
+  plan.devices[0].kv_pages = plan.devices[0].max_layer_pages * std::ssize(kLayers);
+  return plan;
+}
+
+ModelSpec SmallSpec() {
+  ModelSpec spec;
+  spec.config.num_heads = 1, spec.config.head_dim = kQueryFloats;
+  return spec;
+}
+
+// An owner's steps, and a thread that brings messages, those that may wait behind all others.
+class Pair {
+ public:
+  explicit Pair(uint64_t seed)
+      : plan_(HostingPlan()), spec_(SmallSpec()), owner_(plan_), attends_(plan_), random_(seed), delays_(seed + 1) {
+    auto kv = StageKv::Create(plan_, {.device = 0,
+                                      .layers = {std::begin(kLayers), std::end(kLayers)},
+                                      .backend = &owner_,
+                                      .mutex = &mutex_,
+                                      .folder = dir_.path(),
+                                      .wrote = [this] { changed_.SignalAll(); },
+                                      .max_rows = 200,
+                                      .tell_host =
+                                          [this](std::vector<std::byte> message, bool may_wait) {
+                                            (may_wait ? chunks_ : messages_).push_back(std::move(message));
+                                            changed_.SignalAll();
+                                          }});
+    EXPECT_TRUE(kv.ok()) << kv.status();
+    kv_ = *std::move(kv);
+    auto host = HostedKv::Create(
+        plan_, spec_, {.device = 1, .max_rows = 200, .backend = &attends_, .send = [this](int32_t, std::vector<std::byte> message) {
+                         answers_.push_back(std::move(message));
+                       }});
+    EXPECT_TRUE(host.ok()) << host.status();
+    host_ = *std::move(host);
+    {
+      absl::MutexLock lock(&mutex_);
+      kv_->SetReach(PositionsAway(plan_, plan_.devices[0], (plan_.context + 15) / 16 * plan_.sequences));
+    }
+    thread_ = std::thread([this] { Deliver(); });
+  }
+  ~Pair() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+      changed_.SignalAll();
+    }
+    thread_.join();
+    kv_.reset();
+  }
+
+  absl::Status Run(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      absl::MutexLock lock(&mutex_);
+      if (random_() % 12 == 0) End(static_cast<int32_t>(random_() % 3));
+      StepOrder order{{Rows()}};
+      const MicroBatch& batch = order.microbatches[0];
+      if (batch.rows.empty()) continue;
+      LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> { return kv_->Extend(order); }));
+      owner_.Compute(batch);
+      for (int part = 0; part < static_cast<int>(std::ssize(kLayers)); ++part) {
+        LIME_ASSIGN_OR_RETURN(const bool asked, kv_->Ask(part, 0, batch));
+        if (asked) LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> { return std::exchange(answered_, false); }));
+        LIME_RETURN_IF_ERROR(kv_->TakeAnswer());
+      }
+      kv_->Computed(batch);
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t taken() const { return owner_.taken(); }
+  StageKv& kv() { return *kv_; }
+  HostedKv& host() { return *host_; }
+  absl::Mutex& mutex() { return mutex_; }
+
+ private:
+  template <typename Ready>
+  absl::Status Await(const Ready& ready) {
+    while (status_.ok()) {
+      LIME_ASSIGN_OR_RETURN(const bool is, ready());
+      if (is) return absl::OkStatus();
+      if (changed_.WaitWithTimeout(&mutex_, absl::Seconds(30))) return absl::DeadlineExceededError("nothing came for 30 s");
+    }
+    return status_;
+  }
+
+  void End(int32_t sequence) {
+    kv_->Release(sequence);
+    owner_.NextLife(sequence);
+    positions_[sequence] = 0;
+  }
+
+  MicroBatch Rows() {
+    MicroBatch batch;
+    const int32_t chosen = static_cast<int32_t>(random_() % 3);
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      const int64_t count = s == chosen ? 1 + static_cast<int64_t>(random_() % 100) : static_cast<int64_t>(random_() % 2);
+      for (int64_t i = 0; i < count && positions_[s] < plan_.context; ++i)
+        batch.rows.push_back({.sequence = s, .position = static_cast<int32_t>(positions_[s]++)});
+    }
+    return batch;
+  }
+
+  // To the host, and its answers back.
+  void Deliver() {
+    absl::MutexLock lock(&mutex_);
+    while (!stopping_) {
+      if (messages_.empty() && chunks_.empty()) {
+        changed_.Wait(&mutex_);
+        continue;
+      }
+      std::deque<std::vector<std::byte>>& next = messages_.empty() ? chunks_ : messages_;
+      const std::vector<std::byte> message = std::move(next.front());
+      next.pop_front();
+      mutex_.Unlock();
+      if (delays_() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      const absl::Status status = Bring(message);
+      mutex_.Lock();
+      status_.Update(status);
+      changed_.SignalAll();
+    }
+  }
+
+  absl::Status Bring(const std::vector<std::byte>& message) {
+    LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
+    LIME_RETURN_IF_ERROR(host_->OnMessage(0, what));
+    while (host_->asked()) {
+      EXPECT_EQ(host_->Take(), 0);
+      LIME_RETURN_IF_ERROR(host_->Answer());
+      host_->EndAnswer();
+    }
+    for (const std::vector<std::byte>& answer : std::exchange(answers_, {})) {
+      LIME_ASSIGN_OR_RETURN(const KvMessage said, ParseKvMessage(answer));
+      absl::MutexLock lock(&mutex_);
+      LIME_ASSIGN_OR_RETURN(const auto answers, kv_->OnHost(said));
+      answered_ = answered_ || answers.has_value();
+    }
+    return absl::OkStatus();
+  }
+
+  const TempDir dir_;
+  const Plan plan_;
+  const ModelSpec spec_;
+  FakeBackend owner_, attends_;
+  std::mt19937_64 random_, delays_;
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  std::map<int32_t, int64_t> positions_;
+  std::deque<std::vector<std::byte>> messages_, chunks_;
+  std::vector<std::vector<std::byte>> answers_;  // of the thread
+  absl::Status status_;
+  bool answered_ = false, stopping_ = false;
+  std::unique_ptr<StageKv> kv_;
+  std::unique_ptr<HostedKv> host_;
+  std::thread thread_;
+};
+
+TEST(HostedKvTest, TheHostAttendsToWhatTheOwnerComputed) {
+  int64_t taken = 0;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Pair pair(seed);
+    const absl::Status status = pair.Run(150);
+    ASSERT_TRUE(status.ok()) << status;
+    taken += pair.taken();
+  }
+  EXPECT_GT(taken, 10000);
+}
+
+TEST(HostedKvTest, APlanIsUnloadedWhileAHostOwesAnAnswer) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    Pair pair(seed);
+    ASSERT_TRUE(pair.Run(static_cast<int>(10 * seed)).ok());  // a piece may be on its way
+  }
+}
+
+TEST(HostedKvTest, WhatCannotBeIsRefused) {
+  Pair pair(1);
+  ASSERT_TRUE(pair.Run(1).ok());
+  absl::MutexLock lock(&pair.mutex());
+  const auto refusal = [](const auto& answer) {
+    if constexpr (requires { answer.message(); }) {
+      return std::string(answer.message());
+    } else {
+      return std::string(answer.status().message());
+    }
+  };
+  EXPECT_THAT(refusal(pair.kv().OnHost(KvRecords{.number = 7})), HasSubstr("query 7 of KV, which was not asked"));
+  EXPECT_FALSE(pair.kv().OnHost(KvKept{.number = 99}).ok());
+  EXPECT_THAT(refusal(pair.kv().OnHost(KvFree{})), HasSubstr("neither lends nor asks"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(1, KvFree{})), HasSubstr("device 1 has none here"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, KvRecords{})), HasSubstr("not asked anything"));
+  const std::vector<std::byte> floats(kQueryFloats * sizeof(float));
+  KvQuery query{.number = 0, .sequences = {{.sequence = 0, .life = 0, .pieces = 1, .positions = {300}}}, .queries = floats};
+  EXPECT_FALSE(pair.host().OnMessage(0, query).ok()) << "it has no such piece";
+  query.sequences[0].positions = {10};
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, query)), HasSubstr("position 10 asks for 1 pieces"));
+  query.sequences[0].positions = {300, 301};
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, query)), HasSubstr("16 bytes of queries for 2 rows"));
+  query.sequences.clear();
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, query)), HasSubstr("a query of 0 rows"));
+  EXPECT_FALSE(pair.host().asked());
+}
+
+}  // namespace
+}  // namespace lime
