@@ -202,7 +202,7 @@ class StageEngine::Impl {
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
     const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
                 rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
-                waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes());
+                waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes();
     if (const Bytes total = runtime + activations + rows + waiting + kv + device.memory.hosted + weights; total > device.budget) {
       return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ",
                                                        FormatBytes(runtime), ", activations ", FormatBytes(activations + rows + waiting),
@@ -250,6 +250,13 @@ class StageEngine::Impl {
   int64_t NumLayers() const { return static_cast<int64_t>(layers_.size()); }
   bool IsFirst() const { return plan_.stages.front().device == device_; }
   bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }
+  // Queries and records of one micro-batch: kept, and on their way. A host may have those of each device whose host it is.
+  Bytes AskingBytes() const {
+    const int64_t askers =
+        std::ranges::count_if(plan_.devices, [&](const PlanDevice& device) { return HasKvOnHost(device) && device.kv_host == device_; });
+    const Bytes row = spec_.config.num_heads * (2 * spec_.config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
+    return (askers + (HasKvOnHost(plan_.devices[device_]) ? 1 : 0)) * 2 * MaxRows(plan_) * row;
+  }
   Bytes RowBytes() const { return spec_.config.hidden_size * ElementBytes(spec_.working_dtype); }
 
   // ---- Orders, one after another; those that change sequences between two steps
