@@ -165,6 +165,7 @@ absl::Status StageSession::OnKv(int32_t from, std::vector<std::byte> message) {
     return absl::InvalidArgumentError("a message about KV from a device that has none of this one's, and none here");
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return absl::FailedPreconditionError("the plan is not installed any more");
+  if (!links_.contains(from)) return absl::FailedPreconditionError("no coordinator uses the plan yet");  // nothing could be answered
   return stage_->OnKv(from, std::move(message));
 }
 
