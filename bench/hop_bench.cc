@@ -9,8 +9,11 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -94,9 +97,14 @@ std::unique_ptr<lime::DeviceServer> StartDevice(const std::string& name, EchoSta
 int main(int argc, char** argv) {
   int64_t bytes = 4096;
   int messages = 10000;
+  double pause_ms = 0;
+  int64_t read_mb = 0;
   CLI::App app("What a hop between two daemons costs");
   app.add_option("--bytes", bytes, "Of a message")->capture_default_str();
   app.add_option("--messages", messages, "There and back")->capture_default_str();
+  app.add_option("--pause-ms", pause_ms, "Before each message both devices sleep so long, as between two tokens")->capture_default_str();
+  app.add_option("--read-mb", read_mb, "Then the first one reads so much memory, as computing does: its caches hold nothing else")
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
   int ends[2] = {};
@@ -117,11 +125,20 @@ int main(int argc, char** argv) {
 
   for (int i = 0; i < 200; ++i) (void)stage->RoundTripMicroseconds(bytes);
   std::vector<double> hops;
-  for (int i = 0; i < messages; ++i) hops.push_back(stage->RoundTripMicroseconds(bytes) / 2);
+  const std::vector<uint64_t> memory(static_cast<size_t>(read_mb) * 1'000'000 / sizeof(uint64_t), 1);
+  uint64_t sum = 0;
+  for (int i = 0; i < messages; ++i) {
+    if (pause_ms > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(pause_ms));
+    sum += std::accumulate(memory.begin(), memory.end(), uint64_t{0});
+    hops.push_back(stage->RoundTripMicroseconds(bytes) / 2);
+  }
+  if (sum != memory.size() * static_cast<uint64_t>(messages)) return 1;  // so that it is read
   std::ranges::sort(hops);
   const auto quantile = [&](double q) { return hops[static_cast<size_t>(q * static_cast<double>(hops.size() - 1))]; };
   const nlohmann::ordered_json answer = {{"bytes", bytes},
                                          {"messages", messages},
+                                         {"pause_ms", pause_ms},
+                                         {"read_mb", read_mb},
                                          {"hop_us_median", quantile(0.5)},
                                          {"hop_us_p10", quantile(0.1)},
                                          {"hop_us_p90", quantile(0.9)},

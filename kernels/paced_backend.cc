@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "planner/plan/plan.h"
 
@@ -58,10 +59,15 @@ class PacedBackend final : public Backend {
 
   absl::Status Begin(const MicroBatch& batch) override {
     const int64_t rows = static_cast<int64_t>(batch.rows.size()), logit_rows = std::ranges::count_if(batch.rows, &BatchRow::wants_logits);
-    int64_t context = 0;
-    for (const BatchRow& row : batch.rows) context = std::max<int64_t>(context, row.position + 1);
+    context_ = 0;
+    positions_.clear(), sequences_.clear();
+    for (const BatchRow& row : batch.rows) {
+      context_ = std::max<int64_t>(context_, row.position + 1);
+      positions_.push_back(row.position);
+      if (sequences_.empty() || sequences_.back() != row.sequence) sequences_.push_back(row.sequence);
+    }
     for (const BlockKind kind : {BlockKind::kEmbedding, BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
-      block_ms_[static_cast<int>(kind)] = options_.profile.ComputeMs(spec_, kind, kind == BlockKind::kHead ? logit_rows : rows, context);
+      block_ms_[static_cast<int>(kind)] = options_.profile.ComputeMs(spec_, kind, kind == BlockKind::kHead ? logit_rows : rows, context_);
     }
     return real_->Begin(batch);
   }
@@ -91,11 +97,15 @@ class PacedBackend final : public Backend {
   absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
                          std::span<float> records) override {
     const int64_t rows = std::ssize(positions), attended = Attended(positions, std::ssize(pieces) * kKvPiece);
-    const auto attention_ms = [&](int64_t context) { return options_.profile.ComputeMs(spec_, BlockKind::kAttention, rows, context); };
-    const double ms = attended == 0 ? 0 : std::max(0.0, attention_ms(attended) - attention_ms(1));
+    const double ms = attended == 0 ? 0 : std::max(0.0, AttentionMs(rows, attended) - AttentionMs(rows, 1));
     return Paced(ms, [&] { return real_->AttendFor(positions, queries, pieces, records); });
   }
+  // What a host has attended to the device need not: it has that time back in the parts that follow.
   absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
+    int64_t pieces = sequences_.empty() ? 0 : INT64_MAX;
+    for (const int32_t sequence : sequences_) pieces = std::min<int64_t>(pieces, taken[static_cast<size_t>(sequence)]);
+    const int64_t rows = std::ssize(positions_), seen = Attended(positions_, pieces * kKvPiece);
+    if (seen > 0) saved_ms_ += std::max(0.0, AttentionMs(rows, context_) - AttentionMs(rows, std::max<int64_t>(1, context_ - seen)));
     return real_->TakeRecords(layer, taken, records);
   }
   absl::Status EmbedRows(const RowsInMemory& rows) override {
@@ -121,9 +131,15 @@ class PacedBackend final : public Backend {
     return std::max<int64_t>(0, end - first);
   }
 
+  double AttentionMs(int64_t rows, int64_t context) const {
+    return options_.profile.ComputeMs(spec_, BlockKind::kAttention, rows, context);
+  }
+
   template <typename Compute>
   absl::Status Paced(BlockKind kind, double share, const Compute& compute) {
-    return Paced(share * block_ms_[static_cast<int>(kind)], compute);
+    const double ms = share * block_ms_[static_cast<int>(kind)], saved = std::min(ms, saved_ms_);
+    saved_ms_ -= saved;
+    return Paced(ms - saved, compute);
   }
 
   template <typename Compute>
@@ -149,7 +165,12 @@ class PacedBackend final : public Backend {
   const std::unique_ptr<Backend> real_;
   const ModelSpec spec_;
   PaceOptions options_;
-  double block_ms_[4] = {};  // of the batch that has begun, by kind
+  // Of the batch that has begun.
+  double block_ms_[4] = {};         // by kind
+  int64_t context_ = 0;             // the longest
+  std::vector<int32_t> positions_;  // of its rows
+  std::vector<int32_t> sequences_;  // that have rows
+  double saved_ms_ = 0;             // that the device need not compute, for a host has
   double due_ = 0;           // when the profile's device would have ended the last part
   double returned_ = -1e9;   // when its call returned
   PaceReport report_;

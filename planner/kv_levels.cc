@@ -38,6 +38,7 @@ const PlanDevice& DeviceOf(const Plan& plan, int part) {
 // What of a KV part a step reads at a level.
 double KvPartMb(const Plan& plan, int p, int64_t layer_pages) {
   const PlanPart& part = plan.parts[p];
+  if (!HasKvOnDisk(DeviceOf(plan, p))) return 0;
   const double there = MeanPositionsAway(plan, DeviceOf(plan, p), layer_pages) - static_cast<double>(part.kv_begin);
   const double positions = static_cast<double>(part.kv_end - part.kv_begin);
   return Mb(part.bytes) * std::clamp(there / positions, 0.0, 1.0);
@@ -49,10 +50,9 @@ Instance ToInstance(const Plan& plan, int64_t layer_pages) {
   std::vector<double> comp_ms;
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
-    const bool asks_for_none = AsksForKv(plan, p) && PositionsAway(plan, DeviceOf(plan, p), layer_pages) == 0;
     instance.blocks.push_back(
         {.kind = KindOf(part.block.kind), .layer = part.block.layer, .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(part.bytes)});
-    comp_ms.push_back(asks_for_none ? 0 : part.decode_ms);
+    comp_ms.push_back(AsksForKv(plan, p) ? AskKvMs(plan, p, layer_pages) : part.decode_ms);
   }
   for (const PlanDevice& device : plan.devices) {
     instance.devices.push_back({.name = device.name,
@@ -399,6 +399,21 @@ std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const Kv
   return level;
 }
 
+// The plan with what then streams best at its first level.
+absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
+  const std::vector<PlanNeed> needs = NeedsOf(plan);
+  for (int d = 0; d < plan.NumDevices(); ++d) plan.devices[d].memory.hosted = needs[d].hosted;
+  Residency first = ResidencyOf(plan);
+  Draft draft(plan, first.layer_pages, first.streamed);
+  if (LevelSearch(plan, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the first level");
+  first.streamed = draft.Streamed();
+  const double ms_per_step = draft.ExactMs();
+  LIME_ASSIGN_OR_RETURN(Plan changed, WithResidency(plan, first));
+  changed.predicted.ms_per_step = ms_per_step;
+  changed.predicted.ms_per_token = ms_per_step / plan.sequences;
+  return changed;
+}
+
 // The plan with rings of so many of a device's largest parts.
 absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions& options) {
   Plan changed = plan;
@@ -409,15 +424,7 @@ absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions
   for (int d = 0; d < plan.NumDevices(); ++d) {
     if (plan.devices[d].disk_mb_per_ms >= kMinDiskRate) changed.devices[d].memory.ring = parts * largest[d];
   }
-  Residency first = ResidencyOf(plan);
-  Draft draft(changed, first.layer_pages, first.streamed);
-  if (LevelSearch(changed, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the ring");
-  first.streamed = draft.Streamed();
-  const double ms_per_step = draft.ExactMs();
-  LIME_ASSIGN_OR_RETURN(changed, WithResidency(changed, first));
-  changed.predicted.ms_per_step = ms_per_step;
-  changed.predicted.ms_per_token = ms_per_step / plan.sequences;
-  return changed;
+  return Refit(std::move(changed), options);
 }
 
 // Levels, and where they are exhausted the device that stands in the way, if one does.
@@ -453,7 +460,7 @@ Grown Grow(const Plan& plan, const KvLevelOptions& options) {
   return answer;
 }
 
-// ---- KV on disks
+// ---- KV on disks and hosts
 
 // A plan, its levels, and what they cost.
 struct Spilling {
@@ -473,41 +480,101 @@ absl::StatusOr<Spilling> Assess(Plan plan, const KvLevelOptions& options) {
   return Assessed(std::move(plan), std::move(grown.levels));
 }
 
-// Every device that has no room for a level keeps what it has at the level before.
-absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& options) {
-  while (true) {
-    Grown grown = Grow(plan, options);
-    if (grown.levels.exhausted.empty()) return Assessed(std::move(plan), std::move(grown.levels));
-    const int64_t pages = grown.levels.levels.back().residency.layer_pages;
-    if (!grown.stuck || plan.devices[*grown.stuck].max_layer_pages > 0 || plan.devices[*grown.stuck].disk_mb_per_ms < kMinDiskRate ||
-        pages < WorkingPages(plan)) {
-      return absl::ResourceExhaustedError(grown.levels.exhausted);
-    }
-    plan.devices[*grown.stuck].max_layer_pages = pages;
+// Where a device's KV may be that its memory has no room for: -1, its own disk, or other devices.
+std::vector<int> PlacesFor(const Plan& plan, int device, const KvLevelOptions& options) {
+  std::vector<int> places;
+  if (options.disks && plan.devices[device].disk_mb_per_ms >= kMinDiskRate) places.push_back(-1);
+  for (int host = 0; options.hosting != nullptr && host < plan.NumDevices(); ++host) {
+    if (options.hosting->Allows(device, host)) places.push_back(host);
   }
+  return places;
 }
 
-// The devices' numbers of pages, one by one: another level's where that is better. Many plans are compared, each with less work.
-Plan ImprovePages(Spilling best, KvLevelOptions options) {
-  options.work /= 8;
-  if (absl::StatusOr<Spilling> same = Assess(best.plan, options); same.ok()) best = *std::move(same);
-  std::vector<int64_t> choices = {0};  // all
-  for (const KvLevel& level : best.levels.levels) {
-    if (level.residency.layer_pages >= WorkingPages(best.plan)) choices.push_back(level.residency.layer_pages);
+absl::StatusOr<Plan> WithPlace(const Plan& plan, int device, int64_t pages, int place, const KvLevelOptions& options) {
+  if (options.hosting != nullptr) return Refit(WithKvAway(plan, *options.hosting, device, pages, place), options);
+  Plan changed = plan;
+  changed.devices[device].max_layer_pages = pages;
+  return WithResidency(changed, ResidencyOf(changed));
+}
+
+// Every device that has no room for a level keeps what it has at the level before, and the rest goes where the plan then comes furthest.
+absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& options) {
+  Grown grown = Grow(plan, options);
+  while (!grown.levels.exhausted.empty()) {
+    const int64_t pages = grown.levels.levels.back().residency.layer_pages;
+    std::optional<std::pair<Plan, Grown>> best;
+    if (grown.stuck && plan.devices[*grown.stuck].max_layer_pages == 0 && pages >= WorkingPages(plan)) {
+      for (const int place : PlacesFor(plan, *grown.stuck, options)) {
+        absl::StatusOr<Plan> other = WithPlace(plan, *grown.stuck, pages, place, options);
+        if (!other.ok()) continue;
+        Grown grows = Grow(*other, options);
+        const auto rank = [](const Grown& g) { return std::pair(-std::ssize(g.levels.levels), MeanMs(g.levels)); };
+        if (!best || rank(grows) < rank(best->second)) best.emplace(*std::move(other), std::move(grows));
+      }
+    }
+    if (!best) return absl::ResourceExhaustedError(grown.levels.exhausted);
+    plan = std::move(best->first), grown = std::move(best->second);
   }
-  for (int d = 0; d < best.plan.NumDevices(); ++d) {
-    if (best.plan.devices[d].kv_pages == 0 || best.plan.devices[d].disk_mb_per_ms < kMinDiskRate) continue;
-    for (const int64_t pages : choices) {
-      if (options.cancelled && options.cancelled()) return std::move(best.plan);
-      Plan plan = best.plan;
-      plan.devices[d].max_layer_pages = pages;
-      if (pages == best.plan.devices[d].max_layer_pages || !WithResidency(plan, ResidencyOf(plan)).ok()) continue;
-      absl::StatusOr<Spilling> other = Assess(std::move(plan), options);
-      if (other.ok() && other->mean_ms < best.mean_ms * (1 - kWorthwhile)) best = *std::move(other);
+  return Assessed(std::move(plan), std::move(grown.levels));
+}
+
+// The devices' numbers of pages, and where the others go, one by one: another level's, another place, where that is better. Many plans are
+// compared, each with less work.
+class PlaceSearch {
+ public:
+  PlaceSearch(Spilling best, const KvLevelOptions& options) : best_(std::move(best)), options_(options) {
+    options_.work /= 8;
+    if (absl::StatusOr<Spilling> same = Assess(best_.plan, options_); same.ok()) best_ = *std::move(same);
+    for (const KvLevel& level : best_.levels.levels) {
+      if (level.residency.layer_pages >= WorkingPages(best_.plan)) choices_.push_back(level.residency.layer_pages);
     }
   }
-  return std::move(best.plan);
-}
+
+  Spilling Run() {
+    for (int d = 0; d < best_.plan.NumDevices(); ++d) {
+      if (best_.plan.devices[d].kv_pages == 0) continue;
+      const std::vector<int> places = PlacesFor(best_.plan, d, options_);
+      for (const int place : places) {
+        if (place >= 0 && !MayPay(d, place)) continue;
+        for (const int64_t pages : ChoicesFor(place)) Try(d, pages, place);
+      }
+      if (!places.empty()) Try(d, 0, -1);
+    }
+    return std::move(best_);
+  }
+
+ private:
+  // Asking alone takes half of a token's time: streaming takes less.
+  bool MayPay(int device, int host) const {
+    const double way_ms = options_.hosting->pairs[static_cast<size_t>(device)][static_cast<size_t>(host)]->decode.way_ms;
+    const double asks = static_cast<double>(std::ssize(LayersOn(best_.plan, device))) * best_.plan.microbatches;
+    return way_ms * asks < best_.mean_ms / 2;
+  }
+
+  // Where a host has them, what stays is a matter of its room and the owner's: few choices tell.
+  std::vector<int64_t> ChoicesFor(int place) const {
+    if (place < 0 || choices_.size() <= kHostChoices) return choices_;
+    std::vector<int64_t> few;
+    for (size_t i = 0; i < kHostChoices; ++i) few.push_back(choices_[i * (choices_.size() - 1) / (kHostChoices - 1)]);
+    return few;
+  }
+
+  void Try(int device, int64_t pages, int place) {
+    if (options_.cancelled && options_.cancelled()) return;
+    const PlanDevice& now = best_.plan.devices[device];
+    if (pages == now.max_layer_pages && (pages == 0 || place == now.kv_host)) return;
+    absl::StatusOr<Plan> plan = WithPlace(best_.plan, device, pages, place, options_);
+    if (!plan.ok()) return;
+    absl::StatusOr<Spilling> other = Assess(*std::move(plan), options_);
+    if (other.ok() && other->mean_ms < best_.mean_ms * (1 - kWorthwhile)) best_ = *std::move(other);
+  }
+
+  static constexpr size_t kHostChoices = 4;
+
+  Spilling best_;
+  KvLevelOptions options_;
+  std::vector<int64_t> choices_;  // pages, of the levels
+};
 
 constexpr int kRings[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};  // of a device's largest parts
 
@@ -539,7 +606,7 @@ absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options)
 }
 
 absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options) {
-  std::optional<Spilling> best;
+  std::optional<Spilling> least, best;  // with the least ring, with the best one
   std::string reason = "no ring fits";
   int worse = 0;
   for (const int parts : kRings) {
@@ -552,9 +619,15 @@ absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options
     const bool better = !best || spills->mean_ms < best->mean_ms;
     worse = better ? 0 : worse + 1;
     if (better) best = *std::move(spills);
+    if (!least) least = best;
     if (worse == 2) break;  // larger ones only take more from what stays
   }
-  return best ? absl::StatusOr<Plan>(ImprovePages(*std::move(best), options)) : CannotGrow(reason);
+  if (!best) return CannotGrow(reason);
+  Spilling improved = PlaceSearch(*std::move(best), options).Run();
+  if (options.hosting == nullptr) return std::move(improved.plan);
+  // What streamed may stream no more where a host has the KV, and then a large ring is in the way.
+  Spilling other = PlaceSearch(*std::move(least), options).Run();
+  return std::move(other.mean_ms < improved.mean_ms ? other.plan : improved.plan);
 }
 
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {

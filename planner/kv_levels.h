@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/kv_hosting.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_residency.h"
 
@@ -39,6 +40,8 @@ struct KvLevelOptions {
   int max_levels = 12;  // beside the first
   double work = 2e8;    // of the search of one level, in units of SearchBudget
   uint64_t seed = 1;
+  bool disks = true;                   // PlanToSpill may put KV on the disks of devices
+  const KvHosting* hosting = nullptr;  // and into the memory of others; null: not
   std::function<bool()> cancelled;  // PlanToGrow and PlanToSpill then say that no plan grows; null: never
 };
 
@@ -52,8 +55,9 @@ double MeanMs(const KvLevels& levels);
 // the first. ResourceExhausted where no ring leads on to the whole context.
 absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options = {});
 
-// The same for a plan that was cut for it (planner/kv_parts.h): a device keeps only so many pages in memory and the others on its disk
-// where it has no room for more whatever streams, or where that is faster on average over all levels than to stream more weights.
+// The same for a plan that was cut for it (planner/kv_parts.h): a device keeps only so many pages in memory and the others on its disk, or
+// in the memory of another device, where it has no room for more whatever streams, or where that is faster on average over all levels than
+// to stream more weights.
 absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options = {});
 
 }  // namespace lime

@@ -11,7 +11,7 @@ namespace {
 
 class Cutter {
  public:
-  Cutter(const Plan& plan, const ModelSpec& spec) : plan_(plan), spec_(spec), cut_(plan) {
+  Cutter(const Plan& plan, const ModelSpec& spec, bool for_hosts) : plan_(plan), spec_(spec), for_hosts_(for_hosts), cut_(plan) {
     cut_.parts.clear();
     cut_.chunks_per_sweep = std::min(plan.chunks_per_sweep, 1);
     Bytes largest = 0;
@@ -24,7 +24,7 @@ class Cutter {
   Plan Cut() {
     for (Stage& stage : cut_.stages) {
       const int lo = std::exchange(stage.lo, cut_.NumParts());
-      for (int p = lo; p < stage.hi; ++p) AddPart(p, plan_.devices[stage.device].disk_mb_per_ms >= kMinDiskRate);
+      for (int p = lo; p < stage.hi; ++p) AddPart(p, for_hosts_ || plan_.devices[stage.device].disk_mb_per_ms >= kMinDiskRate);
       stage.hi = cut_.NumParts();
     }
     AddActivations();
@@ -32,11 +32,11 @@ class Cutter {
   }
 
  private:
-  void AddPart(int p, bool has_disk) {
+  void AddPart(int p, bool may_leave) {
     const PlanPart& part = plan_.parts[p];
     const auto o = std::ranges::find(part.rows, TensorRole::kO, &MatrixRows::role);
     const bool begins_o = o != part.rows.end() && o->begin == 0;
-    if (!has_disk || part.block.kind != BlockKind::kAttention || !begins_o) {
+    if (!may_leave || part.block.kind != BlockKind::kAttention || !begins_o) {
       cut_.parts.push_back(part);
       return;
     }
@@ -80,16 +80,17 @@ class Cutter {
 
   const Plan& plan_;
   const ModelSpec& spec_;
+  const bool for_hosts_;
   Plan cut_;
   int64_t positions_ = 0;  // of each sequence in a KV part
 };
 
 }  // namespace
 
-absl::StatusOr<Plan> CutForKv(const Plan& plan, const ModelSpec& spec) {
+absl::StatusOr<Plan> CutForKv(const Plan& plan, const ModelSpec& spec, bool for_hosts) {
   LIME_RETURN_IF_ERROR(plan.Validate(spec));
   if (plan.reads != ReadsPerStep::kOnce) return absl::InvalidArgumentError("KV leaves memory only where a step reads every part once");
-  Plan cut = Cutter(plan, spec).Cut();
+  Plan cut = Cutter(plan, spec, for_hosts).Cut();
   if (cut.NumParts() > kMaxPlanBlocks)
     return absl::ResourceExhaustedError(
         absl::StrCat("KV in ", cut.NumParts(), " parts is more than ", kMaxPlanBlocks, "; plan a shorter context"));

@@ -125,6 +125,8 @@ class ProgramRunner {
   bool computing() const { return computing_; }
   // The instruction it waits at; null where it computes or is between steps.
   const Instruction* waiting() const;
+  // Since when; negative where it does not.
+  double waiting_since_ms() const { return waiting_since_ms_; }
   int64_t steps_ended() const { return step_; }
   int64_t loads_ended() const { return loads_ended_; }
   // No change is under way.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
+#include "planner/kv_hosting.h"
 #include "planner/kv_levels.h"
 #include "planner/kv_parts.h"
 #include "planner/lower_bound.h"
@@ -20,7 +21,7 @@ namespace {
 constexpr double kExplainShare = 0.4;  // of the time limit
 constexpr double kMostExplainMs = 2000;
 
-constexpr double kWorthSpilling = 0.005;  // of the time, on average over all levels
+constexpr double kWorthLeaving = 0.005;  // of the time, on average over all levels
 
 // What streams of a plan, in terms of the one that it was cut from.
 std::vector<int32_t> StreamedBeforeCut(const Plan& cut, const Plan& plan) {
@@ -59,7 +60,7 @@ SearchOptions ClusterPlanning::SearchFor() const {
 absl::StatusOr<Plan> ClusterPlanning::Run() {
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
   absl::StatusOr<Plan> whole = Search();
-  if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && MaySpill()) {
+  if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayLend())) {
     absl::StatusOr<Plan> spills = SearchToSpill();
     if (spills.ok()) return spills;
   }
@@ -94,17 +95,21 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   return grows;
 }
 
-// More weights stream as KV grows, or KV goes to disks: whichever is faster on average over all levels of KV. To disks also where there is
-// nothing left to stream.
+// More weights stream as KV grows, or KV goes to disks or into the memory of other devices: whichever is faster on average over all levels
+// of KV. It goes there also where there is nothing left to stream.
 absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
-  const KvLevelOptions options{.cancelled = [this] { return Cancelled(); }};
-  absl::StatusOr<Plan> grows = only_disks_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
-  if (!MaySpill()) return grows;
-  absl::StatusOr<Plan> spills = CutForKv(plan, inputs_.spec);
-  if (spills.ok()) spills = PlanToSpill(*spills, options);
-  if (!spills.ok() || !SpillsKv(*spills)) return grows;
-  if (grows.ok() && MeanMs(MakeKvLevels(*spills)) > MeanMs(MakeKvLevels(*grows)) * (1 - kWorthSpilling)) return grows;
-  return spills;
+  KvLevelOptions options{.disks = MaySpill(), .cancelled = [this] { return Cancelled(); }};
+  absl::StatusOr<Plan> grows = only_away_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
+  if (!MaySpill() && !MayLend()) return grows;
+  absl::StatusOr<Plan> leaves = CutForKv(plan, inputs_.spec, MayLend());
+  if (leaves.ok()) {
+    const KvHosting hosting = MakeKvHosting(inputs_.spec, inputs_.devices, inputs_.request.default_link, *leaves);
+    if (MayLend()) options.hosting = &hosting;
+    leaves = PlanToSpill(*leaves, options);
+  }
+  if (!leaves.ok() || !SpillsKv(*leaves)) return grows;
+  if (grows.ok() && MeanMs(MakeKvLevels(*leaves)) > MeanMs(MakeKvLevels(*grows)) * (1 - kWorthLeaving)) return grows;
+  return leaves;
 }
 
 // The most KV at first that has a plan which can go on to all of it.
@@ -112,7 +117,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   absl::StatusOr<Plan> spills = absl::ResourceExhaustedError("no context is left");
   const PlanProblem problem = problem_;
   const BatchedPlan best = best_;
-  only_disks_ = true;
+  only_away_ = true;
   for (int64_t tokens = inputs_.request.context / 2; tokens >= kKvPiece && !spills.ok() && !Cancelled(); tokens /= 2) {
     inputs_.request.kv_tokens = tokens;
     spills = SearchToGrow({});

@@ -33,8 +33,10 @@ class ClusterPlanning {
 
  private:
   bool Cancelled() const { return options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed); }
-  // The baselines have no disks for KV, and where it goes there a bound on the first token is not known to hold.
-  bool MaySpill() const { return inputs_.kv_spill && options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
+  // The baselines have neither disks for KV nor hosts, and where it goes there a bound on the first token is not known to hold.
+  bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
+  bool MaySpill() const { return inputs_.kv_spill && MayLeave(); }
+  bool MayLend() const { return inputs_.remote_attention && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();
@@ -49,7 +51,7 @@ class ClusterPlanning {
 
   const Options options_;
   PlanInputs inputs_;
-  bool only_disks_ = false;  // no memory has room for all KV
+  bool only_away_ = false;  // no memory has room for all KV beside the weights
   PlanProblem problem_;
   BatchedPlan best_;
 };

@@ -24,6 +24,7 @@
 #include "daemon/weights/files.h"
 #include "daemon/weights/model_digest.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/limits.h"
 #include "planner/sim/simulator.h"
 
@@ -48,6 +49,8 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   flags.sequences = options.sequences;
   flags.prompt_tokens = std::min(options.context, std::max(options.prompt_tokens, kLeastPromptChunk));
   flags.no_kv_spill = !options.kv_spill;
+  flags.no_kv_lending = !options.kv_lending;
+  flags.no_remote_attention = !options.remote_attention;
   if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
@@ -334,11 +337,10 @@ absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokeni
 }
 
 absl::Status ClusterSession::Close() {
-  std::set<int32_t> used;
-  for (const Stage& stage : plan().stages) used.insert(stage.device);
   if (collector_ != nullptr) traces_ = collector_->Finish();
   statistics_.assign(plan().devices.size(), {});
-  for (const int32_t device : used) {
+  for (int32_t device = 0; device < plan().NumDevices(); ++device) {
+    if (!HasPart(plan(), device)) continue;
     const absl::StatusOr<DeviceStatistics> answer = client_->Statistics(device);
     if (answer.ok()) statistics_[static_cast<size_t>(device)] = *answer;
   }

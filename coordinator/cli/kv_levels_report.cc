@@ -20,8 +20,8 @@ std::vector<Bytes> StreamedBytes(const Plan& plan, const KvLevel& level) {
   return bytes;
 }
 
-// Of KV that each device has on its disk, and reads in a step, where the level is used up.
-std::vector<Bytes> SpilledBytes(const Plan& plan, const KvLevel& level) {
+// Of KV that each device has on its disk and reads in a step, or has a host for, where the level is used up.
+std::vector<Bytes> AwayBytes(const Plan& plan, const KvLevel& level) {
   std::vector<Bytes> bytes(plan.devices.size(), 0);
   for (const Stage& stage : plan.stages) {
     const PlanDevice& device = plan.devices[static_cast<size_t>(stage.device)];
@@ -52,11 +52,27 @@ std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevel
       if (here && !part.is_kv() && !std::ranges::binary_search(level.residency.streamed, p)) resident += part.bytes;
     }
     if (resident == 0) return "all of its weights stream already";
-    const Bytes rest = SpilledBytes(plan, levels.levels.back())[static_cast<size_t>(&device - plan.devices.data())];
+    const Bytes rest = AwayBytes(plan, levels.levels.back())[static_cast<size_t>(&device - plan.devices.data())];
     if (resident <= rest) return absl::StrCat("the ", FormatBytes(resident), " of weights that stay would not make room for it all");
     return absl::StrCat("faster on average than to stream more of the ", FormatBytes(resident), " of weights that stay");
   }
   return "for contexts that no level has";
+}
+
+// What asking a host takes, beside what the same bytes would take from the device's disk, at the last level.
+std::string WhyHosted(const Plan& plan, const PlanDevice& device, const KvLevels& levels) {
+  const int d = static_cast<int>(&device - plan.devices.data());
+  const std::vector<int32_t> layers = LayersOn(plan, d);
+  if (layers.empty()) return "for no layer";
+  const int first = PartsOf(plan, {BlockKind::kAttention, layers.front()}).first;
+  int asks = first;
+  while (!plan.parts[static_cast<size_t>(asks)].is_kv()) ++asks;
+  const double mb = static_cast<double>(AwayBytes(plan, levels.levels.back())[static_cast<size_t>(d)]) / 1e6 /
+                    static_cast<double>(layers.size());
+  std::string text = absl::StrFormat("asking takes %.2f ms a layer", AskKvMs(plan, asks, levels.levels.back().residency.layer_pages));
+  if (device.disk_mb_per_ms <= 0) return absl::StrCat(text, ", and it has no disk to stream from");
+  return absl::StrCat(text, absl::StrFormat(", and reading as many bytes, of KV or of weights that make room for it, %.2f from its disk",
+                                            mb / device.disk_mb_per_ms + device.disk_lat_ms));
 }
 
 }  // namespace
@@ -66,17 +82,24 @@ std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
   std::string text = "\nAs KV grows, more streams (tokens of each sequence; ms per token; read in a step by each device):\n";
   for (const KvLevel& level : levels.levels) {
     absl::StrAppend(&text, absl::StrFormat("  up to %6d tokens  %9.2f ms  ", Tokens(plan, level), level.ms_per_step / plan.sequences));
-    const std::vector<Bytes> bytes = StreamedBytes(plan, level), spilled = SpilledBytes(plan, level);
+    const std::vector<Bytes> bytes = StreamedBytes(plan, level), away = AwayBytes(plan, level);
     for (size_t d = 0; d < bytes.size(); ++d) {
+      if (!HasPart(plan, static_cast<int>(d))) continue;
       absl::StrAppend(&text, " ", plan.devices[d].name, " ", FormatBytes(bytes[d]));
-      if (spilled[d] > 0) absl::StrAppend(&text, " + KV ", FormatBytes(spilled[d]));
+      if (away[d] > 0 && HasKvOnDisk(plan.devices[d])) absl::StrAppend(&text, " + KV ", FormatBytes(away[d]));
+      if (away[d] > 0 && HasKvOnHost(plan.devices[d]))
+        absl::StrAppend(&text, " (KV ", FormatBytes(away[d]), " with ", plan.devices[static_cast<size_t>(plan.devices[d].kv_host)].name, ")");
     }
     absl::StrAppend(&text, "\n");
   }
   for (const PlanDevice& device : plan.devices) {
     if (device.max_layer_pages == 0) continue;
     absl::StrAppend(&text, "  ", device.name, " keeps KV of ", device.max_layer_pages * kPageTokens / plan.sequences,
-                    " tokens of each sequence in memory and the rest on its disk: ", WhySpilled(plan, device, levels), "\n");
+                    " tokens of each sequence in memory and the rest ",
+                    HasKvOnHost(device) ? absl::StrCat("in that of ", plan.devices[static_cast<size_t>(device.kv_host)].name,
+                                                       ", which attends to it: ", WhyHosted(plan, device, levels))
+                                        : absl::StrCat("on its disk: ", WhySpilled(plan, device, levels)),
+                    "\n");
   }
   if (!levels.exhausted.empty()) absl::StrAppend(&text, "  then no further: ", levels.exhausted, "\n");
   return text;
@@ -85,11 +108,14 @@ std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
 nlohmann::ordered_json ToJson(const Plan& plan, const KvLevels& levels) {
   nlohmann::ordered_json array = nlohmann::ordered_json::array();
   for (const KvLevel& level : levels.levels) {
+    std::vector<Bytes> on_disk = AwayBytes(plan, level), on_hosts = on_disk;
+    for (size_t d = 0; d < on_disk.size(); ++d) (HasKvOnHost(plan.devices[d]) ? on_disk : on_hosts)[d] = 0;
     array.push_back({{"tokens", Tokens(plan, level)},
                      {"layer_pages", level.residency.layer_pages},
                      {"ms_per_token", level.ms_per_step / plan.sequences},
                      {"streamed_bytes", StreamedBytes(plan, level)},
-                     {"kv_on_disk_bytes", SpilledBytes(plan, level)}});
+                     {"kv_on_disk_bytes", on_disk},
+                     {"kv_on_hosts_bytes", on_hosts}});
   }
   return array;
 }

@@ -26,6 +26,8 @@ struct PlanInputFlags {
   int64_t kv_tokens = 0;
   int64_t prompt_tokens = 0;
   bool no_kv_spill = false;
+  bool no_kv_lending = false;
+  bool no_remote_attention = false;
   bool split_head = false;  // devices may share it; a flag of `lime plan` alone
 
   void AddTo(CLI::App& app);
@@ -38,6 +40,7 @@ struct PlanInputs {
   PlanRequest request;
   bool split_head = false;
   bool kv_spill = true;            // KV that memory has no room for may go to disks
+  bool remote_attention = true;    // and into the memory of other devices, which attend to it
   std::vector<std::string> notes;  // what was assumed, a sentence each
 };
 

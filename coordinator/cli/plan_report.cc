@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/evaluator.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/sim/simulator.h"
 
 namespace lime::cli {
@@ -113,7 +114,7 @@ namespace {
 
 ordered_json MemoryJson(const PlanMemory& m) {
   return {{"runtime_bytes", m.runtime}, {"activation_bytes", m.activations}, {"kv_bytes", m.kv},      {"ring_bytes", m.ring},
-          {"weight_bytes", m.weights},  {"embedding_bytes", m.embedding},    {"free_bytes", m.margin}};
+          {"weight_bytes", m.weights},  {"embedding_bytes", m.embedding},    {"hosted_bytes", m.hosted}, {"free_bytes", m.margin}};
 }
 
 ordered_json DeviceJson(const PlanReport& report, size_t d) {
@@ -123,7 +124,7 @@ ordered_json DeviceJson(const PlanReport& report, size_t d) {
   ordered_json stages = ordered_json::array();
   for (const int stage : use.stages) stages.push_back(StageText(report.plan, stage));
   ordered_json out = {{"name", device.name},
-                      {"used", !use.stages.empty()},
+                      {"used", HasPart(report.plan, static_cast<int>(d))},
                       {"stages", std::move(stages)},
                       {"budget_bytes", device.budget},
                       {"memory", MemoryJson(device.memory)},

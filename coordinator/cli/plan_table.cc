@@ -95,7 +95,9 @@ std::string Bars(const PlanReport& report, int columns) {
   const Plan& plan = report.plan;
   const int longest = static_cast<int>(LongestName(plan));
   const int width = std::clamp(columns - longest - 36, 20, 120);
-  std::string text = "memory: R runtime, A activations, K KV cache, E embedding, W resident weights, S ring for what streams, . free\n";
+  const bool hosts = std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.memory.hosted > 0; });
+  std::string text = absl::StrCat("memory: R runtime, A activations, K KV cache, ", hosts ? "H KV of other devices, " : "",
+                                  "E embedding, W resident weights, S ring for what streams, . free\n");
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const PlanDevice& device = plan.devices[d];
     absl::StrAppendFormat(&text, "%-*s  [%s]  %s of %s\n", longest, device.name, MemoryBar(device.memory, device.budget, width),
@@ -159,7 +161,7 @@ std::string Alone(const PlanReport& report) {
 }  // namespace
 
 std::string MemoryBar(const PlanMemory& memory, Bytes budget, int width) {
-  const std::pair<char, Bytes> kinds[] = {{'R', memory.runtime},   {'A', memory.activations}, {'K', memory.kv},
+  const std::pair<char, Bytes> kinds[] = {{'R', memory.runtime},   {'A', memory.activations}, {'K', memory.kv},  {'H', memory.hosted},
                                           {'E', memory.embedding}, {'W', memory.weights},     {'S', memory.ring}};
   std::string bar;
   Bytes before = 0;

@@ -52,6 +52,8 @@ struct RunFlags {
   double give_up_s = 60;        // likewise
   int64_t kv_tokens = 0;        // likewise
   bool no_kv_spill = false;     // likewise
+  bool no_kv_lending = false;   // likewise
+  bool no_remote_attention = false;
   std::string online = "lime";  // likewise, where the plan's KV grows
   bool no_memory_planner = false;
   std::string trace;        // file
@@ -114,8 +116,11 @@ absl::Status CheckFlags(RunFlags& flags) {
   if (flags.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is negative"));
   if (flags.kv_tokens > 0 && !flags.cluster_plan.empty())
     return WrongCall("--kv-tokens is for planning now, and --plan is planned already; make that with `lime plan --kv-tokens`");
-  if (flags.no_kv_spill && !flags.cluster_plan.empty())
-    return WrongCall("--no-kv-spill is for planning now, and --plan is planned already; make that with `lime plan --no-kv-spill`");
+  for (const auto& [given, name] : {std::pair(flags.no_kv_spill, "--no-kv-spill"), std::pair(flags.no_kv_lending, "--no-kv-lending"),
+                                    std::pair(flags.no_remote_attention, "--no-remote-attention")}) {
+    if (given && !flags.cluster_plan.empty())
+      return WrongCall(absl::StrCat(name, " is for planning now, and --plan is planned already; make that with `lime plan ", name, "`"));
+  }
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
   return absl::OkStatus();
 }
@@ -286,6 +291,8 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
                             .prompt_tokens = longest,
                             .kv_tokens = flags.kv_tokens,
                             .kv_spill = !flags.no_kv_spill,
+                            .kv_lending = !flags.no_kv_lending,
+                            .remote_attention = !flags.no_remote_attention,
                             .online = online,
                             .insecure = flags.insecure,
                             .recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)},
@@ -385,6 +392,10 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_option("--kv-tokens", flags->kv_tokens,
                       "With --cluster, positions that KV is reserved for at first: more comes as parts stream instead; 0: all");
   command->add_flag("--no-kv-spill", flags->no_kv_spill, "With --cluster, keep all KV in memory: none of it goes to the devices' disks");
+  command->add_flag("--no-kv-lending", flags->no_kv_lending,
+                    "With --cluster, keep all KV on the devices of its layers: none of it in the memory of others");
+  command->add_flag("--no-remote-attention", flags->no_remote_attention,
+                    "With --cluster, no device attends to KV of another one's layers");
   command
       ->add_option("--online", flags->online,
                    "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")

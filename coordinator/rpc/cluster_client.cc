@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/orders_call.h"
+#include "planner/plan/kv_spill.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -119,12 +120,10 @@ class ClusterClient::Impl {
   // Finds the plan's devices among those of the cluster, by name.
   absl::Status Match(const Plan& plan) {
     by_plan_.clear(), users_.clear();
-    std::set<int32_t> used;
-    for (const Stage& stage : plan.stages) used.insert(stage.device);
     for (int32_t i = 0; i < plan.NumDevices(); ++i) {
       const auto found = std::ranges::find_if(connections_, [&](const Connection& c) { return c.device.name == plan.devices[i].name; });
       by_plan_.push_back(found == connections_.end() ? nullptr : &*found);
-      if (!used.contains(i)) continue;
+      if (!HasPart(plan, i)) continue;
       if (by_plan_.back() == nullptr)
         return absl::NotFoundError(absl::StrCat("the plan uses device \"", plan.devices[i].name, "\", which is not in the cluster's file"));
       users_.push_back(i);
@@ -409,7 +408,9 @@ std::string DeviceOf(const absl::Status& status) {
 
 std::set<std::string> DevicesUsed(const Plan& plan) {
   std::set<std::string> used;
-  for (const Stage& stage : plan.stages) used.insert(plan.devices[stage.device].name);
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    if (HasPart(plan, d)) used.insert(plan.devices[d].name);
+  }
   return used;
 }
 

@@ -21,8 +21,7 @@ absl::Status Wrong(const What&... what) {
 HostedKv::HostedKv(const Plan& plan, const ModelSpec& spec, Options options)
     : plan_(plan),
       options_(std::move(options)),
-      query_floats_(static_cast<size_t>(spec.config.num_heads * spec.config.head_dim)),
-      records_(static_cast<size_t>(options_.max_rows * options_.backend->RecordFloats())) {}
+      query_floats_(static_cast<size_t>(spec.config.num_heads * spec.config.head_dim)) {}
 
 absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, const ModelSpec& spec, Options options) {
   std::unique_ptr<HostedKv> hosted(new HostedKv(plan, spec, std::move(options)));
@@ -37,8 +36,11 @@ absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, con
     if (shape.layers == 0) continue;
     LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(shape.bytes()));
     LIME_RETURN_IF_ERROR(memory.Prefault());
-    hosted->owners_.emplace(d, Owner{.host = KvHost(shape), .memory = std::move(memory)});
+    Owner& owner = hosted->owners_.emplace(d, Owner{.host = KvHost(shape), .memory = std::move(memory)}).first->second;
+    owner.query.floats.reserve(static_cast<size_t>(hosted->options_.max_rows) * hosted->query_floats_);
   }
+  if (!hosted->owners_.empty())
+    hosted->records_.resize(static_cast<size_t>(hosted->options_.max_rows * hosted->options_.backend->RecordFloats()));
   return hosted;
 }
 
@@ -51,37 +53,44 @@ absl::Status HostedKv::OnMessage(int32_t from, const KvMessage& message) {
   return Wrong("an answer of device ", from, ", which is not asked anything");
 }
 
+bool HostedKv::Waits(int32_t from) const {
+  return std::ranges::find(waiting_, from) != waiting_.end();
+}
+
+// What a query is about stays as it is until it is answered.
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvChunk& chunk) {
+  for (const KvQuery::Sequence& asked : owner.query.what.sequences) {
+    if (Waits(from) && asked.sequence == chunk.sequence && asked.life != chunk.life)
+      return Wrong("device ", from, " asks about sequence ", chunk.sequence, " and begins it anew");
+  }
   LIME_ASSIGN_OR_RETURN(const KvHost::Placed placed, owner.host.OnChunk(chunk));
   if (placed.offset) std::memcpy(owner.memory.data() + *placed.offset, chunk.bytes.data(), chunk.bytes.size());
   if (placed.ends_layer) options_.send(from, Encode(KvKept{chunk.number}));
   return absl::OkStatus();
 }
 
-// What a query is about stays until it is answered.
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFree& free) {
-  for (const Query& query : queries_) {
-    const bool about_it =
-        std::ranges::find(query.what.sequences, free.sequence, &KvQuery::Sequence::sequence) != query.what.sequences.end();
-    if (query.from == from && about_it) return Wrong("device ", from, " asks about sequence ", free.sequence, " and ends it");
-  }
+  const auto& asked = owner.query.what.sequences;
+  if (Waits(from) && std::ranges::find(asked, free.sequence, &KvQuery::Sequence::sequence) != asked.end())
+    return Wrong("device ", from, " asks about sequence ", free.sequence, " and ends it");
   return owner.host.OnFree(free.sequence, free.life);
 }
 
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvQuery& query) {
-  if (std::ranges::find(queries_, from, &Query::from) != queries_.end()) return Wrong("device ", from, " asks twice");
+  if (Waits(from)) return Wrong("device ", from, " asks twice");
   LIME_RETURN_IF_ERROR(CheckRows(query));
-  Query kept{.from = from, .what = query};
+  std::vector<std::vector<const std::byte*>> all_places;
   for (const KvQuery::Sequence& sequence : query.sequences) {
     LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> offsets,
                           owner.host.Pieces(sequence.sequence, sequence.life, query.layer, sequence.pieces));
-    std::vector<const std::byte*>& places = kept.places.emplace_back();
+    std::vector<const std::byte*>& places = all_places.emplace_back();
     for (const Bytes offset : offsets) places.push_back(owner.memory.data() + offset);
   }
-  kept.floats.resize(query.queries.size() / sizeof(float));
-  std::memcpy(kept.floats.data(), query.queries.data(), query.queries.size());
-  kept.what.queries = {};
-  queries_.push_back(std::move(kept));
+  owner.query.what = query, owner.query.what.queries = {};
+  owner.query.places = std::move(all_places);
+  owner.query.floats.resize(query.queries.size() / sizeof(float));
+  std::memcpy(owner.query.floats.data(), query.queries.data(), query.queries.size());
+  waiting_.push_back(from);
   return absl::OkStatus();
 }
 
@@ -104,11 +113,12 @@ absl::Status HostedKv::CheckRows(const KvQuery& query) const {
 
 int32_t HostedKv::Take() {
   LIME_CHECK(asked());
-  return queries_.front().from;
+  answered_ = &owners_.at(waiting_.front());
+  return waiting_.front();
 }
 
 absl::Status HostedKv::Answer() {
-  const Query& query = queries_.front();
+  const Query& query = answered_->query;
   const std::span<const float> queries = query.floats;
   const std::span<float> records = records_;
   const size_t record_floats = static_cast<size_t>(options_.backend->RecordFloats());
@@ -124,11 +134,12 @@ absl::Status HostedKv::Answer() {
 }
 
 void HostedKv::EndAnswer() {
-  const Query query = std::move(queries_.front());
-  queries_.pop_front();
+  const Query& query = answered_->query;
+  const int32_t from = waiting_.front();
+  waiting_.pop_front();
   const size_t rows = query.floats.size() / query_floats_;
   const std::span<const float> records = std::span(records_).first(rows * static_cast<size_t>(options_.backend->RecordFloats()));
-  options_.send(query.from, Encode(KvRecords{.number = query.what.number, .records = std::as_bytes(records)}));
+  options_.send(from, Encode(KvRecords{.number = query.what.number, .records = std::as_bytes(records)}));
 }
 
 }  // namespace lime

@@ -39,7 +39,7 @@ class HostedKv {
   // A chunk, a query, or what is free, from a device whose host this is. InvalidArgument, and nothing has changed, for what cannot be.
   absl::Status OnMessage(int32_t from, const KvMessage& message);
 
-  bool asked() const { return !queries_.empty(); }
+  bool asked() const { return !waiting_.empty(); }
   // The oldest query is answered next. Who asked.  REQUIRES: asked(), none is being answered
   int32_t Take();
   // Attends to what was asked.  Thread: the compute thread, without the lock.
@@ -48,15 +48,15 @@ class HostedKv {
   void EndAnswer();
 
  private:
-  struct Owner {
-    KvHost host;
-    HugeBuffer memory;
-  };
   struct Query {
-    int32_t from = 0;
     KvQuery what;  // whose queries are in `floats`
     std::vector<float> floats;
     std::vector<std::vector<const std::byte*>> places;  // by sequence, of its pieces
+  };
+  struct Owner {
+    KvHost host;
+    HugeBuffer memory;
+    Query query;  // while it waits
   };
 
   HostedKv(const Plan& plan, const ModelSpec& spec, Options options);
@@ -64,12 +64,14 @@ class HostedKv {
   absl::Status On(int32_t from, Owner& owner, const KvFree& free);
   absl::Status On(int32_t from, Owner& owner, const KvQuery& query);
   absl::Status CheckRows(const KvQuery& query) const;
+  bool Waits(int32_t from) const;
 
   const Plan& plan_;
   const Options options_;
   const size_t query_floats_;        // of a row
   std::map<int32_t, Owner> owners_;  // by device
-  std::deque<Query> queries_;        // one of an owner at most, oldest first; while it is answered the first stays
+  std::deque<int32_t> waiting_;      // owners that have asked, oldest first; while it is answered the first stays
+  const Owner* answered_ = nullptr;  // that Take gave
   std::vector<float> records_;       // that Answer made
 };
 

@@ -16,6 +16,7 @@
 #include "daemon/engine/stage_weights.h"
 #include "daemon/engine/steady_clock.h"
 #include "daemon/engine/worker_thread.h"
+#include "daemon/logic/arrival_forecast.h"
 #include "daemon/logic/head_partial.h"
 #include "daemon/logic/stage_inbox.h"
 #include "daemon/weights/checkpoint.h"
@@ -58,6 +59,22 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
   return absl::OkStatus();
 }
 
+// So do its queries about KV and their answer; slots are numbered in them.
+absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
+  if (std::ranges::none_of(plan.devices, HasKvOnHost)) return absl::OkStatus();
+  const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
+  if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
+    return absl::OkStatus();
+  return Wrong("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
+               FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
+               FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
+}
+
+// Of a step.
+int32_t MostMicrobatches(const Plan& plan) {
+  return plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
+}
+
 // What the engine does not carry out.
 absl::Status CheckSupported(const Plan& plan) {
   return GrowsKv(plan) ? WithResidency(plan, ResidencyOf(plan)).status() : absl::OkStatus();
@@ -66,7 +83,7 @@ absl::Status CheckSupported(const Plan& plan) {
 // The Programs of one device for steps of 1, 2 .. micro-batches, or of as many as there are where each reads its own; ascending. With
 // `before` those of the step in which its residency becomes that of `plan`.
 absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before = nullptr) {
-  const int32_t most = plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
+  const int32_t most = MostMicrobatches(plan);
   std::vector<Program> programs;
   for (int32_t m = plan.reads == ReadsPerStep::kOnce ? 1 : most; m <= most; ++m) {
     const StepShape shape{.kind = StepShape::Kind::kDecode, .microbatches = m};
@@ -94,14 +111,15 @@ class StageEngine::Impl {
         options_(std::move(options)),
         pages_come_(GrowsKv(plan) || SpillsKv(plan)),
         layers_(LayersOn(plan_, device)),
-        residency_(std::make_shared<Plan>(plan_)) {}
+        residency_(std::make_shared<Plan>(plan_)),
+        forecast_(QuestionPlace() + 1) {}
 
   ~Impl() {
     {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
       health_.Update(absl::CancelledError("the plan was unloaded"));
-      work_.SignalAll();
+      GiveWork();
     }
     if (thread_.joinable()) thread_.join();
     worker_.reset();
@@ -160,7 +178,7 @@ class StageEngine::Impl {
     LIME_RETURN_IF_ERROR(health_);
     if (!std::holds_alternative<KvKept>(what) && !std::holds_alternative<KvRecords>(what)) {
       LIME_RETURN_IF_ERROR(hosted_->OnMessage(from, what));
-      if (hosted_->asked()) work_.SignalAll();
+      if (hosted_->asked()) GiveWork();
       return absl::OkStatus();
     }
     if (from != plan_.devices[device_].kv_host) return Wrong("device ", from, " is not the host of this device's KV");
@@ -198,11 +216,12 @@ class StageEngine::Impl {
                                  .attends_for_others = device.memory.hosted > 0,
                                  .numerics = options_.numerics};
     LIME_RETURN_IF_ERROR(CheckMessages(plan_, RowBytes()));
+    LIME_RETURN_IF_ERROR(CheckKvMessages(plan_, spec_.config));
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
     const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
                 rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
-                waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes();
+                waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes() + LeavingBytes();
     if (const Bytes total = runtime + activations + rows + waiting + kv + device.memory.hosted + weights; total > device.budget) {
       return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ",
                                                        FormatBytes(runtime), ", activations ", FormatBytes(activations + rows + waiting),
@@ -256,6 +275,11 @@ class StageEngine::Impl {
         std::ranges::count_if(plan_.devices, [&](const PlanDevice& device) { return HasKvOnHost(device) && device.kv_host == device_; });
     const Bytes row = spec_.config.num_heads * (2 * spec_.config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
     return (askers + (HasKvOnHost(plan_.devices[device_]) ? 1 : 0)) * 2 * MaxRows(plan_) * row;
+  }
+  // A piece on its way to the disk, or to a host: read for it, and its messages.
+  Bytes LeavingBytes() const {
+    const PlanDevice& device = plan_.devices[device_];
+    return device.max_layer_pages == 0 ? 0 : (HasKvOnHost(device) ? 2 : 1) * KvPieceBytes(plan_);
   }
   Bytes RowBytes() const { return spec_.config.hidden_size * ElementBytes(spec_.working_dtype); }
 
@@ -455,7 +479,7 @@ class StageEngine::Impl {
 
   void Carry(const ProgramRunner::StartCompute& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     computing_ = start;
-    work_.SignalAll();
+    GiveWork();
   }
 
   void Carry(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -483,13 +507,9 @@ class StageEngine::Impl {
     const Send& send = start.what;
     ActivationMessage activation{
         .header = {.epoch = plan_.epoch, .step = start.step, .stage = send.stage, .microbatch = send.microbatch, .payload = send.payload}};
+    std::vector<SampledToken> sampled;
     if (send.payload == Payload::kToken) {
-      const std::vector<SampledToken> sampled = compute_->TakeSampled();
-      if (options_.peers.sampled) options_.peers.sampled(start.step, sampled);
-      if (send.to == device_) {
-        inbox_->TakeTokens(start.step, sampled);
-        return GiveTokens();
-      }
+      sampled = compute_->TakeSampled();
       activation.payload = Encode(sampled);
     } else if (send.payload == Payload::kHeadPartial) {
       activation.payload = compute_->TakeHeadPartial();
@@ -498,7 +518,14 @@ class StageEngine::Impl {
       activation.payload.assign(hidden.begin(), hidden.end());
     }
     activation.header.bytes = static_cast<int64_t>(activation.payload.size());
-    options_.peers.send(send.to, std::move(activation));
+    // The next token waits for the first device; the coordinator hears of this one while that computes.
+    if (send.to != device_) {
+      options_.peers.send(send.to, std::move(activation));
+    } else {
+      inbox_->TakeTokens(start.step, sampled);
+      GiveTokens();
+    }
+    if (send.payload == Payload::kToken && options_.peers.sampled) options_.peers.sampled(start.step, sampled);
   }
 
   // Directly after the last rows of V: the queries are the backend's still.
@@ -518,6 +545,7 @@ class StageEngine::Impl {
   void Carry(const ProgramRunner::Waited& waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double ms = waited.end_ms - waited.begin_ms;
     (std::holds_alternative<AwaitWeights>(waited.what) ? stats_.wait_weights_ms : stats_.wait_input_ms) += ms;
+    if (const auto place = PlaceOf(waited.what)) forecast_.Waited(*place, ms);
     if (trace_) trace_->Waited(waited);
   }
 
@@ -563,12 +591,61 @@ class StageEngine::Impl {
 
   // ---- The compute thread
 
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || computing_ || (hosted_->asked() && health_.ok()); }
+
+  void GiveWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    given_work_.store(true, std::memory_order_release);
+    work_.SignalAll();
+  }
+
+  // Waits that are alike from step to step: for a micro-batch in each visit, for answers of the host whatever the layer, and for questions
+  // of those whose host this is.
+  std::optional<int64_t> PlaceOf(const Instruction& what) const {
+    if (const auto* recv = std::get_if<Recv>(&what)) return int64_t{recv->stage} * MostMicrobatches(plan_) + recv->microbatch;
+    return std::holds_alternative<AwaitKv>(what) ? std::optional(QuestionPlace() - 1) : std::nullopt;
+  }
+  int64_t QuestionPlace() const { return std::ssize(plan_.stages) * MostMicrobatches(plan_) + 1; }
+
+  struct Awaited {
+    int64_t place = 0;
+    double since_ms = 0;
+  };
+  std::optional<Awaited> NowAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Instruction* const waiting = runner_->waiting();
+    if (const auto place = waiting != nullptr ? PlaceOf(*waiting) : std::nullopt) return Awaited{*place, runner_->waiting_since_ms()};
+    return answered_at_ms_ > 0 ? std::optional(Awaited{QuestionPlace(), answered_at_ms_}) : std::nullopt;
+  }
+
+  // Sleeps, but for the moments in which what is awaited is likely to come.
+  void AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (!HasWork()) {
+      const std::optional<Awaited> awaited = NowAwaited();
+      const auto window = awaited ? forecast_.Expect(awaited->place) : std::nullopt;
+      const double waited_ms = awaited ? SteadyMs() - awaited->since_ms : 0;
+      if (!window || waited_ms >= window->to_ms) {
+        work_.Wait(&mutex_);
+      } else if (waited_ms < window->from_ms) {
+        work_.WaitWithTimeout(&mutex_, absl::Milliseconds(window->from_ms - waited_ms));
+      } else {
+        StayAwake(SteadyMs() + window->to_ms - waited_ms);
+      }
+    }
+  }
+
+  // Until there is work, leaving the core to whoever wants it: the thread that brings the work may.
+  void StayAwake(double until_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    given_work_.store(false, std::memory_order_relaxed);
+    mutex_.Unlock();
+    while (!given_work_.load(std::memory_order_acquire) && SteadyMs() < until_ms) std::this_thread::yield();
+    mutex_.Lock();
+  }
+
   void ComputeThread() {
     absl::MutexLock lock(&mutex_);
     while (true) {
-      while (!stopping_ && !computing_ && !hosted_->asked()) work_.Wait(&mutex_);
+      AwaitWork();
       if (stopping_) return;
-      if (hosted_->asked()) {  // short, and another device stands still for it
+      if (hosted_->asked() && health_.ok()) {  // short, and another device stands still for it
         AttendForOther();
         continue;
       }
@@ -593,12 +670,14 @@ class StageEngine::Impl {
   void AttendForOther() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int32_t from = hosted_->Take();
     const double begin = SteadyMs();
+    if (answered_at_ms_ > 0) forecast_.Waited(QuestionPlace(), begin - answered_at_ms_);
     mutex_.Unlock();
     const absl::Status status = hosted_->Answer();
     mutex_.Lock();
-    if (trace_) trace_->AttendedFor(from, runner_->steps_ended(), begin, SteadyMs());
+    if (!status.ok()) return Fail(status);
+    answered_at_ms_ = SteadyMs();
+    if (trace_) trace_->AttendedFor(from, runner_->steps_ended(), begin, answered_at_ms_);
     hosted_->EndAnswer();
-    if (!status.ok()) Fail(status);
   }
 
   // Where a part lies changes under the lock, for others than the one at hand.
@@ -635,6 +714,7 @@ class StageEngine::Impl {
 
   mutable absl::Mutex mutex_;
   absl::CondVar work_;
+  std::atomic<bool> given_work_ = false;  // since the compute thread began to stay awake
   std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageInbox> inbox_ ABSL_GUARDED_BY(mutex_);
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -655,6 +735,8 @@ class StageEngine::Impl {
   std::shared_ptr<const Plan> residency_ ABSL_GUARDED_BY(mutex_);    // the plan as it is, or as the change under way makes it
   std::optional<Residency> target_ ABSL_GUARDED_BY(mutex_);          // ordered and not begun
   std::vector<Program> entering_, settled_ ABSL_GUARDED_BY(mutex_);  // of the change under way
+  ArrivalForecast forecast_ ABSL_GUARDED_BY(mutex_);
+  double answered_at_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the last question of another device
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageTrace> trace_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good

@@ -82,10 +82,12 @@ absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Optio
   if (plan.devices[kv->options_.device].max_layer_pages == 0 || layers == 0) return kv;
   const Bytes piece_bytes = KvPieceBytes(plan);
   if (HasKvOnHost(plan.devices[kv->options_.device])) {
+    if (HostedPieces(plan, plan.devices[kv->options_.device]) == 0) return kv;  // all there ever is has room here
     // A link has room for so many messages that wait.
     kv->lender_.emplace(
         KvLender::Shape{.layers = layers, .piece_bytes = piece_bytes, .chunk_bytes = std::max(kChunkBytes, piece_bytes / kMostChunks)});
     kv->asking_.taken.resize(static_cast<size_t>(plan.sequences));
+    kv->asking_.queries.reserve(static_cast<size_t>(kv->options_.max_rows * kv->options_.backend->RecordFloats()));
     kv->asking_.records.resize(static_cast<size_t>(kv->options_.max_rows * kv->options_.backend->RecordFloats()));
   } else {
     LIME_ASSIGN_OR_RETURN(kv->file_,
@@ -224,6 +226,7 @@ absl::Status StageKv::Lend(const KvAway::Piece& piece, int64_t layer) {
 // ---- What the host has
 
 absl::StatusOr<bool> StageKv::Ask(int part, int32_t microbatch, const MicroBatch& batch) {
+  if (!lender_) return false;
   std::ranges::fill(asking_.taken, 0);
   asking_.rows.clear();
   KvQuery query{.number = asking_.number + 1, .layer = static_cast<int32_t>(LayerIndex(plan_.parts[part].block.layer))};
@@ -242,8 +245,8 @@ absl::StatusOr<bool> StageKv::Ask(int part, int32_t microbatch, const MicroBatch
   if (query.sequences.empty()) return false;
   LIME_ASSIGN_OR_RETURN(const std::span<const float> all, options_.backend->Queries(plan_.parts[part].block.layer));
   const size_t width = all.size() / batch.rows.size();
-  std::vector<float> queries;
-  queries.reserve(asking_.rows.size() * width);
+  std::vector<float>& queries = asking_.queries;
+  queries.clear();
   for (const size_t row : asking_.rows)
     queries.insert(queries.end(), all.begin() + static_cast<std::ptrdiff_t>(row * width),
                    all.begin() + static_cast<std::ptrdiff_t>((row + 1) * width));

@@ -127,6 +127,7 @@ class StageKv {
     std::vector<size_t> rows;    // of the batch, that the records are of, in order
     size_t num_rows = 0;         // of the batch
     std::vector<int32_t> taken;  // pieces that the host has, by sequence; 0 where it was not asked
+    std::vector<float> queries;  // of `rows`; a record has no less room than a query
     std::vector<float> records;  // [rows of the batch, floats]
   };
 

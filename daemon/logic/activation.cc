@@ -8,7 +8,7 @@ namespace lime {
 namespace {
 
 constexpr uint32_t kMagic = 0x454d494c;  // "LIME"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kProbe = 0x65626f72;  // "robe", in the place of the payload's kind
 constexpr uint32_t kKv = 0x7661766b;     // "kvav", likewise
 constexpr size_t kTokenBytes = 12;
@@ -35,14 +35,14 @@ std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& hea
   out = Put(header.stage, out);
   out = Put(header.microbatch, out);
   out = Put(header.probe ? kProbe : header.kv ? kKv : static_cast<uint32_t>(header.payload), out);
-  out = Put(uint32_t{0}, out);
+  out = Put(uint32_t{header.answered}, out);
   Put(header.bytes, out);
   return bytes;
 }
 
 absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte> bytes) {
   if (bytes.size() < kActivationHeaderBytes) return Wrong(bytes.size(), " bytes, and a header has ", kActivationHeaderBytes);
-  uint32_t magic = 0, version = 0, payload = 0, reserved = 0;
+  uint32_t magic = 0, version = 0, payload = 0, answered = 0;
   ActivationHeader header;
   const std::byte* in = Get(bytes.data(), magic);
   in = Get(in, version);
@@ -51,15 +51,16 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
   in = Get(in, header.stage);
   in = Get(in, header.microbatch);
   in = Get(in, payload);
-  in = Get(in, reserved);
+  in = Get(in, answered);
   Get(in, header.bytes);
   if (magic != kMagic) return Wrong("this is none: it begins with ", absl::Hex(magic));
   if (version != kVersion) return Wrong("version ", version, ", and this program speaks ", kVersion, "; run the same release everywhere");
   header.probe = payload == kProbe;
   header.kv = payload == kKv;
   const bool of_a_stage = !header.probe && !header.kv;
-  if ((payload > static_cast<uint32_t>(Payload::kHeadPartial) && of_a_stage) || reserved != 0)
-    return Wrong("payload kind ", payload, ", reserved ", reserved);
+  if ((payload > static_cast<uint32_t>(Payload::kHeadPartial) && of_a_stage) || answered > 1)
+    return Wrong("payload kind ", payload, ", answered ", answered);
+  header.answered = answered == 1;
   if (of_a_stage) header.payload = static_cast<Payload>(payload);
   if (header.epoch < 0 || header.step < 0 || header.stage < 0 || header.microbatch < 0) return Wrong("a negative number");
   if (header.stage >= kMaxPlanBlocks || header.microbatch >= kMaxMicrobatches) {

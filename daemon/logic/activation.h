@@ -25,6 +25,7 @@ struct ActivationHeader {
   int64_t bytes = 0;   // of what follows
   bool probe = false;  // measures the link and is for nobody: a payload of zeros, no step, no stage
   bool kv = false;     // a message of daemon/logic/kv_message.h: no step, no stage
+  bool answered = false;  // the receiver says when it has arrived
 
   friend bool operator==(const ActivationHeader&, const ActivationHeader&) = default;
 };
@@ -57,12 +58,17 @@ std::vector<std::byte> Encode(std::span<const SampledToken> tokens);
 // InvalidArgument where the bytes are no whole number of tokens, more than `most`, or hold a negative number.
 absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most);
 
-// Whether the receiver answers. The id of a token says nothing of a link, and an answer to it costs more than itself.
-constexpr bool IsAnswered(const ActivationHeader& header) {
+// Whether a message that passes alone is to be answered. A small one says nothing of a link, and an answer costs more than itself: it wakes
+// both devices while one of them computes.
+constexpr bool TellsAlone(const ActivationHeader& header) {
+  return header.probe || header.bytes >= 64 * 1024;
+}
+// Likewise of one of several that follow one another. The id of a token never does.
+constexpr bool TellsInTrain(const ActivationHeader& header) {
   return header.probe || header.bytes >= 1024;
 }
 
-// What it answers: when each such message arrived, in turn, in microseconds of its steady clock.
+// What is answered: when each such message arrived, in turn, in microseconds of its steady clock.
 inline constexpr size_t kArrivalBytes = 8, kMostArrivals = 4096;  // of one answer
 std::vector<std::byte> EncodeArrivals(std::span<const int64_t> arrivals_us);
 // InvalidArgument where the bytes are no whole number of times, none, more than kMostArrivals, or no time of a clock.

@@ -67,6 +67,9 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
         overflow = absl::ResourceExhaustedError(
             absl::StrCat(QueueOf(activation).size(), " messages, and others of ", queued_bytes_, " bytes in all, wait already"));
       } else {
+        // What has to wait follows another one, as do chunks.
+        const bool in_train = activation.may_wait || writing_ || !queue_.empty();
+        activation.header.answered = in_train ? TellsInTrain(activation.header) : TellsAlone(activation.header);
         queued_bytes_ += bytes;
         counts_.messages += 1;
         counts_.bytes += bytes;
@@ -178,7 +181,8 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     const Bytes bytes = static_cast<Bytes>(next.payload.size() + kActivationHeaderBytes);
     queued_bytes_ -= bytes;
     if (options_.trace != nullptr) on_its_way_ = SpanOf(next.header);
-    if (IsAnswered(next.header)) estimator_.OnSent(bytes, /*probe=*/false, SteadyUs());
+    if (!queue.empty()) next.header.answered = TellsInTrain(next.header);  // others follow it
+    if (next.header.answered) estimator_.OnSent(bytes, /*probe=*/false, SteadyUs());
     attempt_->Write(ToBuffer(std::move(next)));
   }
 

@@ -1,7 +1,7 @@
 // The way of activations from this device to one other: a connection and a stream of their own, messages in order, payloads not copied.
 //
-// On the wire a message is the header of daemon/logic/activation.h, then the payload as it lies in memory. The receiver answers when each
-// has arrived, which tells how fast the link is (daemon/logic/link_estimator.h). Messages that may wait, and probes, are sent where nothing
+// On the wire a message is the header of daemon/logic/activation.h, then the payload as it lies in memory. The receiver answers when those
+// have arrived that follow one another, or are large, which tells how fast the link is (daemon/logic/link_estimator.h). Messages that may wait, and probes, are sent where nothing
 // else is, one at a time when the one before was answered, so that another message waits for one of them at most; nothing else waits for an
 // answer.
 //

@@ -22,7 +22,7 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
-// Reads one message after another and answers when each has arrived (IsAnswered); several in one answer where they come faster than answers
+// Reads one message after another and answers when each has arrived that asks for it; several in one answer where they come faster than answers
 // go out. No message waits for an answer.
 class Stream final : public grpc::ServerGenericBidiReactor {
  public:
@@ -37,7 +37,7 @@ class Stream final : public grpc::ServerGenericBidiReactor {
     if (!ok) return End(absl::OkStatus());
     absl::StatusOr<ActivationMessage> activation = FromBuffer(buffer_);
     buffer_.Clear();
-    const bool answered = activation.ok() && IsAnswered(activation->header);
+    const bool answered = activation.ok() && activation->header.answered;
     absl::Status status = activation.ok() ? session_->OnActivation(from_, *std::move(activation)) : activation.status();
     if (status.ok() && answered) status = Note(arrived_us);
     if (status.ok()) {

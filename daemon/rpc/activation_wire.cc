@@ -50,7 +50,7 @@ absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
 grpc::ByteBuffer ProbeBuffer(int64_t epoch, Bytes bytes) {
   static constexpr std::array<std::byte, kLargeProbeBytes> kZeros = {};
   const auto payload = static_cast<size_t>(bytes) - kActivationHeaderBytes;
-  const auto header = Encode(ActivationHeader{.epoch = epoch, .bytes = static_cast<int64_t>(payload), .probe = true});
+  const auto header = Encode(ActivationHeader{.epoch = epoch, .bytes = static_cast<int64_t>(payload), .probe = true, .answered = true});
   const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()), grpc::Slice(kZeros.data(), payload, grpc::Slice::STATIC_SLICE)};
   return grpc::ByteBuffer(slices, 2);
 }

@@ -101,7 +101,7 @@ StageEngine::Peers StageSession::MakePeers() {
           .step_ended =
               [this](int64_t step) {
                 steps_.store(step + 1, std::memory_order_relaxed);
-                Tell(StepEndedNews{step});
+                if (call_.plan.stages.back().device == call_.device) Tell(StepEndedNews{step});  // with it the step ends everywhere
               },
           .failed = [this](const absl::Status& status) { Fail(status); }};
 }

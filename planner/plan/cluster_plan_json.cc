@@ -106,6 +106,7 @@ absl::StatusOr<PlanDevice> ReadDevice(JsonFields& fields, const std::string& whe
   device.kv_pages = fields.IntOr("kv_pages", 0, 0, kMaxInt);
   device.max_layer_pages = fields.IntOr("max_layer_pages", 0, 0, kMaxInt);
   device.kv_host = static_cast<int32_t>(fields.IntOr("kv_host", -1, -1, kMaxPlanDevices));
+  device.ask_kv_ms = fields.DoubleOr("ask_kv_ms", 0, 0, kHigh);
   device.disk_mb_per_ms = fields.DoubleOr("disk_mb_per_ms", 0, 0, kHigh);
   device.disk_lat_ms = fields.DoubleOr("disk_lat_ms", 0, 0, kHigh);
   JsonFields memory(fields.Object("memory"), where + ".memory");
@@ -210,6 +211,7 @@ ordered_json DeviceToJson(const PlanDevice& device) {
   if (device.max_layer_pages > 0) out["max_layer_pages"] = device.max_layer_pages;
   if (m.hosted > 0) out["memory"]["hosted"] = m.hosted;
   if (device.kv_host >= 0) out["kv_host"] = device.kv_host;
+  if (device.ask_kv_ms > 0) out["ask_kv_ms"] = device.ask_kv_ms;
   return out;
 }
 

@@ -52,6 +52,18 @@ bool AsksForKv(const Plan& plan, int part) {
   return what.is_kv() && what.kv_begin == 0 && HasKvOnHost(plan.devices[plan.stages[StageOf(plan, part)].device]);
 }
 
+double AskKvMs(const Plan& plan, int part, int64_t layer_pages) {
+  const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, part)].device];
+  if (PositionsAway(plan, device, layer_pages) == 0) return 0;
+  const double share = MeanPositionsAway(plan, device, layer_pages) / MeanPositionsAway(plan, device, FullLayerPages(plan));
+  return std::max(0.0, device.ask_kv_ms + share * (plan.parts[part].decode_ms - device.ask_kv_ms));
+}
+
+bool HasPart(const Plan& plan, int device) {
+  const auto lends_to_it = [&](const PlanDevice& other) { return HasKvOnHost(other) && other.kv_host == device; };
+  return std::ranges::find(plan.stages, device, &Stage::device) != plan.stages.end() || std::ranges::any_of(plan.devices, lends_to_it);
+}
+
 std::vector<int32_t> LayersOn(const Plan& plan, int device) {
   std::vector<int32_t> layers;
   for (const Stage& stage : plan.stages) {

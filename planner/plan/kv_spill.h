@@ -30,6 +30,11 @@ Bytes HostedBytes(const Plan& plan, int device);
 
 // Whether the part is the first KV part of a layer whose host is asked for it, in every step and by every micro-batch.
 bool AsksForKv(const Plan& plan, int part);
+// What asking takes where a layer has `layer_pages` pages: the plan's time is that of all of them.  REQUIRES: AsksForKv(plan, part)
+double AskKvMs(const Plan& plan, int part, int64_t layer_pages);
+
+// Whether a device has a stage, or KV of one that has: it takes part in the plan.
+bool HasPart(const Plan& plan, int device);
 
 // The layers whose attention, and so whose KV, is on the device; ascending.
 std::vector<int32_t> LayersOn(const Plan& plan, int device);

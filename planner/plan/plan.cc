@@ -209,7 +209,7 @@ absl::Status CheckStages(const Plan& plan) {
   return Wrong("field \"stages\" ends at part ", plan.stages.back().hi, " of ", plan.NumParts(), "; cover all parts");
 }
 
-// A host computes as the device does, and is one that runs the plan.
+// A host computes as the device does.
 absl::Status CheckHost(const Plan& plan, int d) {
   const PlanDevice& device = plan.devices[d];
   const std::string name = absl::StrCat("devices[", d, "].kv_host");
@@ -217,9 +217,10 @@ absl::Status CheckHost(const Plan& plan, int d) {
   if (device.kv_host < 0) return absl::OkStatus();
   const PlanDevice& host = plan.devices[device.kv_host];
   if (device.kv_host == d) return Wrong(name, " is the device itself");
+  if (HasKvOnHost(device) && std::ranges::find(plan.stages, d, &Stage::device) == plan.stages.end())
+    return Wrong(name, " is given, and the device has no stage");
   if (host.numerics_id != device.numerics_id)
     return Wrong(name, " has kernels of order \"", host.numerics_id, "\", and the device those of \"", device.numerics_id, "\"");
-  if (std::ranges::find(plan.stages, device.kv_host, &Stage::device) == plan.stages.end()) return Wrong(name, " has no stage");
   return absl::OkStatus();
 }
 
@@ -271,6 +272,7 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.hosted", memory.hosted, need.hosted, "what it keeps of others' KV"));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.ring", memory.ring, need.ring, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".budget", device.budget, memory.total(), "the sum of its memory"));
+  LIME_RETURN_IF_ERROR(CheckNumber(name + ".ask_kv_ms", device.ask_kv_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_lat_ms", device.disk_lat_ms));
   if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Wrong(name, " streams, and its disk reads 0 MB/ms");

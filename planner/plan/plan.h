@@ -36,7 +36,7 @@ struct PlanPart {
   int64_t kv_pages = 0;  // of the layer, with the first part of an attention block: all sequences at the planned context
   bool streamed = false;
   // Computing it for one micro-batch of the decode step, on its device; attention counts with the rows of its block. Of the first KV part
-  // where a host has some: asking it, until the answer is there.
+  // where a host has some: asking it, until the answer is there, where as much is away as ever is (AskKvMs).
   double decode_ms = 0;
   double prefill_ms = 0;  // for one chunk of a prompt, in the middle of the planned prompt
 
@@ -73,6 +73,7 @@ struct PlanDevice {
   int64_t max_layer_pages = 0;  // of each layer at most in memory; 0: all
   int32_t kv_host = -1;         // the device that has the others, and attends to them for this one; -1: its own disk has them
   // What was assumed.
+  double ask_kv_ms = 0;       // of asking the host about a layer: what the context does not change, the way there and back
   double disk_mb_per_ms = 0;  // 0: nothing can stream here
   double disk_lat_ms = 0;     // per part read
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "planner/plan/kv_spill.h"
 
 namespace lime {
 namespace {
@@ -77,10 +78,8 @@ absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency)
     changed.parts[before = p].streamed = true;
   }
   const std::vector<PlanNeed> needs = NeedsOf(changed);
-  std::vector<bool> used(plan.devices.size(), false);
-  for (const Stage& stage : plan.stages) used[stage.device] = true;
   for (int d = 0; d < plan.NumDevices(); ++d) {
-    if (used[d]) LIME_RETURN_IF_ERROR(SetMemory(needs[d], plan.page_bytes, changed.devices[d]));
+    if (HasPart(plan, d)) LIME_RETURN_IF_ERROR(SetMemory(needs[d], plan.page_bytes, changed.devices[d]));
   }
   LIME_RETURN_IF_ERROR(changed.Validate());
   return changed;

@@ -248,7 +248,9 @@ class Simulation {
   void Carry(Device& device, const ProgramRunner::StartAskKv& start) {
     const AskKv& ask = start.what;
     const PlanPart& part = plan_.parts[ask.part];
-    const double ms = !HasKvAway(*device.plan, device.index) ? 0 : prefills() ? part.prefill_ms : part.decode_ms;
+    const double ms = !HasKvAway(*device.plan, device.index) ? 0
+                      : prefills()                           ? part.prefill_ms
+                                                             : AskKvMs(*device.plan, ask.part, ResidencyOf(*device.plan).layer_pages);
     After(now_ + ms, device.index, ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch});
   }
 

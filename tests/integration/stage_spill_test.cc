@@ -54,10 +54,10 @@ class Draws {
   std::mt19937_64 random_;
 };
 
-// Another device with a stage has what this one has no room for, and room for that.
+// Another device, with a stage or without, has what this one has no room for, and room for that.
 void DrawHost(Plan& plan, int device, Draws& draws) {
   constexpr Bytes kMore = 64 * kMiB;
-  const int32_t host = plan.stages[static_cast<size_t>(draws.Below(std::ssize(plan.stages)))].device;
+  const int32_t host = static_cast<int32_t>(draws.Below(plan.NumDevices()));
   const bool has_stage = std::ranges::find(plan.stages, device, &Stage::device) != plan.stages.end();
   if (host == device || !has_stage) return;
   plan.devices[device].kv_host = host;
@@ -117,6 +117,16 @@ struct Totals {
   int64_t changes = 0;
 };
 
+// A slot whose request has ended serves another one: what others have of the first one's KV is free.
+void GenerateAgain(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
+  for (int32_t s = 0; s < std::ssize(requests); ++s) cluster.Give(RetireOrder{s});
+  const Reference& again = requests.back();
+  OrderPrompt(cluster, plan, 0, again);
+  OrderToken(cluster, plan, {again}, 0);
+  const std::vector<int32_t> tokens = cluster.Await(0, kTokens + 2);
+  ASSERT_EQ(std::vector(tokens.end() - 2, tokens.end()), std::vector(again.tokens.begin(), again.tokens.begin() + 2));
+}
+
 void Generate(const std::string& dir, const Plan& plan, const std::vector<Reference>& requests, uint64_t seed, Totals& totals) {
   Draws draws(plan, seed);
   const int64_t full = FullLayerPages(plan);
@@ -142,6 +152,7 @@ void Generate(const std::string& dir, const Plan& plan, const std::vector<Refere
     ASSERT_EQ(cluster.Await(s, kTokens), requests[s].tokens);
     ASSERT_EQ(cluster.sampler().hash(s), requests[s].hash);
   }
+  GenerateAgain(cluster, *first, requests);
   ASSERT_TRUE(cluster.status().ok()) << cluster.status();
   for (int d = 0; d < plan.NumDevices(); ++d) {
     const StageEngine::Stats stats = cluster.engine(d).stats();

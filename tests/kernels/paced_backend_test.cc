@@ -195,6 +195,21 @@ TEST_F(PacedBackendTest, AttendingForOthersCountsWhatTheirWindowsSee) {
   EXPECT_THAT(took({4900, 5000}), DoubleNear(1, 1e-9)) << "nothing, that the kernels took a millisecond for";
 }
 
+TEST_F(PacedBackendTest, WhatAHostAttendsToTakesTheOwnerNoTime) {
+  const auto layer_ms = [&](std::vector<int32_t> taken) {
+    Begin(2, 4000);
+    const double begin = time_.now_ms += 10;
+    EXPECT_TRUE(backend_->TakeRecords(0, taken, {}).ok());
+    EXPECT_TRUE(backend_->Attention(0).ok() && backend_->Mlp(0).ok());
+    return time_.now_ms - begin;
+  };
+  const double all = Ms(BlockKind::kAttention, 2, 4000) + Ms(BlockKind::kMlp, 2, 4000);
+  EXPECT_THAT(layer_ms({0, 0}), DoubleNear(all, 1e-9));
+  EXPECT_THAT(layer_ms({12, 10}), DoubleNear(all - Ms(BlockKind::kAttention, 2, 4000) + Ms(BlockKind::kAttention, 2, 4000 - 2560), 1e-9))
+      << "as many as the host has of every sequence";
+  EXPECT_THAT(layer_ms({0, 0}), DoubleNear(all, 1e-9)) << "nothing is left over";
+}
+
 TEST_F(PacedBackendTest, OnlyComputingSleeps) {
   ASSERT_TRUE(backend_->BindBlock(spec_.blocks[0], {}).ok());
   Begin(1, 64);
@@ -204,7 +219,7 @@ TEST_F(PacedBackendTest, OnlyComputingSleeps) {
   EXPECT_THAT(calls_, ElementsAre("bind embedding", "begin 1", "pages"));
   EXPECT_EQ(backend_->numerics_id(), "fake-1");
   EXPECT_EQ(backend_->Queries(1)->size(), 2U);
-  EXPECT_TRUE(backend_->TakeRecords(1, {}, {}).ok());
+  EXPECT_TRUE(backend_->TakeRecords(1, std::vector<int32_t>{0}, {}).ok());
   EXPECT_THAT(calls_, ElementsAre("bind embedding", "begin 1", "pages", "queries 1", "records 1"));
   EXPECT_EQ(backend_->RecordFloats(), 11);
   EXPECT_EQ(backend_->Hidden().size(), 8U);

@@ -1,0 +1,48 @@
+// What it costs to have KV of one device in the memory of another one, which attends to it there (planner/plan/kv_spill.h).
+//
+// Every layer of the owner asks once for each micro-batch: its queries go to the host, records come back, and the token waits meanwhile.
+// What travels does not grow with the context; what the host attends to does, and the owner need not.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "planner/plan/model_spec.h"
+#include "planner/plan/plan.h"
+#include "planner/plan_problem.h"
+
+namespace lime {
+
+// Of one layer and one micro-batch, asked by one device of one other.
+struct KvAskTimes {
+  double way_ms = 0;       // there and back: fp32 queries [rows, heads * head_dim], records [rows, heads * (head_dim + 2)], two latencies
+  double position_ms = 0;  // for a position of every sequence: what the host takes for it beyond what the owner saves; may be negative
+};
+
+struct KvHosting {
+  struct Pair {
+    KvAskTimes decode, prefill;
+  };
+  struct Device {
+    Bytes runtime = 0, activations = 0;  // where it is in use; a plan says nothing of these where it has no stage
+  };
+  // [owner][host], by the plan's devices; nothing where one cannot have the other's KV: itself, kernels of another order.
+  std::vector<std::vector<std::optional<Pair>>> pairs;
+  std::vector<Device> devices;
+  Bytes asking = 0;     // memory of each of the two for queries and records
+  Bytes lending = 0;    // of an owner beside that
+  Bytes attending = 0;  // of a host beside that
+
+  bool Allows(int owner, int host) const { return pairs[static_cast<size_t>(owner)][static_cast<size_t>(host)].has_value(); }
+};
+
+// For micro-batches and prompt chunks of `plan`.  REQUIRES: `devices` are those that it was made of, in order
+KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> devices, const LinkPoint& default_link, const Plan& plan);
+
+// The plan with all but `layer_pages` of each layer of `owner` in the memory of `host`, and what asking takes; with `host` -1 on its own
+// disk, with `layer_pages` 0 in its own memory. WithResidency divides memory anew; until then this is no valid plan.
+// REQUIRES: hosting.Allows(owner, host) where there is a host; the plan is cut for it (planner/kv_parts.h)
+Plan WithKvAway(const Plan& plan, const KvHosting& hosting, int owner, int64_t layer_pages, int host);
+
+}  // namespace lime

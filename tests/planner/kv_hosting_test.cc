@@ -1,0 +1,145 @@
+#include "planner/kv_hosting.h"
+
+#include <algorithm>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/kv_levels.h"
+#include "planner/kv_parts.h"
+#include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
+#include "planner/plan_search.h"
+#include "planner/sim/simulator.h"
+#include "tests/planner/small_cluster.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kContext = 16384;
+
+// One that computes fast and holds the model with a little KV, one that computes slowly and has room.
+std::vector<ClusterDevice> FastAndRoomy() {
+  return {Board("fast", 190 * kMiB, 100e9, 0.2e9), Board("roomy", 400 * kMiB, 30e9, 0.2e9)};
+}
+
+struct Planned {
+  std::vector<ClusterDevice> devices;
+  LinkPoint link;
+  Plan plan;  // cut
+};
+
+absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, LinkPoint link, int64_t prompt_tokens = 0) {
+  const ModelSpec spec = SmallModel();
+  const PlanRequest request{
+      .context = kContext, .kv_tokens = 512, .piece_bytes = kMiB, .prompt_tokens = prompt_tokens, .default_link = link};
+  LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
+  SearchOptions options{.granularity = Granularity::kWholeBlock, .time_limit_ms = 200};
+  const FoundPlan found = SearchPlan(problem.instance, options);
+  if (!found.feasible) return absl::ResourceExhaustedError(found.reason);
+  PlanChoice choice{.stages = found.plan, .batch = 1};
+  if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(found.plan);
+  LIME_ASSIGN_OR_RETURN(const Plan plan, MakePlan(problem, choice));
+  LIME_ASSIGN_OR_RETURN(Plan cut, CutForKv(plan, spec, /*for_hosts=*/true));
+  return Planned{devices, link, std::move(cut)};
+}
+
+constexpr LinkPoint kGigabit = {.peer = "", .bytes_per_second = 125e6, .latency_ms = 0.1};
+
+TEST(KvHostingTest, AskingCostsTheWayAndWhatTheHostIsSlower) {
+  const ModelSpec spec = SmallModel();
+  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, planned->plan);
+  EXPECT_FALSE(hosting.Allows(0, 0));
+  ASSERT_TRUE(hosting.Allows(0, 1));
+  const double bytes = static_cast<double>(spec.config.num_heads * (2 * spec.config.head_dim + 2) * 4);
+  const KvHosting::Pair& pair = *hosting.pairs[0][1];
+  EXPECT_NEAR(pair.decode.way_ms, bytes / 125e6 * 1000 + 0.2, 1e-9);
+  EXPECT_GT(pair.decode.position_ms, 0);
+  EXPECT_NEAR(hosting.pairs[1][0]->decode.position_ms, -pair.decode.position_ms, 1e-12);
+  std::vector<ClusterDevice> others = planned->devices;
+  others[1].numerics_id = "another";
+  EXPECT_FALSE(MakeKvHosting(spec, others, planned->link, planned->plan).Allows(0, 1));
+}
+
+TEST(KvHostingTest, WhatGoesToAHostComesBackAsItWas) {
+  const ModelSpec spec = SmallModel();
+  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit, /*prompt_tokens=*/64);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const Plan& plan = planned->plan;
+  const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, plan);
+  const Plan away = WithKvAway(plan, hosting, 0, WorkingPages(plan), 1);
+  EXPECT_EQ(away.devices[0].kv_host, 1);
+  EXPECT_GT(away.devices[0].ask_kv_ms, 0);
+  EXPECT_GT(away.devices[0].memory.activations, plan.devices[0].memory.activations);
+  EXPECT_GT(away.devices[1].memory.activations, plan.devices[1].memory.activations);
+  EXPECT_TRUE(std::ranges::any_of(away.parts, [](const PlanPart& part) { return part.is_kv() && part.decode_ms > 0 && part.prefill_ms > 0; }));
+  EXPECT_EQ(WithKvAway(away, hosting, 0, 0, -1), plan);
+}
+
+TEST(KvHostingTest, ADeviceWithRoomHasTheKvOfAFastOne) {
+  const ModelSpec spec = SmallModel();
+  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  ASSERT_EQ(planned->plan.stages.size(), 1u) << "the fast one is fastest alone while its KV is short";
+  const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, planned->plan);
+  const absl::StatusOr<Plan> lends = PlanToSpill(planned->plan, {.hosting = &hosting}), spills = PlanToSpill(planned->plan);
+  ASSERT_TRUE(lends.ok()) << lends.status();
+  ASSERT_TRUE(spills.ok()) << spills.status();
+  ASSERT_TRUE(lends->Validate(spec).ok()) << lends->Validate(spec);
+  EXPECT_EQ(lends->devices[0].kv_host, 1) << lends->DebugString();
+  EXPECT_FALSE(std::ranges::any_of(spills->devices, HasKvOnHost));
+  EXPECT_TRUE(HasPart(*lends, 1)) << "it has no stage, and takes part";
+  EXPECT_FALSE(HasPart(*spills, 1));
+  const KvLevels levels = MakeKvLevels(*lends);
+  SCOPED_TRACE(lends->DebugString());
+  EXPECT_EQ(levels.exhausted, "");
+  EXPECT_LT(1.2 * MeanMs(levels), MeanMs(MakeKvLevels(*spills)));
+  for (const KvLevel& level : levels.levels) {
+    const absl::StatusOr<Plan> changed = WithResidency(*lends, level.residency);
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    for (const PlanDevice& device : changed->devices) EXPECT_EQ(device.memory.total(), device.budget) << device.name;
+    const absl::StatusOr<SimulationResult> result = SimulateDecode(*changed, {.timeline = false});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_NEAR(result->MsPerStep(), level.ms_per_step, 0.01 * level.ms_per_step);
+  }
+  const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(*lends), "plan.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, *lends);
+}
+
+TEST(KvHostingTest, OverASlowLinkNobodyIsAsked) {
+  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), {.peer = "", .bytes_per_second = 0.2e6, .latency_ms = 20});
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const KvHosting hosting = MakeKvHosting(SmallModel(), planned->devices, planned->link, planned->plan);
+  const absl::StatusOr<Plan> plan = PlanToSpill(planned->plan, {.hosting = &hosting});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(std::ranges::any_of(plan->devices, HasKvOnHost)) << plan->DebugString();
+}
+
+// Neither streams nor spills: what would be refused runs with the memory of the other.
+TEST(KvHostingTest, WithoutDisksAHostIsWhatMakesLongContextsFit) {
+  std::vector<ClusterDevice> devices = FastAndRoomy();
+  for (ClusterDevice& device : devices) device.profile.disk.clear();
+  const absl::StatusOr<Planned> planned = PlanFor(devices, kGigabit);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const KvHosting hosting = MakeKvHosting(SmallModel(), devices, planned->link, planned->plan);
+  EXPECT_FALSE(PlanToSpill(planned->plan).ok());
+  const absl::StatusOr<Plan> lends = PlanToSpill(planned->plan, {.disks = false, .hosting = &hosting});
+  ASSERT_TRUE(lends.ok()) << lends.status();
+  EXPECT_EQ(MakeKvLevels(*lends).exhausted, "");
+}
+
+TEST(KvHostingTest, AHostWithoutAnOwnerIsRefused) {
+  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  Plan plan = planned->plan;
+  plan.devices[1].max_layer_pages = WorkingPages(plan), plan.devices[1].kv_host = 0;
+  EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("devices[1].kv_host is given, and the device has no stage"));
+}
+
+}  // namespace
+}  // namespace lime
