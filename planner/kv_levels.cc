@@ -538,6 +538,10 @@ class PlaceSearch {
         if (place >= 0 && !MayPay(d, place)) continue;
         for (const int64_t pages : ChoicesFor(place)) Try(d, pages, place);
       }
+      const int place = best_.plan.devices[d].kv_host;  // the best one, and now all choices
+      for (const int64_t pages : choices_) {
+        if (place >= 0) Try(d, pages, place);
+      }
       if (!places.empty()) Try(d, 0, -1);
     }
     return std::move(best_);
@@ -551,7 +555,7 @@ class PlaceSearch {
     return way_ms * asks < best_.mean_ms / 2;
   }
 
-  // Where a host has them, what stays is a matter of its room and the owner's: few choices tell.
+  // Few choices tell whether a host pays.
   std::vector<int64_t> ChoicesFor(int place) const {
     if (place < 0 || choices_.size() <= kHostChoices) return choices_;
     std::vector<int64_t> few;

@@ -7,6 +7,7 @@
 #include "planner/evaluator.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 #include "planner/sim/simulator.h"
 
 namespace lime::cli {
@@ -14,10 +15,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Bytes of every block of the model, all its parts together.
+// Bytes of every block of the model, all its parts together, its KV apart.
 std::map<std::pair<BlockKind, int32_t>, Bytes> BlockBytes(const Plan& plan) {
   std::map<std::pair<BlockKind, int32_t>, Bytes> bytes;
-  for (const PlanPart& part : plan.parts) bytes[{part.block.kind, part.block.layer}] += part.bytes;
+  for (const PlanPart& part : plan.parts) bytes[{part.block.kind, part.block.layer}] += part.is_kv() ? 0 : part.bytes;
   return bytes;
 }
 
@@ -29,16 +30,21 @@ void AddStage(const Plan& plan, int index, const std::map<std::pair<BlockKind, i
   const Stage& stage = plan.stages[index];
   const PlanDevice& device = plan.devices[stage.device];
   use.stages.push_back(index);
+  const int64_t layer_pages = ResidencyOf(plan).layer_pages;
   for (int p = stage.lo; p < stage.hi; ++p) {
     const PlanPart& part = plan.parts[p];
     const Bytes whole = block_bytes.at({part.block.kind, part.block.layer});
-    const double share = whole > 0 ? static_cast<double>(part.bytes) / static_cast<double>(whole) : 0;
-    use.compute_ms += part.decode_ms * plan.microbatches;
+    const double share = whole > 0 && !part.is_kv() ? static_cast<double>(part.bytes) / static_cast<double>(whole) : 0;
+    if (AsksForKv(plan, p)) {
+      use.communication_ms += AskKvMs(plan, p, layer_pages) * plan.microbatches;
+    } else {
+      use.compute_ms += part.decode_ms * plan.microbatches;
+    }
     if (part.streamed) {
       use.streamed_blocks += share;
       use.streamed_bytes += part.bytes * ReadsOf(plan);
       use.load_ms += (static_cast<double>(part.bytes) / 1e6 / device.disk_mb_per_ms + device.disk_lat_ms) * ReadsOf(plan);
-    } else {
+    } else if (!part.is_kv()) {  // which is among the pages
       use.resident_blocks += share;
       use.resident_bytes += part.bytes;
     }

@@ -22,7 +22,7 @@ struct DeviceUse {
   Bytes streamed_bytes = 0;  // read from its disk
   double compute_ms = 0;
   double load_ms = 0;                  // its disk reads
-  double communication_ms = 0;         // what it sends, to the moment it has arrived
+  double communication_ms = 0;         // what it sends, to the moment it has arrived; what it asks, to the answer
   std::optional<double> uncovered_ms;  // it waits for weights, in the simulated schedule; absent where the plan is too large to simulate
 };
 

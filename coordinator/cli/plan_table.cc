@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "coordinator/cli/text_table.h"
 #include "planner/base/bytes.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime::cli {
 namespace {
@@ -141,15 +142,18 @@ std::string Gain(const DeviceExplanation& device, double tokens) {
 
 std::string Reasons(const PlanReport& report, int columns) {
   std::vector<std::string> texts;
-  for (const DeviceExplanation& device : report.explanations)
-    texts.push_back(absl::StrCat(device.used ? "used: " : "left out: ", device.why, Gain(device, report.TokensPerStep())));
+  for (size_t d = 0; d < report.explanations.size(); ++d) {
+    const DeviceExplanation& device = report.explanations[d];
+    const char* const hosts = report.plan.devices[d].memory.hosted > 0 ? "has KV of other devices, and no stage: " : "left out: ";
+    texts.push_back(absl::StrCat(device.used ? "used: " : hosts, device.why, Gain(device, report.TokensPerStep())));
+  }
   return Lines(report.plan, texts, columns);
 }
 
-// Promise 7: when a model fits on one device, say so.
+// Promise 7: when a model fits on one device, say so. Where KV grows, only that of its first level was looked at.
 std::string Alone(const PlanReport& report) {
   const int d = FastestAlone(report);
-  if (d < 0) return "";
+  if (d < 0 || GrowsKv(report.plan)) return "";
   const PlanDevice& device = report.plan.devices[d];
   const double ms = *report.explanations[d].alone_ms / report.TokensPerStep();
   const std::string model = report.model_argument.empty() ? absl::StrCat("FOLDER-OF-", report.plan.model_name) : report.model_argument;

@@ -151,6 +151,7 @@ class StageEngine::Impl {
     std::vector<ProgramRunner::Action> actions;
     runner_->Start(actions);
     Carry(actions);
+    const KeptTo kept(options_.cores);
     thread_ = std::thread([this] { ComputeThread(); });
     return backend_->numerics_id();
   }
@@ -229,7 +230,10 @@ class StageEngine::Impl {
                                                        FormatBytes(weights), ") and may take ", FormatBytes(device.budget),
                                                        "; raise its memory, or plan with a longer list of devices or a shorter context"));
     }
-    LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
+    {
+      const KeptTo kept(options_.cores);
+      LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
+    }
     if (options_.wrap_backend) backend_ = options_.wrap_backend(std::move(backend_), spec_);
     if (!device.numerics_id.empty() && device.numerics_id != backend_->numerics_id()) {
       return Wrong("the plan was made for kernels of order ", device.numerics_id, " on device \"", device.name, "\", which has ",

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/engine/cores.h"
 #include "daemon/engine/token_sampler.h"
 #include "daemon/logic/activation.h"
 #include "daemon/logic/order.h"
@@ -41,6 +42,7 @@ class StageEngine {
   };
   struct Options {
     int num_threads = 0;  // that compute; 0: one for every core this process may use
+    Cores cores;          // that these keep to; empty: any
     std::string numerics = "auto";
     TokenSampler* sampler = nullptr;  // where the plan gives this device a part of the head; outlives the engine
     Peers peers;

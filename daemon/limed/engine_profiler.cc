@@ -98,6 +98,7 @@ class SelfProfile {
   }
 
   absl::Status ComputeBlocks(const Model& model) {
+    const KeptTo kept(options_.cores);
     LIME_ASSIGN_OR_RETURN(ModelCompute compute, MeasureCompute(model.spec, {.num_threads = static_cast<int>(measured_.profile.threads),
                                                                             .seconds = 2 * call_.seconds,
                                                                             .memory = room_,

@@ -3,12 +3,14 @@
 
 #include <string>
 
+#include "daemon/engine/cores.h"
 #include "daemon/rpc/profiler.h"
 
 namespace lime {
 
 struct EngineProfilerOptions {
   int num_threads = 0;  // 0: one for every core this process may use
+  Cores cores;          // that these keep to; empty: any
   std::string numerics = "auto";
   Bytes memory = 0;     // that the process may use; 0: not said
   std::string weights;  // folder, where a call names none

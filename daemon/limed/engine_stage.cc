@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
                                                      "; plan with the smaller one, or start it with more"));
   }
   StageEngine::Options engine_options{.num_threads = options.num_threads,
+                                      .cores = options.cores,
                                       .numerics = options.numerics,
                                       .sampler = setup.sampler,
                                       .peers = std::move(setup.peers),

@@ -19,6 +19,9 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_option("--tls", tls, "Folder of the cluster's keys (`lime keys` makes them): ca.pem, NAME.pem, NAME.key");
   app.add_flag("--insecure", insecure, "Let anyone who reaches the address use this device");
   app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
+  app.add_option("--compute-cores", compute_cores,
+                 "Cores that compute, such as 4-7, and nothing else of this process: what brings work then never takes their time. Not for "
+                 "cores that others compute on, too");
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
   app.add_option("--pace", pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
   app.add_flag("--no-link-probes", no_link_probes, "Know of links only what the traffic itself tells: nothing is sent to measure them");
@@ -37,6 +40,13 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   if (!IsDeviceName(flags.name)) return absl::InvalidArgumentError(absl::StrCat("--name: a name is ", std::string(kDeviceNameRule)));
   if (flags.threads < 0 || flags.threads > 1024)
     return absl::InvalidArgumentError(absl::StrCat("--threads ", flags.threads, " is outside 0 to 1024"));
+  settings.threads = flags.threads;
+  if (!flags.compute_cores.empty()) {
+    const absl::StatusOr<Cores> cores = ParseCores(flags.compute_cores);
+    if (!cores.ok()) return absl::InvalidArgumentError(absl::StrCat("--compute-cores: ", cores.status().message()));
+    settings.compute_cores = *cores;
+    if (flags.threads == 0) settings.threads = static_cast<int>(cores->size());
+  }
   if (flags.numerics != "auto" && flags.numerics != "portable")
     return absl::InvalidArgumentError(absl::StrCat("--numerics ", flags.numerics, " is unknown; use auto or portable"));
   if (!flags.memory.empty()) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "daemon/engine/cores.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/device_profile.h"
@@ -25,6 +26,7 @@ struct LimedFlags {
   std::string log_level = "info";
   std::string numerics = "auto";
   int threads = 0;
+  std::string compute_cores;  // "4-7"; empty: any
   std::string background;  // name of a cluster: run as its device in the background
   bool insecure = false;
   bool no_link_probes = false;
@@ -37,6 +39,8 @@ struct LimedFlags {
 struct LimedSettings {
   Bytes memory = 0;
   std::optional<DeviceProfile> pace;
+  Cores compute_cores;  // ascending; empty: any
+  int threads = 0;      // that compute; 0: one for every core this process may use
   ClusterKeys keys;  // empty: connections are not encrypted
 };
 

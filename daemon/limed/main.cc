@@ -63,6 +63,7 @@ int Run(lime::LimedFlags flags) {
     if (*ready < 0) return kDone;
     flags.ready_fd = *ready;
   }
+  if (!settings->compute_cores.empty()) lime::KeepTo(lime::OtherCores(settings->compute_cores));
   std::signal(SIGPIPE, SIG_IGN);
   const sigset_t signals = EndSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -80,13 +81,14 @@ int Run(lime::LimedFlags flags) {
   options.memory = settings->memory;
   options.runtime = runtime;
   options.profile = lime::MakeEngineProfiler(
-      {.num_threads = flags.threads, .numerics = flags.numerics, .memory = settings->memory, .weights = flags.model});
+      {.num_threads = settings->threads, .cores = settings->compute_cores, .numerics = flags.numerics, .memory = settings->memory, .weights = flags.model});
   options.plans.weights = flags.model;
   options.bulk.store = flags.store;
   options.plans.keys = settings->keys;
   if (flags.no_link_probes) options.plans.link_probes = false;
   options.plans.log = log;
-  options.plans.make_stage = lime::MakeEngineStages({.num_threads = flags.threads,
+  options.plans.make_stage = lime::MakeEngineStages({.num_threads = settings->threads,
+                                                     .cores = settings->compute_cores,
                                                      .numerics = flags.numerics,
                                                      .kv_dir = flags.kv_dir,
                                                      .memory = settings->memory,

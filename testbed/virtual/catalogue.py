@@ -4,7 +4,7 @@ says of them. Pure.
 from dataclasses import dataclass, replace
 
 STRATEGIES = ("lime", "lime-paper", "pp", "pp-offload", "pp-offload-batched", "edgeshard")
-MODELS = {"e1": "llama-2-13b", "e2": "qwen3-32b"}  # of a cluster; all others run the largest
+MODELS = {"e1": "llama-2-13b", "e2": "qwen3-32b", "roomy": "mistral-nemo-12b"}  # of a cluster; all others run the largest
 LARGEST = "llama-3.3-70b"
 QUICK_PAUSE = (3, 6)
 
@@ -16,6 +16,8 @@ class Variant:
     name: str
     strategy: str
     run_flags: tuple = ()
+    plan_flags: tuple = ()
+    grows: bool = True  # with a question's kv_tokens; else its plan has all KV from the start
     longer: float = 1.0  # than its plan says, to state a duration before anything is known
 
 
@@ -23,8 +25,12 @@ def plain(strategies):
     return tuple(Variant(s, s) for s in strategies)
 
 
-ABLATION = (Variant("lime", "lime"), Variant("lime --online paper", "lime", ("--online", "paper"), 2.0),
-            Variant("lime --no-memory-planner", "lime", ("--no-memory-planner",), 3.0))
+ABLATION = (Variant("lime", "lime"), Variant("lime --online paper", "lime", ("--online", "paper"), longer=2.0),
+            Variant("lime --no-memory-planner", "lime", ("--no-memory-planner",), longer=3.0),
+            *(Variant(f"lime {flag}", "lime", plan_flags=(flag,)) for flag in ("--no-kv-lending", "--no-kv-spill", "--no-remote-attention")))
+LIME = Variant("lime", "lime")
+# A plan made for all KV puts layers onto the roomy device, and so is slower while contexts are short: it is told, to compare with planning anew.
+LENDING = (LIME, Variant("lime --no-kv-lending", "lime", plan_flags=("--no-kv-lending",), longer=2.0), Variant("lime, all KV from the start", "lime", grows=False))
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Question:
     def name(self):
         if self.group in ("", "clusters", "settings"):
             return f"{self.setting}-{self.mbit}mbit-{self.requests}"
-        return "-".join([self.group, self.setting, str(self.requests)] + ([f"{self.context}"] if self.group == "ablation" else []))
+        return "-".join([self.group, self.setting, str(self.requests)] + ([f"{self.context}"] if self.group in ("ablation", "lending") else []))
 
     def pattern(self):
         return "sporadic" if self.requests == 1 else "bursty"
@@ -87,6 +93,12 @@ def ablation():
             for requests in (1, 5) for context in (2048, 8192, 32768)]
 
 
+def lending():
+    """Not of the paper: one device that its model fills, and one with room, over 1 Gbit/s."""
+    return [Question("roomy", 1000, 1, LENDING, "lending", rounds=3, tokens=20, warm_up=4, context=context, kv_tokens=8192, prompt_tokens=512, fill=True)
+            for context in (16384, 32768)]
+
+
 def varying():
     """Planned for the middle of the rates. `e2` has the model that the paper's caption names."""
     return [Question(setting, 150, requests, compared(requests), "varying", rounds=2, tokens=40 if requests == 1 else 24, pause=(3, 10))
@@ -101,10 +113,10 @@ def windows():
 
 
 def catalogue():
-    return clusters() + settings() + ablation() + varying() + windows()
+    return clusters() + settings() + ablation() + lending() + varying() + windows()
 
 
-GROUPS = ("clusters", "settings", "ablation", "varying", "windows")
+GROUPS = ("clusters", "settings", "ablation", "lending", "varying", "windows")
 
 
 def quick(question):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virtual import oracle, planning, probes, report, workload
-from virtual.catalogue import LARGEST, out_of_time_ms
+from virtual.catalogue import LARGEST, LIME, out_of_time_ms
 from virtual.cluster import VirtualCluster
 from virtual.runtime_memory import measure_runtime
 from virtual.scaling import MIB, Factors, Overheads, device_profiles, pace_profile, scale_device, scale_model
@@ -139,8 +139,8 @@ class Experiment:
         plans = {}
         for variant in self.question.variants:
             missing = self.plan_seconds([variant])
-            plans[variant.name] = plan = self.make_plan(variant.strategy)
-            full = self.full_size_ms(variant.strategy)
+            plans[variant.name] = plan = self.make_plan(variant)
+            full = self.full_size_ms(variant)
             at_full_size = f" ({full:.0f} at full size)" if full else ""
             self.say(f"{self.name}, {variant.name}:", plan.get("reason") or f"{plan['predicted']['ms_per_token']:.0f} ms/token{at_full_size}, "
                      f"{planning.summary_of(plan)}")
@@ -153,13 +153,13 @@ class Experiment:
         return sorted({*oracle.PLANNED_MBIT, self.question.mbit}) if self.question.pause else []
 
     def oracle_plan(self, mbit):
-        return planning.make_plan(self.bin / "lime", *self.scaled_question("lime", mbit))
+        return planning.make_plan(self.bin / "lime", *self.scaled_question(LIME, mbit))
 
     def oracle_seconds(self, rates):
         """At most, for those that are still to be planned."""
         if self.overheads is None:
             return len(rates) * self.machine.plan_ms / 1000
-        return sum(not planning.is_made(*self.scaled_question("lime", mbit)) for mbit in rates) * self.machine.plan_ms / 1000
+        return sum(not planning.is_made(*self.scaled_question(LIME, mbit)) for mbit in rates) * self.machine.plan_ms / 1000
 
     def beside_oracle(self, turns):
         """Of the turns of `lime` with redraws: milliseconds per token measured, of its plan simulated, and of the oracle; None where none ran."""
@@ -173,43 +173,48 @@ class Experiment:
         measured = sum(t["ms_per_token"] for t in turns) / len(turns)
         return {"measured_ms": measured, "plan_ms": fixed / self.question.requests, "oracle_ms": best / self.question.requests}
 
-    def make_plan(self, strategy):
-        return planning.make_plan(self.bin / "lime", *self.scaled_question(strategy))
+    def make_plan(self, variant):
+        return planning.make_plan(self.bin / "lime", *self.scaled_question(variant))
 
-    def scaled_question(self, strategy, mbit=None):
+    def scaled_question(self, variant, mbit=None):
         """Model, devices, request and folder of a plan; for links of the question's rate, or another one at full size."""
-        overheads = self.overheads if strategy == "lime" else Overheads(self.overheads.runtime, self.activations() + WHOLE_BLOCK_RING)
+        overheads = self.overheads if variant.strategy == "lime" else Overheads(self.overheads.runtime, self.activations() + WHOLE_BLOCK_RING)
         profiles = device_profiles(self.devices, overheads, (mbit or self.question.mbit) / self.factors.width, LATENCY_MS)
-        return ["--model", self.model], profiles, self.request(strategy, self.factors), self.folder
+        return ["--model", self.model], profiles, self.request(variant, self.factors), self.folder
 
-    def request(self, strategy, factors):
-        asked = {"strategy": strategy, "piece": factors.piece() if strategy == "lime" else planning.WHOLE_BLOCKS,
+    def request(self, variant, factors):
+        asked = {"strategy": variant.strategy, "piece": factors.piece() if variant.strategy == "lime" else planning.WHOLE_BLOCKS,
                  "tokens": self.question.context // factors.width, "sequences": self.question.requests,
                  "prompt_tokens": self.question.prompt_tokens, "time_limit_ms": self.machine.plan_ms}
-        return asked | ({"kv_tokens": self.question.kv_tokens // factors.width} if self.question.kv_tokens else {})
+        asked |= {"kv_tokens": self.question.kv_tokens // factors.width} if self.grows(variant) else {}
+        return asked | ({"flags": list(variant.plan_flags)} if variant.plan_flags else {})
 
-    def full_size_question(self, strategy):
+    def grows(self, variant):
+        return bool(self.question.kv_tokens) and variant.grows
+
+    def full_size_question(self, variant):
         """The same on the devices as they are."""
         profiles = json.loads((CLUSTERS / f"{self.question.setting}.json").read_text())
         profiles["link"] = {"bytes_per_second": self.question.mbit * 1e6 / 8, "latency_ms": LATENCY_MS}
-        return ["--model-spec", self.config], profiles, self.request(strategy, Factors(1)), self.folder
+        return ["--model-spec", self.config], profiles, self.request(variant, Factors(1)), self.folder
 
-    def full_size_ms(self, strategy):
-        """What the strategy is predicted to take at full size; None where it has no plan, or its plan is of the KV of the first level only."""
-        if self.question.kv_tokens:
+    def full_size_ms(self, variant):
+        """What the variant is predicted to take at full size; None where it has no plan, or its plan is of the KV of the first level only."""
+        if self.grows(variant):
             return None
-        plan = planning.make_plan(self.bin / "lime", *self.full_size_question(strategy))
+        plan = planning.make_plan(self.bin / "lime", *self.full_size_question(variant))
         return plan["predicted"]["ms_per_token"] if "predicted" in plan else None
 
     def plan_seconds(self, variants):
         """At most, for those that are still to be planned."""
         self.overheads = self.overheads or self.known_overheads()
         questions = set()
-        for strategy in {variant.strategy for variant in variants}:
-            if self.overheads is None or not planning.is_made(*self.scaled_question(strategy)):
-                questions.add((strategy, "scaled"))
-            if not self.question.kv_tokens and not planning.is_made(*self.full_size_question(strategy)):
-                questions.add((strategy, "full"))
+        for variant in variants:
+            plan = (variant.strategy, variant.plan_flags, self.grows(variant))  # variants of one strategy may share it
+            if self.overheads is None or not planning.is_made(*self.scaled_question(variant)):
+                questions.add((plan, "scaled"))
+            if not self.grows(variant) and not planning.is_made(*self.full_size_question(variant)):
+                questions.add((plan, "full"))
         return len(questions) * self.machine.plan_ms / 1000
 
     def load(self, variant):
@@ -226,10 +231,18 @@ class Experiment:
         chunks = load.prompt * plan["sequences"] / max(1, plan["prompt_tokens"])
         return TURN_S + variant.longer * (load.tokens * step + chunks * plan["predicted"]["ttft_ms"]) / 1000
 
+    def same_as(self, variant):
+        """The name of another variant, before this one, of the same plan and the same flags; None where there is none."""
+        plan_of = lambda v: {key: value for key, value in self.plans[v.name].items() if key != "path"}
+        for other in self.question.variants[:self.question.variants.index(variant)]:
+            if (other.strategy, other.run_flags) == (variant.strategy, variant.run_flags) and plan_of(other) == plan_of(variant):
+                return other.name
+        return None
+
     def runs(self, variant):
-        """Neither out of memory nor out of time."""
+        """Neither out of memory nor out of time, nor the same as another one."""
         plan = self.plans[variant.name]
-        return ("reason" not in plan and plan["predicted"]["ms_per_token"] <= out_of_time_ms(self.question.requests)
+        return (self.same_as(variant) is None and "reason" not in plan and plan["predicted"]["ms_per_token"] <= out_of_time_ms(self.question.requests)
                 and self.turn_seconds(variant) <= self.machine.max_seconds)
 
     def schedule(self):

@@ -2,6 +2,7 @@
 state's. No pacing, no limits but those asked for; two namespaces joined by a bridge.
 """
 import json
+import os
 import statistics
 import subprocess
 from pathlib import Path
@@ -22,10 +23,12 @@ def devices(shape):
 
 
 class Overhead:
-    def __init__(self, make_cluster, model, shape, folder, mbit=None, core_each=False):
-        """`mbit`: the rate of both devices' links; None: as fast as the machine. `core_each`: each daemon, and the one process, has one core."""
+    def __init__(self, make_cluster, model, shape, folder, mbit=None, core_each=False, compute_core=None):
+        """`mbit`: the rate of both devices' links; None: as fast as the machine. `core_each`: each daemon, and the one process, has one core.
+        `compute_core`: on which whoever computes does, and nobody does anything else; only one device computes at a time.
+        """
         self.make_cluster, self.model, self.shape, self.folder = make_cluster, Path(model), shape, Path(folder)
-        self.mbit, self.core_each = mbit, core_each
+        self.mbit, self.core_each, self.compute_core = mbit, core_each, compute_core
 
     def run(self, rounds, tokens):
         with self.make_cluster(devices(self.shape), self.folder, self.model) as cluster:
@@ -34,6 +37,8 @@ class Overhead:
             for device in cluster.devices if self.mbit else []:
                 cluster.network.shape_device(device.index, self.mbit)
             cluster.limed_flags = ["--no-link-probes"]  # bytes per token are of tokens
+            if self.compute_core is not None:
+                cluster.limed_flags += ["--compute-cores", str(self.compute_core)]
             profiles = device_profiles(cluster.specs, OVERHEADS, 10000, 0.05)
             self.toml = cluster.cluster_toml([d["memory_bytes"] for d in profiles["devices"]])
             request = {"strategy": "pp", "piece": planning.WHOLE_BLOCKS, "tokens": CONTEXT, "sequences": 1, "prompt_tokens": 8, "time_limit_ms": 1000}
@@ -46,18 +51,28 @@ class Overhead:
                 alone.append(interval_ms(one))
                 together.append(interval_ms(two))
                 same = same and one["logits_xxh3"] == two["logits_xxh3"]
-            return {"model_bytes": self.shape.weight_bytes(), "mbit": self.mbit, "core_each": self.core_each, "alone_ms": alone, "together_ms": together, "same_logits": same,
+            return {"model_bytes": self.shape.weight_bytes(), "mbit": self.mbit, "core_each": self.core_each, "compute_core": self.compute_core, "alone_ms": alone, "together_ms": together, "same_logits": same,
                     "overhead": statistics.median(t / a for a, t in zip(alone, together)) - 1} | self.bytes_per_token(tokens)
 
     def alone(self, tokens):
-        return self.answer(["--threads", "1"], tokens, self.cluster.on_core(0))
+        return self.answer(["--threads", "1"], tokens, self.on_cores(0))
+
+    def on_cores(self, number):
+        """Words that keep a program to the core that computes, or as the cluster has it."""
+        return self.cluster.on_core(number) if self.compute_core is None else ["taskset", "--cpu-list", str(self.compute_core)]
+
+    def on_others(self):
+        """Likewise to the others, where one computes alone."""
+        if self.compute_core is None:
+            return []
+        return ["taskset", "--cpu-list", ",".join(str(core) for core in sorted(os.sched_getaffinity(0) - {self.compute_core}))]
 
     def together(self, tokens):
         self.cluster.start_daemons([None, None], [None, None])
         try:
             first = self.cluster.devices[self.plan["stages"][0]["device"]].namespace
             before = network.counted(first)
-            answer = self.answer(["--cluster", str(self.toml), "--plan", self.plan["path"], "--insecure"], tokens)
+            answer = self.answer(["--cluster", str(self.toml), "--plan", self.plan["path"], "--insecure"], tokens, self.on_others())
             sent = network.counted(first) - before
         finally:
             self.cluster.stop_daemons()
@@ -94,7 +109,7 @@ def interval_ms(answer):
 def describe(found):
     """Lines for people."""
     median = statistics.median
-    limits = (", a core for each daemon" if found["core_each"] else "") + (f", links of {found['mbit']:g} Mbit/s" if found["mbit"] else "")
+    limits = (", a core for each daemon" if found["core_each"] else ", a core for computing" if found["compute_core"] is not None else "") + (f", links of {found['mbit']:g} Mbit/s" if found["mbit"] else "")
     return (f"model of {found['model_bytes'] / 1e9:.2f} GB, one thread{limits}, {len(found['alone_ms'])} alternating rounds, medians: one process "
             f"{median(found['alone_ms']):.2f} ms a token, two daemons {median(found['together_ms']):.2f}; the pipeline adds {found['overhead']:.1%} "
             f"(median of the rounds' ratios), {min(found['together_ms']) / min(found['alone_ms']) - 1:.1%} in the rounds that others disturbed least; logits {'the same' if found['same_logits'] else 'DIFFER'}\n"

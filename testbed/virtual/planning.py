@@ -12,7 +12,7 @@ def plan_words(model_words, request):
     words = ["plan"] + [str(word) for word in model_words] + ["--strategy", request["strategy"], "--piece", str(request["piece"]), "--tokens", str(request["tokens"]),
              "--sequences", str(request["sequences"]), "--prompt-tokens", str(request["prompt_tokens"]), "--time-limit",
              str(request["time_limit_ms"]), "--seed", "1"]
-    return words + (["--kv-tokens", str(request["kv_tokens"])] if request.get("kv_tokens") else [])
+    return words + (["--kv-tokens", str(request["kv_tokens"])] if request.get("kv_tokens") else []) + list(request.get("flags", []))
 
 
 def files_of(words, profiles, request, folder):
@@ -54,8 +54,9 @@ def make_plan(lime, model_words, profiles, request, folder):
 
 
 def used_devices(plan):
-    """Indices, ascending."""
-    return sorted({stage["device"] for stage in plan["stages"]})
+    """Indices, ascending: of those with a stage, and of those with KV of others."""
+    stages = {stage["device"] for stage in plan["stages"]}
+    return sorted(stages | {plan["devices"][d]["kv_host"] for d in stages if plan["devices"][d].get("max_layer_pages") and "kv_host" in plan["devices"][d]})
 
 
 def hops(plan):

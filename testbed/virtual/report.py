@@ -11,8 +11,8 @@ def summarise(experiment):
     question, plans = experiment.question, experiment.plans
     turns = experiment.turns_at_hand()
     limits = [turn["limits"] for turn in experiment.every_turn() if turn["limits"]]
-    rows = [summarise_strategy(v.name, plans[v.name], [t for t in turns if t["strategy"] == v.name], experiment.runs(v))
-            | {"full_size_ms": experiment.full_size_ms(v.strategy)} for v in question.variants]
+    rows = [summarise_strategy(v.name, plans[v.name], [t for t in turns if t["strategy"] == v.name], experiment.runs(v), experiment.same_as(v))
+            | {"full_size_ms": experiment.full_size_ms(v)} for v in question.variants]
     measured = [t for t in turns if "ms_per_token" in t]
     return {
         "name": experiment.name, "group": question.group, "setting": question.setting, "mbit": question.mbit, "requests": question.requests,
@@ -30,8 +30,10 @@ def summarise(experiment):
     }
 
 
-def summarise_strategy(strategy, plan, turns, runs):
-    """Of all turns, those that were refused or failed included; `runs`: neither out of memory nor out of time by its plan."""
+def summarise_strategy(strategy, plan, turns, runs, same_as=None):
+    """Of all turns, those that were refused or failed included; `runs`: neither out of memory nor out of time by its plan; `same_as`: another one that
+    is the same.
+    """
     if "reason" in plan:
         return {"strategy": strategy, "outcome": "OOM", "reason": plan["reason"]}
     measured = [t for t in turns if "ms_per_token" in t]
@@ -40,7 +42,7 @@ def summarise_strategy(strategy, plan, turns, runs):
     row = {"strategy": strategy, "plan": planning.summary_of(plan), "predicted_ms": plan["predicted"]["ms_per_token"],
            "bound_ms": None if grown else bounds["bound_ms"] / plan["sequences"], "limits": bounds}
     if not measured:
-        return row | why_not(turns, runs)
+        return row | ({"outcome": f"same plan as {same_as}"} if same_as else why_not(turns, runs))
     row["predicted_ms"] = statistics.median(t.get("predicted_ms", row["predicted_ms"]) for t in measured)
     median = statistics.median(t["ms_per_token"] for t in measured)
     return row | {
@@ -146,7 +148,7 @@ def conditions(result):
 
 
 def title(result):
-    context = f", {result['context']} tokens" if result.get("group") == "ablation" else ""
+    context = f", {result['context']} tokens" if result.get("group") in ("ablation", "lending") else ""
     rate = "50 to 250" if result.get("group") == "varying" else result["mbit"]
     return f"{result['setting']}, {result['requests']} request(s), {rate} Mbit/s{context}"
 

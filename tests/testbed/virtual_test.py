@@ -315,6 +315,18 @@ class ExperimentTest(unittest.TestCase):
         made.plans["lime"] = made.plans["lime"] | {"path": "another"}
         self.assertEqual(self.left(made)[0], ("lime", 0))
 
+    def test_flags_that_change_no_plan_are_not_run(self):
+        made = self.experiment()
+        flagged = catalogue.Variant("lime --no-kv-lending", "lime", plan_flags=("--no-kv-lending",))
+        made.question = dataclasses.replace(made.question, variants=made.question.variants + (flagged,))
+        made.plans[flagged.name] = made.plans["lime"] | {"path": "c"}
+        self.assertEqual(made.same_as(flagged), "lime")
+        self.assertNotIn(flagged.name, [name for name, _ in self.left(made)])
+        self.assertEqual(report.summarise_strategy(flagged.name, made.plans[flagged.name], [], made.runs(flagged), "lime")["outcome"], "same plan as lime")
+        made.plans[flagged.name] |= {"prefill_chunk": 8}
+        self.assertIsNone(made.same_as(flagged))
+        self.assertIn(flagged.name, [name for name, _ in self.left(made)])
+
     def test_what_is_refused_once_is_not_asked_again(self):
         made = self.experiment()
         self.keep(made, "slow", 0, refused="the request needs KV")
