@@ -222,6 +222,7 @@ absl::StatusOr<cpu::RowScore> ScoreFromProto(const v1::Score& message) {
 
 void SampledToProto(const SampledNews& news, v1::Sampled& message) {
   message.set_step(news.step);
+  message.set_ends_step(news.ends_step);
   for (size_t i = 0; i < news.tokens.size(); ++i) {
     v1::SampledToken& token = *message.add_tokens();
     token.set_sequence(news.tokens[i].sequence);
@@ -235,7 +236,7 @@ void SampledToProto(const SampledNews& news, v1::Sampled& message) {
 absl::StatusOr<SampledNews> SampledFromProto(const v1::Sampled& message) {
   LIME_RETURN_IF_ERROR(Within("step", message.step(), 0, kMaxCount));
   LIME_RETURN_IF_ERROR(Within("tokens", message.tokens_size(), 1, kMaxWireRows));
-  SampledNews news{.step = message.step()};
+  SampledNews news{.step = message.step(), .ends_step = message.ends_step()};
   for (const v1::SampledToken& token : message.tokens()) {
     LIME_RETURN_IF_ERROR(Within("sequence", token.sequence(), 0, kMaxWireSequences - 1));
     LIME_RETURN_IF_ERROR(Within("position", token.position(), 0, kMaxWirePosition));

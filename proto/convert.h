@@ -212,6 +212,7 @@ struct SampledNews {
   std::vector<SampledToken> tokens;
   std::vector<uint64_t> logits_hashes;               // of each token's request so far; 0 where nobody asked
   std::vector<std::optional<cpu::RowScore>> scores;  // likewise, of each token
+  bool ends_step = false;                            // as StepEndedNews says
 
   friend bool operator==(const SampledNews&, const SampledNews&) = default;
 };

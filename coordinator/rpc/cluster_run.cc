@@ -79,12 +79,17 @@ absl::Status ClusterRun::OnNews(const News& news, const std::function<bool(const
   const auto& [device, what] = news;
   if (const auto* failed = std::get_if<FailedNews>(&what)) return WithDevice(failed->status, client_.plan().devices[device].name);
   if (device != head()) return absl::OkStatus();
-  if (const auto* sampled = std::get_if<SampledNews>(&what)) return OnSampled(*sampled, on_token);
-  if (const auto* ended = std::get_if<StepEndedNews>(&what)) {
-    ++steps_;
-    return writer_.OnStepEnded(ended->step);
+  if (const auto* sampled = std::get_if<SampledNews>(&what)) {
+    LIME_RETURN_IF_ERROR(OnSampled(*sampled, on_token));
+    return sampled->ends_step ? OnStepEnded(sampled->step) : absl::OkStatus();
   }
+  if (const auto* ended = std::get_if<StepEndedNews>(&what)) return OnStepEnded(ended->step);
   return absl::OkStatus();
+}
+
+absl::Status ClusterRun::OnStepEnded(int64_t step) {
+  ++steps_;
+  return writer_.OnStepEnded(step);
 }
 
 absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token) {

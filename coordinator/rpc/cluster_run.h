@@ -97,6 +97,7 @@ class ClusterRun {
 
   std::deque<News> AwaitNews();
   absl::Status OnNews(const News& news, const std::function<bool(const Token&)>& on_token);
+  absl::Status OnStepEnded(int64_t step);
   absl::Status OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token);
   void SendOrders();
 

@@ -101,7 +101,7 @@ StageEngine::Peers StageSession::MakePeers() {
           .step_ended =
               [this](int64_t step) {
                 steps_.store(step + 1, std::memory_order_relaxed);
-                if (call_.plan.stages.back().device == call_.device) Tell(StepEndedNews{step});  // with it the step ends everywhere
+                TellEnded(step);
               },
           .failed = [this](const absl::Status& status) { Fail(status); }};
 }
@@ -201,7 +201,21 @@ void StageSession::TellSampled(int64_t step, std::span<const SampledToken> token
     news.logits_hashes.push_back(told.logits_hash);
     news.scores.push_back(std::move(told.score));
   }
-  Tell(std::move(news));
+  if (call_.plan.microbatches == 1 && call_.plan.chunks_per_sweep <= 1) {
+    newest_ = std::move(news);
+  } else {
+    Tell(std::move(news));
+  }
+}
+
+// Of the last stage's device alone: with it a step ends everywhere. One message with its tokens, where no others are to come.
+void StageSession::TellEnded(int64_t step) {
+  if (newest_) {
+    newest_->ends_step = true;
+    Tell(*std::exchange(newest_, std::nullopt));
+  } else if (call_.plan.stages.back().device == call_.device) {
+    Tell(StepEndedNews{step});
+  }
 }
 
 void StageSession::Fail(const absl::Status& status) {

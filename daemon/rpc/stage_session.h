@@ -69,6 +69,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   StageEngine::Peers MakePeers();
   void Tell(FromDevice what);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);
+  void TellEnded(int64_t step);
   void Fail(const absl::Status& status);
   absl::Status OnKv(int32_t from, std::vector<std::byte> message);
   void NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms);
@@ -96,7 +97,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   mutable absl::Mutex events_mutex_ ABSL_ACQUIRED_AFTER(stage_mutex_);
   Sink sink_ ABSL_GUARDED_BY(events_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(events_mutex_);
-  std::atomic<int64_t> steps_ = 0;  // ended
+  std::optional<SampledNews> newest_;  // of a step of one micro-batch, until its end goes with them; the stage's, under its lock
+  std::atomic<int64_t> steps_ = 0;     // ended
   std::atomic<int64_t> received_messages_ = 0, received_bytes_ = 0;
 };
 

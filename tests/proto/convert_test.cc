@@ -93,7 +93,7 @@ TEST(ConvertTest, NewsOfDevicesReturns) {
   const cpu::RowScore kScore{.logprob = -0.5, .top = {{3, 1.5f}, {9, -2.25f}}};
   for (const FromDevice& what :
        {FromDevice(Opened{}),
-        FromDevice(SampledNews{4, {{1, 2, 3}, {4, 5, 6}, {4, 6, 7}}, {7, ~0ull, 0}, {std::nullopt, kScore, cpu::RowScore{}}}),
+        FromDevice(SampledNews{4, {{1, 2, 3}, {4, 5, 6}, {4, 6, 7}}, {7, ~0ull, 0}, {std::nullopt, kScore, cpu::RowScore{}}, true}),
         FromDevice(StepEndedNews{9}), FromDevice(FailedNews{absl::DataLossError("block 3")}), FromDevice(Alive{})}) {
     const auto back = Return<v1::OrderEvent>(what);
     ASSERT_TRUE(back.ok()) << back.status();
