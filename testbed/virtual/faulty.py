@@ -76,10 +76,13 @@ class Daemon:
 class FaultyCluster:
     """A context manager: whatever way it is left, everything it made is removed."""
 
-    def __init__(self, count, folder, model, bin_folder, seed=1, memory="1GiB", context=512, plan_flags=("--strategy", "pp")):
-        """`plan_flags`: of the `lime plan` that all requests run by."""
+    def __init__(self, count, folder, model, bin_folder, seed=1, memory="1GiB", context=512, plan_flags=("--strategy", "pp"), memories=None, profiles=None):
+        """`plan_flags`: of the `lime plan` that all requests run by. `memories`, `profiles`: of devices, by name, that have others than all: {"c": "2GiB"},
+        {"c": {"read_bytes_per_second": 1e9}}.
+        """
         self.count, self.folder, self.model, self.bin = count, Path(folder), Path(model), Path(bin_folder)
         self.memory, self.context, self.plan_flags = memory, context, plan_flags
+        self.memories, self.profiles = memories or {}, profiles or {}
         self.random = random.Random(seed)
         self.tag = f"ls{os.getpid()}"
         self.ending = threading.Event()
@@ -120,10 +123,12 @@ class FaultyCluster:
         profile = {"cpu": "soak", "threads": 1, "read_bytes_per_second": 1e10, "flops": 1e10,
                    "disk": [{"read_bytes": 1048576, "depth": 8, "bytes_per_second": 1e9, "latency_ms": 0.1}]}
         (self.folder / "profile.json").write_text(json.dumps(profile))
+        for name, other in self.profiles.items():
+            (self.folder / f"profile-{name}.json").write_text(json.dumps(profile | other))
         lines = ["[cluster]", 'name = "soak"', f'model = "{self.model}"', "[[link]]", 'bandwidth = "1Gbit/s"', 'latency = "0.2ms"']
         for daemon in self.daemons:
-            lines += ["[[device]]", f'name = "{daemon.name}"', f'address = "{daemon.address}"', f'memory = "{self.memory}"', f'weights = "{self.model}"',
-                      'profile = "profile.json"']
+            lines += ["[[device]]", f'name = "{daemon.name}"', f'address = "{daemon.address}"', f'memory = "{self.memories.get(daemon.name, self.memory)}"',
+                      f'weights = "{self.model}"', f'profile = "profile{f"-{daemon.name}" if daemon.name in self.profiles else ""}.json"']
         self.toml = self.folder / "cluster.toml"
         self.toml.write_text("\n".join(lines) + "\n")
         self.plan = self.folder / "plan.json"

@@ -1,4 +1,5 @@
 """Tests of the pure parts of testbed/virtual, and of what has to be removed again."""
+import dataclasses
 import io
 import json
 import os
