@@ -341,5 +341,59 @@ TEST(HostedKvTest, WhatCannotBeIsRefused) {
   EXPECT_FALSE(pair.host().asked());
 }
 
+TEST(HostedKvTest, WhatAQuestionIsAboutStaysUntilItIsAnswered) {
+  const Plan plan = HostingPlan();
+  const ModelSpec spec = SmallSpec();
+  FakeBackend backend(plan);
+  int answers = 0;
+  const auto created = HostedKv::Create(
+      plan, spec, {.device = 1, .max_rows = 200, .backend = &backend, .send = [&](int32_t, std::vector<std::byte>) { ++answers; }});
+  ASSERT_TRUE(created.ok()) << created.status();
+  HostedKv& host = **created;
+  std::vector<std::byte> bytes(static_cast<size_t>(KvPieceBytes(plan)));
+  for (int32_t layer = 0; layer < std::ssize(kLayers); ++layer) {
+    for (int64_t p = 0; p < kKvPiece; ++p) {
+      for (int64_t i = 0; i < kPositionBytes; ++i)
+        bytes[static_cast<size_t>(p * kPositionBytes + i)] = Content(0, kLayers[layer], 0, p, i);
+    }
+    ASSERT_TRUE(host.OnMessage(0, KvChunk{.number = layer, .layer = layer, .bytes = bytes}).ok());
+  }
+  const std::vector<float> values = {static_cast<float>(kLayers[1]), 0, 0, 300};
+  const KvQuery query{.layer = 1, .sequences = {{.pieces = 1, .positions = {300}}}, .queries = std::as_bytes(std::span(values))};
+  ASSERT_TRUE(host.OnMessage(0, query).ok());
+  const KvChunk anew{.number = 2, .life = 1, .bytes = bytes};
+  EXPECT_THAT(std::string(host.OnMessage(0, anew).message()), HasSubstr("asks about sequence 0 and begins it anew"));
+  EXPECT_THAT(std::string(host.OnMessage(0, KvFree{}).message()), HasSubstr("asks about sequence 0 and ends it"));
+  EXPECT_THAT(std::string(host.OnMessage(0, query).message()), HasSubstr("asks twice"));
+  EXPECT_EQ(host.Take(), 0);
+  const absl::Status answered = host.Answer();
+  ASSERT_TRUE(answered.ok()) << answered;
+  host.EndAnswer();
+  EXPECT_FALSE(host.asked());
+  EXPECT_EQ(answers, 3) << "two pieces kept, one query answered";
+  EXPECT_TRUE(host.OnMessage(0, anew).ok());
+}
+
+TEST(HostedKvTest, AHostWithNothingToHaveIsNotSpokenTo) {
+  Plan plan = HostingPlan();
+  plan.devices[0].max_layer_pages = 10000;  // more than there ever are
+  FakeBackend backend(plan);
+  absl::Mutex mutex;
+  int told = 0;
+  const auto kv = StageKv::Create(plan, {.device = 0,
+                                         .layers = {std::begin(kLayers), std::end(kLayers)},
+                                         .backend = &backend,
+                                         .mutex = &mutex,
+                                         .max_rows = 200,
+                                         .tell_host = [&](std::vector<std::byte>, bool) { ++told; }});
+  ASSERT_TRUE(kv.ok()) << kv.status();
+  absl::MutexLock lock(&mutex);
+  (*kv)->Release(0);
+  EXPECT_EQ(told, 0);
+  const absl::StatusOr<bool> asked = (*kv)->Ask(0, 0, MicroBatch{.rows = {{.sequence = 0, .position = 700}}});
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_FALSE(*asked);
+}
+
 }  // namespace
 }  // namespace lime
