@@ -538,7 +538,7 @@ class PlaceSearch {
         if (place >= 0 && !MayPay(d, place)) continue;
         for (const int64_t pages : ChoicesFor(place)) Try(d, pages, place);
       }
-      const int place = best_.plan.devices[d].kv_host;  // the best one, and now all choices
+      const int place = HasKvOnHost(best_.plan.devices[d]) ? best_.plan.devices[d].kv_host : -1;  // the best one, and now all choices
       for (const int64_t pages : choices_) {
         if (place >= 0) Try(d, pages, place);
       }
@@ -568,9 +568,17 @@ class PlaceSearch {
     const PlanDevice& now = best_.plan.devices[device];
     if (pages == now.max_layer_pages && (pages == 0 || place == now.kv_host)) return;
     absl::StatusOr<Plan> plan = WithPlace(best_.plan, device, pages, place, options_);
-    if (!plan.ok()) return;
+    if (!plan.ok() || (place >= 0 && LastLevelMs(*plan) >= best_.levels.levels.back().ms_per_step)) return;
     absl::StatusOr<Spilling> other = Assess(*std::move(plan), options_);
     if (other.ok() && other->mean_ms < best_.mean_ms * (1 - kWorthwhile)) best_ = *std::move(other);
+  }
+
+  // What a host is worth grows with the context: one that is worth nothing at its end is not looked into level by level.
+  double LastLevelMs(const Plan& plan) const {
+    const KvLevels first{.levels = {{.residency = ResidencyOf(plan)}}};
+    std::optional<int> stuck;
+    const std::optional<KvLevel> last = NextLevel(plan, FullLayerPages(plan), options_, first, stuck);
+    return last ? last->ms_per_step : HUGE_VAL;
   }
 
   static constexpr size_t kHostChoices = 4;
@@ -628,7 +636,7 @@ absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options
   }
   if (!best) return CannotGrow(reason);
   Spilling improved = PlaceSearch(*std::move(best), options).Run();
-  if (options.hosting == nullptr) return std::move(improved.plan);
+  if (std::ranges::none_of(improved.plan.devices, HasKvOnHost)) return std::move(improved.plan);
   // What streamed may stream no more where a host has the KV, and then a large ring is in the way.
   Spilling other = PlaceSearch(*std::move(least), options).Run();
   return std::move(other.mean_ms < improved.mean_ms ? other.plan : improved.plan);
