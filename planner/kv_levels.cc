@@ -497,7 +497,8 @@ absl::StatusOr<Plan> WithPlace(const Plan& plan, int device, int64_t pages, int 
   return WithResidency(changed, ResidencyOf(changed));
 }
 
-// Every device that has no room for a level keeps what it has at the level before, and the rest goes where the plan then comes furthest.
+// Every device that has no room for a level keeps what it has at the level before, and the rest goes to its disk; where it has none, to the
+// device with which the plan comes furthest.
 absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& options) {
   Grown grown = Grow(plan, options);
   while (!grown.levels.exhausted.empty()) {
@@ -510,6 +511,7 @@ absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& option
         Grown grows = Grow(*other, options);
         const auto rank = [](const Grown& g) { return std::pair(-std::ssize(g.levels.levels), MeanMs(g.levels)); };
         if (!best || rank(grows) < rank(best->second)) best.emplace(*std::move(other), std::move(grows));
+        if (place < 0) break;  // PlaceSearch looks for what is better
       }
     }
     if (!best) return absl::ResourceExhaustedError(grown.levels.exhausted);
@@ -548,11 +550,18 @@ class PlaceSearch {
   }
 
  private:
-  // Asking alone takes half of a token's time: streaming takes less.
+  // Not where asking alone takes half of a token's time, nor from a device that streams: its memory is full, and KV would only take the place
+  // of weights that stream there then.
   bool MayPay(int device, int host) const {
+    if (StreamsAtTheEnd(host)) return false;
     const double way_ms = options_.hosting->pairs[static_cast<size_t>(device)][static_cast<size_t>(host)]->decode.way_ms;
     const double asks = static_cast<double>(std::ssize(LayersOn(best_.plan, device))) * best_.plan.microbatches;
     return way_ms * asks < best_.mean_ms / 2;
+  }
+
+  bool StreamsAtTheEnd(int device) const {
+    return std::ranges::any_of(best_.levels.levels.back().residency.streamed,
+                               [&](int32_t p) { return best_.plan.stages[StageOf(best_.plan, p)].device == device; });
   }
 
   // Few choices tell whether a host pays.

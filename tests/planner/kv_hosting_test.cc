@@ -46,7 +46,7 @@ absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, LinkP
   return Planned{devices, link, std::move(cut)};
 }
 
-constexpr LinkPoint kGigabit = {.peer = "", .bytes_per_second = 125e6, .latency_ms = 0.1};
+const LinkPoint kGigabit = {.peer = "", .bytes_per_second = 125e6, .latency_ms = 0.1};
 
 TEST(KvHostingTest, AskingCostsTheWayAndWhatTheHostIsSlower) {
   const ModelSpec spec = SmallModel();
