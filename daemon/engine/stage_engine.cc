@@ -12,19 +12,18 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_compute.h"
 #include "daemon/engine/stage_kv.h"
+#include "daemon/engine/stage_programs.h"
 #include "daemon/engine/stage_trace.h"
 #include "daemon/engine/stage_weights.h"
 #include "daemon/engine/steady_clock.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/arrival_forecast.h"
-#include "daemon/logic/head_partial.h"
 #include "daemon/logic/stage_inbox.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
 #include "kernels/backend.h"
 #include "kernels/module.h"
 #include "planner/base/check.h"
-#include "planner/compile.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
@@ -39,64 +38,6 @@ static_assert(kLoadsUnderWay <= StageTrace::kMaxLoadsUnderWay);
 template <typename... What>
 absl::Status Wrong(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));
-}
-
-// Rows of the largest micro-batch that a plan flows.
-int64_t MaxRows(const Plan& plan) {
-  return std::max<int64_t>(plan.batch, plan.prefill_chunk);
-}
-
-// A micro-batch travels as one message.
-absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
-  for (const Stage& stage : plan.stages) {
-    const int64_t ids = IdsBefore(plan, stage.lo);
-    const Bytes bytes = MaxRows(plan) * row_bytes + MostLogitBytes(/*messages=*/1, plan.batch, ids);
-    if (ids == 0 || bytes <= kMaxActivationBytes) continue;
-    return Wrong("the plan splits the head at id ", ids, ", where a message of ", MaxRows(plan), " rows and the logits of ", plan.batch,
-                 " may take ", FormatBytes(bytes), ", at most ", FormatBytes(kMaxActivationBytes),
-                 "; plan shorter chunks or a smaller batch");
-  }
-  return absl::OkStatus();
-}
-
-// So do its queries about KV and their answer; slots are numbered in them.
-absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
-  if (std::ranges::none_of(plan.devices, HasKvOnHost)) return absl::OkStatus();
-  const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
-  if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
-    return absl::OkStatus();
-  return Wrong("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
-               FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
-               FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
-}
-
-// Of a step.
-int32_t MostMicrobatches(const Plan& plan) {
-  return plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
-}
-
-// What the engine does not carry out.
-absl::Status CheckSupported(const Plan& plan) {
-  return GrowsKv(plan) ? WithResidency(plan, ResidencyOf(plan)).status() : absl::OkStatus();
-}
-
-// The Programs of one device for steps of 1, 2 .. micro-batches, or of as many as there are where each reads its own; ascending. With
-// `before` those of the step in which its residency becomes that of `plan`.
-absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before = nullptr) {
-  const int32_t most = MostMicrobatches(plan);
-  std::vector<Program> programs;
-  for (int32_t m = plan.reads == ReadsPerStep::kOnce ? 1 : most; m <= most; ++m) {
-    const StepShape shape{.kind = StepShape::Kind::kDecode, .microbatches = m};
-    LIME_ASSIGN_OR_RETURN(std::vector<Program> all, before == nullptr ? Compile(plan, shape) : CompileChange(*before, plan, shape));
-    programs.push_back(std::move(all[static_cast<size_t>(device)]));
-  }
-  return programs;
-}
-
-std::vector<const Program*> Pointers(const std::vector<Program>& programs) {
-  std::vector<const Program*> pointers;
-  for (const Program& program : programs) pointers.push_back(&program);
-  return pointers;
 }
 
 }  // namespace
@@ -216,8 +157,6 @@ class StageEngine::Impl {
                                  .attends_pieces = device.max_layer_pages > 0,
                                  .attends_for_others = device.memory.hosted > 0,
                                  .numerics = options_.numerics};
-    LIME_RETURN_IF_ERROR(CheckMessages(plan_, RowBytes()));
-    LIME_RETURN_IF_ERROR(CheckKvMessages(plan_, spec_.config));
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
     const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
@@ -757,7 +696,7 @@ absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::str
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   LIME_RETURN_IF_ERROR(plan.Validate(spec));
   if (device < 0 || device >= plan.NumDevices()) return Wrong("device ", device, " of a plan for ", plan.NumDevices());
-  LIME_RETURN_IF_ERROR(CheckSupported(plan));
+  LIME_RETURN_IF_ERROR(CheckCarriedOut(plan, spec));
   LIME_RETURN_IF_ERROR(checkpoint.CheckHolds(BlocksOn(plan, device)));
   auto impl = std::make_unique<Impl>(std::move(checkpoint), std::move(spec), plan, device, std::move(options));
   LIME_ASSIGN_OR_RETURN(std::string numerics_id, impl->Open());

@@ -1,0 +1,79 @@
+#include "daemon/engine/stage_programs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/logic/activation.h"
+#include "daemon/logic/head_partial.h"
+#include "daemon/logic/kv_message.h"
+#include "planner/compile.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
+
+namespace lime {
+namespace {
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(what...));
+}
+
+// A micro-batch travels as one message.
+absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
+  for (const Stage& stage : plan.stages) {
+    const int64_t ids = IdsBefore(plan, stage.lo);
+    const Bytes bytes = MaxRows(plan) * row_bytes + MostLogitBytes(/*messages=*/1, plan.batch, ids);
+    if (ids == 0 || bytes <= kMaxActivationBytes) continue;
+    return Wrong("the plan splits the head at id ", ids, ", where a message of ", MaxRows(plan), " rows and the logits of ", plan.batch,
+                 " may take ", FormatBytes(bytes), ", at most ", FormatBytes(kMaxActivationBytes),
+                 "; plan shorter chunks or a smaller batch");
+  }
+  return absl::OkStatus();
+}
+
+// So do its queries about KV and their answer; slots are numbered in them.
+absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
+  if (std::ranges::none_of(plan.devices, HasKvOnHost)) return absl::OkStatus();
+  const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
+  if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
+    return absl::OkStatus();
+  return Wrong("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
+               FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
+               FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
+}
+
+}  // namespace
+
+int64_t MaxRows(const Plan& plan) {
+  return std::max<int64_t>(plan.batch, plan.prefill_chunk);
+}
+
+int32_t MostMicrobatches(const Plan& plan) {
+  return plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
+}
+
+absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec) {
+  LIME_RETURN_IF_ERROR(CheckMessages(plan, spec.config.hidden_size * ElementBytes(spec.working_dtype)));
+  LIME_RETURN_IF_ERROR(CheckKvMessages(plan, spec.config));
+  return GrowsKv(plan) ? WithResidency(plan, ResidencyOf(plan)).status() : absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before) {
+  const int32_t most = MostMicrobatches(plan);
+  std::vector<Program> programs;
+  for (int32_t m = plan.reads == ReadsPerStep::kOnce ? 1 : most; m <= most; ++m) {
+    const StepShape shape{.kind = StepShape::Kind::kDecode, .microbatches = m};
+    LIME_ASSIGN_OR_RETURN(std::vector<Program> all, before == nullptr ? Compile(plan, shape) : CompileChange(*before, plan, shape));
+    programs.push_back(std::move(all[static_cast<size_t>(device)]));
+  }
+  return programs;
+}
+
+std::vector<const Program*> Pointers(const std::vector<Program>& programs) {
+  std::vector<const Program*> pointers;
+  for (const Program& program : programs) pointers.push_back(&program);
+  return pointers;
+}
+
+}  // namespace lime

@@ -1,0 +1,29 @@
+// What a plan makes of a stage's engine: the Programs that it runs, and whether it can carry the plan out.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/plan/model_spec.h"
+#include "planner/plan/plan.h"
+#include "planner/plan/program.h"
+
+namespace lime {
+
+// Rows of the largest micro-batch that a plan flows.
+int64_t MaxRows(const Plan& plan);
+// Of a step.
+int32_t MostMicrobatches(const Plan& plan);
+
+// InvalidArgument for messages larger than there may be; ResourceExhausted where KV grows, and its first residency does not fit.
+// REQUIRES: `plan` is valid for `spec`
+absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec);
+
+// The Programs of one device for steps of 1, 2 .. micro-batches, or of as many as there are where each reads its own; ascending. With
+// `before` those of the step in which its residency becomes that of `plan`.
+absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before = nullptr);
+
+std::vector<const Program*> Pointers(const std::vector<Program>& programs);
+
+}  // namespace lime
