@@ -173,7 +173,7 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
       if (first && part.block.kind == BlockKind::kAttention) pages += PagesInMemory(plan.devices[device], layer_pages);
     }
   }
-  return plan.devices[device].budget - memory.runtime - memory.activations - memory.ring - memory.embedding - memory.hosted - kept -
+  return plan.devices[device].budget - memory.runtime - memory.activations - memory.ring - memory.embedding - memory.hosted - memory.fetched - kept -
          pages * plan.page_bytes;
 }
 
@@ -402,7 +402,7 @@ std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const Kv
 // The plan with what then streams best at its first level.
 absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
   const std::vector<PlanNeed> needs = NeedsOf(plan);
-  for (int d = 0; d < plan.NumDevices(); ++d) plan.devices[d].memory.hosted = needs[d].hosted;
+  for (int d = 0; d < plan.NumDevices(); ++d) plan.devices[d].memory.hosted = needs[d].hosted, plan.devices[d].memory.fetched = needs[d].fetched;
   Residency first = ResidencyOf(plan);
   Draft draft(plan, first.layer_pages, first.streamed);
   if (LevelSearch(plan, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the first level");

@@ -120,7 +120,7 @@ namespace {
 
 ordered_json MemoryJson(const PlanMemory& m) {
   return {{"runtime_bytes", m.runtime}, {"activation_bytes", m.activations}, {"kv_bytes", m.kv},      {"ring_bytes", m.ring},
-          {"weight_bytes", m.weights},  {"embedding_bytes", m.embedding},    {"hosted_bytes", m.hosted}, {"free_bytes", m.margin}};
+          {"weight_bytes", m.weights},  {"embedding_bytes", m.embedding},    {"hosted_bytes", m.hosted}, {"fetched_bytes", m.fetched}, {"free_bytes", m.margin}};
 }
 
 ordered_json DeviceJson(const PlanReport& report, size_t d) {

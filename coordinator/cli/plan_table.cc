@@ -97,7 +97,9 @@ std::string Bars(const PlanReport& report, int columns) {
   const int longest = static_cast<int>(LongestName(plan));
   const int width = std::clamp(columns - longest - 36, 20, 120);
   const bool hosts = std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.memory.hosted > 0; });
+  const bool fetches = std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.memory.fetched > 0; });
   std::string text = absl::StrCat("memory: R runtime, A activations, K KV cache, ", hosts ? "H KV of other devices, " : "",
+                                  fetches ? "F KV back from another device, " : "",
                                   "E embedding, W resident weights, S ring for what streams, . free\n");
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     const PlanDevice& device = plan.devices[d];
@@ -165,7 +167,7 @@ std::string Alone(const PlanReport& report) {
 }  // namespace
 
 std::string MemoryBar(const PlanMemory& memory, Bytes budget, int width) {
-  const std::pair<char, Bytes> kinds[] = {{'R', memory.runtime},   {'A', memory.activations}, {'K', memory.kv},  {'H', memory.hosted},
+  const std::pair<char, Bytes> kinds[] = {{'R', memory.runtime},   {'A', memory.activations}, {'K', memory.kv},  {'H', memory.hosted}, {'F', memory.fetched},
                                           {'E', memory.embedding}, {'W', memory.weights},     {'S', memory.ring}};
   std::string bar;
   Bytes before = 0;

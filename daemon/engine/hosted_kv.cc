@@ -11,6 +11,9 @@
 namespace lime {
 namespace {
 
+constexpr Bytes kChunkBytes = 16 * kKiB;
+constexpr int64_t kMostChunks = 128;  // of a piece that goes back
+
 template <typename... What>
 absl::Status Wrong(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("hosted KV: ", what...));
@@ -50,6 +53,7 @@ absl::Status HostedKv::OnMessage(int32_t from, const KvMessage& message) {
   if (const auto* chunk = std::get_if<KvChunk>(&message)) return On(from, owner->second, *chunk);
   if (const auto* free = std::get_if<KvFree>(&message)) return On(from, owner->second, *free);
   if (const auto* query = std::get_if<KvQuery>(&message)) return On(from, owner->second, *query);
+  if (const auto* fetch = std::get_if<KvFetch>(&message)) return On(from, owner->second, *fetch);
   return Wrong("an answer of device ", from, ", which is not asked anything");
 }
 
@@ -65,7 +69,7 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvChunk& chunk) {
   }
   LIME_ASSIGN_OR_RETURN(const KvHost::Placed placed, owner.host.OnChunk(chunk));
   if (placed.offset) std::memcpy(owner.memory.data() + *placed.offset, chunk.bytes.data(), chunk.bytes.size());
-  if (placed.ends_layer) options_.send(from, Encode(KvKept{chunk.number}));
+  if (placed.ends_layer) options_.send(from, Encode(KvKept{chunk.number}), /*may_wait=*/false);
   return absl::OkStatus();
 }
 
@@ -91,6 +95,18 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvQuery& query) {
   owner.query.floats.resize(query.queries.size() / sizeof(float));
   std::memcpy(owner.query.floats.data(), query.queries.data(), query.queries.size());
   waiting_.push_back(from);
+  return absl::OkStatus();
+}
+
+// As it is now: it may be freed while it is on its way.
+absl::Status HostedKv::On(int32_t from, const Owner& owner, const KvFetch& fetch) {
+  if (plan_.devices[from].kv_fetch_pieces == 0) return Wrong("device ", from, " has no room for what it fetches");
+  LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> offsets, owner.host.Pieces(fetch.sequence, fetch.life, fetch.layer, fetch.piece + 1));
+  const Bytes piece = KvPieceBytes(plan_), chunk = std::max(kChunkBytes, piece / kMostChunks);
+  for (Bytes offset = 0; offset < piece; offset += chunk) {
+    const std::span<const std::byte> bytes(owner.memory.data() + offsets.back() + offset, static_cast<size_t>(std::min(chunk, piece - offset)));
+    options_.send(from, Encode(KvFetched{.number = fetch.number, .offset = offset, .bytes = bytes}), /*may_wait=*/true);
+  }
   return absl::OkStatus();
 }
 
@@ -139,7 +155,7 @@ void HostedKv::EndAnswer() {
   waiting_.pop_front();
   const size_t rows = query.floats.size() / query_floats_;
   const std::span<const float> records = std::span(records_).first(rows * static_cast<size_t>(options_.backend->RecordFloats()));
-  options_.send(from, Encode(KvRecords{.number = query.what.number, .records = std::as_bytes(records)}));
+  options_.send(from, Encode(KvRecords{.number = query.what.number, .records = std::as_bytes(records)}), /*may_wait=*/false);
 }
 
 }  // namespace lime

@@ -1,6 +1,7 @@
 // KV of other devices' layers in this device's memory: what they send is kept, and what they ask is attended to.
 //
 //   owner ── chunks ──► KvHost: where they go ── kept ──► owner
+//   owner ── fetch ──► its bytes, as chunks ──► owner
 //   owner ── query ──► waits for the compute thread ── Take ──► Answer ── records ──► owner
 //
 // Thread: the owner's of this, under its lock, but for Answer.
@@ -30,13 +31,13 @@ class HostedKv {
     int32_t device = 0;
     int64_t max_rows = 0;  // of a micro-batch
     Backend* backend = nullptr;
-    std::function<void(int32_t to, std::vector<std::byte> message)> send;  // an answer; under the lock
+    std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send;  // an answer; under the lock
   };
 
   // REQUIRES: `plan` is valid for `spec`; both and all that the options point to outlive this.
   static absl::StatusOr<std::unique_ptr<HostedKv>> Create(const Plan& plan, const ModelSpec& spec, Options options);
 
-  // A chunk, a query, or what is free, from a device whose host this is. InvalidArgument, and nothing has changed, for what cannot be.
+  // A chunk, a fetch, a query, or what is free, from a device whose host this is. InvalidArgument, and nothing has changed, for what cannot be.
   absl::Status OnMessage(int32_t from, const KvMessage& message);
 
   bool asked() const { return !waiting_.empty(); }
@@ -63,6 +64,7 @@ class HostedKv {
   absl::Status On(int32_t from, Owner& owner, const KvChunk& chunk);
   absl::Status On(int32_t from, Owner& owner, const KvFree& free);
   absl::Status On(int32_t from, Owner& owner, const KvQuery& query);
+  absl::Status On(int32_t from, const Owner& owner, const KvFetch& fetch);
   absl::Status CheckRows(const KvQuery& query) const;
   bool Waits(int32_t from) const;
 

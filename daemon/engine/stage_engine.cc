@@ -118,7 +118,9 @@ class StageEngine::Impl {
     LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
     absl::MutexLock lock(&mutex_);
     LIME_RETURN_IF_ERROR(health_);
-    if (!std::holds_alternative<KvKept>(what) && !std::holds_alternative<KvRecords>(what)) {
+    const bool of_host =
+        std::holds_alternative<KvKept>(what) || std::holds_alternative<KvRecords>(what) || std::holds_alternative<KvFetched>(what);
+    if (!of_host) {
       LIME_RETURN_IF_ERROR(hosted_->OnMessage(from, what));
       if (hosted_->asked()) GiveWork();
       return absl::OkStatus();
@@ -134,7 +136,7 @@ class StageEngine::Impl {
     Stats stats = stats_;
     if (loads_under_way_ > 0) stats.load_ms += SteadyMs() - loading_since_ms_;
     if (weights_ != nullptr) {
-      stats.kv_read = kv_->bytes_read(), stats.kv_written = kv_->bytes_written();
+      stats.kv_read = kv_->bytes_read(), stats.kv_written = kv_->bytes_written(), stats.kv_fetched = kv_->bytes_fetched();
       stats.bytes_read = weights_->bytes_read() + stats.kv_read;
     }
     return stats;
@@ -159,13 +161,14 @@ class StageEngine::Impl {
                                  .numerics = options_.numerics};
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
+    const Bytes others = device.memory.hosted + device.memory.fetched;
     const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
                 rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
                 waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes() + LeavingBytes();
-    if (const Bytes total = runtime + activations + rows + waiting + kv + device.memory.hosted + weights; total > device.budget) {
+    if (const Bytes total = runtime + activations + rows + waiting + kv + others + weights; total > device.budget) {
       return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ",
                                                        FormatBytes(runtime), ", activations ", FormatBytes(activations + rows + waiting),
-                                                       ", KV ", FormatBytes(kv + device.memory.hosted), ", weights and ring ",
+                                                       ", KV ", FormatBytes(kv + others), ", weights and ring ",
                                                        FormatBytes(weights), ") and may take ", FormatBytes(device.budget),
                                                        "; raise its memory, or plan with a longer list of devices or a shorter context"));
     }
@@ -195,8 +198,8 @@ class StageEngine::Impl {
                                                     {.device = device_,
                                                      .max_rows = MaxRows(plan_),
                                                      .backend = backend_.get(),
-                                                     .send = [this](int32_t to, std::vector<std::byte> message) {
-                                                       SendKv(to, std::move(message), /*may_wait=*/false);
+                                                     .send = [this](int32_t to, std::vector<std::byte> message, bool may_wait) {
+                                                       SendKv(to, std::move(message), may_wait);
                                                      }}));
     LIME_ASSIGN_OR_RETURN(weights_, StageWeights::Load(checkpoint_, spec_, plan_, device_, *backend_,
                                                        {.load = options_.load, .kv = kv_.get(), .wrap_device = options_.wrap_device}));
@@ -212,12 +215,17 @@ class StageEngine::Impl {
   int64_t NumLayers() const { return static_cast<int64_t>(layers_.size()); }
   bool IsFirst() const { return plan_.stages.front().device == device_; }
   bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }
-  // Queries and records of one micro-batch: kept, and on their way. A host may have those of each device whose host it is.
+  // Queries and records of one micro-batch: kept, and on their way. A host may have those of each device whose host it is, and pieces
+  // that go back to it.
   Bytes AskingBytes() const {
-    const int64_t askers =
-        std::ranges::count_if(plan_.devices, [&](const PlanDevice& device) { return HasKvOnHost(device) && device.kv_host == device_; });
     const Bytes row = spec_.config.num_heads * (2 * spec_.config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
-    return (askers + (HasKvOnHost(plan_.devices[device_]) ? 1 : 0)) * 2 * MaxRows(plan_) * row;
+    const Bytes asking = 2 * MaxRows(plan_) * row;
+    Bytes bytes = HasKvOnHost(plan_.devices[device_]) ? asking : 0;
+    for (const PlanDevice& device : plan_.devices) {
+      if (!HasKvOnHost(device) || device.kv_host != device_) continue;
+      bytes += asking + (device.kv_fetch_pieces > 0 ? kKvFetchesUnderWay * KvPieceBytes(plan_) : 0);
+    }
+    return bytes;
   }
   // A piece on its way to the disk, or to a host: read for it, and its messages.
   Bytes LeavingBytes() const {
@@ -474,7 +482,8 @@ class StageEngine::Impl {
   // Directly after the last rows of V: the queries are the backend's still.
   void Carry(const ProgramRunner::StartAskKv& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const AskKv& ask = start.what;
-    const absl::StatusOr<bool> asked = kv_->Ask(ask.part, ask.microbatch, inbox_->batch(ask.microbatch));
+    const absl::StatusOr<bool> asked = kv_->Ask({.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox_->num_batches()},
+                                               inbox_->batch(ask.microbatch));
     if (!asked.ok()) return Fail(asked.status());
     if (!*asked) answered_at_once_ = ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch};
   }
@@ -494,6 +503,7 @@ class StageEngine::Impl {
 
   void Carry(const ProgramRunner::StepEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (int32_t m = 0; m < inbox_->num_batches(); ++m) kv_->Computed(inbox_->batch(m));
+    kv_->EndStep();
     inbox_->EndStep();
     ++stats_.steps;
     EndChange();

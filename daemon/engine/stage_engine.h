@@ -73,7 +73,8 @@ class StageEngine {
     int64_t steps = 0;  // ended here
     Bytes bytes_read = 0;
     Bytes kv_written = 0;           // to the disk or a host, for want of memory
-    Bytes kv_read = 0;              // of them, again and again; counted in bytes_read too
+    Bytes kv_read = 0;              // of them from the disk, again and again; counted in bytes_read too
+    Bytes kv_fetched = 0;           // likewise back from the host
     int64_t residency_changes = 0;  // carried out
     double compute_ms = 0;
     double wait_weights_ms = 0;    // the computation stood still for the disk

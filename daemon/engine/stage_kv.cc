@@ -33,8 +33,6 @@ class KvLoad {
 
 namespace {
 
-constexpr Bytes kChunkBytes = 16 * kKiB;
-constexpr int64_t kMostChunks = 512;
 constexpr int kMaxReads = 3;  // of a piece that comes back otherwise than it was written, before that is an error
 
 uint64_t HashOf(const std::byte* data, Bytes bytes) {
@@ -83,12 +81,14 @@ absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Optio
   const Bytes piece_bytes = KvPieceBytes(plan);
   if (HasKvOnHost(plan.devices[kv->options_.device])) {
     if (HostedPieces(plan, plan.devices[kv->options_.device]) == 0) return kv;  // all there ever is has room here
-    // A link has room for so many messages that wait.
-    kv->lender_.emplace(
-        KvLender::Shape{.layers = layers, .piece_bytes = piece_bytes, .chunk_bytes = std::max(kChunkBytes, piece_bytes / kMostChunks)});
-    kv->asking_.taken.resize(static_cast<size_t>(plan.sequences));
-    kv->asking_.queries.reserve(static_cast<size_t>(kv->options_.max_rows * kv->options_.backend->RecordFloats()));
-    kv->asking_.records.resize(static_cast<size_t>(kv->options_.max_rows * kv->options_.backend->RecordFloats()));
+    LIME_ASSIGN_OR_RETURN(kv->lent_, LentKv::Create(plan,
+                                                    {.device = kv->options_.device,
+                                                     .layers = kv->options_.layers,
+                                                     .backend = kv->options_.backend,
+                                                     .max_rows = kv->options_.max_rows,
+                                                     .window = kv->options_.window,
+                                                     .tell = kv->options_.tell_host},
+                                                    kv->away_));
   } else {
     LIME_ASSIGN_OR_RETURN(kv->file_,
                           KvFile::Create(kv->options_.folder,
@@ -157,9 +157,13 @@ void StageKv::Computed(const MicroBatch& batch) {
   WriteNext();
 }
 
+void StageKv::EndStep() {
+  if (lent_ != nullptr) lent_->EndStep();
+}
+
 void StageKv::Release(int32_t sequence) {
   pages_.Release(sequence);
-  if (lender_) options_.tell_host(Encode(KvFree{.sequence = sequence, .life = away_.life(sequence)}), /*may_wait=*/false);
+  if (lent_ != nullptr) lent_->Free(sequence, away_.life(sequence));
   away_.Release(sequence);
 }
 
@@ -207,7 +211,7 @@ absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint
       std::memcpy(staging_.data() + i * plan_.page_bytes, options_.backend->KvPage(page), static_cast<size_t>(plan_.page_bytes));
     }
   }
-  if (lender_) return Lend(piece, layer);
+  if (lent_ != nullptr) return Lend(piece, layer);
   hash = HashOf(staging_.data(), staging_.bytes());
   return file_->Write(layer, piece.sequence, piece.piece, staging_.data());
 }
@@ -217,77 +221,25 @@ absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint
 absl::Status StageKv::Lend(const KvAway::Piece& piece, int64_t layer) {
   absl::MutexLock lock(options_.mutex);
   const std::span<const std::byte> bytes(staging_.data(), static_cast<size_t>(KvPieceBytes(plan_)));
-  for (const KvChunk& chunk : lender_->Begin(piece, static_cast<int32_t>(layer), bytes))
-    options_.tell_host(Encode(chunk), /*may_wait=*/true);
+  lent_->Lend(piece, layer, bytes);
   options_.mutex->Await(absl::Condition(this, &StageKv::HostHasNext));
   return stopping_ ? absl::CancelledError("the plan was unloaded") : absl::OkStatus();
 }
 
 // ---- What the host has
 
-absl::StatusOr<bool> StageKv::Ask(int part, int32_t microbatch, const MicroBatch& batch) {
-  if (!lender_) return false;
-  std::ranges::fill(asking_.taken, 0);
-  asking_.rows.clear();
-  KvQuery query{.number = asking_.number + 1, .layer = static_cast<int32_t>(LayerIndex(plan_.parts[part].block.layer))};
-  for (size_t row = 0; row < batch.rows.size(); ++row) {
-    const auto [s, position] = std::pair(batch.rows[row].sequence, batch.rows[row].position);
-    const bool first = row == 0 || batch.rows[row - 1].sequence != s;
-    const int64_t begin = options_.window > 0 ? std::max<int64_t>(0, position + 1 - options_.window) : 0;
-    if (first && begin < away_.away(s) * kKvPiece) {  // else none of its rows sees any
-      asking_.taken[static_cast<size_t>(s)] = static_cast<int32_t>(away_.away(s));
-      query.sequences.push_back({.sequence = s, .life = away_.life(s), .pieces = static_cast<int32_t>(away_.away(s)), .positions = {}});
-    }
-    if (asking_.taken[static_cast<size_t>(s)] == 0) continue;
-    query.sequences.back().positions.push_back(position);
-    asking_.rows.push_back(row);
-  }
-  if (query.sequences.empty()) return false;
-  LIME_ASSIGN_OR_RETURN(const std::span<const float> all, options_.backend->Queries(plan_.parts[part].block.layer));
-  const size_t width = all.size() / batch.rows.size();
-  std::vector<float>& queries = asking_.queries;
-  queries.clear();
-  for (const size_t row : asking_.rows)
-    queries.insert(queries.end(), all.begin() + static_cast<std::ptrdiff_t>(row * width),
-                   all.begin() + static_cast<std::ptrdiff_t>((row + 1) * width));
-  query.queries = std::as_bytes(std::span(queries));
-  asking_.number = query.number, asking_.part = part, asking_.microbatch = microbatch, asking_.under_way = true;
-  asking_.num_rows = batch.rows.size();
-  options_.tell_host(Encode(query), /*may_wait=*/false);
-  return true;
+absl::StatusOr<bool> StageKv::Ask(const LentKv::Visit& visit, const MicroBatch& batch) {
+  if (lent_ == nullptr) return false;
+  return lent_->Ask(visit, batch);
 }
 
 absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> StageKv::OnHost(const KvMessage& message) {
-  if (!lender_) return absl::InvalidArgumentError("this device has no KV with a host");
-  if (const auto* kept = std::get_if<KvKept>(&message)) {
-    LIME_RETURN_IF_ERROR(lender_->OnKept(kept->number));
-    return std::nullopt;
-  }
-  const auto* records = std::get_if<KvRecords>(&message);
-  if (records == nullptr) return absl::InvalidArgumentError("a host of KV neither lends nor asks");
-  LIME_RETURN_IF_ERROR(OnRecords(*records));
-  return std::pair(asking_.part, asking_.microbatch);
-}
-
-absl::Status StageKv::OnRecords(const KvRecords& records) {
-  if (!asking_.under_way || records.number != asking_.number)
-    return absl::InvalidArgumentError(absl::StrCat("an answer to query ", records.number, " of KV, which was not asked"));
-  const size_t floats = static_cast<size_t>(options_.backend->RecordFloats()), row_bytes = floats * sizeof(float);
-  if (records.records.size() != asking_.rows.size() * row_bytes)
-    return absl::InvalidArgumentError(absl::StrCat("an answer of ", records.records.size(), " bytes to a query of KV about ",
-                                                   asking_.rows.size(), " rows, which have ", asking_.rows.size() * row_bytes));
-  for (size_t i = 0; i < asking_.rows.size(); ++i) {
-    std::memcpy(asking_.records.data() + asking_.rows[i] * floats, records.records.data() + i * row_bytes, row_bytes);
-  }
-  asking_.under_way = false, asking_.answered = true;
-  return absl::OkStatus();
+  if (lent_ == nullptr) return absl::InvalidArgumentError("this device has no KV with a host");
+  return lent_->OnHost(message);
 }
 
 absl::Status StageKv::TakeAnswer() {
-  if (!std::exchange(asking_.answered, false)) return absl::OkStatus();  // it has none of what the batch sees
-  const size_t floats = asking_.num_rows * static_cast<size_t>(options_.backend->RecordFloats());
-  return options_.backend->TakeRecords(plan_.parts[asking_.part].block.layer, asking_.taken,
-                                       std::span<const float>(asking_.records).first(floats));
+  return lent_ == nullptr ? absl::OkStatus() : lent_->TakeAnswer();
 }
 
 // ---- Loads and their use

@@ -5,7 +5,7 @@
 // What is away is read by the plan's KV parts, into the ring as weights are (StartLoad); each load knows which pieces it has. A piece that
 // went after its load had begun is read when it is needed. So a piece may go between any two steps, and nobody waits for loads.
 //
-// Where the plan has a host for it, pieces are written to the host's memory instead (daemon/engine/hosted_kv.h), and every step asks it.
+// Where the plan has a host for it, pieces are written to the host's memory instead (daemon/engine/lent_kv.h).
 //
 // Thread: the owner's, under its lock, but for Attend and TakeAnswer. Pieces are written by a thread of its own.
 // Invariant: every piece of a sequence is in pages, or on the disk and checked against its checksum when it is read, or the host has told
@@ -21,9 +21,9 @@
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/kv_file.h"
+#include "daemon/engine/lent_kv.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/kv_away.h"
-#include "daemon/logic/kv_lender.h"
 #include "daemon/logic/kv_message.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/logic/order.h"
@@ -66,8 +66,9 @@ class StageKv {
   // What the rows of a step lack of pages, one row after another. False where that waits for pieces to be written; ResourceExhausted, with
   // the numbers, where there are too few.
   absl::StatusOr<bool> Extend(const StepOrder& step);
-  // A step with these rows has ended: their K and V change no more.
+  // A step with these rows has ended: their K and V change no more. Then, once for all its micro-batches: it has ended.
   void Computed(const MicroBatch& batch);
+  void EndStep();
   void Release(int32_t sequence);
 
   // ---- Memory, and how far it may be left
@@ -90,17 +91,16 @@ class StageKv {
 
   // ---- What the host has
 
-  // Asks it for what the rows of a batch see of it in a layer, and keeps the part and micro-batch in mind; false where that is nothing.
-  absl::StatusOr<bool> Ask(int part, int32_t microbatch, const MicroBatch& batch);
-  // A message of the host. The part and micro-batch that it answers, if it does. InvalidArgument, and nothing has changed, for what was not
-  // asked.
+  // As LentKv does; of a device without a host nothing is with it.
+  absl::StatusOr<bool> Ask(const LentKv::Visit& visit, const MicroBatch& batch);
   absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
-  // Goes on from the answer.  Thread: the compute thread, without the lock, in the visit that asked
+  // Thread: the compute thread, without the lock, in the visit that asked
   absl::Status TakeAnswer();
 
   void Cancel();
   Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }
   Bytes bytes_written() const { return bytes_written_; }
+  Bytes bytes_fetched() const { return lent_ == nullptr ? 0 : lent_->fetched(); }
 
  private:
   struct Missing {
@@ -118,28 +118,14 @@ class StageKv {
     std::vector<Missing> missing;
   };
 
-  // What the host was asked.
-  struct Asking {
-    int64_t number = -1;
-    int32_t part = 0, microbatch = 0;
-    bool under_way = false;
-    bool answered = false;       // and not taken
-    std::vector<size_t> rows;    // of the batch, that the records are of, in order
-    size_t num_rows = 0;         // of the batch
-    std::vector<int32_t> taken;  // pieces that the host has, by sequence; 0 where it was not asked
-    std::vector<float> queries;  // of `rows`; a record has no less room than a query
-    std::vector<float> records;  // [rows of the batch, floats]
-  };
-
   StageKv(const Plan& plan, Options options);
-  bool HostHasNext() const { return stopping_ || !lender_->under_way(); }
+  bool HostHasNext() const { return stopping_ || !lent_->lending(); }
   void Show(int32_t sequence);
   bool TakeAway();
   void WriteNext();
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
   absl::Status Lend(const KvAway::Piece& piece, int64_t layer);
-  absl::Status OnRecords(const KvRecords& records);
   absl::Status Fetch(const Missing& missing);
   int64_t LayerIndex(int32_t layer) const;
   uint64_t& Hash(int64_t layer, int64_t sequence, int64_t piece) {
@@ -158,8 +144,7 @@ class StageKv {
   Attending attending_;           // of the compute thread, between Locate and Attend
   HugeBuffer staging_;            // of the writer
   std::unique_ptr<KvFile> file_;  // null: all stays in memory, or goes to a host
-  std::optional<KvLender> lender_;
-  Asking asking_;
+  std::unique_ptr<LentKv> lent_;  // null: no host has any of it
   std::optional<WorkerThread> writer_;
 };
 

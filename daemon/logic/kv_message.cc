@@ -16,6 +16,8 @@ enum class KvKind : uint32_t {
   kFree = 3,     // KvFree
   kQuery = 4,    // KvQuery
   kRecords = 5,  // KvRecords
+  kFetch = 6,    // KvFetch
+  kFetched = 7,  // KvFetched
 };
 
 constexpr int64_t kQueryValueBytes = 4;  // fp32
@@ -81,6 +83,19 @@ std::vector<std::byte> EncodeKind(const KvRecords& records) {
   return bytes;
 }
 
+std::vector<std::byte> EncodeKind(const KvFetch& fetch) {
+  std::vector<std::byte> bytes = Begin(KvKind::kFetch);
+  Append(bytes, fetch.number, fetch.sequence, fetch.life, fetch.layer, fetch.piece);
+  return bytes;
+}
+
+std::vector<std::byte> EncodeKind(const KvFetched& fetched) {
+  std::vector<std::byte> bytes = Begin(KvKind::kFetched, fetched.bytes.size());
+  Append(bytes, fetched.number, fetched.offset);
+  AppendBytes(bytes, fetched.bytes);
+  return bytes;
+}
+
 absl::Status CheckNumber(int64_t number) {
   return number < 0 ? Wrong("number ", number) : absl::OkStatus();
 }
@@ -93,6 +108,18 @@ absl::Status CheckSequence(int32_t sequence, int64_t life) {
 
 absl::Status CheckLayer(int32_t layer) {
   return layer < 0 || layer >= kMaxPlanBlocks ? Wrong("layer ", layer, " is beyond all plans") : absl::OkStatus();
+}
+
+absl::Status CheckPiece(int64_t piece) {
+  return piece < 0 || piece >= kMaxKvPieces ? Wrong("piece ", piece, ", at most ", kMaxKvPieces) : absl::OkStatus();
+}
+
+// Bytes of a layer's piece.
+absl::Status CheckPart(Bytes offset, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return Wrong("a chunk of no bytes");
+  if (offset < 0 || offset > kMaxKvLayerPieceBytes - std::ssize(bytes))
+    return Wrong(bytes.size(), " bytes at ", offset, ", and a layer's piece has at most ", kMaxKvLayerPieceBytes);
+  return absl::OkStatus();
 }
 
 class KvMessageParser {
@@ -113,6 +140,10 @@ class KvMessageParser {
         return ParseQuery();
       case KvKind::kRecords:
         return ParseRecords();
+      case KvKind::kFetch:
+        return ParseFetch();
+      case KvKind::kFetched:
+        return ParseFetched();
     }
     return Wrong("kind ", kind);
   }
@@ -136,10 +167,8 @@ class KvMessageParser {
     LIME_RETURN_IF_ERROR(CheckNumber(chunk.number));
     LIME_RETURN_IF_ERROR(CheckSequence(chunk.sequence, chunk.life));
     LIME_RETURN_IF_ERROR(CheckLayer(chunk.layer));
-    if (chunk.piece < 0 || chunk.piece >= kMaxKvPieces) return Wrong("piece ", chunk.piece, ", at most ", kMaxKvPieces);
-    if (left_.empty()) return Wrong("a chunk of no bytes");
-    if (chunk.offset < 0 || chunk.offset > kMaxKvLayerPieceBytes - std::ssize(left_))
-      return Wrong(left_.size(), " bytes at ", chunk.offset, ", and a layer's piece has at most ", kMaxKvLayerPieceBytes);
+    LIME_RETURN_IF_ERROR(CheckPiece(chunk.piece));
+    LIME_RETURN_IF_ERROR(CheckPart(chunk.offset, left_));
     chunk.bytes = left_;
     return chunk;
   }
@@ -202,6 +231,26 @@ class KvMessageParser {
     LIME_RETURN_IF_ERROR(CheckNumber(records.number));
     records.records = left_;
     return records;
+  }
+
+  absl::StatusOr<KvMessage> ParseFetch() {
+    KvFetch fetch;
+    LIME_RETURN_IF_ERROR(Take(fetch.number, fetch.sequence, fetch.life, fetch.layer, fetch.piece));
+    LIME_RETURN_IF_ERROR(CheckNumber(fetch.number));
+    LIME_RETURN_IF_ERROR(CheckSequence(fetch.sequence, fetch.life));
+    LIME_RETURN_IF_ERROR(CheckLayer(fetch.layer));
+    LIME_RETURN_IF_ERROR(CheckPiece(fetch.piece));
+    LIME_RETURN_IF_ERROR(CheckEnd());
+    return fetch;
+  }
+
+  absl::StatusOr<KvMessage> ParseFetched() {
+    KvFetched fetched;
+    LIME_RETURN_IF_ERROR(Take(fetched.number, fetched.offset));
+    LIME_RETURN_IF_ERROR(CheckNumber(fetched.number));
+    LIME_RETURN_IF_ERROR(CheckPart(fetched.offset, left_));
+    fetched.bytes = left_;
+    return fetched;
   }
 
   std::span<const std::byte> left_;

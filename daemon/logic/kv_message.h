@@ -1,5 +1,5 @@
-// What travels where one device, the host, keeps KV of another one, the owner, in its memory: pieces (daemon/logic/kv_away.h), and the
-// questions about them.
+// What travels where one device, the host, keeps KV of another one, the owner, in its memory: pieces (daemon/logic/kv_away.h), there and
+// back again, and the questions about them.
 //
 // On the wire a header of the kind's own, little-endian, then raw bytes as they lie in memory. From outside both are hostile.
 #pragma once
@@ -57,7 +57,23 @@ struct KvRecords {
   std::span<const std::byte> records;
 };
 
-using KvMessage = std::variant<KvChunk, KvKept, KvFree, KvQuery, KvRecords>;
+// Owner to host: send one layer of a piece back. The host keeps it.
+struct KvFetch {
+  int64_t number = 0;    // counted from 0, over all that this owner fetches from this host
+  int32_t sequence = 0;  // slot
+  int64_t life = 0;
+  int32_t layer = 0;  // among the owner's
+  int64_t piece = 0;
+};
+
+// Host to owner: a part of what was to be fetched.
+struct KvFetched {
+  int64_t number = 0;  // of the fetch
+  Bytes offset = 0;    // in the layer's piece
+  std::span<const std::byte> bytes;
+};
+
+using KvMessage = std::variant<KvChunk, KvKept, KvFree, KvQuery, KvRecords, KvFetch, KvFetched>;
 
 inline constexpr int64_t kMaxKvSequences = 4096;          // slots, and sequences of one query
 inline constexpr int64_t kMaxKvQueryRows = 1 << 16;       // of all its sequences

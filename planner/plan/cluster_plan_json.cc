@@ -106,7 +106,10 @@ absl::StatusOr<PlanDevice> ReadDevice(JsonFields& fields, const std::string& whe
   device.kv_pages = fields.IntOr("kv_pages", 0, 0, kMaxInt);
   device.max_layer_pages = fields.IntOr("max_layer_pages", 0, 0, kMaxInt);
   device.kv_host = static_cast<int32_t>(fields.IntOr("kv_host", -1, -1, kMaxPlanDevices));
+  device.kv_fetch_pieces = fields.IntOr("kv_fetch_pieces", 0, 0, kMaxInt);
+  device.asks_kv = fields.BoolOr("asks_kv", true);
   device.ask_kv_ms = fields.DoubleOr("ask_kv_ms", 0, 0, kHigh);
+  device.kv_fetch_mb_per_ms = fields.DoubleOr("kv_fetch_mb_per_ms", 0, 0, kHigh);
   device.disk_mb_per_ms = fields.DoubleOr("disk_mb_per_ms", 0, 0, kHigh);
   device.disk_lat_ms = fields.DoubleOr("disk_lat_ms", 0, 0, kHigh);
   JsonFields memory(fields.Object("memory"), where + ".memory");
@@ -118,6 +121,7 @@ absl::StatusOr<PlanDevice> ReadDevice(JsonFields& fields, const std::string& whe
                    .weights = bytes("weights"),
                    .embedding = bytes("embedding"),
                    .hosted = bytes("hosted"),
+                   .fetched = bytes("fetched"),
                    .margin = bytes("margin")};
   LIME_RETURN_IF_ERROR(memory.status());
   return device;
@@ -210,7 +214,11 @@ ordered_json DeviceToJson(const PlanDevice& device) {
                       {"disk_lat_ms", device.disk_lat_ms}};
   if (device.max_layer_pages > 0) out["max_layer_pages"] = device.max_layer_pages;
   if (m.hosted > 0) out["memory"]["hosted"] = m.hosted;
+  if (m.fetched > 0) out["memory"]["fetched"] = m.fetched;
   if (device.kv_host >= 0) out["kv_host"] = device.kv_host;
+  if (device.kv_fetch_pieces > 0) out["kv_fetch_pieces"] = device.kv_fetch_pieces;
+  if (!device.asks_kv) out["asks_kv"] = false;
+  if (device.kv_fetch_mb_per_ms > 0) out["kv_fetch_mb_per_ms"] = device.kv_fetch_mb_per_ms;
   if (device.ask_kv_ms > 0) out["ask_kv_ms"] = device.ask_kv_ms;
   return out;
 }

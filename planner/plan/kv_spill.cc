@@ -43,6 +43,10 @@ Bytes HostedBytes(const Plan& plan, int device) {
   return HostedPieces(plan, plan.devices[device]) * std::ssize(LayersOn(plan, device)) * KvPieceBytes(plan);
 }
 
+Bytes FetchedBytes(const Plan& plan, const PlanDevice& device) {
+  return HasKvOnHost(device) ? device.kv_fetch_pieces * KvPieceBytes(plan) : 0;
+}
+
 bool HasKvAway(const Plan& plan, int device) {
   return PositionsAway(plan, plan.devices[device], ResidencyOf(plan).layer_pages) > 0;
 }

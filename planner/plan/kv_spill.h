@@ -4,8 +4,9 @@
 // oldest positions of their sequences, in pieces of 256. How far they may reach follows from the pages that a layer has in all.
 //   on its disk  written once, and read in every step by the layer's KV parts, as weights are that stream; so a level of KV says which
 //                KV parts stream
-//   on a host    another device's memory (PlanDevice::kv_host): sent once; in every step the layer's queries go there, and what attention
-//                makes of those positions comes back
+//   on a host    another device's memory (PlanDevice::kv_host): sent once; in every step the layer's pieces come back for a while, where
+//                there is room for them and the link is fast enough, or its queries go there, and what attention makes of those positions
+//                comes back
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,11 @@ bool HasKvOnHost(const PlanDevice& device);
 int64_t HostedPieces(const Plan& plan, const PlanDevice& device);
 // What that takes.
 Bytes HostedBytes(const Plan& plan, int device);
+// What its room for pieces that come back takes.
+Bytes FetchedBytes(const Plan& plan, const PlanDevice& device);
+
+// Layers' pieces on their way from a host at a time, so that the link has the next one before the last has come.
+inline constexpr int64_t kKvFetchesUnderWay = 2;
 
 // Whether the part is the first KV part of a layer whose host is asked for it, in every step and by every micro-batch.
 bool AsksForKv(const Plan& plan, int part);

@@ -224,6 +224,19 @@ absl::Status CheckHost(const Plan& plan, int d) {
   return absl::OkStatus();
 }
 
+// Room for what comes back from a host: for a whole layer of it where the host is not asked about any, and what is on its way meanwhile.
+absl::Status CheckFetching(const Plan& plan, int d) {
+  const PlanDevice& device = plan.devices[d];
+  const std::string name = absl::StrCat("devices[", d, "].kv_fetch_pieces");
+  LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_fetch_pieces, 0, kMaxPartBytes / KvPieceBytes(plan)));
+  if (!HasKvOnHost(device)) return device.kv_fetch_pieces > 0 ? Wrong(name, " is given, and no host has KV of it") : absl::OkStatus();
+  if (device.asks_kv || HostedPieces(plan, device) == 0) return absl::OkStatus();
+  const int64_t least = HostedPieces(plan, device) + kKvFetchesUnderWay;
+  if (device.kv_fetch_pieces < least)
+    return Wrong(name, " = ", device.kv_fetch_pieces, " has no room for the ", least, " pieces of a layer that its host is not asked about");
+  return absl::OkStatus();
+}
+
 // KV parts stream as far as the pages that their device keeps make them, where the others are on its disk.
 absl::Status CheckSpill(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) LIME_RETURN_IF_ERROR(CheckHost(plan, d));
@@ -234,6 +247,7 @@ absl::Status CheckSpill(const Plan& plan) {
     const std::string name = absl::StrCat("devices[", d, "].max_layer_pages");
     LIME_RETURN_IF_ERROR(CheckInt(name, most, 0, kMaxPartBytes / plan.page_bytes));
     if (most > 0) LIME_RETURN_IF_ERROR(CheckInt(name, most, WorkingPages(plan), kMaxPartBytes / plan.page_bytes));
+    LIME_RETURN_IF_ERROR(CheckFetching(plan, d));
   }
   int64_t layer_pages = 0, on_disk = 0;
   for (int p = 0; p < plan.NumParts(); ++p) {
@@ -270,9 +284,11 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.weights", memory.weights, need.weights, "the bytes of its parts that stay"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.embedding", memory.embedding, need.embedding, "what it keeps of the embedding"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.hosted", memory.hosted, need.hosted, "what it keeps of others' KV"));
+  LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.fetched", memory.fetched, need.fetched, "the room for what its host sends back"));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.ring", memory.ring, need.ring, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".budget", device.budget, memory.total(), "the sum of its memory"));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".ask_kv_ms", device.ask_kv_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber(name + ".kv_fetch_mb_per_ms", device.kv_fetch_mb_per_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_lat_ms", device.disk_lat_ms));
   if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Wrong(name, " streams, and its disk reads 0 MB/ms");
@@ -318,6 +334,7 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
   needs[plan.stages.front().device].embedding = plan.embedding_kept_bytes + (resident ? plan.embedding_bytes : 0);
   for (int d = 0; d < plan.NumDevices(); ++d) {
     if (HasKvOnHost(plan.devices[d])) needs[plan.devices[d].kv_host].hosted += HostedBytes(plan, d);
+    needs[d].fetched = FetchedBytes(plan, plan.devices[d]);
   }
   return needs;
 }

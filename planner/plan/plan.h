@@ -36,7 +36,7 @@ struct PlanPart {
   int64_t kv_pages = 0;  // of the layer, with the first part of an attention block: all sequences at the planned context
   bool streamed = false;
   // Computing it for one micro-batch of the decode step, on its device; attention counts with the rows of its block. Of the first KV part
-  // where a host has some: asking it, until the answer is there, where as much is away as ever is (AskKvMs).
+  // where a host has some: asking it, until the answer is there, where as much is away as ever is (AskKvMs), whether or not it comes back.
   double decode_ms = 0;
   double prefill_ms = 0;  // for one chunk of a prompt, in the middle of the planned prompt
 
@@ -57,10 +57,11 @@ struct PlanMemory {
   Bytes ring = 0;         // for streamed parts; 0 where nothing streams
   Bytes weights = 0;      // resident parts, and what is kept of the others
   Bytes embedding = 0;
-  Bytes hosted = 0;  // KV of other devices' layers
-  Bytes margin = 0;  // what the plan leaves free
+  Bytes hosted = 0;   // KV of other devices' layers
+  Bytes fetched = 0;  // KV that the host has, back for a while
+  Bytes margin = 0;   // what the plan leaves free
 
-  Bytes total() const { return runtime + activations + kv + ring + weights + embedding + hosted + margin; }
+  Bytes total() const { return runtime + activations + kv + ring + weights + embedding + hosted + fetched + margin; }
   friend bool operator==(const PlanMemory&, const PlanMemory&) = default;
 };
 
@@ -71,11 +72,14 @@ struct PlanDevice {
   PlanMemory memory;
   int64_t kv_pages = 0;         // in memory
   int64_t max_layer_pages = 0;  // of each layer at most in memory; 0: all
-  int32_t kv_host = -1;         // the device that has the others, and attends to them for this one; -1: its own disk has them
+  int32_t kv_host = -1;         // the device that has the others; -1: its own disk has them
+  int64_t kv_fetch_pieces = 0;  // room for so many pieces, each of one layer, that come back from the host ahead of their use; 0: none do
+  bool asks_kv = true;          // the host attends to what has not come back; else everything does
   // What was assumed.
-  double ask_kv_ms = 0;       // of asking the host about a layer: what the context does not change, the way there and back
-  double disk_mb_per_ms = 0;  // 0: nothing can stream here
-  double disk_lat_ms = 0;     // per part read
+  double ask_kv_ms = 0;           // of asking the host about a layer: what the context does not change, the way there and back
+  double kv_fetch_mb_per_ms = 0;  // from the host, beside activations
+  double disk_mb_per_ms = 0;      // 0: nothing can stream here
+  double disk_lat_ms = 0;         // per part read
 
   friend bool operator==(const PlanDevice&, const PlanDevice&) = default;
 };
@@ -156,7 +160,7 @@ struct PlanNeed {
   Bytes embedding = 0;
   Bytes ring = 0;  // at least: the largest streamed part, or with several micro-batches or chunks in a step all that one stage streams
   int64_t kv_pages = 0;  // of its layers, in memory
-  Bytes hosted = 0;
+  Bytes hosted = 0, fetched = 0;
   bool streams = false;
 };
 // By device.  REQUIRES: stages and hosts refer to devices and parts that are there

@@ -29,7 +29,7 @@ absl::Status SetMemory(const PlanNeed& need, Bytes page_bytes, PlanDevice& devic
   device.kv_pages = need.kv_pages;
   memory.kv = need.kv_pages * page_bytes;
   memory.weights = need.weights;
-  memory.hosted = need.hosted;
+  memory.hosted = need.hosted, memory.fetched = need.fetched;
   memory.margin = 0;
   if (memory.ring < need.ring) {
     return absl::ResourceExhaustedError(absl::StrCat("residency: what device \"", device.name, "\" would stream needs a ring of ",

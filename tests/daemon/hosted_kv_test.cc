@@ -1,5 +1,5 @@
-// KV with a host, both sides with their threads and without kernels: what the host attends to is what the owner computed, however late
-// messages are and whenever sequences end.
+// KV with a host, both sides with their threads and without kernels: what the host attends to, or the owner once it has come back, is what
+// the owner computed, however late messages are and whenever sequences end.
 #include "daemon/engine/hosted_kv.h"
 
 #include <cstring>
@@ -53,6 +53,7 @@ class FakeBackend final : public Backend {
   }
   void NextLife(int32_t sequence) { ++lives_[static_cast<size_t>(sequence)]; }
   int64_t taken() const { return taken_; }
+  int64_t attended() const { return attended_; }
 
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
     queries_.clear();
@@ -107,7 +108,25 @@ class FakeBackend final : public Backend {
   absl::Status Mlp(int64_t) override { return absl::OkStatus(); }
   absl::Status Head() override { return absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
-  absl::Status AttendPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return absl::OkStatus(); }
+  // What is away of a sequence with rows is there, as it was computed.
+  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
+    if (begin != 0) return absl::InternalError("it does not begin with the first piece");
+    for (const BatchRow& row : batch_.rows) {
+      const std::vector<int32_t>& table = tables_[{row.sequence, layer}];
+      const int64_t away = (std::ranges::find_if(table, [](int32_t page) { return page >= 0; }) - table.begin()) / (kKvPiece / kPageTokens);
+      if (away > end) return absl::InternalError(absl::StrCat(away, " pieces are away, of which ", end, " came back"));
+      for (int64_t piece = 0; piece < away; ++piece, ++attended_) {
+        const std::byte* const at = places[static_cast<size_t>(row.sequence * end + piece)];
+        if (at == nullptr) return absl::InternalError(absl::StrCat("piece ", piece, " of sequence ", row.sequence, " is not there"));
+        for (int64_t i = 0; i < kKvPiece * kPositionBytes; ++i) {
+          const int64_t position = piece * kKvPiece + i / kPositionBytes;
+          if (at[i] != Content(Life(row.sequence), layer, row.sequence, position, i % kPositionBytes))
+            return absl::InternalError(absl::StrCat("layer ", layer, ", sequence ", row.sequence, ", position ", position));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
   absl::Status EmbedRows(const RowsInMemory&) override { return absl::OkStatus(); }
   std::span<std::byte> Hidden() override { return {}; }
   std::span<float> Logits() override { return {}; }
@@ -123,11 +142,11 @@ class FakeBackend final : public Backend {
   std::map<std::pair<int32_t, int64_t>, std::vector<int32_t>> tables_;
   MicroBatch batch_;
   std::vector<float> queries_;
-  int64_t taken_ = 0;
+  int64_t taken_ = 0, attended_ = 0;
 };
 
 // Two layers on the first device, as few pages as there may be; the second has the others.
-Plan HostingPlan() {
+Plan HostingPlan(int64_t fetch_pieces = 0, bool asks = true) {
   Plan plan{
       .context = 2000, .sequences = 3, .batch = 3, .page_bytes = kPageTokens * kPositionBytes, .prefill_chunk = 100, .chunks_per_sweep = 1};
   for (const int32_t layer : kLayers) {
@@ -138,6 +157,8 @@ Plan HostingPlan() {
   plan.stages = {{0, 0, 2}, {1, 2, 3}};
   plan.devices = {{.name = "a", .max_layer_pages = WorkingPages(plan), .kv_host = 1}, {.name = "b"}};
   plan.devices[0].kv_pages = plan.devices[0].max_layer_pages * std::ssize(kLayers);
+  plan.devices[0].kv_fetch_pieces = fetch_pieces, plan.devices[0].asks_kv = asks;
+  plan.devices[0].ask_kv_ms = 0.05;
   return plan;
 }
 
@@ -150,8 +171,8 @@ ModelSpec SmallSpec() {
 // An owner's steps, and a thread that brings messages, those that may wait behind all others.
 class Pair {
  public:
-  explicit Pair(uint64_t seed)
-      : plan_(HostingPlan()), spec_(SmallSpec()), owner_(plan_), attends_(plan_), random_(seed), delays_(seed + 1) {
+  explicit Pair(uint64_t seed, int64_t fetch_pieces = 0, bool asks = true)
+      : plan_(HostingPlan(fetch_pieces, asks)), spec_(SmallSpec()), owner_(plan_), attends_(plan_), random_(seed), delays_(seed + 1) {
     auto kv = StageKv::Create(plan_, {.device = 0,
                                       .layers = {std::begin(kLayers), std::end(kLayers)},
                                       .backend = &owner_,
@@ -167,7 +188,7 @@ class Pair {
     EXPECT_TRUE(kv.ok()) << kv.status();
     kv_ = *std::move(kv);
     auto host = HostedKv::Create(
-        plan_, spec_, {.device = 1, .max_rows = 200, .backend = &attends_, .send = [this](int32_t, std::vector<std::byte> message) {
+        plan_, spec_, {.device = 1, .max_rows = 200, .backend = &attends_, .send = [this](int32_t, std::vector<std::byte> message, bool) {
                          answers_.push_back(std::move(message));
                        }});
     EXPECT_TRUE(host.ok()) << host.status();
@@ -198,16 +219,21 @@ class Pair {
       LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> { return kv_->Extend(order); }));
       owner_.Compute(batch);
       for (int part = 0; part < static_cast<int>(std::ssize(kLayers)); ++part) {
-        LIME_ASSIGN_OR_RETURN(const bool asked, kv_->Ask(part, 0, batch));
+        LIME_ASSIGN_OR_RETURN(const bool asked, kv_->Ask({.part = part, .microbatch = 0, .last = true}, batch));
         if (asked) LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> { return std::exchange(answered_, false); }));
-        LIME_RETURN_IF_ERROR(kv_->TakeAnswer());
+        mutex_.Unlock();
+        const absl::Status taken = kv_->TakeAnswer();
+        mutex_.Lock();
+        LIME_RETURN_IF_ERROR(taken);
       }
       kv_->Computed(batch);
+      kv_->EndStep();
     }
     return absl::OkStatus();
   }
 
   int64_t taken() const { return owner_.taken(); }
+  int64_t attended() const { return owner_.attended(); }
   StageKv& kv() { return *kv_; }
   HostedKv& host() { return *host_; }
   absl::Mutex& mutex() { return mutex_; }
@@ -306,6 +332,34 @@ TEST(HostedKvTest, TheHostAttendsToWhatTheOwnerComputed) {
   EXPECT_GT(taken, 10000);
 }
 
+TEST(HostedKvTest, WhatComesBackInTimeNeedNoAnswer) {
+  int64_t taken = 0, attended = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Pair pair(seed, 4 + static_cast<int64_t>(seed));  // little room, and for all there is
+    const absl::Status status = pair.Run(150);
+    ASSERT_TRUE(status.ok()) << status;
+    taken += pair.taken(), attended += pair.attended();
+  }
+  EXPECT_GT(taken, 1000);
+  EXPECT_GT(attended, 1000);
+}
+
+TEST(HostedKvTest, WhereNothingIsAskedAllComesBack) {
+  int64_t attended = 0;
+  const Plan plan = HostingPlan();
+  const int64_t least = HostedPieces(plan, plan.devices[0]) + kKvFetchesUnderWay;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Pair pair(seed, least + static_cast<int64_t>(seed % 3) * least / 2, /*asks=*/false);
+    const absl::Status status = pair.Run(150);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(pair.taken(), 0);
+    attended += pair.attended();
+  }
+  EXPECT_GT(attended, 10000);
+}
+
 TEST(HostedKvTest, APlanIsUnloadedWhileAHostOwesAnAnswer) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     Pair pair(seed);
@@ -327,7 +381,10 @@ TEST(HostedKvTest, WhatCannotBeIsRefused) {
   EXPECT_THAT(refusal(pair.kv().OnHost(KvRecords{.number = 7})), HasSubstr("query 7 of KV, which was not asked"));
   EXPECT_FALSE(pair.kv().OnHost(KvKept{.number = 99}).ok());
   EXPECT_THAT(refusal(pair.kv().OnHost(KvFree{})), HasSubstr("neither lends nor asks"));
+  EXPECT_THAT(refusal(pair.kv().OnHost(KvFetched{})), HasSubstr("comes back, and none was to"));
   EXPECT_THAT(refusal(pair.host().OnMessage(1, KvFree{})), HasSubstr("device 1 has none here"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetch{})), HasSubstr("device 0 has no room for what it fetches"));
+  EXPECT_THAT(refusal(pair.host().OnMessage(0, KvFetched{})), HasSubstr("not asked anything"));
   EXPECT_THAT(refusal(pair.host().OnMessage(0, KvRecords{})), HasSubstr("not asked anything"));
   const std::vector<std::byte> floats(kQueryFloats * sizeof(float));
   KvQuery query{.number = 0, .sequences = {{.sequence = 0, .life = 0, .pieces = 1, .positions = {300}}}, .queries = floats};
@@ -341,13 +398,24 @@ TEST(HostedKvTest, WhatCannotBeIsRefused) {
   EXPECT_FALSE(pair.host().asked());
 }
 
+TEST(HostedKvTest, WhatIsNotThereDoesNotGoBack) {
+  Pair pair(1, 8);
+  absl::MutexLock lock(&pair.mutex());
+  const auto refusal = [&](const KvFetch& fetch) { return std::string(pair.host().OnMessage(0, fetch).message()); };
+  EXPECT_THAT(refusal({}), HasSubstr("1 pieces of sequence 0 in life 0, and 0"));
+  EXPECT_THAT(refusal({.sequence = 3}), HasSubstr("sequence 3 of 3"));
+  EXPECT_THAT(refusal({.layer = 2}), HasSubstr("layer 2 of 2"));
+  EXPECT_THAT(refusal({.piece = 8}), HasSubstr("9 pieces of 8"));
+  EXPECT_THAT(std::string(pair.kv().OnHost(KvFetched{}).status().message()), HasSubstr("none is under way"));
+}
+
 TEST(HostedKvTest, WhatAQuestionIsAboutStaysUntilItIsAnswered) {
   const Plan plan = HostingPlan();
   const ModelSpec spec = SmallSpec();
   FakeBackend backend(plan);
   int answers = 0;
   const auto created = HostedKv::Create(
-      plan, spec, {.device = 1, .max_rows = 200, .backend = &backend, .send = [&](int32_t, std::vector<std::byte>) { ++answers; }});
+      plan, spec, {.device = 1, .max_rows = 200, .backend = &backend, .send = [&](int32_t, std::vector<std::byte>, bool) { ++answers; }});
   ASSERT_TRUE(created.ok()) << created.status();
   HostedKv& host = **created;
   std::vector<std::byte> bytes(static_cast<size_t>(KvPieceBytes(plan)));
@@ -390,7 +458,7 @@ TEST(HostedKvTest, AHostWithNothingToHaveIsNotSpokenTo) {
   absl::MutexLock lock(&mutex);
   (*kv)->Release(0);
   EXPECT_EQ(told, 0);
-  const absl::StatusOr<bool> asked = (*kv)->Ask(0, 0, MicroBatch{.rows = {{.sequence = 0, .position = 700}}});
+  const absl::StatusOr<bool> asked = (*kv)->Ask({.part = 0, .last = true}, MicroBatch{.rows = {{.sequence = 0, .position = 700}}});
   ASSERT_TRUE(asked.ok()) << asked.status();
   EXPECT_FALSE(*asked);
 }

@@ -1,11 +1,14 @@
 // Whatever the other side of a loan of KV sends: no message may do harm, what is accepted returns through the wire as it is, and what a
-// host then does with it keeps its bounds.
+// host, or an owner to whom it goes back, then does with it keeps its bounds.
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "daemon/logic/kv_fetcher.h"
 #include "daemon/logic/kv_host.h"
 #include "daemon/logic/kv_message.h"
 #include "planner/base/check.h"
@@ -44,8 +47,32 @@ void Tell(const lime::KvQuery& query, lime::KvHost& host) {
   }
 }
 
+void Tell(const lime::KvFetch& fetch, lime::KvHost& host) {
+  const auto offsets = host.Pieces(fetch.sequence, fetch.life, fetch.layer, fetch.piece + 1);
+  if (offsets.ok()) LIME_CHECK(offsets->back() >= 0 && offsets->back() + kShape.piece_bytes <= kShape.bytes()) << offsets->back();
+}
+
 void Tell(const lime::KvKept&, lime::KvHost&) {}
+void Tell(const lime::KvFetched&, lime::KvHost&) {}
 void Tell(const lime::KvRecords&, lime::KvHost&) {}
+
+// What an owner wants, and whatever its host sends of it, of two bytes each.
+void Fetch(std::span<const std::byte> bytes) {
+  constexpr lime::KvFetcher::Shape kRoom{.layers = 3, .sequences = 2, .piece_bytes = 4, .slots = 5};
+  static constexpr std::byte kContent[8] = {};
+  lime::KvFetcher fetcher(kRoom);
+  for (; bytes.size() >= 2; bytes = bytes.subspan(2)) {
+    const int what = std::to_integer<int>(bytes[0]), where = std::to_integer<int>(bytes[1]);
+    if (what % 4 == 0) fetcher.SetSequence(what / 4 % 2, what / 8 % 4, where % 4, where % 4 + where / 4 % 4);
+    if (what % 4 == 1) fetcher.SetLayers(where % 4);
+    if (what % 4 == 2) fetcher.SetNext(where % 3), fetcher.SetAwaited(where / 4 % 4 == 0 ? std::nullopt : std::optional(where / 16 % 3));
+    while (fetcher.Begin()) continue;
+    if (what % 4 != 3) continue;
+    const size_t count = static_cast<size_t>(where % 8);
+    const auto placed = fetcher.On({.number = what / 4, .offset = where / 8 % 4, .bytes = std::span(kContent).first(count)});
+    if (placed.ok()) LIME_CHECK(placed->offset >= 0 && placed->offset + static_cast<lime::Bytes>(count) <= kRoom.bytes()) << placed->offset;
+  }
+}
 
 // Messages, each behind a byte with its length.
 void Convert(std::span<const std::byte> bytes) {
@@ -97,10 +124,7 @@ void Lend(std::span<const std::byte> bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size)).subspan(1);
-  if (data[0] % 2 == 0) {
-    Convert(bytes);
-  } else {
-    Lend(bytes);
-  }
+  constexpr void (*kWays[])(std::span<const std::byte>) = {Convert, Lend, Fetch};
+  kWays[data[0] % std::size(kWays)](bytes);
   return 0;
 }

@@ -54,6 +54,20 @@ class Draws {
   std::mt19937_64 random_;
 };
 
+// What comes back from the host: nothing, where there is room for some of it, or everything, since the host is not asked.
+void DrawFetching(Plan& plan, int device, Draws& draws) {
+  PlanDevice& of = plan.devices[device];
+  const int64_t pieces = HostedPieces(plan, of);
+  of.asks_kv = draws.Below(3) > 0;
+  if (!of.asks_kv) {
+    of.kv_fetch_pieces = pieces + kKvFetchesUnderWay + draws.Below(4);
+  } else if (draws.Below(3) > 0) {
+    of.kv_fetch_pieces = 1 + draws.Below(3 * pieces + 4);
+  }
+  of.memory.fetched = FetchedBytes(plan, of);
+  of.budget += of.memory.fetched;
+}
+
 // Another device, with a stage or without, has what this one has no room for, and room for that.
 void DrawHost(Plan& plan, int device, Draws& draws) {
   constexpr Bytes kMore = 64 * kMiB;
@@ -62,6 +76,7 @@ void DrawHost(Plan& plan, int device, Draws& draws) {
   if (host == device || !has_stage) return;
   plan.devices[device].kv_host = host;
   for (const int32_t d : {device, host}) plan.devices[d].budget += kMore, plan.devices[d].memory.margin += kMore;
+  DrawFetching(plan, device, draws);
 }
 
 // Every device keeps any number of pages from the least on; some keep all. The others are on its disk, or with another device.
@@ -113,7 +128,7 @@ int64_t PagesAt(const std::vector<Reference>& requests, int64_t tokens) {
 }
 
 struct Totals {
-  Bytes written = 0, read = 0, lent = 0;
+  Bytes written = 0, read = 0, lent = 0, fetched = 0;
   int64_t changes = 0;
 };
 
@@ -157,6 +172,7 @@ void Generate(const std::string& dir, const Plan& plan, const std::vector<Refere
   for (int d = 0; d < plan.NumDevices(); ++d) {
     const StageEngine::Stats stats = cluster.engine(d).stats();
     (HasKvOnHost(plan.devices[d]) ? totals.lent : totals.written) += stats.kv_written;
+    totals.fetched += stats.kv_fetched;
     totals.read += stats.kv_read, totals.changes += stats.residency_changes;
     if (plan.devices[d].max_layer_pages == 0) {
       ASSERT_EQ(stats.kv_written, 0);
@@ -180,6 +196,12 @@ void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
   }
   EXPECT_GT(totals.written, 0);
   EXPECT_GT(totals.lent, 0);
+  // Nothing comes back that no window reaches.
+  if (spec->config.sliding_window == 0 || spec->config.sliding_window > kKvPiece) {
+    EXPECT_GT(totals.fetched, totals.lent / 10);
+  } else {
+    EXPECT_EQ(totals.fetched, 0);
+  }
   EXPECT_GT(totals.read, 5 * totals.written);  // in every step again
   EXPECT_GT(totals.changes, seeds / 4);
 }

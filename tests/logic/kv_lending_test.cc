@@ -11,11 +11,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/logic/kv_away.h"
+#include "daemon/logic/kv_fetcher.h"
 #include "daemon/logic/kv_host.h"
 #include "daemon/logic/kv_lender.h"
 #include "daemon/logic/kv_message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/kv_spill.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
@@ -325,7 +327,7 @@ std::vector<std::byte> Content(int64_t life, int32_t sequence, int64_t layer, in
 class DelayingLink {
  public:
   void Send(const KvMessage& message, int64_t now, int64_t delay) {
-    const bool low = std::holds_alternative<KvChunk>(message);
+    const bool low = std::holds_alternative<KvChunk>(message) || std::holds_alternative<KvFetched>(message);
     int64_t at = std::max(now + delay, others_until_);
     if (low) at = std::max(at, chunks_until_);
     (low ? chunks_until_ : others_until_) = at;
@@ -356,6 +358,7 @@ class Lending {
       if (testing::Test::HasFatalFailure()) return;
       for (;;) {
         LendNext();
+        FetchNext();
         Check();
         if (testing::Test::HasFatalFailure()) return;
         if (const auto at_host = to_host_.Receive(now_)) {
@@ -373,11 +376,14 @@ class Lending {
     EXPECT_FALSE(away_.HasToWrite());
     EXPECT_THAT(asked_, IsEmpty()) << "queries without an answer";
     EXPECT_THAT(tags_, IsEmpty());
+    EXPECT_FALSE(fetcher_.under_way());
   }
 
   int64_t taken_away() const { return taken_away_; }
   int64_t dropped() const { return dropped_; }
   int64_t answered() const { return answered_; }
+  int64_t used() const { return used_; }
+  int64_t waits() const { return waits_; }
   bool slots_ran_full() const { return slots_ran_full_; }
 
  private:
@@ -413,6 +419,8 @@ class Lending {
       EndSequence(s);
     } else if (Below(5) == 0) {
       Ask();
+    } else if (Below(3) == 0) {
+      UseLayer();
     } else {
       Grow(s, 1 + Below(kMostGrowth));
     }
@@ -474,6 +482,77 @@ class Lending {
     to_host_.Send(query, now_, Delay());
   }
 
+  // ---- What comes back
+
+  // The next layer in order, or one that cannot wait for the others: what is there of it is what was computed. Where not all of it is, and
+  // has room, it is waited for.
+  void UseLayer() {
+    if (awaited_) return;
+    using_ = Below(4) == 0 ? static_cast<int32_t>(Below(layers_)) : (using_ + 1) % layers_;
+    if (Below(4) == 0) fetcher_.SetLayers(Below(layers_ + 1));
+    fetcher_.SetInUse(std::nullopt);
+    fetcher_.SetNext(using_);
+    Follow();
+    if (CheckRoom(using_)) {
+      fetcher_.SetInUse(using_);
+    } else if (MostPieces() + kKvFetchesUnderWay <= room_shape_.slots) {
+      awaited_ = using_;
+      fetcher_.SetAwaited(awaited_);
+      ++waits_;
+    }
+  }
+
+  int64_t MostPieces() const {
+    int64_t pieces = 0;
+    for (int32_t s = 0; s < sequences_; ++s) pieces += away_.away(s);
+    return pieces;
+  }
+
+  void Follow() {
+    for (int32_t s = 0; s < sequences_; ++s) fetcher_.SetSequence(s, away_.life(s), 0, away_.away(s));
+  }
+
+  // Whether all of a layer is there; and all that is, is right.
+  bool CheckRoom(int32_t layer) {
+    bool all = true;
+    for (int32_t s = 0; s < sequences_; ++s) {
+      for (int64_t piece = 0; piece < away_.away(s); ++piece) {
+        const auto at = fetcher_.Find(layer, s, away_.life(s), piece);
+        EXPECT_EQ(at.has_value(), fetcher_.Missing(layer, s, away_.life(s), piece, piece + 1) == 0);
+        all = all && at;
+        if (!at) continue;
+        const std::vector<std::byte> content = Content(away_.life(s), s, layer, piece, piece_bytes_);
+        EXPECT_EQ(std::memcmp(room_.data() + *at, content.data(), content.size()), 0) << "sequence " << s << " piece " << piece;
+        ++used_;
+      }
+    }
+    return all;
+  }
+
+  void FetchNext() {
+    Follow();
+    while (const auto fetch = fetcher_.Begin()) to_host_.Send(*fetch, now_, Delay());
+    if (!awaited_ || !CheckRoom(*awaited_)) return;
+    awaited_.reset();
+    fetcher_.SetAwaited(std::nullopt);
+  }
+
+  void SendBack(const KvFetch& fetch) {
+    const auto offsets = host_.Pieces(fetch.sequence, fetch.life, fetch.layer, fetch.piece + 1);
+    ASSERT_TRUE(offsets.ok()) << offsets.status();
+    const std::span<const std::byte> bytes(memory_.data() + offsets->back(), static_cast<size_t>(piece_bytes_));
+    for (Bytes offset = 0; offset < piece_bytes_; offset += kWord)
+      to_owner_.Send(KvFetched{.number = fetch.number, .offset = offset, .bytes = bytes.subspan(static_cast<size_t>(offset), kWord)}, now_,
+                     Delay());
+  }
+
+  void TakeBack(const KvFetched& fetched) {
+    const auto placed = fetcher_.On(fetched);
+    ASSERT_TRUE(placed.ok()) << placed.status();
+    ASSERT_LE(placed->offset + std::ssize(fetched.bytes), std::ssize(room_));
+    std::ranges::copy(fetched.bytes, room_.begin() + placed->offset);
+  }
+
   void LendNext() {
     if (lender_.under_way()) return;
     if (!lending_) {
@@ -497,6 +576,7 @@ class Lending {
       ++answered_;
       return;
     }
+    if (const auto* fetched = std::get_if<KvFetched>(&message)) return TakeBack(*fetched);
     const absl::Status kept = lender_.OnKept(std::get<KvKept>(message).number);
     ASSERT_TRUE(kept.ok()) << kept;
     const bool given_up = !goes_on_ && away_.life(lending_->sequence) != lending_->life;
@@ -513,6 +593,8 @@ class Lending {
     } else if (const auto* free = std::get_if<KvFree>(&message)) {
       ASSERT_TRUE(host_.OnFree(free->sequence, free->life).ok());
       EndLives(free->sequence, free->life);
+    } else if (const auto* fetch = std::get_if<KvFetch>(&message)) {
+      SendBack(*fetch);
     } else {
       Answer(std::get<KvQuery>(message));
     }
@@ -618,6 +700,15 @@ class Lending {
   int64_t next_query_ = 0;
   std::map<int64_t, std::vector<std::byte>> asked_;  // what is to be found
 
+  const KvFetcher::Shape room_shape_{.layers = layers_,
+                                     .sequences = sequences_,
+                                     .piece_bytes = piece_bytes_,
+                                     .slots = 1 + Below(layers_ * sequences_ * most_reach_ + kKvFetchesUnderWay)};
+  KvFetcher fetcher_{room_shape_};
+  std::vector<std::byte> room_ = std::vector<std::byte>(static_cast<size_t>(room_shape_.bytes()));
+  int32_t using_ = 0;
+  std::optional<int32_t> awaited_;
+
   DelayingLink to_host_, to_owner_;
 
   KvHost host_{host_shape_};
@@ -625,23 +716,25 @@ class Lending {
   std::map<int64_t, Tag> tags_;                                                             // by slot
   std::vector<int64_t> ended_ = std::vector<int64_t>(static_cast<size_t>(sequences_), -1);  // lives, as the host knows
 
-  int64_t taken_away_ = 0, dropped_ = 0, answered_ = 0;
+  int64_t taken_away_ = 0, dropped_ = 0, answered_ = 0, used_ = 0, waits_ = 0;
   bool slots_ran_full_ = false;
 };
 
 TEST(KvLendingTest, WhatIsFullIsInMemoryOrKeptAsItWasWhateverTheLinksDo) {
-  int64_t taken_away = 0, dropped = 0, answered = 0, ran_full = 0;
+  int64_t taken_away = 0, dropped = 0, answered = 0, ran_full = 0, used = 0, waits = 0;
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Lending lending(seed);
     lending.Run();
     if (testing::Test::HasFailure()) return;
     taken_away += lending.taken_away(), dropped += lending.dropped(), answered += lending.answered();
-    ran_full += lending.slots_ran_full();
+    ran_full += lending.slots_ran_full(), used += lending.used(), waits += lending.waits();
   }
   EXPECT_GT(taken_away, 5000);
   EXPECT_GT(dropped, 5000);
   EXPECT_GT(answered, 5000);
+  EXPECT_GT(used, 5000);
+  EXPECT_GT(waits, 1000);
   EXPECT_GT(ran_full, 200) << "seeds in which the host had no slot left";
 }
 

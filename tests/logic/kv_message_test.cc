@@ -6,6 +6,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,8 +39,13 @@ KvQuery Query() {
       .queries = Raw()};
 }
 
+KvFetch Fetch() {
+  return {.number = 21, .sequence = 3, .life = 5, .layer = 7, .piece = 11};
+}
+
 std::vector<KvMessage> Examples() {
-  return {Chunk(), KvKept{.number = 17}, KvFree{.sequence = 2, .life = 3}, Query(), KvRecords{.number = 9, .records = Raw()}};
+  return {Chunk(), KvKept{.number = 17}, KvFree{.sequence = 2, .life = 3}, Query(), KvRecords{.number = 9, .records = Raw()}, Fetch(),
+          KvFetched{.number = 21, .offset = 13, .bytes = Raw()}};
 }
 
 std::string Refusal(const KvMessage& message) {
@@ -96,6 +102,16 @@ TEST(KvMessageTest, AMessageArrivesAsItWasAndItsBytesAreNotCopied) {
   const std::vector<std::byte> bytes = Encode(records);
   EXPECT_EQ(Returned<KvRecords>(records, bytes).number, 9);
   EXPECT_TRUE(std::ranges::equal(Returned<KvRecords>(records, bytes).records, Raw()));
+  {
+    const auto fetch = Returned<KvFetch>(Fetch(), Encode(Fetch()));
+    EXPECT_EQ(std::tuple(fetch.number, fetch.sequence, fetch.life, fetch.layer, fetch.piece), std::tuple(21, 3, 5, 7, 11));
+    const KvFetched fetched{.number = 21, .offset = 13, .bytes = Raw()};
+    const std::vector<std::byte> sent = Encode(fetched);
+    const auto returned = Returned<KvFetched>(fetched, sent);
+    EXPECT_EQ(std::pair(returned.number, returned.offset), std::pair(int64_t{21}, Bytes{13}));
+    EXPECT_TRUE(std::ranges::equal(returned.bytes, Raw()));
+    EXPECT_TRUE(IsIn(returned.bytes, sent));
+  }
 }
 
 TEST(KvMessageTest, TheWireFormatIsLittleEndianWhateverTheMachine) {
@@ -105,13 +121,15 @@ TEST(KvMessageTest, TheWireFormatIsLittleEndianWhateverTheMachine) {
   for (const auto& [at, value] : expected) EXPECT_EQ(std::to_integer<int>(bytes[at]), value) << "byte " << at;
   std::vector<int> kinds;
   for (const KvMessage& message : Examples()) kinds.push_back(std::to_integer<int>(Encode(message)[0]));
-  EXPECT_THAT(kinds, ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(kinds, ElementsAre(1, 2, 3, 4, 5, 6, 7));
 }
 
 TEST(KvMessageTest, WhatEndsEarlyIsRefused) {
   for (const KvMessage& message : Examples()) {
     const std::vector<std::byte> bytes = Encode(message);
-    const size_t raw = std::holds_alternative<KvKept>(message) || std::holds_alternative<KvFree>(message) ? 0 : Raw().size();
+    const bool has_none =
+        std::holds_alternative<KvKept>(message) || std::holds_alternative<KvFree>(message) || std::holds_alternative<KvFetch>(message);
+    const size_t raw = has_none ? 0 : Raw().size();
     for (size_t size = 0; size < bytes.size() - raw; ++size) {
       const std::vector<std::byte> cut(bytes.begin(), bytes.begin() + static_cast<int64_t>(size));  // a sanitizer sees what is read behind
       EXPECT_EQ(ParseKvMessage(cut).status().code(), absl::StatusCode::kInvalidArgument) << size << " bytes of kind " << message.index();
@@ -126,7 +144,7 @@ TEST(KvMessageTest, WhatGoesOnBehindItsEndOrIsOfNoKindIsRefused) {
   bytes = Encode(KvFree{});
   bytes.push_back(std::byte{0});
   EXPECT_FALSE(ParseKvMessage(bytes).ok());
-  for (const int kind : {0, 6, 255}) {
+  for (const int kind : {0, 8, 255}) {
     bytes = Encode(KvKept{.number = 17});
     bytes[0] = static_cast<std::byte>(kind);
     EXPECT_THAT(std::string(ParseKvMessage(bytes).status().message()), HasSubstr("kind "));
@@ -154,6 +172,23 @@ TEST(KvMessageTest, NumbersOfAChunkOutOfBoundsAreRefused) {
   EXPECT_THAT(refusal([](KvChunk& c) { c.offset = kMaxKvLayerPieceBytes - 11; }), HasSubstr("12 bytes at "));
   EXPECT_EQ(refusal([](KvChunk& c) { c.offset = kMaxKvLayerPieceBytes - 12; }), "");
   EXPECT_THAT(refusal([](KvChunk& c) { c.bytes = {}; }), HasSubstr("no bytes"));
+}
+
+TEST(KvMessageTest, NumbersOfAFetchOutOfBoundsAreRefused) {
+  const auto refusal = [](auto change) {
+    KvFetch fetch = Fetch();
+    change(fetch);
+    return Refusal(fetch);
+  };
+  EXPECT_EQ(refusal([](KvFetch&) {}), "");
+  EXPECT_THAT(refusal([](KvFetch& f) { f.number = -1; }), HasSubstr("number -1"));
+  EXPECT_THAT(refusal([](KvFetch& f) { f.sequence = kMaxKvSequences; }), HasSubstr("sequence 4096"));
+  EXPECT_THAT(refusal([](KvFetch& f) { f.life = -1; }), HasSubstr("life -1"));
+  EXPECT_THAT(refusal([](KvFetch& f) { f.layer = -1; }), HasSubstr("layer -1"));
+  EXPECT_THAT(refusal([](KvFetch& f) { f.piece = kMaxKvPieces; }), HasSubstr("piece 1048576"));
+  EXPECT_THAT(Refusal(KvFetched{.number = -1, .bytes = Raw()}), HasSubstr("number -1"));
+  EXPECT_THAT(Refusal(KvFetched{.offset = -1, .bytes = Raw()}), HasSubstr("12 bytes at -1"));
+  EXPECT_THAT(Refusal(KvFetched{}), HasSubstr("no bytes"));
 }
 
 TEST(KvMessageTest, NumbersOfAnswersOutOfBoundsAreRefused) {

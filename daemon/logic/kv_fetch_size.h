@@ -1,0 +1,51 @@
+// In how many layers KV that a host keeps is fetched back for each use, by how fast it comes now (Eq. 8; algorithms.md, section 6): as many
+// as the link carries beside activations between two uses. The host is asked about the others.
+//
+// Fewer at once when pieces come slower, or a layer was not there in time; more only once there has been time for it in kSteadySteps steps.
+// At least one, whose pieces tell how fast they come.
+//
+// Pure.   Times: milliseconds of one clock.   Thread: the owner's.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "planner/base/bytes.h"
+
+namespace lime {
+
+class KvFetchSize {
+ public:
+  // Of `layers` layers, a piece of one with piece_bytes.  REQUIRES: both are positive.
+  KvFetchSize(int64_t layers, Bytes piece_bytes);
+
+  // A layer's piece is to be fetched, and none is under way.
+  void Begun(double now_ms) { since_ms_ = now_ms; }
+  // One is there; the next one, if any, has been under way.
+  void Arrived(double now_ms);
+  // A layer that was to be there when it was used was not.
+  void Late();
+  // A step has ended in which each layer had so many pieces with the host. Layers to fetch from now on.
+  int64_t StepEnded(double now_ms, int64_t pieces);
+
+  // Bytes a millisecond, beside all else on the link; nothing before anything has come.
+  std::optional<double> rate() const;
+
+  static constexpr int kSteadySteps = 8;
+
+ private:
+  int64_t MostLayers(int64_t pieces) const;
+
+  const int64_t layers_;
+  const Bytes piece_bytes_;
+  double since_ms_ = 0;
+  std::deque<double> took_ms_;  // pieces, newest last
+  std::deque<double> steps_ms_;
+  std::optional<double> step_ended_ms_;
+  int64_t now_ = 1;
+  bool late_ = false;  // in the step under way
+  int steady_ = 0;     // steps in which there was time for more
+};
+
+}  // namespace lime
