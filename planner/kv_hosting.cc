@@ -23,6 +23,12 @@ double WayMs(Bytes bytes, const LinkPoint& link) {
   return static_cast<double>(bytes) / link.bytes_per_second * 1000 + link.latency_ms;
 }
 
+// A host has as much on its way as the link carries in a millisecond, and hears of it a way there and back later.
+double FetchMbPerMs(const LinkPoint& link, const LinkPoint& back) {
+  constexpr double kOnItsWayMs = 1;
+  return link.bytes_per_second / 1e9 * kOnItsWayMs / (kOnItsWayMs + link.latency_ms + back.latency_ms);
+}
+
 // What attention adds to a block's time for each position.
 double PositionMs(const ModelSpec& spec, const DeviceProfile& profile, int64_t rows, int64_t context) {
   const auto ms = [&](int64_t positions) { return profile.ComputeMs(spec, BlockKind::kAttention, rows, positions); };
@@ -40,6 +46,7 @@ void SetAskTimes(Plan& plan, int owner, const KvHosting::Pair* pair) {
   const double away = pair != nullptr ? MostAway(plan, device) : 0;
   const auto ask_ms = [&](const KvAskTimes& times) { return std::max(0.0, times.way_ms + times.position_ms * away); };
   device.ask_kv_ms = pair != nullptr ? pair->decode.way_ms : 0;
+  device.kv_fetch_mb_per_ms = pair != nullptr && device.kv_fetch_pieces > 0 ? pair->fetch_mb_per_ms : 0;
   for (const Stage& stage : plan.stages) {
     if (stage.device != owner) continue;
     for (int p = stage.lo; p < stage.hi; ++p) {
@@ -65,11 +72,11 @@ void AddOwner(Plan& plan, const KvHosting& hosting, int owner, int sign) {
 }
 
 // A host with no stage is in use for that alone.
-void AddHost(Plan& plan, const KvHosting& hosting, int host, int sign) {
+void AddHost(Plan& plan, const KvHosting& hosting, int host, bool sends, int sign) {
   PlanMemory& memory = plan.devices[host].memory;
   const bool others = Hosts(plan, host);  // than the one that comes, or has gone
   const KvHosting::Device& device = hosting.devices[host];
-  memory.activations += sign * (hosting.asking + (others ? 0 : hosting.attending));
+  memory.activations += sign * (hosting.asking + (others ? 0 : hosting.attending) + (sends ? hosting.sending : 0));
   if (others || HasStage(plan, host)) return;
   memory.activations += sign * device.activations;
   memory.runtime = sign > 0 ? device.runtime : std::min(device.runtime, plan.devices[host].budget);
@@ -85,7 +92,8 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
   const Bytes record = config.num_heads * (16 + RoundUp(config.head_dim, 16)) * kFloat;  // as attention keeps it
   KvHosting hosting{.asking = 2 * rows * (QueryBytes(config) + RecordBytes(config)),
                     .lending = KvPieceBytes(plan),  // the messages of one on its way; itself is counted where plans are cut
-                    .attending = (rows + pieces) * record};
+                    .attending = (rows + pieces) * record,
+                    .sending = kKvFetchesUnderWay * KvPieceBytes(plan)};
   const auto times = [&](const ClusterDevice& owner, const ClusterDevice& host, int64_t so_many) {
     const LinkPoint there = LinkBetween(owner, host, default_link), back = LinkBetween(host, owner, default_link);
     return KvAskTimes{.way_ms = WayMs(so_many * QueryBytes(config), there) + WayMs(so_many * RecordBytes(config), back),
@@ -98,24 +106,36 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
     for (const ClusterDevice& host : devices) {
       auto& pair = row.emplace_back();
       if (owner.name == host.name || owner.numerics_id != host.numerics_id) continue;
-      pair = KvHosting::Pair{.decode = times(owner, host, plan.batch), .prefill = times(owner, host, std::max<int64_t>(1, plan.prefill_chunk))};
+      pair = KvHosting::Pair{.decode = times(owner, host, plan.batch),
+                             .prefill = times(owner, host, std::max<int64_t>(1, plan.prefill_chunk)),
+                             .fetch_mb_per_ms = FetchMbPerMs(LinkBetween(host, owner, default_link), LinkBetween(owner, host, default_link))};
     }
   }
   return hosting;
 }
 
-Plan WithKvAway(const Plan& plan, const KvHosting& hosting, int owner, int64_t layer_pages, int host) {
+KvPlace KvPlaceOf(const Plan& plan, int d) {
+  const PlanDevice& device = plan.devices[d];
+  KvPlace place{.layer_pages = device.max_layer_pages, .host = HasKvOnHost(device) ? device.kv_host : -1};
+  if (device.kv_fetch_pieces > 0) place.back = (device.kv_fetch_pieces - kKvFetchesUnderWay) / std::max<int64_t>(1, HostedPieces(plan, device));
+  return place;
+}
+
+Plan WithKvAway(const Plan& plan, const KvHosting& hosting, int owner, const KvPlace& place) {
   Plan changed = plan;
   PlanDevice& device = changed.devices[owner];
   const int32_t before = HasKvOnHost(device) ? device.kv_host : -1;
-  device.max_layer_pages = layer_pages, device.kv_host = -1;
-  if (before >= 0) AddOwner(changed, hosting, owner, -1), AddHost(changed, hosting, before, -1);
-  const bool hosted = host >= 0 && layer_pages > 0;
+  const bool sent = device.kv_fetch_pieces > 0;
+  device.max_layer_pages = place.layer_pages, device.kv_host = -1, device.kv_fetch_pieces = 0, device.asks_kv = true;
+  device.memory.fetched = 0;
+  if (before >= 0) AddOwner(changed, hosting, owner, -1), AddHost(changed, hosting, before, sent, -1);
+  const bool hosted = place.host >= 0 && place.layer_pages > 0;
   if (hosted) {
-    AddOwner(changed, hosting, owner, +1), AddHost(changed, hosting, host, +1);
-    device.kv_host = host;
+    AddOwner(changed, hosting, owner, +1), AddHost(changed, hosting, place.host, place.back > 0, +1);
+    device.kv_host = place.host, device.asks_kv = hosting.asks;
+    if (place.back > 0) device.kv_fetch_pieces = place.back * HostedPieces(changed, device) + kKvFetchesUnderWay;
   }
-  SetAskTimes(changed, owner, hosted ? &*hosting.pairs[owner][host] : nullptr);
+  SetAskTimes(changed, owner, hosted ? &*hosting.pairs[owner][place.host] : nullptr);
   return changed;
 }
 

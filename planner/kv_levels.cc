@@ -490,10 +490,15 @@ std::vector<int> PlacesFor(const Plan& plan, int device, const KvLevelOptions& o
   return places;
 }
 
-absl::StatusOr<Plan> WithPlace(const Plan& plan, int device, int64_t pages, int place, const KvLevelOptions& options) {
-  if (options.hosting != nullptr) return Refit(WithKvAway(plan, *options.hosting, device, pages, place), options);
+// Layers that have room where all KV comes back: one at work, one on its way.
+int64_t LeastBack(int host, const KvLevelOptions& options) {
+  return host >= 0 && !options.hosting->asks ? 2 : 0;
+}
+
+absl::StatusOr<Plan> WithPlace(const Plan& plan, int device, const KvPlace& place, const KvLevelOptions& options) {
+  if (options.hosting != nullptr) return Refit(WithKvAway(plan, *options.hosting, device, place), options);
   Plan changed = plan;
-  changed.devices[device].max_layer_pages = pages;
+  changed.devices[device].max_layer_pages = place.layer_pages;
   return WithResidency(changed, ResidencyOf(changed));
 }
 
@@ -505,13 +510,14 @@ absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& option
     const int64_t pages = grown.levels.levels.back().residency.layer_pages;
     std::optional<std::pair<Plan, Grown>> best;
     if (grown.stuck && plan.devices[*grown.stuck].max_layer_pages == 0 && pages >= WorkingPages(plan)) {
-      for (const int place : PlacesFor(plan, *grown.stuck, options)) {
-        absl::StatusOr<Plan> other = WithPlace(plan, *grown.stuck, pages, place, options);
+      for (const int host : PlacesFor(plan, *grown.stuck, options)) {
+        absl::StatusOr<Plan> other =
+            WithPlace(plan, *grown.stuck, {.layer_pages = pages, .host = host, .back = LeastBack(host, options)}, options);
         if (!other.ok()) continue;
         Grown grows = Grow(*other, options);
         const auto rank = [](const Grown& g) { return std::pair(-std::ssize(g.levels.levels), MeanMs(g.levels)); };
         if (!best || rank(grows) < rank(best->second)) best.emplace(*std::move(other), std::move(grows));
-        if (place < 0) break;  // PlaceSearch looks for what is better
+        if (host < 0) break;  // PlaceSearch looks for what is better
       }
     }
     if (!best) return absl::ResourceExhaustedError(grown.levels.exhausted);
@@ -535,25 +541,32 @@ class PlaceSearch {
   Spilling Run() {
     for (int d = 0; d < best_.plan.NumDevices(); ++d) {
       if (best_.plan.devices[d].kv_pages == 0) continue;
-      const std::vector<int> places = PlacesFor(best_.plan, d, options_);
-      for (const int place : places) {
-        if (place >= 0 && !MayPay(d, place)) continue;
-        for (const int64_t pages : ChoicesFor(place)) Try(d, pages, place);
+      const std::vector<int> hosts = PlacesFor(best_.plan, d, options_);
+      for (const int host : hosts) {
+        if (host >= 0 && !MayPay(d, host)) continue;
+        for (const int64_t pages : ChoicesFor(host)) Try(d, {.layer_pages = pages, .host = host, .back = LeastBack(host, options_)});
       }
-      const int place = HasKvOnHost(best_.plan.devices[d]) ? best_.plan.devices[d].kv_host : -1;  // the best one, and now all choices
-      for (const int64_t pages : choices_) {
-        if (place >= 0) Try(d, pages, place);
-      }
-      if (!places.empty()) Try(d, 0, -1);
+      if (const KvPlace place = KvPlaceOf(best_.plan, d); place.host >= 0) SearchBeside(d, place);
+      if (!hosts.empty()) Try(d, {});
     }
     return std::move(best_);
   }
 
  private:
+  // Of the best host all numbers of pages, and rooms for what comes back.
+  void SearchBeside(int device, KvPlace place) {
+    for (const int64_t pages : choices_) Try(device, {.layer_pages = pages, .host = place.host, .back = place.back});
+    place = KvPlaceOf(best_.plan, device);
+    for (const int64_t back : {1, 2, 4, 8, 16}) {
+      if (place.host >= 0) Try(device, {.layer_pages = place.layer_pages, .host = place.host, .back = back});
+    }
+  }
+
   // Not where asking alone takes half of a token's time, nor from a device that streams: its memory is full, and KV would only take the place
   // of weights that stream there then.
   bool MayPay(int device, int host) const {
     if (StreamsAtTheEnd(host)) return false;
+    if (!options_.hosting->asks) return true;
     const double way_ms = options_.hosting->pairs[static_cast<size_t>(device)][static_cast<size_t>(host)]->decode.way_ms;
     const double asks = static_cast<double>(std::ssize(LayersOn(best_.plan, device))) * best_.plan.microbatches;
     return way_ms * asks < best_.mean_ms / 2;
@@ -565,19 +578,19 @@ class PlaceSearch {
   }
 
   // Few choices tell whether a host pays.
-  std::vector<int64_t> ChoicesFor(int place) const {
-    if (place < 0 || choices_.size() <= kHostChoices) return choices_;
+  std::vector<int64_t> ChoicesFor(int host) const {
+    if (host < 0 || choices_.size() <= kHostChoices) return choices_;
     std::vector<int64_t> few;
     for (size_t i = 0; i < kHostChoices; ++i) few.push_back(choices_[i * (choices_.size() - 1) / (kHostChoices - 1)]);
     return few;
   }
 
-  void Try(int device, int64_t pages, int place) {
+  void Try(int device, const KvPlace& place) {
     if (options_.cancelled && options_.cancelled()) return;
-    const PlanDevice& now = best_.plan.devices[device];
-    if (pages == now.max_layer_pages && (pages == 0 || place == now.kv_host)) return;
-    absl::StatusOr<Plan> plan = WithPlace(best_.plan, device, pages, place, options_);
-    if (!plan.ok() || (place >= 0 && LastLevelMs(*plan) >= best_.levels.levels.back().ms_per_step)) return;
+    const KvPlace now = KvPlaceOf(best_.plan, device);
+    if (place.layer_pages == now.layer_pages && (place.layer_pages == 0 || (place.host == now.host && place.back == now.back))) return;
+    absl::StatusOr<Plan> plan = WithPlace(best_.plan, device, place, options_);
+    if (!plan.ok() || (place.host >= 0 && LastLevelMs(*plan) >= best_.levels.levels.back().ms_per_step)) return;
     absl::StatusOr<Spilling> other = Assess(*std::move(plan), options_);
     if (other.ok() && other->mean_ms < best_.mean_ms * (1 - kWorthwhile)) best_ = *std::move(other);
   }

@@ -376,6 +376,7 @@ void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
   message.set_load_ms(statistics.load_ms);
   message.set_kv_written(statistics.kv_written);
   message.set_kv_read(statistics.kv_read);
+  message.set_kv_fetched(statistics.kv_fetched);
   message.set_residency_changes(statistics.residency_changes);
   message.set_sent_messages(statistics.sent_messages);
   message.set_sent_bytes(statistics.sent_bytes);
@@ -397,7 +398,8 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
         std::pair("sent_messages", message.sent_messages()), std::pair("sent_bytes", message.sent_bytes()),
         std::pair("received_messages", message.received_messages()), std::pair("received_bytes", message.received_bytes()),
         std::pair("peak_resident_bytes", message.peak_resident_bytes()), std::pair("residency_changes", message.residency_changes()),
-        std::pair("kv_written", message.kv_written()), std::pair("kv_read", message.kv_read())}) {
+        std::pair("kv_written", message.kv_written()), std::pair("kv_read", message.kv_read()),
+        std::pair("kv_fetched", message.kv_fetched())}) {
     LIME_RETURN_IF_ERROR(Within(field, value, 0, kMaxCount));
   }
   LIME_RETURN_IF_ERROR(Milliseconds("compute_ms", message.compute_ms()));
@@ -419,6 +421,7 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
                           .bytes_read = message.bytes_read(),
                           .kv_written = message.kv_written(),
                           .kv_read = message.kv_read(),
+                          .kv_fetched = message.kv_fetched(),
                           .compute_ms = message.compute_ms(),
                           .wait_weights_ms = message.wait_weights_ms(),
                           .wait_input_ms = message.wait_input_ms(),

@@ -86,7 +86,8 @@ struct DeviceStatistics {
   int64_t epoch = -1;
   int64_t steps = 0;
   Bytes bytes_read = 0;
-  Bytes kv_written = 0, kv_read = 0;  // to the disk for want of memory, and back; the latter in bytes_read too
+  Bytes kv_written = 0, kv_read = 0;  // to the disk or a host for want of memory, and back from the disk; the latter in bytes_read too
+  Bytes kv_fetched = 0;               // back from the host
   double compute_ms = 0, wait_weights_ms = 0, wait_input_ms = 0;
   double decode_ms = 0, planned_decode_ms = 0;  // computing micro-batches that decode, and what the plan says of the same
   double load_ms = 0;                           // that some load was under way

@@ -103,7 +103,8 @@ absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
   if (!MaySpill() && !MayLend()) return grows;
   absl::StatusOr<Plan> leaves = CutForKv(plan, inputs_.spec, MayLend());
   if (leaves.ok()) {
-    const KvHosting hosting = MakeKvHosting(inputs_.spec, inputs_.devices, inputs_.request.default_link, *leaves);
+    KvHosting hosting = MakeKvHosting(inputs_.spec, inputs_.devices, inputs_.request.default_link, *leaves);
+    hosting.asks = inputs_.remote_attention;
     if (MayLend()) options.hosting = &hosting;
     leaves = PlanToSpill(*leaves, options);
   }

@@ -36,7 +36,7 @@ class ClusterPlanning {
   // The baselines have neither disks for KV nor hosts, and where it goes there a bound on the first token is not known to hold.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
   bool MaySpill() const { return inputs_.kv_spill && MayLeave(); }
-  bool MayLend() const { return inputs_.remote_attention && inputs_.devices.size() > 1 && MayLeave(); }
+  bool MayLend() const { return inputs_.kv_lending && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();

@@ -361,6 +361,7 @@ json ClusterSession::Describe() const {
                        {"bytes_read", of.bytes_read},
                        {"kv_written_bytes", of.kv_written},
                        {"kv_read_bytes", of.kv_read},
+                       {"kv_fetched_bytes", of.kv_fetched},
                        {"compute_ms", of.compute_ms},
                        {"wait_weights_ms", of.wait_weights_ms},
                        {"wait_input_ms", of.wait_input_ms},

@@ -31,7 +31,7 @@ class ClusterSession {
     int64_t kv_tokens = 0;      // that KV is reserved for at first, where it is planned now; 0: all
     bool kv_spill = true;       // likewise: KV that memory has no room for may go to disks
     bool kv_lending = true;     // likewise: and into the memory of other devices
-    bool remote_attention = true;  // likewise: which attend to it
+    bool remote_attention = true;  // likewise: which may attend to it
     // How a plan goes on as its KV grows; nothing: it does not, and requests have the KV that it begins with.
     std::optional<OnlineRule> online = OnlineRule::kLime;
     bool insecure = false;  // devices elsewhere may be talked to without keys

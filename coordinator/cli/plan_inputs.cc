@@ -250,7 +250,7 @@ void PlanInputFlags::AddTo(CLI::App& app) {
   app.add_flag("--no-kv-spill", no_kv_spill, "Keep all KV in memory: none of it goes to the devices' disks")->group("Request");
   app.add_flag("--no-kv-lending", no_kv_lending, "Keep all KV on the devices of its layers: none of it in the memory of others")
       ->group("Request");
-  app.add_flag("--no-remote-attention", no_remote_attention, "No device attends to KV of another one's layers")->group("Request");
+  app.add_flag("--no-remote-attention", no_remote_attention, "No device attends to KV of another one's layers: what it keeps of it comes back for every use")->group("Request");
   app.add_option("--prompt-tokens", prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned")->group("Request");
   app.add_option("--piece", piece, "Longest piece in which a block streams, or none for whole blocks")
       ->capture_default_str()
@@ -263,7 +263,8 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   LIME_RETURN_IF_ERROR(ReadRequest(flags, inputs.request));
   inputs.split_head = flags.split_head;
   inputs.kv_spill = !flags.no_kv_spill;
-  inputs.remote_attention = !flags.no_kv_lending && !flags.no_remote_attention;
+  inputs.kv_lending = !flags.no_kv_lending;
+  inputs.remote_attention = !flags.no_remote_attention;
   DescribedCluster cluster;
   std::string cluster_model;
   if (!flags.cluster.empty()) {

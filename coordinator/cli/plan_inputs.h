@@ -40,7 +40,8 @@ struct PlanInputs {
   PlanRequest request;
   bool split_head = false;
   bool kv_spill = true;            // KV that memory has no room for may go to disks
-  bool remote_attention = true;    // and into the memory of other devices, which attend to it
+  bool kv_lending = true;          // and into the memory of other devices
+  bool remote_attention = true;    // which may attend to it
   std::vector<std::string> notes;  // what was assumed, a sentence each
 };
 

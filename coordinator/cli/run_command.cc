@@ -395,7 +395,7 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_flag("--no-kv-lending", flags->no_kv_lending,
                     "With --cluster, keep all KV on the devices of its layers: none of it in the memory of others");
   command->add_flag("--no-remote-attention", flags->no_remote_attention,
-                    "With --cluster, no device attends to KV of another one's layers");
+                    "With --cluster, no device attends to KV of another one's layers: what it keeps of it comes back for every use");
   command
       ->add_option("--online", flags->online,
                    "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
@@ -36,7 +37,7 @@ void KvFetcher::SetLayers(int64_t count) {
 }
 
 bool KvFetcher::Fetches(int32_t layer) const {
-  return (layer + 1) * fetched_layers_ / shape_.layers > layer * fetched_layers_ / shape_.layers;
+  return IsAmong(layer, fetched_layers_, shape_.layers);
 }
 
 // Layers that are used before this one.

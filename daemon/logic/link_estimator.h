@@ -49,6 +49,7 @@ class LinkEstimator {
 
   std::optional<LinkEstimate> estimate() const { return estimate_; }
   size_t under_way() const { return under_way_.size(); }  // messages, not acknowledged yet
+  Bytes bytes_under_way() const { return probes_under_way_ + others_under_way_; }
 
   static constexpr int64_t kAskAgainUs = 100'000;
   static constexpr Bytes kMostTrainBytes = 3 * kMiB;

@@ -245,6 +245,7 @@ DeviceStatistics StageSession::Statistics() const {
   statistics.bytes_read = stats.bytes_read;
   statistics.kv_written = stats.kv_written;
   statistics.kv_read = stats.kv_read;
+  statistics.kv_fetched = stats.kv_fetched;
   statistics.compute_ms = stats.compute_ms;
   statistics.wait_weights_ms = stats.wait_weights_ms;
   statistics.wait_input_ms = stats.wait_input_ms;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "planner/plan/kv_fetching.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -59,6 +60,13 @@ bool AsksForKv(const Plan& plan, int part) {
 double AskKvMs(const Plan& plan, int part, int64_t layer_pages) {
   const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, part)].device];
   if (PositionsAway(plan, device, layer_pages) == 0) return 0;
+  const int d = static_cast<int>(&device - plan.devices.data());
+  if (device.kv_fetch_pieces > 0) {
+    const std::vector<int32_t> layers = LayersOn(plan, d);
+    const int64_t layer = std::ranges::lower_bound(layers, plan.parts[part].block.layer) - layers.begin();
+    if (IsAmong(layer, LayersInTime(plan, d, layer_pages), std::ssize(layers))) return 0;
+  }
+  if (!device.asks_kv) return FetchLayerMs(plan, d, layer_pages);
   const double share = MeanPositionsAway(plan, device, layer_pages) / MeanPositionsAway(plan, device, FullLayerPages(plan));
   return std::max(0.0, device.ask_kv_ms + share * (plan.parts[part].decode_ms - device.ask_kv_ms));
 }

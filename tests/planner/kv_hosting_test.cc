@@ -7,6 +7,7 @@
 #include "planner/kv_levels.h"
 #include "planner/kv_parts.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan_search.h"
@@ -31,8 +32,8 @@ struct Planned {
   Plan plan;  // cut
 };
 
-absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, LinkPoint link, int64_t prompt_tokens = 0) {
-  const ModelSpec spec = SmallModel();
+absl::StatusOr<Planned> PlanFor(const std::vector<ClusterDevice>& devices, LinkPoint link, int64_t prompt_tokens = 0,
+                                const ModelSpec& spec = SmallModel()) {
   const PlanRequest request{
       .context = kContext, .kv_tokens = 512, .piece_bytes = kMiB, .prompt_tokens = prompt_tokens, .default_link = link};
   LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, devices, request));
@@ -71,13 +72,18 @@ TEST(KvHostingTest, WhatGoesToAHostComesBackAsItWas) {
   ASSERT_TRUE(planned.ok()) << planned.status();
   const Plan& plan = planned->plan;
   const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, plan);
-  const Plan away = WithKvAway(plan, hosting, 0, WorkingPages(plan), 1);
+  const Plan away = WithKvAway(plan, hosting, 0, {.layer_pages = WorkingPages(plan), .host = 1});
   EXPECT_EQ(away.devices[0].kv_host, 1);
   EXPECT_GT(away.devices[0].ask_kv_ms, 0);
   EXPECT_GT(away.devices[0].memory.activations, plan.devices[0].memory.activations);
   EXPECT_GT(away.devices[1].memory.activations, plan.devices[1].memory.activations);
   EXPECT_TRUE(std::ranges::any_of(away.parts, [](const PlanPart& part) { return part.is_kv() && part.decode_ms > 0 && part.prefill_ms > 0; }));
-  EXPECT_EQ(WithKvAway(away, hosting, 0, 0, -1), plan);
+  EXPECT_EQ(WithKvAway(away, hosting, 0, {}), plan);
+  const Plan back = WithKvAway(away, hosting, 0, {.layer_pages = WorkingPages(plan), .host = 1, .back = 2});
+  EXPECT_EQ(back.devices[0].kv_fetch_pieces, 2 * HostedPieces(back, back.devices[0]) + kKvFetchesUnderWay);
+  EXPECT_GT(back.devices[1].memory.activations, away.devices[1].memory.activations);
+  EXPECT_EQ(KvPlaceOf(back, 0).back, 2);
+  EXPECT_EQ(WithKvAway(back, hosting, 0, {.layer_pages = WorkingPages(plan), .host = 1}), away);
 }
 
 TEST(KvHostingTest, ADeviceWithRoomHasTheKvOfAFastOne) {
@@ -118,6 +124,78 @@ TEST(KvHostingTest, OverASlowLinkNobodyIsAsked) {
   const absl::StatusOr<Plan> plan = PlanToSpill(planned->plan, {.hosting = &hosting});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_FALSE(std::ranges::any_of(plan->devices, HasKvOnHost)) << plan->DebugString();
+}
+
+// What the host keeps of a device that asks it about nothing: the link has time for all of it, and what is predicted is what is simulated.
+TEST(KvHostingTest, WithoutRemoteAttentionAllThatIsLentComesBack) {
+  const ModelSpec spec = *DescribeModel(LlamaConfig(/*layers=*/16, /*hidden=*/512, /*inner=*/4096, /*vocab=*/8000), "deep");
+  const std::vector<ClusterDevice> devices = {Board("fast", 300 * kMiB, 10e9, 0.2e9), Board("roomy", 700 * kMiB, 3e9, 0.2e9)};
+  const LinkPoint fast = {.peer = "", .bytes_per_second = 25e9, .latency_ms = 0.01};
+  const absl::StatusOr<Planned> planned = PlanFor(devices, fast, 0, spec);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  KvHosting hosting = MakeKvHosting(spec, devices, fast, planned->plan);
+  hosting.asks = false;
+  const absl::StatusOr<Plan> lends = PlanToSpill(planned->plan, {.hosting = &hosting});
+  ASSERT_TRUE(lends.ok()) << lends.status();
+  ASSERT_TRUE(lends->Validate(spec).ok()) << lends->Validate(spec);
+  SCOPED_TRACE(lends->DebugString());
+  ASSERT_EQ(lends->devices[0].kv_host, 1);
+  EXPECT_FALSE(lends->devices[0].asks_kv);
+  EXPECT_EQ(lends->devices[0].memory.fetched, FetchedBytes(*lends, lends->devices[0]));
+  EXPECT_LT(MeanMs(MakeKvLevels(*lends)), MeanMs(MakeKvLevels(*PlanToSpill(planned->plan))));
+  for (const KvLevel& level : MakeKvLevels(*lends).levels) {
+    const absl::StatusOr<Plan> changed = WithResidency(*lends, level.residency);
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    const absl::StatusOr<SimulationResult> result = SimulateDecode(*changed, {.timeline = false});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_NEAR(result->MsPerStep(), level.ms_per_step, 0.01 * level.ms_per_step);
+  }
+  const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(*lends), "plan.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, *lends);
+  Plan tight = *lends;
+  tight.devices[0].kv_fetch_pieces = HostedPieces(tight, tight.devices[0]) + kKvFetchesUnderWay - 1;
+  EXPECT_THAT(std::string(tight.Validate().message()), HasSubstr("has no room for the"));
+  tight.devices[0].kv_fetch_pieces = -1;
+  EXPECT_FALSE(tight.Validate().ok());
+}
+
+// More layers come back where the link is faster and where more have room; Eq. 8 bounds them.
+TEST(KvHostingTest, AsManyLayersComeBackInTimeAsTheLinkCarriesAndTheRoomHolds) {
+  const ModelSpec spec = SmallModel();
+  const absl::StatusOr<Planned> planned = PlanFor(FastAndRoomy(), kGigabit);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const KvHosting hosting = MakeKvHosting(spec, planned->devices, planned->link, planned->plan);
+  const int64_t full = FullLayerPages(planned->plan);
+  Plan plan = WithKvAway(planned->plan, hosting, 0, {.layer_pages = WorkingPages(planned->plan), .host = 1, .back = 1});
+  double step_ms = plan.decode.lat_ms;
+  for (const PlanPart& part : plan.parts) step_ms += part.is_kv() ? 0 : part.decode_ms;
+  const int64_t layers = std::ssize(LayersOn(plan, 0));
+  int64_t before = 0;
+  for (const double mb_per_ms : {0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0}) {
+    plan.devices[0].kv_fetch_mb_per_ms = mb_per_ms;
+    const int64_t in_time = LayersInTime(plan, 0, full);
+    EXPECT_GE(in_time, before) << mb_per_ms;
+    EXPECT_LE(in_time, std::max(1.0, step_ms / FetchLayerMs(plan, 0, full))) << mb_per_ms;
+    before = in_time;
+  }
+  EXPECT_EQ(before, layers);
+  plan.devices[0].kv_fetch_mb_per_ms = 5;
+  before = 0;
+  for (const int64_t back : {0, 1, 2, 4, 8}) {
+    plan.devices[0].kv_fetch_pieces = back == 0 ? 0 : back * HostedPieces(plan, plan.devices[0]) + kKvFetchesUnderWay;
+    const int64_t in_time = LayersInTime(plan, 0, full);
+    EXPECT_GE(in_time, std::max(before, std::min(back, layers))) << back;
+    before = in_time;
+  }
+  EXPECT_EQ(LayersInTime(plan, 0, WorkingPages(plan)), 0) << "nothing is away";
+  EXPECT_EQ(LayersInTime(plan, 1, full), 0) << "it has no host";
+  const auto waits = [&](int64_t pages) {
+    int64_t parts = 0;
+    for (int p = 0; p < plan.NumParts(); ++p) parts += AsksForKv(plan, p) && AskKvMs(plan, p, pages) > 0;
+    return parts;
+  };
+  EXPECT_EQ(waits(full), layers - before);
 }
 
 // Neither streams nor spills: what would be refused runs with the memory of the other.

@@ -32,6 +32,7 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .bytes_read = 3,
                                     .kv_written = 13,
                                     .kv_read = 14,
+                                    .kv_fetched = 15,
                                     .compute_ms = 4.5,
                                     .wait_weights_ms = 5.5,
                                     .wait_input_ms = 6.5,
