@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime::cli {
@@ -59,7 +60,7 @@ std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevel
   return "for contexts that no level has";
 }
 
-// What asking a host takes, beside what the same bytes would take from the device's disk, at the last level.
+// What the link brings back, and what asking a host takes, beside what the same bytes would take from the device's disk, at the last level.
 std::string WhyHosted(const Plan& plan, const PlanDevice& device, const KvLevels& levels) {
   const int d = static_cast<int>(&device - plan.devices.data());
   const std::vector<int32_t> layers = LayersOn(plan, d);
@@ -69,7 +70,16 @@ std::string WhyHosted(const Plan& plan, const PlanDevice& device, const KvLevels
   while (!plan.parts[static_cast<size_t>(asks)].is_kv()) ++asks;
   const double mb = static_cast<double>(AwayBytes(plan, levels.levels.back())[static_cast<size_t>(d)]) / 1e6 /
                     static_cast<double>(layers.size());
-  std::string text = absl::StrFormat("asking takes %.2f ms a layer", AskKvMs(plan, asks, levels.levels.back().residency.layer_pages));
+  const int64_t pages = levels.levels.back().residency.layer_pages, in_time = LayersInTime(plan, d, pages);
+  std::string text;
+  if (device.kv_fetch_pieces > 0)
+    text = absl::StrFormat("that of %d of %d layers comes back in time over the link, a layer takes it %.2f ms, into %s of memory; ", in_time,
+                           layers.size(), FetchLayerMs(plan, d, pages), FormatBytes(device.memory.fetched));
+  if (device.asks_kv) {
+    absl::StrAppendFormat(&text, "asking takes %.2f ms a layer", AnswerMs(plan, asks, pages));
+  } else {
+    absl::StrAppend(&text, in_time < std::ssize(layers) ? "the others are waited for" : "none is waited for");
+  }
   if (device.disk_mb_per_ms <= 0) return absl::StrCat(text, ", and it has no disk to stream from");
   return absl::StrCat(text, absl::StrFormat(", and reading as many bytes, of KV or of weights that make room for it, %.2f from its disk",
                                             mb / device.disk_mb_per_ms + device.disk_lat_ms));
@@ -97,7 +107,7 @@ std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
     absl::StrAppend(&text, "  ", device.name, " keeps KV of ", device.max_layer_pages * kPageTokens / plan.sequences,
                     " tokens of each sequence in memory and the rest ",
                     HasKvOnHost(device) ? absl::StrCat("in that of ", plan.devices[static_cast<size_t>(device.kv_host)].name,
-                                                       ", which attends to it: ", WhyHosted(plan, device, levels))
+                                                       device.asks_kv ? ", which attends to it: " : ": ", WhyHosted(plan, device, levels))
                                         : absl::StrCat("on its disk: ", WhySpilled(plan, device, levels)),
                     "\n");
   }

@@ -66,7 +66,11 @@ double AskKvMs(const Plan& plan, int part, int64_t layer_pages) {
     const int64_t layer = std::ranges::lower_bound(layers, plan.parts[part].block.layer) - layers.begin();
     if (IsAmong(layer, LayersInTime(plan, d, layer_pages), std::ssize(layers))) return 0;
   }
-  if (!device.asks_kv) return FetchLayerMs(plan, d, layer_pages);
+  return device.asks_kv ? AnswerMs(plan, part, layer_pages) : FetchLayerMs(plan, d, layer_pages);
+}
+
+double AnswerMs(const Plan& plan, int part, int64_t layer_pages) {
+  const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, part)].device];
   const double share = MeanPositionsAway(plan, device, layer_pages) / MeanPositionsAway(plan, device, FullLayerPages(plan));
   return std::max(0.0, device.ask_kv_ms + share * (plan.parts[part].decode_ms - device.ask_kv_ms));
 }

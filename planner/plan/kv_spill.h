@@ -40,6 +40,8 @@ bool AsksForKv(const Plan& plan, int part);
 // (planner/plan/kv_fetching.h); else for the host's answer, of which the plan's time is that of all pages, or for KV that comes late.
 // REQUIRES: AsksForKv(plan, part)
 double AskKvMs(const Plan& plan, int part, int64_t layer_pages);
+// Until the host has answered, whether or not it is asked.  REQUIRES: as above
+double AnswerMs(const Plan& plan, int part, int64_t layer_pages);
 
 // Whether a device has a stage, or KV of one that has: it takes part in the plan.
 bool HasPart(const Plan& plan, int device);

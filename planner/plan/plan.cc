@@ -231,6 +231,8 @@ absl::Status CheckFetching(const Plan& plan, int d) {
   LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_fetch_pieces, 0, kMaxPartBytes / KvPieceBytes(plan)));
   if (!HasKvOnHost(device)) return device.kv_fetch_pieces > 0 ? Wrong(name, " is given, and no host has KV of it") : absl::OkStatus();
   if (device.asks_kv || HostedPieces(plan, device) == 0) return absl::OkStatus();
+  if (!(device.kv_fetch_mb_per_ms > 0))
+    return Wrong("devices[", d, "].kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " where all KV that the host has comes back");
   const int64_t least = HostedPieces(plan, device) + kKvFetchesUnderWay;
   if (device.kv_fetch_pieces < least)
     return Wrong(name, " = ", device.kv_fetch_pieces, " has no room for the ", least, " pieces of a layer that its host is not asked about");

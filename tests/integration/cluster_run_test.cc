@@ -83,8 +83,10 @@ Plan GrowingPlan() {
 }
 
 // The same where no device keeps more pages than those at work: the rest of KV is on disks, or where there are hosts, with the next device
-// but for the last one's.
-Plan SpillingPlan(bool hosts = false) {
+// but for the last one's; the first asks about all of it, or the host is asked about none.
+enum class KvFrom : uint8_t { kDisks, kHostsThatAttend, kHostsThatSendBack };
+Plan SpillingPlan(KvFrom from = KvFrom::kDisks) {
+  const bool hosts = from != KvFrom::kDisks;
   const auto checkpoint = Checkpoint::Open(kModel);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   absl::StatusOr<Plan> cut = CutForKv(InterleavedPlan({.kv_tokens = 64}), *checkpoint->BuildModelSpec());
@@ -93,7 +95,11 @@ Plan SpillingPlan(bool hosts = false) {
     device.max_layer_pages = WorkingPages(*cut);
     device.memory.ring = std::min<Bytes>(device.memory.ring, 192 * kKiB);
   }
-  for (int d = 0; hosts && d + 1 < kDevices; ++d) cut->devices[d].kv_host = d + 1;
+  for (int d = 0; hosts && d + 1 < kDevices; ++d) {
+    PlanDevice& device = cut->devices[d];
+    device.kv_host = d + 1, device.asks_kv = from == KvFrom::kHostsThatAttend;
+    if (!device.asks_kv) device.kv_fetch_pieces = HostedPieces(*cut, device) + kKvFetchesUnderWay, device.kv_fetch_mb_per_ms = 0.1;
+  }
   absl::StatusOr<Plan> plan = WithResidency(*cut, ResidencyOf(*cut));
   EXPECT_TRUE(plan.ok()) << plan.status();
   for (PlanDevice& device : plan->devices) {
@@ -251,20 +257,25 @@ TEST_F(ClusterRunTest, KvThatGoesToDisksChangesNoBit) {
 }
 
 TEST_F(ClusterRunTest, KvThatOtherDevicesHostChangesNoBit) {
-  dir_.Write("plan.json", ToJsonText(SpillingPlan(/*hosts=*/true)));
   const std::vector<std::string> call = {"run",          "--model", kModel,   "--prompt",      "Once upon a time there was a fox",
                                          "--max-tokens", "480",     "--json", "--hash-logits", "--ignore-eos",
                                          "--context",    "512"};
   const Answer alone = Call(call);
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
-  const Answer cluster = Call(OverCluster(call));
-  ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
-  const auto json = cluster.Json();
-  for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens"}) EXPECT_EQ(json[field], alone.Json()[field]) << field;
-  for (const auto& device : json["devices"]) {
-    EXPECT_LE(device["peak_rss_bytes"], device["budget_bytes"]);
-    EXPECT_GT(device["kv_written_bytes"], 0) << device;
-    EXPECT_EQ(device["kv_read_bytes"] > 0, device["name"] == "c") << device;
+  for (const KvFrom from : {KvFrom::kHostsThatAttend, KvFrom::kHostsThatSendBack}) {
+    SCOPED_TRACE(from == KvFrom::kHostsThatAttend ? "the hosts attend" : "the hosts send it back");
+    dir_.Write("plan.json", ToJsonText(SpillingPlan(from)));
+    const Answer cluster = Call(OverCluster(call));
+    ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
+    const auto json = cluster.Json();
+    for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens"}) EXPECT_EQ(json[field], alone.Json()[field]) << field;
+    for (const auto& device : json["devices"]) {
+      const bool comes_back = from == KvFrom::kHostsThatSendBack && device["name"] != "c";
+      EXPECT_LE(device["peak_rss_bytes"], device["budget_bytes"]);
+      EXPECT_GT(device["kv_written_bytes"], 0) << device;
+      EXPECT_EQ(device["kv_read_bytes"] > 0, device["name"] == "c") << device;
+      EXPECT_EQ(device["kv_fetched_bytes"] >= device["kv_written_bytes"], comes_back) << device;
+    }
   }
 }
 
@@ -501,14 +512,16 @@ TEST_F(FaultTest, KvOnADiskIsMadeAgainAfterALoss) {
 }
 
 TEST_F(FaultTest, KvThatALostDeviceHostedIsMadeAgain) {
-  dir_.Write("plan.json", ToJsonText(SpillingPlan(/*hosts=*/true)));
-  const std::unique_ptr<Lime> run = Begin();
-  ASSERT_TRUE(limed_[1]->AwaitLog("is to have 28 KV pages of each layer")) << limed_[1]->log();
-  EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
-  Restart(1);
-  const Answer answer = run->Wait();
-  ExpectNothingLost(answer);
-  EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
+  for (const KvFrom from : {KvFrom::kHostsThatAttend, KvFrom::kHostsThatSendBack}) {
+    dir_.Write("plan.json", ToJsonText(SpillingPlan(from)));
+    const std::unique_ptr<Lime> run = Begin();
+    ASSERT_TRUE(limed_[1]->AwaitLog("is to have 28 KV pages of each layer")) << limed_[1]->log();
+    EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
+    Restart(1);
+    const Answer answer = run->Wait();
+    ExpectNothingLost(answer);
+    EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
+  }
 }
 
 TEST_F(FaultTest, ADeviceThatStandsStillForAMomentIsWaitedFor) {

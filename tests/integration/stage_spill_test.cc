@@ -60,7 +60,7 @@ void DrawFetching(Plan& plan, int device, Draws& draws) {
   const int64_t pieces = HostedPieces(plan, of);
   of.asks_kv = draws.Below(3) > 0;
   if (!of.asks_kv) {
-    of.kv_fetch_pieces = pieces + kKvFetchesUnderWay + draws.Below(4);
+    of.kv_fetch_pieces = pieces + kKvFetchesUnderWay + draws.Below(4), of.kv_fetch_mb_per_ms = 0.1;
   } else if (draws.Below(3) > 0) {
     of.kv_fetch_pieces = 1 + draws.Below(3 * pieces + 4);
   }

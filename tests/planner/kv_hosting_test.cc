@@ -158,6 +158,8 @@ TEST(KvHostingTest, WithoutRemoteAttentionAllThatIsLentComesBack) {
   EXPECT_THAT(std::string(tight.Validate().message()), HasSubstr("has no room for the"));
   tight.devices[0].kv_fetch_pieces = -1;
   EXPECT_FALSE(tight.Validate().ok());
+  tight = *lends, tight.devices[0].kv_fetch_mb_per_ms = 0;
+  EXPECT_THAT(std::string(tight.Validate().message()), HasSubstr("kv_fetch_mb_per_ms = 0 where all KV"));
 }
 
 // More layers come back where the link is faster and where more have room; Eq. 8 bounds them.
