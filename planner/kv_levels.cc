@@ -10,6 +10,7 @@
 #include "planner/assignment.h"
 #include "planner/base/check.h"
 #include "planner/evaluator.h"
+#include "planner/kv_transfer.h"
 #include "planner/online_memory.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/quick_evaluator.h"
@@ -44,15 +45,29 @@ double KvPartMb(const Plan& plan, int p, int64_t layer_pages) {
   return Mb(part.bytes) * std::clamp(there / positions, 0.0, 1.0);
 }
 
+// What a token waits for KV that hosts have, by part, where these parts stream: more comes back in a step that takes longer.
+std::vector<double> AskTimes(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed) {
+  std::vector<double> ask_ms(plan.parts.size(), 0);
+  if (std::ranges::none_of(plan.devices, HasKvOnHost)) return ask_ms;
+  Plan streams = plan;
+  for (PlanPart& part : streams.parts) part.streamed = false;
+  for (const int32_t p : streamed) streams.parts[p].streamed = true;
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    if (AsksForKv(plan, p)) ask_ms[p] = AskKvMs(streams, p, layer_pages);
+  }
+  return ask_ms;
+}
+
 // The decode step of a plan at a level. Memory is set for each residency: what is resident, and the ring.
-Instance ToInstance(const Plan& plan, int64_t layer_pages) {
+Instance ToInstance(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed) {
   Instance instance;
+  const std::vector<double> ask_ms = AskTimes(plan, layer_pages, streamed);
   std::vector<double> comp_ms;
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
     instance.blocks.push_back(
         {.kind = KindOf(part.block.kind), .layer = part.block.layer, .mb = part.is_kv() ? KvPartMb(plan, p, layer_pages) : Mb(part.bytes)});
-    comp_ms.push_back(AsksForKv(plan, p) ? AskKvMs(plan, p, layer_pages) : part.decode_ms);
+    comp_ms.push_back(AsksForKv(plan, p) ? ask_ms[p] : part.decode_ms);
   }
   for (const PlanDevice& device : plan.devices) {
     instance.devices.push_back({.name = device.name,
@@ -83,7 +98,7 @@ class Draft {
   Draft(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed)
       : plan_(plan),
         together_(StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep))),
-        instance_(ToInstance(plan, layer_pages)),
+        instance_(ToInstance(plan, layer_pages, streamed)),
         quick_(instance_),
         resident_(plan.devices.size(), 0),
         stage_streamed_(plan.stages.size(), 0) {
@@ -394,7 +409,8 @@ std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const Kv
   } else if (stuck = LevelSearch(plan, layer_pages, options, draft).Run(); stuck) {
     return std::nullopt;
   }
-  KvLevel level{.residency = {.layer_pages = layer_pages, .streamed = draft.Streamed()}, .ms_per_step = draft.ExactMs()};
+  KvLevel level{.residency = {.layer_pages = layer_pages, .streamed = draft.Streamed()}};
+  level.ms_per_step = Draft(plan, layer_pages, level.residency.streamed).ExactMs();
   if (!WithResidency(plan, level.residency).ok() || !std::isfinite(level.ms_per_step)) return std::nullopt;
   return level;
 }
@@ -407,7 +423,7 @@ absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
   Draft draft(plan, first.layer_pages, first.streamed);
   if (LevelSearch(plan, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the first level");
   first.streamed = draft.Streamed();
-  const double ms_per_step = draft.ExactMs();
+  const double ms_per_step = Draft(plan, first.layer_pages, first.streamed).ExactMs();
   LIME_ASSIGN_OR_RETURN(Plan changed, WithResidency(plan, first));
   changed.predicted.ms_per_step = ms_per_step;
   changed.predicted.ms_per_token = ms_per_step / plan.sequences;
@@ -544,7 +560,7 @@ class PlaceSearch {
       const std::vector<int> hosts = PlacesFor(best_.plan, d, options_);
       for (const int host : hosts) {
         if (host >= 0 && !MayPay(d, host)) continue;
-        for (const int64_t pages : ChoicesFor(host)) Try(d, {.layer_pages = pages, .host = host, .back = LeastBack(host, options_)});
+        for (const int64_t pages : ChoicesFor(d, host)) Try(d, {.layer_pages = pages, .host = host, .back = LeastBack(host, options_)});
       }
       if (const KvPlace place = KvPlaceOf(best_.plan, d); place.host >= 0) SearchBeside(d, place);
       if (!hosts.empty()) Try(d, {});
@@ -577,12 +593,33 @@ class PlaceSearch {
                                [&](int32_t p) { return best_.plan.stages[StageOf(best_.plan, p)].device == device; });
   }
 
-  // Few choices tell whether a host pays.
-  std::vector<int64_t> ChoicesFor(int host) const {
+  // Few choices tell whether a host pays; where all it has comes back, what the link has time for at the end (Eq. 8).
+  std::vector<int64_t> ChoicesFor(int device, int host) const {
+    if (host >= 0 && !options_.hosting->asks) {
+      const int64_t most = PagesThatComeBack(device, host), full = FullLayerPages(best_.plan);
+      std::vector<int64_t> pages;
+      for (const int64_t back : {most, most * 3 / 4, most / 2}) {
+        if (back > 0 && full - back >= WorkingPages(best_.plan)) pages.push_back(full - back);
+      }
+      return pages;
+    }
     if (host < 0 || choices_.size() <= kHostChoices) return choices_;
     std::vector<int64_t> few;
     for (size_t i = 0; i < kHostChoices; ++i) few.push_back(choices_[i * (choices_.size() - 1) / (kHostChoices - 1)]);
     return few;
+  }
+
+  int64_t PagesThatComeBack(int device, int host) const {
+    const Plan& plan = best_.plan;
+    const double token_mb =
+        Mb(plan.page_bytes) / static_cast<double>(kPageTokens) * static_cast<double>(std::ssize(LayersOn(plan, device)));
+    const int64_t tokens = TokensToLend({.period_ms = best_.levels.levels.back().ms_per_step,
+                                         .bw_mb_per_ms = options_.hosting->pairs[device][host]->fetch_mb_per_ms,
+                                         .kv_visit_mb = token_mb,
+                                         .target_free_mb = Mb(plan.devices[host].memory.margin),
+                                         .kv_tok_mb = token_mb,
+                                         .n = plan.context * plan.sequences});
+    return tokens / kKvPiece * (kKvPiece / kPageTokens);
   }
 
   void Try(int device, const KvPlace& place) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime::cli {
 namespace {
@@ -61,8 +62,11 @@ std::string WhySpilled(const Plan& plan, const PlanDevice& device, const KvLevel
 }
 
 // What the link brings back, and what asking a host takes, beside what the same bytes would take from the device's disk, at the last level.
-std::string WhyHosted(const Plan& plan, const PlanDevice& device, const KvLevels& levels) {
-  const int d = static_cast<int>(&device - plan.devices.data());
+std::string WhyHosted(const Plan& planned, const PlanDevice& of, const KvLevels& levels) {
+  const int d = static_cast<int>(&of - planned.devices.data());
+  const absl::StatusOr<Plan> at_last = WithResidency(planned, levels.levels.back().residency);
+  const Plan& plan = at_last.ok() ? *at_last : planned;
+  const PlanDevice& device = plan.devices[static_cast<size_t>(d)];
   const std::vector<int32_t> layers = LayersOn(plan, d);
   if (layers.empty()) return "for no layer";
   const int first = PartsOf(plan, {BlockKind::kAttention, layers.front()}).first;

@@ -16,7 +16,21 @@ double PiecesOfLayer(const Plan& plan, const PlanDevice& device, int64_t layer_p
   return plan.sequences * MeanPositionsAway(plan, device, layer_pages) / static_cast<double>(kKvPiece);
 }
 
-// When a token comes to each layer of a device, and how long it takes in all, where it waits for nothing.
+// The disk that reads longest for a step.
+double ReadMs(const Plan& plan) {
+  std::vector<double> read_ms(plan.devices.size(), 0);
+  for (const Stage& stage : plan.stages) {
+    const PlanDevice& device = plan.devices[stage.device];
+    for (int p = stage.lo; p < stage.hi; ++p) {
+      const PlanPart& part = plan.parts[p];
+      if (part.streamed && !part.is_kv() && device.disk_mb_per_ms > 0)
+        read_ms[stage.device] += static_cast<double>(part.bytes) / 1e6 / device.disk_mb_per_ms;
+    }
+  }
+  return std::ranges::max(read_ms);
+}
+
+// When a token comes to each layer of a device, and how long it takes in all: at least, with waits for disks spread evenly over its way.
 struct Uses {
   std::vector<double> at_ms;  // by layer
   double step_ms = 0;
@@ -44,6 +58,9 @@ Uses UsesOf(const Plan& plan, int device) {
     uses.step_ms += tx_ms + plan.decode.lat_ms;
     if (stage.device == host && next == device) uses.activations_ms += tx_ms * plan.microbatches;
   }
+  const double longer = uses.step_ms > 0 ? std::max(1.0, ReadMs(plan) / uses.step_ms) : 1;
+  for (double& at_ms : uses.at_ms) at_ms *= longer;
+  uses.step_ms *= longer;
   return uses;
 }
 

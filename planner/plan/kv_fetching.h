@@ -16,7 +16,8 @@ constexpr bool IsAmong(int64_t layer, int64_t count, int64_t layers) {
   return (layer + 1) * count / layers > layer * count / layers;
 }
 
-// Layers of the device that come back in time where a layer has `layer_pages` pages in all; 0 where nothing is with a host.
+// Layers of the device that come back in time where a layer has `layer_pages` pages in all, and the plan's parts stream as they do; 0 where
+// nothing is with a host.
 int64_t LayersInTime(const Plan& plan, int device, int64_t layer_pages);
 
 // What of a layer's KV is with the host there takes on the link.
