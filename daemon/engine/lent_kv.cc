@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/steady_clock.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_fetching.h"
 
 namespace lime {
 namespace {
@@ -254,8 +255,11 @@ void LentKv::EndStep() {
   Follow();
   fetcher_->SetInUse(std::nullopt);
   fetcher_->SetNext(0);
-  const int64_t layers = size_->StepEnded(SteadyMs(), PiecesOfLayer());
-  if (device_.asks_kv) fetcher_->SetLayers(HasRoom() ? layers : 0);
+  const int64_t pieces = PiecesOfLayer();
+  const int64_t layers = size_->StepEnded(SteadyMs(), {.pieces = HasRoom() ? pieces : 0,
+                                                       .stay = pieces > 0 ? (device_.kv_fetch_pieces - kKvFetchesUnderWay) / pieces : 0,
+                                                       .long_answers = ask_ms_.value_or(device_.ask_kv_ms) >= kLongAnswerMs});
+  if (device_.asks_kv) fetcher_->SetLayers(layers);
   FetchNext();
 }
 

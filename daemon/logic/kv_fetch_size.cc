@@ -35,8 +35,9 @@ void KvFetchSize::Arrived(double now_ms) {
   since_ms_ = now_ms;
 }
 
+// Once a step: one layer makes those behind it late, too.
 void KvFetchSize::Late() {
-  if (!late_ && now_ > 1) --now_;  // once a step: one layer makes those behind it late, too
+  if (!late_ && now_ > stay_) now_ = partly_ ? now_ - 1 : stay_;
   late_ = true;
 }
 
@@ -49,7 +50,7 @@ std::optional<double> KvFetchSize::rate() const {
 // Eq. 8 for the tokens of all layers one after another, between a use of each and the next; as whole layers.
 int64_t KvFetchSize::MostLayers(int64_t pieces) const {
   const std::optional<double> per_ms = rate();
-  if (!per_ms || steps_ms_.empty()) return 1;
+  if (!per_ms || steps_ms_.empty()) return 0;
   const double token_mb = static_cast<double>(piece_bytes_) / static_cast<double>(kKvPiece) / 1e6;
   const int64_t tokens = pieces * kKvPiece;
   const int64_t comes_back = TokensToLend({.period_ms = kShare * Median(steps_ms_.begin(), steps_ms_.end()),
@@ -59,18 +60,19 @@ int64_t KvFetchSize::MostLayers(int64_t pieces) const {
                                            .target_free_mb = static_cast<double>(tokens * layers_) * token_mb,
                                            .kv_tok_mb = token_mb,
                                            .n = tokens * layers_});
-  return std::clamp<int64_t>(comes_back / tokens, 1, layers_);
+  return std::min(comes_back / tokens, layers_);
 }
 
-int64_t KvFetchSize::StepEnded(double now_ms, int64_t pieces) {
+int64_t KvFetchSize::StepEnded(double now_ms, const Step& step) {
   if (step_ended_ms_) Keep(now_ms - *step_ended_ms_, steps_ms_);
   step_ended_ms_ = now_ms;
-  if (pieces == 0) return 0;
-  const int64_t most = MostLayers(pieces);
+  if (step.pieces == 0) return 0;
+  stay_ = std::min(step.stay, layers_), partly_ = step.long_answers;
+  const int64_t in_time = MostLayers(step.pieces), most = std::max(stay_, partly_ || in_time == layers_ ? in_time : 0);
+  now_ = std::clamp(now_, stay_, most);
   steady_ = most > now_ && !late_ ? steady_ + 1 : 0;
   late_ = false;
-  if (most < now_) now_ = most;
-  if (steady_ >= kSteadySteps) now_ = std::max(now_ + 1, std::min(most, now_ * 2)), steady_ = 0;
+  if (steady_ >= kSteadySteps) now_ = partly_ ? std::min(most, std::max(now_ + 1, now_ * 2)) : most, steady_ = 0;
   return now_;
 }
 

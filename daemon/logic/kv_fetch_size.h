@@ -2,7 +2,8 @@
 // as the link carries beside activations between two uses. The host is asked about the others.
 //
 // Fewer at once when pieces come slower, or a layer was not there in time; more only once there has been time for it in kSteadySteps steps.
-// At least one, whose pieces tell how fast they come.
+// Those that have room together stay, whatever the link. Beyond them all are fetched or none, where answers are short: pieces that come on
+// and on would hold each of them up.
 //
 // Pure.   Times: milliseconds of one clock.   Thread: the owner's.
 #pragma once
@@ -26,8 +27,13 @@ class KvFetchSize {
   void Arrived(double now_ms);
   // A layer that was to be there when it was used was not.
   void Late();
-  // A step has ended in which each layer had so many pieces with the host. Layers to fetch from now on.
-  int64_t StepEnded(double now_ms, int64_t pieces);
+  struct Step {
+    int64_t pieces = 0;         // that each layer has with the host
+    int64_t stay = 0;           // layers that have room together
+    bool long_answers = false;  // of the host: a message that waits a millisecond is nothing to them
+  };
+  // A step has ended. Layers to fetch from now on.
+  int64_t StepEnded(double now_ms, const Step& step);
 
   // Bytes a millisecond, beside all else on the link; nothing before anything has come.
   std::optional<double> rate() const;
@@ -43,7 +49,8 @@ class KvFetchSize {
   std::deque<double> took_ms_;  // pieces, newest last
   std::deque<double> steps_ms_;
   std::optional<double> step_ended_ms_;
-  int64_t now_ = 1;
+  int64_t now_ = 0, stay_ = 0;
+  bool partly_ = false;  // beyond those that stay
   bool late_ = false;  // in the step under way
   int steady_ = 0;     // steps in which there was time for more
 };

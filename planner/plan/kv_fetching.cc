@@ -64,6 +64,14 @@ Uses UsesOf(const Plan& plan, int device) {
   return uses;
 }
 
+// Of the host about a layer.
+double AnswerOf(const Plan& plan, int device, int64_t layer_pages) {
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    if (AsksForKv(plan, p) && plan.stages[StageOf(plan, p)].device == device) return AnswerMs(plan, p, layer_pages);
+  }
+  return 0;
+}
+
 // Whether so many layers come in time, `depth` of which have room; each takes the link so long.
 bool ComeInTime(const Uses& uses, int64_t count, int64_t depth, double layer_ms) {
   const int64_t layers = std::ssize(uses.at_ms);
@@ -112,7 +120,8 @@ int64_t LayersInTime(const Plan& plan, int d, int64_t layer_pages) {
       high = middle - 1;
     }
   }
-  return low;
+  const bool partly = !device.asks_kv || low == std::ssize(uses.at_ms) || AnswerOf(plan, d, layer_pages) >= kLongAnswerMs;
+  return partly ? low : std::min(low, depth);
 }
 
 }  // namespace lime

@@ -2,7 +2,7 @@
 //
 // The link brings one layer after another, in the order of their use, each as soon as one that was used before has left room for it. As many
 // layers as can are fetched so that none comes late, spread evenly; the host is asked about the others, or where it is not, they are waited
-// for. A device that runs measures how fast pieces come, and decides for itself (daemon/logic/kv_fetch_size.h).
+// for. Where it is asked and answers soon, either all layers come on and on or only those that stay in the room. A device that runs measures how fast pieces come, and decides for itself (daemon/logic/kv_fetch_size.h).
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,9 @@
 #include "planner/plan/plan.h"
 
 namespace lime {
+
+// An answer of a host that another message, which takes a millisecond, holds up by little.
+inline constexpr double kLongAnswerMs = 4;
 
 // Whether a layer, of `layers`, is among `count` of them that are spread evenly.
 constexpr bool IsAmong(int64_t layer, int64_t count, int64_t layers) {

@@ -126,13 +126,15 @@ TEST_F(KvFetcherTest, TwoAreOnTheirWayAndComeInOrderAndWhole) {
 // Steps of so many milliseconds, with pieces of 1 MB that take so many each.
 class Steps {
  public:
+  explicit Steps(bool long_answers = true) : long_answers_(long_answers) {}
+
   int64_t Run(int steps, double step_ms, double piece_ms, bool late = false) {
     int64_t layers = 0;
     for (int i = 0; i < steps; ++i) {
       size_.Begun(now_ms_);
       for (int piece = 1; piece <= 4; ++piece) size_.Arrived(now_ms_ + piece * piece_ms);
       if (late) size_.Late();
-      layers = size_.StepEnded(now_ms_ += step_ms, kPieces);
+      layers = size_.StepEnded(now_ms_ += step_ms, {.pieces = kPieces, .stay = 2, .long_answers = long_answers_});
     }
     return layers;
   }
@@ -140,6 +142,7 @@ class Steps {
   static constexpr int64_t kPieces = 2;  // of each of 40 layers
 
  private:
+  const bool long_answers_;
   KvFetchSize size_{40, 1'000'000};
   double now_ms_ = 0;
 };
@@ -148,7 +151,7 @@ TEST(KvFetchSizeTest, AsManyAsTheLinkCarriesBetweenTwoUses) {
   // 100 ms are time for nine pieces of 10 ms beside a reserve: 4.5 layers of two.
   EXPECT_EQ(Steps().Run(100, 100, 10), 4);
   EXPECT_EQ(Steps().Run(100, 1000, 10), 40) << "there are no more";
-  EXPECT_EQ(Steps().Run(200, 10, 1000), 1) << "one tells how fast they come";
+  EXPECT_EQ(Steps().Run(200, 10, 1000), 2) << "these stay";
 }
 
 TEST(KvFetchSizeTest, FewerAtOnceAndMoreAfterAWhile) {
@@ -164,13 +167,21 @@ TEST(KvFetchSizeTest, FewerWhereALayerIsLate) {
   Steps steps;
   EXPECT_EQ(steps.Run(200, 400, 10), 18);
   EXPECT_EQ(steps.Run(3, 400, 10, /*late=*/true), 15);
-  EXPECT_EQ(steps.Run(100, 400, 10, /*late=*/true), 1);
+  EXPECT_EQ(steps.Run(100, 400, 10, /*late=*/true), 2);
+}
+
+TEST(KvFetchSizeTest, AllOrThoseThatStayWhereAnswersAreShort) {
+  Steps steps(/*long_answers=*/false);
+  EXPECT_EQ(steps.Run(200, 400, 10), 2);
+  EXPECT_EQ(steps.Run(200, 1000, 10), 40);
+  EXPECT_EQ(steps.Run(1, 1000, 10, /*late=*/true), 2);
 }
 
 TEST(KvFetchSizeTest, NoneWhereTheHostHasNone) {
   KvFetchSize size(40, 1'000'000);
-  EXPECT_EQ(size.StepEnded(0, 0), 0);
-  EXPECT_EQ(size.StepEnded(1, 3), 1);
+  EXPECT_EQ(size.StepEnded(0, {.stay = 3}), 0);
+  EXPECT_EQ(size.StepEnded(1, {.pieces = 3, .stay = 3}), 3);
+  EXPECT_EQ(size.StepEnded(1, {.pieces = 3}), 0);
 }
 
 }  // namespace
