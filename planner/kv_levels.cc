@@ -10,8 +10,8 @@
 #include "planner/assignment.h"
 #include "planner/base/check.h"
 #include "planner/evaluator.h"
-#include "planner/kv_transfer.h"
 #include "planner/online_memory.h"
+#include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/quick_evaluator.h"
 #include "planner/random.h"
@@ -19,8 +19,6 @@
 
 namespace lime {
 namespace {
-
-constexpr double kWorthwhile = 0.002;  // of the time: less is the search's noise
 
 double Mb(Bytes bytes) {
   return static_cast<double>(bytes) / 1e6;
@@ -52,8 +50,10 @@ std::vector<double> AskTimes(const Plan& plan, int64_t layer_pages, const std::v
   Plan streams = plan;
   for (PlanPart& part : streams.parts) part.streamed = false;
   for (const int32_t p : streamed) streams.parts[p].streamed = true;
+  std::vector<int64_t> in_time;  // by device
+  for (int d = 0; d < plan.NumDevices(); ++d) in_time.push_back(LayersInTime(streams, d, layer_pages));
   for (int p = 0; p < plan.NumParts(); ++p) {
-    if (AsksForKv(plan, p)) ask_ms[p] = AskKvMs(streams, p, layer_pages);
+    if (AsksForKv(plan, p)) ask_ms[p] = AskKvMs(streams, p, layer_pages, in_time[plan.stages[StageOf(plan, p)].device]);
   }
   return ask_ms;
 }
@@ -415,7 +415,48 @@ std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const Kv
   return level;
 }
 
-// The plan with what then streams best at its first level.
+}  // namespace
+
+double MeanMs(const KvLevels& levels) {
+  double sum_ms = 0;
+  for (const KvLevel& level : levels.levels) sum_ms += level.ms_per_step;
+  return sum_ms / static_cast<double>(levels.levels.size());
+}
+
+KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
+  LIME_CHECK(plan.reads == ReadsPerStep::kOnce);
+  KvLevels answer;
+  std::vector<KvLevel>& levels = answer.levels;
+  levels.push_back({.residency = ResidencyOf(plan)});
+  const int64_t first = levels[0].residency.layer_pages, full = FullLayerPages(plan);
+  levels[0].ms_per_step = Draft(plan, first, levels[0].residency.streamed).ExactMs();
+  const int64_t step = std::max<int64_t>(plan.sequences, (full - first + options.max_levels - 1) / std::max(1, options.max_levels));
+  for (int64_t pages = first; pages < full;) {
+    pages = std::min(full, pages + step);
+    std::optional<KvLevel> level = NextLevel(plan, pages, options, answer, answer.stuck);
+    if (!level) {
+      Residency all{.layer_pages = pages, .streamed = KvPartsOnDisk(plan, pages, /*on_disk=*/true)};
+      for (int p = 0; p < plan.NumParts(); ++p) {
+        if (!plan.parts[p].is_kv()) all.streamed.push_back(p);
+      }
+      std::ranges::sort(all.streamed);
+      const std::string reason = NoRoom(plan, all);
+      answer.exhausted = absl::StrCat("no residency of this plan has room for ", pages, " KV pages of a layer",
+                                             reason.empty() ? " beside what streams by this rule" : absl::StrCat(": ", reason));
+      break;
+    }
+    levels.push_back(*std::move(level));
+  }
+  return answer;
+}
+
+double MsAtTheEnd(const Plan& plan, const KvLevelOptions& options) {
+  const KvLevels first{.levels = {{.residency = ResidencyOf(plan)}}};
+  std::optional<int> stuck;
+  const std::optional<KvLevel> last = NextLevel(plan, FullLayerPages(plan), options, first, stuck);
+  return last ? last->ms_per_step : HUGE_VAL;
+}
+
 absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
   const std::vector<PlanNeed> needs = NeedsOf(plan);
   for (int d = 0; d < plan.NumDevices(); ++d) plan.devices[d].memory.hosted = needs[d].hosted, plan.devices[d].memory.fetched = needs[d].fetched;
@@ -428,281 +469,6 @@ absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
   changed.predicted.ms_per_step = ms_per_step;
   changed.predicted.ms_per_token = ms_per_step / plan.sequences;
   return changed;
-}
-
-// The plan with rings of so many of a device's largest parts.
-absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions& options) {
-  Plan changed = plan;
-  std::vector<Bytes> largest(plan.devices.size(), 0);
-  for (const Stage& stage : plan.stages) {
-    for (int p = stage.lo; p < stage.hi; ++p) largest[stage.device] = std::max(largest[stage.device], plan.parts[p].bytes);
-  }
-  for (int d = 0; d < plan.NumDevices(); ++d) {
-    if (plan.devices[d].disk_mb_per_ms >= kMinDiskRate) changed.devices[d].memory.ring = parts * largest[d];
-  }
-  return Refit(std::move(changed), options);
-}
-
-// Levels, and where they are exhausted the device that stands in the way, if one does.
-struct Grown {
-  KvLevels levels;
-  std::optional<int> stuck;
-};
-
-Grown Grow(const Plan& plan, const KvLevelOptions& options) {
-  LIME_CHECK(plan.reads == ReadsPerStep::kOnce);
-  Grown answer;
-  std::vector<KvLevel>& levels = answer.levels.levels;
-  levels.push_back({.residency = ResidencyOf(plan)});
-  const int64_t first = levels[0].residency.layer_pages, full = FullLayerPages(plan);
-  levels[0].ms_per_step = Draft(plan, first, levels[0].residency.streamed).ExactMs();
-  const int64_t step = std::max<int64_t>(plan.sequences, (full - first + options.max_levels - 1) / std::max(1, options.max_levels));
-  for (int64_t pages = first; pages < full;) {
-    pages = std::min(full, pages + step);
-    std::optional<KvLevel> level = NextLevel(plan, pages, options, answer.levels, answer.stuck);
-    if (!level) {
-      Residency all{.layer_pages = pages, .streamed = KvPartsOnDisk(plan, pages, /*on_disk=*/true)};
-      for (int p = 0; p < plan.NumParts(); ++p) {
-        if (!plan.parts[p].is_kv()) all.streamed.push_back(p);
-      }
-      std::ranges::sort(all.streamed);
-      const std::string reason = NoRoom(plan, all);
-      answer.levels.exhausted = absl::StrCat("no residency of this plan has room for ", pages, " KV pages of a layer",
-                                             reason.empty() ? " beside what streams by this rule" : absl::StrCat(": ", reason));
-      break;
-    }
-    levels.push_back(*std::move(level));
-  }
-  return answer;
-}
-
-// ---- KV on disks and hosts
-
-// A plan, its levels, and what they cost.
-struct Spilling {
-  Plan plan;
-  KvLevels levels;
-  double mean_ms = 0;
-};
-
-Spilling Assessed(Plan plan, KvLevels levels) {
-  const double mean_ms = MeanMs(levels);
-  return {.plan = std::move(plan), .levels = std::move(levels), .mean_ms = mean_ms};
-}
-
-absl::StatusOr<Spilling> Assess(Plan plan, const KvLevelOptions& options) {
-  Grown grown = Grow(plan, options);
-  if (!grown.levels.exhausted.empty()) return absl::ResourceExhaustedError(grown.levels.exhausted);
-  return Assessed(std::move(plan), std::move(grown.levels));
-}
-
-// Where a device's KV may be that its memory has no room for: -1, its own disk, or other devices.
-std::vector<int> PlacesFor(const Plan& plan, int device, const KvLevelOptions& options) {
-  std::vector<int> places;
-  if (options.disks && plan.devices[device].disk_mb_per_ms >= kMinDiskRate) places.push_back(-1);
-  for (int host = 0; options.hosting != nullptr && host < plan.NumDevices(); ++host) {
-    if (options.hosting->Allows(device, host)) places.push_back(host);
-  }
-  return places;
-}
-
-// Layers that have room where all KV comes back: one at work, one on its way.
-int64_t LeastBack(int host, const KvLevelOptions& options) {
-  return host >= 0 && !options.hosting->asks ? 2 : 0;
-}
-
-absl::StatusOr<Plan> WithPlace(const Plan& plan, int device, const KvPlace& place, const KvLevelOptions& options) {
-  if (options.hosting != nullptr) return Refit(WithKvAway(plan, *options.hosting, device, place), options);
-  Plan changed = plan;
-  changed.devices[device].max_layer_pages = place.layer_pages;
-  return WithResidency(changed, ResidencyOf(changed));
-}
-
-// Every device that has no room for a level keeps what it has at the level before, and the rest goes to its disk; where it has none, to the
-// device with which the plan comes furthest.
-absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& options) {
-  Grown grown = Grow(plan, options);
-  while (!grown.levels.exhausted.empty()) {
-    const int64_t pages = grown.levels.levels.back().residency.layer_pages;
-    std::optional<std::pair<Plan, Grown>> best;
-    if (grown.stuck && plan.devices[*grown.stuck].max_layer_pages == 0 && pages >= WorkingPages(plan)) {
-      for (const int host : PlacesFor(plan, *grown.stuck, options)) {
-        absl::StatusOr<Plan> other =
-            WithPlace(plan, *grown.stuck, {.layer_pages = pages, .host = host, .back = LeastBack(host, options)}, options);
-        if (!other.ok()) continue;
-        Grown grows = Grow(*other, options);
-        const auto rank = [](const Grown& g) { return std::pair(-std::ssize(g.levels.levels), MeanMs(g.levels)); };
-        if (!best || rank(grows) < rank(best->second)) best.emplace(*std::move(other), std::move(grows));
-        if (host < 0) break;  // PlaceSearch looks for what is better
-      }
-    }
-    if (!best) return absl::ResourceExhaustedError(grown.levels.exhausted);
-    plan = std::move(best->first), grown = std::move(best->second);
-  }
-  return Assessed(std::move(plan), std::move(grown.levels));
-}
-
-// The devices' numbers of pages, and where the others go, one by one: another level's, another place, where that is better. Many plans are
-// compared, each with less work.
-class PlaceSearch {
- public:
-  PlaceSearch(Spilling best, const KvLevelOptions& options) : best_(std::move(best)), options_(options) {
-    options_.work /= 8;
-    if (absl::StatusOr<Spilling> same = Assess(best_.plan, options_); same.ok()) best_ = *std::move(same);
-    for (const KvLevel& level : best_.levels.levels) {
-      if (level.residency.layer_pages >= WorkingPages(best_.plan)) choices_.push_back(level.residency.layer_pages);
-    }
-  }
-
-  Spilling Run() {
-    for (int d = 0; d < best_.plan.NumDevices(); ++d) {
-      if (best_.plan.devices[d].kv_pages == 0) continue;
-      const std::vector<int> hosts = PlacesFor(best_.plan, d, options_);
-      for (const int host : hosts) {
-        if (host >= 0 && !MayPay(d, host)) continue;
-        for (const int64_t pages : ChoicesFor(d, host)) Try(d, {.layer_pages = pages, .host = host, .back = LeastBack(host, options_)});
-      }
-      if (const KvPlace place = KvPlaceOf(best_.plan, d); place.host >= 0) SearchBeside(d, place);
-      if (!hosts.empty()) Try(d, {});
-    }
-    return std::move(best_);
-  }
-
- private:
-  // Of the best host all numbers of pages, and rooms for what comes back.
-  void SearchBeside(int device, KvPlace place) {
-    for (const int64_t pages : choices_) Try(device, {.layer_pages = pages, .host = place.host, .back = place.back});
-    place = KvPlaceOf(best_.plan, device);
-    for (const int64_t back : {1, 2, 4, 8, 16}) {
-      if (place.host >= 0) Try(device, {.layer_pages = place.layer_pages, .host = place.host, .back = back});
-    }
-  }
-
-  // Not where asking alone takes half of a token's time, nor from a device that streams: its memory is full, and KV would only take the place
-  // of weights that stream there then.
-  bool MayPay(int device, int host) const {
-    if (StreamsAtTheEnd(host)) return false;
-    if (!options_.hosting->asks) return true;
-    const double way_ms = options_.hosting->pairs[static_cast<size_t>(device)][static_cast<size_t>(host)]->decode.way_ms;
-    const double asks = static_cast<double>(std::ssize(LayersOn(best_.plan, device))) * best_.plan.microbatches;
-    return way_ms * asks < best_.mean_ms / 2;
-  }
-
-  bool StreamsAtTheEnd(int device) const {
-    return std::ranges::any_of(best_.levels.levels.back().residency.streamed,
-                               [&](int32_t p) { return best_.plan.stages[StageOf(best_.plan, p)].device == device; });
-  }
-
-  // Few choices tell whether a host pays; where all it has comes back, what the link has time for at the end (Eq. 8).
-  std::vector<int64_t> ChoicesFor(int device, int host) const {
-    if (host >= 0 && !options_.hosting->asks) {
-      const int64_t most = PagesThatComeBack(device, host), full = FullLayerPages(best_.plan);
-      std::vector<int64_t> pages;
-      for (const int64_t back : {most, most * 3 / 4, most / 2}) {
-        if (back > 0 && full - back >= WorkingPages(best_.plan)) pages.push_back(full - back);
-      }
-      return pages;
-    }
-    if (host < 0 || choices_.size() <= kHostChoices) return choices_;
-    std::vector<int64_t> few;
-    for (size_t i = 0; i < kHostChoices; ++i) few.push_back(choices_[i * (choices_.size() - 1) / (kHostChoices - 1)]);
-    return few;
-  }
-
-  int64_t PagesThatComeBack(int device, int host) const {
-    const Plan& plan = best_.plan;
-    const double token_mb =
-        Mb(plan.page_bytes) / static_cast<double>(kPageTokens) * static_cast<double>(std::ssize(LayersOn(plan, device)));
-    const int64_t tokens = TokensToLend({.period_ms = best_.levels.levels.back().ms_per_step,
-                                         .bw_mb_per_ms = options_.hosting->pairs[device][host]->fetch_mb_per_ms,
-                                         .kv_visit_mb = token_mb,
-                                         .target_free_mb = Mb(plan.devices[host].memory.margin),
-                                         .kv_tok_mb = token_mb,
-                                         .n = plan.context * plan.sequences});
-    return tokens / kKvPiece * (kKvPiece / kPageTokens);
-  }
-
-  void Try(int device, const KvPlace& place) {
-    if (options_.cancelled && options_.cancelled()) return;
-    const KvPlace now = KvPlaceOf(best_.plan, device);
-    if (place.layer_pages == now.layer_pages && (place.layer_pages == 0 || (place.host == now.host && place.back == now.back))) return;
-    absl::StatusOr<Plan> plan = WithPlace(best_.plan, device, place, options_);
-    if (!plan.ok() || (place.host >= 0 && LastLevelMs(*plan) >= best_.levels.levels.back().ms_per_step)) return;
-    absl::StatusOr<Spilling> other = Assess(*std::move(plan), options_);
-    if (other.ok() && other->mean_ms < best_.mean_ms * (1 - kWorthwhile)) best_ = *std::move(other);
-  }
-
-  // What a host is worth grows with the context: one that is worth nothing at its end is not looked into level by level.
-  double LastLevelMs(const Plan& plan) const {
-    const KvLevels first{.levels = {{.residency = ResidencyOf(plan)}}};
-    std::optional<int> stuck;
-    const std::optional<KvLevel> last = NextLevel(plan, FullLayerPages(plan), options_, first, stuck);
-    return last ? last->ms_per_step : HUGE_VAL;
-  }
-
-  static constexpr size_t kHostChoices = 4;
-
-  Spilling best_;
-  KvLevelOptions options_;
-  std::vector<int64_t> choices_;  // pages, of the levels
-};
-
-constexpr int kRings[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};  // of a device's largest parts
-
-absl::Status CannotGrow(const std::string& reason) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the KV of this plan cannot grow to its context: ", reason, "; plan with more --kv-tokens"));
-}
-
-}  // namespace
-
-double MeanMs(const KvLevels& levels) {
-  double sum_ms = 0;
-  for (const KvLevel& level : levels.levels) sum_ms += level.ms_per_step;
-  return sum_ms / static_cast<double>(levels.levels.size());
-}
-
-absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options) {
-  std::optional<Spilling> best;
-  std::string reason = "no ring fits";
-  for (const int parts : kRings) {
-    if (options.cancelled && options.cancelled()) return CannotGrow("the search was ended");
-    absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
-    if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
-    absl::StatusOr<Spilling> assessed = Assess(*std::move(grows), options);
-    if (!assessed.ok()) reason = std::string(assessed.status().message());
-    if (assessed.ok() && (!best || assessed->mean_ms < best->mean_ms)) best = *std::move(assessed);
-  }
-  return best ? absl::StatusOr<Plan>(std::move(best->plan)) : CannotGrow(reason);
-}
-
-absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options) {
-  std::optional<Spilling> least, best;  // with the least ring, with the best one
-  std::string reason = "no ring fits";
-  int worse = 0;
-  for (const int parts : kRings) {
-    if (options.cancelled && options.cancelled()) return CannotGrow("the search was ended");
-    absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
-    if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
-    absl::StatusOr<Spilling> spills = SpillWhereStuck(*std::move(grows), options);
-    if (!spills.ok()) reason = std::string(spills.status().message());
-    if (!spills.ok()) continue;
-    const bool better = !best || spills->mean_ms < best->mean_ms;
-    worse = better ? 0 : worse + 1;
-    if (better) best = *std::move(spills);
-    if (!least) least = best;
-    if (worse == 2) break;  // larger ones only take more from what stays
-  }
-  if (!best) return CannotGrow(reason);
-  Spilling improved = PlaceSearch(*std::move(best), options).Run();
-  if (std::ranges::none_of(improved.plan.devices, HasKvOnHost)) return std::move(improved.plan);
-  // What streamed may stream no more where a host has the KV, and then a large ring is in the way.
-  Spilling other = PlaceSearch(*std::move(least), options).Run();
-  return std::move(other.mean_ms < improved.mean_ms ? other.plan : improved.plan);
-}
-
-KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
-  return Grow(plan, options).levels;
 }
 
 }  // namespace lime

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct KvLevel {
 struct KvLevels {
   std::vector<KvLevel> levels;  // by pages, ascending; the first is the plan's own
   std::string exhausted;        // why there is no further one; empty where the last holds the whole context
+  std::optional<int> stuck;     // then the device that has no room, if it is for one
 };
 
 // What streams at the next level.
@@ -51,13 +53,10 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
 // Over all levels.
 double MeanMs(const KvLevels& levels);
 
-// A plan made for the KV of its first level, with rings of the size that is fastest on average over all levels, and what then streams at
-// the first. ResourceExhausted where no ring leads on to the whole context.
-absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options = {});
+// Of the level with all KV, without those in between; infinite where there is none.
+double MsAtTheEnd(const Plan& plan, const KvLevelOptions& options);
 
-// The same for a plan that was cut for it (planner/kv_parts.h): a device keeps only so many pages in memory and the others on its disk, or
-// in the memory of another device, where it has no room for more whatever streams, or where that is faster on average over all levels than
-// to stream more weights.
-absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options = {});
+// The plan, whose rings, pages or hosts have changed, with what then streams best at its first level. ResourceExhausted where it has no room.
+absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options);
 
 }  // namespace lime

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
 #include "planner/kv_hosting.h"
-#include "planner/kv_levels.h"
+#include "planner/kv_growth.h"
 #include "planner/kv_parts.h"
 #include "planner/lower_bound.h"
 #include "planner/plan/kv_spill.h"

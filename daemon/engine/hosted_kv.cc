@@ -99,9 +99,11 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvQuery& query) {
 }
 
 // As it is now: it may be freed while it is on its way.
-absl::Status HostedKv::On(int32_t from, const Owner& owner, const KvFetch& fetch) {
+absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFetch& fetch) {
   if (plan_.devices[from].kv_fetch_pieces == 0) return Wrong("device ", from, " has no room for what it fetches");
+  if (fetch.number != owner.fetches) return Wrong("fetch ", fetch.number, " comes where ", owner.fetches, " is the next");
   LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> offsets, owner.host.Pieces(fetch.sequence, fetch.life, fetch.layer, fetch.piece + 1));
+  ++owner.fetches;
   const Bytes piece = KvPieceBytes(plan_), chunk = std::max(kChunkBytes, piece / kMostChunks);
   for (Bytes offset = 0; offset < piece; offset += chunk) {
     const std::span<const std::byte> bytes(owner.memory.data() + offsets.back() + offset, static_cast<size_t>(std::min(chunk, piece - offset)));

@@ -57,14 +57,15 @@ class HostedKv {
   struct Owner {
     KvHost host;
     HugeBuffer memory;
-    Query query;  // while it waits
+    Query query;          // while it waits
+    int64_t fetches = 0;  // so far
   };
 
   HostedKv(const Plan& plan, const ModelSpec& spec, Options options);
   absl::Status On(int32_t from, Owner& owner, const KvChunk& chunk);
   absl::Status On(int32_t from, Owner& owner, const KvFree& free);
   absl::Status On(int32_t from, Owner& owner, const KvQuery& query);
-  absl::Status On(int32_t from, const Owner& owner, const KvFetch& fetch);
+  absl::Status On(int32_t from, Owner& owner, const KvFetch& fetch);
   absl::Status CheckRows(const KvQuery& query) const;
   bool Waits(int32_t from) const;
 

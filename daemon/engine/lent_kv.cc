@@ -57,6 +57,7 @@ void LentKv::Lend(const KvAway::Piece& piece, int64_t layer, std::span<const std
 }
 
 void LentKv::Free(int32_t sequence, int64_t life) {
+  if (fetcher_) fetcher_->SetSequence(sequence, life + 1, 0, 0);  // nothing of it is fetched behind that word
   options_.tell(Encode(KvFree{.sequence = sequence, .life = life}), /*may_wait=*/false);
 }
 

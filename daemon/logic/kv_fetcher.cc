@@ -28,12 +28,21 @@ KvFetcher::KvFetcher(const Shape& shape)
 }
 
 void KvFetcher::SetSequence(int32_t sequence, int64_t life, int64_t first, int64_t end) {
-  sequences_.at(static_cast<size_t>(sequence)) = {.life = life, .first = first, .end = end};
+  Sequence& what = sequences_.at(static_cast<size_t>(sequence));
+  const Sequence now{.life = life, .first = first, .end = end};
+  all_there_ = all_there_ && what == now;
+  what = now;
 }
 
 void KvFetcher::SetLayers(int64_t count) {
   LIME_CHECK(count >= 0 && count <= shape_.layers) << count << " of " << shape_.layers;
+  all_there_ = all_there_ && count == fetched_layers_;
   fetched_layers_ = count;
+}
+
+void KvFetcher::SetAwaited(std::optional<int32_t> layer) {
+  all_there_ = all_there_ && (!layer || Fetches(*layer));
+  awaited_ = layer;
 }
 
 bool KvFetcher::Fetches(int32_t layer) const {
@@ -67,7 +76,7 @@ std::optional<int64_t> KvFetcher::SlotFor(int64_t distance) const {
 }
 
 std::optional<KvFetch> KvFetcher::Begin() {
-  if (std::ssize(under_way_) >= kKvFetchesUnderWay) return std::nullopt;
+  if (all_there_ || std::ssize(under_way_) >= kKvFetchesUnderWay) return std::nullopt;
   for (int64_t turn = awaited_ ? kAtOnce : 0; turn < shape_.layers; ++turn) {
     const int32_t layer = turn == kAtOnce ? *awaited_ : static_cast<int32_t>((next_ + turn) % shape_.layers);
     if (turn != kAtOnce && (!Fetches(layer) || layer == awaited_)) continue;
@@ -81,6 +90,7 @@ std::optional<KvFetch> KvFetcher::Begin() {
       }
     }
   }
+  all_there_ = true;
   return std::nullopt;
 }
 

@@ -48,7 +48,7 @@ class KvFetcher {
   // The layer to be used next; others after it in order, and then again from the first.
   void SetNext(int32_t layer) { next_ = layer; }
   // A computation stands still for all of this layer: it is fetched ahead of all others, whether or not SetLayers would. Nothing: none does.
-  void SetAwaited(std::optional<int32_t> layer) { awaited_ = layer; }
+  void SetAwaited(std::optional<int32_t> layer);
   // What is there of this layer stays, since it is being attended to. Nothing: none is.
   void SetInUse(std::optional<int32_t> layer) { in_use_ = layer; }
 
@@ -71,6 +71,7 @@ class KvFetcher {
   struct Sequence {
     int64_t life = 0;
     int64_t first = 0, end = 0;
+    friend bool operator==(const Sequence&, const Sequence&) = default;
   };
   struct Slot {
     bool taken = false;
@@ -102,6 +103,7 @@ class KvFetcher {
   absl::flat_hash_map<Key, int64_t> where_;  // slot
   std::deque<int64_t> under_way_;            // slots, in order of their fetches
   int64_t next_number_ = 0;
+  bool all_there_ = false;  // of what is wanted, or on its way
 };
 
 }  // namespace lime

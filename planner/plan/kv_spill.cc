@@ -58,13 +58,17 @@ bool AsksForKv(const Plan& plan, int part) {
 }
 
 double AskKvMs(const Plan& plan, int part, int64_t layer_pages) {
+  return AskKvMs(plan, part, layer_pages, LayersInTime(plan, plan.stages[StageOf(plan, part)].device, layer_pages));
+}
+
+double AskKvMs(const Plan& plan, int part, int64_t layer_pages, int64_t layers_in_time) {
   const PlanDevice& device = plan.devices[plan.stages[StageOf(plan, part)].device];
   if (PositionsAway(plan, device, layer_pages) == 0) return 0;
   const int d = static_cast<int>(&device - plan.devices.data());
   if (device.kv_fetch_pieces > 0) {
     const std::vector<int32_t> layers = LayersOn(plan, d);
     const int64_t layer = std::ranges::lower_bound(layers, plan.parts[part].block.layer) - layers.begin();
-    if (IsAmong(layer, LayersInTime(plan, d, layer_pages), std::ssize(layers))) return 0;
+    if (IsAmong(layer, layers_in_time, std::ssize(layers))) return 0;
   }
   return device.asks_kv ? AnswerMs(plan, part, layer_pages) : FetchLayerMs(plan, d, layer_pages);
 }

@@ -40,6 +40,8 @@ bool AsksForKv(const Plan& plan, int part);
 // (planner/plan/kv_fetching.h) while the plan's parts stream as they do; else for the host's answer, of which the plan's time is that of all pages, or for KV that comes late.
 // REQUIRES: AsksForKv(plan, part)
 double AskKvMs(const Plan& plan, int part, int64_t layer_pages);
+// Where so many of the device's layers come back in time.
+double AskKvMs(const Plan& plan, int part, int64_t layer_pages, int64_t layers_in_time);
 // Until the host has answered, whether or not it is asked.  REQUIRES: as above
 double AnswerMs(const Plan& plan, int part, int64_t layer_pages);
 

@@ -244,12 +244,12 @@ class Simulation {
     After(device.egress_free_ms + times_.lat_ms, send.to, ProgramRunner::Arrived{.stage = send.stage + 1, .microbatch = send.microbatch});
   }
 
-  // The plan's time for it has all there is: both ways, and the host's attention.
+  // The plan's time for it has all there is: both ways, and the host's attention. What comes back late does so for a prompt, too.
   void Carry(Device& device, const ProgramRunner::StartAskKv& start) {
     const AskKv& ask = start.what;
     const PlanPart& part = plan_.parts[ask.part];
     const double ms = !HasKvAway(*device.plan, device.index) ? 0
-                      : prefills()                           ? part.prefill_ms
+                      : prefills() && plan_.devices[device.index].asks_kv ? part.prefill_ms
                                                              : AskKvMs(*device.plan, ask.part, ResidencyOf(*device.plan).layer_pages);
     After(now_ + ms, device.index, ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch});
   }

@@ -212,7 +212,8 @@ class Pair {
   absl::Status Run(int steps) {
     for (int step = 0; step < steps; ++step) {
       absl::MutexLock lock(&mutex_);
-      if (random_() % 12 == 0) End(static_cast<int32_t>(random_() % 3));
+      if (random_() % ends_ == 0) End(static_cast<int32_t>(random_() % 3));
+      if (random_() % 2 == 0) LIME_RETURN_IF_ERROR(Quiet());  // pieces come, and others are fetched, before the next step
       StepOrder order{{Rows()}};
       const MicroBatch& batch = order.microbatches[0];
       if (batch.rows.empty()) continue;
@@ -249,6 +250,11 @@ class Pair {
     return status_;
   }
 
+  // Until all that was sent has come.
+  absl::Status Quiet() {
+    return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::StatusOr<bool> { return messages_.empty() && chunks_.empty() && !bringing_; });
+  }
+
   void End(int32_t sequence) {
     kv_->Release(sequence);
     owner_.NextLife(sequence);
@@ -277,10 +283,12 @@ class Pair {
       std::deque<std::vector<std::byte>>& next = messages_.empty() ? chunks_ : messages_;
       const std::vector<std::byte> message = std::move(next.front());
       next.pop_front();
+      bringing_ = true;
       mutex_.Unlock();
       if (delays_() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
       const absl::Status status = Bring(message);
       mutex_.Lock();
+      bringing_ = false;
       status_.Update(status);
       changed_.SignalAll();
     }
@@ -308,13 +316,14 @@ class Pair {
   const ModelSpec spec_;
   FakeBackend owner_, attends_;
   std::mt19937_64 random_, delays_;
+  const uint64_t ends_ = 12 * (1 + random_() % 6);  // steps, about, until a sequence ends
   absl::Mutex mutex_;
   absl::CondVar changed_;
   std::map<int32_t, int64_t> positions_;
   std::deque<std::vector<std::byte>> messages_, chunks_;
   std::vector<std::vector<std::byte>> answers_;  // of the thread
   absl::Status status_;
-  bool answered_ = false, stopping_ = false;
+  bool answered_ = false, bringing_ = false, stopping_ = false;
   std::unique_ptr<StageKv> kv_;
   std::unique_ptr<HostedKv> host_;
   std::thread thread_;

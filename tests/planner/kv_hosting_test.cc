@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/kv_levels.h"
+#include "planner/kv_growth.h"
 #include "planner/kv_parts.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_fetching.h"
@@ -160,6 +160,8 @@ TEST(KvHostingTest, WithoutRemoteAttentionAllThatIsLentComesBack) {
   EXPECT_FALSE(tight.Validate().ok());
   tight = *lends, tight.devices[0].kv_fetch_mb_per_ms = 0;
   EXPECT_THAT(std::string(tight.Validate().message()), HasSubstr("kv_fetch_mb_per_ms = 0 where all KV"));
+  tight.devices[0].kv_fetch_mb_per_ms = 1e-320;
+  EXPECT_THAT(std::string(tight.Validate().message()), HasSubstr("is below"));
 }
 
 // More layers come back where the link is faster and where more have room; Eq. 8 bounds them.

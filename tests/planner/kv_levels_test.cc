@@ -1,4 +1,4 @@
-#include "planner/kv_levels.h"
+#include "planner/kv_growth.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

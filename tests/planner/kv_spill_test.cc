@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/kv_levels.h"
+#include "planner/kv_growth.h"
 #include "planner/kv_parts.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/plan_residency.h"
