@@ -136,8 +136,8 @@ class PlaceSearch {
     }
   }
 
-  // Not where asking alone takes half of a token's time, nor from a device that streams: its memory is full, and KV would only take the place
-  // of weights that stream there then.
+  // Not where asking alone takes half of a token's time, nor from a device that streams: its memory is full, and KV would only take the
+  // place of weights that stream there then.
   bool MayPay(int device, int host) const {
     if (StreamsAtTheEnd(host)) return false;
     if (!options_.hosting->asks) return true;

@@ -96,9 +96,9 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
                     .sending = kKvFetchesUnderWay * KvPieceBytes(plan)};
   const auto times = [&](const ClusterDevice& owner, const ClusterDevice& host, int64_t so_many) {
     const LinkPoint there = LinkBetween(owner, host, default_link), back = LinkBetween(host, owner, default_link);
-    return KvAskTimes{.way_ms = WayMs(so_many * QueryBytes(config), there) + WayMs(so_many * RecordBytes(config), back),
-                      .position_ms = PositionMs(spec, host.profile, so_many, plan.context) -
-                                     PositionMs(spec, owner.profile, so_many, plan.context)};
+    return KvAskTimes{
+        .way_ms = WayMs(so_many * QueryBytes(config), there) + WayMs(so_many * RecordBytes(config), back),
+        .position_ms = PositionMs(spec, host.profile, so_many, plan.context) - PositionMs(spec, owner.profile, so_many, plan.context)};
   };
   for (const ClusterDevice& owner : devices) {
     hosting.devices.push_back({.runtime = owner.runtime, .activations = owner.activations});
@@ -106,9 +106,10 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
     for (const ClusterDevice& host : devices) {
       auto& pair = row.emplace_back();
       if (owner.name == host.name || owner.numerics_id != host.numerics_id) continue;
-      pair = KvHosting::Pair{.decode = times(owner, host, plan.batch),
-                             .prefill = times(owner, host, std::max<int64_t>(1, plan.prefill_chunk)),
-                             .fetch_mb_per_ms = FetchMbPerMs(LinkBetween(host, owner, default_link), LinkBetween(owner, host, default_link))};
+      pair =
+          KvHosting::Pair{.decode = times(owner, host, plan.batch),
+                          .prefill = times(owner, host, std::max<int64_t>(1, plan.prefill_chunk)),
+                          .fetch_mb_per_ms = FetchMbPerMs(LinkBetween(host, owner, default_link), LinkBetween(owner, host, default_link))};
     }
   }
   return hosting;
@@ -117,7 +118,8 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
 KvPlace KvPlaceOf(const Plan& plan, int d) {
   const PlanDevice& device = plan.devices[d];
   KvPlace place{.layer_pages = device.max_layer_pages, .host = HasKvOnHost(device) ? device.kv_host : -1};
-  if (device.kv_fetch_pieces > 0) place.back = (device.kv_fetch_pieces - kKvFetchesUnderWay) / std::max<int64_t>(1, HostedPieces(plan, device));
+  if (device.kv_fetch_pieces > 0)
+    place.back = (device.kv_fetch_pieces - kKvFetchesUnderWay) / std::max<int64_t>(1, HostedPieces(plan, device));
   return place;
 }
 

@@ -188,8 +188,8 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
       if (first && part.block.kind == BlockKind::kAttention) pages += PagesInMemory(plan.devices[device], layer_pages);
     }
   }
-  return plan.devices[device].budget - memory.runtime - memory.activations - memory.ring - memory.embedding - memory.hosted - memory.fetched - kept -
-         pages * plan.page_bytes;
+  return plan.devices[device].budget - memory.runtime - memory.activations - memory.ring - memory.embedding - memory.hosted -
+         memory.fetched - kept - pages * plan.page_bytes;
 }
 
 // One level from the one before.
@@ -442,7 +442,7 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
       std::ranges::sort(all.streamed);
       const std::string reason = NoRoom(plan, all);
       answer.exhausted = absl::StrCat("no residency of this plan has room for ", pages, " KV pages of a layer",
-                                             reason.empty() ? " beside what streams by this rule" : absl::StrCat(": ", reason));
+                                      reason.empty() ? " beside what streams by this rule" : absl::StrCat(": ", reason));
       break;
     }
     levels.push_back(*std::move(level));
@@ -459,7 +459,8 @@ double MsAtTheEnd(const Plan& plan, const KvLevelOptions& options) {
 
 absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
   const std::vector<PlanNeed> needs = NeedsOf(plan);
-  for (int d = 0; d < plan.NumDevices(); ++d) plan.devices[d].memory.hosted = needs[d].hosted, plan.devices[d].memory.fetched = needs[d].fetched;
+  for (int d = 0; d < plan.NumDevices(); ++d)
+    plan.devices[d].memory.hosted = needs[d].hosted, plan.devices[d].memory.fetched = needs[d].fetched;
   Residency first = ResidencyOf(plan);
   Draft draft(plan, first.layer_pages, first.streamed);
   if (LevelSearch(plan, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the first level");

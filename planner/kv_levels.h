@@ -44,7 +44,7 @@ struct KvLevelOptions {
   uint64_t seed = 1;
   bool disks = true;                   // PlanToSpill may put KV on the disks of devices
   const KvHosting* hosting = nullptr;  // and into the memory of others; null: not
-  std::function<bool()> cancelled;  // PlanToGrow and PlanToSpill then say that no plan grows; null: never
+  std::function<bool()> cancelled;     // PlanToGrow and PlanToSpill then say that no plan grows; null: never
 };
 
 // Deterministic.  REQUIRES: plan.Validate().ok(), ReadsPerStep::kOnce
@@ -56,7 +56,8 @@ double MeanMs(const KvLevels& levels);
 // Of the level with all KV, without those in between; infinite where there is none.
 double MsAtTheEnd(const Plan& plan, const KvLevelOptions& options);
 
-// The plan, whose rings, pages or hosts have changed, with what then streams best at its first level. ResourceExhausted where it has no room.
+// The plan, whose rings, pages or hosts have changed, with what then streams best at its first level. ResourceExhausted where it has no
+// room.
 absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options);
 
 }  // namespace lime

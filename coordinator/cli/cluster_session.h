@@ -27,10 +27,10 @@ class ClusterSession {
     std::string plan;     // path of what `lime plan --out` wrote; empty: planned now
     int64_t context = 0;  // positions of the longest request
     int64_t sequences = 1;
-    int64_t prompt_tokens = 0;  // of the longest prompt
-    int64_t kv_tokens = 0;      // that KV is reserved for at first, where it is planned now; 0: all
-    bool kv_spill = true;       // likewise: KV that memory has no room for may go to disks
-    bool kv_lending = true;     // likewise: and into the memory of other devices
+    int64_t prompt_tokens = 0;     // of the longest prompt
+    int64_t kv_tokens = 0;         // that KV is reserved for at first, where it is planned now; 0: all
+    bool kv_spill = true;          // likewise: KV that memory has no room for may go to disks
+    bool kv_lending = true;        // likewise: and into the memory of other devices
     bool remote_attention = true;  // likewise: which may attend to it
     // How a plan goes on as its KV grows; nothing: it does not, and requests have the KV that it begins with.
     std::optional<OnlineRule> online = OnlineRule::kLime;

@@ -72,13 +72,13 @@ std::string WhyHosted(const Plan& planned, const PlanDevice& of, const KvLevels&
   const int first = PartsOf(plan, {BlockKind::kAttention, layers.front()}).first;
   int asks = first;
   while (!plan.parts[static_cast<size_t>(asks)].is_kv()) ++asks;
-  const double mb = static_cast<double>(AwayBytes(plan, levels.levels.back())[static_cast<size_t>(d)]) / 1e6 /
-                    static_cast<double>(layers.size());
+  const double mb =
+      static_cast<double>(AwayBytes(plan, levels.levels.back())[static_cast<size_t>(d)]) / 1e6 / static_cast<double>(layers.size());
   const int64_t pages = levels.levels.back().residency.layer_pages, in_time = LayersInTime(plan, d, pages);
   std::string text;
   if (device.kv_fetch_pieces > 0)
-    text = absl::StrFormat("that of %d of %d layers comes back in time over the link, a layer takes it %.2f ms, into %s of memory; ", in_time,
-                           layers.size(), FetchLayerMs(plan, d, pages), FormatBytes(device.memory.fetched));
+    text = absl::StrFormat("that of %d of %d layers comes back in time over the link, a layer takes it %.2f ms, into %s of memory; ",
+                           in_time, layers.size(), FetchLayerMs(plan, d, pages), FormatBytes(device.memory.fetched));
   if (device.asks_kv) {
     absl::StrAppendFormat(&text, "asking takes %.2f ms a layer", AnswerMs(plan, asks, pages));
   } else {
@@ -102,7 +102,8 @@ std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
       absl::StrAppend(&text, " ", plan.devices[d].name, " ", FormatBytes(bytes[d]));
       if (away[d] > 0 && HasKvOnDisk(plan.devices[d])) absl::StrAppend(&text, " + KV ", FormatBytes(away[d]));
       if (away[d] > 0 && HasKvOnHost(plan.devices[d]))
-        absl::StrAppend(&text, " (KV ", FormatBytes(away[d]), " with ", plan.devices[static_cast<size_t>(plan.devices[d].kv_host)].name, ")");
+        absl::StrAppend(&text, " (KV ", FormatBytes(away[d]), " with ", plan.devices[static_cast<size_t>(plan.devices[d].kv_host)].name,
+                        ")");
     }
     absl::StrAppend(&text, "\n");
   }

@@ -250,7 +250,9 @@ void PlanInputFlags::AddTo(CLI::App& app) {
   app.add_flag("--no-kv-spill", no_kv_spill, "Keep all KV in memory: none of it goes to the devices' disks")->group("Request");
   app.add_flag("--no-kv-lending", no_kv_lending, "Keep all KV on the devices of its layers: none of it in the memory of others")
       ->group("Request");
-  app.add_flag("--no-remote-attention", no_remote_attention, "No device attends to KV of another one's layers: what it keeps of it comes back for every use")->group("Request");
+  app.add_flag("--no-remote-attention", no_remote_attention,
+               "No device attends to KV of another one's layers: what it keeps of it comes back for every use")
+      ->group("Request");
   app.add_option("--prompt-tokens", prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned")->group("Request");
   app.add_option("--piece", piece, "Longest piece in which a block streams, or none for whole blocks")
       ->capture_default_str()

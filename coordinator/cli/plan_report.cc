@@ -119,8 +119,9 @@ int FastestAlone(const PlanReport& report) {
 namespace {
 
 ordered_json MemoryJson(const PlanMemory& m) {
-  return {{"runtime_bytes", m.runtime}, {"activation_bytes", m.activations}, {"kv_bytes", m.kv},      {"ring_bytes", m.ring},
-          {"weight_bytes", m.weights},  {"embedding_bytes", m.embedding},    {"hosted_bytes", m.hosted}, {"fetched_bytes", m.fetched}, {"free_bytes", m.margin}};
+  return {{"runtime_bytes", m.runtime}, {"activation_bytes", m.activations}, {"kv_bytes", m.kv},
+          {"ring_bytes", m.ring},       {"weight_bytes", m.weights},         {"embedding_bytes", m.embedding},
+          {"hosted_bytes", m.hosted},   {"fetched_bytes", m.fetched},        {"free_bytes", m.margin}};
 }
 
 ordered_json DeviceJson(const PlanReport& report, size_t d) {

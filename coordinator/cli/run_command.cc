@@ -45,14 +45,14 @@ struct RunFlags {
   bool ignore_eos = false;
   bool hash_logits = false;
   bool token_times = false;
-  std::string cluster_plan;     // with --cluster
-  bool insecure = false;        // likewise
-  double patience_s = 10;       // likewise
-  bool no_replan = false;       // likewise
-  double give_up_s = 60;        // likewise
-  int64_t kv_tokens = 0;        // likewise
-  bool no_kv_spill = false;     // likewise
-  bool no_kv_lending = false;   // likewise
+  std::string cluster_plan;    // with --cluster
+  bool insecure = false;       // likewise
+  double patience_s = 10;      // likewise
+  bool no_replan = false;      // likewise
+  double give_up_s = 60;       // likewise
+  int64_t kv_tokens = 0;       // likewise
+  bool no_kv_spill = false;    // likewise
+  bool no_kv_lending = false;  // likewise
   bool no_remote_attention = false;
   std::string online = "lime";  // likewise, where the plan's KV grows
   bool no_memory_planner = false;

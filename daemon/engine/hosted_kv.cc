@@ -22,9 +22,7 @@ absl::Status Wrong(const What&... what) {
 }  // namespace
 
 HostedKv::HostedKv(const Plan& plan, const ModelSpec& spec, Options options)
-    : plan_(plan),
-      options_(std::move(options)),
-      query_floats_(static_cast<size_t>(spec.config.num_heads * spec.config.head_dim)) {}
+    : plan_(plan), options_(std::move(options)), query_floats_(static_cast<size_t>(spec.config.num_heads * spec.config.head_dim)) {}
 
 absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, const ModelSpec& spec, Options options) {
   std::unique_ptr<HostedKv> hosted(new HostedKv(plan, spec, std::move(options)));
@@ -106,7 +104,8 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFetch& fetch) {
   ++owner.fetches;
   const Bytes piece = KvPieceBytes(plan_), chunk = std::max(kChunkBytes, piece / kMostChunks);
   for (Bytes offset = 0; offset < piece; offset += chunk) {
-    const std::span<const std::byte> bytes(owner.memory.data() + offsets.back() + offset, static_cast<size_t>(std::min(chunk, piece - offset)));
+    const std::span<const std::byte> bytes(owner.memory.data() + offsets.back() + offset,
+                                           static_cast<size_t>(std::min(chunk, piece - offset)));
     options_.send(from, Encode(KvFetched{.number = fetch.number, .offset = offset, .bytes = bytes}), /*may_wait=*/true);
   }
   return absl::OkStatus();

@@ -12,7 +12,7 @@ namespace lime {
 namespace {
 
 constexpr Bytes kChunkBytes = 16 * kKiB;
-constexpr int64_t kMostChunks = 512;   // of a layer's piece: a link has room for so many messages that wait
+constexpr int64_t kMostChunks = 512;    // of a layer's piece: a link has room for so many messages that wait
 constexpr double kNewestShare = 0.125;  // of the newest answer's time in what an answer takes
 
 }  // namespace

@@ -4,7 +4,8 @@
 //   a full piece ── chunks, once ──► host: kept
 //   before a layer is used ── fetch ──► host: its pieces ──► room here                  where the link is fast enough for it
 //   a layer is used, all of it is here ──► attends to the pieces
-//                    not all of it is ── queries ──► host attends ──► records             or waits, where that is sooner or the plan says so
+//                    not all of it is ── queries ──► host attends ──► records             or waits, where that is sooner or the plan says
+//                    so
 //
 // Thread: the owner's, under its lock, but for TakeAnswer.
 // Memory: all of it by Create: the room is what the plan says (PlanMemory::fetched).
@@ -81,16 +82,16 @@ class LentKv {
   struct Asking {
     int64_t number = -1;  // of the query
     int32_t part = 0, microbatch = 0;
-    int32_t layer = 0;           // among the device's
-    bool under_way = false;      // the host was asked
+    int32_t layer = 0;       // among the device's
+    bool under_way = false;  // the host was asked
     double since_ms = 0;
-    Answer answer = Answer::kNone;  // that is there and not taken
-    std::vector<size_t> rows;    // of the batch, that the records are of, in order
-    size_t num_rows = 0;         // of the batch
-    std::vector<int32_t> taken;  // pieces that the host has, by sequence; 0 where it was not asked
-    std::vector<float> queries;  // of `rows`; a record has no less room than a query
-    std::vector<float> records;  // [rows of the batch, floats]
-    int64_t end = 0;                        // pieces
+    Answer answer = Answer::kNone;         // that is there and not taken
+    std::vector<size_t> rows;              // of the batch, that the records are of, in order
+    size_t num_rows = 0;                   // of the batch
+    std::vector<int32_t> taken;            // pieces that the host has, by sequence; 0 where it was not asked
+    std::vector<float> queries;            // of `rows`; a record has no less room than a query
+    std::vector<float> records;            // [rows of the batch, floats]
+    int64_t end = 0;                       // pieces
     std::vector<const std::byte*> places;  // [sequences][end]
   };
   struct Sequence {

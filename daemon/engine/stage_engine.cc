@@ -166,11 +166,10 @@ class StageEngine::Impl {
                 rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
                 waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes() + LeavingBytes();
     if (const Bytes total = runtime + activations + rows + waiting + kv + others + weights; total > device.budget) {
-      return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ",
-                                                       FormatBytes(runtime), ", activations ", FormatBytes(activations + rows + waiting),
-                                                       ", KV ", FormatBytes(kv + others), ", weights and ring ",
-                                                       FormatBytes(weights), ") and may take ", FormatBytes(device.budget),
-                                                       "; raise its memory, or plan with a longer list of devices or a shorter context"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ", FormatBytes(runtime), ", activations ",
+          FormatBytes(activations + rows + waiting), ", KV ", FormatBytes(kv + others), ", weights and ring ", FormatBytes(weights),
+          ") and may take ", FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
     }
     {
       const KeptTo kept(options_.cores);
@@ -482,8 +481,9 @@ class StageEngine::Impl {
   // Directly after the last rows of V: the queries are the backend's still.
   void Carry(const ProgramRunner::StartAskKv& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const AskKv& ask = start.what;
-    const absl::StatusOr<bool> asked = kv_->Ask({.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox_->num_batches()},
-                                               inbox_->batch(ask.microbatch));
+    const absl::StatusOr<bool> asked =
+        kv_->Ask({.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox_->num_batches()},
+                 inbox_->batch(ask.microbatch));
     if (!asked.ok()) return Fail(asked.status());
     if (!*asked) answered_at_once_ = ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch};
   }

@@ -1,7 +1,6 @@
 #include "daemon/logic/kv_fetch_size.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "planner/base/check.h"
 #include "planner/kv_transfer.h"
@@ -10,28 +9,25 @@
 namespace lime {
 namespace {
 
-constexpr size_t kNewest = 3, kKept = 9;  // pieces, steps: what is slower among the newest, or among all, counts
-constexpr double kShare = 0.9;            // of the time between two uses: pieces do not come evenly
-
-void Keep(double value, std::deque<double>& values) {
-  values.push_back(value);
-  if (values.size() > kKept) values.pop_front();
-}
-
-double Median(std::deque<double>::const_iterator begin, std::deque<double>::const_iterator end) {
-  std::vector<double> sorted(begin, end);
-  std::ranges::nth_element(sorted, sorted.begin() + std::ssize(sorted) / 2);
-  return sorted[sorted.size() / 2];
-}
+constexpr int64_t kNewest = 3;  // pieces: the slower of their median and that of all kept counts
+constexpr double kShare = 0.9;  // of the time between two uses: pieces do not come evenly
 
 }  // namespace
+
+double KvFetchSize::Recent::Median(int64_t most) const {
+  std::array<double, kKept> sorted;
+  const int64_t count = std::min({most, count_, kKept});
+  for (int64_t i = 0; i < count; ++i) sorted[static_cast<size_t>(i)] = values_[static_cast<size_t>((count_ - 1 - i) % kKept)];
+  std::sort(sorted.begin(), sorted.begin() + count);
+  return sorted[static_cast<size_t>(count / 2)];
+}
 
 KvFetchSize::KvFetchSize(int64_t layers, Bytes piece_bytes) : layers_(layers), piece_bytes_(piece_bytes) {
   LIME_CHECK(layers > 0 && piece_bytes > 0);
 }
 
 void KvFetchSize::Arrived(double now_ms) {
-  Keep(std::max(1e-3, now_ms - since_ms_), took_ms_);
+  took_ms_.Add(std::max(1e-3, now_ms - since_ms_));
   since_ms_ = now_ms;
 }
 
@@ -43,8 +39,7 @@ void KvFetchSize::Late() {
 
 std::optional<double> KvFetchSize::rate() const {
   if (took_ms_.empty()) return std::nullopt;
-  const auto newest = took_ms_.end() - static_cast<std::ptrdiff_t>(std::min(kNewest, took_ms_.size()));
-  return static_cast<double>(piece_bytes_) / std::max(Median(newest, took_ms_.end()), Median(took_ms_.begin(), took_ms_.end()));
+  return static_cast<double>(piece_bytes_) / std::max(took_ms_.Median(kNewest), took_ms_.Median());
 }
 
 // Eq. 8 for the tokens of all layers one after another, between a use of each and the next; as whole layers.
@@ -53,7 +48,7 @@ int64_t KvFetchSize::MostLayers(int64_t pieces) const {
   if (!per_ms || steps_ms_.empty()) return 0;
   const double token_mb = static_cast<double>(piece_bytes_) / static_cast<double>(kKvPiece) / 1e6;
   const int64_t tokens = pieces * kKvPiece;
-  const int64_t comes_back = TokensToLend({.period_ms = kShare * Median(steps_ms_.begin(), steps_ms_.end()),
+  const int64_t comes_back = TokensToLend({.period_ms = kShare * steps_ms_.Median(),
                                            .activation_busy_ms = 0,  // the rate is what they leave
                                            .bw_mb_per_ms = *per_ms / 1e6,
                                            .kv_visit_mb = token_mb,
@@ -64,7 +59,7 @@ int64_t KvFetchSize::MostLayers(int64_t pieces) const {
 }
 
 int64_t KvFetchSize::StepEnded(double now_ms, const Step& step) {
-  if (step_ended_ms_) Keep(now_ms - *step_ended_ms_, steps_ms_);
+  if (step_ended_ms_) steps_ms_.Add(now_ms - *step_ended_ms_);
   step_ended_ms_ = now_ms;
   if (step.pieces == 0) return 0;
   stay_ = std::min(step.stay, layers_), partly_ = step.long_answers;

@@ -8,8 +8,9 @@
 // Pure.   Times: milliseconds of one clock.   Thread: the owner's.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 
 #include "planner/base/bytes.h"
@@ -41,18 +42,31 @@ class KvFetchSize {
   static constexpr int kSteadySteps = 8;
 
  private:
+  // The newest few of many.
+  class Recent {
+   public:
+    void Add(double value) { values_[static_cast<size_t>(count_++) % kKept] = value; }
+    bool empty() const { return count_ == 0; }
+    // Of the newest `most`, or of all that there are.  REQUIRES: !empty()
+    double Median(int64_t most = kKept) const;
+
+   private:
+    static constexpr int64_t kKept = 9;
+    std::array<double, kKept> values_ = {};
+    int64_t count_ = 0;
+  };
   int64_t MostLayers(int64_t pieces) const;
 
   const int64_t layers_;
   const Bytes piece_bytes_;
   double since_ms_ = 0;
-  std::deque<double> took_ms_;  // pieces, newest last
-  std::deque<double> steps_ms_;
+  Recent took_ms_;  // pieces
+  Recent steps_ms_;
   std::optional<double> step_ended_ms_;
   int64_t now_ = 0, stay_ = 0;
   bool partly_ = false;  // beyond those that stay
-  bool late_ = false;  // in the step under way
-  int steady_ = 0;     // steps in which there was time for more
+  bool late_ = false;    // in the step under way
+  int steady_ = 0;       // steps in which there was time for more
 };
 
 }  // namespace lime

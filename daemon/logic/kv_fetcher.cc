@@ -11,8 +11,8 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kAtOnce = -1;                                       // ahead of every layer
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();       // behind every layer
+constexpr int64_t kAtOnce = -1;                                  // ahead of every layer
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();  // behind every layer
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {

@@ -1,7 +1,8 @@
 // Which pieces of KV that a host keeps for this device, the owner, come back to it for a while, and where they lie then: a cache of which
 // the future is known, since layers are used one after another and again from the first in every step.
 //
-//   wanted ── a slot is free, or has what is used later ──► on its way ── all bytes are there ──► there ── used, and wanted the latest ──► gone
+//   wanted ── a slot is free, or has what is used later ──► on its way ── all bytes are there ──► there ── used, and wanted the latest ──►
+//   gone
 //
 // Pure: which bytes lie where; memory and links are the owner's. The host keeps all of it, so whatever is not there may be asked for.
 //
@@ -23,10 +24,10 @@ namespace lime {
 class KvFetcher {
  public:
   struct Shape {
-    int64_t layers = 0;     // of the owner
-    int64_t sequences = 0;  // slots for them
-    Bytes piece_bytes = 0;  // of one layer
-    int64_t slots = 0;      // each of one layer's piece
+    int64_t layers = 0;                                  // of the owner
+    int64_t sequences = 0;                               // slots for them
+    Bytes piece_bytes = 0;                               // of one layer
+    int64_t slots = 0;                                   // each of one layer's piece
     Bytes bytes() const { return slots * piece_bytes; }  // of memory
   };
   struct Placed {
@@ -47,7 +48,8 @@ class KvFetcher {
   bool Fetches(int32_t layer) const;
   // The layer to be used next; others after it in order, and then again from the first.
   void SetNext(int32_t layer) { next_ = layer; }
-  // A computation stands still for all of this layer: it is fetched ahead of all others, whether or not SetLayers would. Nothing: none does.
+  // A computation stands still for all of this layer: it is fetched ahead of all others, whether or not SetLayers would. Nothing: none
+  // does.
   void SetAwaited(std::optional<int32_t> layer);
   // What is there of this layer stays, since it is being attended to. Nothing: none is.
   void SetInUse(std::optional<int32_t> layer) { in_use_ = layer; }

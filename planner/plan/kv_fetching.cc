@@ -10,7 +10,7 @@ namespace lime {
 namespace {
 
 constexpr double kShare = 0.9;  // of the link's time: pieces do not come evenly
-constexpr int kSteps = 3;       // until what the room had at first is used up
+constexpr int kSteps = 3;       // of a token, in which what the room had at first is used up
 
 double PiecesOfLayer(const Plan& plan, const PlanDevice& device, int64_t layer_pages) {
   return plan.sequences * MeanPositionsAway(plan, device, layer_pages) / static_cast<double>(kKvPiece);
@@ -34,7 +34,7 @@ double ReadMs(const Plan& plan) {
 struct Uses {
   std::vector<double> at_ms;  // by layer
   double step_ms = 0;
-  double activations_ms = 0;   // of it, the way from the host has them
+  double activations_ms = 0;    // of it, the way from the host has them
   int64_t layers_of_visit = 0;  // at most
 };
 
@@ -79,10 +79,9 @@ bool ComeInTime(const Uses& uses, int64_t count, int64_t depth, double layer_ms)
   for (int64_t layer = 0; layer < layers; ++layer) {
     if (IsAmong(layer, count, layers)) at_ms.push_back(uses.at_ms[static_cast<size_t>(layer)]);
   }
-  if (count <= depth) return true;  // they stay
-  const auto use_ms = [&](int64_t i) {
-    return static_cast<double>(i / count) * uses.step_ms + at_ms[static_cast<size_t>(i % count)];
-  };
+  if (count <= depth) return true;                                         // they stay
+  if (static_cast<double>(count) * layer_ms > uses.step_ms) return false;  // Eq. 8: step after step, whatever the room had at first
+  const auto use_ms = [&](int64_t i) { return static_cast<double>(i / count) * uses.step_ms + at_ms[static_cast<size_t>(i % count)]; };
   double end_ms = 0;
   for (int64_t i = depth; i < kSteps * count; ++i) {
     end_ms = std::max(end_ms, use_ms(i - depth)) + layer_ms;
@@ -109,8 +108,7 @@ int64_t LayersInTime(const Plan& plan, int d, int64_t layer_pages) {
   const int64_t held = plan.microbatches > 1 ? uses.layers_of_visit - 1 : 0;
   const int64_t depth = (device.kv_fetch_pieces - kKvFetchesUnderWay) / pieces - held;
   if (depth < 1 || uses.at_ms.empty() || uses.step_ms <= uses.activations_ms) return 0;
-  const double layer_ms =
-      FetchLayerMs(plan, d, layer_pages) / kShare * uses.step_ms / (uses.step_ms - uses.activations_ms);
+  const double layer_ms = FetchLayerMs(plan, d, layer_pages) / kShare * uses.step_ms / (uses.step_ms - uses.activations_ms);
   int64_t low = 0, high = std::ssize(uses.at_ms);
   while (low < high) {
     const int64_t middle = (low + high + 1) / 2;

@@ -1,8 +1,9 @@
 // Which layers' KV comes back from a host before it is used (Eq. 8 for a room that holds some layers and is used again and again).
 //
-// The link brings one layer after another, in the order of their use, each as soon as one that was used before has left room for it. As many
-// layers as can are fetched so that none comes late, spread evenly; the host is asked about the others, or where it is not, they are waited
-// for. Where it is asked and answers soon, either all layers come on and on or only those that stay in the room. A device that runs measures how fast pieces come, and decides for itself (daemon/logic/kv_fetch_size.h).
+// The link brings one layer after another, in the order of their use, each as soon as one that was used before has left room for it. As
+// many layers as can are fetched so that none comes late, spread evenly; the host is asked about the others, or where it is not, they are
+// waited for. Where it is asked and answers soon, either all layers come on and on or only those that stay in the room. A device that runs
+// measures how fast pieces come, and decides for itself (daemon/logic/kv_fetch_size.h).
 #pragma once
 
 #include <cstdint>

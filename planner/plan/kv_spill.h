@@ -37,8 +37,8 @@ inline constexpr int64_t kKvFetchesUnderWay = 2;
 // Whether the part is the first KV part of a layer whose host is asked for it, in every step and by every micro-batch.
 bool AsksForKv(const Plan& plan, int part);
 // What a token waits for the part where a layer has `layer_pages` pages: not at all where the layer's KV comes back in time
-// (planner/plan/kv_fetching.h) while the plan's parts stream as they do; else for the host's answer, of which the plan's time is that of all pages, or for KV that comes late.
-// REQUIRES: AsksForKv(plan, part)
+// (planner/plan/kv_fetching.h) while the plan's parts stream as they do; else for the host's answer, of which the plan's time is that of
+// all pages, or for KV that comes late. REQUIRES: AsksForKv(plan, part)
 double AskKvMs(const Plan& plan, int part, int64_t layer_pages);
 // Where so many of the device's layers come back in time.
 double AskKvMs(const Plan& plan, int part, int64_t layer_pages, int64_t layers_in_time);

@@ -235,7 +235,8 @@ absl::Status CheckFetching(const Plan& plan, int d) {
     return Wrong("devices[", d, "].kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " where all KV that the host has comes back");
   const int64_t least = HostedPieces(plan, device) + kKvFetchesUnderWay;
   if (device.kv_fetch_pieces < least)
-    return Wrong(name, " = ", device.kv_fetch_pieces, " has no room for the ", least, " pieces of a layer that its host is not asked about");
+    return Wrong(name, " = ", device.kv_fetch_pieces, " has no room for the ", least,
+                 " pieces of a layer that its host is not asked about");
   return absl::OkStatus();
 }
 

@@ -249,8 +249,9 @@ class Simulation {
     const AskKv& ask = start.what;
     const PlanPart& part = plan_.parts[ask.part];
     const double ms = !HasKvAway(*device.plan, device.index) ? 0
-                      : prefills() && plan_.devices[device.index].asks_kv ? part.prefill_ms
-                                                             : AskKvMs(*device.plan, ask.part, ResidencyOf(*device.plan).layer_pages);
+                      : prefills() && plan_.devices[device.index].asks_kv
+                          ? part.prefill_ms
+                          : AskKvMs(*device.plan, ask.part, ResidencyOf(*device.plan).layer_pages);
     After(now_ + ms, device.index, ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch});
   }
 

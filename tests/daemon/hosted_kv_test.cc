@@ -252,7 +252,8 @@ class Pair {
 
   // Until all that was sent has come.
   absl::Status Quiet() {
-    return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::StatusOr<bool> { return messages_.empty() && chunks_.empty() && !bringing_; });
+    return Await([&]()
+                     ABSL_NO_THREAD_SAFETY_ANALYSIS -> absl::StatusOr<bool> { return messages_.empty() && chunks_.empty() && !bringing_; });
   }
 
   void End(int32_t sequence) {
@@ -430,8 +431,7 @@ TEST(HostedKvTest, WhatAQuestionIsAboutStaysUntilItIsAnswered) {
   std::vector<std::byte> bytes(static_cast<size_t>(KvPieceBytes(plan)));
   for (int32_t layer = 0; layer < std::ssize(kLayers); ++layer) {
     for (int64_t p = 0; p < kKvPiece; ++p) {
-      for (int64_t i = 0; i < kPositionBytes; ++i)
-        bytes[static_cast<size_t>(p * kPositionBytes + i)] = Content(0, kLayers[layer], 0, p, i);
+      for (int64_t i = 0; i < kPositionBytes; ++i) bytes[static_cast<size_t>(p * kPositionBytes + i)] = Content(0, kLayers[layer], 0, p, i);
     }
     ASSERT_TRUE(host.OnMessage(0, KvChunk{.number = layer, .layer = layer, .bytes = bytes}).ok());
   }

@@ -83,7 +83,7 @@ Plan GrowingPlan() {
 }
 
 // The same where no device keeps more pages than those at work: the rest of KV is on disks, or where there are hosts, with the next device
-// but for the last one's; the first asks about all of it, or the host is asked about none.
+// but for the last one's: hosts that are asked about all of it, or about none.
 enum class KvFrom : uint8_t { kDisks, kHostsThatAttend, kHostsThatSendBack };
 Plan SpillingPlan(KvFrom from = KvFrom::kDisks) {
   const bool hosts = from != KvFrom::kDisks;
@@ -268,7 +268,8 @@ TEST_F(ClusterRunTest, KvThatOtherDevicesHostChangesNoBit) {
     const Answer cluster = Call(OverCluster(call));
     ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
     const auto json = cluster.Json();
-    for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens"}) EXPECT_EQ(json[field], alone.Json()[field]) << field;
+    for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens"})
+      EXPECT_EQ(json[field], alone.Json()[field]) << field;
     for (const auto& device : json["devices"]) {
       const bool comes_back = from == KvFrom::kHostsThatSendBack && device["name"] != "c";
       EXPECT_LE(device["peak_rss_bytes"], device["budget_bytes"]);
@@ -499,8 +500,11 @@ TEST_F(FaultTest, KvThatHasGrownIsPlannedWithoutALostDevice) {
   EXPECT_EQ(answer.Json()["plan"]["kv_levels"].size(), 1u) << "all of it from the start";
 }
 
-TEST_F(FaultTest, KvOnADiskIsMadeAgainAfterALoss) {
-  dir_.Write("plan.json", ToJsonText(SpillingPlan()));
+// KV that has left its device's memory, and a device that is killed then.
+class AwayKv : public FaultTest, public ::testing::WithParamInterface<KvFrom> {};
+
+TEST_P(AwayKv, IsMadeAgainAfterALoss) {
+  dir_.Write("plan.json", ToJsonText(SpillingPlan(GetParam())));
   const std::unique_ptr<Lime> run = Begin();
   ASSERT_TRUE(limed_[1]->AwaitLog("is to have 28 KV pages of each layer")) << limed_[1]->log();
   EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
@@ -508,21 +512,14 @@ TEST_F(FaultTest, KvOnADiskIsMadeAgainAfterALoss) {
   const Answer answer = run->Wait();
   ExpectNothingLost(answer);
   EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
-  for (const auto& device : answer.Json()["devices"]) EXPECT_GT(device["kv_read_bytes"], 0) << device;
-}
-
-TEST_F(FaultTest, KvThatALostDeviceHostedIsMadeAgain) {
-  for (const KvFrom from : {KvFrom::kHostsThatAttend, KvFrom::kHostsThatSendBack}) {
-    dir_.Write("plan.json", ToJsonText(SpillingPlan(from)));
-    const std::unique_ptr<Lime> run = Begin();
-    ASSERT_TRUE(limed_[1]->AwaitLog("is to have 28 KV pages of each layer")) << limed_[1]->log();
-    EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
-    Restart(1);
-    const Answer answer = run->Wait();
-    ExpectNothingLost(answer);
-    EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
+  for (const auto& device : answer.Json()["devices"]) {
+    const bool on_disk = GetParam() == KvFrom::kDisks || device["name"] == "c";
+    EXPECT_EQ(device["kv_read_bytes"] > 0, on_disk) << device;
+    EXPECT_EQ(device["kv_fetched_bytes"] > 0, !on_disk && GetParam() == KvFrom::kHostsThatSendBack) << device;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(FromAnywhere, AwayKv, ::testing::Values(KvFrom::kDisks, KvFrom::kHostsThatAttend, KvFrom::kHostsThatSendBack));
 
 TEST_F(FaultTest, ADeviceThatStandsStillForAMomentIsWaitedFor) {
   const std::unique_ptr<Lime> run = Begin();

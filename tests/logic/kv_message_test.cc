@@ -44,7 +44,12 @@ KvFetch Fetch() {
 }
 
 std::vector<KvMessage> Examples() {
-  return {Chunk(), KvKept{.number = 17}, KvFree{.sequence = 2, .life = 3}, Query(), KvRecords{.number = 9, .records = Raw()}, Fetch(),
+  return {Chunk(),
+          KvKept{.number = 17},
+          KvFree{.sequence = 2, .life = 3},
+          Query(),
+          KvRecords{.number = 9, .records = Raw()},
+          Fetch(),
           KvFetched{.number = 21, .offset = 13, .bytes = Raw()}};
 }
 

@@ -320,6 +320,7 @@ TEST(LinkEstimatorTest, AnswersThatCannotBeChangeNothing) {
   EXPECT_TRUE(estimator.OnArrived(50, 10));
   EXPECT_FALSE(estimator.OnArrived(49, 11)) << "its clock goes back";
   EXPECT_EQ(estimator.under_way(), 1u);
+  EXPECT_EQ(estimator.bytes_under_way(), 100);
   EXPECT_TRUE(estimator.OnArrived(50, 12));
   EXPECT_FALSE(estimator.OnArrived(51, 13));
   EXPECT_FALSE(estimator.estimate());

@@ -1,8 +1,7 @@
-#include "planner/kv_growth.h"
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/batches.h"
+#include "planner/kv_growth.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/small_cluster.h"
 
