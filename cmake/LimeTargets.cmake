@@ -62,21 +62,36 @@ if(LIME_PRECOMPILED_HEADERS AND NOT LIME_SANITIZE)
   add_library(lime_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
   target_link_libraries(lime_headers PUBLIC absl::statusor absl::strings absl::synchronization)
   lime_options(lime_headers)
-  lime_precompile(lime_headers <algorithm> <chrono> <functional> <map> <memory> <optional> <span> <string> <utility> <variant> <vector>
+  set(LIME_HEADERS <algorithm> <chrono> <functional> <map> <memory> <optional> <span> <string> <utility> <variant> <vector>
     <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h>)
+  lime_precompile(lime_headers ${LIME_HEADERS})
 endif()
 
-# lime_library(name SRCS ... [DEPS ...]): a static library of one folder.
+# lime_library(name SRCS ... [DEPS ...] [HEADERS target]): a static library of one folder, and whose parsed headers it uses.
 function(lime_library name)
-  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "HEADERS" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SRCS})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   lime_options(${name})
   if(TARGET lime_headers)
-    target_precompile_headers(${name} REUSE_FROM lime_headers)
+    if(NOT ARG_HEADERS)
+      set(ARG_HEADERS lime_headers)
+    endif()
+    if(NOT ARG_HEADERS STREQUAL name)
+      target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
+    endif()
     set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a file with other options parses them itself
   endif()
 endfunction()
+
+# What all include that speak to other devices, for the same reason.
+if(TARGET lime_headers AND NOT LIME_LOGIC_ONLY)
+  find_package(gRPC REQUIRED)
+  add_library(lime_rpc_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
+  target_link_libraries(lime_rpc_headers PUBLIC lime_headers gRPC::grpc++ nlohmann_json::nlohmann_json)
+  lime_options(lime_rpc_headers)
+  lime_precompile(lime_rpc_headers ${LIME_HEADERS} <grpcpp/grpcpp.h> <nlohmann/json.hpp>)
+endif()
 
 # lime_program(name SRCS ... [DEPS ...])
 function(lime_program name)

@@ -55,8 +55,10 @@ class Backend {
   // Tells which KV pages hold the positions of sequence slot `sequence` in `layer`, by position / 16; -1: none, AttendPieces has it.
   virtual void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) = 0;
 
-  // [page bytes] of one page, for who takes it elsewhere: AttendPieces needs its bytes as they are.
-  virtual const std::byte* KvPage(int32_t page) const = 0;
+  // [page bytes] of one page, for who takes it elsewhere, or brings it from there: its bytes have to stay as they are.
+  virtual std::byte* KvPage(int32_t page) = 0;
+  // The pool's memory, page by page, for who needs it longer than the rest. Nothing is called after it.
+  virtual std::shared_ptr<const std::byte> TakeKv() = 0;
 
   // From now on the first `pages` pages of the pool are in memory, and pre-faulted; what the others held is gone. For a pool made with
   // present_kv_pages.  Thread: any, beside a step that uses no page of those that come or go.

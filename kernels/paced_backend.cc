@@ -50,7 +50,8 @@ class PacedBackend final : public Backend {
   std::string description() const override { return real_->description() + ", paced"; }
   absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override { return real_->BindBlock(block, std::move(weights)); }
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { real_->SetPages(sequence, layer, pages); }
-  const std::byte* KvPage(int32_t page) const override { return real_->KvPage(page); }
+  std::byte* KvPage(int32_t page) override { return real_->KvPage(page); }
+  std::shared_ptr<const std::byte> TakeKv() override { return real_->TakeKv(); }
   absl::Status ResizeKv(int64_t pages) override { return real_->ResizeKv(pages); }
   std::span<std::byte> Hidden() override { return real_->Hidden(); }
   std::span<float> Logits() override { return real_->Logits(); }
@@ -171,8 +172,8 @@ class PacedBackend final : public Backend {
   std::vector<int32_t> positions_;  // of its rows
   std::vector<int32_t> sequences_;  // that have rows
   double saved_ms_ = 0;             // that the device need not compute, for a host has
-  double due_ = 0;           // when the profile's device would have ended the last part
-  double returned_ = -1e9;   // when its call returned
+  double due_ = 0;                  // when the profile's device would have ended the last part
+  double returned_ = -1e9;          // when its call returned
   PaceReport report_;
 };
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "proto/fields.h"
 
 namespace lime {
 namespace {
@@ -13,15 +13,8 @@ namespace {
 constexpr size_t kMaxModelName = 512;
 constexpr int32_t kMaxLayer = 100'000;
 
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("message: ", what...));
-}
-
-absl::Status Within(const char* field, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
-}
+using fields::Within;
+using fields::Wrong;
 
 // Protobuf's strings are UTF-8, and a terminal is no place for control characters.
 std::string PlainName(const std::string& name) {

@@ -10,6 +10,8 @@
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/instance.h"
 #include "planner/plan/limits.h"
+#include "proto/fields.h"
+#include "proto/kv_convert.h"
 
 namespace lime {
 namespace {
@@ -18,15 +20,9 @@ constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
 constexpr size_t kMaxName = 512;
 constexpr double kLeastSeconds = 0.01, kMaxProbeSeconds = 60;
 
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("message: ", what...));
-}
-
-absl::Status Within(const char* field, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
-}
+using fields::Printable;
+using fields::Within;
+using fields::Wrong;
 
 absl::Status Milliseconds(const char* field, double value) {
   if (std::isfinite(value) && value >= 0) return absl::OkStatus();
@@ -36,13 +32,6 @@ absl::Status Milliseconds(const char* field, double value) {
 absl::Status Between(const char* field, double value, double low, double high) {
   if (value >= low && value <= high) return absl::OkStatus();  // not of a NaN
   return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
-}
-
-absl::Status Printable(const char* field, std::string_view text, size_t most) {
-  if (text.size() > most) return Wrong("field \"", field, "\" has ", text.size(), " bytes, at most ", most);
-  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (std::ranges::any_of(text, control)) return Wrong("field \"", field, "\" holds control characters");
-  return absl::OkStatus();
 }
 
 // What another program says of an error goes on a terminal.
@@ -104,10 +93,12 @@ absl::StatusOr<AdmitOrder> AdmitFromProto(const v1::AdmitOrder& message) {
   LIME_RETURN_IF_ERROR(Within("positions", message.positions(), 1, kMaxWirePosition));
   LIME_RETURN_IF_ERROR(Within("prompt", message.prompt_size(), 1, message.positions()));
   for (const int32_t token : message.prompt()) LIME_RETURN_IF_ERROR(Within("prompt", token, 0, kMaxWirePosition - 1));
+  LIME_RETURN_IF_ERROR(Within("computed", message.computed(), 0, message.prompt_size()));
   return AdmitOrder{.sequence = message.sequence(),
                     .request = message.request(),
                     .positions = message.positions(),
-                    .prompt = {message.prompt().begin(), message.prompt().end()}};
+                    .prompt = {message.prompt().begin(), message.prompt().end()},
+                    .computed = message.computed()};
 }
 
 absl::StatusOr<ResidencyOrder> ResidencyFromProto(const v1::ResidencyOrder& message) {
@@ -129,6 +120,7 @@ void SamplingToProto(const RequestSampling& sampling, v1::Sampling& message) {
   message.set_min_p(sampling.params.min_p);
   message.set_seed(sampling.params.seed);
   message.set_hash_logits(sampling.hash_logits);
+  message.set_hash_state(sampling.hash_state);
   message.set_score_top_plus_1(sampling.score_top ? *sampling.score_top + 1 : 0);
 }
 
@@ -139,7 +131,8 @@ absl::StatusOr<RequestSampling> SamplingFromProto(const v1::Sampling& message) {
                                       .top_p = message.top_p(),
                                       .min_p = message.min_p(),
                                       .seed = message.seed()},
-                           .hash_logits = message.hash_logits()};
+                           .hash_logits = message.hash_logits(),
+                           .hash_state = message.hash_state()};
   LIME_RETURN_IF_ERROR(ValidateSamplingParams(sampling.params));
   LIME_RETURN_IF_ERROR(Within("score_top_plus_1", message.score_top_plus_1(), 0, kMostScoreTop + 1));
   if (message.score_top_plus_1() > 0) sampling.score_top = message.score_top_plus_1() - 1;
@@ -154,6 +147,7 @@ void OrderToProto(const OrderMessage& what, v1::Order& message) {
     into.set_request(admit->request);
     into.set_positions(admit->positions);
     into.mutable_prompt()->Add(admit->prompt.begin(), admit->prompt.end());
+    into.set_computed(admit->computed);
     SamplingToProto(what.sampling, *into.mutable_sampling());
   } else if (const auto* retire = std::get_if<RetireOrder>(&what.order.what)) {
     message.mutable_retire()->set_sequence(retire->sequence);
@@ -323,6 +317,7 @@ void ToProto(const InstallCall& call, v1::InstallRequest& message) {
   message.set_weights(call.weights);
   message.set_model(call.model);
   message.set_trace_spans(call.trace_spans);
+  if (call.kv) ToProto(*call.kv, *message.mutable_kv());
 }
 
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
@@ -337,6 +332,9 @@ absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
   for (const std::string& address : message.addresses()) {
     LIME_RETURN_IF_ERROR(Printable("addresses", address, kMaxWireAddress));
     call.addresses.push_back(address);
+  }
+  if (message.has_kv()) {
+    LIME_ASSIGN_OR_RETURN(call.kv, KvTakeFromProto(message.kv(), call.plan));
   }
   return call;
 }

@@ -20,11 +20,12 @@
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/timeline_span.h"
+#include "proto/kv_convert.h"
 
 namespace lime {
 
 // Of this speech. Devices and coordinator of another one refuse each other.
-inline constexpr uint32_t kProtocol = 1;
+inline constexpr uint32_t kProtocol = 2;
 
 inline constexpr int64_t kMaxWirePosition = int64_t{1} << 24;  // positions and tokens
 inline constexpr int64_t kMaxWireSequences = int64_t{1} << 20;
@@ -57,6 +58,7 @@ struct InstallCall {
   std::string weights;                 // folder on the device; empty: its own
   uint64_t model = 0;                  // ModelDigest, by which it finds its own; 0: not said
   int64_t trace_spans = 0;             // room for what it records; 0: nothing
+  std::optional<KvTake> kv;            // of the plan before; nothing: every sequence begins anew
 };
 void ToProto(const InstallCall& call, v1::InstallRequest& message);
 // The plan is valid, and the device is one of it.
@@ -182,11 +184,13 @@ absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message);
 struct RequestSampling {
   SamplingParams params;
   bool hash_logits = false;
+  std::string hash_state;  // cli::LogitsHash::State, that it goes on from; empty: it begins
   // So many likeliest ids of every position of the prompt are told, and the log-probabilities of its ids; the hash goes on over all
   // requests that are scored, in the order in which they are computed. Nothing: it is not scored.
   std::optional<int32_t> score_top;
 };
 inline constexpr int32_t kMostScoreTop = 1000;
+inline constexpr int64_t kMostHashState = 1024;
 
 struct OpenOrders {
   int64_t epoch = 0;

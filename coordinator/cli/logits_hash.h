@@ -1,15 +1,19 @@
 // logits_xxh3: XXH3-64 over logits as little-endian fp32, position by position, unpadded vocabulary.
 #pragma once
 
+#define XXH_STATIC_LINKING_ONLY  // for the fields of a state
 #include <xxhash.h>
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_format.h"
+#include "planner/base/status.h"
 
 namespace lime::cli {
 
@@ -24,7 +28,35 @@ class LogitsHash {
   }
   uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
 
+  // All that is needed to go on elsewhere, with the same xxHash.
+  std::string State() const {
+    std::string text(kStateBytes, '\0');
+    char* at = text.data();
+    const auto put = [&](const auto& field) { std::memcpy(at, &field, sizeof(field)), at += sizeof(field); };
+    put(kVersion), put(state_->acc), put(state_->buffer), put(state_->bufferedSize);
+    put(uint64_t{state_->nbStripesSoFar}), put(uint64_t{state_->totalLen});
+    return text;
+  }
+  // InvalidArgument for what State never gives.
+  static absl::StatusOr<LogitsHash> Continue(std::string_view text) {
+    LogitsHash hash;
+    uint32_t version = 0;
+    uint64_t stripes = 0, total = 0;
+    if (text.size() != kStateBytes) return absl::InvalidArgumentError("a state of a hash has another size");
+    const char* at = text.data();
+    const auto take = [&](auto& field) { std::memcpy(&field, at, sizeof(field)), at += sizeof(field); };
+    take(version), take(hash.state_->acc), take(hash.state_->buffer), take(hash.state_->bufferedSize), take(stripes), take(total);
+    hash.state_->nbStripesSoFar = static_cast<size_t>(stripes), hash.state_->totalLen = total;
+    if (version != kVersion || hash.state_->bufferedSize > sizeof(hash.state_->buffer) || stripes > hash.state_->nbStripesPerBlock)
+      return absl::InvalidArgumentError("a state of a hash that this program does not make");
+    return hash;
+  }
+
  private:
+  static constexpr uint32_t kVersion = XXH_VERSION_NUMBER;
+  static constexpr size_t kStateBytes = sizeof(kVersion) + sizeof(XXH3_state_t::acc) + sizeof(XXH3_state_t::buffer) +
+                                        sizeof(XXH3_state_t::bufferedSize) + 2 * sizeof(uint64_t);
+
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
 };
 

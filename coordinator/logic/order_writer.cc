@@ -107,6 +107,25 @@ absl::Status OrderWriter::Restart(const Options& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& options) {
+  LIME_CHECK(under_way_.empty());
+  std::vector<Kept> kept;
+  int64_t pages = options.levels.empty() ? std::numeric_limits<int64_t>::max() : options.levels.front().layer_pages;
+  for (const RequestId id : running_) {
+    const Entry& entry = entries_[id];
+    pages -= (entry.ordered + kPageTokens - 1) / kPageTokens;
+    if (pages < 0 || std::ssize(kept) == options.sequences) break;
+    if (entry.ordered > 0) kept.push_back({id, {.from = entry.slot, .to = static_cast<int32_t>(kept.size()), .positions = entry.ordered}});
+  }
+  LIME_RETURN_IF_ERROR(Restart(options));
+  for (const Kept& each : kept) {
+    entries_[each.request].slot = each.sequence.to;
+    entries_[each.request].ordered = each.sequence.positions;
+    std::erase(free_slots_, each.sequence.to);
+  }
+  return kept;
+}
+
 std::vector<Order> OrderWriter::NextOrders() {
   std::vector<Order> orders;
   for (const int32_t slot : std::exchange(to_retire_, {})) {
@@ -139,7 +158,7 @@ bool OrderWriter::MayAdmit(const Entry& entry, std::vector<Order>& orders) {
 
 // The next request waits for pages alone.
 bool OrderWriter::AwaitsPages() const {
-  return memory_ && !waiting_.empty() && !free_slots_.empty() && memory_->Fits(entries_[waiting_.front()].end);
+  return memory_ && !waiting_.empty() && HasSlotFor(entries_[waiting_.front()]) && memory_->Fits(entries_[waiting_.front()].end);
 }
 
 void OrderWriter::Write(std::vector<Order>& orders, decltype(Order::what) what) {
@@ -147,16 +166,19 @@ void OrderWriter::Write(std::vector<Order>& orders, decltype(Order::what) what) 
 }
 
 void OrderWriter::Admit(std::vector<Order>& orders) {
-  while (!waiting_.empty() && !free_slots_.empty() && MayAdmit(entries_[waiting_.front()], orders)) {
+  while (!waiting_.empty() && HasSlotFor(entries_[waiting_.front()]) && MayAdmit(entries_[waiting_.front()], orders)) {
     const RequestId id = waiting_.front();
     waiting_.pop_front();
     Entry& entry = entries_[id];
     entry.state = State::kRunning;
-    entry.slot = free_slots_.back();
-    free_slots_.pop_back();
+    if (entry.slot < 0) {
+      entry.slot = free_slots_.back();
+      free_slots_.pop_back();
+    }
     running_.push_back(id);
     Tell(MemoryPlanner::Admit{.slot = entry.slot, .prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end}, orders);
-    Write(orders, AdmitOrder{.sequence = entry.slot, .request = id, .positions = entry.end, .prompt = entry.tokens});
+    Write(orders,
+          AdmitOrder{.sequence = entry.slot, .request = id, .positions = entry.end, .prompt = entry.tokens, .computed = entry.ordered});
   }
 }
 
@@ -282,6 +304,7 @@ void OrderWriter::Finish(Entry& entry) {
     to_retire_.push_back(entry.slot);
   } else {
     std::erase(waiting_, id);
+    if (entry.slot >= 0) to_retire_.push_back(entry.slot);  // with KV that was taken over for it
   }
   entry.state = State::kFinished;
 }

@@ -62,6 +62,15 @@ class OrderWriter {
   // fit the plan.
   absl::Status Restart(const Options& options);
 
+  // Likewise, where the plan takes KV over: requests that run go on behind the positions that are computed, as far as slots and the KV that
+  // the plan begins with have room for them; these are what it answers with. Their slots are theirs from now on.
+  // REQUIRES: no step is under way.
+  struct Kept {
+    RequestId request = 0;
+    KvSequence sequence;
+  };
+  absl::StatusOr<std::vector<Kept>> GoOn(const Options& options);
+
   // What may be ordered now, in order; empty where nothing may.
   std::vector<Order> NextOrders();
 
@@ -128,6 +137,7 @@ class OrderWriter {
   bool Decodes(const Entry& entry) const { return !InPrompt(entry) && entry.ordered + 1 < entry.end; }
   void Write(std::vector<Order>& orders, decltype(Order::what) what);
   void Admit(std::vector<Order>& orders);
+  bool HasSlotFor(const Entry& entry) const { return entry.slot >= 0 || !free_slots_.empty(); }
   bool MayAdmit(const Entry& entry, std::vector<Order>& orders);
   bool AwaitsPages() const;
   void Tell(const MemoryPlanner::Event& event, std::vector<Order>& orders);

@@ -1,6 +1,7 @@
 #include "coordinator/rpc/cluster_client.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <thread>
@@ -107,7 +108,8 @@ class ClusterClient::Impl {
       const absl::StatusOr<DeviceHealth> answer = AskHealth(connection, kHurry);
       // A connection that was cut may take long to notice that its peer is there again; a new one does not.
       if (!answer.ok()) connection.stub = NewStub(connection.device);
-      free[i] = answer.ok() && (answer->epoch < 0 || (ours.contains(answer->epoch) && UnloadOn(connection, answer->epoch, kHurry).ok()));
+      free[i] = answer.ok() &&
+                (answer->epoch < 0 || (ours.contains(answer->epoch) && UnloadOn(connection, {.epoch = answer->epoch}, kHurry).ok()));
       return absl::OkStatus();
     });
     std::set<std::string> names;
@@ -131,7 +133,8 @@ class ClusterClient::Impl {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<InstalledPlan>> Install(const Plan& plan, const InstallOptions& options) {
+  // `before`: the plan that has left its KV.
+  absl::StatusOr<std::vector<InstalledPlan>> Install(const Plan& plan, const InstallOptions& options, const Plan* before) {
     std::vector<InstalledPlan> installed(plan.devices.size());
     loaded_.assign(plan.devices.size(), {});
     std::vector<std::string> addresses(plan.devices.size());
@@ -145,7 +148,8 @@ class ClusterClient::Impl {
                                                         .addresses = addresses,
                                                         .weights = by_plan_[device]->device.weights,
                                                         .model = by_plan_[device]->device.model,
-                                                        .trace_spans = options.trace_spans},
+                                                        .trace_spans = options.trace_spans,
+                                                        .kv = before == nullptr ? std::nullopt : TakeOf(plan, device, *before, options.kv)},
                                                        options, loading);
       if (!answer.ok()) loading.End();
       if (answer.ok()) installed[device] = *std::move(answer);
@@ -193,7 +197,34 @@ class ClusterClient::Impl {
 
   absl::Status Unload(int64_t epoch, absl::Duration patience) {
     CloseCalls();
-    return ForAll(users_, [&](int32_t device) { return UnloadOn(*by_plan_[device], epoch, patience); });
+    return ForAll(users_, [&](int32_t device) { return UnloadOn(*by_plan_[device], {.epoch = epoch}, patience).status(); });
+  }
+
+  // The streams end last: with them the devices would unload all of the plan.
+  absl::StatusOr<Left> Leave(int64_t epoch) {
+    std::vector<UnloadedPlan> unloaded(by_plan_.size());
+    const absl::Status status = ForAll(users_, [&](int32_t device) {
+      absl::StatusOr<UnloadedPlan> answer = UnloadOn(*by_plan_[device], {.epoch = epoch, .leave_kv = true}, kUnload);
+      if (answer.ok()) unloaded[device] = *std::move(answer);
+      return WithDevice(answer.status(), by_plan_[device]->device.name);
+    });
+    CloseCalls();
+    LIME_RETURN_IF_ERROR(status);
+    Left left{.all = true};
+    for (const int32_t device : users_) {
+      left.all = left.all && unloaded[device].left;
+      left.hashes.insert(unloaded[device].hashes.begin(), unloaded[device].hashes.end());
+    }
+    return left;
+  }
+
+  // Nobody needs what a plan has left.
+  void LetGo(const Plan& left) {
+    std::vector<int32_t> devices;
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      if (DevicesUsed(left).contains(connections_[i].device.name)) devices.push_back(static_cast<int32_t>(i));
+    }
+    (void)ForAll(devices, [&](int32_t i) { return UnloadOn(connections_[i], {.epoch = left.epoch}, kHurry).status(); });
   }
 
   void CloseCalls() {
@@ -249,17 +280,47 @@ class ClusterClient::Impl {
     return all;
   }
 
-  static absl::Status UnloadOn(const Connection& connection, int64_t epoch, absl::Duration patience) {
+  static absl::StatusOr<UnloadedPlan> UnloadOn(const Connection& connection, const UnloadCall& call, absl::Duration patience) {
     grpc::ClientContext context;
     SetDeadline(context, patience);
     context.set_wait_for_ready(false);  // a device that is gone has nothing to unload
     v1::UnloadRequest request;
-    request.set_epoch(epoch);
+    ToProto(call, request);
     v1::UnloadReply reply;
     const grpc::Status status = connection.stub->Unload(&context, request, &reply);
     // It has unloaded the plan already when the stream ended.
-    if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) return absl::OkStatus();
-    return FromGrpc(status, connection.Who());
+    if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) return UnloadedPlan{};
+    LIME_RETURN_IF_ERROR(FromGrpc(status, connection.Who()));
+    return FromProto(reply);
+  }
+
+  // What a device of the plan takes of the one before, and gives of it to others, which bear the same names in both.
+  std::optional<KvTake> TakeOf(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences) const {
+    const std::map<int32_t, std::string> had = HoldersOf(before), has = HoldersOf(plan);
+    const std::string& here = plan.devices[device].name;
+    KvTake take{.epoch = before.epoch, .sequences = sequences};
+    for (const auto& [layer, name] : had) {
+      const auto next = has.find(layer);
+      if (next == has.end() || next->second == name) continue;
+      if (name == here) take.given.push_back(layer);
+      if (next->second != here) continue;
+      auto holder = std::ranges::find(take.holders, name, &KvTake::Holder::name);
+      if (holder == take.holders.end()) {
+        const auto connection = std::ranges::find_if(connections_, [&](const Connection& c) { return c.device.name == name; });
+        holder = take.holders.insert(holder, {.name = name, .address = connection->device.address});
+      }
+      holder->layers.push_back(layer);
+    }
+    return take;
+  }
+
+  // Names of the devices that have the KV of each layer.
+  static std::map<int32_t, std::string> HoldersOf(const Plan& plan) {
+    std::map<int32_t, std::string> holders;
+    for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+      for (const int32_t layer : LayersOn(plan, d)) holders[layer] = plan.devices[d].name;
+    }
+    return holders;
   }
 
   absl::StatusOr<InstalledPlan> InstallOn(int32_t device, const InstallCall& call, const InstallOptions& options, Loading& loading) {
@@ -371,7 +432,11 @@ absl::Status ClusterClient::InstallNew(Plan plan, const InstallOptions& options)
   LIME_ASSIGN_OR_RETURN(const int64_t epoch, impl_->NewEpoch());
   plan.epoch = std::max({plan.epoch, epoch, epochs_.empty() ? 0 : *epochs_.rbegin() + 1});
   epochs_.insert(plan.epoch);
-  LIME_ASSIGN_OR_RETURN(installed_, impl_->Install(plan, options));
+  const std::optional<Plan> left = std::exchange(left_, std::nullopt);
+  absl::StatusOr<std::vector<InstalledPlan>> installed = impl_->Install(plan, options, left && !options.kv.empty() ? &*left : nullptr);
+  if (left) impl_->LetGo(*left);
+  LIME_RETURN_IF_ERROR(installed.status());
+  installed_ = *std::move(installed);
   plan_ = std::move(plan);
   return absl::OkStatus();
 }
@@ -387,6 +452,10 @@ absl::StatusOr<DeviceStatistics> ClusterClient::Statistics(int32_t device) const
 }
 absl::Status ClusterClient::Unload() {
   return impl_->Unload(plan_.epoch, kUnload);
+}
+absl::StatusOr<ClusterClient::Left> ClusterClient::Leave() {
+  left_ = plan_;
+  return impl_->Leave(plan_.epoch);
 }
 void ClusterClient::Abandon() {
   impl_->CloseCalls();

@@ -1,7 +1,8 @@
 // The devices of a cluster as the coordinator sees them: asks how they are, installs a plan on them, gives orders, hears of tokens.
 //
 //   Connect -> Install -> Open -> Send ... Send -> Unload
-//                 ▲                            │
+//                 ▲ ▲                          │ │
+//                 │ └────────── Leave ◄────────┤ another plan is to go on
 //                 └── Free ◄── Abandon ◄───────┴ a device has failed
 //
 // Threads: one owner. News comes on gRPC's threads.
@@ -9,7 +10,9 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,7 +49,8 @@ class ClusterClient {
   struct InstallOptions {
     std::function<void(Bytes done, Bytes total)> progress;  // of all devices together; on any thread, one at a time
     const std::atomic<bool>* cancelled = nullptr;
-    int64_t trace_spans = 0;  // room for spans on each device, for TraceCollector to collect; 0: nothing is recorded
+    int64_t trace_spans = 0;     // room for spans on each device, for TraceCollector to collect; 0: nothing is recorded
+    std::vector<KvSequence> kv;  // that go on with what Leave has left; empty: all begin anew
   };
   // Installs the plan, under an epoch that all of its devices take for new, wherever it has a stage: all at once. What one refuses is
   // unloaded from the others. A device that does not answer while it loads is lost. DeviceOf(the error) is who it was.
@@ -63,6 +67,12 @@ class ClusterClient {
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const;
   // Ends the streams and unloads the plan everywhere; the first error, if any.
   absl::Status Unload();
+  // Likewise, but for the KV, which the plan that is installed next may take over.  REQUIRES: no step is under way.
+  struct Left {
+    bool all = false;                       // of every device
+    std::map<int32_t, std::string> hashes;  // of logits, by slot: cli::LogitsHash::State
+  };
+  absl::StatusOr<Left> Leave();
   // Ends the streams, and waits for nobody: devices that are there unload the plan by themselves.
   void Abandon();
   // Names of the devices that answer within a second and hold no plan; what is left there of the plans of this client is unloaded.
@@ -77,6 +87,7 @@ class ClusterClient {
   std::vector<DeviceHealth> health_;
   std::vector<InstalledPlan> installed_;
   Plan plan_;
+  std::optional<Plan> left_;  // whose KV devices may still hold
   std::set<int64_t> epochs_;  // of all plans that were ever installed
 };
 

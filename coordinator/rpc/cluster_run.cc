@@ -38,7 +38,7 @@ absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, 
   while (true) {
     absl::Status status = RunPlan(on_token, cancel);
     if (status.ok() && change_)
-      status = ChangePlan();
+      status = ChangePlan(cancel);
     else if (status.ok())
       return status;
     if (!status.ok()) {
@@ -62,9 +62,17 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   while (!writer_.idle() && !IsSet(cancel)) {
     for (const News& news : AwaitNews()) LIME_RETURN_IF_ERROR(OnNews(news, on_token));
     if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
-    if (change_) return absl::OkStatus();
+    if (change_) return Drain(on_token, cancel);
     SendOrders();
   }
+  return absl::OkStatus();
+}
+
+absl::Status ClusterRun::Drain(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
+  while (writer_.steps_under_way() > 0 && !IsSet(cancel)) {
+    for (const News& news : AwaitNews()) LIME_RETURN_IF_ERROR(OnNews(news, on_token));
+  }
+  if (writer_.idle()) change_.reset();  // nothing is left to be faster
   return absl::OkStatus();
 }
 
@@ -124,21 +132,41 @@ void ClusterRun::SendOrders() {
 
 // ---- Another plan while all is well
 
-// Tokens that are on their way are dropped, and made again from those known.
-absl::Status ClusterRun::ChangePlan() {
+// KV follows its layers. Where that cannot be, what is known of the requests is computed again.
+absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   const Change change = *std::exchange(change_, std::nullopt);
   Say(absl::StrCat(change.why, "; changes to another plan, which takes ",
                    absl::FormatDuration(absl::Ceil(change.pause, absl::Milliseconds(100))), " at most"));
   change_began_ = absl::Now(), stated_pause_ = change.pause;
-  const absl::Status unloaded = client_.Unload();
+  const absl::StatusOr<ClusterClient::Left> left = client_.Leave();
   open_ = false;
-  LIME_RETURN_IF_ERROR(unloaded);
-  LIME_RETURN_IF_ERROR(InstallAgain(change.plan));
+  LIME_RETURN_IF_ERROR(left.status());
+  absl::Status status = InstallTaking(change.plan, *left);
+  if (!status.ok() && !IsSet(cancel)) {
+    Say(absl::StrCat("the KV so far cannot be taken over, and is computed again: ", status.message()));
+    status = InstallAgain(change.plan);
+  }
+  LIME_RETURN_IF_ERROR(status);
   ++changes_;
   recoveries_ += recovery_->recoveries();
   first_ = newest_ = client_.plan();
   recovery_.emplace(survival_->recovery, DevicesUsed(client_.plan()));
   return absl::OkStatus();
+}
+
+absl::Status ClusterRun::InstallTaking(const Plan& plan, const ClusterClient::Left& left) {
+  if (!left.all) return absl::FailedPreconditionError("not every device has left its own");
+  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(OrdersFor(plan)));
+  for (Asked& asked : asked_) asked.sampling.hash_state.clear();
+  std::vector<KvSequence> sequences;
+  for (const OrderWriter::Kept& each : kept) {
+    RequestSampling& sampling = asked_[static_cast<size_t>(each.request)].sampling;
+    const auto state = left.hashes.find(each.sequence.from);
+    if (sampling.hash_logits && state == left.hashes.end()) return absl::FailedPreconditionError("nobody has left the hash of the logits");
+    if (sampling.hash_logits) sampling.hash_state = state->second;
+    sequences.push_back(each.sequence);
+  }
+  return Install(plan, sequences);
 }
 
 void ClusterRun::TellPause() {
@@ -189,7 +217,14 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
 // Whether the requests fit is known, and the levels are worked out, before a device loads anything.
 absl::Status ClusterRun::InstallAgain(const Plan& plan) {
   LIME_RETURN_IF_ERROR(writer_.Restart(OrdersFor(plan)));
-  LIME_RETURN_IF_ERROR(client_.Install(plan, survival_->install));
+  for (Asked& asked : asked_) asked.sampling.hash_state.clear();
+  return Install(plan, {});
+}
+
+absl::Status ClusterRun::Install(const Plan& plan, const std::vector<KvSequence>& kv) {
+  ClusterClient::InstallOptions options = survival_->install;
+  options.kv = kv;
+  LIME_RETURN_IF_ERROR(client_.Install(plan, options));
   if (survival_->in_use) survival_->in_use(client_.plan());
   CompareKernels();
   return absl::OkStatus();

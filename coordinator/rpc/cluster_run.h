@@ -81,8 +81,12 @@ class ClusterRun {
   };
   // One installed plan, until its requests have ended or it is no use any more.
   absl::Status RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
+  // Nothing more is ordered, until what is has ended.
+  absl::Status Drain(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
   // To `change_`. An error is a failure like any other: the plan before is installed again.
-  absl::Status ChangePlan();
+  absl::Status ChangePlan(const std::atomic<bool>* cancel);
+  // Requests go on with what the plan before has left.
+  absl::Status InstallTaking(const Plan& plan, const ClusterClient::Left& left);
   void TellPause();
   // OK: it is installed again, or `cancel` is set.
   absl::Status Recover(const absl::Status& failure, const std::atomic<bool>* cancel);
@@ -90,6 +94,7 @@ class ClusterRun {
   Recovery::Event Do(const Recovery::MakePlan& make);
   Recovery::Event Do(const Recovery::Install& install);
   absl::Status InstallAgain(const Plan& plan);
+  absl::Status Install(const Plan& plan, const std::vector<KvSequence>& kv);
   OrderWriter::Options OrdersFor(const Plan& plan) const;
   void CompareKernels();
   void CompareLogits(RequestId request, int32_t position, uint64_t logits_hash);

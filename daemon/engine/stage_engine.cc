@@ -56,17 +56,20 @@ class StageEngine::Impl {
         forecast_(QuestionPlace() + 1) {}
 
   ~Impl() {
-    {
-      absl::MutexLock lock(&mutex_);
-      stopping_ = true;
-      health_.Update(absl::CancelledError("the plan was unloaded"));
-      GiveWork();
-    }
-    if (thread_.joinable()) thread_.join();
-    worker_.reset();
+    Stop();
     if (kv_ != nullptr) kv_->Cancel();
     if (weights_ != nullptr) weights_->Cancel(), weights_->Close();
     kv_.reset();  // whose reads and writes end under the lock
+  }
+
+  absl::StatusOr<std::shared_ptr<KvLeft>> Leave() {
+    {
+      absl::MutexLock lock(&mutex_);
+      LIME_RETURN_IF_ERROR(health_);
+      if (inbox_->step_under_way()) return absl::FailedPreconditionError("a step is under way");
+    }
+    Stop();
+    return kv_->Leave(backend_->numerics_id(), backend_->TakeKv());
   }
 
   absl::StatusOr<std::string> Open() {
@@ -145,7 +148,18 @@ class StageEngine::Impl {
  private:
   using Visit = StageInbox::Visit;
 
-  // ---- Setting up
+  // ---- Setting up, and its end
+
+  void Stop() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+      health_.Update(absl::CancelledError("the plan was unloaded"));
+      GiveWork();
+    }
+    if (thread_.joinable()) thread_.join();
+    worker_.reset();
+  }
 
   absl::Status OpenAll() {
     const PlanDevice& device = plan_.devices[device_];
@@ -161,8 +175,8 @@ class StageEngine::Impl {
                                  .numerics = options_.numerics};
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
-    const Bytes others = device.memory.hosted + device.memory.fetched;
-    const Bytes runtime = ProcessResidentBytes(), kv = device.kv_pages * plan_.page_bytes,
+    const Bytes others = device.memory.hosted + device.memory.fetched, left = LeftBytes();
+    const Bytes runtime = std::max<Bytes>(0, ProcessResidentBytes() - left), kv = device.kv_pages * plan_.page_bytes,
                 rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
                 waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes() + LeavingBytes();
     if (const Bytes total = runtime + activations + rows + waiting + kv + others + weights; total > device.budget) {
@@ -170,6 +184,10 @@ class StageEngine::Impl {
           "device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ", FormatBytes(runtime), ", activations ",
           FormatBytes(activations + rows + waiting), ", KV ", FormatBytes(kv + others), ", weights and ring ", FormatBytes(weights),
           ") and may take ", FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
+    }
+    if (const Bytes both = runtime + left + activations + rows + waiting + kv + others; left > 0 && both > device.budget) {
+      return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" has no room for the KV of two plans at once: ",
+                                                       FormatBytes(both), " of ", FormatBytes(device.budget)));
     }
     {
       const KeptTo kept(options_.cores);
@@ -200,6 +218,7 @@ class StageEngine::Impl {
                                                      .send = [this](int32_t to, std::vector<std::byte> message, bool may_wait) {
                                                        SendKv(to, std::move(message), may_wait);
                                                      }}));
+    LIME_RETURN_IF_ERROR(TakeOver());
     LIME_ASSIGN_OR_RETURN(weights_, StageWeights::Load(checkpoint_, spec_, plan_, device_, *backend_,
                                                        {.load = options_.load, .kv = kv_.get(), .wrap_device = options_.wrap_device}));
     if (!EmbedsByRows()) return absl::OkStatus();
@@ -209,6 +228,17 @@ class StageEngine::Impl {
                                                   .report = options_.report,
                                                   .wrap_device = options_.wrap_device}));
     return absl::OkStatus();
+  }
+
+  // While nothing else of the plan is in memory: what is left of the one before goes ahead of the weights.
+  absl::Status TakeOver() {
+    if (options_.takeover == nullptr) return absl::OkStatus();
+    LIME_RETURN_IF_ERROR(kv_->TakeOver(*options_.takeover));
+    options_.takeover->here.reset();
+    return options_.takeover->let_go ? options_.takeover->let_go() : absl::OkStatus();
+  }
+  Bytes LeftBytes() const {
+    return options_.takeover == nullptr || options_.takeover->here == nullptr ? 0 : options_.takeover->here->memory_bytes();
   }
 
   int64_t NumLayers() const { return static_cast<int64_t>(layers_.size()); }
@@ -246,6 +276,9 @@ class StageEngine::Impl {
   }
 
   void Execute(const AdmitOrder& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (admit.computed != kv_->taken_over(admit.sequence))
+      return Fail(Wrong("slot ", admit.sequence, " is to go on with KV of ", admit.computed, " positions, and has taken over ",
+                        kv_->taken_over(admit.sequence)));
     if (!pages_come_) {
       const absl::Status reserved = kv_->Reserve(admit.sequence, admit.positions);
       if (!reserved.ok()) return Fail(reserved);
@@ -731,6 +764,10 @@ absl::Status StageEngine::OnKv(int32_t from, const std::vector<std::byte>& messa
 
 StageEngine::Stats StageEngine::stats() const {
   return impl_->stats();
+}
+
+absl::StatusOr<std::shared_ptr<KvLeft>> StageEngine::Leave() {
+  return impl_->Leave();
 }
 
 }  // namespace lime

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "daemon/engine/cores.h"
+#include "daemon/engine/kv_left.h"
 #include "daemon/engine/token_sampler.h"
 #include "daemon/logic/activation.h"
 #include "daemon/logic/order.h"
@@ -46,7 +47,8 @@ class StageEngine {
     std::string numerics = "auto";
     TokenSampler* sampler = nullptr;  // where the plan gives this device a part of the head; outlives the engine
     Peers peers;
-    std::string kv_folder;  // for KV that memory has no room for; empty: that of the model
+    std::string kv_folder;                 // for KV that memory has no room for; empty: that of the model
+    std::shared_ptr<KvTakeover> takeover;  // of the plan before; null: every sequence begins anew
     LoadOptions load;
     StallReport report;          // while the disk delivers nothing
     TraceRing* trace = nullptr;  // what computes, loads and waits, where that is asked for; outlives the engine
@@ -55,7 +57,8 @@ class StageEngine {
   };
 
   // Validates the plan against the model in `model_dir`, allocates, and loads what is resident on device `device`. InvalidArgument where
-  // the plan is not of this model; ResourceExhausted, with the numbers, where the process would exceed the device's budget.
+  // the plan is not of this model; ResourceExhausted, with the numbers, where the process would exceed the device's budget. Of KV that is
+  // taken over also what StageKv::TakeOver says.
   static absl::StatusOr<std::unique_ptr<StageEngine>> Install(const std::string& model_dir, const Plan& plan, int32_t device,
                                                               Options options);
   ~StageEngine();
@@ -84,6 +87,10 @@ class StageEngine {
     double load_ms = 0;            // that some load was under way
   };
   Stats stats() const;
+
+  // Stops, between two steps, and leaves its KV for the plan that follows; the weights go. FailedPrecondition where a step is under way, or
+  // another device has some of the KV. Nothing but the destructor is called after it, whatever it answers.
+  absl::StatusOr<std::shared_ptr<KvLeft>> Leave();
   const std::string& numerics_id() const { return numerics_id_; }
 
  private:

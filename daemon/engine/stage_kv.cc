@@ -72,7 +72,8 @@ StageKv::StageKv(const Plan& plan, Options options)
       pages_({.num_pages = plan.devices[options_.device].kv_pages,
               .num_layers = static_cast<int64_t>(options_.layers.size()),
               .max_sequences = plan.sequences}),
-      away_(plan.sequences) {}
+      away_(plan.sequences),
+      taken_over_(static_cast<size_t>(plan.sequences)) {}
 
 absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Options options) {
   std::unique_ptr<StageKv> kv(new StageKv(plan, std::move(options)));
@@ -119,10 +120,74 @@ void StageKv::Show(int32_t sequence) {
     options_.backend->SetPages(sequence, options_.layers[i], pages_.Pages(sequence, static_cast<int64_t>(i)));
 }
 
+// ---- From one plan to the next
+
+absl::Status StageKv::TakeOver(const KvTakeover& from) {
+  const std::string numerics_id = options_.backend->numerics_id();
+  if (from.here != nullptr && (from.here->numerics_id() != numerics_id || from.here->page_bytes() != plan_.page_bytes))
+    return absl::FailedPreconditionError("the KV of the plan before is of other kernels, or of another model");
+  for (const KvSequence& sequence : from.sequences) {
+    taken_over_[static_cast<size_t>(sequence.to)] = sequence.positions;
+    LIME_RETURN_IF_ERROR(pages_.Extend(sequence.to, sequence.positions).status());
+    Show(sequence.to);
+  }
+  for (size_t i = 0; i < options_.layers.size(); ++i) {
+    const int32_t layer = options_.layers[i];
+    const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
+      const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
+      if (sequence == from.sequences.end()) return absl::InvalidArgumentError(absl::StrCat("KV of slot ", slot, ", which does not go on"));
+      return TakePages(static_cast<int64_t>(i), sequence->to, first, pages);
+    };
+    if (from.here == nullptr || !from.here->Has(layer)) {
+      if (!from.fetch) return absl::NotFoundError(absl::StrCat("nobody has KV of layer ", layer));
+      LIME_RETURN_IF_ERROR(from.fetch(layer, numerics_id, take));
+      continue;
+    }
+    for (const KvSequence& sequence : from.sequences) {
+      const auto take_own = [&](int64_t first, std::span<const std::byte> pages) { return take(sequence.from, first, pages); };
+      LIME_RETURN_IF_ERROR(from.here->ReadAll(layer, sequence.from, sequence.positions, take_own));
+    }
+  }
+  for (const KvSequence& sequence : from.sequences) away_.Computed(sequence.to, sequence.positions);
+  return absl::OkStatus();
+}
+
+absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+  const std::span<const int32_t> held = pages_.Pages(sequence, layer);
+  const int64_t count = std::ssize(pages) / plan_.page_bytes;
+  if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
+    return absl::InvalidArgumentError(
+        absl::StrCat(pages.size(), " bytes of KV from page ", first, " on, where slot ", sequence, " has ", held.size(), " pages"));
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(options_.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
+                static_cast<size_t>(plan_.page_bytes));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory) {
+  {
+    absl::MutexLock lock(options_.mutex);
+    stopping_ = true;
+  }
+  writer_.reset();
+  if (lent_ != nullptr && away_.most_away() > 0) return absl::FailedPreconditionError("a host has some of the KV");
+  return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id,
+                                                  .page_bytes = plan_.page_bytes,
+                                                  .layers = options_.layers,
+                                                  .sequences = plan_.sequences,
+                                                  .memory = std::move(memory),
+                                                  .memory_bytes = pages_.num_pages() * plan_.page_bytes,
+                                                  .pages = std::move(pages_),
+                                                  .file = std::move(file_),
+                                                  .hashes = std::move(hashes_),
+                                                  .pieces = pieces_,
+                                                  .piece_bytes = KvPieceBytes(plan_)});
+}
+
 // ---- Sequences
 
 absl::Status StageKv::Reserve(int32_t sequence, int64_t positions) {
-  LIME_RETURN_IF_ERROR(pages_.Reserve(sequence, positions));
+  LIME_RETURN_IF_ERROR(taken_over(sequence) > 0 ? pages_.Extend(sequence, positions).status() : pages_.Reserve(sequence, positions));
   Show(sequence);
   return absl::OkStatus();
 }
@@ -162,6 +227,7 @@ void StageKv::EndStep() {
 }
 
 void StageKv::Release(int32_t sequence) {
+  taken_over_[static_cast<size_t>(sequence)] = 0;
   pages_.Release(sequence);
   if (lent_ != nullptr) lent_->Free(sequence, away_.life(sequence));
   away_.Release(sequence);

@@ -15,12 +15,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/kv_file.h"
+#include "daemon/engine/kv_left.h"
 #include "daemon/engine/lent_kv.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/kv_away.h"
@@ -58,6 +60,17 @@ class StageKv {
   static absl::StatusOr<std::unique_ptr<StageKv>> Create(const Plan& plan, Options options);
   // REQUIRES: the lock is not held
   ~StageKv();
+
+  // ---- From one plan to the next
+
+  // Brings KV of the plan before: before anything else is done. NotFound, DataLoss, or what reading it from another device says;
+  // ResourceExhausted where it does not fit.  Without the lock.
+  absl::Status TakeOver(const KvTakeover& from);
+  // Positions of the slot that were taken over, until it is released.
+  int64_t taken_over(int32_t sequence) const { return taken_over_[static_cast<size_t>(sequence)]; }
+  // What the next plan takes over, of kernels of this order, in `memory` (Backend::TakeKv). FailedPrecondition where a host has some of it.
+  // Nothing but the destructor is called after it.  Without the lock.
+  absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory);
 
   // ---- Sequences
 
@@ -121,6 +134,7 @@ class StageKv {
   StageKv(const Plan& plan, Options options);
   bool HostHasNext() const { return stopping_ || !lent_->lending(); }
   void Show(int32_t sequence);
+  absl::Status TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages);
   bool TakeAway();
   void WriteNext();
   void WritePiece(const KvAway::Piece& piece);
@@ -137,8 +151,9 @@ class StageKv {
   const int64_t pieces_;  // of a sequence
   KvPages pages_;
   KvAway away_;
-  std::vector<uint64_t> hashes_;  // of what is written, by layer, sequence and piece
-  absl::Status write_error_;      // the disk takes no more
+  std::vector<int64_t> taken_over_;  // positions, by slot
+  std::vector<uint64_t> hashes_;     // of what is written, by layer, sequence and piece
+  absl::Status write_error_;         // the disk takes no more
   Bytes bytes_written_ = 0;
   bool stopping_ = false;
   Attending attending_;           // of the compute thread, between Locate and Attend

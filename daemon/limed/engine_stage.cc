@@ -16,6 +16,7 @@ class EngineStage final : public DeviceStage {
   absl::Status OnOrder(const Order& order) override { return engine_->OnOrder(order); }
   absl::Status OnActivation(ActivationMessage activation) override { return engine_->OnActivation(std::move(activation)); }
   absl::Status OnKv(int32_t from, std::vector<std::byte> message) override { return engine_->OnKv(from, message); }
+  absl::StatusOr<std::shared_ptr<KvLeft>> Leave() override { return engine_->Leave(); }
   StageEngine::Stats stats() const override { return engine_->stats(); }
   std::string numerics_id() const override { return engine_->numerics_id(); }
 
@@ -50,6 +51,7 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
                                       .sampler = setup.sampler,
                                       .peers = std::move(setup.peers),
                                       .kv_folder = options.kv_dir,
+                                      .takeover = std::move(setup.takeover),
                                       .load = std::move(setup.load),
                                       .report = std::move(setup.report),
                                       .trace = setup.trace,

@@ -22,8 +22,18 @@ struct AdmitOrder {
   int64_t request = 0;    // by which the coordinator knows it; seeds its random numbers
   int64_t positions = 0;  // prompt and generated tokens together
   std::vector<int32_t> prompt;
+  int64_t computed = 0;  // positions, from the first on, of which every device has taken KV over from the plan before
 
   friend bool operator==(const AdmitOrder&, const AdmitOrder&) = default;
+};
+
+// A sequence that goes on under another plan: its slot in the plan before and in this one, and the positions, from the first on, of which
+// there is KV.
+struct KvSequence {
+  int32_t from = 0, to = 0;
+  int64_t positions = 0;
+
+  friend bool operator==(const KvSequence&, const KvSequence&) = default;
 };
 
 // A sequence leaves its slot after the steps ordered before.

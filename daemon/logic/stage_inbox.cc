@@ -73,6 +73,8 @@ absl::Status StageInbox::Check(const AdmitOrder& admit) const {
   if (admit.positions < 1 || admit.positions > plan_.context) {
     return Wrong("a sequence of ", admit.positions, " positions, and the plan has room for 1 to ", plan_.context);
   }
+  if (admit.computed < 0 || admit.computed > std::ssize(admit.prompt))
+    return Wrong("KV of ", admit.computed, " positions of a sequence of which ", admit.prompt.size(), " tokens are known");
   return CheckIds(admit.prompt);
 }
 

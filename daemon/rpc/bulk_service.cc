@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/logic/push_stream.h"
+#include "daemon/rpc/kv_pages_stream.h"
 
 namespace lime {
 namespace {
@@ -76,6 +77,14 @@ grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* BulkService::Push(grpc:
     stream_ = stream;
   }
   return stream.get();
+}
+
+grpc::ServerWriteReactor<v1::KvPages>* BulkService::ReadKv(grpc::CallbackServerContext*, const v1::KvRequest* request) {
+  const absl::StatusOr<KvReadCall> call = FromProto(*request);
+  if (!call.ok()) return KvPagesStream::Begin(nullptr, {}, call.status());
+  absl::StatusOr<std::shared_ptr<KvLeft>> left = plans_.Left(call->epoch);
+  if (!left.ok()) return KvPagesStream::Begin(nullptr, {}, left.status());
+  return KvPagesStream::Begin(*std::move(left), *call, absl::OkStatus());
 }
 
 void BulkService::Work() {

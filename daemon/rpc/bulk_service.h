@@ -1,4 +1,4 @@
-// Takes weights that a coordinator pushes, into the store of this device.
+// Takes weights that a coordinator pushes, into the store of this device, and gives KV that a plan has left here to its next device.
 //
 //   BulkStream ── messages ──► worker: PushReceiver says what fits, PushedStore writes it ── events ──► BulkStream
 //
@@ -34,6 +34,7 @@ class BulkService final : public v1::Bulk::CallbackService {
 
  private:
   grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* Push(grpc::CallbackServerContext* context) override;
+  grpc::ServerWriteReactor<v1::KvPages>* ReadKv(grpc::CallbackServerContext* context, const v1::KvRequest* request) override;
   void Work();
   absl::Status Receive(BulkStream& stream);
   absl::Status ReceiveUnits(BulkStream& stream, PushedStore& store, const std::vector<int32_t>& units);

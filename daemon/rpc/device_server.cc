@@ -182,10 +182,16 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
                            : absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is here; links are measured without a plan")));
   }
 
-  grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context, const v1::UnloadRequest* request, v1::UnloadReply*) override {
+  grpc::ServerUnaryReactor* Unload(grpc::CallbackServerContext* context, const v1::UnloadRequest* request,
+                                   v1::UnloadReply* reply) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    const absl::Status status = keeper_.Unload(request->epoch(), [reactor] { reactor->Finish(grpc::Status::OK); });
-    if (!status.ok()) reactor->Finish(ToGrpc(status));
+    const absl::StatusOr<UnloadCall> call = FromProto(*request);
+    const auto done = [reactor, reply](const UnloadedPlan& unloaded) {
+      ToProto(unloaded, *reply);
+      reactor->Finish(grpc::Status::OK);
+    };
+    const absl::Status refused = call.ok() ? keeper_.Unload(*call, done) : call.status();
+    if (!refused.ok()) reactor->Finish(ToGrpc(refused));
     return reactor;
   }
 

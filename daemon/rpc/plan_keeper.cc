@@ -71,13 +71,17 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
   absl::MutexLock lock(&mutex_);
   LIME_RETURN_IF_ERROR(CheckNew(call.plan.epoch));
   last_epoch_ = call.plan.epoch;
+  const int64_t before_epoch = call.kv ? call.kv->epoch : -1;
+  if (before_epoch != left_epoch_) left_ = nullptr, left_epoch_ = -1;
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = std::move(call),
                                                                       .make_stage = options_.make_stage,
                                                                       .keys = options_.keys,
                                                                       .patience = options_.link_patience,
                                                                       .probes = options_.link_probes,
                                                                       .log = options_.log,
-                                                                      .progress = installation.progress});
+                                                                      .progress = installation.progress,
+                                                                      .left = left_,
+                                                                      .left_is_read = [this, before_epoch] { LetGo(before_epoch); }});
   state_ = State::kInstalling;
   Post([this, session, before = std::exchange(session_, session), installation = std::move(installation)] {
     Load(session, before, installation);
@@ -91,6 +95,7 @@ void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<Sta
   const absl::Time begin = absl::Now();
   absl::StatusOr<InstalledPlan> installed = session->Open();
   if (!installed.ok()) session->Close();
+  if (session->call().kv) LetGo(session->call().kv->epoch);
   {
     absl::MutexLock lock(&mutex_);
     state_ = installed.ok() ? State::kInstalled : State::kNone;
@@ -109,7 +114,7 @@ void PlanKeeper::Abandon(const std::shared_ptr<StageSession>& session) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || (state_ != State::kInstalling && state_ != State::kInstalled)) return;
   Log(absl::StrCat("unloads epoch ", session->epoch(), ": whoever had it installed has gone"));
-  PostUnload({});
+  PostUnload(false, {});
 }
 
 absl::Status PlanKeeper::CheckEpoch(int64_t epoch) const {
@@ -119,36 +124,66 @@ absl::Status PlanKeeper::CheckEpoch(int64_t epoch) const {
 }
 
 // What is being installed is unloaded when its loading has ended, which Cancel hastens.
-absl::Status PlanKeeper::Unload(int64_t epoch, std::function<void()> done) {
+absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done) {
   absl::MutexLock lock(&mutex_);
-  if (state_ == State::kUnloading && session_->epoch() == epoch) {
-    Post(std::move(done));  // behind what unloads it
+  if (state_ == State::kUnloading && session_->epoch() == call.epoch) {
+    Post([done = std::move(done)] { done({}); });  // behind what unloads it
     return absl::OkStatus();
   }
-  LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
-  PostUnload(std::move(done));
+  if (left_ != nullptr && left_epoch_ == call.epoch && !call.leave_kv) {
+    left_ = nullptr, left_epoch_ = -1;
+    Post([done = std::move(done)] { done({}); });
+    return absl::OkStatus();
+  }
+  LIME_RETURN_IF_ERROR(CheckEpoch(call.epoch));
+  PostUnload(call.leave_kv && state_ == State::kInUse, std::move(done));
   return absl::OkStatus();
 }
 
-void PlanKeeper::PostUnload(std::function<void()> done) {
+void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan&)> done) {
   session_->Cancel();
   if (state_ != State::kInstalling) state_ = State::kUnloading;
-  Post([this, session = session_, done = std::move(done)] {
+  Post([this, leave_kv, session = session_, done = std::move(done)] {
     bool here = false;
     {
       absl::MutexLock lock(&mutex_);
       here = session_ == session;  // its installation may have failed
       if (here) state_ = State::kUnloading;
     }
+    UnloadedPlan unloaded;
     if (here) {
-      session->Close();
-      Log(absl::StrCat("has unloaded epoch ", session->epoch()));
+      unloaded = Close(*session, leave_kv);
+      Log(absl::StrCat("has unloaded epoch ", session->epoch(), unloaded.left ? ", but for its KV" : ""));
       absl::MutexLock lock(&mutex_);
       state_ = State::kNone;
       session_ = nullptr;
     }
-    if (done) done();
+    if (done) done(unloaded);
   });
+}
+
+UnloadedPlan PlanKeeper::Close(StageSession& session, bool leave_kv) {
+  if (!leave_kv) {
+    session.Close();
+    return {};
+  }
+  StageSession::Left left = session.Leave();
+  absl::MutexLock lock(&mutex_);
+  left_ = std::move(left.kv), left_epoch_ = left_ == nullptr ? -1 : session.epoch();
+  return {.left = left_ != nullptr, .hashes = std::move(left.hashes)};
+}
+
+absl::StatusOr<std::shared_ptr<KvLeft>> PlanKeeper::Left(int64_t epoch) const {
+  absl::MutexLock lock(&mutex_);
+  if (left_ == nullptr || left_epoch_ != epoch) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " has left no KV here"));
+  return left_;
+}
+
+void PlanKeeper::LetGo(int64_t epoch) {
+  std::shared_ptr<KvLeft> left;  // gone without the lock
+  absl::MutexLock lock(&mutex_);
+  if (left_epoch_ != epoch) return;
+  left = std::exchange(left_, nullptr), left_epoch_ = -1;
 }
 
 absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
@@ -184,7 +219,7 @@ void PlanKeeper::Leave(const std::shared_ptr<StageSession>& session, const std::
   absl::MutexLock lock(&mutex_);
   if (session_ != session || state_ != State::kInUse) return;
   Log(absl::StrCat("unloads epoch ", session->epoch(), ": ", why));
-  PostUnload({});
+  PostUnload(false, {});
 }
 
 absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Find(int64_t epoch) {
@@ -202,9 +237,10 @@ void PlanKeeper::Await(int64_t epoch) {
 void PlanKeeper::Tick(absl::Time now) {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
   absl::MutexLock lock(&mutex_);
+  if (left_ != nullptr && state_ == State::kNone && left_->Unread(now) > options_.unused) left_ = nullptr, left_epoch_ = -1;
   if (state_ != State::kInstalled || now - unused_since_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
-  PostUnload({});
+  PostUnload(false, {});
 }
 
 std::vector<BlockId> PlanKeeper::BlocksInUse(const std::string& weights) const {

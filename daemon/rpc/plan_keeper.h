@@ -46,8 +46,11 @@ class PlanKeeper {
   // Whoever had it installed has gone: it is unloaded, unless somebody uses it already.
   void Abandon(const std::shared_ptr<StageSession>& session);
 
-  // FailedPrecondition for any epoch but that of the plan which is here.
-  absl::Status Unload(int64_t epoch, std::function<void()> done);
+  // FailedPrecondition for any epoch but that of the plan which is here, or has left its KV here, which goes then. What is left for the
+  // next plan stays until that is installed, another one is, or nobody has read it for a while.
+  absl::Status Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done);
+  // What the plan of that epoch has left; FailedPrecondition where nothing is.
+  absl::StatusOr<std::shared_ptr<KvLeft>> Left(int64_t epoch) const;
 
   // Runs `task` on the thread that loads, where no plan is here: what is to be installed meanwhile waits for its end.
   absl::Status RunAlone(std::function<void()> task);
@@ -85,7 +88,9 @@ class PlanKeeper {
   };
   void Work();
   void Post(std::function<void()> task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void PostUnload(std::function<void()> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PostUnload(bool leave_kv, std::function<void(const UnloadedPlan&)> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  UnloadedPlan Close(StageSession& session, bool leave_kv);
+  void LetGo(int64_t epoch);
   void Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation);
   absl::Status CheckNew(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckEpoch(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -96,6 +101,8 @@ class PlanKeeper {
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNone;
   std::shared_ptr<StageSession> session_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<KvLeft> left_ ABSL_GUARDED_BY(mutex_);  // by the plan of left_epoch_
+  int64_t left_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time unused_since_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);

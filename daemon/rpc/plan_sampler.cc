@@ -9,6 +9,7 @@ struct PlanSampler::Sequence {
   RequestSampling sampling;
   std::vector<int32_t> ids;  // prompt and what was sampled
   std::shared_ptr<cli::LogitsHash> hash;
+  absl::Status broken;  // what its hash was to go on from
 };
 
 PlanSampler::PlanSampler() = default;
@@ -31,6 +32,11 @@ void PlanSampler::Admit(const AdmitOrder& order) {
   }
   if (!scored_hash_) scored_hash_ = std::make_shared<cli::LogitsHash>();
   sequence->hash = sequence->sampling.score_top ? scored_hash_ : std::make_shared<cli::LogitsHash>();
+  if (!sequence->sampling.hash_state.empty()) {
+    absl::StatusOr<cli::LogitsHash> before = cli::LogitsHash::Continue(sequence->sampling.hash_state);
+    if (before.ok()) *sequence->hash = *std::move(before);
+    sequence->broken = before.status();
+  }
   sequences_[order.sequence] = std::move(sequence);
 }
 
@@ -41,7 +47,10 @@ void PlanSampler::Retire(int32_t sequence) {
 
 absl::StatusOr<PlanSampler::Sequence*> PlanSampler::Find(int32_t sequence) {
   const auto found = sequences_.find(sequence);
-  if (found != sequences_.end()) return found->second.get();
+  if (found != sequences_.end()) {
+    LIME_RETURN_IF_ERROR(found->second->broken);
+    return found->second.get();
+  }
   return absl::InvalidArgumentError(absl::StrCat("sequence slot ", sequence, " was not admitted"));
 }
 
@@ -80,6 +89,15 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
                                         {.request = static_cast<uint64_t>(sequence.request), .position = static_cast<uint64_t>(next)}));
   sequence.ids.push_back(token);
   return token;
+}
+
+std::vector<std::pair<int32_t, std::string>> PlanSampler::HashStates() {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::pair<int32_t, std::string>> states;
+  for (const auto& [slot, sequence] : sequences_) {
+    if (sequence->sampling.hash_logits) states.emplace_back(slot, sequence->hash->State());
+  }
+  return states;
 }
 
 PlanSampler::Told PlanSampler::Take(const SampledToken& token) {

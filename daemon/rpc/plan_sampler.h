@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,9 @@ class PlanSampler final : public TokenSampler {
     uint64_t logits_hash = 0;  // XXH3-64 of the logits of all positions of the request up to it; of all that are scored, where it is
     std::optional<cpu::RowScore> score;
   };
+  // What the hashes of the sequences go on from elsewhere, by slot, of those that have one.
+  std::vector<std::pair<int32_t, std::string>> HashStates();
+
   // Once for each token.
   Told Take(const SampledToken& token);
 

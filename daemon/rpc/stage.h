@@ -19,6 +19,8 @@ class DeviceStage {
   virtual absl::Status OnKv(int32_t /*from*/, std::vector<std::byte> /*message*/) {
     return absl::InvalidArgumentError("this device has no KV with others");
   }
+  // As StageEngine::Leave.
+  virtual absl::StatusOr<std::shared_ptr<KvLeft>> Leave() { return absl::UnimplementedError("this device leaves no KV"); }
   virtual StageEngine::Stats stats() const = 0;
   virtual std::string numerics_id() const = 0;
 };
@@ -28,7 +30,8 @@ struct StageSetup {
   Plan plan;
   int32_t device = 0;  // of the plan
   StageEngine::Peers peers;
-  TokenSampler* sampler = nullptr;  // where this device has a part of the head; outlives the stage
+  std::shared_ptr<KvTakeover> takeover;  // of the plan before; null: every sequence begins anew
+  TokenSampler* sampler = nullptr;       // where this device has a part of the head; outlives the stage
   LoadOptions load;
   StallReport report;
   TraceRing* trace = nullptr;  // for spans, where they are asked for; outlives the stage

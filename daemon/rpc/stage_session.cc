@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/steady_clock.h"
+#include "daemon/rpc/kv_reader.h"
 #include "daemon/weights/system_memory.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
@@ -27,7 +28,9 @@ StageSession::StageSession(Options options)
       patience_(options.patience),
       probes_(options.probes),
       log_(std::move(options.log)),
-      progress_(std::move(options.progress)) {}
+      progress_(std::move(options.progress)),
+      left_(std::move(options.left)),
+      left_is_read_(std::move(options.left_is_read)) {}
 
 absl::StatusOr<InstalledPlan> StageSession::Open() {
   if (call_.trace_spans > 0) trace_ = std::make_unique<TraceRing>(static_cast<size_t>(call_.trace_spans));
@@ -35,6 +38,7 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
                    .plan = call_.plan,
                    .device = call_.device,
                    .peers = MakePeers(),
+                   .takeover = MakeTakeover(),
                    .sampler = HasHead() ? &sampler_ : nullptr};
   setup.load.progress = std::exchange(progress_, {});
   setup.load.cancelled = &cancelled_;
@@ -51,13 +55,58 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
 void StageSession::Close() {
   Cancel();
   (void)SetSink({});
-  std::unique_ptr<DeviceStage> stage;
-  {
-    absl::MutexLock lock(&stage_mutex_);
-    stage = std::move(stage_);
-  }
-  stage.reset();
+  TakeStage().reset();
   links_.clear();
+}
+
+std::unique_ptr<DeviceStage> StageSession::TakeStage() {
+  absl::MutexLock lock(&stage_mutex_);
+  return std::move(stage_);
+}
+
+StageSession::Left StageSession::Leave() {
+  Cancel();
+  (void)SetSink({});
+  Left left;
+  if (const std::unique_ptr<DeviceStage> stage = TakeStage(); stage != nullptr) {
+    absl::StatusOr<std::shared_ptr<KvLeft>> kv = stage->Leave();
+    if (kv.ok()) left = {*std::move(kv), sampler_.HashStates()};
+    if (!kv.ok()) Log(absl::StrCat("leaves no KV for the next plan: ", kv.status().message()));
+  }
+  links_.clear();
+  return left;
+}
+
+// ---- KV of the plan before
+
+std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
+  if (!call_.kv) return nullptr;
+  auto takeover = std::make_shared<KvTakeover>();
+  takeover->sequences = call_.kv->sequences;
+  takeover->here = left_;
+  takeover->fetch = [this](int32_t layer, const std::string& numerics_id, const KvTakeover::Take& take) {
+    return ReadKv(layer, numerics_id, take);
+  };
+  takeover->let_go = [this] { return LetGo(); };
+  return takeover;
+}
+
+absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id, const KvTakeover::Take& take) const {
+  const auto holder =
+      std::ranges::find_if(call_.kv->holders, [&](const KvTake::Holder& of) { return std::ranges::binary_search(of.layers, layer); });
+  if (holder == call_.kv->holders.end()) return absl::NotFoundError(absl::StrCat("nobody is said to have KV of layer ", layer));
+  KvReadCall call{.epoch = call_.kv->epoch, .layer = layer, .numerics_id = numerics_id, .page_bytes = call_.plan.page_bytes};
+  for (const KvSequence& sequence : call_.kv->sequences) call.sequences.emplace_back(sequence.from, sequence.positions);
+  return ReadKvFrom({.name = holder->name, .address = holder->address, .keys = keys_, .cancelled = &cancelled_}, call, take);
+}
+
+// Weights take the place of what others have read.
+absl::Status StageSession::LetGo() {
+  const std::shared_ptr<KvLeft> left = std::exchange(left_, nullptr);
+  if (left == nullptr) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(left->AwaitGiven(call_.kv->given, kKvPatience, cancelled_));
+  if (left_is_read_) left_is_read_();
+  return absl::OkStatus();
 }
 
 // Devices to which a stage of this one hands over, the host of its KV, and those whose host it is. All are installed when the first order

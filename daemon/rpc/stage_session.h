@@ -35,6 +35,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
     std::optional<bool> probes;  // on links that are idle; not said: to other machines only
     DeviceLog log;
     std::function<void(const LoadProgress&)> progress;
+    std::shared_ptr<KvLeft> left = nullptr;        // by the plan before, where the call takes some of it
+    std::function<void()> left_is_read = nullptr;  // nobody needs it any more
   };
   using Sink = std::function<void(FromDevice)>;
 
@@ -45,6 +47,12 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void Cancel() { cancelled_.store(true); }
   // Unloads; returns when nothing of the plan is in memory.  Once.
   void Close();
+  // Likewise, but for the KV that the plan which follows takes over; null where there is none to take.
+  struct Left {
+    std::shared_ptr<KvLeft> kv;
+    std::vector<std::pair<int32_t, std::string>> hashes;  // of logits, by slot
+  };
+  Left Leave();
 
   // Who hears of tokens, steps and failures from now on; empty: nobody. The failure, where there was one.
   absl::Status SetSink(Sink sink);
@@ -65,8 +73,12 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
 
  private:
   bool HasHead() const { return lime::HasHead(call_.plan, call_.device); }
+  std::unique_ptr<DeviceStage> TakeStage();
   void OpenLinks();
   StageEngine::Peers MakePeers();
+  std::shared_ptr<KvTakeover> MakeTakeover();
+  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, const KvTakeover::Take& take) const;
+  absl::Status LetGo();
   void Tell(FromDevice what);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);
   void TellEnded(int64_t step);
@@ -84,6 +96,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const std::optional<bool> probes_;
   const DeviceLog log_;
   std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
+  std::shared_ptr<KvLeft> left_;                       // until it is read
+  std::function<void()> left_is_read_;
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open, where spans are asked for
   absl::Mutex taking_;                // held by who takes from it

@@ -151,7 +151,8 @@ class CpuBackend final : public Backend {
 
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { kv_.SetPages(sequence, layer, pages); }
 
-  const std::byte* KvPage(int32_t page) const override { return kv_.page(page); }
+  std::byte* KvPage(int32_t page) override { return kv_.page(page); }
+  std::shared_ptr<const std::byte> TakeKv() override { return kv_.Take(); }
 
   absl::Status ResizeKv(int64_t pages) override { return kv_.Resize(pages); }
 

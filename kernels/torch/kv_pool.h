@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,8 +26,11 @@ class KvPool {
 
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages);
 
-  const std::byte* page(int32_t page) const {
-    return static_cast<const std::byte*>(layers_.front().pages.data_ptr()) + page * page_bytes_;
+  std::byte* page(int32_t page) { return static_cast<std::byte*>(layers_.front().pages.data_ptr()) + page * page_bytes_; }
+  // The memory of all pages, which outlives the pool.
+  std::shared_ptr<const std::byte> Take() const {
+    const auto pages = std::make_shared<at::Tensor>(layers_.front().pages);
+    return {pages, static_cast<const std::byte*>(pages->data_ptr())};
   }
   const ops::KvLayer& layer(int64_t layer) const { return layers_[layer]; }
   // Positions that the sequence has pages for; the whole context where no attention is computed, and so no page is needed.

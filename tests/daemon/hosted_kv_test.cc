@@ -39,7 +39,8 @@ class FakeBackend final : public Backend {
   void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override {
     tables_[{sequence, layer}].assign(pages.begin(), pages.end());
   }
-  const std::byte* KvPage(int32_t page) const override { return memory_.data() + page * plan_.page_bytes; }
+  std::byte* KvPage(int32_t page) override { return memory_.data() + page * plan_.page_bytes; }
+  std::shared_ptr<const std::byte> TakeKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
 
   void Compute(const MicroBatch& batch) {
     batch_ = batch;

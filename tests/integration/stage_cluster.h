@@ -26,7 +26,9 @@ namespace lime {
 // Takes the best token, and remembers the bits it was taken from.
 class GreedySampler final : public TokenSampler {
  public:
-  void Admit(const AdmitOrder& order) override { hashes_[order.sequence] = {}; }
+  void Admit(const AdmitOrder& order) override {
+    if (order.computed == 0) hashes_[order.sequence] = {};  // else it goes on
+  }
   void Retire(int32_t) override {}
   absl::StatusOr<int64_t> LogitsUsed(int32_t) override { return INT64_MAX; }
   absl::StatusOr<int32_t> Sample(const BatchRow& row, std::span<const float> logits) override {
@@ -35,6 +37,12 @@ class GreedySampler final : public TokenSampler {
   }
   // Of all logits of the sequence that has, or last had, the slot.
   uint64_t hash(int32_t sequence) { return hashes_[sequence].value(); }
+  std::string HashState(int32_t sequence) { return hashes_[sequence].State(); }
+  void Continue(int32_t sequence, const std::string& state) {
+    absl::StatusOr<cli::LogitsHash> hash = cli::LogitsHash::Continue(state);
+    ASSERT_TRUE(hash.ok()) << hash.status();
+    hashes_[sequence] = *std::move(hash);
+  }
 
  private:
   std::map<int32_t, cli::LogitsHash> hashes_;
@@ -48,10 +56,11 @@ enum class Delivery {
 class StageCluster {
  public:
   using MakeSampler = std::function<std::unique_ptr<TokenSampler>()>;
+  using Takeover = std::function<std::shared_ptr<KvTakeover>(int32_t device)>;
 
   StageCluster(
       const std::string& model, const Plan& plan, uint64_t seed, int threads = 1, Delivery delivery = Delivery::kInOrder,
-      const MakeSampler& make_sampler = [] { return std::make_unique<GreedySampler>(); })
+      const MakeSampler& make_sampler = [] { return std::make_unique<GreedySampler>(); }, const Takeover& takeover = {})
       : last_device_(plan.stages.back().device),
         random_(seed),
         delivery_(delivery),
@@ -61,6 +70,7 @@ class StageCluster {
       StageEngine::Options options;
       options.num_threads = threads;
       options.sampler = samplers_.emplace_back(make_sampler()).get();
+      if (takeover) options.takeover = takeover(d);
       options.peers.send = [this, d](int32_t to, ActivationMessage message) { Queue(d, to, std::move(message)); };
       options.peers.sampled = [this](int64_t, std::span<const SampledToken> tokens) { Take(tokens); };
       options.peers.step_ended = [this, d](int64_t step) { End(d, step); };
@@ -74,13 +84,18 @@ class StageCluster {
   }
 
   ~StageCluster() {
+    EndDelivery();
+    engines_.clear();
+  }
+
+  // What is on its way is lost.
+  void EndDelivery() {
     {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
       changed_.SignalAll();
     }
     if (thread_.joinable()) thread_.join();
-    engines_.clear();
   }
 
   bool ok() const { return thread_.joinable(); }
@@ -96,6 +111,7 @@ class StageCluster {
   // To every device, with the next number.
   void Give(decltype(Order::what) what) {
     const Order order{.number = next_order_++, .what = std::move(what)};
+    if (std::holds_alternative<StepOrder>(order.what)) ++steps_;
     for (auto& engine : engines_) {
       const absl::Status status = engine->OnOrder(order);
       EXPECT_TRUE(status.ok()) << status;
@@ -112,6 +128,16 @@ class StageCluster {
     EXPECT_TRUE(status_.ok()) << status_;
     EXPECT_GE(tokens_[sequence].size(), count) << "nothing came for a minute";
     return tokens_[sequence];
+  }
+
+  // Waits until all steps that were given have ended everywhere.
+  void AwaitSteps() {
+    absl::MutexLock lock(&mutex_);
+    const auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return !status_.ok() || std::ranges::all_of(ended_, [this](int64_t steps) { return steps == steps_; });
+    };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&ended), absl::Seconds(60))) << "not all steps end";
+    EXPECT_TRUE(status_.ok()) << status_;
   }
 
   absl::Status status() {
@@ -214,7 +240,7 @@ class StageCluster {
   const int64_t ahead_;                                                // steps
   std::vector<int64_t> ended_;                                         // steps, by device
   std::vector<std::pair<StageEngine*, ActivationMessage>> delivered_;  // with kHostile
-  int64_t next_order_ = 0;
+  int64_t next_order_ = 0, steps_ = 0;                                 // given
   absl::Mutex mutex_;
   absl::CondVar changed_;
   std::map<Link, std::deque<ActivationMessage>> links_;

@@ -42,7 +42,8 @@ class FakeBackend final : public Backend {
     return calls_.push_back("bind " + BlockName(block.id)), absl::OkStatus();
   }
   void SetPages(int32_t, int64_t, std::span<const int32_t>) override { calls_.push_back("pages"); }
-  const std::byte* KvPage(int32_t) const override { return nullptr; }
+  std::byte* KvPage(int32_t) override { return nullptr; }
+  std::shared_ptr<const std::byte> TakeKv() override { return nullptr; }
   absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
   absl::Status Begin(const MicroBatch& batch) override {
     return calls_.push_back("begin " + std::to_string(batch.rows.size())), absl::OkStatus();

@@ -1,0 +1,111 @@
+#include "daemon/rpc/kv_reader.h"
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "lime/v1/bulk.grpc.pb.h"
+#include "planner/plan/plan.h"
+#include "proto/grpc_status.h"
+
+namespace lime {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+
+// Ends a call that is cancelled, or whose other end is silent.  Threads: one looks at the clock, the owner says what it hears.
+class Watch {
+ public:
+  Watch(grpc::ClientContext& context, const std::atomic<bool>* cancelled)
+      : context_(context), cancelled_(cancelled), heard_(absl::Now()), thread_([this] { Run(); }) {}
+  ~Watch() {
+    {
+      absl::MutexLock lock(&mutex_);
+      over_ = true;
+    }
+    thread_.join();
+  }
+
+  void Heard() {
+    absl::MutexLock lock(&mutex_);
+    heard_ = absl::Now();
+  }
+
+ private:
+  void Run() {
+    absl::MutexLock lock(&mutex_);
+    while (!mutex_.AwaitWithTimeout(absl::Condition(&over_), kLook)) {
+      const bool cancelled = cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed);
+      if (cancelled || absl::Now() - heard_ > kKvPatience) context_.TryCancel();
+    }
+  }
+
+  grpc::ClientContext& context_;
+  const std::atomic<bool>* const cancelled_;
+  absl::Mutex mutex_;
+  absl::Time heard_ ABSL_GUARDED_BY(mutex_);
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// Pages of each sequence come from the first on, without gaps.
+class Expected {
+ public:
+  explicit Expected(const KvReadCall& call) {
+    for (const auto& [sequence, positions] : call.sequences) left_[sequence] = {0, KvPages::PagesFor(positions, 1)};
+  }
+
+  absl::Status Take(const KvPagesRead& pages, Bytes page_bytes) {
+    const auto found = left_.find(pages.sequence);
+    if (found == left_.end() || pages.first != found->second.first)
+      return absl::DataLossError(absl::StrCat("pages of slot ", pages.sequence, " from ", pages.first, " on, which are not the next ones"));
+    found->second.first += std::ssize(pages.data) / page_bytes;
+    return absl::OkStatus();
+  }
+  bool complete() const {
+    return std::ranges::all_of(left_, [](const auto& of) { return of.second.first == of.second.second; });
+  }
+
+ private:
+  std::map<int32_t, std::pair<int64_t, int64_t>> left_;  // by sequence: pages that have come, and all
+};
+
+}  // namespace
+
+absl::Status ReadKvFrom(const KvSource& source, const KvReadCall& call, const KvTakeover::Take& take) {
+  const std::string who = absl::StrCat("device \"", source.name, "\" at ", source.address);
+  const auto stub = v1::Bulk::NewStub(OpenChannel(source.address, source.name, source.keys, ChannelUse::kBulk));
+  grpc::ClientContext context;
+  context.set_wait_for_ready(false);
+  v1::KvRequest request;
+  ToProto(call, request);
+  const auto reader = stub->ReadKv(&context, request);
+  Expected expected(call);
+  absl::Status taken;
+  {
+    Watch watch(context, source.cancelled);
+    for (v1::KvPages message; taken.ok() && reader->Read(&message);) {
+      watch.Heard();
+      taken = [&] {
+        LIME_ASSIGN_OR_RETURN(const KvPagesRead pages, FromProto(message));
+        LIME_RETURN_IF_ERROR(take(pages.sequence, pages.first, std::as_bytes(std::span(pages.data))));
+        return expected.Take(pages, call.page_bytes);
+      }();
+    }
+    if (!taken.ok()) context.TryCancel();
+  }
+  const absl::Status end = FromGrpc(reader->Finish(), who);
+  if (!taken.ok()) return absl::Status(taken.code(), absl::StrCat(who, ": ", taken.message()));
+  if (source.cancelled != nullptr && source.cancelled->load(std::memory_order_relaxed))
+    return absl::CancelledError("loading was cancelled");
+  if (absl::IsCancelled(end)) return absl::UnavailableError(absl::StrCat(who, " sends no KV"));
+  LIME_RETURN_IF_ERROR(end);
+  return expected.complete() ? absl::OkStatus() : absl::DataLossError(absl::StrCat(who, " has not sent all KV of layer ", call.layer));
+}
+
+}  // namespace lime

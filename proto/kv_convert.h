@@ -1,0 +1,76 @@
+// KV that goes from one plan to the next: convert.h for what both services say of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/logic/order.h"
+#include "lime/v1/bulk.pb.h"
+#include "lime/v1/control.pb.h"
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+// What a device of a plan takes of the plan before, and gives of it.
+struct KvTake {
+  struct Holder {
+    std::string name, address;
+    std::vector<int32_t> layers;  // ascending
+    friend bool operator==(const Holder&, const Holder&) = default;
+  };
+  int64_t epoch = -1;  // of the plan before
+  std::vector<KvSequence> sequences;
+  std::vector<Holder> holders;  // of layers of the device that were others'
+  std::vector<int32_t> given;   // layers that others read from it
+
+  friend bool operator==(const KvTake&, const KvTake&) = default;
+};
+void ToProto(const KvTake& take, v1::KvTake& message);
+// Slots, positions and layers are those of `plan`, and no slot is named twice.
+absl::StatusOr<KvTake> KvTakeFromProto(const v1::KvTake& message, const Plan& plan);
+
+struct UnloadCall {
+  int64_t epoch = 0;
+  bool leave_kv = false;
+  friend bool operator==(const UnloadCall&, const UnloadCall&) = default;
+};
+void ToProto(const UnloadCall& call, v1::UnloadRequest& message);
+absl::StatusOr<UnloadCall> FromProto(const v1::UnloadRequest& message);
+
+struct UnloadedPlan {
+  bool left = false;                                    // its KV, where that was asked for
+  std::vector<std::pair<int32_t, std::string>> hashes;  // by slot: cli::LogitsHash::State
+  friend bool operator==(const UnloadedPlan&, const UnloadedPlan&) = default;
+};
+void ToProto(const UnloadedPlan& unloaded, v1::UnloadReply& message);
+absl::StatusOr<UnloadedPlan> FromProto(const v1::UnloadReply& message);
+
+struct KvReadCall {
+  int64_t epoch = 0;
+  int32_t layer = 0;
+  std::vector<std::pair<int32_t, int64_t>> sequences;  // slots, and positions of each
+  std::string numerics_id;                             // of the kernels that go on with it
+  Bytes page_bytes = 0;
+  friend bool operator==(const KvReadCall&, const KvReadCall&) = default;
+};
+void ToProto(const KvReadCall& call, v1::KvRequest& message);
+absl::StatusOr<KvReadCall> FromProto(const v1::KvRequest& message);
+
+struct KvPagesRead {
+  int32_t sequence = 0;
+  int64_t first = 0;  // page
+  std::string data;
+  uint64_t xxh3 = 0;
+
+  bool intact() const;
+  friend bool operator==(const KvPagesRead&, const KvPagesRead&) = default;
+};
+void ToProto(KvPagesRead pages, v1::KvPages& message);
+// Takes what it wants of `message`.
+absl::StatusOr<KvPagesRead> FromProto(v1::KvPages& message);
+
+}  // namespace lime

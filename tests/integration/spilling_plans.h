@@ -1,0 +1,131 @@
+// What the tests share in which KV leaves the memory of a device: random plans in which it does, by seed, and orders that use it.
+#pragma once
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "planner/kv_parts.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
+#include "tests/integration/stage_cluster.h"
+#include "tests/integration/stage_plans.h"
+
+namespace lime {
+
+inline constexpr int64_t kLongContext = 1400;
+inline constexpr int64_t kAhead = 2 * kResidencyLead;  // positions that there are pages for beyond those ordered
+
+// With rings for whatever streams, and `more`.
+inline Plan Elastic(Plan plan, Bytes more = 0) {
+  Plan all = plan;
+  for (PlanPart& part : all.parts) part.streamed = true;
+  const std::vector<PlanNeed> needs = NeedsOf(all);
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    PlanMemory& memory = plan.devices[d].memory;
+    memory.margin -= needs[d].ring + more - memory.ring;
+    memory.ring = needs[d].ring + more;
+  }
+  return plan;
+}
+
+class Draws {
+ public:
+  Draws(const Plan& plan, uint64_t seed) : plan_(plan), random_(seed) {}
+
+  int64_t Below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+
+  // KV parts as the pages make them, others at random.
+  Residency Draw(int64_t layer_pages) {
+    Residency residency{.layer_pages = layer_pages};
+    const int64_t percent = Below(101);
+    for (int p = 0; p < plan_.NumParts(); ++p) {
+      const PlanPart& part = plan_.parts[p];
+      const PlanDevice& device = plan_.devices[plan_.stages[StageOf(plan_, p)].device];
+      const bool on_disk = HasKvOnDisk(device) && part.kv_begin < PositionsAway(plan_, device, layer_pages);
+      if (part.is_kv() ? on_disk : Below(100) < percent) residency.streamed.push_back(p);
+    }
+    return residency;
+  }
+
+ private:
+  const Plan& plan_;
+  std::mt19937_64 random_;
+};
+
+// What comes back from the host: nothing, where there is room for some of it, or everything, since the host is not asked.
+inline void DrawFetching(Plan& plan, int device, Draws& draws) {
+  PlanDevice& of = plan.devices[device];
+  const int64_t pieces = HostedPieces(plan, of);
+  of.asks_kv = draws.Below(3) > 0;
+  if (!of.asks_kv) {
+    of.kv_fetch_pieces = pieces + kKvFetchesUnderWay + draws.Below(4), of.kv_fetch_mb_per_ms = 0.1;
+  } else if (draws.Below(3) > 0) {
+    of.kv_fetch_pieces = 1 + draws.Below(3 * pieces + 4);
+  }
+  of.memory.fetched = FetchedBytes(plan, of);
+  of.budget += of.memory.fetched;
+}
+
+// Another device, with a stage or without, has what this one has no room for, and room for that.
+inline void DrawHost(Plan& plan, int device, Draws& draws) {
+  constexpr Bytes kMore = 64 * kMiB;
+  const int32_t host = static_cast<int32_t>(draws.Below(plan.NumDevices()));
+  const bool has_stage = std::ranges::find(plan.stages, device, &Stage::device) != plan.stages.end();
+  if (host == device || !has_stage) return;
+  plan.devices[device].kv_host = host;
+  for (const int32_t d : {device, host}) plan.devices[d].budget += kMore, plan.devices[d].memory.margin += kMore;
+  DrawFetching(plan, device, draws);
+}
+
+// Every device keeps any number of pages from the least on; some keep all. The others are on its disk, or with another device.
+inline Plan Spilling(const ModelSpec& spec, uint64_t seed) {
+  constexpr Bytes kCuts = kMiB;  // parts that are cut take a little more
+  Plan plan = Elastic(RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw(), kCuts);
+  absl::StatusOr<Plan> cut = CutForKv(plan, spec);
+  EXPECT_TRUE(cut.ok()) << cut.status();
+  if (!cut.ok()) return plan;
+  cut = Elastic(*std::move(cut));
+  Draws draws(*cut, seed);
+  for (int d = 0; d < cut->NumDevices(); ++d) {
+    PlanDevice& device = cut->devices[d];
+    if (draws.Below(4) > 0) device.max_layer_pages = WorkingPages(*cut) + draws.Below(draws.Below(2) == 0 ? 4 : 150);
+    if (device.max_layer_pages > 0 && draws.Below(4) > 0) DrawHost(*cut, d, draws);
+  }
+  return *std::move(cut);
+}
+
+inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, const Reference& request) {
+  cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = kLongContext, .prompt = request.prompt});
+  for (size_t at = 0; at < request.prompt.size();) {
+    MicroBatch batch;
+    for (int64_t i = 0; i < plan.prefill_chunk && at < request.prompt.size(); ++i, ++at) {
+      batch.rows.push_back({.sequence = s,
+                            .token = request.prompt[at],
+                            .position = static_cast<int32_t>(at),
+                            .wants_logits = at + 1 == request.prompt.size()});
+    }
+    cluster.Give(StepOrder{{std::move(batch)}});
+  }
+}
+
+inline void OrderToken(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests, int token) {
+  StepOrder step;
+  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
+    if (s % plan.batch == 0) step.microbatches.emplace_back();
+    step.microbatches.back().rows.push_back(
+        {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + token, .wants_logits = true});
+  }
+  cluster.Give(std::move(step));
+}
+
+// Pages of a layer that the requests have before they have generated `tokens`.
+inline int64_t PagesAt(const std::vector<Reference>& requests, int64_t tokens) {
+  int64_t pages = 0;
+  for (const Reference& request : requests) pages += (std::ssize(request.prompt) + tokens + kPageTokens - 1) / kPageTokens;
+  return pages;
+}
+
+}  // namespace lime

@@ -1,0 +1,225 @@
+// KV that follows its layers from one plan to another leaves every bit as one engine makes it: random plans, moments at which the next one
+// takes over, and slots, by seed.
+
+#include "daemon/engine/stage_engine.h"
+#include "daemon/weights/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/spilling_plans.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kTokens = 24;
+
+// A sequence as far as it has come.
+struct Sequence {
+  const Reference* request = nullptr;
+  std::vector<int32_t> known;  // prompt, and tokens so far
+  int64_t computed = 0;        // of them
+  std::string hash;            // of the logits so far
+
+  int64_t made() const { return std::ssize(known) - std::ssize(request->prompt); }
+};
+
+// All KV in memory, or some of it on disks and with hosts; pages for all requests from the start.
+Plan DrawPlan(const ModelSpec& spec, uint64_t seed) {
+  if (seed % 3 == 0) return RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw();
+  const Plan plan = Spilling(spec, seed);
+  Draws draws(plan, seed);
+  const int64_t full = FullLayerPages(plan);
+  const absl::StatusOr<Plan> other = WithResidency(plan, draws.Draw(seed % 3 == 1 ? full : full - draws.Below(full / 10)));
+  EXPECT_TRUE(other.ok()) << other.status();
+  return other.ok() ? *other : plan;
+}
+
+// Whether memory has so many pages of each layer.
+bool HasPages(const Plan& plan, int64_t pages) {
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    if (plan.devices[d].kv_pages < pages * std::ssize(LayersOn(plan, d))) return false;
+  }
+  return true;
+}
+
+// One to which the KV of all requests fits.
+Plan DrawNext(const ModelSpec& spec, uint64_t seed, const std::vector<Reference>& requests) {
+  for (;; seed += 1000) {
+    Plan plan = DrawPlan(spec, seed);
+    if (HasPages(plan, PagesAt(requests, kTokens))) return plan;
+  }
+}
+
+// Orders the rows of what is known and not computed, up to `end` positions.
+void OrderKnown(StageCluster& cluster, const Plan& plan, int32_t slot, Sequence& sequence, int64_t end) {
+  while (sequence.computed < end) {
+    MicroBatch batch;
+    for (int64_t i = 0; i < plan.prefill_chunk && sequence.computed < end; ++i, ++sequence.computed) {
+      batch.rows.push_back({.sequence = slot,
+                            .token = sequence.known[static_cast<size_t>(sequence.computed)],
+                            .position = static_cast<int32_t>(sequence.computed),
+                            .wants_logits = sequence.computed + 1 == std::ssize(sequence.known)});
+    }
+    cluster.Give(StepOrder{{std::move(batch)}});
+  }
+}
+
+// All sequences go on under a plan, until each has `tokens` tokens; `mid_prompt`: the last one stops there, within its prompt.
+void GoOn(StageCluster& cluster, const Plan& plan, std::vector<Sequence>& sequences, int64_t tokens, std::optional<int64_t> mid_prompt) {
+  std::vector<int64_t> before;
+  for (int32_t slot = 0; slot < std::ssize(sequences); ++slot) {
+    Sequence& sequence = sequences[static_cast<size_t>(slot)];
+    if (sequence.computed > 0) cluster.sampler().Continue(slot, sequence.hash);
+    before.push_back(sequence.made());
+    cluster.Give(
+        AdmitOrder{.sequence = slot, .request = slot, .positions = kLongContext, .prompt = sequence.known, .computed = sequence.computed});
+  }
+  for (int32_t slot = 0; slot < std::ssize(sequences); ++slot) {
+    Sequence& sequence = sequences[static_cast<size_t>(slot)];
+    const bool stops = mid_prompt && slot + 1 == std::ssize(sequences);
+    OrderKnown(cluster, plan, slot, sequence, stops ? *mid_prompt : std::ssize(sequence.known));
+    for (int64_t made = sequence.made() + 1; !stops && made < tokens; ++made) {
+      const int32_t position = static_cast<int32_t>(sequence.computed++);
+      cluster.Give(StepOrder{{{{{.sequence = slot, .token = kSampledToken, .position = position, .wants_logits = true}}}}});
+    }
+  }
+  cluster.AwaitSteps();
+  for (int32_t slot = 0; slot < std::ssize(sequences); ++slot) {
+    Sequence& sequence = sequences[static_cast<size_t>(slot)];
+    sequence.hash = cluster.sampler().HashState(slot);
+    if (sequence.computed < std::ssize(sequence.request->prompt)) continue;
+    const std::vector<int32_t> made = cluster.Await(slot, static_cast<size_t>(tokens - before[static_cast<size_t>(slot)]));
+    sequence.known.insert(sequence.known.end(), made.begin(), made.end());
+    ASSERT_EQ(std::vector(sequence.known.begin() + std::ssize(sequence.request->prompt), sequence.known.end()),
+              std::vector(sequence.request->tokens.begin(), sequence.request->tokens.begin() + tokens));
+  }
+}
+
+// What every device leaves; empty where one cannot.
+std::vector<std::shared_ptr<KvLeft>> LeaveAll(StageCluster& cluster, const Plan& plan) {
+  cluster.EndDelivery();
+  std::vector<std::shared_ptr<KvLeft>> left;
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    absl::StatusOr<std::shared_ptr<KvLeft>> leaves = cluster.engine(d).Leave();
+    if (!leaves.ok()) {
+      EXPECT_THAT(std::string(leaves.status().message()), HasSubstr("a host has some of the KV"));
+      EXPECT_TRUE(HasKvOnHost(plan.devices[d]));
+      return {};
+    }
+    left.push_back(*std::move(leaves));
+  }
+  return left;
+}
+
+// The devices of the next plan bear other names here: any of them may have been any of those before, or none.
+StageCluster::Takeover TakeFrom(const std::vector<std::shared_ptr<KvLeft>>& left, const std::vector<KvSequence>& sequences,
+                                std::vector<int>& fetched) {
+  return [&](int32_t device) {
+    auto takeover = std::make_shared<KvTakeover>();
+    takeover->sequences = sequences;
+    if (device < std::ssize(left)) takeover->here = left[static_cast<size_t>(device)];
+    takeover->fetch = [&](int32_t layer, const std::string& numerics_id, const KvTakeover::Take& take) {
+      fetched.push_back(layer);
+      const auto holder = std::ranges::find_if(left, [&](const auto& of) { return of->Has(layer); });
+      EXPECT_EQ((*holder)->numerics_id(), numerics_id);
+      for (const KvSequence& sequence : sequences) {
+        const auto take_own = [&](int64_t first, std::span<const std::byte> pages) { return take(sequence.from, first, pages); };
+        LIME_RETURN_IF_ERROR((*holder)->ReadAll(layer, sequence.from, sequence.positions, take_own));
+      }
+      return absl::OkStatus();
+    };
+    return takeover;
+  };
+}
+
+struct Totals {
+  int taken = 0, refused = 0, from_disk = 0;
+  std::vector<int> fetched;
+};
+
+void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<Reference>& references, uint64_t seed, Totals& totals) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  const Plan first = DrawPlan(spec, seed), next = DrawNext(spec, seed + 1000, references);
+  SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", first.DebugString(), "\n", next.DebugString()));
+  std::vector<Sequence> sequences;
+  for (int64_t s = 0; s < std::min(first.sequences, next.sequences); ++s)
+    sequences.push_back({.request = &references[static_cast<size_t>(s)], .known = references[static_cast<size_t>(s)].prompt, .hash = {}});
+  std::optional<int64_t> mid_prompt;
+  if (below(3) == 0) mid_prompt = 1 + below(std::ssize(sequences.back().known) - 1);
+  std::vector<std::shared_ptr<KvLeft>> left;
+  {
+    StageCluster cluster(dir, first, seed);
+    ASSERT_TRUE(cluster.ok());
+    GoOn(cluster, first, sequences, 1 + below(kTokens - 1), mid_prompt);
+    if (testing::Test::HasFatalFailure()) return;
+    Bytes written = 0;
+    for (int d = 0; d < first.NumDevices(); ++d) written += cluster.engine(d).stats().kv_written;
+    left = LeaveAll(cluster, first);
+    if (left.empty()) {
+      ++totals.refused;
+      return;
+    }
+    totals.from_disk += written > 0;
+  }
+  // In any slots.
+  std::vector<int32_t> order(sequences.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  std::shuffle(order.begin(), order.end(), random);
+  std::vector<KvSequence> taken;
+  std::vector<Sequence> after;
+  for (size_t to = 0; to < order.size(); ++to) {
+    const Sequence& sequence = sequences[static_cast<size_t>(order[to])];
+    taken.push_back({.from = order[to], .to = static_cast<int32_t>(to), .positions = sequence.computed});
+    after.push_back(sequence);
+  }
+  StageCluster cluster(
+      dir, next, seed, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); }, TakeFrom(left, taken, totals.fetched));
+  left.clear();
+  ASSERT_TRUE(cluster.ok());
+  GoOn(cluster, next, after, kTokens, std::nullopt);
+  if (testing::Test::HasFatalFailure()) return;
+  for (int32_t slot = 0; slot < std::ssize(after); ++slot)
+    ASSERT_EQ(cluster.sampler().hash(slot), after[static_cast<size_t>(slot)].request->hash);
+  ++totals.taken;
+}
+
+std::vector<Variant> TakeoverVariants() {
+  return {{.name = "llama_bf16", .quantization = std::nullopt},
+          {.name = "mistral_f16", .family = ModelFamily::kMistral, .dtype = DType::kF16, .quantization = std::nullopt, .window = 700},
+          {.name = "qwen3_f32", .family = ModelFamily::kQwen3, .dtype = DType::kF32, .quantization = std::nullopt}};
+}
+
+class StageTakeover : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
+  constexpr int kSeeds = 30;
+  MakeModelOptions options = OptionsOf(GetParam());
+  options.config.max_positions = 2 * kLongContext;
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  const auto checkpoint = Checkpoint::Open(dir / "model");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  std::vector<Reference> references;
+  for (const int length : {1250, 530, 40})
+    references.push_back(Alone(dir / "model",
+                               RandomIds(70 + length, length, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size))),
+                               kTokens, kLongContext));
+  Totals totals;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Generate(dir / "model", *spec, references, seed, totals);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(totals.taken, kSeeds / 2);
+  EXPECT_GT(totals.from_disk, 0);
+  EXPECT_GT(totals.refused, 0);
+  EXPECT_GT(std::ssize(totals.fetched), kSeeds / 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StageTakeover, ::testing::ValuesIn(TakeoverVariants()), [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace lime
