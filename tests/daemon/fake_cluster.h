@@ -1,5 +1,6 @@
 // Devices of one cluster in one process: real servers on loopback, and stages that compute nothing but do all that a pipeline has to. A
-// token is a hash of all that its row has seen on its way, so any loss, repetition or disorder shows in it.
+// token is a hash of all that its row has seen on its way, so any loss, repetition or disorder shows in it. Their KV says whose it is, and
+// a row whose sequence lacks any of it is an error.
 #pragma once
 
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/rpc/cluster_client.h"
 #include "daemon/rpc/device_server.h"
+#include "planner/plan/kv_spill.h"
 #include "tests/planner/small_cluster.h"
 
 namespace lime {
@@ -44,10 +47,76 @@ inline std::vector<int32_t> FakeTokens(std::vector<int32_t> ids, int count, int 
   return tokens;
 }
 
+// What the position of a request has in a layer.
+inline uint64_t FakeKv(int32_t layer, int64_t request, int64_t position) {
+  return MixHidden(EmbedFake(static_cast<int32_t>(request), static_cast<int32_t>(position)), layer);
+}
+
 // Carries orders out one step after another, a micro-batch through a stage as soon as it is there. Computes where the event comes in.
 class FakeStage final : public DeviceStage {
  public:
-  explicit FakeStage(StageSetup setup) : setup_(std::move(setup)) {}
+  explicit FakeStage(StageSetup setup, bool leaves_kv = true)
+      : setup_(std::move(setup)), layers_(LayersOn(setup_.plan, setup_.device)), leaves_kv_(leaves_kv) {}
+
+  // Of the plan before.
+  absl::Status TakeOver() {
+    absl::MutexLock lock(&mutex_);
+    if (setup_.takeover == nullptr) return absl::OkStatus();
+    KvTakeover& from = *setup_.takeover;
+    for (const int32_t layer : layers_) {
+      const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        const KvSequence& sequence = *std::ranges::find(from.sequences, slot, &KvSequence::from);
+        std::vector<uint64_t>& kv = kv_[{layer, sequence.to}];
+        for (int64_t at = first * kPageTokens; !pages.empty(); pages = pages.subspan(static_cast<size_t>(setup_.plan.page_bytes))) {
+          for (int64_t i = 0; i < kPageTokens && at < sequence.positions; ++i, ++at) {
+            kv.resize(static_cast<size_t>(at + 1));
+            std::memcpy(&kv.back(), pages.data() + static_cast<size_t>(i) * sizeof(uint64_t), sizeof(uint64_t));
+          }
+        }
+        return absl::OkStatus();
+      };
+      if (from.here == nullptr || !from.here->Has(layer)) {
+        LIME_RETURN_IF_ERROR(from.fetch(layer, numerics_id(), take));
+        continue;
+      }
+      for (const KvSequence& sequence : from.sequences) {
+        LIME_RETURN_IF_ERROR(from.here->ReadAll(layer, sequence.from, sequence.positions,
+                                                [&](int64_t first, auto pages) { return take(sequence.from, first, pages); }));
+      }
+    }
+    from.here.reset();
+    return from.let_go();
+  }
+
+  absl::StatusOr<std::shared_ptr<KvLeft>> Leave() override {
+    absl::MutexLock lock(&mutex_);
+    if (current_ || !leaves_kv_) return absl::FailedPreconditionError("a step is under way, or that is how it is");
+    const Plan& plan = setup_.plan;
+    const int64_t most = plan.sequences * KvPages::PagesFor(plan.context, std::ssize(layers_));
+    KvPages pages({.num_pages = most, .num_layers = std::ssize(layers_), .max_sequences = plan.sequences});
+    const auto memory = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(most * plan.page_bytes));
+    for (int32_t slot = 0; slot < plan.sequences && !layers_.empty(); ++slot) {
+      const int64_t positions = std::ssize(kv_[{layers_.front(), slot}]);
+      if (positions > 0) LIME_RETURN_IF_ERROR(pages.Reserve(slot, positions));
+      for (size_t l = 0; l < layers_.size(); ++l) {
+        const std::vector<uint64_t>& kv = kv_[{layers_[l], slot}];
+        for (int64_t p = 0; p < positions; ++p) {
+          const int32_t page = pages.Pages(slot, static_cast<int64_t>(l))[static_cast<size_t>(p / kPageTokens)];
+          std::memcpy(memory->data() + page * plan.page_bytes + p % kPageTokens * static_cast<int64_t>(sizeof(uint64_t)),
+                      &kv[static_cast<size_t>(p)], sizeof(uint64_t));
+        }
+      }
+    }
+    return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id(),
+                                                    .page_bytes = plan.page_bytes,
+                                                    .layers = layers_,
+                                                    .sequences = plan.sequences,
+                                                    .memory = {memory, memory->data()},
+                                                    .memory_bytes = std::ssize(*memory),
+                                                    .pages = std::move(pages),
+                                                    .file = nullptr,
+                                                    .hashes = {}});
+  }
 
   absl::Status OnOrder(const Order& order) override {
     absl::MutexLock lock(&mutex_);
@@ -93,9 +162,11 @@ class FakeStage final : public DeviceStage {
         } else if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
           from_step_[admit->sequence] = step_;
           std::erase_if(latest_, [&](const auto& entry) { return entry.first.first == admit->sequence; });
+          if (!Begins(*admit)) return;
           if (setup_.sampler != nullptr) setup_.sampler->Admit(*admit);
-        } else if (const auto* retire = std::get_if<RetireOrder>(&order.what); retire != nullptr && setup_.sampler != nullptr) {
-          setup_.sampler->Retire(retire->sequence);
+        } else if (const auto* retire = std::get_if<RetireOrder>(&order.what)) {
+          for (const int32_t layer : layers_) kv_[{layer, retire->sequence}].clear();
+          if (setup_.sampler != nullptr) setup_.sampler->Retire(retire->sequence);
         }
         continue;
       }
@@ -109,12 +180,40 @@ class FakeStage final : public DeviceStage {
         ended = ended && next_[static_cast<size_t>(s)] == static_cast<int>(current_->microbatches.size());
       }
       if (ended) {
+        if (!KeepKv(*current_)) return;
         current_.reset();
         setup_.peers.step_ended(step_++);
       } else if (!moved) {
         return;
       }
     }
+  }
+
+  // KV of what is computed already is this request's.
+  bool Begins(const AdmitOrder& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    requests_[admit.sequence] = admit.request;
+    for (const int32_t layer : layers_) {
+      const std::vector<uint64_t>& kv = kv_[{layer, admit.sequence}];
+      if (std::ssize(kv) != admit.computed) return Fail(absl::StrCat("KV of ", kv.size(), " positions, not ", admit.computed));
+      for (size_t p = 0; p < kv.size(); ++p) {
+        if (kv[p] != FakeKv(layer, admit.request, static_cast<int64_t>(p)))
+          return Fail(absl::StrCat("KV of position ", p, " is another's"));
+      }
+    }
+    return true;
+  }
+
+  bool KeepKv(const StepOrder& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const MicroBatch& batch : step.microbatches) {
+      for (const BatchRow& row : batch.rows) {
+        for (const int32_t layer : layers_) {
+          std::vector<uint64_t>& kv = kv_[{layer, row.sequence}];
+          if (std::ssize(kv) != row.position) return Fail(absl::StrCat("position ", row.position, " behind ", kv.size()));
+          kv.push_back(FakeKv(layer, requests_[row.sequence], row.position));
+        }
+      }
+    }
+    return true;
   }
 
   bool Visit(int stage, int m) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -190,7 +289,11 @@ class FakeStage final : public DeviceStage {
   }
 
   const StageSetup setup_;
+  const std::vector<int32_t> layers_;  // whose KV is here
+  const bool leaves_kv_;
   mutable absl::Mutex mutex_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<uint64_t>> kv_ ABSL_GUARDED_BY(mutex_);  // by layer and slot
+  std::map<int32_t, int64_t> requests_ ABSL_GUARDED_BY(mutex_);                              // by slot
   std::deque<Order> orders_ ABSL_GUARDED_BY(mutex_);
   int64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -222,13 +325,15 @@ inline Plan MakeStages(const std::vector<int32_t>& order, int32_t sequences, int
   return *MakePlan(problem, choice);
 }
 
-inline DeviceServer::Options FakeDevice(const std::string& name) {
+inline DeviceServer::Options FakeDevice(const std::string& name, bool leaves_kv = true) {
   DeviceServer::Options options;
   options.name = name;
   options.plans.weights = "nowhere";
-  options.plans.make_stage = [](StageSetup setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+  options.plans.make_stage = [leaves_kv](StageSetup setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
     if (setup.load.progress) setup.load.progress({.done = 1, .total = 2});
-    return std::make_unique<FakeStage>(std::move(setup));
+    auto stage = std::make_unique<FakeStage>(std::move(setup), leaves_kv);
+    LIME_RETURN_IF_ERROR(stage->TakeOver());
+    return stage;
   };
   return options;
 }

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/cli/logits_hash.h"
 #include "coordinator/rpc/cluster_run.h"
+#include "daemon/rpc/kv_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/keep_callback_threads.h"
@@ -15,6 +16,7 @@ namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class SurvivalTest : public RpcTest {
  protected:
@@ -27,8 +29,12 @@ class SurvivalTest : public RpcTest {
   }
 
   // What two requests answer where `fault` comes with the fifth token.
-  Outcome RunWith(std::function<void()> fault, ClusterRun::Survival survival) {
-    survival.say = [this](const std::string& sentence) { said_ += sentence + "\n"; };
+  Outcome RunWith(std::function<void()> fault, ClusterRun::Survival survival,
+                  const std::function<void(const std::string& sentence)>& hear = {}) {
+    survival.say = [this, hear](const std::string& sentence) {
+      said_ += sentence + "\n";
+      if (hear) hear(sentence);
+    };
     ClusterRun run(*client_, std::move(survival));
     for (const auto& prompt : prompts_) EXPECT_TRUE(run.Add({.prompt = prompt, .max_new_tokens = kTokens}, {.hash_logits = true}).ok());
     Outcome outcome{.tokens = std::vector<std::vector<int32_t>>(2), .hashes = std::vector<uint64_t>(2)};
@@ -138,7 +144,91 @@ TEST_F(SurvivalTest, ABetterPlanIsChangedToWhileTokensComeAndCostsNone) {
   EXPECT_EQ(client_->plan(), *in_use);
   EXPECT_THAT(said_, HasSubstr("link a -> b is slow; changes to another plan, which takes 20s at most\n"));
   EXPECT_THAT(said_, HasSubstr("goes on after "));
+  EXPECT_THAT(said_, Not(HasSubstr("computed again"))) << "KV follows its layers";
   EXPECT_TRUE(BecomesFree(1)) << "it has no stage any more";
+}
+
+TEST_F(SurvivalTest, KvFollowsItsLayersFromPlanToPlan) {
+  const std::vector<Plan> plans = {MakeStages({0, 2, 0, 2}, 2, 1), MakeStages({2, 1, 0, 1}, 3, 2), MakeStages({1, 0, 2, 1}, 2, 2),
+                                   MakeStages({0, 1, 0, 1}, 2, 1)};
+  ClusterRun::Survival survival;
+  size_t next = 0;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (next == plans.size() || left.steps > kTokens - 20 * static_cast<int64_t>(next + 1)) return std::nullopt;
+    return ClusterRun::Change{.plan = plans[next++], .why = "why", .pause = absl::Seconds(20)};
+  };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_EQ(changes_, std::ssize(plans));
+  EXPECT_EQ(recoveries_, 0);
+  EXPECT_THAT(said_, Not(HasSubstr("computed again")));
+}
+
+TEST_F(SurvivalTest, KvThatOneDeviceDoesNotLeaveIsComputedAgain) {
+  DeviceServer::Options options = FakeDevice("b", /*leaves_kv=*/false);
+  options.listen = devices_[1].address;
+  ASSERT_TRUE(client_->Unload().ok());
+  servers_[1].reset();
+  absl::StatusOr<std::unique_ptr<DeviceServer>> server = DeviceServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  servers_[1] = *std::move(server);
+  client_ = Connect();
+  ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
+  ClusterRun::Survival survival;
+  bool changed = false;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "why", .pause = absl::Seconds(20)};
+  };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_EQ(changes_, 1);
+  EXPECT_EQ(recoveries_, 0);
+  EXPECT_THAT(said_, HasSubstr("the KV so far cannot be taken over, and is computed again: not every device has left its own"));
+}
+
+TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
+  ClusterRun::Survival survival{.recovery = {.patience = absl::Milliseconds(300)}};
+  survival.plan = [](const Recovery::Devices&) { return MakeStages({0, 2, 0, 2}, 2, 1); };
+  bool changed = false;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "why", .pause = absl::Seconds(20)};
+  };
+  const auto lose_b = [this](const std::string& sentence) {
+    if (sentence.find("changes to another plan") != std::string::npos) servers_[1].reset();
+  };
+  ExpectNothingLost(RunWith([] {}, survival, lose_b));
+  EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "c"}));
+}
+
+TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
+  const auto read = [&](const KvReadCall& call) {
+    return ReadKvFrom({.name = "a", .address = devices_[0].address}, call, [](int32_t, int64_t, auto) { return absl::OkStatus(); });
+  };
+  const Plan plan = client_->plan();
+  const KvReadCall call{.epoch = plan.epoch,
+                        .layer = LayersOn(plan, 0).front(),
+                        .sequences = {{0, 5}},
+                        .numerics_id = "fake-1",
+                        .page_bytes = plan.page_bytes};
+  EXPECT_TRUE(absl::IsFailedPrecondition(read(call))) << "the plan is still here";
+  ASSERT_TRUE(client_->Open([](int32_t, const FromDevice&) {}).ok());
+  const absl::StatusOr<ClusterClient::Left> left = client_->Leave();
+  ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_TRUE(left->all);
+  EXPECT_TRUE(absl::IsNotFound(read(call))) << "no sequence was computed";
+  KvReadCall other = call;
+  other.epoch += 1;
+  EXPECT_TRUE(absl::IsFailedPrecondition(read(other)));
+  other = call, other.layer = 1 << 16;
+  EXPECT_TRUE(absl::IsNotFound(read(other)));
+  other = call, other.numerics_id = "fake-2";
+  EXPECT_TRUE(absl::IsFailedPrecondition(read(other)));
+  other = call, other.page_bytes += 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(read(other)));
+  other = call, other.sequences = {{1 << 10, 1}};
+  EXPECT_TRUE(absl::IsNotFound(read(other)));
+  ASSERT_TRUE(client_->Install(plan, {}).ok()) << "which nobody takes over";
+  EXPECT_TRUE(absl::IsFailedPrecondition(read(call)));
 }
 
 TEST_F(SurvivalTest, AfterAChangeALossIsRecoveredFromWithTheNewPlan) {

@@ -40,12 +40,22 @@ void ConvertActivation(const std::string& bytes) {
   for (const lime::LogitsSoFar& row : partial->rows) row.CopyTo(logits);
 }
 
+void ConvertKvPages(const std::string& bytes) {
+  lime::v1::KvPages message;
+  if (!message.ParseFromString(bytes)) return;
+  const auto pages = lime::FromProto(message);
+  if (!pages.ok()) return;
+  lime::v1::KvPages again;
+  lime::ToProto(*pages, again);
+  LIME_CHECK(*lime::FromProto(again) == *pages) << "what was accepted returns otherwise";
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 13) {
+  switch (data[0] % 16) {
     case 0:
       Convert<lime::v1::OrderRequest>(bytes);
       break;
@@ -81,6 +91,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 11:
       Convert<lime::v1::TraceReply>(bytes);
+      break;
+    case 12:
+      Convert<lime::v1::UnloadReply>(bytes);
+      break;
+    case 13:
+      Convert<lime::v1::KvRequest>(bytes);
+      break;
+    case 14:
+      ConvertKvPages(bytes);
       break;
     default:
       Convert<lime::v1::ProbeLinkReply>(bytes);

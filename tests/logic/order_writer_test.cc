@@ -183,6 +183,83 @@ TEST(OrderWriterTest, ARestartComputesAgainWhatIsKnownAndGoesOn) {
   EXPECT_EQ(Show(writer.NextOrders()).at(1), "admit 0=request 1") << "requests keep their numbers";
 }
 
+TEST(OrderWriterTest, WithItsKvARequestGoesOnBehindWhatIsComputed) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5, 6}, 9), OrderWriter::Logits::kAgain).ok());
+  ASSERT_TRUE(writer.Add(Ask({9}, 2)).ok());
+  (void)writer.NextOrders();
+  for (int32_t step = 0; step < 3; ++step) {
+    ASSERT_TRUE(writer.OnTokens(step, std::vector<SampledToken>{{0, step + 2, 7 + step}}).ok());
+    ASSERT_TRUE(writer.OnStepEnded(step).ok());
+  }
+  OrderWriter::Options two = Small();
+  two.sequences = two.microbatches = 2;
+  const auto kept = writer.GoOn(two);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  ASSERT_EQ(kept->size(), 1u);
+  EXPECT_EQ(kept->front().request, 0);
+  EXPECT_EQ(kept->front().sequence, (KvSequence{.from = 0, .to = 0, .positions = 4}));
+  const std::vector<Order> orders = writer.NextOrders();
+  const auto& admit = std::get<AdmitOrder>(orders.at(0).what);
+  EXPECT_EQ(admit.computed, 4);
+  EXPECT_THAT(admit.prompt, ElementsAre(5, 6, 7, 8, 9));
+  EXPECT_THAT(Show(orders),
+              ElementsAre("admit 0=request 0", "admit 1=request 1", "step 0:9@4* | 1:9@0*", "step 0:?@5* | 1:?@1*", "step 0:?@6*"))
+      << "no logits are made again";
+  EXPECT_EQ(std::get<AdmitOrder>(orders.at(1).what).computed, 0);
+}
+
+TEST(OrderWriterTest, WithinItsPromptARequestGoesOnWithTheRestOfIt) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9}, 9)).ok());
+  OrderWriter::Options one = Small();
+  one.prompts_ahead = 1, one.look_ahead = 1;
+  ASSERT_TRUE(writer.Restart(one).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 0=request 0", "step 0:5@0 0:6@1 0:7@2 0:8@3"));
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  ASSERT_EQ(writer.GoOn(Small())->front().sequence.positions, 4);
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 0=request 0", "step 0:9@4*", "step 0:?@5*", "step 0:?@6*"));
+}
+
+TEST(OrderWriterTest, RequestsGoOnWithTheirKvAsFarAsThePlanHasSlotsAndPages) {
+  OrderWriter::Options three = Small();
+  three.sequences = three.batch = 3, three.max_rows = three.chunk = 60;
+  const auto kept = [&](const OrderWriter::Options& next) {
+    OrderWriter writer(three);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(writer.Add(Ask(std::vector<int32_t>(20, i + 1), 9)).ok());
+    (void)writer.NextOrders();
+    for (int32_t step = 0; step < 3; ++step) {
+      const int32_t position = 20 + step;
+      EXPECT_TRUE(writer.OnTokens(step, std::vector<SampledToken>{{0, position, 7}, {1, position, 7}, {2, position, 7}}).ok());
+      EXPECT_TRUE(writer.OnStepEnded(step).ok());
+    }
+    return writer.GoOn(next)->size();
+  };
+  EXPECT_EQ(kept(three), 3u);
+  OrderWriter::Options two = three;
+  two.sequences = 2;
+  EXPECT_EQ(kept(two), 2u);
+  OrderWriter::Options few = three;
+  few.levels = {{.layer_pages = 3}, {.layer_pages = 8}};
+  EXPECT_EQ(kept(few), 1u) << "22 positions are two pages";
+}
+
+TEST(OrderWriterTest, WhatIsStoppedBeforeItGoesOnGivesItsSlotBack) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5}, 9)).ok());
+  ASSERT_TRUE(writer.Add(Ask({6}, 9)).ok());
+  (void)writer.NextOrders();
+  for (int32_t step = 0; step < 3; ++step) {
+    ASSERT_TRUE(writer.OnTokens(step, std::vector<SampledToken>{{0, step + 1, 7}}).ok());
+    ASSERT_TRUE(writer.OnStepEnded(step).ok());
+  }
+  ASSERT_EQ(writer.GoOn(Small())->size(), 1u);
+  writer.Stop(0);
+  const std::vector<std::string> orders = Show(writer.NextOrders());
+  EXPECT_EQ(orders.at(0), "retire 0");
+  EXPECT_EQ(orders.at(1), "admit 0=request 1");
+}
+
 TEST(OrderWriterTest, AScoredPromptHasTheLogitsOfEveryRowAndEndsWithItsLast) {
   OrderWriter::Options options = Small();
   options.microbatches = 3;

@@ -1,6 +1,10 @@
 #include "proto/convert.h"
 
+#include <xxhash.h>
+
+#include <functional>
 #include <limits>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -61,14 +65,61 @@ TEST(ConvertTest, APlanReturnsBitForBit) {
   EXPECT_EQ(back->weights, call.weights);
 }
 
+TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
+  InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .device = 2, .addresses = {"a:1", "", "[::1]:3"}};
+  call.plan.epoch = 9;
+  call.kv = KvTake{.epoch = 8,
+                   .sequences = {{.from = 5, .to = 2, .positions = 7}, {.from = 0, .to = 0, .positions = 256}},
+                   .holders = {{.name = "b", .address = "b:2", .layers = {0, 1}}},
+                   .given = {1}};
+  const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->kv, call.kv);
+  const UnloadCall unload{.epoch = 4, .leave_kv = true};
+  EXPECT_EQ(*Return<v1::UnloadRequest>(unload), unload);
+  const UnloadedPlan unloaded{.left = true, .hashes = {{0, std::string("\0\1", 2)}, {3, "state"}}};
+  EXPECT_EQ(*Return<v1::UnloadReply>(unloaded), unloaded);
+  const KvReadCall read{.epoch = 8, .layer = 3, .sequences = {{0, 17}, {4, 1}}, .numerics_id = "x86-f32-1", .page_bytes = 4096};
+  EXPECT_EQ(*Return<v1::KvRequest>(read), read);
+  const KvPagesRead pages{.sequence = 4, .first = 16, .data = "data", .xxh3 = XXH3_64bits("data", 4)};
+  v1::KvPages message;
+  ToProto(pages, message);
+  EXPECT_EQ(*FromProto(message), pages);
+  ToProto(KvPagesRead{.data = "data", .xxh3 = 1}, message);
+  EXPECT_TRUE(absl::IsDataLoss(FromProto(message).status()));
+}
+
+TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
+  InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .addresses = {"", "", ""}};
+  call.plan.epoch = 9;
+  const KvTake good{.epoch = 8, .sequences = {{.from = 0, .to = 0, .positions = 7}}};
+  const auto refused = [&](const std::function<void(KvTake&)>& spoil) {
+    call.kv = good;
+    spoil(*call.kv);
+    return std::string(Return<v1::InstallRequest>(call).status().message());
+  };
+  EXPECT_EQ(refused([](KvTake&) {}), "");
+  EXPECT_THAT(refused([](KvTake& kv) { kv.epoch = 9; }), HasSubstr("\"epoch\" = 9"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences.clear(); }), HasSubstr("\"sequences\" = 0"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].to = 3; }), HasSubstr("\"to\" = 3"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].from = -1; }), HasSubstr("\"from\" = -1"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].positions = 257; }), HasSubstr("\"positions\" = 257"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.sequences.push_back({.from = 1, .to = 0, .positions = 1}); }), HasSubstr("named twice"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.given = {1, 1}; }), HasSubstr("\"layers\" = 1"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.holders = {{.name = "b", .address = "b\n", .layers = {}}}; }), HasSubstr("control characters"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.holders = {{.name = "b", .address = "b:2", .layers = {1000}}}; }),
+              HasSubstr("\"layers\" = 1000"));
+}
+
 TEST(ConvertTest, OrdersReturn) {
   const StepOrder step{{MicroBatch{{{.sequence = 1, .token = kSampledToken, .position = 9, .wants_logits = true},
                                     {.sequence = 2, .token = 7, .position = 0, .parent = 0}}},
                         MicroBatch{}}};
-  const AdmitOrder admit{.sequence = 4, .request = kHuge, .positions = 100, .prompt = {1, 2, 3}};
+  const AdmitOrder admit{.sequence = 4, .request = kHuge, .positions = 100, .prompt = {1, 2, 3}, .computed = 2};
   const RequestSampling sampling{
       .params = {.repetition_penalty = 1.5, .temperature = 0.25, .top_k = 3, .top_p = 0.5, .min_p = 0.125, .seed = ~0ull},
       .hash_logits = true,
+      .hash_state = std::string("\0state", 6),
       .score_top = 0};
   for (const Order& order : {Order{0, step}, Order{kHuge, admit}, Order{5, RetireOrder{3}},
                              Order{6, ResidencyOrder{{.layer_pages = 9, .streamed = {0, 3, 4}}}}}) {
