@@ -423,6 +423,20 @@ double MeanMs(const KvLevels& levels) {
   return sum_ms / static_cast<double>(levels.levels.size());
 }
 
+double MeanMs(const KvLevels& levels, int64_t from, int64_t to) {
+  double sum_ms = 0;
+  int64_t at = from, pages = 0;
+  for (const KvLevel& level : levels.levels) {
+    const int64_t here = std::min(to, level.residency.layer_pages) - at;
+    if (here <= 0) continue;
+    sum_ms += level.ms_per_step * static_cast<double>(here);
+    at += here, pages += here;
+  }
+  if (pages > 0) return sum_ms / static_cast<double>(pages);
+  const auto level = std::ranges::find_if(levels.levels, [&](const KvLevel& of) { return of.residency.layer_pages >= from; });
+  return level == levels.levels.end() ? levels.levels.back().ms_per_step : level->ms_per_step;
+}
+
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
   LIME_CHECK(plan.reads == ReadsPerStep::kOnce);
   KvLevels answer;

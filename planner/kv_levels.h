@@ -52,6 +52,8 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});
 
 // Over all levels.
 double MeanMs(const KvLevels& levels);
+// Over those that KV of `from` to `to` pages of a layer goes through, each as often as it has pages for.
+double MeanMs(const KvLevels& levels, int64_t from, int64_t to);
 
 // Of the level with all KV, without those in between; infinite where there is none.
 double MsAtTheEnd(const Plan& plan, const KvLevelOptions& options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/logic/order.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/model_digest.h"
@@ -37,8 +39,9 @@ using nlohmann::json;
 constexpr double kPlanningMs = 3000;
 constexpr absl::Duration kStatisticsPatience = absl::Milliseconds(500);
 constexpr double kMostLinkAgeMs = 10'000;
-constexpr double kUnloadMs = 500, kPauseMargin = 2;  // of a change to another plan
-constexpr char kCoordinatorName[] = "coordinator";   // of its own keys
+constexpr double kUnloadMs = 500, kPauseMargin = 2;             // of a change to another plan
+constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;  // positions that a plan begins with beyond those that there are
+constexpr char kCoordinatorName[] = "coordinator";              // of its own keys
 
 // Of what `lime plan` is without further flags; for these devices alone, where any are named.
 absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const std::set<std::string>& devices) {
@@ -227,20 +230,44 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
       plan());
 }
 
+KvLevels ClusterSession::LevelsOf(const Plan& plan) const {
+  const bool grows = GrowsKv(plan) && plan.reads == ReadsPerStep::kOnce && options_.online;
+  if (grows) return MakeKvLevels(plan, {.rule = *options_.online});
+  return {.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
+}
+
+// With KV for what there is, to grow from, and with all of it; whichever is faster over the steps that are left.
 absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWatcher::Search& search) const {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, {}));
   TakeRates(search.now, inputs);
-  LIME_ASSIGN_OR_RETURN(const SimulationResult today,
-                        SimulateDecode(AsItIsNow(inputs, search.current, search.made_with, search.now), {.timeline = false}));
-  const auto tokens = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));
+  const auto ms_left = [&](const Plan& plan) { return MeanMs(LevelsOf(plan), search.left.pages, search.left.pages_at_end); };
+  Plan today = AsItIsNow(inputs, search.current, search.made_with, search.now);
+  LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(today, {.timeline = false}));
+  today.predicted.ms_per_step = simulated.MsPerStep();
   double slower = 1;  // the slowest disk, beside the time that the first installation took
   for (const auto& [key, rate] : search.now) {
     if (key.kind == RateKey::Kind::kDisk) slower = std::max(slower, 1 / rate);
   }
-  PlanWatcher::Candidate found{.current_ms = today.MsPerStep(), .install_ms = kUnloadMs + kPauseMargin * slower * install_seconds_ * 1000};
-  LIME_ASSIGN_OR_RETURN(found.plan,
-                        ClusterPlanning({.time_limit_ms = kPlanningMs, .cancelled = &search.cancelled}, std::move(inputs)).Run());
-  found.replay_ms = kPauseMargin * found.plan.predicted.ttft_ms / tokens;
+  PlanWatcher::Candidate found{
+      .ms_per_step = HUGE_VAL, .current_ms = ms_left(today), .install_ms = kUnloadMs + kPauseMargin * slower * install_seconds_ * 1000};
+  std::vector<int64_t> kv_tokens = {0};
+  if (inputs.request.kv_tokens > 0) {
+    const int64_t now = search.left.pages * kPageTokens / options_.sequences + kKvAhead;
+    kv_tokens.push_back(std::min(inputs.request.context, std::max(inputs.request.kv_tokens, now)));
+  }
+  absl::Status none;
+  for (const int64_t tokens : kv_tokens) {
+    inputs.request.kv_tokens = tokens;
+    absl::StatusOr<Plan> plan = ClusterPlanning({.time_limit_ms = kPlanningMs, .cancelled = &search.cancelled}, inputs).Run();
+    none.Update(plan.status());
+    if (!plan.ok()) continue;
+    const double ms = ms_left(*plan);
+    if (ms < found.ms_per_step) found.ms_per_step = ms, found.plan = *std::move(plan);
+  }
+  if (found.ms_per_step == HUGE_VAL) return none;
+  const bool with_hosts = std::ranges::any_of(search.current.devices, HasKvOnHost);
+  const auto prompt = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));
+  found.replay_ms = kPauseMargin * (with_hosts ? found.plan.predicted.ttft_ms / prompt : MoveKvMs(inputs, search.current, found.plan));
   return found;
 }
 
@@ -277,9 +304,7 @@ std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
   Plan same = plan;
   same.epoch = levels_of_.epoch;
   if (same != levels_of_) {
-    const bool grows = GrowsKv(plan) && plan.reads == ReadsPerStep::kOnce && options_.online;
-    levels_ =
-        grows ? MakeKvLevels(plan, {.rule = *options_.online}) : KvLevels{.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
+    levels_ = LevelsOf(plan);
     levels_of_ = std::move(same);
   }
   std::vector<Residency> residencies;

@@ -1,9 +1,18 @@
 #include "coordinator/cli/plan_rates.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
+#include "planner/plan/kv_spill.h"
+
 namespace lime::cli {
+namespace {
+
+constexpr double kCopyBytesPerSecond = 1e9;  // in memory, twice
+
+}  // namespace
 
 ClusterRates PlannedRates(const PlanInputs& inputs, const Plan& plan) {
   ClusterRates rates;
@@ -66,6 +75,28 @@ Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates
     for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].decode_ms /= times;
   }
   return plan;
+}
+
+double MoveKvMs(const PlanInputs& inputs, const Plan& before, const Plan& after) {
+  std::map<int32_t, std::string> had;
+  for (int32_t d = 0; d < before.NumDevices(); ++d) {
+    for (const int32_t layer : LayersOn(before, d)) had[layer] = before.devices[d].name;
+  }
+  const double bytes = static_cast<double>(after.page_bytes) / kPageTokens * static_cast<double>(after.sequences);
+  const auto device = [&](const std::string& name) { return std::ranges::find(inputs.devices, name, &ClusterDevice::name); };
+  double slowest_ms = 0;
+  for (int32_t d = 0; d < after.NumDevices(); ++d) {
+    double ms = 0;
+    for (const int32_t layer : LayersOn(after, d)) {
+      const auto from = device(had[layer]), to = device(after.devices[d].name);
+      double rate = kCopyBytesPerSecond;
+      if (from != to && from != inputs.devices.end() && to != inputs.devices.end())
+        rate = LinkBetween(*from, *to, inputs.request.default_link).bytes_per_second;
+      ms += bytes / rate * 1000;
+    }
+    slowest_ms = std::max(slowest_ms, ms);
+  }
+  return slowest_ms;
 }
 
 }  // namespace lime::cli

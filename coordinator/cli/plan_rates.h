@@ -17,4 +17,8 @@ void TakeRates(const ClusterRates& rates, PlanInputs& inputs);
 // the plan was made with; 1 where they are not named.
 Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates& made_with, const ClusterRates& now);
 
+// What one position of every sequence takes on its way where KV follows its layers from one plan to the other: of the slowest device, what
+// comes over links and what it copies.
+double MoveKvMs(const PlanInputs& inputs, const Plan& before, const Plan& after);
+
 }  // namespace lime::cli

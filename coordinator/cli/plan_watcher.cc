@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime::cli {
 namespace {
@@ -59,15 +60,19 @@ void PlanWatcher::Look() {
     if (const auto found = measured.find(key); found != measured.end()) found->second *= times;
   }
   std::optional<ClusterRates> rates;
+  OrderWriter::Left left;
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_ || plan_.epoch != plan.epoch) return;
+    left = left_;
+    if (GrowsKv(plan)) replanner_.OnKv(left.pages);
     rates = replanner_.OnRates(measured, absl::Now());
     if (!rates) return;
     rates_ = *rates;
     cancelled_ = false;
   }
-  absl::StatusOr<Candidate> found = options_.search({.current = plan, .made_with = made_with, .now = *rates, .cancelled = cancelled_});
+  absl::StatusOr<Candidate> found =
+      options_.search({.current = plan, .made_with = made_with, .now = *rates, .left = left, .cancelled = cancelled_});
   absl::MutexLock lock(&mutex_);
   if (cancelled_) return;
   if (found.ok()) {
@@ -80,10 +85,11 @@ void PlanWatcher::Look() {
 
 std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& left) {
   absl::MutexLock lock(&mutex_);
+  left_ = left;
   if (!found_) return std::nullopt;
   Candidate found = *std::exchange(found_, std::nullopt);
   const double pause_ms = found.install_ms + found.replay_ms * static_cast<double>(left.known);
-  const double ms = found.plan.predicted.ms_per_step;
+  const double ms = found.ms_per_step;
   const bool change = replanner_.OnFound(Replanner::Found{.current_ms = found.current_ms, .ms_per_step = ms, .pause_ms = pause_ms},
                                          static_cast<double>(left.steps), absl::Now());
   if (!change) return std::nullopt;

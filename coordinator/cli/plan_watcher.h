@@ -19,14 +19,16 @@ class PlanWatcher {
  public:
   struct Candidate {
     Plan plan;
-    double current_ms = 0;  // a step of the plan in use
-    double install_ms = 0;  // until the devices have loaded it, at most
-    double replay_ms = 0;   // per position that is computed again, at most
+    double ms_per_step = 0;  // on average over all that are left
+    double current_ms = 0;   // likewise, of the plan in use
+    double install_ms = 0;   // until the devices have loaded it, at most
+    double replay_ms = 0;    // per position whose KV is taken over, or computed again, at most
   };
   struct Search {
     const Plan& current;
     const ClusterRates& made_with;  // of disks and computing; those not named: 1
     const ClusterRates& now;
+    const OrderWriter::Left& left;
     const std::atomic<bool>& cancelled;  // nobody waits for the answer any more
   };
   struct Options {
@@ -55,6 +57,7 @@ class PlanWatcher {
   Replanner replanner_ ABSL_GUARDED_BY(mutex_);
   ClusterRates made_with_ ABSL_GUARDED_BY(mutex_);  // disks and computing that plan_ was made with
   ClusterRates rates_ ABSL_GUARDED_BY(mutex_);      // of the last search
+  OrderWriter::Left left_ ABSL_GUARDED_BY(mutex_);  // when the owner asked last
   std::optional<Candidate> found_ ABSL_GUARDED_BY(mutex_);
   std::optional<Plan> proposed_ ABSL_GUARDED_BY(mutex_);  // by Next
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

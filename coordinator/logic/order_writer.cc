@@ -318,7 +318,10 @@ OrderWriter::Left OrderWriter::left() const {
     const int64_t to_make = std::max<int64_t>(entry.request.max_new_tokens - made, 0);
     tokens += to_make;
     left.steps = std::max(left.steps, to_make);
-    left.known = std::max(left.known, static_cast<int64_t>(entry.request.prompt.size()) + made);
+    const int64_t known = static_cast<int64_t>(entry.request.prompt.size()) + made;
+    left.known = std::max(left.known, known);
+    if (entry.state != State::kRunning) continue;
+    left.pages += (known + kPageTokens - 1) / kPageTokens, left.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
   }
   left.steps = std::max(left.steps, tokens / options_.sequences);
   return left;

@@ -92,10 +92,12 @@ class OrderWriter {
 
   bool finished(RequestId request) const { return entries_.at(request).state == State::kFinished; }
   const std::vector<int32_t>& generated(RequestId request) const { return entries_.at(request).generated; }
-  // Until all requests have ended, where none ends before its max_new_tokens: steps that decode, and positions known of the longest.
+  // Until all requests have ended, where none ends before its max_new_tokens: steps that decode, positions known of the longest, and KV
+  // pages of a layer that those that run have now and at their ends.
   struct Left {
     int64_t steps = 0;
     int64_t known = 0;
+    int64_t pages = 0, pages_at_end = 0;
   };
   Left left() const;
   bool idle() const { return waiting_.empty() && running_.empty(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -35,10 +36,18 @@ std::optional<ClusterRates> Replanner::OnRates(const ClusterRates& measured, abs
     most = Times(planned, found->second);
     why_ = DescribeRates(key, planned, found->second);
   }
-  if (!lasts || now < not_before_) return std::nullopt;
+  const bool grown = kv_known_ > 0 && static_cast<double>(kv_pages_) > options_.kv_times * static_cast<double>(kv_known_);
+  if ((!lasts && !grown) || now < not_before_) return std::nullopt;
+  if (!lasts) why_ = absl::StrCat("KV has grown from ", kv_known_, " to ", kv_pages_, " pages of each layer");
+  kv_known_ = kv_pages_;
   searching_ = planned_;
   for (const auto& [key, rate] : measured) (*searching_)[key] = rate;
   return searching_;
+}
+
+void Replanner::OnKv(int64_t pages) {
+  kv_pages_ = pages;
+  if (kv_known_ == 0) kv_known_ = pages;
 }
 
 bool Replanner::OnFound(const std::optional<Found>& found, double steps_left, absl::Time now) {
@@ -58,6 +67,7 @@ void Replanner::Rest(absl::Time now) {
 
 void Replanner::OnPlan(ClusterRates planned, absl::Time now) {
   planned_ = std::move(planned);
+  kv_pages_ = kv_known_ = 0;
   searching_.reset();
   rest_ = options_.rest;
   Rest(now);

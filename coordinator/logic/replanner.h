@@ -1,6 +1,7 @@
 // When to look for another plan while a run goes on, and whether the one found is worth the pause of changing to it.
 //
-//   kWatching ── a rate has been another one for `lasting` ──► kSearching ── OnFound: not worth it ──► kWatching, not before `rest`
+//   kWatching ── a rate has been another one for `lasting`, or KV has grown ──► kSearching ── OnFound: not worth it ──► kWatching, not
+//   before `rest`
 //        ▲                                                         │
 //        └────────────────────────── OnPlan ◄── OnFound: change ───┘
 //
@@ -27,6 +28,7 @@ class Replanner {
     absl::Duration lasting = absl::Seconds(3);    // that it is
     absl::Duration rest = absl::Seconds(15);      // from one answer to the next search, at first
     absl::Duration most_rest = absl::Minutes(4);  // and at most
+    double kv_times = 1.5;                        // as much KV as the last search, or the plan, knew
     double margin = 1.25;                         // times its pause that a change saves at least
     double least_gain = 0.05;                     // of a step
   };
@@ -37,6 +39,10 @@ class Replanner {
   // As they are measured now; those that are not known are left out, and rates that the plan does not depend on do not matter. The rates to
   // search with, once it is time to: OnFound is next.  REQUIRES: rates above 0, no search is under way
   std::optional<ClusterRates> OnRates(const ClusterRates& measured, absl::Time now);
+
+  // Requests have so many KV pages of a layer now, under a plan whose KV grows. It was made for few of them: as they get more, stages on
+  // other devices may be better.
+  void OnKv(int64_t pages);
 
   // By the rates that were searched with.
   struct Found {
@@ -60,6 +66,7 @@ class Replanner {
 
   const Options options_;
   ClusterRates planned_;
+  int64_t kv_pages_ = 0, kv_known_ = 0;    // now, and by the last search or the plan in use; 0: not said
   std::map<RateKey, absl::Time> since_;    // that a rate is another one
   std::optional<ClusterRates> searching_;  // with these
   absl::Time not_before_ = absl::InfinitePast();

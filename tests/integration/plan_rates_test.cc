@@ -82,5 +82,15 @@ TEST_F(PlanRatesTest, ThePlanInUseIsComparedAsItIsNow) {
   EXPECT_THAT((std::vector<double>{made.parts[0].decode_ms, made.parts[1].decode_ms, made.parts[2].decode_ms}), ElementsAre(20, 20, 60));
 }
 
+TEST_F(PlanRatesTest, KvTakesTheSlowestDevicesWay) {
+  plan_.page_bytes = kPageTokens * 1000, plan_.sequences = 2;
+  for (int32_t layer = 0; layer < 3; ++layer) plan_.parts[static_cast<size_t>(layer)].block = {BlockKind::kAttention, layer};
+  // Layers 0 and 2 are a's, 1 is b's.
+  EXPECT_DOUBLE_EQ(MoveKvMs(inputs_, plan_, plan_), 2 * 2000 / 1e6) << "copied";
+  Plan after = plan_;
+  for (Stage& stage : after.stages) stage.device = 0;
+  EXPECT_DOUBLE_EQ(MoveKvMs(inputs_, plan_, after), 2 * 2000 / (200 * kMbit) * 1000 + 2000 / 1e6) << "two layers go to b";
+}
+
 }  // namespace
 }  // namespace lime::cli

@@ -38,7 +38,7 @@ class PlanWatcherTest : public ::testing::Test {
               ++searches_;
               searched_with_ = search.now.at(LinkKey("a", "b")) / kMbit;
               if (!fits_) return absl::ResourceExhaustedError("nothing fits");
-              return PlanWatcher::Candidate{.plan = PlanOf(0, 20), .current_ms = 30, .install_ms = 100, .replay_ms = 1};
+              return PlanWatcher::Candidate{.plan = PlanOf(0, 20), .ms_per_step = 20, .current_ms = 30, .install_ms = 100, .replay_ms = 1};
             },
             .say =
                 [this](const std::string& sentence) {
@@ -99,7 +99,7 @@ TEST_F(PlanWatcherTest, APlanForASlowerDeviceIsMeasuredByWhatItWasMadeFor) {
     ++searches_;
     made_with = search.made_with.contains(ComputeKey("a")) ? search.made_with.at(ComputeKey("a")) : 1;
     now = search.now.at(ComputeKey("a"));
-    return PlanWatcher::Candidate{.plan = PlanOf(0, 20), .current_ms = 30, .install_ms = 100, .replay_ms = 1};
+    return PlanWatcher::Candidate{.plan = PlanOf(0, 20), .ms_per_step = 20, .current_ms = 30, .install_ms = 100, .replay_ms = 1};
   };
   PlanWatcher watcher(options, PlanOf(1, 30));
   beside_plan = 0.5;
@@ -161,7 +161,7 @@ TEST_F(PlanWatcherTest, ASearchThatNobodyWaitsForIsCancelled) {
     ++searches_;
     while (!search.cancelled) absl::SleepFor(absl::Milliseconds(1));
     ++cancelled;
-    return PlanWatcher::Candidate{.plan = PlanOf(0, 1), .current_ms = 30};
+    return PlanWatcher::Candidate{.plan = PlanOf(0, 1), .ms_per_step = 1, .current_ms = 30};
   };
   mbit_ = 20;
   {

@@ -50,6 +50,26 @@ TEST(ReplannerTest, WhatDoesNotLastOrIsNotOfThePlanIsNoReason) {
   EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int) { return Rates(131, 100); }), kStart + absl::Seconds(3));
 }
 
+TEST(ReplannerTest, KvThatHasGrownByHalfIsAReasonToLook) {
+  Replanner replanner({}, Rates(100, 100));
+  const auto grows = [&](int64_t pages, absl::Time now) {
+    replanner.OnKv(pages);
+    return replanner.OnRates(Rates(100, 100), now).has_value();
+  };
+  EXPECT_FALSE(grows(100, kStart));
+  EXPECT_FALSE(grows(150, kStart + absl::Seconds(1)));
+  EXPECT_TRUE(grows(151, kStart + absl::Seconds(2)));
+  EXPECT_EQ(replanner.why(), "KV has grown from 100 to 151 pages of each layer");
+  EXPECT_FALSE(replanner.OnFound(std::nullopt, 1e9, kStart + absl::Seconds(3)));
+  EXPECT_FALSE(grows(226, kStart + absl::Seconds(100))) << "by half of what the last search knew";
+  EXPECT_TRUE(grows(227, kStart + absl::Seconds(101)));
+  EXPECT_TRUE(replanner.OnFound(Replanner::Found{.current_ms = 30, .ms_per_step = 20, .pause_ms = 900}, 1000, kStart + absl::Seconds(102)));
+  replanner.OnPlan(Rates(100, 100), kStart + absl::Seconds(102));
+  EXPECT_FALSE(grows(300, kStart + absl::Seconds(200))) << "the plan was made for it";
+  EXPECT_FALSE(grows(450, kStart + absl::Seconds(201)));
+  EXPECT_TRUE(grows(451, kStart + absl::Seconds(202)));
+}
+
 TEST(ReplannerTest, AChangePaysOverTheStepsThatAreLeftAndIsFollowedByRest) {
   Replanner replanner({}, Rates(100, 100));
   ASSERT_EQ(SearchTime(replanner, kStart, 10, [](int) { return Rates(20, 20); }), kStart + absl::Seconds(3));

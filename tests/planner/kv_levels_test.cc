@@ -8,6 +8,16 @@
 namespace lime {
 namespace {
 
+TEST(KvLevelsTest, AnAverageIsOverThePagesThatAreGoneThrough) {
+  const KvLevels levels{.levels = {{{.layer_pages = 10}, 1}, {{.layer_pages = 20}, 2}, {{.layer_pages = 40}, 4}}};
+  EXPECT_EQ(MeanMs(levels, 5, 10), 1);
+  EXPECT_EQ(MeanMs(levels, 0, 20), 1.5);
+  EXPECT_EQ(MeanMs(levels, 15, 25), 3);
+  EXPECT_EQ(MeanMs(levels, 15, 15), 2) << "nothing is to come";
+  EXPECT_EQ(MeanMs(levels, 30, 99), 4) << "beyond the last there is none";
+  EXPECT_EQ(MeanMs(levels, 41, 99), 4);
+}
+
 // The small model, a first level of `kv_tokens` and the rest of the context to come.
 absl::StatusOr<Plan> SmallPlan(int64_t kv_tokens, int32_t sequences = 1) {
   const ModelSpec spec = SmallModel();
