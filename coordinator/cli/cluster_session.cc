@@ -40,6 +40,7 @@ constexpr double kPlanningMs = 3000;
 constexpr absl::Duration kStatisticsPatience = absl::Milliseconds(500);
 constexpr double kMostLinkAgeMs = 10'000;
 constexpr double kUnloadMs = 500, kPauseMargin = 2;             // of a change to another plan
+constexpr double kLeastReadShare = 0.1;                         // of an installation's time, for what is not reading
 constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;  // positions that a plan begins with beyond those that there are
 constexpr char kCoordinatorName[] = "coordinator";              // of its own keys
 
@@ -244,12 +245,7 @@ absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWat
   Plan today = AsItIsNow(inputs, search.current, search.made_with, search.now);
   LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(today, {.timeline = false}));
   today.predicted.ms_per_step = simulated.MsPerStep();
-  double slower = 1;  // the slowest disk, beside the time that the first installation took
-  for (const auto& [key, rate] : search.now) {
-    if (key.kind == RateKey::Kind::kDisk) slower = std::max(slower, 1 / rate);
-  }
-  PlanWatcher::Candidate found{
-      .ms_per_step = HUGE_VAL, .current_ms = ms_left(today), .install_ms = kUnloadMs + kPauseMargin * slower * install_seconds_ * 1000};
+  PlanWatcher::Candidate found{.ms_per_step = HUGE_VAL, .current_ms = ms_left(today)};
   std::vector<int64_t> kv_tokens = {0};
   if (inputs.request.kv_tokens > 0) {
     const int64_t now = search.left.pages * kPageTokens / options_.sequences + kKvAhead;
@@ -265,7 +261,10 @@ absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWat
     if (ms < found.ms_per_step) found.ms_per_step = ms, found.plan = *std::move(plan);
   }
   if (found.ms_per_step == HUGE_VAL) return none;
+  // What hosts have is not taken over, and so nothing is.
   const bool with_hosts = std::ranges::any_of(search.current.devices, HasKvOnHost);
+  const double share = std::max(kLeastReadShare, ReadShare(search.current, found.plan, !with_hosts));
+  found.install_ms = kUnloadMs + kPauseMargin * share * install_seconds_ * 1000;
   const auto prompt = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));
   found.replay_ms = kPauseMargin * (with_hosts ? found.plan.predicted.ttft_ms / prompt : MoveKvMs(inputs, search.current, found.plan));
   return found;

@@ -77,6 +77,44 @@ Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates
   return plan;
 }
 
+namespace {
+
+// Of each device's parts in memory, by name.
+using PartsInMemory = std::map<std::string, std::vector<const PlanPart*>>;
+
+PartsInMemory PartsInMemoryOf(const Plan& plan) {
+  PartsInMemory parts;
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; p < stage.hi; ++p) {
+      if (!plan.parts[p].streamed && !plan.parts[p].is_kv()) parts[plan.devices[stage.device].name].push_back(&plan.parts[p]);
+    }
+  }
+  return parts;
+}
+
+double SlowestReadMs(const Plan& plan, const PartsInMemory& there) {
+  double slowest_ms = 0;
+  const PartsInMemory all = PartsInMemoryOf(plan);
+  for (const PlanDevice& device : plan.devices) {
+    const auto parts = all.find(device.name), stay = there.find(device.name);
+    if (parts == all.end() || device.disk_mb_per_ms <= 0) continue;
+    double mb = 0;
+    for (const PlanPart* part : parts->second) {
+      const auto is_it = [&](const PlanPart* other) { return other->block == part->block && other->rows == part->rows; };
+      if (stay == there.end() || std::ranges::none_of(stay->second, is_it)) mb += static_cast<double>(part->bytes) / 1e6;
+    }
+    slowest_ms = std::max(slowest_ms, mb / device.disk_mb_per_ms);
+  }
+  return slowest_ms;
+}
+
+}  // namespace
+
+double ReadShare(const Plan& before, const Plan& after, bool parts_stay) {
+  const double before_ms = SlowestReadMs(before, {});
+  return before_ms > 0 ? SlowestReadMs(after, parts_stay ? PartsInMemoryOf(before) : PartsInMemory()) / before_ms : 1;
+}
+
 double MoveKvMs(const PlanInputs& inputs, const Plan& before, const Plan& after) {
   std::map<int32_t, std::string> had;
   for (int32_t d = 0; d < before.NumDevices(); ++d) {

@@ -17,6 +17,10 @@ void TakeRates(const ClusterRates& rates, PlanInputs& inputs);
 // the plan was made with; 1 where they are not named.
 Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates& made_with, const ClusterRates& now);
 
+// The time that the slowest disk takes to read what stays in memory under `after`, in times what it took under `before`. Where parts that
+// are in memory under `before` stay, they are not read.
+double ReadShare(const Plan& before, const Plan& after, bool parts_stay);
+
 // What one position of every sequence takes on its way where KV follows its layers from one plan to the other: of the slowest device, what
 // comes over links and what it copies.
 double MoveKvMs(const PlanInputs& inputs, const Plan& before, const Plan& after);

@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/engine/kv_file.h"
+#include "daemon/engine/weights_left.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/logic/order.h"
 #include "daemon/weights/huge_buffer.h"
@@ -96,10 +97,17 @@ class KvLeft {
   std::set<int32_t> given_ ABSL_GUARDED_BY(mutex_);
 };
 
+// All that a plan leaves.
+struct LeftByPlan {
+  std::shared_ptr<KvLeft> kv;
+  std::shared_ptr<WeightsLeft> weights;  // null: none
+};
+
 // How the plan that follows comes to it.
 struct KvTakeover {
   std::vector<KvSequence> sequences;
-  std::shared_ptr<const KvLeft> here;  // of this device; null where it had no part in the plan before
+  std::shared_ptr<const KvLeft> here;    // of this device; null where it had no part in the plan before
+  std::shared_ptr<WeightsLeft> weights;  // of this device; null where none are
   // The pages of all sequences in a layer that is not here, in runs, in any order; `sequence` as in the plan before, computed by kernels of
   // this order. Empty: there are none.
   using Take = std::function<absl::Status(int32_t sequence, int64_t first, std::span<const std::byte> pages)>;

@@ -62,14 +62,19 @@ class StageEngine::Impl {
     kv_.reset();  // whose reads and writes end under the lock
   }
 
-  absl::StatusOr<std::shared_ptr<KvLeft>> Leave() {
+  absl::StatusOr<LeftByPlan> Leave() {
     {
       absl::MutexLock lock(&mutex_);
       LIME_RETURN_IF_ERROR(health_);
       if (inbox_->step_under_way()) return absl::FailedPreconditionError("a step is under way");
     }
     Stop();
-    return kv_->Leave(backend_->numerics_id(), backend_->TakeKv());
+    const std::unique_ptr<StageWeights> weights = std::move(weights_);
+    weights->Cancel(), weights->Close();
+    LeftByPlan left{.weights = std::make_shared<WeightsLeft>(checkpoint_.dir())};
+    LIME_ASSIGN_OR_RETURN(left.kv, kv_->Leave(backend_->numerics_id(), backend_->TakeKv()));
+    weights->Leave(*left.weights);
+    return left;
   }
 
   absl::StatusOr<std::string> Open() {
@@ -175,8 +180,9 @@ class StageEngine::Impl {
                                  .numerics = options_.numerics};
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
+    KeepWeights();
     const Bytes others = device.memory.hosted + device.memory.fetched, left = LeftBytes();
-    const Bytes runtime = std::max<Bytes>(0, ProcessResidentBytes() - left), kv = device.kv_pages * plan_.page_bytes,
+    const Bytes runtime = std::max<Bytes>(0, ProcessResidentBytes() - left - KeptBytes()), kv = device.kv_pages * plan_.page_bytes,
                 rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
                 waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes() + LeavingBytes();
     if (const Bytes total = runtime + activations + rows + waiting + kv + others + weights; total > device.budget) {
@@ -185,7 +191,9 @@ class StageEngine::Impl {
           FormatBytes(activations + rows + waiting), ", KV ", FormatBytes(kv + others), ", weights and ring ", FormatBytes(weights),
           ") and may take ", FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
     }
-    if (const Bytes both = runtime + left + activations + rows + waiting + kv + others; left > 0 && both > device.budget) {
+    const Bytes both = runtime + left + activations + rows + waiting + kv + others;
+    if (both + KeptBytes() > device.budget) DropWeights();  // rather than KV: they are read from the disk
+    if (left > 0 && both > device.budget) {
       return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" has no room for the KV of two plans at once: ",
                                                        FormatBytes(both), " of ", FormatBytes(device.budget)));
     }
@@ -220,7 +228,10 @@ class StageEngine::Impl {
                                                      }}));
     LIME_RETURN_IF_ERROR(TakeOver());
     LIME_ASSIGN_OR_RETURN(weights_, StageWeights::Load(checkpoint_, spec_, plan_, device_, *backend_,
-                                                       {.load = options_.load, .kv = kv_.get(), .wrap_device = options_.wrap_device}));
+                                                       {.load = options_.load,
+                                                        .kv = kv_.get(),
+                                                        .left = options_.takeover == nullptr ? nullptr : options_.takeover->weights.get(),
+                                                        .wrap_device = options_.wrap_device}));
     if (!EmbedsByRows()) return absl::OkStatus();
     LIME_ASSIGN_OR_RETURN(rows_, RowReader::Open(checkpoint_, spec_,
                                                  {.max_rows = MaxRows(plan_),
@@ -236,6 +247,18 @@ class StageEngine::Impl {
     LIME_RETURN_IF_ERROR(kv_->TakeOver(*options_.takeover));
     options_.takeover->here.reset();
     return options_.takeover->let_go ? options_.takeover->let_go() : absl::OkStatus();
+  }
+  // Weights of the plan before that stay; what does not is gone before anything is allocated.
+  void KeepWeights() {
+    if (options_.takeover == nullptr || options_.takeover->weights == nullptr) return;
+    if (options_.takeover->weights->dir() != checkpoint_.dir()) return DropWeights();
+    StageWeights::KeepFor(spec_, plan_, device_, *options_.takeover->weights);
+  }
+  void DropWeights() {
+    if (options_.takeover != nullptr) options_.takeover->weights.reset();
+  }
+  Bytes KeptBytes() const {
+    return options_.takeover == nullptr || options_.takeover->weights == nullptr ? 0 : options_.takeover->weights->bytes();
   }
   Bytes LeftBytes() const {
     return options_.takeover == nullptr || options_.takeover->here == nullptr ? 0 : options_.takeover->here->memory_bytes();
@@ -766,7 +789,7 @@ StageEngine::Stats StageEngine::stats() const {
   return impl_->stats();
 }
 
-absl::StatusOr<std::shared_ptr<KvLeft>> StageEngine::Leave() {
+absl::StatusOr<LeftByPlan> StageEngine::Leave() {
   return impl_->Leave();
 }
 

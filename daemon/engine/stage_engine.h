@@ -88,9 +88,9 @@ class StageEngine {
   };
   Stats stats() const;
 
-  // Stops, between two steps, and leaves its KV for the plan that follows; the weights go. FailedPrecondition where a step is under way, or
-  // another device has some of the KV. Nothing but the destructor is called after it, whatever it answers.
-  absl::StatusOr<std::shared_ptr<KvLeft>> Leave();
+  // Stops, between two steps, and leaves KV and resident weights for the plan that follows. FailedPrecondition where a step is under way,
+  // or another device has some of the KV. Nothing but the destructor is called after it, whatever it answers.
+  absl::StatusOr<LeftByPlan> Leave();
   const std::string& numerics_id() const { return numerics_id_; }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "daemon/weights/kept_tensors.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
@@ -66,6 +67,27 @@ bool Whole(const Plan& plan, int32_t device, BlockId id) {
   return begin < end;
 }
 
+// What of a device's blocks lies in memory.
+struct Resident {
+  std::vector<BlockId> whole;  // resident as a whole
+  std::vector<BlockId> kept;   // of the others: what is never cut
+  std::vector<int> parts;      // resident parts of those
+};
+
+Resident ResidentOn(const Plan& plan, int32_t device) {
+  Resident resident;
+  if (HasEmbedding(plan, device))
+    (plan.embedding == EmbeddingPlacement::kResident ? resident.whole : resident.kept).push_back({BlockKind::kEmbedding, 0});
+  for (const int part : PartsOn(plan, device)) {
+    const PlanPart& what = plan.parts[part];
+    const bool whole = !GrowsKv(plan) && Whole(plan, device, what.block);
+    std::vector<BlockId>& list = whole ? resident.whole : resident.kept;
+    if (list.empty() || !(list.back() == what.block)) list.push_back(what.block);
+    if (!whole && !what.streamed && !what.is_kv()) resident.parts.push_back(part);
+  }
+  return resident;
+}
+
 absl::StatusOr<std::unique_ptr<PieceReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
                                                         const StageWeights::Options& options) {
   return PieceReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
@@ -115,21 +137,15 @@ absl::StatusOr<std::unique_ptr<StageWeights>> StageWeights::Load(const Checkpoin
 
 absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options) {
   const std::vector<int> parts = PartsOn(plan_, device);
-  std::vector<BlockId> whole, kept;
-  if (HasEmbedding(plan_, device)) {
-    embedding_resident_ = plan_.embedding == EmbeddingPlacement::kResident;
-    (embedding_resident_ ? whole : kept).push_back({BlockKind::kEmbedding, 0});
-  }
-  for (const int part : parts) {
-    const BlockId id = plan_.parts[part].block;
-    whole_[part] = !parts_leave_ && Whole(plan_, device, id);
-    std::vector<BlockId>& list = whole_[part] ? whole : kept;
-    if (list.empty() || !(list.back() == id)) list.push_back(id);
-  }
-  LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, whole, kept, backend, options));
-  for (const int part : parts) {
-    const PlanPart& what = plan_.parts[part];
-    if (!whole_[part] && !what.streamed && !what.is_kv()) LIME_RETURN_IF_ERROR(ReadPart(part));
+  const Resident resident = ResidentOn(plan_, device);
+  embedding_resident_ = HasEmbedding(plan_, device) && plan_.embedding == EmbeddingPlacement::kResident;
+  for (const int part : parts) whole_[part] = std::ranges::find(resident.whole, plan_.parts[part].block) != resident.whole.end();
+  if (options.left != nullptr) KeepFor(spec_, plan_, device, *options.left);
+  LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.kept, backend, options));
+  for (const int part : resident.parts) {
+    std::optional<HugeBuffer> left = options.left != nullptr ? options.left->Take(plan_.parts[part]) : std::nullopt;
+    if (left) own_[part] = *std::move(left);
+    if (!left) LIME_RETURN_IF_ERROR(ReadPart(part));
   }
   const Bytes largest = LargestPlace(plan_, parts, [this](int part) { return PlaceBytes(part); });
   if (largest == 0) return absl::OkStatus();
@@ -141,16 +157,57 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
 
 absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
                                       Backend& backend, const Options& options) {
-  if (!whole.empty()) {
-    LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(checkpoint, spec_, {.loader = LoaderKind::kRead}));
-    LIME_ASSIGN_OR_RETURN(blocks_, store->LoadBlocks(whole, options.load));
+  std::vector<BlockId> missing;
+  for (const BlockId id : whole) {
+    std::optional<LoadedBlock> left = options.left != nullptr ? options.left->Take(id) : std::nullopt;
+    if (left) blocks_.push_back(*std::move(left));
+    if (!left) missing.push_back(id);
   }
+  LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, options));
+  num_whole_ = blocks_.size();
   for (const BlockId id : kept) {
     LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadKept(checkpoint, spec_.block(id)));
     blocks_.push_back(std::move(block));
   }
   for (const LoadedBlock& block : blocks_) LIME_RETURN_IF_ERROR(backend.BindBlock(spec_.block(block.id), ToWeights(block)));
   return absl::OkStatus();
+}
+
+// Each into memory of its own, so that some of them may stay where others go; but a head that is the embedding is one memory with it.
+absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, const Options& options) {
+  if (ids.empty()) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(checkpoint, spec_, {.loader = LoaderKind::kRead}));
+  Bytes total = 0, before = 0;
+  for (const BlockId id : ids) total += spec_.block(id).bytes;
+  const absl::Time begin = absl::Now();
+  for (const BlockId id : ids) {
+    LoadOptions load = options.load;
+    if (load.progress)
+      load.progress = [&](const LoadProgress& state) {
+        options.load.progress({.done = std::min(total, before + state.done), .total = total, .elapsed = absl::Now() - begin});
+      };
+    LIME_ASSIGN_OR_RETURN(std::vector<LoadedBlock> loaded, store->LoadBlocks({&id, 1}, load));
+    blocks_.push_back(std::move(loaded.front()));
+    before += spec_.block(id).bytes;
+  }
+  return absl::OkStatus();
+}
+
+void StageWeights::KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsLeft& left) {
+  Resident resident = ResidentOn(plan, device);
+  if (spec.config.tie_embeddings)
+    std::erase_if(resident.whole, [](BlockId id) { return id.kind == BlockKind::kEmbedding || id.kind == BlockKind::kHead; });
+  std::vector<const PlanPart*> parts;
+  for (const int part : resident.parts) parts.push_back(&plan.parts[part]);
+  left.Keep(resident.whole, parts);
+}
+
+void StageWeights::Leave(WeightsLeft& left) {
+  for (size_t i = 0; i < num_whole_; ++i) left.Add(std::move(blocks_[i]));
+  blocks_.clear();
+  for (size_t part = 0; part < own_.size(); ++part) {
+    if (own_[part].data() != nullptr) left.Add(plan_.parts[part], std::move(own_[part]));
+  }
 }
 
 // A resident part of a block of which others stream, into memory of its own.

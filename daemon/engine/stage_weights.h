@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "daemon/engine/stage_kv.h"
+#include "daemon/engine/weights_left.h"
 #include "daemon/logic/byte_ring.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/huge_buffer.h"
@@ -31,7 +32,8 @@ class StageWeights {
  public:
   struct Options {
     LoadOptions load;
-    StageKv* kv = nullptr;                                                                  // who reads KV parts; outlives this
+    StageKv* kv = nullptr;        // who reads KV parts; outlives this
+    WeightsLeft* left = nullptr;  // by the plan before: what of it stays is taken, the rest freed first
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
@@ -41,6 +43,11 @@ class StageWeights {
 
   // Bytes that Load takes: weights, and the ring with room for a place that does not fit before its end.
   static absl::StatusOr<Bytes> MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device);
+
+  // What of `left` Load would take; the rest is freed.
+  static void KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsLeft& left);
+  // What is resident goes to `left`.  REQUIRES: closed; nothing computes with it
+  void Leave(WeightsLeft& left);
 
   // Whether the part's block is computed as a whole, not by rows.
   bool IsWhole(int part) const { return whole_[part]; }
@@ -87,6 +94,7 @@ class StageWeights {
   absl::Status LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options);
   absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
                           Backend& backend, const Options& options);
+  absl::Status LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, const Options& options);
   absl::Status ReadPart(int part);
   bool StreamsIn(int part, int64_t step) const { return step < border_ ? streamed_before_[part] : streamed_[part]; }
   const Loaded& OldestLoad(int part) const;
@@ -104,7 +112,8 @@ class StageWeights {
   std::vector<HugeBuffer> own_;                   // by part: of resident parts of blocks that are not whole
   std::vector<bool> streamed_before_, streamed_;  // by part: in steps before border_, and from it on
   int64_t border_ = 0;
-  std::vector<LoadedBlock> blocks_;
+  std::vector<LoadedBlock> blocks_;  // those that are whole, then what stays in memory of the others
+  size_t num_whole_ = 0;
   bool embedding_resident_ = false;
   HugeBuffer ring_memory_;
   ByteRing ring_{0};

@@ -72,7 +72,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
   LIME_RETURN_IF_ERROR(CheckNew(call.plan.epoch));
   last_epoch_ = call.plan.epoch;
   const int64_t before_epoch = call.kv ? call.kv->epoch : -1;
-  if (before_epoch != left_epoch_) left_ = nullptr, left_epoch_ = -1;
+  if (before_epoch != left_epoch_) left_ = {}, left_epoch_ = -1;
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = std::move(call),
                                                                       .make_stage = options_.make_stage,
                                                                       .keys = options_.keys,
@@ -80,7 +80,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
                                                                       .probes = options_.link_probes,
                                                                       .log = options_.log,
                                                                       .progress = installation.progress,
-                                                                      .left = left_,
+                                                                      .left = {left_.kv, std::move(left_.weights)},
                                                                       .left_is_read = [this, before_epoch] { LetGo(before_epoch); }});
   state_ = State::kInstalling;
   Post([this, session, before = std::exchange(session_, session), installation = std::move(installation)] {
@@ -130,8 +130,8 @@ absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const
     Post([done = std::move(done)] { done({}); });  // behind what unloads it
     return absl::OkStatus();
   }
-  if (left_ != nullptr && left_epoch_ == call.epoch && !call.leave_kv) {
-    left_ = nullptr, left_epoch_ = -1;
+  if (left_.kv != nullptr && left_epoch_ == call.epoch && !call.leave_kv) {
+    left_ = {}, left_epoch_ = -1;
     Post([done = std::move(done)] { done({}); });
     return absl::OkStatus();
   }
@@ -169,21 +169,22 @@ UnloadedPlan PlanKeeper::Close(StageSession& session, bool leave_kv) {
   }
   StageSession::Left left = session.Leave();
   absl::MutexLock lock(&mutex_);
-  left_ = std::move(left.kv), left_epoch_ = left_ == nullptr ? -1 : session.epoch();
-  return {.left = left_ != nullptr, .hashes = std::move(left.hashes)};
+  left_ = std::move(left.plan), left_epoch_ = left_.kv == nullptr ? -1 : session.epoch();
+  return {.left = left_.kv != nullptr, .hashes = std::move(left.hashes)};
 }
 
 absl::StatusOr<std::shared_ptr<KvLeft>> PlanKeeper::Left(int64_t epoch) const {
   absl::MutexLock lock(&mutex_);
-  if (left_ == nullptr || left_epoch_ != epoch) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " has left no KV here"));
-  return left_;
+  if (left_.kv == nullptr || left_epoch_ != epoch)
+    return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " has left no KV here"));
+  return left_.kv;
 }
 
 void PlanKeeper::LetGo(int64_t epoch) {
-  std::shared_ptr<KvLeft> left;  // gone without the lock
+  LeftByPlan left;  // gone without the lock
   absl::MutexLock lock(&mutex_);
   if (left_epoch_ != epoch) return;
-  left = std::exchange(left_, nullptr), left_epoch_ = -1;
+  left = std::exchange(left_, {}), left_epoch_ = -1;
 }
 
 absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
@@ -237,7 +238,7 @@ void PlanKeeper::Await(int64_t epoch) {
 void PlanKeeper::Tick(absl::Time now) {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
   absl::MutexLock lock(&mutex_);
-  if (left_ != nullptr && state_ == State::kNone && left_->Unread(now) > options_.unused) left_ = nullptr, left_epoch_ = -1;
+  if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(now) > options_.unused) left_ = {}, left_epoch_ = -1;
   if (state_ != State::kInstalled || now - unused_since_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
   PostUnload(false, {});

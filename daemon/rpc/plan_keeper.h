@@ -101,7 +101,7 @@ class PlanKeeper {
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNone;
   std::shared_ptr<StageSession> session_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<KvLeft> left_ ABSL_GUARDED_BY(mutex_);  // by the plan of left_epoch_
+  LeftByPlan left_ ABSL_GUARDED_BY(mutex_);  // by the plan of left_epoch_
   int64_t left_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time unused_since_ ABSL_GUARDED_BY(mutex_);

@@ -20,7 +20,7 @@ class DeviceStage {
     return absl::InvalidArgumentError("this device has no KV with others");
   }
   // As StageEngine::Leave.
-  virtual absl::StatusOr<std::shared_ptr<KvLeft>> Leave() { return absl::UnimplementedError("this device leaves no KV"); }
+  virtual absl::StatusOr<LeftByPlan> Leave() { return absl::UnimplementedError("this device leaves no KV"); }
   virtual StageEngine::Stats stats() const = 0;
   virtual std::string numerics_id() const = 0;
 };

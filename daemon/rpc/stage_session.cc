@@ -57,6 +57,7 @@ void StageSession::Close() {
   (void)SetSink({});
   TakeStage().reset();
   links_.clear();
+  left_ = {};
 }
 
 std::unique_ptr<DeviceStage> StageSession::TakeStage() {
@@ -69,9 +70,9 @@ StageSession::Left StageSession::Leave() {
   (void)SetSink({});
   Left left;
   if (const std::unique_ptr<DeviceStage> stage = TakeStage(); stage != nullptr) {
-    absl::StatusOr<std::shared_ptr<KvLeft>> kv = stage->Leave();
-    if (kv.ok()) left = {*std::move(kv), sampler_.HashStates()};
-    if (!kv.ok()) Log(absl::StrCat("leaves no KV for the next plan: ", kv.status().message()));
+    absl::StatusOr<LeftByPlan> plan = stage->Leave();
+    if (plan.ok()) left = {*std::move(plan), sampler_.HashStates()};
+    if (!plan.ok()) Log(absl::StrCat("leaves no KV for the next plan: ", plan.status().message()));
   }
   links_.clear();
   return left;
@@ -83,7 +84,8 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
   if (!call_.kv) return nullptr;
   auto takeover = std::make_shared<KvTakeover>();
   takeover->sequences = call_.kv->sequences;
-  takeover->here = left_;
+  takeover->here = left_.kv;
+  takeover->weights = std::move(left_.weights);
   takeover->fetch = [this](int32_t layer, const std::string& numerics_id, const KvTakeover::Take& take) {
     return ReadKv(layer, numerics_id, take);
   };
@@ -102,7 +104,7 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
 
 // Weights take the place of what others have read.
 absl::Status StageSession::LetGo() {
-  const std::shared_ptr<KvLeft> left = std::exchange(left_, nullptr);
+  const std::shared_ptr<KvLeft> left = std::exchange(left_.kv, nullptr);
   if (left == nullptr) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(left->AwaitGiven(call_.kv->given, kKvPatience, cancelled_));
   if (left_is_read_) left_is_read_();

@@ -35,7 +35,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
     std::optional<bool> probes;  // on links that are idle; not said: to other machines only
     DeviceLog log;
     std::function<void(const LoadProgress&)> progress;
-    std::shared_ptr<KvLeft> left = nullptr;        // by the plan before, where the call takes some of it
+    LeftByPlan left;                               // by the plan before, where the call takes some of it
     std::function<void()> left_is_read = nullptr;  // nobody needs it any more
   };
   using Sink = std::function<void(FromDevice)>;
@@ -47,9 +47,9 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void Cancel() { cancelled_.store(true); }
   // Unloads; returns when nothing of the plan is in memory.  Once.
   void Close();
-  // Likewise, but for the KV that the plan which follows takes over; null where there is none to take.
+  // Likewise, but for what the plan that follows takes over; null where there is nothing to take.
   struct Left {
-    std::shared_ptr<KvLeft> kv;
+    LeftByPlan plan;
     std::vector<std::pair<int32_t, std::string>> hashes;  // of logits, by slot
   };
   Left Leave();
@@ -96,7 +96,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const std::optional<bool> probes_;
   const DeviceLog log_;
   std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
-  std::shared_ptr<KvLeft> left_;                       // until it is read
+  LeftByPlan left_;                                    // until it is taken and read
   std::function<void()> left_is_read_;
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open, where spans are asked for

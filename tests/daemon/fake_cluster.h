@@ -88,7 +88,7 @@ class FakeStage final : public DeviceStage {
     return from.let_go();
   }
 
-  absl::StatusOr<std::shared_ptr<KvLeft>> Leave() override {
+  absl::StatusOr<LeftByPlan> Leave() override {
     absl::MutexLock lock(&mutex_);
     if (current_ || !leaves_kv_) return absl::FailedPreconditionError("a step is under way, or that is how it is");
     const Plan& plan = setup_.plan;
@@ -107,15 +107,15 @@ class FakeStage final : public DeviceStage {
         }
       }
     }
-    return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id(),
-                                                    .page_bytes = plan.page_bytes,
-                                                    .layers = layers_,
-                                                    .sequences = plan.sequences,
-                                                    .memory = {memory, memory->data()},
-                                                    .memory_bytes = std::ssize(*memory),
-                                                    .pages = std::move(pages),
-                                                    .file = nullptr,
-                                                    .hashes = {}});
+    return LeftByPlan{.kv = std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id(),
+                                                                     .page_bytes = plan.page_bytes,
+                                                                     .layers = layers_,
+                                                                     .sequences = plan.sequences,
+                                                                     .memory = {memory, memory->data()},
+                                                                     .memory_bytes = std::ssize(*memory),
+                                                                     .pages = std::move(pages),
+                                                                     .file = nullptr,
+                                                                     .hashes = {}})};
   }
 
   absl::Status OnOrder(const Order& order) override {

@@ -82,6 +82,20 @@ TEST_F(PlanRatesTest, ThePlanInUseIsComparedAsItIsNow) {
   EXPECT_THAT((std::vector<double>{made.parts[0].decode_ms, made.parts[1].decode_ms, made.parts[2].decode_ms}), ElementsAre(20, 20, 60));
 }
 
+TEST_F(PlanRatesTest, WhatStaysInMemoryIsNotRead) {
+  for (size_t p = 0; p < plan_.parts.size(); ++p) plan_.parts[p].bytes = 10'000'000, plan_.parts[p].block.layer = static_cast<int32_t>(p);
+  EXPECT_DOUBLE_EQ(ReadShare(plan_, plan_, /*parts_stay=*/true), 0);
+  EXPECT_DOUBLE_EQ(ReadShare(plan_, plan_, /*parts_stay=*/false), 1);
+  Plan after = plan_;
+  after.stages[1].device = 1;  // a's, which reads twice as fast as b: a has 20 MB before, b 10, both in 50 ms
+  EXPECT_DOUBLE_EQ(ReadShare(plan_, after, true), 0.5);
+  EXPECT_DOUBLE_EQ(ReadShare(plan_, after, false), 1.5);
+  after.parts[1].streamed = true;
+  EXPECT_DOUBLE_EQ(ReadShare(plan_, after, true), 0);
+  after = plan_, after.devices[1].disk_mb_per_ms = 0.1, after.parts[0].rows = {{.begin = 0, .end = 1}};
+  EXPECT_DOUBLE_EQ(ReadShare(plan_, after, true), 2) << "of another cut, from a slower disk";
+}
+
 TEST_F(PlanRatesTest, KvTakesTheSlowestDevicesWay) {
   plan_.page_bytes = kPageTokens * 1000, plan_.sequences = 2;
   for (int32_t layer = 0; layer < 3; ++layer) plan_.parts[static_cast<size_t>(layer)].block = {BlockKind::kAttention, layer};

@@ -97,11 +97,11 @@ void GoOn(StageCluster& cluster, const Plan& plan, std::vector<Sequence>& sequen
 }
 
 // What every device leaves; empty where one cannot.
-std::vector<std::shared_ptr<KvLeft>> LeaveAll(StageCluster& cluster, const Plan& plan) {
+std::vector<LeftByPlan> LeaveAll(StageCluster& cluster, const Plan& plan) {
   cluster.EndDelivery();
-  std::vector<std::shared_ptr<KvLeft>> left;
+  std::vector<LeftByPlan> left;
   for (int d = 0; d < plan.NumDevices(); ++d) {
-    absl::StatusOr<std::shared_ptr<KvLeft>> leaves = cluster.engine(d).Leave();
+    absl::StatusOr<LeftByPlan> leaves = cluster.engine(d).Leave();
     if (!leaves.ok()) {
       EXPECT_THAT(std::string(leaves.status().message()), HasSubstr("a host has some of the KV"));
       EXPECT_TRUE(HasKvOnHost(plan.devices[d]));
@@ -113,19 +113,21 @@ std::vector<std::shared_ptr<KvLeft>> LeaveAll(StageCluster& cluster, const Plan&
 }
 
 // The devices of the next plan bear other names here: any of them may have been any of those before, or none.
-StageCluster::Takeover TakeFrom(const std::vector<std::shared_ptr<KvLeft>>& left, const std::vector<KvSequence>& sequences,
-                                std::vector<int>& fetched) {
+StageCluster::Takeover TakeFrom(const std::vector<LeftByPlan>& left, const std::vector<KvSequence>& sequences, std::vector<int>& fetched) {
   return [&](int32_t device) {
     auto takeover = std::make_shared<KvTakeover>();
     takeover->sequences = sequences;
-    if (device < std::ssize(left)) takeover->here = left[static_cast<size_t>(device)];
+    if (device < std::ssize(left)) {
+      takeover->here = left[static_cast<size_t>(device)].kv;
+      takeover->weights = left[static_cast<size_t>(device)].weights;
+    }
     takeover->fetch = [&](int32_t layer, const std::string& numerics_id, const KvTakeover::Take& take) {
       fetched.push_back(layer);
-      const auto holder = std::ranges::find_if(left, [&](const auto& of) { return of->Has(layer); });
-      EXPECT_EQ((*holder)->numerics_id(), numerics_id);
+      const auto holder = std::ranges::find_if(left, [&](const auto& of) { return of.kv->Has(layer); });
+      EXPECT_EQ(holder->kv->numerics_id(), numerics_id);
       for (const KvSequence& sequence : sequences) {
         const auto take_own = [&](int64_t first, std::span<const std::byte> pages) { return take(sequence.from, first, pages); };
-        LIME_RETURN_IF_ERROR((*holder)->ReadAll(layer, sequence.from, sequence.positions, take_own));
+        LIME_RETURN_IF_ERROR(holder->kv->ReadAll(layer, sequence.from, sequence.positions, take_own));
       }
       return absl::OkStatus();
     };
@@ -148,7 +150,7 @@ void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<R
     sequences.push_back({.request = &references[static_cast<size_t>(s)], .known = references[static_cast<size_t>(s)].prompt, .hash = {}});
   std::optional<int64_t> mid_prompt;
   if (below(3) == 0) mid_prompt = 1 + below(std::ssize(sequences.back().known) - 1);
-  std::vector<std::shared_ptr<KvLeft>> left;
+  std::vector<LeftByPlan> left;
   {
     StageCluster cluster(dir, first, seed);
     ASSERT_TRUE(cluster.ok());

@@ -1,0 +1,41 @@
+#include "daemon/engine/weights_left.h"
+
+#include <memory>
+
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+LoadedBlock Block(BlockId id, Bytes bytes) {
+  return {.id = id, .tensors = {{.bytes = bytes}, {.bytes = 1}}, .storage = std::make_shared<int>(0)};
+}
+
+PlanPart Part(BlockId id, int64_t begin) {
+  return {.block = id, .rows = {{.role = TensorRole::kQ, .begin = begin, .end = begin + 8}}};
+}
+
+TEST(WeightsLeftTest, WhatStaysIsThereOnceAndTheRestIsFreed) {
+  const BlockId attention = {BlockKind::kAttention, 3}, mlp = {BlockKind::kMlp, 3}, head = {BlockKind::kHead, 0};
+  WeightsLeft left("/model");
+  LoadedBlock block = Block(attention, 100);
+  const std::weak_ptr<const void> freed = block.storage;
+  left.Add(std::move(block));
+  left.Add(Block(mlp, 200));
+  for (const int64_t begin : {0, 8}) left.Add(Part(head, begin), *HugeBuffer::Allocate(4096));
+  EXPECT_EQ(left.bytes(), 101 + 201 + 2 * 4096);
+  const PlanPart first = Part(head, 0), other = Part(head, 4);
+  left.Keep({mlp}, {&first, &other});
+  EXPECT_TRUE(freed.expired());
+  EXPECT_EQ(left.bytes(), 201 + 4096);
+  EXPECT_FALSE(left.Take(attention));
+  EXPECT_FALSE(left.Take(other));
+  EXPECT_FALSE(left.Take(Part(head, 8)));
+  ASSERT_TRUE(left.Take(mlp));
+  EXPECT_FALSE(left.Take(mlp));
+  ASSERT_TRUE(left.Take(first));
+  EXPECT_EQ(left.bytes(), 0);
+}
+
+}  // namespace
+}  // namespace lime
