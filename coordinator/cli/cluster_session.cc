@@ -40,7 +40,8 @@ constexpr double kPlanningMs = 3000;
 constexpr absl::Duration kStatisticsPatience = absl::Milliseconds(500);
 constexpr double kMostLinkAgeMs = 10'000;
 constexpr double kUnloadMs = 500, kPauseMargin = 2;             // of a change to another plan
-constexpr double kLeastReadShare = 0.1;                         // of an installation's time, for what is not reading
+constexpr double kNotReading = 0.25;                            // of an installation's time: making room, compiling, opening
+constexpr double kFirstSteps = 2;                               // that the next token takes: rings are empty
 constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;  // positions that a plan begins with beyond those that there are
 constexpr char kCoordinatorName[] = "coordinator";              // of its own keys
 
@@ -261,12 +262,11 @@ absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWat
     if (ms < found.ms_per_step) found.ms_per_step = ms, found.plan = *std::move(plan);
   }
   if (found.ms_per_step == HUGE_VAL) return none;
-  // What hosts have is not taken over, and so nothing is.
-  const bool with_hosts = std::ranges::any_of(search.current.devices, HasKvOnHost);
-  const double share = std::max(kLeastReadShare, ReadShare(search.current, found.plan, !with_hosts));
-  found.install_ms = kUnloadMs + kPauseMargin * share * install_seconds_ * 1000;
+  const bool takes_over = TakesOver(search.current, found.plan, search.left.pages);
+  const double share = kNotReading + ReadShare(search.current, found.plan, takes_over);
+  found.install_ms = kUnloadMs + kPauseMargin * share * install_seconds_ * 1000 + kFirstSteps * found.ms_per_step;
   const auto prompt = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));
-  found.replay_ms = kPauseMargin * (with_hosts ? found.plan.predicted.ttft_ms / prompt : MoveKvMs(inputs, search.current, found.plan));
+  found.replay_ms = kPauseMargin * (takes_over ? MoveKvMs(inputs, search.current, found.plan) : found.plan.predicted.ttft_ms / prompt);
   return found;
 }
 

@@ -110,6 +110,25 @@ double SlowestReadMs(const Plan& plan, const PartsInMemory& there) {
 
 }  // namespace
 
+bool TakesOver(const Plan& before, const Plan& after, int64_t pages) {
+  if (std::ranges::any_of(before.devices, HasKvOnHost)) return false;
+  std::map<int32_t, std::string> numerics;  // by layer
+  for (int32_t d = 0; d < before.NumDevices(); ++d) {
+    for (const int32_t layer : LayersOn(before, d)) numerics[layer] = before.devices[d].numerics_id;
+  }
+  for (int32_t d = 0; d < after.NumDevices(); ++d) {
+    const PlanDevice& device = after.devices[d];
+    const std::vector<int32_t> layers = LayersOn(after, d);
+    if (device.kv_pages < pages * std::ssize(layers)) return false;
+    if (std::ranges::any_of(layers, [&](int32_t layer) { return numerics[layer] != device.numerics_id; })) return false;
+    const auto was = std::ranges::find(before.devices, device.name, &PlanDevice::name);
+    const PlanMemory& memory = device.memory;
+    const Bytes pool = was == before.devices.end() ? 0 : was->kv_pages * before.page_bytes;
+    if (pool + memory.runtime + memory.activations + memory.kv + memory.hosted + memory.fetched > device.budget) return false;
+  }
+  return true;
+}
+
 double ReadShare(const Plan& before, const Plan& after, bool parts_stay) {
   const double before_ms = SlowestReadMs(before, {});
   return before_ms > 0 ? SlowestReadMs(after, parts_stay ? PartsInMemoryOf(before) : PartsInMemory()) / before_ms : 1;

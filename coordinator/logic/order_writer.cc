@@ -123,6 +123,8 @@ absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& 
     entries_[each.request].ordered = each.sequence.positions;
     std::erase(free_slots_, each.sequence.to);
   }
+  // Who has a slot waits for nobody's.
+  std::stable_partition(waiting_.begin(), waiting_.end(), [this](RequestId id) { return entries_[id].slot >= 0; });
   return kept;
 }
 

@@ -299,7 +299,8 @@ class ClusterClient::Impl {
     const std::map<int32_t, std::string> had = HoldersOf(before), has = HoldersOf(plan);
     const std::string& here = plan.devices[device].name;
     KvTake take{.epoch = before.epoch, .sequences = sequences};
-    for (const auto& [layer, name] : had) {
+    for (const auto& [layer, holder_of_layer] : had) {
+      const std::string& name = holder_of_layer;
       const auto next = has.find(layer);
       if (next == has.end() || next->second == name) continue;
       if (name == here) take.given.push_back(layer);

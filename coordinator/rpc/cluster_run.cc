@@ -37,7 +37,7 @@ absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling
 absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
   while (true) {
     absl::Status status = RunPlan(on_token, cancel);
-    if (status.ok() && change_)
+    if (status.ok() && change_ && !IsSet(cancel))
       status = ChangePlan(cancel);
     else if (status.ok())
       return status;

@@ -170,6 +170,11 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
     stopping_ = true;
   }
   writer_.reset();
+  {
+    absl::MutexLock lock(&loads_mutex_);  // before the ring goes
+    loads_mutex_.Await(absl::Condition(
+        +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
+  }
   if (lent_ != nullptr && away_.most_away() > 0) return absl::FailedPreconditionError("a host has some of the KV");
   return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id,
                                                   .page_bytes = plan_.page_bytes,
@@ -324,7 +329,16 @@ std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::func
     for (int64_t i = 0; i < sequence.begun; ++i) sequence.hashes.push_back(Hash(layer, s, first + i));
     reads += sequence.begun > 0 ? 1 : 0;
   }
-  const auto end = std::make_shared<LoadEnd>(load, std::max(1, reads), std::move(done));
+  {
+    absl::MutexLock lock(&loads_mutex_);
+    ++loads_under_way_;
+  }
+  const auto ended = [this, done = std::move(done)](const absl::Status& status) {
+    done(status);
+    absl::MutexLock lock(&loads_mutex_);
+    --loads_under_way_;
+  };
+  const auto end = std::make_shared<LoadEnd>(load, std::max(1, reads), ended);
   for (int32_t s = 0; s < plan_.sequences; ++s) {
     const int64_t count = load->sequences[static_cast<size_t>(s)].begun;
     if (count > 0)

@@ -156,10 +156,12 @@ class StageKv {
   absl::Status write_error_;         // the disk takes no more
   Bytes bytes_written_ = 0;
   bool stopping_ = false;
-  Attending attending_;           // of the compute thread, between Locate and Attend
-  HugeBuffer staging_;            // of the writer
-  std::unique_ptr<KvFile> file_;  // null: all stays in memory, or goes to a host
-  std::unique_ptr<LentKv> lent_;  // null: no host has any of it
+  Attending attending_;  // of the compute thread, between Locate and Attend
+  absl::Mutex loads_mutex_;
+  int64_t loads_under_way_ ABSL_GUARDED_BY(loads_mutex_) = 0;  // their reads write into memory of others
+  HugeBuffer staging_;                                         // of the writer
+  std::unique_ptr<KvFile> file_;                               // null: all stays in memory, or goes to a host
+  std::unique_ptr<LentKv> lent_;                               // null: no host has any of it
   std::optional<WorkerThread> writer_;
 };
 

@@ -81,10 +81,10 @@ grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* BulkService::Push(grpc:
 
 grpc::ServerWriteReactor<v1::KvPages>* BulkService::ReadKv(grpc::CallbackServerContext*, const v1::KvRequest* request) {
   const absl::StatusOr<KvReadCall> call = FromProto(*request);
-  if (!call.ok()) return KvPagesStream::Begin(nullptr, {}, call.status());
-  absl::StatusOr<std::shared_ptr<KvLeft>> left = plans_.Left(call->epoch);
-  if (!left.ok()) return KvPagesStream::Begin(nullptr, {}, left.status());
-  return KvPagesStream::Begin(*std::move(left), *call, absl::OkStatus());
+  if (!call.ok()) return KvPagesStream::Refuse(call.status());
+  const absl::StatusOr<std::shared_ptr<KvLeft>> left = plans_.Left(call->epoch);
+  if (!left.ok()) return KvPagesStream::Refuse(left.status());
+  return KvPagesStream::Begin(*left, *call, kv_reads_);
 }
 
 void BulkService::Work() {

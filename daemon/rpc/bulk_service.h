@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
+#include "daemon/engine/worker_thread.h"
 #include "daemon/rpc/bulk_stream.h"
 #include "daemon/rpc/plan_keeper.h"
 #include "daemon/weights/pushed_store.h"
@@ -49,6 +50,7 @@ class BulkService final : public v1::Bulk::CallbackService {
   std::shared_ptr<BulkStream> stream_ ABSL_GUARDED_BY(mutex_);  // under way
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread worker_;
+  WorkerThread kv_reads_;
 };
 
 }  // namespace lime

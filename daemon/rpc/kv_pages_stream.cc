@@ -10,41 +10,46 @@
 
 namespace lime {
 
-KvPagesStream* KvPagesStream::Begin(std::shared_ptr<KvLeft> left, const KvReadCall& call, const absl::Status& why) {
-  auto* const stream = new KvPagesStream(std::move(left), call);
-  const absl::Status refused = stream->left_ == nullptr ? why : stream->Check();
-  if (refused.ok()) {
-    stream->Next();
-  } else {
-    stream->Finish(ToGrpc(refused));
-  }
+KvPagesStream* KvPagesStream::Begin(const std::shared_ptr<KvLeft>& left, const KvReadCall& call, WorkerThread& worker) {
+  if (const absl::Status refused = Check(*left, call); !refused.ok()) return Refuse(refused);
+  auto* const stream = new KvPagesStream(left, call, &worker);
+  worker.Post([stream] { stream->Next(); });
   return stream;
 }
 
-absl::Status KvPagesStream::Check() const {
-  if (call_.numerics_id != left_->numerics_id())
-    return absl::FailedPreconditionError(absl::StrCat("this KV was computed by kernels of order ", left_->numerics_id(),
-                                                      ", and those that are to go on with it have ", call_.numerics_id));
-  if (call_.page_bytes != left_->page_bytes())
-    return absl::InvalidArgumentError(absl::StrCat("pages of KV have ", left_->page_bytes(), " bytes here, not ", call_.page_bytes));
+KvPagesStream* KvPagesStream::Refuse(const absl::Status& why) {
+  auto* const stream = new KvPagesStream({}, {}, nullptr);
+  stream->Finish(ToGrpc(why));
+  return stream;
+}
+
+absl::Status KvPagesStream::Check(const KvLeft& left, const KvReadCall& call) {
+  if (call.numerics_id != left.numerics_id())
+    return absl::FailedPreconditionError(absl::StrCat("this KV was computed by kernels of order ", left.numerics_id(),
+                                                      ", and those that are to go on with it have ", call.numerics_id));
+  if (call.page_bytes != left.page_bytes())
+    return absl::InvalidArgumentError(absl::StrCat("pages of KV have ", left.page_bytes(), " bytes here, not ", call.page_bytes));
   return absl::OkStatus();
 }
 
+// Thread: the worker's.
 void KvPagesStream::Next() {
-  if (sequence_ == call_.sequences.size()) {
-    left_->Given(call_.layer);
-    return Finish(grpc::Status::OK);
+  absl::Status status = absl::FailedPreconditionError("the KV is gone: a plan has been installed in its place");
+  const bool all = sequence_ == call_.sequences.size();
+  if (const std::shared_ptr<KvLeft> left = left_.lock(); left != nullptr) {
+    status = all ? absl::OkStatus() : Fill(*left);
+    if (all) left->Given(call_.layer);
+    left->Reading();
   }
-  if (const absl::Status filled = Fill(); !filled.ok()) return Finish(ToGrpc(filled));
-  left_->Reading();
+  if (all || !status.ok()) return Finish(ToGrpc(status));
   StartWrite(&message_);
 }
 
-absl::Status KvPagesStream::Fill() {
+absl::Status KvPagesStream::Fill(const KvLeft& left) {
   const auto& [slot, positions] = call_.sequences[sequence_];
-  if (page_ == 0) reader_ = std::make_unique<KvLeft::Reader>(*left_, call_.layer, slot);
   const int64_t count = KvPages::PagesFor(positions, 1), run = KvLeft::RunAt(page_, count, call_.page_bytes);
-  LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader_->Pages(page_, run));
+  KvLeft::Reader reader(left, call_.layer, slot);
+  LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader.Pages(page_, run));
   ToProto(KvPagesRead{.sequence = slot,
                       .first = page_,
                       .data = std::string(reinterpret_cast<const char*>(pages.data()), pages.size()),
@@ -57,7 +62,7 @@ absl::Status KvPagesStream::Fill() {
 
 void KvPagesStream::OnWriteDone(bool ok) {
   if (!ok) return Finish(grpc::Status::CANCELLED);
-  Next();
+  worker_->Post([this] { Next(); });
 }
 
 }  // namespace lime

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/rpc/kv_reader.h"
 #include "planner/plan/plan_blocks.h"
 
 namespace lime {
@@ -68,11 +69,12 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
     return absl::InvalidArgumentError(
         "nobody says where the weights are; send them with `lime push`, name them in the cluster's file, or start limed with --model");
   }
+  LeftByPlan gone;  // without the lock
   absl::MutexLock lock(&mutex_);
   LIME_RETURN_IF_ERROR(CheckNew(call.plan.epoch));
   last_epoch_ = call.plan.epoch;
   const int64_t before_epoch = call.kv ? call.kv->epoch : -1;
-  if (before_epoch != left_epoch_) left_ = {}, left_epoch_ = -1;
+  if (before_epoch != left_epoch_) gone = std::exchange(left_, {}), left_epoch_ = -1;
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = std::move(call),
                                                                       .make_stage = options_.make_stage,
                                                                       .keys = options_.keys,
@@ -131,8 +133,11 @@ absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const
     return absl::OkStatus();
   }
   if (left_.kv != nullptr && left_epoch_ == call.epoch && !call.leave_kv) {
-    left_ = {}, left_epoch_ = -1;
-    Post([done = std::move(done)] { done({}); });
+    left_epoch_ = -1;
+    Post([gone = std::exchange(left_, {}), done = std::move(done)]() mutable {
+      gone = {};
+      done({});
+    });
     return absl::OkStatus();
   }
   LIME_RETURN_IF_ERROR(CheckEpoch(call.epoch));
@@ -237,8 +242,10 @@ void PlanKeeper::Await(int64_t epoch) {
 
 void PlanKeeper::Tick(absl::Time now) {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
+  LeftByPlan gone;  // without the lock
   absl::MutexLock lock(&mutex_);
-  if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(now) > options_.unused) left_ = {}, left_epoch_ = -1;
+  if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(now) > kKvLeftPatience)
+    gone = std::exchange(left_, {}), left_epoch_ = -1;
   if (state_ != State::kInstalled || now - unused_since_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
   PostUnload(false, {});

@@ -71,7 +71,9 @@ StageSession::Left StageSession::Leave() {
   Left left;
   if (const std::unique_ptr<DeviceStage> stage = TakeStage(); stage != nullptr) {
     absl::StatusOr<LeftByPlan> plan = stage->Leave();
-    if (plan.ok()) left = {*std::move(plan), sampler_.HashStates()};
+    if (plan.ok()) left.plan = *std::move(plan);
+    // Others that have a part of the head hash nothing.
+    if (plan.ok() && call_.plan.stages.back().device == call_.device) left.hashes = sampler_.HashStates();
     if (!plan.ok()) Log(absl::StrCat("leaves no KV for the next plan: ", plan.status().message()));
   }
   links_.clear();
@@ -106,7 +108,7 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
 absl::Status StageSession::LetGo() {
   const std::shared_ptr<KvLeft> left = std::exchange(left_.kv, nullptr);
   if (left == nullptr) return absl::OkStatus();
-  LIME_RETURN_IF_ERROR(left->AwaitGiven(call_.kv->given, kKvPatience, cancelled_));
+  LIME_RETURN_IF_ERROR(left->AwaitGiven(call_.kv->given, kKvLeftPatience, cancelled_));
   if (left_is_read_) left_is_read_();
   return absl::OkStatus();
 }

@@ -82,6 +82,24 @@ TEST_F(PlanRatesTest, ThePlanInUseIsComparedAsItIsNow) {
   EXPECT_THAT((std::vector<double>{made.parts[0].decode_ms, made.parts[1].decode_ms, made.parts[2].decode_ms}), ElementsAre(20, 20, 60));
 }
 
+TEST_F(PlanRatesTest, KvGoesOnWhereMemoryHasRoomForBothPools) {
+  plan_.page_bytes = 1000;
+  for (int32_t layer = 0; layer < 3; ++layer) plan_.parts[static_cast<size_t>(layer)].block = {BlockKind::kAttention, layer};
+  for (PlanDevice& device : plan_.devices) device.kv_pages = 20, device.memory.kv = 20'000, device.budget = 100'000;
+  EXPECT_TRUE(TakesOver(plan_, plan_, 10));
+  EXPECT_FALSE(TakesOver(plan_, plan_, 11)) << "of a's two layers";
+  Plan after = plan_;
+  after.devices[0].budget = 39'999;
+  EXPECT_FALSE(TakesOver(plan_, after, 10));
+  after.devices[0].name = "new";
+  EXPECT_TRUE(TakesOver(plan_, after, 10)) << "it had no pool";
+  after = plan_, after.devices[1].numerics_id = "other";
+  EXPECT_FALSE(TakesOver(plan_, after, 10));
+  Plan lends = plan_;
+  lends.devices[0].max_layer_pages = 5, lends.devices[0].kv_host = 1;
+  EXPECT_FALSE(TakesOver(lends, plan_, 10));
+}
+
 TEST_F(PlanRatesTest, WhatStaysInMemoryIsNotRead) {
   for (size_t p = 0; p < plan_.parts.size(); ++p) plan_.parts[p].bytes = 10'000'000, plan_.parts[p].block.layer = static_cast<int32_t>(p);
   EXPECT_DOUBLE_EQ(ReadShare(plan_, plan_, /*parts_stay=*/true), 0);
