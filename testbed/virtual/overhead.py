@@ -11,7 +11,9 @@ from virtual import network, planning
 from virtual.scaling import MIB, Overheads, ModelShape, ScaledDevice, device_profiles
 
 SHAPE = ModelShape(layers=8, hidden=2048, heads=32, kv_heads=8, head_dim=64, intermediate=8192, vocab=32000, rope_theta=10000.0)
-CONTEXT = 128
+CONTEXT = 128  # at least
+PROMPT = 8  # tokens of it, at most
+MORE = 64  # tokens of a run beside another one, to count what each costs
 WARM_UP = 4
 OVERHEADS = Overheads(runtime=256 * MIB, activations=32 * MIB)
 
@@ -31,6 +33,7 @@ class Overhead:
         self.mbit, self.core_each, self.compute_core = mbit, core_each, compute_core
 
     def run(self, rounds, tokens):
+        self.context = max(CONTEXT, PROMPT + tokens + MORE)
         with self.make_cluster(devices(self.shape), self.folder, self.model) as cluster:
             self.cluster = cluster
             cluster.core_each = self.core_each
@@ -41,7 +44,7 @@ class Overhead:
                 cluster.limed_flags += ["--compute-cores", str(self.compute_core)]
             profiles = device_profiles(cluster.specs, OVERHEADS, 10000, 0.05)
             self.toml = cluster.cluster_toml([d["memory_bytes"] for d in profiles["devices"]])
-            request = {"strategy": "pp", "piece": planning.WHOLE_BLOCKS, "tokens": CONTEXT, "sequences": 1, "prompt_tokens": 8, "time_limit_ms": 1000}
+            request = {"strategy": "pp", "piece": planning.WHOLE_BLOCKS, "tokens": self.context, "sequences": 1, "prompt_tokens": PROMPT, "time_limit_ms": 1000}
             self.plan = planning.make_plan(cluster.bin / "lime", ["--model", self.model], profiles, request, self.folder)
             first, second = (cluster.devices[stage["device"]] for stage in self.plan["stages"])
             network.count_sent(first.namespace, second.address)
@@ -80,7 +83,7 @@ class Overhead:
 
     def answer(self, flags, tokens, where=()):
         words = network.inside(self.cluster.network.hub) + list(where) + [
-            str(self.cluster.bin / "lime"), "run", "--model", str(self.model), "--context", str(CONTEXT), "--prompt", "A few", "--max-tokens",
+            str(self.cluster.bin / "lime"), "run", "--model", str(self.model), "--context", str(self.context), "--prompt", "A few", "--max-tokens",
             str(tokens), "--ignore-eos", "--hash-logits", "--token-times", "--json"] + flags
         process = self.cluster.start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         out, errors = process.communicate(timeout=600)
@@ -90,7 +93,7 @@ class Overhead:
 
     def bytes_per_token(self, tokens):
         """Of two runs, one of more tokens: what is sent for installing and for the prompt is not counted."""
-        more = tokens + 64
+        more = tokens + MORE
         few, many = self.together(tokens), self.together(more)
         first = self.plan["stages"][0]["device"]
         name = self.plan["devices"][first]["name"]
