@@ -99,13 +99,26 @@ absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& 
   return absl::OkStatus();
 }
 
+// One process has nothing to do with them.
+absl::Status CheckNoneIsForClusters(const RunFlags& flags) {
+  if (!flags.cluster_plan.empty()) return WrongCall("--plan is for --cluster, which names the devices");
+  for (const auto& [given, name] :
+       {std::pair(flags.kv_tokens > 0, "--kv-tokens"), std::pair(flags.no_kv_spill, "--no-kv-spill"),
+        std::pair(flags.no_kv_lending, "--no-kv-lending"), std::pair(flags.no_remote_attention, "--no-remote-attention"),
+        std::pair(flags.no_memory_planner, "--no-memory-planner"), std::pair(flags.no_replan, "--no-replan"),
+        std::pair(flags.online != RunFlags().online, "--online")}) {
+    if (given) return WrongCall(absl::StrCat(name, " is for --cluster, and changes nothing of one process; leave it out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
   LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
   if (flags.max_tokens.value_or(1) < 1) return WrongCall(absl::StrCat("--max-tokens ", *flags.max_tokens, " is less than 1"));
-  if (!flags.cluster_plan.empty() && flags.model.cluster.empty()) return WrongCall("--plan is for --cluster, which names the devices");
+  if (flags.model.cluster.empty()) LIME_RETURN_IF_ERROR(CheckNoneIsForClusters(flags));
   if (flags.token_times && !flags.model.json) return WrongCall("--token-times is a field of the answer of --json; give both");
   if (!flags.prompts_file.empty()) LIME_RETURN_IF_ERROR(ReadPromptsFile(flags.prompts_file, flags.prompts));
   for (const auto& [name, seconds] : {std::pair("--patience", flags.patience_s), std::pair("--give-up", flags.give_up_s)}) {

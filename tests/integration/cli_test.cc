@@ -66,6 +66,10 @@ TEST_F(CliTest, AnAnswerThatDoesNotReachStdoutIsAFailure) {
 TEST_F(CliTest, FlagsThatWouldDoNothingAreRefused) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "0"}), 2, "--max-tokens 0 is less than 1");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--plan", "p.json"}), 2, "--plan is for --cluster");
+  for (const char* flag : {"--no-kv-spill", "--no-kv-lending", "--no-remote-attention", "--no-memory-planner", "--no-replan"})
+    ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", flag}), 2, absl::StrCat(flag, " is for --cluster"));
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv-tokens", "64"}), 2, "--kv-tokens is for --cluster");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--online", "paper"}), 2, "--online is for --cluster");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--token-times"}), 2, "--token-times is a field of the answer of --json");
 }
 
