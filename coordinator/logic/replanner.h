@@ -1,9 +1,8 @@
 // When to look for another plan while a run goes on, and whether the one found is worth the pause of changing to it.
 //
-//   kWatching ── a rate has been another one for `lasting`, or KV has grown ──► kSearching ── OnFound: not worth it ──► kWatching, not
-//   before `rest`
-//        ▲                                                         │
-//        └────────────────────────── OnPlan ◄── OnFound: change ───┘
+//   kWatching ── a rate lasts, or KV has grown ──► kSearching ── OnFound: not worth it ──► kWatching, not before `rest`
+//        ▲                                              │
+//        └─────────────── OnPlan ◄── OnFound: change ───┘
 //
 // A rate is another one where it parts by more than `times`, up or down, from what the plan in use was made with. A search that finds
 // nothing better confirms the plan for the rates that it was given, and the rest after it is twice the one before.

@@ -37,8 +37,7 @@ class HostedKv {
   // REQUIRES: `plan` is valid for `spec`; both and all that the options point to outlive this.
   static absl::StatusOr<std::unique_ptr<HostedKv>> Create(const Plan& plan, const ModelSpec& spec, Options options);
 
-  // A chunk, a fetch, a query, or what is free, from a device whose host this is. InvalidArgument, and nothing has changed, for what cannot
-  // be.
+  // A chunk, a fetch, a query, or what is free, from a device whose host this is. InvalidArgument for what cannot be: nothing has changed.
   absl::Status OnMessage(int32_t from, const KvMessage& message);
 
   bool asked() const { return !waiting_.empty(); }

@@ -4,8 +4,7 @@
 //   a full piece ── chunks, once ──► host: kept
 //   before a layer is used ── fetch ──► host: its pieces ──► room here                  where the link is fast enough for it
 //   a layer is used, all of it is here ──► attends to the pieces
-//                    not all of it is ── queries ──► host attends ──► records             or waits, where that is sooner or the plan says
-//                    so
+//                    not all of it is ── queries ──► host attends ──► records             or waits, where that is sooner or planned
 //
 // Thread: the owner's, under its lock, but for TakeAnswer.
 // Memory: all of it by Create: the room is what the plan says (PlanMemory::fetched).
