@@ -39,19 +39,29 @@ int64_t MemoryPlanner::Needed() const {
   return pages;
 }
 
-bool MemoryPlanner::Fits(int64_t end) const {
-  int64_t pages = PagesOf(end);
+int64_t MemoryPlanner::AtEnd() const {
+  int64_t pages = 0;
   for (const Slot& slot : slots_) pages += PagesOf(slot.end);
-  return pages <= options_.layer_pages.back();
+  return pages;
 }
 
-bool MemoryPlanner::HasPages(int64_t prompt, int64_t end) const {
+bool MemoryPlanner::Fits(int64_t end) const {
+  return AtEnd() + PagesOf(end) <= options_.layer_pages.back();
+}
+
+bool MemoryPlanner::HasPages(const Claim& claim) const {
   const int64_t there = step_ >= present_from_ ? options_.layer_pages[static_cast<size_t>(level_)] : present_pages_;
-  return Needed() + Soon(prompt, end) <= there;
+  return Needed() + Soon(claim.prompt, claim.end) <= there;
 }
 
-std::optional<int> MemoryPlanner::Want(int64_t prompt, int64_t end) {
-  return Raise(Needed() + Soon(prompt, end));
+std::optional<int> MemoryPlanner::Want(std::span<const Claim> waiting) {
+  int64_t pages = Needed(), at_end = AtEnd();
+  for (const Claim& claim : waiting) {
+    at_end += PagesOf(claim.end);
+    if (at_end > options_.layer_pages.back()) break;
+    pages += Soon(claim.prompt, claim.end);
+  }
+  return Raise(pages);
 }
 
 std::optional<int> MemoryPlanner::Raise(int64_t pages) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -44,9 +45,14 @@ class MemoryPlanner {
   // Whether all running requests and this one could come to their ends together. False for ever where not even one alone could.
   bool EverFits(int64_t end) const { return PagesOf(end) <= options_.layer_pages.back(); }
   bool Fits(int64_t end) const;
+  // What a request comes with that is to take a slot.
+  struct Claim {
+    int64_t prompt = 0, end = 0;
+  };
   // Whether a prompt has its pages by the time of the next step. Where not, they are to be asked for with Want, and come some steps later.
-  bool HasPages(int64_t prompt, int64_t end) const;
-  std::optional<int> Want(int64_t prompt, int64_t end);
+  bool HasPages(const Claim& claim) const;
+  // For all that wait, first come first, as far as they could come to their ends together with those that run: they come with one change.
+  std::optional<int> Want(std::span<const Claim> waiting);
 
   int level() const { return level_; }
 
@@ -57,6 +63,7 @@ class MemoryPlanner {
   static int64_t PagesOf(int64_t positions) { return (positions + 15) / 16; }
   int64_t Soon(int64_t positions, int64_t end) const;  // pages of one after 2 `lead` steps
   int64_t Needed() const;
+  int64_t AtEnd() const;  // pages of all that run, when they end
   std::optional<int> Raise(int64_t pages);
   std::optional<int> Lower();
   void NoteChange();

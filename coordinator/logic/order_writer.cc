@@ -149,12 +149,21 @@ void OrderWriter::TakeLevel(std::optional<int> level, std::vector<Order>& orders
   if (level) Write(orders, ResidencyOrder{options_.levels[static_cast<size_t>(*level)]});
 }
 
+MemoryPlanner::Claim OrderWriter::ClaimOf(const Entry& entry) {
+  return {.prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end};
+}
+
 bool OrderWriter::MayAdmit(const Entry& entry, std::vector<Order>& orders) {
-  const int64_t prompt = static_cast<int64_t>(entry.tokens.size());
   if (!memory_) return true;
   if (!memory_->Fits(entry.end)) return false;
-  if (memory_->HasPages(prompt, entry.end)) return true;
-  TakeLevel(memory_->Want(prompt, entry.end), orders);
+  if (memory_->HasPages(ClaimOf(entry))) return true;
+  std::vector<MemoryPlanner::Claim> claims;
+  size_t free = free_slots_.size();
+  for (const RequestId id : waiting_) {
+    if (entries_[id].slot < 0 && free-- == 0) break;
+    claims.push_back(ClaimOf(entries_[id]));
+  }
+  TakeLevel(memory_->Want(claims), orders);
   return false;
 }
 

@@ -141,6 +141,7 @@ class OrderWriter {
   void Admit(std::vector<Order>& orders);
   bool HasSlotFor(const Entry& entry) const { return entry.slot >= 0 || !free_slots_.empty(); }
   bool MayAdmit(const Entry& entry, std::vector<Order>& orders);
+  static MemoryPlanner::Claim ClaimOf(const Entry& entry);
   bool AwaitsPages() const;
   void Tell(const MemoryPlanner::Event& event, std::vector<Order>& orders);
   void TakeLevel(std::optional<int> level, std::vector<Order>& orders);

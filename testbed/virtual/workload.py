@@ -23,15 +23,16 @@ class Load:
 
 
 def load_of(question, plan):
-    """REQUIRES: a plan. Prompts that are not one chunk together end one after the other: the first request then goes on until the last has begun,
-    and for as many tokens as were asked after that.
+    """REQUIRES: a plan. Prompts that are not one chunk together end one after the other, and those behind the first may have to wait for another level
+    of KV: the first request then goes on until the last has begun, and for as many tokens as were asked after that.
     """
     if not (question.fill or question.start):
         return Load(plan["prompt_tokens"] // plan["sequences"], question.tokens)
     others = plan["sequences"] - 1
     chunk = max(1, plan["prefill_chunk"] or LEAST_CHUNK)
     longest = plan["context"] if question.fill else question.start // question.width
-    tokens = question.tokens + -(-others * longest // chunk)
+    waits = LEAD if others and len(plan.get("kv_levels", [])) > 1 else 0
+    tokens = question.tokens + -(-others * longest // chunk) + waits
     prompt = plan["context"] - tokens if question.fill else longest
     if prompt < 1 or prompt + tokens > plan["context"]:
         raise ValueError(f"{tokens} tokens after prompts of {prompt} do not fit a context of {plan['context']}")

@@ -31,15 +31,25 @@ TEST(MemoryPlannerTest, ALevelIsAskedForBeforeItsPagesAreNeeded) {
 
 TEST(MemoryPlannerTest, APromptWaitsForTheStepsThatALevelTakes) {
   MemoryPlanner planner = Planner();
-  EXPECT_FALSE(planner.HasPages(100, 120));
-  EXPECT_EQ(planner.Want(100, 120), 1);
-  EXPECT_EQ(planner.Want(100, 120), std::nullopt) << "once";
+  const MemoryPlanner::Claim claim = {.prompt = 100, .end = 120};
+  EXPECT_FALSE(planner.HasPages(claim));
+  EXPECT_EQ(planner.Want({&claim, 1}), 1);
+  EXPECT_EQ(planner.Want({&claim, 1}), std::nullopt) << "once";
   for (int step = 0; step < 8; ++step) {
-    EXPECT_FALSE(planner.HasPages(100, 120)) << step;
+    EXPECT_FALSE(planner.HasPages(claim)) << step;
     EXPECT_EQ(planner.OnEvent(MemoryPlanner::Step{{-1, -1}}), std::nullopt);
   }
-  EXPECT_TRUE(planner.HasPages(100, 120));
+  EXPECT_TRUE(planner.HasPages(claim));
   EXPECT_FALSE(planner.EverFits(12 * 16 + 1));
+}
+
+TEST(MemoryPlannerTest, AllThatWaitAndCouldEndTogetherHaveTheirPagesAskedForAtOnce) {
+  const MemoryPlanner::Claim claims[] = {{.prompt = 50, .end = 60}, {.prompt = 50, .end = 60}, {.prompt = 50, .end = 60}};
+  EXPECT_EQ(Planner().Want({claims, 1}), std::nullopt) << "4 pages are there";
+  EXPECT_EQ(Planner().Want({claims, 2}), 1);
+  EXPECT_EQ(Planner().Want(claims), 2);
+  const MemoryPlanner::Claim longer[] = {{.prompt = 50, .end = 60}, {.prompt = 50, .end = 160}};
+  EXPECT_EQ(Planner().Want(longer), std::nullopt) << "4 and 10 pages are too many: the second waits for the end of the first";
 }
 
 TEST(MemoryPlannerTest, ALevelIsGivenBackAfterACalmAndNotAtItsEdge) {

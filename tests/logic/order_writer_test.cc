@@ -326,6 +326,18 @@ TEST(OrderWriterTest, ARestartBeginsAtTheFirstLevelAndRaisesItForWhatIsKnownBefo
   EXPECT_EQ(shown[kLead + 2], "step 0:5@0 0:7@1 0:7@2 0:7@3");
 }
 
+TEST(OrderWriterTest, RequestsThatComeTogetherWaitForOneChangeOfLevel) {
+  OrderWriter::Options options = Small();
+  options.context = 60, options.sequences = 2, options.batch = 2, options.levels = {{.layer_pages = 1}, {.layer_pages = 4}, {.layer_pages = 8}};
+  OrderWriter writer(options);
+  for (int request = 0; request < 3; ++request) ASSERT_TRUE(writer.Add(Ask(std::vector<int32_t>(40, 5), 20)).ok());
+  const std::vector<std::string> shown = Show(writer.NextOrders());
+  EXPECT_EQ(shown.front(), "to 8 pages") << "for the two that have slots";
+  EXPECT_EQ(std::ranges::count_if(shown, [](const std::string& order) { return order.starts_with("to "); }), 1);
+  EXPECT_EQ(shown[kResidencyLead + 1], "admit 0=request 0");
+  EXPECT_EQ(shown[kResidencyLead + 2], "admit 1=request 1");
+}
+
 TEST(OrderWriterTest, ARestartOnAPlanWhoseKvDoesNotGrowFarEnoughChangesNothing) {
   OrderWriter::Options options = Small();
   options.levels = {{.layer_pages = 2}, {.layer_pages = 6}};

@@ -193,6 +193,8 @@ class WorkloadTest(unittest.TestCase):
         self.assertGreaterEqual(load.tokens - 20, 4 * load.prompt / 64)
         alone = workload.load_of(catalogue.Question("setting-2", tokens=20, fill=True, context=8192), plan | {"sequences": 1})
         self.assertEqual(alone, workload.Load(1004, 20))
+        grows = workload.load_of(question, plan | {"kv_levels": levels((4, 10.0), (6, 20.0), (8, 30.0))})
+        self.assertEqual(grows, workload.Load(load.prompt - workload.LEAD, load.tokens + workload.LEAD))  # the level is waited for
 
     def test_a_prompt_that_leaves_no_room_is_refused(self):
         plan = {"prompt_tokens": 16, "sequences": 5, "context": 64, "prefill_chunk": 4}
