@@ -38,26 +38,38 @@ function(lime_options target)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 
-# lime_optimize_little(target): for what takes longer to optimise than it will ever run.
-function(lime_optimize_little target)
-  # At -O1 GCC 12 takes std::string's operator+ for an access out of bounds.
-  target_compile_options(${target} PRIVATE -O1 $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow;-Wno-maybe-uninitialized>)
+# lime_optimize(target level): for what takes longer to optimise than it will ever run.
+function(lime_optimize target level)
+  target_compile_options(${target} PRIVATE -O${level})
+  if(level EQUAL 1)  # where GCC 12 takes std::string's operator+ for an access out of bounds
+    target_compile_options(${target} PRIVATE
+      $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow;-Wno-maybe-uninitialized>)
+  endif()
 endfunction()
 
 # lime_precompile(target headers...): what most files of the target include, and is slow to parse.
 function(lime_precompile target)
-  if(LIME_PRECOMPILED_HEADERS)
+  if(LIME_PARSE_ONCE)
     target_precompile_headers(${target} PRIVATE ${ARGN})
   endif()
 endfunction()
-if(LIME_PRECOMPILED_HEADERS)
+
+# lime_compile_together(target): several files at a time, so that what they include is parsed once for all of them.
+function(lime_compile_together target)
+  if(LIME_PARSE_ONCE)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # nobody else includes those files
+  endif()
+endfunction()
+
+if(LIME_PARSE_ONCE)
   add_compile_options(-pthread)  # gRPC's and asio's users have it, and parsed headers serve one set of options
   # GCC 12 forgets that they are the system's, and takes std::string's own code for an access out of bounds.
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
 endif()
 
 # What nearly all files include, parsed once for all libraries. Not for fuzz targets' libraries, which are compiled in a way of their own.
-if(LIME_PRECOMPILED_HEADERS AND NOT LIME_SANITIZE)
+if(LIME_PARSE_ONCE AND NOT LIME_SANITIZE)
   file(WRITE ${CMAKE_BINARY_DIR}/headers.cc "")
   add_library(lime_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
   target_link_libraries(lime_headers PUBLIC absl::statusor absl::strings absl::synchronization)
@@ -73,6 +85,7 @@ function(lime_library name)
   add_library(${name} STATIC ${ARG_SRCS})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   lime_options(${name})
+  lime_compile_together(${name})
   if(TARGET lime_headers)
     if(NOT ARG_HEADERS)
       set(ARG_HEADERS lime_headers)
@@ -105,30 +118,35 @@ function(lime_program name)
   lime_options(${name})
 endfunction()
 
-# What all tests include, parsed once.
-if(LIME_PRECOMPILED_HEADERS)
+# Tests are compiled once and run once: what they call is optimised, they themselves are not. With a sanitizer they are, else they are too slow.
+set(LIME_TEST_LEVEL 0)
+if(LIME_SANITIZE)
+  set(LIME_TEST_LEVEL 1)
+endif()
+
+# What all tests include, parsed once for each level: GCC 12 dies of headers that were parsed for another one.
+if(LIME_PARSE_ONCE)
   file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "int main() {}\n")
-  lime_program(lime_test_headers SRCS ${CMAKE_BINARY_DIR}/test_headers.cc DEPS GTest::gmock GTest::gtest_main absl::status absl::statusor absl::strings)
-  lime_optimize_little(lime_test_headers)
-  lime_precompile(lime_test_headers <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
+  foreach(level 0 1 2)
+    set(name lime_test_headers_${level})
+    lime_program(${name} SRCS ${CMAKE_BINARY_DIR}/test_headers.cc DEPS GTest::gmock GTest::gtest_main absl::status absl::statusor absl::strings)
+    lime_optimize(${name} ${level})
+    lime_precompile(${name} <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
+  endforeach()
 endif()
 
 # lime_test(name SRCS ... [DEPS ...] [TIMEOUT seconds]): one GoogleTest program, one ctest entry.
-# LIME_SOURCE_DIR and LIME_SHARED_DIR tell a test where the project and the models and vectors beside it are.
+# LIME_TEST_LEVEL: how it is optimised. LIME_SOURCE_DIR and LIME_SHARED_DIR tell a test where the project and the models and vectors beside it are.
 function(lime_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   lime_program(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  if(LIME_TEST_OPTIONS)
-    target_compile_options(${name} PRIVATE ${LIME_TEST_OPTIONS})
-  else()
-    lime_optimize_little(${name})  # what a test calls is optimised; the rest of it is compiled once and runs once
-    if(LIME_PRECOMPILED_HEADERS)
-      target_precompile_headers(${name} REUSE_FROM lime_test_headers)
-      set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a test with other definitions parses them itself
-    endif()
+  lime_optimize(${name} ${LIME_TEST_LEVEL})
+  if(LIME_PARSE_ONCE)
+    target_precompile_headers(${name} REUSE_FROM lime_test_headers_${LIME_TEST_LEVEL})
+    set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a test with other definitions parses them itself
   endif()
   target_compile_definitions(${name} PRIVATE
     LIME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LIME_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")

@@ -17,10 +17,6 @@ namespace {
 
 constexpr double kWorthwhile = 0.002;  // of the time: less is the search's noise
 
-double Mb(Bytes bytes) {
-  return static_cast<double>(bytes) / 1e6;
-}
-
 // The plan with rings of so many of a device's largest parts.
 absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions& options) {
   Plan changed = plan;

@@ -20,10 +20,6 @@
 namespace lime {
 namespace {
 
-double Mb(Bytes bytes) {
-  return static_cast<double>(bytes) / 1e6;
-}
-
 Instance::Kind KindOf(BlockKind kind) {
   return kind == BlockKind::kAttention ? Instance::Kind::kAttention
          : kind == BlockKind::kMlp     ? Instance::Kind::kMlp

@@ -60,10 +60,6 @@ absl::Status CheckRequest(const PlanRequest& request) {
   return Wrong("a default link of ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
 }
 
-double Mb(Bytes bytes) {
-  return static_cast<double>(bytes) / 1e6;
-}
-
 // ---- Parts
 
 // The head in ranges of about equal length, of at most `piece_bytes` where kVocabRange ids are not more.

@@ -9,7 +9,7 @@ namespace lime {
 namespace {
 
 template <typename... What>
-absl::Status Wrong(const What&... what) {
+absl::Status WrongToRun(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("program runner: ", what...));
 }
 
@@ -59,40 +59,40 @@ const Instruction* ProgramRunner::waiting() const {
 
 absl::Status ProgramRunner::On(const BeginStep& event) {
   if (event.program < 0 || event.program >= static_cast<int32_t>(generations_.front().programs.size()))
-    return Wrong("no program ", event.program);
-  if (static_cast<int64_t>(steps_.size()) >= kMaxAhead) return Wrong(kMaxAhead, " steps were begun already");
+    return WrongToRun("no program ", event.program);
+  if (static_cast<int64_t>(steps_.size()) >= kMaxAhead) return WrongToRun(kMaxAhead, " steps were begun already");
   steps_.push_back(event.program);
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::On(const Arrived& event) {
-  if (event.microbatch < 0) return Wrong("no micro-batch ", event.microbatch);
+  if (event.microbatch < 0) return WrongToRun("no micro-batch ", event.microbatch);
   return CountArrival({event.stage, event.microbatch});
 }
 
 absl::Status ProgramRunner::On(const KvArrived& event) {
   if (!asked_ || asked_->part != event.part || asked_->microbatch != event.microbatch || answered_)
-    return Wrong("KV of part ", event.part, " for micro-batch ", event.microbatch, " has come, and was not asked for");
+    return WrongToRun("KV of part ", event.part, " for micro-batch ", event.microbatch, " has come, and was not asked for");
   answered_ = true;
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::CountArrival(std::pair<int32_t, int32_t> key) {
   const auto found = arrivals_.find(key);
-  if (found == arrivals_.end()) return Wrong("nothing is awaited for stage ", key.first, ", micro-batch ", key.second);
-  if (found->second >= kMaxAhead) return Wrong(kMaxAhead, " messages are early for stage ", key.first);
+  if (found == arrivals_.end()) return WrongToRun("nothing is awaited for stage ", key.first, ", micro-batch ", key.second);
+  if (found->second >= kMaxAhead) return WrongToRun(kMaxAhead, " messages are early for stage ", key.first);
   ++found->second;
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::On(const Loaded& event) {
-  if (loads_ended_ == loads_begun_ || event.load != loads_ended_) return Wrong("load ", event.load, " is not under way");
+  if (loads_ended_ == loads_begun_ || event.load != loads_ended_) return WrongToRun("load ", event.load, " is not under way");
   ++loads_ended_;
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::On(const Computed&) {
-  if (!computing_) return Wrong("nothing is being computed");
+  if (!computing_) return WrongToRun("nothing is being computed");
   computing_ = false;
   ++at_;
   return absl::OkStatus();
@@ -100,9 +100,9 @@ absl::Status ProgramRunner::On(const Computed&) {
 
 absl::Status ProgramRunner::On(const Change& event) {
   const Generation& now = generations_.front();
-  if (!settled()) return Wrong("residency is changing already");
+  if (!settled()) return WrongToRun("residency is changing already");
   if (event.entering.size() != now.programs.size() || event.settled.size() != now.programs.size()) {
-    return Wrong("a change to ", event.settled.size(), " programs, and there are ", now.programs.size());
+    return WrongToRun("a change to ", event.settled.size(), " programs, and there are ", now.programs.size());
   }
   const int64_t border = BorderStep();
   Generation entering = MakeGeneration(event.entering, border, now.first_load + (border - now.first_step) * now.num_loads());
@@ -114,7 +114,7 @@ absl::Status ProgramRunner::On(const Change& event) {
 }
 
 absl::Status ProgramRunner::On(const RoomMade&) {
-  if (settled()) return Wrong("there is room for what is not awaited");
+  if (settled()) return WrongToRun("there is room for what is not awaited");
   room_made_ = true;
   return absl::OkStatus();
 }

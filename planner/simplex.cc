@@ -6,7 +6,7 @@
 namespace lime {
 namespace {
 
-constexpr double kTiny = 1e-9;
+constexpr double kZero = 1e-9;
 
 // Columns: variables, then for each row its slack (or, for an equation, its artificial variable), then b. Below the rows two objectives:
 // the sum of the artificial variables, and the cost.
@@ -61,7 +61,7 @@ class Tableau {
   int Entering(int objective, bool first) {
     int best = -1;
     for (int c = 0; c + 1 < width_; ++c) {
-      if (!MayEnter(c) || At(objective, c) >= -kTiny) continue;
+      if (!MayEnter(c) || At(objective, c) >= -kZero) continue;
       if (best < 0 || At(objective, c) < At(objective, best)) best = c;
       if (first) return best;
     }
@@ -72,7 +72,7 @@ class Tableau {
     int best = -1;
     double least = 0;
     for (int r = 0; r < rows_; ++r) {
-      if (At(r, column) <= kTiny) continue;
+      if (At(r, column) <= kZero) continue;
       const double ratio = At(r, width_ - 1) / At(r, column);
       if (best < 0 || ratio < least || (ratio == least && basis_[r] < basis_[best])) best = r, least = ratio;
     }

@@ -20,10 +20,6 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-absl::Status Malformed(const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat("problem: ", what));
-}
-
 constexpr std::pair<std::string_view, Granularity> kGranularities[] = {{"block", Granularity::kBlock},
                                                                        {"layer", Granularity::kLayer},
                                                                        {"model-block", Granularity::kModelBlock},
@@ -42,7 +38,7 @@ absl::StatusOr<SearchOptions> ReadOptions(const json& problem, const SolveOption
     out.granularity = value;
     if (granularity == name) return out;
   }
-  return Malformed("field \"granularity\" is none of block, layer, model-block and whole-block");
+  return Invalid("problem: field \"granularity\" is none of block, layer, model-block and whole-block");
 }
 
 ordered_json Infeasible(const std::string& reason) {

@@ -11,8 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kCoordinatorName[] = "coordinator";  // of its own keys
-
 absl::Status CheckAddress(const ClusterFile& file, const ClusterConfig::Device& device, bool insecure) {
   const std::string where = absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\"");
   if (device.address.empty()) return absl::InvalidArgumentError(absl::StrCat(where, " has no address; add address = \"HOST:PORT\""));

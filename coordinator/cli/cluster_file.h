@@ -10,6 +10,8 @@
 
 namespace lime::cli {
 
+inline constexpr char kCoordinatorName[] = "coordinator";  // of its own keys
+
 struct ClusterFile {
   std::string path;
   ClusterConfig config;

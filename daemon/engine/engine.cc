@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/engine/block_weights.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/traced.h"
 #include "daemon/weights/kept_tensors.h"
@@ -35,13 +36,6 @@ BackendOptions ToBackendOptions(const ModelSpec& spec, const Engine::Options& op
           .num_kv_pages = options.max_sequences * KvPages::PagesFor(options.context, spec.config.num_layers),
           .grow_kv = options.grow_kv,
           .numerics = options.numerics};
-}
-
-BlockWeights ToWeights(const LoadedBlock& block) {
-  BlockWeights weights;
-  weights.storage = block.storage;
-  for (const LoadedTensor& tensor : block.tensors) weights.tensors.push_back(tensor.data);
-  return weights;
 }
 
 // Progress of one of several loads as that of all of them.

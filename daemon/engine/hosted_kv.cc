@@ -11,11 +11,11 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kChunkBytes = 16 * kKiB;
-constexpr int64_t kMostChunks = 128;  // of a piece that goes back
+constexpr Bytes kReturnedChunkBytes = 16 * kKiB;
+constexpr int64_t kMostReturnedChunks = 128;  // of a piece that goes back
 
 template <typename... What>
-absl::Status Wrong(const What&... what) {
+absl::Status WrongHosted(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("hosted KV: ", what...));
 }
 
@@ -47,12 +47,12 @@ absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, con
 
 absl::Status HostedKv::OnMessage(int32_t from, const KvMessage& message) {
   const auto owner = owners_.find(from);
-  if (owner == owners_.end()) return Wrong("device ", from, " has none here");
+  if (owner == owners_.end()) return WrongHosted("device ", from, " has none here");
   if (const auto* chunk = std::get_if<KvChunk>(&message)) return On(from, owner->second, *chunk);
   if (const auto* free = std::get_if<KvFree>(&message)) return On(from, owner->second, *free);
   if (const auto* query = std::get_if<KvQuery>(&message)) return On(from, owner->second, *query);
   if (const auto* fetch = std::get_if<KvFetch>(&message)) return On(from, owner->second, *fetch);
-  return Wrong("an answer of device ", from, ", which is not asked anything");
+  return WrongHosted("an answer of device ", from, ", which is not asked anything");
 }
 
 bool HostedKv::Waits(int32_t from) const {
@@ -63,7 +63,7 @@ bool HostedKv::Waits(int32_t from) const {
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvChunk& chunk) {
   for (const KvQuery::Sequence& asked : owner.query.what.sequences) {
     if (Waits(from) && asked.sequence == chunk.sequence && asked.life != chunk.life)
-      return Wrong("device ", from, " asks about sequence ", chunk.sequence, " and begins it anew");
+      return WrongHosted("device ", from, " asks about sequence ", chunk.sequence, " and begins it anew");
   }
   LIME_ASSIGN_OR_RETURN(const KvHost::Placed placed, owner.host.OnChunk(chunk));
   if (placed.offset) std::memcpy(owner.memory.data() + *placed.offset, chunk.bytes.data(), chunk.bytes.size());
@@ -74,12 +74,12 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvChunk& chunk) {
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFree& free) {
   const auto& asked = owner.query.what.sequences;
   if (Waits(from) && std::ranges::find(asked, free.sequence, &KvQuery::Sequence::sequence) != asked.end())
-    return Wrong("device ", from, " asks about sequence ", free.sequence, " and ends it");
+    return WrongHosted("device ", from, " asks about sequence ", free.sequence, " and ends it");
   return owner.host.OnFree(free.sequence, free.life);
 }
 
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvQuery& query) {
-  if (Waits(from)) return Wrong("device ", from, " asks twice");
+  if (Waits(from)) return WrongHosted("device ", from, " asks twice");
   LIME_RETURN_IF_ERROR(CheckRows(query));
   std::vector<std::vector<const std::byte*>> all_places;
   for (const KvQuery::Sequence& sequence : query.sequences) {
@@ -98,11 +98,11 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvQuery& query) {
 
 // As it is now: it may be freed while it is on its way.
 absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFetch& fetch) {
-  if (plan_.devices[from].kv_fetch_pieces == 0) return Wrong("device ", from, " has no room for what it fetches");
-  if (fetch.number != owner.fetches) return Wrong("fetch ", fetch.number, " comes where ", owner.fetches, " is the next");
+  if (plan_.devices[from].kv_fetch_pieces == 0) return WrongHosted("device ", from, " has no room for what it fetches");
+  if (fetch.number != owner.fetches) return WrongHosted("fetch ", fetch.number, " comes where ", owner.fetches, " is the next");
   LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> offsets, owner.host.Pieces(fetch.sequence, fetch.life, fetch.layer, fetch.piece + 1));
   ++owner.fetches;
-  const Bytes piece = KvPieceBytes(plan_), chunk = std::max(kChunkBytes, piece / kMostChunks);
+  const Bytes piece = KvPieceBytes(plan_), chunk = std::max(kReturnedChunkBytes, piece / kMostReturnedChunks);
   for (Bytes offset = 0; offset < piece; offset += chunk) {
     const std::span<const std::byte> bytes(owner.memory.data() + offsets.back() + offset,
                                            static_cast<size_t>(std::min(chunk, piece - offset)));
@@ -114,17 +114,17 @@ absl::Status HostedKv::On(int32_t from, Owner& owner, const KvFetch& fetch) {
 absl::Status HostedKv::CheckRows(const KvQuery& query) const {
   size_t rows = 0;
   for (const KvQuery::Sequence& sequence : query.sequences) {
-    if (sequence.pieces < 1 || sequence.positions.empty()) return Wrong("a query about nothing of sequence ", sequence.sequence);
+    if (sequence.pieces < 1 || sequence.positions.empty()) return WrongHosted("a query about nothing of sequence ", sequence.sequence);
     for (const int32_t position : sequence.positions) {
       if (position / kKvPiece < sequence.pieces || position >= plan_.context)
-        return Wrong("position ", position, " asks for ", sequence.pieces, " pieces of a context of ", plan_.context);
+        return WrongHosted("position ", position, " asks for ", sequence.pieces, " pieces of a context of ", plan_.context);
     }
     rows += sequence.positions.size();
   }
   if (rows == 0 || static_cast<int64_t>(rows) > options_.max_rows)
-    return Wrong("a query of ", rows, " rows, 1 to ", options_.max_rows, " were planned");
+    return WrongHosted("a query of ", rows, " rows, 1 to ", options_.max_rows, " were planned");
   const size_t bytes = rows * query_floats_ * sizeof(float);
-  if (query.queries.size() != bytes) return Wrong(query.queries.size(), " bytes of queries for ", rows, " rows, which have ", bytes);
+  if (query.queries.size() != bytes) return WrongHosted(query.queries.size(), " bytes of queries for ", rows, " rows, which have ", bytes);
   return absl::OkStatus();
 }
 

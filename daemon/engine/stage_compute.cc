@@ -9,14 +9,6 @@
 #include "planner/plan/plan_blocks.h"
 
 namespace lime {
-namespace {
-
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(what...));
-}
-
-}  // namespace
 
 StageCompute::StageCompute(const Plan& plan, const ModelSpec& spec, Options options)
     : plan_(plan), spec_(spec), options_(std::move(options)), has_head_(HasHead(plan, options_.device)) {}
@@ -24,7 +16,7 @@ StageCompute::StageCompute(const Plan& plan, const ModelSpec& spec, Options opti
 absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   const Stage& stage = plan_.stages[start.what.stage];
   const int part = start.what.part;
-  if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Wrong("hidden states have come for a micro-batch without rows");
+  if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Invalid("hidden states have come for a micro-batch without rows");
   if (part == kEmbeddingPart) return Embed(batch);
   if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeInput(start, batch, input));
   LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
@@ -56,8 +48,8 @@ absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, c
   }
   const std::span<std::byte> hidden = options_.backend->Hidden();
   if (input.size() != hidden.size()) {
-    return Wrong("step ", start.step, ", stage ", start.what.stage, ": ", input.size(), " bytes of hidden states have come for ",
-                 batch.rows.size(), " rows, which have ", hidden.size());
+    return Invalid("step ", start.step, ", stage ", start.what.stage, ": ", input.size(), " bytes of hidden states have come for ",
+                   batch.rows.size(), " rows, which have ", hidden.size());
   }
   std::memcpy(hidden.data(), input.data(), input.size());
   return absl::OkStatus();
@@ -69,10 +61,10 @@ absl::StatusOr<std::span<const std::byte>> StageCompute::TakeLogits(int64_t ids,
   LIME_ASSIGN_OR_RETURN(const HeadPartial partial, ParseHeadPartial(input, ids, plan_.batch));
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> used, LogitsUsed(batch));
   if (partial.rows.size() != used.size())
-    return Wrong("logits of ", partial.rows.size(), " rows have come, and ", used.size(), " ask for them");
+    return Invalid("logits of ", partial.rows.size(), " rows have come, and ", used.size(), " ask for them");
   for (size_t row = 0; row < used.size(); ++row) {
     if (partial.rows[row].count() < std::min(used[row], ids)) {
-      return Wrong("logits of ", partial.rows[row].count(), " ids have come, and sampling needs ", std::min(used[row], ids), " of ", ids);
+      return Invalid("logits of ", partial.rows[row].count(), " ids have come, and sampling needs ", std::min(used[row], ids), " of ", ids);
     }
     partial.rows[row].CopyTo(options_.backend->Logits().subspan(row * vocab(), static_cast<size_t>(ids)));
   }
@@ -90,7 +82,7 @@ absl::StatusOr<std::vector<int64_t>> StageCompute::LogitsUsed(const MicroBatch& 
   std::vector<int64_t> used;
   for (const BatchRow& row : batch.rows) {
     if (!row.wants_logits) continue;
-    if (options_.sampler == nullptr) return Wrong("the plan puts a part of the head here, and nobody samples");
+    if (options_.sampler == nullptr) return Invalid("the plan puts a part of the head here, and nobody samples");
     LIME_ASSIGN_OR_RETURN(used.emplace_back(), options_.sampler->LogitsUsed(row.sequence));
   }
   return used;
@@ -117,7 +109,7 @@ absl::Status StageCompute::Sample(const MicroBatch& batch) {
   size_t at = 0;
   for (const BatchRow& row : batch.rows) {
     if (!row.wants_logits) continue;
-    if (options_.sampler == nullptr) return Wrong("the plan puts the head here, and nobody samples");
+    if (options_.sampler == nullptr) return Invalid("the plan puts the head here, and nobody samples");
     LIME_ASSIGN_OR_RETURN(const int32_t token, options_.sampler->Sample(row, logits.subspan(at++ * vocab(), vocab())));
     sampled_.push_back({.sequence = row.sequence, .position = row.position + 1, .token = token});
   }

@@ -35,11 +35,6 @@ namespace {
 constexpr int kLoadsUnderWay = 2;  // the disk has the next load before the last one ends
 static_assert(kLoadsUnderWay <= StageTrace::kMaxLoadsUnderWay);
 
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(what...));
-}
-
 }  // namespace
 
 class StageEngine::Impl {
@@ -133,7 +128,7 @@ class StageEngine::Impl {
       if (hosted_->asked()) GiveWork();
       return absl::OkStatus();
     }
-    if (from != plan_.devices[device_].kv_host) return Wrong("device ", from, " is not the host of this device's KV");
+    if (from != plan_.devices[device_].kv_host) return Invalid("device ", from, " is not the host of this device's KV");
     LIME_ASSIGN_OR_RETURN(const auto answered, kv_->OnHost(what));
     if (answered) Post(ProgramRunner::KvArrived{.part = answered->first, .microbatch = answered->second});
     return health_;
@@ -203,8 +198,8 @@ class StageEngine::Impl {
     }
     if (options_.wrap_backend) backend_ = options_.wrap_backend(std::move(backend_), spec_);
     if (!device.numerics_id.empty() && device.numerics_id != backend_->numerics_id()) {
-      return Wrong("the plan was made for kernels of order ", device.numerics_id, " on device \"", device.name, "\", which has ",
-                   backend_->numerics_id(), "; profile the device again, or choose --numerics portable");
+      return Invalid("the plan was made for kernels of order ", device.numerics_id, " on device \"", device.name, "\", which has ",
+                     backend_->numerics_id(), "; profile the device again, or choose --numerics portable");
     }
     LIME_ASSIGN_OR_RETURN(kv_, StageKv::Create(plan_, {.device = device_,
                                                        .layers = layers_,
@@ -300,8 +295,8 @@ class StageEngine::Impl {
 
   void Execute(const AdmitOrder& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (admit.computed != kv_->taken_over(admit.sequence))
-      return Fail(Wrong("slot ", admit.sequence, " is to go on with KV of ", admit.computed, " positions, and has taken over ",
-                        kv_->taken_over(admit.sequence)));
+      return Fail(Invalid("slot ", admit.sequence, " is to go on with KV of ", admit.computed, " positions, and has taken over ",
+                          kv_->taken_over(admit.sequence)));
     if (!pages_come_) {
       const absl::Status reserved = kv_->Reserve(admit.sequence, admit.positions);
       if (!reserved.ok()) return Fail(reserved);
@@ -761,7 +756,7 @@ absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::str
   LIME_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::OpenPart(model_dir));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
   LIME_RETURN_IF_ERROR(plan.Validate(spec));
-  if (device < 0 || device >= plan.NumDevices()) return Wrong("device ", device, " of a plan for ", plan.NumDevices());
+  if (device < 0 || device >= plan.NumDevices()) return Invalid("device ", device, " of a plan for ", plan.NumDevices());
   LIME_RETURN_IF_ERROR(CheckCarriedOut(plan, spec));
   LIME_RETURN_IF_ERROR(checkpoint.CheckHolds(BlocksOn(plan, device)));
   auto impl = std::make_unique<Impl>(std::move(checkpoint), std::move(spec), plan, device, std::move(options));

@@ -14,20 +14,15 @@
 namespace lime {
 namespace {
 
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(what...));
-}
-
 // A micro-batch travels as one message.
 absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
   for (const Stage& stage : plan.stages) {
     const int64_t ids = IdsBefore(plan, stage.lo);
     const Bytes bytes = MaxRows(plan) * row_bytes + MostLogitBytes(/*messages=*/1, plan.batch, ids);
     if (ids == 0 || bytes <= kMaxActivationBytes) continue;
-    return Wrong("the plan splits the head at id ", ids, ", where a message of ", MaxRows(plan), " rows and the logits of ", plan.batch,
-                 " may take ", FormatBytes(bytes), ", at most ", FormatBytes(kMaxActivationBytes),
-                 "; plan shorter chunks or a smaller batch");
+    return Invalid("the plan splits the head at id ", ids, ", where a message of ", MaxRows(plan), " rows and the logits of ", plan.batch,
+                   " may take ", FormatBytes(bytes), ", at most ", FormatBytes(kMaxActivationBytes),
+                   "; plan shorter chunks or a smaller batch");
   }
   return absl::OkStatus();
 }
@@ -38,9 +33,9 @@ absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
   const Bytes row = config.num_heads * (config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
   if (plan.sequences <= kMaxKvSequences && MaxRows(plan) <= kMaxKvQueryRows && MaxRows(plan) * row <= kMaxActivationBytes)
     return absl::OkStatus();
-  return Wrong("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
-               FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
-               FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
+  return Invalid("a question about KV of ", plan.sequences, " sequences and ", MaxRows(plan), " rows may take ",
+                 FormatBytes(MaxRows(plan) * row), "; at most ", kMaxKvSequences, " sequences, ", kMaxKvQueryRows, " rows and ",
+                 FormatBytes(kMaxActivationBytes), "; plan shorter chunks or fewer sequences");
 }
 
 }  // namespace

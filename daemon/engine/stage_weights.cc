@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "daemon/engine/block_weights.h"
 #include "daemon/weights/kept_tensors.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
@@ -14,13 +15,6 @@
 
 namespace lime {
 namespace {
-
-BlockWeights ToWeights(const LoadedBlock& block) {
-  BlockWeights weights;
-  weights.storage = block.storage;
-  for (const LoadedTensor& tensor : block.tensors) weights.tensors.push_back(tensor.data);
-  return weights;
-}
 
 // Blocks are cut as the plan says; those it does not name are not read.
 std::function<std::vector<BlockPiece>(const BlockSpec&)> CutOf(const Plan& plan) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/engine/block_weights.h"
 #include "daemon/engine/traced.h"
 #include "planner/base/check.h"
 
@@ -15,13 +16,6 @@ using Use = WeightStream::Use;
 using State = WeightStream::State;
 
 constexpr uintptr_t kPage = 4096;
-
-BlockWeights ToWeights(const LoadedBlock& block) {
-  BlockWeights weights;
-  weights.storage = block.storage;
-  for (const LoadedTensor& tensor : block.tensors) weights.tensors.push_back(tensor.data);
-  return weights;
-}
 
 // Whole, as it was loaded.
 bool InMemory(const LoadedBlock& block) {

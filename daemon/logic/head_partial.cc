@@ -20,7 +20,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kPairBytes = 8, kLogitBytes = 4;
 
 template <typename... What>
-absl::Status Wrong(const What&... what) {
+absl::Status WrongPartial(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("head partial: ", what...));
 }
 
@@ -102,7 +102,7 @@ class HeadPartialParser {
 
   absl::StatusOr<HeadPartial> Parse(int64_t most_rows) {
     LIME_ASSIGN_OR_RETURN(const uint32_t rows, TakeNumber());
-    if (rows > most_rows) return Wrong("logits of ", rows, " rows, at most ", most_rows);
+    if (rows > most_rows) return WrongPartial("logits of ", rows, " rows, at most ", most_rows);
     HeadPartial partial;
     for (uint32_t row = 0; row < rows; ++row) {
       LIME_ASSIGN_OR_RETURN(LogitsSoFar logits, TakeRow());
@@ -114,7 +114,7 @@ class HeadPartialParser {
 
  private:
   absl::StatusOr<std::span<const std::byte>> Take(int64_t bytes) {
-    if (std::ssize(left_) < bytes) return Wrong("it ends ", bytes - std::ssize(left_), " bytes early");
+    if (std::ssize(left_) < bytes) return WrongPartial("it ends ", bytes - std::ssize(left_), " bytes early");
     const std::span<const std::byte> taken = left_.first(static_cast<size_t>(bytes));
     left_ = left_.subspan(taken.size());
     return taken;
@@ -132,7 +132,7 @@ class HeadPartialParser {
     LogitsSoFar row;
     row.all_ = count == kAllIds;
     row.count_ = row.all_ ? ids_ : int64_t{count};
-    if (!row.all_ && (count == 0 || count * kPairBytes > ids_ * kLogitBytes)) return Wrong(count, " ids of ", ids_, " are told");
+    if (!row.all_ && (count == 0 || count * kPairBytes > ids_ * kLogitBytes)) return WrongPartial(count, " ids of ", ids_, " are told");
     LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> told, Take(row.count_ * (row.all_ ? kLogitBytes : kPairBytes)));
     row.told_ = told.data();
     if (!row.all_) LIME_RETURN_IF_ERROR(CheckPairs(row));
@@ -145,8 +145,8 @@ class HeadPartialParser {
     for (int64_t i = 0; i < row.count_; ++i) {
       uint32_t id = 0, bits = 0;
       in = Get(Get(in, id), bits);
-      if (id < next || id >= ids_) return Wrong("id ", id, " where one of ", next, " to ", ids_ - 1, " may come");
-      if (!(std::bit_cast<float>(bits) < kInfinity)) return Wrong("the logit of id ", id, " is none that can be among the largest");
+      if (id < next || id >= ids_) return WrongPartial("id ", id, " where one of ", next, " to ", ids_ - 1, " may come");
+      if (!(std::bit_cast<float>(bits) < kInfinity)) return WrongPartial("the logit of id ", id, " is none that can be among the largest");
       next = int64_t{id} + 1;
     }
     return absl::OkStatus();

@@ -15,7 +15,7 @@ constexpr int64_t kAtOnce = -1;                                  // ahead of eve
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();  // behind every layer
 
 template <typename... What>
-absl::Status Wrong(const What&... what) {
+absl::Status WrongFetched(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("fetched KV: ", what...));
 }
 
@@ -105,12 +105,13 @@ KvFetch KvFetcher::Take(int64_t i, const KvFetch& what) {
 }
 
 absl::StatusOr<KvFetcher::Placed> KvFetcher::On(const KvFetched& fetched) {
-  if (under_way_.empty()) return Wrong("bytes of fetch ", fetched.number, ", and none is under way");
+  if (under_way_.empty()) return WrongFetched("bytes of fetch ", fetched.number, ", and none is under way");
   const int64_t i = under_way_.front();
   Slot& slot = slots_[static_cast<size_t>(i)];
-  if (fetched.number != slot.what.number) return Wrong("bytes of fetch ", fetched.number, " come where ", slot.what.number, " is the next");
+  if (fetched.number != slot.what.number)
+    return WrongFetched("bytes of fetch ", fetched.number, " come where ", slot.what.number, " is the next");
   if (fetched.offset != slot.there || fetched.bytes.empty() || std::ssize(fetched.bytes) > shape_.piece_bytes - slot.there)
-    return Wrong(fetched.bytes.size(), " bytes at ", fetched.offset, " behind ", slot.there, " of ", shape_.piece_bytes);
+    return WrongFetched(fetched.bytes.size(), " bytes at ", fetched.offset, " behind ", slot.there, " of ", shape_.piece_bytes);
   const Placed placed{.offset = i * shape_.piece_bytes + slot.there,
                       .ends_piece = slot.there + std::ssize(fetched.bytes) == shape_.piece_bytes};
   slot.there += std::ssize(fetched.bytes);

@@ -7,7 +7,7 @@ namespace lime {
 namespace {
 
 template <typename... What>
-absl::Status Wrong(const What&... what) {
+absl::Status WrongLent(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("lent KV: ", what...));
 }
 
@@ -19,26 +19,27 @@ KvHost::KvHost(const Shape& shape) : shape_(shape), sequences_(static_cast<size_
 }
 
 absl::Status KvHost::CheckSequence(int32_t sequence, int64_t life) const {
-  if (sequence < 0 || sequence >= shape_.sequences) return Wrong("sequence ", sequence, " of ", shape_.sequences);
-  if (life < 0) return Wrong("life ", life, " of sequence ", sequence);
+  if (sequence < 0 || sequence >= shape_.sequences) return WrongLent("sequence ", sequence, " of ", shape_.sequences);
+  if (life < 0) return WrongLent("life ", life, " of sequence ", sequence);
   return absl::OkStatus();
 }
 
 absl::Status KvHost::CheckLayer(int32_t layer) const {
-  return layer < 0 || layer >= shape_.layers ? Wrong("layer ", layer, " of ", shape_.layers) : absl::OkStatus();
+  return layer < 0 || layer >= shape_.layers ? WrongLent("layer ", layer, " of ", shape_.layers) : absl::OkStatus();
 }
 
 absl::Status KvHost::CheckBounds(const KvChunk& chunk) const {
   LIME_RETURN_IF_ERROR(CheckSequence(chunk.sequence, chunk.life));
   LIME_RETURN_IF_ERROR(CheckLayer(chunk.layer));
-  if (chunk.piece < 0 || chunk.piece >= shape_.pieces_per_sequence) return Wrong("piece ", chunk.piece, " of ", shape_.pieces_per_sequence);
+  if (chunk.piece < 0 || chunk.piece >= shape_.pieces_per_sequence)
+    return WrongLent("piece ", chunk.piece, " of ", shape_.pieces_per_sequence);
   if (chunk.bytes.empty() || chunk.offset < 0 || chunk.offset > shape_.piece_bytes - std::ssize(chunk.bytes))
-    return Wrong(chunk.bytes.size(), " bytes at ", chunk.offset, " of ", shape_.piece_bytes);
+    return WrongLent(chunk.bytes.size(), " bytes at ", chunk.offset, " of ", shape_.piece_bytes);
   return absl::OkStatus();
 }
 
 absl::StatusOr<KvHost::Placed> KvHost::OnChunk(const KvChunk& chunk) {
-  if (chunk.number != next_number_) return Wrong("chunk ", chunk.number, " comes where ", next_number_, " is the next");
+  if (chunk.number != next_number_) return WrongLent("chunk ", chunk.number, " comes where ", next_number_, " is the next");
   LIME_RETURN_IF_ERROR(CheckBounds(chunk));
   if (!GoesOn(chunk)) LIME_RETURN_IF_ERROR(BeginPiece(chunk));
   ++next_number_;
@@ -71,15 +72,16 @@ bool KvHost::MayBegin(const KvChunk& chunk) const {
 
 absl::Status KvHost::BeginPiece(const KvChunk& chunk) {
   if (!MayBegin(chunk))
-    return Wrong("sequence ", chunk.sequence, " piece ", chunk.piece, " layer ", chunk.layer, " offset ", chunk.offset,
-                 " does not go on what came");
+    return WrongLent("sequence ", chunk.sequence, " piece ", chunk.piece, " layer ", chunk.layer, " offset ", chunk.offset,
+                     " does not go on what came");
   Sequence& sequence = sequences_[static_cast<size_t>(chunk.sequence)];
   if (chunk.life < sequence.begun)
-    return Wrong("life ", chunk.life, " of sequence ", chunk.sequence, " comes when ", sequence.begun, " has begun");
+    return WrongLent("life ", chunk.life, " of sequence ", chunk.sequence, " comes when ", sequence.begun, " has begun");
   if (IsAlive(chunk.sequence, chunk.life)) {
     const bool first = chunk.life - 1 > sequence.ended;  // of its life: what there is belongs to one that has ended
     const int64_t kept = first ? 0 : sequence.kept;
-    if (chunk.piece != kept) return Wrong("piece ", chunk.piece, " of sequence ", chunk.sequence, " comes where ", kept, " is the next");
+    if (chunk.piece != kept)
+      return WrongLent("piece ", chunk.piece, " of sequence ", chunk.sequence, " comes where ", kept, " is the next");
     if (free_.empty() && (!first || sequence.slots.empty()))
       return absl::ResourceExhaustedError(absl::StrCat("lent KV: all ", shape_.slots, " slots have pieces"));
     End(sequence, chunk.life - 1);
@@ -108,7 +110,7 @@ void KvHost::End(Sequence& sequence, int64_t life) {
 absl::StatusOr<std::vector<Bytes>> KvHost::Pieces(int32_t sequence, int64_t life, int32_t layer, int64_t count) const {
   LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
   LIME_RETURN_IF_ERROR(CheckLayer(layer));
-  if (count < 0 || count > shape_.pieces_per_sequence) return Wrong(count, " pieces of ", shape_.pieces_per_sequence);
+  if (count < 0 || count > shape_.pieces_per_sequence) return WrongLent(count, " pieces of ", shape_.pieces_per_sequence);
   const Sequence& of = sequences_[static_cast<size_t>(sequence)];
   if (life - 1 != of.ended || count > of.kept)
     return absl::FailedPreconditionError(absl::StrCat("lent KV: ", count, " pieces of sequence ", sequence, " in life ", life, ", and ",

@@ -23,7 +23,7 @@ enum class KvKind : uint32_t {
 constexpr int64_t kQueryValueBytes = 4;  // fp32
 
 template <typename... What>
-absl::Status Wrong(const What&... what) {
+absl::Status WrongKvMessage(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("KV message: ", what...));
 }
 
@@ -97,28 +97,28 @@ std::vector<std::byte> EncodeKind(const KvFetched& fetched) {
 }
 
 absl::Status CheckNumber(int64_t number) {
-  return number < 0 ? Wrong("number ", number) : absl::OkStatus();
+  return number < 0 ? WrongKvMessage("number ", number) : absl::OkStatus();
 }
 
 absl::Status CheckSequence(int32_t sequence, int64_t life) {
-  if (sequence < 0 || sequence >= kMaxKvSequences) return Wrong("sequence ", sequence, ", at most ", kMaxKvSequences);
-  if (life < 0) return Wrong("life ", life, " of sequence ", sequence);
+  if (sequence < 0 || sequence >= kMaxKvSequences) return WrongKvMessage("sequence ", sequence, ", at most ", kMaxKvSequences);
+  if (life < 0) return WrongKvMessage("life ", life, " of sequence ", sequence);
   return absl::OkStatus();
 }
 
 absl::Status CheckLayer(int32_t layer) {
-  return layer < 0 || layer >= kMaxPlanBlocks ? Wrong("layer ", layer, " is beyond all plans") : absl::OkStatus();
+  return layer < 0 || layer >= kMaxPlanBlocks ? WrongKvMessage("layer ", layer, " is beyond all plans") : absl::OkStatus();
 }
 
 absl::Status CheckPiece(int64_t piece) {
-  return piece < 0 || piece >= kMaxKvPieces ? Wrong("piece ", piece, ", at most ", kMaxKvPieces) : absl::OkStatus();
+  return piece < 0 || piece >= kMaxKvPieces ? WrongKvMessage("piece ", piece, ", at most ", kMaxKvPieces) : absl::OkStatus();
 }
 
 // Bytes of a layer's piece.
 absl::Status CheckPart(Bytes offset, std::span<const std::byte> bytes) {
-  if (bytes.empty()) return Wrong("a chunk of no bytes");
+  if (bytes.empty()) return WrongKvMessage("a chunk of no bytes");
   if (offset < 0 || offset > kMaxKvLayerPieceBytes - std::ssize(bytes))
-    return Wrong(bytes.size(), " bytes at ", offset, ", and a layer's piece has at most ", kMaxKvLayerPieceBytes);
+    return WrongKvMessage(bytes.size(), " bytes at ", offset, ", and a layer's piece has at most ", kMaxKvLayerPieceBytes);
   return absl::OkStatus();
 }
 
@@ -145,21 +145,21 @@ class KvMessageParser {
       case KvKind::kFetched:
         return ParseFetched();
     }
-    return Wrong("kind ", kind);
+    return WrongKvMessage("kind ", kind);
   }
 
  private:
   template <typename... T>
   absl::Status Take(T&... numbers) {
     constexpr size_t kBytes = (sizeof(T) + ...);
-    if (left_.size() < kBytes) return Wrong("it ends ", kBytes - left_.size(), " bytes early");
+    if (left_.size() < kBytes) return WrongKvMessage("it ends ", kBytes - left_.size(), " bytes early");
     const std::byte* in = left_.data();
     ((in = Get(in, numbers)), ...);
     left_ = left_.subspan(kBytes);
     return absl::OkStatus();
   }
 
-  absl::Status CheckEnd() const { return left_.empty() ? absl::OkStatus() : Wrong(left_.size(), " bytes behind its end"); }
+  absl::Status CheckEnd() const { return left_.empty() ? absl::OkStatus() : WrongKvMessage(left_.size(), " bytes behind its end"); }
 
   absl::StatusOr<KvMessage> ParseChunk() {
     KvChunk chunk;
@@ -195,7 +195,8 @@ class KvMessageParser {
     LIME_RETURN_IF_ERROR(Take(query.number, query.layer, sequences));
     LIME_RETURN_IF_ERROR(CheckNumber(query.number));
     LIME_RETURN_IF_ERROR(CheckLayer(query.layer));
-    if (sequences == 0 || sequences > kMaxKvSequences) return Wrong("a query for ", sequences, " sequences, at most ", kMaxKvSequences);
+    if (sequences == 0 || sequences > kMaxKvSequences)
+      return WrongKvMessage("a query for ", sequences, " sequences, at most ", kMaxKvSequences);
     int64_t rows = 0;
     for (uint32_t i = 0; i < sequences; ++i) {
       LIME_ASSIGN_OR_RETURN(KvQuery::Sequence sequence, TakeSequence(kMaxKvQueryRows - rows));
@@ -203,7 +204,7 @@ class KvMessageParser {
       query.sequences.push_back(std::move(sequence));
     }
     if (left_.empty() || std::ssize(left_) % (rows * kQueryValueBytes) != 0)
-      return Wrong(left_.size(), " bytes of queries for ", rows, " rows");
+      return WrongKvMessage(left_.size(), " bytes of queries for ", rows, " rows");
     query.queries = left_;
     return query;
   }
@@ -213,14 +214,14 @@ class KvMessageParser {
     uint32_t rows = 0;
     LIME_RETURN_IF_ERROR(Take(sequence.sequence, sequence.life, sequence.pieces, rows));
     LIME_RETURN_IF_ERROR(CheckSequence(sequence.sequence, sequence.life));
-    if (sequence.pieces < 1 || sequence.pieces > kMaxKvPieces) return Wrong(sequence.pieces, " pieces, at most ", kMaxKvPieces);
+    if (sequence.pieces < 1 || sequence.pieces > kMaxKvPieces) return WrongKvMessage(sequence.pieces, " pieces, at most ", kMaxKvPieces);
     if (rows == 0 || rows > most_rows)
-      return Wrong("a sequence of ", rows, " rows, at most ", most_rows, " of ", kMaxKvQueryRows, " are left");
-    if (left_.size() / sizeof(int32_t) < rows) return Wrong("positions of ", rows, " rows in ", left_.size(), " bytes");
+      return WrongKvMessage("a sequence of ", rows, " rows, at most ", most_rows, " of ", kMaxKvQueryRows, " are left");
+    if (left_.size() / sizeof(int32_t) < rows) return WrongKvMessage("positions of ", rows, " rows in ", left_.size(), " bytes");
     sequence.positions.resize(rows);
     for (int32_t& position : sequence.positions) {
       LIME_RETURN_IF_ERROR(Take(position));
-      if (position < 0) return Wrong("position ", position);
+      if (position < 0) return WrongKvMessage("position ", position);
     }
     return sequence;
   }

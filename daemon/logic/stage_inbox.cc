@@ -13,11 +13,6 @@ namespace {
 
 constexpr int64_t kMaxQueuedOrders = 4096;
 
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(what...));
-}
-
 // Ids of which the device hands logits on, or takes them, where it computes a part of the head.
 int64_t MostIdsBetween(const Plan& plan, int32_t device) {
   int64_t most = 0;
@@ -63,29 +58,29 @@ Order StageInbox::TakeOrder() {
 }
 
 absl::Status StageInbox::Check(const Order& order) const {
-  if (order.number != next_order_) return Wrong("order ", order.number, " has come, and ", next_order_, " is the next one");
-  if (static_cast<int64_t>(orders_.size()) >= kMaxQueuedOrders) return Wrong(kMaxQueuedOrders, " orders wait already");
+  if (order.number != next_order_) return Invalid("order ", order.number, " has come, and ", next_order_, " is the next one");
+  if (static_cast<int64_t>(orders_.size()) >= kMaxQueuedOrders) return Invalid(kMaxQueuedOrders, " orders wait already");
   return std::visit([this](const auto& what) { return Check(what); }, order.what);
 }
 
 absl::Status StageInbox::Check(const AdmitOrder& admit) const {
   LIME_RETURN_IF_ERROR(CheckSlot(admit.sequence));
   if (admit.positions < 1 || admit.positions > plan_.context) {
-    return Wrong("a sequence of ", admit.positions, " positions, and the plan has room for 1 to ", plan_.context);
+    return Invalid("a sequence of ", admit.positions, " positions, and the plan has room for 1 to ", plan_.context);
   }
   if (admit.computed < 0 || admit.computed > std::ssize(admit.prompt))
-    return Wrong("KV of ", admit.computed, " positions of a sequence of which ", admit.prompt.size(), " tokens are known");
+    return Invalid("KV of ", admit.computed, " positions of a sequence of which ", admit.prompt.size(), " tokens are known");
   return CheckIds(admit.prompt);
 }
 
 absl::Status StageInbox::Check(const ResidencyOrder& residency) const {
-  if (!grows_kv_) return Wrong("the plan has all KV pages from the start, and nothing of it changes");
+  if (!grows_kv_) return Invalid("the plan has all KV pages from the start, and nothing of it changes");
   return WithResidency(plan_, residency.to).status();
 }
 
 absl::Status StageInbox::Check(const StepOrder& step) const {
   if (step.microbatches.empty() || std::ssize(step.microbatches) > shape_.microbatches) {
-    return Wrong("a step of ", step.microbatches.size(), " micro-batches, and the plan has 1 to ", shape_.microbatches);
+    return Invalid("a step of ", step.microbatches.size(), " micro-batches, and the plan has 1 to ", shape_.microbatches);
   }
   for (const MicroBatch& batch : step.microbatches) LIME_RETURN_IF_ERROR(CheckBatch(batch));
   return absl::OkStatus();
@@ -93,28 +88,28 @@ absl::Status StageInbox::Check(const StepOrder& step) const {
 
 absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
   if (std::ssize(batch.rows) > MaxRows()) {
-    return Wrong("a micro-batch of ", batch.rows.size(), " rows, at most ", MaxRows(), " were planned");
+    return Invalid("a micro-batch of ", batch.rows.size(), " rows, at most ", MaxRows(), " were planned");
   }
   int64_t logit_rows = 0;
   for (const BatchRow& row : batch.rows) {
     LIME_RETURN_IF_ERROR(CheckSlot(row.sequence));
-    if (row.position < 0 || row.position >= plan_.context) return Wrong("position ", row.position, " of ", plan_.context);
+    if (row.position < 0 || row.position >= plan_.context) return Invalid("position ", row.position, " of ", plan_.context);
     if (row.token != kSampledToken) LIME_RETURN_IF_ERROR(CheckIds({&row.token, 1}));
     if (row.parent != -1) return absl::UnimplementedError("trees of speculated tokens are not computed yet");
     logit_rows += row.wants_logits ? 1 : 0;
   }
-  if (logit_rows > plan_.batch) return Wrong("logits of ", logit_rows, " rows in one micro-batch, at most ", plan_.batch);
+  if (logit_rows > plan_.batch) return Invalid("logits of ", logit_rows, " rows in one micro-batch, at most ", plan_.batch);
   return absl::OkStatus();
 }
 
 absl::Status StageInbox::CheckSlot(int32_t sequence) const {
   if (sequence >= 0 && sequence < plan_.sequences) return absl::OkStatus();
-  return Wrong("sequence slot ", sequence, ", and the plan has ", plan_.sequences);
+  return Invalid("sequence slot ", sequence, ", and the plan has ", plan_.sequences);
 }
 
 absl::Status StageInbox::CheckIds(std::span<const int32_t> ids) const {
   for (const int32_t id : ids) {
-    if (id < 0 || id >= shape_.vocab_size) return Wrong("token id ", id, " is outside the vocabulary of ", shape_.vocab_size);
+    if (id < 0 || id >= shape_.vocab_size) return Invalid("token id ", id, " is outside the vocabulary of ", shape_.vocab_size);
   }
   return absl::OkStatus();
 }
@@ -137,7 +132,7 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
         absl::StrCat(waiting_bytes_, " bytes of hidden states wait already, and the plan counts ", waiting_allowed_));
   }
   if (!arrived_.emplace(std::pair(header.step, visit), std::move(activation.payload)).second) {
-    return Wrong("stage ", visit.first, " has this micro-batch of step ", header.step, " already");
+    return Invalid("stage ", visit.first, " has this micro-batch of step ", header.step, " already");
   }
   waiting_bytes_ += header.bytes;
   return IsUnderWay(header.step) ? std::optional(visit) : std::nullopt;
@@ -146,19 +141,19 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
 absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) const {
   const ActivationHeader& header = activation.header;
   const int64_t bytes = std::ssize(activation.payload);
-  if (header.epoch != plan_.epoch) return Wrong("epoch ", header.epoch, ", and epoch ", plan_.epoch, " is installed");
-  if (header.bytes != bytes) return Wrong("a payload of ", bytes, " bytes, and its header says ", header.bytes);
-  if (header.step > steps_begun_ + MaxEarlySteps()) return Wrong("step ", header.step, " is far beyond step ", steps_begun_);
-  if (header.microbatch >= shape_.microbatches) return Wrong("no micro-batch ", header.microbatch);
+  if (header.epoch != plan_.epoch) return Invalid("epoch ", header.epoch, ", and epoch ", plan_.epoch, " is installed");
+  if (header.bytes != bytes) return Invalid("a payload of ", bytes, " bytes, and its header says ", header.bytes);
+  if (header.step > steps_begun_ + MaxEarlySteps()) return Invalid("step ", header.step, " is far beyond step ", steps_begun_);
+  if (header.microbatch >= shape_.microbatches) return Invalid("no micro-batch ", header.microbatch);
   const int32_t stages = static_cast<int32_t>(plan_.stages.size());
   if (header.payload == Payload::kToken) {
-    if (!IsFirst() || header.stage + 1 != stages) return Wrong("tokens of stage ", header.stage, " are not awaited here");
+    if (!IsFirst() || header.stage + 1 != stages) return Invalid("tokens of stage ", header.stage, " are not awaited here");
     return absl::OkStatus();
   }
   const bool awaited = header.stage + 1 < stages && plan_.stages[header.stage + 1].device == device_;
   if (!awaited || header.payload != PayloadInto(plan_, header.stage + 1))
-    return Wrong("what stage ", header.stage, " sends is not awaited here");
-  if (header.step < steps_ended()) return Wrong("step ", header.step, " has ended");
+    return Invalid("what stage ", header.stage, " sends is not awaited here");
+  if (header.step < steps_ended()) return Invalid("step ", header.step, " has ended");
   if (!IsUnderWay(header.step)) return CheckPayload(header.stage + 1, nullptr, activation.payload);
   LIME_RETURN_IF_ERROR(CheckVisit({header.stage + 1, header.microbatch}));
   return CheckPayload(header.stage + 1, &batch(header.microbatch), activation.payload);
@@ -167,8 +162,8 @@ absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) co
 // What comes for the step under way comes once.
 absl::Status StageInbox::CheckVisit(const Visit& visit) const {
   const auto& [stage, microbatch] = visit;
-  if (microbatch >= std::ssize(batches_)) return Wrong("this step has no micro-batch ", microbatch);
-  if (taken_.contains(visit)) return Wrong("stage ", stage, " has used micro-batch ", microbatch, " of this step already");
+  if (microbatch >= std::ssize(batches_)) return Invalid("this step has no micro-batch ", microbatch);
+  if (taken_.contains(visit)) return Invalid("stage ", stage, " has used micro-batch ", microbatch, " of this step already");
   return absl::OkStatus();
 }
 
@@ -181,18 +176,18 @@ absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, st
     bytes = std::ssize(partial.hidden);
     const int64_t asked = batch != nullptr ? std::ranges::count_if(batch->rows, &BatchRow::wants_logits) : -1;
     if (batch != nullptr && std::ssize(partial.rows) != asked)
-      return Wrong("logits of ", partial.rows.size(), " rows, and ", asked, " ask for them");
+      return Invalid("logits of ", partial.rows.size(), " rows, and ", asked, " ask for them");
   }
   if (batch != nullptr && bytes != rows * shape_.row_bytes)
-    return Wrong("hidden states of ", bytes, " bytes for ", rows, " rows of ", shape_.row_bytes);
+    return Invalid("hidden states of ", bytes, " bytes for ", rows, " rows of ", shape_.row_bytes);
   if (bytes > MaxRows() * shape_.row_bytes || bytes % shape_.row_bytes != 0)
-    return Wrong("hidden states of ", bytes, " bytes, in rows of ", shape_.row_bytes, ", at most ", MaxRows());
+    return Invalid("hidden states of ", bytes, " bytes, in rows of ", shape_.row_bytes, ", at most ", MaxRows());
   return absl::OkStatus();
 }
 
 // A sequence's tokens come in the order of their positions, each once.
 absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken> tokens) const {
-  if (step >= steps_begun_) return Wrong("tokens of step ", step, ", which has not begun");
+  if (step >= steps_begun_) return Invalid("tokens of step ", step, ", which has not begun");
   std::map<int32_t, int32_t> told;  // position, by sequence
   for (const SampledToken& token : tokens) {
     LIME_RETURN_IF_ERROR(CheckSlot(token.sequence));
@@ -201,7 +196,7 @@ absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken>
     if (step < latest.from_step) continue;
     const int32_t before = told.try_emplace(token.sequence, latest.position).first->second;
     if (token.position <= before || token.position > plan_.context)
-      return Wrong("sequence ", token.sequence, " is told its token at position ", token.position, ", and was told that at ", before);
+      return Invalid("sequence ", token.sequence, " is told its token at position ", token.position, ", and was told that at ", before);
     told[token.sequence] = token.position;
   }
   return absl::OkStatus();

@@ -1,7 +1,6 @@
 #include "daemon/profile/measure_disk.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -9,23 +8,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "daemon/profile/clock.h"
 #include "daemon/weights/block_device.h"
 #include "daemon/weights/huge_buffer.h"
 
 namespace lime {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr double kWarmShare = 0.25;  // of a point's time, read before it counts
 constexpr int kMinRounds = 6;        // requests of every lane that count
 constexpr double kLeastPoint = 0.5;  // seconds: limits stop a group for a while and let it go again, several times in this
 constexpr double kDrainSeconds = 0.5;
 constexpr double kLongestPoint = 20;  // seconds; what a disk has not done by then is counted as it is
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 struct ReadFile {
   std::string path;

@@ -5,27 +5,21 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "bench/limits.h"
+#include "daemon/profile/clock.h"
 #include "kernels/cpu/linear.h"
 #include "planner/base/median.h"
 
 namespace lime {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr double kQuickSeconds = 0.05;
 // Of a quick look: enough to tell memory from cache, and less than what computes takes anyway.
 constexpr Bytes kLeastQuickBytes = 16 * kMiB, kMostQuickBytes = 128 * kMiB;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::string CpuName() {
   std::ifstream info("/proc/cpuinfo");

@@ -20,6 +20,11 @@ constexpr int64_t RoundUp(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+// In millions of bytes, the unit of the planner's mathematics.
+constexpr double Mb(Bytes bytes) {
+  return static_cast<double>(bytes) / 1e6;
+}
+
 // Parses "1500000", "512MiB", "2GiB", "1.5GB" (KB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB and K, M, G, T of 1024).
 absl::StatusOr<Bytes> ParseBytes(std::string_view text);
 

@@ -1,8 +1,19 @@
-// Shorthand for passing a Status up.
+// Shorthand for making a Status and passing it up.
 #pragma once
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace lime {
+
+// Of what came from outside and cannot be used: the words together say what, where and why.
+template <typename... What>
+absl::Status Invalid(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(what...));
+}
+
+}  // namespace lime
 
 // Returns the status from the enclosing function unless it is OK.
 #define LIME_RETURN_IF_ERROR(expr)                                    \

@@ -22,10 +22,6 @@ constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int kVersion = 1;
 
-absl::Status Wrong(const std::string& where, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(where, what));
-}
-
 // Matrices by name; the others are in no part.
 constexpr std::array<std::pair<const char*, TensorRole>, 8> kRoles = {{{"q", TensorRole::kQ},
                                                                        {"k", TensorRole::kK},
@@ -50,23 +46,16 @@ std::optional<TensorRole> ParseRole(const json& name) {
   return std::nullopt;
 }
 
-std::optional<BlockKind> ParseKind(const std::string& name) {
-  for (const BlockKind kind : {BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
-    if (name == KindName(kind)) return kind;
-  }
-  return std::nullopt;
-}
-
 absl::StatusOr<bool> ParseChoice(JsonFields& fields, const std::string& key, const std::string& no, const std::string& yes,
                                  const std::string& where) {
   const std::string text = fields.StringOr(key, no);
   if (text == yes) return true;
-  return text == no ? absl::StatusOr<bool>(false) : Wrong(where, absl::StrCat(": field \"", key, "\" is neither ", no, " nor ", yes));
+  return text == no ? absl::StatusOr<bool>(false) : Invalid(where, absl::StrCat(": field \"", key, "\" is neither ", no, " nor ", yes));
 }
 
 // ["gate", 0, 64]
 absl::StatusOr<MatrixRows> ReadRows(const json& value, const std::string& where) {
-  const auto wrong = [&] { return Wrong(where, ": rows are no [matrix, begin, end]"); };
+  const auto wrong = [&] { return Invalid(where, ": rows are no [matrix, begin, end]"); };
   if (!value.is_array() || value.size() != 3 || !value[1].is_number_integer() || !value[2].is_number_integer()) return wrong();
   const std::optional<TensorRole> role = ParseRole(value[0]);
   if (!role) return wrong();
@@ -89,7 +78,7 @@ absl::StatusOr<PlanPart> ReadPart(JsonFields& fields, const std::string& where) 
   part.decode_ms = fields.Double("decode_ms", 0, kHigh);
   part.prefill_ms = fields.DoubleOr("prefill_ms", 0, 0, kHigh);
   LIME_RETURN_IF_ERROR(fields.status());
-  if (!kind) return Wrong(where, ": field \"block\" is none of attention, mlp and head");
+  if (!kind || *kind == BlockKind::kEmbedding) return Invalid(where, ": field \"block\" is none of attention, mlp and head");
   part.block.kind = *kind;
   for (const json& value : rows) {
     LIME_ASSIGN_OR_RETURN(const MatrixRows range, ReadRows(value, where));
@@ -258,7 +247,7 @@ ordered_json HeadToJson(const Plan& plan) {
 
 absl::StatusOr<Plan> PlanFromJson(const json& object, std::string_view name) {
   const std::string where(name);
-  if (!object.is_object()) return Wrong(where, " is not an object");
+  if (!object.is_object()) return Invalid(where, " is not an object");
   JsonFields fields(object, where);
   Plan plan;
   LIME_RETURN_IF_ERROR(ReadHead(fields, where, plan));
@@ -266,7 +255,7 @@ absl::StatusOr<Plan> PlanFromJson(const json& object, std::string_view name) {
   LIME_ASSIGN_OR_RETURN(plan.parts, ReadObjects<PlanPart>(fields, "parts", kMaxPlanBlocks, where, ReadPart));
   LIME_ASSIGN_OR_RETURN(plan.stages, ReadObjects<Stage>(fields, "stages", kMaxPlanBlocks, where, ReadStage));
   const absl::Status valid = plan.Validate();
-  if (!valid.ok()) return Wrong(where, absl::StrCat(": ", valid.message()));
+  if (!valid.ok()) return Invalid(where, absl::StrCat(": ", valid.message()));
   return plan;
 }
 

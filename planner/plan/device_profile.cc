@@ -164,4 +164,11 @@ std::string_view KindName(BlockKind kind) {
   return "?";
 }
 
+std::optional<BlockKind> ParseKind(std::string_view name) {
+  for (const BlockKind kind : {BlockKind::kEmbedding, BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
+    if (name == KindName(kind)) return kind;
+  }
+  return std::nullopt;
+}
+
 }  // namespace lime

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -105,6 +106,7 @@ double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockKind
 
 // Names of the block kinds in JSON: "embedding", "attention", "mlp", "head".
 std::string_view KindName(BlockKind kind);
+std::optional<BlockKind> ParseKind(std::string_view name);
 
 // From and to JSON. From outside it is hostile: sizes, depth, numbers and strings are bounded, and the first wrong field is named after
 // `where`. Unknown fields are ignored. Fields end with their unit: bytes, bytes_per_second, ms; flops per second.

@@ -23,22 +23,11 @@ constexpr size_t kMaxPoints = 4096, kMaxModels = 1024;
 constexpr double kMaxRate = 1e18, kMaxMs = 1e12;
 constexpr int64_t kMaxRows = int64_t{1} << 24, kMaxContext = int64_t{1} << 32, kMaxReadBytes = int64_t{1} << 40, kMaxDiskDepth = 65536;
 
-absl::Status Wrong(const std::string& where, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(where, what));
-}
-
 // A string of the profile's owner; bounded, since it is printed.
 absl::StatusOr<std::string> Name(JsonFields& fields, const std::string& key, const std::string& where, bool required = true) {
   std::string name = required ? fields.String(key) : fields.StringOr(key, "");
-  if (name.size() > kMaxStrings) return Wrong(where, absl::StrCat(": field \"", key, "\" is longer than ", kMaxStrings, " bytes"));
+  if (name.size() > kMaxStrings) return Invalid(where, absl::StrCat(": field \"", key, "\" is longer than ", kMaxStrings, " bytes"));
   return name;
-}
-
-std::optional<BlockKind> ParseKind(const std::string& name) {
-  for (const BlockKind kind : {BlockKind::kEmbedding, BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
-    if (name == KindName(kind)) return kind;
-  }
-  return std::nullopt;
 }
 
 absl::StatusOr<DiskPoint> ReadDiskPoint(JsonFields& fields, const std::string&) {
@@ -59,7 +48,7 @@ absl::StatusOr<LinkPoint> ReadLink(JsonFields& fields, const std::string& where)
 absl::StatusOr<ComputePoint> ReadComputePoint(JsonFields& fields, const std::string& where) {
   const std::optional<BlockKind> kind = ParseKind(fields.String("kind"));
   LIME_RETURN_IF_ERROR(fields.status());
-  if (!kind) return Wrong(where, ": field \"kind\" is none of embedding, attention, mlp and head");
+  if (!kind) return Invalid(where, ": field \"kind\" is none of embedding, attention, mlp and head");
   return ComputePoint{.kind = *kind,
                       .rows = fields.Int("rows", 1, kMaxRows),
                       .context = fields.IntOr("context", 0, 0, kMaxContext),
@@ -78,7 +67,7 @@ absl::StatusOr<std::vector<T>> ReadAnyObjects(JsonFields& fields, const std::str
 template <typename T, typename Key>
 absl::Status CheckDistinct(const std::vector<T>& sorted, Key key, const std::string& where, const std::string& what) {
   const auto twice = std::ranges::adjacent_find(sorted, {}, key);
-  return twice == sorted.end() ? absl::OkStatus() : Wrong(where, absl::StrCat(": ", what, " is there twice"));
+  return twice == sorted.end() ? absl::OkStatus() : Invalid(where, absl::StrCat(": ", what, " is there twice"));
 }
 
 absl::StatusOr<ModelCompute> ReadModel(JsonFields& fields, const std::string& where) {
@@ -91,7 +80,7 @@ absl::StatusOr<ModelCompute> ReadModel(JsonFields& fields, const std::string& wh
 }
 
 absl::Status CheckModels(const DeviceProfile& profile, size_t models_read, const std::string& where) {
-  if (profile.models.size() < models_read) return Wrong(where, ": a model is there twice");
+  if (profile.models.size() < models_read) return Invalid(where, ": a model is there twice");
   for (const ModelCompute& model : profile.models) {
     const auto place = [](const ComputePoint& p) { return std::tuple(p.kind, p.rows, p.context); };
     LIME_RETURN_IF_ERROR(CheckDistinct(model.points, place, where, absl::StrCat("a point of model \"", model.key, "\"")));

@@ -15,10 +15,6 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-absl::Status Wrong(const std::string& where, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(where, what));
-}
-
 int32_t Index(JsonFields& fields, const char* key) {
   return static_cast<int32_t>(fields.Int(key, -1, kMaxInstructions));
 }
@@ -45,10 +41,10 @@ absl::StatusOr<Instruction> ReadInstruction(JsonFields& f, const std::string& wh
     return Compute{Index(f, "stage"), Index(f, "microbatch"), Index(f, "part"), Count(f, "rows"),
                    f.IntOr("logit_rows", 0, 0, kMaxProgramBytes)};
   }
-  if (op != "recv" && op != "send") return Wrong(where, ": field \"op\" is no instruction");
+  if (op != "recv" && op != "send") return Invalid(where, ": field \"op\" is no instruction");
   const std::optional<Payload> payload = ParsePayload(f.String("payload"));
   LIME_RETURN_IF_ERROR(f.status());
-  if (!payload) return Wrong(where, ": field \"payload\" is none of token, hidden and head_partial");
+  if (!payload) return Invalid(where, ": field \"payload\" is none of token, hidden and head_partial");
   if (op == "recv") return Recv{Index(f, "stage"), Index(f, "microbatch"), Index(f, "from"), *payload};
   return Send{Index(f, "stage"), Index(f, "microbatch"), Index(f, "to"), *payload};
 }
@@ -95,7 +91,7 @@ absl::StatusOr<Program> ParseProgram(std::string_view text, std::string_view nam
   LIME_ASSIGN_OR_RETURN(program.loads, ReadObjects<Prefetch>(fields, "loads", kMaxInstructions, where, ReadPrefetch));
   LIME_ASSIGN_OR_RETURN(program.step, ReadObjects<Instruction>(fields, "step", kMaxInstructions, where, ReadInstruction));
   const absl::Status valid = program.Validate();
-  if (!valid.ok()) return Wrong(where, absl::StrCat(": ", valid.message()));
+  if (!valid.ok()) return Invalid(where, absl::StrCat(": ", valid.message()));
   return program;
 }
 
