@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -10,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "coordinator/cli/change_search.h"
+#include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/kv_levels_report.h"
@@ -21,14 +22,12 @@
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/logic/order.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/model_digest.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/limits.h"
-#include "planner/sim/simulator.h"
 
 namespace lime::cli {
 namespace {
@@ -39,11 +38,6 @@ using nlohmann::json;
 constexpr double kPlanningMs = 3000;
 constexpr absl::Duration kStatisticsPatience = absl::Milliseconds(500);
 constexpr double kMostLinkAgeMs = 10'000;
-constexpr double kUnloadMs = 500, kPauseMargin = 2;             // of a change to another plan
-constexpr double kNotReading = 0.25;                            // of an installation's time: making room, compiling, opening
-constexpr double kFirstSteps = 2;                               // that the next token takes: rings are empty
-constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;  // positions that a plan begins with beyond those that there are
-constexpr char kCoordinatorName[] = "coordinator";              // of its own keys
 
 // Of what `lime plan` is without further flags; for these devices alone, where any are named.
 absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const std::set<std::string>& devices) {
@@ -232,42 +226,10 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
       plan());
 }
 
-KvLevels ClusterSession::LevelsOf(const Plan& plan) const {
-  const bool grows = GrowsKv(plan) && plan.reads == ReadsPerStep::kOnce && options_.online;
-  if (grows) return MakeKvLevels(plan, {.rule = *options_.online});
-  return {.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
-}
-
-// With KV for what there is, to grow from, and with all of it; whichever is faster over the steps that are left.
 absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWatcher::Search& search) const {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, {}));
-  TakeRates(search.now, inputs);
-  const auto ms_left = [&](const Plan& plan) { return MeanMs(LevelsOf(plan), search.left.pages, search.left.pages_at_end); };
-  Plan today = AsItIsNow(inputs, search.current, search.made_with, search.now);
-  LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(today, {.timeline = false}));
-  today.predicted.ms_per_step = simulated.MsPerStep();
-  PlanWatcher::Candidate found{.ms_per_step = HUGE_VAL, .current_ms = ms_left(today)};
-  std::vector<int64_t> kv_tokens = {0};
-  if (inputs.request.kv_tokens > 0) {
-    const int64_t now = search.left.pages * kPageTokens / options_.sequences + kKvAhead;
-    kv_tokens.push_back(std::min(inputs.request.context, std::max(inputs.request.kv_tokens, now)));
-  }
-  absl::Status none;
-  for (const int64_t tokens : kv_tokens) {
-    inputs.request.kv_tokens = tokens;
-    absl::StatusOr<Plan> plan = ClusterPlanning({.time_limit_ms = kPlanningMs, .cancelled = &search.cancelled}, inputs).Run();
-    none.Update(plan.status());
-    if (!plan.ok()) continue;
-    const double ms = ms_left(*plan);
-    if (ms < found.ms_per_step) found.ms_per_step = ms, found.plan = *std::move(plan);
-  }
-  if (found.ms_per_step == HUGE_VAL) return none;
-  const bool takes_over = TakesOver(search.current, found.plan, search.left.pages);
-  const double share = kNotReading + ReadShare(search.current, found.plan, takes_over);
-  found.install_ms = kUnloadMs + kPauseMargin * share * install_seconds_ * 1000 + kFirstSteps * found.ms_per_step;
-  const auto prompt = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));
-  found.replay_ms = kPauseMargin * (takes_over ? MoveKvMs(inputs, search.current, found.plan) : found.plan.predicted.ttft_ms / prompt);
-  return found;
+  return SearchForChange(std::move(inputs), search,
+                         {.online = options_.online, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanningMs});
 }
 
 // A device that is lost while it loads is waited for as one is that is lost later; so is one that an earlier coordinator has just left.
@@ -303,7 +265,7 @@ std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
   Plan same = plan;
   same.epoch = levels_of_.epoch;
   if (same != levels_of_) {
-    levels_ = LevelsOf(plan);
+    levels_ = LevelsOf(plan, options_.online);
     levels_of_ = std::move(same);
   }
   std::vector<Residency> residencies;

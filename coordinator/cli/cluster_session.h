@@ -76,7 +76,6 @@ class ClusterSession {
   std::unique_ptr<PlanWatcher> WatchPlan();
   absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search) const;
   ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
-  KvLevels LevelsOf(const Plan& plan) const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
   absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 

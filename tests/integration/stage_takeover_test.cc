@@ -1,6 +1,8 @@
 // KV that follows its layers from one plan to another leaves every bit as one engine makes it: random plans, moments at which the next one
 // takes over, and slots, by seed.
 
+#include <fstream>
+
 #include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
@@ -219,6 +221,61 @@ TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
   EXPECT_GT(totals.from_disk, 0);
   EXPECT_GT(totals.refused, 0);
   EXPECT_GT(std::ssize(totals.fetched), kSeeds / 4);
+}
+
+// One on several devices, of which nothing streams.
+Plan AllResident(const ModelSpec& spec) {
+  for (uint64_t seed = 1;; ++seed) {
+    Plan plan = RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw();
+    if (plan.NumDevices() < 2 || plan.embedding != EmbeddingPlacement::kResident) continue;
+    const absl::StatusOr<Plan> resident = WithResidency(plan, {.layer_pages = ResidencyOf(plan).layer_pages});
+    if (resident.ok()) return *resident;
+  }
+}
+
+// Whoever reads a matrix from now on finds zeros.
+void ZeroMatrices(const Checkpoint& checkpoint) {
+  for (const auto& [name, info] : checkpoint.index()) {
+    if (info.shape.size() < 2) continue;
+    const TensorLocation& at = checkpoint.location(name);
+    std::fstream file(checkpoint.files()[static_cast<size_t>(at.file)].path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(at.offset);
+    file << std::string(static_cast<size_t>(at.bytes), '\0');
+    ASSERT_TRUE(file.flush().good());
+  }
+}
+
+TEST(StageTakeoverWeights, WhatStaysInMemoryIsNotReadAgain) {
+  TempDir dir;
+  MakeModelOptions options = OptionsOf(TakeoverVariants().front());
+  options.config.max_positions = 2 * kLongContext;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  const auto checkpoint = Checkpoint::Open(dir / "model");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto spec = checkpoint->BuildModelSpec();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const std::vector<Reference> references = {Alone(
+      dir / "model", RandomIds(7, 40, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size))), kTokens, kLongContext)};
+  const Plan plan = AllResident(*spec);
+  std::vector<Sequence> sequences = {{.request = &references[0], .known = references[0].prompt, .hash = {}}};
+  std::vector<LeftByPlan> left;
+  {
+    StageCluster cluster(dir / "model", plan, 1);
+    ASSERT_TRUE(cluster.ok());
+    ASSERT_NO_FATAL_FAILURE(GoOn(cluster, plan, sequences, kTokens / 2, std::nullopt));
+    left = LeaveAll(cluster, plan);
+  }
+  ASSERT_NO_FATAL_FAILURE(ZeroMatrices(*checkpoint));
+  EXPECT_NE(Alone(dir / "model", references[0].prompt, kTokens, kLongContext).hash, references[0].hash) << "or this test tells nothing";
+  std::vector<int> fetched;
+  const std::vector<KvSequence> taken = {{.from = 0, .to = 0, .positions = sequences[0].computed}};
+  StageCluster cluster(
+      dir / "model", plan, 1, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); }, TakeFrom(left, taken, fetched));
+  left.clear();
+  ASSERT_TRUE(cluster.ok());
+  ASSERT_NO_FATAL_FAILURE(GoOn(cluster, plan, sequences, kTokens, std::nullopt));
+  EXPECT_EQ(cluster.sampler().hash(0), references[0].hash);
+  EXPECT_TRUE(fetched.empty()) << "nor did KV travel";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StageTakeover, ::testing::ValuesIn(TakeoverVariants()), [](const auto& info) { return info.param.name; });

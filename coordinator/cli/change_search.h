@@ -1,0 +1,28 @@
+// The search for another plan while one runs: what is best for the steps that are left, on devices and links as they are measured now.
+#pragma once
+
+#include <optional>
+
+#include "coordinator/cli/plan_inputs.h"
+#include "coordinator/cli/plan_watcher.h"
+#include "planner/kv_levels.h"
+
+namespace lime::cli {
+
+struct ChangeSearchOptions {
+  // How a plan goes on as its KV grows; nothing: it does not.
+  std::optional<OnlineRule> online = OnlineRule::kLime;
+  double install_ms = 0;  // what the installation of the first plan took
+  double time_limit_ms = 3000;
+};
+
+// What streams as KV grows, the plan's own first; that alone where all KV is there from the start, or KV does not grow.
+KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online);
+
+// Two plans are looked for, one with KV for what there is, to grow from, and one with all of it; the faster one over the levels of KV that
+// the steps that are left go through, beside what those take by the plan in use. `inputs`: what the first plan was made for. It may wait
+// for twice the time limit.
+absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
+                                                       const ChangeSearchOptions& options);
+
+}  // namespace lime::cli
