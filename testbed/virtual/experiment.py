@@ -280,8 +280,11 @@ class Experiment:
 
     def run_turns(self, cluster, turns, ran):
         budgets = [max(self.plans[v.name]["devices"][i]["budget"] for v, _ in turns) for i in range(len(self.devices))]
-        limits, failures = {}, 0
+        limits, failures, refused = {}, 0, set()
         for number, (variant, turn_round) in enumerate(turns):
+            if variant.name in refused:
+                ran(self.turn_seconds(variant))
+                continue
             if number % self.machine.probe_every == 0:
                 limits = self.probe(cluster)
             found = self.run_turn(cluster, variant, turn_round, budgets)
@@ -290,6 +293,7 @@ class Experiment:
                        "asked": self.asked(variant, turn_round)} | found)
             predicted = found.get("predicted_ms", plan["predicted"]["ms_per_token"])
             not_measured = found.get("failed") or found.get("refused")
+            refused |= {variant.name} if "refused" in found else set()
             measured = not_measured or f"{found['ms_per_token']:.0f} ms/token (predicted {predicted:.0f})"
             self.say(f"{self.name}, turn {number + 1} of {len(turns)}, {variant.name}: {measured}")
             ran(self.turn_seconds(variant))
