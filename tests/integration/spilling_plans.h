@@ -1,4 +1,4 @@
-// What the tests share in which KV leaves the memory of a device: random plans in which it does, by seed, and orders that use it.
+// What the tests share in which KV leaves the memory of a device: random plans in which it does, by seed.
 #pragma once
 
 #include <algorithm>
@@ -10,26 +10,12 @@
 #include "planner/kv_parts.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
-#include "tests/integration/stage_cluster.h"
-#include "tests/integration/stage_plans.h"
+#include "tests/integration/stage_orders.h"
 
 namespace lime {
 
 inline constexpr int64_t kLongContext = 1400;
 inline constexpr int64_t kAhead = 2 * kResidencyLead;  // positions that there are pages for beyond those ordered
-
-// With rings for whatever streams, and `more`.
-inline Plan Elastic(Plan plan, Bytes more = 0) {
-  Plan all = plan;
-  for (PlanPart& part : all.parts) part.streamed = true;
-  const std::vector<PlanNeed> needs = NeedsOf(all);
-  for (int d = 0; d < plan.NumDevices(); ++d) {
-    PlanMemory& memory = plan.devices[d].memory;
-    memory.margin -= needs[d].ring + more - memory.ring;
-    memory.ring = needs[d].ring + more;
-  }
-  return plan;
-}
 
 class Draws {
  public:
@@ -95,30 +81,6 @@ inline Plan Spilling(const ModelSpec& spec, uint64_t seed) {
     if (device.max_layer_pages > 0 && draws.Below(4) > 0) DrawHost(*cut, d, draws);
   }
   return *std::move(cut);
-}
-
-inline void OrderPrompt(StageCluster& cluster, const Plan& plan, int32_t s, const Reference& request) {
-  cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = kLongContext, .prompt = request.prompt});
-  for (size_t at = 0; at < request.prompt.size();) {
-    MicroBatch batch;
-    for (int64_t i = 0; i < plan.prefill_chunk && at < request.prompt.size(); ++i, ++at) {
-      batch.rows.push_back({.sequence = s,
-                            .token = request.prompt[at],
-                            .position = static_cast<int32_t>(at),
-                            .wants_logits = at + 1 == request.prompt.size()});
-    }
-    cluster.Give(StepOrder{{std::move(batch)}});
-  }
-}
-
-inline void OrderToken(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests, int token) {
-  StepOrder step;
-  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
-    if (s % plan.batch == 0) step.microbatches.emplace_back();
-    step.microbatches.back().rows.push_back(
-        {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + token, .wants_logits = true});
-  }
-  cluster.Give(std::move(step));
 }
 
 // Pages of a layer that the requests have before they have generated `tokens`.

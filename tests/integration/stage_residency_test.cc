@@ -6,8 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/plan_residency.h"
-#include "tests/integration/stage_cluster.h"
-#include "tests/integration/stage_plans.h"
+#include "tests/integration/stage_orders.h"
 
 namespace lime {
 namespace {
@@ -52,44 +51,6 @@ class Changes {
   const int64_t full_;  // one less than all, so that the plan is one whose KV grows
 };
 
-// With rings for whatever streams.
-Plan Elastic(Plan plan) {
-  Plan all = plan;
-  for (PlanPart& part : all.parts) part.streamed = true;
-  const std::vector<PlanNeed> needs = NeedsOf(all);
-  for (int d = 0; d < plan.NumDevices(); ++d) {
-    PlanMemory& memory = plan.devices[d].memory;
-    memory.margin -= needs[d].ring - memory.ring;
-    memory.ring = needs[d].ring;
-  }
-  return plan;
-}
-
-void OrderPrompts(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
-  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
-    const std::vector<int32_t>& prompt = requests[s].prompt;
-    cluster.Give(AdmitOrder{.sequence = s, .request = s, .positions = kContext, .prompt = prompt});
-    for (size_t at = 0; at < prompt.size();) {
-      MicroBatch batch;
-      for (int64_t i = 0; i < plan.prefill_chunk && at < prompt.size(); ++i, ++at) {
-        batch.rows.push_back(
-            {.sequence = s, .token = prompt[at], .position = static_cast<int32_t>(at), .wants_logits = at + 1 == prompt.size()});
-      }
-      cluster.Give(StepOrder{{std::move(batch)}});
-    }
-  }
-}
-
-void OrderToken(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests, int token) {
-  StepOrder step;
-  for (int32_t s = 0; s < static_cast<int32_t>(requests.size()); ++s) {
-    if (s % plan.batch == 0) step.microbatches.emplace_back();
-    step.microbatches.back().rows.push_back(
-        {.sequence = s, .token = kSampledToken, .position = static_cast<int32_t>(requests[s].prompt.size()) + token, .wants_logits = true});
-  }
-  cluster.Give(std::move(step));
-}
-
 void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
   const auto checkpoint = Checkpoint::Open(dir);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -107,7 +68,7 @@ void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
     SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", first->DebugString()));
     StageCluster cluster(dir, *first, seed);
     ASSERT_TRUE(cluster.ok());
-    OrderPrompts(cluster, plan, requests);
+    for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[static_cast<size_t>(s)], kContext);
     for (int token = 0; token + 1 < kTokens; ++token) {
       if (changes.Below(4) == 0) cluster.Give(ResidencyOrder{changes.Draw(token)});
       OrderToken(cluster, plan, requests, token);

@@ -20,7 +20,7 @@ struct Totals {
 void GenerateAgain(StageCluster& cluster, const Plan& plan, const std::vector<Reference>& requests) {
   for (int32_t s = 0; s < std::ssize(requests); ++s) cluster.Give(RetireOrder{s});
   const Reference& again = requests.back();
-  OrderPrompt(cluster, plan, 0, again);
+  OrderPrompt(cluster, plan, 0, again, kLongContext);
   OrderToken(cluster, plan, {again}, 0);
   const std::vector<int32_t> tokens = cluster.Await(0, kTokens + 2);
   ASSERT_EQ(std::vector(tokens.end() - 2, tokens.end()), std::vector(again.tokens.begin(), again.tokens.begin() + 2));
@@ -41,7 +41,7 @@ void Generate(const std::string& dir, const Plan& plan, const std::vector<Refere
   SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", first->DebugString()));
   StageCluster cluster(dir, *first, seed, 1 + static_cast<int>(seed % 2));
   ASSERT_TRUE(cluster.ok());
-  for (int32_t s = 0; s < std::ssize(requests); ++s) OrderPrompt(cluster, *first, s, requests[s]);
+  for (int32_t s = 0; s < std::ssize(requests); ++s) OrderPrompt(cluster, *first, s, requests[s], kLongContext);
   for (int token = 0; token + 1 < kTokens; ++token) {
     if (grows && draws.Below(6) == 0) cluster.Give(ResidencyOrder{draw(token)});
     OrderToken(cluster, *first, requests, token);
