@@ -57,8 +57,8 @@ absl::StatusOr<ordered_json> SolveOptimize(const json& problem, const SolveOptio
   LIME_RETURN_IF_ERROR(fields.status());
   const std::optional<Strategy> strategy = ParseStrategy(name);
   if (!strategy) {
-    return Malformed(absl::StrCat("field \"strategy\" = \"", name.substr(0, 80),
-                                  "\" is none of lime, lime-paper, pp, pp-offload, pp-offload-batched and edgeshard"));
+    return Invalid("problem: field \"strategy\" = \"", name.substr(0, 80),
+                   "\" is none of lime, lime-paper, pp, pp-offload, pp-offload-batched and edgeshard");
   }
   LIME_ASSIGN_OR_RETURN(const BatchedPlan best, PlanBatches(*strategy, instance, search));
   if (!best.found.feasible) return Infeasible(best.found.reason);
@@ -91,7 +91,7 @@ absl::StatusOr<ordered_json> SolveReplan(const json& problem, const SolveOptions
   replan.move_mb_per_ms = fields.DoubleOr("move_mb_per_ms", 0, 0, kMaxPlanNumber);
   LIME_RETURN_IF_ERROR(fields.status());
   if (replan.move_mb_per_ms > 0 && replan.move_mb_per_ms < kMinDiskRate) {
-    return Malformed(absl::StrCat("field \"move_mb_per_ms\" = ", replan.move_mb_per_ms, " is neither 0 nor at least ", kMinDiskRate));
+    return Invalid("problem: field \"move_mb_per_ms\" = ", replan.move_mb_per_ms, " is neither 0 nor at least ", kMinDiskRate);
   }
   LIME_ASSIGN_OR_RETURN(const Instance before, InstanceFromJson(instance_json));
   LIME_ASSIGN_OR_RETURN(replan.current, StagePlanFromJson(plan_json, before));
@@ -101,8 +101,8 @@ absl::StatusOr<ordered_json> SolveReplan(const json& problem, const SolveOptions
     LIME_ASSIGN_OR_RETURN(replan.instance, WithBatch(replan.instance, batch.microbatches, batch.batch));
   }
   if (replan.instance.NumDevices() < before.NumDevices()) {
-    return Malformed(absl::StrCat("field \"new_devices\" has ", replan.instance.NumDevices(), " devices, fewer than the ",
-                                  before.NumDevices(), " before; give one that is gone a mem_mb of 0"));
+    return Invalid("problem: field \"new_devices\" has ", replan.instance.NumDevices(), " devices, fewer than the ", before.NumDevices(),
+                   " before; give one that is gone a mem_mb of 0");
   }
   LIME_ASSIGN_OR_RETURN(const SearchOptions search, ReadOptions(problem, options));
   const Replan again = PlanAgain(replan, search);

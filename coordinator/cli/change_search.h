@@ -20,8 +20,8 @@ struct ChangeSearchOptions {
 KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online);
 
 // Two plans are looked for, one with KV for what there is, to grow from, and one with all of it; the faster one over the levels of KV that
-// the steps that are left go through, beside what those take by the plan in use. `inputs`: what the first plan was made for. It may wait
-// for twice the time limit.
+// the steps that are left go through, beside what those take by the plan in use. `inputs`: what the first plan was made for. Each of
+// the two takes a few searches of the time limit.
 absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
                                                        const ChangeSearchOptions& options);
 

@@ -29,13 +29,13 @@ std::optional<int> MemoryPlanner::OnEvent(const Event& event) {
   return Lower();
 }
 
-int64_t MemoryPlanner::Soon(int64_t positions, int64_t end) const {
-  return PagesOf(std::min(end, positions + 2 * options_.lead));
+int64_t MemoryPlanner::Soon(const Claim& claim) const {
+  return PagesOf(std::min(claim.end, claim.prompt + 2 * options_.lead));
 }
 
 int64_t MemoryPlanner::Needed() const {
   int64_t pages = 0;
-  for (const Slot& slot : slots_) pages += slot.end > 0 ? Soon(slot.positions, slot.end) : 0;
+  for (const Slot& slot : slots_) pages += slot.end > 0 ? Soon({.prompt = slot.positions, .end = slot.end}) : 0;
   return pages;
 }
 
@@ -51,15 +51,20 @@ bool MemoryPlanner::Fits(int64_t end) const {
 
 bool MemoryPlanner::HasPages(const Claim& claim) const {
   const int64_t there = step_ >= present_from_ ? options_.layer_pages[static_cast<size_t>(level_)] : present_pages_;
-  return Needed() + Soon(claim.prompt, claim.end) <= there;
+  return Needed() + Soon(claim) <= there;
 }
 
 std::optional<int> MemoryPlanner::Want(std::span<const Claim> waiting) {
+  if (waiting.empty()) return std::nullopt;
+  if (step_ < present_from_ && Needed() + Soon(waiting.front()) <= options_.layer_pages[static_cast<size_t>(level_)]) {
+    calm_since_ = step_;  // the first one's pages are coming, and another change would put them off
+    return std::nullopt;
+  }
   int64_t pages = Needed(), at_end = AtEnd();
   for (const Claim& claim : waiting) {
     at_end += PagesOf(claim.end);
     if (at_end > options_.layer_pages.back()) break;
-    pages += Soon(claim.prompt, claim.end);
+    pages += Soon(claim);
   }
   return Raise(pages);
 }

@@ -52,6 +52,7 @@ class MemoryPlanner {
   // Whether a prompt has its pages by the time of the next step. Where not, they are to be asked for with Want, and come some steps later.
   bool HasPages(const Claim& claim) const;
   // For all that wait, first come first, as far as they could come to their ends together with those that run: they come with one change.
+  // Those behind the first one do not put its pages off.
   std::optional<int> Want(std::span<const Claim> waiting);
 
   int level() const { return level_; }
@@ -61,7 +62,7 @@ class MemoryPlanner {
     int64_t positions = 0, end = 0;  // end 0: free
   };
   static int64_t PagesOf(int64_t positions) { return (positions + 15) / 16; }
-  int64_t Soon(int64_t positions, int64_t end) const;  // pages of one after 2 `lead` steps
+  int64_t Soon(const Claim& claim) const;  // pages after 2 `lead` steps
   int64_t Needed() const;
   int64_t AtEnd() const;  // pages of all that run, when they end
   std::optional<int> Raise(int64_t pages);

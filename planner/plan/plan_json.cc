@@ -20,10 +20,6 @@ constexpr double kHigh = std::numeric_limits<double>::max();
 constexpr double kLow = -kHigh;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-absl::Status Wrong(const std::string& where, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(where, what));
-}
-
 std::optional<Instance::Kind> ParseKind(const std::string& letter) {
   for (const auto kind : {Instance::Kind::kAttention, Instance::Kind::kMlp, Instance::Kind::kHead, Instance::Kind::kLayer}) {
     if (letter.size() == 1 && letter[0] == KindLetter(kind)) return kind;
@@ -33,7 +29,7 @@ std::optional<Instance::Kind> ParseKind(const std::string& letter) {
 
 absl::StatusOr<Instance::Block> ReadBlock(const json& object, int index) {
   const std::string where = absl::StrCat("instance.blocks[", index, "]");
-  if (!object.is_object()) return Wrong(where, " is not an object");
+  if (!object.is_object()) return Invalid(where, " is not an object");
   JsonFields fields(object, where);
   Instance::Block block;
   const std::string letter = fields.String("kind");
@@ -42,7 +38,7 @@ absl::StatusOr<Instance::Block> ReadBlock(const json& object, int index) {
   block.kv_mb = fields.DoubleOr("kv_mb", 0, kLow, kHigh);
   LIME_RETURN_IF_ERROR(fields.status());
   const std::optional<Instance::Kind> kind = ParseKind(letter);
-  if (!kind) return Wrong(where, ": field \"kind\" is none of A, M, H and L");
+  if (!kind) return Invalid(where, ": field \"kind\" is none of A, M, H and L");
   block.kind = *kind;
   return block;
 }
@@ -50,7 +46,7 @@ absl::StatusOr<Instance::Block> ReadBlock(const json& object, int index) {
 absl::StatusOr<int32_t> ReadBatch(const std::string& key, const std::string& where) {
   int32_t batch = 0;
   if (absl::SimpleAtoi(key, &batch) && batch >= 1 && batch <= kMaxMicrobatches) return batch;
-  return Wrong(where, absl::StrCat(": \"", key.substr(0, 80), "\" is no batch size of 1 to ", kMaxMicrobatches));
+  return Invalid(where, ": \"", key.substr(0, 80), "\" is no batch size of 1 to ", kMaxMicrobatches);
 }
 
 absl::Status ReadTimesByBatch(JsonFields& fields, const std::string& where, Instance::Device& device) {
@@ -66,7 +62,7 @@ absl::Status ReadTimesByBatch(JsonFields& fields, const std::string& where, Inst
 
 absl::StatusOr<Instance::Device> ReadDevice(const json& object, int index) {
   const std::string where = absl::StrCat("instance.devices[", index, "]");
-  if (!object.is_object()) return Wrong(where, " is not an object");
+  if (!object.is_object()) return Invalid(where, " is not an object");
   JsonFields fields(object, where);
   Instance::Device device;
   device.name = fields.StringOr("name", "");
@@ -117,7 +113,7 @@ ordered_json DeviceToJson(const Instance::Device& device) {
 }  // namespace
 
 absl::StatusOr<Instance> InstanceFromJson(const json& object) {
-  if (!object.is_object()) return Wrong("instance", " is not an object");
+  if (!object.is_object()) return Invalid("instance", " is not an object");
   JsonFields fields(object, "instance");
   Instance instance;
   const json& devices = fields.Array("devices", kMaxPlanDevices);
@@ -141,7 +137,7 @@ absl::StatusOr<Instance> InstanceFromJson(const json& object) {
 }
 
 absl::StatusOr<StagePlan> StagePlanFromJson(const json& object, const Instance& instance) {
-  if (!object.is_object()) return Wrong("plan", " is not an object");
+  if (!object.is_object()) return Invalid("plan", " is not an object");
   JsonFields fields(object, "plan");
   StagePlan plan;
   const json& stages = fields.Array("stages", kMaxPlanBlocks);
@@ -151,7 +147,7 @@ absl::StatusOr<StagePlan> StagePlanFromJson(const json& object, const Instance& 
   LIME_RETURN_IF_ERROR(fields.status());
   for (const json& stage : stages) {
     const std::string where = absl::StrCat("plan.stages[", plan.stages.size(), "]");
-    if (!stage.is_object()) return Wrong(where, " is not an object");
+    if (!stage.is_object()) return Invalid(where, " is not an object");
     JsonFields numbers(stage, where);
     plan.stages.push_back({.device = static_cast<int32_t>(numbers.Int("device", 0, kMaxPlanDevices)),
                            .lo = static_cast<int32_t>(numbers.Int("lo", 0, kMaxPlanBlocks)),

@@ -282,11 +282,11 @@ class Experiment:
         budgets = [max(self.plans[v.name]["devices"][i]["budget"] for v, _ in turns) for i in range(len(self.devices))]
         limits, failures, refused = {}, 0, set()
         for number, (variant, turn_round) in enumerate(turns):
+            if number % self.machine.probe_every == 0:
+                limits = self.probe(cluster)
             if variant.name in refused:
                 ran(self.turn_seconds(variant))
                 continue
-            if number % self.machine.probe_every == 0:
-                limits = self.probe(cluster)
             found = self.run_turn(cluster, variant, turn_round, budgets)
             plan = self.plans[variant.name]
             self.keep({"strategy": variant.name, "round": turn_round, "plan": plan["path"], "tokens": self.question.tokens, "limits": limits,

@@ -2,13 +2,13 @@
 #include "coordinator/cli/change_search.h"
 
 #include <atomic>
-#include <filesystem>
 #include <fstream>
 
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/plan_rates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/temp_dir.h"
 
 namespace lime::cli {
 namespace {
@@ -33,7 +33,7 @@ constexpr int64_t kContext = 16384;
 class ChangeSearchTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string path = (std::filesystem::path(::testing::TempDir()) / "change_search_devices.json").string();
+    const std::string path = dir_ / "devices.json";
     std::ofstream(path) << kDevices;
     PlanInputFlags flags;
     flags.model_spec = LIME_SOURCE_DIR "/testbed/clusters/llama-2-13b.json";
@@ -60,7 +60,8 @@ class ChangeSearchTest : public ::testing::Test {
     return {};
   }
 
-  static constexpr double kSearchMs = 500, kInstallMs = 10'000;
+  static constexpr double kSearchMs = 1000, kInstallMs = 10'000;
+  const TempDir dir_;
   PlanInputs inputs_;
   Plan first_;
   const ClusterRates made_with_;
@@ -71,6 +72,7 @@ TEST_F(ChangeSearchTest, KvThatOutgrowsAPlanIsWorthADeviceThatTheFirstOnesDidWit
   ASSERT_THAT(DevicesUsed(first_), Not(Contains("slow")));
   const PlanWatcher::Candidate early = Search(512, 1024);
   EXPECT_GT(early.ms_per_step, 0.95 * early.current_ms) << "KV fits as it is";
+  EXPECT_LT(early.ms_per_step, 1.05 * early.current_ms) << "a plan with all KV from the start has the third device, or streams";
   const PlanWatcher::Candidate late = Search(8192, kContext);
   EXPECT_THAT(DevicesUsed(late.plan), Contains("slow"));
   EXPECT_LT(late.ms_per_step, 0.8 * late.current_ms);
@@ -82,6 +84,8 @@ TEST_F(ChangeSearchTest, ThePlanInUseIsComparedByWhatIsMeasured) {
   const PlanWatcher::Candidate slower = Search(512, 1024, {{ComputeKey("a"), 0.1}});
   EXPECT_GT(slower.current_ms, 2 * before.current_ms);
   EXPECT_LT(slower.ms_per_step, 0.9 * slower.current_ms) << "others take layers of a device that has become slow";
+  EXPECT_THAT(DevicesUsed(slower.plan), Contains("slow"));
+  EXPECT_GT(slower.ms_per_step, 1.2 * before.ms_per_step) << "the search knows that it has";
 }
 
 TEST_F(ChangeSearchTest, ThePauseIsWhatIsReadTheFirstStepsAndWhatKvTakesOnItsWay) {

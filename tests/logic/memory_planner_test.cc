@@ -52,6 +52,20 @@ TEST(MemoryPlannerTest, AllThatWaitAndCouldEndTogetherHaveTheirPagesAskedForAtOn
   EXPECT_EQ(Planner().Want(longer), std::nullopt) << "4 and 10 pages are too many: the second waits for the end of the first";
 }
 
+TEST(MemoryPlannerTest, ThoseBehindTheFirstDoNotPutItsPagesOff) {
+  MemoryPlanner planner = Planner();
+  const MemoryPlanner::Claim claims[] = {{.prompt = 90, .end = 100}, {.prompt = 50, .end = 60}};
+  EXPECT_EQ(planner.Want({claims, 1}), 1);
+  for (int step = 0; step < 8; ++step) {
+    EXPECT_EQ(planner.Want(claims), std::nullopt) << step;
+    EXPECT_EQ(planner.OnEvent(MemoryPlanner::Step{{-1, -1}}), std::nullopt);
+  }
+  EXPECT_TRUE(planner.HasPages(claims[0]));
+  EXPECT_EQ(planner.OnEvent(MemoryPlanner::Admit{.slot = 0, .prompt = 90, .end = 100}), std::nullopt);
+  EXPECT_FALSE(planner.HasPages(claims[1]));
+  EXPECT_EQ(planner.Want({claims + 1, 1}), 2);
+}
+
 TEST(MemoryPlannerTest, ALevelIsGivenBackAfterACalmAndNotAtItsEdge) {
   MemoryPlanner planner = Planner();
   EXPECT_EQ(planner.OnEvent(MemoryPlanner::Admit{.slot = 0, .prompt = 150, .end = 192}), 2);
