@@ -1,7 +1,7 @@
 // A block as it was loaded, for the backend.
 #pragma once
 
-#include "daemon/weights/loader.h"
+#include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"
 
 namespace lime {
