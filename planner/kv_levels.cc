@@ -11,6 +11,7 @@
 #include "planner/base/check.h"
 #include "planner/evaluator.h"
 #include "planner/online_memory.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/quick_evaluator.h"
@@ -433,8 +434,25 @@ double MeanMs(const KvLevels& levels, int64_t from, int64_t to) {
   return level == levels.levels.end() ? levels.levels.back().ms_per_step : level->ms_per_step;
 }
 
+namespace {
+
+KvLevels EvictionLevels(const Plan& plan, int levels) {
+  KvLevels answer;
+  const int64_t first = plan.kept_positions, more = plan.context - first;
+  for (int64_t level = 0, before = first; level <= levels; ++level) {
+    const int64_t positions = first + more * level / levels, pages = plan.sequences * ((positions + kPageTokens - 1) / kPageTokens);
+    const Plan at = AtPositions(plan, (before + positions) / 2);
+    answer.levels.push_back({.residency = {.layer_pages = pages}, .ms_per_step = Draft(at, pages, {}).ExactMs()});
+    before = positions;
+  }
+  return answer;
+}
+
+}  // namespace
+
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
   LIME_CHECK(plan.reads == ReadsPerStep::kOnce);
+  if (EvictsKv(plan)) return EvictionLevels(plan, std::max(1, options.max_levels));
   KvLevels answer;
   std::vector<KvLevel>& levels = answer.levels;
   levels.push_back({.residency = ResidencyOf(plan)});

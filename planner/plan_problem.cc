@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 #include "planner/evaluator.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/limits.h"
 
 namespace lime {
@@ -49,6 +50,7 @@ absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
 absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("context", request.context, 1, kMaxContext));
   LIME_RETURN_IF_ERROR(CheckInt("kv_tokens", request.kv_tokens, 0, request.context));
+  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", request.kept_positions, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
@@ -83,7 +85,7 @@ std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const P
 }
 
 std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& request) {
-  const int64_t tokens = request.kv_tokens > 0 ? request.kv_tokens : request.context;
+  const int64_t tokens = request.kv_tokens > 0 ? request.kv_tokens : request.kept_positions > 0 ? request.kept_positions : request.context;
   const int64_t pages = request.sequences * ((tokens + kPageTokens - 1) / kPageTokens);
   std::vector<PlanPart> parts;
   for (const BlockSpec& block : spec.blocks) {
@@ -104,20 +106,46 @@ std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& reques
 
 // ---- Times
 
-// Of each part on one device, for micro-batches of `rows` rows of which `logit_rows` ask for logits: a block's time over its parts, by
-// their bytes; with the first part what the embedding takes, with the last what a step takes beside its blocks.
-std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& profile, const Plan& plan, int64_t rows, int64_t logit_rows,
-                                 int64_t context) {
-  const auto kind_ms = [&](BlockKind kind) { return profile.ComputeMs(spec, kind, kind == BlockKind::kHead ? logit_rows : rows, context); };
+// Of a micro-batch: rows of each of its sequences, which have so many positions then, behind those that are computed again.
+struct Rows {
+  int64_t sequences = 1;
+  int64_t own = 1;
+  int64_t logits = 1;
+  int64_t context = 0;
+  int64_t evicted = 0;
+};
+
+// All rows of a micro-batch in slices, each of which attends as far as the last of its rows (daemon/engine/sliced_visit.h).
+double SlicedMs(const ModelSpec& spec, const DeviceProfile& profile, BlockKind kind, const Rows& rows) {
+  const int64_t length = rows.evicted + rows.own, all = rows.sequences * length;
+  const int64_t slice = std::max(kEvictedRows, rows.sequences * rows.own);
+  double ms = 0;
+  for (int64_t begin = 0; begin < all; begin += slice) {
+    const int64_t end = std::min(all, begin + slice);
+    const bool has_own = end % length == 0 || end % length > rows.evicted || begin / length != (end - 1) / length;
+    ms += profile.ComputeMs(spec, kind, end - begin, has_own ? rows.context : end % length);
+  }
+  return ms;
+}
+
+// Of each part on one device: a block's time over its parts, by their bytes; with the first part what the embedding takes, with the last
+// what a step takes beside its blocks. Behind the last attention nothing is computed again.
+std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& profile, const Plan& plan, const Rows& rows) {
+  const auto own_ms = [&](BlockKind kind) {
+    return profile.ComputeMs(spec, kind, kind == BlockKind::kHead ? rows.logits : rows.sequences * rows.own, rows.context);
+  };
+  const auto kind_ms = [&](BlockKind kind) {
+    return rows.evicted == 0 || kind == BlockKind::kHead ? own_ms(kind) : SlicedMs(spec, profile, kind, rows);
+  };
   const double ms[] = {kind_ms(BlockKind::kEmbedding), kind_ms(BlockKind::kAttention), kind_ms(BlockKind::kMlp), kind_ms(BlockKind::kHead)};
+  const BlockId last = {BlockKind::kMlp, static_cast<int32_t>(spec.config.num_layers - 1)};
   std::vector<double> times;
   for (int begin = 0, end = 0; begin < plan.NumParts(); begin = end) {
     Bytes bytes = 0;
     for (end = begin; end < plan.NumParts() && plan.parts[end].block == plan.parts[begin].block; ++end) bytes += plan.parts[end].bytes;
-    for (int p = begin; p < end; ++p) {
-      times.push_back(ms[static_cast<int>(plan.parts[p].block.kind)] * static_cast<double>(plan.parts[p].bytes) /
-                      static_cast<double>(bytes));
-    }
+    const BlockId block = plan.parts[begin].block;
+    const double block_ms = block == last ? own_ms(block.kind) : ms[static_cast<int>(block.kind)];
+    for (int p = begin; p < end; ++p) times.push_back(block_ms * static_cast<double>(plan.parts[p].bytes) / static_cast<double>(bytes));
   }
   const ModelCompute* const model = profile.FindModel(ModelKey(spec));
   times.front() += ms[0];
@@ -152,14 +180,24 @@ double TxMs(const ModelSpec& spec, const LinkPoint& link, int64_t rows) {
   return static_cast<double>(bytes) / link.bytes_per_second * 1000;
 }
 
+// What the chunks of the planned prompt have ahead of them, on average.
+int64_t MeanEvicted(const Plan& head, int64_t chunk_rows) {
+  int64_t sum = 0, chunks = 0;
+  for (int64_t end = 0; EvictsKv(head) && end < head.prompt_tokens; ++chunks) {
+    end = std::min(head.prompt_tokens, end + chunk_rows);
+    sum += EvictedPositions(head, end);
+  }
+  return chunks > 0 ? sum / chunks : 0;
+}
+
 void SetNet(const ModelSpec& spec, const LinkPoint& link, PlanProblem& problem) {
   Instance::Net& net = problem.instance.net;
   net.lat_ms = link.latency_ms;
-  for (auto& [batch, tx_ms] : net.tx_ms_by_batch) tx_ms = TxMs(spec, link, batch);
+  for (auto& [batch, tx_ms] : net.tx_ms_by_batch) tx_ms = TxMs(spec, link, batch * (1 + MostEvicted(problem.head)));
   net.tx_ms = net.tx_ms_by_batch.rbegin()->second;
   if (!problem.first_token) return;
   for (PrefillChunk& chunk : problem.first_token->chunks) {
-    chunk.instance.net = {.tx_ms = TxMs(spec, link, chunk.rows), .lat_ms = link.latency_ms};
+    chunk.instance.net = {.tx_ms = TxMs(spec, link, chunk.rows + MeanEvicted(problem.head, chunk.rows)), .lat_ms = link.latency_ms};
   }
 }
 
@@ -185,8 +223,10 @@ Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
   return block;
 }
 
-Instance::Device ToDevice(const ClusterDevice& device) {
-  const Bytes mem = device.budget - device.runtime - device.activations - device.margin;
+// Pages that layers use in turn are taken off whether or not it gets any.
+Instance::Device ToDevice(const ClusterDevice& device, const Plan& head) {
+  const Bytes shared = head.sequences * SharedPages(head) * head.page_bytes;
+  const Bytes mem = device.budget - device.runtime - device.activations - device.margin - shared;
   return {.name = device.name,
           .mem_mb = mem > 0 ? (static_cast<double>(mem) - 0.5) / 1e6 : 0,
           .disk_mb_per_ms = device.profile.DiskRate(kDiskRead, kDiskDepth) / 1e9,
@@ -199,6 +239,7 @@ Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, con
                .model_name = request.model_name.substr(0, kMaxPlanName),
                .vocab_size = spec.config.vocab_size,
                .context = request.context,
+               .kept_positions = request.kept_positions,
                .sequences = request.sequences,
                .embedding_bytes = table.bytes - KeptBytes(table),
                .embedding_kept_bytes = KeptBytes(table),
@@ -217,9 +258,14 @@ Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, con
 FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterDevice> devices, const PlanRequest& request,
                                  const PlanProblem& problem) {
   FirstTokenProblem first = {.prompt_tokens = static_cast<int32_t>(request.prompt_tokens)};
-  first.max_chunks_per_sweep = static_cast<int32_t>(std::min<int64_t>(kMaxMicrobatches, kMaxPlanRuns / problem.head.NumParts()));
+  first.max_chunks_per_sweep =
+      EvictsKv(problem.head) ? 1 : static_cast<int32_t>(std::min<int64_t>(kMaxMicrobatches, kMaxPlanRuns / problem.head.NumParts()));
   std::set<int64_t> sizes;
   for (const int64_t chunk : request.chunks) sizes.insert(std::min(chunk, request.prompt_tokens));
+  if (EvictsKv(problem.head)) {
+    const int64_t longest = std::min(kEvictedRows, request.kept_positions - kPageTokens);
+    while (sizes.size() > 1 && *sizes.rbegin() > longest) sizes.erase(std::prev(sizes.end()));
+  }
   while (sizes.size() > 1 && (request.prompt_tokens - 1) / *sizes.begin() >= kMaxPrefillChunks) sizes.erase(sizes.begin());
   for (const int64_t rows : sizes) {
     PrefillChunk chunk = {.rows = static_cast<int32_t>(rows), .instance = problem.instance};
@@ -228,7 +274,8 @@ FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterD
     for (size_t d = 0; d < devices.size(); ++d) {
       Instance::Device& device = chunk.instance.devices[d];
       device.comp_ms_by_batch.clear();
-      device.comp_ms = ComputeTimes(spec, devices[d].profile, problem.head, rows, /*logit_rows=*/1, middle);
+      device.comp_ms = ComputeTimes(spec, devices[d].profile, problem.head,
+                                    {.own = rows, .context = middle, .evicted = MeanEvicted(problem.head, rows)});
       device.embed_rows_ms = EmbedRowsMs(spec, devices[d], request, rows);
     }
     first.chunks.push_back(std::move(chunk));
@@ -272,7 +319,7 @@ absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, Pla
   return absl::OkStatus();
 }
 
-void AddDecode(const Instance& instance, const PlanChoice& choice, Plan& plan) {
+void AddDecode(const PlanProblem& problem, const Instance& instance, const PlanChoice& choice, Plan& plan) {
   plan.stages = choice.stages.stages;
   plan.embedding = choice.stages.embedding_by_rows ? EmbeddingPlacement::kByRows : EmbeddingPlacement::kResident;
   plan.microbatches = instance.microbatches;
@@ -284,6 +331,9 @@ void AddDecode(const Instance& instance, const PlanChoice& choice, Plan& plan) {
   for (const int32_t p : choice.stages.streamed) plan.parts[p].streamed = true;
   for (const Stage& stage : plan.stages) {
     for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].decode_ms = instance.devices[stage.device].comp_ms[p];
+    if (problem.kept_ms.empty()) continue;
+    const std::vector<double>& kept_ms = problem.kept_ms[static_cast<size_t>(stage.device)].at(plan.batch);
+    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].evicted_ms = std::max(0.0, plan.parts[p].decode_ms - kept_ms[p]);
   }
   for (int d = 0; d < plan.NumDevices(); ++d) {
     plan.devices[d].disk_mb_per_ms = instance.devices[d].disk_mb_per_ms;
@@ -328,9 +378,14 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   instance.sequences = request.sequences;
   const std::vector<int32_t> batches = Batches(request);
   for (const ClusterDevice& device : devices) {
-    Instance::Device& added = instance.devices.emplace_back(ToDevice(device));
+    Instance::Device& added = instance.devices.emplace_back(ToDevice(device, problem.head));
+    if (EvictsKv(problem.head)) problem.kept_ms.emplace_back();
     for (const int32_t batch : batches) {
-      added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, batch, batch, request.context);
+      Rows rows = {.sequences = batch, .logits = batch, .context = request.context, .evicted = MostEvicted(problem.head)};
+      added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
+      if (!EvictsKv(problem.head)) continue;
+      rows.evicted = 0;
+      problem.kept_ms.back()[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
     }
     added.comp_ms = added.comp_ms_by_batch.rbegin()->second;
     added.embed_rows_ms = EmbedRowsMs(spec, device, request, batches.back());
@@ -382,7 +437,7 @@ void SetLinks(std::span<const ClusterDevice> devices, const ModelSpec& spec, con
     if (from != to) pairs.emplace_back(from, to);
   }
   const LinkPoint link = WorstLink(devices, pairs, request.default_link);
-  plan.decode.tx_ms = TxMs(spec, link, plan.batch);
+  plan.decode.tx_ms = TxMs(spec, link, plan.batch * (1 + MostEvicted(plan)));
   plan.decode.lat_ms = link.latency_ms;
 }
 
@@ -395,7 +450,7 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choi
                       choice.reads == ReadsPerStep::kOnce ? Evaluator::Reload::kOncePerStep : Evaluator::Reload::kEveryMicrobatch);
   const double ms_per_step = evaluator.MsPerStep(choice.stages);
   if (const std::string reason = evaluator.Infeasibility(); !reason.empty()) return absl::ResourceExhaustedError(reason);
-  AddDecode(instance, choice, plan);
+  AddDecode(problem, instance, choice, plan);
   plan.predicted = {.ms_per_step = ms_per_step,
                     .ms_per_token = ms_per_step / plan.sequences,
                     .lower_bound_ms = std::isfinite(choice.lower_bound_ms) ? choice.lower_bound_ms : 0};

@@ -4,10 +4,14 @@
 //   BatchedPlan best    = PlanBatches(strategy, problem.instance, options with problem.granularity)
 //   Plan plan           = MakePlan(problem, choice)
 //
+// Where KV is evicted, a decode step is one at the end of the context, and a chunk of a prompt has what all of them have ahead of them on
+// average. Chunks of at most kEvictedRows tokens are to be chosen among.
+//
 // Memory is exact: parts, KV pages and what is kept are counted in bytes, and a plan that the Evaluator finds to fit fits to the byte.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,6 +43,7 @@ struct PlanRequest {
   std::string model_name;           // for people
   int64_t context = 2048;           // tokens of each sequence, prompt and answer
   int64_t kv_tokens = 0;            // of them, KV is reserved for at first (planner/kv_levels.h); 0: all
+  int64_t kept_positions = 0;       // of them, KV is kept of the newest (planner/plan/kv_eviction.h); 0: all
   int32_t sequences = 1;            // at a time
   std::vector<int32_t> batches;     // sequences in a micro-batch, to choose among; empty: 1, 2, 4 .. and all of them
   Bytes piece_bytes = kPieceBytes;  // longest streamed piece; 0: whole blocks
@@ -54,6 +59,8 @@ struct PlanProblem {
   // what is kept of it.
   Instance instance;
   std::optional<FirstTokenProblem> first_token;  // where there is a prompt: one instance for each size of chunk
+  // By device and batch, what of the decode times is no computing of evicted KV; empty where none is evicted.
+  std::vector<std::map<int32_t, std::vector<double>>> kept_ms;
   // The plan without stages: model, request, a part for each block of the instance, devices as far as they are known.
   Plan head;
 };

@@ -8,6 +8,7 @@
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/plan_rates.h"
 #include "daemon/logic/order.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/limits.h"
 #include "planner/sim/simulator.h"
 
@@ -22,6 +23,7 @@ constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;  // positions tha
 }  // namespace
 
 KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online) {
+  if (EvictsKv(plan)) return MakeKvLevels(plan);
   if (GrowsKv(plan) && plan.reads == ReadsPerStep::kOnce && online) return MakeKvLevels(plan, {.rule = *online});
   return {.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
 }

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,7 @@
 #include "planner/kv_hosting.h"
 #include "planner/kv_parts.h"
 #include "planner/lower_bound.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime::cli {
@@ -20,6 +23,8 @@ namespace {
 
 constexpr double kExplainShare = 0.4;  // of the time limit
 constexpr double kMostExplainMs = 2000;
+
+constexpr int64_t kEvictionShares = 32;  // of the context that may be kept, looked at first
 
 constexpr double kWorthLeaving = 0.005;  // of the time, on average over all levels
 
@@ -63,6 +68,10 @@ absl::StatusOr<Plan> ClusterPlanning::Run() {
   if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayLend())) {
     absl::StatusOr<Plan> spills = SearchToSpill();
     if (spills.ok()) return spills;
+  }
+  if (absl::IsResourceExhausted(whole.status()) && MayEvict()) {
+    absl::StatusOr<Plan> evicts = SearchToEvict();
+    if (evicts.ok()) return evicts;
   }
   if (kv_tokens == 0 || (whole.ok() && ResidencyOf(*whole).streamed.empty())) return whole;
   const PlanProblem problem = problem_;
@@ -128,6 +137,56 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   problem_ = problem;
   best_ = best;
   return spills;
+}
+
+// Of every size of micro-batch the most KV that leaves room for what computing the rest again takes; of those the fastest at the end of the
+// context.
+absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
+  const PlanInputs inputs = inputs_;
+  const PlanProblem problem = problem_;
+  const BatchedPlan best = best_;
+  LIME_ASSIGN_OR_RETURN(const double bound_ms, BoundMs());
+  std::vector<int32_t> batches = inputs.request.batches;
+  for (int32_t batch = 1; inputs.request.batches.empty() && batch < 2 * inputs.request.sequences; batch *= 2)
+    batches.push_back(std::min(batch, inputs.request.sequences));
+  std::optional<std::tuple<Plan, PlanInputs, PlanProblem, BatchedPlan>> found;
+  for (const int32_t batch : batches) {
+    const int64_t pages = (inputs.request.context - 1) / kPageTokens;
+    // Room for KV and for what goes ahead of a step's rows are both linear in what is kept, so that where there is any it is an interval.
+    int64_t fits = 0, too_many = pages + 1;
+    for (int64_t share = kEvictionShares; share > 0 && fits == 0 && !Cancelled(); --share) {
+      const int64_t kept = pages * share / kEvictionShares;
+      inputs_ = inputs;
+      (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
+    }
+    while (fits > 0 && too_many - fits > 1) {
+      const int64_t kept = (fits + too_many) / 2;
+      inputs_ = inputs;
+      (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
+    }
+    inputs_ = inputs;
+    absl::StatusOr<Plan> plan = fits > 0 ? SearchKeeping(fits * kPageTokens, batch) : absl::ResourceExhaustedError("none is kept");
+    if (plan.ok() && (!found || plan->predicted.ms_per_step < std::get<Plan>(*found).predicted.ms_per_step)) {
+      plan->predicted.lower_bound_ms = std::isfinite(bound_ms) ? std::min(bound_ms, plan->predicted.ms_per_step) : 0;
+      found.emplace(*std::move(plan), inputs_, problem_, best_);
+    }
+  }
+  inputs_ = inputs, problem_ = problem, best_ = best;
+  if (!found) return absl::ResourceExhaustedError("no context is left");
+  Plan plan;
+  std::tie(plan, inputs_, problem_, best_) = *std::move(found);
+  return plan;
+}
+
+absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int32_t batch) {
+  const int64_t chunk = std::min(kEvictedRows, kept_positions - kPageTokens);
+  if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room behind what is kept");
+  const Bytes more = EvictionBytes(inputs_, kept_positions, batch);
+  for (ClusterDevice& device : inputs_.devices) device.activations += more;
+  inputs_.request.kept_positions = kept_positions;
+  inputs_.request.batches = {batch};
+  inputs_.request.chunks = {chunk};
+  return Search();
 }
 
 // The problem assumes the worst link between any two devices. Where the plan's own links are better, the search goes on with those.

@@ -23,8 +23,8 @@ class ClusterPlanning {
   ClusterPlanning(const Options& options, PlanInputs inputs) : options_(options), inputs_(std::move(inputs)) {}
 
   // Once. With PlanRequest::kv_tokens a plan whose KV grows where that is faster at first, else one with all its KV in memory; where no
-  // memory has room for that, one whose KV goes on to disks. ResourceExhausted, in one sentence that says what would make it fit, where no
-  // plan fits.
+  // memory has room for that, one whose KV goes on to disks, or by the strategies that stream nothing one that evicts it.
+  // ResourceExhausted, in one sentence that says what would make it fit, where no plan fits.
   absl::StatusOr<Plan> Run();
 
   const PlanInputs& inputs() const { return inputs_; }
@@ -35,11 +35,14 @@ class ClusterPlanning {
   bool Cancelled() const { return options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed); }
   // The baselines have neither disks for KV nor hosts, and where it goes there a bound on the first token is not known to hold.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
+  bool MayEvict() const { return options_.strategy == Strategy::kPp || options_.strategy == Strategy::kEdgeShard; }
   bool MaySpill() const { return inputs_.kv_spill && MayLeave(); }
   bool MayLend() const { return inputs_.kv_lending && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();
+  absl::StatusOr<Plan> SearchToEvict();
+  absl::StatusOr<Plan> SearchKeeping(int64_t kept_positions, int32_t batch);
   absl::StatusOr<Plan> Grow(const Plan& plan) const;
   SearchOptions SearchFor() const;
   absl::StatusOr<Plan> Settle(PlanProblem& problem, BatchedPlan& best) const;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
@@ -89,9 +90,19 @@ std::string WhyHosted(const Plan& planned, const PlanDevice& of, const KvLevels&
                                             mb / device.disk_mb_per_ms + device.disk_lat_ms));
 }
 
+std::string EvictionText(const Plan& plan, const KvLevels& levels) {
+  std::string text = absl::StrCat("\nKV of the newest ", plan.kept_positions,
+                                  " tokens of a sequence is kept, and that of all others computed again in every "
+                                  "step (tokens of each sequence; ms per token):\n");
+  for (const KvLevel& level : levels.levels)
+    absl::StrAppend(&text, absl::StrFormat("  up to %6d tokens  %9.2f ms\n", Tokens(plan, level), level.ms_per_step / plan.sequences));
+  return text;
+}
+
 }  // namespace
 
 std::string KvLevelsText(const Plan& plan, const KvLevels& levels) {
+  if (EvictsKv(plan)) return EvictionText(plan, levels);
   if (levels.levels.size() < 2 && levels.exhausted.empty()) return "";
   std::string text = "\nAs KV grows, more streams (tokens of each sequence; ms per token; read in a step by each device):\n";
   for (const KvLevel& level : levels.levels) {

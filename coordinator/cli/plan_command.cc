@@ -18,6 +18,7 @@
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan_search.h"
 
 namespace lime::cli {
@@ -77,7 +78,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
     return report.status();
   }
   if (!flags.out.empty()) LIME_RETURN_IF_ERROR(WriteTextFile(flags.out, ToJsonText(report->plan) + "\n"));
-  const bool grows = GrowsKv(report->plan);
+  const bool grows = GrowsKv(report->plan) || EvictsKv(report->plan);
   const KvLevels levels = grows ? MakeKvLevels(report->plan) : KvLevels{};
   if (flags.json) {
     ordered_json answer = ToJson(*report);

@@ -20,6 +20,7 @@
 #include "daemon/weights/files.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/described_model.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/limits.h"
 
 namespace lime::cli {
@@ -232,6 +233,16 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
 }
 
 }  // namespace
+
+Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t batch) {
+  const PlanRequest& request = inputs.request;
+  const Plan plan{.context = request.context, .kept_positions = kept_positions, .sequences = request.sequences, .batch = batch};
+  const Flow flow = Flow::Of(plan);
+  const int64_t own = MostRows(request), computed = std::max(own, MaxRows(plan)),
+                rows = flow.EvictingAhead() * flow.sequences * flow.evicted + VisitRows(plan) + own;
+  const auto activations = [&](int64_t most) { return AssumedActivations(inputs.spec, most, request.sequences, request.context); };
+  return rows * inputs.spec.config.hidden_size * ElementBytes(inputs.spec.working_dtype) + activations(computed) - activations(own);
+}
 
 void PlanInputFlags::AddTo(CLI::App& app) {
   app.add_option("--model,-m", model, "Folder of a checkpoint; its headers are read, its weights are not")->group("What to plan");

@@ -45,6 +45,10 @@ struct PlanInputs {
   std::vector<std::string> notes;  // what was assumed, a sentence each
 };
 
+// What a plan that keeps KV of so many positions takes of every device beside what it has for activations: hidden states of those that are
+// computed again, here and on their way (planner/plan/kv_eviction.h).
+Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t batch);
+
 // Wrong flags, and files that are not what they should be, are errors of the call.
 absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags);
 

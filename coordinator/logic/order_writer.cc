@@ -24,13 +24,15 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.context = plan.context;
   options.batch = plan.batch;
   options.microbatches = plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
-  options.max_rows = std::max<int64_t>(plan.batch, plan.prefill_chunk);
+  options.max_rows = OwnRows(plan);
   options.chunk = options.max_rows;
   options.chunks = std::max(1, plan.chunks_per_sweep);
   options.look_ahead = Flow::kDecodeAhead;
   options.prompts_ahead = static_cast<int32_t>(Flow::Of(plan).PromptsAhead());
   if (IdsBefore(plan, plan.stages.back().lo) > 0) options.prompt_logits = plan.batch;
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
+  options.kept_positions = plan.kept_positions;
+  options.evicting_ahead = static_cast<int32_t>(Flow::Of(plan).EvictingAhead());
   return options;
 }
 
@@ -195,7 +197,14 @@ void OrderWriter::Admit(std::vector<Order>& orders) {
 
 bool OrderWriter::MayOrderStep() const {
   const bool decodes = std::ranges::any_of(running_, [&](RequestId id) { return Decodes(entries_[id]); });
-  return static_cast<int32_t>(under_way_.size()) < (decodes ? options_.look_ahead : options_.prompts_ahead);
+  const int32_t ahead = decodes ? options_.look_ahead : options_.prompts_ahead;
+  return static_cast<int32_t>(under_way_.size()) < (Evicts() ? std::min(ahead, options_.evicting_ahead) : ahead);
+}
+
+// Whether the next step may have rows of a sequence of which not all is kept.
+bool OrderWriter::Evicts() const {
+  if (options_.kept_positions == 0) return false;
+  return std::ranges::any_of(running_, [&](RequestId id) { return entries_[id].ordered + options_.chunk > options_.kept_positions; });
 }
 
 bool OrderWriter::WriteStep(std::vector<Order>& orders) {
@@ -236,11 +245,14 @@ bool OrderWriter::WantsLogits(const Entry& entry) const {
   return entry.ordered + 1 >= entry.logits_from;
 }
 
-// Fills what is free of the micro-batches in order; rows that want logits go where they are to be had.
+// Fills what is free of the micro-batches in order; rows that want logits go where they are to be had. Where evicted positions go ahead of
+// a sequence's rows, they do so once in a step: all rows are in the micro-batch of its slot.
 int64_t OrderWriter::AddPrompt(RequestId id, std::vector<MicroBatch>& batches, UnderWay& step, int64_t room) {
   Entry& entry = entries_[id];
   const int64_t before = entry.ordered;
-  for (MicroBatch& batch : batches) {
+  std::span<MicroBatch> free = batches;
+  if (options_.kept_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
+  for (MicroBatch& batch : free) {
     while (InPrompt(entry) && entry.ordered - before < room && static_cast<int64_t>(batch.rows.size()) < options_.max_rows) {
       const bool wants_logits = WantsLogits(entry);
       if (wants_logits && (LogitRows(batch) >= options_.batch || step.prompt_logits >= options_.prompt_logits)) break;

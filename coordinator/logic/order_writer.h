@@ -41,6 +41,8 @@ class OrderWriter {
     int32_t look_ahead = 3;         // steps that decode, ordered and not ended
     int32_t prompts_ahead = 16;     // steps of prompts alone, likewise: they wait for no token
     int32_t prompt_logits = kAny;   // prompt rows of a step that ask for logits
+    int64_t kept_positions = 0;     // of a sequence; where it has more, its evicted ones go ahead of its rows. 0: all
+    int32_t evicting_ahead = 1;     // steps of which that is so, ordered and not ended
     std::vector<Residency> levels;  // by KV pages, ascending, where KV grows; the devices have the first. Empty: all pages are there
   };
   // What the devices of a plan are made for. Of one whose KV grows, the level that it begins with alone.
@@ -146,6 +148,7 @@ class OrderWriter {
   void Tell(const MemoryPlanner::Event& event, std::vector<Order>& orders);
   void TakeLevel(std::optional<int> level, std::vector<Order>& orders);
   bool MayOrderStep() const;
+  bool Evicts() const;
   bool WriteStep(std::vector<Order>& orders);
   void AddDecodeRows(std::vector<MicroBatch>& batches, UnderWay& step);
   void AddPromptRows(std::vector<MicroBatch>& batches, UnderWay& step, int64_t room);

@@ -9,6 +9,14 @@
 #include "planner/plan/plan_blocks.h"
 
 namespace lime {
+namespace {
+
+absl::Status WrongInput(const ProgramRunner::StartCompute& start, size_t bytes, size_t expected) {
+  return Invalid("step ", start.step, ", stage ", start.what.stage, ": ", bytes, " bytes of hidden states have come, and its rows have ",
+                 expected);
+}
+
+}  // namespace
 
 StageCompute::StageCompute(const Plan& plan, const ModelSpec& spec, Options options)
     : plan_(plan), spec_(spec), options_(std::move(options)), has_head_(HasHead(plan, options_.device)) {}
@@ -17,6 +25,7 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
   const Stage& stage = plan_.stages[start.what.stage];
   const int part = start.what.part;
   if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Invalid("hidden states have come for a micro-batch without rows");
+  if (options_.visit != nullptr) return RunSliced(start, batch, input);
   if (part == kEmbeddingPart) return Embed(batch);
   if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeInput(start, batch, input));
   LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
@@ -25,8 +34,32 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
   return ids > 0 ? TellLogits(ids, batch) : absl::OkStatus();
 }
 
+// Parts are whole: nothing of a plan that evicts streams.
+absl::Status StageCompute::RunSliced(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
+  const int part = start.what.part;
+  SlicedVisit& visit = *options_.visit;
+  if (part == kEmbeddingPart || (start.what.stage > 0 && part == plan_.stages[start.what.stage].lo))
+    visit.Begin(Known(batch), Known(options_.whole_batch(start.what.microbatch)));
+  if (part == kEmbeddingPart) return visit.InSlices([this](const MicroBatch& slice) { return EmbedBegun(slice); });
+  if (start.what.stage > 0 && part == plan_.stages[start.what.stage].lo) {
+    if (input.size() != visit.Hidden().size()) return WrongInput(start, input.size(), visit.Hidden().size());
+    std::ranges::copy(input, visit.Hidden().begin());
+  }
+  const BlockId id = plan_.parts[part].block;
+  if (part == PartsOf(plan_, id).first) {
+    const bool own = id.kind == BlockKind::kHead || (id.kind == BlockKind::kMlp && id.layer + 1 == spec_.config.num_layers);
+    LIME_RETURN_IF_ERROR(own ? visit.OnOwn([&] { return ComputeWhole(part); })
+                             : visit.InSlices([&](const MicroBatch&) { return ComputeWhole(part); }));
+  }
+  return part + 1 == plan_.NumParts() ? Sample(batch) : absl::OkStatus();
+}
+
 absl::Status StageCompute::Embed(const MicroBatch& batch) {
   LIME_RETURN_IF_ERROR(Begin(batch));
+  return EmbedBegun(batch);
+}
+
+absl::Status StageCompute::EmbedBegun(const MicroBatch& batch) {
   if (options_.rows == nullptr) return options_.backend->Embed();
   tokens_.clear();
   for (const BatchRow& row : batch.rows) tokens_.push_back(row.token);
@@ -35,9 +68,13 @@ absl::Status StageCompute::Embed(const MicroBatch& batch) {
 }
 
 // Devices behind the first know what was sampled as hidden states only, and those without the head ask for no logits.
+MicroBatch StageCompute::Known(MicroBatch batch) const {
+  for (BatchRow& row : batch.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && has_head_;
+  return batch;
+}
+
 absl::Status StageCompute::Begin(const MicroBatch& batch) {
-  begun_ = batch;
-  for (BatchRow& row : begun_.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && has_head_;
+  begun_ = Known(batch);
   return options_.backend->Begin(begun_);
 }
 
@@ -47,10 +84,7 @@ absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, c
     LIME_ASSIGN_OR_RETURN(input, TakeLogits(ids, batch, input));
   }
   const std::span<std::byte> hidden = options_.backend->Hidden();
-  if (input.size() != hidden.size()) {
-    return Invalid("step ", start.step, ", stage ", start.what.stage, ": ", input.size(), " bytes of hidden states have come for ",
-                   batch.rows.size(), " rows, which have ", hidden.size());
-  }
+  if (input.size() != hidden.size()) return WrongInput(start, input.size(), hidden.size());
   std::memcpy(hidden.data(), input.data(), input.size());
   return absl::OkStatus();
 }
@@ -91,16 +125,20 @@ absl::StatusOr<std::vector<int64_t>> StageCompute::LogitsUsed(const MicroBatch& 
 absl::Status StageCompute::ComputePart(int part, int64_t step) {
   const BlockId id = plan_.parts[part].block;
   if (options_.weights->IsWhole(part)) {
-    if (part != PartsOf(plan_, id).first) return absl::OkStatus();  // all of it was computed with its first part
-    return id.kind == BlockKind::kAttention ? options_.backend->Attention(id.layer)
-           : id.kind == BlockKind::kMlp     ? options_.backend->Mlp(id.layer)
-                                            : options_.backend->Head();
+    return part == PartsOf(plan_, id).first ? ComputeWhole(part) : absl::OkStatus();  // all of it is computed with its first part
   }
   if (plan_.parts[part].is_kv()) return options_.attend(part, step, begun_);
   for (int i = 0; i < options_.weights->NumRows(part); ++i) {
     LIME_RETURN_IF_ERROR(options_.backend->ComputeRows(id, options_.rows_of(part, i, step)));
   }
   return absl::OkStatus();
+}
+
+absl::Status StageCompute::ComputeWhole(int part) {
+  const BlockId id = plan_.parts[part].block;
+  return id.kind == BlockKind::kAttention ? options_.backend->Attention(id.layer)
+         : id.kind == BlockKind::kMlp     ? options_.backend->Mlp(id.layer)
+                                          : options_.backend->Head();
 }
 
 absl::Status StageCompute::Sample(const MicroBatch& batch) {

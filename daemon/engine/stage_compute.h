@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "daemon/engine/sliced_visit.h"
 #include "daemon/engine/stage_weights.h"
 #include "daemon/engine/token_sampler.h"
 #include "daemon/logic/activation.h"
@@ -32,6 +33,9 @@ class StageCompute {
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
     // Attends to what of a KV part is on the disk in the step.
     std::function<absl::Status(int part, int64_t step, const MicroBatch& batch)> attend;
+    // Where the plan evicts KV: what a visit of more rows than its own needs, and all rows of a micro-batch of the step under way.
+    SlicedVisit* visit = nullptr;
+    std::function<MicroBatch(int32_t microbatch)> whole_batch;
   };
 
   // REQUIRES: `plan`, `spec` and all that the options point to outlive this.
@@ -41,6 +45,9 @@ class StageCompute {
   // where this is not of the batch's size.
   absl::Status Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
 
+  // The hidden states that the visit ends with.
+  std::span<const std::byte> Hidden() const { return options_.visit != nullptr ? options_.visit->Hidden() : options_.backend->Hidden(); }
+
   // What the last part of the plan has sampled, in the order of the batch's rows.
   const std::vector<SampledToken>& sampled() const { return sampled_; }
   std::vector<SampledToken> TakeSampled() { return std::exchange(sampled_, {}); }
@@ -48,11 +55,15 @@ class StageCompute {
   std::vector<std::byte> TakeHeadPartial() { return std::exchange(head_partial_, {}); }
 
  private:
+  absl::Status RunSliced(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
   absl::Status Embed(const MicroBatch& batch);
+  absl::Status EmbedBegun(const MicroBatch& batch);
+  MicroBatch Known(MicroBatch batch) const;
   absl::Status Begin(const MicroBatch& batch);
   absl::Status TakeInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
   absl::StatusOr<std::span<const std::byte>> TakeLogits(int64_t ids, const MicroBatch& batch, std::span<const std::byte> input);
   absl::Status ComputePart(int part, int64_t step);
+  absl::Status ComputeWhole(int part);
   absl::Status Sample(const MicroBatch& batch);
   absl::Status TellLogits(int64_t ids, const MicroBatch& batch);
   absl::StatusOr<std::vector<int64_t>> LogitsUsed(const MicroBatch& batch);

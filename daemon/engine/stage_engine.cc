@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/hosted_kv.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/engine/sliced_visit.h"
 #include "daemon/engine/stage_compute.h"
 #include "daemon/engine/stage_kv.h"
 #include "daemon/engine/stage_programs.h"
@@ -24,6 +25,7 @@
 #include "kernels/backend.h"
 #include "kernels/module.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
@@ -83,7 +85,9 @@ class StageEngine::Impl {
                               .rows = rows_.get(),
                               .sampler = options_.sampler,
                               .rows_of = [this](int part, int i, int64_t step) { return RowsOf(part, i, step); },
-                              .attend = [this](int part, int64_t step, const MicroBatch& batch) { return Attend(part, step, batch); }});
+                              .attend = [this](int part, int64_t step, const MicroBatch& batch) { return Attend(part, step, batch); },
+                              .visit = visit_.get(),
+                              .whole_batch = [this](int32_t microbatch) { return WholeBatch(microbatch); }});
     if (pages_come_) worker_.emplace();
     absl::MutexLock lock(&mutex_);
     kv_->SetReach(ReachOf(plan_));
@@ -179,7 +183,8 @@ class StageEngine::Impl {
     const Bytes others = device.memory.hosted + device.memory.fetched, left = LeftBytes();
     const Bytes runtime = std::max<Bytes>(0, ProcessResidentBytes() - left - KeptBytes()), kv = device.kv_pages * plan_.page_bytes,
                 rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
-                waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes() + LeavingBytes();
+                waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes() + LeavingBytes() +
+                          SlicedVisit::BytesFor(plan_, RowBytes());
     if (const Bytes total = runtime + activations + rows + waiting + kv + others + weights; total > device.budget) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ", FormatBytes(runtime), ", activations ",
@@ -227,6 +232,9 @@ class StageEngine::Impl {
                                                         .kv = kv_.get(),
                                                         .left = options_.takeover == nullptr ? nullptr : options_.takeover->weights.get(),
                                                         .wrap_device = options_.wrap_device}));
+    if (EvictsKv(plan_)) {
+      LIME_ASSIGN_OR_RETURN(visit_, SlicedVisit::Create(plan_, RowBytes(), *backend_));
+    }
     if (!EmbedsByRows()) return absl::OkStatus();
     LIME_ASSIGN_OR_RETURN(rows_, RowReader::Open(checkpoint_, spec_,
                                                  {.max_rows = MaxRows(plan_),
@@ -301,7 +309,7 @@ class StageEngine::Impl {
       const absl::Status reserved = kv_->Reserve(admit.sequence, admit.positions);
       if (!reserved.ok()) return Fail(reserved);
     }
-    inbox_->Admit(admit.sequence);
+    inbox_->Admit(admit);
     if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Admit(admit);
   }
 
@@ -312,6 +320,8 @@ class StageEngine::Impl {
   }
 
   void Execute(StepOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const absl::Status evicted = kv_->Evict(order);
+    if (!evicted.ok()) return Fail(evicted);
     const auto program = std::ranges::find_if(
         programs_, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
     order.microbatches.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
@@ -515,7 +525,7 @@ class StageEngine::Impl {
     } else if (send.payload == Payload::kHeadPartial) {
       activation.payload = compute_->TakeHeadPartial();
     } else if (!inbox_->batch(send.microbatch).rows.empty()) {
-      const std::span<const std::byte> hidden = backend_->Hidden();
+      const std::span<const std::byte> hidden = compute_->Hidden();
       activation.payload.assign(hidden.begin(), hidden.end());
     }
     activation.header.bytes = static_cast<int64_t>(activation.payload.size());
@@ -567,11 +577,12 @@ class StageEngine::Impl {
     if (options_.peers.failed) options_.peers.failed(status);
   }
 
-  // Of decoding also what the plan says of it: a row of every sequence that it has for the micro-batch.
+  // Of decoding also what the plan says of it: a row of every sequence that it has for the micro-batch. Not where it says what the end of
+  // the context takes, and sequences get there step by step.
   void NoteTime(const Compute& what, const MicroBatch& batch, double ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     stats_.compute_ms += ms;
     const int64_t rows = static_cast<int64_t>(batch.rows.size());
-    const bool decodes = std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
+    const bool decodes = !EvictsKv(plan_) && std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
     if (what.part == kEmbeddingPart || !decodes ||
         rows != std::min<int64_t>(plan_.batch, plan_.sequences - int64_t{what.microbatch} * plan_.batch))
       return;
@@ -690,6 +701,11 @@ class StageEngine::Impl {
     return weights_->Rows(part, i, step);
   }
 
+  MicroBatch WholeBatch(int32_t microbatch) {
+    absl::MutexLock lock(&mutex_);
+    return inbox_->WholeBatch(microbatch);
+  }
+
   // What of a KV part is on the disk, or what the host has answered; the others are the rest that the rows of O see to.
   absl::Status Attend(int part, int64_t step, const MicroBatch& batch) {
     if (AsksForKv(plan_, part)) return kv_->TakeAnswer();
@@ -711,6 +727,7 @@ class StageEngine::Impl {
   const std::vector<int32_t> layers_;  // whose KV is here
   std::vector<Program> programs_;      // by micro-batches, ascending
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<SlicedVisit> visit_;  // null: nothing is evicted
   std::unique_ptr<RowReader> rows_;
   std::unique_ptr<StageKv> kv_;       // its methods under the lock
   std::unique_ptr<HostedKv> hosted_;  // likewise

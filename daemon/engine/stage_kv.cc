@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "xxhash.h"
 
@@ -71,7 +72,8 @@ StageKv::StageKv(const Plan& plan, Options options)
       pieces_((plan.context + kKvPiece - 1) / kKvPiece),
       pages_({.num_pages = plan.devices[options_.device].kv_pages,
               .num_layers = static_cast<int64_t>(options_.layers.size()),
-              .max_sequences = plan.sequences}),
+              .max_sequences = plan.sequences,
+              .kept_pages = EvictsKv(plan) ? KeptPages(plan) : 0}),
       away_(plan.sequences),
       taken_over_(static_cast<size_t>(plan.sequences)) {}
 
@@ -124,6 +126,7 @@ void StageKv::Show(int32_t sequence) {
 
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
   const std::string numerics_id = options_.backend->numerics_id();
+  if (EvictsKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV takes over none");
   if (from.here != nullptr && (from.here->numerics_id() != numerics_id || from.here->page_bytes() != plan_.page_bytes))
     return absl::FailedPreconditionError("the KV of the plan before is of other kernels, or of another model");
   for (const KvSequence& sequence : from.sequences) {
@@ -175,6 +178,7 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
     loads_mutex_.Await(absl::Condition(
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
+  if (EvictsKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
   if (lent_ != nullptr && away_.most_away() > 0) return absl::FailedPreconditionError("a host has some of the KV");
   return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id,
                                                   .page_bytes = plan_.page_bytes,
@@ -194,6 +198,17 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
 absl::Status StageKv::Reserve(int32_t sequence, int64_t positions) {
   LIME_RETURN_IF_ERROR(taken_over(sequence) > 0 ? pages_.Extend(sequence, positions).status() : pages_.Reserve(sequence, positions));
   Show(sequence);
+  return absl::OkStatus();
+}
+
+absl::Status StageKv::Evict(const StepOrder& step) {
+  if (!EvictsKv(plan_)) return absl::OkStatus();
+  for (const MicroBatch& batch : step.microbatches) {
+    for (const BatchRow& row : batch.rows) {
+      LIME_ASSIGN_OR_RETURN(const bool evicted, pages_.Evict(row.sequence, EvictedPositions(plan_, row.position + 1)));
+      if (evicted) Show(row.sequence);
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -64,11 +64,12 @@ class StageKv {
   // ---- From one plan to the next
 
   // Brings KV of the plan before: before anything else is done. NotFound, DataLoss, or what reading it from another device says;
-  // ResourceExhausted where it does not fit.  Without the lock.
+  // ResourceExhausted where it does not fit; FailedPrecondition for a plan that evicts.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from);
   // Positions of the slot that were taken over, until it is released.
   int64_t taken_over(int32_t sequence) const { return taken_over_[static_cast<size_t>(sequence)]; }
-  // What the next plan takes over, of kernels of this order, in `memory` (Backend::TakeKv). FailedPrecondition where a host has some of it.
+  // What the next plan takes over, of kernels of this order, in `memory` (Backend::TakeKv). FailedPrecondition where a host has some of
+  // it, or nobody has because it was evicted.
   // Nothing but the destructor is called after it.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory);
 
@@ -76,6 +77,9 @@ class StageKv {
 
   // All pages of a sequence at once.
   absl::Status Reserve(int32_t sequence, int64_t positions);
+  // Where the plan keeps only the newest positions: evicts what the rows of a step leave no room for. OutOfRange where rows are behind what
+  // their sequence has reserved.
+  absl::Status Evict(const StepOrder& step);
   // What the rows of a step lack of pages, one row after another. False where that waits for pieces to be written; ResourceExhausted, with
   // the numbers, where there are too few.
   absl::StatusOr<bool> Extend(const StepOrder& step);

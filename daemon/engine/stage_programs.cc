@@ -8,6 +8,7 @@
 #include "daemon/logic/head_partial.h"
 #include "daemon/logic/kv_message.h"
 #include "planner/compile.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 
@@ -16,6 +17,9 @@ namespace {
 
 // A micro-batch travels as one message.
 absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
+  if (EvictsKv(plan) && VisitRows(plan) > kMaxActivationBytes / row_bytes)
+    return Invalid("hidden states of ", VisitRows(plan), " rows, those that are computed again among them, are more than the ",
+                   FormatBytes(kMaxActivationBytes), " of a message; plan a shorter context or a smaller batch");
   for (const Stage& stage : plan.stages) {
     const int64_t ids = IdsBefore(plan, stage.lo);
     const Bytes bytes = MaxRows(plan) * row_bytes + MostLogitBytes(/*messages=*/1, plan.batch, ids);
@@ -39,10 +43,6 @@ absl::Status CheckKvMessages(const Plan& plan, const ModelConfig& config) {
 }
 
 }  // namespace
-
-int64_t MaxRows(const Plan& plan) {
-  return std::max<int64_t>(plan.batch, plan.prefill_chunk);
-}
 
 int32_t MostMicrobatches(const Plan& plan) {
   return plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;

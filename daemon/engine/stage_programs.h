@@ -11,8 +11,6 @@
 
 namespace lime {
 
-// Rows of the largest micro-batch that a plan flows.
-int64_t MaxRows(const Plan& plan);
 // Of a step.
 int32_t MostMicrobatches(const Plan& plan);
 

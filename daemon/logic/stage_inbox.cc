@@ -87,8 +87,8 @@ absl::Status StageInbox::Check(const StepOrder& step) const {
 }
 
 absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
-  if (std::ssize(batch.rows) > MaxRows()) {
-    return Invalid("a micro-batch of ", batch.rows.size(), " rows, at most ", MaxRows(), " were planned");
+  if (std::ssize(batch.rows) > OwnRows(plan_)) {
+    return Invalid("a micro-batch of ", batch.rows.size(), " rows, at most ", OwnRows(plan_), " were planned");
   }
   int64_t logit_rows = 0;
   for (const BatchRow& row : batch.rows) {
@@ -99,6 +99,22 @@ absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
     logit_rows += row.wants_logits ? 1 : 0;
   }
   if (logit_rows > plan_.batch) return Invalid("logits of ", logit_rows, " rows in one micro-batch, at most ", plan_.batch);
+  return EvictsKv(plan_) ? CheckOwn(batch) : absl::OkStatus();
+}
+
+// Where evicted positions go ahead of a sequence's rows: they follow one another, in the micro-batch of their slot.
+absl::Status StageInbox::CheckOwn(const MicroBatch& batch) const {
+  std::set<int32_t> seen;
+  for (size_t row = 0; row < batch.rows.size(); ++row) {
+    const BatchRow &first = batch.rows.front(), &here = batch.rows[row];
+    if (here.sequence / plan_.batch != first.sequence / plan_.batch) {
+      return Invalid("rows of slots ", first.sequence, " and ", here.sequence, " in a micro-batch, and each has those of ", plan_.batch,
+                     " slots where KV is evicted");
+    }
+    const bool goes_on = row > 0 && batch.rows[row - 1].sequence == here.sequence;
+    if (goes_on ? here.position != batch.rows[row - 1].position + 1 : !seen.insert(here.sequence).second)
+      return Invalid("position ", here.position, " of slot ", here.sequence, " does not follow its others, and KV is evicted");
+  }
   return absl::OkStatus();
 }
 
@@ -169,7 +185,7 @@ absl::Status StageInbox::CheckVisit(const Visit& visit) const {
 
 // Of the rows that `batch` has; where it is null, and so not known yet, of as many as any may have.
 absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload) const {
-  const int64_t rows = batch != nullptr ? std::ssize(batch->rows) : -1;
+  const int64_t rows = batch != nullptr ? NumVisitRows(plan_, *batch) : -1, most = VisitRows(plan_);
   int64_t bytes = std::ssize(payload);
   if (const int64_t ids = IdsBefore(plan_, plan_.stages[stage].lo); ids > 0 && rows != 0 && bytes > 0) {
     LIME_ASSIGN_OR_RETURN(const HeadPartial partial, ParseHeadPartial(payload, ids, plan_.batch));
@@ -180,8 +196,8 @@ absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, st
   }
   if (batch != nullptr && bytes != rows * shape_.row_bytes)
     return Invalid("hidden states of ", bytes, " bytes for ", rows, " rows of ", shape_.row_bytes);
-  if (bytes > MaxRows() * shape_.row_bytes || bytes % shape_.row_bytes != 0)
-    return Invalid("hidden states of ", bytes, " bytes, in rows of ", shape_.row_bytes, ", at most ", MaxRows());
+  if (bytes > most * shape_.row_bytes || bytes % shape_.row_bytes != 0)
+    return Invalid("hidden states of ", bytes, " bytes, in rows of ", shape_.row_bytes, ", at most ", most);
   return absl::OkStatus();
 }
 
@@ -205,13 +221,10 @@ absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken>
 void StageInbox::TakeTokens(int64_t step, std::span<const SampledToken> tokens) {
   for (const SampledToken& token : tokens) {
     Latest& latest = latest_[static_cast<size_t>(token.sequence)];
-    if (step >= latest.from_step) latest.position = token.position, latest.token = token.token;
+    if (step < latest.from_step) continue;
+    latest.position = token.position, latest.token = token.token;
+    if (KeepsTokens() && token.position == std::ssize(latest.known)) latest.known.push_back(token.token);
   }
-}
-
-// Rows of the largest micro-batch that the plan flows.
-int64_t StageInbox::MaxRows() const {
-  return Flow::Of(plan_).chunk;
 }
 
 // Orders may be ahead of those known here by as many steps again.
@@ -221,8 +234,10 @@ int64_t StageInbox::MaxEarlySteps() const {
 
 // ---- Steps
 
-void StageInbox::Admit(int32_t slot) {
-  latest_[static_cast<size_t>(slot)] = {.from_step = steps_begun_};
+void StageInbox::Admit(const AdmitOrder& admit) {
+  Latest& latest = latest_[static_cast<size_t>(admit.sequence)];
+  latest = {.from_step = steps_begun_};
+  if (KeepsTokens()) latest.known = admit.prompt;
 }
 
 std::vector<StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch> batches) {
@@ -261,6 +276,11 @@ bool StageInbox::FillTokens(MicroBatch& batch) const {
     row.token = latest.token;
   }
   return true;
+}
+
+MicroBatch StageInbox::WholeBatch(int32_t microbatch) const {
+  return WithEvicted(plan_, batch(microbatch),
+                     [this](int32_t sequence) -> std::span<const int32_t> { return latest_[static_cast<size_t>(sequence)].known; });
 }
 
 std::vector<std::byte> StageInbox::TakeInput(const Visit& visit) {

@@ -20,6 +20,7 @@
 #include "daemon/logic/order.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 
@@ -60,8 +61,8 @@ class StageInbox {
 
   // ---- Steps
 
-  // A sequence takes `slot`: what was sampled for one that had it before is not its own.
-  void Admit(int32_t slot);
+  // A sequence takes its slot: what was sampled for one that had it before is not its own.
+  void Admit(const AdmitOrder& admit);
 
   // The next step has begun, with these micro-batches. Returns the visits that came before.
   std::vector<Visit> BeginStep(std::vector<MicroBatch> batches);
@@ -75,6 +76,8 @@ class StageInbox {
 
   int32_t num_batches() const { return static_cast<int32_t>(batches_.size()); }  // of the step under way
   const MicroBatch& batch(int32_t microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }
+  // With evicted positions ahead of its rows; their tokens are known on the first device alone.
+  MicroBatch WholeBatch(int32_t microbatch) const;
   bool step_under_way() const { return step_under_way_; }
   int64_t steps_begun() const { return steps_begun_; }
 
@@ -83,6 +86,7 @@ class StageInbox {
     int64_t from_step = 0;  // its first step: what was sampled before belongs to the sequence that had the slot
     int32_t position = -1;
     int32_t token = 0;
+    std::vector<int32_t> known;  // by position, on the first device of a plan that evicts
   };
 
   absl::Status Check(const Order& order) const;
@@ -93,13 +97,14 @@ class StageInbox {
   absl::Status CheckSlot(int32_t sequence) const;
   absl::Status CheckIds(std::span<const int32_t> ids) const;
   absl::Status CheckBatch(const MicroBatch& batch) const;
+  absl::Status CheckOwn(const MicroBatch& batch) const;
   absl::Status CheckActivation(const ActivationMessage& activation) const;
   absl::Status CheckVisit(const Visit& visit) const;
   absl::Status CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload) const;
   absl::Status CheckTokens(int64_t step, std::span<const SampledToken> tokens) const;
   bool FillTokens(MicroBatch& batch) const;
 
-  int64_t MaxRows() const;
+  bool KeepsTokens() const { return IsFirst() && EvictsKv(plan_); }
   int64_t MaxEarlySteps() const;
   int64_t steps_ended() const { return steps_begun_ - (step_under_way_ ? 1 : 0); }
   bool IsUnderWay(int64_t step) const { return step_under_way_ && step + 1 == steps_begun_; }

@@ -76,6 +76,7 @@ absl::StatusOr<PlanPart> ReadPart(JsonFields& fields, const std::string& where) 
   part.kv_pages = fields.IntOr("kv_pages", 0, 0, kMaxInt);
   part.streamed = fields.BoolOr("streamed", false);
   part.decode_ms = fields.Double("decode_ms", 0, kHigh);
+  part.evicted_ms = fields.DoubleOr("evicted_ms", 0, 0, kHigh);
   part.prefill_ms = fields.DoubleOr("prefill_ms", 0, 0, kHigh);
   LIME_RETURN_IF_ERROR(fields.status());
   if (!kind || *kind == BlockKind::kEmbedding) return Invalid(where, ": field \"block\" is none of attention, mlp and head");
@@ -148,6 +149,7 @@ absl::Status ReadHead(JsonFields& fields, const std::string& where, Plan& plan) 
   plan.model_name = fields.StringOr("model_name", "");
   plan.vocab_size = fields.Int("vocab_size", 1, kMaxInt);
   plan.context = fields.Int("context", 1, kMaxInt);
+  plan.kept_positions = fields.IntOr("kept_positions", 0, 0, kMaxInt);
   plan.sequences = static_cast<int32_t>(fields.Int("sequences", 1, kMaxInt32));
   plan.microbatches = static_cast<int32_t>(fields.Int("microbatches", 1, kMaxInt32));
   plan.batch = static_cast<int32_t>(fields.Int("batch", 1, kMaxInt32));
@@ -181,6 +183,7 @@ ordered_json PartToJson(const PlanPart& part) {
   if (part.kv_pages > 0) out["kv_pages"] = part.kv_pages;
   if (part.streamed) out["streamed"] = true;
   out["decode_ms"] = part.decode_ms;
+  if (part.evicted_ms > 0) out["evicted_ms"] = part.evicted_ms;
   if (part.prefill_ms > 0) out["prefill_ms"] = part.prefill_ms;
   return out;
 }
@@ -217,30 +220,32 @@ ordered_json TimesToJson(const StepTimes& times) {
 }
 
 ordered_json HeadToJson(const Plan& plan) {
-  return {{"version", kVersion},
-          {"epoch", plan.epoch},
-          {"model_key", plan.model_key},
-          {"model_name", plan.model_name},
-          {"vocab_size", plan.vocab_size},
-          {"context", plan.context},
-          {"sequences", plan.sequences},
-          {"microbatches", plan.microbatches},
-          {"batch", plan.batch},
-          {"reads", plan.reads == ReadsPerStep::kOnce ? "once" : "per_microbatch"},
-          {"embedding", plan.embedding == EmbeddingPlacement::kResident ? "resident" : "by_rows"},
-          {"embedding_bytes", plan.embedding_bytes},
-          {"embedding_kept_bytes", plan.embedding_kept_bytes},
-          {"page_bytes", plan.page_bytes},
-          {"prompt_tokens", plan.prompt_tokens},
-          {"prefill_chunk", plan.prefill_chunk},
-          {"chunks_per_sweep", plan.chunks_per_sweep},
-          {"predicted",
-           {{"ms_per_step", plan.predicted.ms_per_step},
-            {"ms_per_token", plan.predicted.ms_per_token},
-            {"ttft_ms", plan.predicted.ttft_ms},
-            {"lower_bound_ms", plan.predicted.lower_bound_ms}}},
-          {"decode", TimesToJson(plan.decode)},
-          {"prefill", TimesToJson(plan.prefill)}};
+  ordered_json out = {{"version", kVersion},
+                      {"epoch", plan.epoch},
+                      {"model_key", plan.model_key},
+                      {"model_name", plan.model_name},
+                      {"vocab_size", plan.vocab_size},
+                      {"context", plan.context},
+                      {"sequences", plan.sequences},
+                      {"microbatches", plan.microbatches},
+                      {"batch", plan.batch},
+                      {"reads", plan.reads == ReadsPerStep::kOnce ? "once" : "per_microbatch"},
+                      {"embedding", plan.embedding == EmbeddingPlacement::kResident ? "resident" : "by_rows"},
+                      {"embedding_bytes", plan.embedding_bytes},
+                      {"embedding_kept_bytes", plan.embedding_kept_bytes},
+                      {"page_bytes", plan.page_bytes},
+                      {"prompt_tokens", plan.prompt_tokens},
+                      {"prefill_chunk", plan.prefill_chunk},
+                      {"chunks_per_sweep", plan.chunks_per_sweep},
+                      {"predicted",
+                       {{"ms_per_step", plan.predicted.ms_per_step},
+                        {"ms_per_token", plan.predicted.ms_per_token},
+                        {"ttft_ms", plan.predicted.ttft_ms},
+                        {"lower_bound_ms", plan.predicted.lower_bound_ms}}},
+                      {"decode", TimesToJson(plan.decode)},
+                      {"prefill", TimesToJson(plan.prefill)}};
+  if (plan.kept_positions > 0) out["kept_positions"] = plan.kept_positions;
+  return out;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
@@ -55,6 +56,7 @@ absl::Status CheckHead(const Plan& plan) {
   LIME_RETURN_IF_ERROR(CheckName("model_name", plan.model_name));
   LIME_RETURN_IF_ERROR(CheckInt("vocab_size", plan.vocab_size, 1, kMaxTokens));
   LIME_RETURN_IF_ERROR(CheckInt("context", plan.context, 1, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt("kept_positions", plan.kept_positions, 0, plan.context));
   LIME_RETURN_IF_ERROR(CheckInt("microbatches", plan.microbatches, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("batch", plan.batch, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, 1, int64_t{plan.microbatches} * plan.batch));
@@ -177,6 +179,7 @@ absl::Status CheckPart(const Plan& plan, int p) {
   const int64_t most_pages = part.block.kind == BlockKind::kAttention ? kMaxPartBytes / plan.page_bytes : 0;
   LIME_RETURN_IF_ERROR(CheckInt(name + ".kv_pages", part.kv_pages, 0, most_pages));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".decode_ms", part.decode_ms));
+  LIME_RETURN_IF_ERROR(CheckNumber(name + ".evicted_ms", part.evicted_ms));
   return CheckNumber(name + ".prefill_ms", part.prefill_ms);
 }
 
@@ -340,6 +343,7 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) {
     if (HasKvOnHost(plan.devices[d])) needs[plan.devices[d].kv_host].hosted += HostedBytes(plan, d);
     needs[d].fetched = FetchedBytes(plan, plan.devices[d]);
+    if (needs[d].kv_pages > 0) needs[d].kv_pages += plan.sequences * SharedPages(plan);
   }
   return needs;
 }
@@ -350,6 +354,7 @@ absl::Status Plan::Validate() const {
   if (parts.back().block.kind != BlockKind::kHead) return Wrong("the last part is of ", BlockName(parts.back().block), ", not of the head");
   LIME_RETURN_IF_ERROR(CheckStages(*this));
   LIME_RETURN_IF_ERROR(CheckSpill(*this));
+  LIME_RETURN_IF_ERROR(CheckEviction(*this));
   const std::vector<PlanNeed> needs = NeedsOf(*this);
   std::set<std::string> names;
   for (int d = 0; d < NumDevices(); ++d) {

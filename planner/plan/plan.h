@@ -38,6 +38,7 @@ struct PlanPart {
   // Computing it for one micro-batch of the decode step, on its device; attention counts with the rows of its block. Of the first KV part
   // where a host has some: asking it, until the answer is there, where as much is away as ever is (AskKvMs), whether or not it comes back.
   double decode_ms = 0;
+  double evicted_ms = 0;  // of decode_ms, what of evicted KV is computed again at the end of the context (planner/plan/kv_eviction.h)
   double prefill_ms = 0;  // for one chunk of a prompt, in the middle of the planned prompt
 
   bool is_kv() const { return kv_end > 0; }
@@ -119,10 +120,11 @@ struct Plan {
   std::string model_key;   // ModelKey of the spec
   std::string model_name;  // for people
   int64_t vocab_size = 0;
-  int64_t context = 0;       // tokens of each sequence that KV is reserved for
-  int32_t sequences = 1;     // served at a time
-  int32_t microbatches = 1;  // a decode step is so many
-  int32_t batch = 1;         // sequences in one, the last may hold fewer
+  int64_t context = 0;         // tokens of each sequence that KV is reserved for
+  int64_t kept_positions = 0;  // of them, those whose KV is kept, the newest; 0: all (planner/plan/kv_eviction.h)
+  int32_t sequences = 1;       // served at a time
+  int32_t microbatches = 1;    // a decode step is so many
+  int32_t batch = 1;           // sequences in one, the last may hold fewer
   ReadsPerStep reads = ReadsPerStep::kOnce;
   EmbeddingPlacement embedding = EmbeddingPlacement::kResident;
   Bytes embedding_bytes = 0;       // of its rows

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
@@ -56,7 +57,7 @@ Residency ResidencyOf(const Plan& plan) {
 }
 
 int64_t FullLayerPages(const Plan& plan) {
-  return (plan.context + kPageTokens - 1) / kPageTokens * plan.sequences;
+  return KeptPages(plan) * plan.sequences;
 }
 
 absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency) {

@@ -23,7 +23,7 @@ Residency ResidencyOf(const Plan& plan);
 // does not fit a budget; InvalidArgument for parts that are not there, or where layers do not have the same number of pages.
 absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency);
 
-// Pages that a layer needs for all sequences at the whole context.
+// Pages that a layer needs for all sequences at the whole context, or for what is kept of it.
 int64_t FullLayerPages(const Plan& plan);
 // Whether KV is reserved for less than that, and is to grow.
 inline bool GrowsKv(const Plan& plan) {

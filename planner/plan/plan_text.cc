@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan.h"
 
@@ -90,6 +91,10 @@ std::string Plan::DebugString() const {
                         "kv", "ring", "weights", "embedding", "margin", "numerics");
   for (int d = 0; d < NumDevices(); ++d) absl::StrAppend(&text, DeviceLine(*this, d));
   absl::StrAppend(&text, "\n", embedding == EmbeddingPlacement::kByRows ? "  embedding by rows\n" : "");
+  if (EvictsKv(*this)) {
+    absl::StrAppend(&text, "  KV of the newest ", kept_positions, " positions of a sequence is kept; that of up to ", MostEvicted(*this),
+                    " others is computed again in every step\n");
+  }
   for (size_t j = 0; j < stages.size(); ++j) {
     absl::StrAppendFormat(&text, "  %2d %-12s %s%s\n", j, devices[stages[j].device].name.substr(0, 40), StageName(*this, stages[j]),
                           StreamedText(*this, stages[j]));

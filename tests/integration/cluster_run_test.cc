@@ -13,6 +13,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "planner/kv_parts.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/plan_problem.h"
@@ -28,8 +29,9 @@ const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
 constexpr int kDevices = 3;
 
 struct Shape {
-  int64_t kv_tokens = 0;    // KV for so many at first; 0: for all
-  bool split_head = false;  // each of its ranges on a device of its own
+  int64_t kv_tokens = 0;       // KV for so many at first; 0: for all
+  bool split_head = false;     // each of its ranges on a device of its own
+  int64_t kept_positions = 0;  // KV of so many, and then nothing streams; 0: of all
 };
 
 // Stages go round the devices three times; every other part streams, in pieces of at most 32 KiB.
@@ -47,6 +49,7 @@ Plan InterleavedPlan(const Shape& shape = {}) {
   PlanRequest request{.model_name = "lime-fables", .context = 512, .batches = {1}, .piece_bytes = 32 * kKiB, .prompt_tokens = 16};
   request.chunks = {8};
   request.kv_tokens = shape.kv_tokens;
+  request.kept_positions = shape.kept_positions;
   const auto problem = MakePlanProblem(*spec, devices, request);
   EXPECT_TRUE(problem.ok()) << problem.status();
   PlanChoice choice{.batch = 1};
@@ -63,7 +66,7 @@ Plan InterleavedPlan(const Shape& shape = {}) {
     } else {
       stages.back().hi = b + 1;
     }
-    if (b % 2 == 1) choice.stages.streamed.push_back(b);
+    if (b % 2 == 1 && shape.kept_positions == 0) choice.stages.streamed.push_back(b);
   }
   auto plan = MakePlan(*problem, choice);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -236,6 +239,22 @@ TEST_F(ClusterRunTest, KvThatGrowsTakesThePlaceOfPartsAndChangesNoBit) {
   const Answer off = Call(call);
   EXPECT_EQ(off.exit_code, 1);
   EXPECT_THAT(off.err, HasSubstr("pages of 16"));
+}
+
+TEST_F(ClusterRunTest, KvThatIsComputedAgainChangesNoBit) {
+  const Plan plan = InterleavedPlan({.kept_positions = 64});
+  ASSERT_EQ(MostEvicted(plan), 448);
+  dir_.Write("plan.json", ToJsonText(plan));
+  std::vector<std::string> call = {"run",          "--model", kModel,   "--prompt",      "Once upon a time there was a fox",
+                                   "--max-tokens", "300",     "--json", "--hash-logits", "--ignore-eos",
+                                   "--context",    "512"};
+  const Answer alone = Call(call), cluster = Call(OverCluster(call));
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  ASSERT_EQ(cluster.exit_code, 0) << cluster.err;
+  const auto json = cluster.Json();
+  for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens"}) EXPECT_EQ(json[field], alone.Json()[field]) << field;
+  EXPECT_EQ(json["plan"]["kv_levels"].size(), 13u);
+  for (const auto& device : json["devices"]) EXPECT_LE(device["peak_rss_bytes"], device["budget_bytes"]);
 }
 
 TEST_F(ClusterRunTest, KvThatGoesToDisksChangesNoBit) {

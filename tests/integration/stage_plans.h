@@ -60,6 +60,7 @@ class RandomPlan {
     int64_t context = kContext;
     int64_t prompt = 32;
     int most_chunk = 24;
+    bool evicts = false;  // nothing streams, and KV of few positions is kept
   };
   RandomPlan(const ModelSpec& spec, uint64_t seed) : RandomPlan(spec, seed, {}) {}
   RandomPlan(const ModelSpec& spec, uint64_t seed, const Shape& shape) : spec_(spec), shape_(shape), random_(seed) {}
@@ -78,7 +79,8 @@ class RandomPlan {
     }
     PlanRequest request{.context = shape_.context, .sequences = 1 + Below(3), .prompt_tokens = shape_.prompt};
     request.piece_bytes = Below(3) == 0 ? 0 : Bytes{4 * kKiB} << Below(5);
-    request.chunks = {1 + Below(shape_.most_chunk)};
+    if (shape_.evicts) request.kept_positions = kPageTokens * (2 + Below(3));
+    request.chunks = {1 + Below(shape_.evicts ? static_cast<int>(request.kept_positions - kPageTokens) : shape_.most_chunk)};
     for (int32_t batch = 1; batch <= request.sequences; ++batch) request.batches.push_back(batch);
     const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec_, cluster, request);
     EXPECT_TRUE(problem.ok()) << problem.status();
@@ -90,7 +92,7 @@ class RandomPlan {
                           .chunk_rows = static_cast<int32_t>(request.chunks[0]),
                           .chunks = static_cast<int32_t>((shape_.prompt + request.chunks[0] - 1) / request.chunks[0]),
                           .chunks_per_sweep = 1};
-    choice.first_token.chunks_per_sweep = std::min<int32_t>(choice.first_token.chunks, 1 + Below(3));
+    choice.first_token.chunks_per_sweep = std::min<int32_t>(choice.first_token.chunks, shape_.evicts ? 1 : 1 + Below(3));
     absl::StatusOr<Plan> plan = MakePlan(*problem, choice);
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (!plan.ok()) return {};
@@ -111,11 +113,11 @@ class RandomPlan {
 
   StagePlan Stages(const Instance& instance) {
     StagePlan plan;
-    const int devices = instance.NumDevices(), percent = Below(101), cut = 5 + Below(60);
+    const int devices = instance.NumDevices(), percent = shape_.evicts ? 0 : Below(101), cut = 5 + Below(60);
     for (int b = 0; b < instance.NumBlocks(); ++b) {
       if (b == 0) {
         plan.stages.push_back({Below(devices), 0, 1});
-      } else if ((!instance.IsLaterPiece(b) || IsHead(instance, b)) && devices > 1 && Below(100) < cut) {
+      } else if ((!instance.IsLaterPiece(b) || (IsHead(instance, b) && !shape_.evicts)) && devices > 1 && Below(100) < cut) {
         plan.stages.push_back({(plan.stages.back().device + 1 + Below(devices - 1)) % devices, b, b + 1});
       } else {
         plan.stages.back().hi = b + 1;

@@ -36,6 +36,33 @@ TEST(KvPagesTest, GivenUpPagesGoToOthersAndTheRestStays) {
   EXPECT_EQ(pages.free_pages(), 12);
 }
 
+TEST(KvPagesTest, WhereFewAreKeptALayersPagesAreARing) {
+  KvPages pages({.num_pages = 2 * 2 + 3, .num_layers = 2, .max_sequences = 2, .kept_pages = 2});
+  ASSERT_TRUE(pages.Reserve(1, 70).ok());  // 5 pages, of which 3 are evicted in the end
+  EXPECT_EQ(pages.free_pages(), 0);
+  const std::vector<int32_t> ring(pages.Pages(1, 0).begin(), pages.Pages(1, 0).begin() + 2);
+  EXPECT_THAT(pages.Pages(1, 0), ::testing::ElementsAre(ring[0], ring[1], ring[0], ring[1], ring[0]));
+  EXPECT_FALSE(*pages.Evict(1, 0));
+  EXPECT_TRUE(*pages.Evict(1, 32));
+  EXPECT_FALSE(*pages.Evict(1, 16));  // they are
+  // What is kept lies where it was; what is not in pages that are no layer's own.
+  EXPECT_EQ(pages.Pages(1, 0)[2], ring[0]);
+  EXPECT_EQ(pages.Pages(1, 0)[3], ring[1]);
+  std::set<int32_t> all;
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    EXPECT_EQ(pages.Pages(1, layer)[0], pages.Pages(1, 0)[0]);
+    EXPECT_EQ(pages.Pages(1, layer)[1], pages.Pages(1, 0)[1]);
+    all.insert(pages.Pages(1, layer).begin(), pages.Pages(1, layer).end());
+  }
+  EXPECT_EQ(all.size(), 2u * 2 + 2);
+  EXPECT_FALSE(pages.Evict(1, 64).ok());
+  EXPECT_FALSE(pages.Evict(0, 16).ok());
+  pages.Release(1);
+  EXPECT_EQ(pages.free_pages(), 7);
+  ASSERT_TRUE(pages.Reserve(0, 20).ok());  // nothing of it is ever evicted
+  EXPECT_EQ(pages.free_pages(), 3);
+}
+
 TEST(KvPagesTest, APageHasAtMostOneOwner) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);

@@ -57,6 +57,33 @@ TEST(OrderWriterTest, OrdersAPromptInChunksAndThenStepsAheadOfTheirTokens) {
   EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("step 0:?@6*"));
 }
 
+// With rows ahead of a sequence's own a step is long, and its rows are all in one micro-batch.
+TEST(OrderWriterTest, WhereKvIsEvictedASlotsRowsAreInItsMicroBatchAndFewStepsAhead) {
+  OrderWriter::Options options = Small();
+  options.sequences = 2, options.microbatches = 2, options.kept_positions = 20, options.evicting_ahead = 1;
+  OrderWriter writer(options);
+  ASSERT_TRUE(writer.Add(Ask({5}, 90)).ok());
+  ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9}, 10)).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 0=request 0", "admit 1=request 1", "step 0:5@0* | 1:5@0 1:6@1 1:7@2",
+                                                     "step 0:?@1* | 1:8@3 1:9@4*", "step 0:?@2* | 1:?@5*"));
+  int32_t step = 0;
+  for (; writer.steps_ordered() < 17; ++step) {
+    std::vector<SampledToken> tokens = {{0, step + 1, 3}};
+    if (step > 0 && step < 11) tokens.push_back({1, step + 4, 3});
+    ASSERT_TRUE(writer.OnTokens(step, tokens).ok()) << step;
+    ASSERT_TRUE(writer.OnStepEnded(step).ok());
+    (void)writer.NextOrders();
+    EXPECT_EQ(writer.steps_under_way(), 3) << step;
+  }
+  // The next step might evict: it waits for all others.
+  for (; writer.steps_under_way() > 0; ++step) {
+    EXPECT_THAT(writer.NextOrders(), IsEmpty()) << step;
+    ASSERT_TRUE(writer.OnTokens(step, std::vector<SampledToken>{{0, step + 1, 3}}).ok());
+    ASSERT_TRUE(writer.OnStepEnded(step).ok());
+  }
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("step 0:?@17*"));
+}
+
 TEST(OrderWriterTest, NumbersOrdersWithoutGaps) {
   OrderWriter writer(Small());
   ASSERT_TRUE(writer.Add(Ask({5}, 3)).ok());

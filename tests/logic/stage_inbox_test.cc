@@ -221,8 +221,8 @@ TEST_F(SharedHeadTest, WhatWaitsIsBoundedAndCountsOnBothSides) {
 
 TEST_F(StageInboxTest, AMicroBatchWaitsForItsTokensInTurn) {
   StageInbox inbox = Inbox(0);
-  inbox.Admit(0);
-  inbox.Admit(1);
+  inbox.Admit({.sequence = 0});
+  inbox.Admit({.sequence = 1});
   inbox.BeginStep({Rows(0, 0), Rows(1, 0)});
   EXPECT_EQ(inbox.NextWithTokens(), 0);
   EXPECT_EQ(inbox.NextWithTokens(), 1);
@@ -240,7 +240,7 @@ TEST_F(StageInboxTest, AMicroBatchWaitsForItsTokensInTurn) {
 
 TEST_F(StageInboxTest, TokensComeOnceEachAndOfSequencesThatAreThere) {
   StageInbox inbox = Inbox(0);
-  inbox.Admit(0);
+  inbox.Admit({.sequence = 0});
   EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("which has not begun"));
   inbox.BeginStep({Rows(0, 0)});
   EXPECT_THAT(Says(inbox.OnActivation(Tokens(0, {{4, 1, 7}}))), HasSubstr("sequence slot 4"));
@@ -251,12 +251,50 @@ TEST_F(StageInboxTest, TokensComeOnceEachAndOfSequencesThatAreThere) {
   EXPECT_THAT(Says(Inbox(1).OnActivation(Tokens(0, {{0, 1, 7}}))), HasSubstr("not awaited here"));
 }
 
+// What is evicted goes ahead of a sequence's rows, with the tokens that the first device has seen.
+TEST(StageInboxEvictionTest, WhatIsEvictedComesAlongAndItsTokensAreKnown) {
+  Plan plan = TwoDevices();
+  plan.kept_positions = 32;
+  StageInbox first(plan, 0, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2}),
+      second(plan, 1, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
+  AdmitOrder admit{.sequence = 0, .positions = 64};
+  for (int32_t i = 0; i < 31; ++i) admit.prompt.push_back(i);
+  for (StageInbox* inbox : {&first, &second}) {
+    inbox->Admit(admit);
+    for (int32_t position = 31; position < 34; ++position) {
+      const MicroBatch batch{{{.sequence = 0, .token = kSampledToken, .position = position, .wants_logits = true}}};
+      inbox->BeginStep({batch});
+      const std::vector<SampledToken> sampled = {{0, position + 1, 50 + position}};
+      EXPECT_EQ(inbox->WholeBatch(0).rows.size(), position < 32 ? 1u : 17u);
+      if (inbox == &second) {
+        const int64_t rows = position < 32 ? 1 : 17;
+        for (const int64_t wrong : {rows - 1, rows + 1}) {
+          ActivationMessage message{.header = {.epoch = plan.epoch, .step = position - 31, .stage = 0, .bytes = wrong * kRowBytes},
+                                    .payload = std::vector<std::byte>(static_cast<size_t>(wrong * kRowBytes))};
+          EXPECT_THAT(std::string(inbox->OnActivation(std::move(message)).status().message()), HasSubstr(absl::StrCat(rows, " rows")));
+        }
+        ActivationMessage message{.header = {.epoch = plan.epoch, .step = position - 31, .stage = 0, .bytes = rows * kRowBytes},
+                                  .payload = std::vector<std::byte>(static_cast<size_t>(rows * kRowBytes))};
+        EXPECT_TRUE(inbox->OnActivation(std::move(message)).ok());
+      }
+      inbox->TakeTokens(position - 31, sampled);
+      inbox->EndStep();
+    }
+  }
+  first.BeginStep({MicroBatch{{{.sequence = 0, .token = 9, .position = 63}}}});
+  const MicroBatch whole = first.WholeBatch(0);
+  ASSERT_EQ(whole.rows.size(), 33u);
+  EXPECT_EQ(whole.rows[30].token, 30);
+  EXPECT_EQ(whole.rows[31].token, 0) << "nobody told position 31's";
+  EXPECT_EQ(whole.rows[32].token, 9);
+}
+
 TEST_F(StageInboxTest, WhatWasSampledForTheSequenceBeforeIsNotTaken) {
   StageInbox inbox = Inbox(0);
-  inbox.Admit(0);
+  inbox.Admit({.sequence = 0});
   inbox.BeginStep({Rows(0, 0)});
   inbox.EndStep();
-  inbox.Admit(0);  // another one in the same slot
+  inbox.Admit({.sequence = 0});  // another one in the same slot
   inbox.BeginStep({Rows(0, 1, 1, kSampledToken)});
   EXPECT_TRUE(inbox.OnActivation(Tokens(0, {{0, 1, 7}})).ok());
   EXPECT_EQ(inbox.NextWithTokens(), std::nullopt);

@@ -1,0 +1,125 @@
+#include "planner/plan/kv_eviction.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace lime {
+namespace {
+
+// Tokens of so many positions at least are known when a step is ordered, and a page begins anew behind them.
+constexpr int64_t kLeastKept = 2 * kPageTokens;
+
+constexpr int64_t kMostComputedAgain = int64_t{1} << 26;  // positions in a step
+
+template <typename... What>
+absl::Status Wrong(const What&... what) {
+  return absl::InvalidArgumentError(absl::StrCat("plan: field \"kept_positions\" ", what...));
+}
+
+// Whether a row is the last one of its sequence.
+bool EndsSequence(const MicroBatch& batch, size_t row) {
+  return row + 1 == batch.rows.size() || batch.rows[row + 1].sequence != batch.rows[row].sequence;
+}
+
+}  // namespace
+
+int64_t EvictedPositions(const Plan& plan, int64_t positions) {
+  return EvictsKv(plan) ? RoundUp(std::max<int64_t>(0, positions - plan.kept_positions), kPageTokens) : 0;
+}
+
+int64_t MostEvicted(const Plan& plan) {
+  return EvictedPositions(plan, plan.context);
+}
+
+int64_t KeptPages(const Plan& plan) {
+  const int64_t kept = EvictsKv(plan) ? std::min(plan.kept_positions, plan.context) : plan.context;
+  return (kept + kPageTokens - 1) / kPageTokens;
+}
+
+int64_t SharedPages(const Plan& plan) {
+  return MostEvicted(plan) / kPageTokens;
+}
+
+int64_t NumVisitRows(const Plan& plan, const MicroBatch& batch) {
+  int64_t rows = std::ssize(batch.rows);
+  for (size_t row = 0; EvictsKv(plan) && row < batch.rows.size(); ++row) {
+    if (EndsSequence(batch, row)) rows += EvictedPositions(plan, int64_t{batch.rows[row].position} + 1);
+  }
+  return rows;
+}
+
+MicroBatch WithEvicted(const Plan& plan, const MicroBatch& batch, const std::function<std::span<const int32_t>(int32_t sequence)>& known) {
+  MicroBatch all;
+  all.rows.reserve(static_cast<size_t>(NumVisitRows(plan, batch)));
+  for (size_t begin = 0, row = 0; row < batch.rows.size(); ++row) {
+    if (!EndsSequence(batch, row)) continue;
+    const int32_t sequence = batch.rows[row].sequence;
+    const std::span<const int32_t> tokens = known(sequence);
+    const auto evicted = static_cast<int32_t>(EvictedPositions(plan, int64_t{batch.rows[row].position} + 1));
+    for (int32_t at = 0; at < evicted; ++at)
+      all.rows.push_back({.sequence = sequence, .token = at < std::ssize(tokens) ? tokens[static_cast<size_t>(at)] : 0, .position = at});
+    for (; begin <= row; ++begin) all.rows.push_back(batch.rows[begin]);
+  }
+  return all;
+}
+
+int64_t OwnRows(const Plan& plan) {
+  return std::max<int64_t>(plan.batch, plan.prefill_chunk);
+}
+
+int64_t VisitRows(const Plan& plan) {
+  return OwnRows(plan) + plan.batch * MostEvicted(plan);
+}
+
+int64_t MaxRows(const Plan& plan) {
+  return EvictsKv(plan) ? std::max(OwnRows(plan), kEvictedRows) : OwnRows(plan);
+}
+
+Plan AtPositions(const Plan& plan, int64_t positions) {
+  Plan at = plan;
+  const int64_t most = MostEvicted(plan);
+  if (most == 0) return at;
+  const auto evicted = static_cast<double>(EvictedPositions(plan, std::min(positions, plan.context)));
+  const double share = evicted / static_cast<double>(most);
+  for (PlanPart& part : at.parts) {
+    part.decode_ms -= (1 - share) * part.evicted_ms;
+    part.evicted_ms *= share;
+  }
+  at.decode.tx_ms *= (1 + evicted) / (1 + static_cast<double>(most));
+  return at;
+}
+
+absl::Status CheckEviction(const Plan& plan) {
+  for (const PlanPart& part : plan.parts) {
+    if (part.evicted_ms > part.decode_ms || (part.evicted_ms > 0 && !EvictsKv(plan)))
+      return absl::InvalidArgumentError("plan: field \"evicted_ms\" of a part is more than it takes to compute again what is evicted");
+  }
+  if (!EvictsKv(plan)) return absl::OkStatus();
+  const int64_t kept = plan.kept_positions, least = std::max(kLeastKept, OwnRows(plan) + kPageTokens);
+  if (kept % kPageTokens != 0 || kept < least || kept >= plan.context) {
+    return Wrong("= ", kept, " is no multiple of ", kPageTokens, " from ", least,
+                 " on, one page more than a chunk of a prompt, and below the ", plan.context, " of the context");
+  }
+  if (plan.sequences > kMostComputedAgain / MostEvicted(plan)) {
+    return Wrong("= ", kept, " leaves ", MostEvicted(plan), " positions of ", plan.sequences,
+                 " sequences to be computed again in a step, more than there can be");
+  }
+  if (plan.chunks_per_sweep > 1) return Wrong("is given, and chunks of a prompt share a sweep");
+  if (std::ranges::any_of(plan.parts, [](const PlanPart& part) { return part.streamed || part.is_kv(); }))
+    return Wrong("is given, and parts stream; what evicts KV streams nothing");
+  if (std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.max_layer_pages > 0; }))
+    return Wrong("is given, and KV leaves memory; it does one or the other");
+  const int64_t pages = plan.sequences * KeptPages(plan);
+  for (int p = 0; p < plan.NumParts(); ++p) {
+    const PlanPart& part = plan.parts[p];
+    const bool has_pages = part.block.kind == BlockKind::kAttention && (p == 0 || !(plan.parts[p - 1].block == part.block));
+    if (has_pages && part.kv_pages != pages) return Wrong("= ", kept, " makes ", pages, " pages of a layer, and one has ", part.kv_pages);
+  }
+  for (const Stage& stage : plan.stages) {
+    if (IdsBefore(plan, stage.lo) > 0) return Wrong("is given, and devices share the head");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lime

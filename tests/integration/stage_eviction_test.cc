@@ -1,0 +1,123 @@
+// Plans that keep the KV of few positions and compute the others again in every step: the bits are those of one engine that has all of it.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/weights/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/plan/kv_eviction.h"
+#include "tests/integration/models.h"
+#include "tests/integration/stage_cluster.h"
+#include "tests/integration/stage_orders.h"
+#include "tests/integration/stage_plans.h"
+#include "tests/integration/variants.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelSpec SpecOf(const std::string& dir) {
+  const auto checkpoint = Checkpoint::Open(dir);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  auto spec = checkpoint->BuildModelSpec();
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return *std::move(spec);
+}
+
+// Of a model with so many positions, from 32 of them on evicted.
+void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t context, int32_t vocab) {
+  const ModelSpec spec = SpecOf(dir);
+  const int64_t prompt = context - kNewTokens;
+  std::vector<Reference> references;
+  for (int s = 0; s < 3; ++s)
+    references.push_back(Alone(dir, RandomIds(40 + s, static_cast<int>(prompt - prompt / 3 * s), vocab), kNewTokens, context));
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
+    const Plan plan = RandomPlan(spec, seed, {.context = context, .prompt = prompt, .evicts = true}).Draw();
+    ASSERT_FALSE(plan.parts.empty()) << "seed " << seed;
+    ASSERT_GT(MostEvicted(plan), 0);
+    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", plan.DebugString()));
+    StageCluster cluster(dir, plan, seed);
+    ASSERT_TRUE(cluster.ok());
+    const std::vector<Reference> requests(references.begin(), references.begin() + plan.sequences);
+    for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[s], context);
+    for (int i = 0; i + 1 < kNewTokens; ++i) OrderToken(cluster, plan, requests, i);
+    for (int32_t s = 0; s < plan.sequences; ++s) {
+      ASSERT_EQ(cluster.Await(s, kNewTokens), requests[s].tokens);
+      ASSERT_EQ(cluster.sampler().hash(s), requests[s].hash);
+    }
+  }
+}
+
+class StageEvictionBitsTest : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(StageEvictionBitsTest, WhatIsComputedAgainHasTheSameBits) {
+  const MakeModelOptions options = OptionsOf(GetParam());
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ExpectBitsOfOne(dir / "model", 6, kContext, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, StageEvictionBitsTest, ::testing::ValuesIn(Variants()),
+                         [](const auto& info) { return info.param.name; });
+
+// More positions are evicted than are computed at a time, and than attention takes together.
+TEST(StageEvictionTest, TheShippedModelGivesTheSameBitsInManySlices) {
+  ExpectBitsOfOne(ShippedModel("lime-fables"), 4, 480, 512);
+}
+
+TEST(StageEvictionTest, SharedModelsGiveTheSameBits) {
+  const std::vector<std::string> names = SharedModels();
+  if (names.empty()) GTEST_SKIP() << "needs models/ of the folder shared beside the project";
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    ExpectBitsOfOne(SharedModel(name), 2, kContext, 200);
+  }
+}
+
+// A slot's next sequence has all its pages, and its own tokens.
+TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
+  const std::string dir = ShippedModel("lime-fables");
+  Plan plan;
+  for (uint64_t seed = 1; plan.NumDevices() != 2 || plan.sequences != 1; ++seed)
+    plan = RandomPlan(SpecOf(dir), seed, {.prompt = 48, .evicts = true}).Draw();
+  StageCluster cluster(dir, plan, 1);
+  ASSERT_TRUE(cluster.ok());
+  std::vector<int32_t> expected;
+  uint64_t hash = 0;
+  for (int i = 0; i < 4; ++i) {
+    const Reference reference = Alone(dir, RandomIds(70 + i, 70 - 20 * i, 512));
+    OrderPrompt(cluster, plan, 0, reference, kContext);
+    for (int token = 0; token + 1 < kNewTokens; ++token) OrderToken(cluster, plan, {reference}, token);
+    expected.insert(expected.end(), reference.tokens.begin(), reference.tokens.end());
+    hash = reference.hash;
+    ASSERT_EQ(cluster.Await(0, expected.size()), expected);
+    cluster.AwaitSteps();
+    cluster.Give(RetireOrder{});
+  }
+  EXPECT_EQ(cluster.sampler().hash(0), hash);
+  EXPECT_THAT(std::string(cluster.engine(0).Leave().status().message()), HasSubstr("evicts"));
+}
+
+TEST(StageEvictionTest, RowsThatDoNotFollowOneAnotherAreRefused) {
+  const std::string dir = ShippedModel("lime-fables");
+  Plan plan;
+  for (uint64_t seed = 1; plan.sequences != 3 || plan.batch != 2 || plan.prefill_chunk < 3; ++seed)
+    plan = RandomPlan(SpecOf(dir), seed, {.prompt = 64, .evicts = true}).Draw();
+  StageCluster cluster(dir, plan, 1);
+  ASSERT_TRUE(cluster.ok());
+  const auto refusal = [&](std::vector<BatchRow> rows) {
+    const absl::Status status = cluster.engine(0).OnOrder({0, StepOrder{{MicroBatch{std::move(rows)}}}});
+    EXPECT_FALSE(status.ok());
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refusal({{.sequence = 0, .position = 1}, {.sequence = 0, .position = 3}}), HasSubstr("position 3"));
+  EXPECT_THAT(refusal({{.sequence = 0}, {.sequence = 1}, {.sequence = 0, .position = 1}}), HasSubstr("position 1"));
+  EXPECT_THAT(refusal({{.sequence = 1}, {.sequence = 2}}), HasSubstr("slots 1 and 2"));
+}
+
+}  // namespace
+}  // namespace lime
