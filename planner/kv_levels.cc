@@ -436,14 +436,17 @@ double MeanMs(const KvLevels& levels, int64_t from, int64_t to) {
 
 namespace {
 
-KvLevels EvictionLevels(const Plan& plan, int levels) {
+// What is evicted grows by pages.
+KvLevels EvictionLevels(const Plan& plan, int max_levels) {
   KvLevels answer;
-  const int64_t first = plan.kept_positions, more = plan.context - first;
-  for (int64_t level = 0, before = first; level <= levels; ++level) {
-    const int64_t positions = first + more * level / levels, pages = plan.sequences * ((positions + kPageTokens - 1) / kPageTokens);
-    const Plan at = AtPositions(plan, (before + positions) / 2);
-    answer.levels.push_back({.residency = {.layer_pages = pages}, .ms_per_step = Draft(at, pages, {}).ExactMs()});
-    before = positions;
+  const int64_t first = KeptPages(plan), more = SharedPages(plan), levels = std::min<int64_t>(max_levels, more);
+  for (int64_t level = 0, before = first - 1; level <= levels; ++level) {
+    const int64_t pages = first + more * level / levels;
+    const Plan middle =
+        WithEvictedPositions(plan, kPageTokens * (static_cast<double>(before + 1 + pages) / 2 - static_cast<double>(first)));
+    answer.levels.push_back(
+        {.residency = {.layer_pages = plan.sequences * pages}, .ms_per_step = Draft(middle, plan.sequences * pages, {}).ExactMs()});
+    before = pages;
   }
   return answer;
 }

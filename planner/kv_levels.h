@@ -48,7 +48,7 @@ struct KvLevelOptions {
 };
 
 // Of a plan that evicts KV (planner/plan/kv_eviction.h) the first level is all that is kept, nothing streams at any, and what a step takes
-// is that of the middle between a level and the one before.
+// is the mean over the pages between a level and the one before.
 //
 // Deterministic.  REQUIRES: plan.Validate().ok(), ReadsPerStep::kOnce
 KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options = {});

@@ -118,7 +118,7 @@ class ClusterGenerator {
       : run_(std::move(run)), tokenizer_(tokenizer), options_(options) {}
 
   absl::Status Add(const std::vector<int32_t>& prompt) {
-    Request request{.prompt = prompt, .max_new_tokens = options_.max_new_tokens, .end_tokens = options_.end_tokens};
+    Request request{.prompt = prompt, .max_new_tokens = options_.MaxNewTokens(streams_.size()), .end_tokens = options_.end_tokens};
     const auto id = run_->Add(std::move(request), {.params = options_.sampling, .hash_logits = options_.hash_logits});
     if (!id.ok()) return id.status();
     streams_.push_back(std::make_unique<TextStream>(tokenizer_, options_, streams_.size(), prompt));

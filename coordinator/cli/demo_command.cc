@@ -126,7 +126,7 @@ struct Story {
 };
 
 GenerateOptions Options(const ModelFiles& files, bool aloud) {
-  GenerateOptions options{.max_new_tokens = kStoryTokens, .chunk = kDefaultChunk - 1, .end_tokens = files.end_tokens, .hash_logits = true};
+  GenerateOptions options{.max_new_tokens = {kStoryTokens}, .chunk = kDefaultChunk - 1, .end_tokens = files.end_tokens, .hash_logits = true};
   options.cancel = &Interrupted();
   if (aloud) options.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
   return options;

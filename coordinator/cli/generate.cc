@@ -21,12 +21,13 @@ class Generator {
       : engine_(engine), options_(options), scheduler_(scheduling), tokenizer_(tokenizer) {}
 
   absl::Status Add(const std::vector<int32_t>& prompt) {
-    const auto id = scheduler_.Add({.prompt = prompt, .max_new_tokens = options_.max_new_tokens, .end_tokens = options_.end_tokens});
+    const int64_t max_new_tokens = options_.MaxNewTokens(streams_.size());
+    const auto id = scheduler_.Add({.prompt = prompt, .max_new_tokens = max_new_tokens, .end_tokens = options_.end_tokens});
     if (!id.ok()) return id.status();
     streams_.push_back(std::make_unique<TextStream>(tokenizer_, options_, streams_.size(), prompt));
     hashes_.emplace_back();
     history_.push_back(prompt);
-    history_.back().reserve(prompt.size() + options_.max_new_tokens);
+    history_.back().reserve(prompt.size() + static_cast<size_t>(max_new_tokens));
     return absl::OkStatus();
   }
 

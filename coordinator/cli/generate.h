@@ -1,6 +1,7 @@
 // The generation loop: scheduler, engine, sampler and text, one step after another.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -18,7 +19,7 @@ namespace lime::cli {
 
 struct GenerateOptions {
   SamplingParams sampling;
-  int64_t max_new_tokens = 0;
+  std::vector<int64_t> max_new_tokens;  // by prompt; the last one's holds for all others.  REQUIRES: at least one
   int64_t chunk = 0;
   std::vector<int32_t> end_tokens;
   std::vector<std::string> stop_strings;
@@ -27,6 +28,8 @@ struct GenerateOptions {
   const std::atomic<bool>* cancel = nullptr;
   // Text as it becomes certain, by prompt index. May be empty.
   std::function<void(size_t prompt, std::string_view text)> on_text;
+
+  int64_t MaxNewTokens(size_t prompt) const { return max_new_tokens[std::min(prompt, max_new_tokens.size() - 1)]; }
 };
 
 struct Generated {

@@ -41,7 +41,7 @@ struct RunFlags {
   std::string batch_with;
   std::vector<std::string> stops;
   SamplingParams sampling;
-  std::optional<int64_t> max_tokens;
+  std::vector<int64_t> max_tokens;  // by prompt, the last one's of all others; empty: not said
   bool ignore_eos = false;
   bool hash_logits = false;
   bool token_times = false;
@@ -117,7 +117,9 @@ absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
-  if (flags.max_tokens.value_or(1) < 1) return WrongCall(absl::StrCat("--max-tokens ", *flags.max_tokens, " is less than 1"));
+  for (const int64_t tokens : flags.max_tokens) {
+    if (tokens < 1) return WrongCall(absl::StrCat("--max-tokens ", tokens, " is less than 1"));
+  }
   if (flags.model.cluster.empty()) LIME_RETURN_IF_ERROR(CheckNoneIsForClusters(flags));
   if (flags.token_times && !flags.model.json) return WrongCall("--token-times is a field of the answer of --json; give both");
   if (!flags.prompts_file.empty()) LIME_RETURN_IF_ERROR(ReadPromptsFile(flags.prompts_file, flags.prompts));
@@ -134,6 +136,8 @@ absl::Status CheckFlags(RunFlags& flags) {
     if (given && !flags.cluster_plan.empty())
       return WrongCall(absl::StrCat(name, " is for planning now, and --plan is planned already; make that with `lime plan ", name, "`"));
   }
+  if (flags.max_tokens.size() > std::max<size_t>(1, flags.prompts.size()))
+    return WrongCall(absl::StrCat("--max-tokens has ", flags.max_tokens.size(), " numbers for ", flags.prompts.size(), " prompts"));
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
   return absl::OkStatus();
 }
@@ -141,7 +145,8 @@ absl::Status CheckFlags(RunFlags& flags) {
 struct RunShape {
   std::vector<std::vector<int32_t>> prompts;  // with companions after those that are answered
   size_t answered = 0;
-  int64_t max_new_tokens = 0;
+  std::vector<int64_t> max_new_tokens;  // as GenerateOptions has them
+  int64_t most_new_tokens = 0;          // of them
   int64_t context = 0;
   int64_t sequences = 0;
 };
@@ -158,15 +163,21 @@ absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files)
   int64_t longest = 0;
   for (const auto& prompt : plan.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
   const int64_t limit = flags.model.context > 0 ? flags.model.context : files.spec.config.max_positions;
-  const int64_t asked = flags.max_tokens.value_or(std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest)));
-  if (asked > limit - longest) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the request needs ", longest, " prompt + ", asked, " new = ", static_cast<uint64_t>(longest) + static_cast<uint64_t>(asked),
-        " positions and the ", flags.model.context > 0 ? "--context" : "model's context", " is ", limit,
-        "; shorten the prompt, lower --max-tokens", flags.model.context > 0 ? ", or raise --context" : ""));
+  plan.max_new_tokens = flags.max_tokens;
+  if (plan.max_new_tokens.empty()) plan.max_new_tokens = {std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest))};
+  plan.most_new_tokens = std::ranges::max(plan.max_new_tokens);
+  int64_t needed = 0;
+  for (size_t i = 0; i < plan.prompts.size(); ++i) {
+    const int64_t length = std::ssize(plan.prompts[i]), asked = plan.max_new_tokens[std::min(i, plan.max_new_tokens.size() - 1)];
+    if (asked > limit - length) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the request needs ", length, " prompt + ", asked, " new = ", static_cast<uint64_t>(length) + static_cast<uint64_t>(asked),
+          " positions and the ", flags.model.context > 0 ? "--context" : "model's context", " is ", limit,
+          "; shorten the prompt, lower --max-tokens", flags.model.context > 0 ? ", or raise --context" : ""));
+    }
+    needed = std::max(needed, length + asked);
   }
-  plan.max_new_tokens = asked;
-  plan.context = flags.model.context > 0 ? flags.model.context : longest + asked;
+  plan.context = flags.model.context > 0 ? flags.model.context : needed;
   plan.sequences = std::min<int64_t>(kMaxBatch, static_cast<int64_t>(plan.prompts.size()));
   return plan;
 }
@@ -348,12 +359,12 @@ absl::Status Run(RunFlags& flags) {
   LIME_ASSIGN_OR_RETURN(
       std::unique_ptr<ModelSession> session,
       ModelSession::Open(flags.model, {.max_rows = asked > 0 ? asked + plan.sequences : 0,
-                                       .work = {.prompt_tokens = prompt_tokens, .new_tokens = plan.max_new_tokens * rounds},
+                                       .work = {.prompt_tokens = prompt_tokens, .new_tokens = plan.most_new_tokens * rounds},
                                        .max_logit_rows = plan.sequences,
                                        .max_sequences = plan.sequences,
                                        .context = plan.context,
-                                       .planned_steps = plan.max_new_tokens * rounds + prompt_tokens / (asked > 0 ? asked : kDefaultChunk),
-                                       .expected_positions = longest + plan.max_new_tokens / 2,
+                                       .planned_steps = plan.most_new_tokens * rounds + prompt_tokens / (asked > 0 ? asked : kDefaultChunk),
+                                       .expected_positions = longest + plan.most_new_tokens / 2,
                                        .trace = tracing ? tracing->ring() : nullptr}));
   GenerateOptions options = MakeOptions(flags, plan, files);
   options.chunk = session->engine().max_rows() - plan.sequences;
@@ -387,7 +398,11 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_option("--prompts-file", flags->prompts_file, "One prompt a line, plain or as a JSON string");
   command->add_option("--batch-with", flags->batch_with,
                       "File of sequences, ids like 1,2,3 a line, continued in the same steps; no bit of the answer may change");
-  command->add_option("--max-tokens,-n", flags->max_tokens, "Tokens to generate; without it 128, or as many as the context holds");
+  command
+      ->add_option("--max-tokens,-n", flags->max_tokens,
+                   "Tokens to generate, or by prompt such as 64,32, the last one's for all others; without it 128, or as many as the "
+                   "context holds")
+      ->delimiter(',');
   command->add_option("--temperature", flags->sampling.temperature, "0 takes the likeliest token")->capture_default_str();
   command->add_option("--top-k", flags->sampling.top_k, "Keep the K likeliest tokens; 0 keeps all")->capture_default_str();
   command->add_option("--top-p", flags->sampling.top_p, "Keep the likeliest tokens that hold this share of the probability")

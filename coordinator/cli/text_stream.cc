@@ -14,9 +14,10 @@ constexpr int64_t kMaxReservedBytes = 16 * kMiB;
 TextStream::TextStream(const Tokenizer& tokenizer, const GenerateOptions& options, size_t index, const std::vector<int32_t>& prompt)
     : options_(options), index_(index), detokenizer_(tokenizer), stop_strings_(options.stop_strings) {
   result_.prompt_tokens = static_cast<int64_t>(prompt.size());
-  result_.token_ids.reserve(static_cast<size_t>(options.max_new_tokens));
-  if (options.keep_times) result_.token_times.reserve(static_cast<size_t>(options.max_new_tokens));
-  result_.text.reserve(static_cast<size_t>(std::min(options.max_new_tokens * kBytesPerToken, kMaxReservedBytes)));
+  const int64_t max_new_tokens = options.MaxNewTokens(index);
+  result_.token_ids.reserve(static_cast<size_t>(max_new_tokens));
+  if (options.keep_times) result_.token_times.reserve(static_cast<size_t>(max_new_tokens));
+  result_.text.reserve(static_cast<size_t>(std::min(max_new_tokens * kBytesPerToken, kMaxReservedBytes)));
   for (const int32_t token : prompt) detokenizer_.Push(token);  // the text goes on where the prompt ends
 }
 

@@ -16,7 +16,7 @@ class TextStream {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `index`: of the prompt, for options.on_text.  Takes no memory later for what is usual of options.max_new_tokens.
+  // `index`: of the prompt, for options.on_text and how many tokens it may have: for what is usual of so many no memory is taken later.
   // REQUIRES: tokenizer and options outlive this.
   TextStream(const Tokenizer& tokenizer, const GenerateOptions& options, size_t index, const std::vector<int32_t>& prompt);
 

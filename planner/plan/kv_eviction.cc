@@ -76,18 +76,17 @@ int64_t MaxRows(const Plan& plan) {
   return EvictsKv(plan) ? std::max(OwnRows(plan), kEvictedRows) : OwnRows(plan);
 }
 
-Plan AtPositions(const Plan& plan, int64_t positions) {
-  Plan at = plan;
-  const int64_t most = MostEvicted(plan);
-  if (most == 0) return at;
-  const auto evicted = static_cast<double>(EvictedPositions(plan, std::min(positions, plan.context)));
-  const double share = evicted / static_cast<double>(most);
-  for (PlanPart& part : at.parts) {
+Plan WithEvictedPositions(const Plan& plan, double evicted) {
+  Plan with = plan;
+  const auto most = static_cast<double>(MostEvicted(plan));
+  if (most == 0) return with;
+  const double share = evicted / most;
+  for (PlanPart& part : with.parts) {
     part.decode_ms -= (1 - share) * part.evicted_ms;
     part.evicted_ms *= share;
   }
-  at.decode.tx_ms *= (1 + evicted) / (1 + static_cast<double>(most));
-  return at;
+  with.decode.tx_ms *= (1 + evicted) / (1 + most);
+  return with;
 }
 
 absl::Status CheckEviction(const Plan& plan) {

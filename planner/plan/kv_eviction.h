@@ -47,9 +47,8 @@ int64_t MaxRows(const Plan& plan);
 // The rows of an evicting plan's visits are computed so many at a time at least.
 inline constexpr int64_t kEvictedRows = 128;
 
-// The same plan with the times that a decode step takes where every sequence has `positions`: what is computed again counts by its
-// positions.
-Plan AtPositions(const Plan& plan, int64_t positions);
+// The same plan with the times of a decode step in which so many positions of every sequence are evicted: each counts the same.
+Plan WithEvictedPositions(const Plan& plan, double evicted);
 
 // What Validate() asks of an evicting plan. InvalidArgument.
 absl::Status CheckEviction(const Plan& plan);

@@ -76,8 +76,8 @@ class Experiment:
             missing = self.oracle_seconds([mbit])
             self.oracle_plan(mbit)
             planned(missing)
-        for variant in self.planned_variants():
-            self.load(variant)  # fits, or says why not
+        if self.planned_variants():
+            self.load()  # fits, or says why not
 
     def look(self):
         """Takes the plans up where all are made already; nothing is measured or searched. Whether they are."""
@@ -217,8 +217,8 @@ class Experiment:
                 questions.add((plan, "full"))
         return len(questions) * self.machine.plan_ms / 1000
 
-    def load(self, variant):
-        return workload.load_of(self.question, self.plans[variant.name])
+    def load(self):
+        return workload.load_of(self.question, [self.plans[v.name] for v in self.planned_variants()])
 
     def turn_seconds(self, variant):
         """About; a guess where it is not planned yet."""
@@ -226,10 +226,10 @@ class Experiment:
         if plan is None:
             guess = GUESSED_MS[variant.strategy] * variant.longer / 1000
             return TURN_S + self.question.tokens * guess if guess else 0.0
-        load, levels = self.load(variant), plan["kv_levels"]
+        load, levels = self.load(), plan["kv_levels"]
         step = max([plan["predicted"]["ms_per_token"]] + [level["ms_per_token"] for level in levels]) * plan["sequences"]
         chunks = load.prompt * plan["sequences"] / max(1, plan["prompt_tokens"])
-        return TURN_S + variant.longer * (load.tokens * step + chunks * plan["predicted"]["ttft_ms"]) / 1000
+        return TURN_S + variant.longer * (load.tokens[0] * step + chunks * plan["predicted"]["ttft_ms"]) / 1000
 
     def same_as(self, variant):
         """The name of another variant, before this one, of the same plan and the same flags; None where there is none."""
@@ -272,7 +272,9 @@ class Experiment:
         question = self.question
         if not (question.fill or question.start or question.pause or variant.run_flags):
             return []
-        return [self.load(variant).prompt, list(variant.run_flags), [list(drawn) for drawn in self.redraws(turn_round)], question.warm_up]
+        load = self.load()
+        each = [list(load.tokens)] if len(set(load.tokens)) > 1 else []
+        return [load.prompt, list(variant.run_flags), [list(drawn) for drawn in self.redraws(turn_round)], question.warm_up] + each
 
     def redraws(self, turn_round):
         """The same for every variant of a round."""
@@ -303,7 +305,7 @@ class Experiment:
         self.keep({"strategy": "", "round": -1, "plan": "", "tokens": 0, "limits": self.probe(cluster)})
 
     def run_turn(self, cluster, variant, turn_round, budgets):
-        plan, load = self.plans[variant.name], self.load(variant)
+        plan, load = self.plans[variant.name], self.load()
         scaled = [(token, mbit / self.factors.width) for token, mbit in self.redraws(turn_round)]
         options = {"cluster_toml": cluster.cluster_toml(budgets), "tokens": load.tokens, "warm_up": self.question.warm_up, "install_s": 180,
                    "patience_s": 60 + 3 * self.turn_seconds(variant), "prompt": load.prompt, "run_flags": variant.run_flags, "redraws": scaled,

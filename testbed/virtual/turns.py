@@ -98,7 +98,7 @@ class Turn:
         options = self.options
         words = network.inside(self.cluster.network.hub) + [
             str(self.cluster.bin / "lime"), "run", "--model", str(self.cluster.model), "--cluster", str(options["cluster_toml"]), "--plan",
-            self.plan["path"], "--insecure", "--context", str(self.plan["context"]), "--max-tokens", str(options["tokens"]), "--ignore-eos",
+            self.plan["path"], "--insecure", "--context", str(self.plan["context"]), "--max-tokens", ",".join(map(str, options["tokens"])), "--ignore-eos",
             "--hash-logits", "--token-times", "--json"] + list(options["run_flags"])
         # Short ones are one chunk together: all requests begin in one step.
         for text in prompts(self.plan["sequences"], options["prompt"]):
@@ -116,7 +116,7 @@ class Turn:
         if min(t for of in times for t in of[warm_up:]) <= limited:
             return self.not_measured(f"tokens came before the disks were limited; raise --warm-up above {warm_up}")
         levels = answer.get("plan", {}).get("kv_levels", [])
-        if not workload.all_fit(levels, self.options["prompt"], self.options["tokens"], len(times)):
+        if not workload.all_fit(levels, self.options["prompt"], self.options["tokens"]):
             return self.not_measured(f"{REFUSED} more KV than the devices come to have for all {len(times)} at once")
         wall = time.monotonic() - limited
         step = step_ms(times, warm_up)
@@ -150,8 +150,9 @@ class Turn:
             return {"predicted_ms": statistics.mean(steps) / len(times), "redrawn": drawn}
         if len(levels) < 2:
             return {}
-        return {"predicted_ms": statistics.mean(workload.predicted_ms(levels, times, prompt, index) for index in inside),
-                "windows": workload.windows(levels, times, prompt, warm_up)}
+        lead = workload.lead_of(self.plan)
+        return {"predicted_ms": statistics.mean(workload.predicted_ms(levels, times, prompt, index, lead) for index in inside),
+                "windows": workload.windows(levels, times, prompt, warm_up, lead=lead)}
 
 
 def step_ms(requests, warm_up):

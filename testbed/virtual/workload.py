@@ -19,23 +19,28 @@ class Load:
     """Of one turn: what each request sends, and what comes back."""
 
     prompt: int
-    tokens: int
+    tokens: tuple  # by request
 
 
-def load_of(question, plan):
-    """REQUIRES: a plan. Prompts that are not one chunk together end one after the other, and those behind the first may have to wait for another level
-    of KV: the first request then goes on until the last has begun, and for as many tokens as were asked after that.
+def load_of(question, plans):
+    """Of every variant the same: that of the plan whose prompts are shortest."""
+    return max((load_of_plan(question, plan) for plan in plans), key=lambda load: load.tokens)
+
+
+def load_of_plan(question, plan):
+    """Prompts that are not one chunk together end one after the other, and those behind the first may have to wait for another level
+    of KV: each request goes on until the last has begun, and for as many tokens as were asked after that.
     """
     if not (question.fill or question.start):
-        return Load(plan["prompt_tokens"] // plan["sequences"], question.tokens)
+        return Load(plan["prompt_tokens"] // plan["sequences"], (question.tokens,) * plan["sequences"])
     others = plan["sequences"] - 1
     chunk = max(1, plan["prefill_chunk"] or LEAST_CHUNK)
     longest = plan["context"] if question.fill else question.start // question.width
-    waits = LEAD if others and len(plan.get("kv_levels", [])) > 1 else 0
-    tokens = question.tokens + -(-others * longest // chunk) + waits
-    prompt = plan["context"] - tokens if question.fill else longest
-    if prompt < 1 or prompt + tokens > plan["context"]:
-        raise ValueError(f"{tokens} tokens after prompts of {prompt} do not fit a context of {plan['context']}")
+    waits = lead_of(plan) if others and len(plan.get("kv_levels", [])) > 1 else 0
+    tokens = tuple(question.tokens + -(-behind * longest // chunk) + waits for behind in range(others, -1, -1))
+    prompt = plan["context"] - tokens[0] if question.fill else longest
+    if prompt < 1 or prompt + tokens[0] > plan["context"]:
+        raise ValueError(f"{tokens[0]} tokens after prompts of {prompt} do not fit a context of {plan['context']}")
     return Load(prompt, tokens)
 
 
@@ -75,21 +80,26 @@ def pages_of(position):
     return -(-position // PAGE_TOKENS)
 
 
-def level_of(levels, positions, ends):
+def lead_of(plan):
+    """Of a level ahead of its use; where KV is evicted nothing changes ahead."""
+    return 0 if plan.get("kept_positions") else LEAD
+
+
+def level_of(levels, positions, ends, lead=LEAD):
     """The level in use: the lowest with the pages that the next steps may write."""
-    pages = sum(pages_of(min(end, position + LEAD)) for position, end in zip(positions, ends))
+    pages = sum(pages_of(min(end, position + lead)) for position, end in zip(positions, ends))
     return next((level for level in levels if level["layer_pages"] >= pages), levels[-1])
 
 
-def all_fit(levels, prompt, tokens, requests):
+def all_fit(levels, prompt, tokens):
     """Whether the last level holds all requests at their ends together. Where not, they come one after the other."""
-    return not levels or levels[-1]["layer_pages"] >= requests * pages_of(prompt + tokens)
+    return not levels or levels[-1]["layer_pages"] >= sum(pages_of(prompt + of) for of in tokens)
 
 
-def predicted_ms(levels, times, prompt, index):
+def predicted_ms(levels, times, prompt, index, lead=LEAD):
     """Milliseconds per token of all requests, for the step that gave the first request's token `index`."""
     positions = [prompt + bisect.bisect_right(of, times[0][index]) for of in times]
-    return level_of(levels, positions, [prompt + len(of) for of in times])["ms_per_token"]
+    return level_of(levels, positions, [prompt + len(of) for of in times], lead)["ms_per_token"]
 
 
 def settled(times, warm_up):
@@ -98,12 +108,12 @@ def settled(times, warm_up):
     return [i for i, t in enumerate(times[0]) if begin <= t <= end]
 
 
-def windows(levels, times, prompt, warm_up, size=WINDOW):
+def windows(levels, times, prompt, warm_up, size=WINDOW, lead=LEAD):
     """Of `size` tokens each: the first request's positions, and milliseconds per token of all requests, measured beside predicted."""
     inside, requests, found = settled(times, warm_up), len(times), []
     for first in range(inside[0], inside[-1] - size + 1, size):
         steps = range(first + 1, first + size + 1)
         found.append({"from": prompt + first + 1, "to": prompt + first + size,
                       "measured_ms": 1000 * (times[0][first + size] - times[0][first]) / size / requests,
-                      "predicted_ms": statistics.mean(predicted_ms(levels, times, prompt, i) for i in steps)})
+                      "predicted_ms": statistics.mean(predicted_ms(levels, times, prompt, i, lead) for i in steps)})
     return found

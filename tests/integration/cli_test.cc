@@ -90,6 +90,19 @@ TEST_F(CliTest, APromptsAnswerIsTheSameAloneAndInABatch) {
   }
 }
 
+TEST_F(CliTest, PromptsMayHaveNumbersOfTokensOfTheirOwn) {
+  std::vector<std::string> call = {"run", "--model", model_, "--ignore-eos", "--json", "--max-tokens", "7,3"};
+  for (const char* prompt : {"a", "b", "c"}) call.insert(call.end(), {"--prompt", prompt});
+  const Answer answer = Call(call);
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  const json results = answer.Json()["results"];
+  ASSERT_EQ(results.size(), 3u);
+  for (const auto& [prompt, tokens] : {std::pair(0, 7), std::pair(1, 3), std::pair(2, 3)})
+    EXPECT_EQ(results[static_cast<size_t>(prompt)]["completion_tokens"], tokens) << prompt;
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "4,0"}), 2, "--max-tokens 0 is less than 1");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "4,5"}), 2, "--max-tokens has 2 numbers for 1 prompts");
+}
+
 TEST_F(CliTest, AGrowingCacheGivesTheBitsOfAReservedOne) {
   const auto hash = [&](const std::string& kv) {
     return Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "64", "--ignore-eos", "--hash-logits", "--json", "--kv", kv})

@@ -176,7 +176,7 @@ TEST_P(GoldenTest, GreedyIdsAreTheGoldenOnes) {
     auto engine = Engine::Create(dir_, options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     cli::GenerateOptions generate;
-    generate.max_new_tokens = static_cast<int64_t>(expected.size());
+    generate.max_new_tokens = {static_cast<int64_t>(expected.size())};
     generate.chunk = shape.chunk;
     const auto summary = cli::Generate(**engine, *files_->tokenizer, {prompt}, 1, generate);
     ASSERT_TRUE(summary.ok()) << summary.status();

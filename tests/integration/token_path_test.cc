@@ -143,7 +143,7 @@ TEST_F(TokenPathTest, GeneratingAllocatesNothingFromStepToText) {
     ASSERT_TRUE(engine.ok()) << engine.status();
     cli::GenerateOptions options;
     options.sampling = {.repetition_penalty = 1.1, .temperature = 1.0, .top_k = 200};
-    options.max_new_tokens = 380;
+    options.max_new_tokens = {380};
     options.chunk = 64;
     options.stop_strings = {"no such text", "nor this"};
     options.hash_logits = true;

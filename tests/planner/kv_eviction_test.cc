@@ -82,7 +82,7 @@ TEST(KvEvictionTest, APlanIsTheSameAfterItsJson) {
 
 TEST(KvEvictionTest, AStepTakesLongerTheMoreIsComputedAgain) {
   const Plan plan = Evicting();
-  const auto end = SimulateDecode(plan, {.timeline = false}), begin = SimulateDecode(AtPositions(plan, 128), {.timeline = false});
+  const auto end = SimulateDecode(plan, {.timeline = false}), begin = SimulateDecode(WithEvictedPositions(plan, 0), {.timeline = false});
   ASSERT_TRUE(end.ok() && begin.ok());
   EXPECT_NEAR(end->MsPerStep(), plan.predicted.ms_per_step, 1e-9 * plan.predicted.ms_per_step);
   // 385 rows of 1.0e8 multiply-adds and more at 100e9 a second, where one row is a read of the weights.

@@ -183,25 +183,30 @@ class WorkloadTest(unittest.TestCase):
 
     def test_short_prompts_are_one_chunk_together(self):
         plan = {"prompt_tokens": 16, "sequences": 5, "context": 256, "prefill_chunk": 16}
-        self.assertEqual(workload.load_of(catalogue.Question("setting-1", requests=5, tokens=9), plan), workload.Load(3, 9))
+        self.assertEqual(workload.load_of(catalogue.Question("setting-1", requests=5, tokens=9), [plan]), workload.Load(3, (9,) * 5))
 
     def test_prompts_that_fill_the_context_end_with_it_and_outlast_those_of_the_others(self):
         question = catalogue.Question("setting-2", requests=5, tokens=20, fill=True, context=8192)
         plan = {"prompt_tokens": 128, "sequences": 5, "context": 1024, "prefill_chunk": 64}
-        load = workload.load_of(question, plan)
-        self.assertEqual(load.prompt + load.tokens, 1024)
-        self.assertGreaterEqual(load.tokens - 20, 4 * load.prompt / 64)
-        alone = workload.load_of(catalogue.Question("setting-2", tokens=20, fill=True, context=8192), plan | {"sequences": 1})
-        self.assertEqual(alone, workload.Load(1004, 20))
-        grows = workload.load_of(question, plan | {"kv_levels": levels((4, 10.0), (6, 20.0), (8, 30.0))})
-        self.assertEqual(grows, workload.Load(load.prompt - workload.LEAD, load.tokens + workload.LEAD))  # the level is waited for
+        load = workload.load_of(question, [plan])
+        self.assertEqual(load.prompt + load.tokens[0], 1024)
+        self.assertEqual(load.tokens, tuple(20 + behind * 1024 // 64 for behind in (4, 3, 2, 1, 0)))  # all end together
+        alone = workload.load_of(catalogue.Question("setting-2", tokens=20, fill=True, context=8192), [plan | {"sequences": 1}])
+        self.assertEqual(alone, workload.Load(1004, (20,)))
+        grows = workload.load_of(question, [plan | {"kv_levels": levels((4, 10.0), (6, 20.0), (8, 30.0))}])
+        self.assertEqual(grows, workload.Load(load.prompt - workload.LEAD, tuple(of + workload.LEAD for of in load.tokens)))  # the level is waited for
+        evicts = plan | {"kept_positions": 64, "kv_levels": levels((4, 10.0), (6, 20.0), (8, 30.0))}
+        self.assertEqual(workload.load_of(question, [evicts]), load)  # nothing is
+        longer = plan | {"prefill_chunk": 32}
+        self.assertEqual(workload.load_of(question, [plan, longer]), workload.load_of(question, [longer]))  # all variants have the same prompts
+        self.assertNotEqual(workload.load_of(question, [longer]), load)
 
     def test_a_prompt_that_leaves_no_room_is_refused(self):
         plan = {"prompt_tokens": 16, "sequences": 5, "context": 64, "prefill_chunk": 4}
         with self.assertRaisesRegex(ValueError, "do not fit a context of 64"):
-            workload.load_of(catalogue.Question("setting-2", requests=5, tokens=20, fill=True), plan)
+            workload.load_of(catalogue.Question("setting-2", requests=5, tokens=20, fill=True), [plan])
         with self.assertRaisesRegex(ValueError, "do not fit a context of 64"):
-            workload.load_of(catalogue.Question("setting-2", tokens=20, start=8 * 60), plan | {"sequences": 1})
+            workload.load_of(catalogue.Question("setting-2", tokens=20, start=8 * 60), [plan | {"sequences": 1}])
 
     def test_a_level_is_taken_up_before_its_pages_are_written(self):
         grows = levels((4, 10.0), (6, 20.0), (8, 30.0))
@@ -211,11 +216,13 @@ class WorkloadTest(unittest.TestCase):
         self.assertEqual(workload.level_of(grows, [20, 20], [30, 30])["layer_pages"], 4)  # all requests together
         self.assertEqual(workload.level_of(grows, [20, 20], [40, 40])["layer_pages"], 6)
         self.assertEqual(workload.level_of(grows, [4000], [5000])["layer_pages"], 8)
+        self.assertEqual([workload.level_of(grows, [p], [128], 0)["ms_per_token"] for p in (64, 65)], [10.0, 20.0])  # where nothing is ahead
 
     def test_requests_that_never_fit_together_are_seen(self):
-        self.assertTrue(workload.all_fit(levels((4, 1.0), (10, 2.0)), 70, 10, 2))
-        self.assertFalse(workload.all_fit(levels((4, 1.0), (9, 2.0)), 70, 10, 2))
-        self.assertTrue(workload.all_fit([], 70, 10, 2))
+        self.assertTrue(workload.all_fit(levels((4, 1.0), (10, 2.0)), 70, (10, 10)))
+        self.assertFalse(workload.all_fit(levels((4, 1.0), (9, 2.0)), 70, (10, 10)))
+        self.assertTrue(workload.all_fit(levels((4, 1.0), (9, 2.0)), 60, (10, 4)))
+        self.assertTrue(workload.all_fit([], 70, (10, 10)))
 
     def test_windows_begin_when_all_requests_run(self):
         """Two requests; the second begins 20 tokens later, until when steps take 3 s, then 1 s, and 2 s from the first's position 100 + 90 on."""
