@@ -262,10 +262,6 @@ FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterD
       EvictsKv(problem.head) ? 1 : static_cast<int32_t>(std::min<int64_t>(kMaxMicrobatches, kMaxPlanRuns / problem.head.NumParts()));
   std::set<int64_t> sizes;
   for (const int64_t chunk : request.chunks) sizes.insert(std::min(chunk, request.prompt_tokens));
-  if (EvictsKv(problem.head)) {
-    const int64_t longest = std::min(kEvictedRows, request.kept_positions - kPageTokens);
-    while (sizes.size() > 1 && *sizes.rbegin() > longest) sizes.erase(std::prev(sizes.end()));
-  }
   while (sizes.size() > 1 && (request.prompt_tokens - 1) / *sizes.begin() >= kMaxPrefillChunks) sizes.erase(sizes.begin());
   for (const int64_t rows : sizes) {
     PrefillChunk chunk = {.rows = static_cast<int32_t>(rows), .instance = problem.instance};
@@ -276,7 +272,7 @@ FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterD
       device.comp_ms_by_batch.clear();
       device.comp_ms = ComputeTimes(spec, devices[d].profile, problem.head,
                                     {.own = rows, .context = middle, .evicted = MeanEvicted(problem.head, rows)});
-      device.embed_rows_ms = EmbedRowsMs(spec, devices[d], request, rows);
+      device.embed_rows_ms = EmbedRowsMs(spec, devices[d], request, rows + MeanEvicted(problem.head, rows));
     }
     first.chunks.push_back(std::move(chunk));
   }
@@ -388,7 +384,7 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
       problem.kept_ms.back()[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
     }
     added.comp_ms = added.comp_ms_by_batch.rbegin()->second;
-    added.embed_rows_ms = EmbedRowsMs(spec, device, request, batches.back());
+    added.embed_rows_ms = EmbedRowsMs(spec, device, request, batches.back() * (1 + MostEvicted(problem.head)));
   }
   instance.microbatches = (request.sequences + batches.back() - 1) / batches.back();
   for (const int32_t batch : batches) instance.net.tx_ms_by_batch[batch] = 0;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
+#include "daemon/logic/activation.h"
 #include "planner/kv_growth.h"
 #include "planner/kv_hosting.h"
 #include "planner/kv_parts.h"
@@ -61,8 +62,13 @@ SearchOptions ClusterPlanning::SearchFor() const {
   return options;
 }
 
-// KV that grows pays where something would stream for KV that is not used yet.
 absl::StatusOr<Plan> ClusterPlanning::Run() {
+  absl::StatusOr<Plan> plan = SearchAll();
+  return absl::IsResourceExhausted(plan.status()) && !best_.found.feasible ? Infeasible() : plan;
+}
+
+// KV that grows pays where something would stream for KV that is not used yet.
+absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
   absl::StatusOr<Plan> whole = Search();
   if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayLend())) {
@@ -181,6 +187,10 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
 absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int32_t batch) {
   const int64_t chunk = std::min(kEvictedRows, kept_positions - kPageTokens);
   if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room behind what is kept");
+  const Plan shape{.context = inputs_.request.context, .kept_positions = kept_positions, .batch = batch, .prefill_chunk = chunk};
+  const Bytes row_bytes = inputs_.spec.config.hidden_size * ElementBytes(inputs_.spec.working_dtype);
+  if (inputs_.devices.size() > 1 && VisitRows(shape) > kMaxActivationBytes / row_bytes)
+    return absl::ResourceExhaustedError("what is computed again has no room in a message");
   const Bytes more = EvictionBytes(inputs_, kept_positions, batch);
   for (ClusterDevice& device : inputs_.devices) device.activations += more;
   inputs_.request.kept_positions = kept_positions;
@@ -193,7 +203,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int3
 absl::StatusOr<Plan> ClusterPlanning::Search() {
   LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
   LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, SearchFor()));
-  if (!best_.found.feasible) return Infeasible();
+  if (!best_.found.feasible) return absl::ResourceExhaustedError(best_.found.reason);
   const Instance::Net assumed = problem_.instance.net;
   LIME_ASSIGN_OR_RETURN(Plan plan, Settle(problem_, best_));
   const bool even = problem_.instance.net.tx_ms == assumed.tx_ms && problem_.instance.net.lat_ms == assumed.lat_ms;

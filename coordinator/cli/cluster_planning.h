@@ -38,6 +38,7 @@ class ClusterPlanning {
   bool MayEvict() const { return options_.strategy == Strategy::kPp || options_.strategy == Strategy::kEdgeShard; }
   bool MaySpill() const { return inputs_.kv_spill && MayLeave(); }
   bool MayLend() const { return inputs_.kv_lending && inputs_.devices.size() > 1 && MayLeave(); }
+  absl::StatusOr<Plan> SearchAll();
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();

@@ -236,10 +236,14 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
 
 Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t batch) {
   const PlanRequest& request = inputs.request;
-  const Plan plan{.context = request.context, .kept_positions = kept_positions, .sequences = request.sequences, .batch = batch};
+  const Plan plan{.context = request.context,
+                  .kept_positions = kept_positions,
+                  .sequences = request.sequences,
+                  .microbatches = (request.sequences + batch - 1) / batch,
+                  .batch = batch};
   const Flow flow = Flow::Of(plan);
   const int64_t own = MostRows(request), computed = std::max(own, MaxRows(plan)),
-                rows = flow.EvictingAhead() * flow.sequences * flow.evicted + VisitRows(plan) + own;
+                rows = flow.EvictingAhead() * flow.sequences * flow.evicted + 2 * (VisitRows(plan) + own);
   const auto activations = [&](int64_t most) { return AssumedActivations(inputs.spec, most, request.sequences, request.context); };
   return rows * inputs.spec.config.hidden_size * ElementBytes(inputs.spec.working_dtype) + activations(computed) - activations(own);
 }

@@ -72,7 +72,7 @@ Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates
   }
   for (const Stage& stage : plan.stages) {
     const double times = faster(ComputeKey(plan.devices[stage.device].name));
-    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].decode_ms /= times;
+    for (int p = stage.lo; p < stage.hi; ++p) plan.parts[p].decode_ms /= times, plan.parts[p].evicted_ms /= times;
   }
   return plan;
 }

@@ -26,7 +26,7 @@ Plan WithPromptChunk(Plan plan, const ModelSpec& spec, int64_t prompt_tokens) {
     longer.prefill_chunk = rows;
     longer.chunks_per_sweep = 1;
     for (PlanDevice& device : longer.devices) device.memory.margin -= more, device.memory.activations += more;
-    return longer.Validate().ok() ? longer : plan;
+    if (longer.Validate().ok()) return longer;
   }
   return plan;
 }

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/logic/flow.h"
 #include "planner/base/check.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -41,7 +43,7 @@ OrderWriter::OrderWriter(const Options& options) : options_(options) {
   LIME_CHECK_GE(options.max_rows, options.batch);
   LIME_CHECK_GE(int64_t{options.batch} * options.microbatches, options.sequences);
   LIME_CHECK(options.prompt_logits >= 1 && options.chunk >= 1 && options.chunks >= 1 && options.look_ahead >= 1 &&
-             options.prompts_ahead >= 1);
+             options.prompts_ahead >= 1 && options.evicting_ahead >= 1);
   BeginPlan();
 }
 

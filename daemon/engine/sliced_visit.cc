@@ -10,13 +10,13 @@ namespace lime {
 
 absl::StatusOr<std::unique_ptr<SlicedVisit>> SlicedVisit::Create(const Plan& plan, Bytes row_bytes, Backend& backend) {
   std::unique_ptr<SlicedVisit> visit(new SlicedVisit(MaxRows(plan), row_bytes, backend));
-  LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::Allocate(BytesFor(plan, row_bytes)));
+  LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::Allocate(VisitRows(plan) * row_bytes));
   LIME_RETURN_IF_ERROR(visit->hidden_.Prefault());
   return visit;
 }
 
 Bytes SlicedVisit::BytesFor(const Plan& plan, Bytes row_bytes) {
-  return EvictsKv(plan) ? VisitRows(plan) * row_bytes : 0;
+  return EvictsKv(plan) ? 2 * VisitRows(plan) * row_bytes : 0;
 }
 
 void SlicedVisit::Begin(const MicroBatch& own, MicroBatch all) {

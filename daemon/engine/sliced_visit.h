@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -13,6 +14,7 @@
 
 #include "daemon/weights/huge_buffer.h"
 #include "kernels/backend.h"
+#include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
@@ -23,7 +25,7 @@ class SlicedVisit {
  public:
   // `row_bytes`: the hidden state of a row. REQUIRES: `backend` outlives this, and takes MaxRows(plan) rows.
   static absl::StatusOr<std::unique_ptr<SlicedVisit>> Create(const Plan& plan, Bytes row_bytes, Backend& backend);
-  // What that allocates; 0 for a plan that does not evict.
+  // What that allocates, and what of a visit's message is there once more while it arrives; 0 for a plan that does not evict.
   static Bytes BytesFor(const Plan& plan, Bytes row_bytes);
 
   // `all`: `own` with the rows that go ahead. No token is negative.  REQUIRES: at most VisitRows(plan) rows

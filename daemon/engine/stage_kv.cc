@@ -205,7 +205,7 @@ absl::Status StageKv::Evict(const StepOrder& step) {
   if (!EvictsKv(plan_)) return absl::OkStatus();
   for (const MicroBatch& batch : step.microbatches) {
     for (const BatchRow& row : batch.rows) {
-      LIME_ASSIGN_OR_RETURN(const bool evicted, pages_.Evict(row.sequence, EvictedPositions(plan_, row.position + 1)));
+      LIME_ASSIGN_OR_RETURN(const bool evicted, pages_.Evict(row.sequence, EvictedPositions(plan_, int64_t{row.position} + 1)));
       if (evicted) Show(row.sequence);
     }
   }

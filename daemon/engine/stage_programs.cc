@@ -17,7 +17,7 @@ namespace {
 
 // A micro-batch travels as one message.
 absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
-  if (EvictsKv(plan) && VisitRows(plan) > kMaxActivationBytes / row_bytes)
+  if (EvictsKv(plan) && plan.stages.size() > 1 && VisitRows(plan) > kMaxActivationBytes / row_bytes)
     return Invalid("hidden states of ", VisitRows(plan), " rows, those that are computed again among them, are more than the ",
                    FormatBytes(kMaxActivationBytes), " of a message; plan a shorter context or a smaller batch");
   for (const Stage& stage : plan.stages) {

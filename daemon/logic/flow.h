@@ -16,6 +16,7 @@ namespace lime {
 struct Flow {
   int64_t devices = 1;
   int64_t sequences = 1;
+  int64_t microbatches = 1;      // of a decode step
   int64_t chunk = 1;             // rows of a prompt that flow together
   int64_t chunks_per_sweep = 1;  // of them in one step
   int64_t batch = 1;             // rows of one micro-batch that may ask for logits
@@ -26,6 +27,7 @@ struct Flow {
   static Flow Of(const Plan& plan) {
     return {.devices = plan.NumDevices(),
             .sequences = plan.sequences,
+            .microbatches = plan.microbatches,
             .chunk = OwnRows(plan),
             .chunks_per_sweep = std::max(1, plan.chunks_per_sweep),
             .batch = plan.batch,
@@ -37,7 +39,7 @@ struct Flow {
   int64_t PromptsAhead() const { return chunks_per_sweep > 1 ? 2 : devices + 1; }
 
   // Steps ahead of which rows of evicted positions go, ordered and not ended. They are long; two let micro-batches follow one another.
-  int64_t EvictingAhead() const { return sequences > 1 ? 2 : 1; }
+  int64_t EvictingAhead() const { return microbatches > 1 ? 2 : 1; }
 
   // Rows of hidden states of all steps under way: beside decode rows flows one chunk.
   int64_t WaitingRows() const {

@@ -1,16 +1,15 @@
 #include "planner/plan/kv_eviction.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
 namespace lime {
 namespace {
 
-// Tokens of so many positions at least are known when a step is ordered, and a page begins anew behind them.
-constexpr int64_t kLeastKept = 2 * kPageTokens;
-
 constexpr int64_t kMostComputedAgain = int64_t{1} << 26;  // positions in a step
+constexpr Bytes kMostShared = Bytes{1} << 44;             // bytes of pages
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {
@@ -85,7 +84,7 @@ Plan WithEvictedPositions(const Plan& plan, double evicted) {
     part.decode_ms -= (1 - share) * part.evicted_ms;
     part.evicted_ms *= share;
   }
-  with.decode.tx_ms *= (1 + evicted) / (1 + most);
+  for (double* const ms : {&with.decode.tx_ms, &with.decode.embed_rows_ms}) *ms *= (1 + evicted) / (1 + most);
   return with;
 }
 
@@ -95,7 +94,7 @@ absl::Status CheckEviction(const Plan& plan) {
       return absl::InvalidArgumentError("plan: field \"evicted_ms\" of a part is more than it takes to compute again what is evicted");
   }
   if (!EvictsKv(plan)) return absl::OkStatus();
-  const int64_t kept = plan.kept_positions, least = std::max(kLeastKept, OwnRows(plan) + kPageTokens);
+  const int64_t kept = plan.kept_positions, least = OwnRows(plan) + kPageTokens;
   if (kept % kPageTokens != 0 || kept < least || kept >= plan.context) {
     return Wrong("= ", kept, " is no multiple of ", kPageTokens, " from ", least,
                  " on, one page more than a chunk of a prompt, and below the ", plan.context, " of the context");
@@ -104,6 +103,10 @@ absl::Status CheckEviction(const Plan& plan) {
     return Wrong("= ", kept, " leaves ", MostEvicted(plan), " positions of ", plan.sequences,
                  " sequences to be computed again in a step, more than there can be");
   }
+  if (SharedPages(plan) > kMostShared / plan.page_bytes / plan.sequences)
+    return Wrong("= ", kept, " leaves ", SharedPages(plan), " pages of each of ", plan.sequences,
+                 " sequences to all layers in turn, more than there can be");
+  if (plan.reads != ReadsPerStep::kOnce) return Wrong("is given, and every micro-batch reads what streams; what evicts KV streams nothing");
   if (plan.chunks_per_sweep > 1) return Wrong("is given, and chunks of a prompt share a sweep");
   if (std::ranges::any_of(plan.parts, [](const PlanPart& part) { return part.streamed || part.is_kv(); }))
     return Wrong("is given, and parts stream; what evicts KV streams nothing");

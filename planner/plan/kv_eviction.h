@@ -14,6 +14,7 @@
 #include <functional>
 #include <span>
 
+#include "planner/base/status.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 

@@ -85,6 +85,16 @@ Plan GrowingPlan() {
   return plan;
 }
 
+// That keeps the KV of few positions, as tight.
+Plan EvictingPlan() {
+  Plan plan = InterleavedPlan({.kept_positions = 64});
+  for (PlanDevice& device : plan.devices) {
+    device.memory.margin = 0;
+    device.budget = device.memory.total();
+  }
+  return plan;
+}
+
 // The same where no device keeps more pages than those at work: the rest of KV is on disks, or where there are hosts, with the next device
 // but for the last one's: hosts that are asked about all of it, or about none.
 enum class KvFrom : uint8_t { kDisks, kHostsThatAttend, kHostsThatSendBack };
@@ -242,9 +252,8 @@ TEST_F(ClusterRunTest, KvThatGrowsTakesThePlaceOfPartsAndChangesNoBit) {
 }
 
 TEST_F(ClusterRunTest, KvThatIsComputedAgainChangesNoBit) {
-  const Plan plan = InterleavedPlan({.kept_positions = 64});
-  ASSERT_EQ(MostEvicted(plan), 448);
-  dir_.Write("plan.json", ToJsonText(plan));
+  ASSERT_EQ(MostEvicted(EvictingPlan()), 448);
+  dir_.Write("plan.json", ToJsonText(EvictingPlan()));
   std::vector<std::string> call = {"run",          "--model", kModel,   "--prompt",      "Once upon a time there was a fox",
                                    "--max-tokens", "300",     "--json", "--hash-logits", "--ignore-eos",
                                    "--context",    "512"};
@@ -254,6 +263,12 @@ TEST_F(ClusterRunTest, KvThatIsComputedAgainChangesNoBit) {
   const auto json = cluster.Json();
   for (const char* field : {"token_ids", "text", "logits_xxh3", "completion_tokens"}) EXPECT_EQ(json[field], alone.Json()[field]) << field;
   EXPECT_EQ(json["plan"]["kv_levels"].size(), 13u);
+  std::string ids = "1";  // every row of the prompt asks for logits
+  for (int i = 1; i < 100; ++i) absl::StrAppend(&ids, ",", 5 * i);
+  const std::vector<std::string> score = {"score", "--model", kModel, "--json", "--ids", ids};
+  const Answer score_alone = Call(score), score_cluster = Call(OverCluster(score));
+  ASSERT_EQ(score_cluster.exit_code, 0) << score_cluster.err;
+  for (const char* field : {"positions", "logits_xxh3"}) EXPECT_EQ(score_cluster.Json()[field], score_alone.Json()[field]) << field;
   for (const auto& device : json["devices"]) EXPECT_LE(device["peak_rss_bytes"], device["budget_bytes"]);
 }
 
@@ -507,6 +522,18 @@ TEST_F(FaultTest, KvThatHasGrownGrowsAgainAfterALoss) {
   ExpectNothingLost(answer);
   EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
   EXPECT_THAT(limed_[1]->log(), HasSubstr("KV pages of each layer"));
+}
+
+// What was generated is prompt then, and goes beyond what is kept.
+TEST_F(FaultTest, EvictedKvIsComputedAgainAfterALoss) {
+  dir_.Write("plan.json", ToJsonText(EvictingPlan()));
+  const std::unique_ptr<Lime> run = Begin();
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_TRUE(WIFSIGNALED(limed_[1]->End(SIGKILL)));
+  Restart(1);
+  const Answer answer = run->Wait();
+  ExpectNothingLost(answer);
+  EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
 }
 
 TEST_F(FaultTest, KvThatHasGrownIsPlannedWithoutALostDevice) {

@@ -19,6 +19,7 @@
 #include "daemon/engine/stage_engine.h"
 #include "daemon/logic/flow.h"
 #include "gtest/gtest.h"
+#include "planner/plan/kv_eviction.h"
 #include "tests/integration/stage_plans.h"
 
 namespace lime {

@@ -1,10 +1,12 @@
 // Plans that keep the KV of few positions and compute the others again in every step: the bits are those of one engine that has all of it.
 
 #include <algorithm>
-#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -78,18 +80,57 @@ TEST(StageEvictionTest, SharedModelsGiveTheSameBits) {
   }
 }
 
+// So many that own rows skip over whole pieces of attention.
+TEST(StageEvictionTest, ALongContextHasTheSameBits) {
+  MakeModelOptions options;
+  options.config.max_positions = 1200;
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ExpectBitsOfOne(dir / "model", 2, 1100, 200);
+}
+
+// Two sequences in one micro-batch: the second one's prompt comes while the first decodes.
+TEST(StageEvictionTest, APromptBesideATokenHasTheSameBits) {
+  const std::string dir = ShippedModel("lime-fables");
+  Plan plan;
+  for (uint64_t seed = 1; plan.NumDevices() < 2 || plan.batch != 2 || plan.kept_positions != 32 || plan.prefill_chunk < 6; ++seed)
+    plan = RandomPlan(SpecOf(dir), seed, {.prompt = 64, .evicts = true}).Draw();
+  const Reference first = Alone(dir, RandomIds(1, 60, 512), 30), second = Alone(dir, RandomIds(2, 70, 512));
+  StageCluster cluster(dir, plan, 3);
+  ASSERT_TRUE(cluster.ok());
+  OrderPrompt(cluster, plan, 0, first, kContext);
+  cluster.Give(AdmitOrder{.sequence = 1, .request = 1, .positions = kContext, .prompt = second.prompt});
+  const auto rows = [](int32_t sequence, int32_t position, int32_t token, bool wants_logits) {
+    return BatchRow{.sequence = sequence, .token = token, .position = position, .wants_logits = wants_logits};
+  };
+  const auto chunk = static_cast<int32_t>(std::max<int64_t>(1, plan.prefill_chunk - 1));
+  int32_t at = 0, tokens = 0;
+  for (int32_t step = 0; step < 29; ++step) {
+    MicroBatch batch{{rows(0, 60 + step, kSampledToken, true)}};
+    for (int32_t i = 0; i < chunk && at < 70; ++i, ++at)
+      batch.rows.push_back(rows(1, at, second.prompt[static_cast<size_t>(at)], at == 69));
+    if (batch.rows.size() == 1 && tokens + 1 < kNewTokens) batch.rows.push_back(rows(1, 70 + tokens++, kSampledToken, true));
+    cluster.Give(StepOrder{{std::move(batch)}});
+  }
+  EXPECT_EQ(cluster.Await(0, 30), first.tokens);
+  EXPECT_EQ(cluster.sampler().hash(0), first.hash);
+  const std::vector<int32_t> of_second = cluster.Await(1, static_cast<size_t>(at == 70 ? 1 + tokens : 0));
+  EXPECT_TRUE(std::ranges::equal(of_second, std::span(second.tokens).first(of_second.size())));
+  EXPECT_GE(of_second.size(), 1u);
+}
+
 // A slot's next sequence has all its pages, and its own tokens.
 TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
   const std::string dir = ShippedModel("lime-fables");
   Plan plan;
-  for (uint64_t seed = 1; plan.NumDevices() != 2 || plan.sequences != 1; ++seed)
+  for (uint64_t seed = 1; plan.NumDevices() != 2 || plan.sequences != 1 || plan.kept_positions != 32; ++seed)
     plan = RandomPlan(SpecOf(dir), seed, {.prompt = 48, .evicts = true}).Draw();
   StageCluster cluster(dir, plan, 1);
   ASSERT_TRUE(cluster.ok());
   std::vector<int32_t> expected;
   uint64_t hash = 0;
   for (int i = 0; i < 4; ++i) {
-    const Reference reference = Alone(dir, RandomIds(70 + i, 70 - 20 * i, 512));
+    const Reference reference = Alone(dir, RandomIds(70 + i, i % 2 == 0 ? 50 : 82, 512));
     OrderPrompt(cluster, plan, 0, reference, kContext);
     for (int token = 0; token + 1 < kNewTokens; ++token) OrderToken(cluster, plan, {reference}, token);
     expected.insert(expected.end(), reference.tokens.begin(), reference.tokens.end());

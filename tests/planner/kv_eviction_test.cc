@@ -1,6 +1,8 @@
 #include "planner/plan/kv_eviction.h"
 
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -124,6 +126,8 @@ TEST(KvEvictionTest, PlansThatCannotBeAreRefused) {
   EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].kv_pages = 9; }), HasSubstr("makes 8 pages of a layer, and one has 9"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.parts[0].evicted_ms = 1e9; }), HasSubstr("evicted_ms"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.context = int64_t{1} << 40; }), HasSubstr("more than there can be"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.page_bytes = Bytes{1} << 41; }), HasSubstr("to all layers in turn, more than there can be"));
+  EXPECT_THAT(Refusal([](Plan& plan) { plan.reads = ReadsPerStep::kPerMicrobatch; }), HasSubstr("every micro-batch reads"));
   EXPECT_THAT(Refusal([](Plan& plan) { plan.devices[0].kv_pages += 1; }), HasSubstr("the pages of its parts"));
 }
 

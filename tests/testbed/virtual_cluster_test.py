@@ -59,7 +59,7 @@ class VirtualClusterTest(unittest.TestCase):
             cluster.shape_links(100)
             budgets = [device["budget"] for device in plan["devices"]]
             cluster.start_daemons([pace_profile(d) for d in devices()], budgets)
-            options = {"cluster_toml": cluster.cluster_toml(budgets), "tokens": 8, "warm_up": 3, "install_s": 60, "patience_s": 120}
+            options = {"cluster_toml": cluster.cluster_toml(budgets), "tokens": (8,), "warm_up": 3, "install_s": 60, "patience_s": 120}
             turn = Turn(cluster, plan, options)
             found = turn.run()
             words = [BIN / "lime", "run", "--model", MODEL, "--context", "64", "--max-tokens", "8", "--ignore-eos", "--hash-logits", "--json"]
