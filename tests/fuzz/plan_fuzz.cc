@@ -3,7 +3,9 @@
 #include <string_view>
 
 #include "planner/base/check.h"
+#include "planner/kv_levels.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/sim/simulator.h"
 
 namespace {
@@ -33,6 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   LIME_CHECK(!plan->DebugString().empty());
   if (int64_t{plan->NumParts()} * plan->microbatches > 1000) return 0;  // for the sake of speed
   CheckRuns(*plan, SimulateDecode(*plan, {.steps = 3}));
+  LIME_CHECK(!EvictsKv(*plan) || MakeKvLevels(*plan).levels.size() > 1);
   if (plan->prompt_tokens > 0 && plan->NumParts() * plan->NumPrefillChunks() <= 1000) CheckRuns(*plan, SimulatePrefill(*plan));
   return 0;
 }
