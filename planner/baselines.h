@@ -5,7 +5,7 @@
 
 namespace lime {
 
-// Layers by memory capacity; nothing streams.
+// Layers by memory capacity; nothing streams. An instance may count KV that is evicted and computed again (PlanRequest::kept_positions).
 FoundPlan PlanPipeline(const Instance& instance);
 
 // The same shares; every device streams as many whole layers as it must, through one slot of a layer. With several micro-batches each reads
