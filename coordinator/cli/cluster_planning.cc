@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
 #include "daemon/logic/activation.h"
+#include "daemon/logic/flow.h"
 #include "planner/kv_growth.h"
 #include "planner/kv_hosting.h"
 #include "planner/kv_parts.h"
@@ -165,7 +166,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
       inputs_ = inputs;
       (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
     }
-    while (fits > 0 && too_many - fits > 1) {
+    while (fits > 0 && too_many - fits > 1 && !Cancelled()) {
       const int64_t kept = (fits + too_many) / 2;
       inputs_ = inputs;
       (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
@@ -187,10 +188,20 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
 absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int32_t batch) {
   const int64_t chunk = std::min(kEvictedRows, kept_positions - kPageTokens);
   if (chunk < batch) return absl::ResourceExhaustedError("chunks of a prompt have no room behind what is kept");
-  const Plan shape{.context = inputs_.request.context, .kept_positions = kept_positions, .batch = batch, .prefill_chunk = chunk};
+  const int32_t sequences = inputs_.request.sequences;
+  const Plan shape{.context = inputs_.request.context,
+                   .kept_positions = kept_positions,
+                   .sequences = sequences,
+                   .microbatches = (sequences + batch - 1) / batch,
+                   .batch = batch,
+                   .prefill_chunk = chunk};
+  if (MostEvicted(shape) > kMostComputedAgain / sequences)
+    return absl::ResourceExhaustedError("more would be computed again in a step than there can be");
   const Bytes row_bytes = inputs_.spec.config.hidden_size * ElementBytes(inputs_.spec.working_dtype);
-  if (inputs_.devices.size() > 1 && VisitRows(shape) > kMaxActivationBytes / row_bytes)
-    return absl::ResourceExhaustedError("what is computed again has no room in a message");
+  Flow flow = Flow::Of(shape);
+  flow.devices = std::ssize(inputs_.devices);
+  if (flow.devices > 1 && (VisitRows(shape) > kMaxActivationBytes / row_bytes || flow.WaitingRows() > kMaxQueuedBytes / row_bytes))
+    return absl::ResourceExhaustedError("what is computed again has no room in the messages of a link");
   const Bytes more = EvictionBytes(inputs_, kept_positions, batch);
   for (ClusterDevice& device : inputs_.devices) device.activations += more;
   inputs_.request.kept_positions = kept_positions;

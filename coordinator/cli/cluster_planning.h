@@ -35,7 +35,9 @@ class ClusterPlanning {
   bool Cancelled() const { return options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed); }
   // The baselines have neither disks for KV nor hosts, and where it goes there a bound on the first token is not known to hold.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
-  bool MayEvict() const { return options_.strategy == Strategy::kPp || options_.strategy == Strategy::kEdgeShard; }
+  bool MayEvict() const {
+    return (options_.strategy == Strategy::kPp || options_.strategy == Strategy::kEdgeShard) && options_.max_ttft_ms == 0;
+  }
   bool MaySpill() const { return inputs_.kv_spill && MayLeave(); }
   bool MayLend() const { return inputs_.kv_lending && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> SearchAll();

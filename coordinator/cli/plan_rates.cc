@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime::cli {
@@ -111,7 +112,7 @@ double SlowestReadMs(const Plan& plan, const PartsInMemory& there) {
 }  // namespace
 
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages) {
-  if (std::ranges::any_of(before.devices, HasKvOnHost)) return false;
+  if (std::ranges::any_of(before.devices, HasKvOnHost) || EvictsKv(before) || EvictsKv(after)) return false;
   std::map<int32_t, std::string> numerics;  // by layer
   for (int32_t d = 0; d < before.NumDevices(); ++d) {
     for (const int32_t layer : LayersOn(before, d)) numerics[layer] = before.devices[d].numerics_id;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/logic/activation.h"
+#include "daemon/logic/flow.h"
 #include "daemon/logic/head_partial.h"
 #include "daemon/logic/kv_message.h"
 #include "planner/compile.h"
@@ -20,6 +21,10 @@ absl::Status CheckMessages(const Plan& plan, Bytes row_bytes) {
   if (EvictsKv(plan) && plan.stages.size() > 1 && VisitRows(plan) > kMaxActivationBytes / row_bytes)
     return Invalid("hidden states of ", VisitRows(plan), " rows, those that are computed again among them, are more than the ",
                    FormatBytes(kMaxActivationBytes), " of a message; plan a shorter context or a smaller batch");
+  if (EvictsKv(plan) && plan.stages.size() > 1 && Flow::Of(plan).WaitingRows() > kMaxQueuedBytes / row_bytes)
+    return Invalid("hidden states of ", Flow::Of(plan).WaitingRows(),
+                   " rows, those that are computed again among them, may wait for a link, more than ", FormatBytes(kMaxQueuedBytes),
+                   "; plan a shorter context or fewer sequences");
   for (const Stage& stage : plan.stages) {
     const int64_t ids = IdsBefore(plan, stage.lo);
     const Bytes bytes = MaxRows(plan) * row_bytes + MostLogitBytes(/*messages=*/1, plan.batch, ids);

@@ -49,6 +49,8 @@ struct SampledToken {
 inline constexpr size_t kActivationHeaderBytes = 48;
 // Of one message: 4,096 rows of 16,384 fp32 values.
 inline constexpr int64_t kMaxActivationBytes = int64_t{1} << 28;
+// Of messages that wait for one link.
+inline constexpr int64_t kMaxQueuedBytes = int64_t{1} << 30;
 
 std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& header);
 // InvalidArgument for anything but a header: its magic number, version, payload kind, numbers out of bounds. Reads nothing behind it.

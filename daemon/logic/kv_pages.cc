@@ -53,7 +53,11 @@ absl::StatusOr<bool> KvPages::Evict(int32_t sequence, int64_t end) {
   if (pages > std::ssize(shared))
     return absl::OutOfRangeError(absl::StrCat("positions up to ", end, " of sequence slot ", sequence, " are to be evicted, and it has ",
                                               shared.size(), " pages for them"));
-  if (pages <= evicted) return false;
+  if (pages < evicted) {
+    return absl::OutOfRangeError(absl::StrCat("rows of sequence slot ", sequence, " need KV from position ", end,
+                                              " on, and it is evicted up to ", evicted * kPositionsPerPage));
+  }
+  if (pages == evicted) return false;
   for (int64_t layer = 0; layer < options_.num_layers; ++layer)
     std::copy(shared.begin() + evicted, shared.begin() + pages, PagesOf(sequence, layer).begin() + evicted);
   evicted = pages;

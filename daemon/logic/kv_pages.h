@@ -43,7 +43,7 @@ class KvPages {
   absl::Status Reserve(int32_t sequence, int64_t positions);
 
   // From now on all layers have positions [0, end) of the slot, a multiple of 16, in the same pages; true where they had not. OutOfRange
-  // where it has no pages for that.
+  // where it has no pages for that, or where more than that is evicted already.
   absl::StatusOr<bool> Evict(int32_t sequence, int64_t end);
 
   // Takes the pages of positions [begin, end) of the slot back, in all layers; multiples of 16. Pages() then has -1 for them.

@@ -82,7 +82,12 @@ absl::Status StageInbox::Check(const StepOrder& step) const {
   if (step.microbatches.empty() || std::ssize(step.microbatches) > shape_.microbatches) {
     return Invalid("a step of ", step.microbatches.size(), " micro-batches, and the plan has 1 to ", shape_.microbatches);
   }
-  for (const MicroBatch& batch : step.microbatches) LIME_RETURN_IF_ERROR(CheckBatch(batch));
+  std::set<int32_t> slots;  // where KV is evicted, by micro-batch: what goes ahead of a slot's rows does so once
+  for (const MicroBatch& batch : step.microbatches) {
+    LIME_RETURN_IF_ERROR(CheckBatch(batch));
+    if (EvictsKv(plan_) && !batch.rows.empty() && !slots.insert(batch.rows.front().sequence / plan_.batch).second)
+      return Invalid("rows of slot ", batch.rows.front().sequence, " or its neighbours in two micro-batches of a step, and KV is evicted");
+  }
   return absl::OkStatus();
 }
 
@@ -112,7 +117,7 @@ absl::Status StageInbox::CheckOwn(const MicroBatch& batch) const {
                      " slots where KV is evicted");
     }
     const bool goes_on = row > 0 && batch.rows[row - 1].sequence == here.sequence;
-    if (goes_on ? here.position != batch.rows[row - 1].position + 1 : !seen.insert(here.sequence).second)
+    if (goes_on ? int64_t{here.position} != int64_t{batch.rows[row - 1].position} + 1 : !seen.insert(here.sequence).second)
       return Invalid("position ", here.position, " of slot ", here.sequence, " does not follow its others, and KV is evicted");
   }
   return absl::OkStatus();

@@ -35,7 +35,7 @@ class ActivationLink {
     int32_t to = 0;    // the other
     absl::Duration patience = absl::Seconds(2);
     size_t queued_messages = 1024;                  // at most
-    Bytes queued_bytes = Bytes{1} << 30;            // likewise
+    Bytes queued_bytes = kMaxQueuedBytes;           // likewise
     std::function<void(const absl::Status&)> lost;  // called once, on any thread
     bool probes = true;                             // where the link is idle, to know how fast it is
     TraceRing* trace = nullptr;                     // a span for every message, where that is asked for; outlives the link

@@ -4,12 +4,12 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "planner/base/bytes.h"
 
 namespace lime {
 namespace {
 
-constexpr int64_t kMostComputedAgain = int64_t{1} << 26;  // positions in a step
-constexpr Bytes kMostShared = Bytes{1} << 44;             // bytes of pages
+constexpr Bytes kMostShared = Bytes{1} << 44;  // of pages
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {

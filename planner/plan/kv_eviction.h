@@ -45,6 +45,9 @@ int64_t OwnRows(const Plan& plan);
 int64_t VisitRows(const Plan& plan);
 int64_t MaxRows(const Plan& plan);
 
+// Positions that are computed again in a step, of all sequences, at most.
+inline constexpr int64_t kMostComputedAgain = int64_t{1} << 20;
+
 // The rows of an evicting plan's visits are computed so many at a time at least.
 inline constexpr int64_t kEvictedRows = 128;
 

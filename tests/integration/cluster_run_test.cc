@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <thread>
@@ -533,6 +534,10 @@ TEST_F(FaultTest, EvictedKvIsComputedAgainAfterALoss) {
   Restart(1);
   const Answer answer = run->Wait();
   ExpectNothingLost(answer);
+  const std::string log = limed_[1]->log(), joins = "is to join in slot 0: ";
+  const size_t at = log.find(joins);
+  ASSERT_NE(at, std::string::npos) << log;
+  EXPECT_GT(std::atoi(log.c_str() + at + joins.size()), 64) << "of which all are kept";
   EXPECT_GE(answer.Json()["recoveries"], 1) << answer.err;
 }
 

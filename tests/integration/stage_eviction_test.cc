@@ -158,6 +158,9 @@ TEST(StageEvictionTest, RowsThatDoNotFollowOneAnotherAreRefused) {
   EXPECT_THAT(refusal({{.sequence = 0, .position = 1}, {.sequence = 0, .position = 3}}), HasSubstr("position 3"));
   EXPECT_THAT(refusal({{.sequence = 0}, {.sequence = 1}, {.sequence = 0, .position = 1}}), HasSubstr("position 1"));
   EXPECT_THAT(refusal({{.sequence = 1}, {.sequence = 2}}), HasSubstr("slots 1 and 2"));
+  const absl::Status twice =
+      cluster.engine(0).OnOrder({0, StepOrder{{MicroBatch{{{.sequence = 0}}}, MicroBatch{{{.sequence = 1, .position = 1}}}}}});
+  EXPECT_THAT(std::string(twice.message()), HasSubstr("two micro-batches"));
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ TEST(KvPagesTest, WhereFewAreKeptALayersPagesAreARing) {
   EXPECT_THAT(pages.Pages(1, 0), ::testing::ElementsAre(ring[0], ring[1], ring[0], ring[1], ring[0]));
   EXPECT_FALSE(*pages.Evict(1, 0));
   EXPECT_TRUE(*pages.Evict(1, 32));
-  EXPECT_FALSE(*pages.Evict(1, 16));  // they are
+  EXPECT_FALSE(*pages.Evict(1, 32));      // they are
+  EXPECT_FALSE(pages.Evict(1, 16).ok());  // and do not come back
   // What is kept lies where it was; what is not in pages that are no layer's own.
   EXPECT_EQ(pages.Pages(1, 0)[2], ring[0]);
   EXPECT_EQ(pages.Pages(1, 0)[3], ring[1]);
