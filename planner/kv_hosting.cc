@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/base/check.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 
@@ -88,7 +89,7 @@ void AddHost(Plan& plan, const KvHosting& hosting, int host, bool sends, int sig
 KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> devices, const LinkPoint& default_link, const Plan& plan) {
   LIME_CHECK_EQ(devices.size(), plan.devices.size());
   const ModelConfig& config = spec.config;
-  const int64_t rows = std::max<int64_t>(plan.batch, plan.prefill_chunk), pieces = (plan.context + kKvPiece - 1) / kKvPiece;
+  const int64_t rows = OwnRows(plan), pieces = (plan.context + kKvPiece - 1) / kKvPiece;
   const Bytes record = config.num_heads * (16 + RoundUp(config.head_dim, 16)) * kFloat;  // as attention keeps it
   KvHosting hosting{.asking = 2 * rows * (QueryBytes(config) + RecordBytes(config)),
                     .lending = KvPieceBytes(plan),  // the messages of one on its way; itself is counted where plans are cut

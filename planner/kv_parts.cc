@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
@@ -70,8 +71,7 @@ class Cutter {
   // that is on its way to the disk.
   void AddActivations() {
     const ModelConfig& config = spec_.config;
-    const int64_t rows = std::max<int64_t>(plan_.batch, plan_.prefill_chunk);
-    const Bytes bytes = rows * config.num_heads * (16 + RoundUp(config.head_dim, 16)) * 4 + KvPieceBytes(plan_);
+    const Bytes bytes = OwnRows(plan_) * config.num_heads * (16 + RoundUp(config.head_dim, 16)) * 4 + KvPieceBytes(plan_);
     for (const Stage& stage : plan_.stages) {
       PlanDevice& device = cut_.devices[stage.device];
       device.memory.activations = plan_.devices[stage.device].memory.activations + bytes;

@@ -5,7 +5,8 @@
 //   Plan plan           = MakePlan(problem, choice)
 //
 // Where KV is evicted, a decode step is one at the end of the context, and a chunk of a prompt has what all of them have ahead of them on
-// average, though those go one after another and so take longer than predicted. Chunks are to be a page shorter than what is kept, and of at most kEvictedRows tokens.
+// average, though those go one after another and so take longer than predicted. Chunks are to be a page shorter than what is kept, and of
+// at most kEvictedRows tokens.
 //
 // Memory is exact: parts, KV pages and what is kept are counted in bytes, and a plan that the Evaluator finds to fit fits to the byte.
 #pragma once

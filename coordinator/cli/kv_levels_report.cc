@@ -95,7 +95,8 @@ std::string EvictionText(const Plan& plan, const KvLevels& levels) {
                                   " tokens of a sequence is kept, and that of all others computed again in every "
                                   "step (tokens of each sequence; ms per token):\n");
   for (const KvLevel& level : levels.levels)
-    absl::StrAppend(&text, absl::StrFormat("  up to %6d tokens  %9.2f ms\n", Tokens(plan, level), level.ms_per_step / plan.sequences));
+    absl::StrAppend(&text, absl::StrFormat("  up to %6d tokens  %9.2f ms\n", std::min(plan.context, Tokens(plan, level)),
+                                           level.ms_per_step / plan.sequences));
   return text;
 }
 

@@ -402,7 +402,8 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
       ->add_option("--max-tokens,-n", flags->max_tokens,
                    "Tokens to generate, or by prompt such as 64,32, the last one's for all others; without it 128, or as many as the "
                    "context holds")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->add_option("--temperature", flags->sampling.temperature, "0 takes the likeliest token")->capture_default_str();
   command->add_option("--top-k", flags->sampling.top_k, "Keep the K likeliest tokens; 0 keeps all")->capture_default_str();
   command->add_option("--top-p", flags->sampling.top_p, "Keep the likeliest tokens that hold this share of the probability")

@@ -19,9 +19,9 @@ Bytes SlicedVisit::BytesFor(const Plan& plan, Bytes row_bytes) {
   return EvictsKv(plan) ? 2 * VisitRows(plan) * row_bytes : 0;
 }
 
-void SlicedVisit::Begin(const MicroBatch& own, MicroBatch all) {
+void SlicedVisit::Begin(MicroBatch own, MicroBatch all) {
   LIME_CHECK_LE(std::ssize(all.rows) * row_bytes_, hidden_.bytes()) << all.rows.size();
-  own_ = own, all_ = std::move(all);
+  own_ = std::move(own), all_ = std::move(all);
   own_rows_.clear();
   for (size_t row = 0; row < all_.rows.size() && own_rows_.size() < own_.rows.size(); ++row) {
     const BatchRow& next = own_.rows[own_rows_.size()];

@@ -29,7 +29,7 @@ class SlicedVisit {
   static Bytes BytesFor(const Plan& plan, Bytes row_bytes);
 
   // `all`: `own` with the rows that go ahead. No token is negative.  REQUIRES: at most VisitRows(plan) rows
-  void Begin(const MicroBatch& own, MicroBatch all);
+  void Begin(MicroBatch own, MicroBatch all);
 
   // [all rows, hidden]: written before the first block where other devices computed those before, read after the last.
   std::span<std::byte> Hidden() { return Rows(0, all_.rows.size()); }

@@ -38,10 +38,14 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
 absl::Status StageCompute::RunSliced(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   const int part = start.what.part;
   SlicedVisit& visit = *options_.visit;
-  if (part == kEmbeddingPart || (start.what.stage > 0 && part == plan_.stages[start.what.stage].lo))
-    visit.Begin(Known(batch), Known(options_.whole_batch(start.what.microbatch)));
+  const bool takes_input = start.what.stage > 0 && part == plan_.stages[start.what.stage].lo;
+  if (part == kEmbeddingPart || takes_input) {
+    MicroBatch own = batch, all = options_.whole_batch(start.what.microbatch);
+    ForBackend(own), ForBackend(all);
+    visit.Begin(std::move(own), std::move(all));
+  }
   if (part == kEmbeddingPart) return visit.InSlices([this](const MicroBatch& slice) { return EmbedBegun(slice); });
-  if (start.what.stage > 0 && part == plan_.stages[start.what.stage].lo) {
+  if (takes_input) {
     if (input.size() != visit.Hidden().size()) return WrongInput(start, input.size(), visit.Hidden().size());
     std::ranges::copy(input, visit.Hidden().begin());
   }
@@ -68,13 +72,13 @@ absl::Status StageCompute::EmbedBegun(const MicroBatch& batch) {
 }
 
 // Devices behind the first know what was sampled as hidden states only, and those without the head ask for no logits.
-MicroBatch StageCompute::Known(MicroBatch batch) const {
+void StageCompute::ForBackend(MicroBatch& batch) const {
   for (BatchRow& row : batch.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && has_head_;
-  return batch;
 }
 
 absl::Status StageCompute::Begin(const MicroBatch& batch) {
-  begun_ = Known(batch);
+  begun_ = batch;  // in the memory of the one before
+  ForBackend(begun_);
   return options_.backend->Begin(begun_);
 }
 

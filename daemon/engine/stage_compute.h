@@ -58,7 +58,7 @@ class StageCompute {
   absl::Status RunSliced(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
   absl::Status Embed(const MicroBatch& batch);
   absl::Status EmbedBegun(const MicroBatch& batch);
-  MicroBatch Known(MicroBatch batch) const;
+  void ForBackend(MicroBatch& batch) const;
   absl::Status Begin(const MicroBatch& batch);
   absl::Status TakeInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
   absl::StatusOr<std::span<const std::byte>> TakeLogits(int64_t ids, const MicroBatch& batch, std::span<const std::byte> input);

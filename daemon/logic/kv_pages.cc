@@ -33,7 +33,8 @@ absl::StatusOr<bool> KvPages::Extend(int32_t sequence, int64_t positions) {
 }
 
 absl::Status KvPages::Reserve(int32_t sequence, int64_t positions) {
-  LIME_CHECK(options_.num_layers == 0 || PagesOf(sequence, 0).empty()) << "sequence slot " << sequence << " already holds pages";
+  if (options_.num_layers > 0 && !PagesOf(sequence, 0).empty())
+    return absl::FailedPreconditionError(absl::StrCat("sequence slot ", sequence, " has not been left by the sequence before"));
   if (options_.kept_pages == 0) return Extend(sequence, positions).status();
   if (options_.num_layers == 0) return absl::OkStatus();
   const int64_t pages = PagesFor(positions, 1), kept = std::min(pages, options_.kept_pages);

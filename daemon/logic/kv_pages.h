@@ -39,7 +39,7 @@ class KvPages {
   // Gives sequence slot `sequence` what it lacks of the pages for `positions` positions in every layer; true where it lacked any.
   // ResourceExhausted, with the numbers, and nothing given, when too few are free.
   absl::StatusOr<bool> Extend(int32_t sequence, int64_t positions);
-  // The same for a slot that holds none; where not all are kept, what it ever needs.
+  // The same for a slot that holds none, else FailedPrecondition; where not all are kept, what it ever needs.
   absl::Status Reserve(int32_t sequence, int64_t positions);
 
   // From now on all layers have positions [0, end) of the slot, a multiple of 16, in the same pages; true where they had not. OutOfRange

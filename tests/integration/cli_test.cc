@@ -100,6 +100,7 @@ TEST_F(CliTest, PromptsMayHaveNumbersOfTokensOfTheirOwn) {
   for (const auto& [prompt, tokens] : {std::pair(0, 7), std::pair(1, 3), std::pair(2, 3)})
     EXPECT_EQ(results[static_cast<size_t>(prompt)]["completion_tokens"], tokens) << prompt;
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "4,0"}), 2, "--max-tokens 0 is less than 1");
+  EXPECT_EQ(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "4", "5"}).exit_code, 2);
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--max-tokens", "4,5"}), 2, "--max-tokens has 2 numbers for 1 prompts");
 }
 

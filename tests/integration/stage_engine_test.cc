@@ -123,6 +123,13 @@ TEST_F(TwoDevices, ASlotTakesOneSequenceAfterAnotherWithoutWaiting) {
   EXPECT_GT(cluster.engine(0).stats().bytes_read, 0);
 }
 
+TEST_F(TwoDevices, ASlotIsNotTakenWhileItIsTaken) {
+  StageCluster cluster(dir_, plan_, 1);
+  ASSERT_TRUE(cluster.ok());
+  ASSERT_TRUE(cluster.engine(0).OnOrder({0, AdmitOrder{.positions = 9}}).ok());
+  EXPECT_THAT(std::string(cluster.engine(0).OnOrder({1, AdmitOrder{.positions = 9}}).message()), HasSubstr("has not been left"));
+}
+
 TEST_F(TwoDevices, OrdersThatCannotBeAreRefusedAndChangeNothing) {
   StageCluster cluster(dir_, plan_, 1);
   ASSERT_TRUE(cluster.ok());

@@ -7,10 +7,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/cli/cluster_planning.h"
+#include "coordinator/cli/plan_inputs.h"
+#include "daemon/engine/sliced_visit.h"
+#include "daemon/logic/stage_inbox.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/module.h"
 #include "planner/plan/kv_eviction.h"
+#include "planner/plan/plan_blocks.h"
 #include "tests/integration/models.h"
 #include "tests/integration/stage_cluster.h"
 #include "tests/integration/stage_orders.h"
@@ -141,6 +147,48 @@ TEST(StageEvictionTest, ASlotTakesOneSequenceAfterAnother) {
   }
   EXPECT_EQ(cluster.sampler().hash(0), hash);
   EXPECT_THAT(std::string(cluster.engine(0).Leave().status().message()), HasSubstr("evicts"));
+}
+
+// As `lime plan` makes it, of devices whose memory ends short of all KV: what it says of activations is enough for what a device allocates.
+TEST(StageEvictionTest, APlanOfThePlannersIsInstalledWithinItsBudgets) {
+  MakeModelOptions options;
+  options.config.num_layers = 32, options.config.num_kv_heads = 4, options.config.max_positions = 1024;
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  Plan plan;
+  for (Bytes budget = 240 * kMiB; plan.kept_positions == 0; budget -= 256 * kKiB) {
+    const std::string device = absl::StrCat(R"(", "memory_bytes": )", budget, R"(, "read_bytes_per_second": 1e10})");
+    dir.Write("devices.json", absl::StrCat(R"({"link": {"bandwidth": "1Gbit/s", "latency_ms": 0.1}, "devices": [{"name": "a)", device,
+                                           R"(, {"name": "b)", device, "]}"));
+    cli::PlanInputFlags flags;
+    flags.model = dir / "model", flags.device_profiles = dir / "devices.json", flags.tokens = 1024, flags.prompt_tokens = 64;
+    auto inputs = cli::ReadPlanInputs(flags);
+    ASSERT_TRUE(inputs.ok()) << inputs.status();
+    auto planned = cli::ClusterPlanning({.strategy = Strategy::kPp}, *std::move(inputs)).Run();
+    ASSERT_TRUE(planned.ok()) << planned.status() << " before any KV was evicted";
+    plan = *std::move(planned);
+  }
+  ASSERT_EQ(plan.stages.size(), 2u) << plan.DebugString();
+  const ModelSpec spec = SpecOf(dir / "model");
+  const Bytes row = spec.config.hidden_size * ElementBytes(spec.working_dtype);
+  for (int32_t d = 0; d < 2; ++d) {
+    const BackendOptions backend{.num_threads = 1,
+                                 .max_rows = MaxRows(plan),
+                                 .max_logit_rows = HasHead(plan, d) ? plan.batch : 0,
+                                 .max_sequences = plan.sequences,
+                                 .context = plan.context,
+                                 .num_kv_pages = plan.devices[d].kv_pages};
+    const auto activations = PlanActivationBytes(spec, backend);
+    ASSERT_TRUE(activations.ok()) << activations.status();
+    EXPECT_GE(plan.devices[d].memory.activations, *activations + StageInbox::WaitingBytes(plan, d, row) + SlicedVisit::BytesFor(plan, row));
+  }
+  const Reference request = Alone(dir / "model", RandomIds(5, 1000, 200), kNewTokens, 1024);
+  StageCluster cluster(dir / "model", plan, 1);
+  ASSERT_TRUE(cluster.ok());
+  OrderPrompt(cluster, plan, 0, request, 1024);
+  for (int token = 0; token + 1 < kNewTokens; ++token) OrderToken(cluster, plan, {request}, token);
+  EXPECT_EQ(cluster.Await(0, kNewTokens), request.tokens);
+  EXPECT_EQ(cluster.sampler().hash(0), request.hash);
 }
 
 TEST(StageEvictionTest, RowsThatDoNotFollowOneAnotherAreRefused) {
