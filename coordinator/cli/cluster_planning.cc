@@ -70,6 +70,7 @@ absl::StatusOr<Plan> ClusterPlanning::Run() {
 
 // KV that grows pays where something would stream for KV that is not used yet.
 absl::StatusOr<Plan> ClusterPlanning::SearchAll() {
+  At("stages");
   const int64_t kv_tokens = std::exchange(inputs_.request.kv_tokens, 0);
   absl::StatusOr<Plan> whole = Search();
   if (kv_tokens == 0 && absl::IsResourceExhausted(whole.status()) && (MaySpill() || MayLend())) {
@@ -114,9 +115,11 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
 // More weights stream as KV grows, or KV goes to disks or into the memory of other devices: whichever is faster on average over all levels
 // of KV. It goes there also where there is nothing left to stream.
 absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
+  At("what streams as KV grows");
   KvLevelOptions options{.disks = MaySpill(), .cancelled = [this] { return Cancelled(); }};
   absl::StatusOr<Plan> grows = only_away_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
   if (!MaySpill() && !MayLend()) return grows;
+  At("where KV goes that memory has no room for");
   absl::StatusOr<Plan> leaves = CutForKv(plan, inputs_.spec, MayLend());
   if (leaves.ok()) {
     KvHosting hosting = MakeKvHosting(inputs_.spec, inputs_.devices, inputs_.request.default_link, *leaves);
@@ -149,6 +152,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
 // Of every size of micro-batch the most KV that leaves room for what computing the rest again takes; of those the fastest at the end of the
 // context.
 absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
+  At("how much KV to keep");
   const PlanInputs inputs = inputs_;
   const PlanProblem problem = problem_;
   const BatchedPlan best = best_;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "coordinator/cli/plan_inputs.h"
@@ -19,6 +21,7 @@ class ClusterPlanning {
     double time_limit_ms = 5000;
     double max_ttft_ms = 0;                        // 0: no bound
     const std::atomic<bool>* cancelled = nullptr;  // once it is set the search comes to its end, and what it answers is worth nothing
+    std::function<void(const std::string& what)> at = nullptr;  // told what it looks for, since it may take minutes
   };
   ClusterPlanning(const Options& options, PlanInputs inputs) : options_(options), inputs_(std::move(inputs)) {}
 
@@ -33,6 +36,9 @@ class ClusterPlanning {
 
  private:
   bool Cancelled() const { return options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed); }
+  void At(const std::string& what) const {
+    if (options_.at) options_.at(what);
+  }
   // The baselines have neither disks for KV nor hosts, and where it goes there a bound on the first token is not known to hold.
   bool MayLeave() const { return options_.strategy == Strategy::kLime && options_.max_ttft_ms == 0; }
   bool MayEvict() const {

@@ -58,7 +58,9 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
 
 absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::set<std::string>& devices) {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, devices));
-  return ClusterPlanning({.time_limit_ms = kPlanningMs}, std::move(inputs)).Run();
+  ElapsedLine progress("Planning");
+  return ClusterPlanning({.time_limit_ms = kPlanningMs, .at = [&](const std::string& what) { progress.Say(what); }}, std::move(inputs))
+      .Run();
 }
 
 absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options) {

@@ -14,6 +14,7 @@
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/plan_table.h"
+#include "coordinator/cli/progress.h"
 #include "coordinator/cli/text_table.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
@@ -53,9 +54,13 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
 
 // What is said of the plan that was found.  ResourceExhausted, in one sentence, where none fits.
 absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strategy, PlanInputs inputs) {
-  ClusterPlanning planning(
-      {.strategy = strategy, .seed = flags.seed, .time_limit_ms = flags.time_limit_ms, .max_ttft_ms = flags.max_ttft_ms},
-      std::move(inputs));
+  ElapsedLine progress("Planning");
+  ClusterPlanning planning({.strategy = strategy,
+                            .seed = flags.seed,
+                            .time_limit_ms = flags.time_limit_ms,
+                            .max_ttft_ms = flags.max_ttft_ms,
+                            .at = [&](const std::string& what) { progress.Say(what); }},
+                           std::move(inputs));
   LIME_ASSIGN_OR_RETURN(Plan plan, planning.Run());
   PlanReport report = {.strategy = flags.strategy, .model_argument = planning.inputs().model_argument, .plan = std::move(plan)};
   LIME_ASSIGN_OR_RETURN(report.uses, UsesOf(report.plan));

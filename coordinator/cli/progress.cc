@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 
 namespace lime::cli {
 
@@ -40,6 +41,37 @@ void ProgressLine::Draw(double share, const std::string& figures) {
   const double remaining = share > 0 ? seconds * (1 - share) / share : 0;
   absl::FPrintF(stderr, "\r\033[K%s [%s] %s, %.0f s left", label_, bar, figures, std::max(0.0, remaining));
   std::fflush(stderr);
+}
+
+ElapsedLine::ElapsedLine(std::string label) : label_(std::move(label)) {
+  if (isatty(STDERR_FILENO) == 1) thread_ = std::thread([this] { Run(); });
+}
+
+ElapsedLine::~ElapsedLine() {
+  if (!thread_.joinable()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    over_ = true;
+  }
+  thread_.join();
+}
+
+void ElapsedLine::Say(const std::string& what) {
+  absl::MutexLock lock(&mutex_);
+  what_ = what;
+}
+
+void ElapsedLine::Run() {
+  constexpr absl::Duration kEvery = absl::Seconds(1);
+  bool drawn = false;
+  absl::MutexLock lock(&mutex_);
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&over_), kEvery)) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    absl::FPrintF(stderr, "\r\033[K%s: %s%s%.0f s", label_, what_, what_.empty() ? "" : ", ", seconds);
+    std::fflush(stderr);
+    drawn = true;
+  }
+  if (drawn) std::fputs("\r\033[K", stderr);
 }
 
 }  // namespace lime::cli

@@ -1,9 +1,13 @@
-// A progress line with rate and remaining time: redrawn on a terminal, silent in a pipe.
+// A progress line: with rate and remaining time, or where nobody knows the end with what is being done and since when. Redrawn on a
+// terminal, silent in a pipe.
 #pragma once
 
 #include <chrono>
 #include <string>
+#include <thread>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "planner/base/bytes.h"
 
 namespace lime::cli {
@@ -30,6 +34,28 @@ class ProgressLine {
   const Clock::time_point start_ = Clock::now();
   Clock::time_point last_;
   bool drawn_ = false;
+};
+
+// For work that may be over at once or take minutes: from its second second on.
+class ElapsedLine {
+ public:
+  // `label` opens the line ("Planning"). Writes to stderr, only where that is a terminal.
+  explicit ElapsedLine(std::string label);
+  ~ElapsedLine();
+
+  // What it is at ("looks for stages").  Thread: any
+  void Say(const std::string& what);
+
+ private:
+  void Run();
+  using Clock = std::chrono::steady_clock;
+
+  const std::string label_;
+  const Clock::time_point start_ = Clock::now();
+  absl::Mutex mutex_;
+  std::string what_ ABSL_GUARDED_BY(mutex_);
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // none in a pipe
 };
 
 }  // namespace lime::cli
