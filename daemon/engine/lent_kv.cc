@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/steady_clock.h"
 #include "planner/base/check.h"
-#include "planner/plan/kv_fetching.h"
 
 namespace lime {
 namespace {
@@ -259,7 +258,7 @@ void LentKv::EndStep() {
   const int64_t pieces = PiecesOfLayer();
   const int64_t layers = size_->StepEnded(SteadyMs(), {.pieces = HasRoom() ? pieces : 0,
                                                        .stay = pieces > 0 ? (device_.kv_fetch_pieces - kKvFetchesUnderWay) / pieces : 0,
-                                                       .long_answers = ask_ms_.value_or(device_.ask_kv_ms) >= kLongAnswerMs});
+                                                       .answer_ms = ask_ms_.value_or(device_.ask_kv_ms)});
   if (device_.asks_kv) fetcher_->SetLayers(layers);
   FetchNext();
 }

@@ -4,13 +4,15 @@
 
 #include "planner/base/check.h"
 #include "planner/kv_transfer.h"
+#include "planner/plan/kv_fetching.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
 namespace {
 
-constexpr int64_t kNewest = 3;  // pieces: the slower of their median and that of all kept counts
-constexpr double kShare = 0.9;  // of the time between two uses: pieces do not come evenly
+constexpr int64_t kNewest = 3;       // pieces: the slower of their median and that of all kept counts
+constexpr double kStillLong = 0.75;  // times kLongAnswerMs
+constexpr double kShare = 0.9;       // of the time between two uses: pieces do not come evenly
 
 }  // namespace
 
@@ -62,7 +64,8 @@ int64_t KvFetchSize::StepEnded(double now_ms, const Step& step) {
   if (step_ended_ms_) steps_ms_.Add(now_ms - *step_ended_ms_);
   step_ended_ms_ = now_ms;
   if (step.pieces == 0) return 0;
-  stay_ = std::min(step.stay, layers_), partly_ = step.long_answers;
+  stay_ = std::min(step.stay, layers_);
+  partly_ = step.answer_ms >= (partly_ ? kStillLong : 1) * kLongAnswerMs;
   const int64_t in_time = MostLayers(step.pieces), most = std::max(stay_, partly_ || in_time == layers_ ? in_time : 0);
   now_ = std::clamp(now_, stay_, most);
   steady_ = most > now_ && !late_ ? steady_ + 1 : 0;

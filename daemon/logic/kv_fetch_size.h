@@ -29,9 +29,9 @@ class KvFetchSize {
   // A layer that was to be there when it was used was not.
   void Late();
   struct Step {
-    int64_t pieces = 0;         // that each layer has with the host
-    int64_t stay = 0;           // layers that have room together
-    bool long_answers = false;  // of the host: a message that waits a millisecond is nothing to them
+    int64_t pieces = 0;    // that each layer has with the host
+    int64_t stay = 0;      // layers that have room together
+    double answer_ms = 0;  // of the host; a message that waits a millisecond is nothing to a long one (kLongAnswerMs)
   };
   // A step has ended. Layers to fetch from now on.
   int64_t StepEnded(double now_ms, const Step& step);
@@ -64,7 +64,7 @@ class KvFetchSize {
   Recent steps_ms_;
   std::optional<double> step_ended_ms_;
   int64_t now_ = 0, stay_ = 0;
-  bool partly_ = false;  // beyond those that stay
+  bool partly_ = false;  // beyond those that stay: answers are long, and so they are taken for until they are clearly short
   bool late_ = false;    // in the step under way
   int steady_ = 0;       // steps in which there was time for more
 };

@@ -19,7 +19,7 @@ constexpr int64_t kSettledUs = 800'000, kUnsettledUs = 250'000, kInterruptedUs =
 constexpr int64_t kTimesItsAir = 25;                                                      // likewise, over
 constexpr int64_t kSavedUs = 2'000'000;
 constexpr double kMostAirUs = 400'000, kLeastRate = 1e6;  // that are counted
-constexpr int64_t kGraceUs = 200'000;   // for traffic that is under way to tell
+constexpr int64_t kGraceUs = 200'000;                     // for traffic that is under way to tell
 constexpr int64_t kProbingPatienceUs = 150'000;
 constexpr int64_t kWindowAheadUs = 10'000, kFirstAheadUs = 1'500, kSlowAheadUs = 10'000;  // probes under way, by the rate
 constexpr int kMostFailures = 6;                                                          // one after another, before less is tried
@@ -123,6 +123,11 @@ void LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
   estimate_ = {.bytes_per_second = (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2, .at_us = now_us};
   failures_ = 0;
   if (!probing_) next_probe_us_ = std::max(next_probe_us_, now_us + (recent_.size() > 1 ? kSettledUs : kUnsettledUs));
+}
+
+bool LinkEstimator::IsFreeFor(Bytes bytes) const {
+  if (under_way_.empty()) return true;
+  return estimate_ && static_cast<double>(bytes_under_way() + bytes) * 1e6 <= estimate_->bytes_per_second * kMostDelayUs;
 }
 
 // ---- Probes

@@ -47,11 +47,15 @@ class LinkEstimator {
   // REQUIRES: no activation waits.
   Bytes WantsProbe(int64_t now_us);
 
+  // Whether a message that may wait for all others can go now: one that comes behind it waits kMostDelayUs at most, or for this one alone.
+  bool IsFreeFor(Bytes bytes) const;
+
   std::optional<LinkEstimate> estimate() const { return estimate_; }
   size_t under_way() const { return under_way_.size(); }  // messages, not acknowledged yet
   Bytes bytes_under_way() const { return probes_under_way_ + others_under_way_; }
 
   static constexpr int64_t kAskAgainUs = 100'000;
+  static constexpr int64_t kMostDelayUs = 1'000;
   static constexpr Bytes kMostTrainBytes = 3 * kMiB;
   static constexpr int64_t kMostTrainUs = 40'000;
   static constexpr Bytes kLeastWindow = 16 * kKiB, kMostWindow = 384 * kKiB;  // under way at a time

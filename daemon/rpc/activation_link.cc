@@ -22,7 +22,6 @@ namespace lime {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(50);
-constexpr absl::Duration kMostDelay = absl::Milliseconds(1);  // of an activation, by what may wait
 // With the headers of TCP, IP and Ethernet, as a link's rate is told and limited: frames of 1,514 bytes carry 1,448 of ours.
 constexpr double kWirePerPayload = 1514.0 / 1448;
 constexpr size_t kMostUnanswered = size_t{1} << 18;  // messages; no stage is so far behind
@@ -173,7 +172,8 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
 
   void MayWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!open_ || writing_ || broken_ || lost_ || closed_ || attempt_ == nullptr) return;
-    const bool beside = queue_.empty() && !waiting_queue_.empty() && IsFreeFor(waiting_queue_.front());
+    const bool beside =
+        queue_.empty() && !waiting_queue_.empty() && estimator_.IsFreeFor(static_cast<Bytes>(waiting_queue_.front().payload.size()));
     if (queue_.empty() && !beside) return waiting_queue_.empty() ? MayProbe() : void();
     writing_ = true;
     std::deque<ActivationMessage>& queue = beside ? waiting_queue_ : queue_;
@@ -185,14 +185,6 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     if (!queue.empty()) next.header.answered = TellsInTrain(next.header);  // others follow it
     if (next.header.answered) estimator_.OnSent(bytes, /*probe=*/false, SteadyUs());
     attempt_->Write(ToBuffer(std::move(next)));
-  }
-
-  // For a message that may wait: whoever comes behind it would not wait long.
-  bool IsFreeFor(const ActivationMessage& activation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (estimator_.under_way() == 0) return true;
-    const std::optional<LinkEstimate> estimate = estimator_.estimate();
-    const Bytes bytes = estimator_.bytes_under_way() + static_cast<Bytes>(activation.payload.size());
-    return estimate && static_cast<double>(bytes) <= estimate->bytes_per_second * absl::ToDoubleSeconds(kMostDelay);
   }
 
   std::deque<ActivationMessage>& QueueOf(const ActivationMessage& activation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -8,6 +8,7 @@
 #include "daemon/logic/kv_fetch_size.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
@@ -126,7 +127,8 @@ TEST_F(KvFetcherTest, TwoAreOnTheirWayAndComeInOrderAndWhole) {
 // Steps of so many milliseconds, with pieces of 1 MB that take so many each.
 class Steps {
  public:
-  explicit Steps(bool long_answers = true) : long_answers_(long_answers) {}
+  explicit Steps(double answer_ms = kLongAnswerMs) : answer_ms_(answer_ms) {}
+  void SetAnswerMs(double ms) { answer_ms_ = ms; }
 
   int64_t Run(int steps, double step_ms, double piece_ms, bool late = false) {
     int64_t layers = 0;
@@ -134,7 +136,7 @@ class Steps {
       size_.Begun(now_ms_);
       for (int piece = 1; piece <= 4; ++piece) size_.Arrived(now_ms_ + piece * piece_ms);
       if (late) size_.Late();
-      layers = size_.StepEnded(now_ms_ += step_ms, {.pieces = kPieces, .stay = 2, .long_answers = long_answers_});
+      layers = size_.StepEnded(now_ms_ += step_ms, {.pieces = kPieces, .stay = 2, .answer_ms = answer_ms_});
     }
     return layers;
   }
@@ -142,7 +144,7 @@ class Steps {
   static constexpr int64_t kPieces = 2;  // of each of 40 layers
 
  private:
-  const bool long_answers_;
+  double answer_ms_;
   KvFetchSize size_{40, 1'000'000};
   double now_ms_ = 0;
 };
@@ -171,10 +173,23 @@ TEST(KvFetchSizeTest, FewerWhereALayerIsLate) {
 }
 
 TEST(KvFetchSizeTest, AllOrThoseThatStayWhereAnswersAreShort) {
-  Steps steps(/*long_answers=*/false);
+  Steps steps(/*answer_ms=*/3);
   EXPECT_EQ(steps.Run(200, 400, 10), 2);
   EXPECT_EQ(steps.Run(200, 1000, 10), 40);
   EXPECT_EQ(steps.Run(1, 1000, 10, /*late=*/true), 2);
+}
+
+TEST(KvFetchSizeTest, AnswersThatVaryAroundTheBoundChangeNothing) {
+  Steps steps;
+  EXPECT_EQ(steps.Run(200, 400, 10), 18);
+  for (int i = 0; i < 50; ++i) {
+    steps.SetAnswerMs(kLongAnswerMs * (i % 2 == 0 ? 0.8 : 1.1));
+    EXPECT_EQ(steps.Run(1, 400, 10), 18);
+  }
+  steps.SetAnswerMs(kLongAnswerMs * 0.7);
+  EXPECT_EQ(steps.Run(1, 400, 10), 2);
+  steps.SetAnswerMs(kLongAnswerMs * 0.9);
+  EXPECT_EQ(steps.Run(100, 400, 10), 2) << "are not long before they are";
 }
 
 TEST(KvFetchSizeTest, NoneWhereTheHostHasNone) {

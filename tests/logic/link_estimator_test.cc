@@ -291,6 +291,39 @@ TEST(LinkEstimatorTest, OfASlowLinkItTakesLittleTooAndIsRightLater) {
   }
 }
 
+// Chunks go whenever they may: what an activation waits for them.
+TEST(LinkEstimatorTest, WhatMayWaitDelaysAnActivationByAMillisecondOrByItself) {
+  constexpr Bytes kBytes = 16 * kKiB;
+  constexpr double kTickUs = 50, kKnownUs = 2e6, kEndUs = 20e6;
+  for (const double mbit : {5.0, 50.0, 200.0, 1000.0}) {
+    for (const Bytes bucket : {Bytes{0}, 256 * kKiB}) {
+      SCOPED_TRACE(absl::StrCat(mbit, " Mbit/s, a bucket of ", bucket));
+      const double per_us = mbit / 8, alone_us = static_cast<double>(kBytes) / per_us;
+      BucketLink link(bucket, {{0, per_us}});
+      LinkEstimator estimator;
+      std::deque<double> arrived_us;
+      double next_us = 0, longest_us = 0;
+      Bytes beside = 0;
+      for (double now_us = 0; now_us < kEndUs; now_us += kTickUs) {
+        for (; !arrived_us.empty() && arrived_us.front() + kLatencyUs <= now_us; arrived_us.pop_front())
+          ASSERT_TRUE(estimator.OnArrived(static_cast<int64_t>(arrived_us.front()), static_cast<int64_t>(now_us)));
+        const bool activation = now_us >= next_us;
+        if (!activation && !estimator.IsFreeFor(kBytes)) continue;
+        if (activation) {
+          if (now_us > kKnownUs) longest_us = std::max(longest_us, link.free_us() - now_us);
+          next_us = now_us + 5 * alone_us + 3'000;
+        } else {
+          beside += kBytes;
+        }
+        estimator.OnSent(kBytes, /*probe=*/false, static_cast<int64_t>(now_us));
+        arrived_us.push_back(link.Carry(now_us, kBytes));
+      }
+      EXPECT_LT(longest_us, 1.1 * std::max<double>(LinkEstimator::kMostDelayUs, alone_us));
+      EXPECT_GT(static_cast<double>(beside), 0.2 * per_us * kEndUs) << "or nothing was in the way";
+    }
+  }
+}
+
 // A link of which only what is sent is slow: probes find no queue.
 TEST(LinkEstimatorTest, OfALinkThatIsFasterThanItsSenderItSaysAtLeastAndAsksLess) {
   constexpr Bytes kSenderPerUs = 200;
