@@ -19,6 +19,7 @@ using fields::Wrong;
 constexpr int32_t kMostLayers = 100'000;
 constexpr size_t kMostName = 512;
 constexpr int64_t kMostDevices = 1024;
+constexpr int64_t kMostLives = int64_t{1} << 60;
 constexpr int64_t kMostPagesBytes = int64_t{64} << 20;  // a page of the widest model
 
 int64_t NumLayers(const Plan& plan) {
@@ -39,6 +40,42 @@ absl::StatusOr<std::vector<int32_t>> LayersFromProto(const google::protobuf::Rep
 
 }  // namespace
 
+namespace {
+
+void ToProto(const std::vector<KvLent>& lent, google::protobuf::RepeatedPtrField<v1::KvLent>& message) {
+  for (const KvLent& each : lent) {
+    v1::KvLent& into = *message.Add();
+    into.set_sequence(each.sequence);
+    into.set_pieces(each.pieces);
+    into.set_life(each.life);
+  }
+}
+
+absl::StatusOr<std::vector<KvLent>> LentFromProto(const google::protobuf::RepeatedPtrField<v1::KvLent>& message) {
+  LIME_RETURN_IF_ERROR(Within("lent", message.size(), 0, kMaxWireSequences));
+  std::vector<KvLent> lent;
+  std::set<int32_t> sequences;
+  for (const v1::KvLent& each : message) {
+    LIME_RETURN_IF_ERROR(Within("sequence", each.sequence(), 0, kMaxWireSequences - 1));
+    LIME_RETURN_IF_ERROR(Within("pieces", each.pieces(), 1, kMaxWirePosition / kKvPiece));
+    LIME_RETURN_IF_ERROR(Within("life", each.life(), 0, kMostLives));
+    if (!sequences.insert(each.sequence()).second) return Wrong("slot ", each.sequence(), " is named twice among what is lent");
+    lent.push_back({.sequence = each.sequence(), .pieces = each.pieces(), .life = each.life()});
+  }
+  return lent;
+}
+
+absl::StatusOr<KvHolder> HolderFromProto(const v1::KvHolder& message, int64_t num_layers) {
+  LIME_RETURN_IF_ERROR(Printable("name", message.name(), kMostName));
+  LIME_RETURN_IF_ERROR(Printable("address", message.address(), kMaxWireAddress));
+  KvHolder holder{.name = message.name(), .address = message.address(), .layers = {}, .hosts = message.hosts(), .lent = {}};
+  LIME_ASSIGN_OR_RETURN(holder.layers, LayersFromProto(message.layers(), num_layers));
+  LIME_ASSIGN_OR_RETURN(holder.lent, LentFromProto(message.lent()));
+  return holder;
+}
+
+}  // namespace
+
 void ToProto(const KvTake& take, v1::KvTake& message) {
   message.set_epoch(take.epoch);
   for (const KvSequence& sequence : take.sequences) {
@@ -47,13 +84,20 @@ void ToProto(const KvTake& take, v1::KvTake& message) {
     into.set_to(sequence.to);
     into.set_positions(sequence.positions);
   }
-  for (const KvTake::Holder& holder : take.holders) {
+  for (const KvHolder& holder : take.holders) {
     v1::KvHolder& into = *message.add_holders();
     into.set_name(holder.name);
     into.set_address(holder.address);
     into.mutable_layers()->Add(holder.layers.begin(), holder.layers.end());
+    into.set_hosts(holder.hosts);
+    ToProto(holder.lent, *into.mutable_lent());
   }
-  message.mutable_given()->Add(take.given.begin(), take.given.end());
+  for (const KvGiven& given : take.given) {
+    v1::KvGiven& into = *message.add_given();
+    into.set_layer(given.layer);
+    into.set_hosts(given.hosts);
+    into.set_readers(static_cast<int32_t>(given.readers));
+  }
 }
 
 absl::StatusOr<KvTake> KvTakeFromProto(const v1::KvTake& message, const Plan& plan) {
@@ -72,12 +116,15 @@ absl::StatusOr<KvTake> KvTakeFromProto(const v1::KvTake& message, const Plan& pl
   }
   const int64_t num_layers = NumLayers(plan);
   for (const v1::KvHolder& holder : message.holders()) {
-    LIME_RETURN_IF_ERROR(Printable("name", holder.name(), kMostName));
-    LIME_RETURN_IF_ERROR(Printable("address", holder.address(), kMaxWireAddress));
-    LIME_ASSIGN_OR_RETURN(std::vector<int32_t> layers, LayersFromProto(holder.layers(), num_layers));
-    take.holders.push_back({.name = holder.name(), .address = holder.address(), .layers = std::move(layers)});
+    LIME_ASSIGN_OR_RETURN(KvHolder each, HolderFromProto(holder, num_layers));
+    take.holders.push_back(std::move(each));
   }
-  LIME_ASSIGN_OR_RETURN(take.given, LayersFromProto(message.given(), num_layers));
+  LIME_RETURN_IF_ERROR(Within("given", message.given_size(), 0, 2 * num_layers));
+  for (const v1::KvGiven& given : message.given()) {
+    LIME_RETURN_IF_ERROR(Within("layer", given.layer(), 0, num_layers - 1));
+    LIME_RETURN_IF_ERROR(Within("readers", given.readers(), 1, 2));  // an owner and its host
+    take.given.push_back({.layer = given.layer(), .hosts = given.hosts(), .readers = given.readers()});
+  }
   return take;
 }
 
@@ -97,6 +144,7 @@ void ToProto(const UnloadedPlan& unloaded, v1::UnloadReply& message) {
     into.set_sequence(sequence);
     into.set_state(state);
   }
+  ToProto(unloaded.lent, *message.mutable_lent());
 }
 
 absl::StatusOr<UnloadedPlan> FromProto(const v1::UnloadReply& message) {
@@ -107,32 +155,42 @@ absl::StatusOr<UnloadedPlan> FromProto(const v1::UnloadReply& message) {
     LIME_RETURN_IF_ERROR(Within("state", std::ssize(hash.state()), 1, kMostHashState));
     unloaded.hashes.emplace_back(hash.sequence(), hash.state());
   }
+  LIME_ASSIGN_OR_RETURN(unloaded.lent, LentFromProto(message.lent()));
   return unloaded;
 }
 
 void ToProto(const KvReadCall& call, v1::KvRequest& message) {
   message.set_epoch(call.epoch);
   message.set_layer(call.layer);
-  for (const auto& [sequence, positions] : call.sequences) {
-    v1::KvExtent& into = *message.add_sequences();
-    into.set_sequence(sequence);
-    into.set_positions(positions);
+  for (const KvExtent& extent : call.extents) {
+    v1::KvExtent& into = *message.add_extents();
+    into.set_sequence(extent.sequence);
+    into.set_first(extent.first);
+    into.set_end(extent.end);
+    into.set_life(extent.life);
   }
+  message.set_hosts(call.hosts);
   message.set_numerics_id(call.numerics_id);
   message.set_page_bytes(call.page_bytes);
 }
 
 absl::StatusOr<KvReadCall> FromProto(const v1::KvRequest& message) {
   LIME_RETURN_IF_ERROR(Within("layer", message.layer(), 0, kMostLayers - 1));
-  LIME_RETURN_IF_ERROR(Within("sequences", message.sequences_size(), 1, kMaxWireSequences));
+  LIME_RETURN_IF_ERROR(Within("extents", message.extents_size(), 0, kMaxWireSequences));
   LIME_RETURN_IF_ERROR(Printable("numerics_id", message.numerics_id(), kMostName));
   LIME_RETURN_IF_ERROR(Within("page_bytes", message.page_bytes(), 1, kMostPagesBytes));
-  KvReadCall call{
-      .epoch = message.epoch(), .layer = message.layer(), .numerics_id = message.numerics_id(), .page_bytes = message.page_bytes()};
-  for (const v1::KvExtent& sequence : message.sequences()) {
-    LIME_RETURN_IF_ERROR(Within("sequence", sequence.sequence(), 0, kMaxWireSequences - 1));
-    LIME_RETURN_IF_ERROR(Within("positions", sequence.positions(), 1, kMaxWirePosition));
-    call.sequences.emplace_back(sequence.sequence(), sequence.positions());
+  KvReadCall call{.epoch = message.epoch(),
+                  .layer = message.layer(),
+                  .hosts = message.hosts(),
+                  .extents = {},
+                  .numerics_id = message.numerics_id(),
+                  .page_bytes = message.page_bytes()};
+  for (const v1::KvExtent& extent : message.extents()) {
+    LIME_RETURN_IF_ERROR(Within("sequence", extent.sequence(), 0, kMaxWireSequences - 1));
+    LIME_RETURN_IF_ERROR(Within("first", extent.first(), 0, kMaxWirePosition));
+    LIME_RETURN_IF_ERROR(Within("end", extent.end(), extent.first() + 1, kMaxWirePosition));
+    LIME_RETURN_IF_ERROR(Within("life", extent.life(), 0, kMostLives));
+    call.extents.push_back({.sequence = extent.sequence(), .first = extent.first(), .end = extent.end(), .life = extent.life()});
   }
   return call;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/logic/kv_take.h"
 #include "daemon/logic/order.h"
 #include "lime/v1/bulk.pb.h"
 #include "lime/v1/control.pb.h"
@@ -15,20 +16,6 @@
 
 namespace lime {
 
-// What a device of a plan takes of the plan before, and gives of it.
-struct KvTake {
-  struct Holder {
-    std::string name, address;
-    std::vector<int32_t> layers;  // ascending
-    friend bool operator==(const Holder&, const Holder&) = default;
-  };
-  int64_t epoch = -1;  // of the plan before
-  std::vector<KvSequence> sequences;
-  std::vector<Holder> holders;  // of layers of the device that were others'
-  std::vector<int32_t> given;   // layers that others read from it
-
-  friend bool operator==(const KvTake&, const KvTake&) = default;
-};
 void ToProto(const KvTake& take, v1::KvTake& message);
 // Slots, positions and layers are those of `plan`, and no slot is named twice.
 absl::StatusOr<KvTake> KvTakeFromProto(const v1::KvTake& message, const Plan& plan);
@@ -44,6 +31,7 @@ absl::StatusOr<UnloadCall> FromProto(const v1::UnloadRequest& message);
 struct UnloadedPlan {
   bool left = false;                                    // its KV, where that was asked for
   std::vector<std::pair<int32_t, std::string>> hashes;  // by slot: cli::LogitsHash::State
+  std::vector<KvLent> lent;                             // that its host has
   friend bool operator==(const UnloadedPlan&, const UnloadedPlan&) = default;
 };
 void ToProto(const UnloadedPlan& unloaded, v1::UnloadReply& message);
@@ -52,8 +40,9 @@ absl::StatusOr<UnloadedPlan> FromProto(const v1::UnloadReply& message);
 struct KvReadCall {
   int64_t epoch = 0;
   int32_t layer = 0;
-  std::vector<std::pair<int32_t, int64_t>> sequences;  // slots, and positions of each
-  std::string numerics_id;                             // of the kernels that go on with it
+  bool hosts = false;             // of what the device has as a host
+  std::vector<KvExtent> extents;  // none: the reader needs nothing of it
+  std::string numerics_id;        // of the kernels that go on with it
   Bytes page_bytes = 0;
   friend bool operator==(const KvReadCall&, const KvReadCall&) = default;
 };

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime::cli {
 namespace {
@@ -112,7 +114,8 @@ double SlowestReadMs(const Plan& plan, const PartsInMemory& there) {
 }  // namespace
 
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages) {
-  if (std::ranges::any_of(before.devices, HasKvOnHost) || EvictsKv(before) || EvictsKv(after)) return false;
+  if (EvictsKv(before) || EvictsKv(after)) return false;
+  if (SpillsKv(after) && ResidencyOf(after).layer_pages < pages) return false;
   std::map<int32_t, std::string> numerics;  // by layer
   for (int32_t d = 0; d < before.NumDevices(); ++d) {
     for (const int32_t layer : LayersOn(before, d)) numerics[layer] = before.devices[d].numerics_id;
@@ -120,11 +123,11 @@ bool TakesOver(const Plan& before, const Plan& after, int64_t pages) {
   for (int32_t d = 0; d < after.NumDevices(); ++d) {
     const PlanDevice& device = after.devices[d];
     const std::vector<int32_t> layers = LayersOn(after, d);
-    if (device.kv_pages < pages * std::ssize(layers)) return false;
+    if (device.kv_pages < PagesInMemory(device, pages) * std::ssize(layers)) return false;
     if (std::ranges::any_of(layers, [&](int32_t layer) { return numerics[layer] != device.numerics_id; })) return false;
     const auto was = std::ranges::find(before.devices, device.name, &PlanDevice::name);
     const PlanMemory& memory = device.memory;
-    const Bytes pool = was == before.devices.end() ? 0 : was->kv_pages * before.page_bytes;
+    const Bytes pool = was == before.devices.end() ? 0 : was->kv_pages * before.page_bytes + was->memory.hosted;
     if (pool + memory.runtime + memory.activations + memory.kv + memory.hosted + memory.fetched > device.budget) return false;
   }
   return true;
@@ -135,26 +138,54 @@ double ReadShare(const Plan& before, const Plan& after, bool parts_stay) {
   return before_ms > 0 ? SlowestReadMs(after, parts_stay ? PartsInMemoryOf(before) : PartsInMemory()) / before_ms : 1;
 }
 
-double MoveKvMs(const PlanInputs& inputs, const Plan& before, const Plan& after) {
-  std::map<int32_t, std::string> had;
-  for (int32_t d = 0; d < before.NumDevices(); ++d) {
-    for (const int32_t layer : LayersOn(before, d)) had[layer] = before.devices[d].name;
+namespace {
+
+// Names of the devices that have KV of each layer: its owner, and its owner's host. `on_disk`: of those, owners whose disk has some of it.
+std::map<int32_t, std::vector<std::string>> KvHoldersOf(const Plan& plan, std::set<std::string>& on_disk) {
+  std::map<int32_t, std::vector<std::string>> holders;
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    const PlanDevice& device = plan.devices[d];
+    for (const int32_t layer : LayersOn(plan, d)) {
+      holders[layer].push_back(device.name);
+      if (HasKvOnHost(device)) holders[layer].push_back(plan.devices[device.kv_host].name);
+    }
+    if (HasKvOnDisk(device) && HasKvAway(plan, d)) on_disk.insert(device.name);
   }
+  return holders;
+}
+
+double DiskBytesPerMs(const Plan& plan, const std::string& name) {
+  const auto device = std::ranges::find(plan.devices, name, &PlanDevice::name);
+  return device->disk_mb_per_ms * 1e6;
+}
+
+}  // namespace
+
+double MoveKvMs(const PlanInputs& inputs, const Plan& before, const Plan& after) {
+  std::set<std::string> from_disk, to_disk;
+  std::map<int32_t, std::vector<std::string>> had = KvHoldersOf(before, from_disk);
+  const std::map<int32_t, std::vector<std::string>> has = KvHoldersOf(after, to_disk);
   const double bytes = static_cast<double>(after.page_bytes) / kPageTokens * static_cast<double>(after.sequences);
   const auto device = [&](const std::string& name) { return std::ranges::find(inputs.devices, name, &ClusterDevice::name); };
-  double slowest_ms = 0;
-  for (int32_t d = 0; d < after.NumDevices(); ++d) {
-    double ms = 0;
-    for (const int32_t layer : LayersOn(after, d)) {
-      const auto from = device(had[layer]), to = device(after.devices[d].name);
-      double rate = kCopyBytesPerSecond;
-      if (from != to && from != inputs.devices.end() && to != inputs.devices.end())
-        rate = LinkBetween(*from, *to, inputs.request.default_link).bytes_per_second;
-      ms += bytes / rate * 1000;
+  const auto way_ms = [&](const std::string& from, const std::string& to) {
+    double ms = bytes / kCopyBytesPerSecond * 1000;
+    if (from_disk.contains(from)) ms += bytes / DiskBytesPerMs(before, from);
+    if (to_disk.contains(to)) ms += bytes / DiskBytesPerMs(after, to);
+    const auto a = device(from), b = device(to);
+    if (from == to || a == inputs.devices.end() || b == inputs.devices.end()) return ms;
+    return std::max(ms, bytes / LinkBetween(*a, *b, inputs.request.default_link).bytes_per_second * 1000);
+  };
+  std::map<std::string, double> by_device;  // that reads
+  for (const auto& [layer, readers] : has) {
+    for (const std::string& to : readers) {
+      double slowest_ms = 0;
+      for (const std::string& from : had[layer]) slowest_ms = std::max(slowest_ms, way_ms(from, to));
+      by_device[to] += slowest_ms;
     }
-    slowest_ms = std::max(slowest_ms, ms);
   }
-  return slowest_ms;
+  double most_ms = 0;
+  for (const auto& [name, ms] : by_device) most_ms = std::max(most_ms, ms);
+  return most_ms;
 }
 
 }  // namespace lime::cli

@@ -133,7 +133,7 @@ class ClusterClient::Impl {
     return absl::OkStatus();
   }
 
-  // `before`: the plan that has left its KV.
+  // `before`: the plan that has left its KV, as Leave said.
   absl::StatusOr<std::vector<InstalledPlan>> Install(const Plan& plan, const InstallOptions& options, const Plan* before) {
     std::vector<InstalledPlan> installed(plan.devices.size());
     loaded_.assign(plan.devices.size(), {});
@@ -211,7 +211,9 @@ class ClusterClient::Impl {
     CloseCalls();
     LIME_RETURN_IF_ERROR(status);
     Left left{.all = true};
+    lent_.clear();
     for (const int32_t device : users_) {
+      lent_[by_plan_[device]->device.name] = unloaded[device].lent;
       left.all = left.all && unloaded[device].left;
       left.hashes.insert(unloaded[device].hashes.begin(), unloaded[device].hashes.end());
     }
@@ -294,34 +296,10 @@ class ClusterClient::Impl {
     return FromProto(reply);
   }
 
-  // What a device of the plan takes of the one before, and gives of it to others, which bear the same names in both.
   std::optional<KvTake> TakeOf(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences) const {
-    const std::map<int32_t, std::string> had = HoldersOf(before), has = HoldersOf(plan);
-    const std::string& here = plan.devices[device].name;
-    KvTake take{.epoch = before.epoch, .sequences = sequences};
-    for (const auto& [layer, holder_of_layer] : had) {
-      const std::string& name = holder_of_layer;
-      const auto next = has.find(layer);
-      if (next == has.end() || next->second == name) continue;
-      if (name == here) take.given.push_back(layer);
-      if (next->second != here) continue;
-      auto holder = std::ranges::find(take.holders, name, &KvTake::Holder::name);
-      if (holder == take.holders.end()) {
-        const auto connection = std::ranges::find_if(connections_, [&](const Connection& c) { return c.device.name == name; });
-        holder = take.holders.insert(holder, {.name = name, .address = connection->device.address});
-      }
-      holder->layers.push_back(layer);
-    }
-    return take;
-  }
-
-  // Names of the devices that have the KV of each layer.
-  static std::map<int32_t, std::string> HoldersOf(const Plan& plan) {
-    std::map<int32_t, std::string> holders;
-    for (int32_t d = 0; d < plan.NumDevices(); ++d) {
-      for (const int32_t layer : LayersOn(plan, d)) holders[layer] = plan.devices[d].name;
-    }
-    return holders;
+    std::map<std::string, std::string> addresses;
+    for (const Connection& connection : connections_) addresses[connection.device.name] = connection.device.address;
+    return MakeKvTake(plan, device, before, sequences, lent_, addresses);
   }
 
   absl::StatusOr<InstalledPlan> InstallOn(int32_t device, const InstallCall& call, const InstallOptions& options, Loading& loading) {
@@ -401,6 +379,7 @@ class ClusterClient::Impl {
   std::vector<Connection> connections_;
   std::vector<const Connection*> by_plan_;  // null where the cluster has none and the plan needs none
   std::vector<int32_t> users_;              // devices of the plan that have a stage
+  KvLentBy lent_;                           // by devices of the plan that has left its KV
   std::vector<std::unique_ptr<OrdersCall>> calls_;
   News news_;
   std::thread ticker_;

@@ -45,6 +45,42 @@ absl::StatusOr<std::unique_ptr<HostedKv>> HostedKv::Create(const Plan& plan, con
   return hosted;
 }
 
+absl::Status HostedKv::TakeOver(const KvTakeover& from) {
+  for (auto& [device, owner] : owners_) LIME_RETURN_IF_ERROR(TakeOver(from, device, owner));
+  return absl::OkStatus();
+}
+
+absl::Status HostedKv::TakeOver(const KvTakeover& from, int32_t device, Owner& owner) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, device, from.sequences));
+  std::vector<KvExtent> wanted;
+  for (size_t s = 0; s < away.size(); ++s) {
+    LIME_RETURN_IF_ERROR(owner.host.TakeOver(from.sequences[s].to, away[s]));
+    if (away[s] > 0) wanted.push_back({.sequence = from.sequences[s].from, .first = 0, .end = away[s] * kKvPiecePages});
+  }
+  const std::vector<int32_t> layers = LayersOn(plan_, device);
+  for (int32_t i = 0; i < std::ssize(layers); ++i) {
+    const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) -> absl::Status {
+      const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
+      const int64_t offset = first % kKvPiecePages * plan_.page_bytes;
+      if (sequence == from.sequences.end() || offset + std::ssize(pages) > KvPieceBytes(plan_))
+        return WrongHosted("pages from ", first, " on of slot ", slot, " are no part of a piece that is wanted");
+      LIME_ASSIGN_OR_RETURN(const std::vector<Bytes> pieces, owner.host.Pieces(sequence->to, 0, i, first / kKvPiecePages + 1));
+      std::memcpy(owner.memory.data() + pieces.back() + offset, pages.data(), pages.size());
+      return absl::OkStatus();
+    };
+    LIME_RETURN_IF_ERROR(from.read(layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<KvLeft::Hosted> HostedKv::Leave() {
+  std::vector<KvLeft::Hosted> left;
+  for (auto& [device, owner] : owners_)
+    left.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
+  owners_.clear();
+  return left;
+}
+
 absl::Status HostedKv::OnMessage(int32_t from, const KvMessage& message) {
   const auto owner = owners_.find(from);
   if (owner == owners_.end()) return WrongHosted("device ", from, " has none here");

@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "daemon/engine/kv_left.h"
 #include "daemon/logic/kv_host.h"
 #include "daemon/logic/kv_message.h"
 #include "daemon/weights/huge_buffer.h"
@@ -36,6 +37,16 @@ class HostedKv {
 
   // REQUIRES: `plan` is valid for `spec`; both and all that the options point to outlive this.
   static absl::StatusOr<std::unique_ptr<HostedKv>> Create(const Plan& plan, const ModelSpec& spec, Options options);
+
+  // ---- From one plan to the next
+
+  // What owners have lent when the plan begins (AwayAtFirst), from wherever it was in the plan before: ahead of any message. As
+  // KvTakeover::read, and ResourceExhausted where it does not fit.
+  absl::Status TakeOver(const KvTakeover& from);
+  // What it has, for the next plan. Nothing but the destructor is called after it.
+  std::vector<KvLeft::Hosted> Leave();
+
+  // ---- While the plan is in use
 
   // A chunk, a fetch, a query, or what is free, from a device whose host this is. InvalidArgument for what cannot be: nothing has changed.
   absl::Status OnMessage(int32_t from, const KvMessage& message);
@@ -62,6 +73,7 @@ class HostedKv {
   };
 
   HostedKv(const Plan& plan, const ModelSpec& spec, Options options);
+  absl::Status TakeOver(const KvTakeover& from, int32_t device, Owner& owner);
   absl::Status On(int32_t from, Owner& owner, const KvChunk& chunk);
   absl::Status On(int32_t from, Owner& owner, const KvFree& free);
   absl::Status On(int32_t from, Owner& owner, const KvQuery& query);

@@ -69,7 +69,7 @@ class StageEngine::Impl {
     const std::unique_ptr<StageWeights> weights = std::move(weights_);
     weights->Cancel(), weights->Close();
     LeftByPlan left{.weights = std::make_shared<WeightsLeft>(checkpoint_.dir())};
-    LIME_ASSIGN_OR_RETURN(left.kv, kv_->Leave(backend_->numerics_id(), backend_->TakeKv()));
+    LIME_ASSIGN_OR_RETURN(left.kv, kv_->Leave(backend_->numerics_id(), backend_->TakeKv(), hosted_->Leave()));
     weights->Leave(*left.weights);
     return left;
   }
@@ -248,6 +248,7 @@ class StageEngine::Impl {
   absl::Status TakeOver() {
     if (options_.takeover == nullptr) return absl::OkStatus();
     LIME_RETURN_IF_ERROR(kv_->TakeOver(*options_.takeover));
+    LIME_RETURN_IF_ERROR(hosted_->TakeOver(*options_.takeover));
     options_.takeover->here.reset();
     return options_.takeover->let_go ? options_.takeover->let_go() : absl::OkStatus();
   }

@@ -125,33 +125,40 @@ void StageKv::Show(int32_t sequence) {
 // ---- From one plan to the next
 
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
-  const std::string numerics_id = options_.backend->numerics_id();
   if (EvictsKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV takes over none");
-  if (from.here != nullptr && (from.here->numerics_id() != numerics_id || from.here->page_bytes() != plan_.page_bytes))
-    return absl::FailedPreconditionError("the KV of the plan before is of other kernels, or of another model");
-  for (const KvSequence& sequence : from.sequences) {
-    taken_over_[static_cast<size_t>(sequence.to)] = sequence.positions;
-    LIME_RETURN_IF_ERROR(pages_.Extend(sequence.to, sequence.positions).status());
-    Show(sequence.to);
+  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.device, from.sequences));
+  LIME_RETURN_IF_ERROR(TakeSlots(from.sequences, away));
+  std::vector<KvExtent> wanted;
+  for (size_t s = 0; s < away.size(); ++s) {
+    const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : 0, end = KvPages::PagesFor(from.sequences[s].positions, 1);
+    if (first < end) wanted.push_back({.sequence = from.sequences[s].from, .first = first, .end = end});
   }
-  for (size_t i = 0; i < options_.layers.size(); ++i) {
-    const int32_t layer = options_.layers[i];
+  for (int64_t i = 0; i < std::ssize(options_.layers); ++i) {
     const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
       const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
       if (sequence == from.sequences.end()) return absl::InvalidArgumentError(absl::StrCat("KV of slot ", slot, ", which does not go on"));
-      return TakePages(static_cast<int64_t>(i), sequence->to, first, pages);
+      return TakePages(i, sequence->to, first, pages);
     };
-    if (from.here == nullptr || !from.here->Has(layer)) {
-      if (!from.fetch) return absl::NotFoundError(absl::StrCat("nobody has KV of layer ", layer));
-      LIME_RETURN_IF_ERROR(from.fetch(layer, numerics_id, take));
-      continue;
-    }
-    for (const KvSequence& sequence : from.sequences) {
-      const auto take_own = [&](int64_t first, std::span<const std::byte> pages) { return take(sequence.from, first, pages); };
-      LIME_RETURN_IF_ERROR(from.here->ReadAll(layer, sequence.from, sequence.positions, take_own));
+    LIME_RETURN_IF_ERROR(from.read(options_.layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
+  }
+  return absl::OkStatus();
+}
+
+// Pages in memory for all but what is away. Of one piece after another, so that none is needed for those that are.
+absl::Status StageKv::TakeSlots(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) {
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    for (int64_t piece = 0; piece < away[s]; ++piece) {
+      LIME_RETURN_IF_ERROR(pages_.Extend(sequences[s].to, (piece + 1) * kKvPiece).status());
+      pages_.GiveUp(sequences[s].to, piece * kKvPiece, (piece + 1) * kKvPiece);
     }
   }
-  for (const KvSequence& sequence : from.sequences) away_.Computed(sequence.to, sequence.positions);
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const auto& [from, to, positions] = sequences[s];
+    LIME_RETURN_IF_ERROR(pages_.Extend(to, positions).status());
+    Show(to);
+    taken_over_[static_cast<size_t>(to)] = positions;
+    away_.TakeOver(to, positions, away[s]);
+  }
   return absl::OkStatus();
 }
 
@@ -161,13 +168,28 @@ absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, 
   if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
     return absl::InvalidArgumentError(
         absl::StrCat(pages.size(), " bytes of KV from page ", first, " on, where slot ", sequence, " has ", held.size(), " pages"));
+  if (first < away_.away(sequence) * kKvPiecePages) return TakeToDisk(layer, sequence, first, pages);
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(options_.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
                 static_cast<size_t>(plan_.page_bytes));
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory) {
+// Run by run, until the piece is whole.
+absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
+  const int64_t count = std::ssize(pages) / plan_.page_bytes, piece = first / kKvPiecePages, at = first % kKvPiecePages;
+  if (file_ == nullptr || at + count > kKvPiecePages)
+    return absl::InvalidArgumentError(absl::StrCat("KV from page ", first, " on, which slot ", sequence, " is not to have here"));
+  std::memcpy(staging_.data() + at * plan_.page_bytes, pages.data(), pages.size());
+  if (at + count < kKvPiecePages) return absl::OkStatus();
+  Hash(layer, sequence, piece) = HashOf(staging_.data(), staging_.bytes());
+  LIME_RETURN_IF_ERROR(file_->Write(layer, sequence, piece, staging_.data()));
+  bytes_written_ += staging_.bytes();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
+                                                       std::vector<KvLeft::Hosted> hosted) {
   {
     absl::MutexLock lock(options_.mutex);
     stopping_ = true;
@@ -179,7 +201,10 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
   if (EvictsKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
-  if (lent_ != nullptr && away_.most_away() > 0) return absl::FailedPreconditionError("a host has some of the KV");
+  std::vector<KvLent> lent;
+  for (int32_t s = 0; lent_ != nullptr && s < plan_.sequences; ++s) {
+    if (away_.away(s) > 0) lent.push_back({.sequence = s, .pieces = away_.away(s), .life = away_.life(s)});
+  }
   return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id,
                                                   .page_bytes = plan_.page_bytes,
                                                   .layers = options_.layers,
@@ -190,7 +215,9 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
                                                   .file = std::move(file_),
                                                   .hashes = std::move(hashes_),
                                                   .pieces = pieces_,
-                                                  .piece_bytes = KvPieceBytes(plan_)});
+                                                  .piece_bytes = KvPieceBytes(plan_),
+                                                  .lent = std::move(lent),
+                                                  .hosted = std::move(hosted)});
 }
 
 // ---- Sequences
@@ -213,6 +240,7 @@ absl::Status StageKv::Evict(const StepOrder& step) {
 }
 
 absl::StatusOr<bool> StageKv::Extend(const StepOrder& step) {
+  in_use_ = true;
   for (const MicroBatch& batch : step.microbatches) {
     for (const BatchRow& row : batch.rows) {
       absl::StatusOr<bool> extended = pages_.Extend(row.sequence, row.position + 1);
@@ -261,7 +289,7 @@ void StageKv::SetReach(int64_t positions) {
 // ---- Writing
 
 void StageKv::WriteNext() {
-  if (!writer_ || stopping_ || !write_error_.ok()) return;
+  if (!writer_ || stopping_ || !write_error_.ok() || (lent_ != nullptr && !in_use_)) return;
   const std::optional<KvAway::Piece> piece = away_.BeginWrite();
   if (piece) writer_->Post([this, piece = *piece] { WritePiece(piece); });
 }
@@ -292,8 +320,8 @@ absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint
     absl::MutexLock lock(options_.mutex);
     if (stopping_ || away_.life(piece.sequence) != piece.life) return absl::CancelledError("its sequence has ended");
     const std::span<const int32_t> pages = pages_.Pages(piece.sequence, layer);
-    for (int64_t i = 0; i < kKvPiece / kPageTokens; ++i) {
-      const int32_t page = pages[static_cast<size_t>(piece.piece * (kKvPiece / kPageTokens) + i)];
+    for (int64_t i = 0; i < kKvPiecePages; ++i) {
+      const int32_t page = pages[static_cast<size_t>(piece.piece * kKvPiecePages + i)];
       std::memcpy(staging_.data() + i * plan_.page_bytes, options_.backend->KvPage(page), static_cast<size_t>(plan_.page_bytes));
     }
   }

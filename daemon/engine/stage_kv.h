@@ -63,15 +63,16 @@ class StageKv {
 
   // ---- From one plan to the next
 
-  // Brings KV of the plan before: before anything else is done. NotFound, DataLoss, or what reading it from another device says;
-  // ResourceExhausted where it does not fit; FailedPrecondition for a plan that evicts.  Without the lock.
+  // Brings KV of the plan before: before anything else is done. What the plan begins without in memory (AwayAtFirst) goes to the disk, or
+  // is brought to the host by itself. NotFound, DataLoss, or what reading it from another device says; ResourceExhausted where it does not
+  // fit; FailedPrecondition for a plan that evicts.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from);
   // Positions of the slot that were taken over, until it is released.
   int64_t taken_over(int32_t sequence) const { return taken_over_[static_cast<size_t>(sequence)]; }
-  // What the next plan takes over, of kernels of this order, in `memory` (Backend::TakeKv). FailedPrecondition where a host has some of
-  // it, or nobody has because it was evicted.
-  // Nothing but the destructor is called after it.  Without the lock.
-  absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory);
+  // What the next plan takes over, of kernels of this order, in `memory` (Backend::TakeKv), with what this device hosts. FailedPrecondition
+  // where nobody has it because it was evicted.  Nothing but the destructor is called after it.  Without the lock.
+  absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
+                                                std::vector<KvLeft::Hosted> hosted);
 
   // ---- Sequences
 
@@ -138,7 +139,9 @@ class StageKv {
   StageKv(const Plan& plan, Options options);
   bool HostHasNext() const { return stopping_ || !lent_->lending(); }
   void Show(int32_t sequence);
+  absl::Status TakeSlots(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away);
   absl::Status TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages);
+  absl::Status TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages);
   bool TakeAway();
   void WriteNext();
   void WritePiece(const KvAway::Piece& piece);
@@ -160,6 +163,7 @@ class StageKv {
   absl::Status write_error_;         // the disk takes no more
   Bytes bytes_written_ = 0;
   bool stopping_ = false;
+  bool in_use_ = false;  // a step was ordered: the host is there
   Attending attending_;  // of the compute thread, between Locate and Attend
   absl::Mutex loads_mutex_;
   int64_t loads_under_way_ ABSL_GUARDED_BY(loads_mutex_) = 0;  // their reads write into memory of others

@@ -12,6 +12,13 @@ void KvAway::Computed(int32_t sequence, int64_t positions) {
   slot.full = std::max(slot.full, positions / kKvPiece);
 }
 
+void KvAway::TakeOver(int32_t sequence, int64_t positions, int64_t away) {
+  LIME_CHECK_LE(away, positions / kKvPiece);
+  Computed(sequence, positions);
+  Slot& slot = slots_.at(static_cast<size_t>(sequence));
+  slot.written = slot.away = away;
+}
+
 std::optional<KvAway::Piece> KvAway::BeginWrite() {
   if (writing_) return std::nullopt;
   for (size_t s = 0; s < slots_.size(); ++s) {

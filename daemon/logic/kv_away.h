@@ -32,6 +32,10 @@ class KvAway {
   // So many positions of the sequence are computed, and change no more.
   void Computed(int32_t sequence, int64_t positions);
 
+  // A new sequence has so many positions from the plan before; so many pieces of them are away already.  REQUIRES: away is at most what is
+  // full
+  void TakeOver(int32_t sequence, int64_t positions, int64_t away);
+
   // The next piece to be written: of all that may go the one closest to the front of its sequence. Nothing while one is being written, or
   // where there is none.
   std::optional<Piece> BeginWrite();

@@ -93,6 +93,21 @@ absl::Status KvHost::BeginPiece(const KvChunk& chunk) {
   return absl::OkStatus();
 }
 
+absl::Status KvHost::TakeOver(int32_t sequence, int64_t pieces) {
+  LIME_RETURN_IF_ERROR(CheckSequence(sequence, 0));
+  Sequence& of = sequences_[static_cast<size_t>(sequence)];
+  LIME_CHECK(of.begun < 0 && of.slots.empty()) << "sequence " << sequence;
+  if (pieces > std::ssize(free_) || pieces > shape_.pieces_per_sequence)
+    return absl::ResourceExhaustedError(absl::StrCat("lent KV: ", pieces, " pieces of sequence ", sequence, " are to be taken over, and ",
+                                                     free_.size(), " slots are free"));
+  for (; of.kept < pieces; ++of.kept) {
+    of.slots.push_back(free_.back());
+    free_.pop_back();
+  }
+  of.begun = 0;
+  return absl::OkStatus();
+}
+
 absl::Status KvHost::OnFree(int32_t sequence, int64_t life) {
   LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
   End(sequences_[static_cast<size_t>(sequence)], life);

@@ -39,6 +39,10 @@ class KvHost {
   // ResourceExhausted, likewise, where no slot is free for its piece.
   absl::StatusOr<Placed> OnChunk(const KvChunk& chunk);
 
+  // The first pieces of a sequence in its first life, in all layers, from the plan before: ahead of any chunk. ResourceExhausted where too
+  // few slots are free.  REQUIRES: the sequence has none
+  absl::Status TakeOver(int32_t sequence, int64_t pieces);
+
   // All pieces of the sequence up to this life are free. InvalidArgument for what is out of bounds.
   absl::Status OnFree(int32_t sequence, int64_t life);
 

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -35,10 +36,10 @@ absl::Status KvPagesStream::Check(const KvLeft& left, const KvReadCall& call) {
 // Thread: the worker's.
 void KvPagesStream::Next() {
   absl::Status status = absl::FailedPreconditionError("the KV is gone: a plan has been installed in its place");
-  const bool all = sequence_ == call_.sequences.size();
+  const bool all = extent_ == call_.extents.size();
   if (const std::shared_ptr<KvLeft> left = left_.lock(); left != nullptr) {
     status = all ? absl::OkStatus() : Fill(*left);
-    if (all) left->Given(call_.layer);
+    if (all) left->Given(call_.layer, call_.hosts);
     left->Reading();
   }
   if (all || !status.ok()) return Finish(ToGrpc(status));
@@ -46,17 +47,18 @@ void KvPagesStream::Next() {
 }
 
 absl::Status KvPagesStream::Fill(const KvLeft& left) {
-  const auto& [slot, positions] = call_.sequences[sequence_];
-  const int64_t count = KvPages::PagesFor(positions, 1), run = KvLeft::RunAt(page_, count, call_.page_bytes);
-  KvLeft::Reader reader(left, call_.layer, slot);
+  const KvExtent& extent = call_.extents[extent_];
+  page_ = std::max(page_, extent.first);
+  const int64_t run = KvLeft::RunAt(page_, extent.end, call_.page_bytes);
+  KvLeft::Reader reader(left, call_.layer, call_.hosts, extent);
   LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader.Pages(page_, run));
-  ToProto(KvPagesRead{.sequence = slot,
+  ToProto(KvPagesRead{.sequence = extent.sequence,
                       .first = page_,
                       .data = std::string(reinterpret_cast<const char*>(pages.data()), pages.size()),
                       .xxh3 = XXH3_64bits(pages.data(), pages.size())},
           message_);
   page_ += run;
-  if (page_ == count) ++sequence_, page_ = 0;
+  if (page_ == extent.end) ++extent_, page_ = 0;
   return absl::OkStatus();
 }
 

@@ -31,8 +31,8 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
   const std::weak_ptr<KvLeft> left_;  // whoever waits for the reading holds it: a reader that is lost holds up no memory
   const KvReadCall call_;
   WorkerThread* const worker_;
-  size_t sequence_ = 0;  // among those asked for
-  int64_t page_ = 0;     // of it, the next
+  size_t extent_ = 0;  // among those asked for
+  int64_t page_ = 0;   // of it, the next
   v1::KvPages message_;
 };
 

@@ -53,11 +53,11 @@ class Watch {
   std::thread thread_;
 };
 
-// Pages of each sequence come from the first on, without gaps.
+// Pages of each extent come from its first on, without gaps.
 class Expected {
  public:
   explicit Expected(const KvReadCall& call) {
-    for (const auto& [sequence, positions] : call.sequences) left_[sequence] = {0, KvPages::PagesFor(positions, 1)};
+    for (const KvExtent& extent : call.extents) left_[extent.sequence] = {extent.first, extent.end};
   }
 
   absl::Status Take(const KvPagesRead& pages, Bytes page_bytes) {
@@ -72,7 +72,7 @@ class Expected {
   }
 
  private:
-  std::map<int32_t, std::pair<int64_t, int64_t>> left_;  // by sequence: pages that have come, and all
+  std::map<int32_t, std::pair<int64_t, int64_t>> left_;  // by sequence: the next page, and the end
 };
 
 }  // namespace

@@ -175,7 +175,8 @@ UnloadedPlan PlanKeeper::Close(StageSession& session, bool leave_kv) {
   StageSession::Left left = session.Leave();
   absl::MutexLock lock(&mutex_);
   left_ = std::move(left.plan), left_epoch_ = left_.kv == nullptr ? -1 : session.epoch();
-  return {.left = left_.kv != nullptr, .hashes = std::move(left.hashes)};
+  if (left_.kv == nullptr) return {};
+  return {.left = true, .hashes = std::move(left.hashes), .lent = left_.kv->lent()};
 }
 
 absl::StatusOr<std::shared_ptr<KvLeft>> PlanKeeper::Left(int64_t epoch) const {

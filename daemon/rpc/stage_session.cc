@@ -88,20 +88,50 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
   takeover->sequences = call_.kv->sequences;
   takeover->here = left_.kv;
   takeover->weights = std::move(left_.weights);
-  takeover->fetch = [this](int32_t layer, const std::string& numerics_id, const KvTakeover::Take& take) {
-    return ReadKv(layer, numerics_id, take);
+  takeover->read = [this](int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take) {
+    return ReadKv(layer, numerics_id, wanted, take);
   };
   takeover->let_go = [this] { return LetGo(); };
   return takeover;
 }
 
-absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id, const KvTakeover::Take& take) const {
-  const auto holder =
-      std::ranges::find_if(call_.kv->holders, [&](const KvTake::Holder& of) { return std::ranges::binary_search(of.layers, layer); });
-  if (holder == call_.kv->holders.end()) return absl::NotFoundError(absl::StrCat("nobody is said to have KV of layer ", layer));
-  KvReadCall call{.epoch = call_.kv->epoch, .layer = layer, .numerics_id = numerics_id, .page_bytes = call_.plan.page_bytes};
-  for (const KvSequence& sequence : call_.kv->sequences) call.sequences.emplace_back(sequence.from, sequence.positions);
-  return ReadKvFrom({.name = holder->name, .address = holder->address, .keys = keys_, .cancelled = &cancelled_}, call, take);
+// What was lent goes ahead of what is behind it. A holder of which nothing is wanted is told so.
+absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
+                                  const KvTakeover::Take& take) const {
+  const std::string& here = call_.plan.devices[call_.device].name;
+  bool found = false;
+  for (const bool hosts : {true, false}) {
+    for (const KvHolder& holder : call_.kv->holders) {
+      if (holder.hosts != hosts || !std::ranges::binary_search(holder.layers, layer)) continue;
+      found = found || !hosts;
+      const std::vector<KvExtent> extents = HeldBy(holder, wanted);
+      if (holder.name == here) {
+        LIME_RETURN_IF_ERROR(ReadKvFromHere(layer, holder, numerics_id, extents, take));
+        continue;
+      }
+      LIME_RETURN_IF_ERROR(ReadKvFrom({.name = holder.name, .address = holder.address, .keys = keys_, .cancelled = &cancelled_},
+                                      {.epoch = call_.kv->epoch,
+                                       .layer = layer,
+                                       .hosts = hosts,
+                                       .extents = extents,
+                                       .numerics_id = numerics_id,
+                                       .page_bytes = call_.plan.page_bytes},
+                                      take));
+    }
+  }
+  return found ? absl::OkStatus() : absl::NotFoundError(absl::StrCat("nobody is said to have KV of layer ", layer));
+}
+
+absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id,
+                                          std::span<const KvExtent> extents, const KvTakeover::Take& take) const {
+  if (left_.kv == nullptr) return absl::NotFoundError("the plan before has left no KV here");
+  if (left_.kv->numerics_id() != numerics_id || left_.kv->page_bytes() != call_.plan.page_bytes)
+    return absl::FailedPreconditionError("the KV of the plan before is of other kernels, or of another model");
+  for (const KvExtent& extent : extents) {
+    const auto take_own = [&](int64_t first, std::span<const std::byte> pages) { return take(extent.sequence, first, pages); };
+    LIME_RETURN_IF_ERROR(left_.kv->ReadAll(layer, holder.hosts, extent, take_own));
+  }
+  return absl::OkStatus();
 }
 
 // Weights take the place of what others have read.

@@ -77,7 +77,9 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void OpenLinks();
   StageEngine::Peers MakePeers();
   std::shared_ptr<KvTakeover> MakeTakeover();
-  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, const KvTakeover::Take& take) const;
+  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take) const;
+  absl::Status ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id, std::span<const KvExtent> extents,
+                              const KvTakeover::Take& take) const;
   absl::Status LetGo();
   void Tell(FromDevice what);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);

@@ -75,14 +75,10 @@ class FakeStage final : public DeviceStage {
         }
         return absl::OkStatus();
       };
-      if (from.here == nullptr || !from.here->Has(layer)) {
-        LIME_RETURN_IF_ERROR(from.fetch(layer, numerics_id(), take));
-        continue;
-      }
-      for (const KvSequence& sequence : from.sequences) {
-        LIME_RETURN_IF_ERROR(from.here->ReadAll(layer, sequence.from, sequence.positions,
-                                                [&](int64_t first, auto pages) { return take(sequence.from, first, pages); }));
-      }
+      std::vector<KvExtent> wanted;
+      for (const KvSequence& sequence : from.sequences)
+        wanted.push_back({.sequence = sequence.from, .first = 0, .end = KvPages::PagesFor(sequence.positions, 1)});
+      LIME_RETURN_IF_ERROR(from.read(layer, numerics_id(), wanted, take));
     }
     from.here.reset();
     return from.let_go();

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <random>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -48,6 +49,9 @@ class PagesBackend final : public Backend {
       std::byte* const at = memory_.data() + page * plan_.page_bytes + position % kPageTokens * kPositionBytes;
       for (int64_t i = 0; i < kPositionBytes; ++i) at[i] = Content(lives_[static_cast<size_t>(sequence)], layer, sequence, position, i);
     }
+  }
+  std::byte ContentOf(int64_t layer, int64_t sequence, int64_t position, int64_t i) const {
+    return Content(lives_[static_cast<size_t>(sequence)], layer, sequence, position, i);
   }
   void NextLife(int32_t sequence) { ++lives_[static_cast<size_t>(sequence)]; }
   void BatchOf(std::vector<int32_t> sequences) { batch_ = std::move(sequences); }
@@ -160,6 +164,39 @@ class Steps {
       kv_->Computed(batch);
     }
     return absl::OkStatus();
+  }
+
+  // More loads than are needed, as before the end of a run.
+  void StartLoads(int count) {
+    for (int i = 0; i < count; ++i) Start(static_cast<int>((started_++) % plan_.NumParts()));
+  }
+  int64_t ended_loads() const {
+    return std::ranges::count_if(loads_, [](const auto& load) { return load->done.HasBeenNotified(); });
+  }
+  size_t loads() const { return loads_.size(); }
+
+  absl::StatusOr<std::shared_ptr<KvLeft>> Leave() { return kv_->Leave(backend_.numerics_id(), backend_.TakeKv(), {}); }
+  // That the next plan finds all that was computed, in memory and on the disk.
+  void ExpectAllIn(const KvLeft& left) {
+    for (const auto& [sequence, positions] : positions_) {
+      const int64_t pages = KvPages::PagesFor(positions, 1);
+      for (const int32_t layer : kLayers) {
+        int64_t next = 0;
+        const absl::Status status =
+            left.ReadAll(layer, /*hosts=*/false, {.sequence = sequence, .first = 0, .end = pages}, [&](int64_t first, auto bytes) {
+              EXPECT_EQ(first, next);
+              for (int64_t at = 0; at < std::ssize(bytes) && first * kPageTokens + at / kPositionBytes < positions; ++at) {
+                const int64_t position = first * kPageTokens + at / kPositionBytes;
+                if (bytes[static_cast<size_t>(at)] != backend_.ContentOf(layer, sequence, position, at % kPositionBytes))
+                  return absl::InternalError(absl::StrCat("position ", position));
+              }
+              next = first + std::ssize(bytes) / plan_.page_bytes;
+              return absl::OkStatus();
+            });
+        EXPECT_TRUE(status.ok()) << "layer " << layer << ", sequence " << sequence << ": " << status;
+        EXPECT_EQ(next, pages);
+      }
+    }
   }
 
   int64_t shown() const { return backend_.shown(); }
@@ -277,6 +314,81 @@ class FlippingDevice : public FaultyDevice {
  private:
   const std::function<bool()> flips_;
 };
+
+// Holds reads back while it is closed.
+class GatedDevice : public FaultyDevice {
+ public:
+  explicit GatedDevice(std::unique_ptr<BlockDevice> device) : FaultyDevice(std::move(device), [](const Read&) { return Fault{}; }) {}
+
+  void StartRead(int lane, int file, int64_t offset, std::byte* destination, Bytes bytes, Completion done) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (closed_) {
+        held_.push_back([=, this] { FaultyDevice::StartRead(lane, file, offset, destination, bytes, done); });
+        return;
+      }
+    }
+    FaultyDevice::StartRead(lane, file, offset, destination, bytes, std::move(done));
+  }
+  void Close() {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+  void Open() {
+    std::vector<std::function<void()>> held;
+    {
+      absl::MutexLock lock(&mutex_);
+      closed_ = false;
+      held = std::exchange(held_, {});
+    }
+    for (auto& read : held) Post(std::move(read));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool closed_ = false;
+  std::vector<std::function<void()>> held_;
+};
+
+TEST(StageKvTest, LoadsUnderWayEndBeforeItLeavesAllThatWasComputed) {
+  GatedDevice* gate = nullptr;
+  Steps steps(3, [&](std::unique_ptr<BlockDevice> device) {
+    auto gated = std::make_unique<GatedDevice>(std::move(device));
+    gate = gated.get();
+    return gated;
+  });
+  const absl::Status status = steps.Run(100);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_GT(steps.kv().most_away(), 0) << "or nothing is read";
+  gate->Close();
+  const size_t before = steps.loads();
+  steps.StartLoads(8);
+  absl::Notification left;
+  absl::StatusOr<std::shared_ptr<KvLeft>> kv = absl::UnknownError("");
+  std::thread leaves([&] {
+    kv = steps.Leave();
+    left.Notify();
+  });
+  EXPECT_FALSE(left.WaitForNotificationWithTimeout(absl::Milliseconds(100))) << "reads would write into memory that is gone";
+  EXPECT_LT(steps.ended_loads(), static_cast<int64_t>(before + 8));
+  gate->Open();
+  leaves.join();
+  ASSERT_TRUE(kv.ok()) << kv.status();
+  EXPECT_EQ(steps.ended_loads(), static_cast<int64_t>(before + 8));
+  steps.ExpectAllIn(**kv);
+}
+
+TEST(StageKvTest, WhatItLeavesIsAllThatWasComputed) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Steps steps(seed);
+    const absl::Status status = steps.Run(120);
+    ASSERT_TRUE(status.ok()) << status;
+    const auto left = steps.Leave();
+    ASSERT_TRUE(left.ok()) << left.status();
+    steps.ExpectAllIn(**left);
+  }
+}
 
 TEST(StageKvTest, WhatComesBackOtherwiseIsReadAgain) {
   int reads = 0;

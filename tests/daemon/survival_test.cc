@@ -207,7 +207,7 @@ TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
   const Plan plan = client_->plan();
   const KvReadCall call{.epoch = plan.epoch,
                         .layer = LayersOn(plan, 0).front(),
-                        .sequences = {{0, 5}},
+                        .extents = {{.sequence = 0, .first = 0, .end = 1}},
                         .numerics_id = "fake-1",
                         .page_bytes = plan.page_bytes};
   EXPECT_TRUE(absl::IsFailedPrecondition(read(call))) << "the plan is still here";
@@ -225,8 +225,12 @@ TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
   EXPECT_TRUE(absl::IsFailedPrecondition(read(other)));
   other = call, other.page_bytes += 1;
   EXPECT_TRUE(absl::IsInvalidArgument(read(other)));
-  other = call, other.sequences = {{1 << 10, 1}};
+  other = call, other.extents = {{.sequence = 1 << 10, .first = 0, .end = 1}};
   EXPECT_TRUE(absl::IsNotFound(read(other)));
+  other = call, other.hosts = true;
+  EXPECT_TRUE(absl::IsNotFound(read(other))) << "nobody has lent any";
+  other = call, other.extents.clear();
+  EXPECT_TRUE(read(other).ok()) << "who needs nothing";
   ASSERT_TRUE(client_->Install(plan, {}).ok()) << "which nobody takes over";
   EXPECT_TRUE(absl::IsFailedPrecondition(read(call)));
 }

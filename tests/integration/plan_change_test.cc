@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/daemon/keep_callback_threads.h"
-#include "tests/integration/stage_plans.h"
+#include "tests/integration/spilling_plans.h"
 
 namespace lime {
 namespace {
@@ -22,7 +22,8 @@ constexpr int kDevices = 5;  // that random plans use
 class PlanChangeTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const MakeModelOptions options = OptionsOf({.name = "llama_bf16", .quantization = std::nullopt});
+    MakeModelOptions options = OptionsOf({.name = "llama_bf16", .quantization = std::nullopt});
+    options.config.max_positions = 2 * kLongContext;
     ASSERT_TRUE(MakeModel(options, dir_ / "model").ok());
     const auto checkpoint = Checkpoint::Open(dir_ / "model");
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -31,6 +32,8 @@ class PlanChangeTest : public ::testing::Test {
     spec_ = *spec;
     const auto vocab = static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size));
     for (const int length : {60, 33, 5}) references_.push_back(Alone(dir_ / "model", RandomIds(length, length, vocab), kTokens));
+    for (const int length : {1250, 530, 40})
+      long_references_.push_back(Alone(dir_ / "model", RandomIds(length, length, vocab), kTokens, kLongContext));
     ClusterClient::Options cluster;
     for (int d = 0; d < kDevices; ++d) {
       DeviceServer::Options device{.name = std::string(1, static_cast<char>('a' + d))};
@@ -47,7 +50,7 @@ class PlanChangeTest : public ::testing::Test {
   }
 
   // As many requests as both plans have slots for; after so many steps the other plan goes on.
-  void Run(const Plan& first, const Plan& next, int64_t change_after) {
+  void Run(const Plan& first, const Plan& next, int64_t change_after, const std::vector<Reference>& references) {
     SCOPED_TRACE(absl::StrCat(first.DebugString(), "\n", next.DebugString()));
     const auto requests = static_cast<size_t>(std::min(first.sequences, next.sequences));
     std::string said;
@@ -61,7 +64,7 @@ class PlanChangeTest : public ::testing::Test {
     ClusterRun run(*client_, survival);
     for (size_t r = 0; r < requests; ++r) {
       ASSERT_TRUE(
-          run.Add({.prompt = references_[r].prompt, .max_new_tokens = kTokens}, {.params = {.temperature = 0}, .hash_logits = true}).ok());
+          run.Add({.prompt = references[r].prompt, .max_new_tokens = kTokens}, {.params = {.temperature = 0}, .hash_logits = true}).ok());
     }
     std::vector<std::vector<int32_t>> tokens(requests);
     std::vector<uint64_t> hashes(requests);
@@ -74,8 +77,8 @@ class PlanChangeTest : public ::testing::Test {
         nullptr);
     ASSERT_TRUE(status.ok()) << status << said;
     for (size_t r = 0; r < requests; ++r) {
-      ASSERT_EQ(tokens[r], references_[r].tokens) << said;
-      ASSERT_EQ(hashes[r], references_[r].hash) << said;
+      ASSERT_EQ(tokens[r], references[r].tokens) << said;
+      ASSERT_EQ(hashes[r], references[r].hash) << said;
     }
     ASSERT_EQ(run.changes(), 1);
     ASSERT_EQ(run.recoveries(), 0) << said;
@@ -85,7 +88,7 @@ class PlanChangeTest : public ::testing::Test {
 
   TempDir dir_;
   ModelSpec spec_;
-  std::vector<Reference> references_;  // of one engine
+  std::vector<Reference> references_, long_references_;  // of one engine
   std::vector<std::unique_ptr<DeviceServer>> servers_;
   std::unique_ptr<ClusterClient> client_;
 };
@@ -93,8 +96,22 @@ class PlanChangeTest : public ::testing::Test {
 TEST_F(PlanChangeTest, KvFollowsItsLayersWithEveryBit) {
   for (uint64_t seed = 1; seed <= 30 && !HasFatalFailure(); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    Run(RandomPlan(spec_, seed).Draw(), RandomPlan(spec_, seed + 1000).Draw(), 1 + static_cast<int64_t>(seed) % (kTokens - 6));
+    Run(RandomPlan(spec_, seed).Draw(), RandomPlan(spec_, seed + 1000).Draw(), 1 + static_cast<int64_t>(seed) % (kTokens - 6), references_);
   }
+}
+
+TEST_F(PlanChangeTest, SoItDoesFromDisksAndHostsAndToThem) {
+  const int64_t pages = PagesAt(long_references_, kTokens);
+  int from_hosts = 0, to_hosts = 0;
+  const auto lends = [](const Plan& plan) { return std::ranges::any_of(plan.devices, HasKvOnHost); };
+  for (uint64_t seed = 1; seed <= 12 && !HasFatalFailure(); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Plan first = DrawLongPlan(spec_, seed, pages), next = DrawLongPlan(spec_, seed + 500, pages);
+    from_hosts += lends(first), to_hosts += lends(next);
+    Run(first, next, 1 + static_cast<int64_t>(seed) % (kTokens - 6), long_references_);
+  }
+  EXPECT_GT(from_hosts, 2);
+  EXPECT_GT(to_hosts, 2);
 }
 
 }  // namespace

@@ -95,9 +95,17 @@ TEST_F(PlanRatesTest, KvGoesOnWhereMemoryHasRoomForBothPools) {
   EXPECT_TRUE(TakesOver(plan_, after, 10)) << "it had no pool";
   after = plan_, after.devices[1].numerics_id = "other";
   EXPECT_FALSE(TakesOver(plan_, after, 10));
+  // What a host has of it goes on, too, and what goes to a disk needs no room in memory.
   Plan lends = plan_;
-  lends.devices[0].max_layer_pages = 5, lends.devices[0].kv_host = 1;
+  lends.devices[0].max_layer_pages = 5, lends.devices[0].kv_host = 1, lends.devices[1].memory.hosted = 60'000;
+  EXPECT_TRUE(TakesOver(lends, plan_, 10));
+  lends.devices[1].memory.hosted = 60'001;
   EXPECT_FALSE(TakesOver(lends, plan_, 10));
+  Plan spills = plan_;
+  spills.devices[0].max_layer_pages = 5, spills.devices[0].kv_pages = 5;
+  for (PlanPart& part : spills.parts) part.kv_pages = 10;
+  EXPECT_TRUE(TakesOver(plan_, spills, 10));
+  EXPECT_FALSE(TakesOver(plan_, spills, 11)) << "at its first level";
 }
 
 TEST_F(PlanRatesTest, WhatStaysInMemoryIsNotRead) {
@@ -122,6 +130,11 @@ TEST_F(PlanRatesTest, KvTakesTheSlowestDevicesWay) {
   Plan after = plan_;
   for (Stage& stage : after.stages) stage.device = 0;
   EXPECT_DOUBLE_EQ(MoveKvMs(inputs_, plan_, after), 2 * 2000 / (200 * kMbit) * 1000 + 2000 / 1e6) << "two layers go to b";
+  // What a's host had of its layers comes by the slowest way there is: from a to b, and from c to b, of which nothing is known.
+  Plan lends = plan_;
+  lends.devices.push_back({.name = "c"});
+  lends.devices[1].max_layer_pages = 1, lends.devices[1].kv_host = 2;
+  EXPECT_DOUBLE_EQ(MoveKvMs(inputs_, lends, after), 2 * 2000 / (50 * kMbit) * 1000 + 2000 / 1e6);
 }
 
 }  // namespace

@@ -90,4 +90,32 @@ inline int64_t PagesAt(const std::vector<Reference>& requests, int64_t tokens) {
   return pages;
 }
 
+// All KV in memory, or some of it on disks and with hosts; pages for all requests from the start, or for nearly all.
+inline Plan DrawLongPlan(const ModelSpec& spec, uint64_t seed) {
+  if (seed % 3 == 0) return RandomPlan(spec, seed, {.context = kLongContext, .prompt = 200, .most_chunk = 90}).Draw();
+  const Plan plan = Spilling(spec, seed);
+  Draws draws(plan, seed);
+  const int64_t full = FullLayerPages(plan);
+  const absl::StatusOr<Plan> other = WithResidency(plan, draws.Draw(seed % 3 == 1 ? full : full - draws.Below(full / 10)));
+  EXPECT_TRUE(other.ok()) << other.status();
+  return other.ok() ? *other : plan;
+}
+
+// Whether it has room for so many pages of each layer, in memory or where they go from there.
+inline bool HasRoom(const Plan& plan, int64_t pages) {
+  if (ResidencyOf(plan).layer_pages < pages) return false;
+  for (int d = 0; d < plan.NumDevices(); ++d) {
+    if (plan.devices[d].kv_pages < PagesInMemory(plan.devices[d], pages) * std::ssize(LayersOn(plan, d))) return false;
+  }
+  return true;
+}
+
+// One of those that has.
+inline Plan DrawLongPlan(const ModelSpec& spec, uint64_t seed, int64_t pages) {
+  for (;; seed += 1000) {
+    Plan plan = DrawLongPlan(spec, seed);
+    if (HasRoom(plan, pages)) return plan;
+  }
+}
+
 }  // namespace lime

@@ -72,6 +72,19 @@ TEST(KvAwayTest, ALowerReachKeepsWhatIsAway) {
   EXPECT_EQ(away.most_away(), 2);
 }
 
+TEST(KvAwayTest, WhatWasAwayBeforeStaysAway) {
+  KvAway away(2);
+  away.SetReach(3);
+  away.TakeOver(1, 1000, 2);
+  EXPECT_EQ(away.away(1), 2);
+  EXPECT_EQ(away.TakeAway(), std::nullopt) << "the third is not written";
+  EXPECT_EQ(away.BeginWrite(), (KvAway::Piece{.sequence = 1, .piece = 2}));
+  away.EndWrite(true);
+  EXPECT_EQ(away.TakeAway(), (KvAway::Piece{.sequence = 1, .piece = 2}));
+  away.Release(1);
+  EXPECT_EQ(away.away(1), 0);
+}
+
 // Prompts and tokens of several sequences, as the orders of a plan bring them, until they have all the pages of a level between them: what
 // the plan's arithmetic leaves in memory is always enough, where a piece is written by the end of the step after the one that filled it.
 class Growth {

@@ -293,6 +293,21 @@ TEST_F(KvHostTest, WithoutAFreeSlotAPieceIsRefusedUntilThereIsOne) {
   EXPECT_EQ(host_.free_slots(), 2);
 }
 
+TEST_F(KvHostTest, WhatWasThereBeforeGoesOnInTheFirstLife) {
+  ASSERT_TRUE(host_.TakeOver(1, 2).ok());
+  ASSERT_TRUE(host_.TakeOver(0, 0).ok());
+  EXPECT_EQ(host_.TakeOver(2, 3).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(host_.free_slots(), 2);
+  ASSERT_TRUE(host_.Pieces(1, 0, 1, 2).ok());
+  ExpectRefused(Chunk(1, 0, 1, 0, 0), "comes where 2 is the next");
+  TakePiece(1, 0, 2);
+  TakePiece(0, 0, 0);
+  EXPECT_EQ(host_.kept(1), 3);
+  TakePiece(1, 1, 0);
+  EXPECT_EQ(host_.kept(1), 1) << "of the next sequence";
+  EXPECT_EQ(host_.free_slots(), 2);
+}
+
 TEST_F(KvHostTest, OnlyWholePiecesOfALifeAreFound) {
   TakePiece(0, 2, 0);
   TakeLayer(0, 2, 1, 0);

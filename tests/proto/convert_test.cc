@@ -70,17 +70,22 @@ TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
   call.plan.epoch = 9;
   call.kv = KvTake{.epoch = 8,
                    .sequences = {{.from = 5, .to = 2, .positions = 7}, {.from = 0, .to = 0, .positions = 256}},
-                   .holders = {{.name = "b", .address = "b:2", .layers = {0, 1}}},
-                   .given = {1}};
+                   .holders = {{.name = "b", .address = "b:2", .layers = {0, 1}, .lent = {}},
+                               {.name = "h", .address = "h:2", .layers = {1}, .hosts = true, .lent = {{5, 2, 3}, {0, 1, 0}}}},
+                   .given = {{.layer = 1, .readers = 1}, {.layer = 0, .hosts = true, .readers = 2}}};
   const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->kv, call.kv);
   const UnloadCall unload{.epoch = 4, .leave_kv = true};
   EXPECT_EQ(*Return<v1::UnloadRequest>(unload), unload);
-  const UnloadedPlan unloaded{.left = true, .hashes = {{0, std::string("\0\1", 2)}, {3, "state"}}};
+  const UnloadedPlan unloaded{.left = true, .hashes = {{0, std::string("\0\1", 2)}, {3, "state"}}, .lent = {{3, 7, 12}}};
   EXPECT_EQ(*Return<v1::UnloadReply>(unloaded), unloaded);
-  const KvReadCall read{.epoch = 8, .layer = 3, .sequences = {{0, 17}, {4, 1}}, .numerics_id = "x86-f32-1", .page_bytes = 4096};
+  KvReadCall read{.epoch = 8, .layer = 3, .extents = {{0, 0, 17}, {4, 16, 32}}, .numerics_id = "x86-f32-1", .page_bytes = 4096};
   EXPECT_EQ(*Return<v1::KvRequest>(read), read);
+  read.hosts = true, read.extents = {{.sequence = 4, .first = 16, .end = 32, .life = 9}};
+  EXPECT_EQ(*Return<v1::KvRequest>(read), read);
+  read.extents = {{.sequence = 4, .first = 16, .end = 16}};
+  EXPECT_FALSE(Return<v1::KvRequest>(read).ok());
   const KvPagesRead pages{.sequence = 4, .first = 16, .data = "data", .xxh3 = XXH3_64bits("data", 4)};
   v1::KvPages message;
   ToProto(pages, message);
@@ -105,10 +110,15 @@ TEST(ConvertTest, KvThatCannotGoOnIsNamed) {
   EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].from = -1; }), HasSubstr("\"from\" = -1"));
   EXPECT_THAT(refused([](KvTake& kv) { kv.sequences[0].positions = 257; }), HasSubstr("\"positions\" = 257"));
   EXPECT_THAT(refused([](KvTake& kv) { kv.sequences.push_back({.from = 1, .to = 0, .positions = 1}); }), HasSubstr("named twice"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.given = {1, 1}; }), HasSubstr("\"layers\" = 1"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.holders = {{.name = "b", .address = "b\n", .layers = {}}}; }), HasSubstr("control characters"));
-  EXPECT_THAT(refused([](KvTake& kv) { kv.holders = {{.name = "b", .address = "b:2", .layers = {1000}}}; }),
-              HasSubstr("\"layers\" = 1000"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.given = {{.layer = 1000, .readers = 1}}; }), HasSubstr("\"layer\" = 1000"));
+  EXPECT_THAT(refused([](KvTake& kv) { kv.given = {{.layer = 1}}; }), HasSubstr("\"readers\" = 0"));
+  const auto refused_holder = [&](KvHolder holder) { return refused([&](KvTake& kv) { kv.holders = {std::move(holder)}; }); };
+  EXPECT_THAT(refused_holder({.name = "b", .address = "b\n", .layers = {}, .lent = {}}), HasSubstr("control characters"));
+  EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1000}, .lent = {}}), HasSubstr("\"layers\" = 1000"));
+  EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1, 1}, .lent = {}}), HasSubstr("\"layers\" = 1"));
+  EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 0, 0}}}), HasSubstr("\"pieces\" = 0"));
+  EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 1, -1}}}), HasSubstr("\"life\" = -1"));
+  EXPECT_THAT(refused_holder({.name = "b", .address = "b:2", .layers = {1}, .lent = {{0, 1, 0}, {0, 1, 0}}}), HasSubstr("named twice"));
 }
 
 TEST(ConvertTest, OrdersReturn) {

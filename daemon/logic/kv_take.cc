@@ -1,0 +1,118 @@
+#include "daemon/logic/kv_take.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/logic/kv_pages.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
+
+namespace lime {
+namespace {
+
+// A device that has KV of a layer.
+struct Place {
+  std::string name;
+  std::string owner;  // of the layer; another one where it hosts
+  bool hosts() const { return name != owner; }
+  auto operator<=>(const Place&) const = default;
+};
+
+// By layer: its owner, and the owner's host where it has any.
+std::map<int32_t, std::vector<Place>> PlacesIn(const Plan& plan) {
+  std::map<int32_t, std::vector<Place>> places;
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    const PlanDevice& device = plan.devices[d];
+    for (const int32_t layer : LayersOn(plan, d)) {
+      places[layer].push_back({device.name, device.name});
+      if (HasKvOnHost(device) && HostedPieces(plan, device) > 0) places[layer].push_back({plan.devices[device.kv_host].name, device.name});
+    }
+  }
+  return places;
+}
+
+std::vector<KvLent> LentOf(const std::string& owner, const KvLentBy& lent, const std::vector<KvSequence>& sequences) {
+  std::vector<KvLent> those;
+  const auto found = lent.find(owner);
+  if (found == lent.end()) return those;
+  for (const KvLent& each : found->second) {
+    if (std::ranges::find(sequences, each.sequence, &KvSequence::from) != sequences.end()) those.push_back(each);
+  }
+  return those;
+}
+
+}  // namespace
+
+std::vector<KvExtent> HeldBy(const KvHolder& holder, std::span<const KvExtent> wanted) {
+  std::vector<KvExtent> held;
+  for (const KvExtent& extent : wanted) {
+    const auto lent = std::ranges::find(holder.lent, extent.sequence, &KvLent::sequence);
+    const int64_t border = lent == holder.lent.end() ? 0 : lent->pieces * kKvPiecePages;
+    KvExtent part = extent;
+    if (holder.hosts) {
+      part.end = std::min(part.end, border);
+      part.life = lent == holder.lent.end() ? 0 : lent->life;
+    } else {
+      part.first = std::max(part.first, border);
+    }
+    if (part.first < part.end) held.push_back(part);
+  }
+  return held;
+}
+
+KvTake MakeKvTake(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences, const KvLentBy& lent,
+                  const std::map<std::string, std::string>& addresses) {
+  const std::string& here = plan.devices[device].name;
+  const std::map<int32_t, std::vector<Place>> had = PlacesIn(before), has = PlacesIn(plan);
+  KvTake take{.epoch = before.epoch, .sequences = sequences};
+  std::map<Place, size_t> holders;  // where in take.holders
+  for (const auto& [layer, places] : had) {
+    const auto next = has.find(layer);
+    if (next == has.end()) continue;
+    const bool reads = std::ranges::find(next->second, here, &Place::name) != next->second.end();
+    const int64_t others = std::ssize(next->second) - (reads ? 1 : 0);
+    for (const Place& place : places) {
+      std::vector<KvLent> those = LentOf(place.owner, lent, sequences);
+      if (place.hosts() && those.empty()) continue;
+      if (place.name == here && others > 0) take.given.push_back({.layer = layer, .hosts = place.hosts(), .readers = others});
+      if (!reads) continue;
+      const auto [at, is_new] = holders.try_emplace(place, take.holders.size());
+      if (is_new) {
+        const auto address = addresses.find(place.name);
+        take.holders.push_back({.name = place.name,
+                                .address = address == addresses.end() ? "" : address->second,
+                                .layers = {},
+                                .hosts = place.hosts(),
+                                .lent = std::move(those)});
+      }
+      take.holders[at->second].layers.push_back(layer);
+    }
+  }
+  return take;
+}
+
+absl::StatusOr<std::vector<int64_t>> AwayAtFirst(const Plan& plan, int32_t device, std::span<const KvSequence> sequences) {
+  const auto layers = std::ssize(LayersOn(plan, device));
+  std::vector<int64_t> away(sequences.size(), 0);
+  if (layers == 0) return away;
+  const int64_t reach = PositionsAway(plan, plan.devices[device], ResidencyOf(plan).layer_pages) / kKvPiece;
+  int64_t pages = 0;  // of a layer, in memory
+  for (const KvSequence& sequence : sequences) pages += KvPages::PagesFor(sequence.positions, 1);
+  const int64_t room = plan.devices[device].kv_pages / layers;
+  while (pages > room) {
+    size_t best = away.size();
+    for (size_t s = 0; s < away.size(); ++s) {
+      const bool may_go = away[s] < std::min(reach, sequences[s].positions / kKvPiece);
+      if (may_go && (best == away.size() || away[s] < away[best])) best = s;
+    }
+    if (best == away.size())
+      return absl::ResourceExhaustedError(absl::StrCat("device \"", plan.devices[device].name, "\" has ", room,
+                                                       " KV pages for each layer, and those that there are need ", pages));
+    ++away[best];
+    pages -= kKvPiecePages;
+  }
+  return away;
+}
+
+}  // namespace lime
