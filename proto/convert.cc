@@ -371,7 +371,8 @@ void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
   message.set_wait_input_ms(statistics.wait_input_ms);
   message.set_decode_ms(statistics.decode_ms);
   message.set_planned_decode_ms(statistics.planned_decode_ms);
-  message.set_load_ms(statistics.load_ms);
+  message.set_disk_ms(statistics.disk_ms);
+  message.set_disk_bytes(statistics.disk_bytes);
   message.set_kv_written(statistics.kv_written);
   message.set_kv_read(statistics.kv_read);
   message.set_kv_fetched(statistics.kv_fetched);
@@ -397,7 +398,7 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
         std::pair("received_messages", message.received_messages()), std::pair("received_bytes", message.received_bytes()),
         std::pair("peak_resident_bytes", message.peak_resident_bytes()), std::pair("residency_changes", message.residency_changes()),
         std::pair("kv_written", message.kv_written()), std::pair("kv_read", message.kv_read()),
-        std::pair("kv_fetched", message.kv_fetched())}) {
+        std::pair("kv_fetched", message.kv_fetched()), std::pair("disk_bytes", message.disk_bytes())}) {
     LIME_RETURN_IF_ERROR(Within(field, value, 0, kMaxCount));
   }
   LIME_RETURN_IF_ERROR(Milliseconds("compute_ms", message.compute_ms()));
@@ -405,7 +406,7 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
   LIME_RETURN_IF_ERROR(Milliseconds("wait_input_ms", message.wait_input_ms()));
   LIME_RETURN_IF_ERROR(Milliseconds("decode_ms", message.decode_ms()));
   LIME_RETURN_IF_ERROR(Milliseconds("planned_decode_ms", message.planned_decode_ms()));
-  LIME_RETURN_IF_ERROR(Milliseconds("load_ms", message.load_ms()));
+  LIME_RETURN_IF_ERROR(Milliseconds("disk_ms", message.disk_ms()));
   LIME_RETURN_IF_ERROR(Within("links", message.links_size(), 0, kMaxPlanDevices));
   std::vector<LinkRate> links;
   for (const v1::LinkRate& link : message.links()) {
@@ -425,7 +426,8 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
                           .wait_input_ms = message.wait_input_ms(),
                           .decode_ms = message.decode_ms(),
                           .planned_decode_ms = message.planned_decode_ms(),
-                          .load_ms = message.load_ms(),
+                          .disk_ms = message.disk_ms(),
+                          .disk_bytes = message.disk_bytes(),
                           .sent_messages = message.sent_messages(),
                           .sent_bytes = message.sent_bytes(),
                           .received_messages = message.received_messages(),

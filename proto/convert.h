@@ -92,7 +92,8 @@ struct DeviceStatistics {
   Bytes kv_fetched = 0;               // back from the host
   double compute_ms = 0, wait_weights_ms = 0, wait_input_ms = 0;
   double decode_ms = 0, planned_decode_ms = 0;  // computing micro-batches that decode, and what the plan says of the same
-  double load_ms = 0;                           // that some load was under way
+  double disk_ms = 0;                           // that the disk was at work, but for beginnings
+  Bytes disk_bytes = 0;                         // read in that time
   int64_t sent_messages = 0;
   Bytes sent_bytes = 0;
   int64_t received_messages = 0;

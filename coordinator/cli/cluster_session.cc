@@ -200,24 +200,28 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
   if (!options_.replan || !options_.plan.empty() || options_.trace || asked_.size() < 2) return nullptr;
   const auto inputs = InputsOf(options_, {});
   if (!inputs.ok()) return nullptr;
-  const auto measure = [this, meter = std::make_shared<RateMeter>()](const Plan& plan) {
+  const auto measure = [this, meter = std::make_shared<RateMeter>()](const Plan& plan, RateAges& ages) {
     ClusterRates rates;
+    std::map<RateKey, absl::Time> measured_at;
     for (const std::string& name : DevicesUsed(plan)) {
       const auto device = std::ranges::find(asked_, name, &DeviceClient::name);
       if (device == asked_.end()) continue;
       const absl::StatusOr<DeviceStatistics> answer = (*device)->Statistics(kStatisticsPatience);
       if (!answer.ok()) continue;  // one that is lost is noticed elsewhere
       for (const LinkRate& link : answer->links) {
-        if (link.bytes_per_second > 0 && link.age_ms <= kMostLinkAgeMs) rates[LinkKey(name, link.peer)] = link.bytes_per_second;
+        if (link.bytes_per_second <= 0 || link.age_ms > kMostLinkAgeMs) continue;
+        rates[LinkKey(name, link.peer)] = link.bytes_per_second;
+        measured_at[LinkKey(name, link.peer)] = absl::Now() - absl::Milliseconds(link.age_ms);
       }
       meter->Add(plan, name,
                  {.epoch = answer->epoch,
-                  .bytes_read = answer->bytes_read,
-                  .load_ms = answer->load_ms,
+                  .disk_bytes = answer->disk_bytes,
+                  .disk_ms = answer->disk_ms,
                   .decode_ms = answer->decode_ms,
                   .planned_decode_ms = answer->planned_decode_ms},
                  rates);
     }
+    for (const auto& [key, at] : measured_at) ages[key] = absl::Now() - at;
     return rates;
   };
   return std::make_unique<PlanWatcher>(

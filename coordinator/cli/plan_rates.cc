@@ -113,6 +113,24 @@ double SlowestReadMs(const Plan& plan, const PartsInMemory& there) {
 
 }  // namespace
 
+namespace {
+
+// What a device holds of the KV of a plan in which a layer has so many pages by now.
+Bytes LeftBytes(const Plan& plan, const std::string& name, int64_t pages) {
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
+    const PlanDevice& device = plan.devices[d];
+    if (device.name != name) continue;
+    const bool hosts = std::ranges::any_of(plan.devices, [&](const PlanDevice& owner) {
+      return HasKvOnHost(owner) && owner.kv_host == d && PositionsAway(plan, owner, pages) > 0;
+    });
+    const int64_t grown = PagesInMemory(device, pages) * std::ssize(LayersOn(plan, d));
+    return std::max(device.kv_pages, grown) * plan.page_bytes + (hosts ? device.memory.hosted : 0);
+  }
+  return 0;
+}
+
+}  // namespace
+
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages) {
   if (EvictsKv(before) || EvictsKv(after)) return false;
   if (SpillsKv(after) && ResidencyOf(after).layer_pages < pages) return false;
@@ -125,10 +143,10 @@ bool TakesOver(const Plan& before, const Plan& after, int64_t pages) {
     const std::vector<int32_t> layers = LayersOn(after, d);
     if (device.kv_pages < PagesInMemory(device, pages) * std::ssize(layers)) return false;
     if (std::ranges::any_of(layers, [&](int32_t layer) { return numerics[layer] != device.numerics_id; })) return false;
-    const auto was = std::ranges::find(before.devices, device.name, &PlanDevice::name);
     const PlanMemory& memory = device.memory;
-    const Bytes pool = was == before.devices.end() ? 0 : was->kv_pages * before.page_bytes + was->memory.hosted;
-    if (pool + memory.runtime + memory.activations + memory.kv + memory.hosted + memory.fetched > device.budget) return false;
+    if (LeftBytes(before, device.name, pages) + memory.runtime + memory.activations + memory.kv + memory.hosted + memory.fetched >
+        device.budget)
+      return false;
   }
   return true;
 }

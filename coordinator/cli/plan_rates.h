@@ -17,8 +17,8 @@ void TakeRates(const ClusterRates& rates, PlanInputs& inputs);
 // the plan was made with; 1 where they are not named.
 Plan AsItIsNow(const PlanInputs& inputs, const Plan& current, const ClusterRates& made_with, const ClusterRates& now);
 
-// Whether devices can go on from one plan to the other with KV of so many pages of each layer: no host has any of it, memory has room for
-// it and, beside it, for the pool of the plan before, and the kernels that go on have the order of those before.
+// Whether devices can go on from one plan to the other with KV of so many pages of each layer: there is room for it and, beside it in
+// memory, for what the plan before has there, neither plan evicts any, and the kernels that go on have the order of those before.
 bool TakesOver(const Plan& before, const Plan& after, int64_t pages);
 
 // The time that the slowest disk takes to read what stays in memory under `after`, in times what it took under `before`. Where parts that

@@ -55,7 +55,8 @@ void PlanWatcher::Look() {
     absl::MutexLock lock(&mutex_);
     plan = plan_, made_with = made_with_;
   }
-  ClusterRates measured = options_.measure(plan);
+  RateAges ages;
+  ClusterRates measured = options_.measure(plan, ages);
   for (const auto& [key, times] : made_with) {
     if (const auto found = measured.find(key); found != measured.end()) found->second *= times;
   }
@@ -66,7 +67,7 @@ void PlanWatcher::Look() {
     if (stopping_ || plan_.epoch != plan.epoch) return;
     left = left_;
     if (GrowsKv(plan)) replanner_.OnKv(left.pages);
-    rates = replanner_.OnRates(measured, absl::Now());
+    rates = replanner_.OnRates(measured, absl::Now(), ages);
     if (!rates) return;
     rates_ = *rates;
     cancelled_ = false;

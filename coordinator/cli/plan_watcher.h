@@ -36,7 +36,7 @@ class PlanWatcher {
     absl::Duration look = absl::Seconds(1);
     std::function<ClusterRates(const Plan& plan)> planned;  // the rates that matter to it, as the cluster's files tell them
     // Both may wait. What is measured of disks and computing is in times what the plan says of them.
-    std::function<ClusterRates(const Plan& plan)> measure;
+    std::function<ClusterRates(const Plan& plan, RateAges& ages)> measure;
     std::function<absl::StatusOr<Candidate>(const Search& search)> search;
     std::function<void(const std::string& sentence)> say;
   };

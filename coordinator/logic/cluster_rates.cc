@@ -46,10 +46,10 @@ void RateMeter::Add(const Plan& plan, const std::string& device, const Work& wor
     before = work;
     return;
   }
-  if (const double ms = work.load_ms - before.load_ms; ms >= kLeastMs) {
-    const double planned = PlannedLoadMs(plan, device, work.bytes_read - before.bytes_read);
+  if (const double ms = work.disk_ms - before.disk_ms; ms >= kLeastMs) {
+    const double planned = PlannedLoadMs(plan, device, work.disk_bytes - before.disk_bytes);
     if (planned > 0) rates[DiskKey(device)] = planned / ms;
-    before.load_ms = work.load_ms, before.bytes_read = work.bytes_read;
+    before.disk_ms = work.disk_ms, before.disk_bytes = work.disk_bytes;
   }
   if (const double ms = work.decode_ms - before.decode_ms; ms >= kLeastMs) {
     const double planned = work.planned_decode_ms - before.planned_decode_ms;

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "absl/time/time.h"
 #include "planner/base/bytes.h"
 #include "planner/plan/plan.h"
 
@@ -24,6 +25,8 @@ struct RateKey {
 
 // Links in bytes per second; disks and computing in times what the device's profile says.
 using ClusterRates = std::map<RateKey, double>;
+// How long ago rates were measured; those not named: now.
+using RateAges = std::map<RateKey, absl::Duration>;
 
 inline RateKey LinkKey(std::string from, std::string to) {
   return {RateKey::Kind::kLink, std::move(from), std::move(to)};
@@ -46,8 +49,8 @@ class RateMeter {
   // Since the plan was installed.
   struct Work {
     int64_t epoch = -1;  // of the plan
-    Bytes bytes_read = 0;
-    double load_ms = 0;            // that some load was under way
+    Bytes disk_bytes = 0;
+    double disk_ms = 0;            // that reading them took (daemon/logic/disk_meter.h)
     double decode_ms = 0;          // computing micro-batches that decode
     double planned_decode_ms = 0;  // what the plan says of the same
   };

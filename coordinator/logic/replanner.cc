@@ -19,18 +19,25 @@ bool Replanner::IsAnother(const RateKey& key, double planned, double now) const 
   return Times(planned, now) > (key.kind == RateKey::Kind::kLink ? options_.times : options_.speed_times);
 }
 
-std::optional<ClusterRates> Replanner::OnRates(const ClusterRates& measured, absl::Time now) {
+std::optional<ClusterRates> Replanner::OnRates(const ClusterRates& measured, absl::Time now, const RateAges& ages) {
   LIME_CHECK(!searching());
   bool lasts = false;
   double most = 0;
   for (const auto& [key, planned] : planned_) {
     const auto found = measured.find(key);
-    if (found == measured.end() || !IsAnother(key, planned, found->second)) {
-      since_.erase(key);
+    if (found == measured.end()) {
+      std::erase_if(others_, [&](const auto& other) { return other.first == key && now - other.second.last > options_.forgotten; });
       continue;
     }
-    const absl::Time since = since_.try_emplace(key, now).first->second;
-    if (now - since < options_.lasting) continue;
+    if (!IsAnother(key, planned, found->second)) {
+      others_.erase(key);
+      continue;
+    }
+    const auto age = ages.find(key);
+    const absl::Time at = age == ages.end() ? now : now - age->second;
+    Seen& seen = others_.try_emplace(key, Seen{at, at}).first->second;
+    seen.last = std::max(seen.last, at);
+    if (seen.last - seen.first < options_.lasting) continue;
     lasts = true;
     if (Times(planned, found->second) <= most) continue;
     most = Times(planned, found->second);
@@ -62,7 +69,7 @@ bool Replanner::OnFound(const std::optional<Found>& found, double steps_left, ab
 void Replanner::Rest(absl::Time now) {
   not_before_ = now + rest_;
   rest_ = std::min(2 * rest_, options_.most_rest);
-  since_.clear();
+  others_.clear();
 }
 
 void Replanner::OnPlan(ClusterRates planned, absl::Time now) {

@@ -22,14 +22,15 @@ namespace lime {
 class Replanner {
  public:
   struct Options {
-    double times = 1.3;                           // faster or slower, to be another link
-    double speed_times = 1.5;                     // to be another disk or another computing: these vary more by themselves
-    absl::Duration lasting = absl::Seconds(3);    // that it is
-    absl::Duration rest = absl::Seconds(15);      // from one answer to the next search, at first
-    absl::Duration most_rest = absl::Minutes(4);  // and at most
-    double kv_times = 1.5;                        // as much KV as the last search, or the plan, knew
-    double margin = 1.25;                         // times its pause that a change saves at least
-    double least_gain = 0.05;                     // of a step
+    double times = 1.3;                            // faster or slower, to be another link
+    double speed_times = 1.5;                      // to be another disk or another computing: these vary more by themselves
+    absl::Duration lasting = absl::Seconds(3);     // from the first measurement that says so to the last, with none between that does not
+    absl::Duration forgotten = absl::Seconds(30);  // that nothing was measured
+    absl::Duration rest = absl::Seconds(15);       // from one answer to the next search, at first
+    absl::Duration most_rest = absl::Minutes(4);   // and at most
+    double kv_times = 1.5;                         // as much KV as the last search, or the plan, knew
+    double margin = 1.25;                          // times its pause that a change saves at least
+    double least_gain = 0.05;                      // of a step
   };
 
   // `planned`: what the plan in use was made with.
@@ -37,7 +38,7 @@ class Replanner {
 
   // As they are measured now; those that are not known are left out, and rates that the plan does not depend on do not matter. The rates to
   // search with, once it is time to: OnFound is next.  REQUIRES: rates above 0, no search is under way
-  std::optional<ClusterRates> OnRates(const ClusterRates& measured, absl::Time now);
+  std::optional<ClusterRates> OnRates(const ClusterRates& measured, absl::Time now, const RateAges& ages = {});
 
   // Requests have so many KV pages of a layer now, under a plan whose KV grows. It was made for few of them: as they get more, stages on
   // other devices may be better.
@@ -65,8 +66,11 @@ class Replanner {
 
   const Options options_;
   ClusterRates planned_;
-  int64_t kv_pages_ = 0, kv_known_ = 0;    // now, and by the last search or the plan in use; 0: not said
-  std::map<RateKey, absl::Time> since_;    // that a rate is another one
+  int64_t kv_pages_ = 0, kv_known_ = 0;  // now, and by the last search or the plan in use; 0: not said
+  struct Seen {
+    absl::Time first, last;
+  };
+  std::map<RateKey, Seen> others_;         // measurements that a rate is another one, the first of those and the last
   std::optional<ClusterRates> searching_;  // with these
   absl::Time not_before_ = absl::InfinitePast();
   absl::Duration rest_;  // after the next answer

@@ -57,6 +57,7 @@ absl::Status HostedKv::TakeOver(const KvTakeover& from, int32_t device, Owner& o
     LIME_RETURN_IF_ERROR(owner.host.TakeOver(from.sequences[s].to, away[s]));
     if (away[s] > 0) wanted.push_back({.sequence = from.sequences[s].from, .first = 0, .end = away[s] * kKvPiecePages});
   }
+  if (wanted.empty()) return absl::OkStatus();  // nor does anybody expect to be asked
   const std::vector<int32_t> layers = LayersOn(plan_, device);
   for (int32_t i = 0; i < std::ssize(layers); ++i) {
     const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) -> absl::Status {
@@ -75,8 +76,11 @@ absl::Status HostedKv::TakeOver(const KvTakeover& from, int32_t device, Owner& o
 
 std::vector<KvLeft::Hosted> HostedKv::Leave() {
   std::vector<KvLeft::Hosted> left;
-  for (auto& [device, owner] : owners_)
-    left.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
+  for (auto& [device, owner] : owners_) {
+    bool any = false;
+    for (int32_t s = 0; s < plan_.sequences; ++s) any = any || owner.host.kept(s) > 0;
+    if (any) left.push_back({.layers = LayersOn(plan_, device), .places = std::move(owner.host), .memory = std::move(owner.memory)});
+  }
   owners_.clear();
   return left;
 }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 constexpr Bytes kRunBytes = kMiB;
+constexpr int kMaxKvReads = 3;  // of a piece that comes back otherwise than it was written
 
 }  // namespace
 
@@ -25,6 +26,10 @@ Bytes KvLeft::memory_bytes() const {
   Bytes bytes = content_.memory_bytes;
   for (const Hosted& hosted : content_.hosted) bytes += hosted.memory.bytes();
   return bytes;
+}
+
+void KvLeft::Cancel() {
+  if (content_.file != nullptr) content_.file->Cancel();
 }
 
 bool KvLeft::Has(int32_t layer) const {
@@ -91,19 +96,21 @@ absl::Status KvLeft::Reader::ReadPiece(int64_t index, int64_t piece) {
   if (piece_.data() == nullptr) {
     LIME_ASSIGN_OR_RETURN(piece_, HugeBuffer::Allocate(of.piece_bytes));
   }
-  absl::Notification ended;
-  absl::Status status;
-  of.file->StartRead(index, of_.sequence, piece, 1, piece_.data(), [&](const absl::Status& read) {
-    status = read;
-    ended.Notify();
-  });
-  ended.WaitForNotification();
-  LIME_RETURN_IF_ERROR(status);
   const uint64_t hash = of.hashes[static_cast<size_t>((index * of.sequences + of_.sequence) * of.pieces + piece)];
-  if (XXH3_64bits(piece_.data(), static_cast<size_t>(of.piece_bytes)) != hash)
-    return absl::DataLossError("KV came back from the disk otherwise than it was written");
-  read_ = piece;
-  return absl::OkStatus();
+  for (int attempt = 0; attempt < kMaxKvReads; ++attempt) {
+    absl::Notification ended;
+    absl::Status status;
+    of.file->StartRead(index, of_.sequence, piece, 1, piece_.data(), [&](const absl::Status& read) {
+      status = read;
+      ended.Notify();
+    });
+    ended.WaitForNotification();
+    LIME_RETURN_IF_ERROR(status);
+    if (XXH3_64bits(piece_.data(), static_cast<size_t>(of.piece_bytes)) != hash) continue;
+    read_ = piece;
+    return absl::OkStatus();
+  }
+  return absl::DataLossError("KV came back from the disk otherwise than it was written");
 }
 
 void KvLeft::Reading() {

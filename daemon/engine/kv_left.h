@@ -93,6 +93,9 @@ class KvLeft {
   // The longest run that begins there and does not go beyond `end`: of one piece, and a megabyte where that is more than a page.
   static int64_t RunAt(int64_t first, int64_t end, Bytes page_bytes);
 
+  // Reads of what is on the disk end soon, with kCancelled.  Thread: any
+  void Cancel();
+
   // ---- What other devices read
 
   // Somebody reads; whoever waits for it waits on.

@@ -19,6 +19,7 @@
 #include "daemon/engine/steady_clock.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/arrival_forecast.h"
+#include "daemon/logic/disk_meter.h"
 #include "daemon/logic/stage_inbox.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
@@ -141,10 +142,10 @@ class StageEngine::Impl {
   Stats stats() const {
     absl::MutexLock lock(&mutex_);
     Stats stats = stats_;
-    if (loads_under_way_ > 0) stats.load_ms += SteadyMs() - loading_since_ms_;
+    stats.disk_ms = disk_.ms(), stats.disk_bytes = disk_.bytes();
     if (weights_ != nullptr) {
       stats.kv_read = kv_->bytes_read(), stats.kv_written = kv_->bytes_written(), stats.kv_fetched = kv_->bytes_fetched();
-      stats.bytes_read = weights_->bytes_read() + stats.kv_read;
+      stats.bytes_read = BytesRead();
     }
     return stats;
   }
@@ -191,7 +192,7 @@ class StageEngine::Impl {
           FormatBytes(activations + rows + waiting), ", KV ", FormatBytes(kv + others), ", weights and ring ", FormatBytes(weights),
           ") and may take ", FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
     }
-    const Bytes both = runtime + left + activations + rows + waiting + kv + others;
+    const Bytes both = runtime + left + activations + rows + waiting + kv + others + TakingBytes();
     if (both + KeptBytes() > device.budget) DropWeights();  // rather than KV: they are read from the disk
     if (left > 0 && both > device.budget) {
       return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" has no room for the KV of two plans at once: ",
@@ -268,6 +269,13 @@ class StageEngine::Impl {
     return options_.takeover == nullptr || options_.takeover->here == nullptr ? 0 : options_.takeover->here->memory_bytes();
   }
 
+  // From the disk, for what streams.
+  Bytes BytesRead() const { return weights_->bytes_read() + kv_->bytes_read(); }
+  // Pieces of KV on their way from the plan before: read from the disk and copied, for this device and for another one, and in messages.
+  Bytes TakingBytes() const {
+    constexpr Bytes kMessages = 4 * kMiB;
+    return options_.takeover == nullptr ? 0 : 4 * KvPieceBytes(plan_) + kMessages;
+  }
   int64_t NumLayers() const { return static_cast<int64_t>(layers_.size()); }
   bool IsFirst() const { return plan_.stages.front().device == device_; }
   bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }
@@ -496,7 +504,7 @@ class StageEngine::Impl {
 
   void Carry(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double now_ms = SteadyMs();
-    if (loads_under_way_++ == 0) loading_since_ms_ = now_ms;
+    disk_.LoadBegun(now_ms);
     if (trace_) trace_->LoadBegun(start, StepOf(start), now_ms);
     if (start.what.keep) return Keep(start);
     weights_->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
@@ -506,7 +514,8 @@ class StageEngine::Impl {
     const double end_ms = SteadyMs();  // before the lock is waited for
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) return Fail(status);
-    if (--loads_under_way_ == 0) stats_.load_ms += std::max(0.0, end_ms - loading_since_ms_);
+    if (!health_.ok()) return;  // what it was for may be gone
+    disk_.LoadEnded(end_ms, BytesRead());
     if (trace_) trace_->LoadEnded(load, end_ms);
     loaded_.insert(load);
     while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
@@ -743,9 +752,8 @@ class StageEngine::Impl {
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   std::optional<ProgramRunner::KvArrived> answered_at_once_ ABSL_GUARDED_BY(mutex_);
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
-  int loads_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
-  double loading_since_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the first of them
-  std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);     // that ended before an older one
+  DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
+  std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one
   struct ResidencyChange {
     bool under_way = false;
     int64_t ordered_at = 0;  // steps begun by then

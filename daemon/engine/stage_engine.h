@@ -84,12 +84,13 @@ class StageEngine {
     double wait_input_ms = 0;      // for a peer
     double decode_ms = 0;          // computing micro-batches that decode: a row of each sequence
     double planned_decode_ms = 0;  // what the plan says of the same
-    double load_ms = 0;            // that some load was under way
+    double disk_ms = 0;            // that the disk was at work, but for beginnings (daemon/logic/disk_meter.h)
+    Bytes disk_bytes = 0;          // read in that time
   };
   Stats stats() const;
 
   // Stops, between two steps, and leaves KV and resident weights for the plan that follows. FailedPrecondition where a step is under way,
-  // or another device has some of the KV. Nothing but the destructor is called after it, whatever it answers.
+  // or the plan evicts KV. Nothing but the destructor is called after it, whatever it answers.
   absl::StatusOr<LeftByPlan> Leave();
   const std::string& numerics_id() const { return numerics_id_; }
 

@@ -1,7 +1,6 @@
 #include "daemon/logic/kv_take.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/logic/kv_pages.h"
@@ -19,14 +18,20 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
-// By layer: its owner, and the owner's host where it has any.
-std::map<int32_t, std::vector<Place>> PlacesIn(const Plan& plan) {
+bool LendsAtFirst(const Plan& plan, int32_t device, std::span<const KvSequence> sequences) {
+  const absl::StatusOr<std::vector<int64_t>> away = AwayAtFirst(plan, device, sequences);
+  return !away.ok() || std::ranges::any_of(*away, [](int64_t pieces) { return pieces > 0; });
+}
+
+// By layer: its owner, and the owner's host where that may have any; of a plan that begins with these sequences, where it has.
+std::map<int32_t, std::vector<Place>> PlacesIn(const Plan& plan, const std::vector<KvSequence>* sequences) {
   std::map<int32_t, std::vector<Place>> places;
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
     const PlanDevice& device = plan.devices[d];
+    const bool lends = HasKvOnHost(device) && HostedPieces(plan, device) > 0 && (sequences == nullptr || LendsAtFirst(plan, d, *sequences));
     for (const int32_t layer : LayersOn(plan, d)) {
       places[layer].push_back({device.name, device.name});
-      if (HasKvOnHost(device) && HostedPieces(plan, device) > 0) places[layer].push_back({plan.devices[device.kv_host].name, device.name});
+      if (lends) places[layer].push_back({plan.devices[device.kv_host].name, device.name});
     }
   }
   return places;
@@ -64,7 +69,7 @@ std::vector<KvExtent> HeldBy(const KvHolder& holder, std::span<const KvExtent> w
 KvTake MakeKvTake(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences, const KvLentBy& lent,
                   const std::map<std::string, std::string>& addresses) {
   const std::string& here = plan.devices[device].name;
-  const std::map<int32_t, std::vector<Place>> had = PlacesIn(before), has = PlacesIn(plan);
+  const std::map<int32_t, std::vector<Place>> had = PlacesIn(before, nullptr), has = PlacesIn(plan, &sequences);
   KvTake take{.epoch = before.epoch, .sequences = sequences};
   std::map<Place, size_t> holders;  // where in take.holders
   for (const auto& [layer, places] : had) {

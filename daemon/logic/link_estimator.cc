@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace lime {
 namespace {
@@ -13,11 +14,13 @@ constexpr int64_t kLongestWindowUs = 100'000;  // then it is given up
 constexpr size_t kMostPoints = 512;            // of a window
 constexpr size_t kRecent = 3;
 constexpr double kAgree = 0.08;
-constexpr int64_t kLongUs = 40'000, kClearUs = 20'000;  // tails that are believed at once: of any change, of a clear one
-constexpr double kSeen = 1.2, kClear = 1.5;             // times
+constexpr int64_t kLongUs = 40'000, kClearUs = 20'000;                // tails that are believed at once: of any change, of a clear one
+constexpr int64_t kLongerThanTrainsUs = 200'000, kApartUs = 100'000;  // than those of probes; of two that do not meet the same one
+constexpr double kSeen = 1.2, kClear = 1.5;                           // times
 constexpr int64_t kSettledUs = 800'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;  // between trains of probes
 constexpr int64_t kTimesItsAir = 25;                                                      // likewise, over
 constexpr int64_t kSavedUs = 2'000'000;
+constexpr int64_t kMostSpreadUs = 150'000, kMostFirstUs = 300'000, kLeastConfirmUs = 100'000, kMostConfirmUs = 400'000;
 constexpr double kMostAirUs = 400'000, kLeastRate = 1e6;  // that are counted
 constexpr int64_t kGraceUs = 200'000;                     // for traffic that is under way to tell
 constexpr int64_t kProbingPatienceUs = 150'000;
@@ -29,6 +32,11 @@ constexpr Bytes kUnknownWindow = 32 * kKiB, kSlowWindow = 128 * kKiB, kMostFirst
 
 bool Agree(double a, double b) {
   return std::abs(a - b) <= kAgree * b;
+}
+
+double Middle(std::vector<double> rates) {
+  std::ranges::sort(rates);
+  return (rates[(rates.size() - 1) / 2] + rates[rates.size() / 2]) / 2;
 }
 
 }  // namespace
@@ -96,33 +104,49 @@ void LinkEstimator::Measure(int64_t now_us) {
   if (told || WindowUs() >= kLongestWindowUs || train_.points.size() >= kMostPoints) BeginWindow(arrived_us);
 }
 
-bool LinkEstimator::IsChange(const TrainFit& fit) const {
+// A slower one may be what the trains of others leave that share the way: it is one where it is measured again, behind them.
+bool LinkEstimator::IsChange(const TrainFit& fit, int64_t now_us) const {
   const double rate = fit.bytes_per_second, now = estimate_->bytes_per_second;
-  if ((candidate_ && Agree(rate, *candidate_)) || (at_least_ && rate > now)) return true;
-  const double times = std::max(rate / now, now / rate);
+  const int64_t tail_us = fit.tail_us + (candidate_ && Agree(rate, *candidate_) ? candidate_tail_us_ : 0);
+  if (tail_us > fit.tail_us && (rate > now || now_us - candidate_at_us_ >= kApartUs)) return true;
+  if (at_least_ && rate > now) return true;
+  const double times = rate / now;
+  if (tail_us >= kLongerThanTrainsUs && times * kSeen <= 1) return true;
   return (fit.tail_us >= kLongUs && times >= kSeen) || (fit.tail_us >= kClearUs && times >= kClear);
 }
 
 void LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
-  const double rate = fit.bytes_per_second;
+  double rate = fit.bytes_per_second;
+  NoteSlower(rate, now_us);
   if (!estimate_ || !Agree(rate, estimate_->bytes_per_second)) {
-    if (estimate_ && !IsChange(fit)) {
-      candidate_ = rate;
-      next_probe_us_ = std::max(paid_until_us_, std::min(next_probe_us_, now_us + kUnsettledUs));
+    const bool scatters = slower_.size() >= kRecent;
+    if (estimate_ && !scatters && !IsChange(fit, now_us)) {
+      if (!candidate_ || !Agree(rate, *candidate_)) candidate_at_us_ = now_us, candidate_tail_us_ = 0;
+      candidate_ = rate, candidate_tail_us_ += fit.tail_us;
+      next_probe_us_ = std::max(paid_until_us_, std::min(next_probe_us_, now_us + Spread(kUnsettledUs)));
       return;
     }
     recent_.clear();
     if (candidate_ && Agree(rate, *candidate_)) recent_.push_back(*candidate_);
+    if (scatters) rate = Middle(slower_);
   }
   candidate_.reset();
+  slower_.clear();
   at_least_ = false;
   recent_.push_back(rate);
   if (recent_.size() > kRecent) recent_.erase(recent_.begin());
-  std::vector<double> sorted = recent_;
-  std::ranges::sort(sorted);
-  estimate_ = {.bytes_per_second = (sorted[(sorted.size() - 1) / 2] + sorted[sorted.size() / 2]) / 2, .at_us = now_us};
+  estimate_ = {.bytes_per_second = Middle(recent_), .at_us = now_us};
   failures_ = 0;
-  if (!probing_) next_probe_us_ = std::max(next_probe_us_, now_us + (recent_.size() > 1 ? kSettledUs : kUnsettledUs));
+  if (!probing_) next_probe_us_ = std::max(next_probe_us_, now_us + Spread(recent_.size() > 1 ? kSettledUs : kUnsettledUs));
+}
+
+void LinkEstimator::NoteSlower(double rate, int64_t now_us) {
+  if (!estimate_ || rate * kSeen > estimate_->bytes_per_second) {
+    slower_.clear();
+  } else if (slower_.empty() || now_us - slower_at_us_ >= kApartUs) {
+    slower_.push_back(rate);
+    slower_at_us_ = now_us;
+  }
 }
 
 bool LinkEstimator::IsFreeFor(Bytes bytes) const {
@@ -174,6 +198,7 @@ void LinkEstimator::NoteAtLeast(int64_t now_us) {
 }
 
 Bytes LinkEstimator::WantsProbe(int64_t now_us) {
+  if (!std::exchange(begun_, true)) next_probe_us_ = std::max(next_probe_us_, now_us + Random(kMostFirstUs));
   if (!probing_) {
     if (now_us < next_probe_us_ + (under_way_.empty() ? 0 : kGraceUs)) return 0;
     if (others_under_way_ > kMostWindow) return 0;
@@ -211,7 +236,21 @@ void LinkEstimator::EndProbing(bool told, int64_t now_us) {
   const int64_t pause_us = interrupted ? kInterruptedUs : settled ? kSettledUs : failures_ < kMostFailures ? kUnsettledUs : kSettledUs;
   if (!told && !interrupted) ++failures_;
   paid_until_us_ = std::max(paid_until_us_, now_us - kSavedUs) + kTimesItsAir * air_us;
-  next_probe_us_ = std::max(now_us + pause_us, paid_until_us_);
+  const bool confirms = told && (recent_.size() == 1 || candidate_) && !unpaid_;
+  unpaid_ = confirms;
+  next_probe_us_ = now_us + (confirms ? kLeastConfirmUs + Random(kMostConfirmUs - kLeastConfirmUs)
+                                      : Spread(std::max(pause_us, paid_until_us_ - now_us)));
+}
+
+// Longer or shorter at random: by a third, or by more than a train takes.
+int64_t LinkEstimator::Spread(int64_t us) {
+  const int64_t most_us = std::min(us / 3, kMostSpreadUs);
+  return us - most_us + Random(2 * most_us);
+}
+
+int64_t LinkEstimator::Random(int64_t most) {
+  random_ = random_ * 6364136223846793005u + 1442695040888963407u;  // Knuth's
+  return static_cast<int64_t>((random_ >> 33) % static_cast<uint64_t>(most + 1));
 }
 
 }  // namespace lime

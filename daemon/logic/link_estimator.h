@@ -6,8 +6,9 @@
 // or of bulk data are trains of themselves; the token that passes now and then is none. So where nothing told the rate for a while, probes
 // are sent, as many at a time as keep the link busy for a few milliseconds, until what has arrived of them says it.
 //
-// A rate that agrees with the estimate refines it: the median of the last three. One that does not is a change once the next one says the
-// same, or when it was measured for long.
+// A rate that agrees with the estimate refines it: the median of the last three. One that does not is a change once another one says the
+// same, or when it was measured for long, a lower one for longer than trains of probes last: others' may have been on the same way. Of
+// three lower ones that scatter it is the one in the middle.
 //
 // Times: microseconds; sent and `now` of our clock, arrived of the receiver's, whose zero nobody knows. Clocks drift by 100 ppm at most.
 // Bounds: a train of probes has 3 MiB and takes 40 ms, and what is under way when they have passed; probes take 1/25 of the time.
@@ -35,6 +36,10 @@ struct LinkEstimate {
 
 class LinkEstimator {
  public:
+  // `seed`: another one for every link of a device and of its peers, so that their trains do not meet on a way that they share, again and
+  // again at the same time.
+  explicit LinkEstimator(uint64_t seed = 1) : random_(seed) {}
+
   // The next message goes out.
   void OnSent(Bytes bytes, bool probe, int64_t now_us);
 
@@ -58,7 +63,7 @@ class LinkEstimator {
   static constexpr int64_t kMostDelayUs = 1'000;
   static constexpr Bytes kMostTrainBytes = 3 * kMiB;
   static constexpr int64_t kMostTrainUs = 40'000;
-  static constexpr Bytes kLeastWindow = 16 * kKiB, kMostWindow = 384 * kKiB;  // under way at a time
+  static constexpr Bytes kLeastWindow = 16 * kKiB, kMostWindow = 352 * kKiB;  // under way at a time
 
  private:
   struct Sent {
@@ -80,7 +85,8 @@ class LinkEstimator {
   void BeginWindow(int64_t arrived_us);
   int64_t WindowUs() const { return train_.points.back().arrived_us - train_.points.front().arrived_us; }
   void OnRate(const TrainFit& fit, int64_t now_us);
-  bool IsChange(const TrainFit& fit) const;
+  bool IsChange(const TrainFit& fit, int64_t now_us) const;
+  void NoteSlower(double rate, int64_t now_us);
   void BeginProbing(int64_t now_us);
   void EndProbing(bool told, int64_t now_us);
   bool ProbingIsOver(int64_t now_us) const;
@@ -88,6 +94,8 @@ class LinkEstimator {
   int64_t AirUs(int64_t now_us) const;
   void NoteAtLeast(int64_t now_us);
   Bytes Window() const;
+  int64_t Spread(int64_t us);
+  int64_t Random(int64_t most);
 
   std::deque<Sent> under_way_;
   Bytes probes_under_way_ = 0, others_under_way_ = 0;
@@ -97,7 +105,8 @@ class LinkEstimator {
   int64_t least_delay_at_us_ = 0;
   Train train_;
 
-  bool probing_ = false;
+  bool begun_ = false, probing_ = false;
+  bool unpaid_ = false;        // the next train comes early, to confirm the last
   int64_t next_probe_us_ = 0;  // not before
   int64_t paid_until_us_ = 0;  // the time that the probes took, 25 times
   int64_t probing_since_us_ = 0, first_arrived_us_ = 0;
@@ -108,7 +117,12 @@ class LinkEstimator {
   std::optional<LinkEstimate> estimate_;
   std::vector<double> recent_;       // that agree, newest last
   std::optional<double> candidate_;  // the last that did not
-  bool at_least_ = false;            // no train has told the estimate, only that the link is not slower
+  int64_t candidate_at_us_ = 0;      // the first that agreed with it
+  int64_t candidate_tail_us_ = 0;    // of all of those
+  std::vector<double> slower_;       // the last ones, well apart, where all were slower, whether or not they agree
+  int64_t slower_at_us_ = 0;
+  uint64_t random_;
+  bool at_least_ = false;  // no train has told the estimate, only that the link is not slower
 };
 
 }  // namespace lime

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -38,7 +39,8 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   explicit Impl(Options options)
       : options_(std::move(options)),
         stub_(OpenChannel(options_.address, options_.peer, options_.keys, ChannelUse::kActivations)),
-        give_up_(absl::Now() + options_.patience) {}
+        give_up_(absl::Now() + options_.patience),
+        estimator_(absl::HashOf(options_.epoch, options_.from, options_.to)) {}
 
   void Start() {
     absl::MutexLock lock(&mutex_);

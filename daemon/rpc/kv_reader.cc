@@ -62,9 +62,12 @@ class Expected {
 
   absl::Status Take(const KvPagesRead& pages, Bytes page_bytes) {
     const auto found = left_.find(pages.sequence);
-    if (found == left_.end() || pages.first != found->second.first)
-      return absl::DataLossError(absl::StrCat("pages of slot ", pages.sequence, " from ", pages.first, " on, which are not the next ones"));
-    found->second.first += std::ssize(pages.data) / page_bytes;
+    const int64_t count = std::ssize(pages.data) / page_bytes;
+    if (found == left_.end() || pages.first != found->second.first || count < 1 || pages.first + count > found->second.second ||
+        count * page_bytes != std::ssize(pages.data))
+      return absl::DataLossError(absl::StrCat(pages.data.size(), " bytes of slot ", pages.sequence, " from page ", pages.first,
+                                              " on, which are not the next ones"));
+    found->second.first += count;
     return absl::OkStatus();
   }
   bool complete() const {
@@ -93,8 +96,8 @@ absl::Status ReadKvFrom(const KvSource& source, const KvReadCall& call, const Kv
       watch.Heard();
       taken = [&] {
         LIME_ASSIGN_OR_RETURN(const KvPagesRead pages, FromProto(message));
-        LIME_RETURN_IF_ERROR(take(pages.sequence, pages.first, std::as_bytes(std::span(pages.data))));
-        return expected.Take(pages, call.page_bytes);
+        LIME_RETURN_IF_ERROR(expected.Take(pages, call.page_bytes));
+        return take(pages.sequence, pages.first, std::as_bytes(std::span(pages.data)));
       }();
     }
     if (!taken.ok()) context.TryCancel();

@@ -15,6 +15,7 @@ PlanKeeper::~PlanKeeper() {
   {
     absl::MutexLock lock(&mutex_);
     if (session_ != nullptr) session_->Cancel();
+    if (left_.kv != nullptr) left_.kv->Cancel();
     stopping_ = true;
   }
   worker_.join();
@@ -238,7 +239,9 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Find(int64_t epoch) {
 
 void PlanKeeper::Await(int64_t epoch) {
   absl::MutexLock lock(&mutex_);
-  if (state_ == State::kInstalled && session_->epoch() == epoch) unused_since_ = absl::Now();
+  if (session_ == nullptr || session_->epoch() != epoch) return;
+  if (state_ == State::kInstalled) unused_since_ = absl::Now();
+  if (left_.kv != nullptr) left_.kv->Reading();  // others may be busy with what they read elsewhere
 }
 
 void PlanKeeper::Tick(absl::Time now) {

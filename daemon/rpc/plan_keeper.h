@@ -63,7 +63,7 @@ class PlanKeeper {
   // For activations.
   absl::StatusOr<std::shared_ptr<StageSession>> Find(int64_t epoch);
 
-  // Whoever had that epoch installed still waits for other devices to load it.
+  // Whoever had that epoch installed still waits for devices to load it.
   void Await(int64_t epoch);
 
   // Every now and then.

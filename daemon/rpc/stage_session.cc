@@ -30,6 +30,7 @@ StageSession::StageSession(Options options)
       log_(std::move(options.log)),
       progress_(std::move(options.progress)),
       left_(std::move(options.left)),
+      kv_left_(left_.kv),
       left_is_read_(std::move(options.left_is_read)) {}
 
 absl::StatusOr<InstalledPlan> StageSession::Open() {
@@ -51,25 +52,36 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
   return installed;
 }
 
+void StageSession::Cancel() {
+  cancelled_.store(true);
+  if (const std::shared_ptr<KvLeft> left = kv_left_.lock(); left != nullptr) left->Cancel();
+}
+
 // The links stay until the stage is gone: its computation may be sending.
 void StageSession::Close() {
   Cancel();
   (void)SetSink({});
-  TakeStage().reset();
+  TakeStage(/*leaves=*/false).reset();
   links_.clear();
   left_ = {};
 }
 
-std::unique_ptr<DeviceStage> StageSession::TakeStage() {
+std::unique_ptr<DeviceStage> StageSession::TakeStage(bool leaves) {
   absl::MutexLock lock(&stage_mutex_);
+  has_left_ = leaves;
   return std::move(stage_);
+}
+
+// Others may not have left yet, and what they send, which nobody waits for any more, is no reason for them to give the plan up.
+absl::Status StageSession::NoStage() const {
+  return has_left_ ? absl::OkStatus() : absl::FailedPreconditionError("the plan is not installed any more");
 }
 
 StageSession::Left StageSession::Leave() {
   Cancel();
   (void)SetSink({});
   Left left;
-  if (const std::unique_ptr<DeviceStage> stage = TakeStage(); stage != nullptr) {
+  if (const std::unique_ptr<DeviceStage> stage = TakeStage(/*leaves=*/true); stage != nullptr) {
     absl::StatusOr<LeftByPlan> plan = stage->Leave();
     if (plan.ok()) left.plan = *std::move(plan);
     // Others that have a part of the head hash nothing.
@@ -128,7 +140,9 @@ absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder,
   if (left_.kv->numerics_id() != numerics_id || left_.kv->page_bytes() != call_.plan.page_bytes)
     return absl::FailedPreconditionError("the KV of the plan before is of other kernels, or of another model");
   for (const KvExtent& extent : extents) {
-    const auto take_own = [&](int64_t first, std::span<const std::byte> pages) { return take(extent.sequence, first, pages); };
+    const auto take_own = [&](int64_t first, std::span<const std::byte> pages) {
+      return cancelled_.load() ? absl::CancelledError("loading was cancelled") : take(extent.sequence, first, pages);
+    };
     LIME_RETURN_IF_ERROR(left_.kv->ReadAll(layer, holder.hosts, extent, take_own));
   }
   return absl::OkStatus();
@@ -232,7 +246,7 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
   received_messages_.fetch_add(1, std::memory_order_relaxed);
   received_bytes_.fetch_add(static_cast<int64_t>(activation.payload.size() + kActivationHeaderBytes), std::memory_order_relaxed);
   absl::ReaderMutexLock lock(&stage_mutex_);
-  if (stage_ == nullptr) return absl::FailedPreconditionError("the plan is not installed any more");
+  if (stage_ == nullptr) return NoStage();
   const ActivationHeader header = activation.header;
   LIME_RETURN_IF_ERROR(stage_->OnActivation(std::move(activation)));
   if (trace_ != nullptr) NoteReceived(from, header, begin_ms);
@@ -247,7 +261,7 @@ absl::Status StageSession::OnKv(int32_t from, std::vector<std::byte> message) {
   if (from < 0 || from >= plan.NumDevices() || (!hosts(from, call_.device) && !hosts(call_.device, from)))
     return absl::InvalidArgumentError("a message about KV from a device that has none of this one's, and none here");
   absl::ReaderMutexLock lock(&stage_mutex_);
-  if (stage_ == nullptr) return absl::FailedPreconditionError("the plan is not installed any more");
+  if (stage_ == nullptr) return NoStage();
   if (!links_.contains(from)) return absl::FailedPreconditionError("no coordinator uses the plan yet");  // nothing could be answered
   return stage_->OnKv(from, std::move(message));
 }
@@ -334,7 +348,8 @@ DeviceStatistics StageSession::Statistics() const {
   statistics.wait_input_ms = stats.wait_input_ms;
   statistics.decode_ms = stats.decode_ms;
   statistics.planned_decode_ms = stats.planned_decode_ms;
-  statistics.load_ms = stats.load_ms;
+  statistics.disk_ms = stats.disk_ms;
+  statistics.disk_bytes = stats.disk_bytes;
   statistics.residency_changes = stats.residency_changes;
   for (const auto& [device, link] : links_) {
     statistics.sent_messages += link->sent().messages;

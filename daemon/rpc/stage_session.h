@@ -44,7 +44,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
 
   // Loads. kCancelled after Cancel.
   absl::StatusOr<InstalledPlan> Open();
-  void Cancel() { cancelled_.store(true); }
+  void Cancel();
   // Unloads; returns when nothing of the plan is in memory.  Once.
   void Close();
   // Likewise, but for what the plan that follows takes over; null where there is nothing to take.
@@ -73,7 +73,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
 
  private:
   bool HasHead() const { return lime::HasHead(call_.plan, call_.device); }
-  std::unique_ptr<DeviceStage> TakeStage();
+  std::unique_ptr<DeviceStage> TakeStage(bool leaves);
+  absl::Status NoStage() const ABSL_SHARED_LOCKS_REQUIRED(stage_mutex_);
   void OpenLinks();
   StageEngine::Peers MakePeers();
   std::shared_ptr<KvTakeover> MakeTakeover();
@@ -99,6 +100,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const DeviceLog log_;
   std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
   LeftByPlan left_;                                    // until it is taken and read
+  const std::weak_ptr<KvLeft> kv_left_;                // of it, for who cancels
   std::function<void()> left_is_read_;
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open, where spans are asked for
@@ -108,6 +110,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Held for reading while the stage is called; whoever unloads it waits for them.
   mutable absl::Mutex stage_mutex_;
   std::unique_ptr<DeviceStage> stage_ ABSL_GUARDED_BY(stage_mutex_);
+  bool has_left_ ABSL_GUARDED_BY(stage_mutex_) = false;
   std::map<int32_t, std::unique_ptr<ActivationLink>> links_;  // by device; made before the stage, gone after it
 
   mutable absl::Mutex events_mutex_ ABSL_ACQUIRED_AFTER(stage_mutex_);

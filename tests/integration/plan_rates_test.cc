@@ -97,10 +97,13 @@ TEST_F(PlanRatesTest, KvGoesOnWhereMemoryHasRoomForBothPools) {
   EXPECT_FALSE(TakesOver(plan_, after, 10));
   // What a host has of it goes on, too, and what goes to a disk needs no room in memory.
   Plan lends = plan_;
+  lends.context = 1024, lends.sequences = 1;
   lends.devices[0].max_layer_pages = 5, lends.devices[0].kv_host = 1, lends.devices[1].memory.hosted = 60'000;
   EXPECT_TRUE(TakesOver(lends, plan_, 10));
   lends.devices[1].memory.hosted = 60'001;
   EXPECT_FALSE(TakesOver(lends, plan_, 10));
+  lends.devices[0].max_layer_pages = 10;
+  EXPECT_TRUE(TakesOver(lends, plan_, 10)) << "nothing is lent yet";
   Plan spills = plan_;
   spills.devices[0].max_layer_pages = 5, spills.devices[0].kv_pages = 5;
   for (PlanPart& part : spills.parts) part.kv_pages = 10;

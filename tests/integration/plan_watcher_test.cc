@@ -31,7 +31,7 @@ class PlanWatcherTest : public ::testing::Test {
                   return ClusterRates{{LinkKey("a", "b"), 100 * kMbit}};
                 },
             .measure =
-                [this](const Plan&) {
+                [this](const Plan&, RateAges&) {
                   return ClusterRates{{LinkKey("a", "b"), mbit_ * kMbit}};
                 },
             .search = [this](const PlanWatcher::Search& search) -> absl::StatusOr<PlanWatcher::Candidate> {
@@ -94,7 +94,7 @@ TEST_F(PlanWatcherTest, APlanForASlowerDeviceIsMeasuredByWhatItWasMadeFor) {
   std::atomic<double> beside_plan = 1, made_with = 0, now = 0;
   PlanWatcher::Options options = Options();
   options.planned = [](const Plan&) { return ClusterRates{{ComputeKey("a"), 1}}; };
-  options.measure = [&](const Plan&) { return ClusterRates{{ComputeKey("a"), beside_plan}}; };
+  options.measure = [&](const Plan&, RateAges&) { return ClusterRates{{ComputeKey("a"), beside_plan}}; };
   options.search = [&](const PlanWatcher::Search& search) -> absl::StatusOr<PlanWatcher::Candidate> {
     ++searches_;
     made_with = search.made_with.contains(ComputeKey("a")) ? search.made_with.at(ComputeKey("a")) : 1;

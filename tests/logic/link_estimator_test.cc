@@ -324,6 +324,111 @@ TEST(LinkEstimatorTest, WhatMayWaitDelaysAnActivationByAMillisecondOrByItself) {
   }
 }
 
+TEST(LinkEstimatorTest, ALinkThatHasFallenToARateThatScattersIsSlower) {
+  constexpr double kTickUs = 100, kFallUs = 5e6, kEndUs = 20e6;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<BucketLink::Change> changes = {{0, 25}};
+    for (double at_us = kFallUs; at_us < kEndUs; at_us += 150'000)
+      changes.push_back({at_us, std::uniform_real_distribution<double>(0.8, 1.2)(random) * 5});
+    BucketLink link(0, changes);
+    LinkEstimator estimator(seed);
+    std::deque<double> arrived_us;
+    for (double now_us = 0; now_us < kEndUs; now_us += kTickUs) {
+      for (; !arrived_us.empty() && arrived_us.front() + kLatencyUs <= now_us; arrived_us.pop_front())
+        ASSERT_TRUE(estimator.OnArrived(static_cast<int64_t>(arrived_us.front()), static_cast<int64_t>(now_us)));
+      const Bytes bytes = estimator.WantsProbe(static_cast<int64_t>(now_us));
+      if (bytes > 0) {
+        estimator.OnSent(bytes, /*probe=*/true, static_cast<int64_t>(now_us));
+        arrived_us.push_back(link.Carry(now_us, bytes));
+      }
+      const auto estimate = estimator.estimate();
+      if (now_us > 2e6 && now_us < kFallUs) {
+        ASSERT_NEAR(estimate->bytes_per_second, 25e6, 2.5e6);
+      }
+      if (now_us > kFallUs + 5e6) {
+        ASSERT_LT(estimate->bytes_per_second, 7e6) << "seed " << seed << ", at " << now_us / 1e6;
+      }
+    }
+  }
+}
+
+// Senders that begin at the same time and share the way to one receiver: their trains meet, and each then sees a part of the rate.
+class SharedWay {
+ public:
+  SharedWay(uint64_t seed, size_t senders, double mbit) : random_(seed), per_us_(mbit / 8), way_(0, {{0, per_us_}}) {
+    for (size_t s = 0; s < senders; ++s) senders_.emplace_back(random_());
+  }
+
+  // Of the looks at all of them from 6 s on the share that were right.
+  double RightShare(double end_us) {
+    int64_t looks = 0, right = 0;
+    for (double now_us = 0; now_us < end_us; now_us += kTickUs) {
+      for (Sender& sender : senders_) Turn(sender, now_us);
+      Carry(now_us);
+      if (now_us < 6e6 || std::fmod(now_us, 1e4) >= kTickUs) continue;
+      for (const Sender& sender : senders_) {
+        const auto estimate = sender.estimator.estimate();
+        ++looks, right += estimate && std::abs(estimate->bytes_per_second / 1e6 / per_us_ - 1) <= 0.1;
+      }
+    }
+    return static_cast<double>(right) / static_cast<double>(looks);
+  }
+
+ private:
+  static constexpr double kTickUs = 100;
+  static constexpr Bytes kFrame = 1500;
+  struct Sender {
+    explicit Sender(uint64_t seed) : estimator(seed) {}
+    LinkEstimator estimator;
+    std::deque<Bytes> messages;  // not carried yet, what is left of each
+    std::deque<double> arrived_us;
+  };
+
+  void Turn(Sender& sender, double now_us) {
+    for (; !sender.arrived_us.empty() && sender.arrived_us.front() + kLatencyUs <= now_us; sender.arrived_us.pop_front())
+      ASSERT_TRUE(sender.estimator.OnArrived(static_cast<int64_t>(sender.arrived_us.front()), static_cast<int64_t>(now_us)));
+    while (const Bytes bytes = sender.estimator.WantsProbe(static_cast<int64_t>(now_us))) {
+      sender.estimator.OnSent(bytes, /*probe=*/true, static_cast<int64_t>(now_us));
+      sender.messages.push_back(bytes);
+    }
+  }
+  // Frames of all senders in turn, as fast as the way takes them.
+  void Carry(double now_us) {
+    for (size_t idle = 0; way_.free_us() <= now_us + kTickUs && idle < senders_.size(); next_ = (next_ + 1) % senders_.size()) {
+      Sender& sender = senders_[next_];
+      if (sender.messages.empty()) {
+        ++idle;
+        continue;
+      }
+      idle = 0;
+      Bytes& left = sender.messages.front();
+      const Bytes frame = std::min(left, kFrame);
+      const double there_us = way_.Carry(now_us, frame);
+      left -= frame;
+      if (left > 0) continue;
+      sender.arrived_us.push_back(there_us);
+      sender.messages.pop_front();
+    }
+  }
+
+  std::mt19937_64 random_;
+  const double per_us_;
+  BucketLink way_;
+  std::deque<Sender> senders_;
+  size_t next_ = 0;
+};
+
+TEST(LinkEstimatorTest, LinksThatShareAWayDoNotStandInEachOthersWayForLong) {
+  for (const double mbit : {25.0, 100.0}) {
+    for (const size_t senders : {2, 3}) {
+      double share = 0;
+      for (uint64_t seed = 0; seed < 10; ++seed) share += SharedWay(seed, senders, mbit).RightShare(30e6) / 10;
+      EXPECT_GT(share, 0.95) << senders << " senders, " << mbit << " Mbit/s";
+    }
+  }
+}
+
 // A link of which only what is sent is slow: probes find no queue.
 TEST(LinkEstimatorTest, OfALinkThatIsFasterThanItsSenderItSaysAtLeastAndAsksLess) {
   constexpr Bytes kSenderPerUs = 200;

@@ -50,6 +50,33 @@ TEST(ReplannerTest, WhatDoesNotLastOrIsNotOfThePlanIsNoReason) {
   EXPECT_EQ(SearchTime(replanner, kStart, 60, [](int) { return Rates(131, 100); }), kStart + absl::Seconds(3));
 }
 
+TEST(ReplannerTest, WhatWasMeasuredOnceDoesNotLast) {
+  Replanner replanner({}, Rates(100, 100));
+  const auto look = [&](double rate, int second, int age) {
+    return replanner.OnRates(Rates(rate, 100), kStart + absl::Seconds(second), {{LinkKey("a", "b"), absl::Seconds(age)}}).has_value();
+  };
+  for (int second = 0; second < 9; ++second) EXPECT_FALSE(look(30, second, second)) << second;
+  EXPECT_FALSE(look(100, 9, 0)) << "says otherwise";
+  EXPECT_FALSE(look(30, 10, 0));
+  EXPECT_FALSE(look(30, 12, 0));
+  EXPECT_FALSE(look(30, 13, 1));
+  EXPECT_TRUE(look(30, 14, 1));
+}
+
+TEST(ReplannerTest, WhatIsMeasuredNowAndThenLastsToo) {
+  Replanner replanner({}, Rates(100, 100));
+  const auto look = [&](std::optional<double> rate, int second) {
+    return replanner.OnRates(rate ? Rates(*rate, 100) : ClusterRates(), kStart + absl::Seconds(second)).has_value();
+  };
+  EXPECT_FALSE(look(30, 0));
+  for (int second = 1; second < 29; ++second) EXPECT_FALSE(look(std::nullopt, second));
+  EXPECT_TRUE(look(30, 29));
+  EXPECT_FALSE(replanner.OnFound(std::nullopt, 1, kStart + absl::Seconds(30)));
+  EXPECT_FALSE(look(100, 100));
+  for (int second = 101; second < 132; ++second) EXPECT_FALSE(look(std::nullopt, second));
+  EXPECT_FALSE(look(100, 132)) << "what was long ago is forgotten";
+}
+
 TEST(ReplannerTest, KvThatHasGrownByHalfIsAReasonToLook) {
   Replanner replanner({}, Rates(100, 100));
   const auto grows = [&](int64_t pages, absl::Time now) {
