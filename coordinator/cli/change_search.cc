@@ -18,7 +18,8 @@ namespace {
 constexpr double kUnloadMs = 500, kPauseMargin = 2;             // of a change to another plan
 constexpr double kNotReading = 0.25;                            // of an installation's time: making room, compiling, opening
 constexpr double kFirstSteps = 2;                               // that the next token takes: rings are empty
-constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;  // positions that a plan begins with beyond those that there are
+constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;  // positions that a plan begins with beyond those that there are then
+constexpr double kSearchLimits = 6;                             // time limits that the search takes at most, and the wait for the next step
 
 }  // namespace
 
@@ -40,7 +41,8 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   PlanWatcher::Candidate found{.ms_per_step = HUGE_VAL, .current_ms = ms_left(today)};
   std::vector<int64_t> kv_tokens = {0};
   if (inputs.request.kv_tokens > 0) {
-    const int64_t now = search.left.pages * kPageTokens / std::max<int64_t>(1, search.current.sequences) + kKvAhead;
+    const auto meanwhile = static_cast<int64_t>(kSearchLimits * options.time_limit_ms / today.predicted.ms_per_step);
+    const int64_t now = search.left.pages * kPageTokens / std::max<int64_t>(1, search.current.sequences) + kKvAhead + meanwhile;
     kv_tokens.push_back(std::min(inputs.request.context, std::max(inputs.request.kv_tokens, now)));
   }
   absl::Status none;
@@ -54,6 +56,7 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   }
   if (found.ms_per_step == HUGE_VAL) return none;
   const bool takes_over = TakesOver(search.current, found.plan, search.left.pages);
+  if (takes_over) found.most_pages = MostPages(search.current, found.plan);
   const double share = kNotReading + ReadShare(search.current, found.plan, takes_over);
   found.install_ms = kUnloadMs + kPauseMargin * share * options.install_ms + kFirstSteps * found.ms_per_step;
   const auto prompt = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));

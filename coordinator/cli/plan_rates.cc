@@ -151,6 +151,15 @@ bool TakesOver(const Plan& before, const Plan& after, int64_t pages) {
   return true;
 }
 
+int64_t MostPages(const Plan& before, const Plan& after) {
+  int64_t low = 0, high = std::max(FullLayerPages(before), FullLayerPages(after)) + 1;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (TakesOver(before, after, middle) ? low : high) = middle;
+  }
+  return low;
+}
+
 double ReadShare(const Plan& before, const Plan& after, bool parts_stay) {
   const double before_ms = SlowestReadMs(before, {});
   return before_ms > 0 ? SlowestReadMs(after, parts_stay ? PartsInMemoryOf(before) : PartsInMemory()) / before_ms : 1;

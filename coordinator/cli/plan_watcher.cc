@@ -89,6 +89,10 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& lef
   left_ = left;
   if (!found_) return std::nullopt;
   Candidate found = *std::exchange(found_, std::nullopt);
+  if (left.pages > found.most_pages) {  // the search took too long
+    (void)replanner_.OnFound(std::nullopt, 0, absl::Now());
+    return std::nullopt;
+  }
   const double pause_ms = found.install_ms + found.replay_ms * static_cast<double>(left.known);
   const double ms = found.ms_per_step;
   const bool change = replanner_.OnFound(Replanner::Found{.current_ms = found.current_ms, .ms_per_step = ms, .pause_ms = pause_ms},

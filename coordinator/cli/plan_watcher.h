@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <thread>
 
@@ -19,10 +20,11 @@ class PlanWatcher {
  public:
   struct Candidate {
     Plan plan;
-    double ms_per_step = 0;  // on average over all that are left
-    double current_ms = 0;   // likewise, of the plan in use
-    double install_ms = 0;   // until the devices have loaded it, at most
-    double replay_ms = 0;    // per position whose KV is taken over, or computed again, at most
+    double ms_per_step = 0;                                    // on average over all that are left
+    double current_ms = 0;                                     // likewise, of the plan in use
+    double install_ms = 0;                                     // until the devices have loaded it, at most
+    double replay_ms = 0;                                      // per position whose KV is taken over, or computed again, at most
+    int64_t most_pages = std::numeric_limits<int64_t>::max();  // of KV of a layer for which all this holds
   };
   struct Search {
     const Plan& current;

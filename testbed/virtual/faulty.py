@@ -45,6 +45,8 @@ class Daemon:
 
     def start(self):
         words = self.words + [str(self.cluster.bin / "limed"), "--name", self.name, "--listen", self.address, "--insecure", "--threads", "1"]
+        if self.cluster.paced:
+            words += ["--pace", str(self.cluster.profile_of(self.name)), "--no-link-probes"]
         with open(self.log, "ab") as log:
             self.log_begins = log.tell()
             self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -76,13 +78,14 @@ class Daemon:
 class FaultyCluster:
     """A context manager: whatever way it is left, everything it made is removed."""
 
-    def __init__(self, count, folder, model, bin_folder, seed=1, memory="1GiB", context=512, plan_flags=("--strategy", "pp"), memories=None, profiles=None):
+    def __init__(self, count, folder, model, bin_folder, seed=1, memory="1GiB", context=512, plan_flags=("--strategy", "pp"), memories=None, profiles=None, paced=False):
         """`plan_flags`: of the `lime plan` that all requests run by. `memories`, `profiles`: of devices, by name, that have others than all: {"c": "2GiB"},
-        {"c": {"read_bytes_per_second": 1e9}}.
+        {"c": {"read_bytes_per_second": 1e9}}. `paced`: none computes faster than its profile says, and links are as the cluster's
+        file says, whatever they are.
         """
         self.count, self.folder, self.model, self.bin = count, Path(folder), Path(model), Path(bin_folder)
         self.memory, self.context, self.plan_flags = memory, context, plan_flags
-        self.memories, self.profiles = memories or {}, profiles or {}
+        self.memories, self.profiles, self.paced = memories or {}, profiles or {}, paced
         self.random = random.Random(seed)
         self.tag = f"ls{os.getpid()}"
         self.ending = threading.Event()
@@ -95,6 +98,7 @@ class FaultyCluster:
         try:
             if os.geteuid() == 0:
                 self.network = network.Network(self.ledger, self.tag)
+            self.write_profiles()
             self.daemons = [Daemon(self, index) for index in range(self.count)]
             for daemon in self.daemons:
                 daemon.start()
@@ -118,17 +122,22 @@ class FaultyCluster:
         if left:
             print("could not be removed, try testbed/clean:", ", ".join(left), flush=True)
 
-    def write_files(self):
-        """cluster.toml, a profile of rates, and a plan that uses every device: `pp` shares the layers out by memory."""
+    def profile_of(self, name):
+        return self.folder / f"profile{f'-{name}' if name in self.profiles else ''}.json"
+
+    def write_profiles(self):
         profile = {"cpu": "soak", "threads": 1, "read_bytes_per_second": 1e10, "flops": 1e10,
                    "disk": [{"read_bytes": 1048576, "depth": 8, "bytes_per_second": 1e9, "latency_ms": 0.1}]}
         (self.folder / "profile.json").write_text(json.dumps(profile))
         for name, other in self.profiles.items():
-            (self.folder / f"profile-{name}.json").write_text(json.dumps(profile | other))
+            self.profile_of(name).write_text(json.dumps(profile | other))
+
+    def write_files(self):
+        """cluster.toml, and a plan that uses every device: `pp` shares the layers out by memory."""
         lines = ["[cluster]", 'name = "soak"', f'model = "{self.model}"', "[[link]]", 'bandwidth = "1Gbit/s"', 'latency = "0.2ms"']
         for daemon in self.daemons:
             lines += ["[[device]]", f'name = "{daemon.name}"', f'address = "{daemon.address}"', f'memory = "{self.memories.get(daemon.name, self.memory)}"',
-                      f'weights = "{self.model}"', f'profile = "profile{f"-{daemon.name}" if daemon.name in self.profiles else ""}.json"']
+                      f'weights = "{self.model}"', f'profile = "{self.profile_of(daemon.name).name}"']
         self.toml = self.folder / "cluster.toml"
         self.toml.write_text("\n".join(lines) + "\n")
         self.plan = self.folder / "plan.json"

@@ -88,6 +88,8 @@ TEST_F(PlanRatesTest, KvGoesOnWhereMemoryHasRoomForBothPools) {
   for (PlanDevice& device : plan_.devices) device.kv_pages = 20, device.memory.kv = 20'000, device.budget = 100'000;
   EXPECT_TRUE(TakesOver(plan_, plan_, 10));
   EXPECT_FALSE(TakesOver(plan_, plan_, 11)) << "of a's two layers";
+  plan_.context = 1024, plan_.sequences = 1;
+  EXPECT_EQ(MostPages(plan_, plan_), 10);
   Plan after = plan_;
   after.devices[0].budget = 39'999;
   EXPECT_FALSE(TakesOver(plan_, after, 10));

@@ -74,6 +74,15 @@ class VirtualClusterTest(unittest.TestCase):
         self.assertGreater(found["ms_per_step"], 0.8 * planning.limits_of(plan)["bound_ms"])  # as slow as the profiles say
         self.assertEqual(left_behind(tag), [])
 
+    def test_a_plan_is_changed_as_kv_outgrows_it(self):
+        """Devices and links are what was planned, and KV grows: the change takes as long as was stated, and no bit is another one."""
+        words = [ROOT / "testbed" / "outgrow", "--as-planned", "--change-only", "--prompt", "900", "--tokens", "700", "--bin", BIN, "--work", self.folder]
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("same tokens and logits", done.stdout)
+        self.assertIn("changes to another plan", done.stdout)
+        self.assertNotIn("longer than was stated", done.stdout)
+
     def test_what_a_killed_run_leaves_is_cleaned(self):
         script = ("import sys, time\n"
                   f"sys.path[:0] = [{str(ROOT / 'testbed')!r}, {str(Path(__file__).parent)!r}]\n"
