@@ -144,9 +144,8 @@ bool TakesOver(const Plan& before, const Plan& after, int64_t pages) {
     if (device.kv_pages < PagesInMemory(device, pages) * std::ssize(layers)) return false;
     if (std::ranges::any_of(layers, [&](int32_t layer) { return numerics[layer] != device.numerics_id; })) return false;
     const PlanMemory& memory = device.memory;
-    if (LeftBytes(before, device.name, pages) + memory.runtime + memory.activations + memory.kv + memory.hosted + memory.fetched >
-        device.budget)
-      return false;
+    const Bytes left = LeftBytes(before, device.name, pages), kv = memory.kv + memory.hosted + memory.fetched;
+    if (left > 0 && left + TakeoverBytes(after) + memory.runtime + memory.activations + kv > device.budget) return false;
   }
   return true;
 }

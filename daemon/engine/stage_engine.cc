@@ -192,7 +192,8 @@ class StageEngine::Impl {
           FormatBytes(activations + rows + waiting), ", KV ", FormatBytes(kv + others), ", weights and ring ", FormatBytes(weights),
           ") and may take ", FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
     }
-    const Bytes both = runtime + left + activations + rows + waiting + kv + others + TakingBytes();
+    const Bytes both =
+        runtime + left + activations + rows + waiting + kv + others + (options_.takeover == nullptr ? 0 : TakeoverBytes(plan_));
     if (both + KeptBytes() > device.budget) DropWeights();  // rather than KV: they are read from the disk
     if (left > 0 && both > device.budget) {
       return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" has no room for the KV of two plans at once: ",
@@ -271,11 +272,6 @@ class StageEngine::Impl {
 
   // From the disk, for what streams.
   Bytes BytesRead() const { return weights_->bytes_read() + kv_->bytes_read(); }
-  // Pieces of KV on their way from the plan before: read from the disk and copied, for this device and for another one, and in messages.
-  Bytes TakingBytes() const {
-    constexpr Bytes kMessages = 4 * kMiB;
-    return options_.takeover == nullptr ? 0 : 4 * KvPieceBytes(plan_) + kMessages;
-  }
   int64_t NumLayers() const { return static_cast<int64_t>(layers_.size()); }
   bool IsFirst() const { return plan_.stages.front().device == device_; }
   bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }

@@ -130,6 +130,11 @@ Bytes KvPieceBytes(const Plan& plan) {
   return RoundUp(kKvPiece / kPageTokens * plan.page_bytes, 4 * kKiB);
 }
 
+Bytes TakeoverBytes(const Plan& plan) {
+  constexpr Bytes kMessages = 4 * kMiB;
+  return 4 * KvPieceBytes(plan) + kMessages;
+}
+
 Bytes KvPartBytes(const Plan& plan, const PlanPart& part) {
   return plan.sequences * ((part.kv_end - part.kv_begin) / kKvPiece) * KvPieceBytes(plan);
 }

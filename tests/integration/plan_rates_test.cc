@@ -3,6 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/kv_spill.h"
 
 namespace lime::cli {
 namespace {
@@ -85,13 +86,13 @@ TEST_F(PlanRatesTest, ThePlanInUseIsComparedAsItIsNow) {
 TEST_F(PlanRatesTest, KvGoesOnWhereMemoryHasRoomForBothPools) {
   plan_.page_bytes = 1000;
   for (int32_t layer = 0; layer < 3; ++layer) plan_.parts[static_cast<size_t>(layer)].block = {BlockKind::kAttention, layer};
-  for (PlanDevice& device : plan_.devices) device.kv_pages = 20, device.memory.kv = 20'000, device.budget = 100'000;
+  for (PlanDevice& device : plan_.devices) device.kv_pages = 20, device.memory.kv = 20'000, device.budget = 100'000 + TakeoverBytes(plan_);
   EXPECT_TRUE(TakesOver(plan_, plan_, 10));
   EXPECT_FALSE(TakesOver(plan_, plan_, 11)) << "of a's two layers";
   plan_.context = 1024, plan_.sequences = 1;
   EXPECT_EQ(MostPages(plan_, plan_), 10);
   Plan after = plan_;
-  after.devices[0].budget = 39'999;
+  after.devices[0].budget = 39'999 + TakeoverBytes(plan_);
   EXPECT_FALSE(TakesOver(plan_, after, 10));
   after.devices[0].name = "new";
   EXPECT_TRUE(TakesOver(plan_, after, 10)) << "it had no pool";
