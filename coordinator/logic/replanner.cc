@@ -26,7 +26,7 @@ std::optional<ClusterRates> Replanner::OnRates(const ClusterRates& measured, abs
   for (const auto& [key, planned] : planned_) {
     const auto found = measured.find(key);
     if (found == measured.end()) {
-      std::erase_if(others_, [&](const auto& other) { return other.first == key && now - other.second.last > options_.forgotten; });
+      if (const auto seen = others_.find(key); seen != others_.end() && now - seen->second.last > options_.forgotten) others_.erase(seen);
       continue;
     }
     if (!IsAnother(key, planned, found->second)) {
