@@ -178,7 +178,9 @@ class Steps {
   absl::StatusOr<std::shared_ptr<KvLeft>> Leave() { return kv_->Leave(backend_.numerics_id(), backend_.TakeKv(), {}); }
   // That the next plan finds all that was computed, in memory and on the disk.
   void ExpectAllIn(const KvLeft& left) {
-    for (const auto& [sequence, positions] : positions_) {
+    for (const auto& each : positions_) {
+      const int32_t sequence = each.first;
+      const int64_t positions = each.second;
       const int64_t pages = KvPages::PagesFor(positions, 1);
       for (const int32_t layer : kLayers) {
         int64_t next = 0;
