@@ -7,25 +7,30 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kQueueUs = 300;              // a message that waited less for the one before may have found the link idle
-constexpr int64_t kDriftPerUs = 10'000;        // 100 ppm
-constexpr int64_t kWindowUs = 20'000;          // of traffic that flows anyway
+constexpr int64_t kQueueUs = 300;        // a message that waited less for the one before may have found the link idle
+constexpr int64_t kHandOverUs = 500;     // so long the link may lie idle until the sender knows that the connection takes the next one
+constexpr int64_t kDriftPerUs = 10'000;  // 100 ppm
+constexpr int64_t kWindowUs = 20'000;    // of traffic that flows anyway
 constexpr int64_t kLongestWindowUs = 100'000;  // then it is given up
 constexpr size_t kMostPoints = 512;            // of a window
 constexpr size_t kRecent = 3;
 constexpr double kAgree = 0.08;
 constexpr int64_t kLongUs = 40'000, kClearUs = 20'000;                // tails that are believed at once: of any change, of a clear one
 constexpr int64_t kLongerThanTrainsUs = 200'000, kApartUs = 100'000;  // than those of probes; of two that do not meet the same one
+constexpr double kMostShares = 3.5, kFarMoreShares = 7;               // of a way: trains of more others hardly meet, and never
 constexpr double kSeen = 1.2, kClear = 1.5;                           // times
-constexpr int64_t kSettledUs = 800'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;  // between trains of probes
-constexpr int64_t kTimesItsAir = 25;                                                      // likewise, over
+constexpr int64_t kSettledUs = 700'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;  // between trains of probes
+constexpr int64_t kTimesItsAir = 23;                                                      // likewise, over
 constexpr int64_t kSavedUs = 2'000'000;
-constexpr int64_t kMostSpreadUs = 150'000, kMostFirstUs = 300'000, kLeastConfirmUs = 100'000, kMostConfirmUs = 400'000;
+constexpr int64_t kMostSpreadUs = 150'000, kMostFirstUs = 300'000, kLeastConfirmUs = 100'000, kMostConfirmUs = 350'000;
 constexpr double kMostAirUs = 400'000, kLeastRate = 1e6;  // that are counted
 constexpr int64_t kGraceUs = 200'000;                     // for traffic that is under way to tell
 constexpr int64_t kProbingPatienceUs = 150'000;
 constexpr int64_t kWindowAheadUs = 10'000, kFirstAheadUs = 1'500, kSlowAheadUs = 10'000;  // probes under way, by the rate
-constexpr int kMostFailures = 6;                                                          // one after another, before less is tried
+constexpr int64_t kTypicalUs = 14'000, kLastAheadUs = 3'000;  // a train that tells takes so long; so much is under way as it ends
+constexpr int64_t kLatelyUs = 3'000;
+constexpr double kFastPerUs = 40;  // bytes: large probes are taken
+constexpr int kMostFailures = 6;   // one after another, before less is tried
 constexpr Bytes kSmallTrainBytes = 512 * kKiB;
 constexpr double kAtLeast = 1.15;  // times the estimate
 constexpr Bytes kUnknownWindow = 32 * kKiB, kSlowWindow = 128 * kKiB, kMostFirstWindow = 192 * kKiB;
@@ -41,8 +46,8 @@ double Middle(std::vector<double> rates) {
 
 }  // namespace
 
-void LinkEstimator::OnSent(Bytes bytes, bool probe, int64_t now_us) {
-  under_way_.push_back({bytes, now_us, probe});
+void LinkEstimator::OnSent(Bytes bytes, bool probe, bool back_to_back, int64_t now_us) {
+  under_way_.push_back({bytes, now_us, probe, !back_to_back ? Behind::kUnknown : under_way_.empty() ? Behind::kTaken : Behind::kUnderWay});
   (probe ? probes_under_way_ : others_under_way_) += bytes;
   if (probe) probed_ += bytes;
 }
@@ -56,7 +61,9 @@ bool LinkEstimator::OnArrived(int64_t arrived_us, int64_t now_us) {
   const int64_t drift_us = any_arrived_ ? (arrived_us - least_delay_at_us_) / kDriftPerUs : 0;
   const int64_t delay_us = arrived_us - message.sent_us;
   const int64_t least_us = least_delay_us_ + drift_us;
-  const bool follows = any_arrived_ && message.sent_us + least_us + kQueueUs <= last_arrived_us_;
+  const int64_t waited_us = last_arrived_us_ - (message.sent_us + least_us);  // for the one before
+  const bool follows =
+      any_arrived_ && (message.behind == Behind::kUnderWay || waited_us >= (message.behind == Behind::kTaken ? -kHandOverUs : kQueueUs));
   if (!any_arrived_ || delay_us < least_us) least_delay_us_ = delay_us, least_delay_at_us_ = arrived_us;
   last_arrived_us_ = arrived_us, any_arrived_ = true;
 
@@ -98,20 +105,24 @@ void LinkEstimator::Measure(int64_t now_us) {
   const int64_t arrived_us = train_.points.back().arrived_us;
   if (!over && WindowUs() < (probing_ ? kLeastTailUs : kWindowUs) && train_.points.size() < kMostPoints) return;
   const std::optional<TrainFit> fit = FitTrain(train_.points, train_.drained);
-  const bool told = fit && (fit->Good() || over);
+  const bool told = fit && ((probing_ ? fit->GoodOfSmall() : fit->Good()) || over);
   if (told) OnRate(*fit, now_us);
   if (probing_ && (told || over)) EndProbing(told, now_us);
-  if (told || WindowUs() >= kLongestWindowUs || train_.points.size() >= kMostPoints) BeginWindow(arrived_us);
+  const bool long_enough = WindowUs() >= kLongestWindowUs && !probing_;
+  if (told || long_enough || train_.points.size() >= kMostPoints) BeginWindow(arrived_us);
 }
 
-// A slower one may be what the trains of others leave that share the way: it is one where it is measured again, behind them.
+// A slower one may be what the trains of others leave that share the way: it is a change where it is measured again, behind them, or where
+// it is less than they would leave.
 bool LinkEstimator::IsChange(const TrainFit& fit, int64_t now_us) const {
   const double rate = fit.bytes_per_second, now = estimate_->bytes_per_second;
   const int64_t tail_us = fit.tail_us + (candidate_ && Agree(rate, *candidate_) ? candidate_tail_us_ : 0);
-  if (tail_us > fit.tail_us && (rate > now || now_us - candidate_at_us_ >= kApartUs)) return true;
-  if (at_least_ && rate > now) return true;
   const double times = rate / now;
-  if (tail_us >= kLongerThanTrainsUs && times * kSeen <= 1) return true;
+  const bool again = tail_us > fit.tail_us, few_would_share = times * kMostShares > 1;
+  if (again && (rate > now || now_us - candidate_at_us_ >= kApartUs || !few_would_share)) return true;
+  if (at_least_ && rate > now) return true;
+  if (tail_us >= (few_would_share ? kLongerThanTrainsUs : kLongUs) && times * kSeen <= 1) return true;
+  if (times * kFarMoreShares <= 1) return true;
   return (fit.tail_us >= kLongUs && times >= kSeen) || (fit.tail_us >= kClearUs && times >= kClear);
 }
 
@@ -156,7 +167,8 @@ bool LinkEstimator::IsFreeFor(Bytes bytes) const {
 
 // ---- Probes
 
-// Grows with what has arrived, so that neither a bucket nor a fast link ends the train, and to a few milliseconds of what that says.
+// Grows with what has arrived, so that neither a bucket nor a fast link ends the train, and to a few milliseconds of what that says, or
+// the last of it.
 Bytes LinkEstimator::Window() const {
   const int64_t took_us = last_arrived_us_ - first_arrived_us_;
   Bytes first = kUnknownWindow;
@@ -169,6 +181,7 @@ Bytes LinkEstimator::Window() const {
   Bytes window = first + arrived_probing_ / 2;
   if (arrived_probing_ >= kUnknownWindow && took_us > 0)
     window = std::min(window, static_cast<Bytes>(static_cast<double>(arrived_probing_) * kWindowAheadUs / static_cast<double>(took_us)));
+  if (const double per_us = LatelyPerUs(); per_us > 0) window = std::min(window, static_cast<Bytes>(per_us * kWindowAheadUs));
   return std::clamp(window, first, kMostWindow);
 }
 
@@ -208,14 +221,36 @@ Bytes LinkEstimator::WantsProbe(int64_t now_us) {
     return 0;
   }
   if (others_under_way_ > kMostWindow) return 0;
+  if (WillTell()) return 0;
   const Bytes room = std::min(Window() - probes_under_way_, MostBytes() - probed_);
-  return room >= 2 * kLargeProbeBytes ? kLargeProbeBytes : room >= kProbeBytes ? kProbeBytes : 0;
+  const double took_us = static_cast<double>(last_arrived_us_ - first_arrived_us_);
+  const bool fast = arrived_probing_ >= kMostBucketBytes && static_cast<double>(arrived_probing_) >= kFastPerUs * took_us;
+  return fast && room >= 2 * kLargeProbeBytes ? kLargeProbeBytes : room >= kProbeBytes ? kProbeBytes : 0;
 }
 
 void LinkEstimator::BeginProbing(int64_t now_us) {
   probing_ = true;
   probing_since_us_ = now_us;
   probed_ = arrived_probing_ = 0;
+}
+
+// Bytes per microsecond, by the last that have arrived of the train; 0 where those are too few.
+double LinkEstimator::LatelyPerUs() const {
+  if (train_.points.empty()) return 0;
+  const TrainPoint& last = train_.points.back();
+  for (auto point = train_.points.rbegin(); point != train_.points.rend(); ++point) {
+    const int64_t us = last.arrived_us - point->arrived_us;
+    if (us >= kLatelyUs) return static_cast<double>(last.bytes - point->bytes) / static_cast<double>(us);
+  }
+  return 0;
+}
+
+// Whether what is under way is likely to be enough: what more is sent would only keep the link busy.
+bool LinkEstimator::WillTell() const {
+  const int64_t took_us = last_arrived_us_ - first_arrived_us_;
+  if (arrived_probing_ == 0 || took_us >= kTypicalUs) return false;
+  const double per_us = LatelyPerUs(), ahead_us = per_us > 0 ? static_cast<double>(probes_under_way_) / per_us : 0;
+  return ahead_us > kLastAheadUs && static_cast<double>(took_us) + ahead_us >= kTypicalUs;
 }
 
 // What the train took of the link, with what of it is under way. A receiver that did not look for a while is no busy link.

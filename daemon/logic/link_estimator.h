@@ -2,16 +2,17 @@
 //
 //   kIdle ── due, nothing under way ──► kProbing ── the train tells the rate, or reached a bound ──► kIdle
 //
-// Only trains tell it (train_fit.h): messages each of which was sent while the one before was still queueing on its way. Chunks of a prompt
-// or of bulk data are trains of themselves; the token that passes now and then is none. So where nothing told the rate for a while, probes
-// are sent, as many at a time as keep the link busy for a few milliseconds, until what has arrived of them says it.
+// Only trains tell it (train_fit.h): messages each of which was sent while the one before was still queueing on its way, or as soon as the
+// connection had taken that one. Chunks of a prompt or of bulk data are trains of themselves; the token that passes now and then is none.
+// So where nothing told the rate for a while, probes are sent, as many at a time as keep the link busy for a few milliseconds, until what
+// has arrived of them says it: small ones, and large ones once the train itself has shown that the link is fast, whatever the estimate.
 //
 // A rate that agrees with the estimate refines it: the median of the last three. One that does not is a change once another one says the
-// same, or when it was measured for long, a lower one for longer than trains of probes last: others' may have been on the same way. Of
-// three lower ones that scatter it is the one in the middle.
+// same, or when it was measured for long; a lower one, for others' trains may have been on the same way, when that one was measured
+// behind those, for longer than they last, or is less than they would leave. Of three lower ones that scatter it is the one in the middle.
 //
 // Times: microseconds; sent and `now` of our clock, arrived of the receiver's, whose zero nobody knows. Clocks drift by 100 ppm at most.
-// Bounds: a train of probes has 3 MiB and takes 40 ms, and what is under way when they have passed; probes take 1/25 of the time.
+// Bounds: a train of probes has 3 MiB and takes 40 ms, and what is under way when they have passed; probes take 1/23 of the time.
 //
 // Pure.   Thread: the owner's, under its lock.
 #pragma once
@@ -40,8 +41,8 @@ class LinkEstimator {
   // again at the same time.
   explicit LinkEstimator(uint64_t seed = 1) : random_(seed) {}
 
-  // The next message goes out.
-  void OnSent(Bytes bytes, bool probe, int64_t now_us);
+  // The next message goes out. `back_to_back`: it is written as soon as the connection has taken the one before, which OnSent was told of.
+  void OnSent(Bytes bytes, bool probe, bool back_to_back, int64_t now_us);
 
   // The oldest message that was not acknowledged yet has arrived. False, and nothing has changed, where there is none or where the
   // receiver's clock would go backwards.
@@ -66,10 +67,13 @@ class LinkEstimator {
   static constexpr Bytes kLeastWindow = 16 * kKiB, kMostWindow = 352 * kKiB;  // under way at a time
 
  private:
+  // What a message was written behind: one that the connection had just taken, of which we knew that it had arrived, or did not yet.
+  enum class Behind { kUnknown, kTaken, kUnderWay };
   struct Sent {
     Bytes bytes = 0;
     int64_t sent_us = 0;
     bool probe = false;
+    Behind behind = Behind::kUnknown;
   };
   // Messages behind each other, the last of them not older than the window that is measured.
   struct Train {
@@ -90,7 +94,9 @@ class LinkEstimator {
   void BeginProbing(int64_t now_us);
   void EndProbing(bool told, int64_t now_us);
   bool ProbingIsOver(int64_t now_us) const;
+  bool WillTell() const;
   Bytes MostBytes() const;
+  double LatelyPerUs() const;
   int64_t AirUs(int64_t now_us) const;
   void NoteAtLeast(int64_t now_us);
   Bytes Window() const;
@@ -108,7 +114,7 @@ class LinkEstimator {
   bool begun_ = false, probing_ = false;
   bool unpaid_ = false;        // the next train comes early, to confirm the last
   int64_t next_probe_us_ = 0;  // not before
-  int64_t paid_until_us_ = 0;  // the time that the probes took, 25 times
+  int64_t paid_until_us_ = 0;  // the time that the probes took, 23 times
   int64_t probing_since_us_ = 0, first_arrived_us_ = 0;
   Bytes probed_ = 0;           // by the train
   Bytes arrived_probing_ = 0;  // meanwhile, with what else was on the way

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 namespace lime {
@@ -12,6 +13,7 @@ constexpr double kEndShare = 0.1;        // of the tail's bytes: the last point 
 constexpr double kSteady = 0.12;         // between the slopes of the two halves
 constexpr int64_t kTailPerJitter = 10;   // a tail is so much longer than its jitter, or tells nothing
 constexpr int64_t kGoodTailPerJitter = 25;
+constexpr int64_t kGoodTailPerPause = 8;
 constexpr int kLeastPoints = 6;  // to see where a bucket was empty
 
 struct Point {
@@ -54,10 +56,26 @@ class LowerHull {
   std::vector<Point> hull_;
 };
 
+// Half of the time lies in pauses that are as long, or longer. Changes the order.
+int64_t MiddleOfTime(std::vector<int64_t>& pauses_us) {
+  std::ranges::sort(pauses_us);
+  const int64_t all_us = std::accumulate(pauses_us.begin(), pauses_us.end(), int64_t{0});
+  int64_t sum_us = 0;
+  for (const int64_t pause_us : pauses_us) {
+    sum_us += pause_us;
+    if (2 * sum_us >= all_us) return pause_us;
+  }
+  return 0;
+}
+
 }  // namespace
 
 bool TrainFit::Good() const {
   return tail_us >= kGoodTailPerJitter * jitter_us;
+}
+
+bool TrainFit::GoodOfSmall() const {
+  return Good() && tail_us >= kGoodTailPerPause * pause_us;
 }
 
 std::optional<TrainFit> FitTrain(std::span<const TrainPoint> points, bool drained) {
@@ -68,14 +86,17 @@ std::optional<TrainFit> FitTrain(std::span<const TrainPoint> points, bool draine
   TrainFit fit{.tail_us = std::llround(hull.us() - hull.UsAt(begin))};
   if (fit.tail_us < kLeastTailUs || end <= begin) return std::nullopt;
 
-  std::vector<int64_t> late;
-  for (const TrainPoint& point : points) {
-    const double bytes = static_cast<double>(point.bytes - points.front().bytes);
-    if (bytes > begin) late.push_back(point.arrived_us - points.front().arrived_us - std::llround(hull.UsAt(bytes)));
+  std::vector<int64_t> late, pauses_us;
+  for (size_t i = 1; i < points.size(); ++i) {
+    const double bytes = static_cast<double>(points[i].bytes - points.front().bytes);
+    if (bytes <= begin) continue;
+    late.push_back(points[i].arrived_us - points.front().arrived_us - std::llround(hull.UsAt(bytes)));
+    pauses_us.push_back(points[i].arrived_us - points[i - 1].arrived_us);
   }
   std::ranges::nth_element(late, late.begin() + static_cast<int64_t>(late.size() / 2));
   fit.points = static_cast<int>(late.size());
   fit.jitter_us = std::max<int64_t>(late[late.size() / 2], 0);
+  fit.pause_us = MiddleOfTime(pauses_us);
   if ((!drained && fit.points < kLeastPoints) || fit.tail_us < kTailPerJitter * fit.jitter_us) return std::nullopt;
 
   const double first_us = hull.UsAt(middle) - hull.UsAt(begin), second_us = hull.UsAt(end) - hull.UsAt(middle);

@@ -33,10 +33,13 @@ struct TrainFit {
   double bytes_per_second = 0;
   int64_t tail_us = 0;    // how long what was measured took
   int64_t jitter_us = 0;  // by which the middle one of its messages was late
+  int64_t pause_us = 0;   // from one message of the tail to the next: half of the time lies in such pauses, and longer ones
   int points = 0;         // messages in the tail
 
   // Whether a longer train would hardly tell it better.
   bool Good() const;
+  // Likewise, of messages so small that a link may hand over several at once: the tail must have a number of such handfuls.
+  bool GoodOfSmall() const;
 };
 
 inline constexpr int64_t kLeastTailUs = 7'000;  // shorter ones are lost in jitter

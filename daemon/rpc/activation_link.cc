@@ -169,14 +169,15 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     writing_ = false;
     if (on_its_way_) on_its_way_->end_ms = SteadyMs(), options_.trace->Add(*on_its_way_);
     on_its_way_.reset();
-    MayWrite();
+    MayWrite(/*back_to_back=*/true);
   }
 
-  void MayWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // `back_to_back`: the connection has just taken the message before.
+  void MayWrite(bool back_to_back = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!open_ || writing_ || broken_ || lost_ || closed_ || attempt_ == nullptr) return;
     const bool beside =
         queue_.empty() && !waiting_queue_.empty() && estimator_.IsFreeFor(static_cast<Bytes>(waiting_queue_.front().payload.size()));
-    if (queue_.empty() && !beside) return waiting_queue_.empty() ? MayProbe() : void();
+    if (queue_.empty() && !beside) return waiting_queue_.empty() ? MayProbe(back_to_back) : void();
     writing_ = true;
     std::deque<ActivationMessage>& queue = beside ? waiting_queue_ : queue_;
     ActivationMessage next = std::move(queue.front());
@@ -185,7 +186,11 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     queued_bytes_ -= bytes;
     if (options_.trace != nullptr) on_its_way_ = SpanOf(next.header);
     if (!queue.empty()) next.header.answered = TellsInTrain(next.header);  // others follow it
-    if (next.header.answered) estimator_.OnSent(bytes, /*probe=*/false, SteadyUs());
+    if (!back_to_back) untold_.reset();
+    if (next.header.answered)
+      Tell(bytes, /*probe=*/false, SteadyUs());
+    else if (untold_)
+      *untold_ += bytes;
     attempt_->Write(ToBuffer(std::move(next)));
   }
 
@@ -193,13 +198,19 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     return activation.may_wait ? waiting_queue_ : queue_;
   }
 
-  void MayProbe() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void MayProbe(bool back_to_back) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t now_us = SteadyUs();
     const Bytes bytes = options_.probes ? estimator_.WantsProbe(now_us) : 0;
     if (bytes == 0) return;
     writing_ = true;
-    estimator_.OnSent(bytes, /*probe=*/true, now_us);
+    if (!back_to_back) untold_.reset();
+    Tell(bytes, /*probe=*/true, now_us);
     attempt_->Write(ProbeBuffer(options_.epoch, bytes));
+  }
+
+  void Tell(Bytes bytes, bool probe, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    estimator_.OnSent(bytes + untold_.value_or(0), probe, /*back_to_back=*/untold_.has_value(), now_us);
+    untold_ = 0;
   }
 
   absl::Status OnAnswer(const grpc::ByteBuffer& answer) {
@@ -271,6 +282,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the attempt at hand
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Bytes> untold_ ABSL_GUARDED_BY(mutex_);  // behind the last message that the estimator knows of, where all followed at once
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<ActivationMessage> queue_ ABSL_GUARDED_BY(mutex_);
