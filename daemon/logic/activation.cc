@@ -12,7 +12,7 @@ constexpr uint32_t kVersion = 2;
 constexpr uint32_t kProbe = 0x65626f72;  // "robe", in the place of the payload's kind
 constexpr uint32_t kKv = 0x7661766b;     // "kvav", likewise
 constexpr size_t kTokenBytes = 12;
-constexpr int64_t kMostArrivalUs = int64_t{1} << 60;
+constexpr int64_t kMostArrivalUs = int64_t{1} << 55;
 
 bool IsProbe(int64_t payload_bytes) {
   const int64_t bytes = payload_bytes + static_cast<int64_t>(kActivationHeaderBytes);

@@ -46,24 +46,24 @@ double Middle(std::vector<double> rates) {
 
 }  // namespace
 
-void LinkEstimator::OnSent(Bytes bytes, bool probe, bool back_to_back, int64_t now_us) {
-  under_way_.push_back({bytes, now_us, probe, !back_to_back ? Behind::kUnknown : under_way_.empty() ? Behind::kTaken : Behind::kUnderWay});
-  (probe ? probes_under_way_ : others_under_way_) += bytes;
-  if (probe) probed_ += bytes;
+void LinkEstimator::OnSent(const Outgoing& message, int64_t now_us) {
+  const Behind behind = !message.back_to_back ? Behind::kUnknown : under_way_.empty() ? Behind::kArrived : Behind::kUnderWay;
+  under_way_.push_back({message, now_us, behind});
+  (message.probe ? probes_under_way_ : others_under_way_) += message.bytes;
+  if (message.probe) probed_ += message.bytes;
 }
 
 bool LinkEstimator::OnArrived(int64_t arrived_us, int64_t now_us) {
   if (under_way_.empty() || (any_arrived_ && arrived_us < last_arrived_us_)) return false;
-  const Sent message = under_way_.front();
+  const auto [message, sent_us, behind] = under_way_.front();
   under_way_.pop_front();
   (message.probe ? probes_under_way_ : others_under_way_) -= message.bytes;
 
   const int64_t drift_us = any_arrived_ ? (arrived_us - least_delay_at_us_) / kDriftPerUs : 0;
-  const int64_t delay_us = arrived_us - message.sent_us;
+  const int64_t delay_us = arrived_us - sent_us;
   const int64_t least_us = least_delay_us_ + drift_us;
-  const int64_t waited_us = last_arrived_us_ - (message.sent_us + least_us);  // for the one before
-  const bool follows =
-      any_arrived_ && (message.behind == Behind::kUnderWay || waited_us >= (message.behind == Behind::kTaken ? -kHandOverUs : kQueueUs));
+  const int64_t waited_us = last_arrived_us_ - (sent_us + least_us);  // for the one before
+  const bool follows = any_arrived_ && (behind == Behind::kUnderWay || waited_us >= (behind == Behind::kArrived ? -kHandOverUs : kQueueUs));
   if (!any_arrived_ || delay_us < least_us) least_delay_us_ = delay_us, least_delay_at_us_ = arrived_us;
   last_arrived_us_ = arrived_us, any_arrived_ = true;
 
@@ -74,19 +74,20 @@ bool LinkEstimator::OnArrived(int64_t arrived_us, int64_t now_us) {
   train_.heard_us = now_us;
   if (probing_) {
     if (arrived_probing_ == 0) first_arrived_us_ = arrived_us;
+    if (message.probe) round_trip_us_ = std::min(now_us - sent_us, arrived_probing_ == 0 ? kProbingPatienceUs : round_trip_us_);
     arrived_probing_ += message.bytes;
   }
   Measure(now_us);
   return true;
 }
 
-void LinkEstimator::Follow(const Sent& message, int64_t arrived_us) {
-  train_.bytes += message.bytes;
+void LinkEstimator::Follow(const Outgoing& message, int64_t arrived_us) {
+  train_.bytes += message.between + message.bytes;
   train_.points.push_back({train_.bytes, arrived_us});
 }
 
 // The message begins a new train. What the old one has of its last window may still tell.
-void LinkEstimator::Break(const Sent& message, int64_t arrived_us) {
+void LinkEstimator::Break(const Outgoing& message, int64_t arrived_us) {
   if (!probing_) {
     if (const auto fit = FitTrain(train_.points, train_.drained)) OnRate(*fit, train_.heard_us);
   }
@@ -118,24 +119,27 @@ bool LinkEstimator::IsChange(const TrainFit& fit, int64_t now_us) const {
   const double rate = fit.bytes_per_second, now = estimate_->bytes_per_second;
   const int64_t tail_us = fit.tail_us + (candidate_ && Agree(rate, *candidate_) ? candidate_tail_us_ : 0);
   const double times = rate / now;
-  const bool again = tail_us > fit.tail_us, few_would_share = times * kMostShares > 1;
-  if (again && (rate > now || now_us - candidate_at_us_ >= kApartUs || !few_would_share)) return true;
+  const bool again = tail_us > fit.tail_us, sharing_explains = times * kMostShares > 1;
+  if (again && (rate > now || now_us - candidate_at_us_ >= kApartUs || !sharing_explains)) return true;
   if (at_least_ && rate > now) return true;
-  if (tail_us >= (few_would_share ? kLongerThanTrainsUs : kLongUs) && times * kSeen <= 1) return true;
+  if (tail_us >= (sharing_explains ? kLongerThanTrainsUs : kLongUs) && times * kSeen <= 1) return true;
   if (times * kFarMoreShares <= 1) return true;
   return (fit.tail_us >= kLongUs && times >= kSeen) || (fit.tail_us >= kClearUs && times >= kClear);
 }
 
-void LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
+// Whether it is the estimate now, or part of it.
+bool LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
   double rate = fit.bytes_per_second;
   NoteSlower(rate, now_us);
   if (!estimate_ || !Agree(rate, estimate_->bytes_per_second)) {
     const bool scatters = slower_.size() >= kRecent;
     if (estimate_ && !scatters && !IsChange(fit, now_us)) {
+      const bool remains = candidate_ && now_us - candidate_at_us_ < kApartUs && fit.tail_us < candidate_tail_us_;
+      if (remains && !Agree(rate, *candidate_)) return false;  // of the same train, and shorter
       if (!candidate_ || !Agree(rate, *candidate_)) candidate_at_us_ = now_us, candidate_tail_us_ = 0;
       candidate_ = rate, candidate_tail_us_ += fit.tail_us;
       next_probe_us_ = std::max(paid_until_us_, std::min(next_probe_us_, now_us + Spread(kUnsettledUs)));
-      return;
+      return false;
     }
     recent_.clear();
     if (candidate_ && Agree(rate, *candidate_)) recent_.push_back(*candidate_);
@@ -149,6 +153,7 @@ void LinkEstimator::OnRate(const TrainFit& fit, int64_t now_us) {
   estimate_ = {.bytes_per_second = Middle(recent_), .at_us = now_us};
   failures_ = 0;
   if (!probing_) next_probe_us_ = std::max(next_probe_us_, now_us + Spread(recent_.size() > 1 ? kSettledUs : kUnsettledUs));
+  return true;
 }
 
 void LinkEstimator::NoteSlower(double rate, int64_t now_us) {
@@ -177,17 +182,19 @@ Bytes LinkEstimator::Window() const {
     const double few = std::min<double>(per_us * kSlowAheadUs, kSlowWindow);
     first = std::clamp(static_cast<Bytes>(std::max(per_us * kFirstAheadUs, few)), kLeastWindow, kMostFirstWindow);
   }
-  first <<= std::min(failures_, 1);
-  Bytes window = first + arrived_probing_ / 2;
+  first = std::min(first << std::min(failures_, 1), kMostWindow);
+  const bool far = 2 * round_trip_us_ > kWindowAheadUs;
+  const double ahead_us = static_cast<double>(far ? 2 * round_trip_us_ : kWindowAheadUs);
+  Bytes window = first + (far ? 2 * arrived_probing_ : arrived_probing_ / 2);
   if (arrived_probing_ >= kUnknownWindow && took_us > 0)
-    window = std::min(window, static_cast<Bytes>(static_cast<double>(arrived_probing_) * kWindowAheadUs / static_cast<double>(took_us)));
-  if (const double per_us = LatelyPerUs(); per_us > 0) window = std::min(window, static_cast<Bytes>(per_us * kWindowAheadUs));
-  return std::clamp(window, first, kMostWindow);
+    window = std::min(window, static_cast<Bytes>(static_cast<double>(arrived_probing_) * ahead_us / static_cast<double>(took_us)));
+  if (const double per_us = LatelyPerUs(); per_us > 0) window = std::min(window, static_cast<Bytes>(per_us * ahead_us));
+  return std::clamp(window, first, far ? kMostFarWindow : kMostWindow);
 }
 
 bool LinkEstimator::ProbingIsOver(int64_t now_us) const {
   if (now_us - probing_since_us_ >= kProbingPatienceUs) return true;
-  if (arrived_probing_ >= kSlowWindow && last_arrived_us_ - first_arrived_us_ >= kMostTrainUs) return true;
+  if (arrived_probing_ >= kSlowWindow && last_arrived_us_ - first_arrived_us_ >= kMostTrainUs + 2 * round_trip_us_) return true;
   return probed_ + kProbeBytes > MostBytes() && probes_under_way_ == 0;
 }
 
@@ -206,8 +213,8 @@ void LinkEstimator::NoteAtLeast(int64_t now_us) {
   if (estimate_ && rate < kAtLeast * estimate_->bytes_per_second) return;
   if (candidate_ && rate < *candidate_) return;  // it is known better, and soon for sure
   const int failures = failures_;
-  OnRate({.bytes_per_second = rate, .tail_us = kLongUs}, now_us);
-  failures_ = failures, at_least_ = true;
+  at_least_ = OnRate({.bytes_per_second = rate, .tail_us = kLongUs}, now_us) || at_least_;
+  failures_ = failures;
 }
 
 Bytes LinkEstimator::WantsProbe(int64_t now_us) {
@@ -253,12 +260,14 @@ bool LinkEstimator::WillTell() const {
   return ahead_us > kLastAheadUs && static_cast<double>(took_us) + ahead_us >= kTypicalUs;
 }
 
-// What the train took of the link, with what of it is under way. A receiver that did not look for a while is no busy link.
+// What the train took of the link, with what of it is under way: by the receiver's clock, within what ours and the estimate allow. A
+// receiver that did not look for a while is no busy link.
 int64_t LinkEstimator::AirUs(int64_t now_us) const {
   const int64_t took_us = arrived_probing_ > 0 ? last_arrived_us_ - first_arrived_us_ : now_us - probing_since_us_;
   const double share = static_cast<double>(probed_) / static_cast<double>(std::max<Bytes>(arrived_probing_, 1));
   const double known = 2e6 * static_cast<double>(probed_) / (estimate_ ? estimate_->bytes_per_second : kLeastRate);
-  return static_cast<int64_t>(std::min(share * static_cast<double>(took_us), std::min(known, kMostAirUs)));
+  const double least = static_cast<double>(now_us - probing_since_us_) / 4;
+  return static_cast<int64_t>(std::min(std::max(share * static_cast<double>(took_us), least), std::min(known, kMostAirUs)));
 }
 
 void LinkEstimator::EndProbing(bool told, int64_t now_us) {

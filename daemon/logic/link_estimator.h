@@ -1,6 +1,6 @@
 // How fast the link from this device to one other is now.
 //
-//   kIdle ── due, nothing under way ──► kProbing ── the train tells the rate, or reached a bound ──► kIdle
+//   kIdle ── due, and nothing told ──► kProbing ── the train tells the rate, or reached a bound ──► kIdle
 //
 // Only trains tell it (train_fit.h): messages each of which was sent while the one before was still queueing on its way, or as soon as the
 // connection had taken that one. Chunks of a prompt or of bulk data are trains of themselves; the token that passes now and then is none.
@@ -12,7 +12,8 @@
 // behind those, for longer than they last, or is less than they would leave. Of three lower ones that scatter it is the one in the middle.
 //
 // Times: microseconds; sent and `now` of our clock, arrived of the receiver's, whose zero nobody knows. Clocks drift by 100 ppm at most.
-// Bounds: a train of probes has 3 MiB and takes 40 ms, and what is under way when they have passed; probes take 1/23 of the time.
+// Bounds: a train of probes has 3 MiB and takes 40 ms, or on a slow link until 128 KiB have arrived, 150 ms at most, or two round trips
+// more, and what is under way when they have passed; probes take 1/23 of the time.
 //
 // Pure.   Thread: the owner's, under its lock.
 #pragma once
@@ -41,8 +42,14 @@ class LinkEstimator {
   // again at the same time.
   explicit LinkEstimator(uint64_t seed = 1) : random_(seed) {}
 
-  // The next message goes out. `back_to_back`: it is written as soon as the connection has taken the one before, which OnSent was told of.
-  void OnSent(Bytes bytes, bool probe, bool back_to_back, int64_t now_us);
+  // A message that is answered goes out.
+  struct Outgoing {
+    Bytes bytes = 0;
+    Bytes between = 0;  // went out between this one and the last that is answered, and are not answered
+    bool probe = false;
+    bool back_to_back = false;  // all of these were written as soon as the connection had taken the one before
+  };
+  void OnSent(const Outgoing& message, int64_t now_us);
 
   // The oldest message that was not acknowledged yet has arrived. False, and nothing has changed, where there is none or where the
   // receiver's clock would go backwards.
@@ -65,14 +72,17 @@ class LinkEstimator {
   static constexpr Bytes kMostTrainBytes = 3 * kMiB;
   static constexpr int64_t kMostTrainUs = 40'000;
   static constexpr Bytes kLeastWindow = 16 * kKiB, kMostWindow = 352 * kKiB;  // under way at a time
+  static constexpr Bytes kMostFarWindow = 1 * kMiB;                           // where answers take milliseconds
 
  private:
-  // What a message was written behind: one that the connection had just taken, of which we knew that it had arrived, or did not yet.
-  enum class Behind { kUnknown, kTaken, kUnderWay };
+  enum class Behind {
+    kUnknown,   // not directly behind another one
+    kArrived,   // directly behind one that was known to have arrived
+    kUnderWay,  // directly behind one that was not
+  };
   struct Sent {
-    Bytes bytes = 0;
+    Outgoing message;
     int64_t sent_us = 0;
-    bool probe = false;
     Behind behind = Behind::kUnknown;
   };
   // Messages behind each other, the last of them not older than the window that is measured.
@@ -83,12 +93,12 @@ class LinkEstimator {
     int64_t heard_us = 0;            // our clock, of its last message
   };
 
-  void Follow(const Sent& message, int64_t arrived_us);
-  void Break(const Sent& message, int64_t arrived_us);
+  void Follow(const Outgoing& message, int64_t arrived_us);
+  void Break(const Outgoing& message, int64_t arrived_us);
   void Measure(int64_t now_us);
   void BeginWindow(int64_t arrived_us);
   int64_t WindowUs() const { return train_.points.back().arrived_us - train_.points.front().arrived_us; }
-  void OnRate(const TrainFit& fit, int64_t now_us);
+  bool OnRate(const TrainFit& fit, int64_t now_us);
   bool IsChange(const TrainFit& fit, int64_t now_us) const;
   void NoteSlower(double rate, int64_t now_us);
   void BeginProbing(int64_t now_us);
@@ -116,6 +126,7 @@ class LinkEstimator {
   int64_t next_probe_us_ = 0;  // not before
   int64_t paid_until_us_ = 0;  // the time that the probes took, 23 times
   int64_t probing_since_us_ = 0, first_arrived_us_ = 0;
+  int64_t round_trip_us_ = 0;  // until a probe of the train was answered, at least
   Bytes probed_ = 0;           // by the train
   Bytes arrived_probing_ = 0;  // meanwhile, with what else was on the way
   int failures_ = 0;           // trains of probes, one after another, that did not tell

@@ -8,13 +8,14 @@
 namespace lime {
 namespace {
 
-constexpr double kBeginningShare = 0.2;  // of the train's time, at least
-constexpr double kEndShare = 0.1;        // of the tail's bytes: the last point is on the hull however late it is
-constexpr double kSteady = 0.12;         // between the slopes of the two halves
-constexpr int64_t kTailPerJitter = 10;   // a tail is so much longer than its jitter, or tells nothing
+constexpr double kBeginningShare = 0.2;    // of the train's time, at least
+constexpr double kEndShare = 0.1;          // of the tail's bytes: the last point is on the hull however late it is
+constexpr double kSteady = 0.12;           // between the slopes of the two halves
+constexpr double kLeastSteadyShare = 0.5;  // of the tail's time that all but its end takes, where that is nine tenths of its bytes
+constexpr int64_t kTailPerJitter = 10;     // a tail is so much longer than its jitter, or tells nothing
 constexpr int64_t kGoodTailPerJitter = 25;
 constexpr int64_t kGoodTailPerPause = 8;
-constexpr int kLeastPoints = 6;  // to see where a bucket was empty
+constexpr size_t kLeastPoints = 6;  // to see where a bucket was empty
 
 struct Point {
   double bytes = 0, us = 0;
@@ -86,7 +87,7 @@ std::optional<TrainFit> FitTrain(std::span<const TrainPoint> points, bool draine
   TrainFit fit{.tail_us = std::llround(hull.us() - hull.UsAt(begin))};
   if (fit.tail_us < kLeastTailUs || end <= begin) return std::nullopt;
 
-  std::vector<int64_t> late, pauses_us;
+  std::vector<int64_t> late, pauses_us;  // of the tail's messages
   for (size_t i = 1; i < points.size(); ++i) {
     const double bytes = static_cast<double>(points[i].bytes - points.front().bytes);
     if (bytes <= begin) continue;
@@ -94,13 +95,13 @@ std::optional<TrainFit> FitTrain(std::span<const TrainPoint> points, bool draine
     pauses_us.push_back(points[i].arrived_us - points[i - 1].arrived_us);
   }
   std::ranges::nth_element(late, late.begin() + static_cast<int64_t>(late.size() / 2));
-  fit.points = static_cast<int>(late.size());
   fit.jitter_us = std::max<int64_t>(late[late.size() / 2], 0);
-  fit.pause_us = MiddleOfTime(pauses_us);
-  if ((!drained && fit.points < kLeastPoints) || fit.tail_us < kTailPerJitter * fit.jitter_us) return std::nullopt;
+  if ((!drained && late.size() < kLeastPoints) || fit.tail_us < kTailPerJitter * fit.jitter_us) return std::nullopt;
 
   const double first_us = hull.UsAt(middle) - hull.UsAt(begin), second_us = hull.UsAt(end) - hull.UsAt(middle);
   if (second_us - first_us > kSteady * first_us) return std::nullopt;  // never less: it is convex
+  if (first_us + second_us < kLeastSteadyShare * static_cast<double>(fit.tail_us)) return std::nullopt;
+  fit.pause_us = MiddleOfTime(pauses_us);
   fit.bytes_per_second = (end - begin) / (first_us + second_us) * 1e6;
   return fit;
 }

@@ -33,8 +33,7 @@ struct TrainFit {
   double bytes_per_second = 0;
   int64_t tail_us = 0;    // how long what was measured took
   int64_t jitter_us = 0;  // by which the middle one of its messages was late
-  int64_t pause_us = 0;   // from one message of the tail to the next: half of the time lies in such pauses, and longer ones
-  int points = 0;         // messages in the tail
+  int64_t pause_us = 0;   // half of the tail's time lies in pauses between messages that are as long as this, or longer
 
   // Whether a longer train would hardly tell it better.
   bool Good() const;

@@ -186,11 +186,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     queued_bytes_ -= bytes;
     if (options_.trace != nullptr) on_its_way_ = SpanOf(next.header);
     if (!queue.empty()) next.header.answered = TellsInTrain(next.header);  // others follow it
-    if (!back_to_back) untold_.reset();
-    if (next.header.answered)
-      Tell(bytes, /*probe=*/false, SteadyUs());
-    else if (untold_)
-      *untold_ += bytes;
+    Note(bytes, next.header.answered, /*probe=*/false, back_to_back);
     attempt_->Write(ToBuffer(std::move(next)));
   }
 
@@ -203,14 +199,19 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     const Bytes bytes = options_.probes ? estimator_.WantsProbe(now_us) : 0;
     if (bytes == 0) return;
     writing_ = true;
-    if (!back_to_back) untold_.reset();
-    Tell(bytes, /*probe=*/true, now_us);
+    Note(bytes, /*answered=*/true, /*probe=*/true, back_to_back);
     attempt_->Write(ProbeBuffer(options_.epoch, bytes));
   }
 
-  void Tell(Bytes bytes, bool probe, int64_t now_us) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    estimator_.OnSent(bytes + untold_.value_or(0), probe, /*back_to_back=*/untold_.has_value(), now_us);
-    untold_ = 0;
+  // A message is written now.
+  void Note(Bytes bytes, bool answered, bool probe, bool back_to_back) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    next_answered_.back_to_back = next_answered_.back_to_back && back_to_back;
+    if (!answered) {
+      next_answered_.between += bytes;
+      return;
+    }
+    next_answered_.bytes = bytes, next_answered_.probe = probe;
+    estimator_.OnSent(std::exchange(next_answered_, {.back_to_back = true}), SteadyUs());
   }
 
   absl::Status OnAnswer(const grpc::ByteBuffer& answer) {
@@ -282,7 +283,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the attempt at hand
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<Bytes> untold_ ABSL_GUARDED_BY(mutex_);  // behind the last message that the estimator knows of, where all followed at once
+  LinkEstimator::Outgoing next_answered_ ABSL_GUARDED_BY(mutex_);  // what is known of the next message that is answered
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<ActivationMessage> queue_ ABSL_GUARDED_BY(mutex_);

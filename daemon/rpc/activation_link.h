@@ -2,8 +2,9 @@
 //
 // On the wire a message is the header of daemon/logic/activation.h, then the payload as it lies in memory. The receiver answers when those
 // have arrived that follow one another, or are large, which tells how fast the link is (daemon/logic/link_estimator.h). Messages that may
-// wait, and probes, are sent where nothing else is: the next once those before it were answered, or what is not would take the link a
-// millisecond at most, so that another message waits for no more. Nothing else waits for an answer.
+// wait are sent where nothing else is: the next once those before it were answered, or what is not would take the link a millisecond at
+// most, so that another message waits for no more. Probes, where nothing at all waits, take what LinkEstimator says. Nothing else waits for
+// an answer.
 //
 // Threads: any. Send returns at once; a message that the connection does not take yet waits in a bounded queue.
 // A link that cannot be opened within its patience, breaks once it is open, or whose queue overflows is lost, and says so once. It is not
