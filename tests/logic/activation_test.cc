@@ -45,14 +45,14 @@ TEST(ActivationTest, AProbeHasItsSizeAndBelongsToNoStep) {
 }
 
 TEST(ActivationTest, ArrivalsReturnAndWhatIsNoneIsRefused) {
-  const std::vector<int64_t> arrivals = {0, 1, int64_t{1} << 60};
+  const std::vector<int64_t> arrivals = {0, 1, int64_t{1} << 55};
   const std::vector<std::byte> bytes = EncodeArrivals(arrivals);
   ASSERT_EQ(bytes.size(), 24u);
   EXPECT_EQ(*ParseArrivals(bytes), arrivals);
   EXPECT_FALSE(ParseArrivals({}).ok());
   EXPECT_FALSE(ParseArrivals(std::span(bytes).first(23)).ok());
   EXPECT_FALSE(ParseArrivals(EncodeArrivals(std::vector<int64_t>{-1})).ok());
-  EXPECT_FALSE(ParseArrivals(EncodeArrivals(std::vector<int64_t>{(int64_t{1} << 60) + 1})).ok());
+  EXPECT_FALSE(ParseArrivals(EncodeArrivals(std::vector<int64_t>{(int64_t{1} << 55) + 1})).ok());
   EXPECT_TRUE(ParseArrivals(EncodeArrivals(std::vector<int64_t>(kMostArrivals))).ok());
   EXPECT_FALSE(ParseArrivals(EncodeArrivals(std::vector<int64_t>(kMostArrivals + 1))).ok());
 }
