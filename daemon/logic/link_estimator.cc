@@ -17,8 +17,8 @@ constexpr size_t kRecent = 3;
 constexpr double kAgree = 0.08;
 constexpr int64_t kLongUs = 40'000, kClearUs = 20'000;                // tails that are believed at once: of any change, of a clear one
 constexpr int64_t kLongerThanTrainsUs = 200'000, kApartUs = 100'000;  // than those of probes; of two that do not meet the same one
-constexpr double kMostShares = 3.5, kFarMoreShares = 7;               // of a way: trains of more others hardly meet, and never
-constexpr double kSeen = 1.2, kClear = 1.5;                           // times
+constexpr double kMostShares = 3.5, kFarMoreShares = 7;  // a way whose rate is divided by more seldom, or never, has others' trains on it
+constexpr double kSeen = 1.2, kClear = 1.5;              // times
 constexpr int64_t kSettledUs = 700'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;  // between trains of probes
 constexpr int64_t kTimesItsAir = 23;                                                      // likewise, over
 constexpr int64_t kSavedUs = 2'000'000;
