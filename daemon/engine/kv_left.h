@@ -70,7 +70,7 @@ class KvLeft {
   // Pages of one layer of a sequence, run by run.  Thread: one.
   class Reader {
    public:
-    // `hosts`: of what was lent to this device.  REQUIRES: `left` outlives this.
+    // `hosts`: of what was lent to this device.  REQUIRES: `left` is there whenever Pages is called.
     Reader(const KvLeft& left, int32_t layer, bool hosts, const KvExtent& of) : left_(left), layer_(layer), hosts_(hosts), of_(of) {}
     // The pages [first, first + count), one behind another; valid until the next call. NotFound where they are not here; DataLoss where
     // the disk gives back something else than was written.  REQUIRES: a run of one piece (256 positions)

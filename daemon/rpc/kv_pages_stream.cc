@@ -50,15 +50,15 @@ absl::Status KvPagesStream::Fill(const KvLeft& left) {
   const KvExtent& extent = call_.extents[extent_];
   page_ = std::max(page_, extent.first);
   const int64_t run = KvLeft::RunAt(page_, extent.end, call_.page_bytes);
-  KvLeft::Reader reader(left, call_.layer, call_.hosts, extent);
-  LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader.Pages(page_, run));
+  if (!reader_) reader_.emplace(left, call_.layer, call_.hosts, extent);
+  LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader_->Pages(page_, run));
   ToProto(KvPagesRead{.sequence = extent.sequence,
                       .first = page_,
                       .data = std::string(reinterpret_cast<const char*>(pages.data()), pages.size()),
                       .xxh3 = XXH3_64bits(pages.data(), pages.size())},
           message_);
   page_ += run;
-  if (page_ == extent.end) ++extent_, page_ = 0;
+  if (page_ == extent.end) ++extent_, page_ = 0, reader_.reset();
   return absl::OkStatus();
 }
 

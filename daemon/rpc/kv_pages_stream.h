@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "daemon/engine/kv_left.h"
@@ -31,8 +32,9 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
   const std::weak_ptr<KvLeft> left_;  // whoever waits for the reading holds it: a reader that is lost holds up no memory
   const KvReadCall call_;
   WorkerThread* const worker_;
-  size_t extent_ = 0;  // among those asked for
-  int64_t page_ = 0;   // of it, the next
+  std::optional<KvLeft::Reader> reader_;  // of the extent: it keeps the piece that it has read
+  size_t extent_ = 0;                     // among those asked for
+  int64_t page_ = 0;                      // of it, the next
   v1::KvPages message_;
 };
 

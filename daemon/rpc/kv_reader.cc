@@ -82,7 +82,7 @@ class Expected {
 
 absl::Status ReadKvFrom(const KvSource& source, const KvReadCall& call, const KvTakeover::Take& take) {
   const std::string who = absl::StrCat("device \"", source.name, "\" at ", source.address);
-  const auto stub = v1::Bulk::NewStub(OpenChannel(source.address, source.name, source.keys, ChannelUse::kBulk));
+  const auto stub = v1::Bulk::NewStub(source.channel);
   grpc::ClientContext context;
   context.set_wait_for_ready(false);
   v1::KvRequest request;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <string>
 
 #include "absl/time/time.h"
@@ -20,7 +21,7 @@ inline constexpr absl::Duration kKvLeftPatience = absl::Minutes(10);
 
 struct KvSource {
   std::string name, address;
-  ClusterKeys keys;
+  std::shared_ptr<grpc::Channel> channel;        // to it, of ChannelUse::kBulk
   const std::atomic<bool>* cancelled = nullptr;  // outlives the call
 };
 

@@ -109,7 +109,7 @@ std::shared_ptr<KvTakeover> StageSession::MakeTakeover() {
 
 // What was lent goes ahead of what is behind it. A holder of which nothing is wanted is told so.
 absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted,
-                                  const KvTakeover::Take& take) const {
+                                  const KvTakeover::Take& take) {
   const std::string& here = call_.plan.devices[call_.device].name;
   bool found = false;
   for (const bool hosts : {true, false}) {
@@ -121,7 +121,9 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
         LIME_RETURN_IF_ERROR(ReadKvFromHere(layer, holder, numerics_id, extents, take));
         continue;
       }
-      LIME_RETURN_IF_ERROR(ReadKvFrom({.name = holder.name, .address = holder.address, .keys = keys_, .cancelled = &cancelled_},
+      std::shared_ptr<grpc::Channel>& channel = kv_channels_[holder.address];
+      if (channel == nullptr) channel = OpenChannel(holder.address, holder.name, keys_, ChannelUse::kBulk);
+      LIME_RETURN_IF_ERROR(ReadKvFrom({.name = holder.name, .address = holder.address, .channel = channel, .cancelled = &cancelled_},
                                       {.epoch = call_.kv->epoch,
                                        .layer = layer,
                                        .hosts = hosts,
@@ -150,6 +152,7 @@ absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder,
 
 // Weights take the place of what others have read.
 absl::Status StageSession::LetGo() {
+  kv_channels_.clear();
   const std::shared_ptr<KvLeft> left = std::exchange(left_.kv, nullptr);
   if (left == nullptr) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(left->AwaitGiven(call_.kv->given, kKvLeftPatience, cancelled_));

@@ -78,7 +78,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void OpenLinks();
   StageEngine::Peers MakePeers();
   std::shared_ptr<KvTakeover> MakeTakeover();
-  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take) const;
+  absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take);
   absl::Status ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id, std::span<const KvExtent> extents,
                               const KvTakeover::Take& take) const;
   absl::Status LetGo();
@@ -98,9 +98,10 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const absl::Duration patience_;
   const std::optional<bool> probes_;
   const DeviceLog log_;
-  std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
-  LeftByPlan left_;                                    // until it is taken and read
-  const std::weak_ptr<KvLeft> kv_left_;                // of it, for who cancels
+  std::function<void(const LoadProgress&)> progress_;                  // until it is loaded: whoever listens may hold this session
+  LeftByPlan left_;                                                    // until it is taken and read
+  const std::weak_ptr<KvLeft> kv_left_;                                // of it, for who cancels
+  std::map<std::string, std::shared_ptr<grpc::Channel>> kv_channels_;  // by address, to those who have some of it; of who loads
   std::function<void()> left_is_read_;
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open, where spans are asked for

@@ -130,9 +130,16 @@ Bytes KvPieceBytes(const Plan& plan) {
   return RoundUp(kKvPiece / kPageTokens * plan.page_bytes, 4 * kKiB);
 }
 
+Bytes KvOnDiskBytes(const Plan& plan, int device) {
+  if (!HasKvOnDisk(plan.devices[device])) return 0;
+  return std::ssize(LayersOn(plan, device)) * plan.sequences * ((plan.context + kKvPiece - 1) / kKvPiece) * KvPieceBytes(plan);
+}
+
 Bytes TakeoverBytes(const Plan& plan) {
   constexpr Bytes kMessages = 4 * kMiB;
-  return 4 * KvPieceBytes(plan) + kMessages;
+  int64_t readers = 0;
+  for (int32_t d = 0; d < plan.NumDevices(); ++d) readers += HasPart(plan, d) ? 1 : 0;
+  return std::max<int64_t>(2, readers) * (2 * KvPieceBytes(plan) + kMessages / 2);
 }
 
 Bytes KvPartBytes(const Plan& plan, const PlanPart& part) {

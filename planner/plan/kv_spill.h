@@ -71,8 +71,11 @@ double MeanPositionsAway(const Plan& plan, const PlanDevice& device, int64_t lay
 // Of one layer and sequence on the disk and where it is loaded: 16 pages one after another, and room to the next 4 KiB.
 Bytes KvPieceBytes(const Plan& plan);
 
+// What a device sets aside on its disk for its KV: a piece for every place of every layer and sequence.
+Bytes KvOnDiskBytes(const Plan& plan, int device);
+
 // What is in memory beside the KV of two plans while one takes it over from the other: pieces that are read from the disk and copied, here
-// and for another device, and messages.
+// and for every other device, and messages.
 Bytes TakeoverBytes(const Plan& plan);
 
 // What a KV part takes when all of it is loaded.

@@ -202,7 +202,9 @@ TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
 
 TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
   const auto read = [&](const KvReadCall& call) {
-    return ReadKvFrom({.name = "a", .address = devices_[0].address}, call, [](int32_t, int64_t, auto) { return absl::OkStatus(); });
+    return ReadKvFrom(
+        {.name = "a", .address = devices_[0].address, .channel = OpenChannel(devices_[0].address, "a", {}, ChannelUse::kBulk)}, call,
+        [](int32_t, int64_t, auto) { return absl::OkStatus(); });
   };
   const Plan plan = client_->plan();
   const KvReadCall call{.epoch = plan.epoch,

@@ -121,6 +121,25 @@ TEST(KvSpillTest, MoreKvThanCanBeCountedIsRefused) {
   EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr("sequences in a layer, more than there can be"));
 }
 
+TEST(KvSpillTest, EveryPieceHasItsPlaceOnTheDisk) {
+  const absl::StatusOr<Plan> spills = PlanToSpill(*CutForKv(*SmallPlan(512, 16384, 3), SmallModel()));
+  ASSERT_TRUE(spills.ok()) << spills.status();
+  Bytes most = 0;
+  for (int32_t d = 0; d < spills->NumDevices(); ++d) {
+    Bytes parts = 0;
+    for (const Stage& stage : spills->stages) {
+      for (int p = stage.lo; stage.device == d && p < stage.hi; ++p)
+        parts += spills->parts[p].is_kv() ? KvPartBytes(*spills, spills->parts[p]) : 0;
+    }
+    EXPECT_EQ(KvOnDiskBytes(*spills, d), spills->devices[d].max_layer_pages > 0 ? parts : 0);
+    most = std::max(most, KvOnDiskBytes(*spills, d));
+  }
+  EXPECT_GT(most, 0);
+  Plan lends = *spills;
+  for (PlanDevice& device : lends.devices) device.kv_host = 0;
+  EXPECT_EQ(KvOnDiskBytes(lends, 1), 0);
+}
+
 // Few sequences that are long leave more in memory than many short ones of as many pages.
 TEST(KvSpillTest, TheReachCoversTheLongestSequences) {
   Plan plan{.context = 4096, .sequences = 4, .batch = 4};
