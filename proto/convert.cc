@@ -373,6 +373,7 @@ void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
   message.set_planned_decode_ms(statistics.planned_decode_ms);
   message.set_disk_ms(statistics.disk_ms);
   message.set_disk_bytes(statistics.disk_bytes);
+  if (statistics.kv_room) message.set_kv_room(*statistics.kv_room);
   message.set_kv_written(statistics.kv_written);
   message.set_kv_read(statistics.kv_read);
   message.set_kv_fetched(statistics.kv_fetched);
@@ -401,6 +402,7 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
         std::pair("kv_fetched", message.kv_fetched()), std::pair("disk_bytes", message.disk_bytes())}) {
     LIME_RETURN_IF_ERROR(Within(field, value, 0, kMaxCount));
   }
+  LIME_RETURN_IF_ERROR(Within("kv_room", message.kv_room(), -kMaxCount, kMaxCount));
   LIME_RETURN_IF_ERROR(Milliseconds("compute_ms", message.compute_ms()));
   LIME_RETURN_IF_ERROR(Milliseconds("wait_weights_ms", message.wait_weights_ms()));
   LIME_RETURN_IF_ERROR(Milliseconds("wait_input_ms", message.wait_input_ms()));
@@ -428,6 +430,7 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
                           .planned_decode_ms = message.planned_decode_ms(),
                           .disk_ms = message.disk_ms(),
                           .disk_bytes = message.disk_bytes(),
+                          .kv_room = message.has_kv_room() ? std::optional(message.kv_room()) : std::nullopt,
                           .sent_messages = message.sent_messages(),
                           .sent_bytes = message.sent_bytes(),
                           .received_messages = message.received_messages(),

@@ -94,6 +94,7 @@ struct DeviceStatistics {
   double decode_ms = 0, planned_decode_ms = 0;  // computing micro-batches that decode, and what the plan says of the same
   double disk_ms = 0;                           // that the disk was at work, but for beginnings
   Bytes disk_bytes = 0;                         // read in that time
+  std::optional<Bytes> kv_room;                 // free on the disk beside what KV of the plan may still take; nothing: not known
   int64_t sent_messages = 0;
   Bytes sent_bytes = 0;
   int64_t received_messages = 0;

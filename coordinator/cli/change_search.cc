@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/cli/change_costs.h"
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/plan_rates.h"
 #include "daemon/logic/order.h"
@@ -15,9 +16,10 @@
 namespace lime::cli {
 namespace {
 
-constexpr double kUnloadMs = 500, kPauseMargin = 2;             // of a change to another plan
-constexpr double kNotReading = 0.25;                            // of an installation's time: making room, compiling, opening
-constexpr double kFirstSteps = 2;                               // that the next token takes: rings are empty
+constexpr double kUnloadMs = 500, kPauseMargin = 2;  // of a change to another plan
+constexpr double kNotReading = 0.25;                 // of an installation's time at least: making room, compiling, opening
+constexpr double kMostSlower = 2;                    // than planned, of a first installation's reading: the rest is something else
+constexpr double kFirstSteps = 2;                    // that the next token takes: rings are empty
 constexpr int64_t kKvAhead = 2 * kResidencyLead + kPageTokens;  // positions that a plan begins with beyond those that there are then
 constexpr double kSearchLimits = 6;                             // time limits that the search takes at most, and the wait for the next step
 
@@ -29,38 +31,99 @@ KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online) {
   return {.levels = {{ResidencyOf(plan), plan.predicted.ms_per_step}}};
 }
 
+namespace {
+
+// What the search counts with: how far the requests will be when the change comes, at most.
+struct Then {
+  int64_t tokens = 0;  // of each sequence, if all are as long
+  int64_t pages = 0;   // of a layer
+  int64_t known = 0;   // of the longest sequence
+  int64_t again = 0;   // of them, those whose logits would be made again
+};
+
+Then ThenOf(const PlanWatcher::Search& search, double ms_per_step, double time_limit_ms) {
+  const int64_t sequences = std::max<int64_t>(1, search.current.sequences), context = search.current.context;
+  const auto meanwhile = kKvAhead + static_cast<int64_t>(std::min(1e9, kSearchLimits * time_limit_ms / ms_per_step));
+  const int64_t tokens = std::min(context, search.left.pages * kPageTokens / sequences + meanwhile);
+  return {.tokens = tokens,
+          .pages = std::min(FullLayerPages(search.current), sequences * ((tokens + kPageTokens - 1) / kPageTokens)),
+          .known = std::min(context, std::max<int64_t>(1, search.left.known) + meanwhile),
+          .again = search.left.again > 0 ? std::min(context, search.left.again + meanwhile) : 0};
+}
+
+// The plan in use at the level of KV that it has by then: levels come ahead of their pages.
+Plan PlanThen(const Plan& current, const std::vector<Residency>& levels, int64_t pages) {
+  const int64_t ahead = pages + current.sequences * ((2 * kResidencyLead + kPageTokens - 1) / kPageTokens);
+  const auto level = std::ranges::find_if(levels, [&](const Residency& of) { return of.layer_pages >= ahead; });
+  if (levels.empty()) return current;
+  absl::StatusOr<Plan> plan = WithResidency(current, level == levels.end() ? levels.back() : *level);
+  return plan.ok() ? *std::move(plan) : current;
+}
+
+// How installing goes here, by the first plan's.
+class Installing {
+ public:
+  Installing(const ModelSpec& spec, const ChangeSearchOptions& options) : spec_(spec) {
+    const double read_ms = options.first != nullptr ? ReadWeightsMs(spec, *options.first) : 0;
+    beside_ms_ = std::max(kNotReading * options.install_ms, options.install_ms - read_ms);
+    slower_ = read_ms > 0 ? std::clamp(options.install_ms / read_ms, 1.0, kMostSlower) : 1;
+  }
+
+  // Until the first token by `after`, beside what KV takes.
+  double Ms(const Plan& after, double ms_per_step, const Plan* before = nullptr, int64_t pages = 0) const {
+    return kUnloadMs + kPauseMargin * (beside_ms_ + slower_ * ReadWeightsMs(spec_, after, before, pages)) + kFirstSteps * ms_per_step;
+  }
+
+ private:
+  const ModelSpec& spec_;
+  double beside_ms_ = 0, slower_ = 1;
+};
+
+}  // namespace
+
 absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
                                                        const ChangeSearchOptions& options) {
   TakeRates(search.now, inputs);
-  const auto ms_left = [&](const Plan& plan) {
-    return MeanMs(LevelsOf(plan, options.online), search.left.pages, search.left.pages_at_end);
-  };
+  const auto ms_left = [&](const KvLevels& levels) { return MeanMs(levels, search.left.pages, search.left.pages_at_end); };
   Plan today = AsItIsNow(inputs, search.current, search.made_with, search.now);
   LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(today, {.timeline = false}));
+  today.predicted.ttft_ms *= std::max(1.0, simulated.MsPerStep() / today.predicted.ms_per_step);
   today.predicted.ms_per_step = simulated.MsPerStep();
-  PlanWatcher::Candidate found{.ms_per_step = HUGE_VAL, .current_ms = ms_left(today)};
+  PlanWatcher::Candidate found{.ms_per_step = HUGE_VAL, .current_ms = ms_left(LevelsOf(today, options.online))};
+  const Then then = ThenOf(search, today.predicted.ms_per_step, options.time_limit_ms);
   std::vector<int64_t> kv_tokens = {0};
-  if (inputs.request.kv_tokens > 0) {
-    const auto meanwhile = static_cast<int64_t>(kSearchLimits * options.time_limit_ms / today.predicted.ms_per_step);
-    const int64_t now = search.left.pages * kPageTokens / std::max<int64_t>(1, search.current.sequences) + kKvAhead + meanwhile;
-    kv_tokens.push_back(std::min(inputs.request.context, std::max(inputs.request.kv_tokens, now)));
-  }
+  if (inputs.request.kv_tokens > 0) kv_tokens.push_back(std::min(inputs.request.context, std::max(inputs.request.kv_tokens, then.tokens)));
   absl::Status none;
   for (const int64_t tokens : kv_tokens) {
     inputs.request.kv_tokens = tokens;
     absl::StatusOr<Plan> plan = ClusterPlanning({.time_limit_ms = options.time_limit_ms, .cancelled = &search.cancelled}, inputs).Run();
-    none.Update(plan.status());
-    if (!plan.ok()) continue;
-    const double ms = ms_left(*plan);
-    if (ms < found.ms_per_step) found.ms_per_step = ms, found.plan = *std::move(plan);
+    const absl::Status usable = plan.ok() ? CheckKvRoom(search.current, *plan, options.kv_room) : plan.status();
+    none.Update(usable);
+    if (!usable.ok()) continue;
+    KvLevels levels = LevelsOf(*plan, options.online);
+    const double ms = ms_left(levels);
+    if (ms < found.ms_per_step) found.ms_per_step = ms, found.plan = *std::move(plan), found.levels = std::move(levels);
   }
   if (found.ms_per_step == HUGE_VAL) return none;
-  const bool takes_over = TakesOver(search.current, found.plan, search.left.pages);
-  if (takes_over) found.most_pages = MostPages(search.current, found.plan);
-  const double share = kNotReading + ReadShare(search.current, found.plan, takes_over);
-  found.install_ms = kUnloadMs + kPauseMargin * share * options.install_ms + kFirstSteps * found.ms_per_step;
-  const auto prompt = static_cast<double>(std::max<int64_t>(1, inputs.request.prompt_tokens));
-  found.replay_ms = kPauseMargin * (takes_over ? MoveKvMs(inputs, search.current, found.plan) : found.plan.predicted.ttft_ms / prompt);
+
+  const Installing installing(inputs.spec, options);
+  const auto again = [&](const Plan& plan, double ms_per_step) -> Pause {
+    const double ms = kPauseMargin * ComputeAgainMs(inputs, plan, then.known, then.again);
+    // Where it begins with less KV, its pages come first.
+    const bool waits = GrowsKv(plan) && ResidencyOf(plan).layer_pages < then.pages;
+    return {.fixed_ms = installing.Ms(plan, ms_per_step) + (waits ? 2 * kResidencyLead * ms_per_step : 0),
+            .position_ms = ms / static_cast<double>(then.known)};
+  };
+  const Plan before = PlanThen(search.current, options.levels, then.pages);
+  found.computing_again = again(found.plan, found.ms_per_step);
+  found.going_back = again(today, found.current_ms);
+  found.most_pages = then.pages;
+  if (!TakesOver(before, found.plan, search.left.pages, options.kv_room)) return found;
+  found.most_pages = std::min(then.pages, MostPages(before, found.plan, options.kv_room));
+  const Pause kv = MoveKv(inputs, before, found.plan);
+  found.taking_over =
+      Pause{.fixed_ms = installing.Ms(found.plan, found.ms_per_step, &before, found.most_pages) + kPauseMargin * kv.fixed_ms,
+            .position_ms = kPauseMargin * kv.position_ms};
   return found;
 }
 

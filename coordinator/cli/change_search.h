@@ -2,7 +2,9 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
+#include "coordinator/cli/change_costs.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_watcher.h"
 #include "planner/kv_levels.h"
@@ -12,8 +14,11 @@ namespace lime::cli {
 struct ChangeSearchOptions {
   // How a plan goes on as its KV grows; nothing: it does not.
   std::optional<OnlineRule> online = OnlineRule::kLime;
-  double install_ms = 0;  // what the installation of the first plan took
+  const Plan* first = nullptr;  // the plan that was installed first
+  double install_ms = 0;        // what that took
   double time_limit_ms = 3000;
+  std::vector<Residency> levels;  // of the plan in use, as KV grows; empty: it stays as it is
+  KvRoom kv_room;
 };
 
 // What streams as KV grows, the plan's own first; that alone where all KV is there from the start, or KV does not grow.
@@ -21,7 +26,7 @@ KvLevels LevelsOf(const Plan& plan, std::optional<OnlineRule> online);
 
 // Two plans are looked for, one with KV for what there is, to grow from, and one with all of it; the faster one over the levels of KV that
 // the steps that are left go through, beside what those take by the plan in use. `inputs`: what the first plan was made for. Each of
-// the two takes a few searches of the time limit.
+// the two takes a few searches of the time limit. ResourceExhausted where disks have no room for the KV of either.
 absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
                                                        const ChangeSearchOptions& options);
 

@@ -189,6 +189,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   const Clock::time_point begin = Clock::now();
   LIME_RETURN_IF_ERROR(session->Install(plan));
   session->install_seconds_ = Milliseconds(Clock::now() - begin) / 1000;
+  session->first_ = plan;
   if (options.trace) session->StartTrace(cluster);
   return session;
 }
@@ -232,10 +233,22 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
       plan());
 }
 
-absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWatcher::Search& search) const {
+absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWatcher::Search& search) {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, {}));
-  return SearchForChange(std::move(inputs), search,
-                         {.online = options_.online, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanningMs});
+  ChangeSearchOptions options{
+      .online = options_.online, .first = &first_, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanningMs};
+  for (const auto& device : asked_) {
+    const absl::StatusOr<DeviceStatistics> answer = device->Statistics(kStatisticsPatience);
+    if (answer.ok() && answer->kv_room) options.kv_room[device->name()] = *answer->kv_room;
+  }
+  {
+    absl::MutexLock lock(&search_mutex_);
+    options.levels = levels_in_use_;
+  }
+  absl::StatusOr<PlanWatcher::Candidate> found = SearchForChange(std::move(inputs), search, options);
+  absl::MutexLock lock(&search_mutex_);
+  if (found.ok()) found_ = found->plan, found_levels_ = found->levels;
+  return found;
 }
 
 // A device that is lost while it loads is waited for as one is that is lost later; so is one that an earlier coordinator has just left.
@@ -266,17 +279,20 @@ ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
   return survival;
 }
 
-// Takes a while; the same plan installed again has the same levels.
+// Takes a while, but for a plan that has just been searched for; the same plan installed again has the same levels.
 std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
-  Plan same = plan;
-  same.epoch = levels_of_.epoch;
-  if (same != levels_of_) {
-    levels_ = LevelsOf(plan, options_.online);
-    levels_of_ = std::move(same);
+  const auto is_it = [&](Plan other) {
+    other.epoch = plan.epoch;
+    return other == plan;
+  };
+  absl::MutexLock lock(&search_mutex_);
+  if (!is_it(levels_of_)) {
+    levels_ = is_it(found_) ? found_levels_ : LevelsOf(plan, options_.online);
+    levels_of_ = plan;
   }
-  std::vector<Residency> residencies;
-  for (const KvLevel& level : levels_.levels) residencies.push_back(level.residency);
-  return residencies;
+  levels_in_use_.clear();
+  for (const KvLevel& level : levels_.levels) levels_in_use_.push_back(level.residency);
+  return levels_in_use_;
 }
 
 absl::StatusOr<ClusterSession::Scores> ClusterSession::Score(const std::vector<std::vector<int32_t>>& windows,

@@ -74,7 +74,7 @@ class ClusterSession {
   absl::Status Install(const Plan& plan);
   void StartTrace(const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
-  absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search) const;
+  absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search);  // on the watcher's thread
   ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
   absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
@@ -88,7 +88,12 @@ class ClusterSession {
   std::unique_ptr<TraceCollector> collector_;     // where there is a trace
   std::vector<DeviceTrace> traces_;
   std::vector<std::shared_ptr<DeviceClient>> asked_;  // how fast they and their links are
+  Plan first_;                                        // that was installed, and how long that took
   double install_seconds_ = 0;
+  absl::Mutex search_mutex_;
+  std::vector<Residency> levels_in_use_ ABSL_GUARDED_BY(search_mutex_);
+  Plan found_ ABSL_GUARDED_BY(search_mutex_);  // by the last search
+  KvLevels found_levels_ ABSL_GUARDED_BY(search_mutex_);
   int64_t recoveries_ = 0, changes_ = 0;
 };
 

@@ -93,8 +93,10 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& lef
     (void)replanner_.OnFound(std::nullopt, 0, absl::Now());
     return std::nullopt;
   }
-  const double pause_ms = found.install_ms + found.replay_ms * static_cast<double>(left.known);
   const double ms = found.ms_per_step;
+  const absl::Duration computing_again = found.computing_again.Of(left.known);
+  const std::optional<absl::Duration> taking_over = found.taking_over ? std::optional(found.taking_over->Of(left.known)) : std::nullopt;
+  const double pause_ms = absl::ToDoubleMilliseconds(taking_over.value_or(computing_again));
   const bool change = replanner_.OnFound(Replanner::Found{.current_ms = found.current_ms, .ms_per_step = ms, .pause_ms = pause_ms},
                                          static_cast<double>(left.steps), absl::Now());
   if (!change) return std::nullopt;
@@ -102,7 +104,9 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& lef
   return ClusterRun::Change{
       .plan = std::move(found.plan),
       .why = absl::StrFormat("%s; a step would take %.1f ms and takes %.1f with another plan", replanner_.why(), found.current_ms, ms),
-      .pause = absl::Milliseconds(pause_ms)};
+      .taking_over = taking_over,
+      .computing_again = computing_again,
+      .going_back = found.going_back.Of(left.known)};
 }
 
 void PlanWatcher::OnPlan(const Plan& plan) {

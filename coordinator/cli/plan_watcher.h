@@ -11,8 +11,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "coordinator/cli/change_costs.h"
 #include "coordinator/logic/replanner.h"
 #include "coordinator/rpc/cluster_run.h"
+#include "planner/kv_levels.h"
 
 namespace lime::cli {
 
@@ -20,10 +22,13 @@ class PlanWatcher {
  public:
   struct Candidate {
     Plan plan;
-    double ms_per_step = 0;                                    // on average over all that are left
-    double current_ms = 0;                                     // likewise, of the plan in use
-    double install_ms = 0;                                     // until the devices have loaded it, at most
-    double replay_ms = 0;                                      // per position whose KV is taken over, or computed again, at most
+    double ms_per_step = 0;  // on average over all that are left
+    double current_ms = 0;   // likewise, of the plan in use
+    KvLevels levels;         // of the plan, as KV grows
+    // From the last token to the first by another plan, at most.
+    std::optional<Pause> taking_over;                          // where KV is taken over; nothing: it cannot be
+    Pause computing_again;                                     // where it is not
+    Pause going_back;                                          // to the plan in use, where the other one turns out to be none
     int64_t most_pages = std::numeric_limits<int64_t>::max();  // of KV of a layer for which all this holds
   };
   struct Search {

@@ -334,6 +334,10 @@ void OrderWriter::Finish(Entry& entry) {
   entry.state = State::kFinished;
 }
 
+bool OrderWriter::decodes() const {
+  return std::ranges::any_of(running_, [&](RequestId id) { return !entries_[id].generated.empty() && Decodes(entries_[id]); });
+}
+
 OrderWriter::Left OrderWriter::left() const {
   Left left;
   int64_t tokens = 0;
@@ -345,6 +349,7 @@ OrderWriter::Left OrderWriter::left() const {
     left.steps = std::max(left.steps, to_make);
     const int64_t known = static_cast<int64_t>(entry.request.prompt.size()) + made;
     left.known = std::max(left.known, known);
+    left.again = std::max(left.again, known - entry.logits_from);
     if (entry.state != State::kRunning) continue;
     left.pages += (known + kPageTokens - 1) / kPageTokens, left.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
   }

@@ -95,13 +95,15 @@ class OrderWriter {
   bool finished(RequestId request) const { return entries_.at(request).state == State::kFinished; }
   const std::vector<int32_t>& generated(RequestId request) const { return entries_.at(request).generated; }
   // Until all requests have ended, where none ends before its max_new_tokens: steps that decode, positions known of the longest, and KV
-  // pages of a layer that those that run have now and at their ends.
+  // pages of a layer that those that run have now and at their ends. `again`: of a request's known positions, those whose logits a Restart
+  // makes again, at most.
   struct Left {
     int64_t steps = 0;
-    int64_t known = 0;
+    int64_t known = 0, again = 0;
     int64_t pages = 0, pages_at_end = 0;
   };
   Left left() const;
+  bool decodes() const;  // a request that runs has made a token, and will make another
   bool idle() const { return waiting_.empty() && running_.empty(); }
   int64_t steps_ordered() const { return next_step_; }
   int64_t steps_under_way() const { return static_cast<int64_t>(under_way_.size()); }

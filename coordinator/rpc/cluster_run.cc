@@ -61,7 +61,7 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   SendOrders();
   while (!writer_.idle() && !IsSet(cancel)) {
     for (const News& news : AwaitNews()) LIME_RETURN_IF_ERROR(OnNews(news, on_token));
-    if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
+    if (survival_ && survival_->change && writer_.decodes()) change_ = survival_->change(writer_.left());
     if (change_) return Drain(on_token, cancel);
     SendOrders();
   }
@@ -114,6 +114,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     asked.position = sampled.position, asked.logits_hash = logits_hash;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
     TellPause();
+    newest_token_at_ = absl::Now();
     const bool go_on =
         on_token({.request = token.request, .token = sampled.token, .logits_hash = logits_hash, .score = score, .reason = token.reason});
     if (!go_on && token.reason == FinishReason::kNone) writer_.Stop(token.request);
@@ -132,26 +133,45 @@ void ClusterRun::SendOrders() {
 
 // ---- Another plan while all is well
 
-// KV follows its layers. Where that cannot be, what is known of the requests is computed again.
+// KV follows its layers. Where that cannot be, what is known of the requests is computed again. No pause is longer than was stated last.
 absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   const Change change = *std::exchange(change_, std::nullopt);
-  Say(absl::StrCat(change.why, "; changes to another plan, which takes ",
-                   absl::FormatDuration(absl::Ceil(change.pause, absl::Milliseconds(100))), " at most"));
-  change_began_ = absl::Now(), stated_pause_ = change.pause;
-  const absl::StatusOr<ClusterClient::Left> left = client_.Leave();
-  open_ = false;
-  LIME_RETURN_IF_ERROR(left.status());
-  absl::Status status = InstallTaking(change.plan, *left);
-  if (!status.ok() && !IsSet(cancel)) {
-    Say(absl::StrCat("the KV so far cannot be taken over, and is computed again: ", status.message()));
-    status = InstallAgain(change.plan);
-  }
+  change_began_ = newest_token_at_;
+  const absl::Status status = change.taking_over ? ChangeTaking(change, cancel) : ChangeComputingAgain(change);
+  const bool lost = absl::IsUnavailable(status) || absl::IsAborted(status);  // what that takes was not stated
+  if (lost) change_began_ = absl::InfiniteFuture();
+  if (!status.ok() && !lost && !IsSet(cancel))
+    StatePause("goes on with the plan before and computes the KV so far again", change.going_back);
   LIME_RETURN_IF_ERROR(status);
   ++changes_;
   recoveries_ += recovery_->recoveries();
   first_ = newest_ = client_.plan();
   recovery_.emplace(survival_->recovery, DevicesUsed(client_.plan()));
   return absl::OkStatus();
+}
+
+absl::Status ClusterRun::ChangeTaking(const Change& change, const std::atomic<bool>* cancel) {
+  StatePause(absl::StrCat(change.why, "; changes to another plan"), *change.taking_over);
+  const absl::StatusOr<ClusterClient::Left> left = client_.Leave();
+  open_ = false;
+  LIME_RETURN_IF_ERROR(left.status());
+  const absl::Status status = InstallTaking(change.plan, *left);
+  if (status.ok() || IsSet(cancel)) return status;
+  StatePause(absl::StrCat("the KV so far cannot be taken over (", status.message(), ") and is computed again"), change.computing_again);
+  return InstallAgain(change.plan);
+}
+
+absl::Status ClusterRun::ChangeComputingAgain(const Change& change) {
+  StatePause(absl::StrCat(change.why, "; changes to another plan and computes the KV so far again"), change.computing_again);
+  const absl::Status unloaded = client_.Unload();
+  open_ = false;
+  LIME_RETURN_IF_ERROR(unloaded);
+  return InstallAgain(change.plan);
+}
+
+void ClusterRun::StatePause(const std::string& what, absl::Duration most) {
+  stated_pause_ = absl::Now() - change_began_ + most;
+  Say(absl::StrCat(what, ", which takes ", absl::FormatDuration(absl::Ceil(most, absl::Milliseconds(100))), " at most"));
 }
 
 absl::Status ClusterRun::InstallTaking(const Plan& plan, const ClusterClient::Left& left) {

@@ -30,7 +30,10 @@ class ClusterRun {
   struct Change {
     Plan plan;
     std::string why;
-    absl::Duration pause;  // at most, from the last token to the next
+    // From the last token to the next, whatever request it is of, at most.
+    std::optional<absl::Duration> taking_over;  // where KV follows its layers; nothing: it cannot
+    absl::Duration computing_again;             // where it is computed again
+    absl::Duration going_back;                  // where devices refuse the plan: from then on, by the one before
   };
 
   // How a failure is survived.
@@ -85,6 +88,9 @@ class ClusterRun {
   absl::Status Drain(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
   // To `change_`. An error is a failure like any other: the plan before is installed again.
   absl::Status ChangePlan(const std::atomic<bool>* cancel);
+  absl::Status ChangeTaking(const Change& change, const std::atomic<bool>* cancel);
+  absl::Status ChangeComputingAgain(const Change& change);
+  void StatePause(const std::string& what, absl::Duration most);  // from now on
   // Requests go on with what the plan before has left.
   absl::Status InstallTaking(const Plan& plan, const ClusterClient::Left& left);
   void TellPause();
@@ -122,7 +128,8 @@ class ClusterRun {
   int64_t steps_ = 0;
   std::shared_ptr<Inbox> inbox_;  // of the plan in use; the client's too: news may come after this is gone
 
-  std::optional<Change> change_;                      // to be done
+  std::optional<Change> change_;  // to be done
+  absl::Time newest_token_at_ = absl::InfinitePast();
   absl::Time change_began_ = absl::InfiniteFuture();  // until the first token behind it
   absl::Duration stated_pause_;
   int64_t changes_ = 0;

@@ -2,9 +2,10 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/statvfs.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -25,10 +26,8 @@ void WriteDirect(int file) {
 #endif
 }
 
-absl::Status CheckRoom(int file, const std::string& folder, Bytes bytes) {
-  struct statvfs disk;
-  if (::fstatvfs(file, &disk) != 0) return ErrnoStatus(errno, folder, "statvfs");
-  const Bytes free = static_cast<Bytes>(disk.f_bavail) * static_cast<Bytes>(disk.f_frsize);
+absl::Status CheckRoom(const std::string& folder, Bytes bytes) {
+  LIME_ASSIGN_OR_RETURN(const Bytes free, FreeDiskBytes(folder));
   if (free >= bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("KV beyond the memory of this device may take ", FormatBytes(bytes), " in ", folder,
                                                    ", whose disk has ", FormatBytes(free),
@@ -51,12 +50,20 @@ absl::StatusOr<std::unique_ptr<KvFile>> KvFile::Create(
   absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({path}, {.lanes = kLanes});
   ::unlink(path.c_str());
   LIME_RETURN_IF_ERROR(device.status());
-  LIME_RETURN_IF_ERROR(CheckRoom(file.get(), folder, shape.bytes()));
+  LIME_RETURN_IF_ERROR(CheckRoom(folder, shape.bytes()));
   if (::ftruncate(file.get(), shape.bytes()) != 0) return ErrnoStatus(errno, path, "ftruncate");
   WriteDirect(file.get());
   if (wrap_device) device = wrap_device(*std::move(device));
   auto reader = std::make_unique<BlockReader>(*std::move(device), BlockReader::Options{});
-  return std::unique_ptr<KvFile>(new KvFile(path, shape, std::move(file), std::move(reader)));
+  return std::unique_ptr<KvFile>(new KvFile(folder, path, shape, std::move(file), std::move(reader)));
+}
+
+std::optional<Bytes> KvFile::Room() const {
+  constexpr Bytes kStatBlock = 512;  // POSIX's unit, whatever the file system's
+  const absl::StatusOr<Bytes> free = FreeDiskBytes(folder_);
+  struct stat taken;
+  if (!free.ok() || ::fstat(file_.get(), &taken) != 0) return std::nullopt;
+  return *free - std::max<Bytes>(0, shape_.bytes() - static_cast<Bytes>(taken.st_blocks) * kStatBlock);
 }
 
 int64_t KvFile::Offset(int64_t layer, int64_t sequence, int64_t piece) const {

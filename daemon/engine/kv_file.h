@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -44,12 +45,15 @@ class KvFile {
 
   void Cancel() { reader_->Cancel(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
+  // Free on its disk beside all that this file may still take there. Nothing where the disk does not say.  Thread: any
+  std::optional<Bytes> Room() const;
 
  private:
-  KvFile(const std::string& name, const Shape& shape, FileDescriptor file, std::unique_ptr<BlockReader> reader)
-      : name_(name), shape_(shape), file_(std::move(file)), reader_(std::move(reader)) {}
+  KvFile(const std::string& folder, const std::string& name, const Shape& shape, FileDescriptor file, std::unique_ptr<BlockReader> reader)
+      : folder_(folder), name_(name), shape_(shape), file_(std::move(file)), reader_(std::move(reader)) {}
   int64_t Offset(int64_t layer, int64_t sequence, int64_t piece) const;
 
+  const std::string folder_;
   const std::string name_;  // for people
   const Shape shape_;
   const FileDescriptor file_;

@@ -140,13 +140,19 @@ class StageEngine::Impl {
   }
 
   Stats stats() const {
-    absl::MutexLock lock(&mutex_);
-    Stats stats = stats_;
-    stats.disk_ms = disk_.ms(), stats.disk_bytes = disk_.bytes();
-    if (weights_ != nullptr) {
-      stats.kv_read = kv_->bytes_read(), stats.kv_written = kv_->bytes_written(), stats.kv_fetched = kv_->bytes_fetched();
-      stats.bytes_read = BytesRead();
+    Stats stats;
+    const StageKv* kv = nullptr;
+    {
+      absl::MutexLock lock(&mutex_);
+      stats = stats_;
+      stats.disk_ms = disk_.ms(), stats.disk_bytes = disk_.bytes();
+      if (weights_ != nullptr) {
+        kv = kv_.get();
+        stats.kv_read = kv->bytes_read(), stats.kv_written = kv->bytes_written(), stats.kv_fetched = kv->bytes_fetched();
+        stats.bytes_read = BytesRead();
+      }
     }
+    if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: not under the lock
     return stats;
   }
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,7 @@ class StageEngine {
     double planned_decode_ms = 0;  // what the plan says of the same
     double disk_ms = 0;            // that the disk was at work, but for beginnings (daemon/logic/disk_meter.h)
     Bytes disk_bytes = 0;          // read in that time
+    std::optional<Bytes> kv_room;  // on the disk for KV of another plan beside what this one may still take there; nothing: not known
   };
   Stats stats() const;
 

@@ -93,10 +93,8 @@ absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Optio
                                                      .tell = kv->options_.tell_host},
                                                     kv->away_));
   } else {
-    LIME_ASSIGN_OR_RETURN(kv->file_,
-                          KvFile::Create(kv->options_.folder,
-                                         {.layers = layers, .sequences = plan.sequences, .pieces = kv->pieces_, .piece_bytes = piece_bytes},
-                                         kv->options_.wrap_device));
+    const KvFile::Shape shape{.layers = layers, .sequences = plan.sequences, .pieces = kv->pieces_, .piece_bytes = piece_bytes};
+    LIME_ASSIGN_OR_RETURN(kv->file_, KvFile::Create(kv->options_.folder, shape, kv->options_.wrap_device));
     kv->hashes_.resize(static_cast<size_t>(layers * plan.sequences * kv->pieces_));
   }
   LIME_ASSIGN_OR_RETURN(kv->staging_, HugeBuffer::Allocate(piece_bytes));
@@ -218,6 +216,12 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
                                                   .piece_bytes = KvPieceBytes(plan_),
                                                   .lent = std::move(lent),
                                                   .hosted = std::move(hosted)});
+}
+
+std::optional<Bytes> StageKv::disk_room() const {
+  if (file_ != nullptr) return file_->Room();
+  const absl::StatusOr<Bytes> free = FreeDiskBytes(options_.folder);
+  return free.ok() ? std::optional(*free) : std::nullopt;
 }
 
 // ---- Sequences

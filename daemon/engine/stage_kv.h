@@ -118,6 +118,8 @@ class StageKv {
   void Cancel();
   Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }
   Bytes bytes_written() const { return bytes_written_; }
+  // Free on the disk of the folder, beside what KV of this plan may still take there. Nothing where the disk does not say.  Thread: any
+  std::optional<Bytes> disk_room() const;
   Bytes bytes_fetched() const { return lent_ == nullptr ? 0 : lent_->fetched(); }
 
  private:

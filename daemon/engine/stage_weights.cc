@@ -10,7 +10,7 @@
 #include "daemon/engine/block_weights.h"
 #include "daemon/weights/kept_tensors.h"
 #include "planner/base/check.h"
-#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -39,47 +39,8 @@ int BlockIndex(const ModelSpec& spec, BlockId id) {
   return static_cast<int>(std::ranges::find(spec.blocks, id, &BlockSpec::id) - spec.blocks.begin());
 }
 
-// Parts of one device, ascending.
-std::vector<int> PartsOn(const Plan& plan, int32_t device) {
-  std::vector<int> parts;
-  for (const Stage& stage : plan.stages) {
-    for (int part = stage.lo; stage.device == device && part < stage.hi; ++part) parts.push_back(part);
-  }
-  return parts;
-}
-
 bool HasEmbedding(const Plan& plan, int32_t device) {
   return plan.stages.front().device == device;
-}
-
-// All parts of the block are resident, and here.
-bool Whole(const Plan& plan, int32_t device, BlockId id) {
-  const auto [begin, end] = PartsOf(plan, id);
-  for (int part = begin; part < end; ++part) {
-    if (plan.parts[part].streamed || plan.stages[StageOf(plan, part)].device != device || AsksForKv(plan, part)) return false;
-  }
-  return begin < end;
-}
-
-// What of a device's blocks lies in memory.
-struct Resident {
-  std::vector<BlockId> whole;  // resident as a whole
-  std::vector<BlockId> kept;   // of the others: what is never cut
-  std::vector<int> parts;      // resident parts of those
-};
-
-Resident ResidentOn(const Plan& plan, int32_t device) {
-  Resident resident;
-  if (HasEmbedding(plan, device))
-    (plan.embedding == EmbeddingPlacement::kResident ? resident.whole : resident.kept).push_back({BlockKind::kEmbedding, 0});
-  for (const int part : PartsOn(plan, device)) {
-    const PlanPart& what = plan.parts[part];
-    const bool whole = !GrowsKv(plan) && Whole(plan, device, what.block);
-    std::vector<BlockId>& list = whole ? resident.whole : resident.kept;
-    if (list.empty() || !(list.back() == what.block)) list.push_back(what.block);
-    if (!whole && !what.streamed && !what.is_kv()) resident.parts.push_back(part);
-  }
-  return resident;
 }
 
 absl::StatusOr<std::unique_ptr<PieceReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
@@ -131,7 +92,7 @@ absl::StatusOr<std::unique_ptr<StageWeights>> StageWeights::Load(const Checkpoin
 
 absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options) {
   const std::vector<int> parts = PartsOn(plan_, device);
-  const Resident resident = ResidentOn(plan_, device);
+  const ResidentWeights resident = ResidentWeightsOn(plan_, device);
   embedding_resident_ = HasEmbedding(plan_, device) && plan_.embedding == EmbeddingPlacement::kResident;
   for (const int part : parts) whole_[part] = std::ranges::find(resident.whole, plan_.parts[part].block) != resident.whole.end();
   if (options.left != nullptr) KeepFor(spec_, plan_, device, *options.left);
@@ -188,9 +149,7 @@ absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::ve
 }
 
 void StageWeights::KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsLeft& left) {
-  Resident resident = ResidentOn(plan, device);
-  if (spec.config.tie_embeddings)
-    std::erase_if(resident.whole, [](BlockId id) { return id.kind == BlockKind::kEmbedding || id.kind == BlockKind::kHead; });
+  const ResidentWeights resident = WeightsThatMayStay(ResidentWeightsOn(plan, device), spec.config.tie_embeddings);
   std::vector<const PlanPart*> parts;
   for (const int part : resident.parts) parts.push_back(&plan.parts[part]);
   left.Keep(resident.whole, parts);

@@ -80,9 +80,13 @@ int Run(lime::LimedFlags flags) {
   options.name = flags.name;
   options.memory = settings->memory;
   options.runtime = runtime;
-  options.profile = lime::MakeEngineProfiler(
-      {.num_threads = settings->threads, .cores = settings->compute_cores, .numerics = flags.numerics, .memory = settings->memory, .weights = flags.model});
+  options.profile = lime::MakeEngineProfiler({.num_threads = settings->threads,
+                                              .cores = settings->compute_cores,
+                                              .numerics = flags.numerics,
+                                              .memory = settings->memory,
+                                              .weights = flags.model});
   options.plans.weights = flags.model;
+  options.plans.kv_folder = flags.kv_dir;
   options.bulk.store = flags.store;
   options.plans.keys = settings->keys;
   if (flags.no_link_probes) options.plans.link_probes = false;

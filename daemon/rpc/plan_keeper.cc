@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/rpc/kv_reader.h"
+#include "daemon/weights/files.h"
 #include "planner/plan/plan_blocks.h"
 
 namespace lime {
@@ -283,7 +284,11 @@ std::shared_ptr<StageSession> PlanKeeper::Installed() const {
 
 DeviceStatistics PlanKeeper::Statistics() const {
   const std::shared_ptr<StageSession> session = Installed();
-  return session != nullptr ? session->Statistics() : DeviceStatistics{};
+  if (session != nullptr) return session->Statistics();
+  DeviceStatistics statistics;
+  const absl::StatusOr<Bytes> free = FreeDiskBytes(options_.kv_folder);
+  if (free.ok()) statistics.kv_room = *free;
+  return statistics;
 }
 
 TraceChunk PlanKeeper::TakeTrace(const TraceCall& call) {

@@ -353,6 +353,7 @@ DeviceStatistics StageSession::Statistics() const {
   statistics.planned_decode_ms = stats.planned_decode_ms;
   statistics.disk_ms = stats.disk_ms;
   statistics.disk_bytes = stats.disk_bytes;
+  statistics.kv_room = stats.kv_room;
   statistics.residency_changes = stats.residency_changes;
   for (const auto& [device, link] : links_) {
     statistics.sent_messages += link->sent().messages;

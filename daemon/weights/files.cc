@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,6 +52,12 @@ absl::StatusOr<Bytes> FileBytes(const FileDescriptor& file, const std::string& p
   if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file"));
   return static_cast<Bytes>(info.st_size);
+}
+
+absl::StatusOr<Bytes> FreeDiskBytes(const std::string& folder) {
+  struct statvfs disk;
+  if (::statvfs(folder.c_str(), &disk) != 0) return ErrnoStatus(errno, folder, "statvfs");
+  return static_cast<Bytes>(disk.f_bavail) * static_cast<Bytes>(disk.f_frsize);
 }
 
 bool FileExists(const std::string& path) {

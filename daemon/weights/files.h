@@ -33,6 +33,8 @@ absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what
 absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path);
 absl::StatusOr<Bytes> FileBytes(const FileDescriptor& file, const std::string& path);
 bool FileExists(const std::string& path);
+// That this process may still write on the disk of a folder.
+absl::StatusOr<Bytes> FreeDiskBytes(const std::string& folder);
 // A name without folders that is not hidden: one that another file may send us to in its own folder.
 bool IsPlainFileName(std::string_view name);
 

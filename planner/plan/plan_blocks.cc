@@ -2,7 +2,22 @@
 
 #include <algorithm>
 
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
+
 namespace lime {
+namespace {
+
+// All parts of the block are resident, and here.
+bool IsWhole(const Plan& plan, int32_t device, BlockId id) {
+  const auto [begin, end] = PartsOf(plan, id);
+  for (int part = begin; part < end; ++part) {
+    if (plan.parts[part].streamed || plan.stages[StageOf(plan, part)].device != device || AsksForKv(plan, part)) return false;
+  }
+  return begin < end;
+}
+
+}  // namespace
 
 std::vector<BlockId> BlocksOn(const Plan& plan, int32_t device) {
   std::vector<BlockId> blocks;
@@ -17,6 +32,35 @@ std::vector<BlockId> BlocksOn(const Plan& plan, int32_t device) {
 
 bool HasHead(const Plan& plan, int32_t device) {
   return std::ranges::any_of(plan.stages, [&](const Stage& stage) { return stage.device == device && IdsBefore(plan, stage.hi) > 0; });
+}
+
+std::vector<int> PartsOn(const Plan& plan, int32_t device) {
+  std::vector<int> parts;
+  for (const Stage& stage : plan.stages) {
+    for (int part = stage.lo; stage.device == device && part < stage.hi; ++part) parts.push_back(part);
+  }
+  return parts;
+}
+
+ResidentWeights ResidentWeightsOn(const Plan& plan, int32_t device) {
+  ResidentWeights resident;
+  if (plan.stages.front().device == device)
+    (plan.embedding == EmbeddingPlacement::kResident ? resident.whole : resident.kept).push_back({BlockKind::kEmbedding, 0});
+  const bool parts_leave = GrowsKv(plan);
+  for (const int part : PartsOn(plan, device)) {
+    const PlanPart& what = plan.parts[part];
+    const bool whole = !parts_leave && IsWhole(plan, device, what.block);
+    std::vector<BlockId>& list = whole ? resident.whole : resident.kept;
+    if (list.empty() || !(list.back() == what.block)) list.push_back(what.block);
+    if (!whole && !what.streamed && !what.is_kv()) resident.parts.push_back(part);
+  }
+  return resident;
+}
+
+ResidentWeights WeightsThatMayStay(ResidentWeights weights, bool tied) {
+  weights.kept.clear();
+  if (tied) std::erase_if(weights.whole, [](BlockId id) { return id.kind == BlockKind::kEmbedding || id.kind == BlockKind::kHead; });
+  return weights;
 }
 
 }  // namespace lime

@@ -123,6 +123,7 @@ Plan SmallPlan() {
   PlanDevice device{.name = "a", .max_layer_pages = WorkingPages(plan)};
   device.kv_pages = device.max_layer_pages * std::ssize(kLayers);
   plan.devices = {device};
+  plan.stages = {{.device = 0, .lo = 0, .hi = plan.NumParts()}};
   return plan;
 }
 
@@ -203,6 +204,7 @@ class Steps {
 
   int64_t shown() const { return backend_.shown(); }
   StageKv& kv() { return *kv_; }
+  const Plan& plan() const { return plan_; }
   absl::Mutex& mutex() { return mutex_; }
   const TempDir& dir() const { return dir_; }
 
@@ -299,6 +301,32 @@ TEST(StageKvTest, AttentionIsShownWhatWasComputed) {
     shown += steps.shown();
   }
   EXPECT_GT(shown, 5000);
+}
+
+// What another plan's KV may have, while this one's may still take its own.
+TEST(StageKvTest, RoomOnTheDiskIsToldBesideWhatIsSetAside) {
+  Steps steps(1);
+  const Bytes set_aside = KvOnDiskBytes(steps.plan(), 0);
+  EXPECT_EQ(set_aside, 2 * 3 * 8 * 12 * kKiB) << "layers, sequences, pieces";
+  const auto taken = [&]() -> std::optional<Bytes> {  // nothing where others write meanwhile
+    const absl::StatusOr<Bytes> before = FreeDiskBytes(steps.dir().path());
+    const std::optional<Bytes> room = steps.kv().disk_room();
+    const absl::StatusOr<Bytes> after = FreeDiskBytes(steps.dir().path());
+    if (!before.ok() || !room || before != after) return std::nullopt;
+    return *before - *room;
+  };
+  const auto becomes_known = [&] {
+    for (int i = 0; i < 10'000; ++i) {
+      if (const auto known = taken()) return *known;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return Bytes{-1};
+  };
+  EXPECT_EQ(becomes_known(), set_aside);
+  ASSERT_TRUE(steps.Run(150).ok());
+  const Bytes left = becomes_known();
+  EXPECT_GE(left, 0);
+  EXPECT_LT(left, set_aside) << "what is written is not free any more";
 }
 
 // Brings other bytes than are there.

@@ -131,13 +131,17 @@ TEST_F(SurvivalTest, ABetterPlanIsChangedToWhileTokensComeAndCostsNone) {
   survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
     steps_left.push_back(left.steps);
     if (left.steps > kTokens - 20 || in_use) return std::nullopt;
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "link a -> b is slow", .pause = absl::Seconds(20)};
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
+                              .why = "link a -> b is slow",
+                              .taking_over = absl::Seconds(20),
+                              .computing_again = absl::Seconds(40),
+                              .going_back = absl::Seconds(60)};
   };
   survival.in_use = [&](const Plan& plan) { in_use = plan; };
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
   EXPECT_EQ(recoveries_, 0);
-  EXPECT_EQ(steps_left.front(), kTokens);
+  EXPECT_EQ(steps_left.front(), kTokens) << "a request waits for a slot";
   EXPECT_TRUE(std::ranges::is_sorted(steps_left, std::greater()));
   ASSERT_TRUE(in_use);
   EXPECT_EQ(DevicesUsed(*in_use), (Recovery::Devices{"a", "c"}));
@@ -155,7 +159,11 @@ TEST_F(SurvivalTest, KvFollowsItsLayersFromPlanToPlan) {
   size_t next = 0;
   survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
     if (next == plans.size() || left.steps > kTokens - 20 * static_cast<int64_t>(next + 1)) return std::nullopt;
-    return ClusterRun::Change{.plan = plans[next++], .why = "why", .pause = absl::Seconds(20)};
+    return ClusterRun::Change{.plan = plans[next++],
+                              .why = "why",
+                              .taking_over = absl::Seconds(20),
+                              .computing_again = absl::Seconds(40),
+                              .going_back = absl::Seconds(60)};
   };
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, std::ssize(plans));
@@ -177,12 +185,51 @@ TEST_F(SurvivalTest, KvThatOneDeviceDoesNotLeaveIsComputedAgain) {
   bool changed = false;
   survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
     if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "why", .pause = absl::Seconds(20)};
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
+                              .why = "why",
+                              .taking_over = absl::Seconds(20),
+                              .computing_again = absl::Seconds(40),
+                              .going_back = absl::Seconds(60)};
   };
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
   EXPECT_EQ(recoveries_, 0);
-  EXPECT_THAT(said_, HasSubstr("the KV so far cannot be taken over, and is computed again: not every device has left its own"));
+  EXPECT_THAT(said_, HasSubstr("the KV so far cannot be taken over (not every device has left its own) and is computed again, which takes "
+                               "40s at most\n"));
+  EXPECT_THAT(said_, Not(HasSubstr("longer than was stated")));
+}
+
+TEST_F(SurvivalTest, WhereItIsKnownBeforeKvIsComputedAgainAtOnce) {
+  ClusterRun::Survival survival;
+  bool changed = false;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
+                              .why = "why",
+                              .taking_over = std::nullopt,
+                              .computing_again = absl::Seconds(40),
+                              .going_back = absl::Seconds(60)};
+  };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_EQ(changes_, 1);
+  EXPECT_EQ(recoveries_, 0);
+  EXPECT_THAT(said_, HasSubstr("why; changes to another plan and computes the KV so far again, which takes 40s at most\ngoes on after "));
+  EXPECT_THAT(said_, Not(HasSubstr("longer than was stated")));
+}
+
+TEST_F(SurvivalTest, APauseThatIsLongerThanWasStatedIsTold) {
+  ClusterRun::Survival survival;
+  bool changed = false;
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
+                              .why = "why",
+                              .taking_over = absl::ZeroDuration(),
+                              .computing_again = absl::Seconds(40),
+                              .going_back = absl::Seconds(60)};
+  };
+  ExpectNothingLost(RunWith([] {}, survival));
+  EXPECT_THAT(said_, HasSubstr(", longer than was stated\n"));
 }
 
 TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
@@ -191,7 +238,11 @@ TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
   bool changed = false;
   survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
     if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "why", .pause = absl::Seconds(20)};
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
+                              .why = "why",
+                              .taking_over = absl::Seconds(20),
+                              .computing_again = absl::Seconds(40),
+                              .going_back = absl::Seconds(60)};
   };
   const auto lose_b = [this](const std::string& sentence) {
     if (sentence.find("changes to another plan") != std::string::npos) servers_[1].reset();
@@ -245,7 +296,11 @@ TEST_F(SurvivalTest, AfterAChangeALossIsRecoveredFromWithTheNewPlan) {
       if (left.steps < kTokens / 2 && servers_[1] != nullptr) servers_[1].reset(), StartAgain(2);  // b is not missed, c is
       return std::nullopt;
     }
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1), .why = "why", .pause = absl::Seconds(20)};
+    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
+                              .why = "why",
+                              .taking_over = absl::Seconds(20),
+                              .computing_again = absl::Seconds(40),
+                              .going_back = absl::Seconds(60)};
   };
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
@@ -260,12 +315,19 @@ TEST_F(SurvivalTest, WhereTheBetterPlanCannotBeInstalledTheOneBeforeGoesOn) {
     if (left.steps == kTokens || std::exchange(asked, true)) return std::nullopt;
     Plan plan = MakeStages({0, 2, 0, 2}, 2, 1);
     for (PlanDevice& device : plan.devices) device.name += "?";
-    return ClusterRun::Change{.plan = plan, .why = "why", .pause = absl::Seconds(20)};
+    return ClusterRun::Change{.plan = plan,
+                              .why = "why",
+                              .taking_over = absl::Seconds(20),
+                              .computing_again = absl::Seconds(40),
+                              .going_back = absl::Seconds(60)};
   };
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 0);
   EXPECT_EQ(recoveries_, 1);
   EXPECT_EQ(DevicesUsed(client_->plan()), (Recovery::Devices{"a", "b", "c"}));
+  EXPECT_THAT(said_, HasSubstr("goes on with the plan before and computes the KV so far again, which takes 1m at most\n"));
+  EXPECT_THAT(said_, HasSubstr("goes on after "));
+  EXPECT_THAT(said_, Not(HasSubstr("longer than was stated")));
 }
 
 }  // namespace

@@ -8,12 +8,15 @@
 #include "coordinator/cli/plan_rates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/sim/simulator.h"
 #include "tests/temp_dir.h"
 
 namespace lime::cli {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Llama 2 13B: 26 GB, and 819 KB of KV a token. Two fast devices hold it with the KV of 4,000 tokens; the third has room, and computes
@@ -45,25 +48,33 @@ class ChangeSearchTest : public ::testing::Test {
     inputs_ = *std::move(inputs);
     absl::StatusOr<Plan> plan = ClusterPlanning({.time_limit_ms = kSearchMs}, inputs_).Run();
     ASSERT_TRUE(plan.ok()) << plan.status();
-    first_ = *std::move(plan);
+    first_ = installed_ = *std::move(plan);
+    install_ms_ = ReadWeightsMs(inputs_.spec, installed_);
   }
 
   // With KV of `from` to `to` positions left to go through.
-  PlanWatcher::Candidate Search(int64_t from, int64_t to, ClusterRates now = {}) {
+  absl::StatusOr<PlanWatcher::Candidate> TrySearch(int64_t from, int64_t to, ClusterRates now, KvRoom room) {
     for (const auto& [key, rate] : PlannedRates(inputs_, first_)) now.emplace(key, rate);
     const OrderWriter::Left left = {.steps = to - from, .known = from, .pages = from / kPageTokens, .pages_at_end = to / kPageTokens};
-    absl::StatusOr<PlanWatcher::Candidate> found =
-        SearchForChange(inputs_, {.current = first_, .made_with = made_with_, .now = now, .left = left, .cancelled = cancelled_},
-                        {.install_ms = kInstallMs, .time_limit_ms = kSearchMs});
+    return SearchForChange(
+        inputs_, {.current = first_, .made_with = made_with_, .now = now, .left = left, .cancelled = cancelled_},
+        {.online = online_, .first = &installed_, .install_ms = install_ms_, .time_limit_ms = search_ms_, .kv_room = std::move(room)});
+  }
+  PlanWatcher::Candidate Search(int64_t from, int64_t to, ClusterRates now = {}, KvRoom room = {}) {
+    absl::StatusOr<PlanWatcher::Candidate> found = TrySearch(from, to, std::move(now), std::move(room));
     if (found.ok()) return *std::move(found);
     ADD_FAILURE() << found.status();
     return {};
   }
 
-  static constexpr double kSearchMs = 1000, kInstallMs = 10'000;
+  static constexpr double kSearchMs = 1000;
   const TempDir dir_;
   PlanInputs inputs_;
-  Plan first_;
+  Plan first_;      // in use
+  Plan installed_;  // at first, in as long as its profile says
+  double install_ms_ = 0;
+  std::optional<OnlineRule> online_ = OnlineRule::kLime;
+  double search_ms_ = kSearchMs;
   const ClusterRates made_with_;
   const std::atomic<bool> cancelled_ = false;
 };
@@ -90,11 +101,56 @@ TEST_F(ChangeSearchTest, ThePlanInUseIsComparedByWhatIsMeasured) {
 
 TEST_F(ChangeSearchTest, ThePauseIsWhatIsReadTheFirstStepsAndWhatKvTakesOnItsWay) {
   const PlanWatcher::Candidate late = Search(8192, kContext);
-  const bool takes_over = TakesOver(first_, late.plan, 8192 / kPageTokens);
-  const double share = ReadShare(first_, late.plan, takes_over);
-  EXPECT_GT(share, 0) << "the third device had nothing";
-  EXPECT_NEAR(late.install_ms, 500 + 2 * (0.25 + share) * kInstallMs + 2 * late.ms_per_step, 1e-6);
-  EXPECT_GT(late.replay_ms, 0);
+  const auto slow = std::ranges::find(late.plan.devices, "slow", &PlanDevice::name);
+  ASSERT_NE(slow, late.plan.devices.end());
+  const double slow_reads_ms = static_cast<double>(slow->memory.weights) / 1e9 * 1000, steps_ms = 2 * late.ms_per_step;
+  ASSERT_TRUE(late.taking_over);
+  EXPECT_GT(late.taking_over->fixed_ms, 500 + 2 * slow_reads_ms + steps_ms) << "it had nothing";
+  EXPECT_GE(late.computing_again.fixed_ms, late.taking_over->fixed_ms - 2 * 1000) << "all is read; nobody is called for KV";
+  EXPECT_GT(late.computing_again.position_ms, late.taking_over->position_ms);
+  EXPECT_GT(late.going_back.fixed_ms, 500 + 2 * 13'000 - 2 * 3'000) << "each of the fast ones reads some 12 GB";
+  EXPECT_GT(late.going_back.position_ms, 0);
+  // A disk on which the first installation took twice what the profile says.
+  install_ms_ *= 2;
+  const PlanWatcher::Candidate slower = Search(8192, kContext);
+  ASSERT_TRUE(slower.taking_over);
+  EXPECT_GT(slower.taking_over->fixed_ms, late.taking_over->fixed_ms + slow_reads_ms);
+}
+
+TEST_F(ChangeSearchTest, WhatIsComputedAgainTakesAllOfItsChunksAtTheRateOfTheLast) {
+  Plan longer = first_;
+  longer.prompt_tokens = 8192;
+  const absl::StatusOr<SimulationResult> short_ones = SimulatePrefill(longer, {.timeline = false});
+  ASSERT_TRUE(short_ones.ok()) << short_ones.status();
+  const double again_ms = ComputeAgainMs(inputs_, first_, 8192);
+  EXPECT_GT(again_ms, 1.01 * short_ones->step_ends_ms.back()) << "its chunks attend to more";
+  EXPECT_LT(again_ms, 3 * short_ones->step_ends_ms.back());
+  EXPECT_GT(ComputeAgainMs(inputs_, first_, 4096), 0.4 * again_ms);
+  EXPECT_LT(ComputeAgainMs(inputs_, first_, 4096), 0.6 * again_ms);
+}
+
+// The two fast devices alone: 65,536 tokens are more than they have memory for.
+TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
+  inputs_.devices.pop_back();
+  inputs_.request.context = 65536;
+  online_.reset();
+  search_ms_ = 200;
+  absl::StatusOr<Plan> plan = ClusterPlanning({.time_limit_ms = search_ms_}, inputs_).Run();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  first_ = *std::move(plan);
+  const Bytes a = KvOnDiskBytes(first_, 0), b = KvOnDiskBytes(first_, 1);
+  ASSERT_TRUE(a > kGiB && b > kGiB) << a << " " << b;
+  // What others have written is not there even when the file of the plan in use is gone.
+  const absl::StatusOr<PlanWatcher::Candidate> full = TrySearch(8192, 65536, {}, {{"a", -a}, {"b", -b}});
+  ASSERT_TRUE(absl::IsResourceExhausted(full.status())) << full.status();
+  EXPECT_THAT(std::string(full.status().message()), HasSubstr("has room for 0"));
+  // There is room for the next file once that of the plan in use is gone; and beside it.
+  const PlanWatcher::Candidate alone = Search(8192, 65536, {}, {{"a", a / 2}, {"b", b / 2}});
+  EXPECT_GT(KvOnDiskBytes(alone.plan, 0) + KvOnDiskBytes(alone.plan, 1), (a + b) / 2);
+  EXPECT_FALSE(alone.taking_over);
+  const PlanWatcher::Candidate beside = Search(8192, 65536, {}, {{"a", 10 * a}, {"b", 10 * b}});
+  EXPECT_GT(KvOnDiskBytes(beside.plan, 0) + KvOnDiskBytes(beside.plan, 1), (a + b) / 2);
+  EXPECT_TRUE(beside.taking_over);
 }
 
 }  // namespace

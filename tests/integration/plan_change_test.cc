@@ -58,7 +58,7 @@ class PlanChangeTest : public ::testing::Test {
     ClusterRun::Survival survival{.say = [&](const std::string& sentence) { said += sentence + "\n"; }};
     survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
       if (left.steps > kTokens - change_after || std::exchange(changed, true)) return std::nullopt;
-      return ClusterRun::Change{.plan = next, .why = "why", .pause = absl::Seconds(20)};
+      return ClusterRun::Change{.plan = next, .why = "why", .taking_over = absl::Seconds(20), .computing_again = absl::Seconds(40)};
     };
     ASSERT_TRUE(client_->Install(first, {}).ok());
     ClusterRun run(*client_, survival);

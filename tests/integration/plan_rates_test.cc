@@ -3,7 +3,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/plan/kv_spill.h"
 
 namespace lime::cli {
 namespace {
@@ -81,66 +80,6 @@ TEST_F(PlanRatesTest, ThePlanInUseIsComparedAsItIsNow) {
   // One that was made for half of the computing takes what it says where half is measured.
   const Plan made = AsItIsNow(inputs_, plan_, {{ComputeKey("a"), 0.5}}, now);
   EXPECT_THAT((std::vector<double>{made.parts[0].decode_ms, made.parts[1].decode_ms, made.parts[2].decode_ms}), ElementsAre(20, 20, 60));
-}
-
-TEST_F(PlanRatesTest, KvGoesOnWhereMemoryHasRoomForBothPools) {
-  plan_.page_bytes = 1000;
-  for (int32_t layer = 0; layer < 3; ++layer) plan_.parts[static_cast<size_t>(layer)].block = {BlockKind::kAttention, layer};
-  for (PlanDevice& device : plan_.devices) device.kv_pages = 20, device.memory.kv = 20'000, device.budget = 100'000 + TakeoverBytes(plan_);
-  EXPECT_TRUE(TakesOver(plan_, plan_, 10));
-  EXPECT_FALSE(TakesOver(plan_, plan_, 11)) << "of a's two layers";
-  plan_.context = 1024, plan_.sequences = 1;
-  EXPECT_EQ(MostPages(plan_, plan_), 10);
-  Plan after = plan_;
-  after.devices[0].budget = 39'999 + TakeoverBytes(plan_);
-  EXPECT_FALSE(TakesOver(plan_, after, 10));
-  after.devices[0].name = "new";
-  EXPECT_TRUE(TakesOver(plan_, after, 10)) << "it had no pool";
-  after = plan_, after.devices[1].numerics_id = "other";
-  EXPECT_FALSE(TakesOver(plan_, after, 10));
-  // What a host has of it goes on, too, and what goes to a disk needs no room in memory.
-  Plan lends = plan_;
-  lends.context = 1024, lends.sequences = 1;
-  lends.devices[0].max_layer_pages = 5, lends.devices[0].kv_host = 1, lends.devices[1].memory.hosted = 60'000;
-  EXPECT_TRUE(TakesOver(lends, plan_, 10));
-  lends.devices[1].memory.hosted = 60'001;
-  EXPECT_FALSE(TakesOver(lends, plan_, 10));
-  lends.devices[0].max_layer_pages = 10;
-  EXPECT_TRUE(TakesOver(lends, plan_, 10)) << "nothing is lent yet";
-  Plan spills = plan_;
-  spills.devices[0].max_layer_pages = 5, spills.devices[0].kv_pages = 5;
-  for (PlanPart& part : spills.parts) part.kv_pages = 10;
-  EXPECT_TRUE(TakesOver(plan_, spills, 10));
-  EXPECT_FALSE(TakesOver(plan_, spills, 11)) << "at its first level";
-}
-
-TEST_F(PlanRatesTest, WhatStaysInMemoryIsNotRead) {
-  for (size_t p = 0; p < plan_.parts.size(); ++p) plan_.parts[p].bytes = 10'000'000, plan_.parts[p].block.layer = static_cast<int32_t>(p);
-  EXPECT_DOUBLE_EQ(ReadShare(plan_, plan_, /*parts_stay=*/true), 0);
-  EXPECT_DOUBLE_EQ(ReadShare(plan_, plan_, /*parts_stay=*/false), 1);
-  Plan after = plan_;
-  after.stages[1].device = 1;  // a's, which reads twice as fast as b: a has 20 MB before, b 10, both in 50 ms
-  EXPECT_DOUBLE_EQ(ReadShare(plan_, after, true), 0.5);
-  EXPECT_DOUBLE_EQ(ReadShare(plan_, after, false), 1.5);
-  after.parts[1].streamed = true;
-  EXPECT_DOUBLE_EQ(ReadShare(plan_, after, true), 0);
-  after = plan_, after.devices[1].disk_mb_per_ms = 0.1, after.parts[0].rows = {{.begin = 0, .end = 1}};
-  EXPECT_DOUBLE_EQ(ReadShare(plan_, after, true), 2) << "of another cut, from a slower disk";
-}
-
-TEST_F(PlanRatesTest, KvTakesTheSlowestDevicesWay) {
-  plan_.page_bytes = kPageTokens * 1000, plan_.sequences = 2;
-  for (int32_t layer = 0; layer < 3; ++layer) plan_.parts[static_cast<size_t>(layer)].block = {BlockKind::kAttention, layer};
-  // Layers 0 and 2 are a's, 1 is b's.
-  EXPECT_DOUBLE_EQ(MoveKvMs(inputs_, plan_, plan_), 2 * 2000 / 1e6) << "copied";
-  Plan after = plan_;
-  for (Stage& stage : after.stages) stage.device = 0;
-  EXPECT_DOUBLE_EQ(MoveKvMs(inputs_, plan_, after), 2 * 2000 / (200 * kMbit) * 1000 + 2000 / 1e6) << "two layers go to b";
-  // What a's host had of its layers comes by the slowest way there is: from a to b, and from c to b, of which nothing is known.
-  Plan lends = plan_;
-  lends.devices.push_back({.name = "c"});
-  lends.devices[1].max_layer_pages = 1, lends.devices[1].kv_host = 2;
-  EXPECT_DOUBLE_EQ(MoveKvMs(inputs_, lends, after), 2 * 2000 / (50 * kMbit) * 1000 + 2000 / 1e6);
 }
 
 }  // namespace

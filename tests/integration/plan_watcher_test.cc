@@ -38,7 +38,12 @@ class PlanWatcherTest : public ::testing::Test {
               ++searches_;
               searched_with_ = search.now.at(LinkKey("a", "b")) / kMbit;
               if (!fits_) return absl::ResourceExhaustedError("nothing fits");
-              return PlanWatcher::Candidate{.plan = PlanOf(0, 20), .ms_per_step = 20, .current_ms = 30, .install_ms = 100, .replay_ms = 1};
+              return PlanWatcher::Candidate{.plan = PlanOf(0, 20),
+                                            .ms_per_step = 20,
+                                            .current_ms = 30,
+                                            .taking_over = taking_over_,
+                                            .computing_again = {.fixed_ms = 200, .position_ms = 4},
+                                            .going_back = {.fixed_ms = 1000}};
             },
             .say =
                 [this](const std::string& sentence) {
@@ -61,6 +66,7 @@ class PlanWatcherTest : public ::testing::Test {
     return false;
   }
 
+  std::optional<Pause> taking_over_ = Pause{.fixed_ms = 100, .position_ms = 1};
   std::atomic<double> mbit_ = 100;
   std::atomic<bool> fits_ = true;
   std::atomic<int> searches_ = 0;
@@ -77,7 +83,9 @@ TEST_F(PlanWatcherTest, ASlowLinkLeadsToAPlanWithItsReasonAndItsPause) {
   const auto change = Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20));
   ASSERT_TRUE(change);
   EXPECT_EQ(change->plan.predicted.ms_per_step, 20);
-  EXPECT_EQ(change->pause, absl::Milliseconds(150)) << "to install, and 50 positions";
+  EXPECT_EQ(change->taking_over, absl::Milliseconds(150)) << "to install, and 50 positions";
+  EXPECT_EQ(change->computing_again, absl::Milliseconds(400));
+  EXPECT_EQ(change->going_back, absl::Seconds(1));
   EXPECT_EQ(change->why, "link a -> b: 100 -> 20 Mbit/s; a step would take 30.0 ms and takes 20.0 with another plan");
   // Installed: it was made for 20 Mbit/s.
   watcher.OnPlan(PlanOf(2, 20));
@@ -86,6 +94,21 @@ TEST_F(PlanWatcherTest, ASlowLinkLeadsToAPlanWithItsReasonAndItsPause) {
   mbit_ = 100;
   EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20)));
   EXPECT_EQ(searched_with_, 100);
+}
+
+TEST_F(PlanWatcherTest, WhereKvCannotBeTakenOverTheChangeHasToPayForComputingItAgain) {
+  taking_over_ = std::nullopt;
+  PlanWatcher watcher(Options(), PlanOf(1, 30));
+  mbit_ = 20;
+  const auto change = Await(watcher, {.steps = 51, .known = 50}, absl::Seconds(20));
+  ASSERT_TRUE(change) << "510 ms saved by a pause of 400";
+  EXPECT_FALSE(change->taking_over);
+  EXPECT_EQ(change->computing_again, absl::Milliseconds(400));
+  PlanWatcher another(Options(), PlanOf(1, 30));
+  ASSERT_TRUE(Becomes([&] { return searches_ == 2; }));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_FALSE(another.Next({.steps = 49, .known = 50})) << "490 ms saved";
+  EXPECT_FALSE(Await(another, {.steps = 1000, .known = 50}, absl::Milliseconds(50))) << "it was found, and is not any more";
 }
 
 // What is measured is beside the plan, what is searched with beside the profile: a plan that was made for half the computing computes as it
@@ -99,7 +122,12 @@ TEST_F(PlanWatcherTest, APlanForASlowerDeviceIsMeasuredByWhatItWasMadeFor) {
     ++searches_;
     made_with = search.made_with.contains(ComputeKey("a")) ? search.made_with.at(ComputeKey("a")) : 1;
     now = search.now.at(ComputeKey("a"));
-    return PlanWatcher::Candidate{.plan = PlanOf(0, 20), .ms_per_step = 20, .current_ms = 30, .install_ms = 100, .replay_ms = 1};
+    return PlanWatcher::Candidate{.plan = PlanOf(0, 20),
+                                  .ms_per_step = 20,
+                                  .current_ms = 30,
+                                  .taking_over = taking_over_,
+                                  .computing_again = {.fixed_ms = 200, .position_ms = 4},
+                                  .going_back = {.fixed_ms = 1000}};
   };
   PlanWatcher watcher(options, PlanOf(1, 30));
   beside_plan = 0.5;

@@ -57,6 +57,27 @@ TEST(OrderWriterTest, OrdersAPromptInChunksAndThenStepsAheadOfTheirTokens) {
   EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("step 0:?@6*"));
 }
 
+// What a change of plans is weighed with.
+TEST(OrderWriterTest, TellsWhatIsLeftAndWhetherTokensCome) {
+  OrderWriter writer(Small());
+  ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9}, 4), OrderWriter::Logits::kAgain).ok());
+  ASSERT_TRUE(writer.Add(Ask({5}, 3)).ok());
+  EXPECT_FALSE(writer.decodes());
+  (void)writer.NextOrders();
+  EXPECT_FALSE(writer.decodes()) << "the prompt is ordered, and no token is there";
+  EXPECT_EQ(writer.left().steps, 7) << "one after another";
+  EXPECT_EQ(writer.left().known, 5);
+  EXPECT_EQ(writer.left().again, 0);
+  EXPECT_EQ(writer.left().pages, 1);
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 5, 3}}).ok());
+  EXPECT_TRUE(writer.decodes());
+  EXPECT_EQ(writer.left().known, 6);
+  EXPECT_EQ(writer.left().again, 1) << "of a hash over all logits";
+  ASSERT_TRUE(writer.Restart(Small()).ok());
+  EXPECT_FALSE(writer.decodes()) << "its tokens are a prompt again";
+}
+
 // With rows ahead of a sequence's own a step is long, and its rows are all in one micro-batch.
 TEST(OrderWriterTest, WhereKvIsEvictedASlotsRowsAreInItsMicroBatchAndFewStepsAhead) {
   OrderWriter::Options options = Small();
@@ -355,7 +376,8 @@ TEST(OrderWriterTest, ARestartBeginsAtTheFirstLevelAndRaisesItForWhatIsKnownBefo
 
 TEST(OrderWriterTest, RequestsThatComeTogetherWaitForOneChangeOfLevel) {
   OrderWriter::Options options = Small();
-  options.context = 60, options.sequences = 2, options.batch = 2, options.levels = {{.layer_pages = 1}, {.layer_pages = 4}, {.layer_pages = 8}};
+  options.context = 60, options.sequences = 2, options.batch = 2,
+  options.levels = {{.layer_pages = 1}, {.layer_pages = 4}, {.layer_pages = 8}};
   OrderWriter writer(options);
   for (int request = 0; request < 3; ++request) ASSERT_TRUE(writer.Add(Ask(std::vector<int32_t>(40, 5), 20)).ok());
   const std::vector<std::string> shown = Show(writer.NextOrders());

@@ -44,6 +44,7 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .planned_decode_ms = 6.7,
                                     .disk_ms = 6.8,
                                     .disk_bytes = 6'800,
+                                    .kv_room = -5,
                                     .sent_messages = 7,
                                     .sent_bytes = 8,
                                     .received_messages = 9,
@@ -52,6 +53,8 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                     .residency_changes = 12,
                                     .links = {{"nano", 12.5e6, 340}, {"orin", 1e8, 0}}};
   EXPECT_EQ(*Return<v1::StatisticsReply>(statistics), statistics);
+  for (const std::optional<Bytes> room : {std::optional<Bytes>(), std::optional<Bytes>(0)})
+    EXPECT_EQ(Return<v1::StatisticsReply>(DeviceStatistics{.kv_room = room})->kv_room, room) << "no room is not the same as not known";
   for (const InstallNews& news : {InstallNews(LoadedBytes{1, 2}), InstallNews(InstalledPlan{"x86-f32-1", 5})})
     EXPECT_EQ(*Return<v1::InstallEvent>(news), news);
 }
@@ -243,6 +246,9 @@ TEST(ConvertTest, NumbersOutOfBoundsAreNamed) {
   statistics.set_bytes_read(-1);
   ExpectWrong(statistics, "\"bytes_read\"");
   statistics.set_bytes_read(0);
+  statistics.set_kv_room(std::numeric_limits<int64_t>::min());
+  ExpectWrong(statistics, "\"kv_room\"");
+  statistics.clear_kv_room();
   statistics.set_compute_ms(std::numeric_limits<double>::quiet_NaN());
   ExpectWrong(statistics, "\"compute_ms\"");
   statistics.set_compute_ms(0);
