@@ -79,6 +79,12 @@ class Installing {
   double beside_ms_ = 0, slower_ = 1;
 };
 
+// One step of a prompt.
+double SweepMs(const PlanInputs& inputs, const Plan& plan, int64_t known) {
+  const auto rows = static_cast<double>(std::clamp<int64_t>(plan.prefill_chunk * plan.chunks_per_sweep, 1, known));
+  return ComputeAgainMs(inputs, plan, known) * rows / static_cast<double>(known);
+}
+
 }  // namespace
 
 absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
@@ -121,9 +127,11 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   if (!TakesOver(before, found.plan, search.left.pages, options.kv_room)) return found;
   found.most_pages = std::min(then.pages, MostPages(before, found.plan, options.kv_room));
   const Pause kv = MoveKv(inputs, before, found.plan);
-  found.taking_over =
-      Pause{.fixed_ms = installing.Ms(found.plan, found.ms_per_step, &before, found.most_pages) + kPauseMargin * kv.fixed_ms,
-            .position_ms = kPauseMargin * kv.position_ms};
+  found.in_prompt = !search.left.decodes;
+  const double in_prompt_ms = found.in_prompt ? kFirstSteps * SweepMs(inputs, found.plan, then.known) : 0;
+  found.taking_over = Pause{
+      .fixed_ms = installing.Ms(found.plan, found.ms_per_step, &before, found.most_pages) + kPauseMargin * (kv.fixed_ms + in_prompt_ms),
+      .position_ms = kPauseMargin * kv.position_ms};
   return found;
 }
 

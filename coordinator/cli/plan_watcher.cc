@@ -89,7 +89,7 @@ std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& lef
   left_ = left;
   if (!found_) return std::nullopt;
   Candidate found = *std::exchange(found_, std::nullopt);
-  if (left.pages > found.most_pages) {  // the search took too long
+  if (left.pages > found.most_pages || (!left.decodes && !found.in_prompt)) {  // the search took too long
     (void)replanner_.OnFound(std::nullopt, 0, absl::Now());
     return std::nullopt;
   }

@@ -30,6 +30,7 @@ class PlanWatcher {
     Pause computing_again;                                     // where it is not
     Pause going_back;                                          // to the plan in use, where the other one turns out to be none
     int64_t most_pages = std::numeric_limits<int64_t>::max();  // of KV of a layer for which all this holds
+    bool in_prompt = false;                                    // it also does where no request has made a token
   };
   struct Search {
     const Plan& current;

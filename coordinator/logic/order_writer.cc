@@ -354,6 +354,7 @@ OrderWriter::Left OrderWriter::left() const {
     left.pages += (known + kPageTokens - 1) / kPageTokens, left.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
   }
   left.steps = std::max(left.steps, tokens / options_.sequences);
+  left.decodes = decodes();
   return left;
 }
 

@@ -101,6 +101,7 @@ class OrderWriter {
     int64_t steps = 0;
     int64_t known = 0, again = 0;
     int64_t pages = 0, pages_at_end = 0;
+    bool decodes = false;  // as below
   };
   Left left() const;
   bool decodes() const;  // a request that runs has made a token, and will make another

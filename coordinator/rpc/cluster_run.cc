@@ -61,7 +61,7 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   SendOrders();
   while (!writer_.idle() && !IsSet(cancel)) {
     for (const News& news : AwaitNews()) LIME_RETURN_IF_ERROR(OnNews(news, on_token));
-    if (survival_ && survival_->change && writer_.decodes()) change_ = survival_->change(writer_.left());
+    if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
     if (change_) return Drain(on_token, cancel);
     SendOrders();
   }
@@ -97,6 +97,7 @@ absl::Status ClusterRun::OnNews(const News& news, const std::function<bool(const
 
 absl::Status ClusterRun::OnStepEnded(int64_t step) {
   ++steps_;
+  if (goes_on_in_prompt_) TellPause();
   return writer_.OnStepEnded(step);
 }
 
@@ -114,7 +115,6 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     asked.position = sampled.position, asked.logits_hash = logits_hash;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
     TellPause();
-    newest_token_at_ = absl::Now();
     const bool go_on =
         on_token({.request = token.request, .token = sampled.token, .logits_hash = logits_hash, .score = score, .reason = token.reason});
     if (!go_on && token.reason == FinishReason::kNone) writer_.Stop(token.request);
@@ -136,7 +136,8 @@ void ClusterRun::SendOrders() {
 // KV follows its layers. Where that cannot be, what is known of the requests is computed again. No pause is longer than was stated last.
 absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   const Change change = *std::exchange(change_, std::nullopt);
-  change_began_ = newest_token_at_;
+  change_began_ = absl::Now();
+  goes_on_in_prompt_ = !writer_.decodes();
   const absl::Status status = change.taking_over ? ChangeTaking(change, cancel) : ChangeComputingAgain(change);
   const bool lost = absl::IsUnavailable(status) || absl::IsAborted(status);  // what that takes was not stated
   if (lost) change_began_ = absl::InfiniteFuture();
@@ -157,11 +158,13 @@ absl::Status ClusterRun::ChangeTaking(const Change& change, const std::atomic<bo
   LIME_RETURN_IF_ERROR(left.status());
   const absl::Status status = InstallTaking(change.plan, *left);
   if (status.ok() || IsSet(cancel)) return status;
+  goes_on_in_prompt_ = false;
   StatePause(absl::StrCat("the KV so far cannot be taken over (", status.message(), ") and is computed again"), change.computing_again);
   return InstallAgain(change.plan);
 }
 
 absl::Status ClusterRun::ChangeComputingAgain(const Change& change) {
+  goes_on_in_prompt_ = false;
   StatePause(absl::StrCat(change.why, "; changes to another plan and computes the KV so far again"), change.computing_again);
   const absl::Status unloaded = client_.Unload();
   open_ = false;
@@ -191,6 +194,7 @@ absl::Status ClusterRun::InstallTaking(const Plan& plan, const ClusterClient::Le
 
 void ClusterRun::TellPause() {
   const absl::Time began = std::exchange(change_began_, absl::InfiniteFuture());
+  goes_on_in_prompt_ = false;
   if (began == absl::InfiniteFuture()) return;
   const absl::Duration took = absl::Now() - began;
   Say(absl::StrCat("goes on after ", absl::FormatDuration(absl::Floor(took, absl::Milliseconds(1))),

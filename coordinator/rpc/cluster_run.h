@@ -30,7 +30,8 @@ class ClusterRun {
   struct Change {
     Plan plan;
     std::string why;
-    // From the last token to the next, whatever request it is of, at most.
+    // From the last step to the next token, whatever request it is of, at most; where no request has made any and KV is taken over, to the
+    // end of the next step.
     std::optional<absl::Duration> taking_over;  // where KV follows its layers; nothing: it cannot
     absl::Duration computing_again;             // where it is computed again
     absl::Duration going_back;                  // where devices refuse the plan: from then on, by the one before
@@ -128,9 +129,9 @@ class ClusterRun {
   int64_t steps_ = 0;
   std::shared_ptr<Inbox> inbox_;  // of the plan in use; the client's too: news may come after this is gone
 
-  std::optional<Change> change_;  // to be done
-  absl::Time newest_token_at_ = absl::InfinitePast();
+  std::optional<Change> change_;                      // to be done
   absl::Time change_began_ = absl::InfiniteFuture();  // until the first token behind it
+  bool goes_on_in_prompt_ = false;                    // likewise, or the first step: no request had made a token
   absl::Duration stated_pause_;
   int64_t changes_ = 0;
   int64_t recoveries_ = 0;  // before the last change

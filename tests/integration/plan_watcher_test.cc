@@ -77,10 +77,10 @@ class PlanWatcherTest : public ::testing::Test {
 
 TEST_F(PlanWatcherTest, ASlowLinkLeadsToAPlanWithItsReasonAndItsPause) {
   PlanWatcher watcher(Options(), PlanOf(1, 30));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Milliseconds(100)));
   EXPECT_EQ(searches_, 0);
   mbit_ = 20;
-  const auto change = Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20));
+  const auto change = Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20));
   ASSERT_TRUE(change);
   EXPECT_EQ(change->plan.predicted.ms_per_step, 20);
   EXPECT_EQ(change->taking_over, absl::Milliseconds(150)) << "to install, and 50 positions";
@@ -89,10 +89,10 @@ TEST_F(PlanWatcherTest, ASlowLinkLeadsToAPlanWithItsReasonAndItsPause) {
   EXPECT_EQ(change->why, "link a -> b: 100 -> 20 Mbit/s; a step would take 30.0 ms and takes 20.0 with another plan");
   // Installed: it was made for 20 Mbit/s.
   watcher.OnPlan(PlanOf(2, 20));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Milliseconds(100)));
   EXPECT_EQ(searches_, 1);
   mbit_ = 100;
-  EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20)));
+  EXPECT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20)));
   EXPECT_EQ(searched_with_, 100);
 }
 
@@ -100,15 +100,16 @@ TEST_F(PlanWatcherTest, WhereKvCannotBeTakenOverTheChangeHasToPayForComputingItA
   taking_over_ = std::nullopt;
   PlanWatcher watcher(Options(), PlanOf(1, 30));
   mbit_ = 20;
-  const auto change = Await(watcher, {.steps = 51, .known = 50}, absl::Seconds(20));
+  const auto change = Await(watcher, {.steps = 51, .known = 50, .decodes = true}, absl::Seconds(20));
   ASSERT_TRUE(change) << "510 ms saved by a pause of 400";
   EXPECT_FALSE(change->taking_over);
   EXPECT_EQ(change->computing_again, absl::Milliseconds(400));
   PlanWatcher another(Options(), PlanOf(1, 30));
   ASSERT_TRUE(Becomes([&] { return searches_ == 2; }));
   absl::SleepFor(absl::Milliseconds(50));
-  EXPECT_FALSE(another.Next({.steps = 49, .known = 50})) << "490 ms saved";
-  EXPECT_FALSE(Await(another, {.steps = 1000, .known = 50}, absl::Milliseconds(50))) << "it was found, and is not any more";
+  EXPECT_FALSE(another.Next({.steps = 49, .known = 50, .decodes = true})) << "490 ms saved";
+  EXPECT_FALSE(Await(another, {.steps = 1000, .known = 50, .decodes = true}, absl::Milliseconds(50)))
+      << "it was found, and is not any more";
 }
 
 // What is measured is beside the plan, what is searched with beside the profile: a plan that was made for half the computing computes as it
@@ -131,24 +132,24 @@ TEST_F(PlanWatcherTest, APlanForASlowerDeviceIsMeasuredByWhatItWasMadeFor) {
   };
   PlanWatcher watcher(options, PlanOf(1, 30));
   beside_plan = 0.5;
-  const auto change = Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20));
+  const auto change = Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20));
   ASSERT_TRUE(change);
   EXPECT_EQ(made_with, 1);
   EXPECT_EQ(now, 0.5);
   beside_plan = 1;
   watcher.OnPlan(PlanOf(2, 20));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Milliseconds(100)));
   EXPECT_EQ(searches_, 1);
   beside_plan = 2;  // as fast as at first
-  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20)));
+  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20)));
   EXPECT_EQ(made_with, 0.5);
   EXPECT_EQ(now, 1);
   // What is installed instead is another plan, made from profiles.
   beside_plan = 1;
   watcher.OnPlan(PlanOf(3, 25));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Milliseconds(100)));
   beside_plan = 0.5;
-  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50}, absl::Seconds(20)));
+  ASSERT_TRUE(Await(watcher, {.steps = 1000, .known = 50, .decodes = true}, absl::Seconds(20)));
   EXPECT_EQ(made_with, 1);
 }
 
@@ -156,8 +157,15 @@ TEST_F(PlanWatcherTest, WhatDoesNotPayAnyMoreIsNoChange) {
   PlanWatcher watcher(Options(), PlanOf(1, 30));
   mbit_ = 20;
   ASSERT_TRUE(Becomes([&] { return searches_ > 0; }));
-  EXPECT_FALSE(Await(watcher, {.steps = 10, .known = 50}, absl::Milliseconds(100))) << "100 ms saved by a pause of 150";
+  EXPECT_FALSE(Await(watcher, {.steps = 10, .known = 50, .decodes = true}, absl::Milliseconds(100))) << "100 ms saved by a pause of 150";
   EXPECT_EQ(searches_, 1) << "confirmed for these links";
+}
+
+TEST_F(PlanWatcherTest, WhatWasFoundForTokensIsNotForAPrompt) {
+  PlanWatcher watcher(Options(), PlanOf(1, 30));
+  mbit_ = 20;
+  ASSERT_TRUE(Becomes([&] { return searches_ == 1; }));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 50, .decodes = false}, absl::Milliseconds(100)));
 }
 
 TEST_F(PlanWatcherTest, WhereNothingFitsThatIsSaidOnce) {
@@ -168,7 +176,7 @@ TEST_F(PlanWatcherTest, WhereNothingFitsThatIsSaidOnce) {
     absl::MutexLock lock(&mutex_);
     return !said_.empty();
   }));
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1, .decodes = true}, absl::Milliseconds(100)));
   EXPECT_EQ(searches_, 1);
   absl::MutexLock lock(&mutex_);
   EXPECT_THAT(said_, HasSubstr("nothing fits"));
@@ -179,7 +187,7 @@ TEST_F(PlanWatcherTest, APlanInstalledMeanwhileMakesWhatWasFoundWorthless) {
   mbit_ = 20;
   ASSERT_TRUE(Becomes([&] { return searches_ > 0; }));
   watcher.OnPlan(PlanOf(7, 30));  // of a recovery, with those links in mind
-  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1}, absl::Milliseconds(100)));
+  EXPECT_FALSE(Await(watcher, {.steps = 1000, .known = 1, .decodes = true}, absl::Milliseconds(100)));
 }
 
 TEST_F(PlanWatcherTest, ASearchThatNobodyWaitsForIsCancelled) {
@@ -197,7 +205,7 @@ TEST_F(PlanWatcherTest, ASearchThatNobodyWaitsForIsCancelled) {
     ASSERT_TRUE(Becomes([&] { return searches_ == 1; }));
     watcher.OnPlan(PlanOf(2, 30));  // of a recovery
     ASSERT_TRUE(Becomes([&] { return cancelled == 1; }));
-    EXPECT_FALSE(watcher.Next({.steps = 1000000, .known = 1})) << "it was found for another plan";
+    EXPECT_FALSE(watcher.Next({.steps = 1000000, .known = 1, .decodes = true})) << "it was found for another plan";
     mbit_ = 100;
     ASSERT_TRUE(Becomes([&] { return searches_ == 2; }));
   }

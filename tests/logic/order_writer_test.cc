@@ -71,7 +71,7 @@ TEST(OrderWriterTest, TellsWhatIsLeftAndWhetherTokensCome) {
   EXPECT_EQ(writer.left().pages, 1);
   ASSERT_TRUE(writer.OnStepEnded(0).ok());
   ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 5, 3}}).ok());
-  EXPECT_TRUE(writer.decodes());
+  EXPECT_TRUE(writer.decodes() && writer.left().decodes);
   EXPECT_EQ(writer.left().known, 6);
   EXPECT_EQ(writer.left().again, 1) << "of a hash over all logits";
   ASSERT_TRUE(writer.Restart(Small()).ok());
