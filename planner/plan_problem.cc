@@ -435,6 +435,8 @@ void SetLinks(std::span<const ClusterDevice> devices, const ModelSpec& spec, con
   const LinkPoint link = WorstLink(devices, pairs, request.default_link);
   plan.decode.tx_ms = TxMs(spec, link, plan.batch * (1 + MostEvicted(plan)));
   plan.decode.lat_ms = link.latency_ms;
+  plan.prefill.tx_ms = TxMs(spec, link, plan.prefill_chunk * (1 + MostEvicted(plan)));
+  plan.prefill.lat_ms = link.latency_ms;
 }
 
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice) {

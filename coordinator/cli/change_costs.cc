@@ -220,9 +220,8 @@ Pause MoveKv(const PlanInputs& inputs, const Plan& before, const Plan& after) {
 double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positions, int64_t again) {
   const double logits_ms = static_cast<double>(again) / plan.batch * plan.predicted.ms_per_step;
   if (plan.prompt_tokens == 0) return static_cast<double>(positions) * plan.predicted.ms_per_step;
-  if (positions <= plan.prompt_tokens) return plan.predicted.ttft_ms + logits_ms;
   Plan longer = plan;
-  longer.prompt_tokens = std::min(positions, plan.context);
+  longer.prompt_tokens = std::clamp(positions, plan.prompt_tokens, std::max(plan.prompt_tokens, plan.context));
   double slowest = 1;
   for (const Stage& stage : plan.stages) {
     const ClusterDevice* const device = Find(inputs, plan.devices[stage.device].name);
@@ -240,7 +239,7 @@ double ComputeAgainMs(const PlanInputs& inputs, const Plan& plan, int64_t positi
     const absl::StatusOr<SimulationResult> simulated = SimulatePrefill(longer, {.timeline = false});
     if (simulated.ok()) return simulated->step_ends_ms.back() + logits_ms;
   }
-  return slowest * plan.predicted.ttft_ms * static_cast<double>(positions) / static_cast<double>(plan.prompt_tokens) + logits_ms;
+  return slowest * plan.predicted.ttft_ms * static_cast<double>(longer.prompt_tokens) / static_cast<double>(plan.prompt_tokens) + logits_ms;
 }
 
 }  // namespace lime::cli

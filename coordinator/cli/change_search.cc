@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "coordinator/cli/change_costs.h"
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/plan_rates.h"
@@ -41,9 +42,9 @@ struct Then {
   int64_t again = 0;   // of them, those whose logits would be made again
 };
 
-Then ThenOf(const PlanWatcher::Search& search, double ms_per_step, double time_limit_ms) {
+Then ThenOf(const PlanWatcher::Search& search, double ms_per_step, double after_ms) {
   const int64_t sequences = std::max<int64_t>(1, search.current.sequences), context = search.current.context;
-  const auto meanwhile = kKvAhead + static_cast<int64_t>(std::min(1e9, kSearchLimits * time_limit_ms / ms_per_step));
+  const auto meanwhile = kKvAhead + static_cast<int64_t>(std::min(1e9, after_ms / ms_per_step));
   const int64_t tokens = std::min(context, search.left.pages * kPageTokens / sequences + meanwhile);
   return {.tokens = tokens,
           .pages = std::min(FullLayerPages(search.current), sequences * ((tokens + kPageTokens - 1) / kPageTokens)),
@@ -51,31 +52,40 @@ Then ThenOf(const PlanWatcher::Search& search, double ms_per_step, double time_l
           .again = search.left.again > 0 ? std::min(context, search.left.again + meanwhile) : 0};
 }
 
-// The plan in use at the level of KV that it has by then: levels come ahead of their pages.
-Plan PlanThen(const Plan& current, const std::vector<Residency>& levels, int64_t pages) {
-  const int64_t ahead = pages + current.sequences * ((2 * kResidencyLead + kPageTokens - 1) / kPageTokens);
-  const auto level = std::ranges::find_if(levels, [&](const Residency& of) { return of.layer_pages >= ahead; });
-  if (levels.empty()) return current;
-  absl::StatusOr<Plan> plan = WithResidency(current, level == levels.end() ? levels.back() : *level);
-  return plan.ok() ? *std::move(plan) : current;
+// A plan at the level that holds so many pages.
+Plan AtLevel(const Plan& plan, const std::vector<Residency>& levels, int64_t pages) {
+  if (levels.empty()) return plan;
+  const auto level = std::ranges::find_if(levels, [&](const Residency& of) { return of.layer_pages >= pages; });
+  absl::StatusOr<Plan> then = WithResidency(plan, level == levels.end() ? levels.back() : *level);
+  return then.ok() ? *std::move(then) : plan;
+}
+
+std::vector<Residency> ResidenciesOf(const KvLevels& levels) {
+  std::vector<Residency> residencies;
+  for (const KvLevel& level : levels.levels) residencies.push_back(level.residency);
+  return residencies;
 }
 
 // How installing goes here, by the first plan's.
 class Installing {
  public:
-  Installing(const ModelSpec& spec, const ChangeSearchOptions& options) : spec_(spec) {
+  Installing(const ModelSpec& spec, const ChangeSearchOptions& options) : spec_(spec), install_ms_(options.install_ms) {
     const double read_ms = options.first != nullptr ? ReadWeightsMs(spec, *options.first) : 0;
-    beside_ms_ = std::max(kNotReading * options.install_ms, options.install_ms - read_ms);
-    slower_ = read_ms > 0 ? std::clamp(options.install_ms / read_ms, 1.0, kMostSlower) : 1;
+    beside_ms_ = std::max(0.0, install_ms_ - read_ms);
+    slower_ = read_ms > 0 ? std::clamp(install_ms_ / read_ms, 1.0, kMostSlower) : 1;
   }
 
-  // Until the first token by `after`, beside what KV takes.
+  // Until the first token by `after`, beside what KV takes. What the first installation took beyond what was planned was its reading, or
+  // something else that comes again.
   double Ms(const Plan& after, double ms_per_step, const Plan* before = nullptr, int64_t pages = 0) const {
-    return kUnloadMs + kPauseMargin * (beside_ms_ + slower_ * ReadWeightsMs(spec_, after, before, pages)) + kFirstSteps * ms_per_step;
+    const double read_ms = ReadWeightsMs(spec_, after, before, pages);
+    const double install_ms = std::max(kNotReading * install_ms_ + slower_ * read_ms, beside_ms_ + read_ms);
+    return kUnloadMs + kPauseMargin * install_ms + kFirstSteps * ms_per_step;
   }
 
  private:
   const ModelSpec& spec_;
+  const double install_ms_;
   double beside_ms_ = 0, slower_ = 1;
 };
 
@@ -89,16 +99,17 @@ double SweepMs(const PlanInputs& inputs, const Plan& plan, int64_t known) {
 
 absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const PlanWatcher::Search& search,
                                                        const ChangeSearchOptions& options) {
+  const absl::Time began = absl::Now();
   TakeRates(search.now, inputs);
   const auto ms_left = [&](const KvLevels& levels) { return MeanMs(levels, search.left.pages, search.left.pages_at_end); };
   Plan today = AsItIsNow(inputs, search.current, search.made_with, search.now);
   LIME_ASSIGN_OR_RETURN(const SimulationResult simulated, SimulateDecode(today, {.timeline = false}));
-  today.predicted.ttft_ms *= std::max(1.0, simulated.MsPerStep() / today.predicted.ms_per_step);
   today.predicted.ms_per_step = simulated.MsPerStep();
   PlanWatcher::Candidate found{.ms_per_step = HUGE_VAL, .current_ms = ms_left(LevelsOf(today, options.online))};
-  const Then then = ThenOf(search, today.predicted.ms_per_step, options.time_limit_ms);
+  const Then planned = ThenOf(search, today.predicted.ms_per_step, kSearchLimits * options.time_limit_ms);
   std::vector<int64_t> kv_tokens = {0};
-  if (inputs.request.kv_tokens > 0) kv_tokens.push_back(std::min(inputs.request.context, std::max(inputs.request.kv_tokens, then.tokens)));
+  if (inputs.request.kv_tokens > 0)
+    kv_tokens.push_back(std::min(inputs.request.context, std::max(inputs.request.kv_tokens, planned.tokens)));
   absl::Status none;
   for (const int64_t tokens : kv_tokens) {
     inputs.request.kv_tokens = tokens;
@@ -112,23 +123,26 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   }
   if (found.ms_per_step == HUGE_VAL) return none;
 
+  // Planning has taken as long as it has; the run goes on meanwhile.
+  const double took_ms = absl::ToDoubleMilliseconds(absl::Now() - began);
+  const Then then = ThenOf(search, today.predicted.ms_per_step, std::max(took_ms, kSearchLimits * options.time_limit_ms));
+  const int64_t ahead = search.current.sequences * ((2 * kResidencyLead + kPageTokens - 1) / kPageTokens);  // levels come before pages
   const Installing installing(inputs.spec, options);
-  const auto again = [&](const Plan& plan, double ms_per_step) -> Pause {
-    const double ms = kPauseMargin * ComputeAgainMs(inputs, plan, then.known, then.again);
-    // Where it begins with less KV, its pages come first.
-    const bool waits = GrowsKv(plan) && ResidencyOf(plan).layer_pages < then.pages;
-    return {.fixed_ms = installing.Ms(plan, ms_per_step) + (waits ? 2 * kResidencyLead * ms_per_step : 0),
-            .position_ms = ms / static_cast<double>(then.known)};
+  const auto again = [&](const Plan& plan, const std::vector<Residency>& levels, double ms_per_step) -> Pause {
+    const bool waits = GrowsKv(plan) && ResidencyOf(plan).layer_pages < then.pages;  // its pages come first
+    return {.fixed_ms = installing.Ms(plan, ms_per_step) + (waits ? 2 * kResidencyLead * ms_per_step : 0) +
+                        kPauseMargin * ComputeAgainMs(inputs, AtLevel(plan, levels, then.pages + ahead), then.known, then.again)};
   };
-  const Plan before = PlanThen(search.current, options.levels, then.pages);
-  found.computing_again = again(found.plan, found.ms_per_step);
-  found.going_back = again(today, found.current_ms);
+  const Plan before = AtLevel(search.current, options.levels, std::max(search.left.level_pages, then.pages + ahead));
+  found.computing_again = again(found.plan, ResidenciesOf(found.levels), found.ms_per_step);
+  found.going_back = again(today, options.levels, found.current_ms);
   found.most_pages = then.pages;
   if (!TakesOver(before, found.plan, search.left.pages, options.kv_room)) return found;
   found.most_pages = std::min(then.pages, MostPages(before, found.plan, options.kv_room));
-  const Pause kv = MoveKv(inputs, before, found.plan);
   found.in_prompt = !search.left.decodes;
-  const double in_prompt_ms = found.in_prompt ? kFirstSteps * SweepMs(inputs, found.plan, then.known) : 0;
+  const Pause kv = MoveKv(inputs, before, found.plan);
+  const bool prompts = found.in_prompt || search.current.sequences > 1;  // of others, where the one that decodes ends
+  const double in_prompt_ms = prompts ? kFirstSteps * SweepMs(inputs, found.plan, then.known) : 0;
   found.taking_over = Pause{
       .fixed_ms = installing.Ms(found.plan, found.ms_per_step, &before, found.most_pages) + kPauseMargin * (kv.fixed_ms + in_prompt_ms),
       .position_ms = kPauseMargin * kv.position_ms};

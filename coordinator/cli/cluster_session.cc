@@ -186,9 +186,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
     session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.keys));
   }
   (void)session->WorkOutLevels(plan);
-  const Clock::time_point begin = Clock::now();
   LIME_RETURN_IF_ERROR(session->Install(plan));
-  session->install_seconds_ = Milliseconds(Clock::now() - begin) / 1000;
   session->first_ = plan;
   if (options.trace) session->StartTrace(cluster);
   return session;
@@ -255,9 +253,11 @@ absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWat
 absl::Status ClusterSession::Install(const Plan& plan) {
   for (const absl::Time until = absl::Now() + options_.recovery.patience;;) {
     ProgressLine progress("Loading");
+    const Clock::time_point begin = Clock::now();
     const absl::Status status = client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); },
                                                         .cancelled = options_.cancel,
                                                         .trace_spans = options_.trace ? kTraceSpans : 0});
+    install_seconds_ = Milliseconds(Clock::now() - begin) / 1000;
     if (!absl::IsUnavailable(status) && !absl::IsAborted(status)) return status;
     Say(absl::StrCat(status.message(), "; waiting for it"));
     do {
@@ -279,7 +279,7 @@ ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
   return survival;
 }
 
-// Takes a while, but for a plan that has just been searched for; the same plan installed again has the same levels.
+// Takes a while, but for a plan that has just been searched for, and for the last two that were in use.
 std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
   const auto is_it = [&](Plan other) {
     other.epoch = plan.epoch;
@@ -287,8 +287,8 @@ std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
   };
   absl::MutexLock lock(&search_mutex_);
   if (!is_it(levels_of_)) {
-    levels_ = is_it(found_) ? found_levels_ : LevelsOf(plan, options_.online);
-    levels_of_ = plan;
+    KvLevels levels = is_it(found_) ? found_levels_ : is_it(levels_before_of_) ? levels_before_ : LevelsOf(plan, options_.online);
+    levels_before_of_ = std::exchange(levels_of_, plan), levels_before_ = std::exchange(levels_, std::move(levels));
   }
   levels_in_use_.clear();
   for (const KvLevel& level : levels_.levels) levels_in_use_.push_back(level.residency);

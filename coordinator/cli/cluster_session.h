@@ -81,8 +81,8 @@ class ClusterSession {
 
   const Options options_;
   std::unique_ptr<ClusterClient> client_;
-  Plan levels_of_;  // the plan that they were worked out for
-  KvLevels levels_;
+  Plan levels_of_, levels_before_of_;  // the plans that they were worked out for
+  KvLevels levels_, levels_before_;
   std::map<std::string, std::string> addresses_;  // by device
   std::vector<DeviceStatistics> statistics_;      // by device of the plan; epoch -1 where it has no part
   std::unique_ptr<TraceCollector> collector_;     // where there is a trace

@@ -87,10 +87,10 @@ void PlanWatcher::Look() {
 std::optional<ClusterRun::Change> PlanWatcher::Next(const OrderWriter::Left& left) {
   absl::MutexLock lock(&mutex_);
   left_ = left;
-  if (!found_) return std::nullopt;
+  if (!found_ || (!left.decodes && !found_->in_prompt)) return std::nullopt;  // it waits until tokens come
   Candidate found = *std::exchange(found_, std::nullopt);
-  if (left.pages > found.most_pages || (!left.decodes && !found.in_prompt)) {  // the search took too long
-    (void)replanner_.OnFound(std::nullopt, 0, absl::Now());
+  if (left.pages + plan_.sequences > found.most_pages) {  // the search took too long; steps that are under way may begin pages
+    replanner_.OnStale(absl::Now());
     return std::nullopt;
   }
   const double ms = found.ms_per_step;

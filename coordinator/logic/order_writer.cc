@@ -354,6 +354,7 @@ OrderWriter::Left OrderWriter::left() const {
     left.pages += (known + kPageTokens - 1) / kPageTokens, left.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
   }
   left.steps = std::max(left.steps, tokens / options_.sequences);
+  if (memory_) left.level_pages = options_.levels[static_cast<size_t>(memory_->level())].layer_pages;
   left.decodes = decodes();
   return left;
 }

@@ -101,7 +101,8 @@ class OrderWriter {
     int64_t steps = 0;
     int64_t known = 0, again = 0;
     int64_t pages = 0, pages_at_end = 0;
-    bool decodes = false;  // as below
+    int64_t level_pages = 0;  // that the devices have, or are to have; 0: KV does not grow
+    bool decodes = false;     // as below
   };
   Left left() const;
   bool decodes() const;  // a request that runs has made a token, and will make another

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
@@ -46,7 +47,7 @@ std::optional<ClusterRates> Replanner::OnRates(const ClusterRates& measured, abs
   const bool grown = kv_known_ > 0 && static_cast<double>(kv_pages_) > options_.kv_times * static_cast<double>(kv_known_);
   if ((!lasts && !grown) || now < not_before_) return std::nullopt;
   if (!lasts) why_ = absl::StrCat("KV has grown from ", kv_known_, " to ", kv_pages_, " pages of each layer");
-  kv_known_ = kv_pages_;
+  kv_before_ = std::exchange(kv_known_, kv_pages_);
   searching_ = planned_;
   for (const auto& [key, rate] : measured) (*searching_)[key] = rate;
   return searching_;
@@ -64,6 +65,13 @@ bool Replanner::OnFound(const std::optional<Found>& found, double steps_left, ab
   for (auto& [key, rate] : planned_) rate = with.at(key);
   if (!found || !std::isfinite(found->ms_per_step) || found->ms_per_step >= (1 - options_.least_gain) * found->current_ms) return false;
   return (found->current_ms - found->ms_per_step) * steps_left > options_.margin * found->pause_ms;
+}
+
+void Replanner::OnStale(absl::Time now) {
+  LIME_CHECK(searching());
+  searching_.reset();
+  kv_known_ = kv_before_;
+  not_before_ = now + options_.rest;
 }
 
 void Replanner::Rest(absl::Time now) {

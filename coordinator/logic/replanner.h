@@ -53,6 +53,9 @@ class Replanner {
   // Whether to change, with so many steps to go. Nothing: no plan was found.  REQUIRES: a search is under way
   bool OnFound(const std::optional<Found>& found, double steps_left, absl::Time now);
 
+  // What was found is for another state of the requests by now: searched for again, as if it had not been.  REQUIRES: as OnFound
+  void OnStale(absl::Time now);
+
   // Another plan is in use, of whatever cause.
   void OnPlan(ClusterRates planned, absl::Time now);
 
@@ -67,6 +70,7 @@ class Replanner {
   const Options options_;
   ClusterRates planned_;
   int64_t kv_pages_ = 0, kv_known_ = 0;  // now, and by the last search or the plan in use; 0: not said
+  int64_t kv_before_ = 0;                // what was known before the last search
   struct Seen {
     absl::Time first, last;
   };

@@ -37,6 +37,7 @@ absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling
 absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
   while (true) {
     absl::Status status = RunPlan(on_token, cancel);
+    if (!status.ok()) change_began_ = absl::InfiniteFuture(), goes_on_in_prompt_ = false;
     if (status.ok() && change_ && !IsSet(cancel))
       status = ChangePlan(cancel);
     else if (status.ok())
@@ -139,8 +140,8 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   change_began_ = absl::Now();
   goes_on_in_prompt_ = !writer_.decodes();
   const absl::Status status = change.taking_over ? ChangeTaking(change, cancel) : ChangeComputingAgain(change);
-  const bool lost = absl::IsUnavailable(status) || absl::IsAborted(status);  // what that takes was not stated
-  if (lost) change_began_ = absl::InfiniteFuture();
+  const bool lost = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
+  if (lost) change_began_ = absl::InfiniteFuture();  // what a loss takes is not stated
   if (!status.ok() && !lost && !IsSet(cancel))
     StatePause("goes on with the plan before and computes the KV so far again", change.going_back);
   LIME_RETURN_IF_ERROR(status);
@@ -173,13 +174,16 @@ absl::Status ClusterRun::ChangeComputingAgain(const Change& change) {
 }
 
 void ClusterRun::StatePause(const std::string& what, absl::Duration most) {
-  stated_pause_ = absl::Now() - change_began_ + most;
-  Say(absl::StrCat(what, ", which takes ", absl::FormatDuration(absl::Ceil(most, absl::Milliseconds(100))), " at most"));
+  const absl::Duration stated = absl::Ceil(most, absl::Milliseconds(100));
+  stated_pause_ = absl::Now() - change_began_ + stated;
+  Say(absl::StrCat(what, ", which takes ", absl::FormatDuration(stated), " at most"));
 }
 
 absl::Status ClusterRun::InstallTaking(const Plan& plan, const ClusterClient::Left& left) {
   if (!left.all) return absl::FailedPreconditionError("not every device has left its own");
+  const bool computed = writer_.left().pages > 0;
   LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(OrdersFor(plan)));
+  if (computed && kept.empty()) return absl::FailedPreconditionError("no request goes on with its KV: the plan begins with too little");
   for (Asked& asked : asked_) asked.sampling.hash_state.clear();
   std::vector<KvSequence> sequences;
   for (const OrderWriter::Kept& each : kept) {

@@ -86,7 +86,7 @@ int Run(lime::LimedFlags flags) {
                                               .memory = settings->memory,
                                               .weights = flags.model});
   options.plans.weights = flags.model;
-  options.plans.kv_folder = flags.kv_dir;
+  options.plans.kv_folder = !flags.kv_dir.empty() ? flags.kv_dir : !flags.model.empty() ? flags.model : flags.store;
   options.bulk.store = flags.store;
   options.plans.keys = settings->keys;
   if (flags.no_link_probes) options.plans.link_probes = false;

@@ -29,7 +29,7 @@ class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
   void OnWriteDone(bool ok) override;
   void OnDone() override { delete this; }
 
-  const std::weak_ptr<KvLeft> left_;  // whoever waits for the reading holds it: a reader that is lost holds up no memory
+  const std::weak_ptr<KvLeft> left_;  // whoever waits for the reading holds it: a reader that is lost holds up no pages
   const KvReadCall call_;
   WorkerThread* const worker_;
   std::optional<KvLeft::Reader> reader_;  // of the extent: it keeps the piece that it has read

@@ -24,8 +24,8 @@ namespace lime {
 class PlanKeeper {
  public:
   struct Options {
-    std::string weights;    // folder, where an installation names none
-    std::string kv_folder;  // for KV; its disk's room is told while no plan is here. Empty: that of weights
+    std::string weights;                                     // folder, where an installation names none
+    std::string kv_folder;                                   // where KV is likely to go; its disk's room is told while no plan is here
     std::function<std::string(uint64_t model)> find_pushed;  // the folder of what was pushed of a model; empty: nothing was
     StageFactory make_stage;
     ClusterKeys keys;

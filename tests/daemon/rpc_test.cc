@@ -8,12 +8,14 @@
 #include "absl/time/clock.h"
 #include "coordinator/cli/logits_hash.h"
 #include "coordinator/rpc/cluster_run.h"
+#include "coordinator/rpc/device_client.h"
 #include "daemon/rpc/activation_wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "lime/v1/control.grpc.pb.h"
 #include "tests/daemon/keep_callback_threads.h"
 #include "tests/daemon/rpc_fixture.h"
+#include "tests/temp_dir.h"
 
 namespace lime {
 namespace {
@@ -138,6 +140,25 @@ TEST_F(RpcTest, AStageThatFailsTellsTheCoordinatorWhy) {
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("device \"a\": block 3"));
   EXPECT_TRUE(BecomesFree(0));
+}
+
+// ---- What devices tell of themselves
+
+TEST_F(RpcTest, RoomForKvIsToldWithoutAPlanToo) {
+  const TempDir dir;
+  DeviceServer::Options options = FakeDevice("a");
+  options.plans.kv_folder = dir.path();
+  Start(options);
+  Start(FakeDevice("b"));
+  const auto room = [&](size_t device) {
+    const absl::StatusOr<DeviceStatistics> answer =
+        DeviceClient(devices_[device].name, devices_[device].address, {}).Statistics(absl::Seconds(10));
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return answer.ok() ? answer->kv_room : std::nullopt;
+  };
+  ASSERT_TRUE(room(0));
+  EXPECT_GT(*room(0), 0);
+  EXPECT_FALSE(room(1)) << "nobody has said where its KV would go";
 }
 
 // ---- How fast links are

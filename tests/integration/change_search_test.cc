@@ -56,10 +56,14 @@ class ChangeSearchTest : public ::testing::Test {
   absl::StatusOr<PlanWatcher::Candidate> TrySearch(int64_t from, int64_t to, ClusterRates now, KvRoom room) {
     for (const auto& [key, rate] : PlannedRates(inputs_, first_)) now.emplace(key, rate);
     const OrderWriter::Left left = {
-        .steps = to - from, .known = from, .pages = from / kPageTokens, .pages_at_end = to / kPageTokens, .decodes = true};
-    return SearchForChange(
-        inputs_, {.current = first_, .made_with = made_with_, .now = now, .left = left, .cancelled = cancelled_},
-        {.online = online_, .first = &installed_, .install_ms = install_ms_, .time_limit_ms = search_ms_, .kv_room = std::move(room)});
+        .steps = to - from, .known = from, .pages = from / kPageTokens, .pages_at_end = to / kPageTokens, .decodes = decodes_};
+    return SearchForChange(inputs_, {.current = first_, .made_with = made_with_, .now = now, .left = left, .cancelled = cancelled_},
+                           {.online = online_,
+                            .first = &installed_,
+                            .install_ms = install_ms_,
+                            .time_limit_ms = search_ms_,
+                            .levels = levels_,
+                            .kv_room = std::move(room)});
   }
   PlanWatcher::Candidate Search(int64_t from, int64_t to, ClusterRates now = {}, KvRoom room = {}) {
     absl::StatusOr<PlanWatcher::Candidate> found = TrySearch(from, to, std::move(now), std::move(room));
@@ -76,6 +80,8 @@ class ChangeSearchTest : public ::testing::Test {
   double install_ms_ = 0;
   std::optional<OnlineRule> online_ = OnlineRule::kLime;
   double search_ms_ = kSearchMs;
+  bool decodes_ = true;
+  std::vector<Residency> levels_;
   const ClusterRates made_with_;
   const std::atomic<bool> cancelled_ = false;
 };
@@ -108,14 +114,42 @@ TEST_F(ChangeSearchTest, ThePauseIsWhatIsReadTheFirstStepsAndWhatKvTakesOnItsWay
   ASSERT_TRUE(late.taking_over);
   EXPECT_GT(late.taking_over->fixed_ms, 500 + 2 * slow_reads_ms + steps_ms) << "it had nothing";
   EXPECT_GE(late.computing_again.fixed_ms, late.taking_over->fixed_ms - 2 * 1000) << "all is read; nobody is called for KV";
-  EXPECT_GT(late.computing_again.position_ms, late.taking_over->position_ms);
+  EXPECT_GT(late.computing_again.Of(8192), late.taking_over->Of(8192));
   EXPECT_GT(late.going_back.fixed_ms, 500 + 2 * 13'000 - 2 * 3'000) << "each of the fast ones reads some 12 GB";
-  EXPECT_GT(late.going_back.position_ms, 0);
+  EXPECT_GT(late.going_back.fixed_ms, 2 * ComputeAgainMs(inputs_, first_, 8192));
   // A disk on which the first installation took twice what the profile says.
   install_ms_ *= 2;
   const PlanWatcher::Candidate slower = Search(8192, kContext);
   ASSERT_TRUE(slower.taking_over);
   EXPECT_GT(slower.taking_over->fixed_ms, late.taking_over->fixed_ms + slow_reads_ms);
+}
+
+TEST_F(ChangeSearchTest, InAPromptThePauseIsAStepOfItLonger) {
+  const PlanWatcher::Candidate decoding = Search(8192, kContext);
+  decodes_ = false;
+  const PlanWatcher::Candidate in_prompt = Search(8192, kContext);
+  ASSERT_TRUE(decoding.taking_over && in_prompt.taking_over);
+  EXPECT_FALSE(decoding.in_prompt);
+  EXPECT_TRUE(in_prompt.in_prompt);
+  const double step_ms = ComputeAgainMs(inputs_, in_prompt.plan, 64);
+  EXPECT_GT(in_prompt.taking_over->fixed_ms, decoding.taking_over->fixed_ms + step_ms);
+  EXPECT_GE(in_prompt.most_pages, 8192 / kPageTokens);
+  EXPECT_LT(in_prompt.most_pages, kContext / kPageTokens) << "for as long as the search and the next step take";
+}
+
+// At its level of KV the plan in use streams what it has in memory at first.
+TEST_F(ChangeSearchTest, WhatHasGrownOutOfMemoryIsReadAgain) {
+  const PlanWatcher::Candidate as_planned = Search(8192, kContext);
+  for (const KvLevel& level : LevelsOf(first_, OnlineRule::kLime).levels) levels_.push_back(level.residency);
+  ASSERT_GT(levels_.size(), 2u);
+  const PlanWatcher::Candidate by_then = Search(8192, kContext);
+  ASSERT_TRUE(as_planned.taking_over && by_then.taking_over);
+  EXPECT_GT(by_then.taking_over->fixed_ms, as_planned.taking_over->fixed_ms);
+}
+
+TEST_F(ChangeSearchTest, GoingBackIsAsSlowAsLinksAreNow) {
+  const ClusterRates slow = {{LinkKey("a", "b"), 1e6}, {LinkKey("b", "a"), 1e6}};  // of 125e6
+  EXPECT_GT(Search(8192, kContext, slow).going_back.fixed_ms, 1.15 * Search(8192, kContext).going_back.fixed_ms);
 }
 
 TEST_F(ChangeSearchTest, WhatIsComputedAgainTakesAllOfItsChunksAtTheRateOfTheLast) {

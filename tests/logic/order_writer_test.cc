@@ -69,6 +69,7 @@ TEST(OrderWriterTest, TellsWhatIsLeftAndWhetherTokensCome) {
   EXPECT_EQ(writer.left().known, 5);
   EXPECT_EQ(writer.left().again, 0);
   EXPECT_EQ(writer.left().pages, 1);
+  EXPECT_EQ(writer.left().level_pages, 0) << "KV does not grow";
   ASSERT_TRUE(writer.OnStepEnded(0).ok());
   ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 5, 3}}).ok());
   EXPECT_TRUE(writer.decodes() && writer.left().decodes);

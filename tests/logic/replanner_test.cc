@@ -114,6 +114,19 @@ TEST(ReplannerTest, NoPlanIsNoChange) {
   EXPECT_FALSE(replanner.searching());
 }
 
+TEST(ReplannerTest, WhatIsStaleIsSearchedForAgainSoon) {
+  Replanner replanner({}, Rates(100, 100));
+  replanner.OnKv(10);
+  replanner.OnKv(40);
+  ASSERT_TRUE(replanner.OnRates(Rates(100, 100), kStart)) << "KV has grown";
+  replanner.OnStale(kStart + absl::Seconds(20));
+  EXPECT_FALSE(replanner.OnRates(Rates(100, 100), kStart + absl::Seconds(34)));
+  EXPECT_TRUE(replanner.OnRates(Rates(100, 100), kStart + absl::Seconds(35))) << "as it was before the search";
+  EXPECT_EQ(replanner.why(), "KV has grown from 10 to 40 pages of each layer");
+  EXPECT_FALSE(replanner.OnFound(std::nullopt, 1e9, kStart + absl::Seconds(40)));
+  EXPECT_FALSE(replanner.OnRates(Rates(100, 100), kStart + absl::Seconds(1000))) << "what is found out is not";
+}
+
 TEST(ReplannerTest, DisksAndComputingHaveABoundOfTheirOwn) {
   const auto speeds = [](double disk, double compute) { return ClusterRates{{DiskKey("a"), disk}, {ComputeKey("a"), compute}}; };
   Replanner replanner({}, speeds(1, 1));
