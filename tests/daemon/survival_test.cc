@@ -28,6 +28,19 @@ class SurvivalTest : public RpcTest {
     ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
   }
 
+  // Pauses of 20 s at most where KV is taken over, else of 40, and of 60 s from then on where devices refuse the plan.
+  static ClusterRun::Change ChangeTo(const Plan& plan, const std::string& why,
+                                     std::optional<absl::Duration> taking_over = absl::Seconds(20)) {
+    return {.plan = plan, .why = why, .taking_over = taking_over, .computing_again = absl::Seconds(40), .going_back = absl::Seconds(60)};
+  }
+  // When some tokens have come.
+  static std::function<std::optional<ClusterRun::Change>(const OrderWriter::Left& left)> Once(const ClusterRun::Change& change) {
+    return [change, changed = false](const OrderWriter::Left& left) mutable -> std::optional<ClusterRun::Change> {
+      if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
+      return change;
+    };
+  }
+
   // What two requests answer where `fault` comes with the fifth token.
   Outcome RunWith(std::function<void()> fault, ClusterRun::Survival survival,
                   const std::function<void(const std::string& sentence)>& hear = {}) {
@@ -131,11 +144,7 @@ TEST_F(SurvivalTest, ABetterPlanIsChangedToWhileTokensComeAndCostsNone) {
   survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
     steps_left.push_back(left.steps);
     if (left.steps > kTokens - 20 || in_use) return std::nullopt;
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
-                              .why = "link a -> b is slow",
-                              .taking_over = absl::Seconds(20),
-                              .computing_again = absl::Seconds(40),
-                              .going_back = absl::Seconds(60)};
+    return ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "link a -> b is slow");
   };
   survival.in_use = [&](const Plan& plan) { in_use = plan; };
   ExpectNothingLost(RunWith([] {}, survival));
@@ -159,11 +168,7 @@ TEST_F(SurvivalTest, KvFollowsItsLayersFromPlanToPlan) {
   size_t next = 0;
   survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
     if (next == plans.size() || left.steps > kTokens - 20 * static_cast<int64_t>(next + 1)) return std::nullopt;
-    return ClusterRun::Change{.plan = plans[next++],
-                              .why = "why",
-                              .taking_over = absl::Seconds(20),
-                              .computing_again = absl::Seconds(40),
-                              .going_back = absl::Seconds(60)};
+    return ChangeTo(plans[next++], "why");
   };
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, std::ssize(plans));
@@ -182,15 +187,7 @@ TEST_F(SurvivalTest, KvThatOneDeviceDoesNotLeaveIsComputedAgain) {
   client_ = Connect();
   ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
   ClusterRun::Survival survival;
-  bool changed = false;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
-                              .why = "why",
-                              .taking_over = absl::Seconds(20),
-                              .computing_again = absl::Seconds(40),
-                              .going_back = absl::Seconds(60)};
-  };
+  survival.change = Once(ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why"));
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
   EXPECT_EQ(recoveries_, 0);
@@ -201,15 +198,7 @@ TEST_F(SurvivalTest, KvThatOneDeviceDoesNotLeaveIsComputedAgain) {
 
 TEST_F(SurvivalTest, WhereItIsKnownBeforeKvIsComputedAgainAtOnce) {
   ClusterRun::Survival survival;
-  bool changed = false;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
-                              .why = "why",
-                              .taking_over = std::nullopt,
-                              .computing_again = absl::Seconds(40),
-                              .going_back = absl::Seconds(60)};
-  };
+  survival.change = Once(ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why", std::nullopt));
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
   EXPECT_EQ(recoveries_, 0);
@@ -219,15 +208,7 @@ TEST_F(SurvivalTest, WhereItIsKnownBeforeKvIsComputedAgainAtOnce) {
 
 TEST_F(SurvivalTest, APauseThatIsLongerThanWasStatedIsTold) {
   ClusterRun::Survival survival;
-  bool changed = false;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
-                              .why = "why",
-                              .taking_over = absl::ZeroDuration(),
-                              .computing_again = absl::Seconds(40),
-                              .going_back = absl::Seconds(60)};
-  };
+  survival.change = Once(ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why", absl::ZeroDuration()));
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_THAT(said_, HasSubstr(", longer than was stated\n"));
 }
@@ -235,15 +216,7 @@ TEST_F(SurvivalTest, APauseThatIsLongerThanWasStatedIsTold) {
 TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
   ClusterRun::Survival survival{.recovery = {.patience = absl::Milliseconds(300)}};
   survival.plan = [](const Recovery::Devices&) { return MakeStages({0, 2, 0, 2}, 2, 1); };
-  bool changed = false;
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps > kTokens - 20 || std::exchange(changed, true)) return std::nullopt;
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
-                              .why = "why",
-                              .taking_over = absl::Seconds(20),
-                              .computing_again = absl::Seconds(40),
-                              .going_back = absl::Seconds(60)};
-  };
+  survival.change = Once(ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why"));
   const auto lose_b = [this](const std::string& sentence) {
     if (sentence.find("changes to another plan") != std::string::npos) servers_[1].reset();
   };
@@ -296,11 +269,7 @@ TEST_F(SurvivalTest, AfterAChangeALossIsRecoveredFromWithTheNewPlan) {
       if (left.steps < kTokens / 2 && servers_[1] != nullptr) servers_[1].reset(), StartAgain(2);  // b is not missed, c is
       return std::nullopt;
     }
-    return ClusterRun::Change{.plan = MakeStages({0, 2, 0, 2}, 2, 1),
-                              .why = "why",
-                              .taking_over = absl::Seconds(20),
-                              .computing_again = absl::Seconds(40),
-                              .going_back = absl::Seconds(60)};
+    return ChangeTo(MakeStages({0, 2, 0, 2}, 2, 1), "why");
   };
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 1);
@@ -315,11 +284,7 @@ TEST_F(SurvivalTest, WhereTheBetterPlanCannotBeInstalledTheOneBeforeGoesOn) {
     if (left.steps == kTokens || std::exchange(asked, true)) return std::nullopt;
     Plan plan = MakeStages({0, 2, 0, 2}, 2, 1);
     for (PlanDevice& device : plan.devices) device.name += "?";
-    return ClusterRun::Change{.plan = plan,
-                              .why = "why",
-                              .taking_over = absl::Seconds(20),
-                              .computing_again = absl::Seconds(40),
-                              .going_back = absl::Seconds(60)};
+    return ChangeTo(plan, "why");
   };
   ExpectNothingLost(RunWith([] {}, survival));
   EXPECT_EQ(changes_, 0);

@@ -23,6 +23,15 @@ Plan PlanOf(int64_t epoch, double ms_per_step) {
 
 class PlanWatcherTest : public ::testing::Test {
  protected:
+  PlanWatcher::Candidate Found() const {
+    return {.plan = PlanOf(0, 20),
+            .ms_per_step = 20,
+            .current_ms = 30,
+            .taking_over = taking_over_,
+            .computing_again = {.fixed_ms = 200, .position_ms = 4},
+            .going_back = {.fixed_ms = 1000},
+            .most_pages = most_pages_};
+  }
   PlanWatcher::Options Options() {
     return {.when = {.lasting = absl::Milliseconds(20), .rest = absl::Milliseconds(20)},
             .look = absl::Milliseconds(5),
@@ -38,13 +47,7 @@ class PlanWatcherTest : public ::testing::Test {
               ++searches_;
               searched_with_ = search.now.at(LinkKey("a", "b")) / kMbit;
               if (!fits_) return absl::ResourceExhaustedError("nothing fits");
-              return PlanWatcher::Candidate{.plan = PlanOf(0, 20),
-                                            .ms_per_step = 20,
-                                            .current_ms = 30,
-                                            .taking_over = taking_over_,
-                                            .computing_again = {.fixed_ms = 200, .position_ms = 4},
-                                            .going_back = {.fixed_ms = 1000},
-                                            .most_pages = most_pages_};
+              return Found();
             },
             .say =
                 [this](const std::string& sentence) {
@@ -122,13 +125,7 @@ TEST_F(PlanWatcherTest, APlanForASlowerDeviceIsMeasuredByWhatItWasMadeFor) {
     ++searches_;
     made_with = search.made_with.contains(ComputeKey("a")) ? search.made_with.at(ComputeKey("a")) : 1;
     now = search.now.at(ComputeKey("a"));
-    return PlanWatcher::Candidate{.plan = PlanOf(0, 20),
-                                  .ms_per_step = 20,
-                                  .current_ms = 30,
-                                  .taking_over = taking_over_,
-                                  .computing_again = {.fixed_ms = 200, .position_ms = 4},
-                                  .going_back = {.fixed_ms = 1000},
-                                  .most_pages = most_pages_};
+    return Found();
   };
   PlanWatcher watcher(options, PlanOf(1, 30));
   beside_plan = 0.5;
