@@ -137,7 +137,8 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   found.computing_again = again(found.plan, ResidenciesOf(found.levels), found.ms_per_step);
   found.going_back = again(today, options.levels, found.current_ms);
   found.most_pages = then.pages;
-  if (!TakesOver(before, found.plan, search.left.pages, options.kv_room)) return found;
+  const int64_t soon = std::min(then.pages, search.left.pages + 2 * search.current.sequences);
+  if (!TakesOver(before, found.plan, soon, options.kv_room)) return found;
   found.most_pages = std::min(then.pages, MostPages(before, found.plan, options.kv_room));
   found.in_prompt = !search.left.decodes;
   const Pause kv = MoveKv(inputs, before, found.plan);
