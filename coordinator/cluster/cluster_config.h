@@ -73,4 +73,8 @@ struct ClusterConfig {
 // `name` (the path) opens every error.
 absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name);
 
+// Refuses two devices with one address, "localhost" being 127.0.0.1: only one of them can answer
+// there. For every use of a cluster but ending what was started before the file said so.
+absl::Status CheckDistinctAddresses(const ClusterConfig& config, std::string_view name);
+
 }  // namespace lime
