@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/block_weights.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/traced.h"
 #include "daemon/weights/kept_tensors.h"
@@ -19,6 +20,7 @@
 namespace lime {
 namespace {
 
+constexpr Bytes kRoomBeside = 16 * kMiB;  // of a budget that is advised after one was just too small
 constexpr int64_t kUsualChunk = 512;  // prompt rows of one step: enough for the matrices, short enough for others to wait beside
 
 absl::Status CheckContext(const ModelSpec& spec, int64_t context, const std::string& dir) {
@@ -100,9 +102,10 @@ absl::Status Engine::Open(const Options& options, const BackendOptions& backend,
   memory_.margin = std::max<Bytes>(0, memory_.margin - (runtime - memory_.runtime));
   memory_.runtime = runtime;
   if (memory_.total() > budget_) {
-    return absl::ResourceExhaustedError(absl::StrCat(checkpoint_.dir(), ": the process takes ", FormatBytes(runtime),
-                                                     " before weights are loaded, and ", FormatBytes(memory_.total()), " with them; ",
-                                                     options.memory > 0 ? "--memory allows " : "this machine has ", FormatBytes(budget_)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        checkpoint_.dir(), ": the process takes ", FormatBytes(runtime), " before weights are loaded, and ", FormatBytes(memory_.total()),
+        " with them; ", options.memory > 0 ? "--memory allows " : "free here are ", FormatBytes(budget_), "; ",
+        options.memory > 0 ? "give --memory " : "end other programs, it needs ", BudgetAtLeast(memory_.total() + kRoomBeside), " or more"));
   }
   const absl::Time start = absl::Now();
   LIME_RETURN_IF_ERROR(LoadWeights(options));
