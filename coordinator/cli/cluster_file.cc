@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/cli/command.h"
 #include "daemon/weights/files.h"
 
 namespace lime::cli {
@@ -24,13 +25,14 @@ absl::Status CheckAddress(const ClusterFile& file, const ClusterConfig::Device& 
 
 }  // namespace
 
-absl::StatusOr<ClusterFile> ClusterFile::Open(const std::string& path, bool insecure) {
+absl::StatusOr<ClusterFile> ClusterFile::Open(const std::string& path, bool insecure, bool distinct) {
   ClusterFile file{.path = path};
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxClusterBytes + 1));
-  LIME_ASSIGN_OR_RETURN(file.config, ParseClusterConfig(text, path));
-  for (const ClusterConfig::Device& device : file.config.devices) LIME_RETURN_IF_ERROR(CheckAddress(file, device, insecure));
+  LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(path, kMaxClusterBytes + 1)));
+  LIME_ASSIGN_OR_RETURN(file.config, OfUser(ParseClusterConfig(text, path)));
+  if (distinct) LIME_RETURN_IF_ERROR(OfUser(CheckDistinctAddresses(file.config, path)));
+  for (const ClusterConfig::Device& device : file.config.devices) LIME_RETURN_IF_ERROR(OfUser(CheckAddress(file, device, insecure)));
   if (file.config.tls.empty()) return file;
-  LIME_ASSIGN_OR_RETURN(file.keys, ClusterKeys::Read(file.Beside(file.config.tls), kCoordinatorName));
+  LIME_ASSIGN_OR_RETURN(file.keys, OfUser(ClusterKeys::Read(file.Beside(file.config.tls), kCoordinatorName)));
   return file;
 }
 

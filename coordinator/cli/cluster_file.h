@@ -18,7 +18,8 @@ struct ClusterFile {
   ClusterKeys keys;  // of the coordinator; empty: connections are not encrypted
 
   // Every device has an address; one that others can reach needs keys unless `insecure` is spelled out.
-  static absl::StatusOr<ClusterFile> Open(const std::string& path, bool insecure);
+  // No two have the same, unless `distinct` is false: for `lime down`, which asks no device.
+  static absl::StatusOr<ClusterFile> Open(const std::string& path, bool insecure, bool distinct = true);
 
   // Its own, or after the file.
   std::string Name() const;

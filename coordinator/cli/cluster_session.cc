@@ -59,13 +59,18 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
 absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::set<std::string>& devices) {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, devices));
   ElapsedLine progress("Planning");
-  return ClusterPlanning({.time_limit_ms = kPlanningMs, .at = [&](const std::string& what) { progress.Say(what); }}, std::move(inputs))
-      .Run();
+  ClusterPlanning planning({.time_limit_ms = kPlanningMs,
+                            .cancelled = options.cancel,
+                            .at = [&](const std::string& what) { progress.Say(what); }},
+                           std::move(inputs));
+  absl::StatusOr<Plan> plan = planning.Run();
+  if (options.cancel != nullptr && options.cancel->load()) return absl::CancelledError("interrupted");
+  return plan;
 }
 
 absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.plan, kMaxPlanBytes));
-  LIME_ASSIGN_OR_RETURN(Plan plan, ParsePlan(text, options.plan));
+  LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(options.plan, kMaxPlanBytes)));
+  LIME_ASSIGN_OR_RETURN(Plan plan, OfUser(ParsePlan(text, options.plan)));
   if (plan.prefill_chunk > 0) return plan;
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(options.model));
   return WithPromptChunk(std::move(plan), spec, options.prompt_tokens);
@@ -96,13 +101,14 @@ absl::StatusOr<uint64_t> PushedModel(const ClusterConfig& config, const std::str
 }
 
 absl::StatusOr<ClusterClient::Options> ReadCluster(const ClusterSession::Options& options) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.cluster, kMaxClusterBytes + 1));
-  LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, options.cluster));
-  LIME_RETURN_IF_ERROR(CheckAddresses(config, options));
+  LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(options.cluster, kMaxClusterBytes + 1)));
+  LIME_ASSIGN_OR_RETURN(const ClusterConfig config, OfUser(ParseClusterConfig(text, options.cluster)));
+  LIME_RETURN_IF_ERROR(OfUser(CheckAddresses(config, options)));
+  LIME_RETURN_IF_ERROR(OfUser(CheckDistinctAddresses(config, options.cluster)));
   ClusterClient::Options client;
   if (!config.tls.empty()) {
     const std::string folder = (std::filesystem::path(options.cluster).parent_path() / config.tls).string();
-    LIME_ASSIGN_OR_RETURN(client.keys, ClusterKeys::Read(folder, kCoordinatorName));
+    LIME_ASSIGN_OR_RETURN(client.keys, OfUser(ClusterKeys::Read(folder, kCoordinatorName)));
   }
   LIME_ASSIGN_OR_RETURN(const uint64_t model, PushedModel(config, options.model));
   for (const ClusterConfig::Device& device : config.devices)
@@ -153,7 +159,7 @@ class ClusterGenerator {
     int64_t tokens = 0, longest = 0;
     for (size_t i = 0; i < streams_.size(); ++i) {
       TextStream& stream = *streams_[i];
-      if (stream.result().finish == FinishReason::kNone) stream.Close(FinishReason::kStopped, start_);
+      if (stream.result().finish == FinishReason::kNone) stream.Close(FinishReason::kInterrupted, start_);
       const int64_t count = static_cast<int64_t>(stream.result().token_ids.size());
       if (count > 0) first = std::min(first, stream.first_token()), last = std::max(last, stream.last_token());
       tokens += count, longest = std::max(longest, count);

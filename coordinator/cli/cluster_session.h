@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/plan_watcher.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/trace_timeline.h"
@@ -80,6 +81,7 @@ class ClusterSession {
   absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
   const Options options_;
+  const GracefulStop graceful_;  // devices are left free
   std::unique_ptr<ClusterClient> client_;
   Plan levels_of_, levels_before_of_;  // the plans that they were worked out for
   KvLevels levels_, levels_before_;

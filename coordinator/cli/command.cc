@@ -2,22 +2,49 @@
 
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/engine/call_limits.h"
+#include "nlohmann/json.hpp"
 
 namespace lime::cli {
 namespace {
 
+using nlohmann::json;
+
 constexpr char kWrongCallMark[] = "lime/wrong-call";
+constexpr char kAnswerMark[] = "lime/answer";
+constexpr char kInterruptedWord[] = "interrupted";
 
-std::atomic<bool> interrupted{false};
+bool answer_in_json = false;
 
-void OnInterrupt(int signal) {
-  if (interrupted.exchange(true)) _exit(128 + signal);
+int ExitCodeOf(const absl::Status& status) {
+  if (status.ok()) return kDone;
+  if (Interrupted()) return kInterrupted;
+  return status.GetPayload(kWrongCallMark) ? kWrongCall : kFailed;
+}
+
+const char* KindOf(int exit_code) {
+  return exit_code == kWrongCall ? "wrong_call" : exit_code == kInterrupted ? kInterruptedWord : "failed";
+}
+
+// What a signal broke off ends with errors of all kinds; only those that say so are worth reading.
+std::string SentenceOf(const absl::Status& status, int exit_code) {
+  const std::string message(status.message());
+  return exit_code == kInterrupted && !absl::StartsWith(message, kInterruptedWord) ? kInterruptedWord : message;
+}
+
+void PrintJsonError(const absl::Status& status, const std::string& sentence, int exit_code) {
+  json answer = json::object();
+  if (const auto before = status.GetPayload(kAnswerMark)) answer = json::parse(std::string(*before), nullptr, false);
+  if (!answer.is_object()) answer = json::object();
+  answer["error"] = {{"message", sentence}, {"kind", KindOf(exit_code)}, {"exit_code", exit_code}};
+  std::cout << answer.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
 }
 
 }  // namespace
@@ -26,6 +53,24 @@ absl::Status WrongCall(std::string message) {
   absl::Status status = absl::InvalidArgumentError(std::move(message));
   status.SetPayload(kWrongCallMark, absl::Cord("1"));
   return status;
+}
+
+absl::Status CheckModelFolder(const std::string& model) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_directory(model, ignored)) return absl::OkStatus();
+  constexpr char kAdvice[] = "give the folder of a Hugging Face checkpoint: config.json, *.safetensors and the tokenizer's files";
+  if (model.ends_with(".gguf")) return WrongCall(absl::StrCat("--model ", model, ": GGUF files are not read; ", kAdvice));
+  if (fs::exists(model, ignored)) return WrongCall(absl::StrCat("--model ", model, " is a file; ", kAdvice));
+  const size_t slash = model.find('/');
+  const bool hub_name = slash != std::string::npos && slash > 0 && slash + 1 < model.size() &&
+                        model.find('/', slash + 1) == std::string::npos && model.front() != '.';
+  return WrongCall(absl::StrCat(
+      "--model ", model, " is not a folder; ",
+      hub_name
+          ? absl::StrCat("LIME downloads nothing: if this is a model's name, get it first, such as with `git clone https://huggingface.co/",
+                         model, "` (git-lfs), and give the folder")
+          : std::string(kAdvice)));
 }
 
 absl::Status CheckOutputFile(const std::string& flag, const std::string& path) {
@@ -41,26 +86,41 @@ absl::Status CheckOutputFile(const std::string& flag, const std::string& path) {
   } else if (access(fs::exists(path, ignored) ? path.c_str() : folder.c_str(), W_OK) != 0) {
     wrong = "may not be written; choose another place, or change its permissions";
   }
-  return wrong == nullptr ? absl::OkStatus() : absl::FailedPreconditionError(absl::StrCat(flag, " ", path, ": ", wrong));
+  return wrong == nullptr ? absl::OkStatus() : WrongCall(absl::StrCat(flag, " ", path, ": ", wrong));
+}
+
+absl::Status OfUser(absl::Status status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      status.SetPayload(kWrongCallMark, absl::Cord("1"));
+      return status;
+    default:
+      return status;
+  }
+}
+
+absl::Status WithAnswer(absl::Status status, std::string json) {
+  status.SetPayload(kAnswerMark, absl::Cord(std::move(json)));
+  return status;
+}
+
+void AnswerInJson(bool json) {
+  answer_in_json = json;
+  SetInterruptJson(json);
 }
 
 int Finish(const absl::Status& status) {
-  if (status.ok()) return kDone;
-  std::fprintf(stderr, "lime: %s\n", std::string(status.message()).c_str());
-  return status.GetPayload(kWrongCallMark) ? kWrongCall : kFailed;
-}
-
-const std::atomic<bool>& Interrupted() {
-  static const bool installed = [] {
-    struct sigaction action = {};
-    action.sa_handler = OnInterrupt;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, nullptr);
-    sigaction(SIGTERM, &action, nullptr);
-    return true;
-  }();
-  (void)installed;
-  return interrupted;
+  const int exit_code = ExitCodeOf(status);
+  if (exit_code == kDone) return kDone;
+  alarm(0);  // what was interrupted has ended
+  const std::string sentence = SentenceOf(status, exit_code);
+  std::fprintf(stderr, "lime: %s\n", sentence.c_str());
+  if (answer_in_json) PrintJsonError(status, sentence, exit_code);
+  return exit_code;
 }
 
 void ModelFlags::AddTo(CLI::App& app) {
@@ -85,7 +145,7 @@ absl::Status ModelFlags::Check(bool on_cluster) const {
   if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", kv, " is unknown; use reserve or grow"));
   if (numerics != "auto" && numerics != "portable")
     return WrongCall(absl::StrCat("--numerics ", numerics, " is unknown; use auto or portable"));
-  if (threads < 0 || threads > 1024) return WrongCall(absl::StrCat("--threads ", threads, " is outside 0 to 1024"));
+  LIME_RETURN_IF_ERROR(OfUser(CheckThreads("--threads", threads)));
   if (context < 0) return WrongCall(absl::StrCat("--context ", context, " is negative"));
   if (chunk < 0 || chunk > 65536) return WrongCall(absl::StrCat("--chunk ", chunk, " is outside 0 to 65536"));
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/command_line.h"
 #include "coordinator/cli/child_daemons.h"
 #include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/cluster_session.h"
@@ -181,6 +182,7 @@ absl::Status Demo(const DemoFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::string model, ModelFolder(flags.model));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(model));
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, files.EncodePrompt(flags.prompt));
+  const GracefulStop graceful;  // daemons and a folder are given back
   ScratchFolder folder;
   if (folder.empty()) return absl::UnavailableError("demo: no folder for temporary files can be made; set TMPDIR");
   std::vector<ChildDaemons::Daemon> daemons;
@@ -217,7 +219,7 @@ void AddDemoCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<DemoFlags>();
   CLI::App* command = app.add_subcommand("demo", "Let the shipped model tell a story over three daemons and explain what happened");
   command->add_option("--model,-m", flags->model, "Folder of a small checkpoint; without it: the model that LIME ships");
-  command->add_option("--prompt,-p", flags->prompt, "How the story begins")->capture_default_str();
+  FreeText(command->add_option("--prompt,-p", flags->prompt, "How the story begins"))->capture_default_str();
   command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Demo(*flags)); });
 }

@@ -145,17 +145,18 @@ absl::Status Devices(const DevicesFlags& flags) {
     LIME_ASSIGN_OR_RETURN(kept, ParseDeviceProfiles(text, path));
   }
   const std::vector<Seen> seen = Ask(file, kept);
-  if (flags.json) {
-    json root = {{"cluster", file.Name()}, {"devices", json::array()}};
-    for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
-    std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
-  } else {
-    Print(seen);
-  }
+  json root = {{"cluster", file.Name()}, {"devices", json::array()}};
+  for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
+  const std::string answer = root.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (!flags.json) Print(seen);
   const auto silent = std::ranges::count_if(seen, [](const Seen& device) { return !device.health.ok(); });
-  if (silent == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat(silent, " of ", seen.size(), " devices do not answer; `lime up --cluster ", flags.cluster, "` starts them"));
+  if (silent > 0) {
+    return WithAnswer(absl::UnavailableError(absl::StrCat(silent, " of ", seen.size(), " devices do not answer; `lime up --cluster ",
+                                                          flags.cluster, "` starts them")),
+                      answer);
+  }
+  if (flags.json) std::cout << answer << std::endl;
+  return absl::OkStatus();
 }
 
 }  // namespace

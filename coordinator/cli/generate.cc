@@ -116,7 +116,7 @@ class Generator {
       if (!scheduler_.finished(id)) {
         if (scheduler_.running(id)) engine_.EndSequence(scheduler_.slot(id));
         scheduler_.Stop(id);
-        Close(id, FinishReason::kStopped);
+        Close(id, FinishReason::kInterrupted);
       }
       summary_.results.push_back(std::move(streams_[id]->result()));
     }

@@ -78,8 +78,8 @@ absl::Status MakeKey(const std::string& folder, const std::string& name) {
 absl::StatusOr<std::vector<std::string>> NamesOf(const KeysFlags& flags) {
   std::vector<std::string> names = flags.names;
   if (!flags.cluster.empty()) {
-    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.cluster, kMaxClusterBytes + 1));
-    LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, flags.cluster));
+    LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.cluster, kMaxClusterBytes + 1)));
+    LIME_ASSIGN_OR_RETURN(const ClusterConfig config, OfUser(ParseClusterConfig(text, flags.cluster)));
     for (const ClusterConfig::Device& device : config.devices) names.push_back(device.name);
   }
   if (names.empty()) return WrongCall("keys: no devices; give --cluster C.toml, or --name for each");

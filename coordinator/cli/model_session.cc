@@ -1,7 +1,6 @@
 #include "coordinator/cli/model_session.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +44,7 @@ absl::StatusOr<LoaderKind> LoaderOf(const std::string& name) {
 
 // The file named, whatever it was measured on; else what this machine has kept, or a quick look at its memory.
 absl::StatusOr<DeviceProfile> ProfileFor(const ModelFlags& flags, Bytes budget) {
-  if (!flags.profile.empty()) return ReadProfile(flags.profile);
+  if (!flags.profile.empty()) return OfUser(ReadProfile(flags.profile));
   const Bytes allowed = budget > 0 ? budget - ProcessResidentBytes() : AvailableMemory();
   return LoadOrMeasureProfile(flags.threads > 0 ? flags.threads : UsableCores(), std::min(allowed, AvailableMemory()));
 }
@@ -62,8 +61,7 @@ double PredictStepMs(const Engine& engine, const DeviceProfile& profile, const M
 }  // namespace
 
 absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir, bool with_text) {
-  if (!std::filesystem::is_directory(dir))
-    return absl::NotFoundError(absl::StrCat("--model ", dir, " is not a folder; give one that holds config.json and safetensors"));
+  LIME_RETURN_IF_ERROR(CheckModelFolder(dir));
   ModelFiles files;
   LIME_ASSIGN_OR_RETURN(files.spec, LoadModelSpec(dir));
   if (!with_text) return files;

@@ -76,11 +76,9 @@ absl::Status RunPlan(const PlanFlags& flags) {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags.inputs));
   const absl::StatusOr<PlanReport> report = PlanAndExplain(flags, strategy, std::move(inputs));
   if (!report.ok()) {
-    if (flags.json && absl::IsResourceExhausted(report.status())) {
-      const ordered_json answer = {{"feasible", false}, {"reason", std::string(report.status().message())}};
-      std::cout << answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
-    }
-    return report.status();
+    if (!absl::IsResourceExhausted(report.status())) return report.status();
+    const ordered_json answer = {{"feasible", false}, {"reason", std::string(report.status().message())}};
+    return WithAnswer(report.status(), answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
   }
   if (!flags.out.empty()) LIME_RETURN_IF_ERROR(WriteTextFile(flags.out, ToJsonText(report->plan) + "\n"));
   const bool grows = GrowsKv(report->plan) || EvictsKv(report->plan);

@@ -62,6 +62,7 @@ absl::Status CheckFlags(const PlanInputFlags& flags) {
 absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_model, PlanInputs& inputs) {
   const std::string& folder = flags.model.empty() && flags.model_spec.empty() ? cluster_model : flags.model;
   if (!folder.empty()) {
+    LIME_RETURN_IF_ERROR(CheckModelFolder(folder));
     LIME_ASSIGN_OR_RETURN(inputs.spec, LoadModelSpec(folder));
     inputs.model_argument = folder;
     inputs.request.model_name = NameOf(folder);
@@ -69,8 +70,8 @@ absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_m
   }
   if (flags.model_spec.empty())
     return WrongCall("plan: no model; give --model FOLDER, or --model-spec CONFIG.json for one whose weights are not here");
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.model_spec, kMaxJsonBytes));
-  LIME_ASSIGN_OR_RETURN(inputs.spec, DescribeModel(text, flags.model_spec));
+  LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.model_spec, kMaxJsonBytes)));
+  LIME_ASSIGN_OR_RETURN(inputs.spec, OfUser(DescribeModel(text, flags.model_spec)));
   const std::string file = fs::path(flags.model_spec).stem().string();
   inputs.request.model_name = file == "config" ? NameOf(fs::absolute(flags.model_spec).parent_path().string()) : file.substr(0, 128);
   return absl::OkStatus();
@@ -163,7 +164,7 @@ absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, 
   } else if (const auto found = std::ranges::find(kept.devices, device.name, &DescribedDevice::name); found != kept.devices.end()) {
     described = *found;
   } else {
-    return absl::InvalidArgumentError(absl::StrCat(where, " was never measured; run `lime profile --cluster ", path,
+    return absl::FailedPreconditionError(absl::StrCat(where, " was never measured; run `lime profile --cluster ", path,
                                                    "` while limed runs there, or add profile = \"FILE\" of `lime profile --out`"));
   }
   if (device.memory > 0) described.memory = device.memory;
@@ -285,15 +286,15 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   DescribedCluster cluster;
   std::string cluster_model;
   if (!flags.cluster.empty()) {
-    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.cluster, kMaxClusterBytes + 1));
-    LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, flags.cluster));
+    LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.cluster, kMaxClusterBytes + 1)));
+    LIME_ASSIGN_OR_RETURN(const ClusterConfig config, OfUser(ParseClusterConfig(text, flags.cluster)));
     if (!config.model.empty()) cluster_model = (fs::path(flags.cluster).parent_path() / config.model).string();
-    LIME_ASSIGN_OR_RETURN(cluster, ReadCluster(flags.cluster, config));
+    LIME_ASSIGN_OR_RETURN(cluster, OfUser(ReadCluster(flags.cluster, config)));
   } else {
-    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.device_profiles, kMaxJsonBytes));
-    LIME_ASSIGN_OR_RETURN(cluster, ParseDeviceProfiles(text, flags.device_profiles));
+    LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.device_profiles, kMaxJsonBytes)));
+    LIME_ASSIGN_OR_RETURN(cluster, OfUser(ParseDeviceProfiles(text, flags.device_profiles)));
   }
-  LIME_RETURN_IF_ERROR(CheckLinks(flags, cluster, inputs.request));
+  LIME_RETURN_IF_ERROR(OfUser(CheckLinks(flags, cluster, inputs.request)));
   LIME_RETURN_IF_ERROR(ReadModel(flags, cluster_model, inputs));
   for (const DescribedDevice& device : cluster.devices) inputs.devices.push_back(MakeDevice(device, inputs, cluster.devices.size()));
   AddNotes(cluster, inputs);

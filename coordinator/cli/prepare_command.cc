@@ -88,6 +88,8 @@ absl::Status Prepare(const PrepareFlags& flags) {
   if (flags.out.empty() && !flags.verify) {
     return WrongCall("give --out STORE, the folder to write, or --verify to check the store given as MODEL");
   }
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
+  const GracefulStop graceful;  // what is written stays whole, so that the next call goes on from it
   nlohmann::json root = nlohmann::json::object();
   if (!flags.out.empty()) LIME_RETURN_IF_ERROR(Write(flags, root).status());
   if (flags.verify) LIME_RETURN_IF_ERROR(Verify(flags.out.empty() ? flags.model : flags.out, flags.json, root));

@@ -20,6 +20,7 @@
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/units.h"
 #include "coordinator/text/sampler.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/measure_compute.h"
 #include "daemon/profile/measure_disk.h"
@@ -35,6 +36,8 @@
 namespace lime::cli {
 namespace {
 
+constexpr Bytes kLeastForPlans = 64 * kMiB;  // of a device, beside limed itself
+constexpr Bytes kMeasuringRoom = 16 * kMiB;
 constexpr Bytes kLeastDiskBytes = 32 * kMiB;  // a smaller model says nothing of its disk, and never needs it
 
 struct ProfileFlags {
@@ -56,13 +59,19 @@ absl::StatusOr<Bytes> Allowed(const ProfileFlags& flags) {
   if (flags.memory.empty()) return free;
   const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
   if (!memory.ok()) return WrongCall(absl::StrCat("--memory: ", memory.status().message()));
-  return std::min(free, *memory - ProcessResidentBytes());
+  LIME_RETURN_IF_ERROR(OfUser(CheckBudget(absl::StrCat("--memory ", flags.memory), *memory)));
+  const Bytes own = ProcessResidentBytes();
+  if (*memory < own + kMeasuringRoom) {
+    return absl::ResourceExhaustedError(absl::StrCat("--memory ", flags.memory, " leaves no room to measure with: this process takes ",
+                                                     FormatBytes(own), "; give ", BudgetAtLeast(own + 2 * kMeasuringRoom), " or more"));
+  }
+  return std::min(free, *memory - own);
 }
 
 // What is already known of this device: of the file named, or of the one that will be replaced where it is of this CPU and thread count.
 absl::StatusOr<DeviceProfile> KnownProfile(const ProfileFlags& flags, const std::string& out, int threads) {
   const absl::StatusOr<DeviceProfile> known = ReadProfile(flags.profile.empty() ? out : flags.profile);
-  if (!flags.profile.empty() && !known.ok()) return known.status();
+  if (!flags.profile.empty() && !known.ok()) return OfUser(known.status());
   if (!flags.profile.empty() && !IsOwn(*known, threads)) {
     return WrongCall(absl::StrCat("--profile ", flags.profile, " is of ", known->cpu, " with ", known->threads,
                                   " threads; measure into a new file with --out"));
@@ -138,7 +147,7 @@ void Print(const DeviceProfile& profile, const ModelCompute* model) {
 }
 
 absl::Status Profile(const ProfileFlags& flags) {
-  if (flags.threads < 0 || flags.threads > 1024) return WrongCall(absl::StrCat("--threads ", flags.threads, " is outside 0 to 1024"));
+  LIME_RETURN_IF_ERROR(OfUser(CheckThreads("--threads", flags.threads)));
   if (!(flags.seconds > 0 && flags.seconds <= 600)) return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is outside 0 to 600"));
   LIME_ASSIGN_OR_RETURN(const Bytes memory, Allowed(flags));
   const Bytes bytes = std::min(kMeasuredBytes, memory / kMiB * kMiB);
@@ -150,6 +159,7 @@ absl::Status Profile(const ProfileFlags& flags) {
   if (Interrupted()) return absl::CancelledError("interrupted");
   std::string key;
   if (!flags.model.empty()) {
+    LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
     LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
     LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
     LIME_RETURN_IF_ERROR(MeasureDiskOf(checkpoint, flags, memory, profile));
@@ -203,11 +213,22 @@ void Print(const DescribedCluster& cluster) {
   }
 }
 
+// A budget that limed alone exceeds: nothing can be measured within it, and no plan can use the device.
+absl::Status CheckBudgetOf(const ClusterFile& file, const ClusterConfig::Device& device, const DeviceHealth& health) {
+  if (device.memory == 0 || device.memory > health.runtime) return absl::OkStatus();
+  return WrongCall(absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\" has memory for ",
+                                FormatBytes(device.memory), ", and limed itself takes ", FormatBytes(health.runtime), " there; give it ",
+                                BudgetAtLeast(health.runtime + kLeastForPlans), " or more"));
+}
+
 absl::Status ProfileDevices(const ProfileFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
   const std::vector<std::unique_ptr<DeviceClient>> devices = file.Clients();
   constexpr absl::Duration kPatience = absl::Seconds(5);
-  for (const auto& device : devices) LIME_RETURN_IF_ERROR(device->Health(kPatience).status());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    LIME_ASSIGN_OR_RETURN(const DeviceHealth health, devices[i]->Health(kPatience));
+    LIME_RETURN_IF_ERROR(CheckBudgetOf(file, file.config.devices[i], health));
+  }
   ProgressLine line("Profiling");
   ClusterProfileOptions options{.config = ConfigOf(flags, file),
                                 .seconds = flags.seconds,

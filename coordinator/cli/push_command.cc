@@ -154,6 +154,7 @@ absl::StatusOr<std::unique_ptr<StoreSource>> OpenSource(const std::string& model
 absl::Status Push(const PushFlags& flags) {
   const absl::Time begin = absl::Now();
   LIME_ASSIGN_OR_RETURN(const ClusterClient::Options cluster, DevicesOf(flags.inputs));
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.inputs.model));
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<StoreSource> source, OpenSource(flags.inputs.model));
   LIME_ASSIGN_OR_RETURN(std::vector<Device> devices, ReadDevices(flags, *source, cluster));
   Pusher(*source, flags, cluster.keys, devices).Run();

@@ -25,6 +25,8 @@ absl::Status Quantize(const QuantizeFlags& flags) {
   const int bits = flags.packing.bits, group = flags.packing.group_size;
   if (bits != 3 && bits != 4 && bits != 6 && bits != 8) return WrongCall(absl::StrCat("--bits ", bits, " is not one of 3, 4, 6 and 8"));
   if (group != 32 && group != 64 && group != 128) return WrongCall(absl::StrCat("--group-size ", group, " is not one of 32, 64 and 128"));
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
+  const GracefulStop graceful;  // no half-written folder stays
   ProgressLine progress("Quantising");
   LoadOptions options;
   options.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "planner/base/strings.h"
 
@@ -47,6 +48,7 @@ absl::Status ResidencyFlags::Apply(Engine::Options& options) const {
     const absl::StatusOr<Bytes> bytes = ParseBytes(memory);
     if (!bytes.ok()) return WrongCall(absl::StrCat("--memory: ", bytes.status().message()));
     if (*bytes < 1) return WrongCall(absl::StrCat("--memory ", memory, " is nothing; give a size such as 2GiB"));
+    LIME_RETURN_IF_ERROR(OfUser(CheckBudget(absl::StrCat("--memory ", memory), *bytes)));
     options.memory = *bytes;
   }
   const absl::StatusOr<MemoryPriority> mode = ParseMemoryPriority(priority);

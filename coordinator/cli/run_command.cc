@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/command_line.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/companions.h"
@@ -20,6 +20,7 @@
 #include "coordinator/cli/prediction_report.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cli/trace_report.h"
+#include "coordinator/cli/user_text.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
@@ -31,7 +32,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kDefaultMaxTokens = 128;
-constexpr int64_t kMaxPrompts = 100000;
 constexpr double kMaxSeconds = 86400;
 
 struct RunFlags {
@@ -75,30 +75,6 @@ absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
   return WrongCall(absl::StrCat("--online ", flags.online.substr(0, 80), " is unknown; use lime, paper or off"));
 }
 
-// One prompt a line; a line that is a JSON string or {"prompt": string} may hold line breaks.
-absl::StatusOr<std::string> ParsePromptLine(const std::string& line, std::string_view where) {
-  if (line.empty() || (line.front() != '"' && line.front() != '{')) return line;
-  const absl::StatusOr<json> value = ParseJson(line, where, static_cast<Bytes>(line.size()));
-  if (!value.ok() && line.front() == '"') return line;  // a quotation, not JSON
-  if (value.ok() && value->is_string()) return value->get<std::string>();
-  if (value.ok() && value->is_object() && value->contains("prompt") && value->at("prompt").is_string()) return value->at("prompt");
-  return WrongCall(absl::StrCat(Text(where), " is neither a JSON string nor an object with a string \"prompt\""));
-}
-
-absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& prompts) {
-  std::ifstream file(path);
-  if (!file) return WrongCall(absl::StrCat("--prompts-file ", path, " cannot be read"));
-  int64_t number = 0;
-  for (std::string line; std::getline(file, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    if (++number > kMaxPrompts) return WrongCall(absl::StrCat("--prompts-file ", path, " has more than ", kMaxPrompts, " prompts"));
-    LIME_ASSIGN_OR_RETURN(std::string prompt, ParsePromptLine(line, absl::StrCat("--prompts-file ", path, " line ", number)));
-    prompts.push_back(std::move(prompt));
-  }
-  if (number == 0) return WrongCall(absl::StrCat("--prompts-file ", path, " is empty; write one prompt a line"));
-  return absl::OkStatus();
-}
-
 // One process has nothing to do with them.
 absl::Status CheckNoneIsForClusters(const RunFlags& flags) {
   if (!flags.cluster_plan.empty()) return WrongCall("--plan is for --cluster, which names the devices");
@@ -117,12 +93,12 @@ absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
+  if (std::ranges::find(flags.stops, "") != flags.stops.end()) return WrongCall("--stop is empty; give a text, or leave it out");
   for (const int64_t tokens : flags.max_tokens) {
     if (tokens < 1) return WrongCall(absl::StrCat("--max-tokens ", tokens, " is less than 1"));
   }
   if (flags.model.cluster.empty()) LIME_RETURN_IF_ERROR(CheckNoneIsForClusters(flags));
   if (flags.token_times && !flags.model.json) return WrongCall("--token-times is a field of the answer of --json; give both");
-  if (!flags.prompts_file.empty()) LIME_RETURN_IF_ERROR(ReadPromptsFile(flags.prompts_file, flags.prompts));
   for (const auto& [name, seconds] : {std::pair("--patience", flags.patience_s), std::pair("--give-up", flags.give_up_s)}) {
     if (!(seconds >= 0 && seconds <= kMaxSeconds))
       return WrongCall(absl::StrCat(name, " ", seconds, " is outside 0 to ", kMaxSeconds, " s"));
@@ -136,6 +112,7 @@ absl::Status CheckFlags(RunFlags& flags) {
     if (given && !flags.cluster_plan.empty())
       return WrongCall(absl::StrCat(name, " is for planning now, and --plan is planned already; make that with `lime plan ", name, "`"));
   }
+  LIME_RETURN_IF_ERROR(ReadPrompts(flags.prompts_file, flags.prompts));
   if (flags.max_tokens.size() > std::max<size_t>(1, flags.prompts.size()))
     return WrongCall(absl::StrCat("--max-tokens has ", flags.max_tokens.size(), " numbers for ", flags.prompts.size(), " prompts"));
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
@@ -192,6 +169,8 @@ const char* ReasonText(FinishReason reason) {
       return "length";
     case FinishReason::kStopped:
       return "stop";
+    case FinishReason::kInterrupted:
+      return "interrupted";
   }
   return "none";
 }
@@ -222,8 +201,8 @@ json AnswerJson(json root, const GenerateSummary& summary, const RunFlags& flags
   return root;
 }
 
-void Print(const json& root) {
-  std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+std::string DumpJson(const json& root) {
+  return root.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 json LocalJson(ModelSession& session, const GenerateSummary& summary, const RunFlags& flags) {
@@ -294,6 +273,18 @@ absl::Status TellTrace(const RunFlags& flags, const MeasuredTimeline& trace, jso
   return absl::OkStatus();
 }
 
+// What is printed last. A run that was interrupted has failed, and its JSON is the answer so far.
+absl::Status End(const RunFlags& flags, const GenerateSummary& summary, const json& root, const absl::Status& status) {
+  if (summary.interrupted) {
+    size_t tokens = 0;
+    for (const Generated& result : summary.results) tokens += result.token_ids.size();
+    return WithAnswer(absl::CancelledError(absl::StrCat("interrupted after ", tokens, tokens == 1 ? " token" : " tokens")), DumpJson(root));
+  }
+  if (!status.ok()) return WithAnswer(status, DumpJson(root));
+  if (flags.model.json) std::cout << DumpJson(root) << std::endl;
+  return absl::OkStatus();
+}
+
 void PrintClusterSummary(const ClusterSession& session, const GenerateSummary& summary) {
   double first = 0;
   for (const Generated& result : summary.results) first = std::max(first, result.ttft_ms);
@@ -338,8 +329,7 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
     LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session->TakeTrace());
     status = TellTrace(flags, trace, root);
   }
-  if (flags.model.json) Print(root);
-  return status;
+  return End(flags, summary, root, status);
 }
 
 absl::Status Run(RunFlags& flags) {
@@ -366,6 +356,7 @@ absl::Status Run(RunFlags& flags) {
                                        .planned_steps = plan.most_new_tokens * rounds + prompt_tokens / (asked > 0 ? asked : kDefaultChunk),
                                        .expected_positions = longest + plan.most_new_tokens / 2,
                                        .trace = tracing ? tracing->ring() : nullptr}));
+  const GracefulStop graceful;  // what is generated is told
   GenerateOptions options = MakeOptions(flags, plan, files);
   options.chunk = session->engine().max_rows() - plan.sequences;
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary, Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
@@ -384,18 +375,18 @@ absl::Status Run(RunFlags& flags) {
     LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, tracing->Finish(std::move(parts)));
     status = TellTrace(flags, trace, root);
   }
-  if (flags.model.json) Print(root);
-  return status;
+  return End(flags, summary, root, status);
 }
 
 // Of everything that generates.
 void AddFlags(CLI::App* command, RunFlags* flags) {
   flags->model.AddTo(*command);
-  command->add_option("--prompt,-p", flags->prompts, "Text to continue; give it several times for a batch; empty starts from BOS")
+  FreeText(command->add_option("--prompt,-p", flags->prompts,
+                               "Text to continue; give it several times for a batch; empty starts from BOS, - reads the text from stdin"))
       ->take_all()
       ->expected(1)
       ->allow_extra_args(false);
-  command->add_option("--prompts-file", flags->prompts_file, "One prompt a line, plain or as a JSON string");
+  command->add_option("--prompts-file", flags->prompts_file, "One prompt a line, plain or as a JSON string; - reads stdin");
   command->add_option("--batch-with", flags->batch_with,
                       "File of sequences, ids like 1,2,3 a line, continued in the same steps; no bit of the answer may change");
   command
@@ -434,7 +425,7 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_flag("--no-memory-planner", flags->no_memory_planner, "With --cluster, whole layers stream as KV grows, to compare with");
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->add_option("--seed", flags->sampling.seed, "Same seed, same text")->capture_default_str();
-  command->add_option("--stop", flags->stops, "End before this text; may be given several times")
+  FreeText(command->add_option("--stop", flags->stops, "End before this text; may be given several times"))
       ->take_all()
       ->expected(1)
       ->allow_extra_args(false);

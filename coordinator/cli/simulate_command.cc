@@ -170,7 +170,7 @@ void Print(const SimulateFlags& flags, const Simulation& simulation, const Timel
 absl::Status RunSimulate(const SimulateFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
   LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
-  LIME_ASSIGN_OR_RETURN(Plan plan, ReadPlan(flags.plan));
+  LIME_ASSIGN_OR_RETURN(Plan plan, OfUser(ReadPlan(flags.plan)));
   plan.decode.tx_ms /= flags.link_speed, plan.prefill.tx_ms /= flags.link_speed;
   if (flags.prompt && plan.prompt_tokens == 0)
     return WrongCall("--prompt: the plan is made for no prompt; give `lime plan` its length with --prompt-tokens");

@@ -21,6 +21,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cluster/remote_command.h"
 #include "daemon/weights/files.h"
+#include "nlohmann/json.hpp"
 
 extern char** environ;
 
@@ -32,6 +33,7 @@ constexpr absl::Duration kPatience = absl::Seconds(10);  // for a daemon that li
 struct UpFlags {
   std::string cluster;
   bool insecure = false;
+  bool json = false;
 };
 
 // What a device's limed is called with: the same words on this machine and on another.
@@ -134,20 +136,38 @@ absl::StatusOr<std::vector<LimedCall>> CallsOf(const ClusterFile& file, bool ins
   return calls;
 }
 
-// The same for every device at once; prints what each says, in order. The first error, in order, is the answer.
+using Said = std::vector<absl::StatusOr<std::string>>;  // by device
+
+// The same for every device at once.
 template <typename Do>
-absl::Status ForAll(size_t count, Do what) {
-  std::vector<absl::StatusOr<std::string>> said(count);
+Said ForAll(size_t count, Do what) {
+  Said said(count);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { said[i] = what(i); });
   for (std::thread& thread : threads) thread.join();
+  return said;
+}
+
+std::string ToJsonText(const ClusterFile& file, const Said& said) {
+  nlohmann::json root = {{"cluster", file.Name()}, {"devices", nlohmann::json::array()}};
+  for (size_t i = 0; i < said.size(); ++i) {
+    nlohmann::json& device = root["devices"].emplace_back(nlohmann::json{{"name", file.config.devices[i].name}, {"done", said[i].ok()}});
+    device[said[i].ok() ? "said" : "problem"] = said[i].ok() ? *said[i] : std::string(said[i].status().message());
+  }
+  return root.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Prints what each device says, in order. The first error, in order, is the answer.
+absl::Status Tell(const UpFlags& flags, const ClusterFile& file, const Said& said) {
   absl::Status first;
   for (const absl::StatusOr<std::string>& sentence : said) {
-    if (sentence.ok()) std::cout << *sentence << "\n";
+    if (sentence.ok() && !flags.json) std::cout << *sentence << "\n";
     first.Update(sentence.status());
   }
+  if (!first.ok()) return WithAnswer(first, ToJsonText(file, said));
+  if (flags.json) std::cout << ToJsonText(file, said) << "\n";
   std::cout << std::flush;
-  return first;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> StartOne(const LimedCall& call, const DeviceClient& client) {
@@ -162,17 +182,17 @@ absl::Status Up(const UpFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, flags.insecure));
   const auto clients = file.Clients();
-  return ForAll(calls.size(), [&](size_t i) { return StartOne(calls[i], *clients[i]); });
+  return Tell(flags, file, ForAll(calls.size(), [&](size_t i) { return StartOne(calls[i], *clients[i]); }));
 }
 
 absl::Status Down(const UpFlags& flags) {
-  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, /*insecure=*/true));
+  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, /*insecure=*/true, /*distinct=*/false));
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, /*insecure=*/true));
-  return ForAll(calls.size(), [&](size_t i) -> absl::StatusOr<std::string> {
-    absl::StatusOr<std::string> said = RunToEnd(calls[i].Stop());
-    if (said.ok()) return said;
-    return absl::UnavailableError(absl::StrCat("device \"", calls[i].name(), "\" is not down: ", said.status().message()));
-  });
+  return Tell(flags, file, ForAll(calls.size(), [&](size_t i) -> absl::StatusOr<std::string> {
+                absl::StatusOr<std::string> said = RunToEnd(calls[i].Stop());
+                if (said.ok()) return said;
+                return absl::UnavailableError(absl::StrCat("device \"", calls[i].name(), "\" is not down: ", said.status().message()));
+              }));
 }
 
 }  // namespace
@@ -187,6 +207,7 @@ void AddUpCommand(CLI::App& app, int& exit_code) {
       "machine. What runs already stays. Log and process number of each are in ~/.local/state/lime/CLUSTER on its machine.");
   command->add_option("--cluster,-c", flags->cluster, "cluster.toml")->required();
   command->add_flag("--insecure", flags->insecure, "Let anyone who reaches the devices use them, where the file names no keys");
+  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Up(*flags)); });
 }
 
@@ -195,6 +216,7 @@ void AddDownCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("down", "End what `lime up` has started, and nothing else");
   command->footer("Example: lime down --cluster shelf.toml");
   command->add_option("--cluster,-c", flags->cluster, "cluster.toml")->required();
+  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Down(*flags)); });
 }
 

@@ -240,10 +240,11 @@ TEST_F(CliTest, CtrlCEndsTheGenerationAndPrintsTheSummary) {
   for (int i = 0; i < 30'000 && lime.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   kill(lime.pid(), SIGINT);
   const Answer answer = lime.Wait();
-  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_EQ(answer.exit_code, 130) << answer.err;
   EXPECT_NE(answer.out, "");
   EXPECT_THAT(answer.err, HasSubstr("(interrupted)"));
   EXPECT_THAT(answer.err, HasSubstr("memory"));
+  EXPECT_THAT(answer.err, HasSubstr("lime: interrupted after "));
 }
 
 TEST_F(CliTest, AMappedFileThatIsTruncatedEndsTheRunWithItsName) {
@@ -294,9 +295,9 @@ TEST_F(CliTest, AProfileIsMeasuredOnceAndPredictsFromThenOn) {
 }
 
 TEST_F(CliTest, AProfileThatIsNoneIsRefusedByName) {
-  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "none.json", "--prompt", "x"}), 1, "none.json");
+  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "none.json", "--prompt", "x"}), 2, "none.json");
   WriteFile(dir_ / "wrong.json", R"({"cpu": "x", "threads": -3})");
-  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 1, "\"threads\" = -3");
+  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 2, "\"threads\" = -3");
   WriteFile(dir_ / "other.json", R"({"cpu": "another", "threads": 7, "read_bytes_per_second": 1e9})");
   ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is of another with 7 threads");
   ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 is outside");
@@ -356,9 +357,9 @@ TEST_F(CliTest, ADeepOrHugeGenerationConfigIsRefused) {
 }
 
 TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 1, "a folder that is not there");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", model_}), 1, "is a folder");
-  ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 1, "nowhere");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 2, "a folder that is not there");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", model_}), 2, "is a folder");
+  ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 2, "nowhere");
   std::filesystem::remove(model_ + "/model.safetensors");
   ExpectRefused(Score(), 1, "model.safetensors");
   std::filesystem::remove(model_ + "/config.json");

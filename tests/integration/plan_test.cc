@@ -242,23 +242,23 @@ TEST_F(PlanTest, WrongCallsAreToldWhatToDo) {
 }
 
 TEST_F(PlanTest, BadFilesAreOneSentence) {
-  ExpectRefused(Plan({}), 1, "devices.json");  // there is none
+  ExpectRefused(Plan({}), 2, "devices.json");  // there is none
   for (const char* text : {"", "{", "[]", "{\"devices\": 3}", "{\"devices\": [{}]}"}) {
     dir_.Write("devices.json", text);
-    ExpectRefused(Plan({}), 1, "devices.json");
+    ExpectRefused(Plan({}), 2, "devices.json");
   }
   WriteDevices({Device("a", 1 * kGiB)});
-  ExpectRefused(Call({"plan", "--model", dir_ / "nowhere", "--device-profiles", dir_ / "devices.json"}), 1, "nowhere");
+  ExpectRefused(Call({"plan", "--model", dir_ / "nowhere", "--device-profiles", dir_ / "devices.json"}), 2, "nowhere");
   dir_.Write("config.json", R"({"architectures": ["GPT5ForCausalLM"]})");
-  ExpectRefused(Call({"plan", "--model-spec", dir_ / "config.json", "--device-profiles", dir_ / "devices.json"}), 1, "GPT5ForCausalLM");
-  ExpectRefused(Plan({"--out", dir_ / "no/such/folder/plan.json"}), 1, "no/such/folder");
+  ExpectRefused(Call({"plan", "--model-spec", dir_ / "config.json", "--device-profiles", dir_ / "devices.json"}), 2, "GPT5ForCausalLM");
+  ExpectRefused(Plan({"--out", dir_ / "no/such/folder/plan.json"}), 2, "no/such/folder");
   for (const char* text : {"", "{", "[]", "{}", "{\"plan\": 3}"}) {
     dir_.Write("plan.json", text);
-    ExpectRefused(Call({"simulate", "--plan", dir_ / "plan.json"}), 1, "plan.json");
+    ExpectRefused(Call({"simulate", "--plan", dir_ / "plan.json"}), 2, "plan.json");
   }
-  ExpectRefused(Call({"simulate", "--plan", dir_ / "none.json"}), 1, "none.json");
+  ExpectRefused(Call({"simulate", "--plan", dir_ / "none.json"}), 2, "none.json");
   dir_.Write("devices.json", absl::StrCat("{\"devices\": [", Device("a", 1 * kGiB), ",", Device("b", 1 * kGiB), "]}"));
-  ExpectRefused(Plan({}), 1, "nothing is said about the link between \"a\" and \"b\"; add \"link\"");
+  ExpectRefused(Plan({}), 2, "nothing is said about the link between \"a\" and \"b\"; add \"link\"");
 }
 
 class ClusterFileTest : public PlanTest {
@@ -295,12 +295,12 @@ TEST_F(ClusterFileTest, ProfilesAreReadFromBesideTheFile) {
 TEST_F(ClusterFileTest, WhatIsMissingIsNamedWithItsRemedy) {
   ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"")), 1,
                 "line 3: device \"a\" was never measured; run `lime profile --cluster");
-  ExpectRefused(PlanCluster(Cluster() + Device("a", "profile = \"measured.json\"")), 1, "states no memory; add");
-  ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"\nprofile = \"none.json\"")), 1, "none.json");
+  ExpectRefused(PlanCluster(Cluster() + Device("a", "profile = \"measured.json\"")), 2, "states no memory; add");
+  ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"\nprofile = \"none.json\"")), 2, "none.json");
   const std::string device = "memory = \"1GiB\"\nprofile = \"measured.json\"";
-  ExpectRefused(PlanCluster(Cluster() + Device("a", device) + Device("b", device)), 1, "add [[link]] with bandwidth = \"100Mbit/s\"");
+  ExpectRefused(PlanCluster(Cluster() + Device("a", device) + Device("b", device)), 2, "add [[link]] with bandwidth = \"100Mbit/s\"");
   ExpectRefused(PlanCluster(Device("a", device)), 2, "no model; give --model FOLDER");
-  ExpectRefused(PlanCluster("[cluster"), 1, "c.toml line 1: is no TOML");
+  ExpectRefused(PlanCluster("[cluster"), 2, "c.toml line 1: is no TOML");
 }
 
 // algorithms.md, section 4: 201, 466 and 1,002 ms for whole blocks and a resident embedding.
