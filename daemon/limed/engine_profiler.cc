@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/measure_compute.h"
 #include "daemon/profile/measure_disk.h"
@@ -21,7 +22,8 @@
 namespace lime {
 namespace {
 
-constexpr double kPlannedShare = 0.85;   // of the memory that is free, where nobody says how much may be used
+constexpr double kPlannedShare = 0.85;  // of the memory that is free, where nobody says how much may be used
+constexpr Bytes kMeasuringRoom = 64 * kMiB;
 constexpr Bytes kSmallDisk = 32 * kMiB;  // files of less are read in smaller requests, over less memory
 using Say = std::function<void(const ProfileProgress&)>;
 
@@ -61,7 +63,7 @@ class SelfProfile {
     LIME_ASSIGN_OR_RETURN(const Model model, OpenModel(call_, call_.weights.empty() ? options_.weights : call_.weights));
     const Bytes free = AvailableMemory(), runtime = ProcessResidentBytes();
     room_ = options_.memory > 0 ? std::min(free / 2, options_.memory - runtime) : free / 2;
-    if (room_ < kMiB) return absl::ResourceExhaustedError("less than 1 MiB is free to measure with; end other programs");
+    if (room_ < kMiB) return NoRoom(runtime);
     measured_.memory = options_.memory > 0 ? options_.memory : runtime + static_cast<Bytes>(kPlannedShare * static_cast<double>(free));
     measured_.profile = EmptyProfile(options_.num_threads > 0 ? options_.num_threads : UsableCores());
     say_({.what = "memory", .share = 0});
@@ -76,6 +78,15 @@ class SelfProfile {
   }
 
  private:
+  absl::Status NoRoom(Bytes runtime) const {
+    if (options_.memory > 0 && options_.memory - runtime < kMiB) {
+      return absl::ResourceExhaustedError(absl::StrCat("its budget of ", FormatBytes(options_.memory), " is less than the ",
+                                                       FormatBytes(runtime), " that limed itself takes; give it ",
+                                                       BudgetAtLeast(runtime + kMeasuringRoom), " or more"));
+    }
+    return absl::ResourceExhaustedError("less than 1 MiB is free to measure with; end other programs");
+  }
+
   // Parts of the whole, by time: memory 1/7, disk 2/7, blocks 4/7.
   auto Progress(const char* what, double before, double after) {
     return [this, what, before, after](double done, double total) {

@@ -3,13 +3,18 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "common/command_line.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/limed/background.h"
 #include "daemon/limed/engine_profiler.h"
@@ -24,13 +29,32 @@ namespace {
 
 constexpr int kDone = 0, kFailed = 1, kWrongCall = 2;
 
-// Blocked in every thread; one waits for them.
-sigset_t EndSignals() {
+// Blocked in every thread; one waits for them. SIGTERM and SIGINT end limed; the others, which would
+// end a program that says nothing of them, are told in the log.
+sigset_t HandledSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&signals, signal);
   return signals;
+}
+
+// Waits for the signal that ends limed.
+template <typename Log>
+int AwaitEnd(const sigset_t& signals, const Log& log) {
+  for (int signal = 0;;) {
+    if (sigwait(&signals, &signal) != 0) continue;
+    if (signal == SIGTERM || signal == SIGINT) return signal;
+    log(std::string("goes on after a signal (") + strsignal(signal) + "); settings are read at the start alone, and SIGTERM ends it");
+  }
+}
+
+// What limed itself takes, libraries included, and a little to install a plan with.
+constexpr lime::Bytes kLeastBeside = 32 * lime::kMiB;
+
+absl::Status CheckOwnNeed(const lime::LimedFlags& flags, lime::Bytes memory, lime::Bytes runtime) {
+  if (memory == 0 || memory >= runtime + kLeastBeside) return absl::OkStatus();
+  return lime::Invalid("--memory ", flags.memory, " is less than limed needs, which itself takes ", lime::FormatBytes(runtime), "; give ",
+                       lime::BudgetAtLeast(runtime + 2 * kLeastBeside), " or more");
 }
 
 int Fail(const absl::Status& status, int code) {
@@ -65,7 +89,7 @@ int Run(lime::LimedFlags flags) {
   }
   if (!settings->compute_cores.empty()) lime::KeepTo(lime::OtherCores(settings->compute_cores));
   std::signal(SIGPIPE, SIG_IGN);
-  const sigset_t signals = EndSignals();
+  const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const auto logger = spdlog::stderr_color_mt("limed");
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
@@ -75,6 +99,7 @@ int Run(lime::LimedFlags flags) {
 
   if (const absl::Status loaded = lime::LoadKernels(); !loaded.ok()) return Fail(loaded, kFailed);
   const lime::Bytes runtime = lime::ProcessResidentBytes();
+  if (const absl::Status enough = CheckOwnNeed(flags, settings->memory, runtime); !enough.ok()) return Fail(enough, kWrongCall);
   lime::DeviceServer::Options options;
   options.listen = flags.listen;
   options.name = flags.name;
@@ -103,8 +128,8 @@ int Run(lime::LimedFlags flags) {
   log("listens on port " + std::to_string((*server)->port()) + (settings->keys.empty() ? ", without keys" : ", with keys") +
       "; itself it takes " + lime::FormatBytes(runtime));
   lime::TellReady((*server)->port(), flags.ready_fd);
-  int signal = 0;
-  sigwait(&signals, &signal);
+  const int signal = AwaitEnd(signals, log);
+  lime::TellStopping();
   log(std::string("ends: ") + strsignal(signal));
   server->reset();
   log("has ended");
@@ -119,13 +144,17 @@ int main(int argc, char** argv) {
   app.footer("Example: limed --name orin --listen 192.168.1.10:7001 --memory 26GiB --model /data/llama-70b --tls keys");
   lime::LimedFlags flags;
   flags.AddTo(app);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (const absl::Status checked = lime::CheckWords(app, words); !checked.ok()) return Fail(checked, kWrongCall);
   try {
-    app.parse(argc, argv);
+    std::ranges::reverse(words);  // as CLI11 takes them
+    app.parse(std::move(words));
+    if (const absl::Status read = lime::ReadLimedFile(app, flags); !read.ok()) return Fail(read, kWrongCall);
     return Run(flags);
+  } catch (const CLI::Success& asked) {  // --help
+    return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help
-    app.exit(error);
-    return asked ? kDone : kWrongCall;
+    return Fail(absl::InvalidArgumentError(lime::SentenceOf(app, error)), kWrongCall);
   } catch (const std::exception& error) {  // no memory, no thread: what no Status told
     std::fprintf(stderr, "limed: %s; the machine may be out of memory or threads\n", error.what());
     return kFailed;
