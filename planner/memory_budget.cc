@@ -56,9 +56,10 @@ DerivedBudget DeriveBudget(const BudgetRequest& request) {
   const Bytes rest = request.available - derived.reserve - request.fixed - derived.kv;
   derived.resident = std::max<Bytes>(0, rest) / 10 * 9;
   derived.budget = request.process + std::min(request.available, needed + derived.resident);
-  derived.text = absl::StrCat(FormatBytes(derived.budget), ": of ", FormatBytes(request.available), " available ",
-                              FormatBytes(derived.reserve), " are left to others and ", FormatBytes(derived.kv), " kept for the KV of ",
-                              derived.kv_tokens, " tokens (", Text(MemoryPriorityName(request.priority)), "), and 10 % of the rest");
+  derived.text = absl::StrCat(FormatBytes(derived.budget), ": ", FormatBytes(request.process), " that this process has, and more; of ",
+                              FormatBytes(request.available), " available ", FormatBytes(derived.reserve), " are left to others and ",
+                              FormatBytes(derived.kv), " kept for the KV of ", derived.kv_tokens, " tokens (",
+                              Text(MemoryPriorityName(request.priority)), "), and 10 % of the rest");
   return derived;
 }
 

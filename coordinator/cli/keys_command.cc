@@ -15,6 +15,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cluster/cluster_config.h"
 #include "daemon/weights/files.h"
+#include "nlohmann/json.hpp"
 #include "planner/base/status.h"
 
 extern char** environ;
@@ -31,6 +32,7 @@ struct KeysFlags {
   std::string out = "keys";
   std::string cluster;
   std::vector<std::string> names;
+  bool json = false;
 };
 
 // Runs openssl(1) in `folder`, whose new files nobody else may read. It says on stderr what went wrong.
@@ -104,6 +106,11 @@ absl::Status Run(const KeysFlags& flags) {
     LIME_RETURN_IF_ERROR(MakeKey(flags.out, name));
     ++made;
   }
+  if (flags.json) {
+    std::cout << nlohmann::json{{"folder", flags.out}, {"keys_made", made}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+              << std::endl;
+    return absl::OkStatus();
+  }
   std::cout << made << " keys made in " << flags.out
             << ". Copy ca.pem, NAME.pem and NAME.key to each device, for `limed --tls`; here, write "
             << "tls = \"" << flags.out << "\" into [cluster]. Keep ca.key to yourself: who has it can make keys." << std::endl;
@@ -119,6 +126,7 @@ void AddKeysCommand(CLI::App& app, int& exit_code) {
   command->add_option("--cluster,-c", flags->cluster, "cluster.toml: a key for each of its devices");
   command->add_option("--name", flags->names, "A device; may be given several times")->take_all()->expected(1)->allow_extra_args(false);
   command->add_option("--out,-o", flags->out, "Folder; what is there already stays")->capture_default_str();
+  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Run(*flags)); });
 }
 

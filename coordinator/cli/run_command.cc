@@ -378,6 +378,23 @@ absl::Status Run(RunFlags& flags) {
   return End(flags, summary, root, status);
 }
 
+// What `--help` shows together; the rest stays under "Options".
+void GroupFlags(CLI::App& command) {
+  const std::pair<const char*, std::vector<const char*>> groups[] = {
+      {"Prompts and answers", {"--prompt", "--prompts-file", "--batch-with", "--max-tokens", "--stop", "--ignore-eos", "--json"}},
+      {"Sampling", {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"}},
+      {"Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--context", "--kv", "--chunk", "--loader"}},
+      {"On a cluster",
+       {"--cluster", "--plan", "--patience", "--give-up", "--kv-tokens", "--no-kv-spill", "--no-kv-lending", "--no-remote-attention",
+        "--online", "--no-replan", "--no-memory-planner", "--insecure"}},
+      {"To see what happened", {"--hash-logits", "--token-times", "--trace"}}};
+  for (const auto& [group, flags] : groups) {
+    for (const char* flag : flags) {
+      if (CLI::Option* const option = command.get_option_no_throw(flag); option != nullptr) option->group(group);
+    }
+  }
+}
+
 // Of everything that generates.
 void AddFlags(CLI::App* command, RunFlags* flags) {
   flags->model.AddTo(*command);
@@ -434,6 +451,7 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_flag("--token-times", flags->token_times,
                     "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
   command->add_option("--trace", flags->trace, "File for a Chrome/Perfetto trace of what every device did when");
+  GroupFlags(*command);
 }
 
 }  // namespace

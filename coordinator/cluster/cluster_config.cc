@@ -155,11 +155,11 @@ bool IsDeviceName(std::string_view name) {
 
 absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name) {
   LIME_ASSIGN_OR_RETURN(const TomlNode root, ParseToml(text, name, kMaxClusterBytes));
-  for (const auto& [key, node] : root.fields) {
+  for (const TomlNode& node : root.fields) {
     const std::vector<std::string> known = {"cluster", "device", "link"};
-    if (std::ranges::find(known, key) == known.end())
-      return WrongLine(name, node.line, "\"", ShownToml(key), "\" is unknown", DidYouMean(key, known),
-                       "; there are [cluster], [[device]] and [[link]]");
+    if (std::ranges::find(known, node.key) == known.end())
+      return WrongLine(name, node.line, "\"", ShownToml(node.key), "\" is unknown", ThereAre(DidYouMean(node.key, known)),
+                       "[cluster], [[device]] and [[link]]");
   }
   ClusterConfig config;
   LIME_RETURN_IF_ERROR(ReadCluster(root, name, config));

@@ -37,7 +37,7 @@ namespace {
 
 constexpr size_t kMaxStringBytes = 4096;
 constexpr std::ptrdiff_t kMaxDotsPerLine = 64;
-constexpr size_t kShownBytes = 80;
+constexpr size_t kShownBytes = 160;
 
 int64_t LineOf(const toml::node& node) {
   return static_cast<int64_t>(node.source().begin.line);
@@ -69,8 +69,11 @@ TomlNode ToNode(const toml::node& node) {
     for (const toml::node& item : *array) made.items.push_back(ToNode(item));
   } else if (const auto* table = node.as_table()) {
     made.kind = TomlNode::Kind::kTable;
-    for (const auto& [key, field] : *table) made.fields.emplace_back(std::string(key.str()), ToNode(field));
-    std::ranges::stable_sort(made.fields, {}, [](const auto& field) { return field.second.line; });
+    for (const auto& [key, field] : *table) {
+      made.fields.push_back(ToNode(field));
+      made.fields.back().key = std::string(key.str());
+    }
+    std::ranges::stable_sort(made.fields, {}, &TomlNode::line);
   }
   return made;
 }
@@ -78,8 +81,8 @@ TomlNode ToNode(const toml::node& node) {
 }  // namespace
 
 const TomlNode* TomlNode::Find(std::string_view key) const {
-  const auto found = std::ranges::find_if(fields, [&](const auto& field) { return field.first == key; });
-  return found == fields.end() ? nullptr : &found->second;
+  const auto found = std::ranges::find(fields, key, &TomlNode::key);
+  return found == fields.end() ? nullptr : &*found;
 }
 
 absl::StatusOr<TomlNode> ParseToml(std::string_view text, std::string_view file, Bytes most) {
@@ -103,6 +106,10 @@ std::string ShownToml(std::string_view text) {
       shown += c;
   }
   return text.size() > kShownBytes ? shown + "..." : shown;
+}
+
+std::string ThereAre(const std::string& did_you_mean) {
+  return did_you_mean.empty() ? "; there are " : did_you_mean + " There are ";
 }
 
 std::string TomlFields::String(const char* key) {
@@ -156,10 +163,10 @@ void TomlFields::Missing(const char* key, std::string_view advice) {
 
 absl::Status TomlFields::Finish() {
   LIME_RETURN_IF_ERROR(error_);
-  for (const auto& [key, node] : table_.fields) {
-    if (taken_.contains(key)) continue;
+  for (const TomlNode& node : table_.fields) {
+    if (taken_.contains(node.key)) continue;
     const std::vector<std::string> known(taken_.begin(), taken_.end());
-    return WrongLine(file_, node.line, Opening(), "field \"", ShownToml(key), "\" is unknown", DidYouMean(key, known), "; there are ",
+    return WrongLine(file_, node.line, Opening(), "field \"", ShownToml(node.key), "\" is unknown", ThereAre(DidYouMean(node.key, known)),
                      absl::StrJoin(taken_, ", "));
   }
   return absl::OkStatus();

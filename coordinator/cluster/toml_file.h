@@ -25,10 +25,11 @@ struct TomlNode {
   enum class Kind { kString, kInteger, kBoolean, kTable, kArray, kOther };
   Kind kind = Kind::kOther;
   int64_t line = 0;
-  std::string text;                                      // kString
-  int64_t number = 0;                                    // kInteger, and kBoolean as 0 or 1
-  std::vector<std::pair<std::string, TomlNode>> fields;  // kTable, by line
-  std::vector<TomlNode> items;                           // kArray
+  std::string key;               // of a field of a table
+  std::string text;              // kString
+  int64_t number = 0;            // kInteger, and kBoolean as 0 or 1
+  std::vector<TomlNode> fields;  // kTable, by line
+  std::vector<TomlNode> items;   // kArray
 
   const TomlNode* Find(std::string_view key) const;  // of a table; null: there is none
 };
@@ -45,6 +46,9 @@ absl::Status WrongLine(std::string_view file, int64_t line, const What&... what)
 
 // Text of the file as an error shows it: its begin, control characters as \xNN, all others as they are.
 std::string ShownToml(std::string_view text);
+
+// What comes between an unknown word, with the nearest known one or not, and all known ones.
+std::string ThereAre(const std::string& did_you_mean);
 
 // The fields of one table. The first wrong one is kept, and later reads return their defaults.
 class TomlFields {

@@ -102,11 +102,11 @@ TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
 
 TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
   EXPECT_EQ(Error(Device("memroy = \"2GiB\"")),
-            "c.toml line 3: [[device]]: field \"memroy\" is unknown; did you mean memory?; there are address, backend, limed, listen, "
+            "c.toml line 3: [[device]]: field \"memroy\" is unknown; did you mean memory? There are address, backend, limed, listen, "
             "memory, name, profile, "
             "ssh, store, threads, tls, weights");
   EXPECT_EQ(Error("[clutser]\n"),
-            "c.toml line 1: \"clutser\" is unknown; did you mean cluster?; there are [cluster], [[device]] and [[link]]");
+            "c.toml line 1: \"clutser\" is unknown; did you mean cluster? There are [cluster], [[device]] and [[link]]");
   EXPECT_THAT(Error("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));
 }
 

@@ -78,7 +78,7 @@ TEST(LimedFileTest, AFlagOfTheCallWins) {
 
 TEST(LimedFileTest, ATypingErrorIsNamedWithLineAndNearestKey) {
   EXPECT_THAT(Error("name = \"a\"\nmemry = \"1GiB\"\n"),
-              StartsWith("limed.toml line 2: field \"memry\" is unknown; did you mean memory?; there are background, compute-cores"));
+              StartsWith("limed.toml line 2: field \"memry\" is unknown; did you mean memory? There are background, compute-cores"));
   EXPECT_THAT(Error("ready-fd = 3\n"), HasSubstr("field \"ready-fd\" is unknown"));
   EXPECT_THAT(Error("[limed]\nname = \"a\"\n"), HasSubstr("line 1: field \"limed\" is unknown"));
   EXPECT_THAT(Error("kv_dir = \"/k\"\n"), HasSubstr("did you mean kv-dir?"));
@@ -97,7 +97,7 @@ TEST(LimedFileTest, EveryWrongValueHasItsLineAndKey) {
 }
 
 TEST(LimedFileTest, BrokenTomlKeepsItsQuotesAsTheyAre) {
-  EXPECT_EQ(Error("name = \"a\n"), "limed.toml line 1: is no TOML: Error while parsing string: encountered end-of-line");
+  EXPECT_THAT(Error("name = \"a\n"), StartsWith("limed.toml line 1: is no TOML: Error while parsing string: "));
   EXPECT_THAT(Error("[a\n"), testing::Not(HasSubstr("\\'")));
 }
 
