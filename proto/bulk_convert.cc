@@ -12,7 +12,11 @@ namespace {
 
 constexpr size_t kMaxModelName = 512;
 constexpr int32_t kMaxLayer = 100'000;
+constexpr size_t kMaxStorePath = 4096;
+constexpr Bytes kMaxDiskBytes = Bytes{1} << 60;
+constexpr double kMaxUnusedSeconds = 1e10;
 
+using fields::Printable;
 using fields::Within;
 using fields::Wrong;
 
@@ -51,6 +55,22 @@ absl::StatusOr<PushChunk> ChunkFromProto(v1::Chunk& message) {
   LIME_RETURN_IF_ERROR(Within("position", message.position(), 0, kMaxPushPosition));
   LIME_RETURN_IF_ERROR(Within("data", static_cast<int64_t>(message.data().size()), 1, kMaxPushChunkBytes));
   return PushChunk{.position = message.position(), .data = std::move(*message.mutable_data()), .xxh3 = message.xxh3()};
+}
+
+absl::StatusOr<StoredModel> StoredFromProto(const v1::StoredModel& message) {
+  LIME_RETURN_IF_ERROR(Printable("name", message.name(), kMaxModelName));
+  LIME_RETURN_IF_ERROR(Within("bytes", message.bytes(), 0, kMaxDiskBytes));
+  LIME_RETURN_IF_ERROR(Within("blocks", message.blocks(), 0, kMaxPushUnits));
+  LIME_RETURN_IF_ERROR(Within("held", message.held(), 0, message.blocks()));
+  const double unused = message.unused_seconds();
+  if (!(unused >= 0 && unused <= kMaxUnusedSeconds)) return Wrong("field \"unused_seconds\" = ", unused, " is no time");
+  return StoredModel{.model = message.model(),
+                     .name = message.name(),
+                     .bytes = message.bytes(),
+                     .held = message.held(),
+                     .blocks = message.blocks(),
+                     .unused_seconds = unused,
+                     .in_use = message.in_use()};
 }
 
 absl::StatusOr<PushMissing> MissingFromProto(const v1::Missing& message) {
@@ -104,6 +124,35 @@ absl::StatusOr<PushRequest> FromProto(v1::PushRequest& message) {
       break;
   }
   return Wrong("a push says what is not known here; run the same release everywhere");
+}
+
+void ToProto(const StoreContent& content, v1::ListStoreReply& message) {
+  message.set_folder(content.folder);
+  message.set_free_bytes(content.free);
+  message.set_total_bytes(content.total);
+  for (const StoredModel& stored : content.models) {
+    v1::StoredModel& into = *message.add_models();
+    into.set_model(stored.model);
+    into.set_name(PlainName(stored.name));
+    into.set_bytes(stored.bytes);
+    into.set_held(stored.held);
+    into.set_blocks(stored.blocks);
+    into.set_unused_seconds(stored.unused_seconds);
+    into.set_in_use(stored.in_use);
+  }
+}
+
+absl::StatusOr<StoreContent> FromProto(const v1::ListStoreReply& message) {
+  LIME_RETURN_IF_ERROR(Printable("folder", message.folder(), kMaxStorePath));
+  LIME_RETURN_IF_ERROR(Within("total_bytes", message.total_bytes(), 0, kMaxDiskBytes));
+  LIME_RETURN_IF_ERROR(Within("free_bytes", message.free_bytes(), 0, message.total_bytes()));
+  LIME_RETURN_IF_ERROR(Within("models", message.models_size(), 0, kMaxStoredModels));
+  StoreContent content{.folder = message.folder(), .free = message.free_bytes(), .total = message.total_bytes(), .models = {}};
+  for (const v1::StoredModel& stored : message.models()) {
+    LIME_ASSIGN_OR_RETURN(StoredModel model, StoredFromProto(stored));
+    content.models.push_back(std::move(model));
+  }
+  return content;
 }
 
 void ToProto(const PushEvent& event, v1::PushEvent& message) {

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/orders_call.h"
+#include "coordinator/rpc/this_coordinator.h"
 #include "planner/plan/kv_spill.h"
 #include "proto/grpc_status.h"
 
@@ -20,6 +21,8 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kUnload = absl::Seconds(10);
 constexpr absl::Duration kHurry = absl::Seconds(1);    // with devices of which some may be lost
+constexpr absl::Duration kTakeover = absl::Milliseconds(2500);  // for devices to notice that a coordinator has gone before it used its plan
+constexpr double kSettledSeconds = 5;                           // who uses a plan for so long does not wait for other devices to load
 constexpr absl::Duration kLoading = absl::Seconds(3);  // for a device to answer while it loads a plan
 constexpr char kDeviceMark[] = "lime/device";
 
@@ -51,6 +54,10 @@ absl::StatusOr<DeviceHealth> AskHealth(const Connection& connection, absl::Durat
     return absl::FailedPreconditionError(absl::StrCat(connection.Who(), " speaks protocol ", health.protocol, " and this program ",
                                                       kProtocol, "; run the same release everywhere"));
   }
+  if (health.name != connection.device.name) {
+    return absl::FailedPreconditionError(absl::StrCat(connection.Who(), " calls itself \"", health.name,
+                                                      "\"; correct its address, or start limed there with --name ", connection.device.name));
+  }
   return health;
 }
 
@@ -73,12 +80,12 @@ absl::Status ForAll(const std::vector<int32_t>& devices, Do what) {
 
 class ClusterClient::Impl {
  public:
-  explicit Impl(Options options) : options_(std::move(options)) {
+  explicit Impl(Options options) : options_(std::move(options)), coordinator_(NewCoordinator()) {
     for (const Device& device : options_.devices) {
       connections_.push_back({device, NewStub(device)});
     }
   }
-  ~Impl() { CloseCalls(); }
+  ~Impl() { CloseCalls(/*ended=*/false); }
 
   absl::StatusOr<std::vector<DeviceHealth>> Health() const {
     std::vector<DeviceHealth> health(connections_.size());
@@ -90,15 +97,29 @@ class ClusterClient::Impl {
     return health;
   }
 
-  // The least epoch that the plan's devices take for new.
-  absl::StatusOr<int64_t> NewEpoch() const {
-    std::vector<int64_t> seen(by_plan_.size(), 0);
-    LIME_RETURN_IF_ERROR(ForAll(users_, [&](int32_t device) {
-      const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], options_.connect);
-      if (answer.ok()) seen[device] = answer->last_epoch;
-      return WithDevice(answer.status(), by_plan_[device]->device.name);
-    }));
-    return *std::ranges::max_element(seen) + 1;
+  // The least epoch that the plan's devices take for new. FailedPrecondition where another coordinator uses one of them; one that has just
+  // gone has a moment to be noticed.
+  absl::StatusOr<int64_t> NewEpoch(const std::atomic<bool>* cancelled) const {
+    for (const absl::Time begin = absl::Now();; absl::SleepFor(kTick)) {
+      std::vector<DeviceHealth> health(by_plan_.size());
+      LIME_RETURN_IF_ERROR(ForAll(users_, [&](int32_t device) {
+        const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], options_.connect);
+        if (answer.ok()) health[device] = *answer;
+        return WithDevice(answer.status(), by_plan_[device]->device.name);
+      }));
+      const int32_t used = UsedByAnother(health);
+      if (used < 0) return std::ranges::max_element(health, {}, &DeviceHealth::last_epoch)->last_epoch + 1;
+      const absl::Duration patience = health[used].used_by->seconds > kSettledSeconds ? kHurry : kTakeover;
+      if (absl::Now() - begin < patience && (cancelled == nullptr || !cancelled->load())) continue;
+      return WithDevice(InUse(by_plan_[used]->Who(), health[used]), by_plan_[used]->device.name);
+    }
+  }
+
+  // Device of the plan; -1: none.
+  int32_t UsedByAnother(const std::vector<DeviceHealth>& health) const {
+    const auto found = std::ranges::find_if(
+        users_, [&](int32_t device) { return health[device].used_by && health[device].used_by->coordinator.id != coordinator_.id; });
+    return found == users_.end() ? -1 : *found;
   }
 
   std::set<std::string> Free(const std::set<int64_t>& ours) {
@@ -149,7 +170,8 @@ class ClusterClient::Impl {
                                                         .weights = by_plan_[device]->device.weights,
                                                         .model = by_plan_[device]->device.model,
                                                         .trace_spans = options.trace_spans,
-                                                        .kv = before == nullptr ? std::nullopt : TakeOf(plan, device, *before, options.kv)},
+                                                        .kv = before == nullptr ? std::nullopt : TakeOf(plan, device, *before, options.kv),
+                                                        .coordinator = coordinator_},
                                                        options, loading);
       if (!answer.ok()) loading.End();
       if (answer.ok()) installed[device] = *std::move(answer);
@@ -196,7 +218,7 @@ class ClusterClient::Impl {
   }
 
   absl::Status Unload(int64_t epoch, absl::Duration patience) {
-    CloseCalls();
+    CloseCalls(/*ended=*/true);
     return ForAll(users_, [&](int32_t device) { return UnloadOn(*by_plan_[device], {.epoch = epoch}, patience).status(); });
   }
 
@@ -208,7 +230,7 @@ class ClusterClient::Impl {
       if (answer.ok()) unloaded[device] = *std::move(answer);
       return WithDevice(answer.status(), by_plan_[device]->device.name);
     });
-    CloseCalls();
+    CloseCalls(/*ended=*/true);
     LIME_RETURN_IF_ERROR(status);
     Left left{.all = true};
     lent_.clear();
@@ -229,12 +251,18 @@ class ClusterClient::Impl {
     (void)ForAll(devices, [&](int32_t i) { return UnloadOn(connections_[i], {.epoch = left.epoch}, kHurry).status(); });
   }
 
-  void CloseCalls() {
+  // `ended`: the run has come to its end, and devices that are there are told so.
+  void CloseCalls(bool ended) {
     {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
     }
     if (ticker_.joinable()) ticker_.join();
+    if (ended) {
+      for (const auto& call : calls_) call->End();
+      const absl::Time until = absl::Now() + kHurry;
+      for (const auto& call : calls_) call->AwaitEnd(until);
+    }
     calls_.clear();
     absl::MutexLock lock(&mutex_);
     stopping_ = false;
@@ -376,6 +404,7 @@ class ClusterClient::Impl {
   }
 
   const Options options_;
+  const Coordinator coordinator_;
   std::vector<Connection> connections_;
   std::vector<const Connection*> by_plan_;  // null where the cluster has none and the plan needs none
   std::vector<int32_t> users_;              // devices of the plan that have a stage
@@ -409,7 +438,7 @@ absl::Status ClusterClient::Install(Plan plan, const InstallOptions& options) {
 
 absl::Status ClusterClient::InstallNew(Plan plan, const InstallOptions& options) {
   LIME_RETURN_IF_ERROR(impl_->Match(plan));
-  LIME_ASSIGN_OR_RETURN(const int64_t epoch, impl_->NewEpoch());
+  LIME_ASSIGN_OR_RETURN(const int64_t epoch, impl_->NewEpoch(options.cancelled));
   plan.epoch = std::max({plan.epoch, epoch, epochs_.empty() ? 0 : *epochs_.rbegin() + 1});
   epochs_.insert(plan.epoch);
   const std::optional<Plan> left = std::exchange(left_, std::nullopt);
@@ -438,10 +467,15 @@ absl::StatusOr<ClusterClient::Left> ClusterClient::Leave() {
   return impl_->Leave(plan_.epoch);
 }
 void ClusterClient::Abandon() {
-  impl_->CloseCalls();
+  impl_->CloseCalls(/*ended=*/false);
 }
 std::set<std::string> ClusterClient::Free() {
   return impl_->Free(epochs_);
+}
+
+absl::Status InUse(const std::string& who, const DeviceHealth& health) {
+  return absl::FailedPreconditionError(absl::StrCat(who, " runs ", health.model, " for ", health.used_by ? health.used_by->Who() : "nobody",
+                                                    "; wait for its end, or take the device from it with `lime unload --force`"));
 }
 
 absl::Status WithDevice(const absl::Status& status, const std::string& device) {

@@ -91,6 +91,9 @@ class ClusterClient {
   std::set<int64_t> epochs_;  // of all plans that were ever installed
 };
 
+// FailedPrecondition: a device that another coordinator uses. `who` opens the sentence.  REQUIRES: health.used_by
+absl::Status InUse(const std::string& who, const DeviceHealth& health);
+
 // The name of the device that an error is about; empty where it is about none.
 absl::Status WithDevice(const absl::Status& status, const std::string& device);
 std::string DeviceOf(const absl::Status& status);

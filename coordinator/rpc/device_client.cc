@@ -4,12 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/rpc/this_coordinator.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
 namespace {
 
 constexpr absl::Duration kProfilePatience = absl::Minutes(2), kProbePatience = absl::Seconds(15);
+constexpr absl::Duration kReleasePatience = absl::Seconds(15);  // memory of a large plan takes a while to go
 constexpr absl::Duration kTracePatience = absl::Seconds(2);
 constexpr double kProfileFactor = 10;  // a device may be slow to come to its end
 
@@ -51,6 +53,16 @@ absl::StatusOr<DeviceStatistics> DeviceClient::Statistics(absl::Duration patienc
   context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
   v1::StatisticsReply reply;
   LIME_RETURN_IF_ERROR(FromGrpc(stub_->Statistics(&context, v1::StatisticsRequest(), &reply), Who()));
+  return FromProto(reply);
+}
+
+absl::StatusOr<ReleasedPlan> DeviceClient::Release(bool force) const {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kReleasePatience));
+  v1::ReleaseRequest request;
+  ToProto(ReleaseCall{.force = force, .by = NewCoordinator()}, request);
+  v1::ReleaseReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Release(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 

@@ -25,6 +25,9 @@ class DeviceClient {
   // Of the plan in use, and how fast its ways out are.
   absl::StatusOr<DeviceStatistics> Statistics(absl::Duration patience) const;
 
+  // Unloads what is there for a person: FailedPrecondition names who uses it, unless `force`.
+  absl::StatusOr<ReleasedPlan> Release(bool force) const;
+
   // Lets it measure itself; takes as long as call.seconds says, about, and ends at once after `cancelled` is set.
   absl::StatusOr<MeasuredDevice> Profile(const ProfileCall& call, const std::function<void(const ProfileProgress&)>& progress,
                                          const std::atomic<bool>* cancelled) const;

@@ -3,6 +3,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +20,7 @@
 #include "daemon/limed/ready.h"
 #include "daemon/rpc/device_server.h"
 #include "daemon/weights/unreadable_pages.h"
+#include "daemon/weights/user_name.h"
 #include "kernels/module.h"
 
 namespace {
@@ -80,6 +83,14 @@ int Run(lime::LimedFlags flags) {
   options.name = flags.name;
   options.memory = settings->memory;
   options.runtime = runtime;
+  options.settings = {.listen = flags.listen,
+                      .weights = flags.model,
+                      .store = flags.store,
+                      .tls = flags.tls,
+                      .threads = flags.threads,
+                      .cluster = flags.background,
+                      .user = lime::UserName(geteuid()),
+                      .process = getpid()};
   options.profile = lime::MakeEngineProfiler({.num_threads = settings->threads,
                                               .cores = settings->compute_cores,
                                               .numerics = flags.numerics,
@@ -100,7 +111,7 @@ int Run(lime::LimedFlags flags) {
                                                      .log = log});
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
   if (!server.ok()) return Fail(server.status(), kFailed);
-  log("listens on port " + std::to_string((*server)->port()) + (settings->keys.empty() ? ", without keys" : ", with keys") +
+  log("listens on port " + std::to_string((*server)->port()) + " of " + flags.listen.substr(0, flags.listen.rfind(':')) + (settings->keys.empty() ? ", without keys" : ", with keys") +
       "; itself it takes " + lime::FormatBytes(runtime));
   lime::TellReady((*server)->port(), flags.ready_fd);
   int signal = 0;

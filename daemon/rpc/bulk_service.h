@@ -36,6 +36,12 @@ class BulkService final : public v1::Bulk::CallbackService {
  private:
   grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* Push(grpc::CallbackServerContext* context) override;
   grpc::ServerWriteReactor<v1::KvPages>* ReadKv(grpc::CallbackServerContext* context, const v1::KvRequest* request) override;
+  grpc::ServerUnaryReactor* ListStore(grpc::CallbackServerContext* context, const v1::ListStoreRequest* request,
+                                      v1::ListStoreReply* reply) override;
+  grpc::ServerUnaryReactor* RemoveStored(grpc::CallbackServerContext* context, const v1::RemoveStoredRequest* request,
+                                         v1::RemoveStoredReply* reply) override;
+  absl::StatusOr<StoreContent> Stored() const;
+  absl::StatusOr<Bytes> Remove(uint64_t model) const;
   void Work();
   absl::Status Receive(BulkStream& stream);
   absl::Status ReceiveUnits(BulkStream& stream, PushedStore& store, const std::vector<int32_t>& units);
@@ -50,7 +56,7 @@ class BulkService final : public v1::Bulk::CallbackService {
   std::shared_ptr<BulkStream> stream_ ABSL_GUARDED_BY(mutex_);  // under way
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread worker_;
-  WorkerThread kv_reads_;
+  WorkerThread kv_reads_, store_work_;
 };
 
 }  // namespace lime

@@ -105,7 +105,9 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
                                .last_epoch = keeper_.last_epoch(),
                                .memory = options_.memory,
                                .runtime = epoch < 0 ? ProcessResidentBytes() : options_.runtime,
-                               .model = keeper_.model()},
+                               .model = keeper_.model(),
+                               .used_by = keeper_.User(),
+                               .settings = options_.settings},
                   reply);
   }
 
@@ -125,12 +127,13 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     return Answer(context, chunk, reply);
   }
 
-  grpc::ServerWriteReactor<v1::InstallEvent>* Install(grpc::CallbackServerContext*, const v1::InstallRequest* request) override {
+  grpc::ServerWriteReactor<v1::InstallEvent>* Install(grpc::CallbackServerContext* context, const v1::InstallRequest* request) override {
     const auto call = ProgressCall<v1::InstallEvent>::Begin();
     absl::StatusOr<InstallCall> what = FromProto(*request);
     if (!what.ok()) return call->End(what.status()), call.get();
     const absl::StatusOr<std::shared_ptr<StageSession>> session = keeper_.Install(
-        *std::move(what), {.progress =
+        *std::move(what), {.address = PeerAddress(context->peer()),
+                           .progress =
                                [call](const LoadProgress& state) {
                                  call->Say(EventOf(LoadedBytes{state.done, state.total}));
                                },
@@ -191,6 +194,19 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
       reactor->Finish(grpc::Status::OK);
     };
     const absl::Status refused = call.ok() ? keeper_.Unload(*call, done) : call.status();
+    if (!refused.ok()) reactor->Finish(ToGrpc(refused));
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context, const v1::ReleaseRequest* request,
+                                    v1::ReleaseReply* reply) override {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    const absl::StatusOr<ReleaseCall> call = FromProto(*request);
+    const auto done = [reactor, reply](const ReleasedPlan& released) {
+      ToProto(released, *reply);
+      reactor->Finish(grpc::Status::OK);
+    };
+    const absl::Status refused = call.ok() ? keeper_.Release(*call, PeerAddress(context->peer()), done) : call.status();
     if (!refused.ok()) reactor->Finish(ToGrpc(refused));
     return reactor;
   }

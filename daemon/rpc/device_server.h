@@ -19,6 +19,7 @@ class DeviceServer {
     Bytes memory = 0;   // that the process may use; 0: not said
     Bytes runtime = 0;  // that it held when it started; 0: not said
     PlanKeeper::Options plans;
+    DaemonSettings settings;  // told to who asks how the device is
     Profiler profile;  // empty: this device does not measure itself
     OrdersStream::Options orders;
     BulkService::Options bulk;

@@ -326,6 +326,11 @@ void StageSession::Fail(const absl::Status& status) {
   if (sink_) sink_(FailedNews{status});
 }
 
+absl::Status StageSession::failure() const {
+  absl::MutexLock lock(&events_mutex_);
+  return failure_;
+}
+
 void StageSession::Log(const std::string& sentence) const {
   if (log_) log_(absl::StrCat("epoch ", call_.plan.epoch, ", step ", steps_.load(std::memory_order_relaxed), ": ", sentence));
 }

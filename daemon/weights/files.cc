@@ -36,8 +36,8 @@ int FileDescriptor::Release() {
 absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what) {
   const std::string message = absl::StrCat(Text(path), ": cannot ", Text(what), ": ", std::strerror(error));
   if (error == ENOENT) return absl::NotFoundError(message);
-  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
-  if (error == ENOSPC || error == ENOMEM || error == EMFILE) return absl::ResourceExhaustedError(message);
+  if (error == EACCES || error == EPERM || error == EROFS) return absl::PermissionDeniedError(message);
+  if (error == ENOSPC || error == ENOMEM || error == EMFILE || error == EDQUOT) return absl::ResourceExhaustedError(message);
   return absl::UnavailableError(message);
 }
 

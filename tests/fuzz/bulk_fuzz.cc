@@ -32,6 +32,16 @@ void ConvertEvent(const std::string& bytes) {
   LIME_CHECK(*lime::FromProto(again) == *what) << "what was accepted returns otherwise";
 }
 
+void ConvertStored(const std::string& bytes) {
+  lime::v1::ListStoreReply message;
+  if (!message.ParseFromString(bytes)) return;
+  const auto content = lime::FromProto(message);
+  if (!content.ok()) return;
+  lime::v1::ListStoreReply again;
+  lime::ToProto(*content, again);
+  LIME_CHECK(lime::FromProto(again).ok()) << "what was accepted is refused the second time";
+}
+
 // Chunks of any position and length.
 void Receive(const std::string& bytes) {
   const std::vector<lime::Bytes> units = {30, 1, 200};
@@ -60,7 +70,7 @@ void ParseHeld(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0:
       ConvertRequest(bytes);
       break;
@@ -69,6 +79,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 2:
       ParseHeld(bytes);
+      break;
+    case 4:
+      ConvertStored(bytes);
       break;
     default:
       Receive(bytes);

@@ -55,7 +55,7 @@ void ConvertKvPages(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 16) {
+  switch (data[0] % 18) {
     case 0:
       Convert<lime::v1::OrderRequest>(bytes);
       break;
@@ -101,8 +101,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 14:
       ConvertKvPages(bytes);
       break;
-    default:
+    case 15:
       Convert<lime::v1::ProbeLinkReply>(bytes);
+      break;
+    case 16:
+      Convert<lime::v1::ReleaseRequest>(bytes);
+      break;
+    default:
+      Convert<lime::v1::ReleaseReply>(bytes);
   }
   return 0;
 }

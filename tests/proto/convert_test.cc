@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -28,9 +29,47 @@ absl::StatusOr<T> Return(const T& what) {
   return FromProto(received);
 }
 
+TEST(ConvertTest, WhoUsesAPlanIsASentence) {
+  PlanUser user{.coordinator = {.user = "ann", .host = "box", .id = 9}, .address = "192.168.1.9:4", .seconds = 75.5};
+  EXPECT_EQ(user.Who(), "ann@box (192.168.1.9:4), for 1m15s");
+  user.seconds = 7325;
+  EXPECT_EQ(user.Who(), "ann@box (192.168.1.9:4), for 2h2m");
+  EXPECT_EQ(PlanUser().Who(), "somebody, for 0");
+  EXPECT_EQ(PeerAddress("ipv4:127.0.0.1:4"), "127.0.0.1:4");
+  EXPECT_EQ(PeerAddress("ipv6:%5B::1%5D:4"), "[::1]:4");
+  EXPECT_EQ(PeerAddress("ipv6:[::1]:4"), "[::1]:4");
+  EXPECT_EQ(PeerAddress("unix:/x\n"), "unix:/x ");
+}
+
+TEST(ConvertTest, WhatIsReleasedAndWhoAsksReturn) {
+  const ReleaseCall call{.force = true, .by = {.user = "ann", .host = "box", .id = 9}};
+  EXPECT_EQ(*Return<v1::ReleaseRequest>(call), call);
+  ReleasedPlan released{.epoch = 3, .model = "llama"};
+  EXPECT_EQ(*Return<v1::ReleaseReply>(released), released);
+  released.used_by = PlanUser{.address = "a:1", .seconds = 2};
+  EXPECT_EQ(*Return<v1::ReleaseReply>(released), released);
+  v1::ReleaseReply wrong;
+  wrong.mutable_used_by()->set_seconds(std::nan(""));
+  EXPECT_FALSE(FromProto(wrong).ok());
+  wrong.mutable_used_by()->set_seconds(1);
+  wrong.mutable_used_by()->mutable_coordinator()->set_user("a\nb");
+  EXPECT_THAT(std::string(FromProto(wrong).status().message()), HasSubstr("\"user\""));
+}
+
 TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
   const DeviceHealth health{.name = "orin", .epoch = 3, .last_epoch = 7, .memory = kGiB, .runtime = kMiB, .model = "llama"};
   EXPECT_EQ(*Return<v1::HealthReply>(health), health);
+  DeviceHealth used = health;
+  used.used_by = PlanUser{.coordinator = {.user = "ann", .host = "box", .id = 9}, .address = "[::1]:4", .seconds = 75.5};
+  used.settings = DaemonSettings{.listen = "0.0.0.0:7001",
+                                 .weights = "/data/\xff",
+                                 .store = "/store",
+                                 .tls = "/keys",
+                                 .threads = 4,
+                                 .cluster = "shelf",
+                                 .user = "lime",
+                                 .process = 77};
+  EXPECT_EQ(*Return<v1::HealthReply>(used), used);
   const DeviceStatistics statistics{.epoch = 1,
                                     .steps = 2,
                                     .bytes_read = 3,
