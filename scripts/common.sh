@@ -10,6 +10,8 @@ packages=(
   python3 libtorch-dev libopenblas-dev libhwy-dev libgrpc++-dev libprotobuf-dev libasio-dev liburing-dev libabsl-dev libpcre2-dev
   libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libcli11-dev libxxhash-dev openssl libgtest-dev libgmock-dev libbenchmark-dev
 )
+# Of tests alone: a machine that only runs LIME gets no SSH server.
+test_packages=(openssh-server openssh-client)
 
 say() { printf '%s\n' "$*" >&2; }
 

@@ -1,10 +1,16 @@
 #include "coordinator/cli/cluster_file.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/files.h"
+#include "daemon/weights/user_name.h"
 
 namespace lime::cli {
 namespace {
@@ -22,11 +28,37 @@ absl::Status CheckAddress(const ClusterFile& file, const ClusterConfig::Device& 
                                                  "tls = \"FOLDER\", or give --insecure"));
 }
 
+absl::Status CheckOwner(const FileDescriptor& file, const std::string& path) {
+  struct stat info = {};
+  if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
+  const char* const advice = "; `lime up` starts what it names, so give --cluster ";
+  if (info.st_uid != geteuid())
+    return absl::PermissionDeniedError(absl::StrCat(path, " belongs to ", UserName(info.st_uid), advice, path, " if you trust it"));
+  if ((info.st_mode & S_IWOTH) != 0)
+    return absl::PermissionDeniedError(absl::StrCat(path, " can be written by anybody", advice, path, " if you trust it, or run `chmod o-w ", path, "`"));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ClusterFile> ClusterFile::Open(const std::string& path, bool insecure) {
-  ClusterFile file{.path = path};
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxClusterBytes + 1));
+  return Parse(path, text, insecure);
+}
+
+// The file that is checked is the file that is read, whatever takes its name meanwhile.
+absl::StatusOr<ClusterFile> ClusterFile::OpenOwn(const std::string& path, bool insecure) {
+  LIME_ASSIGN_OR_RETURN(const FileDescriptor opened, OpenForReading(path));
+  LIME_RETURN_IF_ERROR(CheckOwner(opened, path));
+  LIME_ASSIGN_OR_RETURN(const Bytes bytes, FileBytes(opened, path));
+  if (bytes > kMaxClusterBytes) return absl::InvalidArgumentError(absl::StrCat(path, ": is longer than ", FormatBytes(kMaxClusterBytes)));
+  std::string text(static_cast<size_t>(bytes), '\0');
+  LIME_RETURN_IF_ERROR(ReadExactly(opened, path, 0, std::as_writable_bytes(std::span(text))));
+  return Parse(path, text, insecure);
+}
+
+absl::StatusOr<ClusterFile> ClusterFile::Parse(const std::string& path, const std::string& text, bool insecure) {
+  ClusterFile file{.path = path};
   LIME_ASSIGN_OR_RETURN(file.config, ParseClusterConfig(text, path));
   for (const ClusterConfig::Device& device : file.config.devices) LIME_RETURN_IF_ERROR(CheckAddress(file, device, insecure));
   if (file.config.tls.empty()) return file;

@@ -20,11 +20,17 @@ struct ClusterFile {
   // Every device has an address; one that others can reach needs keys unless `insecure` is spelled out.
   static absl::StatusOr<ClusterFile> Open(const std::string& path, bool insecure);
 
+  // Likewise, of a file that this user owns and nobody else may write: PermissionDenied names the owner of any other.
+  static absl::StatusOr<ClusterFile> OpenOwn(const std::string& path, bool insecure);
+
   // Its own, or after the file.
   std::string Name() const;
   // A path that the file names relative to itself.
   std::string Beside(const std::string& relative) const;
   std::vector<std::unique_ptr<DeviceClient>> Clients() const;
+
+ private:
+  static absl::StatusOr<ClusterFile> Parse(const std::string& path, const std::string& text, bool insecure);
 };
 
 }  // namespace lime::cli

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/cli/default_cluster.h"
 
 namespace lime::cli {
 namespace {
@@ -73,7 +74,7 @@ void ModelFlags::AddTo(CLI::App& app) {
   residency.AddTo(app);
   app.add_option("--profile", profile, "File of `lime profile --out` to predict from, instead of the figures kept for this machine");
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
-  app.add_option("--cluster,-c", cluster, "cluster.toml: run on its devices instead of this one (`run`, `score`)");
+  AddOptionalClusterFlag(app, cluster, "cluster.toml: run on its devices instead of this one (`run`, `score`)");
   app.add_flag("--json", json, "Print one JSON object and nothing else on stdout");
 }
 

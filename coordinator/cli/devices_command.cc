@@ -13,7 +13,9 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/text_table.h"
+#include "coordinator/cli/used_by_json.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/units.h"
 #include "daemon/weights/files.h"
@@ -102,6 +104,7 @@ json ToJson(const Seen& device) {
   if (device.health.ok()) {
     object["epoch"] = device.health->epoch;
     object["model"] = device.health->model;
+    if (device.health->used_by) object["used_by"] = UsedByJson(*device.health->used_by);
     object["runtime_bytes"] = device.health->runtime;
   } else {
     object["problem"] = std::string(device.health.status().message());
@@ -126,6 +129,10 @@ void Print(const std::vector<Seen>& devices) {
   }
   std::cout << table.Text(OutputColumns(), -1);
   for (const Seen& device : devices) {
+    if (device.health.ok() && device.health->used_by)
+      std::cout << device.config->name << " runs " << device.health->model << " for " << device.health->used_by->Who() << "\n";
+  }
+  for (const Seen& device : devices) {
     for (const LinkRate& link : device.links) {
       std::cout << absl::StrFormat("%s to %s: %s now (measured %.1f s ago)\n", device.config->name, link.peer,
                                    FormatBandwidth(link.bytes_per_second), link.age_ms / 1000);
@@ -138,15 +145,16 @@ void Print(const std::vector<Seen>& devices) {
 }
 
 absl::Status Devices(const DevicesFlags& flags) {
-  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
+  LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
+  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(path, flags.insecure));
   DescribedCluster kept;
-  if (const std::string path = ProfilesPathOf(file.path); FileExists(path)) {
-    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
-    LIME_ASSIGN_OR_RETURN(kept, ParseDeviceProfiles(text, path));
+  if (const std::string profiles = ProfilesPathOf(file.path); FileExists(profiles)) {
+    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(profiles, kMaxJsonBytes));
+    LIME_ASSIGN_OR_RETURN(kept, ParseDeviceProfiles(text, profiles));
   }
   const std::vector<Seen> seen = Ask(file, kept);
   if (flags.json) {
-    json root = {{"cluster", file.Name()}, {"devices", json::array()}};
+    json root = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
     for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
     std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
   } else {
@@ -155,7 +163,7 @@ absl::Status Devices(const DevicesFlags& flags) {
   const auto silent = std::ranges::count_if(seen, [](const Seen& device) { return !device.health.ok(); });
   if (silent == 0) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat(silent, " of ", seen.size(), " devices do not answer; `lime up --cluster ", flags.cluster, "` starts them"));
+      absl::StrCat(silent, " of ", seen.size(), " devices do not answer; `lime up --cluster ", file.path, "` starts them"));
 }
 
 }  // namespace
@@ -169,7 +177,7 @@ void AddDevicesCommand(CLI::App& app, int& exit_code) {
       "is in use. Exit code 1 "
       "where a "
       "device does not answer.");
-  command->add_option("--cluster,-c", flags->cluster, "cluster.toml")->required();
+  AddClusterFlag(*command, flags->cluster);
   command->add_flag("--insecure", flags->insecure, "Talk to other machines without keys");
   command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Devices(*flags)); });

@@ -21,7 +21,9 @@
 #include "coordinator/cli/score_command.h"
 #include "coordinator/cli/simulate_command.h"
 #include "coordinator/cli/solve_command.h"
+#include "coordinator/cli/store_command.h"
 #include "coordinator/cli/tokenize_command.h"
+#include "coordinator/cli/unload_command.h"
 #include "coordinator/cli/up_command.h"
 #include "daemon/weights/unreadable_pages.h"
 
@@ -70,6 +72,8 @@ int main(int argc, char** argv) {
   lime::cli::AddUpCommand(app, exit_code);
   lime::cli::AddDownCommand(app, exit_code);
   lime::cli::AddDevicesCommand(app, exit_code);
+  lime::cli::AddStoreCommand(app, exit_code);
+  lime::cli::AddUnloadCommand(app, exit_code);
   lime::cli::AddKeysCommand(app, exit_code);
   lime::cli::AddPushCommand(app, exit_code);
   lime::cli::AddDemoCommand(app, exit_code);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"
@@ -251,7 +252,7 @@ Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t ba
 void PlanInputFlags::AddTo(CLI::App& app) {
   app.add_option("--model,-m", model, "Folder of a checkpoint; its headers are read, its weights are not")->group("What to plan");
   app.add_option("--model-spec", model_spec, "A config.json with a dtype: a model whose weights are not here")->group("What to plan");
-  app.add_option("--cluster,-c", cluster, "cluster.toml: the devices, each with a profile")->group("What to plan");
+  AddOptionalClusterFlag(app, cluster, "cluster.toml: the devices, each with a profile")->group("What to plan");
   app.add_option("--device-profiles", device_profiles, "JSON that describes devices by profiles or by rates")->group("What to plan");
   app.add_option("--bandwidth", bandwidth, "Of every link, such as 200Mbit/s, instead of what the files say")->group("What to plan");
   app.add_option("--tokens,--context", tokens, "Context planned for: prompt and answer of each sequence")

@@ -15,6 +15,7 @@
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cluster/device_profiles.h"
@@ -254,7 +255,7 @@ void AddProfileCommand(CLI::App& app, int& exit_code) {
   command->add_option("--memory", flags->memory, "Memory that measuring may use, such as 512MiB; without it: half of what is free");
   command->add_option("--profile", flags->profile, "Profile to add to, instead of the one that is kept");
   command->add_option("--out", flags->out, "File to keep the figures in, instead of the one that every run reads");
-  command->add_option("--cluster,-c", flags->cluster, "cluster.toml: measure its devices, on which limed runs, and the links between them");
+  AddOptionalClusterFlag(*command, flags->cluster, "cluster.toml: measure its devices, on which limed runs, and the links between them");
   command->add_option("--link-seconds", flags->link_seconds, "With --cluster, time for each way from one device to another")
       ->capture_default_str();
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/rpc/push_blocks.h"
 #include "nlohmann/json.hpp"
@@ -167,6 +168,11 @@ absl::Status Push(const PushFlags& flags) {
   return absl::OkStatus();
 }
 
+absl::Status PushOver(PushFlags* flags) {
+  LIME_ASSIGN_OR_RETURN(flags->inputs.cluster, ClusterFileOr(flags->inputs.cluster));
+  return Push(*flags);
+}
+
 }  // namespace
 
 void AddPushCommand(CLI::App& app, int& exit_code) {
@@ -179,7 +185,7 @@ void AddPushCommand(CLI::App& app, int& exit_code) {
       "it\n"
       "stopped when it is given again. A device for which cluster.toml names `weights` keeps to those.");
   ClusterSession::Options& inputs = flags->inputs;
-  command->add_option("--cluster,-c", inputs.cluster, "cluster.toml")->required();
+  AddClusterFlag(*command, inputs.cluster);
   command->add_option("--model,-m", inputs.model, "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made")->required();
   command->add_option("--plan", inputs.plan, "Plan of `lime plan --out`, for what each device needs; without it one is made now");
   command->add_option("--context", inputs.context, "Positions planned for, where no plan is given")->capture_default_str();
@@ -189,7 +195,7 @@ void AddPushCommand(CLI::App& app, int& exit_code) {
   command->add_flag("--quick", flags->quick, "Trust what the devices have, instead of letting them read it back and compare its checksums");
   command->add_flag("--insecure", inputs.insecure, "Talk to devices elsewhere without keys");
   command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit_code] { exit_code = Finish(Push(*flags)); });
+  command->callback([flags, &exit_code] { exit_code = Finish(PushOver(flags.get())); });
 }
 
 }  // namespace lime::cli

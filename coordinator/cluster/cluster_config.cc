@@ -196,8 +196,8 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const toml::table& table, std::
     fields.FailAt("address", absl::StrCat("= \"", Shown(device.address), "\" is not host:port"));
   else if (fields.Has("listen") && !IsAddress(device.listen))
     fields.FailAt("listen", absl::StrCat("= \"", Shown(device.listen), "\" is not host:port"));
-  else if (fields.Has("ssh") && !IsSshTarget(device.ssh))
-    fields.FailAt("ssh", absl::StrCat("= \"", Shown(device.ssh), "\" is not ", kSshTargetRule));
+  else if (fields.Has("ssh") && !ParseSshWay(device.ssh).ok())
+    fields.FailAt("ssh", absl::StrCat("= \"", Shown(device.ssh), "\" is not ", kSshWayRule));
   else if (fields.Has("backend") && backend != "cpu" && backend != "cuda" && backend != "mps")
     fields.FailAt("backend", absl::StrCat("= \"", Shown(backend), "\" is none of cpu, cuda and mps"));
   if (fields.Has("backend")) device.backend = backend;

@@ -14,7 +14,8 @@
 //     threads = 8
 //     backend = "cpu"
 //     profile = "orin.json"                   # of `lime profile --out` on that device; else what `lime profile --cluster` has kept
-//     ssh = "me@192.168.1.10"                 # how `lime up` gets there; without it the device is this machine
+//     ssh = "me@192.168.1.10"                 # how `lime up` gets there, with -p PORT, -i KEY, -F CONFIG where ssh needs them; without
+//                                             # it the device is this machine
 //     limed = "/opt/lime/bin/limed"           # program there
 //     tls = "/etc/lime/keys"                  # folder of its keys there
 //     listen = "0.0.0.0:7001"                 # where it differs from the address
@@ -52,7 +53,7 @@ struct ClusterConfig {
     int32_t threads = 0;  // 0: one for every core
     std::string backend = "cpu";
     std::string profile;  // path, relative to the file's folder; empty: not said
-    std::string ssh;      // IsSshTarget; empty: this machine
+    std::string ssh;      // SshWay, its files relative to the file's folder; empty: this machine
     std::string limed;    // path on that device; empty: beside lime on this machine, on the PATH of another
     std::string tls;      // folder on that device; empty: that of the cluster, on this machine
     std::string listen;   // host:port; empty: the address
