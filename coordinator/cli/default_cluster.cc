@@ -13,7 +13,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kName[] = "cluster.toml";
-// What CLI11 passes on for --cluster without a value, and shows in --help. An empty value that is typed is an error.
+// What CLI11 passes on for --cluster without a value, and shows in --help. An empty value that is typed is an error; CLI11 shows it to no
+// validator of an option whose value may lack.
 constexpr char kNoValue[] = "the default cluster file";
 
 // Empty where neither variable names a folder.
@@ -28,15 +29,13 @@ void TellDefault(const std::string& path) {
   std::fprintf(stderr, "lime: cluster file %s\n", path.c_str());
 }
 
-// A CLI11 validator: replaces the value, or returns what is wrong with it.
-std::string Resolve(std::string& value) {
-  if (value.empty()) return "--cluster is empty; name a file, or leave the value out for ./cluster.toml";
-  if (value != kNoValue) return "";
+std::string Resolve(const std::string& value) {
+  if (value.empty()) throw CLI::ValidationError("--cluster", "is empty; name a file, or leave the value out for ./cluster.toml");
+  if (value != kNoValue) return value;
   const absl::StatusOr<std::string> found = FindClusterFile();
-  if (!found.ok()) return std::string(found.status().message());
+  if (!found.ok()) throw CLI::ValidationError("--cluster", std::string(found.status().message()));
   TellDefault(*found);
-  value = *found;
-  return "";
+  return *found;
 }
 
 }  // namespace
@@ -64,10 +63,11 @@ CLI::Option* AddClusterFlag(CLI::App& app, std::string& path) {
 }
 
 CLI::Option* AddOptionalClusterFlag(CLI::App& app, std::string& path, const std::string& help) {
-  return app.add_option("--cluster,-c", path, help + "; without a value ./cluster.toml, then ~/.config/lime/cluster.toml")
+  const auto take = [&path](const std::string& value) { path = Resolve(value); };
+  return app
+      .add_option_function<std::string>("--cluster,-c", take, help + "; without a value ./cluster.toml, then ~/.config/lime/cluster.toml")
       ->expected(0, 1)
-      ->default_str(kNoValue)
-      ->transform(CLI::Validator(Resolve, ""));
+      ->default_str(kNoValue);
 }
 
 }  // namespace lime::cli

@@ -84,7 +84,7 @@ TEST_F(DefaultClusterTest, AFileInTheFolderNeverMovesALocalRunElsewhere) {
 
 TEST_F(DefaultClusterTest, AnEmptyNameIsAWrongCall) {
   Write("here/cluster.toml", "here");
-  const std::vector<std::vector<std::string>> calls = {{"devices", "--cluster", ""}, {"run", "--model", kModel, "--prompt", "x", "--cluster="}};
+  const std::vector<std::vector<std::string>> calls = {{"devices", "--cluster", ""}, {"run", "--model", kModel, "--prompt", "x", "--cluster", ""}};
   for (const std::vector<std::string>& call : calls) {
     const Answer answer = Call(call);
     EXPECT_EQ(answer.exit_code, 2);
