@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/lime_process.h"
@@ -113,7 +114,9 @@ TEST_F(UpTest, DevicesComeUpAreMeasuredRunAndGoDown) {
 
   const Answer devices = Over({"devices", "--json"});
   ASSERT_EQ(devices.exit_code, 0) << devices.err;
-  for (const nlohmann::json& device : devices.Json()["devices"]) {
+  const nlohmann::json seen = devices.Json()["devices"];
+  ASSERT_EQ(seen.size(), 2u);
+  for (const nlohmann::json& device : seen) {
     EXPECT_EQ(device["answers"], true);
     EXPECT_EQ(device["epoch"], -1);
     EXPECT_EQ(device["memory_bytes"], int64_t{1} << 30);
@@ -275,33 +278,90 @@ TEST_F(UpTest, ADeviceOverSshComesUpIsToldAndGoesDown) {
   EXPECT_THAT(down.out, HasSubstr("device a has ended"));
 }
 
-// The next one is told at once who has the devices, and the first one who has taken them.
+// A run whose text nobody reads: it waits in the middle of it, and goes on saying that it is there.
+class HeldRun {
+ public:
+  HeldRun(std::vector<std::string> words, const std::string& err) {
+    int ends[2];
+    LIME_CHECK(pipe(ends) == 0);
+    fcntl(ends[1], F_SETPIPE_SZ, kPipeBytes);
+    const std::string filling(kPipeBytes - 100, '.');  // the prompt has room, and some tokens
+    LIME_CHECK(write(ends[1], filling.data(), filling.size()) == static_cast<ssize_t>(filling.size()));
+    words.insert(words.begin(), "lime");
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      dup2(open(err.c_str(), O_CREAT | O_WRONLY, 0600), STDERR_FILENO);
+      close(ends[0]);
+      std::vector<char*> argv;
+      for (std::string& word : words) argv.push_back(word.data());
+      argv.push_back(nullptr);
+      execv(LIME_BINARY, argv.data());
+      _exit(127);
+    }
+    close(ends[1]);
+    text_ = ends[0];
+  }
+  ~HeldRun() {
+    if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
+    close(text_);
+  }
+  HeldRun(const HeldRun&) = delete;
+
+  // Reads all of its text; its exit code.
+  int Wait() {
+    char some[kPipeBytes];
+    while (read(text_, some, sizeof(some)) > 0) {
+    }
+    int status = 0;
+    waitpid(std::exchange(pid_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  static constexpr int kPipeBytes = 4096;
+  pid_t pid_ = 0;
+  int text_ = -1;
+};
+
+// The next one is told who has the devices, and the first one who has taken them.
 TEST_F(UpTest, WhoUsesAClusterIsToldAndCanBeEnded) {
   ASSERT_EQ(Over({"up"}).exit_code, 0);
   EXPECT_THAT(Over({"unload"}).out, HasSubstr("had no plan"));
   ASSERT_EQ(Over({"profile", "--seconds", "0.1", "--link-seconds", "0.1"}).exit_code, 0);
-  const std::vector<std::string> words = {"run",          "--model", kModel, "--prompt",  "Once upon a time", "--max-tokens", "480",
+  const std::vector<std::string> words = {"run",          "--model",   kModel,           "--prompt", "Once upon a time", "--max-tokens", "300",
                                           "--ignore-eos", "--cluster", dir_ / "pair.toml"};
-  Lime first(words);
-  for (int i = 0; i < 600 && first.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  const nlohmann::json devices = Over({"devices", "--json"}).Json()["devices"];
-  const nlohmann::json& used = devices[0].contains("used_by") ? devices[0]["used_by"] : devices[1]["used_by"];
+  HeldRun first(words, dir_ / "first.err");
+  nlohmann::json used;
+  for (int i = 0; i < 100 && used.is_null(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const nlohmann::json devices = Over({"devices", "--json"}).Json()["devices"];
+    for (const nlohmann::json& device : devices) {
+      if (device.contains("used_by")) used = device["used_by"];
+    }
+  }
+  ASSERT_FALSE(used.is_null()) << dir_.Read("first.err");
   EXPECT_THAT(std::string(used["address"]), HasSubstr("127.0.0.1:"));
   EXPECT_NE(used["user"], "");
-  EXPECT_THAT(Over({"devices"}).out, HasSubstr(absl::StrCat(" runs ")));
+  EXPECT_THAT(Over({"devices"}).out, HasSubstr(" runs lime-fables for "));
+
   const Answer second = Call(words);
   EXPECT_EQ(second.exit_code, 1);
-  EXPECT_THAT(second.err, HasSubstr(absl::StrCat(" for ", std::string(used["user"]), "@")));
+  EXPECT_THAT(second.err, HasSubstr(absl::StrCat(" runs lime-fables for ", std::string(used["user"]), "@")));
   EXPECT_THAT(second.err, HasSubstr("lime unload --force"));
+  EXPECT_THAT(second.err, Not(HasSubstr("waiting for it")));
   const Answer refused = Over({"unload"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err, HasSubstr("--force"));
-  const Answer forced = Over({"unload", "--force", "--json"});
+  EXPECT_THAT(refused.err, HasSubstr("give --force to take it away"));
+
+  const Answer forced = Over({"unload", "--force"});
   EXPECT_EQ(forced.exit_code, 0) << forced.err;
-  const Answer ended = first.Wait();
-  EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_THAT(ended.err, HasSubstr("has taken the device away with `lime unload --force`"));
-  for (const nlohmann::json& device : Over({"devices", "--json"}).Json()["devices"]) EXPECT_EQ(device["epoch"], -1);
+  EXPECT_THAT(forced.out, HasSubstr(absl::StrCat("and taken it from ", std::string(used["user"]))));
+  EXPECT_EQ(first.Wait(), 1);
+  EXPECT_THAT(dir_.Read("first.err"), HasSubstr("has taken the device away with `lime unload --force`"));
+  const nlohmann::json after = Over({"devices", "--json"}).Json()["devices"];
+  ASSERT_EQ(after.size(), 2u);
+  for (const nlohmann::json& device : after) EXPECT_EQ(device["epoch"], -1);
 }
 
 }  // namespace
