@@ -10,8 +10,9 @@
 namespace lime {
 namespace {
 
-constexpr size_t kMaxModelName = 512;
+constexpr size_t kMaxModelName = 512, kMaxPath = 4096;
 constexpr int32_t kMaxLayer = 100'000;
+constexpr int64_t kMaxHeldBlocks = 2 * kMaxLayer + 4;
 
 using fields::Within;
 using fields::Wrong;
@@ -30,6 +31,11 @@ absl::StatusOr<BlockId> BlockFromProto(const v1::Block& message) {
   const bool layered = kind == BlockKind::kAttention || kind == BlockKind::kMlp;
   LIME_RETURN_IF_ERROR(Within("layer", message.layer(), 0, layered ? kMaxLayer : 0));
   return BlockId{kind, message.layer()};
+}
+
+void BlockToProto(BlockId id, v1::Block& into) {
+  into.set_kind(static_cast<uint32_t>(id.kind));
+  into.set_layer(id.layer);
 }
 
 absl::StatusOr<StoreOffer> OfferFromProto(v1::Offer& message) {
@@ -75,11 +81,7 @@ void ToProto(const StoreOffer& offer, v1::PushRequest& message) {
   into.set_manifest(StoreManifestText(offer.manifest));
   into.set_config(offer.config_json);
   for (const std::string& header : offer.headers) into.add_headers(header);
-  for (const BlockId id : offer.blocks) {
-    v1::Block& block = *into.add_blocks();
-    block.set_kind(static_cast<uint32_t>(id.kind));
-    block.set_layer(id.layer);
-  }
+  for (const BlockId id : offer.blocks) BlockToProto(id, *into.add_blocks());
   into.set_check(offer.check);
 }
 
@@ -143,6 +145,32 @@ absl::StatusOr<PushEvent> FromProto(const v1::PushEvent& message) {
       break;
   }
   return Wrong("a device says what is not known here; run the same release everywhere");
+}
+
+void ToProto(const HoldingsCall& call, v1::HoldingsRequest& message) {
+  message.set_weights(call.weights);
+  message.set_model(call.model);
+}
+
+absl::StatusOr<HoldingsCall> FromProto(const v1::HoldingsRequest& message) {
+  LIME_RETURN_IF_ERROR(fields::Printable("weights", message.weights(), kMaxPath));
+  return HoldingsCall{.weights = message.weights(), .model = message.model()};
+}
+
+void ToProto(const DeviceHoldings& holdings, v1::HoldingsReply& message) {
+  message.set_whole(holdings.whole);
+  message.set_takes(holdings.takes);
+  for (const BlockId id : holdings.blocks) BlockToProto(id, *message.add_blocks());
+}
+
+absl::StatusOr<DeviceHoldings> FromProto(const v1::HoldingsReply& message) {
+  LIME_RETURN_IF_ERROR(Within("blocks", message.blocks_size(), 0, kMaxHeldBlocks));
+  DeviceHoldings holdings{.whole = message.whole(), .takes = message.takes()};
+  for (const v1::Block& block : message.blocks()) {
+    LIME_ASSIGN_OR_RETURN(const BlockId id, BlockFromProto(block));
+    holdings.blocks.push_back(id);
+  }
+  return holdings;
 }
 
 }  // namespace lime

@@ -54,4 +54,24 @@ using PushEvent = std::variant<PushLooking, PushMissing, PushStored, PushAgain, 
 void ToProto(const PushEvent& event, v1::PushEvent& message);
 absl::StatusOr<PushEvent> FromProto(const v1::PushEvent& message);
 
+// ---- What is there
+
+struct HoldingsCall {
+  std::string weights;  // folder on the device; empty: its own
+  uint64_t model = 0;   // digest; 0: not said
+  friend bool operator==(const HoldingsCall&, const HoldingsCall&) = default;
+};
+void ToProto(const HoldingsCall& call, v1::HoldingsRequest& message);
+absl::StatusOr<HoldingsCall> FromProto(const v1::HoldingsRequest& message);
+
+// What an installation would find on a device.
+struct DeviceHoldings {
+  bool whole = false;           // a folder with the whole model
+  std::vector<BlockId> blocks;  // else those that were pushed
+  bool takes = false;           // it has a store for what is pushed
+  friend bool operator==(const DeviceHoldings&, const DeviceHoldings&) = default;
+};
+void ToProto(const DeviceHoldings& holdings, v1::HoldingsReply& message);
+absl::StatusOr<DeviceHoldings> FromProto(const v1::HoldingsReply& message);
+
 }  // namespace lime

@@ -18,7 +18,9 @@ constexpr double kProfileFactor = 10;  // a device may be slow to come to its en
 DeviceClient::DeviceClient(std::string name, std::string address, const ClusterKeys& keys)
     : name_(std::move(name)),
       address_(std::move(address)),
-      stub_(v1::Control::NewStub(OpenChannel(address_, name_, keys, ChannelUse::kControl))) {}
+      channel_(OpenChannel(address_, name_, keys, ChannelUse::kControl)),
+      stub_(v1::Control::NewStub(channel_)),
+      bulk_(v1::Bulk::NewStub(channel_)) {}
 
 std::string DeviceClient::Who() const {
   return absl::StrCat("device \"", name_, "\" at ", address_);
@@ -87,6 +89,17 @@ absl::StatusOr<MeasuredLink> DeviceClient::ProbeLink(const LinkProbe& probe) con
   context.set_deadline(absl::ToChronoTime(absl::Now() + kProbePatience + absl::Seconds(4 * probe.seconds)));
   v1::ProbeLinkReply reply;
   LIME_RETURN_IF_ERROR(FromGrpc(stub_->ProbeLink(&context, request, &reply), Who()));
+  return FromProto(reply);
+}
+
+absl::StatusOr<DeviceHoldings> DeviceClient::Holdings(const HoldingsCall& call, absl::Duration patience) const {
+  v1::HoldingsRequest request;
+  ToProto(call, request);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+  context.set_wait_for_ready(true);
+  v1::HoldingsReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(bulk_->Holdings(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 

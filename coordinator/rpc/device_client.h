@@ -9,7 +9,9 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "lime/v1/bulk.grpc.pb.h"
 #include "lime/v1/control.grpc.pb.h"
+#include "proto/bulk_convert.h"
 #include "proto/channel.h"
 #include "proto/convert.h"
 
@@ -31,6 +33,9 @@ class DeviceClient {
   // Lets it measure the way to another device.
   absl::StatusOr<MeasuredLink> ProbeLink(const LinkProbe& probe) const;
 
+  // Which blocks of a model a plan may make it read.
+  absl::StatusOr<DeviceHoldings> Holdings(const HoldingsCall& call, absl::Duration patience) const;
+
   // Spans that it has recorded of the plan in use, and its clock.
   absl::StatusOr<TraceChunk> Trace(const TraceCall& call) const;
 
@@ -41,7 +46,9 @@ class DeviceClient {
   std::string Who() const;
 
   const std::string name_, address_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Control::Stub> stub_;
+  const std::unique_ptr<v1::Bulk::Stub> bulk_;
 };
 
 }  // namespace lime

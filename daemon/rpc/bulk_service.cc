@@ -8,6 +8,8 @@
 #include "absl/time/clock.h"
 #include "daemon/logic/push_stream.h"
 #include "daemon/rpc/kv_pages_stream.h"
+#include "daemon/weights/held_blocks.h"
+#include "proto/grpc_status.h"
 
 namespace lime {
 namespace {
@@ -85,6 +87,32 @@ grpc::ServerWriteReactor<v1::KvPages>* BulkService::ReadKv(grpc::CallbackServerC
   const absl::StatusOr<std::shared_ptr<KvLeft>> left = plans_.Left(call->epoch);
   if (!left.ok()) return KvPagesStream::Refuse(left.status());
   return KvPagesStream::Begin(*left, *call, kv_reads_);
+}
+
+grpc::ServerUnaryReactor* BulkService::Holdings(grpc::CallbackServerContext* context, const v1::HoldingsRequest* request,
+                                                v1::HoldingsReply* reply) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::StatusOr<HoldingsCall> call = FromProto(*request);
+  if (!call.ok()) {
+    reactor->Finish(ToGrpc(call.status()));
+    return reactor;
+  }
+  looks_.Post([this, reactor, reply, call = *call] {
+    const absl::StatusOr<DeviceHoldings> holdings = Look(call);
+    if (holdings.ok()) ToProto(*holdings, *reply);
+    reactor->Finish(ToGrpc(holdings.status()));
+  });
+  return reactor;
+}
+
+absl::StatusOr<DeviceHoldings> BulkService::Look(const HoldingsCall& call) const {
+  DeviceHoldings holdings{.takes = !options_.store.empty()};
+  const std::string folder = plans_.WeightsOf(call.weights, call.model);
+  if (folder.empty()) return holdings;
+  LIME_ASSIGN_OR_RETURN(std::optional<std::vector<BlockId>> held, BlocksHeldIn(folder));
+  holdings.whole = !held.has_value();
+  if (held) holdings.blocks = *std::move(held);
+  return holdings;
 }
 
 void BulkService::Work() {

@@ -64,9 +64,14 @@ absl::Status PlanKeeper::CheckNew(int64_t epoch) const {
   return absl::OkStatus();
 }
 
+std::string PlanKeeper::WeightsOf(const std::string& named, uint64_t model) const {
+  if (!named.empty()) return named;
+  std::string pushed = model != 0 && options_.find_pushed ? options_.find_pushed(model) : "";
+  return pushed.empty() ? options_.weights : pushed;
+}
+
 absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall call, Installation installation) {
-  if (call.weights.empty() && call.model != 0 && options_.find_pushed) call.weights = options_.find_pushed(call.model);
-  if (call.weights.empty()) call.weights = options_.weights;
+  call.weights = WeightsOf(call.weights, call.model);
   if (call.weights.empty()) {
     return absl::InvalidArgumentError(
         "nobody says where the weights are; send them with `lime push`, name them in the cluster's file, or start limed with --model");

@@ -44,6 +44,9 @@ class PlanKeeper {
   // Refuses at once what needs no loading to be refused: an old epoch, a plan in use. Else `done` tells.
   absl::StatusOr<std::shared_ptr<StageSession>> Install(InstallCall call, Installation installation);
 
+  // The folder that an installation would read the model from, where it names `named`; empty where nobody says one.
+  std::string WeightsOf(const std::string& named, uint64_t model) const;
+
   // Whoever had it installed has gone: it is unloaded, unless somebody uses it already.
   void Abandon(const std::shared_ptr<StageSession>& session);
 

@@ -3,8 +3,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -107,6 +109,17 @@ absl::StatusOr<PushedManifest> ReadPushedManifest(const std::string& dir) {
   if (pushed.held.manifest_xxh3 != ManifestTextHash(text))
     return absl::FailedPreconditionError(absl::StrCat(dir, ": a push was interrupted while it began; run `lime push` again"));
   return pushed;
+}
+
+absl::StatusOr<std::optional<std::vector<BlockId>>> BlocksHeldIn(const std::string& dir) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(dir, ignored))
+    return absl::NotFoundError(absl::StrCat(dir, ": is no folder; name the one that holds the model's config.json and safetensors"));
+  if (!FileExists(dir + "/" + kHeldBlocksName) || FileExists(dir + "/" + kStoreManifestName)) return std::nullopt;
+  absl::StatusOr<PushedManifest> pushed = ReadPushedManifest(dir);
+  if (pushed.ok()) return std::move(pushed->held.held);
+  if (absl::IsFailedPrecondition(pushed.status())) return std::vector<BlockId>{};
+  return pushed.status();
 }
 
 }  // namespace lime

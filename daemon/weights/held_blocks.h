@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,5 +44,9 @@ struct PushedManifest {
   HeldBlocks held;
 };
 absl::StatusOr<PushedManifest> ReadPushedManifest(const std::string& dir);
+
+// The blocks that are held in a pushed store, none where writing it was interrupted; nothing where `dir` is a model's own folder, of which
+// every block may be read. NotFound where it is no folder.
+absl::StatusOr<std::optional<std::vector<BlockId>>> BlocksHeldIn(const std::string& dir);
 
 }  // namespace lime

@@ -82,5 +82,21 @@ TEST(BulkConvertTest, EventsReturnAndThoseOutOfBoundsAreRefused) {
   EXPECT_FALSE(FromProto(v1::PushEvent()).ok());
 }
 
+TEST(BulkConvertTest, HoldingsReturnAndThoseOutOfBoundsAreRefused) {
+  const HoldingsCall call{.weights = "/data/llama", .model = ~uint64_t{0}};
+  v1::HoldingsRequest request;
+  ToProto(call, request);
+  EXPECT_EQ(*FromProto(request), call);
+  request.set_weights("/data\n");
+  EXPECT_FALSE(FromProto(request).ok());
+  const DeviceHoldings holdings{.blocks = {{BlockKind::kEmbedding, 0}, {BlockKind::kMlp, 3}}, .takes = true};
+  v1::HoldingsReply reply;
+  ToProto(holdings, reply);
+  EXPECT_EQ(*FromProto(reply), holdings);
+  reply.mutable_blocks(1)->set_layer(-1);
+  EXPECT_FALSE(FromProto(reply).ok());
+  EXPECT_EQ(*FromProto(v1::HoldingsReply()), DeviceHoldings());
+}
+
 }  // namespace
 }  // namespace lime
