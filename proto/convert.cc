@@ -17,7 +17,7 @@ namespace lime {
 namespace {
 
 constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
-constexpr size_t kMaxName = 512;
+constexpr size_t kMaxName = 512, kMaxDiskProblem = 8192;
 constexpr double kLeastSeconds = 0.01, kMaxProbeSeconds = 60;
 
 using fields::Printable;
@@ -498,6 +498,7 @@ void ToProto(const ProfileNews& news, v1::ProfileEvent& message) {
   into.set_runtime_bytes(measured.runtime);
   into.set_memory_bytes(measured.memory);
   into.set_numerics_id(measured.numerics_id);
+  into.set_disk_problem(measured.disk_problem.substr(0, kMaxDiskProblem));
 }
 
 absl::StatusOr<ProfileNews> FromProto(const v1::ProfileEvent& message) {
@@ -513,7 +514,11 @@ absl::StatusOr<ProfileNews> FromProto(const v1::ProfileEvent& message) {
   LIME_RETURN_IF_ERROR(Within("runtime_bytes", profiled.runtime_bytes(), 0, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(Within("memory_bytes", profiled.memory_bytes(), 1, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(Printable("numerics_id", profiled.numerics_id(), kMaxName));
-  MeasuredDevice measured{.runtime = profiled.runtime_bytes(), .memory = profiled.memory_bytes(), .numerics_id = profiled.numerics_id()};
+  LIME_RETURN_IF_ERROR(Printable("disk_problem", profiled.disk_problem(), kMaxDiskProblem));
+  MeasuredDevice measured{.runtime = profiled.runtime_bytes(),
+                          .memory = profiled.memory_bytes(),
+                          .numerics_id = profiled.numerics_id(),
+                          .disk_problem = profiled.disk_problem()};
   LIME_ASSIGN_OR_RETURN(measured.profile, ParseDeviceProfile(profiled.profile(), "message: the profile"));
   return measured;
 }

@@ -156,6 +156,7 @@ struct MeasuredDevice {
   Bytes runtime = 0;        // of the process while no plan is installed
   Bytes memory = 0;         // that a plan may use
   std::string numerics_id;  // of the kernels that compute the model
+  std::string disk_problem;  // why its disk was not measured, for people; empty: it was, or the model is too small to need it
   friend bool operator==(const MeasuredDevice&, const MeasuredDevice&) = default;
 };
 using ProfileNews = std::variant<ProfileProgress, MeasuredDevice>;

@@ -208,11 +208,13 @@ absl::Status ProfileDevices(const ProfileFlags& flags) {
   const std::vector<std::unique_ptr<DeviceClient>> devices = file.Clients();
   constexpr absl::Duration kPatience = absl::Seconds(5);
   for (const auto& device : devices) LIME_RETURN_IF_ERROR(device->Health(kPatience).status());
+  std::vector<std::string> problems;
   ProgressLine line("Profiling");
   ClusterProfileOptions options{.config = ConfigOf(flags, file),
                                 .seconds = flags.seconds,
                                 .link_seconds = flags.link_seconds,
                                 .progress = [&](double share) { line.UpdateShare(share); },
+                                .say = [&](const std::string& sentence) { problems.push_back(sentence); },
                                 .cancelled = &Interrupted()};
   for (const ClusterConfig::Device& device : file.config.devices) options.weights.push_back(device.weights);
   LIME_ASSIGN_OR_RETURN(DescribedCluster measured, MeasureCluster(devices, options));
@@ -220,6 +222,7 @@ absl::Status ProfileDevices(const ProfileFlags& flags) {
     if (const Bytes memory = file.config.devices[i].memory; memory > 0) measured.devices[i].memory = memory;
   }
   LIME_RETURN_IF_ERROR(KeepBeside(file, measured));
+  for (const std::string& problem : problems) absl::FPrintF(stderr, "lime: %s\n", problem);
   if (flags.json) {
     std::cout << nlohmann::json::parse(ToJsonText(measured)).dump() << std::endl;
     return absl::OkStatus();

@@ -84,7 +84,8 @@ int Run(lime::LimedFlags flags) {
                                               .cores = settings->compute_cores,
                                               .numerics = flags.numerics,
                                               .memory = settings->memory,
-                                              .weights = flags.model});
+                                              .weights = flags.model,
+                                              .store = flags.store});
   options.plans.weights = flags.model;
   options.plans.kv_folder = !flags.kv_dir.empty() ? flags.kv_dir : !flags.model.empty() ? flags.model : flags.store;
   options.bulk.store = flags.store;

@@ -179,7 +179,8 @@ DeviceProfile SmallProfile() {
 TEST(ConvertTest, WhatIsMeasuredReturns) {
   const ProfileCall call{.weights = "/data/m", .config = "{}\n", .seconds = 0.5};
   EXPECT_EQ(*Return<v1::ProfileRequest>(call), call);
-  const MeasuredDevice measured{.profile = SmallProfile(), .runtime = 5, .memory = 6, .numerics_id = "x86-f32-1"};
+  const MeasuredDevice measured{
+      .profile = SmallProfile(), .runtime = 5, .memory = 6, .numerics_id = "x86-f32-1", .disk_problem = "/data: is full"};
   for (const ProfileNews& news : {ProfileNews(ProfileProgress{"disk", 0.25}), ProfileNews(measured)})
     EXPECT_EQ(*Return<v1::ProfileEvent>(news), news);
   const LinkProbe probe{.peer = "orin", .address = "[::1]:7001", .seconds = 2, .most = kMiB};
