@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/cli/command.h"
 #include "daemon/weights/files.h"
 
 namespace lime::cli {
@@ -47,6 +48,17 @@ std::vector<std::unique_ptr<DeviceClient>> ClusterFile::Clients() const {
   for (const ClusterConfig::Device& device : config.devices)
     clients.push_back(std::make_unique<DeviceClient>(device.name, device.address, keys));
   return clients;
+}
+
+absl::Status TakeModelOf(const std::string& cluster, std::string& model) {
+  if (!model.empty() || cluster.empty()) return absl::OkStatus();
+  ClusterFile file{.path = cluster};
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(cluster, kMaxClusterBytes + 1));
+  LIME_ASSIGN_OR_RETURN(file.config, ParseClusterConfig(text, cluster));
+  if (file.config.model.empty())
+    return WrongCall(absl::StrCat("no model: ", cluster, " names none; add model = \"FOLDER\" under [cluster], or give --model FOLDER"));
+  model = file.Beside(file.config.model);
+  return absl::OkStatus();
 }
 
 }  // namespace lime::cli

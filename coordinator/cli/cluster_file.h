@@ -27,4 +27,7 @@ struct ClusterFile {
   std::vector<std::unique_ptr<DeviceClient>> Clients() const;
 };
 
+// The model that the cluster's file names, where the call names none. A wrong call where neither does.
+absl::Status TakeModelOf(const std::string& cluster, std::string& model);
+
 }  // namespace lime::cli

@@ -65,6 +65,8 @@ SearchOptions ClusterPlanning::SearchFor() const {
 
 absl::StatusOr<Plan> ClusterPlanning::Run() {
   absl::StatusOr<Plan> plan = SearchAll();
+  if (absl::IsResourceExhausted(plan.status()) && !inputs_.homes.empty())
+    return absl::ResourceExhaustedError("no plan fits with the blocks that the devices hold");
   return absl::IsResourceExhausted(plan.status()) && !best_.found.feasible ? Infeasible() : plan;
 }
 
@@ -104,7 +106,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   absl::StatusOr<Plan> grows = Grow(plan);
   if (!grows.ok() && whole.found.feasible) {
     best_ = whole;
-    LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
+    LIME_ASSIGN_OR_RETURN(problem_, MakeProblem());
     LIME_ASSIGN_OR_RETURN(plan, Settle(problem_, best_));
     grows = Grow(plan);
   }
@@ -215,13 +217,22 @@ absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int3
   return Search();
 }
 
+absl::StatusOr<PlanProblem> ClusterPlanning::MakeProblem() const {
+  LIME_ASSIGN_OR_RETURN(PlanProblem problem, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
+  KeepAtHome(inputs_.homes, problem);
+  return problem;
+}
+
 // The problem assumes the worst link between any two devices. Where the plan's own links are better, the search goes on with those.
 absl::StatusOr<Plan> ClusterPlanning::Search() {
-  LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
-  LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, SearchFor()));
+  LIME_ASSIGN_OR_RETURN(problem_, MakeProblem());
+  SearchOptions begin = SearchFor();
+  begin.seeds = PlansAtHome(inputs_.homes, problem_);
+  LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, begin));
   if (!best_.found.feasible) return absl::ResourceExhaustedError(best_.found.reason);
   const Instance::Net assumed = problem_.instance.net;
   LIME_ASSIGN_OR_RETURN(Plan plan, Settle(problem_, best_));
+  if (!IsAtHome(inputs_.homes, plan)) return absl::ResourceExhaustedError("blocks are missing");
   const bool even = problem_.instance.net.tx_ms == assumed.tx_ms && problem_.instance.net.lat_ms == assumed.lat_ms;
   if (even || plan.stages.size() == 1) return plan;
   PlanProblem again = problem_;
@@ -230,7 +241,7 @@ absl::StatusOr<Plan> ClusterPlanning::Search() {
   LIME_ASSIGN_OR_RETURN(BatchedPlan found, PlanBatches(options_.strategy, again.instance, options));
   if (!found.found.feasible) return plan;
   LIME_ASSIGN_OR_RETURN(Plan other, Settle(again, found));
-  if (other.predicted.ms_per_step >= plan.predicted.ms_per_step) return plan;
+  if (other.predicted.ms_per_step >= plan.predicted.ms_per_step || !IsAtHome(inputs_.homes, other)) return plan;
   problem_ = std::move(again);
   best_ = std::move(found);
   return other;

@@ -47,6 +47,7 @@ class ClusterPlanning {
   bool MaySpill() const { return inputs_.kv_spill && MayLeave(); }
   bool MayLend() const { return inputs_.kv_lending && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> SearchAll();
+  absl::StatusOr<PlanProblem> MakeProblem() const;
   absl::StatusOr<Plan> Search();
   absl::StatusOr<Plan> SearchToGrow(const BatchedPlan& whole);
   absl::StatusOr<Plan> SearchToSpill();

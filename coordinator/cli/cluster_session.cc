@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -10,22 +10,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "coordinator/cli/change_search.h"
-#include "coordinator/cli/cluster_file.h"
-#include "coordinator/cli/cluster_planning.h"
+#include "coordinator/cli/cluster_plan.h"
+#include "coordinator/cli/cluster_push.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/kv_levels_report.h"
-#include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_rates.h"
 #include "coordinator/cli/progress.h"
-#include "coordinator/cli/prompt_chunk.h"
 #include "coordinator/cli/text_stream.h"
-#include "coordinator/cluster/cluster_config.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/weights/checkpoint.h"
-#include "daemon/weights/files.h"
-#include "daemon/weights/model_digest.h"
-#include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/limits.h"
 
@@ -35,83 +28,28 @@ namespace {
 using Clock = TextStream::Clock;
 using nlohmann::json;
 
-constexpr double kPlanningMs = 3000;
 constexpr absl::Duration kStatisticsPatience = absl::Milliseconds(500);
 constexpr double kMostLinkAgeMs = 10'000;
 
-// Of what `lime plan` is without further flags; for these devices alone, where any are named.
-absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const std::set<std::string>& devices) {
-  PlanInputFlags flags;
-  flags.cluster = options.cluster;
-  flags.model = options.model;
-  flags.tokens = options.context;
-  flags.sequences = options.sequences;
-  flags.prompt_tokens = std::min(options.context, std::max(options.prompt_tokens, kLeastPromptChunk));
-  flags.no_kv_spill = !options.kv_spill;
-  flags.no_kv_lending = !options.kv_lending;
-  flags.no_remote_attention = !options.remote_attention;
-  if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
-  if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
-  return inputs;
-}
-
-absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::set<std::string>& devices) {
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, devices));
-  ElapsedLine progress("Planning");
-  return ClusterPlanning({.time_limit_ms = kPlanningMs, .at = [&](const std::string& what) { progress.Say(what); }}, std::move(inputs))
-      .Run();
-}
-
-absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.plan, kMaxPlanBytes));
-  LIME_ASSIGN_OR_RETURN(Plan plan, ParsePlan(text, options.plan));
-  if (plan.prefill_chunk > 0) return plan;
-  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(options.model));
-  return WithPromptChunk(std::move(plan), spec, options.prompt_tokens);
-}
-
-absl::Status CheckAddresses(const ClusterConfig& config, const ClusterSession::Options& options) {
-  for (const ClusterConfig::Device& device : config.devices) {
-    const std::string where = absl::StrCat(options.cluster, " line ", device.line, ": device \"", device.name, "\"");
-    if (device.address.empty()) return absl::InvalidArgumentError(absl::StrCat(where, " has no address; add address = \"HOST:PORT\""));
-    const absl::StatusOr<bool> loopback = IsLoopback(device.address);
-    if (!loopback.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", loopback.status().message()));
-    if (!*loopback && config.tls.empty() && !options.insecure) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where,
-                       " is another machine, and [cluster] names no keys: make them with `lime keys` and add tls = \"FOLDER\", or "
-                       "give --insecure"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// By which devices that have no weights of their own find what was pushed to them; 0 where all have.
-absl::StatusOr<uint64_t> PushedModel(const ClusterConfig& config, const std::string& model) {
-  const bool from_store = std::ranges::any_of(config.devices, [](const ClusterConfig::Device& device) { return device.weights.empty(); });
-  if (!from_store || model.empty()) return uint64_t{0};
-  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
-  return ModelDigest(checkpoint);
-}
-
-absl::StatusOr<ClusterClient::Options> ReadCluster(const ClusterSession::Options& options) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.cluster, kMaxClusterBytes + 1));
-  LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, options.cluster));
-  LIME_RETURN_IF_ERROR(CheckAddresses(config, options));
-  ClusterClient::Options client;
-  if (!config.tls.empty()) {
-    const std::string folder = (std::filesystem::path(options.cluster).parent_path() / config.tls).string();
-    LIME_ASSIGN_OR_RETURN(client.keys, ClusterKeys::Read(folder, kCoordinatorName));
-  }
-  LIME_ASSIGN_OR_RETURN(const uint64_t model, PushedModel(config, options.model));
-  for (const ClusterConfig::Device& device : config.devices)
-    client.devices.push_back({.name = device.name, .address = device.address, .weights = device.weights, .model = model});
-  return client;
-}
-
 void Say(const std::string& sentence) {
   absl::FPrintF(stderr, "lime: %s\n", sentence);
+}
+
+// Sends what the plan needs and devices lack, where that may be done; what they hold is not read back.
+absl::Status PushMissing(const ClusterSession::Options& options, const Plan& plan, KnownCluster& cluster) {
+  BlockHomes& homes = cluster.holdings.homes;
+  if (!options.push || IsAtHome(homes, plan)) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<StoreSource> source, OpenPushSource(options.model));
+  std::vector<PushedDevice> devices = DevicesOfPlan(cluster.client, plan);
+  for (PushedDevice& device : devices) device.whole = !homes.contains(device.at.name);
+  LIME_RETURN_IF_ERROR(PushToAll({.source = *source, .keys = cluster.client.keys, .check = false}, devices));
+  for (const PushedDevice& device : devices) {
+    if (device.state.missing == 0) continue;
+    Say(PushedLine(device));
+    std::vector<BlockId>& held = homes[device.at.name];
+    std::ranges::copy_if(device.blocks, std::back_inserter(held), [&](BlockId id) { return std::ranges::find(held, id) == held.end(); });
+  }
+  return absl::OkStatus();
 }
 
 class ClusterGenerator {
@@ -177,18 +115,21 @@ class ClusterGenerator {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Options& options) {
-  LIME_ASSIGN_OR_RETURN(const ClusterClient::Options cluster, ReadCluster(options));
-  LIME_ASSIGN_OR_RETURN(Plan plan, options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options));
-  std::unique_ptr<ClusterSession> session(new ClusterSession(options));
-  LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster));
-  for (const ClusterClient::Device& device : cluster.devices) {
+  LIME_ASSIGN_OR_RETURN(KnownCluster cluster, KnowCluster(options));
+  LIME_ASSIGN_OR_RETURN(const HeldPlan chosen, PlanForCluster(options, cluster, options.push));
+  const Plan& plan = chosen.plan;
+  if (const std::string sentence = ChoiceSentence(chosen); !sentence.empty()) Say(sentence);
+  LIME_RETURN_IF_ERROR(PushMissing(options, plan, cluster));
+  std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings.homes), chosen.source));
+  LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));
+  for (const ClusterClient::Device& device : cluster.client.devices) {
     session->addresses_[device.name] = device.address;
-    session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.keys));
+    session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.client.keys));
   }
   (void)session->WorkOutLevels(plan);
   LIME_RETURN_IF_ERROR(session->Install(plan));
   session->first_ = plan;
-  if (options.trace) session->StartTrace(cluster);
+  if (options.trace) session->StartTrace(cluster.client);
   return session;
 }
 
@@ -197,7 +138,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
 // A plan that is given stays; and what cannot be planned for is not watched.
 std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
   if (!options_.replan || !options_.plan.empty() || options_.trace || asked_.size() < 2) return nullptr;
-  const auto inputs = InputsOf(options_, {});
+  const auto inputs = InputsOf(options_, homes_, {});
   if (!inputs.ok()) return nullptr;
   const auto measure = [this, meter = std::make_shared<RateMeter>()](const Plan& plan, RateAges& ages) {
     ClusterRates rates;
@@ -232,7 +173,7 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
 }
 
 absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWatcher::Search& search) {
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, {}));
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, homes_, {}));
   ChangeSearchOptions options{
       .online = options_.online, .first = &first_, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanningMs};
   for (const auto& device : asked_) {
@@ -267,9 +208,15 @@ absl::Status ClusterSession::Install(const Plan& plan) {
   }
 }
 
+// For the devices that are left, and the blocks that they hold.
+absl::StatusOr<Plan> ClusterSession::PlanAgain(const Recovery::Devices& devices) const {
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, homes_, devices));
+  return SearchNow(options_, std::move(inputs));
+}
+
 ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
   ClusterRun::Survival survival{.recovery = options_.recovery,
-                                .plan = [this](const Recovery::Devices& devices) { return PlanNow(options_, devices); },
+                                .plan = [this](const Recovery::Devices& devices) { return PlanAgain(devices); },
                                 .install = {.cancelled = options_.cancel, .trace_spans = options_.trace ? kTraceSpans : 0},
                                 .say = Say};
   if (watcher != nullptr) {
@@ -388,6 +335,7 @@ json ClusterSession::Describe() const {
             {"stages", plan().stages.size()},
             {"microbatches", plan().microbatches},
             {"batch", plan().batch},
+            {"source", std::string(SourceName(source_))},
             {"kv_levels", ToJson(plan(), levels_)}}},
           {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
 }
@@ -432,14 +380,6 @@ absl::StatusOr<MeasuredTimeline> ClusterSession::TakeTrace() {
   }
   std::erase_if(traces, [this](const DeviceTrace& trace) { return trace.epoch != plan().epoch; });
   return MergeTraces(std::move(devices), std::move(parts), traces);
-}
-
-absl::StatusOr<ClusterClient::Options> DevicesOf(const ClusterSession::Options& options) {
-  return ReadCluster(options);
-}
-
-absl::StatusOr<Plan> PlanOf(const ClusterSession::Options& options) {
-  return options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options);
 }
 
 }  // namespace lime::cli

@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/held_plan.h"
 #include "coordinator/cli/plan_watcher.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/trace_timeline.h"
@@ -22,10 +24,12 @@ namespace lime::cli {
 class ClusterSession {
  public:
   struct Options {
-    std::string cluster;  // path of cluster.toml
-    std::string model;    // folder here: its config and headers, where nothing was planned before
-    std::string plan;     // path of what `lime plan --out` wrote; empty: planned now
-    int64_t context = 0;  // positions of the longest request
+    std::string cluster;               // path of cluster.toml
+    std::string model;                 // folder here: its config and headers, where nothing was planned before
+    std::vector<std::string> without;  // devices that are left out
+    bool push = false;                 // what the plan needs and devices lack is sent to them first
+    std::string plan;                  // path of what `lime plan --out` wrote; empty: planned now
+    int64_t context = 0;               // positions of the longest request
     int64_t sequences = 1;
     int64_t prompt_tokens = 0;     // of the longest prompt
     int64_t kv_tokens = 0;         // that KV is reserved for at first, where it is planned now; 0: all
@@ -40,7 +44,8 @@ class ClusterSession {
     bool trace = false;  // devices record what they do, see Trace
     const std::atomic<bool>* cancel = nullptr;
   };
-  // Reads or makes the plan, installs it with a progress line.
+  // Asks the devices what they hold, reads or makes a plan for that, sends what is missing where it may, installs the plan with a progress
+  // line.
   static absl::StatusOr<std::unique_ptr<ClusterSession>> Open(const Options& options);
 
   absl::StatusOr<GenerateSummary> Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
@@ -70,16 +75,20 @@ class ClusterSession {
   absl::StatusOr<MeasuredTimeline> TakeTrace();
 
  private:
-  explicit ClusterSession(const Options& options) : options_(options) {}
+  ClusterSession(const Options& options, BlockHomes homes, PlanSource source)
+      : options_(options), homes_(std::move(homes)), source_(source) {}
   absl::Status Install(const Plan& plan);
   void StartTrace(const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
+  absl::StatusOr<Plan> PlanAgain(const Recovery::Devices& devices) const;
   absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search);  // on the watcher's thread
   ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
   absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
   const Options options_;
+  const BlockHomes homes_;  // what devices hold, of those that do not hold everything
+  const PlanSource source_;
   std::unique_ptr<ClusterClient> client_;
   Plan levels_of_, levels_before_of_;  // the plans that they were worked out for
   KvLevels levels_, levels_before_;
@@ -96,9 +105,5 @@ class ClusterSession {
   KvLevels found_levels_ ABSL_GUARDED_BY(search_mutex_);
   int64_t recoveries_ = 0, changes_ = 0;
 };
-
-// What a session begins with, for those who need only that: the devices with the coordinator's keys, and the plan, read or made now.
-absl::StatusOr<ClusterClient::Options> DevicesOf(const ClusterSession::Options& options);
-absl::StatusOr<Plan> PlanOf(const ClusterSession::Options& options);
 
 }  // namespace lime::cli

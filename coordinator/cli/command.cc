@@ -63,8 +63,15 @@ const std::atomic<bool>& Interrupted() {
   return interrupted;
 }
 
+void AddWithoutFlag(CLI::App& app, std::vector<std::string>& without) {
+  app.add_option("--without", without, "With --cluster, a device to leave out; may be given several times")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+}
+
 void ModelFlags::AddTo(CLI::App& app) {
-  app.add_option("--model,-m", model, "Folder of a Hugging Face checkpoint")->required();
+  app.add_option("--model,-m", model, "Folder of a Hugging Face checkpoint; with --cluster, without it the one that the file names");
   app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
   app.add_option("--loader", loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto")->capture_default_str();
   app.add_option("--context", context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
@@ -80,6 +87,7 @@ void ModelFlags::AddTo(CLI::App& app) {
 absl::Status ModelFlags::Check(bool on_cluster) const {
   if (!cluster.empty() && !on_cluster)
     return WrongCall("--cluster: this command runs on one device only; `lime run` and `lime score` take it");
+  if (model.empty()) return WrongCall("--model is required: the folder of a Hugging Face checkpoint");
   if (loader != "auto" && loader != "read" && loader != "mmap")
     return WrongCall(absl::StrCat("--loader ", loader, " is unknown; use auto, read or mmap"));
   if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", kv, " is unknown; use reserve or grow"));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "coordinator/cli/residency_flags.h"
@@ -27,6 +28,9 @@ int Finish(const absl::Status& status);
 
 // Set by the first Ctrl-C (the second ends the process at once). Installs the handler when first called.
 const std::atomic<bool>& Interrupted();
+
+// Devices of a cluster that a command is to do without.
+void AddWithoutFlag(CLI::App& app, std::vector<std::string>& without);
 
 // Flags of the commands that compute with a model.
 struct ModelFlags {

@@ -40,6 +40,7 @@ absl::Status CheckFlags(const PlanInputFlags& flags) {
   if (flags.cluster.empty() == flags.device_profiles.empty())
     return WrongCall(flags.cluster.empty() ? "plan: no devices; give --cluster C.toml or --device-profiles F.json"
                                            : "plan: --cluster and --device-profiles both name devices; leave one out");
+  if (!flags.without.empty() && flags.cluster.empty()) return WrongCall("--without leaves out a device of --cluster; give that, too");
   if (!flags.model.empty() && !flags.model_spec.empty())
     return WrongCall("plan: --model and --model-spec both name a model; leave one out");
   if (flags.tokens < 1 || flags.tokens > kMaxTokens)
@@ -156,13 +157,18 @@ absl::StatusOr<DescribedCluster> ReadKept(const std::string& path) {
 absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, const std::string& path, const DescribedCluster& kept,
                                            const std::string& where) {
   DescribedDevice described = {.name = device.name};
+  const auto found = std::ranges::find(kept.devices, device.name, &DescribedDevice::name);
+  if (found != kept.devices.end()) described = *found;
   if (!device.profile.empty()) {
     absl::StatusOr<DeviceProfile> profile = ReadProfile((fs::path(path).parent_path() / device.profile).string());
     if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", profile.status().message()));
+    for (const LinkPoint& link : described.profile.links) {  // one that was measured on the device alone knows of none
+      const bool known = std::ranges::find(profile->links, link.peer, &LinkPoint::peer) != profile->links.end();
+      if (!known) profile->links.push_back(link);
+    }
+    std::ranges::sort(profile->links, {}, &LinkPoint::peer);
     described.profile = *std::move(profile);
-  } else if (const auto found = std::ranges::find(kept.devices, device.name, &DescribedDevice::name); found != kept.devices.end()) {
-    described = *found;
-  } else {
+  } else if (found == kept.devices.end()) {
     return absl::InvalidArgumentError(absl::StrCat(where, " was never measured; run `lime profile --cluster ", path,
                                                    "` while limed runs there, or add profile = \"FILE\" of `lime profile --out`"));
   }
@@ -252,6 +258,7 @@ void PlanInputFlags::AddTo(CLI::App& app) {
   app.add_option("--model,-m", model, "Folder of a checkpoint; its headers are read, its weights are not")->group("What to plan");
   app.add_option("--model-spec", model_spec, "A config.json with a dtype: a model whose weights are not here")->group("What to plan");
   app.add_option("--cluster,-c", cluster, "cluster.toml: the devices, each with a profile")->group("What to plan");
+  AddWithoutFlag(app, without);
   app.add_option("--device-profiles", device_profiles, "JSON that describes devices by profiles or by rates")->group("What to plan");
   app.add_option("--bandwidth", bandwidth, "Of every link, such as 200Mbit/s, instead of what the files say")->group("What to plan");
   app.add_option("--tokens,--context", tokens, "Context planned for: prompt and answer of each sequence")
@@ -286,7 +293,8 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   std::string cluster_model;
   if (!flags.cluster.empty()) {
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.cluster, kMaxClusterBytes + 1));
-    LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, flags.cluster));
+    LIME_ASSIGN_OR_RETURN(ClusterConfig config, ParseClusterConfig(text, flags.cluster));
+    if (const absl::Status left = LeaveOut(flags.without, config); !left.ok()) return WrongCall(std::string(left.message()));
     if (!config.model.empty()) cluster_model = (fs::path(flags.cluster).parent_path() / config.model).string();
     LIME_ASSIGN_OR_RETURN(cluster, ReadCluster(flags.cluster, config));
   } else {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/companions.h"
@@ -45,14 +46,16 @@ struct RunFlags {
   bool ignore_eos = false;
   bool hash_logits = false;
   bool token_times = false;
-  std::string cluster_plan;    // with --cluster
-  bool insecure = false;       // likewise
-  double patience_s = 10;      // likewise
-  bool no_replan = false;      // likewise
-  double give_up_s = 60;       // likewise
-  int64_t kv_tokens = 0;       // likewise
-  bool no_kv_spill = false;    // likewise
-  bool no_kv_lending = false;  // likewise
+  std::string cluster_plan;          // with --cluster
+  std::vector<std::string> without;  // likewise
+  bool push = false;                 // likewise
+  bool insecure = false;             // likewise
+  double patience_s = 10;            // likewise
+  bool no_replan = false;            // likewise
+  double give_up_s = 60;             // likewise
+  int64_t kv_tokens = 0;             // likewise
+  bool no_kv_spill = false;          // likewise
+  bool no_kv_lending = false;        // likewise
   bool no_remote_attention = false;
   std::string online = "lime";  // likewise, where the plan's KV grows
   bool no_memory_planner = false;
@@ -103,16 +106,17 @@ absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& 
 absl::Status CheckNoneIsForClusters(const RunFlags& flags) {
   if (!flags.cluster_plan.empty()) return WrongCall("--plan is for --cluster, which names the devices");
   for (const auto& [given, name] :
-       {std::pair(flags.kv_tokens > 0, "--kv-tokens"), std::pair(flags.no_kv_spill, "--no-kv-spill"),
-        std::pair(flags.no_kv_lending, "--no-kv-lending"), std::pair(flags.no_remote_attention, "--no-remote-attention"),
-        std::pair(flags.no_memory_planner, "--no-memory-planner"), std::pair(flags.no_replan, "--no-replan"),
-        std::pair(flags.online != RunFlags().online, "--online")}) {
+       {std::pair(flags.push, "--push"), std::pair(!flags.without.empty(), "--without"), std::pair(flags.kv_tokens > 0, "--kv-tokens"),
+        std::pair(flags.no_kv_spill, "--no-kv-spill"), std::pair(flags.no_kv_lending, "--no-kv-lending"),
+        std::pair(flags.no_remote_attention, "--no-remote-attention"), std::pair(flags.no_memory_planner, "--no-memory-planner"),
+        std::pair(flags.no_replan, "--no-replan"), std::pair(flags.online != RunFlags().online, "--online")}) {
     if (given) return WrongCall(absl::StrCat(name, " is for --cluster, and changes nothing of one process; leave it out"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckFlags(RunFlags& flags) {
+  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
   LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
@@ -309,6 +313,8 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
       const std::unique_ptr<ClusterSession> session,
       ClusterSession::Open({.cluster = flags.model.cluster,
                             .model = flags.model.model,
+                            .without = flags.without,
+                            .push = flags.push,
                             .plan = flags.cluster_plan,
                             .context = shape.context,
                             .sequences = shape.sequences,
@@ -413,6 +419,8 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_option("--repetition-penalty", flags->sampling.repetition_penalty, "Above 1 makes tokens seen before less likely")
       ->capture_default_str();
   command->add_option("--plan", flags->cluster_plan, "With --cluster, the file of `lime plan --out` instead of planning now");
+  AddWithoutFlag(*command, flags->without);
+  command->add_flag("--push", flags->push, "With --cluster, send the devices what they lack of the plan first");
   command
       ->add_option("--patience", flags->patience_s, "With --cluster, seconds that a lost device is waited for before planning without it")
       ->capture_default_str();

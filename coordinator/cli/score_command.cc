@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/companions.h"
@@ -34,8 +35,10 @@ struct ScoreFlags {
   std::string text_file;
   std::string batch_with;
   int64_t top = 5;
-  std::string cluster_plan;  // with --cluster
-  bool insecure = false;     // likewise
+  std::string cluster_plan;          // with --cluster
+  std::vector<std::string> without;  // likewise
+  bool push = false;                 // likewise
+  bool insecure = false;             // likewise
 };
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
@@ -115,6 +118,8 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session,
                         ClusterSession::Open({.cluster = flags.model.cluster,
                                               .model = flags.model.model,
+                                              .without = flags.without,
+                                              .push = flags.push,
                                               .plan = flags.cluster_plan,
                                               .context = context,
                                               .sequences = 1 + static_cast<int64_t>(options.companions.size()),
@@ -132,10 +137,11 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
   return absl::OkStatus();
 }
 
-absl::Status Score(const ScoreFlags& flags) {
+absl::Status Score(ScoreFlags& flags) {
+  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
-  if (flags.model.cluster.empty() && (!flags.cluster_plan.empty() || flags.insecure))
-    return WrongCall("--plan and --insecure are for --cluster; give that too, or leave them out");
+  if (flags.model.cluster.empty() && (!flags.cluster_plan.empty() || flags.insecure || flags.push || !flags.without.empty()))
+    return WrongCall("--plan, --push, --without and --insecure are for --cluster; give that too, or leave them out");
   if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
   if (flags.top < 0 || flags.top > 1000) return WrongCall(absl::StrCat("--top ", flags.top, " is outside 0 to 1000"));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model, /*with_text=*/flags.ids.empty()));
@@ -184,6 +190,8 @@ void AddScoreCommand(CLI::App& app, int& exit_code) {
   command->add_option("--batch-with", flags->batch_with,
                       "File of sequences, ids like 1,2,3 a line, computed in the same steps; no bit of the answer may change");
   command->add_option("--plan", flags->cluster_plan, "With --cluster, the file of `lime plan --out` instead of planning now");
+  AddWithoutFlag(*command, flags->without);
+  command->add_flag("--push", flags->push, "With --cluster, send the devices what they lack of the plan first");
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->callback([flags, &exit_code] { exit_code = Finish(Score(*flags)); });
 }

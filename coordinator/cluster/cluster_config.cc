@@ -301,4 +301,18 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::str
   return config;
 }
 
+absl::Status LeaveOut(const std::vector<std::string>& names, ClusterConfig& config) {
+  std::vector<std::string> all;
+  for (const ClusterConfig::Device& device : config.devices) all.push_back(device.name);
+  for (const std::string& name : names) {
+    if (std::ranges::find(all, name) == all.end())
+      return absl::InvalidArgumentError(
+          absl::StrCat("--without ", Shown(name), ": there is no such device; there are ", absl::StrJoin(all, ", ")));
+    std::erase_if(config.devices, [&](const ClusterConfig::Device& device) { return device.name == name; });
+    std::erase_if(config.links, [&](const ClusterConfig::Link& link) { return link.from == name || link.to == name; });
+  }
+  if (config.devices.empty()) return absl::InvalidArgumentError("--without leaves no device; keep one at least");
+  return absl::OkStatus();
+}
+
 }  // namespace lime

@@ -73,4 +73,7 @@ struct ClusterConfig {
 // `name` (the path) opens every error.
 absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name);
 
+// Takes the devices of these names away, and links to them. InvalidArgument where there is no such device, or none is left.
+absl::Status LeaveOut(const std::vector<std::string>& names, ClusterConfig& config);
+
 }  // namespace lime

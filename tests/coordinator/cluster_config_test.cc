@@ -156,6 +156,21 @@ TEST(ClusterConfigTest, NamesAndLinksAreThereOnce) {
   EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1e300GB/s\"\n"), HasSubstr("is out of range"));
 }
 
+TEST(ClusterConfigTest, DevicesMayBeLeftOutByName) {
+  const std::string text = Device("") + "[[device]]\nname = \"b\"\n[[device]]\nname = \"c\"\n" +
+                           "[[link]]\nfrom = \"a\"\nto = \"b\"\nbandwidth = \"1MB/s\"\n" +
+                           "[[link]]\nfrom = \"a\"\nto = \"c\"\nbandwidth = \"1MB/s\"\n";
+  auto config = ParseClusterConfig(text, "c.toml");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(LeaveOut({"b", "b"}, *config).ok());
+  ASSERT_EQ(config->devices.size(), 2u);
+  EXPECT_EQ(config->devices[1].name, "c");
+  ASSERT_EQ(config->links.size(), 1u);
+  EXPECT_EQ(config->links[0].to, "c");
+  EXPECT_THAT(std::string(LeaveOut({"d"}, *config).message()), HasSubstr("--without d: there is no such device; there are a, c"));
+  EXPECT_THAT(std::string(LeaveOut({"a", "c"}, *config).message()), HasSubstr("leaves no device"));
+}
+
 TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {
   EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is no TOML: "));
   EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is no TOML: "));
