@@ -13,6 +13,19 @@ packages=(
 
 say() { printf '%s\n' "$*" >&2; }
 
+# help_if_asked "$@": where the script's arguments ask for help, prints its opening comment and ends before anything is installed or built.
+help_if_asked() {
+  local argument
+  for argument in "$@"; do
+    case $argument in
+      -h | --help)
+        sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+    esac
+  done
+}
+
 # Installs the packages that are missing, if any. Needs root, or sudo, only then.
 install_packages() {
   command -v dpkg-query >/dev/null || { say "This is not a Debian system: install the equivalents of: ${packages[*]}"; return 0; }
