@@ -59,6 +59,8 @@ class Planner {
     return best;
   }
 
+  double MsPerStep(const ResidencyPlan& plan) const { return plan.streams() ? Evaluate(plan) : compute_ms_; }
+
  private:
   ResidencyPlan AllResident() const {
     return {.resident = std::vector<bool>(problem_.blocks.size(), true),
@@ -236,6 +238,10 @@ std::string_view PlacementName(Placement placement) {
 
 absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem) {
   return Planner(problem).Plan();
+}
+
+double ResidencyMsPerStep(const ResidencyProblem& problem, const ResidencyPlan& plan) {
+  return Planner(problem).MsPerStep(plan);
 }
 
 }  // namespace lime

@@ -174,6 +174,7 @@ absl::StatusOr<MemoryPlan> PlanEngineMemory(const ModelSpec& spec, const Backend
     return TooSmall(request, plan.budget, memory, "two pieces of streamed weights");
   }
   plan.residency = *std::move(residency);
+  plan.problem = std::move(problem);
   memory.ring = plan.residency.ring;
   memory.weights += plan.residency.resident_bytes;
   return plan;

@@ -101,15 +101,19 @@ class ReadLoader : public Loader {
     return absl::StrCat(disk_->device().Describe(), ", ", queue_depth_, " in flight", cache_ ? ", cached parts copied from memory" : "");
   }
 
+  SteadyReads steady() const override { return disk_->steady(); }
+
   absl::StatusOr<LoadedTensors> Load(const std::vector<WantedTensor>& wanted, const LoadOptions& options) override {
     std::vector<Placement> placements;
     const Bytes bytes = PlaceExtents(wanted, placements);
     LIME_ASSIGN_OR_RETURN(HugeBuffer buffer, HugeBuffer::Allocate(bytes));
     auto storage = std::make_shared<HugeBuffer>(std::move(buffer));
+    disk_->Meter(false);  // a load before that failed may have left it on
     {
-      const Prefaulting present(*storage, kPrefaultThreads);
+      const Prefaulting present(*storage, kPrefaultThreads, [this] { disk_->Meter(true); });
       LIME_RETURN_IF_ERROR(ReadAll(placements, storage->data(), options));
     }
+    disk_->Meter(false);
 
     std::vector<const std::byte*> data;
     for (const Placement& placement : placements) {
