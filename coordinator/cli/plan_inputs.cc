@@ -12,6 +12,7 @@
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"
+#include "coordinator/cluster/shared_machine.h"
 #include "coordinator/cluster/units.h"
 #include "daemon/logic/flow.h"
 #include "daemon/logic/head_partial.h"
@@ -172,6 +173,12 @@ absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, 
   return described;
 }
 
+std::vector<std::vector<std::string>> MachinesShared(const ClusterConfig& config) {
+  std::vector<std::string> names, addresses;
+  for (const ClusterConfig::Device& device : config.devices) names.push_back(device.name), addresses.push_back(device.address);
+  return SharedMachines(names, addresses);
+}
+
 absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const ClusterConfig& config) {
   LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, ReadKept(path));
   DescribedCluster cluster = {.devices = {}, .link = kept.link};
@@ -181,6 +188,7 @@ absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const Clus
     cluster.devices.push_back(std::move(described));
   }
   ApplyLinks(config, cluster);
+  ShareDisks(MachinesShared(config), cluster.devices);
   return cluster;
 }
 
@@ -230,6 +238,8 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
   add(estimated, "times of blocks are estimated from rates; `lime profile` measures them");
   add(diskless, "no disk was measured, so nothing streams there; `lime profile` measures it");
   add(assumed, "memory of runtime and activations is assumed");
+  for (const auto& machine : inputs.shared)
+    add(machine, absl::StrCat("they are on one machine, so each is planned with 1/", machine.size(), " of the rate of its disk"));
 }
 
 }  // namespace
@@ -289,6 +299,7 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
     LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, flags.cluster));
     if (!config.model.empty()) cluster_model = (fs::path(flags.cluster).parent_path() / config.model).string();
     LIME_ASSIGN_OR_RETURN(cluster, ReadCluster(flags.cluster, config));
+    inputs.shared = MachinesShared(config);
   } else {
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.device_profiles, kMaxJsonBytes));
     LIME_ASSIGN_OR_RETURN(cluster, ParseDeviceProfiles(text, flags.device_profiles));

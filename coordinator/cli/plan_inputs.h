@@ -39,10 +39,11 @@ struct PlanInputs {
   std::vector<ClusterDevice> devices;
   PlanRequest request;
   bool split_head = false;
-  bool kv_spill = true;            // KV that memory has no room for may go to disks
-  bool kv_lending = true;          // and into the memory of other devices
-  bool remote_attention = true;    // which may attend to it
-  std::vector<std::string> notes;  // what was assumed, a sentence each
+  bool kv_spill = true;                          // KV that memory has no room for may go to disks
+  bool kv_lending = true;                        // and into the memory of other devices
+  bool remote_attention = true;                  // which may attend to it
+  std::vector<std::vector<std::string>> shared;  // devices that are on one machine
+  std::vector<std::string> notes;                // what was assumed, a sentence each
 };
 
 // What a plan that keeps KV of so many positions takes of every device beside what it has for activations: hidden states of those that are
