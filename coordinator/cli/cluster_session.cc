@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,7 @@
 #include "coordinator/cli/plan_rates.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/prompt_chunk.h"
+#include "coordinator/cli/screen.h"
 #include "coordinator/cli/text_stream.h"
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/rpc/device_client.h"
@@ -28,6 +31,7 @@
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/limits.h"
+#include "planner/sim/simulator.h"
 
 namespace lime::cli {
 namespace {
@@ -111,13 +115,14 @@ absl::StatusOr<ClusterClient::Options> ReadCluster(const ClusterSession::Options
 }
 
 void Say(const std::string& sentence) {
-  absl::FPrintF(stderr, "lime: %s\n", sentence);
+  Screen::Say(sentence);
 }
 
 class ClusterGenerator {
  public:
-  ClusterGenerator(std::unique_ptr<ClusterRun> run, const Tokenizer& tokenizer, const GenerateOptions& options)
-      : run_(std::move(run)), tokenizer_(tokenizer), options_(options) {}
+  ClusterGenerator(std::unique_ptr<ClusterRun> run, const Tokenizer& tokenizer, const GenerateOptions& options,
+                   double expected_prompt_seconds)
+      : run_(std::move(run)), tokenizer_(tokenizer), options_(options), expected_prompt_seconds_(expected_prompt_seconds) {}
 
   absl::Status Add(const std::vector<int32_t>& prompt) {
     Request request{.prompt = prompt, .max_new_tokens = options_.MaxNewTokens(streams_.size()), .end_tokens = options_.end_tokens};
@@ -129,25 +134,55 @@ class ClusterGenerator {
 
   absl::StatusOr<GenerateSummary> Run() {
     start_ = Clock::now();
+    if (!streams_.empty()) prompt_line_.emplace("Prompt", expected_prompt_seconds_);
     LIME_RETURN_IF_ERROR(run_->Run([this](const ClusterRun::Token& token) { return TakeToken(token); }, options_.cancel));
     return Summary();
   }
 
+  void set_on_first_token(std::function<void()> call) { on_first_token_ = std::move(call); }
+  // Standard deviation of the steps of all streams; 0 for fewer than two.
+  double StepDeviationMs() const {
+    if (steps_ < 2) return 0;
+    const double n = static_cast<double>(steps_), mean = step_ms_ / n;
+    return std::sqrt(std::max(0.0, (summary_.decode_ms_squared - n * mean * mean) / (n - 1)));
+  }
   int64_t recoveries() const { return run_->recoveries(); }
   int64_t changes() const { return run_->changes(); }
 
  private:
   bool TakeToken(const ClusterRun::Token& token) {
+    prompt_line_.reset();
+    if (on_first_token_) std::exchange(on_first_token_, nullptr)();
     TextStream& stream = *streams_[static_cast<size_t>(token.request)];
     stream.result().logits_hash = token.logits_hash;
+    CountStep(stream);
     const FinishReason reason = stream.Take(token.token, token.reason);
     if (reason != FinishReason::kNone) stream.Close(reason, start_);
     return reason == FinishReason::kNone;
   }
 
-  // All tokens after the first of all, over the time from then on.
+  // The time since the stream's token before. A step that a recovery or a change of plans held up is a pause, of all streams at once.
+  void CountStep(TextStream& stream) {
+    const Clock::time_point now = Clock::now();
+    const int64_t breaks = run_->recoveries() + run_->changes();
+    if (breaks != breaks_ && last_ != Clock::time_point()) {
+      summary_.pause_ms += Milliseconds(now - last_);
+      ++summary_.pauses;
+      for (const auto& other : streams_) {
+        const Generated& result = other->result();
+        if (!result.token_ids.empty() && result.finish == FinishReason::kNone) other->LeaveOut(now - last_);
+      }
+      pause_end_ = now;
+    } else if (!stream.result().token_ids.empty() && stream.last_token() >= pause_end_) {
+      const double ms = Milliseconds(now - stream.last_token());
+      summary_.decode_ms_squared += ms * ms, step_ms_ += ms, ++steps_;
+    }
+    breaks_ = breaks, last_ = now;
+  }
+
+  // All tokens after the first of all, over the time from then on, without the pauses.
   GenerateSummary Summary() {
-    GenerateSummary summary;
+    GenerateSummary summary = summary_;
     summary.interrupted = options_.cancel != nullptr && options_.cancel->load();
     Clock::time_point first = Clock::time_point::max(), last = start_;
     int64_t tokens = 0, longest = 0;
@@ -161,17 +196,25 @@ class ClusterGenerator {
     }
     if (tokens == 0) return summary;
     summary.prefill_ms = Milliseconds(first - start_);
-    summary.decode_ms = Milliseconds(last - first);
-    summary.decode_steps = longest - 1;
-    summary.decode_tokens = tokens - static_cast<int64_t>(streams_.size());
+    summary.decode_ms = std::max(0.0, Milliseconds(last - first) - summary.pause_ms);
+    summary.decode_steps = std::max<int64_t>(0, longest - 1 - summary.pauses);
+    summary.decode_tokens = std::max<int64_t>(0, tokens - static_cast<int64_t>(streams_.size()) - summary.pauses);
     return summary;
   }
 
   const std::unique_ptr<ClusterRun> run_;
   const Tokenizer& tokenizer_;
   const GenerateOptions& options_;
+  const double expected_prompt_seconds_;
   std::vector<std::unique_ptr<TextStream>> streams_;  // by request id
-  Clock::time_point start_;
+  std::function<void()> on_first_token_;
+  std::optional<ElapsedLine> prompt_line_;  // until the first token
+  Clock::time_point start_, last_;          // the latter: of the newest token of all
+  Clock::time_point pause_end_;             // of the newest
+  GenerateSummary summary_;                 // pauses and squares so far
+  int64_t breaks_ = 0;                      // recoveries and changes of plans so far
+  double step_ms_ = 0;
+  int64_t steps_ = 0;
 };
 
 }  // namespace
@@ -335,9 +378,13 @@ absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokeni
   const std::unique_ptr<PlanWatcher> watcher = WatchPlan();
   ClusterGenerator generator(
       std::make_unique<ClusterRun>(*client_, HowToSurvive(watcher.get()), [this](const Plan& plan) { return WorkOutLevels(plan); }),
-      tokenizer, options);
+      tokenizer, options, plan().predicted.ttft_ms / 1000);
   for (const std::vector<int32_t>& prompt : prompts) LIME_RETURN_IF_ERROR(generator.Add(prompt));
+  std::thread correcting;  // asks the devices while tokens come
+  generator.set_on_first_token([&] { correcting = std::thread([this, plan = plan()] { CorrectPrediction(plan); }); });
   absl::StatusOr<GenerateSummary> summary = generator.Run();
+  if (correcting.joinable()) correcting.join();
+  step_deviation_ms_ = generator.StepDeviationMs();
   recoveries_ = generator.recoveries(), changes_ = generator.changes();
   const absl::Status closed = Close();
   if (summary.ok() && !closed.ok()) Say(absl::StrCat(closed.message(), "; everything was generated before"));
@@ -390,6 +437,67 @@ json ClusterSession::Describe() const {
             {"batch", plan().batch},
             {"kv_levels", ToJson(plan(), levels_)}}},
           {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
+}
+
+Plan ClusterSession::Stated() const {
+  absl::MutexLock lock(&corrected_mutex_);
+  return corrected_ && corrected_->epoch == plan().epoch ? *corrected_ : plan();
+}
+
+// Of disks alone: what devices compute longer, or shorter, than planned is for the comparison at the end.
+void ClusterSession::CorrectPrediction(const Plan& plan) {
+  constexpr double kLeastDiskMs = 200;
+  const auto inputs = InputsOf(options_, {});
+  if (!inputs.ok()) return;
+  ClusterRates rates;
+  for (const std::string& name : DevicesUsed(plan)) {
+    const auto device = std::ranges::find(asked_, name, &DeviceClient::name);
+    const absl::StatusOr<DeviceStatistics> answer =
+        device == asked_.end() ? absl::NotFoundError(name) : (*device)->Statistics(kStatisticsPatience);
+    if (!answer.ok() || answer->epoch != plan.epoch || answer->disk_ms < kLeastDiskMs) continue;
+    const double planned = PlannedLoadMs(plan, name, answer->disk_bytes);
+    if (planned > 0) rates[DiskKey(name)] = planned / answer->disk_ms;
+  }
+  if (rates.empty()) return;
+  Plan corrected = AsItIsNow(*inputs, plan, {}, rates);
+  const auto simulated = SimulateDecode(corrected, {.timeline = false});
+  if (!simulated.ok()) return;
+  corrected.predicted.ms_per_step = simulated->MsPerStep();
+  corrected.predicted.ms_per_token = corrected.predicted.ms_per_step / std::max(1, corrected.sequences);
+  const double before = plan.predicted.ms_per_token, now = corrected.predicted.ms_per_token;
+  if (std::abs(now / before - 1) > kPredictionTolerance) {
+    const auto slowest = std::ranges::min_element(rates, {}, [](const auto& rate) { return rate.second; });
+    Say(absl::StrFormat("%s: %.1f ms a token are predicted instead of %.1f", DescribeRates(slowest->first, 1, slowest->second), now,
+                        before));
+  }
+  absl::MutexLock lock(&corrected_mutex_);
+  corrected_ = std::move(corrected);
+}
+
+PredictionReport ClusterSession::Compare(const GenerateSummary& summary) const {
+  ClusterObservations seen{.steps = static_cast<double>(summary.decode_steps),
+                           .decode_seconds = summary.decode_ms / 1000,
+                           .step_deviation_ms = step_deviation_ms_};
+  const auto inputs = InputsOf(options_, {});
+  const ClusterRates planned = inputs.ok() ? PlannedRates(*inputs, plan()) : ClusterRates{};
+  if (inputs.ok()) seen.shared = inputs->shared;
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    const DeviceStatistics& of = statistics_[i];
+    if (of.epoch != plan().epoch) continue;
+    const std::string& name = plan().devices[i].name;
+    seen.devices.push_back({.name = name,
+                            .decode_ms = of.decode_ms,
+                            .planned_decode_ms = of.planned_decode_ms,
+                            .disk_ms = of.disk_ms,
+                            .disk_bytes = of.disk_bytes});
+    for (const LinkRate& link : of.links) {
+      const auto rate = planned.find(LinkKey(name, link.peer));
+      if (rate != planned.end() && link.age_ms <= kMostLinkAgeMs)
+        seen.links.push_back({name, link.peer, link.bytes_per_second, rate->second});
+    }
+  }
+  const double tokens = static_cast<double>(summary.decode_tokens);
+  return ExplainClusterDifference(Stated(), tokens > 0 ? summary.decode_ms / tokens : 0, seen);
 }
 
 std::string ClusterSession::DeviceLines() const {

@@ -11,6 +11,7 @@
 #include "coordinator/cli/plan_watcher.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/trace_timeline.h"
+#include "coordinator/logic/cluster_difference.h"
 #include "coordinator/rpc/cluster_run.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/trace_collector.h"
@@ -56,12 +57,15 @@ class ClusterSession {
   absl::StatusOr<Scores> Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
   const Plan& plan() const { return client_->plan(); }
-  double predicted_ms_per_token() const { return plan().predicted.ms_per_token; }
+  // By the plan, or by the plan as the disks turned out while the prompt was computed.
+  double predicted_ms_per_token() const { return Stated().predicted.ms_per_token; }
   // What streams as KV grows, the plan's own first; that alone where all KV is there from the start.
   const KvLevels& levels() const { return levels_; }
 
   // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, plan, load.
   nlohmann::json Describe() const;
+  // The plan's prediction beside what the tokens took, and why the two part. Once the prompts have run.
+  PredictionReport Compare(const GenerateSummary& summary) const;
   // A line for each device: what it took and what it waited for.
   std::string DeviceLines() const;
   // Read by all devices' disks while the prompts ran.
@@ -75,6 +79,8 @@ class ClusterSession {
   void StartTrace(const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
   absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search);  // on the watcher's thread
+  Plan Stated() const;
+  void CorrectPrediction(const Plan& plan);
   ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
   absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
@@ -94,7 +100,10 @@ class ClusterSession {
   std::vector<Residency> levels_in_use_ ABSL_GUARDED_BY(search_mutex_);
   Plan found_ ABSL_GUARDED_BY(search_mutex_);  // by the last search
   KvLevels found_levels_ ABSL_GUARDED_BY(search_mutex_);
+  mutable absl::Mutex corrected_mutex_;
+  std::optional<Plan> corrected_ ABSL_GUARDED_BY(corrected_mutex_);  // a plan with the rates of its disks as they turned out
   int64_t recoveries_ = 0, changes_ = 0;
+  double step_deviation_ms_ = 0;
 };
 
 // What a session begins with, for those who need only that: the devices with the coordinator's keys, and the plan, read or made now.

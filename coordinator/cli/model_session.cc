@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/progress.h"
+#include "coordinator/cli/screen.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
@@ -113,15 +114,39 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
   ProgressLine progress("Loading");
   options.load.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };
   options.load.cancelled = &Interrupted();
-  options.report = [](const std::string& sentence) { std::fprintf(stderr, "lime: %s\n", sentence.c_str()); };
+  options.report = [](const std::string& sentence) { Screen::Say(sentence); };
   std::unique_ptr<ModelSession> session(new ModelSession);
   session->threads_ = flags.threads > 0 ? flags.threads : UsableCores();
   session->has_budget_ = options.memory > 0;
   LIME_ASSIGN_OR_RETURN(session->profile_, ProfileFor(flags, options.memory));
   options.profile = &session->profile_;
   LIME_ASSIGN_OR_RETURN(session->engine_, Engine::Create(flags.model, options));
+  session->profile_given_ = !flags.profile.empty();
+  session->shape_ = shape;
   session->predicted_ms_ = PredictStepMs(*session->engine_, session->profile_, shape);
+  const Engine::DiskRates& disk = session->engine_->disk_rates();
+  session->planned_ms_ =
+      disk.planned_ms > 0 ? session->predicted_ms_ - session->engine_->residency().ms_per_step + disk.planned_ms : session->predicted_ms_;
+  progress.Finish();
+  const std::string correction =
+      CorrectionText({.source = disk.profiled ? RateSource::kProfile : RateSource::kAssumed, .planned = disk.planned, .seen = disk.seen},
+                     session->planned_ms_, session->predicted_ms_);
+  if (!correction.empty()) Screen::Say(correction);
   return session;
+}
+
+double ModelSession::disk_rate() const {
+  const Engine::DiskRates& disk = engine_->disk_rates();
+  return disk.seen > 0 ? disk.seen : disk.planned;
+}
+
+RateSource ModelSession::disk_rate_source() const {
+  const Engine::DiskRates& disk = engine_->disk_rates();
+  return disk.seen > 0 ? RateSource::kSeen : disk.profiled ? RateSource::kProfile : RateSource::kAssumed;
+}
+
+void ModelSession::CorrectPrediction() {
+  if (engine_->LearnDiskRate()) predicted_ms_ = PredictStepMs(*engine_, profile_, shape_);
 }
 
 json ModelSession::Describe() const {

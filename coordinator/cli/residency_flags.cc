@@ -100,14 +100,15 @@ std::string MemoryText(Engine& engine) {
       absl::StrCat("memory peak ", FormatBytes(ProcessPeakResidentBytes()), ": weights ", FormatBytes(memory.weights), ", KV ",
                    FormatBytes(memory.kv), ", activations ", FormatBytes(memory.activations), ", runtime ", FormatBytes(memory.runtime));
   Streamer* const streamer = engine.streamer();
+  if (streamer != nullptr) absl::StrAppend(&text, ", ring ", FormatBytes(memory.ring));
   if (!engine.budget_text().empty()) absl::StrAppend(&text, "\nbudget      ", engine.budget_text());
   if (streamer == nullptr) return text;
   const ResidencyPlan& plan = engine.residency();
   const PieceLoader::Stats stats = streamer->stats();
   const double rate = absl::ToDoubleSeconds(stats.busy) > 0 ? static_cast<double>(stats.bytes_read) / absl::ToDoubleSeconds(stats.busy) : 0;
-  absl::StrAppend(&text, ", ring ", FormatBytes(memory.ring), "\nstreamed    ", FormatBytes(streamer->StreamedBytes()), " a step, ",
-                  streamer->num_resident(), " of ", plan.resident.size(), " blocks resident; disk ", FormatBytes(static_cast<Bytes>(rate)),
-                  "/s while busy (", streamer->Describe(), "), waited ", absl::StrFormat("%.1f s", absl::ToDoubleSeconds(stats.waited)));
+  absl::StrAppend(&text, "\nstreamed    ", FormatBytes(streamer->StreamedBytes()), " a step, ", streamer->num_resident(), " of ",
+                  plan.resident.size(), " blocks resident; disk ", FormatBytes(static_cast<Bytes>(rate)), "/s while busy (",
+                  streamer->Describe(), "), waited ", absl::StrFormat("%.1f s", absl::ToDoubleSeconds(stats.waited)));
   return text;
 }
 

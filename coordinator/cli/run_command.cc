@@ -18,6 +18,7 @@
 #include "coordinator/cli/logits_hash.h"
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/prediction_report.h"
+#include "coordinator/cli/text_output.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cli/trace_report.h"
 #include "daemon/weights/files.h"
@@ -230,6 +231,7 @@ json LocalJson(ModelSession& session, const GenerateSummary& summary, const RunF
   json root = AnswerJson(session.Describe(), summary, flags);
   root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.use.disk_bytes / summary.decode_tokens : 0;
   root["prediction"] = ToJson(ComparePrediction(session, summary));
+  root["prediction"]["planned_ms"] = session.planned_ms_per_token();
   return root;
 }
 
@@ -252,21 +254,22 @@ void PrintSummary(ModelSession& session, const GenerateSummary& summary) {
   }
   absl::FPrintF(stderr, "%s\n%s\n", summary.interrupted ? " (interrupted)" : "", session.MemoryLine());
   const PredictionReport report = ComparePrediction(session, summary);
-  if (!report.sentence.empty()) absl::FPrintF(stderr, "%s\n", report.sentence);
+  if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
-// Text of one prompt streams; of several it is printed when all are done.
-void PrintTexts(const RunFlags& flags, const GenerateSummary& summary) {
-  if (summary.results.size() == 1) {
-    std::cout << std::endl;
-    return;
-  }
-  for (size_t i = 0; i < summary.results.size(); ++i) std::cout << "[" << i << "] " << flags.prompts[i] << summary.results[i].text << "\n";
+// Text of one prompt streams; of several it is printed when all are done. Then the hashes of their logits, where they were asked for.
+void PrintTexts(const RunFlags& flags, const GenerateSummary& summary, TextOutput& output) {
+  const bool one = summary.results.size() == 1;
+  if (one) output.End();
+  for (size_t i = 0; i < summary.results.size() && !one; ++i)
+    std::cout << "[" << i << "] " << flags.prompts[i] << summary.results[i].text << "\n";
+  for (size_t i = 0; i < summary.results.size() && flags.hash_logits; ++i)
+    std::cout << (one ? "" : absl::StrCat("[", i, "] ")) << "logits_xxh3 " << HashText(summary.results[i].logits_hash) << "\n";
   std::cout << std::flush;
 }
 
 // What holds wherever the model runs.
-GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const ModelFiles& files) {
+GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const ModelFiles& files, TextOutput& output) {
   GenerateOptions options;
   options.sampling = flags.sampling;
   options.max_new_tokens = plan.max_new_tokens;
@@ -275,10 +278,11 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
   options.hash_logits = flags.hash_logits;
   options.keep_times = flags.token_times;
   options.cancel = &Interrupted();
+  options.on_prompt = [&output](double share) { output.Prompt(share); };
+  options.before_decoding = [&output] { output.PromptDone(); };
   if (!flags.model.json && plan.answered == 1) {
-    std::cout << flags.prompts.front() << std::flush;
-    options.on_text = [](size_t prompt, std::string_view text) {
-      if (prompt == 0) std::cout << text << std::flush;
+    options.on_text = [&output](size_t prompt, std::string_view text) {
+      if (prompt == 0) output.Text(text);
     };
   }
   return options;
@@ -298,9 +302,15 @@ void PrintClusterSummary(const ClusterSession& session, const GenerateSummary& s
   double first = 0;
   for (const Generated& result : summary.results) first = std::max(first, result.ttft_ms);
   const int64_t later = summary.decode_tokens;
-  absl::FPrintF(stderr, "first token after %.1f ms; then %d tokens, %.2f ms a token (predicted %.2f)%s\n%s", first, later,
+  absl::FPrintF(stderr, "first token after %.1f ms; then %d tokens, %.2f ms a token (predicted %.2f)%s\n", first, later,
                 later > 0 ? summary.decode_ms / static_cast<double>(later) : 0, session.predicted_ms_per_token(),
-                summary.interrupted ? " (interrupted)" : "", session.DeviceLines());
+                summary.interrupted ? " (interrupted)" : "");
+  if (summary.pauses > 0)
+    absl::FPrintF(stderr, "beside that     %d pauses for recoveries and changes of plans, %.1f s\n", summary.pauses,
+                  summary.pause_ms / 1000);
+  absl::FPrintF(stderr, "%s", session.DeviceLines());
+  const PredictionReport report = session.Compare(summary);
+  if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
 absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
@@ -323,14 +333,18 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
                             .replan = !flags.no_replan,
                             .trace = flags.traces(),
                             .cancel = &Interrupted()}));
-  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files)));
+  TextOutput output(flags.prompts.front(), shape.prompts.front().size());
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary,
+                        session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files, output)));
   summary.results.resize(shape.answered);
   json root;
   if (flags.model.json) {
     root = AnswerJson(session->Describe(), summary, flags);
     root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? session->disk_bytes() / summary.decode_tokens : 0;
+    root["prediction"] = ToJson(session->Compare(summary));
+    root["pauses"] = {{"count", summary.pauses}, {"ms", summary.pause_ms}};
   } else {
-    PrintTexts(flags, summary);
+    PrintTexts(flags, summary, output);
     PrintClusterSummary(*session, summary);
   }
   absl::Status status;
@@ -366,7 +380,12 @@ absl::Status Run(RunFlags& flags) {
                                        .planned_steps = plan.most_new_tokens * rounds + prompt_tokens / (asked > 0 ? asked : kDefaultChunk),
                                        .expected_positions = longest + plan.most_new_tokens / 2,
                                        .trace = tracing ? tracing->ring() : nullptr}));
-  GenerateOptions options = MakeOptions(flags, plan, files);
+  TextOutput output(flags.prompts.front(), static_cast<size_t>(prompt_tokens));
+  GenerateOptions options = MakeOptions(flags, plan, files, output);
+  options.before_decoding = [&] {
+    output.PromptDone();
+    session->CorrectPrediction();
+  };
   options.chunk = session->engine().max_rows() - plan.sequences;
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary, Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
   summary.results.resize(plan.answered);
@@ -374,7 +393,7 @@ absl::Status Run(RunFlags& flags) {
   if (flags.model.json) {
     root = LocalJson(*session, summary, flags);
   } else {
-    PrintTexts(flags, summary);
+    PrintTexts(flags, summary, output);
     PrintSummary(*session, summary);
   }
   absl::Status status;
