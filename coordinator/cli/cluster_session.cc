@@ -228,6 +228,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
     session->addresses_[device.name] = device.address;
     session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.keys));
   }
+  if (auto inputs = InputsOf(options, {}); inputs.ok()) session->inputs_ = std::make_shared<PlanInputs>(*std::move(inputs));
   (void)session->WorkOutLevels(plan);
   LIME_RETURN_IF_ERROR(session->Install(plan));
   session->first_ = plan;
@@ -447,8 +448,7 @@ Plan ClusterSession::Stated() const {
 // Of disks alone: what devices compute longer, or shorter, than planned is for the comparison at the end.
 void ClusterSession::CorrectPrediction(const Plan& plan) {
   constexpr double kLeastDiskMs = 200;
-  const auto inputs = InputsOf(options_, {});
-  if (!inputs.ok()) return;
+  if (inputs_ == nullptr) return;
   ClusterRates rates;
   for (const std::string& name : DevicesUsed(plan)) {
     const auto device = std::ranges::find(asked_, name, &DeviceClient::name);
@@ -459,7 +459,7 @@ void ClusterSession::CorrectPrediction(const Plan& plan) {
     if (planned > 0) rates[DiskKey(name)] = planned / answer->disk_ms;
   }
   if (rates.empty()) return;
-  Plan corrected = AsItIsNow(*inputs, plan, {}, rates);
+  Plan corrected = AsItIsNow(*inputs_, plan, {}, rates);
   const auto simulated = SimulateDecode(corrected, {.timeline = false});
   if (!simulated.ok()) return;
   corrected.predicted.ms_per_step = simulated->MsPerStep();
@@ -478,9 +478,8 @@ PredictionReport ClusterSession::Compare(const GenerateSummary& summary) const {
   ClusterObservations seen{.steps = static_cast<double>(summary.decode_steps),
                            .decode_seconds = summary.decode_ms / 1000,
                            .step_deviation_ms = step_deviation_ms_};
-  const auto inputs = InputsOf(options_, {});
-  const ClusterRates planned = inputs.ok() ? PlannedRates(*inputs, plan()) : ClusterRates{};
-  if (inputs.ok()) seen.shared = inputs->shared;
+  const ClusterRates planned = inputs_ != nullptr ? PlannedRates(*inputs_, plan()) : ClusterRates{};
+  if (inputs_ != nullptr) seen.shared = inputs_->shared;
   for (size_t i = 0; i < statistics_.size(); ++i) {
     const DeviceStatistics& of = statistics_[i];
     if (of.epoch != plan().epoch) continue;

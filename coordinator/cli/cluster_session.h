@@ -20,6 +20,8 @@
 
 namespace lime::cli {
 
+struct PlanInputs;
+
 class ClusterSession {
  public:
   struct Options {
@@ -100,6 +102,7 @@ class ClusterSession {
   std::vector<Residency> levels_in_use_ ABSL_GUARDED_BY(search_mutex_);
   Plan found_ ABSL_GUARDED_BY(search_mutex_);  // by the last search
   KvLevels found_levels_ ABSL_GUARDED_BY(search_mutex_);
+  std::shared_ptr<const PlanInputs> inputs_;  // as they were at first; null where they cannot be read
   mutable absl::Mutex corrected_mutex_;
   std::optional<Plan> corrected_ ABSL_GUARDED_BY(corrected_mutex_);  // a plan with the rates of its disks as they turned out
   int64_t recoveries_ = 0, changes_ = 0;

@@ -125,8 +125,9 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
   session->shape_ = shape;
   session->predicted_ms_ = PredictStepMs(*session->engine_, session->profile_, shape);
   const Engine::DiskRates& disk = session->engine_->disk_rates();
-  session->planned_ms_ =
-      disk.planned_ms > 0 ? session->predicted_ms_ - session->engine_->residency().ms_per_step + disk.planned_ms : session->predicted_ms_;
+  session->planned_ms_ = disk.planned_ms > 0 && session->predicted_ms_ > 0
+                             ? session->predicted_ms_ - session->engine_->residency().ms_per_step + disk.planned_ms
+                             : session->predicted_ms_;
   progress.Finish();
   const std::string correction =
       CorrectionText({.source = disk.profiled ? RateSource::kProfile : RateSource::kAssumed, .planned = disk.planned, .seen = disk.seen},
