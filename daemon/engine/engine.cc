@@ -23,7 +23,7 @@ namespace {
 // What was read says what the disk delivers from so much on; what stays in memory is decided anew from kSureSeconds on.
 constexpr Bytes kLeastBytes = 32 * kMiB;
 constexpr double kLeastSeconds = 0.1;
-constexpr double kSureSeconds = 0.3;
+constexpr double kSureSeconds = 0.5;
 constexpr double kSameRate = 0.1;      // rates that differ by less are one
 constexpr double kWaitedShare = 0.25;  // of the time that the disk read, the computation waited for it: it was what held it up
 

@@ -80,31 +80,6 @@ TEST_P(BlockReaderTest, AnyOffsetAndLengthArrives) {
   EXPECT_GT(reader->bytes_read(), kFileBytes);
 }
 
-// One read after another, each as long as a disk of so many bytes per second takes.
-TEST_P(BlockReaderTest, TheMeterTellsTheRateOfADiskThatIsWhatHoldsUpTheReads) {
-  constexpr double kBytesPerSecond = 6e6;
-  const auto reader = MakeReader([&](const FaultyDevice::Read& read) -> FaultyDevice::Fault {
-    absl::SleepFor(absl::Seconds(static_cast<double>(read.bytes) / kBytesPerSecond));
-    return {};
-  });
-  EXPECT_TRUE(ReadAndCompare(*reader, 0, kFileBytes).ok());
-  EXPECT_EQ(reader->steady().bytes, 0) << "nobody has asked for it";
-  reader->Meter(true);
-  const absl::Time begin = absl::Now();
-  EXPECT_TRUE(ReadAndCompare(*reader, 0, kFileBytes).ok());
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-  EXPECT_GT(reader->steady().bytes, kFileBytes / 2);
-  EXPECT_LE(reader->steady().seconds, seconds);
-  EXPECT_NEAR(reader->steady().bytes_per_second(), kFileBytes / seconds, 0.15 * kFileBytes / seconds);
-}
-
-TEST_P(BlockReaderTest, SingleReadsSayNothingOfWhatTheDiskCanDo) {
-  const auto reader = MakeReader();
-  reader->Meter(true);
-  for (int i = 0; i < 20; ++i) EXPECT_TRUE(ReadAndCompare(*reader, i * 4096, 4096).ok());
-  EXPECT_EQ(reader->steady().bytes, 0);
-}
-
 TEST_P(BlockReaderTest, ShortReadsAreContinued) {
   int count = 0;
   const auto reader =
