@@ -55,6 +55,30 @@ TEST_F(CliTest, RunAnswersWithTheFieldsOthersRelyOn) {
   EXPECT_EQ(root["logits_xxh3"].get<std::string>().size(), 16u);
 }
 
+TEST_F(CliTest, TheHashOfLogitsIsPrintedWithoutJsonToo) {
+  const std::vector<std::string> run = {"run", "--model", model_, "--max-tokens", "4", "--ignore-eos", "--hash-logits", "--prompt", "hello"};
+  std::vector<std::string> as_json = run, two = run;
+  as_json.push_back("--json");
+  two.insert(two.end(), {"--prompt", "you"});
+  const Answer text = Call(run), object = Call(as_json), both = Call(two);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  const std::string hash = object.Json()["logits_xxh3"];
+  EXPECT_TRUE(text.out.ends_with("\nlogits_xxh3 " + hash + "\n")) << text.out;
+  EXPECT_THAT(both.out, HasSubstr("[0] logits_xxh3 " + hash + "\n[1] logits_xxh3 "));
+}
+
+TEST_F(CliTest, TwoTokensAreNoGroundToJudgeAPredictionBy) {
+  const std::vector<std::string> run = {"run", "--model", model_, "--max-tokens", "3", "--ignore-eos", "--prompt", "hello"};
+  std::vector<std::string> as_json = run;
+  as_json.push_back("--json");
+  const Answer text = Call(run), object = Call(as_json);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(text.err.find("too low"), std::string::npos) << text.err;
+  EXPECT_EQ(text.err.find("too high"), std::string::npos) << text.err;
+  const json prediction = object.Json()["prediction"];
+  EXPECT_TRUE(prediction["cause"] == "none" || (prediction["cause"] == "too_short" && prediction["error"].is_null())) << prediction;
+}
+
 TEST_F(CliTest, AnAnswerThatDoesNotReachStdoutIsAFailure) {
   for (const std::string command : {"run --json --prompt x --max-tokens 2", "score --json --ids 1,2"}) {
     const std::string words = absl::StrCat(LIME_BINARY, " ", command, " --model ", model_, " > /dev/full 2> ", dir_ / "full");
