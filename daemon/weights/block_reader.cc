@@ -5,15 +5,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "planner/base/check.h"
 
 namespace lime {
-namespace {
-
-constexpr absl::Duration kBeginning = absl::Milliseconds(200);  // of a reader's life, which does not count as steady
-
-}  // namespace
 
 struct BlockReader::Request {
   Completion done;
@@ -97,7 +91,6 @@ void BlockReader::FillLanes() {
 }
 
 void BlockReader::Submit(int lane, Piece piece) {
-  if (counts_from_ == absl::InfiniteFuture()) counts_from_ = absl::Now() + kBeginning;
   const int file = piece.file;
   const int64_t offset = piece.offset;
   std::byte* const destination = piece.destination;
@@ -106,28 +99,7 @@ void BlockReader::Submit(int lane, Piece piece) {
                      [this, lane, piece = std::move(piece)](BlockDevice::Result result) { OnRead(lane, piece, result); });
 }
 
-// The lane of the read that ended is not idle yet.
-void BlockReader::Count(Bytes bytes) {
-  const auto in_flight = static_cast<int>(device_->num_lanes() - std::ssize(idle_lanes_));
-  if (!metering_.load(std::memory_order_relaxed) || in_flight < std::max(2, device_->num_lanes() / 4)) {
-    last_end_ = absl::InfiniteFuture();
-    return;
-  }
-  const absl::Time now = absl::Now();
-  if (now > last_end_) {
-    steady_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    steady_ns_.fetch_add(absl::ToInt64Nanoseconds(now - last_end_), std::memory_order_relaxed);
-  }
-  if (now >= counts_from_) last_end_ = now;
-}
-
-SteadyReads BlockReader::steady() const {
-  return {.bytes = steady_bytes_.load(std::memory_order_relaxed),
-          .seconds = static_cast<double>(steady_ns_.load(std::memory_order_relaxed)) / 1e9};
-}
-
 void BlockReader::OnRead(int lane, Piece piece, BlockDevice::Result result) {
-  Count(result.bytes);
   bytes_read_.fetch_add(std::min(result.bytes, piece.needed), std::memory_order_relaxed);
   const bool complete = result.error == 0 && result.bytes >= piece.needed;
   if (!complete) {

@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "daemon/weights/block_device.h"
-#include "daemon/weights/steady_reads.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 
@@ -23,7 +21,7 @@ struct Extent {
   Bytes bytes = 0;
 };
 
-// Thread: StartRead, Post, Cancel, bytes_read, Meter and steady from any; everything else, completions included, on the device's thread.
+// Thread: StartRead, Post, Cancel and bytes_read from any; everything else, completions included, on the device's thread.
 // Owner: WeightStore, or the prefetcher; one for every disk.
 // Invariant: a lane carries at most one read, and reads of a request are submitted in file order.
 class BlockReader {
@@ -59,13 +57,6 @@ class BlockReader {
   Bytes bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
   const BlockDevice& device() const { return *device_; }
 
-  // Between Meter(true) and Meter(false), the time from the end of one read to the end of the next
-  // counts while two reads, and on a quarter of the lanes, are in flight. Only the disk can be slow
-  // then, where the memory that is read into is present. The first 200 ms of this reader's life do
-  // not count: limits and caches let a beginning through faster than what follows.
-  void Meter(bool on) { metering_.store(on, std::memory_order_relaxed); }
-  SteadyReads steady() const;
-
  private:
   struct Request;
   struct Piece;
@@ -74,18 +65,12 @@ class BlockReader {
   void FillLanes();
   void OnRead(int lane, Piece piece, BlockDevice::Result result);
   void FinishPiece(const Piece& piece);
-  void Count(Bytes bytes);
   absl::Status FinalError(const Piece& piece, BlockDevice::Result result) const;
 
   const Options options_;
   std::atomic<Bytes> bytes_read_ = 0;
-  std::atomic<bool> metering_ = false;
-  std::atomic<Bytes> steady_bytes_ = 0;
-  std::atomic<int64_t> steady_ns_ = 0;
-  absl::Time counts_from_ = absl::InfiniteFuture();  // device's thread
-  absl::Time last_end_ = absl::InfiniteFuture();     // device's thread; of a read that counts; else infinite
-  std::deque<Piece> queue_;                          // device's thread
-  std::vector<int> idle_lanes_;                      // device's thread
+  std::deque<Piece> queue_;      // device's thread
+  std::vector<int> idle_lanes_;  // device's thread
   absl::Mutex mutex_;
   int open_requests_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<BlockDevice> device_;  // last: its thread ends before what it uses goes

@@ -52,7 +52,7 @@ class Loader {
   virtual absl::StatusOr<LoadedTensors> Load(const std::vector<WantedTensor>& wanted, const LoadOptions& options) = 0;
   // "O_DIRECT through io_uring, 4 in flight"; for people.
   virtual std::string Describe() const = 0;
-  // What came from the disk so far while only the disk could be slow. Nothing where that is not known.
+  // What came from the disk so far, where it was the disk that took the time. Nothing where that is not known.
   virtual SteadyReads steady() const { return {}; }
 };
 

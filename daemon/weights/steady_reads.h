@@ -1,4 +1,4 @@
-// What a disk delivered while nothing but the disk held it up.
+// What a disk delivered where it was the disk that took the time.
 #pragma once
 
 #include "planner/base/bytes.h"
