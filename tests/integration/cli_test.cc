@@ -56,7 +56,8 @@ TEST_F(CliTest, RunAnswersWithTheFieldsOthersRelyOn) {
 }
 
 TEST_F(CliTest, TheHashOfLogitsIsPrintedWithoutJsonToo) {
-  const std::vector<std::string> run = {"run", "--model", model_, "--max-tokens", "4", "--ignore-eos", "--hash-logits", "--prompt", "hello"};
+  const std::vector<std::string> run = {"run",          "--model",       model_,     "--max-tokens", "4",
+                                        "--ignore-eos", "--hash-logits", "--prompt", "hello"};
   std::vector<std::string> as_json = run, two = run;
   as_json.push_back("--json");
   two.insert(two.end(), {"--prompt", "you"});
