@@ -1,11 +1,12 @@
 #include "coordinator/cli/model_session.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/cli/progress.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/profile_file.h"
@@ -25,7 +26,7 @@ absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir)
   const std::string path = dir + "/generation_config.json";
   if (!FileExists(path)) return ids;
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
-  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, path));
+  LIME_ASSIGN_OR_RETURN(const json root, ParsePythonJsonObject(text, path));
   const auto field = root.find("eos_token_id");
   if (field == root.end() || field->is_null()) return ids;
   for (const json& id : field->is_array() ? *field : json::array({*field})) {
@@ -35,6 +36,18 @@ absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir)
     ids.push_back(id.get<int32_t>());
   }
   return ids;
+}
+
+// As transformers does: without a word, a model that lacks its biases looks like one that is merely bad.
+void MentionIgnored(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  constexpr size_t kNamed = 3;
+  const std::vector<std::string> ignored = checkpoint.IgnoredTensors(spec);
+  if (ignored.empty()) return;
+  const size_t named = std::min(ignored.size(), kNamed);
+  const std::string more = ignored.size() > named ? absl::StrCat(" and ", ignored.size() - named, " more") : "";
+  absl::FPrintF(stderr, "lime: %s: %d %s not used, since config.json does not say that the model has %s: %s%s\n", checkpoint.dir(),
+                ignored.size(), ignored.size() == 1 ? "tensor is" : "tensors are", ignored.size() == 1 ? "it" : "them",
+                absl::CEscape(absl::StrJoin(ignored.begin(), ignored.begin() + static_cast<ptrdiff_t>(named), ", ")), more);
 }
 
 absl::StatusOr<LoaderKind> LoaderOf(const std::string& name) {
@@ -62,10 +75,10 @@ double PredictStepMs(const Engine& engine, const DeviceProfile& profile, const M
 }  // namespace
 
 absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir, bool with_text) {
-  if (!std::filesystem::is_directory(dir))
-    return absl::NotFoundError(absl::StrCat("--model ", dir, " is not a folder; give one that holds config.json and safetensors"));
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
   ModelFiles files;
-  LIME_ASSIGN_OR_RETURN(files.spec, LoadModelSpec(dir));
+  LIME_ASSIGN_OR_RETURN(files.spec, checkpoint.BuildModelSpec());
+  MentionIgnored(checkpoint, files.spec);
   if (!with_text) return files;
   LIME_ASSIGN_OR_RETURN(files.tokenizer, Tokenizer::Load(dir));
   LIME_ASSIGN_OR_RETURN(files.end_tokens, GenerationEndTokens(dir));

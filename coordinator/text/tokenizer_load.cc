@@ -6,6 +6,7 @@
 #include "coordinator/text/sentencepiece.h"
 #include "coordinator/text/tokenizer.h"
 #include "coordinator/text/tokenizer_json.h"
+#include "planner/base/foreign_file.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -23,6 +24,7 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
   std::string bytes(size, '\0');
   file.read(bytes.data(), static_cast<std::streamsize>(size));
   if (!file) return absl::UnavailableError(absl::StrCat(path.string(), " could not be read to its end"));
+  LIME_RETURN_IF_ERROR(RefuseForeignFile(bytes, path.string()));
   return bytes;
 }
 
@@ -45,7 +47,7 @@ absl::StatusOr<std::optional<bool>> OptionalBool(const Json& json, std::string_v
 absl::StatusOr<SpecialTokensConfig> LoadConfig(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return SpecialTokensConfig{};
   LIME_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
-  LIME_ASSIGN_OR_RETURN(const Json json, ParseJson(bytes, path.string()));
+  LIME_ASSIGN_OR_RETURN(const Json json, ParsePythonJson(bytes, path.string()));
   auto config = ParseSpecialTokensConfig(json);
   if (!config.ok()) return WithName(path.string(), config.status());
   return config;
@@ -63,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesys
   const std::string name = (folder / "vocab.json").string();
   LIME_ASSIGN_OR_RETURN(const std::string vocab_bytes, ReadFile(name));
   LIME_ASSIGN_OR_RETURN(const std::string merges, ReadFile(folder / "merges.txt"));
-  LIME_ASSIGN_OR_RETURN(Json vocab, ParseJson(vocab_bytes, name, kMaxFileBytes));
+  LIME_ASSIGN_OR_RETURN(Json vocab, ParsePythonJson(vocab_bytes, name, kMaxFileBytes));
   Json added = Json::array();
   for (const auto& token : {config.bos_token, config.eos_token}) {
     if (!token.has_value() || !Field(vocab, *token).is_number() || (!added.empty() && added[0]["content"] == *token)) continue;
@@ -87,7 +89,7 @@ absl::StatusOr<SpecialTokensConfig> ParseSpecialTokensConfig(const Json& json) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json, std::string_view name,
                                                                const SpecialTokensConfig& config) {
-  LIME_ASSIGN_OR_RETURN(const Json parsed, ParseJson(json, name, kMaxFileBytes));
+  LIME_ASSIGN_OR_RETURN(const Json parsed, ParsePythonJson(json, name, kMaxFileBytes));
   return FromParsedJson(parsed, name, config);
 }
 

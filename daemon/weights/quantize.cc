@@ -206,6 +206,15 @@ absl::Status CheckPacking(const Quantization& packing) {
                                                  "; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported"));
 }
 
+// The config's own text with one more field: parsed and written again it would lose what JSON cannot say (NaN, Infinity). Of two fields of
+// one name readers take the last.  REQUIRES: ParseModelConfig has taken the text
+std::string WithQuantization(const std::string& config_json, const Quantization& packing) {
+  const size_t end = config_json.find_last_of('}');
+  const size_t last = config_json.find_last_not_of(" \t\r\n", end - 1);
+  return absl::StrCat(config_json.substr(0, last + 1), ",\n  \"quantization\": {\"group_size\": ", packing.group_size,
+                      ", \"bits\": ", packing.bits, "}\n}\n");
+}
+
 // The tokenizer and whatever else of text lies beside the weights.
 absl::Status CopySideFiles(const std::string& source_dir, const std::string& target_dir) {
   const std::set<std::string> kinds = {".json", ".txt", ".model", ".jinja"};
@@ -246,9 +255,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
   LIME_RETURN_IF_ERROR(PrepareTarget(source_dir, target_dir));
   LIME_ASSIGN_OR_RETURN(QuantizeReport report, Quantizer(source, spec, target_dir, packing, options).Run());
   LIME_RETURN_IF_ERROR(CopySideFiles(source_dir, target_dir));
-  auto config = nlohmann::ordered_json::parse(source.config_json());  // of bounded depth: it was read by ParseModelConfig
-  config["quantization"] = {{"group_size", packing.group_size}, {"bits", packing.bits}};
-  LIME_RETURN_IF_ERROR(WriteTextFile(target_dir + "/config.json", config.dump(2) + "\n"));
+  LIME_RETURN_IF_ERROR(WriteTextFile(target_dir + "/config.json", WithQuantization(source.config_json(), packing)));
   return report;
 }
 

@@ -215,6 +215,20 @@ INSTANTIATE_TEST_SUITE_P(Packings, QuantizeTest,
                          ::testing::Values(std::tuple(3, 64, DType::kBF16), std::tuple(4, 32, DType::kBF16), std::tuple(4, 64, DType::kF32),
                                            std::tuple(6, 64, DType::kF16), std::tuple(8, 128, DType::kBF16)));
 
+TEST(QuantizeTest, WhatPythonWroteIntoTheConfigStaysThere) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  std::string config = dir.Read("dense/config.json");
+  config.insert(config.find('{') + 1, "\"limit\": [0.0, Infinity], \"quantization\": null, ");
+  dir.Write("dense/config.json", config);
+  const auto report = QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 32});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(dir.Read("packed/config.json"), HasSubstr("\"limit\": [0.0, Infinity]"));
+  const auto spec = LoadModelSpec(dir.file("packed"));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->config.quantization->bits, 4);
+}
+
 TEST(QuantizeTest, MatricesWhoseColumnsDoNotDivideStayDenseAndAreNamed) {
   TempDir dir;
   MakeModelOptions options;
