@@ -12,6 +12,7 @@
 #include "planner/plan/limits.h"
 #include "proto/fields.h"
 #include "proto/kv_convert.h"
+#include "proto/weights_convert.h"
 
 namespace lime {
 namespace {
@@ -318,6 +319,7 @@ void ToProto(const InstallCall& call, v1::InstallRequest& message) {
   message.set_model(call.model);
   message.set_trace_spans(call.trace_spans);
   if (call.kv) ToProto(*call.kv, *message.mutable_kv());
+  if (call.digest) ToProto(*call.digest, *message.mutable_weights_digest());
 }
 
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
@@ -335,6 +337,9 @@ absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
   }
   if (message.has_kv()) {
     LIME_ASSIGN_OR_RETURN(call.kv, KvTakeFromProto(message.kv(), call.plan));
+  }
+  if (message.has_weights_digest()) {
+    LIME_ASSIGN_OR_RETURN(call.digest, FromProto(message.weights_digest()));
   }
   return call;
 }

@@ -20,6 +20,7 @@
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/timeline_span.h"
+#include "planner/plan/weights_digest.h"
 #include "proto/kv_convert.h"
 
 namespace lime {
@@ -53,12 +54,13 @@ absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message);
 
 struct InstallCall {
   Plan plan;
-  int32_t device = 0;                  // of the plan
-  std::vector<std::string> addresses;  // of its devices; empty where one does nothing
-  std::string weights;                 // folder on the device; empty: its own
-  uint64_t model = 0;                  // ModelDigest, by which it finds its own; 0: not said
-  int64_t trace_spans = 0;             // room for what it records; 0: nothing
-  std::optional<KvTake> kv;            // of the plan before; nothing: every sequence begins anew
+  int32_t device = 0;                   // of the plan
+  std::vector<std::string> addresses;   // of its devices; empty where one does nothing
+  std::string weights;                  // folder on the device; empty: its own
+  uint64_t model = 0;                   // ModelDigest, by which it finds its own; 0: not said
+  int64_t trace_spans = 0;              // room for what it records; 0: nothing
+  std::optional<KvTake> kv;             // of the plan before; nothing: every sequence begins anew
+  std::optional<WeightsDigest> digest;  // that the weights must have; nothing: not said
 };
 void ToProto(const InstallCall& call, v1::InstallRequest& message);
 // The plan is valid, and the device is one of it.

@@ -14,6 +14,7 @@
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/kv_levels_report.h"
+#include "coordinator/cli/model_weights.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_rates.h"
 #include "coordinator/cli/progress.h"
@@ -63,12 +64,10 @@ absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::
       .Run();
 }
 
-absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.plan, kMaxPlanBytes));
-  LIME_ASSIGN_OR_RETURN(Plan plan, ParsePlan(text, options.plan));
+absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options, const ModelWeights& weights) {
+  LIME_ASSIGN_OR_RETURN(Plan plan, ReadPlanOf(weights, options.plan));
   if (plan.prefill_chunk > 0) return plan;
-  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(options.model));
-  return WithPromptChunk(std::move(plan), spec, options.prompt_tokens);
+  return WithPromptChunk(std::move(plan), weights.spec, options.prompt_tokens);
 }
 
 absl::Status CheckAddresses(const ClusterConfig& config, const ClusterSession::Options& options) {
@@ -177,8 +176,10 @@ class ClusterGenerator {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Options& options) {
-  LIME_ASSIGN_OR_RETURN(const ClusterClient::Options cluster, ReadCluster(options));
-  LIME_ASSIGN_OR_RETURN(Plan plan, options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options));
+  LIME_ASSIGN_OR_RETURN(ClusterClient::Options cluster, ReadCluster(options));
+  LIME_ASSIGN_OR_RETURN(ModelWeights weights, LookAtWeights(options.model));
+  LIME_ASSIGN_OR_RETURN(Plan plan, options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options, weights));
+  cluster.digest = std::move(weights.digest);
   std::unique_ptr<ClusterSession> session(new ClusterSession(options));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster));
   for (const ClusterClient::Device& device : cluster.devices) {
@@ -439,7 +440,9 @@ absl::StatusOr<ClusterClient::Options> DevicesOf(const ClusterSession::Options& 
 }
 
 absl::StatusOr<Plan> PlanOf(const ClusterSession::Options& options) {
-  return options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options);
+  if (options.plan.empty()) return PlanNow(options, {});
+  LIME_ASSIGN_OR_RETURN(const ModelWeights weights, LookAtWeights(options.model));
+  return ReadPlan(options, weights);
 }
 
 }  // namespace lime::cli

@@ -11,6 +11,7 @@
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/kv_levels_report.h"
+#include "coordinator/cli/model_weights.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/plan_table.h"
@@ -70,6 +71,16 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
   return report;
 }
 
+// With the weights that it belongs to, so that it is installed on no other model.
+absl::Status WritePlan(const PlanReport& report, const std::string& path) {
+  ordered_json file = ToJson(report.plan);
+  if (!report.model_argument.empty()) {
+    LIME_ASSIGN_OR_RETURN(const ModelWeights weights, LookAtWeights(report.model_argument));
+    SayWhatItBelongsTo(weights, file);
+  }
+  return WriteTextFile(path, file.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
 absl::Status RunPlan(const PlanFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const Strategy strategy, CheckFlags(flags));
   LIME_RETURN_IF_ERROR(CheckOutputFile("--out", flags.out));
@@ -82,7 +93,7 @@ absl::Status RunPlan(const PlanFlags& flags) {
     }
     return report.status();
   }
-  if (!flags.out.empty()) LIME_RETURN_IF_ERROR(WriteTextFile(flags.out, ToJsonText(report->plan) + "\n"));
+  if (!flags.out.empty()) LIME_RETURN_IF_ERROR(WritePlan(*report, flags.out));
   const bool grows = GrowsKv(report->plan) || EvictsKv(report->plan);
   const KvLevels levels = grows ? MakeKvLevels(report->plan) : KvLevels{};
   if (flags.json) {

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/rpc/orders_call.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -149,7 +150,8 @@ class ClusterClient::Impl {
                                                         .weights = by_plan_[device]->device.weights,
                                                         .model = by_plan_[device]->device.model,
                                                         .trace_spans = options.trace_spans,
-                                                        .kv = before == nullptr ? std::nullopt : TakeOf(plan, device, *before, options.kv)},
+                                                        .kv = before == nullptr ? std::nullopt : TakeOf(plan, device, *before, options.kv),
+                                                        .digest = DigestFor(plan, device)},
                                                        options, loading);
       if (!answer.ok()) loading.End();
       if (answer.ok()) installed[device] = *std::move(answer);
@@ -294,6 +296,15 @@ class ClusterClient::Impl {
     if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) return UnloadedPlan{};
     LIME_RETURN_IF_ERROR(FromGrpc(status, connection.Who()));
     return FromProto(reply);
+  }
+
+  // Of the blocks that the device uses.
+  std::optional<WeightsDigest> DigestFor(const Plan& plan, int32_t device) const {
+    std::optional<WeightsDigest> digest = options_.digest;
+    if (!digest) return digest;
+    const std::vector<BlockId> used = BlocksOn(plan, device);
+    std::erase_if(digest->blocks, [&](const BlockDigest& of) { return std::ranges::find(used, of.block) == used.end(); });
+    return digest;
   }
 
   std::optional<KvTake> TakeOf(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences) const {

@@ -34,8 +34,9 @@ class ClusterClient {
   struct Options {
     std::vector<Device> devices;
     ClusterKeys keys;
-    absl::Duration connect = absl::Seconds(5);  // for a device to answer
-    absl::Duration silence = absl::Seconds(2);  // a device that says nothing for so long is lost
+    std::optional<WeightsDigest> digest = std::nullopt;  // of the whole model, which devices compare with theirs; nothing: they do not
+    absl::Duration connect = absl::Seconds(5);           // for a device to answer
+    absl::Duration silence = absl::Seconds(2);           // a device that says nothing for so long is lost
   };
   // News of a device, which is an index of the plan. FailedNews is the last of it.
   using News = std::function<void(int32_t device, FromDevice what)>;

@@ -40,6 +40,7 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
                    .device = call_.device,
                    .peers = MakePeers(),
                    .takeover = MakeTakeover(),
+                   .digest = call_.digest,
                    .sampler = HasHead() ? &sampler_ : nullptr};
   setup.load.progress = std::exchange(progress_, {});
   setup.load.cancelled = &cancelled_;

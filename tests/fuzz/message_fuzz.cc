@@ -9,6 +9,7 @@
 #include "daemon/rpc/activation_wire.h"
 #include "planner/base/check.h"
 #include "proto/convert.h"
+#include "proto/weights_convert.h"
 
 namespace {
 
@@ -102,7 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       ConvertKvPages(bytes);
       break;
     default:
-      Convert<lime::v1::ProbeLinkReply>(bytes);
+      data[0] < 128 ? Convert<lime::v1::ProbeLinkReply>(bytes) : Convert<lime::v1::WeightsDigest>(bytes);
   }
   return 0;
 }

@@ -69,6 +69,26 @@ TEST(ConvertTest, APlanReturnsBitForBit) {
   EXPECT_EQ(back->weights, call.weights);
 }
 
+TEST(ConvertTest, TheDigestOfTheWeightsReturns) {
+  InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .device = 2, .addresses = {"a:1", "", "[::1]:3"}};
+  EXPECT_EQ(Return<v1::InstallRequest>(call)->digest, std::nullopt);
+  call.digest =
+      WeightsDigest{.model = "m", .config = 5, .blocks = {{{BlockKind::kEmbedding, 0}, 7, 0, 0}, {{BlockKind::kMlp, 3}, 8, 9, 10}}};
+  const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->digest, call.digest);
+  v1::InstallRequest message;
+  ToProto(call, message);
+  message.mutable_weights_digest()->mutable_blocks(1)->set_kind(9);
+  EXPECT_THAT(std::string(FromProto(message).status().message()), HasSubstr("field \"kind\" = 9 is outside"));
+  ToProto(call, message = {});
+  message.mutable_weights_digest()->mutable_blocks(0)->set_layer(1);
+  EXPECT_THAT(std::string(FromProto(message).status().message()), HasSubstr("field \"layer\" = 1 is outside 0 to 0"));
+  ToProto(call, message = {});
+  message.mutable_weights_digest()->mutable_blocks(0)->set_bytes(-1);
+  EXPECT_FALSE(FromProto(message).ok());
+}
+
 TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
   InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .device = 2, .addresses = {"a:1", "", "[::1]:3"}};
   call.plan.epoch = 9;
