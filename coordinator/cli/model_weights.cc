@@ -21,7 +21,7 @@ constexpr size_t kMaxName = 128;
 constexpr char kField[] = "weights_xxh3";
 
 // The last folder of the path, however that is written.
-std::string NameOf(const std::string& folder) {
+std::string FolderName(const std::string& folder) {
   std::error_code ignored;
   const std::filesystem::path path = std::filesystem::absolute(folder, ignored).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string().substr(0, kMaxName);
@@ -37,7 +37,7 @@ absl::StatusOr<ModelWeights> LookAtWeights(const std::string& model) {
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
   ModelWeights weights{.folder = model};
   LIME_ASSIGN_OR_RETURN(weights.spec, checkpoint.BuildModelSpec());
-  LIME_ASSIGN_OR_RETURN(weights.digest, DigestWeights(checkpoint, weights.spec, NameOf(model)));
+  LIME_ASSIGN_OR_RETURN(weights.digest, DigestWeights(checkpoint, weights.spec, FolderName(model)));
   return weights;
 }
 

@@ -1,4 +1,5 @@
-// The weights of --model as they are here: by their digest plans and devices are compared with them.
+// The weights of --model as they are here: by their digest plans and devices are compared with
+// them.
 #pragma once
 
 #include <string>
@@ -21,8 +22,9 @@ struct ModelWeights {
 // Reads some 16 KiB at four places of every tensor.
 absl::StatusOr<ModelWeights> LookAtWeights(const std::string& model);
 
-// What a plan's file says of the weights that it was made for: its field "weights_xxh3". Plans that were made without weights
-// (`lime plan --model-spec`) lack it and belong to every model of their shape.
+// What a plan's file says of the weights that it was made for: its field "weights_xxh3". Plans that
+// were made without weights (`lime plan --model-spec`) lack it and belong to every model of their
+// shape.
 void SayWhatItBelongsTo(const ModelWeights& weights, nlohmann::ordered_json& plan);
 
 // Reads the plan in the file `path`. WrongCall where it was made for another model.

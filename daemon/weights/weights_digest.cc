@@ -43,7 +43,8 @@ std::vector<std::pair<int64_t, Bytes>> PlacesOf(Bytes bytes, std::string_view na
   return places;
 }
 
-// Reads pieces of the files of a checkpoint past the page cache where the file system allows that. One thread.
+// Reads pieces of the files of a checkpoint past the page cache where the file system allows that.
+// One thread.
 class PlaceReader {
  public:
   explicit PlaceReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint), files_(checkpoint.files().size()) {
@@ -127,7 +128,8 @@ absl::StatusOr<uint64_t> Sample(const Checkpoint& checkpoint, const BlockSpec& b
   return hash.value();
 }
 
-// Names the block's bytes on this machine; other ones once a file of theirs was written. Empty where a file cannot be looked at.
+// Names the block's bytes on this machine; other ones once a file of theirs was written. Empty
+// where a file cannot be looked at.
 std::string KeyOf(const Checkpoint& checkpoint, const BlockSpec& block) {
   std::set<int32_t> files;
   for (const TensorSpec& tensor : block.tensors) files.insert(checkpoint.location(tensor.name).file);

@@ -1,9 +1,11 @@
-// Whether two folders hold the same weights: compared by their values, so that a checkpoint, a block store and blocks that were pushed
-// agree where they hold the same, whatever their files are called and however they are laid out.
+// Whether two folders hold the same weights: compared by their values, so that a checkpoint, a
+// block store and blocks that were pushed agree where they hold the same, whatever their files are
+// called and however they are laid out.
 //
-// Of a tensor up to 64 KiB all bytes are read, of a larger one 16 KiB at four places, which its block, role and shape fix: some 45 MB of a
-// model of 70 billion parameters, past the page cache. A training run changes values everywhere, so it is told apart; a single changed
-// value is not, unless both sides have checksums of whole blocks, which are compared as well.
+// Of a tensor up to 64 KiB all bytes are read, of a larger one 16 KiB at four places, which its
+// block, role and shape fix: some 45 MB of a model of 70 billion parameters, past the page cache. A
+// training run changes values everywhere, so it is told apart; a single changed value is not,
+// unless both sides have checksums of whole blocks, which are compared as well.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +22,8 @@
 
 namespace lime {
 
-// Samples that were taken before, so that a device that installs one plan after another reads each of them once. A file that was written
-// since has other ones. Any thread.
+// Samples that were taken before, so that a device that installs one plan after another reads each
+// of them once. A file that was written since has other ones. Any thread.
 class SampleMemory {
  public:
   // Nothing where the block was never sampled, or its files have changed.
@@ -33,7 +35,8 @@ class SampleMemory {
   std::map<std::string, uint64_t> samples_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Of `blocks`, all of which the checkpoint holds, in their order. `model`: name for people. `memory` may be null. Reads on all cores.
+// Of `blocks`, all of which the checkpoint holds, in their order. `model`: name for people.
+// `memory` may be null. Reads on all cores.
 absl::StatusOr<WeightsDigest> DigestWeights(const Checkpoint& checkpoint, const ModelSpec& spec, std::span<const BlockId> blocks,
                                             std::string model, SampleMemory* memory = nullptr);
 // Of the whole model.
@@ -45,8 +48,8 @@ uint64_t WeightsXxh3(const WeightsDigest& digest);
 // Of what config.json says of the computation: whatever changes a logit and is no tensor.
 uint64_t ConfigXxh3(const ModelConfig& config);
 
-// FailedPrecondition, naming the folder, the other model and the first block that differs, where the blocks of `expected` have other
-// values here. REQUIRES: the checkpoint holds them.
+// FailedPrecondition, naming the folder, the other model and the first block that differs, where
+// the blocks of `expected` have other values here. REQUIRES: the checkpoint holds them.
 absl::Status CheckWeights(const Checkpoint& checkpoint, const ModelSpec& spec, const WeightsDigest& expected, SampleMemory* memory);
 
 }  // namespace lime

@@ -7,8 +7,9 @@
 
 namespace lime {
 
-// InvalidArgument, naming the file and the remedy, where `beginning`, its first bytes, are those of a git-lfs pointer, a web page, a GGUF
-// file or a zip archive (PyTorch's own format). OK for everything else, which may still be wrong.
+// InvalidArgument, naming the file and the remedy, where `beginning`, its first bytes, are those of
+// a git-lfs pointer, a web page, a GGUF file or a zip archive (PyTorch's own format). OK for
+// everything else, which may still be wrong.
 absl::Status RefuseForeignFile(std::string_view beginning, std::string_view name);
 
 // As much of a file as RefuseForeignFile looks at.

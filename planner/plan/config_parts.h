@@ -25,19 +25,20 @@ struct LayerTypes {
   int64_t window = 0;  // of those that slide: a token sees itself and window - 1 before it
 };
 
-// As transformers' class of the family reads them: from layer_types, or where that is missing from use_sliding_window, sliding_window and
-// max_window_layers.  REQUIRES: family and num_layers are set
+// As transformers' class of the family reads them: from layer_types, or where that is missing from
+// use_sliding_window, sliding_window and max_window_layers. REQUIRES: family and num_layers are set
 absl::StatusOr<LayerTypes> ReadLayerTypes(const nlohmann::json& root, std::string_view name, const ModelConfig& config);
 
-// Sets config.rope from rope_theta, rope_scaling and rope_parameters, and raises max_positions to what the scaling reaches.
-// REQUIRES: max_positions is set
+// Sets config.rope from rope_theta, rope_scaling and rope_parameters, and raises max_positions to
+// what the scaling reaches. REQUIRES: max_positions is set
 absl::Status ReadRope(const nlohmann::json& root, const LayerTypes& layers, std::string_view name, ModelConfig& config);
 
-// Sets config.sliding_window; 0 where no position is as far away. Unimplemented where only some of the layers have a window.
-// REQUIRES: ReadRope
+// Sets config.sliding_window; 0 where no position is as far away. Unimplemented where only some of
+// the layers have a window. REQUIRES: ReadRope
 absl::Status SetWindow(const LayerTypes& layers, std::string_view name, ModelConfig& config);
 
-// Unimplemented, naming the field, where `root` asks for a computation that no family here has.  REQUIRES: the rest of `config` is set
+// Unimplemented, naming the field, where `root` asks for a computation that no family here has.
+// REQUIRES: the rest of `config` is set
 absl::Status RefuseOtherComputations(const nlohmann::json& root, std::string_view name, const ModelConfig& config);
 
 }  // namespace lime::config

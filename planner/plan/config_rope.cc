@@ -58,7 +58,8 @@ absl::StatusOr<json> OfLayers(json field, const char* key, const LayerTypes& lay
   return used ? *std::move(used) : json::object();
 }
 
-// rope_scaling of older files and rope_parameters of newer ones. Both are fine where they do not contradict each other.
+// rope_scaling of older files and rope_parameters of newer ones. Both are fine where they do not
+// contradict each other.
 absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, std::string_view name, const char*& key) {
   json joined = json::object();
   for (const char* field : {"rope_parameters", "rope_scaling"}) {
@@ -86,7 +87,8 @@ void ReadYarn(JsonFields& fields, int64_t stated_positions, RopeConfig& rope) {
   rope.attention_factor = fields.DoubleOr("attention_factor", implied, 1e-6, kMaxFactor);
 }
 
-// Positions that the scaling reaches, where that is more than the file states: the factor may be edited in, and the number left as it was.
+// Positions that the scaling reaches, where that is more than the file states: the factor may be
+// edited in, and the number left as it was.
 int64_t ReachedPositions(const RopeConfig& rope, int64_t stated) {
   if (rope.type != RopeType::kLinear && rope.type != RopeType::kDynamic && rope.type != RopeType::kYarn) return stated;
   const double reached = std::floor(rope.factor * static_cast<double>(rope.original_max_position));

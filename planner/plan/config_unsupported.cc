@@ -1,5 +1,6 @@
-// Fields that change what a model computes, in some program's code for one of our families or for a relative of it, and that nothing here
-// carries out. Each is fine at the value that changes nothing.
+// Fields that change what a model computes, in some program's code for one of our families or for a
+// relative of it, and that nothing here carries out. Each is fine at the value that changes
+// nothing.
 #include <cmath>
 #include <string>
 

@@ -1,4 +1,5 @@
-// The mark that ModelSpec::Build leaves on the error of a tensor that is not there, for whoever knows why it is not.
+// The mark that ModelSpec::Build leaves on the error of a tensor that is not there, for whoever
+// knows why it is not.
 #pragma once
 
 #include <string>
@@ -9,7 +10,8 @@ namespace lime {
 
 inline constexpr char kMissingTensorMark[] = "lime/missing-tensor";
 
-// The first tensor that the index given to ModelSpec::Build lacks, where that is the error; else empty.
+// The first tensor that the index given to ModelSpec::Build lacks, where that is the error; else
+// empty.
 inline std::string MissingTensor(const absl::Status& status) {
   const auto tensor = status.GetPayload(kMissingTensorMark);
   return tensor ? std::string(*tensor) : "";
