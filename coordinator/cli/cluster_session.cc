@@ -35,7 +35,7 @@ namespace {
 using Clock = TextStream::Clock;
 using nlohmann::json;
 
-constexpr double kPlanningMs = 3000;
+constexpr double kPlanAgainMs = 3000;  // of each search while a plan runs
 constexpr absl::Duration kStatisticsPatience = absl::Milliseconds(500);
 constexpr double kMostLinkAgeMs = 10'000;
 
@@ -59,8 +59,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
 absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::set<std::string>& devices) {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, devices));
   ElapsedLine progress("Planning");
-  return ClusterPlanning({.time_limit_ms = kPlanningMs, .at = [&](const std::string& what) { progress.Say(what); }}, std::move(inputs))
-      .Run();
+  return ClusterPlanning({.work_ms = kRunPlanWorkMs, .at = [&](const std::string& what) { progress.Say(what); }}, std::move(inputs)).Run();
 }
 
 absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options) {
@@ -234,7 +233,7 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
 absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWatcher::Search& search) {
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, {}));
   ChangeSearchOptions options{
-      .online = options_.online, .first = &first_, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanningMs};
+      .online = options_.online, .first = &first_, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanAgainMs};
   for (const auto& device : asked_) {
     const absl::StatusOr<DeviceStatistics> answer = device->Statistics(kStatisticsPatience);
     if (answer.ok() && answer->kv_room) options.kv_room[device->name()] = *answer->kv_room;

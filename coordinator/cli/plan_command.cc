@@ -1,5 +1,3 @@
-#include "coordinator/cli/plan_command.h"
-
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -11,6 +9,7 @@
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/kv_levels_report.h"
+#include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/plan_table.h"
@@ -32,7 +31,7 @@ struct PlanFlags {
   std::string strategy = "lime";
   std::string out;
   double max_ttft_ms = 0;
-  double time_limit_ms = 5000;
+  std::optional<double> time_limit_ms;
   uint64_t seed = 1;
   bool json = false;
 };
@@ -43,8 +42,8 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
     return WrongCall(absl::StrCat("--strategy ", flags.strategy.substr(0, 80),
                                   " is unknown; use lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard"));
   }
-  if (!(flags.time_limit_ms >= 1 && flags.time_limit_ms <= kMaxTimeLimitMs))
-    return WrongCall(absl::StrCat("--time-limit ", flags.time_limit_ms, " is outside 1 to ", kMaxTimeLimitMs, " ms"));
+  if (flags.time_limit_ms && !(*flags.time_limit_ms >= 1 && *flags.time_limit_ms <= kMaxTimeLimitMs))
+    return WrongCall(absl::StrCat("--time-limit ", *flags.time_limit_ms, " is outside 1 to ", kMaxTimeLimitMs, " ms"));
   if (!(flags.max_ttft_ms >= 0 && flags.max_ttft_ms <= kMaxPlanNumber))
     return WrongCall(absl::StrCat("--max-ttft ", flags.max_ttft_ms, " is outside 0 to ", kMaxPlanNumber, " ms"));
   if (flags.max_ttft_ms > 0 && flags.inputs.prompt_tokens == 0)
@@ -57,6 +56,7 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
   ElapsedLine progress("Planning");
   ClusterPlanning planning({.strategy = strategy,
                             .seed = flags.seed,
+                            .work_ms = flags.time_limit_ms.value_or(kPlanWorkMs),
                             .time_limit_ms = flags.time_limit_ms,
                             .max_ttft_ms = flags.max_ttft_ms,
                             .at = [&](const std::string& what) { progress.Say(what); }},
@@ -70,8 +70,9 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
   return report;
 }
 
-absl::Status RunPlan(const PlanFlags& flags) {
+absl::Status RunPlan(PlanFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const Strategy strategy, CheckFlags(flags));
+  flags.inputs.whole_blocks = strategy != Strategy::kLime;  // pieces are of this work: what it is compared with streams blocks
   LIME_RETURN_IF_ERROR(CheckOutputFile("--out", flags.out));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags.inputs));
   const absl::StatusOr<PlanReport> report = PlanAndExplain(flags, strategy, std::move(inputs));
@@ -113,8 +114,10 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->group("Search");
   command->add_option("--max-ttft", flags->max_ttft_ms, "Milliseconds to the first token at most; 0: no bound")->group("Request");
-  command->add_option("--time-limit", flags->time_limit_ms, "Milliseconds that the search may take")
-      ->capture_default_str()
+  command
+      ->add_option(
+          "--time-limit", flags->time_limit_ms,
+          "Milliseconds that planning may take; without it the amount of work is the bound, so that a seed gives the same plan again")
       ->group("Search");
   command->add_flag("--split-head", flags->inputs.split_head, "Let devices share the head by ranges of the vocabulary")->group("Search");
   command->add_option("--seed", flags->seed, "Same seed, same plan")->capture_default_str()->group("Search");

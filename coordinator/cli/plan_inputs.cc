@@ -28,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kNoPieces[] = "none", kUsualPiece[] = "64MB";
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr Bytes kLeastPiece = 1 * kMiB;
 constexpr std::array<int64_t, 4> kPrefillChunks = {64, 128, 256, 512};  // longer ones cost activations and gain little
@@ -83,13 +84,14 @@ absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   request.chunks = {kPrefillChunks.begin(), kPrefillChunks.end()};
   request.sequences = static_cast<int32_t>(flags.sequences.value_or(flags.batch.value_or(1)));
   if (flags.batch) request.batches = {static_cast<int32_t>(*flags.batch)};
-  if (flags.piece == "none") {
+  const std::string asked = flags.piece.value_or(flags.whole_blocks ? kNoPieces : kUsualPiece);
+  if (asked == kNoPieces) {
     request.piece_bytes = 0;
     return absl::OkStatus();
   }
-  const absl::StatusOr<Bytes> piece = ParseBytes(flags.piece);
+  const absl::StatusOr<Bytes> piece = ParseBytes(asked);
   if (!piece.ok()) return WrongCall(absl::StrCat("--piece: ", piece.status().message(), ", or none for whole blocks"));
-  if (*piece < kLeastPiece) return WrongCall(absl::StrCat("--piece ", flags.piece, " is less than 1 MiB; disks are slow in small reads"));
+  if (*piece < kLeastPiece) return WrongCall(absl::StrCat("--piece ", asked, " is less than 1 MiB; disks are slow in small reads"));
   request.piece_bytes = *piece;
   return absl::OkStatus();
 }
@@ -222,14 +224,19 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
   for (const DescribedDevice& device : cluster.devices) {
     if (device.profile.FindModel(key) == nullptr) estimated.push_back(device.name);
     if (device.profile.disk.empty()) diskless.push_back(device.name);
-    if (!device.runtime || !device.activations) assumed.push_back(device.name);
+    if (!device.runtime) assumed.push_back(device.name);
   }
   const auto add = [&](const std::vector<std::string>& names, const std::string& what) {
     if (!names.empty()) inputs.notes.push_back(absl::StrCat(absl::StrJoin(names, ", "), ": ", what));
   };
   add(estimated, "times of blocks are estimated from rates; `lime profile` measures them");
   add(diskless, "no disk was measured, so nothing streams there; `lime profile` measures it");
-  add(assumed, "memory of runtime and activations is assumed");
+  add(assumed, "memory of the runtime is assumed; `lime profile --cluster` measures it");
+  const int64_t positions = inputs.spec.config.max_positions;
+  if (inputs.request.context > positions) {
+    inputs.notes.push_back(absl::StrCat("the context planned for, ", inputs.request.context, " tokens, is longer than the model's ",
+                                        positions, " positions: no run is that long; --tokens ", positions, " plans for the longest"));
+  }
 }
 
 }  // namespace
@@ -269,8 +276,10 @@ void PlanInputFlags::AddTo(CLI::App& app) {
                "No device attends to KV of another one's layers: what it keeps of it comes back for every use")
       ->group("Request");
   app.add_option("--prompt-tokens", prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned")->group("Request");
-  app.add_option("--piece", piece, "Longest piece in which a block streams, or none for whole blocks")
-      ->capture_default_str()
+  app.add_option(
+         "--piece", piece,
+         "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for the strategies that lime is "
+         "compared with")
       ->group("Search");
 }
 

@@ -14,12 +14,13 @@
 namespace lime::cli {
 
 struct PlanInputFlags {
-  std::string model;            // folder
-  std::string model_spec;       // config.json
-  std::string cluster;          // cluster.toml
-  std::string device_profiles;  // JSON
-  std::string bandwidth;        // of every link, instead of what the files say
-  std::string piece = "64MB";
+  std::string model;                 // folder
+  std::string model_spec;            // config.json
+  std::string cluster;               // cluster.toml
+  std::string device_profiles;       // JSON
+  std::string bandwidth;             // of every link, instead of what the files say
+  std::optional<std::string> piece;  // nothing: 64MB, or whole blocks
+  bool whole_blocks = false;         // where `piece` says nothing
   int64_t tokens = 2048;
   std::optional<int64_t> batch;
   std::optional<int64_t> sequences;

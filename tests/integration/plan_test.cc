@@ -1,7 +1,11 @@
 // `lime plan` and `lime simulate` as a user meets them.
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -90,10 +94,113 @@ TEST_F(PlanTest, AnswersWithTheFieldsOthersRelyOn) {
 
 TEST_F(PlanTest, ASeedGivesTheSamePlan) {
   WriteDevices({Device("a", 200 * kKiB, kDisk), Device("b", 150 * kKiB, kDisk)});
-  const auto plan = [&] { return Plan({"--json", "--seed", "7", "--time-limit", "2000"}).Json()["plan"]; };
-  const json once = plan();
+  const auto plan = [&] {
+    return Call({"plan", "--model", model_, "--device-profiles", dir_ / "devices.json", "--tokens", "64", "--json", "--seed", "7"});
+  };
+  const json once = plan().Json()["plan"];
   EXPECT_TRUE(once.is_object());
-  EXPECT_EQ(once, plan());
+  std::atomic<bool> over = false;
+  std::vector<std::thread> others;  // by time, the second search would come to its end earlier
+  for (unsigned i = 0; i < 4 * std::thread::hardware_concurrency(); ++i) {
+    others.emplace_back([&over] {
+      while (!over) {
+      }
+    });
+  }
+  EXPECT_EQ(once, plan().Json()["plan"]);
+  over = true;
+  for (std::thread& other : others) other.join();
+}
+
+// CPU time of the programs that were called, which other programs beside them do not lengthen.
+double CalledSeconds() {
+  struct rusage usage = {};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec) + static_cast<double>(usage.ru_utime.tv_usec) / 1e6;
+}
+
+std::string LargeSpec(int64_t positions) {
+  const json spec = {{"architectures", {"LlamaForCausalLM"}},
+                     {"model_type", "llama"},
+                     {"dtype", "bfloat16"},
+                     {"num_hidden_layers", 80},
+                     {"hidden_size", 8192},
+                     {"num_attention_heads", 64},
+                     {"num_key_value_heads", 8},
+                     {"head_dim", 128},
+                     {"intermediate_size", 28672},
+                     {"vocab_size", 128256},
+                     {"max_position_embeddings", positions},
+                     {"rms_norm_eps", 1e-5},
+                     {"tie_word_embeddings", false}};
+  return spec.dump();
+}
+
+// Five devices with disks; their memory in GB.
+std::string FiveDevices(const std::vector<double>& memory) {
+  json devices = json::array();
+  for (size_t i = 0; i < memory.size(); ++i) {
+    devices.push_back({{"name", absl::StrCat("d", i)},
+                       {"memory_bytes", static_cast<int64_t>(memory[i] * 1e9)},
+                       {"read_bytes_per_second", 143e9 / static_cast<double>(1 + i)},
+                       {"flops", 40e12 / static_cast<double>(1 + i)},
+                       {"block_overhead_ms", 0.15},
+                       {"disk", {{"bytes_per_second", 2.5e9 / static_cast<double>(1 + i)}, {"latency_ms", 0.3}}}});
+  }
+  return json{{"link", {{"bandwidth", "100Mbit/s"}, {"latency_ms", 0.3}}}, {"devices", devices}}.dump();
+}
+
+// KV of five long contexts that memory has no room for is tried on disks and on other devices, level by level.
+TEST_F(PlanTest, ATimeLimitEndsEveryPartOfPlanning) {
+  dir_.Write("spec.json", LargeSpec(131072));
+  for (const std::vector<double>& memory : {std::vector<double>{56, 28, 28, 14, 14}, {300, 28, 28, 14, 14}}) {
+    dir_.Write("devices.json", FiveDevices(memory));
+    for (const char* strategy : {"lime", "lime-paper", "pp", "edgeshard"}) {
+      const double before = CalledSeconds();
+      const Answer answer = Call({"plan", "--model-spec", dir_ / "spec.json", "--device-profiles", dir_ / "devices.json", "--tokens",
+                                  "131072", "--sequences", "5", "--time-limit", "1500", "--strategy", strategy});
+      EXPECT_LE(answer.exit_code, 1) << answer.err;
+      EXPECT_LT(CalledSeconds() - before, 8) << strategy;
+    }
+  }
+}
+
+TEST_F(PlanTest, WhatCannotFitIsToldAtOnce) {
+  dir_.Write("spec.json", LargeSpec(131072));
+  dir_.Write("devices.json", FiveDevices({4, 2, 2, 1, 1}));
+  const double before = CalledSeconds();
+  ExpectRefused(Call({"plan", "--model-spec", dir_ / "spec.json", "--device-profiles", dir_ / "devices.json", "--tokens", "131072",
+                      "--sequences", "5", "--no-kv-spill", "--no-kv-lending"}),
+                1, "no plan fits");
+  EXPECT_LT(CalledSeconds() - before, 8);
+}
+
+TEST_F(PlanTest, AContextLongerThanTheModelsPositionsIsTold) {
+  WriteDevices({Device("big", 1 * kGiB)});
+  const int64_t positions = options_.config.max_positions;
+  EXPECT_THAT(Plan({"--tokens", absl::StrCat(positions + 1)}).out, HasSubstr(absl::StrCat("is longer than the model's ", positions)));
+  EXPECT_THAT(Plan({"--tokens", absl::StrCat(positions)}).out, Not(HasSubstr("is longer than the model's")));
+}
+
+// The figures of docs/EXPERIMENTS.md, by the commands of docs/PLANNING.md.
+TEST_F(PlanTest, TheBaselinesStreamWholeBlocksUnlessTheCallSaysOtherwise) {
+  const auto ms = [&](const std::string& strategy, const std::vector<std::string>& more) {
+    std::vector<std::string> call = {"plan",
+                                     "--model-spec",
+                                     Example("llama-3.3-70b"),
+                                     "--device-profiles",
+                                     Example("setting-2"),
+                                     "--strategy",
+                                     strategy,
+                                     "--bandwidth",
+                                     "200Mbit/s",
+                                     "--json"};
+    call.insert(call.end(), more.begin(), more.end());
+    return Call(call).Json()["ms_per_token"].get<double>();
+  };
+  EXPECT_NEAR(ms("pp-offload", {}), 7638, 0.005 * 7638);
+  EXPECT_NEAR(ms("lime-paper", {}), 2451, 0.005 * 2451);
+  EXPECT_LT(ms("pp-offload", {"--piece", "64MB"}), 6000);
 }
 
 TEST_F(PlanTest, TheSimulationOfAPlanTakesWhatWasPredicted) {
@@ -289,7 +396,7 @@ TEST_F(ClusterFileTest, ProfilesAreReadFromBesideTheFile) {
   const json root = answer.Json();
   EXPECT_EQ(root["devices"].size(), 2u);
   EXPECT_EQ(root["devices"][0]["memory"]["runtime_bytes"], 192 * kMiB);  // assumed, and said so
-  EXPECT_THAT(root["notes"].dump(), HasSubstr("memory of runtime and activations is assumed"));
+  EXPECT_THAT(root["notes"].dump(), HasSubstr("memory of the runtime is assumed; `lime profile --cluster` measures it"));
 }
 
 TEST_F(ClusterFileTest, WhatIsMissingIsNamedWithItsRemedy) {
