@@ -1,3 +1,5 @@
+#include "coordinator/cli/plan_command.h"
+
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -9,13 +11,12 @@
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/kv_levels_report.h"
-#include "coordinator/cli/plan_command.h"
+#include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/plan_table.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/text_table.h"
-#include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_eviction.h"
@@ -29,7 +30,7 @@ using nlohmann::ordered_json;
 struct PlanFlags {
   PlanInputFlags inputs;
   std::string strategy = "lime";
-  std::string out;
+  OutputFlag out{.kind = OutputKind::kPlan};
   double max_ttft_ms = 0;
   std::optional<double> time_limit_ms;
   uint64_t seed = 1;
@@ -73,7 +74,7 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
 absl::Status RunPlan(PlanFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const Strategy strategy, CheckFlags(flags));
   flags.inputs.whole_blocks = strategy != Strategy::kLime;  // pieces are of this work: what it is compared with streams blocks
-  LIME_RETURN_IF_ERROR(CheckOutputFile("--out", flags.out));
+  LIME_RETURN_IF_ERROR(flags.out.Check());
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags.inputs));
   const absl::StatusOr<PlanReport> report = PlanAndExplain(flags, strategy, std::move(inputs));
   if (!report.ok()) {
@@ -83,7 +84,7 @@ absl::Status RunPlan(PlanFlags& flags) {
     }
     return report.status();
   }
-  if (!flags.out.empty()) LIME_RETURN_IF_ERROR(WriteTextFile(flags.out, ToJsonText(report->plan) + "\n"));
+  LIME_RETURN_IF_ERROR(flags.out.Write(ToJsonText(report->plan) + "\n"));
   const bool grows = GrowsKv(report->plan) || EvictsKv(report->plan);
   const KvLevels levels = grows ? MakeKvLevels(report->plan) : KvLevels{};
   if (flags.json) {
@@ -92,7 +93,8 @@ absl::Status RunPlan(PlanFlags& flags) {
     std::cout << answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
   } else {
     std::cout << PlanText(*report, OutputColumns()) << KvLevelsText(report->plan, levels);
-    if (!flags.out.empty()) std::cout << "\nkept in " << flags.out << "; `lime simulate --plan " << flags.out << "` shows its timeline\n";
+    const std::string& out = flags.out.path;
+    if (!out.empty()) std::cout << "\nkept in " << out << "; `lime simulate --plan " << out << "` shows its timeline\n";
     std::cout << std::flush;
   }
   return std::cout ? absl::OkStatus() : absl::UnavailableError("plan: cannot write the answer to stdout");
@@ -121,7 +123,7 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
       ->group("Search");
   command->add_flag("--split-head", flags->inputs.split_head, "Let devices share the head by ranges of the vocabulary")->group("Search");
   command->add_option("--seed", flags->seed, "Same seed, same plan")->capture_default_str()->group("Search");
-  command->add_option("--out,-o", flags->out, "File to write the plan to, for `lime simulate`")->group("Output");
+  flags->out.AddTo(*command, "--out,-o", "File to write the plan to, for `lime simulate`", "Output");
   command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout")->group("Output");
   command->callback([flags, &exit_code] { exit_code = Finish(RunPlan(*flags)); });
 }

@@ -15,6 +15,7 @@
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cluster/device_profiles.h"
@@ -41,7 +42,7 @@ struct ProfileFlags {
   std::string model;
   std::string cluster;
   std::string profile;
-  std::string out;
+  OutputFlag out{.kind = OutputKind::kProfile};
   std::string memory;
   int threads = 0;
   double seconds = 5;
@@ -144,7 +145,9 @@ absl::Status Profile(const ProfileFlags& flags) {
   const Bytes bytes = std::min(kMeasuredBytes, memory / kMiB * kMiB);
   if (bytes < kMiB) return absl::ResourceExhaustedError("less than 1 MiB of memory may be used; end other programs, or raise --memory");
   const int threads = flags.threads > 0 ? flags.threads : UsableCores();
-  const std::string out = flags.out.empty() ? DefaultProfilePath() : flags.out;
+  LIME_RETURN_IF_ERROR(flags.out.Check());
+  const std::string out = flags.out.path.empty() ? DefaultProfilePath() : flags.out.path;
+  if (out.empty()) return WrongCall(kNoProfilePath);
   LIME_ASSIGN_OR_RETURN(DeviceProfile profile, KnownProfile(flags, out, threads));
   MeasureRates(flags.seconds / 2, bytes, profile);
   if (Interrupted()) return absl::CancelledError("interrupted");
@@ -156,7 +159,8 @@ absl::Status Profile(const ProfileFlags& flags) {
     LIME_RETURN_IF_ERROR(MeasureBlocksOf(spec, flags, memory, profile));
     key = ModelKey(spec);
   }
-  LIME_RETURN_IF_ERROR(WriteProfile(profile, out));
+  if (flags.out.path.empty()) LIME_RETURN_IF_ERROR(WriteProfile(profile, out));
+  LIME_RETURN_IF_ERROR(flags.out.Write(ToJsonText(profile) + "\n"));
   if (flags.json) {
     std::cout << nlohmann::json::parse(ToJsonText(profile)).dump() << std::endl;
     return absl::OkStatus();
@@ -176,14 +180,14 @@ std::string ConfigOf(const ProfileFlags& flags, const ClusterFile& file) {
   return config.ok() ? *config : "";
 }
 
-absl::Status KeepBeside(const ClusterFile& file, DescribedCluster& measured) {
-  const std::string path = ProfilesPathOf(file.path);
+absl::Status KeepBeside(const OutputFlag& beside, DescribedCluster& measured) {
+  const std::string& path = beside.path;
   if (FileExists(path)) {
     if (const absl::StatusOr<std::string> text = ReadTextFile(path, kMaxJsonBytes); text.ok()) {
       if (const absl::StatusOr<DescribedCluster> before = ParseDeviceProfiles(*text, path); before.ok()) AddKnownModels(*before, measured);
     }
   }
-  return WriteTextFile(path, ToJsonText(measured) + "\n");
+  return beside.Write(ToJsonText(measured) + "\n");
 }
 
 void Print(const DescribedCluster& cluster) {
@@ -205,6 +209,11 @@ void Print(const DescribedCluster& cluster) {
 
 absl::Status ProfileDevices(const ProfileFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
+  const OutputFlag beside{.kind = OutputKind::kClusterProfiles,
+                          .flag = "the figures' file",
+                          .path = ProfilesPathOf(file.path),
+                          .overwrite = flags.out.overwrite};
+  LIME_RETURN_IF_ERROR(beside.Check());
   const std::vector<std::unique_ptr<DeviceClient>> devices = file.Clients();
   constexpr absl::Duration kPatience = absl::Seconds(5);
   for (const auto& device : devices) LIME_RETURN_IF_ERROR(device->Health(kPatience).status());
@@ -219,7 +228,7 @@ absl::Status ProfileDevices(const ProfileFlags& flags) {
   for (size_t i = 0; i < measured.devices.size(); ++i) {
     if (const Bytes memory = file.config.devices[i].memory; memory > 0) measured.devices[i].memory = memory;
   }
-  LIME_RETURN_IF_ERROR(KeepBeside(file, measured));
+  LIME_RETURN_IF_ERROR(KeepBeside(beside, measured));
   if (flags.json) {
     std::cout << nlohmann::json::parse(ToJsonText(measured)).dump() << std::endl;
     return absl::OkStatus();
@@ -253,7 +262,7 @@ void AddProfileCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--memory", flags->memory, "Memory that measuring may use, such as 512MiB; without it: half of what is free");
   command->add_option("--profile", flags->profile, "Profile to add to, instead of the one that is kept");
-  command->add_option("--out", flags->out, "File to keep the figures in, instead of the one that every run reads");
+  flags->out.AddTo(*command, "--out", "File to keep the figures in, instead of the one that every run reads");
   command->add_option("--cluster,-c", flags->cluster, "cluster.toml: measure its devices, on which limed runs, and the links between them");
   command->add_option("--link-seconds", flags->link_seconds, "With --cluster, time for each way from one device to another")
       ->capture_default_str();

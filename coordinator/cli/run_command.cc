@@ -17,6 +17,7 @@
 #include "coordinator/cli/local_trace.h"
 #include "coordinator/cli/logits_hash.h"
 #include "coordinator/cli/model_session.h"
+#include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/prediction_report.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cli/trace_report.h"
@@ -56,10 +57,10 @@ struct RunFlags {
   bool no_remote_attention = false;
   std::string online = "lime";  // likewise, where the plan's KV grows
   bool no_memory_planner = false;
-  std::string trace;        // file
+  OutputFlag trace{.kind = OutputKind::kTrace};
   bool show_trace = false;  // it is what the call is about
   int trace_steps = 2;      // then: shown
-  bool traces() const { return show_trace || !trace.empty(); }
+  bool traces() const { return show_trace || !trace.path.empty(); }
 };
 
 // What streams as KV grows; nothing where it does not.
@@ -114,7 +115,7 @@ absl::Status CheckNoneIsForClusters(const RunFlags& flags) {
 
 absl::Status CheckFlags(RunFlags& flags) {
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
-  LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
+  LIME_RETURN_IF_ERROR(flags.trace.Check());
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
   for (const int64_t tokens : flags.max_tokens) {
@@ -288,9 +289,10 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
 absl::Status TellTrace(const RunFlags& flags, const MeasuredTimeline& trace, json& root) {
   if (flags.model.json) root["trace"] = TraceReport(trace, /*events=*/flags.show_trace);
   if (!flags.model.json && flags.show_trace) std::cout << "\n" << TraceText(trace, flags.trace_steps, OutputColumns()) << std::flush;
-  if (flags.trace.empty()) return absl::OkStatus();
-  LIME_RETURN_IF_ERROR(WriteTextFile(flags.trace, TraceJson(trace.timeline)));
-  if (!flags.model.json) absl::FPrintF(stderr, "trace in %s: %s; open it at https://ui.perfetto.dev\n", flags.trace, TraceSentence(trace));
+  if (flags.trace.path.empty()) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(flags.trace.Write(TraceJson(trace.timeline)));
+  if (!flags.model.json)
+    absl::FPrintF(stderr, "trace in %s: %s; open it at https://ui.perfetto.dev\n", flags.trace.path, TraceSentence(trace));
   return absl::OkStatus();
 }
 
@@ -442,7 +444,7 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_flag("--hash-logits", flags->hash_logits, "Hash the logits of every generated position (logits_xxh3)");
   command->add_flag("--token-times", flags->token_times,
                     "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
-  command->add_option("--trace", flags->trace, "File for a Chrome/Perfetto trace of what every device did when");
+  flags->trace.AddTo(*command, "--trace", "File for a Chrome/Perfetto trace of what every device did when");
 }
 
 }  // namespace
