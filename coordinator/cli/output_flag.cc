@@ -37,6 +37,7 @@ OutputOptions OptionsOf(const OutputFlag& out) {
 
 void OutputFlag::AddTo(CLI::App& app, const std::string& names, const std::string& what, const std::string& group) {
   CLI::Option* const file = app.add_option(names, path, what);
+  file->check([](const std::string& given) { return given.empty() ? std::string("an empty path names no file") : std::string(); });
   flag = file->get_name();
   CLI::Option* const replaces =
       app.add_flag("--overwrite", overwrite, absl::StrCat("Replace the file of ", flag, " even where LIME did not write it"));

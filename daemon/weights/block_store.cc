@@ -331,6 +331,8 @@ absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, c
   if (fs::equivalent(source_dir, store_dir, ignored)) {
     return absl::InvalidArgumentError(absl::StrCat(store_dir, ": is the model itself; give another folder for the store"));
   }
+  if (fs::exists(fs::symlink_status(store_dir, ignored)) && !fs::is_directory(store_dir, ignored))
+    return absl::InvalidArgumentError(absl::StrCat(store_dir, ": is no folder; give an empty or a new one"));
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir));
   absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, options).Run();
   if (report.ok()) folder.Keep();

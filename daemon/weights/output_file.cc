@@ -25,17 +25,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr mode_t kMode = 0644;
+constexpr mode_t kFileMode = 0644;
 constexpr Bytes kMaxOursBytes = 256 * kMiB;  // of a text that LIME writes: a longer one is somebody else's
-constexpr size_t kNamed = 5;                 // files that a refusal lists
+constexpr size_t kMostListed = 5;            // files that a refusal lists
 
-std::string FolderOf(const std::string& path) {
+std::string FolderBeside(const std::string& path) {
   const std::string folder = fs::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
 }
 
 std::string HiddenName(const std::string& path) {
-  return absl::StrCat(FolderOf(path), "/.lime-XXXXXX");
+  return absl::StrCat(FolderBeside(path), "/.lime-XXXXXX");
 }
 
 // Named while it grows.
@@ -45,7 +45,7 @@ absl::StatusOr<std::pair<FileDescriptor, std::string>> MakeHidden(const std::str
   if (!file.valid()) return ErrnoStatus(errno, path, "create");
   const mode_t mask = ::umask(0);
   ::umask(mask);
-  ::fchmod(file.get(), kMode & ~mask);
+  ::fchmod(file.get(), kFileMode & ~mask);
   return std::pair(std::move(file), std::move(name));
 }
 
@@ -53,7 +53,7 @@ absl::StatusOr<std::pair<FileDescriptor, std::string>> MakeHidden(const std::str
 absl::StatusOr<std::string> LinkHidden(const FileDescriptor& file, const std::string& path) {
   const std::string from = absl::StrCat("/proc/self/fd/", file.get());
   for (int tries = 0; tries < 100; ++tries) {
-    std::string name = absl::StrCat(FolderOf(path), "/.lime-", ::getpid(), "-", tries);
+    std::string name = absl::StrCat(FolderBeside(path), "/.lime-", ::getpid(), "-", tries);
     if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return name;
     if (errno != EEXIST) break;
   }
@@ -65,7 +65,7 @@ absl::StatusOr<std::string> LinkHidden(const FileDescriptor& file, const std::st
 absl::StatusOr<NewFile> NewFile::Create(const std::string& path) {
 #ifdef O_TMPFILE
   if (::access("/proc/self/fd", X_OK) == 0) {
-    FileDescriptor file(::open(FolderOf(path).c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kMode));
+    FileDescriptor file(::open(FolderBeside(path).c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kFileMode));
     if (file.valid()) return NewFile(path, std::move(file), "");
   }
 #endif
@@ -119,7 +119,7 @@ struct Place {
   std::optional<struct stat> info;  // absent: nothing is there
 };
 
-absl::StatusOr<Place> Follow(const std::string& asked) {
+absl::StatusOr<Place> FollowLinks(const std::string& asked) {
   constexpr int kMostLinks = 40;  // as the kernel
   fs::path path(asked);
   for (int links = 0; links <= kMostLinks; ++links) {
@@ -143,14 +143,14 @@ absl::StatusOr<Place> Follow(const std::string& asked) {
 
 absl::Status CheckFolder(const std::string& asked, const Place& place) {
   std::error_code ignored;
-  const std::string folder = FolderOf(place.path);
+  const std::string folder = FolderBeside(place.path);
   if (!fs::is_directory(folder, ignored)) return Refused(asked, "lies in a folder that is not there; make it first");
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     return Refused(asked, "may not be written; choose another place, or change the permissions of its folder");
   return absl::OkStatus();
 }
 
-absl::Status CheckFile(const std::string& asked, const Place& place, const OutputOptions& options) {
+absl::Status CheckOldFile(const std::string& asked, const Place& place, const OutputOptions& options) {
   if (place.info->st_size == 0) return absl::OkStatus();
   if (options.is_ours) {
     const absl::StatusOr<std::string> text = ReadTextFile(place.path, kMaxOursBytes);
@@ -173,7 +173,7 @@ absl::Status CheckPlace(const std::string& asked, const Place& place, const Outp
   }
   if (::access(place.path.c_str(), W_OK) != 0) return Refused(asked, "may not be written; choose another place, or change its permissions");
   if (!S_ISREG(mode)) return absl::OkStatus();
-  LIME_RETURN_IF_ERROR(CheckFile(asked, place, options));
+  LIME_RETURN_IF_ERROR(CheckOldFile(asked, place, options));
   return place.info->st_nlink > 1 ? absl::OkStatus() : CheckFolder(asked, place);
 }
 
@@ -236,7 +236,7 @@ absl::Status WriteNew(const Place& place, std::string_view text) {
   return file.Commit();
 }
 
-std::string Lower(std::string text) {
+std::string LowerCase(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text;
 }
@@ -245,19 +245,19 @@ std::string Lower(std::string text) {
 
 absl::Status CheckOutput(const std::string& path, const OutputOptions& options) {
   if (path.empty()) return Refused("\"\"", "names no file");
-  LIME_ASSIGN_OR_RETURN(const Place place, Follow(path));
+  LIME_ASSIGN_OR_RETURN(const Place place, FollowLinks(path));
   return CheckPlace(path, place, options);
 }
 
 absl::Status WriteOutput(const std::string& path, std::string_view text, const OutputOptions& options) {
-  LIME_ASSIGN_OR_RETURN(const Place place, Follow(path));
+  LIME_ASSIGN_OR_RETURN(const Place place, FollowLinks(path));
   LIME_RETURN_IF_ERROR(CheckPlace(path, place, options));
   if (place.descriptor || (place.info && !S_ISREG(place.info->st_mode))) return WriteThrough(path, place, text, options.cancelled);
   return place.info && place.info->st_nlink > 1 ? WriteInPlace(path, place, text) : WriteNew(place, text);
 }
 
 bool LooksLikeWeights(const std::string& path) {
-  const std::string suffix = Lower(fs::path(path).extension().string());
+  const std::string suffix = LowerCase(fs::path(path).extension().string());
   for (const char* known : {".safetensors", ".gguf", ".ggml", ".bin", ".pt", ".pth", ".npz", ".npy", ".onnx", ".h5"}) {
     if (suffix == known) return true;
   }
@@ -306,8 +306,8 @@ absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions
   std::vector<std::string>& wrong = options.overwrite ? kept : foreign;
   if (wrong.empty()) return absl::OkStatus();
   std::ranges::sort(wrong);
-  const size_t more = wrong.size() - std::min(wrong.size(), kNamed);
-  wrong.resize(std::min(wrong.size(), kNamed));
+  const size_t more = wrong.size() - std::min(wrong.size(), kMostListed);
+  wrong.resize(std::min(wrong.size(), kMostListed));
   const std::string list = absl::StrCat(absl::StrJoin(wrong, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
   if (options.overwrite) {
     return absl::InvalidArgumentError(absl::StrCat(dir, ": holds weights of another model, or links (", list,

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kConfigName[] = "config.json", kIndexName[] = "model.safetensors.index.json";
+constexpr char kConfigName[] = "config.json", kShardIndexName[] = "model.safetensors.index.json";
 constexpr char kMarkName[] = "lime_quantized.json";
 constexpr Bytes kMaxMarkBytes = kMiB;
 
@@ -235,7 +235,7 @@ struct Mark {
     for (const CheckpointFile& file : source.files()) mark.files.push_back(fs::path(file.path).filename().string());
     LIME_ASSIGN_OR_RETURN(const std::vector<std::string> side_files, SideFiles(source.dir()));
     mark.files.insert(mark.files.end(), side_files.begin(), side_files.end());
-    mark.files.insert(mark.files.end(), {kIndexName, kConfigName, kMarkName});
+    mark.files.insert(mark.files.end(), {kShardIndexName, kConfigName, kMarkName});
     return mark;
   }
 
@@ -286,7 +286,7 @@ absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const 
     return absl::OkStatus();
   };
   LIME_RETURN_IF_ERROR(add(kMarkName, mark.Text(packing)));
-  LIME_RETURN_IF_ERROR(add(kIndexName, index));
+  LIME_RETURN_IF_ERROR(add(kShardIndexName, index));
   LIME_ASSIGN_OR_RETURN(const std::vector<std::string> side_files, SideFiles(source.dir()));
   for (const std::string& name : side_files) {
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source.dir() + "/" + name, kMaxSideFileBytes));
