@@ -75,7 +75,7 @@ SearchOptions ClusterPlanning::SearchFor() const {
   options.may_reload = inputs_.request.kv_tokens == 0;  // where it does, KV does not grow
   options.elapsed_ms = [this, begin_ms = NowMs()] {
     if (Ends()) return HUGE_VAL;
-    return options_.time_limit_ms ? NowMs() - begin_ms : 0;
+    return options_.by_clock || options_.time_limit_ms ? NowMs() - begin_ms : 0;
   };
   if (options_.max_ttft_ms > 0 && problem_.first_token) options.first_token = FirstTokenBound{*problem_.first_token, options_.max_ttft_ms};
   return options;

@@ -24,6 +24,8 @@ class ClusterPlanning {
     uint64_t seed = 1;
     // Work of each search: as much as a core of today does in so many milliseconds, and the same on every machine.
     double work_ms = kPlanWorkMs;
+    // Each search also ends after so long by the clock: while a run goes on, which needs the machine.
+    bool by_clock = false;
     // Of all searches and their explanation together. Nothing: the work is the only bound, and the same words give the same plan.
     std::optional<double> time_limit_ms = std::nullopt;
     double max_ttft_ms = 0;                        // 0: no bound

@@ -132,12 +132,12 @@ def mutate(r, path):
         elif file.suffix == ".safetensors":
             try:
                 mutate_header(r, file)
-            except (ValueError, KeyError, TypeError, struct.error, AttributeError, IndexError):  # changed before
+            except (ValueError, KeyError, TypeError, struct.error, AttributeError, IndexError, RecursionError):  # changed before
                 file.write_bytes(values.mutate_bytes(r, file.read_bytes()))
         else:
             try:
                 tree = json.loads(file.read_text(encoding="utf-8"))
-            except ValueError:
+            except (ValueError, RecursionError):
                 tree = {}
             for _ in range(r.choice([1, 1, 3])):
                 values.mutate_tree(r, tree)

@@ -356,8 +356,8 @@ TEST_F(CliTest, ADeepOrHugeGenerationConfigIsRefused) {
 }
 
 TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 1, "a folder that is not there");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", model_}), 1, "is a folder");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 2, "a folder that is not there");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", model_}), 2, "is a folder");
   ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 1, "nowhere");
   std::filesystem::remove(model_ + "/model.safetensors");
   ExpectRefused(Score(), 1, "model.safetensors");
@@ -470,7 +470,7 @@ TEST_F(CliTest, PrepareAnswersWithTheFieldsOthersRelyOnAndTheStoreRuns) {
 
 TEST_F(CliTest, PrepareRefusesInOneSentence) {
   ExpectRefused(Call({"prepare", model_}), 2, "give --out STORE");
-  ExpectRefused(Call({"prepare", model_, "--out", model_}), 1, "is the model itself");
+  ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the model itself");
   ExpectRefused(Call({"prepare", model_, "--verify"}), 1, "is no block store");
   const std::string store = dir_ / "store";
   ASSERT_EQ(Call({"prepare", model_, "--out", store}).exit_code, 0);
