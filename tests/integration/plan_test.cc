@@ -203,6 +203,26 @@ TEST_F(PlanTest, TheBaselinesStreamWholeBlocksUnlessTheCallSaysOtherwise) {
   EXPECT_LT(ms("pp-offload", {"--piece", "64MB"}), 6000);
 }
 
+TEST_F(PlanTest, AFileIsReplacedWhereLimeWroteOneOfItsKindAndElseKept) {
+  WriteDevices({Device("a", 1 * kGiB)});
+  const std::string plan = dir_ / "plan.json", trace = dir_ / "trace.json", letter = dir_ / "letter";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Plan({"--out", plan}).exit_code, 0);
+    EXPECT_EQ(Call({"simulate", "--plan", plan, "--trace", trace}).exit_code, 0);
+  }
+  const std::string planned = Slurp(plan);
+  ExpectRefused(Call({"simulate", "--plan", plan, "--trace", plan}), 2,
+                "--trace " + plan + ": is there already, and LIME did not write it");
+  dir_.Write("letter", "dear reader");
+  ExpectRefused(Plan({"--out", letter}), 2, "or give --overwrite");
+  EXPECT_EQ(Slurp(letter), "dear reader");
+  EXPECT_EQ(Plan({"--out", letter, "--overwrite"}).exit_code, 0);
+  EXPECT_EQ(Slurp(letter), planned);
+  EXPECT_EQ(Plan({"--out", ""}).exit_code, 2);
+  EXPECT_THAT(Plan({"--out", "/dev/stdout"}).out, HasSubstr(planned));
+  ExpectRefused(Plan({"--out", model_ + "/model.safetensors", "--overwrite"}), 2, "holds weights of a model, which are never replaced");
+}
+
 TEST_F(PlanTest, TheSimulationOfAPlanTakesWhatWasPredicted) {
   WriteDevices({Device("a", 200 * kKiB, kDisk), Device("b", 200 * kKiB, kDisk)});
   const std::string file = dir_ / "plan.json", trace = dir_ / "trace.json";
