@@ -239,6 +239,13 @@ bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
 }
 
+// A device that has never answered is not lost: nobody is there.
+absl::Duration PatienceWith(const absl::Status& status, const PushState& state, const PushOptions& options) {
+  constexpr absl::Duration kFirst = absl::Seconds(5);
+  const bool never = absl::IsUnavailable(status) && state.missing == 0 && state.to_look == 0;
+  return never ? std::min(kFirst, options.patience) : options.patience;
+}
+
 absl::Status GivenUp(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
   return absl::UnavailableError(
@@ -260,7 +267,7 @@ absl::StatusOr<PushState> PushBlocks(const StoreSource& source, const PushTarget
     if (status.ok()) return state;
     if (state.stored > before) last_progress = absl::Now();
     if (!MayPass(status)) return status;
-    if (absl::Now() - last_progress > options.patience) return GivenUp(status);
+    if (absl::Now() - last_progress > PatienceWith(status, state, options)) return GivenUp(status);
     if (absl::IsUnavailable(status)) ++state.breaks;
     if (state.missing > 0) offer.check = false;  // it has looked once
     absl::SleepFor(kRetry);

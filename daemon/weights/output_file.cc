@@ -121,6 +121,7 @@ struct Place {
 
 absl::StatusOr<Place> FollowLinks(const std::string& asked) {
   constexpr int kMostLinks = 40;  // as the kernel
+  if (asked.empty()) return Refused("\"\"", "names no file");
   fs::path path(asked);
   for (int links = 0; links <= kMostLinks; ++links) {
     struct stat info;
@@ -244,7 +245,6 @@ std::string LowerCase(std::string text) {
 }  // namespace
 
 absl::Status CheckOutput(const std::string& path, const OutputOptions& options) {
-  if (path.empty()) return Refused("\"\"", "names no file");
   LIME_ASSIGN_OR_RETURN(const Place place, FollowLinks(path));
   return CheckPlace(path, place, options);
 }

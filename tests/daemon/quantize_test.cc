@@ -305,8 +305,10 @@ TEST(QuantizeTest, ACopyOfOneShardWhateverItsNameIsACheckpointAndHasTheModelsFil
   std::filesystem::rename(dir.file("dense/model.safetensors"), dir.file("dense/model-00001-of-00001.safetensors"));
   nlohmann::json index = {{"weight_map", nlohmann::json::object()}};
   const std::string bytes = dir.Read("dense/model-00001-of-00001.safetensors");
-  const uint64_t header = *reinterpret_cast<const uint64_t*>(bytes.data());
-  for (const auto& [name, tensor] : nlohmann::json::parse(bytes.substr(8, header)).items()) {
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const nlohmann::json tensors = nlohmann::json::parse(bytes.substr(8, header));
+  for (const auto& [name, tensor] : tensors.items()) {
     if (name != "__metadata__") index["weight_map"][name] = "model-00001-of-00001.safetensors";
   }
   dir.Write("dense/model.safetensors.index.json", index.dump());
