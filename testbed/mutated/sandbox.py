@@ -58,6 +58,22 @@ def cpu_seconds(pid):
         return 0.0
 
 
+def sleeps(pid):
+    """Whether all threads wait for something else than a core or a disk, which a busy machine may keep from them."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return True
+    for task in tasks:
+        try:
+            with open(f"/proc/{pid}/task/{task}/stat", encoding="ascii", errors="replace") as f:
+                if f.read().rpartition(")")[2].split()[0] in "RD":
+                    return False
+        except (OSError, IndexError):
+            continue
+    return True
+
+
 def environment(folder):
     env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8", "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
     return env
@@ -87,11 +103,12 @@ def wait(process, begin, serves):
     last_cpu, last_change, ended = 0.0, begin, False
     while True:
         try:
-            return process.wait(0.05), False
+            code = process.wait(0.05)
+            return (0 if ended and code == -signal.SIGTERM else code), False  # before it had begun to serve
         except subprocess.TimeoutExpired:
             pass
         now, cpu = time.monotonic(), cpu_seconds(process.pid)
-        if cpu > last_cpu:
+        if cpu > last_cpu or not sleeps(process.pid):
             last_cpu, last_change = cpu, now
         if serves and not ended and now - begin > 1:
             process.send_signal(signal.SIGTERM)
