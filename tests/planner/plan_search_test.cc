@@ -155,7 +155,9 @@ TEST(PlanSearchTest, WhatMemoryShowsNotToFitIsToldWithoutASearch) {
     const auto clock = [&looks] { return ++looks, 0.0; };
     const FoundPlan found = SearchPlan(instance, {.elapsed_ms = clock, .max_work = 1e7});
     EXPECT_EQ(found.feasible, !cannot_fit);
-    if (cannot_fit) EXPECT_EQ(looks, 0);
+    if (cannot_fit) {
+      EXPECT_EQ(looks, 0);
+    }
   }
 }
 
