@@ -7,7 +7,7 @@ jobs=${LIME_JOBS:-$(nproc)}
 # Debian 12 names; newer releases have the same.
 packages=(
   g++ clang libclang-rt-dev cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compiler-grpc
-  python3 libtorch-dev libopenblas-dev libhwy-dev libgrpc++-dev libprotobuf-dev libasio-dev liburing-dev libabsl-dev libpcre2-dev
+  python3 libtorch-dev libopenblas-dev libhwy-dev libgrpc++-dev libprotobuf-dev libasio-dev liburing-dev libabsl-dev libonig-dev unicode-data
   libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libcli11-dev libxxhash-dev openssl libgtest-dev libgmock-dev libbenchmark-dev
 )
 
