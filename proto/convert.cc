@@ -292,6 +292,8 @@ void ToProto(const DeviceHealth& health, v1::HealthReply& message) {
   message.set_memory_bytes(health.memory);
   message.set_runtime_bytes(health.runtime);
   message.set_model(Ascii(health.model));
+  message.set_release(Ascii(health.release));
+  message.set_clock(health.clock);
 }
 
 absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message) {
@@ -301,13 +303,17 @@ absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message) {
   LIME_RETURN_IF_ERROR(Within("memory_bytes", message.memory_bytes(), 0, kMaxCount));
   LIME_RETURN_IF_ERROR(Within("runtime_bytes", message.runtime_bytes(), 0, kMaxCount));
   LIME_RETURN_IF_ERROR(Printable("model", message.model(), kMaxName));
+  LIME_RETURN_IF_ERROR(Printable("release", message.release(), kMaxName));
+  LIME_RETURN_IF_ERROR(Within("clock", message.clock(), 0, kMaxCount));
   return DeviceHealth{.name = message.name(),
                       .protocol = message.protocol(),
                       .epoch = message.epoch(),
                       .last_epoch = message.last_epoch(),
                       .memory = message.memory_bytes(),
                       .runtime = message.runtime_bytes(),
-                      .model = message.model()};
+                      .model = message.model(),
+                      .release = message.release(),
+                      .clock = message.clock()};
 }
 
 void ToProto(const InstallCall& call, v1::InstallRequest& message) {

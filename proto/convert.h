@@ -42,9 +42,12 @@ struct DeviceHealth {
   uint32_t protocol = kProtocol;
   int64_t epoch = -1;  // installed, or being installed
   int64_t last_epoch = 0;
-  Bytes memory = 0;   // that the process may use; 0: not said
-  Bytes runtime = 0;  // that it holds while no plan is installed; 0: not said
-  std::string model;  // of the plan, for people; empty: none
+  Bytes memory = 0;        // that the process may use; 0: not said
+  Bytes runtime = 0;       // that it holds while no plan is installed; 0: not said
+  std::string model;       // of the plan, for people; empty: none
+  std::string release;     // of its program; empty: not said
+  int64_t clock = 0;       // of its machine: seconds since 1970; 0: not said
+  int64_t keys_until = 0;  // when its keys expire, as the connection shows; 0: it has none. Not a field of the message
 
   friend bool operator==(const DeviceHealth&, const DeviceHealth&) = default;
 };

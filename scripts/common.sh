@@ -8,7 +8,7 @@ jobs=${LIME_JOBS:-$(nproc)}
 packages=(
   g++ clang libclang-rt-dev cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compiler-grpc
   python3 libtorch-dev libopenblas-dev libhwy-dev libgrpc++-dev libprotobuf-dev libasio-dev liburing-dev libabsl-dev libpcre2-dev
-  libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libcli11-dev libxxhash-dev openssl libgtest-dev libgmock-dev libbenchmark-dev
+  libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libcli11-dev libxxhash-dev libssl-dev openssl libgtest-dev libgmock-dev libbenchmark-dev
 )
 
 say() { printf '%s\n' "$*" >&2; }

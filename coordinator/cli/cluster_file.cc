@@ -1,10 +1,12 @@
 #include "coordinator/cli/cluster_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/files.h"
+#include "proto/address.h"
 
 namespace lime::cli {
 namespace {
@@ -20,6 +22,14 @@ absl::Status CheckAddress(const ClusterFile& file, const ClusterConfig::Device& 
   return absl::InvalidArgumentError(absl::StrCat(where,
                                                  " is another machine, and [cluster] names no keys: make them with `lime keys` and add "
                                                  "tls = \"FOLDER\", or give --insecure"));
+}
+
+// Names are not looked up: that may take seconds.
+bool IsOfThisMachine(const std::string& address) {
+  const absl::StatusOr<HostPort> parsed = ParseAddress(address);
+  if (!parsed.ok()) return false;
+  const std::vector<std::string> own = OwnAddresses();
+  return IsLoopback(address).value_or(false) || std::ranges::find(own, parsed->host) != own.end();
 }
 
 }  // namespace
@@ -45,8 +55,14 @@ std::string ClusterFile::Beside(const std::string& relative) const {
 std::vector<std::unique_ptr<DeviceClient>> ClusterFile::Clients() const {
   std::vector<std::unique_ptr<DeviceClient>> clients;
   for (const ClusterConfig::Device& device : config.devices)
-    clients.push_back(std::make_unique<DeviceClient>(device.name, device.address, keys));
+    clients.push_back(std::make_unique<DeviceClient>(device.name, device.address, keys, HowToStart(device, path)));
   return clients;
+}
+
+std::string HowToStart(const ClusterConfig::Device& device, const std::string& path) {
+  if (!device.ssh.empty() || IsOfThisMachine(device.address)) return absl::StrCat("`lime up --cluster ", path, "` starts it");
+  return absl::StrCat("start limed there (`limed --name ", device.name, " --listen ", device.address,
+                      " ...`), or give the device ssh = \"USER@HOST\", so that `lime up` can");
 }
 
 }  // namespace lime::cli

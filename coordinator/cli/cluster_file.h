@@ -27,4 +27,7 @@ struct ClusterFile {
   std::vector<std::unique_ptr<DeviceClient>> Clients() const;
 };
 
+// What to type where no limed listens at the device's address: `lime up` where that can start it.
+std::string HowToStart(const ClusterConfig::Device& device, const std::string& path);
+
 }  // namespace lime::cli

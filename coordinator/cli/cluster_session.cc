@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/device_checks.h"
 #include "coordinator/cli/kv_levels_report.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_rates.h"
@@ -106,12 +108,23 @@ absl::StatusOr<ClusterClient::Options> ReadCluster(const ClusterSession::Options
   }
   LIME_ASSIGN_OR_RETURN(const uint64_t model, PushedModel(config, options.model));
   for (const ClusterConfig::Device& device : config.devices)
-    client.devices.push_back({.name = device.name, .address = device.address, .weights = device.weights, .model = model});
+    client.devices.push_back({.name = device.name,
+                              .address = device.address,
+                              .weights = device.weights,
+                              .model = model,
+                              .start = HowToStart(device, options.cluster)});
   return client;
 }
 
 void Say(const std::string& sentence) {
   absl::FPrintF(stderr, "lime: %s\n", sentence);
+}
+
+// Of keys that expire soon.
+void TellExpiry(const ClusterClient::Options& cluster, const std::vector<DeviceHealth>& health) {
+  std::vector<std::pair<std::string, const DeviceHealth*>> devices;
+  for (size_t i = 0; i < health.size(); ++i) devices.emplace_back(cluster.devices[i].name, &health[i]);
+  for (const std::string& notice : ExpiryNotices(cluster.keys, devices, std::time(nullptr))) Say(notice);
 }
 
 class ClusterGenerator {
@@ -181,6 +194,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   LIME_ASSIGN_OR_RETURN(Plan plan, options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options));
   std::unique_ptr<ClusterSession> session(new ClusterSession(options));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster));
+  TellExpiry(cluster, session->client_->health());
   for (const ClusterClient::Device& device : cluster.devices) {
     session->addresses_[device.name] = device.address;
     session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.keys));

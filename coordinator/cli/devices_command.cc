@@ -1,6 +1,7 @@
 #include "coordinator/cli/devices_command.h"
 
 #include <algorithm>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -13,12 +14,14 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/device_checks.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/units.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
+#include "proto/certificate.h"
 
 namespace lime::cli {
 namespace {
@@ -103,8 +106,13 @@ json ToJson(const Seen& device) {
     object["epoch"] = device.health->epoch;
     object["model"] = device.health->model;
     object["runtime_bytes"] = device.health->runtime;
+    object["release"] = device.health->release;
+    object["protocol"] = device.health->protocol;
+    if (device.health->clock > 0) object["clock_ahead_seconds"] = device.health->clock - std::time(nullptr);
+    if (device.health->keys_until > 0) object["keys_until"] = FormatClock(device.health->keys_until);
   } else {
     object["problem"] = std::string(device.health.status().message());
+    object["fault"] = NameOf(DiagnosisOf(device.health.status()).fault);
   }
   if (device.measured == nullptr) return object;
   for (const LinkPoint& link : device.measured->profile.links)
@@ -112,14 +120,35 @@ json ToJson(const Seen& device) {
   return object;
 }
 
-void Print(const std::vector<Seen>& devices) {
+std::string ReleaseOf(const Seen& device) {
+  return device.health.ok() && !device.health->release.empty() ? device.health->release : "-";
+}
+
+// Clocks and releases that differ, keys that expire: what works still, and will not always.
+std::vector<std::string> NoticesOf(const std::vector<Seen>& devices, const ClusterKeys& own) {
+  std::vector<std::pair<std::string, const DeviceHealth*>> health;
+  std::vector<std::string> notices;
+  for (const Seen& device : devices) {
+    health.emplace_back(device.config->name, device.health.ok() ? &*device.health : nullptr);
+    if (!device.health.ok()) continue;
+    for (const Finding& finding : {CheckRelease(*device.health), CheckClock(*device.health, std::time(nullptr))}) {
+      if (finding.grade != Grade::kOk)
+        notices.push_back(absl::StrCat("device \"", device.config->name, "\", ", finding.check, ": ", finding.what, "; ", finding.remedy));
+    }
+  }
+  const std::vector<std::string> expiry = ExpiryNotices(own, health, std::time(nullptr));
+  notices.insert(notices.end(), expiry.begin(), expiry.end());
+  return notices;
+}
+
+void Print(const std::vector<Seen>& devices, const ClusterKeys& own) {
   constexpr auto kLeft = TextTable::Align::kLeft, kRight = TextTable::Align::kRight;
-  TextTable table({kLeft, kLeft, kLeft, kLeft, kLeft, kRight, kLeft, kRight, kRight});
-  table.AddRow({"device", "address", "answers", "backend", "numerics", "may use", "installed", "disk", "slowest link"});
+  TextTable table({kLeft, kLeft, kLeft, kLeft, kLeft, kLeft, kRight, kLeft, kRight, kRight});
+  table.AddRow({"device", "address", "answers", "release", "backend", "numerics", "may use", "installed", "disk", "slowest link"});
   for (const Seen& device : devices) {
     const Bytes memory = MemoryOf(device);
     const std::string numerics = Numerics(device);
-    table.AddRow({device.config->name, device.config->address, device.health.ok() ? "yes" : "no", device.config->backend,
+    table.AddRow({device.config->name, device.config->address, device.health.ok() ? "yes" : "no", ReleaseOf(device), device.config->backend,
                   numerics.empty() ? "-" : numerics, memory > 0 ? FormatBytes(memory) : "-",
                   device.health.ok() ? Installed(*device.health) : "-",
                   DiskRate(device) > 0 ? absl::StrFormat("%.2f GB/s", DiskRate(device) / 1e9) : "-", Links(device)});
@@ -134,6 +163,7 @@ void Print(const std::vector<Seen>& devices) {
   for (const Seen& device : devices) {
     if (!device.health.ok()) std::cout << std::string(device.health.status().message()) << "\n";
   }
+  for (const std::string& notice : NoticesOf(devices, own)) std::cout << notice << "\n";
   std::cout << std::flush;
 }
 
@@ -148,14 +178,16 @@ absl::Status Devices(const DevicesFlags& flags) {
   if (flags.json) {
     json root = {{"cluster", file.Name()}, {"devices", json::array()}};
     for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
+    root["notices"] = NoticesOf(seen, file.keys);
     std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
   } else {
-    Print(seen);
+    Print(seen, file.keys);
   }
   const auto silent = std::ranges::count_if(seen, [](const Seen& device) { return !device.health.ok(); });
   if (silent == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat(silent, " of ", seen.size(), " devices do not answer; `lime up --cluster ", flags.cluster, "` starts them"));
+  return absl::UnavailableError(absl::StrCat(silent, " of ", seen.size(), " devices ", silent == 1 ? "does" : "do", " not answer as ",
+                                             silent == 1 ? "it" : "they", " should; what is wrong stands above, `lime doctor --cluster ",
+                                             flags.cluster, "` looks further"));
 }
 
 }  // namespace

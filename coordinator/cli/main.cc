@@ -7,10 +7,12 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "coordinator/cli/bench_command.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/demo_command.h"
 #include "coordinator/cli/devices_command.h"
+#include "coordinator/cli/doctor_command.h"
 #include "coordinator/cli/keys_command.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/prepare_command.h"
@@ -24,6 +26,9 @@
 #include "coordinator/cli/tokenize_command.h"
 #include "coordinator/cli/up_command.h"
 #include "daemon/weights/unreadable_pages.h"
+#include "planner/base/release.h"
+#include "proto/convert.h"
+#include "proto/grpc_log.h"
 
 namespace {
 
@@ -51,9 +56,10 @@ int AnswerWritten() {
 
 int main(int argc, char** argv) {
   lime::ExitOnUnreadablePages();
+  lime::SilenceGrpc();
   CLI::App app("LIME runs a large language model, losslessly, on the small machines you own.", "lime");
   app.require_subcommand(1);
-  app.set_version_flag("--version", "lime 0.1.0");
+  app.set_version_flag("--version", absl::StrCat("lime ", std::string(lime::Release()), ", protocol ", lime::kProtocol));
   app.footer("`lime COMMAND --help` tells the flags of a command. Exit codes: 0 done, 1 the work failed, 2 the call was wrong.");
   int exit_code = lime::cli::kDone;
   lime::cli::AddRunCommand(app, exit_code);
@@ -70,6 +76,7 @@ int main(int argc, char** argv) {
   lime::cli::AddUpCommand(app, exit_code);
   lime::cli::AddDownCommand(app, exit_code);
   lime::cli::AddDevicesCommand(app, exit_code);
+  lime::cli::AddDoctorCommand(app, exit_code);
   lime::cli::AddKeysCommand(app, exit_code);
   lime::cli::AddPushCommand(app, exit_code);
   lime::cli::AddDemoCommand(app, exit_code);

@@ -84,7 +84,8 @@ class Pusher {
                               .check = !flags_.quick,
                               .progress = [&](const PushState& state) { Show(device, state); },
                               .cancelled = &Interrupted()};
-    const absl::StatusOr<PushState> state = PushBlocks(source_, {device.at.name, device.at.address, device.blocks}, options);
+    const absl::StatusOr<PushState> state =
+        PushBlocks(source_, {device.at.name, device.at.address, device.blocks, device.at.start}, options);
     absl::MutexLock lock(&mutex_);
     device.status = state.status();
     if (state.ok()) device.state = *state;

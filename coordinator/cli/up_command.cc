@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -19,6 +20,7 @@
 #include "coordinator/cli/child_daemons.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/device_checks.h"
 #include "coordinator/cluster/remote_command.h"
 #include "daemon/weights/files.h"
 
@@ -154,14 +156,18 @@ absl::StatusOr<std::string> StartOne(const LimedCall& call, const DeviceClient& 
   const absl::StatusOr<std::string> said = RunToEnd(call.Start());
   if (!said.ok()) return absl::UnavailableError(absl::StrCat("device \"", call.name(), "\" is not up: ", said.status().message()));
   const absl::StatusOr<DeviceHealth> health = client.Health(kPatience);
-  if (!health.ok()) return absl::UnavailableError(absl::StrCat(health.status().message(), " It said: ", *said));
-  return *said;
+  if (!health.ok()) return absl::UnavailableError(absl::StrCat(health.status().message(), ". It said: ", *said));
+  std::string notices;
+  for (const std::string& notice : ExpiryNotices({}, {{call.name(), &*health}}, std::time(nullptr)))
+    absl::StrAppend(&notices, "\n", notice);
+  return absl::StrCat(*said, notices);
 }
 
 absl::Status Up(const UpFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, flags.insecure));
   const auto clients = file.Clients();
+  for (const std::string& notice : ExpiryNotices(file.keys, {}, std::time(nullptr))) std::cout << notice << "\n";
   return ForAll(calls.size(), [&](size_t i) { return StartOne(calls[i], *clients[i]); });
 }
 

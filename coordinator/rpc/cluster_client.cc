@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "coordinator/rpc/ask_health.h"
 #include "coordinator/rpc/orders_call.h"
 #include "planner/plan/kv_spill.h"
 #include "proto/grpc_status.h"
@@ -25,6 +26,7 @@ constexpr char kDeviceMark[] = "lime/device";
 
 struct Connection {
   ClusterClient::Device device;
+  ProbeTarget target;
   std::unique_ptr<v1::Control::Stub> stub;
   std::string Who() const { return absl::StrCat("device \"", device.name, "\" at ", device.address); }
 };
@@ -32,26 +34,6 @@ struct Connection {
 void SetDeadline(grpc::ClientContext& context, absl::Duration patience) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
   context.set_wait_for_ready(true);
-}
-
-// `awaited`: the epoch of a plan that is to stay there until it is used.
-absl::StatusOr<DeviceHealth> AskHealth(const Connection& connection, absl::Duration patience, int64_t awaited = 0) {
-  grpc::ClientContext context;
-  SetDeadline(context, patience);
-  v1::HealthRequest request;
-  request.set_awaited(awaited);
-  v1::HealthReply reply;
-  const grpc::Status status = connection.stub->Health(&context, request, &reply);
-  if (!status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat(connection.Who(), " does not answer (", status.error_message(), "); is limed running there, with the same keys?"));
-  }
-  LIME_ASSIGN_OR_RETURN(DeviceHealth health, FromProto(reply));
-  if (health.protocol != kProtocol) {
-    return absl::FailedPreconditionError(absl::StrCat(connection.Who(), " speaks protocol ", health.protocol, " and this program ",
-                                                      kProtocol, "; run the same release everywhere"));
-  }
-  return health;
 }
 
 // The same for all, each on a thread of its own; the first error, in order.
@@ -75,7 +57,8 @@ class ClusterClient::Impl {
  public:
   explicit Impl(Options options) : options_(std::move(options)) {
     for (const Device& device : options_.devices) {
-      connections_.push_back({device, NewStub(device)});
+      connections_.push_back(
+          {device, {.name = device.name, .address = device.address, .keys = options_.keys, .start = device.start}, NewStub(device)});
     }
   }
   ~Impl() { CloseCalls(); }
@@ -83,7 +66,7 @@ class ClusterClient::Impl {
   absl::StatusOr<std::vector<DeviceHealth>> Health() const {
     std::vector<DeviceHealth> health(connections_.size());
     LIME_RETURN_IF_ERROR(ForAll(Everyone(), [&](int32_t i) {
-      absl::StatusOr<DeviceHealth> answer = AskHealth(connections_[i], options_.connect);
+      absl::StatusOr<DeviceHealth> answer = AskHealth(*connections_[i].stub, connections_[i].target, {.patience = options_.connect});
       if (answer.ok()) health[i] = *std::move(answer);
       return answer.status();
     }));
@@ -94,7 +77,8 @@ class ClusterClient::Impl {
   absl::StatusOr<int64_t> NewEpoch() const {
     std::vector<int64_t> seen(by_plan_.size(), 0);
     LIME_RETURN_IF_ERROR(ForAll(users_, [&](int32_t device) {
-      const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], options_.connect);
+      const absl::StatusOr<DeviceHealth> answer =
+          AskHealth(*by_plan_[device]->stub, by_plan_[device]->target, {.patience = options_.connect});
       if (answer.ok()) seen[device] = answer->last_epoch;
       return WithDevice(answer.status(), by_plan_[device]->device.name);
     }));
@@ -105,7 +89,7 @@ class ClusterClient::Impl {
     std::vector<char> free(connections_.size(), 0);
     (void)ForAll(Everyone(), [&](int32_t i) {
       Connection& connection = connections_[i];
-      const absl::StatusOr<DeviceHealth> answer = AskHealth(connection, kHurry);
+      const absl::StatusOr<DeviceHealth> answer = AskHealth(*connection.stub, connection.target, {.patience = kHurry, .explain = false});
       // A connection that was cut may take long to notice that its peer is there again; a new one does not.
       if (!answer.ok()) connection.stub = NewStub(connection.device);
       free[i] = answer.ok() &&
@@ -335,7 +319,8 @@ class ClusterClient::Impl {
       if (options.cancelled != nullptr && options.cancelled->load()) loading.End();
       if (devices.empty()) continue;
       for (const int32_t device : devices) {
-        const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], kLoading, epoch);
+        const absl::StatusOr<DeviceHealth> answer =
+            AskHealth(*by_plan_[device]->stub, by_plan_[device]->target, {.patience = kLoading, .awaited = epoch, .explain = false});
         if (!answer.ok() && loading.lost.ok()) loading.lost = WithDevice(answer.status(), by_plan_[device]->device.name);
       }
       if (!loading.lost.ok()) loading.End();

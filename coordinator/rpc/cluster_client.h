@@ -30,6 +30,7 @@ class ClusterClient {
     std::string name, address;
     std::string weights;  // folder on it; empty: what it was pushed, or the one that it was started with
     uint64_t model = 0;   // ModelDigest, for what it was pushed; 0: not said
+    std::string start;    // what to type where nobody listens (ProbeTarget)
   };
   struct Options {
     std::vector<Device> devices;
@@ -40,7 +41,7 @@ class ClusterClient {
   // News of a device, which is an index of the plan. FailedNews is the last of it.
   using News = std::function<void(int32_t device, FromDevice what)>;
 
-  // Asks every device how it is. Unavailable, naming the first that does not answer; FailedPrecondition where it speaks another protocol.
+  // Asks every device how it is; the first that does not answer as it should is the error, as AskHealth tells it.
   static absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(Options options);
   ~ClusterClient();  // lets the devices unload what is open
 

@@ -4,46 +4,38 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/rpc/ask_health.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
 namespace {
 
 constexpr absl::Duration kProfilePatience = absl::Minutes(2), kProbePatience = absl::Seconds(15);
-constexpr absl::Duration kTracePatience = absl::Seconds(2);
+constexpr absl::Duration kTracePatience = absl::Seconds(2), kInspectPatience = absl::Seconds(15);
 constexpr double kProfileFactor = 10;  // a device may be slow to come to its end
 
 }  // namespace
 
-DeviceClient::DeviceClient(std::string name, std::string address, const ClusterKeys& keys)
-    : name_(std::move(name)),
-      address_(std::move(address)),
-      stub_(v1::Control::NewStub(OpenChannel(address_, name_, keys, ChannelUse::kControl))) {}
+DeviceClient::DeviceClient(std::string name, std::string address, const ClusterKeys& keys, std::string start)
+    : target_{.name = std::move(name), .address = std::move(address), .keys = keys, .start = std::move(start)},
+      stub_(v1::Control::NewStub(OpenChannel(target_.address, target_.name, keys, ChannelUse::kControl))) {}
 
 std::string DeviceClient::Who() const {
-  return absl::StrCat("device \"", name_, "\" at ", address_);
+  return absl::StrCat("device \"", name(), "\" at ", address());
 }
 
 absl::StatusOr<DeviceHealth> DeviceClient::Health(absl::Duration patience) const {
+  return AskHealth(*stub_, target_, {.patience = patience});
+}
+
+absl::StatusOr<std::vector<Finding>> DeviceClient::Inspect(const InspectCall& call) const {
+  v1::InspectRequest request;
+  ToProto(call, request);
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
-  context.set_wait_for_ready(true);
-  v1::HealthReply reply;
-  const grpc::Status status = stub_->Health(&context, v1::HealthRequest(), &reply);
-  if (!status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat(Who(), " does not answer (", status.error_message(), "); is limed running there, with the same keys?"));
-  }
-  LIME_ASSIGN_OR_RETURN(DeviceHealth health, FromProto(reply));
-  if (health.protocol != kProtocol) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Who(), " speaks protocol ", health.protocol, " and this program ", kProtocol, "; run the same release everywhere"));
-  }
-  if (health.name != name_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Who(), " calls itself \"", health.name, "\"; correct its address, or start limed there with --name ", name_));
-  }
-  return health;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kInspectPatience + absl::Seconds(4 * call.seconds)));
+  v1::InspectReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Inspect(&context, request, &reply), Who()));
+  return FromProto(reply);
 }
 
 absl::StatusOr<DeviceStatistics> DeviceClient::Statistics(absl::Duration patience) const {

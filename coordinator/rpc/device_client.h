@@ -7,19 +7,23 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "lime/v1/control.grpc.pb.h"
 #include "proto/channel.h"
 #include "proto/convert.h"
+#include "proto/diagnosis.h"
+#include "proto/finding_convert.h"
 
 namespace lime {
 
 class DeviceClient {
  public:
-  DeviceClient(std::string name, std::string address, const ClusterKeys& keys);
+  // `start`: what to type where nobody listens (ProbeTarget).
+  DeviceClient(std::string name, std::string address, const ClusterKeys& keys, std::string start = "");
 
-  // Unavailable where it does not answer in time; FailedPrecondition where it speaks another protocol or is another device.
+  // As AskHealth.
   absl::StatusOr<DeviceHealth> Health(absl::Duration patience) const;
 
   // Of the plan in use, and how fast its ways out are.
@@ -34,13 +38,17 @@ class DeviceClient {
   // Spans that it has recorded of the plan in use, and its clock.
   absl::StatusOr<TraceChunk> Trace(const TraceCall& call) const;
 
-  const std::string& name() const { return name_; }
-  const std::string& address() const { return address_; }
+  // It looks at its own machine, for as long as call.seconds and little more.
+  absl::StatusOr<std::vector<Finding>> Inspect(const InspectCall& call) const;
+
+  const std::string& name() const { return target_.name; }
+  const std::string& address() const { return target_.address; }
+  const ProbeTarget& target() const { return target_; }
 
  private:
   std::string Who() const;
 
-  const std::string name_, address_;
+  const ProbeTarget target_;
   const std::unique_ptr<v1::Control::Stub> stub_;
 };
 

@@ -6,11 +6,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <exception>
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/inspect/inspect.h"
 #include "daemon/limed/background.h"
 #include "daemon/limed/engine_profiler.h"
 #include "daemon/limed/engine_stage.h"
@@ -19,6 +22,10 @@
 #include "daemon/rpc/device_server.h"
 #include "daemon/weights/unreadable_pages.h"
 #include "kernels/module.h"
+#include "planner/base/release.h"
+#include "proto/certificate.h"
+#include "proto/convert.h"
+#include "proto/grpc_log.h"
 
 namespace {
 
@@ -71,6 +78,7 @@ int Run(lime::LimedFlags flags) {
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
   logger->set_level(spdlog::level::from_str(flags.log_level));
   logger->flush_on(spdlog::level::info);
+  lime::GrpcLogTo([logger](std::string_view line) { logger->debug("{}", line); }, logger->should_log(spdlog::level::debug));
   const auto log = [logger, name = flags.name](const std::string& sentence) { logger->info("device {}: {}", name, sentence); };
 
   if (const absl::Status loaded = lime::LoadKernels(); !loaded.ok()) return Fail(loaded, kFailed);
@@ -85,6 +93,14 @@ int Run(lime::LimedFlags flags) {
                                               .numerics = flags.numerics,
                                               .memory = settings->memory,
                                               .weights = flags.model});
+  options.inspect = [&flags, &settings, runtime](const lime::InspectCall& call) {
+    return lime::InspectMachine({.weights = call.weights.empty() ? flags.model : call.weights,
+                                 .store = flags.store,
+                                 .kv = flags.kv_dir,
+                                 .memory = settings->memory,
+                                 .runtime = runtime,
+                                 .seconds = call.seconds});
+  };
   options.plans.weights = flags.model;
   options.plans.kv_folder = !flags.kv_dir.empty() ? flags.kv_dir : !flags.model.empty() ? flags.model : flags.store;
   options.bulk.store = flags.store;
@@ -102,6 +118,11 @@ int Run(lime::LimedFlags flags) {
   if (!server.ok()) return Fail(server.status(), kFailed);
   log("listens on port " + std::to_string((*server)->port()) + (settings->keys.empty() ? ", without keys" : ", with keys") +
       "; itself it takes " + lime::FormatBytes(runtime));
+  if (!settings->keys.empty()) {
+    const lime::Finding keys = lime::InspectExpiry("its keys", lime::EndOf(settings->keys), std::time(nullptr),
+                                                   "`lime keys --renew --name " + flags.name + "` where ca.key is makes new ones");
+    if (keys.grade != lime::Grade::kOk) log(keys.what + "; " + keys.remedy);
+  }
   lime::TellReady((*server)->port(), flags.ready_fd);
   int signal = 0;
   sigwait(&signals, &signal);
@@ -115,8 +136,10 @@ int Run(lime::LimedFlags flags) {
 
 int main(int argc, char** argv) {
   lime::ExitOnUnreadablePages();
+  lime::SilenceGrpc();
   CLI::App app("limed runs one device's part of a model that several devices compute together.", "limed");
   app.footer("Example: limed --name orin --listen 192.168.1.10:7001 --memory 26GiB --model /data/llama-70b --tls keys");
+  app.set_version_flag("--version", absl::StrCat("limed ", std::string(lime::Release()), ", protocol ", lime::kProtocol));
   lime::LimedFlags flags;
   flags.AddTo(app);
   try {

@@ -9,6 +9,7 @@
 #include "daemon/rpc/activation_wire.h"
 #include "planner/base/check.h"
 #include "proto/convert.h"
+#include "proto/finding_convert.h"
 
 namespace {
 
@@ -55,7 +56,7 @@ void ConvertKvPages(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 16) {
+  switch (data[0] % 18) {
     case 0:
       Convert<lime::v1::OrderRequest>(bytes);
       break;
@@ -100,6 +101,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 14:
       ConvertKvPages(bytes);
+      break;
+    case 15:
+      Convert<lime::v1::InspectRequest>(bytes);
+      break;
+    case 16:
+      Convert<lime::v1::InspectReply>(bytes);
       break;
     default:
       Convert<lime::v1::ProbeLinkReply>(bytes);

@@ -36,7 +36,7 @@ inline void WriteFile(const std::string& path, const std::string& bytes) {
 // A running `lime`, its streams in files of a folder.
 class Lime {
  public:
-  explicit Lime(const std::vector<std::string>& arguments, const std::string& input = "") {
+  explicit Lime(const std::vector<std::string>& arguments, const std::string& input = "", const char* program = LIME_BINARY) {
     WriteFile(dir_ / "in", input);
     pid_ = fork();
     if (pid_ != 0) return;
@@ -48,7 +48,7 @@ class Lime {
     std::vector<char*> argv = {const_cast<char*>("lime")};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
-    execv(LIME_BINARY, argv.data());
+    execv(program, argv.data());
     _exit(127);
   }
 
@@ -69,6 +69,11 @@ class Lime {
 
 inline Answer Call(const std::vector<std::string>& arguments, const std::string& input = "") {
   return Lime(arguments, input).Wait();
+}
+
+// Another program, in the same way.
+inline Answer CallProgram(const char* program, const std::vector<std::string>& arguments) {
+  return Lime(arguments, "", program).Wait();
 }
 
 // One sentence on stderr, nothing on stdout.

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/channel.h"
+#include "proto/finding_convert.h"
 #include "tests/daemon/fake_cluster.h"
 
 namespace lime {
@@ -28,8 +29,33 @@ absl::StatusOr<T> Return(const T& what) {
   return FromProto(received);
 }
 
+TEST(ConvertTest, FindingsReturnAndAreBounded) {
+  const InspectCall call{.weights = "/data/m", .seconds = 0.5};
+  EXPECT_EQ((Return<v1::InspectRequest>(call)->weights), "/data/m");
+  EXPECT_EQ(Return<v1::InspectRequest>(InspectCall{.seconds = 11}).ok(), false);
+  const std::vector<Finding> findings = {{"memory", Grade::kOk, "8 GiB", ""}, {"disk", Grade::kFail, "full", "make room"}};
+  EXPECT_EQ(*Return<v1::InspectReply>(findings), findings);
+  EXPECT_EQ((*Return<v1::InspectReply>(std::vector<Finding>{{"disk", Grade::kWarn, "a\n\xff", ""}}))[0].what, "a??");
+  v1::InspectReply hostile;
+  hostile.add_findings()->set_grade(3);
+  EXPECT_THAT(FromProto(hostile).status().message(), HasSubstr("grade"));
+  hostile.mutable_findings(0)->set_grade(0);
+  hostile.mutable_findings(0)->set_what("\x1b[2J");
+  EXPECT_THAT(FromProto(hostile).status().message(), HasSubstr("control characters"));
+  hostile.Clear();
+  for (int i = 0; i < 65; ++i) hostile.add_findings();
+  EXPECT_THAT(FromProto(hostile).status().message(), HasSubstr("findings"));
+}
+
 TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
-  const DeviceHealth health{.name = "orin", .epoch = 3, .last_epoch = 7, .memory = kGiB, .runtime = kMiB, .model = "llama"};
+  const DeviceHealth health{.name = "orin",
+                            .epoch = 3,
+                            .last_epoch = 7,
+                            .memory = kGiB,
+                            .runtime = kMiB,
+                            .model = "llama",
+                            .release = "0.1.0",
+                            .clock = 1'800'000'000};
   EXPECT_EQ(*Return<v1::HealthReply>(health), health);
   const DeviceStatistics statistics{.epoch = 1,
                                     .steps = 2,
