@@ -14,6 +14,7 @@
 #include "daemon/inspect/inspect.h"
 #include "planner/base/release.h"
 #include "proto/certificate.h"
+#include "proto/prober.h"
 
 namespace lime::cli {
 namespace {
@@ -35,6 +36,7 @@ class DeviceChecks {
     idle_ = health->epoch < 0;
     Add({"reachability", Grade::kOk, absl::StrCat("answers at ", config_.address, file_.keys.empty() ? ", without keys" : ", with keys"),
          ""});
+    Add(CheckPort());
     Add(CheckRelease(*health));
     Add(CheckClock(*health, std::time(nullptr)));
     if (health->keys_until > 0) Add(InspectExpiry("its keys", health->keys_until, std::time(nullptr), Renew(config_.name)));
@@ -50,6 +52,15 @@ class DeviceChecks {
   void Add(Finding finding) { rows_.push_back({config_.name, std::move(finding)}); }
   void AddFault(const Diagnosis& diagnosis) {
     rows_.push_back({config_.name, {"reachability", Grade::kFail, diagnosis.what, diagnosis.remedy}, diagnosis.fault});
+  }
+
+  // What tells, where keys are refused, whether clocks are apart and releases differ.
+  Finding CheckPort() const {
+    const std::string port = config_.address.substr(config_.address.rfind(':') + 1);
+    if (AskHello(client_.target())) return {"port", Grade::kOk, absl::StrCat("TCP and UDP port ", port, " answer"), ""};
+    return {"port", Grade::kWarn,
+            absl::StrCat("UDP port ", port, " does not answer: where keys are refused, nobody can tell what its clock says"),
+            absl::StrCat("let UDP port ", port, " pass the firewall, as TCP does")};
   }
 
   Finding CheckBudget(const DeviceHealth& health) const {

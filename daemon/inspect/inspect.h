@@ -24,8 +24,8 @@ std::vector<Finding> InspectMachine(const InspectOptions& options);
 
 // Its parts.
 Finding InspectMemory(Bytes budget, Bytes runtime);
-// `check` names the row; `writes`: files are to be made there, so that room matters.
-Finding InspectDisk(const std::string& check, const std::string& folder, bool writes, double seconds);
+// `check` names the row; `writes`: files are to be made there, so that room matters, and the folder may be made later.
+Finding InspectDisk(const std::string& check, const std::string& named, bool writes, double seconds);
 Finding InspectWeights(const std::string& folder);
 Finding InspectStore(const std::string& folder);
 // `what` opens the sentence: "the keys of this machine". `until`: of the certificate and its authority, the earlier; `renew` is the remedy.

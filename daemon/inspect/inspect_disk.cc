@@ -96,11 +96,20 @@ std::string Reads(const std::string& file, double seconds, Finding& finding) {
   return absl::StrFormat("%.2f GB/s, %s", points->front().bytes_per_second / 1e9, how);
 }
 
+// A folder that is made when something is written to it lies on the disk of the nearest one that is there.
+std::string ExistingPart(const std::string& named) {
+  fs::path folder = fs::absolute(named).lexically_normal();
+  std::error_code ignored;
+  while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder.string();
+}
+
 }  // namespace
 
-Finding InspectDisk(const std::string& check, const std::string& folder, bool writes, double seconds) {
+Finding InspectDisk(const std::string& check, const std::string& named, bool writes, double seconds) {
   Finding finding{.check = check};
   std::error_code error;
+  const std::string folder = writes ? ExistingPart(named) : named;
   if (!fs::is_directory(folder, error)) {
     finding.grade = Grade::kFail;
     finding.what = absl::StrCat(folder, error && error.value() != ENOENT ? absl::StrCat(": ", error.message()) : " is not there");
@@ -109,7 +118,7 @@ Finding InspectDisk(const std::string& check, const std::string& folder, bool wr
   }
   const FileSystem system = FileSystemOf(folder);
   const absl::StatusOr<Bytes> room = FreeDiskBytes(folder);
-  finding.what = absl::StrCat(folder, ": ", system.name, ", ", room.ok() ? absl::StrCat(FormatBytes(*room), " free") : "room not known");
+  finding.what = absl::StrCat(named, ": ", system.name, ", ", room.ok() ? absl::StrCat(FormatBytes(*room), " free") : "room not known");
   if (writes && access(folder.c_str(), W_OK) != 0) {
     finding.grade = Grade::kFail;
     absl::StrAppend(&finding.what, ", and limed may not write there");
@@ -124,7 +133,7 @@ Finding InspectDisk(const std::string& check, const std::string& folder, bool wr
     finding.grade = Grade::kWarn;
     finding.remedy = "make room there";
   }
-  const std::string file = LargestFile(folder);
+  const std::string file = LargestFile(named);
   absl::StrAppend(&finding.what, "; ", file.empty() ? "nothing there to measure reads with" : Reads(file, seconds, finding));
   return finding;
 }

@@ -107,6 +107,7 @@ int Run(lime::LimedFlags flags) {
   options.plans.keys = settings->keys;
   if (flags.no_link_probes) options.plans.link_probes = false;
   options.plans.log = log;
+  options.debug = [logger, name = flags.name](const std::string& sentence) { logger->debug("device {}: {}", name, sentence); };
   options.plans.make_stage = lime::MakeEngineStages({.num_threads = settings->threads,
                                                      .cores = settings->compute_cores,
                                                      .numerics = flags.numerics,

@@ -87,10 +87,17 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) return WhyNotListening(options_.listen);
     ticker_ = std::thread([this] { TickAlways(); });
-    absl::StatusOr<std::unique_ptr<HelloResponder>> hello = HelloResponder::Start(options_.listen, port_, [this] {
-      return Hello{
-          .protocol = options_.protocol, .keys = !options_.plans.keys.empty(), .clock = std::time(nullptr), .release = options_.release};
-    });
+    absl::StatusOr<std::unique_ptr<HelloResponder>> hello = HelloResponder::Start(
+        options_.listen, port_,
+        [this] {
+          return Hello{.protocol = options_.protocol,
+                       .keys = !options_.plans.keys.empty(),
+                       .clock = std::time(nullptr),
+                       .release = options_.release};
+        },
+        [this](const std::string& peer) {
+          if (options_.debug) options_.debug(absl::StrCat(peer, " asks for release and clock: it may have found no common keys"));
+        });
     if (hello.ok())
       hello_ = *std::move(hello);
     else if (options_.plans.log)

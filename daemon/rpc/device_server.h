@@ -1,6 +1,7 @@
 // limed without its command line: listens, installs plans, runs them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,8 +22,9 @@ class DeviceServer {
     Bytes memory = 0;   // that the process may use; 0: not said
     Bytes runtime = 0;  // that it held when it started; 0: not said
     PlanKeeper::Options plans;
-    Profiler profile;   // empty: this device does not measure itself
-    Inspector inspect;  // empty: it does not look at its machine
+    Profiler profile;                                        // empty: this device does not measure itself
+    Inspector inspect;                                       // empty: it does not look at its machine
+    std::function<void(const std::string& sentence)> debug;  // where to tell who looks for a fault; empty: nowhere
     std::string release = std::string(Release());
     uint32_t protocol = kProtocol;
     OrdersStream::Options orders;

@@ -19,7 +19,8 @@ constexpr int kMaxPerSecond = 100;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HelloResponder>> HelloResponder::Start(const std::string& address, int port, std::function<Hello()> what) {
+absl::StatusOr<std::unique_ptr<HelloResponder>> HelloResponder::Start(const std::string& address, int port, std::function<Hello()> what,
+                                                                      std::function<void(const std::string&)> asked) {
   LIME_ASSIGN_OR_RETURN(HostPort at, ParseAddress(address));
   at.port = port;
   LIME_ASSIGN_OR_RETURN(const std::vector<SocketAddress> resolved, Resolve(at, kHelloResolve));
@@ -27,11 +28,12 @@ absl::StatusOr<std::unique_ptr<HelloResponder>> HelloResponder::Start(const std:
   FileDescriptor socket(::socket(own.get()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), wake(eventfd(0, EFD_CLOEXEC));
   if (!socket.valid() || !wake.valid()) return ErrnoStatus(errno, address, "open a datagram socket at");
   if (bind(socket.get(), own.get(), own.length) != 0) return ErrnoStatus(errno, address, "take datagrams at");
-  return std::unique_ptr<HelloResponder>(new HelloResponder(std::move(socket), std::move(wake), std::move(what)));
+  return std::unique_ptr<HelloResponder>(new HelloResponder(std::move(socket), std::move(wake), std::move(what), std::move(asked)));
 }
 
-HelloResponder::HelloResponder(FileDescriptor socket, FileDescriptor wake, std::function<Hello()> what)
-    : socket_(std::move(socket)), wake_(std::move(wake)), what_(std::move(what)), thread_([this] { Serve(); }) {}
+HelloResponder::HelloResponder(FileDescriptor socket, FileDescriptor wake, std::function<Hello()> what,
+                               std::function<void(const std::string&)> asked)
+    : socket_(std::move(socket)), wake_(std::move(wake)), what_(std::move(what)), asked_(std::move(asked)), thread_([this] { Serve(); }) {}
 
 HelloResponder::~HelloResponder() {
   (void)eventfd_write(wake_.get(), 1);
@@ -54,6 +56,7 @@ void HelloResponder::Serve() {
     if (absl::Now() - second > absl::Seconds(1) || absl::Now() < second) second = absl::Now(), answered = 0;
     const std::optional<HelloPacket> answer = AnswerHello(std::span(packet, static_cast<size_t>(bytes)), what_());
     if (!answer || ++answered > kMaxPerSecond) continue;
+    if (asked_) asked_(from.Host());
     (void)sendto(socket_.get(), answer->data(), answer->size(), 0, from.get(), from.length);
   }
 }
