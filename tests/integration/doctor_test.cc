@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/base/release.h"
-#include "proto/grpc_log.h"
+#include "proto/hello.h"
 #include "tests/daemon/fake_cluster.h"
 #include "tests/integration/lime_process.h"
 #include "tests/integration/limed_process.h"
@@ -60,7 +60,9 @@ class DoctorTest : public ::testing::Test {
 
   // What `lime doctor` and `lime devices` say of the device: one fault, `what` and `remedy` as given, everywhere the same.
   void ExpectFault(const std::string& device, const std::string& fault, const std::string& what, const std::string& remedy) const {
-    const Answer doctor = Call({"doctor", "--cluster", path(), "--json", "--insecure"});
+    Lime both[] = {Lime({"doctor", "--cluster", path(), "--json", "--insecure"}),
+                   Lime({"devices", "--cluster", path(), "--json", "--insecure"})};
+    const Answer doctor = both[0].Wait(), devices = both[1].Wait();
     EXPECT_EQ(doctor.exit_code, 1) << doctor.err;
     const nlohmann::json row = RowOf(doctor.Json(), device, "reachability");
     EXPECT_EQ(row.value("result", ""), "fail") << doctor.out;
@@ -69,7 +71,6 @@ class DoctorTest : public ::testing::Test {
     EXPECT_THAT(row.value("remedy", ""), HasSubstr(remedy));
     EXPECT_THAT(doctor.err, Not(HasSubstr(".cc:"))) << "gRPC's own words";
 
-    const Answer devices = Call({"devices", "--cluster", path(), "--json", "--insecure"});
     EXPECT_EQ(devices.exit_code, 1);
     for (const nlohmann::json& each : devices.Json()["devices"]) {
       if (each["name"] != device) continue;
@@ -95,7 +96,7 @@ TEST_F(DoctorTest, ADeviceInOrderPassesAllChecks) {
   WriteCluster({{"a", At(a.port())}}, keys);
   const Answer doctor = Call({"doctor", "--cluster", path(), "--json"});
   EXPECT_EQ(doctor.exit_code, 0) << doctor.err << doctor.out;
-  for (const char* check : {"reachability", "release", "clock", "keys", "weights", "memory"})
+  for (const char* check : {"reachability", "port", "release", "clock", "keys", "weights", "memory"})
     EXPECT_EQ(RowOf(doctor.Json(), "a", check).value("result", ""), "ok") << check << doctor.out;
   const nlohmann::json disk = RowOf(doctor.Json(), "a", "disk of the weights");
   EXPECT_THAT(disk.value("what", ""), ContainsRegex("free; [0-9.]+ GB/s"));
@@ -173,6 +174,9 @@ TEST_F(DoctorTest, KeysOfAnotherCluster) {
   WriteCluster({{"b", At(b.port())}}, ours);
   ExpectFault("b", "foreign_keys", "made by another authority", "copy ca.pem, b.pem and b.key there");
   EXPECT_THAT(b.log(), Not(HasSubstr("gRPC"))) << "at level info it is silent";
+  // The same sentence, at once, from a command that needs the device.
+  const std::string sentence = absl::StrCat("device \"b\" at ", At(b.port()), ": its keys (of \"b\") were made by another authority");
+  ExpectRefused(Call({"profile", "--cluster", path(), "--model", kModel}), 1, sentence);
 }
 
 TEST_F(DoctorTest, KeysThatAreNotOfTheAuthorityBesideThemAreRefusedBeforeAnybodyIsAsked) {
@@ -313,6 +317,27 @@ TEST_F(DoctorTest, AnotherServerOfGrpc) {
   ExpectFault("b", "other_program", "it speaks gRPC, but is no limed of this release", "correct the address");
 }
 
+TEST_F(DoctorTest, QuestionsBeforeKeysAreAnsweredAHundredTimesASecond) {
+  const auto server = DeviceServer::Start(FakeDevice("b"));
+  ASSERT_TRUE(server.ok()) << server.status();
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  struct sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>((*server)->port()));
+  ASSERT_EQ(connect(fd, reinterpret_cast<struct sockaddr*>(&address), sizeof(address)), 0);
+  const HelloPacket question = HelloQuestion({});
+  for (int i = 0; i < 150; ++i) EXPECT_EQ(send(fd, question.data(), question.size(), 0), static_cast<ssize_t>(question.size()));
+  int answers = 0;
+  for (struct pollfd event = {.fd = fd, .events = POLLIN, .revents = 0}; poll(&event, 1, 300) > 0; ++answers) {
+    std::byte packet[2 * kHelloBytes];
+    EXPECT_EQ(recv(fd, packet, sizeof(packet), 0), static_cast<ssize_t>(kHelloBytes));
+  }
+  close(fd);
+  EXPECT_GT(answers, 0);
+  EXPECT_LE(answers, 100);
+}
+
 // ---- limed's own side
 
 TEST_F(DoctorTest, LimedSaysWhyItCannotListen) {
@@ -349,6 +374,7 @@ TEST_F(DoctorTest, LimedLogsWhatGrpcSaysAtDebugOnly) {
   WriteCluster({{"b", At(b.port())}}, ours);
   EXPECT_EQ(Call({"devices", "--cluster", path()}).exit_code, 1);
   EXPECT_TRUE(b.AwaitLog("gRPC: ")) << b.log();
+  EXPECT_TRUE(b.AwaitLog("127.0.0.1 asks for release and clock")) << "it names the peer, which gRPC does not";
 }
 
 // ---- lime keys
