@@ -13,6 +13,12 @@ if(LIME_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${LIME_CCACHE})
 endif()
 
+# Nearly two hundred programs are linked: lld takes a sixth of the time of GNU ld.
+find_program(LIME_LLD ld.lld)
+if(LIME_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+
 if(LIME_SANITIZE)
   add_compile_options(-fsanitize=${LIME_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LIME_SANITIZE})

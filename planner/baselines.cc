@@ -13,7 +13,7 @@
 namespace lime {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfiniteMs = std::numeric_limits<double>::infinity();
 
 FoundPlan Judge(const Instance& instance, const Assignment& assignment, Evaluator::Reload reload) {
   Evaluator evaluator(instance, reload);
@@ -62,7 +62,7 @@ class ShardProgram {
     too_large_ = !any_order_ && devices * kMostSkipped * choices > 10 * kMaxWork;
     if (too_large_) layers_ = 0;
     states_ = any_order_ ? 1 << instance.NumDevices() : instance.NumDevices() + 1;
-    best_.assign(static_cast<size_t>(states_) * (layers_ + 1), {kInfinity, -1, 0});
+    best_.assign(static_cast<size_t>(states_) * (layers_ + 1), {kInfiniteMs, -1, 0});
   }
 
   // Empty where nothing fits.
@@ -71,14 +71,14 @@ class ShardProgram {
     At(0, 0).ms = 0;
     for (int state = 0; state < states_; ++state) {
       for (int placed = 0; placed < layers_; ++placed) {
-        if (At(state, placed).ms < kInfinity) Extend(state, placed);
+        if (At(state, placed).ms < kInfiniteMs) Extend(state, placed);
       }
     }
     int end = 0;
     for (int state = 0; state < states_; ++state) {
       if (At(state, layers_).ms < At(end, layers_).ms) end = state;
     }
-    return At(end, layers_).ms < kInfinity ? Trace(end) : std::vector<LayerRun>{};
+    return At(end, layers_).ms < kInfiniteMs ? Trace(end) : std::vector<LayerRun>{};
   }
 
  private:

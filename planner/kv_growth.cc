@@ -77,6 +77,7 @@ absl::StatusOr<Plan> WithPlace(const Plan& plan, int device, const KvPlace& plac
 absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& options) {
   KvLevels grown = MakeKvLevels(plan, options);
   while (!grown.exhausted.empty()) {
+    if (options.Ends()) return absl::ResourceExhaustedError(grown.exhausted);
     const int64_t pages = grown.levels.back().residency.layer_pages;
     std::optional<std::pair<Plan, KvLevels>> best;
     if (grown.stuck && plan.devices[*grown.stuck].max_layer_pages == 0 && pages >= WorkingPages(plan)) {
@@ -177,7 +178,7 @@ class PlaceSearch {
   }
 
   void Try(int device, const KvPlace& place) {
-    if (options_.cancelled && options_.cancelled()) return;
+    if (options_.Ends()) return;
     const KvPlace now = KvPlaceOf(best_.plan, device);
     if (place.layer_pages == now.layer_pages && (place.layer_pages == 0 || (place.host == now.host && place.back == now.back))) return;
     absl::StatusOr<Plan> plan = WithPlace(best_.plan, device, place, options_);
@@ -207,7 +208,8 @@ absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options)
   std::optional<Spilling> best;
   std::string reason = "no ring fits";
   for (const int parts : kRings) {
-    if (options.cancelled && options.cancelled()) return CannotGrow("the search was ended");
+    if (options.Ends()) reason = "the search was ended";
+    if (options.Ends()) break;
     absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
     if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
     absl::StatusOr<Spilling> assessed = Assess(*std::move(grows), options);
@@ -222,7 +224,8 @@ absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options
   std::string reason = "no ring fits";
   int worse = 0;
   for (const int parts : kRings) {
-    if (options.cancelled && options.cancelled()) return CannotGrow("the search was ended");
+    if (options.Ends()) reason = "the search was ended";
+    if (options.Ends()) break;
     absl::StatusOr<Plan> grows = WithRings(plan, parts, options);
     if (!grows.ok() || !std::isfinite(grows->predicted.ms_per_step)) continue;
     absl::StatusOr<Spilling> spills = SpillWhereStuck(*std::move(grows), options);

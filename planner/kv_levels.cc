@@ -193,7 +193,7 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
 class LevelSearch {
  public:
   LevelSearch(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, Draft& draft)
-      : plan_(plan), draft_(draft), budget_(options.work, 0, nullptr), random_(options.seed) {
+      : plan_(plan), options_(options), draft_(draft), budget_(options.work, 0, nullptr), random_(options.seed) {
     for (int d = 0; d < plan.NumDevices(); ++d) room_.push_back(RoomForParts(plan, d, layer_pages));
   }
 
@@ -205,7 +205,7 @@ class LevelSearch {
     }
     for (const int32_t d : used) {
       while (draft_.resident(d) > room_[d]) {
-        if (!StreamOneMore(d)) return d;
+        if (options_.Ends() || !StreamOneMore(d)) return d;
       }
     }
     for (const int32_t d : used) KeepWhatFits(d);
@@ -263,7 +263,7 @@ class LevelSearch {
   void Improve() {
     double now_ms = draft_.QuickMs(budget_);
     int misses = 0;
-    while (budget_.left() > 0 && misses < 40 + 2 * plan_.NumParts()) {
+    while (budget_.left() > 0 && misses < 40 + 2 * plan_.NumParts() && !options_.Ends()) {
       const int out = random_.Below(plan_.NumParts()), in = random_.Below(plan_.NumParts());
       ++misses;
       budget_.Spend(1);
@@ -285,6 +285,7 @@ class LevelSearch {
   }
 
   const Plan& plan_;
+  const KvLevelOptions& options_;
   Draft& draft_;
   SearchBudget budget_;
   Random random_;
@@ -464,6 +465,10 @@ KvLevels MakeKvLevels(const Plan& plan, const KvLevelOptions& options) {
   const int64_t step = std::max<int64_t>(plan.sequences, (full - first + options.max_levels - 1) / std::max(1, options.max_levels));
   for (int64_t pages = first; pages < full;) {
     pages = std::min(full, pages + step);
+    if (options.Ends()) {
+      answer.exhausted = "the search was ended";
+      break;
+    }
     std::optional<KvLevel> level = NextLevel(plan, pages, options, answer, answer.stuck);
     if (!level) {
       Residency all{.layer_pages = pages, .streamed = KvPartsOnDisk(plan, pages, /*on_disk=*/true)};

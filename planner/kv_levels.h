@@ -44,7 +44,11 @@ struct KvLevelOptions {
   uint64_t seed = 1;
   bool disks = true;                   // PlanToSpill may put KV on the disks of devices
   const KvHosting* hosting = nullptr;  // and into the memory of others; null: not
-  std::function<bool()> cancelled;     // PlanToGrow and PlanToSpill then say that no plan grows; null: never
+  // Once it is true every search ends with what it has: no further level, and PlanToGrow and PlanToSpill with the best plan so far, or
+  // with none. Null: never.
+  std::function<bool()> cancelled;
+
+  bool Ends() const { return cancelled && cancelled(); }
 };
 
 // Of a plan that evicts KV (planner/plan/kv_eviction.h) the first level is all that is kept, nothing streams at any, and what a step takes

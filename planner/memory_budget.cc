@@ -13,7 +13,7 @@ constexpr Bytes kLeastPressureReserve = 8 * kMiB;
 constexpr int64_t kMaxTpsTokens = 512;
 constexpr int64_t kBalancedTokens = 1024;
 
-constexpr std::pair<MemoryPriority, std::string_view> kNames[] = {
+constexpr std::pair<MemoryPriority, std::string_view> kModeNames[] = {
     {MemoryPriority::kMaxTps, "max-tps"}, {MemoryPriority::kBalanced, "balanced"}, {MemoryPriority::kMaxContext, "max-context"}};
 
 int64_t TokensToKeep(const BudgetRequest& request) {
@@ -31,14 +31,14 @@ int64_t TokensToKeep(const BudgetRequest& request) {
 }  // namespace
 
 absl::StatusOr<MemoryPriority> ParseMemoryPriority(std::string_view name) {
-  for (const auto& [priority, text] : kNames) {
+  for (const auto& [priority, text] : kModeNames) {
     if (text == name) return priority;
   }
   return absl::InvalidArgumentError(absl::StrCat("\"", Text(name), "\" is no memory priority; give max-tps, balanced or max-context"));
 }
 
 std::string_view MemoryPriorityName(MemoryPriority priority) {
-  return std::ranges::find(kNames, priority, &std::pair<MemoryPriority, std::string_view>::first)->second;
+  return std::ranges::find(kModeNames, priority, &std::pair<MemoryPriority, std::string_view>::first)->second;
 }
 
 Bytes MemoryReserve(Bytes machine) {
@@ -56,9 +56,10 @@ DerivedBudget DeriveBudget(const BudgetRequest& request) {
   const Bytes rest = request.available - derived.reserve - request.fixed - derived.kv;
   derived.resident = std::max<Bytes>(0, rest) / 10 * 9;
   derived.budget = request.process + std::min(request.available, needed + derived.resident);
-  derived.text = absl::StrCat(FormatBytes(derived.budget), ": of ", FormatBytes(request.available), " available ",
-                              FormatBytes(derived.reserve), " are left to others and ", FormatBytes(derived.kv), " kept for the KV of ",
-                              derived.kv_tokens, " tokens (", Text(MemoryPriorityName(request.priority)), "), and 10 % of the rest");
+  derived.text = absl::StrCat(FormatBytes(derived.budget), ": ", FormatBytes(request.process), " that this process has, and more; of ",
+                              FormatBytes(request.available), " available ", FormatBytes(derived.reserve), " are left to others and ",
+                              FormatBytes(derived.kv), " kept for the KV of ", derived.kv_tokens, " tokens (",
+                              Text(MemoryPriorityName(request.priority)), "), and 10 % of the rest");
   return derived;
 }
 

@@ -45,8 +45,8 @@ struct DerivedBudget {
   Bytes kv = 0;
   Bytes resident = 0;  // for blocks, after the safety factor
 
-  // "11.2 GiB: of 14.1 GiB available 741 MiB are left to others and 128 MiB kept for the KV of 1024 tokens (balanced), and 10 % of the
-  // rest"
+  // "11.2 GiB: 166 MiB that this process has, and more; of 14.1 GiB available 741 MiB are left to others and 128 MiB kept for the KV of
+  // 1024 tokens (balanced), and 10 % of the rest"
   std::string text;
 };
 

@@ -10,7 +10,7 @@ namespace lime {
 namespace {
 
 constexpr int kMostUnits = 2047;  // of one size: the program takes the square of it
-constexpr int kRadix = kMostUnits + 1, kNone = -2 * kRadix;
+constexpr int kRadix = kMostUnits + 1, kNoUnit = -2 * kRadix;
 
 // How many of `each` fit in `room`, at most `most`; -1 where not even none do.
 int Fit(double room, double each, int most) {
@@ -121,7 +121,7 @@ std::vector<MixedCountProgram::Share> MixedCountProgram::Shares(const Question& 
   room_of_.resize(devices);
   best_of_.resize(devices);
   large_of_.resize(devices);
-  std::vector<int> most(all_large + 1, kNone), next;  // by large units placed: small ones
+  std::vector<int> most(all_large + 1, kNoUnit), next;  // by large units placed: small ones
   most[0] = 0;
   int reach = 0;  // large units that can have been placed
   for (int d = 0; d < devices; ++d) {
@@ -129,7 +129,7 @@ std::vector<MixedCountProgram::Share> MixedCountProgram::Shares(const Question& 
     const std::vector<Share>& best = best_of_[d];
     if (best.empty()) return {};
     // Small ones and, below them, large ones of d, so that a maximum is of both.
-    next.assign(all_large + 1, kNone * kRadix);
+    next.assign(all_large + 1, kNoUnit * kRadix);
     for (int large = 0; large < static_cast<int>(best.size()); ++large) {
       const int last = std::min(reach, all_large - large), small = best[large].units[0] * kRadix + large;
       for (int placed = 0; placed <= last; ++placed) next[placed + large] = std::max(next[placed + large], most[placed] * kRadix + small);
@@ -139,7 +139,7 @@ std::vector<MixedCountProgram::Share> MixedCountProgram::Shares(const Question& 
     large_of_[d].resize(all_large + 1);
     for (int placed = 0; placed <= all_large; ++placed) {
       large_of_[d][placed] = next[placed] < 0 ? 0 : next[placed] % kRadix;
-      most[placed] = next[placed] < 0 ? kNone : std::min(next[placed] / kRadix, sizes_[0].count);
+      most[placed] = next[placed] < 0 ? kNoUnit : std::min(next[placed] / kRadix, sizes_[0].count);
     }
   }
   if (most[all_large] < sizes_[0].count) return {};

@@ -262,7 +262,11 @@ class Remedy {
   }
 
  private:
+  // The clock of a search that is to end is infinite.
+  bool Ended() const { return options_.search.elapsed_ms && !std::isfinite(options_.search.elapsed_ms()); }
+
   bool Fits(const Instance& changed) const {
+    if (Ended()) return false;
     SearchOptions search = options_.search;
     search.elapsed_ms = nullptr;
     search.first_token.reset();

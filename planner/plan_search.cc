@@ -42,6 +42,11 @@ class Search {
 
   FoundPlan Run() {
     FoundPlan best;
+    if (CannotFit(instance_)) {
+      best.optimal = true;
+      best.reason = Reason();
+      return best;
+    }
     LevelSearch pieces(instance_, AnnealerOptions(options_.first_token, options_.move_cost), budget_);
     OfferSeeds(pieces);
     const bool small = options_.exhaustive && IsSmall();
@@ -246,7 +251,30 @@ class Search {
   const std::vector<int32_t> unit_begins_;
 };
 
+// Of KV, and where nothing streams of weights: a device that has any block has room for one, resident or in its pool.
+double MostHeldMb(const Instance& instance, const Instance::Device& device, double smallest_mb, bool streams) {
+  bool holds_one = false;
+  for (const Instance::Block& block : instance.blocks) holds_one |= block.mb + block.kv_mb <= device.mem_mb + kMemorySlackMb;
+  return holds_one ? device.mem_mb + kMemorySlackMb - (streams ? smallest_mb : 0) : 0;
+}
+
 }  // namespace
+
+bool CannotFit(const Instance& instance) {
+  const auto& devices = instance.devices;
+  const bool streams = std::ranges::any_of(devices, [](const auto& device) { return device.disk_mb_per_ms > 0; });
+  const bool by_rows = std::ranges::any_of(devices, [](const auto& device) { return device.embed_rows_ms.has_value(); });
+  double kept_mb = by_rows ? 0 : instance.embed_mb, smallest_mb = std::numeric_limits<double>::infinity();
+  for (const Instance::Block& block : instance.blocks) {
+    const auto fits = [&](const auto& device) { return block.mb + block.kv_mb <= device.mem_mb + kMemorySlackMb; };
+    if (std::ranges::none_of(devices, fits)) return true;
+    kept_mb += block.kv_mb + (streams ? 0 : block.mb);
+    smallest_mb = std::min(smallest_mb, block.mb);
+  }
+  double room_mb = 0;
+  for (const Instance::Device& device : devices) room_mb += MostHeldMb(instance, device, smallest_mb, streams);
+  return kept_mb > room_mb;
+}
 
 FoundPlan SearchPlan(const Instance& instance, const SearchOptions& options) {
   return Search(instance, options).Run();

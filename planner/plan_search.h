@@ -44,6 +44,10 @@ struct FoundPlan {
   std::optional<FirstToken> first_token;  // where it is bounded
 };
 
+// Whether memory shows, without a search, that no plan fits: KV, and where no device has a disk the weights, are more than there is; or a
+// block is larger than every device. False says nothing.  REQUIRES: instance.Validate().ok()
+bool CannotFit(const Instance& instance);
+
 // Deterministic for a seed as long as `elapsed_ms` does not end it.  REQUIRES: instance.Validate().ok(), the seeds valid, the bound's
 // problem valid for `instance`
 FoundPlan SearchPlan(const Instance& instance, const SearchOptions& options);

@@ -7,7 +7,7 @@
 namespace lime {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kEndlessMs = std::numeric_limits<double>::infinity();
 constexpr int kSteps = Evaluator::kSteps, kSettledStep = Evaluator::kSettledStep;
 constexpr int kHistory = 9;  // steps before the first: a window reaches back 4 q + 4 loads at most
 
@@ -54,7 +54,7 @@ QuickEvaluator::QuickEvaluator(const Instance& instance)
 double QuickEvaluator::MsPerStep(const Assignment& plan, double limit_ms) {
   Compile(plan);
   work_ = static_cast<double>(instance_.blocks.size() + devices_.size());
-  if (!Fits() || LeastMs() >= limit_ms) return kInfinity;
+  if (!Fits() || LeastMs() >= limit_ms) return kEndlessMs;
   if (loads_.empty() && instance_.microbatches == 1) return path_ms_;
   CompileWindows();
   return instance_.microbatches == 1 ? RunOne() : RunMany();
@@ -114,7 +114,7 @@ void QuickEvaluator::AddLoad(int block, double gap_ms) {
   const double stage_mb = together ? loads_.back().stage_mb + mb : mb;
   loads_.push_back({.gap_ms = gap_ms,
                     .comp_ms = profile.comp_ms[block],
-                    .load_ms = profile.disk_mb_per_ms > 0 ? mb / profile.disk_mb_per_ms + profile.disk_lat_ms : kInfinity,
+                    .load_ms = profile.disk_mb_per_ms > 0 ? mb / profile.disk_mb_per_ms + profile.disk_lat_ms : kEndlessMs,
                     .mb = mb,
                     .stage_mb = stage_mb,
                     .device = visit.device,
@@ -131,7 +131,7 @@ bool QuickEvaluator::Fits() {
   for (size_t d = 0; d < devices_.size(); ++d) {
     const double over_mb = devices_[d].used_mb + devices_[d].pool_need_mb - instance_.devices[d].mem_mb;
     if (over_mb > kMemorySlackMb) overflow_mb_ += over_mb;
-    fits = fits && over_mb <= kMemorySlackMb && devices_[d].load_ms < kInfinity;
+    fits = fits && over_mb <= kMemorySlackMb && devices_[d].load_ms < kEndlessMs;
   }
   return fits;
 }
@@ -173,7 +173,7 @@ void QuickEvaluator::CompileWindows() {
     if (!devices_[d].loads.empty()) CompileWindows(devices_[d], instance_.devices[d].mem_mb - devices_[d].used_mb);
   }
   release_ms_.resize(loads_.size() * (kHistory + kSteps));
-  std::fill_n(release_ms_.begin(), loads_.size() * kHistory, -kInfinity);
+  std::fill_n(release_ms_.begin(), loads_.size() * kHistory, -kEndlessMs);
 }
 
 // As Evaluator::ComputeWindows.
@@ -218,7 +218,7 @@ double QuickEvaluator::RunOne() {
   double now = 0;
   for (int step = 0; step < kSteps; ++step) {
     double* row = release_ms_.data() + (kHistory + step) * n;
-    double low = kInfinity, high = -kInfinity;
+    double low = kEndlessMs, high = -kEndlessMs;
     for (int64_t i = 0; i < n; ++i) {
       const Load& load = loads_[i];
       double& load_end = load_end_ms_[load.device];
@@ -256,11 +256,11 @@ double QuickEvaluator::RunMany() {
   const double tx_ms = instance_.net.tx_ms, lat_ms = instance_.net.lat_ms;
   const double back_ms = visits_.front().device == visits_.back().device ? 0 : lat_ms;
   std::fill(ready_ms_.begin(), ready_ms_.end(), 0.0);
-  ends_ms_.assign(visits_.size() * 2, -kInfinity);
+  ends_ms_.assign(visits_.size() * 2, -kEndlessMs);
   Ends ends;
   for (int step = 0; step < kSteps; ++step) {
     double* row = release_ms_.data() + (kHistory + step) * loads_.size();
-    double low = kInfinity, high = -kInfinity, end = 0;
+    double low = kEndlessMs, high = -kEndlessMs, end = 0;
     for (size_t j = 0; j < visits_.size(); ++j) {
       const Visit& visit = visits_[j];
       const bool last_visit = j + 1 == visits_.size();

@@ -17,7 +17,7 @@ namespace {
 using Kind = ResidencyProblem::Kind;
 
 constexpr double kBytesPerMb = 1e6;
-constexpr std::array<Bytes, 5> kRings = {64 * kMiB, 128 * kMiB, 256 * kMiB, 512 * kMiB, 1024 * kMiB};
+constexpr std::array<Bytes, 5> kRingShares = {64 * kMiB, 128 * kMiB, 256 * kMiB, 512 * kMiB, 1024 * kMiB};
 constexpr double kTightRing = 1.02;  // what a ring of two pieces is expected to cost beside the evaluation
 constexpr size_t kMixes = 6;         // of block counts that are evaluated, from the fewest streamed bytes up
 constexpr std::array<std::pair<Placement, std::string_view>, 4> kNames = {
@@ -59,6 +59,8 @@ class Planner {
     return best;
   }
 
+  double MsPerStep(const ResidencyPlan& plan) const { return plan.streams() ? Evaluate(plan) : compute_ms_; }
+
  private:
   ResidencyPlan AllResident() const {
     return {.resident = std::vector<bool>(problem_.blocks.size(), true),
@@ -71,7 +73,7 @@ class Planner {
     if (problem_.ring) return {std::max(*problem_.ring, 2 * largest_)};
     std::vector<Bytes> rings = {2 * largest_};
     if (SteadyRing() <= problem_.memory) rings.push_back(SteadyRing());
-    for (const Bytes ring : kRings) {
+    for (const Bytes ring : kRingShares) {
       if (ring > rings.back() && ring <= problem_.memory) rings.push_back(ring);
     }
     return rings;
@@ -236,6 +238,10 @@ std::string_view PlacementName(Placement placement) {
 
 absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem) {
   return Planner(problem).Plan();
+}
+
+double ResidencyMsPerStep(const ResidencyProblem& problem, const ResidencyPlan& plan) {
+  return Planner(problem).MsPerStep(plan);
 }
 
 }  // namespace lime

@@ -63,4 +63,7 @@ struct ResidencyPlan {
 // Deterministic. ResourceExhausted, with the numbers, when not even two pieces fit.
 absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem);
 
+// Milliseconds of a step of `plan` at the rates of `problem`, which may have changed since `plan` was made for it.
+double ResidencyMsPerStep(const ResidencyProblem& problem, const ResidencyPlan& plan);
+
 }  // namespace lime

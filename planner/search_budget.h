@@ -29,8 +29,8 @@ class SearchBudget {
     if (elapsed_ms_ && since_look_ > kWorkPerMs) {
       since_look_ = 0;
       const double elapsed_ms = elapsed_ms_();
-      if (elapsed_ms >= limit_ms_) left_ = -std::numeric_limits<double>::infinity();
-      if (elapsed_ms < limit_ms_) left_ = std::min(left_, kPatience * work_ * (1 - elapsed_ms / limit_ms_));
+      const bool in_time = elapsed_ms < limit_ms_;  // not so of a clock that began when all time was over (infinity less infinity)
+      left_ = in_time ? std::min(left_, kPatience * work_ * (1 - elapsed_ms / limit_ms_)) : -std::numeric_limits<double>::infinity();
     }
     return left_ > 0;
   }

@@ -179,7 +179,7 @@ void RoundNumbers(ordered_json& answer) {
   }
 }
 
-struct Kind {
+struct SolvedKind {
   std::string_view name;
   Answer (*solve)(const json& problem, const SolveOptions& options);
 };
@@ -189,13 +189,13 @@ Answer AtOnce(const json& problem, const SolveOptions&) {
   return kSolve(problem);
 }
 
-constexpr Kind kKinds[] = {{"optimize", SolveOptimize},
-                           {"replan", SolveReplan},
-                           {"eval", AtOnce<SolveEval>},
-                           {"eq1", AtOnce<SolveEq1>},
-                           {"slots", AtOnce<SolveSlots>},
-                           {"online", AtOnce<SolveOnline>},
-                           {"kvtransfer", AtOnce<SolveKvTransfer>}};
+constexpr SolvedKind kKinds[] = {{"optimize", SolveOptimize},
+                                 {"replan", SolveReplan},
+                                 {"eval", AtOnce<SolveEval>},
+                                 {"eq1", AtOnce<SolveEq1>},
+                                 {"slots", AtOnce<SolveSlots>},
+                                 {"online", AtOnce<SolveOnline>},
+                                 {"kvtransfer", AtOnce<SolveKvTransfer>}};
 
 }  // namespace
 
@@ -204,7 +204,7 @@ absl::StatusOr<std::string> Solve(std::string_view text, const SolveOptions& opt
   JsonFields fields(problem, "problem");
   const std::string kind = fields.String("kind");
   LIME_RETURN_IF_ERROR(fields.status());
-  for (const Kind& known : kKinds) {
+  for (const SolvedKind& known : kKinds) {
     if (known.name != kind) continue;
     LIME_ASSIGN_OR_RETURN(ordered_json answer, known.solve(problem, options));
     RoundNumbers(answer);

@@ -18,6 +18,7 @@ FoundPlan PaperPlan(const Instance& instance, const SearchOptions& options, doub
 
 // The search, begun at the plans of the others too.
 FoundPlan LimePlan(const Instance& instance, SearchOptions options) {
+  if (CannotFit(instance)) return SearchPlan(instance, options);  // for the reason
   for (const FoundPlan& other :
        {PaperPlan(instance, options, 0.1), PlanPipeline(instance), PlanPipelineOffload(instance), PlanEdgeShard(instance)}) {
     if (!other.plan.stages.empty()) options.seeds.push_back(other.plan);

@@ -10,9 +10,13 @@
 namespace lime {
 namespace {
 
-constexpr size_t kMaxModelName = 512;
+constexpr size_t kMaxModelName = 512, kMaxPath = 4096;
 constexpr int32_t kMaxLayer = 100'000;
+constexpr Bytes kMaxDiskBytes = Bytes{1} << 60;
+constexpr double kMaxUnusedSeconds = 1e10;
+constexpr int64_t kMaxHeldBlocks = 2 * kMaxLayer + 4;
 
+using fields::Printable;
 using fields::Within;
 using fields::Wrong;
 
@@ -30,6 +34,11 @@ absl::StatusOr<BlockId> BlockFromProto(const v1::Block& message) {
   const bool layered = kind == BlockKind::kAttention || kind == BlockKind::kMlp;
   LIME_RETURN_IF_ERROR(Within("layer", message.layer(), 0, layered ? kMaxLayer : 0));
   return BlockId{kind, message.layer()};
+}
+
+void BlockToProto(BlockId id, v1::Block& into) {
+  into.set_kind(static_cast<uint32_t>(id.kind));
+  into.set_layer(id.layer);
 }
 
 absl::StatusOr<StoreOffer> OfferFromProto(v1::Offer& message) {
@@ -51,6 +60,22 @@ absl::StatusOr<PushChunk> ChunkFromProto(v1::Chunk& message) {
   LIME_RETURN_IF_ERROR(Within("position", message.position(), 0, kMaxPushPosition));
   LIME_RETURN_IF_ERROR(Within("data", static_cast<int64_t>(message.data().size()), 1, kMaxPushChunkBytes));
   return PushChunk{.position = message.position(), .data = std::move(*message.mutable_data()), .xxh3 = message.xxh3()};
+}
+
+absl::StatusOr<StoredModel> StoredFromProto(const v1::StoredModel& message) {
+  LIME_RETURN_IF_ERROR(Printable("name", message.name(), kMaxModelName));
+  LIME_RETURN_IF_ERROR(Within("bytes", message.bytes(), 0, kMaxDiskBytes));
+  LIME_RETURN_IF_ERROR(Within("blocks", message.blocks(), 0, kMaxPushUnits));
+  LIME_RETURN_IF_ERROR(Within("held", message.held(), 0, message.blocks()));
+  const double unused = message.unused_seconds();
+  if (!(unused >= 0 && unused <= kMaxUnusedSeconds)) return Wrong("field \"unused_seconds\" = ", unused, " is no time");
+  return StoredModel{.model = message.model(),
+                     .name = message.name(),
+                     .bytes = message.bytes(),
+                     .held = message.held(),
+                     .blocks = message.blocks(),
+                     .unused_seconds = unused,
+                     .in_use = message.in_use()};
 }
 
 absl::StatusOr<PushMissing> MissingFromProto(const v1::Missing& message) {
@@ -75,11 +100,7 @@ void ToProto(const StoreOffer& offer, v1::PushRequest& message) {
   into.set_manifest(StoreManifestText(offer.manifest));
   into.set_config(offer.config_json);
   for (const std::string& header : offer.headers) into.add_headers(header);
-  for (const BlockId id : offer.blocks) {
-    v1::Block& block = *into.add_blocks();
-    block.set_kind(static_cast<uint32_t>(id.kind));
-    block.set_layer(id.layer);
-  }
+  for (const BlockId id : offer.blocks) BlockToProto(id, *into.add_blocks());
   into.set_check(offer.check);
 }
 
@@ -104,6 +125,35 @@ absl::StatusOr<PushRequest> FromProto(v1::PushRequest& message) {
       break;
   }
   return Wrong("a push says what is not known here; run the same release everywhere");
+}
+
+void ToProto(const StoreContent& content, v1::ListStoreReply& message) {
+  message.set_folder(content.folder);
+  message.set_free_bytes(content.free);
+  message.set_total_bytes(content.total);
+  for (const StoredModel& stored : content.models) {
+    v1::StoredModel& into = *message.add_models();
+    into.set_model(stored.model);
+    into.set_name(PlainName(stored.name));
+    into.set_bytes(stored.bytes);
+    into.set_held(stored.held);
+    into.set_blocks(stored.blocks);
+    into.set_unused_seconds(stored.unused_seconds);
+    into.set_in_use(stored.in_use);
+  }
+}
+
+absl::StatusOr<StoreContent> FromProto(const v1::ListStoreReply& message) {
+  LIME_RETURN_IF_ERROR(Printable("folder", message.folder(), kMaxPath));
+  LIME_RETURN_IF_ERROR(Within("total_bytes", message.total_bytes(), 0, kMaxDiskBytes));
+  LIME_RETURN_IF_ERROR(Within("free_bytes", message.free_bytes(), 0, message.total_bytes()));
+  LIME_RETURN_IF_ERROR(Within("models", message.models_size(), 0, kMaxStoredModels));
+  StoreContent content{.folder = message.folder(), .free = message.free_bytes(), .total = message.total_bytes(), .models = {}};
+  for (const v1::StoredModel& stored : message.models()) {
+    LIME_ASSIGN_OR_RETURN(StoredModel model, StoredFromProto(stored));
+    content.models.push_back(std::move(model));
+  }
+  return content;
 }
 
 void ToProto(const PushEvent& event, v1::PushEvent& message) {
@@ -143,6 +193,32 @@ absl::StatusOr<PushEvent> FromProto(const v1::PushEvent& message) {
       break;
   }
   return Wrong("a device says what is not known here; run the same release everywhere");
+}
+
+void ToProto(const HoldingsCall& call, v1::HoldingsRequest& message) {
+  message.set_weights(call.weights);
+  message.set_model(call.model);
+}
+
+absl::StatusOr<HoldingsCall> FromProto(const v1::HoldingsRequest& message) {
+  LIME_RETURN_IF_ERROR(fields::Printable("weights", message.weights(), kMaxPath));
+  return HoldingsCall{.weights = message.weights(), .model = message.model()};
+}
+
+void ToProto(const DeviceHoldings& holdings, v1::HoldingsReply& message) {
+  message.set_whole(holdings.whole);
+  message.set_takes(holdings.takes);
+  for (const BlockId id : holdings.blocks) BlockToProto(id, *message.add_blocks());
+}
+
+absl::StatusOr<DeviceHoldings> FromProto(const v1::HoldingsReply& message) {
+  LIME_RETURN_IF_ERROR(Within("blocks", message.blocks_size(), 0, kMaxHeldBlocks));
+  DeviceHoldings holdings{.whole = message.whole(), .takes = message.takes()};
+  for (const v1::Block& block : message.blocks()) {
+    LIME_ASSIGN_OR_RETURN(const BlockId id, BlockFromProto(block));
+    holdings.blocks.push_back(id);
+  }
+  return holdings;
 }
 
 }  // namespace lime

@@ -54,4 +54,48 @@ using PushEvent = std::variant<PushLooking, PushMissing, PushStored, PushAgain, 
 void ToProto(const PushEvent& event, v1::PushEvent& message);
 absl::StatusOr<PushEvent> FromProto(const v1::PushEvent& message);
 
+// ---- What a device holds
+
+inline constexpr int64_t kMaxStoredModels = 100'000;
+
+struct StoredModel {
+  uint64_t model = 0;         // its digest
+  std::string name;           // for people; empty: not known
+  Bytes bytes = 0;            // that it takes of the disk
+  int32_t held = 0;           // blocks that are whole
+  int32_t blocks = 0;         // of the model; 0: not known, its push was interrupted while it began
+  double unused_seconds = 0;  // since it was pushed or loaded last
+  bool in_use = false;        // by the plan that is installed
+
+  friend bool operator==(const StoredModel&, const StoredModel&) = default;
+};
+struct StoreContent {
+  std::string folder;         // empty: the device takes no weights
+  Bytes free = 0, total = 0;  // of its disk
+  std::vector<StoredModel> models;
+
+  friend bool operator==(const StoreContent&, const StoreContent&) = default;
+};
+void ToProto(const StoreContent& content, v1::ListStoreReply& message);
+absl::StatusOr<StoreContent> FromProto(const v1::ListStoreReply& message);
+// ---- What is there
+
+struct HoldingsCall {
+  std::string weights;  // folder on the device; empty: its own
+  uint64_t model = 0;   // digest; 0: not said
+  friend bool operator==(const HoldingsCall&, const HoldingsCall&) = default;
+};
+void ToProto(const HoldingsCall& call, v1::HoldingsRequest& message);
+absl::StatusOr<HoldingsCall> FromProto(const v1::HoldingsRequest& message);
+
+// What an installation would find on a device.
+struct DeviceHoldings {
+  bool whole = false;           // a folder with the whole model
+  std::vector<BlockId> blocks;  // else those that were pushed
+  bool takes = false;           // it has a store for what is pushed
+  friend bool operator==(const DeviceHoldings&, const DeviceHoldings&) = default;
+};
+void ToProto(const DeviceHoldings& holdings, v1::HoldingsReply& message);
+absl::StatusOr<DeviceHoldings> FromProto(const v1::HoldingsReply& message);
+
 }  // namespace lime

@@ -3,11 +3,11 @@
 #include <grpcpp/create_channel.h>
 #include <sys/stat.h>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/logic/activation.h"
 #include "daemon/weights/files.h"
-#include "planner/base/strings.h"
+#include "proto/address.h"
+#include "proto/certificate.h"
 
 namespace lime {
 namespace {
@@ -33,12 +33,17 @@ absl::StatusOr<ClusterKeys> ClusterKeys::Read(const std::string& folder, const s
   struct stat status = {};
   if (stat(key_path.c_str(), &status) == 0 && (status.st_mode & 077) != 0)
     return absl::PermissionDeniedError(absl::StrCat(key_path, " can be read by others; run `chmod 600 ", key_path, "`"));
+  for (const std::string& path : {folder + "/ca.pem", absl::StrCat(folder, "/", name, ".pem"), key_path}) {
+    if (FileExists(path)) continue;
+    return absl::NotFoundError(absl::StrCat(path,
+                                            " is not there; `lime keys --cluster CLUSTER.toml --out FOLDER` makes the keys of a cluster, "
+                                            "and each machine needs ca.pem, NAME.pem and NAME.key of its own from there"));
+  }
   ClusterKeys keys;
   LIME_ASSIGN_OR_RETURN(keys.authority, ReadTextFile(folder + "/ca.pem", kMaxPemBytes));
   LIME_ASSIGN_OR_RETURN(keys.certificate, ReadTextFile(absl::StrCat(folder, "/", name, ".pem"), kMaxPemBytes));
   LIME_ASSIGN_OR_RETURN(keys.key, ReadTextFile(key_path, kMaxPemBytes));
-  if (keys.authority.empty() || keys.certificate.empty() || keys.key.empty())
-    return absl::InvalidArgumentError(absl::StrCat(folder, ": a key or certificate is empty; make them anew with `lime keys`"));
+  LIME_RETURN_IF_ERROR(CheckKeys(keys, folder, name));
   return keys;
 }
 
@@ -74,14 +79,10 @@ void SetServerOptions(grpc::ServerBuilder& builder) {
 }
 
 absl::StatusOr<bool> IsLoopback(std::string_view address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string_view::npos || !absl::SimpleAtoi(Text(address.substr(colon + 1)), &port) || port < 0 || port > 65535)
-    return absl::InvalidArgumentError(absl::StrCat("\"", Text(address.substr(0, 80)), "\" is no address; write HOST:PORT"));
-  std::string_view host = address.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  if (host.empty()) return absl::InvalidArgumentError(absl::StrCat("\"", Text(address), "\" names no host; write HOST:PORT"));
-  const bool v4 = host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
+  const absl::StatusOr<HostPort> parsed = ParseAddress(address);
+  if (!parsed.ok()) return parsed.status();
+  const std::string& host = parsed->host;
+  const bool v4 = host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
   return v4 || host == "localhost" || host == "::1";
 }
 

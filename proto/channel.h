@@ -22,7 +22,7 @@ struct ClusterKeys {
   std::string authority, certificate, key;
 
   bool empty() const { return authority.empty(); }
-  // `folder`/ca.pem, `folder`/`name`.pem and `folder`/`name`.key, which nobody else may read.
+  // `folder`/ca.pem, `folder`/`name`.pem and `folder`/`name`.key, which nobody else may read. Checked: they belong together.
   static absl::StatusOr<ClusterKeys> Read(const std::string& folder, const std::string& name);
 };
 

@@ -6,19 +6,24 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
 #include "planner/base/strings.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/instance.h"
 #include "planner/plan/limits.h"
 #include "proto/fields.h"
 #include "proto/kv_convert.h"
+#include "proto/weights_convert.h"
 
 namespace lime {
 namespace {
 
 constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
-constexpr size_t kMaxName = 512;
+constexpr size_t kMaxName = 512, kMaxDiskProblem = 8192;
 constexpr double kLeastSeconds = 0.01, kMaxProbeSeconds = 60;
+constexpr double kMaxUseSeconds = 1e9;  // thirty years
+constexpr int32_t kMaxWireThreads = 1 << 20;
 
 using fields::Printable;
 using fields::Within;
@@ -48,6 +53,60 @@ std::string Ascii(std::string_view text) {
   std::ranges::replace_if(
       sentence, [](char c) { return static_cast<unsigned char>(c) > 0x7f; }, '?');
   return sentence;
+}
+
+void CoordinatorToProto(const Coordinator& coordinator, v1::Coordinator& message) {
+  message.set_user(Ascii(coordinator.user));
+  message.set_host(Ascii(coordinator.host));
+  message.set_id(coordinator.id);
+}
+
+absl::StatusOr<Coordinator> CoordinatorFromProto(const v1::Coordinator& message) {
+  LIME_RETURN_IF_ERROR(Printable("user", message.user(), kMaxName));
+  LIME_RETURN_IF_ERROR(Printable("host", message.host(), kMaxName));
+  return Coordinator{.user = message.user(), .host = message.host(), .id = message.id()};
+}
+
+void UserToProto(const PlanUser& user, v1::PlanUser& message) {
+  CoordinatorToProto(user.coordinator, *message.mutable_coordinator());
+  message.set_address(Ascii(user.address));
+  message.set_seconds(user.seconds);
+}
+
+absl::StatusOr<PlanUser> UserFromProto(const v1::PlanUser& message) {
+  PlanUser user{.address = message.address(), .seconds = message.seconds()};
+  LIME_ASSIGN_OR_RETURN(user.coordinator, CoordinatorFromProto(message.coordinator()));
+  LIME_RETURN_IF_ERROR(Printable("address", message.address(), kMaxWireAddress));
+  LIME_RETURN_IF_ERROR(Between("seconds", message.seconds(), 0, kMaxUseSeconds));
+  return user;
+}
+
+void SettingsToProto(const DaemonSettings& settings, v1::DaemonSettings& message) {
+  message.set_listen(Sentence(settings.listen));
+  message.set_weights(Sentence(settings.weights));
+  message.set_store(Sentence(settings.store));
+  message.set_tls(Sentence(settings.tls));
+  message.set_threads(settings.threads);
+  message.set_cluster(Ascii(settings.cluster));
+  message.set_user(Ascii(settings.user));
+  message.set_process(settings.process);
+}
+
+absl::StatusOr<DaemonSettings> SettingsFromProto(const v1::DaemonSettings& message) {
+  for (const std::string* const path : {&message.listen(), &message.weights(), &message.store(), &message.tls()})
+    LIME_RETURN_IF_ERROR(Printable("settings", *path, kMaxWirePath));
+  LIME_RETURN_IF_ERROR(Printable("cluster", message.cluster(), kMaxName));
+  LIME_RETURN_IF_ERROR(Printable("user", message.user(), kMaxName));
+  LIME_RETURN_IF_ERROR(Within("threads", message.threads(), 0, kMaxWireThreads));
+  LIME_RETURN_IF_ERROR(Within("process", message.process(), 0, kMaxCount));
+  return DaemonSettings{.listen = message.listen(),
+                        .weights = message.weights(),
+                        .store = message.store(),
+                        .tls = message.tls(),
+                        .threads = message.threads(),
+                        .cluster = message.cluster(),
+                        .user = message.user(),
+                        .process = message.process()};
 }
 
 void RowToProto(const BatchRow& row, v1::Row& message) {
@@ -284,6 +343,27 @@ absl::Status FailureFromProto(const v1::Failed& message) {
 
 }  // namespace
 
+std::string PlanUser::Name() const {
+  std::string who = coordinator.user.empty() ? "somebody" : coordinator.user;
+  if (!coordinator.host.empty()) absl::StrAppend(&who, "@", coordinator.host);
+  if (!address.empty()) absl::StrAppend(&who, " (", address, ")");
+  return who;
+}
+
+std::string PlanUser::Who() const {
+  const absl::Duration age = absl::Seconds(seconds);
+  return absl::StrCat(Name(), ", for ",
+                      absl::FormatDuration(absl::Trunc(age, age < absl::Minutes(10) ? absl::Seconds(1) : absl::Minutes(1))));
+}
+
+std::string PeerAddress(std::string_view peer) {
+  const size_t colon = peer.find(':');
+  const std::string_view scheme = peer.substr(0, colon);
+  const bool ip = colon != std::string_view::npos && (scheme == "ipv4" || scheme == "ipv6");
+  std::string address = Ascii(ip ? peer.substr(colon + 1) : peer);
+  return absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}}).substr(0, kMaxWireAddress);
+}
+
 void ToProto(const DeviceHealth& health, v1::HealthReply& message) {
   message.set_name(health.name);
   message.set_protocol(health.protocol);
@@ -292,6 +372,10 @@ void ToProto(const DeviceHealth& health, v1::HealthReply& message) {
   message.set_memory_bytes(health.memory);
   message.set_runtime_bytes(health.runtime);
   message.set_model(Ascii(health.model));
+  if (health.used_by) UserToProto(*health.used_by, *message.mutable_used_by());
+  if (health.settings) SettingsToProto(*health.settings, *message.mutable_settings());
+  message.set_release(Ascii(health.release));
+  message.set_clock(health.clock);
 }
 
 absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message) {
@@ -301,13 +385,51 @@ absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message) {
   LIME_RETURN_IF_ERROR(Within("memory_bytes", message.memory_bytes(), 0, kMaxCount));
   LIME_RETURN_IF_ERROR(Within("runtime_bytes", message.runtime_bytes(), 0, kMaxCount));
   LIME_RETURN_IF_ERROR(Printable("model", message.model(), kMaxName));
-  return DeviceHealth{.name = message.name(),
+  LIME_RETURN_IF_ERROR(Printable("release", message.release(), kMaxName));
+  LIME_RETURN_IF_ERROR(Within("clock", message.clock(), 0, kMaxCount));
+  DeviceHealth health{.name = message.name(),
                       .protocol = message.protocol(),
                       .epoch = message.epoch(),
                       .last_epoch = message.last_epoch(),
                       .memory = message.memory_bytes(),
                       .runtime = message.runtime_bytes(),
-                      .model = message.model()};
+                      .model = message.model(),
+                      .release = message.release(),
+                      .clock = message.clock()};
+  if (message.has_used_by()) {
+    LIME_ASSIGN_OR_RETURN(health.used_by, UserFromProto(message.used_by()));
+  }
+  if (message.has_settings()) {
+    LIME_ASSIGN_OR_RETURN(health.settings, SettingsFromProto(message.settings()));
+  }
+  return health;
+}
+
+void ToProto(const ReleaseCall& call, v1::ReleaseRequest& message) {
+  message.set_force(call.force);
+  CoordinatorToProto(call.by, *message.mutable_by());
+}
+
+absl::StatusOr<ReleaseCall> FromProto(const v1::ReleaseRequest& message) {
+  ReleaseCall call{.force = message.force()};
+  LIME_ASSIGN_OR_RETURN(call.by, CoordinatorFromProto(message.by()));
+  return call;
+}
+
+void ToProto(const ReleasedPlan& released, v1::ReleaseReply& message) {
+  message.set_epoch(released.epoch);
+  message.set_model(Ascii(released.model));
+  if (released.used_by) UserToProto(*released.used_by, *message.mutable_used_by());
+}
+
+absl::StatusOr<ReleasedPlan> FromProto(const v1::ReleaseReply& message) {
+  LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), -1, kMaxCount));
+  LIME_RETURN_IF_ERROR(Printable("model", message.model(), kMaxName));
+  ReleasedPlan released{.epoch = message.epoch(), .model = message.model()};
+  if (message.has_used_by()) {
+    LIME_ASSIGN_OR_RETURN(released.used_by, UserFromProto(message.used_by()));
+  }
+  return released;
 }
 
 void ToProto(const InstallCall& call, v1::InstallRequest& message) {
@@ -318,6 +440,8 @@ void ToProto(const InstallCall& call, v1::InstallRequest& message) {
   message.set_model(call.model);
   message.set_trace_spans(call.trace_spans);
   if (call.kv) ToProto(*call.kv, *message.mutable_kv());
+  CoordinatorToProto(call.coordinator, *message.mutable_coordinator());
+  if (call.digest) ToProto(*call.digest, *message.mutable_weights_digest());
 }
 
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
@@ -326,6 +450,7 @@ absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
   LIME_RETURN_IF_ERROR(Within("trace_spans", message.trace_spans(), 0, kMaxTraceSpans));
   InstallCall call{
       .device = message.device(), .weights = message.weights(), .model = message.model(), .trace_spans = message.trace_spans()};
+  LIME_ASSIGN_OR_RETURN(call.coordinator, CoordinatorFromProto(message.coordinator()));
   LIME_ASSIGN_OR_RETURN(call.plan, ParsePlan(message.plan(), "the plan to install"));
   LIME_RETURN_IF_ERROR(Within("device", message.device(), 0, call.plan.NumDevices() - 1));
   LIME_RETURN_IF_ERROR(Within("addresses", message.addresses_size(), call.plan.NumDevices(), call.plan.NumDevices()));
@@ -335,6 +460,9 @@ absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
   }
   if (message.has_kv()) {
     LIME_ASSIGN_OR_RETURN(call.kv, KvTakeFromProto(message.kv(), call.plan));
+  }
+  if (message.has_weights_digest()) {
+    LIME_ASSIGN_OR_RETURN(call.digest, FromProto(message.weights_digest()));
   }
   return call;
 }
@@ -498,6 +626,7 @@ void ToProto(const ProfileNews& news, v1::ProfileEvent& message) {
   into.set_runtime_bytes(measured.runtime);
   into.set_memory_bytes(measured.memory);
   into.set_numerics_id(measured.numerics_id);
+  into.set_disk_problem(measured.disk_problem.substr(0, kMaxDiskProblem));
 }
 
 absl::StatusOr<ProfileNews> FromProto(const v1::ProfileEvent& message) {
@@ -513,7 +642,11 @@ absl::StatusOr<ProfileNews> FromProto(const v1::ProfileEvent& message) {
   LIME_RETURN_IF_ERROR(Within("runtime_bytes", profiled.runtime_bytes(), 0, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(Within("memory_bytes", profiled.memory_bytes(), 1, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(Printable("numerics_id", profiled.numerics_id(), kMaxName));
-  MeasuredDevice measured{.runtime = profiled.runtime_bytes(), .memory = profiled.memory_bytes(), .numerics_id = profiled.numerics_id()};
+  LIME_RETURN_IF_ERROR(Printable("disk_problem", profiled.disk_problem(), kMaxDiskProblem));
+  MeasuredDevice measured{.runtime = profiled.runtime_bytes(),
+                          .memory = profiled.memory_bytes(),
+                          .numerics_id = profiled.numerics_id(),
+                          .disk_problem = profiled.disk_problem()};
   LIME_ASSIGN_OR_RETURN(measured.profile, ParseDeviceProfile(profiled.profile(), "message: the profile"));
   return measured;
 }

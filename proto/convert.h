@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/timeline_span.h"
+#include "planner/plan/weights_digest.h"
 #include "proto/kv_convert.h"
 
 namespace lime {
@@ -37,28 +39,90 @@ inline constexpr int64_t kMaxTraceSpans = int64_t{1} << 20;      // that a devic
 inline constexpr int64_t kMaxWireTraceSpans = int64_t{1} << 13;  // of one message: half a megabyte
 inline constexpr double kMaxWireClockMs = 1e12;                  // thirty years
 
+// A program that installs plans, and for whom.
+struct Coordinator {
+  std::string user, host;
+  uint64_t id = 0;  // no two have the same; 0: not said
+
+  friend bool operator==(const Coordinator&, const Coordinator&) = default;
+};
+struct PlanUser {
+  Coordinator coordinator;
+  std::string address;  // that it calls from
+  double seconds = 0;   // since it had the plan installed
+
+  // "ann@box (192.168.1.9:41234)"; what is not known is left out.
+  std::string Name() const;
+  // Likewise, with ", for 12m" behind it.
+  std::string Who() const;
+  friend bool operator==(const PlanUser&, const PlanUser&) = default;
+};
+
+// By which a device tells a coordinator that a person has taken the plan away from it (`lime unload --force`): it gets no other one
+// installed, and does not try. Nothing else has this code.
+inline constexpr absl::StatusCode kTakenAway = absl::StatusCode::kUnauthenticated;
+
+// "ipv4:1.2.3.4:5", as gRPC names the other end, as an address is written.
+std::string PeerAddress(std::string_view peer);
+
+// What limed was started with; empty or 0 where nothing was said.
+struct DaemonSettings {
+  std::string listen, weights, store, tls;
+  int32_t threads = 0;
+  std::string cluster;  // of --background; empty: started otherwise
+  std::string user;     // that it runs as
+  int64_t process = 0;
+
+  friend bool operator==(const DaemonSettings&, const DaemonSettings&) = default;
+};
+
 struct DeviceHealth {
   std::string name;
   uint32_t protocol = kProtocol;
   int64_t epoch = -1;  // installed, or being installed
   int64_t last_epoch = 0;
-  Bytes memory = 0;   // that the process may use; 0: not said
-  Bytes runtime = 0;  // that it holds while no plan is installed; 0: not said
-  std::string model;  // of the plan, for people; empty: none
+  Bytes memory = 0;                        // that the process may use; 0: not said
+  Bytes runtime = 0;                       // that it holds while no plan is installed; 0: not said
+  std::string model;                       // of the plan, for people; empty: none
+  std::optional<PlanUser> used_by;         // of the plan; nothing: nobody
+  std::optional<DaemonSettings> settings;  // nothing: an earlier release, which does not say
+  std::string release;                     // of its program; empty: not said
+  int64_t clock = 0;                       // of its machine: seconds since 1970; 0: not said
+  int64_t keys_until = 0;                  // when its keys expire, as the connection shows; 0: it has none. Not a field of the message
 
   friend bool operator==(const DeviceHealth&, const DeviceHealth&) = default;
 };
 void ToProto(const DeviceHealth& health, v1::HealthReply& message);
 absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message);
 
+// For a person: unloads what is here.
+struct ReleaseCall {
+  bool force = false;  // even while a coordinator uses it
+  Coordinator by;
+  friend bool operator==(const ReleaseCall&, const ReleaseCall&) = default;
+};
+void ToProto(const ReleaseCall& call, v1::ReleaseRequest& message);
+absl::StatusOr<ReleaseCall> FromProto(const v1::ReleaseRequest& message);
+
+struct ReleasedPlan {
+  int64_t epoch = -1;  // that was here; -1: none
+  std::string model;
+  std::optional<PlanUser> used_by;  // before
+  friend bool operator==(const ReleasedPlan&, const ReleasedPlan&) = default;
+};
+void ToProto(const ReleasedPlan& released, v1::ReleaseReply& message);
+absl::StatusOr<ReleasedPlan> FromProto(const v1::ReleaseReply& message);
+
 struct InstallCall {
   Plan plan;
-  int32_t device = 0;                  // of the plan
-  std::vector<std::string> addresses;  // of its devices; empty where one does nothing
-  std::string weights;                 // folder on the device; empty: its own
-  uint64_t model = 0;                  // ModelDigest, by which it finds its own; 0: not said
-  int64_t trace_spans = 0;             // room for what it records; 0: nothing
-  std::optional<KvTake> kv;            // of the plan before; nothing: every sequence begins anew
+  int32_t device = 0;                   // of the plan
+  std::vector<std::string> addresses;   // of its devices; empty where one does nothing
+  std::string weights;                  // folder on the device; empty: its own
+  uint64_t model = 0;                   // ModelDigest, by which it finds its own; 0: not said
+  int64_t trace_spans = 0;              // room for what it records; 0: nothing
+  std::optional<KvTake> kv;             // of the plan before; nothing: every sequence begins anew
+  std::optional<WeightsDigest> digest;  // that the weights must have; nothing: not said
+  Coordinator coordinator;              // who asks
 };
 void ToProto(const InstallCall& call, v1::InstallRequest& message);
 // The plan is valid, and the device is one of it.
@@ -153,9 +217,10 @@ struct ProfileProgress {
 };
 struct MeasuredDevice {
   DeviceProfile profile;
-  Bytes runtime = 0;        // of the process while no plan is installed
-  Bytes memory = 0;         // that a plan may use
-  std::string numerics_id;  // of the kernels that compute the model
+  Bytes runtime = 0;         // of the process while no plan is installed
+  Bytes memory = 0;          // that a plan may use
+  std::string numerics_id;   // of the kernels that compute the model
+  std::string disk_problem;  // why its disk was not measured, for people; empty: it was, or the model is too small to need it
   friend bool operator==(const MeasuredDevice&, const MeasuredDevice&) = default;
 };
 using ProfileNews = std::variant<ProfileProgress, MeasuredDevice>;

@@ -6,12 +6,27 @@ jobs=${LIME_JOBS:-$(nproc)}
 
 # Debian 12 names; newer releases have the same.
 packages=(
-  g++ clang libclang-rt-dev cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compiler-grpc
-  python3 libtorch-dev libopenblas-dev libhwy-dev libgrpc++-dev libprotobuf-dev libasio-dev liburing-dev libabsl-dev libpcre2-dev
-  libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libcli11-dev libxxhash-dev openssl libgtest-dev libgmock-dev libbenchmark-dev
+  g++ clang lld libclang-rt-dev cmake ninja-build ccache pkg-config protobuf-compiler protobuf-compiler-grpc
+  python3 libtorch-dev libopenblas-dev libhwy-dev libgrpc++-dev libprotobuf-dev libasio-dev liburing-dev libabsl-dev libonig-dev unicode-data
+  libutf8proc-dev nlohmann-json3-dev libtomlplusplus-dev libspdlog-dev libcli11-dev libxxhash-dev libssl-dev openssl libgtest-dev libgmock-dev libbenchmark-dev
 )
+# Of tests alone: a machine that only runs LIME gets no SSH server.
+test_packages=(openssh-server openssh-client)
 
 say() { printf '%s\n' "$*" >&2; }
+
+# help_if_asked "$@": where the script's arguments ask for help, prints its opening comment and ends before anything is installed or built.
+help_if_asked() {
+  local argument
+  for argument in "$@"; do
+    case $argument in
+      -h | --help)
+        sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+    esac
+  done
+}
 
 # Installs the packages that are missing, if any. Needs root, or sudo, only then.
 install_packages() {

@@ -262,6 +262,7 @@ absl::Status Bench(const BenchFlags& flags) {
   LIME_RETURN_IF_ERROR(flags.model.Check());
   if (flags.batch < 1 || flags.batch > kMaxBatch) return WrongCall(absl::StrCat("--batch ", flags.batch, " is outside 1 to ", kMaxBatch));
   if (flags.rounds < 1 || flags.rounds > 10000) return WrongCall(absl::StrCat("--rounds ", flags.rounds, " is outside 1 to 10000"));
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(flags.model.model));
   const int64_t context = std::max(flags.prompt, flags.position + 1);
   if (flags.prompt < 1 || flags.position < 1 || context > spec.config.max_positions) {

@@ -113,7 +113,8 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   absl::Status none;
   for (const int64_t tokens : kv_tokens) {
     inputs.request.kv_tokens = tokens;
-    absl::StatusOr<Plan> plan = ClusterPlanning({.time_limit_ms = options.time_limit_ms, .cancelled = &search.cancelled}, inputs).Run();
+    absl::StatusOr<Plan> plan =
+        ClusterPlanning({.work_ms = options.time_limit_ms, .by_clock = true, .cancelled = &search.cancelled}, inputs).Run();
     const absl::Status usable = plan.ok() ? CheckKvRoom(search.current, *plan, options.kv_room) : plan.status();
     none.Update(usable);
     if (!usable.ok()) continue;

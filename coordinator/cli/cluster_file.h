@@ -18,13 +18,26 @@ struct ClusterFile {
   ClusterKeys keys;  // of the coordinator; empty: connections are not encrypted
 
   // Every device has an address; one that others can reach needs keys unless `insecure` is spelled out.
-  static absl::StatusOr<ClusterFile> Open(const std::string& path, bool insecure);
+  // No two have the same, unless `distinct` is false: for `lime down`, which asks no device.
+  static absl::StatusOr<ClusterFile> Open(const std::string& path, bool insecure, bool distinct = true);
+
+  // Likewise, of a file that this user owns and nobody else may write: PermissionDenied names the owner of any other.
+  static absl::StatusOr<ClusterFile> OpenOwn(const std::string& path, bool insecure, bool distinct = true);
 
   // Its own, or after the file.
   std::string Name() const;
   // A path that the file names relative to itself.
   std::string Beside(const std::string& relative) const;
   std::vector<std::unique_ptr<DeviceClient>> Clients() const;
+
+ private:
+  static absl::StatusOr<ClusterFile> Parse(const std::string& path, const std::string& text, bool insecure, bool distinct);
 };
+
+// The model that the cluster's file names, where the call names none. A wrong call where neither does.
+absl::Status TakeModelOf(const std::string& cluster, std::string& model);
+
+// What to type where no limed listens at the device's address: `lime up` where that can start it.
+std::string HowToStart(const ClusterConfig::Device& device, const std::string& path);
 
 }  // namespace lime::cli

@@ -23,8 +23,10 @@
 namespace lime::cli {
 namespace {
 
-constexpr double kExplainShare = 0.4;  // of the time limit
+constexpr double kExplainShare = 0.25;  // of the time limit
 constexpr double kMostExplainMs = 2000;
+constexpr double kShareOfLeft = 0.5;   // of the time that is left, for the next search: others may follow
+constexpr double kLevelsOfLimit = 50;  // searches of levels of KV that a time limit is made for
 
 constexpr int64_t kEvictionShares = 32;  // of the context that may be kept, looked at first
 
@@ -52,20 +54,44 @@ double NowMs() {
 
 }  // namespace
 
+ClusterPlanning::ClusterPlanning(const Options& options, PlanInputs inputs)
+    : options_(options), begin_ms_(NowMs()), inputs_(std::move(inputs)) {}
+
+double ClusterPlanning::LeftMs() const {
+  if (!options_.time_limit_ms) return HUGE_VAL;
+  return *options_.time_limit_ms * (1 - kExplainShare) - (NowMs() - begin_ms_);
+}
+
+double ClusterPlanning::LevelWork() const {
+  const double usual = KvLevelOptions().work;
+  return options_.time_limit_ms ? std::min(usual, *options_.time_limit_ms * SearchBudget::kWorkPerMs / kLevelsOfLimit) : usual;
+}
+
 SearchOptions ClusterPlanning::SearchFor() const {
   SearchOptions options;
   options.granularity = inputs_.split_head ? Granularity::kModelBlock : Granularity::kWholeBlock;
   options.seed = options_.seed;
-  options.time_limit_ms = options_.time_limit_ms;
+  options.time_limit_ms = std::max(1.0, std::min(options_.work_ms, kShareOfLeft * LeftMs()));
   options.may_reload = inputs_.request.kv_tokens == 0;  // where it does, KV does not grow
-  options.elapsed_ms = [this, begin_ms = NowMs()] { return Cancelled() ? HUGE_VAL : NowMs() - begin_ms; };
+  options.elapsed_ms = [this, begin_ms = NowMs()] {
+    if (Ends()) return HUGE_VAL;
+    return options_.by_clock || options_.time_limit_ms ? NowMs() - begin_ms : 0;
+  };
   if (options_.max_ttft_ms > 0 && problem_.first_token) options.first_token = FirstTokenBound{*problem_.first_token, options_.max_ttft_ms};
   return options;
 }
 
 absl::StatusOr<Plan> ClusterPlanning::Run() {
   absl::StatusOr<Plan> plan = SearchAll();
-  return absl::IsResourceExhausted(plan.status()) && !best_.found.feasible ? Infeasible() : plan;
+  if (absl::IsResourceExhausted(plan.status()) && !inputs_.homes.empty())
+    return absl::ResourceExhaustedError("no plan fits with the blocks that the devices hold");
+  if (!absl::IsResourceExhausted(plan.status()) || best_.found.feasible) return plan;
+  if (options_.time_limit_ms && LeftMs() <= 0 && !CannotFit(problem_.instance)) {
+    return absl::DeadlineExceededError(
+        absl::StrFormat("%s: no plan was found within the time limit of %.0f ms; plan with a longer --time-limit, or without one",
+                        inputs_.request.model_name, *options_.time_limit_ms));
+  }
+  return Infeasible();
 }
 
 // KV that grows pays where something would stream for KV that is not used yet.
@@ -104,7 +130,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
   absl::StatusOr<Plan> grows = Grow(plan);
   if (!grows.ok() && whole.found.feasible) {
     best_ = whole;
-    LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
+    LIME_ASSIGN_OR_RETURN(problem_, MakeProblem());
     LIME_ASSIGN_OR_RETURN(plan, Settle(problem_, best_));
     grows = Grow(plan);
   }
@@ -116,7 +142,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToGrow(const BatchedPlan& whole) {
 // of KV. It goes there also where there is nothing left to stream.
 absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
   At("what streams as KV grows");
-  KvLevelOptions options{.disks = MaySpill(), .cancelled = [this] { return Cancelled(); }};
+  KvLevelOptions options{.work = LevelWork(), .disks = MaySpill(), .cancelled = [this] { return Ends(); }};
   absl::StatusOr<Plan> grows = only_away_ ? absl::ResourceExhaustedError("memory has no room for all KV") : PlanToGrow(plan, options);
   if (!MaySpill() && !MayLend()) return grows;
   At("where KV goes that memory has no room for");
@@ -138,7 +164,7 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToSpill() {
   const PlanProblem problem = problem_;
   const BatchedPlan best = best_;
   only_away_ = true;
-  for (int64_t tokens = inputs_.request.context / 2; tokens >= kKvPiece && !spills.ok() && !Cancelled(); tokens /= 2) {
+  for (int64_t tokens = inputs_.request.context / 2; tokens >= kKvPiece && !spills.ok() && !Ends(); tokens /= 2) {
     inputs_.request.kv_tokens = tokens;
     spills = SearchToGrow({});
   }
@@ -165,12 +191,12 @@ absl::StatusOr<Plan> ClusterPlanning::SearchToEvict() {
     const int64_t pages = (inputs.request.context - 1) / kPageTokens;
     // Room for KV and for what goes ahead of a step's rows are both linear in what is kept, so that where there is any it is an interval.
     int64_t fits = 0, too_many = pages + 1;
-    for (int64_t share = kEvictionShares; share > 0 && fits == 0 && !Cancelled(); --share) {
+    for (int64_t share = kEvictionShares; share > 0 && fits == 0 && !Ends(); --share) {
       const int64_t kept = pages * share / kEvictionShares;
       inputs_ = inputs;
       (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
     }
-    while (fits > 0 && too_many - fits > 1 && !Cancelled()) {
+    while (fits > 0 && too_many - fits > 1 && !Ends()) {
       const int64_t kept = (fits + too_many) / 2;
       inputs_ = inputs;
       (SearchKeeping(kept * kPageTokens, batch).ok() ? fits : too_many) = kept;
@@ -215,22 +241,31 @@ absl::StatusOr<Plan> ClusterPlanning::SearchKeeping(int64_t kept_positions, int3
   return Search();
 }
 
+absl::StatusOr<PlanProblem> ClusterPlanning::MakeProblem() const {
+  LIME_ASSIGN_OR_RETURN(PlanProblem problem, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
+  KeepAtHome(inputs_.homes, problem);
+  return problem;
+}
+
 // The problem assumes the worst link between any two devices. Where the plan's own links are better, the search goes on with those.
 absl::StatusOr<Plan> ClusterPlanning::Search() {
-  LIME_ASSIGN_OR_RETURN(problem_, MakePlanProblem(inputs_.spec, inputs_.devices, inputs_.request));
-  LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, SearchFor()));
+  LIME_ASSIGN_OR_RETURN(problem_, MakeProblem());
+  SearchOptions begin = SearchFor();
+  begin.seeds = PlansAtHome(inputs_.homes, problem_);
+  LIME_ASSIGN_OR_RETURN(best_, PlanBatches(options_.strategy, problem_.instance, begin));
   if (!best_.found.feasible) return absl::ResourceExhaustedError(best_.found.reason);
   const Instance::Net assumed = problem_.instance.net;
   LIME_ASSIGN_OR_RETURN(Plan plan, Settle(problem_, best_));
+  if (!IsAtHome(inputs_.homes, plan)) return absl::ResourceExhaustedError("blocks are missing");
   const bool even = problem_.instance.net.tx_ms == assumed.tx_ms && problem_.instance.net.lat_ms == assumed.lat_ms;
-  if (even || plan.stages.size() == 1) return plan;
+  if (even || plan.stages.size() == 1 || Ends()) return plan;
   PlanProblem again = problem_;
   SearchOptions options = SearchFor();
   options.seeds = {best_.found.plan};
   LIME_ASSIGN_OR_RETURN(BatchedPlan found, PlanBatches(options_.strategy, again.instance, options));
   if (!found.found.feasible) return plan;
   LIME_ASSIGN_OR_RETURN(Plan other, Settle(again, found));
-  if (other.predicted.ms_per_step >= plan.predicted.ms_per_step) return plan;
+  if (other.predicted.ms_per_step >= plan.predicted.ms_per_step || !IsAtHome(inputs_.homes, other)) return plan;
   problem_ = std::move(again);
   best_ = std::move(found);
   return other;
@@ -293,7 +328,7 @@ std::vector<DeviceExplanation> ClusterPlanning::Explain(const Plan& plan) const 
 ExplainOptions ClusterPlanning::HowToExplain() const {
   return {.strategy = best_.found.reloads ? Strategy::kPpOffload : options_.strategy,
           .search = SearchFor(),
-          .total_ms = std::min(kMostExplainMs, options_.time_limit_ms * kExplainShare),
+          .total_ms = std::min(kMostExplainMs, options_.time_limit_ms.value_or(options_.work_ms) * kExplainShare),
           .tokens_per_step = static_cast<double>(inputs_.request.sequences),
           .context = inputs_.request.context};
 }

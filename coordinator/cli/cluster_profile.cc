@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 
 namespace lime::cli {
@@ -57,6 +58,7 @@ class Measuring {
       absl::StatusOr<MeasuredDevice> measured = devices_[i]->Profile(
           call, [&](const ProfileProgress& progress) { Report(i, progress.share); }, options_.cancelled);
       if (measured.ok()) {
+        SayProblem(*devices_[i], *measured);
         measured_[i] = *std::move(measured);
         Report(i, 1);
         continue;
@@ -64,6 +66,12 @@ class Measuring {
       absl::MutexLock lock(&mutex_);
       failure_.Update(measured.status());
     }
+  }
+
+  void SayProblem(const DeviceClient& device, const MeasuredDevice& measured) {
+    absl::MutexLock lock(&mutex_);
+    if (!measured.disk_problem.empty() && options_.say)
+      options_.say(absl::StrCat("device \"", device.name(), "\": its disk was not measured: ", measured.disk_problem));
   }
 
   // Ways take a share of the progress after their time.

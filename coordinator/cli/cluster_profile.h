@@ -13,11 +13,12 @@
 namespace lime::cli {
 
 struct ClusterProfileOptions {
-  std::vector<std::string> weights;            // by device: folder on it; empty: its own
-  std::string config;                          // config.json of the model, for devices that do not have it
-  double seconds = 5;                          // for each device's disk, twice as much for its blocks, half for the rest
-  double link_seconds = 1;                     // for each way from one device to another
-  std::function<void(double share)> progress;  // on any thread, one at a time
+  std::vector<std::string> weights;                      // by device: folder on it; empty: its own
+  std::string config;                                    // config.json of the model, for devices that do not have it
+  double seconds = 5;                                    // for each device's disk, twice as much for its blocks, half for the rest
+  double link_seconds = 1;                               // for each way from one device to another
+  std::function<void(double share)> progress;            // on any thread, one at a time
+  std::function<void(const std::string& sentence)> say;  // what could not be measured; on any thread, one at a time
   const std::atomic<bool>* cancelled = nullptr;
 };
 

@@ -2,32 +2,31 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
+#include <cmath>
+#include <ctime>
+#include <iterator>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "coordinator/cli/change_search.h"
-#include "coordinator/cli/cluster_file.h"
-#include "coordinator/cli/cluster_planning.h"
+#include "coordinator/cli/cluster_plan.h"
+#include "coordinator/cli/cluster_push.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/device_checks.h"
 #include "coordinator/cli/kv_levels_report.h"
-#include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_rates.h"
 #include "coordinator/cli/progress.h"
-#include "coordinator/cli/prompt_chunk.h"
+#include "coordinator/cli/screen.h"
 #include "coordinator/cli/text_stream.h"
-#include "coordinator/cluster/cluster_config.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/weights/checkpoint.h"
-#include "daemon/weights/files.h"
-#include "daemon/weights/model_digest.h"
-#include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/limits.h"
+#include "planner/sim/simulator.h"
 
 namespace lime::cli {
 namespace {
@@ -35,89 +34,43 @@ namespace {
 using Clock = TextStream::Clock;
 using nlohmann::json;
 
-constexpr double kPlanningMs = 3000;
+constexpr double kPlanAgainMs = 3000;  // of each search while a plan runs
 constexpr absl::Duration kStatisticsPatience = absl::Milliseconds(500);
 constexpr double kMostLinkAgeMs = 10'000;
 
-// Of what `lime plan` is without further flags; for these devices alone, where any are named.
-absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const std::set<std::string>& devices) {
-  PlanInputFlags flags;
-  flags.cluster = options.cluster;
-  flags.model = options.model;
-  flags.tokens = options.context;
-  flags.sequences = options.sequences;
-  flags.prompt_tokens = std::min(options.context, std::max(options.prompt_tokens, kLeastPromptChunk));
-  flags.no_kv_spill = !options.kv_spill;
-  flags.no_kv_lending = !options.kv_lending;
-  flags.no_remote_attention = !options.remote_attention;
-  if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
-  if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
-  return inputs;
+void Say(const std::string& sentence) {
+  Screen::Say(sentence);
 }
 
-absl::StatusOr<Plan> PlanNow(const ClusterSession::Options& options, const std::set<std::string>& devices) {
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, devices));
-  ElapsedLine progress("Planning");
-  return ClusterPlanning({.time_limit_ms = kPlanningMs, .at = [&](const std::string& what) { progress.Say(what); }}, std::move(inputs))
-      .Run();
-}
-
-absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.plan, kMaxPlanBytes));
-  LIME_ASSIGN_OR_RETURN(Plan plan, ParsePlan(text, options.plan));
-  if (plan.prefill_chunk > 0) return plan;
-  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(options.model));
-  return WithPromptChunk(std::move(plan), spec, options.prompt_tokens);
-}
-
-absl::Status CheckAddresses(const ClusterConfig& config, const ClusterSession::Options& options) {
-  for (const ClusterConfig::Device& device : config.devices) {
-    const std::string where = absl::StrCat(options.cluster, " line ", device.line, ": device \"", device.name, "\"");
-    if (device.address.empty()) return absl::InvalidArgumentError(absl::StrCat(where, " has no address; add address = \"HOST:PORT\""));
-    const absl::StatusOr<bool> loopback = IsLoopback(device.address);
-    if (!loopback.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", loopback.status().message()));
-    if (!*loopback && config.tls.empty() && !options.insecure) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where,
-                       " is another machine, and [cluster] names no keys: make them with `lime keys` and add tls = \"FOLDER\", or "
-                       "give --insecure"));
-    }
+// Sends what the plan needs and devices lack, where that may be done; what they hold is not read back.
+absl::Status PushMissing(const ClusterSession::Options& options, const Plan& plan, KnownCluster& cluster) {
+  BlockHomes& homes = cluster.holdings.homes;
+  if (!options.push || IsAtHome(homes, plan)) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<StoreSource> source, OpenPushSource(options.model));
+  std::vector<PushedDevice> devices = DevicesOfPlan(cluster.client, plan);
+  for (PushedDevice& device : devices) device.whole = !homes.contains(device.at.name);
+  LIME_RETURN_IF_ERROR(PushToAll({.source = *source, .keys = cluster.client.keys, .check = false}, devices));
+  for (const PushedDevice& device : devices) {
+    if (device.state.missing == 0) continue;
+    Say(PushedLine(device));
+    std::vector<BlockId>& held = homes[device.at.name];
+    std::ranges::copy_if(device.blocks, std::back_inserter(held), [&](BlockId id) { return std::ranges::find(held, id) == held.end(); });
   }
   return absl::OkStatus();
 }
 
-// By which devices that have no weights of their own find what was pushed to them; 0 where all have.
-absl::StatusOr<uint64_t> PushedModel(const ClusterConfig& config, const std::string& model) {
-  const bool from_store = std::ranges::any_of(config.devices, [](const ClusterConfig::Device& device) { return device.weights.empty(); });
-  if (!from_store || model.empty()) return uint64_t{0};
-  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
-  return ModelDigest(checkpoint);
-}
-
-absl::StatusOr<ClusterClient::Options> ReadCluster(const ClusterSession::Options& options) {
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.cluster, kMaxClusterBytes + 1));
-  LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, options.cluster));
-  LIME_RETURN_IF_ERROR(CheckAddresses(config, options));
-  ClusterClient::Options client;
-  if (!config.tls.empty()) {
-    const std::string folder = (std::filesystem::path(options.cluster).parent_path() / config.tls).string();
-    LIME_ASSIGN_OR_RETURN(client.keys, ClusterKeys::Read(folder, kCoordinatorName));
-  }
-  LIME_ASSIGN_OR_RETURN(const uint64_t model, PushedModel(config, options.model));
-  for (const ClusterConfig::Device& device : config.devices)
-    client.devices.push_back({.name = device.name, .address = device.address, .weights = device.weights, .model = model});
-  return client;
-}
-
-void Say(const std::string& sentence) {
-  absl::FPrintF(stderr, "lime: %s\n", sentence);
+// Of keys that expire soon.
+void TellExpiry(const ClusterClient::Options& cluster, const std::vector<DeviceHealth>& health) {
+  std::vector<std::pair<std::string, const DeviceHealth*>> devices;
+  for (size_t i = 0; i < health.size(); ++i) devices.emplace_back(cluster.devices[i].name, &health[i]);
+  for (const std::string& notice : ExpiryNotices(cluster.keys, devices, std::time(nullptr))) Say(notice);
 }
 
 class ClusterGenerator {
  public:
-  ClusterGenerator(std::unique_ptr<ClusterRun> run, const Tokenizer& tokenizer, const GenerateOptions& options)
-      : run_(std::move(run)), tokenizer_(tokenizer), options_(options) {}
+  ClusterGenerator(std::unique_ptr<ClusterRun> run, const Tokenizer& tokenizer, const GenerateOptions& options,
+                   double expected_prompt_seconds)
+      : run_(std::move(run)), tokenizer_(tokenizer), options_(options), expected_prompt_seconds_(expected_prompt_seconds) {}
 
   absl::Status Add(const std::vector<int32_t>& prompt) {
     Request request{.prompt = prompt, .max_new_tokens = options_.MaxNewTokens(streams_.size()), .end_tokens = options_.end_tokens};
@@ -129,31 +82,61 @@ class ClusterGenerator {
 
   absl::StatusOr<GenerateSummary> Run() {
     start_ = Clock::now();
+    if (!streams_.empty()) prompt_line_.emplace("Prompt", expected_prompt_seconds_);
     LIME_RETURN_IF_ERROR(run_->Run([this](const ClusterRun::Token& token) { return TakeToken(token); }, options_.cancel));
     return Summary();
   }
 
+  void set_on_first_token(std::function<void()> call) { on_first_token_ = std::move(call); }
+  // Standard deviation of the steps of all streams; 0 for fewer than two.
+  double StepDeviationMs() const {
+    if (steps_ < 2) return 0;
+    const double n = static_cast<double>(steps_), mean = step_ms_ / n;
+    return std::sqrt(std::max(0.0, (summary_.decode_ms_squared - n * mean * mean) / (n - 1)));
+  }
   int64_t recoveries() const { return run_->recoveries(); }
   int64_t changes() const { return run_->changes(); }
 
  private:
   bool TakeToken(const ClusterRun::Token& token) {
+    prompt_line_.reset();
+    if (on_first_token_) std::exchange(on_first_token_, nullptr)();
     TextStream& stream = *streams_[static_cast<size_t>(token.request)];
     stream.result().logits_hash = token.logits_hash;
+    CountStep(stream);
     const FinishReason reason = stream.Take(token.token, token.reason);
     if (reason != FinishReason::kNone) stream.Close(reason, start_);
     return reason == FinishReason::kNone;
   }
 
-  // All tokens after the first of all, over the time from then on.
+  // The time since the stream's token before. A step that a recovery or a change of plans held up is a pause, of all streams at once.
+  void CountStep(TextStream& stream) {
+    const Clock::time_point now = Clock::now();
+    const int64_t breaks = run_->recoveries() + run_->changes();
+    if (breaks != breaks_ && last_ != Clock::time_point()) {
+      summary_.pause_ms += Milliseconds(now - last_);
+      ++summary_.pauses;
+      for (const auto& other : streams_) {
+        const Generated& result = other->result();
+        if (!result.token_ids.empty() && result.finish == FinishReason::kNone) other->LeaveOut(now - last_);
+      }
+      pause_end_ = now;
+    } else if (!stream.result().token_ids.empty() && stream.last_token() >= pause_end_) {
+      const double ms = Milliseconds(now - stream.last_token());
+      summary_.decode_ms_squared += ms * ms, step_ms_ += ms, ++steps_;
+    }
+    breaks_ = breaks, last_ = now;
+  }
+
+  // All tokens after the first of all, over the time from then on, without the pauses.
   GenerateSummary Summary() {
-    GenerateSummary summary;
+    GenerateSummary summary = summary_;
     summary.interrupted = options_.cancel != nullptr && options_.cancel->load();
     Clock::time_point first = Clock::time_point::max(), last = start_;
     int64_t tokens = 0, longest = 0;
     for (size_t i = 0; i < streams_.size(); ++i) {
       TextStream& stream = *streams_[i];
-      if (stream.result().finish == FinishReason::kNone) stream.Close(FinishReason::kStopped, start_);
+      if (stream.result().finish == FinishReason::kNone) stream.Close(FinishReason::kInterrupted, start_);
       const int64_t count = static_cast<int64_t>(stream.result().token_ids.size());
       if (count > 0) first = std::min(first, stream.first_token()), last = std::max(last, stream.last_token());
       tokens += count, longest = std::max(longest, count);
@@ -161,34 +144,48 @@ class ClusterGenerator {
     }
     if (tokens == 0) return summary;
     summary.prefill_ms = Milliseconds(first - start_);
-    summary.decode_ms = Milliseconds(last - first);
-    summary.decode_steps = longest - 1;
-    summary.decode_tokens = tokens - static_cast<int64_t>(streams_.size());
+    summary.decode_ms = std::max(0.0, Milliseconds(last - first) - summary.pause_ms);
+    summary.decode_steps = std::max<int64_t>(0, longest - 1 - summary.pauses);
+    summary.decode_tokens = std::max<int64_t>(0, tokens - static_cast<int64_t>(streams_.size()) - summary.pauses);
     return summary;
   }
 
   const std::unique_ptr<ClusterRun> run_;
   const Tokenizer& tokenizer_;
   const GenerateOptions& options_;
+  const double expected_prompt_seconds_;
   std::vector<std::unique_ptr<TextStream>> streams_;  // by request id
-  Clock::time_point start_;
+  std::function<void()> on_first_token_;
+  std::optional<ElapsedLine> prompt_line_;  // until the first token
+  Clock::time_point start_, last_;          // the latter: of the newest token of all
+  Clock::time_point pause_end_;             // of the newest
+  GenerateSummary summary_;                 // pauses and squares so far
+  int64_t breaks_ = 0;                      // recoveries and changes of plans so far
+  double step_ms_ = 0;
+  int64_t steps_ = 0;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Options& options) {
-  LIME_ASSIGN_OR_RETURN(const ClusterClient::Options cluster, ReadCluster(options));
-  LIME_ASSIGN_OR_RETURN(Plan plan, options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options));
-  std::unique_ptr<ClusterSession> session(new ClusterSession(options));
-  LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster));
-  for (const ClusterClient::Device& device : cluster.devices) {
+  LIME_ASSIGN_OR_RETURN(KnownCluster cluster, KnowCluster(options));
+  LIME_ASSIGN_OR_RETURN(const HeldPlan chosen, PlanForCluster(options, cluster, options.push));
+  const Plan& plan = chosen.plan;
+  if (const std::string sentence = ChoiceSentence(chosen); !sentence.empty()) Say(sentence);
+  LIME_RETURN_IF_ERROR(PushMissing(options, plan, cluster));
+  std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings.homes), chosen.source));
+  LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));
+  TellExpiry(cluster.client, session->client_->health());
+  for (const ClusterClient::Device& device : cluster.client.devices) {
     session->addresses_[device.name] = device.address;
-    session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.keys));
+    session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.client.keys));
   }
+  if (auto inputs = InputsOf(options, session->homes_, {}); inputs.ok())
+    session->inputs_ = std::make_shared<PlanInputs>(*std::move(inputs));
   (void)session->WorkOutLevels(plan);
   LIME_RETURN_IF_ERROR(session->Install(plan));
   session->first_ = plan;
-  if (options.trace) session->StartTrace(cluster);
+  if (options.trace) session->StartTrace(cluster.client);
   return session;
 }
 
@@ -197,7 +194,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
 // A plan that is given stays; and what cannot be planned for is not watched.
 std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
   if (!options_.replan || !options_.plan.empty() || options_.trace || asked_.size() < 2) return nullptr;
-  const auto inputs = InputsOf(options_, {});
+  const auto inputs = InputsOf(options_, homes_, {});
   if (!inputs.ok()) return nullptr;
   const auto measure = [this, meter = std::make_shared<RateMeter>()](const Plan& plan, RateAges& ages) {
     ClusterRates rates;
@@ -232,9 +229,9 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
 }
 
 absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWatcher::Search& search) {
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, {}));
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, homes_, {}));
   ChangeSearchOptions options{
-      .online = options_.online, .first = &first_, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanningMs};
+      .online = options_.online, .first = &first_, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanAgainMs};
   for (const auto& device : asked_) {
     const absl::StatusOr<DeviceStatistics> answer = device->Statistics(kStatisticsPatience);
     if (answer.ok() && answer->kv_room) options.kv_room[device->name()] = *answer->kv_room;
@@ -267,9 +264,15 @@ absl::Status ClusterSession::Install(const Plan& plan) {
   }
 }
 
+// For the devices that are left, and the blocks that they hold.
+absl::StatusOr<Plan> ClusterSession::PlanAgain(const Recovery::Devices& devices) const {
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, homes_, devices));
+  return SearchNow(options_, std::move(inputs));
+}
+
 ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
   ClusterRun::Survival survival{.recovery = options_.recovery,
-                                .plan = [this](const Recovery::Devices& devices) { return PlanNow(options_, devices); },
+                                .plan = [this](const Recovery::Devices& devices) { return PlanAgain(devices); },
                                 .install = {.cancelled = options_.cancel, .trace_spans = options_.trace ? kTraceSpans : 0},
                                 .say = Say};
   if (watcher != nullptr) {
@@ -335,9 +338,13 @@ absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokeni
   const std::unique_ptr<PlanWatcher> watcher = WatchPlan();
   ClusterGenerator generator(
       std::make_unique<ClusterRun>(*client_, HowToSurvive(watcher.get()), [this](const Plan& plan) { return WorkOutLevels(plan); }),
-      tokenizer, options);
+      tokenizer, options, plan().predicted.ttft_ms / 1000);
   for (const std::vector<int32_t>& prompt : prompts) LIME_RETURN_IF_ERROR(generator.Add(prompt));
+  std::thread correcting;  // asks the devices while tokens come
+  generator.set_on_first_token([&] { correcting = std::thread([this, plan = plan()] { CorrectPrediction(plan); }); });
   absl::StatusOr<GenerateSummary> summary = generator.Run();
+  if (correcting.joinable()) correcting.join();
+  step_deviation_ms_ = generator.StepDeviationMs();
   recoveries_ = generator.recoveries(), changes_ = generator.changes();
   const absl::Status closed = Close();
   if (summary.ok() && !closed.ok()) Say(absl::StrCat(closed.message(), "; everything was generated before"));
@@ -388,8 +395,68 @@ json ClusterSession::Describe() const {
             {"stages", plan().stages.size()},
             {"microbatches", plan().microbatches},
             {"batch", plan().batch},
+            {"source", std::string(SourceName(source_))},
             {"kv_levels", ToJson(plan(), levels_)}}},
           {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
+}
+
+Plan ClusterSession::Stated() const {
+  absl::MutexLock lock(&corrected_mutex_);
+  return corrected_ && corrected_->epoch == plan().epoch ? *corrected_ : plan();
+}
+
+// Of disks alone: what devices compute longer, or shorter, than planned is for the comparison at the end.
+void ClusterSession::CorrectPrediction(const Plan& plan) {
+  constexpr double kLeastDiskMs = 200;
+  if (inputs_ == nullptr) return;
+  ClusterRates rates;
+  for (const std::string& name : DevicesUsed(plan)) {
+    const auto device = std::ranges::find(asked_, name, &DeviceClient::name);
+    const absl::StatusOr<DeviceStatistics> answer =
+        device == asked_.end() ? absl::NotFoundError(name) : (*device)->Statistics(kStatisticsPatience);
+    if (!answer.ok() || answer->epoch != plan.epoch || answer->disk_ms < kLeastDiskMs) continue;
+    const double planned = PlannedLoadMs(plan, name, answer->disk_bytes);
+    if (planned > 0) rates[DiskKey(name)] = planned / answer->disk_ms;
+  }
+  if (rates.empty()) return;
+  Plan corrected = AsItIsNow(*inputs_, plan, {}, rates);
+  const auto simulated = SimulateDecode(corrected, {.timeline = false});
+  if (!simulated.ok()) return;
+  corrected.predicted.ms_per_step = simulated->MsPerStep();
+  corrected.predicted.ms_per_token = corrected.predicted.ms_per_step / std::max(1, corrected.sequences);
+  const double before = plan.predicted.ms_per_token, now = corrected.predicted.ms_per_token;
+  if (std::abs(now / before - 1) > kPredictionTolerance) {
+    const auto slowest = std::ranges::min_element(rates, {}, [](const auto& rate) { return rate.second; });
+    Say(absl::StrFormat("%s: %.1f ms a token are predicted instead of %.1f", DescribeRates(slowest->first, 1, slowest->second), now,
+                        before));
+  }
+  absl::MutexLock lock(&corrected_mutex_);
+  corrected_ = std::move(corrected);
+}
+
+PredictionReport ClusterSession::Compare(const GenerateSummary& summary) const {
+  ClusterObservations seen{.steps = static_cast<double>(summary.decode_steps),
+                           .decode_seconds = summary.decode_ms / 1000,
+                           .step_deviation_ms = step_deviation_ms_};
+  const ClusterRates planned = inputs_ != nullptr ? PlannedRates(*inputs_, plan()) : ClusterRates{};
+  if (inputs_ != nullptr) seen.shared = inputs_->shared;
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    const DeviceStatistics& of = statistics_[i];
+    if (of.epoch != plan().epoch) continue;
+    const std::string& name = plan().devices[i].name;
+    seen.devices.push_back({.name = name,
+                            .decode_ms = of.decode_ms,
+                            .planned_decode_ms = of.planned_decode_ms,
+                            .disk_ms = of.disk_ms,
+                            .disk_bytes = of.disk_bytes});
+    for (const LinkRate& link : of.links) {
+      const auto rate = planned.find(LinkKey(name, link.peer));
+      if (rate != planned.end() && link.age_ms <= kMostLinkAgeMs)
+        seen.links.push_back({name, link.peer, link.bytes_per_second, rate->second});
+    }
+  }
+  const double tokens = static_cast<double>(summary.decode_tokens);
+  return ExplainClusterDifference(Stated(), tokens > 0 ? summary.decode_ms / tokens : 0, seen);
 }
 
 std::string ClusterSession::DeviceLines() const {
@@ -432,14 +499,6 @@ absl::StatusOr<MeasuredTimeline> ClusterSession::TakeTrace() {
   }
   std::erase_if(traces, [this](const DeviceTrace& trace) { return trace.epoch != plan().epoch; });
   return MergeTraces(std::move(devices), std::move(parts), traces);
-}
-
-absl::StatusOr<ClusterClient::Options> DevicesOf(const ClusterSession::Options& options) {
-  return ReadCluster(options);
-}
-
-absl::StatusOr<Plan> PlanOf(const ClusterSession::Options& options) {
-  return options.plan.empty() ? PlanNow(options, {}) : ReadPlan(options);
 }
 
 }  // namespace lime::cli

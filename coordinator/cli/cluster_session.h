@@ -5,12 +5,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/held_plan.h"
+#include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/plan_watcher.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/trace_timeline.h"
+#include "coordinator/logic/cluster_difference.h"
 #include "coordinator/rpc/cluster_run.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/trace_collector.h"
@@ -19,13 +23,17 @@
 
 namespace lime::cli {
 
+struct PlanInputs;
+
 class ClusterSession {
  public:
   struct Options {
-    std::string cluster;  // path of cluster.toml
-    std::string model;    // folder here: its config and headers, where nothing was planned before
-    std::string plan;     // path of what `lime plan --out` wrote; empty: planned now
-    int64_t context = 0;  // positions of the longest request
+    std::string cluster;               // path of cluster.toml
+    std::string model;                 // folder here: its config and headers, where nothing was planned before
+    std::vector<std::string> without;  // devices that are left out
+    bool push = false;                 // what the plan needs and devices lack is sent to them first
+    std::string plan;                  // path of what `lime plan --out` wrote; empty: planned now
+    int64_t context = 0;               // positions of the longest request
     int64_t sequences = 1;
     int64_t prompt_tokens = 0;     // of the longest prompt
     int64_t kv_tokens = 0;         // that KV is reserved for at first, where it is planned now; 0: all
@@ -40,7 +48,8 @@ class ClusterSession {
     bool trace = false;  // devices record what they do, see Trace
     const std::atomic<bool>* cancel = nullptr;
   };
-  // Reads or makes the plan, installs it with a progress line.
+  // Asks the devices what they hold, reads or makes a plan for that, sends what is missing where it may, installs the plan with a progress
+  // line.
   static absl::StatusOr<std::unique_ptr<ClusterSession>> Open(const Options& options);
 
   absl::StatusOr<GenerateSummary> Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
@@ -56,12 +65,15 @@ class ClusterSession {
   absl::StatusOr<Scores> Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
   const Plan& plan() const { return client_->plan(); }
-  double predicted_ms_per_token() const { return plan().predicted.ms_per_token; }
+  // By the plan, or by the plan as the disks turned out while the prompt was computed.
+  double predicted_ms_per_token() const { return Stated().predicted.ms_per_token; }
   // What streams as KV grows, the plan's own first; that alone where all KV is there from the start.
   const KvLevels& levels() const { return levels_; }
 
   // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, plan, load.
   nlohmann::json Describe() const;
+  // The plan's prediction beside what the tokens took, and why the two part. Once the prompts have run.
+  PredictionReport Compare(const GenerateSummary& summary) const;
   // A line for each device: what it took and what it waited for.
   std::string DeviceLines() const;
   // Read by all devices' disks while the prompts ran.
@@ -70,16 +82,23 @@ class ClusterSession {
   absl::StatusOr<MeasuredTimeline> TakeTrace();
 
  private:
-  explicit ClusterSession(const Options& options) : options_(options) {}
+  ClusterSession(const Options& options, BlockHomes homes, PlanSource source)
+      : options_(options), homes_(std::move(homes)), source_(source) {}
   absl::Status Install(const Plan& plan);
   void StartTrace(const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
+  absl::StatusOr<Plan> PlanAgain(const Recovery::Devices& devices) const;
   absl::StatusOr<PlanWatcher::Candidate> SearchAgain(const PlanWatcher::Search& search);  // on the watcher's thread
+  Plan Stated() const;
+  void CorrectPrediction(const Plan& plan);
   ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
   absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
   const Options options_;
+  const BlockHomes homes_;  // what devices hold, of those that do not hold everything
+  const PlanSource source_;
+  const GracefulStop graceful_;  // devices are left free
   std::unique_ptr<ClusterClient> client_;
   Plan levels_of_, levels_before_of_;  // the plans that they were worked out for
   KvLevels levels_, levels_before_;
@@ -94,11 +113,11 @@ class ClusterSession {
   std::vector<Residency> levels_in_use_ ABSL_GUARDED_BY(search_mutex_);
   Plan found_ ABSL_GUARDED_BY(search_mutex_);  // by the last search
   KvLevels found_levels_ ABSL_GUARDED_BY(search_mutex_);
+  std::shared_ptr<const PlanInputs> inputs_;  // as they were at first; null where they cannot be read
+  mutable absl::Mutex corrected_mutex_;
+  std::optional<Plan> corrected_ ABSL_GUARDED_BY(corrected_mutex_);  // a plan with the rates of its disks as they turned out
   int64_t recoveries_ = 0, changes_ = 0;
+  double step_deviation_ms_ = 0;
 };
-
-// What a session begins with, for those who need only that: the devices with the coordinator's keys, and the plan, read or made now.
-absl::StatusOr<ClusterClient::Options> DevicesOf(const ClusterSession::Options& options);
-absl::StatusOr<Plan> PlanOf(const ClusterSession::Options& options);
 
 }  // namespace lime::cli

@@ -2,22 +2,51 @@
 
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/cli/default_cluster.h"
+#include "coordinator/cli/screen.h"
+#include "daemon/engine/call_limits.h"
+#include "nlohmann/json.hpp"
 
 namespace lime::cli {
 namespace {
 
+using nlohmann::json;
+
 constexpr char kWrongCallMark[] = "lime/wrong-call";
+constexpr char kAnswerMark[] = "lime/answer";
+constexpr char kInterruptedWord[] = "interrupted";
 
-std::atomic<bool> interrupted{false};
+bool answer_in_json = false;
 
-void OnInterrupt(int signal) {
-  if (interrupted.exchange(true)) _exit(128 + signal);
+int ExitCodeOf(const absl::Status& status) {
+  if (status.ok()) return kDone;
+  if (Interrupted()) return kInterrupted;
+  return status.GetPayload(kWrongCallMark) ? kWrongCall : kFailed;
+}
+
+const char* KindOf(int exit_code) {
+  return exit_code == kWrongCall ? "wrong_call" : exit_code == kInterrupted ? kInterruptedWord : "failed";
+}
+
+// What a signal broke off ends with errors of all kinds; only those that say so are worth reading.
+std::string SentenceOf(const absl::Status& status, int exit_code) {
+  const std::string message(status.message());
+  return exit_code == kInterrupted && !absl::StartsWith(message, kInterruptedWord) ? kInterruptedWord : message;
+}
+
+void PrintJsonError(const absl::Status& status, const std::string& sentence, int exit_code) {
+  json answer = json::object();
+  if (const auto before = status.GetPayload(kAnswerMark)) answer = json::parse(std::string(*before), nullptr, false);
+  if (!answer.is_object()) answer = json::object();
+  answer["error"] = {{"message", sentence}, {"kind", KindOf(exit_code)}, {"exit_code", exit_code}};
+  std::cout << answer.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
 }
 
 }  // namespace
@@ -28,43 +57,67 @@ absl::Status WrongCall(std::string message) {
   return status;
 }
 
-absl::Status CheckOutputFile(const std::string& flag, const std::string& path) {
+absl::Status CheckModelFolder(const std::string& model) {
   namespace fs = std::filesystem;
-  if (path.empty()) return absl::OkStatus();
-  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
   std::error_code ignored;
-  const char* wrong = nullptr;
-  if (fs::is_directory(path, ignored)) {
-    wrong = "is a folder; name a file in it";
-  } else if (!fs::is_directory(folder, ignored)) {
-    wrong = "lies in a folder that is not there; make it first";
-  } else if (access(fs::exists(path, ignored) ? path.c_str() : folder.c_str(), W_OK) != 0) {
-    wrong = "may not be written; choose another place, or change its permissions";
+  if (fs::is_directory(model, ignored)) return absl::OkStatus();
+  constexpr char kAdvice[] = "give the folder of a Hugging Face checkpoint: config.json, *.safetensors and the tokenizer's files";
+  if (model.ends_with(".gguf")) return WrongCall(absl::StrCat("--model ", model, ": GGUF files are not read; ", kAdvice));
+  if (fs::exists(model, ignored)) return WrongCall(absl::StrCat("--model ", model, " is a file; ", kAdvice));
+  const size_t slash = model.find('/');
+  const bool hub_name = slash != std::string::npos && slash > 0 && slash + 1 < model.size() &&
+                        model.find('/', slash + 1) == std::string::npos && model.front() != '.';
+  return WrongCall(absl::StrCat(
+      "--model ", model, " is not a folder; ",
+      hub_name
+          ? absl::StrCat("LIME downloads nothing: if this is a model's name, get it first, such as with `git clone https://huggingface.co/",
+                         model, "` (git-lfs), and give the folder")
+          : std::string(kAdvice)));
+}
+
+absl::Status OfUser(absl::Status status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      status.SetPayload(kWrongCallMark, absl::Cord("1"));
+      return status;
+    default:
+      return status;
   }
-  return wrong == nullptr ? absl::OkStatus() : absl::FailedPreconditionError(absl::StrCat(flag, " ", path, ": ", wrong));
+}
+
+absl::Status WithAnswer(absl::Status status, std::string json) {
+  status.SetPayload(kAnswerMark, absl::Cord(std::move(json)));
+  return status;
+}
+
+void AnswerInJson(bool json) {
+  answer_in_json = json;
+  SetInterruptJson(json);
 }
 
 int Finish(const absl::Status& status) {
-  if (status.ok()) return kDone;
-  std::fprintf(stderr, "lime: %s\n", std::string(status.message()).c_str());
-  return status.GetPayload(kWrongCallMark) ? kWrongCall : kFailed;
+  const int exit_code = ExitCodeOf(status);
+  if (exit_code == kDone) return kDone;
+  alarm(0);  // what was interrupted has ended
+  const std::string sentence = SentenceOf(status, exit_code);
+  Screen::Say(sentence);
+  if (answer_in_json) PrintJsonError(status, sentence, exit_code);
+  return exit_code;
 }
 
-const std::atomic<bool>& Interrupted() {
-  static const bool installed = [] {
-    struct sigaction action = {};
-    action.sa_handler = OnInterrupt;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, nullptr);
-    sigaction(SIGTERM, &action, nullptr);
-    return true;
-  }();
-  (void)installed;
-  return interrupted;
+void AddWithoutFlag(CLI::App& app, std::vector<std::string>& without) {
+  app.add_option("--without", without, "With --cluster, a device to leave out; may be given several times")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
 }
 
 void ModelFlags::AddTo(CLI::App& app) {
-  app.add_option("--model,-m", model, "Folder of a Hugging Face checkpoint")->required();
+  app.add_option("--model,-m", model, "Folder of a Hugging Face checkpoint; with --cluster, without it the one that the file names");
   app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
   app.add_option("--loader", loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto")->capture_default_str();
   app.add_option("--context", context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
@@ -73,19 +126,20 @@ void ModelFlags::AddTo(CLI::App& app) {
   residency.AddTo(app);
   app.add_option("--profile", profile, "File of `lime profile --out` to predict from, instead of the figures kept for this machine");
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
-  app.add_option("--cluster,-c", cluster, "cluster.toml: run on its devices instead of this one (`run`, `score`)");
+  AddOptionalClusterFlag(app, cluster, "cluster.toml: run on its devices instead of this one (`run`, `score`)");
   app.add_flag("--json", json, "Print one JSON object and nothing else on stdout");
 }
 
 absl::Status ModelFlags::Check(bool on_cluster) const {
   if (!cluster.empty() && !on_cluster)
     return WrongCall("--cluster: this command runs on one device only; `lime run` and `lime score` take it");
+  if (model.empty()) return WrongCall("--model is required: the folder of a Hugging Face checkpoint");
   if (loader != "auto" && loader != "read" && loader != "mmap")
     return WrongCall(absl::StrCat("--loader ", loader, " is unknown; use auto, read or mmap"));
   if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", kv, " is unknown; use reserve or grow"));
   if (numerics != "auto" && numerics != "portable")
     return WrongCall(absl::StrCat("--numerics ", numerics, " is unknown; use auto or portable"));
-  if (threads < 0 || threads > 1024) return WrongCall(absl::StrCat("--threads ", threads, " is outside 0 to 1024"));
+  LIME_RETURN_IF_ERROR(OfUser(CheckThreads("--threads", threads)));
   if (context < 0) return WrongCall(absl::StrCat("--context ", context, " is negative"));
   if (chunk < 0 || chunk > 65536) return WrongCall(absl::StrCat("--chunk ", chunk, " is outside 0 to 65536"));
   return absl::OkStatus();

@@ -1,12 +1,14 @@
-// What the commands of `lime` share: exit codes, the model's flags, Ctrl-C.
+// What the commands of `lime` share: exit codes, errors, the model's flags.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/residency_flags.h"
 #include "planner/base/status.h"
 
@@ -19,14 +21,32 @@ inline constexpr int kWrongCall = 2;
 // An error of the call rather than of the work: exit code 2.
 absl::Status WrongCall(std::string message);
 
-// Refuses, before the work is done, a file of a flag that could not be written after it; an empty path is no file.
-absl::Status CheckOutputFile(const std::string& flag, const std::string& path);
+// Of a file or folder that the call names and the user wrote: what is wrong with it is a wrong call.
+// A disk that fails, and a step that has to be done first (FailedPrecondition), are returned as they
+// are.
+absl::Status OfUser(absl::Status status);
+template <typename T>
+absl::StatusOr<T> OfUser(absl::StatusOr<T> result) {
+  return result.ok() ? std::move(result) : absl::StatusOr<T>(OfUser(result.status()));
+}
 
-// The exit code of a command that ended with `status`; prints the one sentence to stderr when it failed.
+// A failure after which `json` (one object) still holds an answer: with --json it is printed, with
+// "error" added. REQUIRES: !status.ok().
+absl::Status WithAnswer(absl::Status status, std::string json);
+
+// Refuses what --model may not name: a model that was not downloaded, a single file.
+absl::Status CheckModelFolder(const std::string& model);
+
+// The exit code of a command that ended with `status`. Where it failed, prints the one sentence to
+// stderr, and with --json {"error": {"message", "kind", "exit_code"}} to stdout. After a signal it
+// is kInterrupted, whatever error the signal led to.
 int Finish(const absl::Status& status);
 
-// Set by the first Ctrl-C (the second ends the process at once). Installs the handler when first called.
-const std::atomic<bool>& Interrupted();
+// Whether errors are printed as JSON too; main() says so before a command runs.
+void AnswerInJson(bool json);
+
+// Devices of a cluster that a command is to do without.
+void AddWithoutFlag(CLI::App& app, std::vector<std::string>& without);
 
 // Flags of the commands that compute with a model.
 struct ModelFlags {

@@ -1,15 +1,21 @@
 #include "coordinator/cli/companions.h"
 
-#include <fstream>
+#include <sstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/user_text.h"
 #include "planner/base/status.h"
 #include "planner/base/strings.h"
 
 namespace lime::cli {
+namespace {
+
+constexpr Bytes kMaxCompanionBytes = 64 * kMiB;
+
+}  // namespace
 
 absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t vocab, std::string_view where) {
   std::vector<int32_t> ids;
@@ -26,8 +32,8 @@ absl::StatusOr<std::vector<int32_t>> ParseIds(std::string_view list, int64_t voc
 absl::StatusOr<std::vector<std::vector<int32_t>>> ReadCompanions(const std::string& path, int64_t vocab, size_t most) {
   std::vector<std::vector<int32_t>> companions;
   if (path.empty()) return companions;
-  std::ifstream file(path);
-  if (!file) return WrongCall(absl::StrCat("--batch-with ", path, " cannot be read"));
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--batch-with", path, kMaxCompanionBytes));
+  std::istringstream file(text);
   for (std::string line; std::getline(file, line);) {
     if (companions.size() == most) return WrongCall(absl::StrCat("--batch-with ", path, " has more than ", most, " lines"));
     LIME_ASSIGN_OR_RETURN(companions.emplace_back(),

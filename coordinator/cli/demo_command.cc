@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/command_line.h"
 #include "coordinator/cli/child_daemons.h"
 #include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/cluster_session.h"
@@ -20,6 +21,9 @@
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/plan_table.h"
+#include "coordinator/cli/prediction_report.h"
+#include "coordinator/cli/progress.h"
+#include "coordinator/cli/screen.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"
@@ -102,9 +106,11 @@ absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& mod
     devices.push_back(std::make_unique<DeviceClient>(kNames[i], daemons.address(i), ClusterKeys{}));
     absl::StrAppend(&toml, "[[device]]\nname = \"", kNames[i], "\"\naddress = \"", daemons.address(i), "\"\n");
   }
-  LIME_ASSIGN_OR_RETURN(
-      DescribedCluster cluster,
-      MeasureCluster(devices, {.seconds = kMeasureSeconds, .link_seconds = kMeasureSeconds, .cancelled = &Interrupted()}));
+  ProgressLine progress("Measuring what they can do");
+  LIME_ASSIGN_OR_RETURN(DescribedCluster cluster, MeasureCluster(devices, {.seconds = kMeasureSeconds,
+                                                                           .link_seconds = kMeasureSeconds,
+                                                                           .progress = [&](double share) { progress.UpdateShare(share); },
+                                                                           .cancelled = &Interrupted()}));
   const DeviceProfile machine = cluster.devices.front().profile;  // all are on one: what parted them was the moment
   const LinkPoint way = BestLink(cluster.devices);
   for (DescribedDevice& device : cluster.devices) {
@@ -120,15 +126,22 @@ absl::Status DescribeCluster(const ChildDaemons& daemons, const std::string& mod
   return WriteTextFile(ProfilesPathOf(folder / "demo.toml"), ToJsonText(cluster));
 }
 
+absl::StatusOr<std::unique_ptr<ChildDaemons>> StartDaemons(const std::vector<ChildDaemons::Daemon>& daemons) {
+  ProgressLine progress("Starting three daemons on this machine");
+  progress.UpdateShare(0);
+  return ChildDaemons::Start(daemons);
+}
+
 struct Story {
   GenerateSummary summary;
   const Generated& text() const { return summary.results.front(); }
 };
 
 GenerateOptions Options(const ModelFiles& files, bool aloud) {
-  GenerateOptions options{.max_new_tokens = {kStoryTokens}, .chunk = kDefaultChunk - 1, .end_tokens = files.end_tokens, .hash_logits = true};
+  GenerateOptions options{
+      .max_new_tokens = {kStoryTokens}, .chunk = kDefaultChunk - 1, .end_tokens = files.end_tokens, .hash_logits = true};
   options.cancel = &Interrupted();
-  if (aloud) options.on_text = [](size_t, std::string_view text) { std::cout << text << std::flush; };
+  if (aloud) options.on_text = [](size_t, std::string_view text) { Screen::Text(text); };
   return options;
 }
 
@@ -151,6 +164,7 @@ absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const 
   const Generated &a = together.text(), &b = alone.text();
   const double tokens = static_cast<double>(a.token_ids.size());
   const bool same = a.logits_hash == b.logits_hash && a.token_ids == b.token_ids;
+  const PredictionReport difference = session.Compare(together.summary);
   if (flags.json) {
     json root = session.Describe();
     root.update({{"text", a.text},
@@ -158,17 +172,20 @@ absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const 
                  {"ttft_ms", a.ttft_ms},
                  {"ms_per_token", a.ms_per_token},
                  {"logits_xxh3", HashText(a.logits_hash)},
+                 {"prediction", ToJson(difference)},
                  {"one_process", {{"ms_per_token", b.ms_per_token}, {"logits_xxh3", HashText(b.logits_hash)}}}});
     std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
   } else {
-    absl::PrintF("\n\n%-12s predicted %.2f ms a token, measured %.2f; %s a token from the disk\n%s\n", "together",
+    Screen::Text("\n\n");
+    absl::PrintF("%-12s predicted %.2f ms a token, measured %.2f; %s a token from the disk\n%s%s\n", "together",
                  session.predicted_ms_per_token(), a.ms_per_token,
-                 FormatBytes(static_cast<Bytes>(static_cast<double>(session.disk_bytes()) / tokens)), session.DeviceLines());
+                 FormatBytes(static_cast<Bytes>(static_cast<double>(session.disk_bytes()) / tokens)), session.DeviceLines(),
+                 difference.Differs() ? difference.sentence + "\n" : "");
     absl::PrintF(
         "What happened: three daemons were started, each allowed little more memory than a program with its libraries takes.\n"
         "They measured themselves, a plan was made, and hidden states of a few hundred bytes went from one to the next, round\n"
         "after round. What a device had no room for it read from the disk ahead of time, computed with it, and forgot it. The\n"
-        "prediction takes each for a machine of its own; here they share the cores of one, with whatever else it does.\n"
+        "prediction knows that they share the disk of one machine; its cores they share with whatever else it does.\n"
         "Then this process ran the same prompt alone, with everything in memory: %.2f ms a token.\n"
         "Logits of the three: %s, of the one: %s. %s\n\nWith a checkpoint and machines of your own: docs/CLUSTER.md.\n",
         b.ms_per_token, HashText(a.logits_hash), HashText(b.logits_hash),
@@ -181,12 +198,13 @@ absl::Status Demo(const DemoFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::string model, ModelFolder(flags.model));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(model));
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, files.EncodePrompt(flags.prompt));
+  const GracefulStop graceful;  // daemons and a folder are given back
   ScratchFolder folder;
   if (folder.empty()) return absl::UnavailableError("demo: no folder for temporary files can be made; set TMPDIR");
   std::vector<ChildDaemons::Daemon> daemons;
   for (const char* name : kNames)
     daemons.push_back({.name = name, .arguments = {"--threads", "1", "--model", fs::absolute(model).string()}});
-  LIME_ASSIGN_OR_RETURN(const auto children, ChildDaemons::Start(daemons));
+  LIME_ASSIGN_OR_RETURN(const auto children, StartDaemons(daemons));
   const int64_t prompt_tokens = static_cast<int64_t>(prompt.size());
   LIME_RETURN_IF_ERROR(DescribeCluster(*children, model, files.spec, prompt_tokens, folder));
   LIME_ASSIGN_OR_RETURN(const auto session, ClusterSession::Open({.cluster = folder / "demo.toml",
@@ -200,9 +218,9 @@ absl::Status Demo(const DemoFlags& flags) {
     LIME_ASSIGN_OR_RETURN(report.uses, UsesOf(report.plan));
     absl::PrintF(
         "LIME runs large language models, losslessly, on the machines you own, however small.\nHere is the small one it ships with, %s of "
-        "weights, over three daemons on this machine that together have no room for it:\n\n%s\n  %s",
-        FormatBytes(files.spec.WeightBytes()), PlanText(report, OutputColumns()), flags.prompt);
-    std::cout << std::flush;
+        "weights, over three daemons on this machine that together have no room for it:\n\n%s\n",
+        FormatBytes(files.spec.WeightBytes()), PlanText(report, OutputColumns()));
+    Screen::Text("  " + flags.prompt);
   }
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session->Generate(*files.tokenizer, {prompt}, Options(files, !flags.json)));
   const Story together{std::move(summary)};
@@ -217,7 +235,7 @@ void AddDemoCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<DemoFlags>();
   CLI::App* command = app.add_subcommand("demo", "Let the shipped model tell a story over three daemons and explain what happened");
   command->add_option("--model,-m", flags->model, "Folder of a small checkpoint; without it: the model that LIME ships");
-  command->add_option("--prompt,-p", flags->prompt, "How the story begins")->capture_default_str();
+  FreeText(command->add_option("--prompt,-p", flags->prompt, "How the story begins"))->capture_default_str();
   command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Demo(*flags)); });
 }

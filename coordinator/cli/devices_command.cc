@@ -1,6 +1,7 @@
 #include "coordinator/cli/devices_command.h"
 
 #include <algorithm>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -13,19 +14,23 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
+#include "coordinator/cli/device_checks.h"
 #include "coordinator/cli/text_table.h"
+#include "coordinator/cli/used_by_json.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/units.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
+#include "proto/certificate.h"
 
 namespace lime::cli {
 namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kPatience = absl::Seconds(2);
+constexpr absl::Duration kDevicesPatience = absl::Seconds(2);
 
 struct DevicesFlags {
   std::string cluster;
@@ -50,9 +55,9 @@ std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& kept) {
     const auto found = std::ranges::find(kept.devices, clients[i]->name(), &DescribedDevice::name);
     if (found != kept.devices.end()) seen[i].measured = &*found;
     threads.emplace_back([&client = *clients[i], &device = seen[i]] {
-      device.health = client.Health(kPatience);
+      device.health = client.Health(kDevicesPatience);
       if (!device.health.ok() || device.health->epoch < 0) return;
-      if (absl::StatusOr<DeviceStatistics> statistics = client.Statistics(kPatience); statistics.ok())
+      if (absl::StatusOr<DeviceStatistics> statistics = client.Statistics(kDevicesPatience); statistics.ok())
         device.links = std::move(statistics->links);
     });
   }
@@ -102,9 +107,15 @@ json ToJson(const Seen& device) {
   if (device.health.ok()) {
     object["epoch"] = device.health->epoch;
     object["model"] = device.health->model;
+    if (device.health->used_by) object["used_by"] = UsedByJson(*device.health->used_by);
     object["runtime_bytes"] = device.health->runtime;
+    object["release"] = device.health->release;
+    object["protocol"] = device.health->protocol;
+    if (device.health->clock > 0) object["clock_ahead_seconds"] = device.health->clock - std::time(nullptr);
+    if (device.health->keys_until > 0) object["keys_until"] = FormatClock(device.health->keys_until);
   } else {
     object["problem"] = std::string(device.health.status().message());
+    object["fault"] = NameOf(DiagnosisOf(device.health.status()).fault);
   }
   if (device.measured == nullptr) return object;
   for (const LinkPoint& link : device.measured->profile.links)
@@ -112,19 +123,44 @@ json ToJson(const Seen& device) {
   return object;
 }
 
-void Print(const std::vector<Seen>& devices) {
+std::string ReleaseOf(const Seen& device) {
+  return device.health.ok() && !device.health->release.empty() ? device.health->release : "-";
+}
+
+// Clocks and releases that differ, keys that expire: what works still, and will not always.
+std::vector<std::string> NoticesOf(const std::vector<Seen>& devices, const ClusterKeys& own) {
+  std::vector<std::pair<std::string, const DeviceHealth*>> health;
+  std::vector<std::string> notices;
+  for (const Seen& device : devices) {
+    health.emplace_back(device.config->name, device.health.ok() ? &*device.health : nullptr);
+    if (!device.health.ok()) continue;
+    for (const Finding& finding : {CheckRelease(*device.health), CheckClock(*device.health, std::time(nullptr))}) {
+      if (finding.grade != Grade::kOk)
+        notices.push_back(absl::StrCat("device \"", device.config->name, "\", ", finding.check, ": ", finding.what, "; ", finding.remedy));
+    }
+  }
+  const std::vector<std::string> expiry = ExpiryNotices(own, health, std::time(nullptr));
+  notices.insert(notices.end(), expiry.begin(), expiry.end());
+  return notices;
+}
+
+void Print(const std::vector<Seen>& devices, const ClusterKeys& own) {
   constexpr auto kLeft = TextTable::Align::kLeft, kRight = TextTable::Align::kRight;
-  TextTable table({kLeft, kLeft, kLeft, kLeft, kLeft, kRight, kLeft, kRight, kRight});
-  table.AddRow({"device", "address", "answers", "backend", "numerics", "may use", "installed", "disk", "slowest link"});
+  TextTable table({kLeft, kLeft, kLeft, kLeft, kLeft, kLeft, kRight, kLeft, kRight, kRight});
+  table.AddRow({"device", "address", "answers", "release", "backend", "numerics", "may use", "installed", "disk", "slowest link"});
   for (const Seen& device : devices) {
     const Bytes memory = MemoryOf(device);
     const std::string numerics = Numerics(device);
-    table.AddRow({device.config->name, device.config->address, device.health.ok() ? "yes" : "no", device.config->backend,
+    table.AddRow({device.config->name, device.config->address, device.health.ok() ? "yes" : "no", ReleaseOf(device), device.config->backend,
                   numerics.empty() ? "-" : numerics, memory > 0 ? FormatBytes(memory) : "-",
                   device.health.ok() ? Installed(*device.health) : "-",
                   DiskRate(device) > 0 ? absl::StrFormat("%.2f GB/s", DiskRate(device) / 1e9) : "-", Links(device)});
   }
   std::cout << table.Text(OutputColumns(), -1);
+  for (const Seen& device : devices) {
+    if (device.health.ok() && device.health->used_by)
+      std::cout << device.config->name << " runs " << device.health->model << " for " << device.health->used_by->Who() << "\n";
+  }
   for (const Seen& device : devices) {
     for (const LinkRate& link : device.links) {
       std::cout << absl::StrFormat("%s to %s: %s now (measured %.1f s ago)\n", device.config->name, link.peer,
@@ -134,28 +170,34 @@ void Print(const std::vector<Seen>& devices) {
   for (const Seen& device : devices) {
     if (!device.health.ok()) std::cout << std::string(device.health.status().message()) << "\n";
   }
+  for (const std::string& notice : NoticesOf(devices, own)) std::cout << notice << "\n";
   std::cout << std::flush;
 }
 
 absl::Status Devices(const DevicesFlags& flags) {
-  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
+  LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
+  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(path, flags.insecure));
   DescribedCluster kept;
-  if (const std::string path = ProfilesPathOf(file.path); FileExists(path)) {
-    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
-    LIME_ASSIGN_OR_RETURN(kept, ParseDeviceProfiles(text, path));
+  if (const std::string profiles = ProfilesPathOf(file.path); FileExists(profiles)) {
+    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(profiles, kMaxJsonBytes));
+    LIME_ASSIGN_OR_RETURN(kept, ParseDeviceProfiles(text, profiles));
   }
   const std::vector<Seen> seen = Ask(file, kept);
-  if (flags.json) {
-    json root = {{"cluster", file.Name()}, {"devices", json::array()}};
-    for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
-    std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
-  } else {
-    Print(seen);
-  }
+  json root = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
+  for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
+  root["notices"] = NoticesOf(seen, file.keys);
+  const std::string answer = root.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (!flags.json) Print(seen, file.keys);
   const auto silent = std::ranges::count_if(seen, [](const Seen& device) { return !device.health.ok(); });
-  if (silent == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat(silent, " of ", seen.size(), " devices do not answer; `lime up --cluster ", flags.cluster, "` starts them"));
+  if (silent > 0) {
+    return WithAnswer(
+        absl::UnavailableError(absl::StrCat(silent, " of ", seen.size(), " devices ", silent == 1 ? "does" : "do", " not answer as ",
+                                            silent == 1 ? "it" : "they", " should; what is wrong stands above, `lime doctor --cluster ",
+                                            file.path, "` looks further")),
+        answer);
+  }
+  if (flags.json) std::cout << answer << std::endl;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -169,7 +211,7 @@ void AddDevicesCommand(CLI::App& app, int& exit_code) {
       "is in use. Exit code 1 "
       "where a "
       "device does not answer.");
-  command->add_option("--cluster,-c", flags->cluster, "cluster.toml")->required();
+  AddClusterFlag(*command, flags->cluster);
   command->add_flag("--insecure", flags->insecure, "Talk to other machines without keys");
   command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Devices(*flags)); });

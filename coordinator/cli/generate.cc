@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -18,7 +19,8 @@ using Clock = TextStream::Clock;
 class Generator {
  public:
   Generator(Engine& engine, const Tokenizer& tokenizer, const GenerateOptions& options, const RequestScheduler::Options& scheduling)
-      : engine_(engine), options_(options), scheduler_(scheduling), tokenizer_(tokenizer) {}
+      : engine_(engine), options_(options), scheduler_(scheduling), max_sequences_(scheduling.max_sequences), tokenizer_(tokenizer) {}
+  ~Generator() { engine_.set_on_block({}); }
 
   absl::Status Add(const std::vector<int32_t>& prompt) {
     const int64_t max_new_tokens = options_.MaxNewTokens(streams_.size());
@@ -33,6 +35,7 @@ class Generator {
 
   absl::StatusOr<GenerateSummary> Run() {
     start_ = Clock::now();
+    if (options_.on_prompt) engine_.set_on_block([this](int done, int total) { TellPrompt(done, total); });
     while (!Cancelled() && scheduler_.NextStep(step_)) {
       for (const auto& admitted : step_.admitted) LIME_RETURN_IF_ERROR(engine_.StartSequence(admitted.slot, admitted.positions));
       EnterPhase(/*decoding=*/step_.batch.rows.size() == step_.sampled.size() && step_.admitted.empty());
@@ -40,6 +43,8 @@ class Generator {
       const absl::StatusOr<std::span<const float>> logits = engine_.Step(step_.batch);
       if (Cancelled() && absl::IsCancelled(logits.status())) break;  // a step that waits for its disk can be long
       LIME_RETURN_IF_ERROR(logits.status());
+      prompt_rows_done_ += std::ssize(step_.batch.rows);
+      if (!step_.sampled.empty()) engine_.set_on_block({});
       LIME_RETURN_IF_ERROR(TakeLogits(*logits));
       Count(Clock::now() - begin);
     }
@@ -73,6 +78,14 @@ class Generator {
     return absl::OkStatus();
   }
 
+  // Before the first token every row is one of a prompt.
+  void TellPrompt(int done, int total) const {
+    int64_t rows = 0;
+    for (size_t i = 0; i < history_.size() && static_cast<int64_t>(i) < max_sequences_; ++i) rows += std::ssize(history_[i]);
+    const double in_step = static_cast<double>(std::ssize(step_.batch.rows)) * done / total;
+    options_.on_prompt((static_cast<double>(prompt_rows_done_) + in_step) / static_cast<double>(std::max<int64_t>(1, rows)));
+  }
+
   void Close(RequestId id, FinishReason reason) {
     streams_[id]->result().logits_hash = hashes_[id].value();
     streams_[id]->Close(reason, start_);
@@ -92,6 +105,7 @@ class Generator {
   void EnterPhase(bool decoding) {
     if (decoding == decoding_) return;
     decoding_ = decoding;
+    if (decoding && options_.before_decoding && !std::exchange(has_decoded_, true)) options_.before_decoding();
     const DecodeUse now = ReadUse();
     if (!decoding) {
       summary_.use.cpu += now.cpu - before_.cpu;
@@ -103,8 +117,10 @@ class Generator {
   }
 
   void Count(Clock::duration duration) {
-    (decoding_ ? summary_.decode_ms : summary_.prefill_ms) += Milliseconds(duration);
+    const double ms = Milliseconds(duration);
+    (decoding_ ? summary_.decode_ms : summary_.prefill_ms) += ms;
     if (!decoding_) return;
+    summary_.decode_ms_squared += ms * ms;
     ++summary_.decode_steps;
     summary_.decode_tokens += static_cast<int64_t>(step_.sampled.size());
   }
@@ -116,7 +132,7 @@ class Generator {
       if (!scheduler_.finished(id)) {
         if (scheduler_.running(id)) engine_.EndSequence(scheduler_.slot(id));
         scheduler_.Stop(id);
-        Close(id, FinishReason::kStopped);
+        Close(id, FinishReason::kInterrupted);
       }
       summary_.results.push_back(std::move(streams_[id]->result()));
     }
@@ -126,6 +142,7 @@ class Generator {
   Engine& engine_;
   const GenerateOptions& options_;
   RequestScheduler scheduler_;
+  const int64_t max_sequences_;
   const Tokenizer& tokenizer_;
   Sampler sampler_;
   RequestScheduler::Step step_;
@@ -134,11 +151,19 @@ class Generator {
   std::vector<std::vector<int32_t>> history_;         // prompt and generated ids, by request id
   GenerateSummary summary_;
   bool decoding_ = false;  // the step at hand holds no prompt rows
-  DecodeUse before_;       // when this phase began
+  bool has_decoded_ = false;
+  int64_t prompt_rows_done_ = 0;
+  DecodeUse before_;  // when this phase began
   Clock::time_point start_;
 };
 
 }  // namespace
+
+double GenerateSummary::StepDeviationMs() const {
+  if (decode_steps < 2) return 0;
+  const double n = static_cast<double>(decode_steps), mean = decode_ms / n;
+  return std::sqrt(std::max(0.0, (decode_ms_squared - n * mean * mean) / (n - 1)));
+}
 
 absl::StatusOr<GenerateSummary> Generate(Engine& engine, const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
                                          int64_t max_sequences, const GenerateOptions& options) {

@@ -24,7 +24,10 @@ struct GenerateOptions {
   std::vector<int32_t> end_tokens;
   std::vector<std::string> stop_strings;
   bool hash_logits = false;
-  bool keep_times = false;  // token_times
+  bool keep_times = false;                      // token_times
+  std::function<void()> before_decoding;        // called once, before the first step that only decodes. May be empty
+  std::function<void(double share)> on_prompt;  // how much is computed of the prompts that begin together, until the first token. May be
+                                                // empty
   const std::atomic<bool>* cancel = nullptr;
   // Text as it becomes certain, by prompt index. May be empty.
   std::function<void(size_t prompt, std::string_view text)> on_text;
@@ -53,14 +56,18 @@ struct DecodeUse {
 
 struct GenerateSummary {
   std::vector<Generated> results;
-  double prefill_ms = 0;  // steps that held prompt rows
-  double decode_ms = 0;   // steps that only decoded
+  double prefill_ms = 0;         // steps that held prompt rows
+  double decode_ms = 0;          // steps that only decoded
+  double decode_ms_squared = 0;  // sum of the squares of their times
   int64_t decode_steps = 0;
   int64_t decode_tokens = 0;
+  int64_t pauses = 0;   // on a cluster: steps that a recovery or a change of plans held up, which decode_* do not count
+  double pause_ms = 0;  // of them together
   DecodeUse use;
   bool interrupted = false;
 
   double MsPerStep() const { return decode_steps > 0 ? decode_ms / static_cast<double>(decode_steps) : 0; }
+  double StepDeviationMs() const;  // standard deviation; 0 for fewer than two steps
 };
 
 // Generates for every prompt, batched over the engine's sequence slots. The engine must have been created with `max_sequences` slots and

@@ -1,16 +1,21 @@
 // lime: the coordinator and its command line. Each command lives in its own file; this one only gathers them.
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iostream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "common/command_line.h"
 #include "coordinator/cli/bench_command.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/demo_command.h"
 #include "coordinator/cli/devices_command.h"
+#include "coordinator/cli/doctor_command.h"
 #include "coordinator/cli/keys_command.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/prepare_command.h"
@@ -21,9 +26,14 @@
 #include "coordinator/cli/score_command.h"
 #include "coordinator/cli/simulate_command.h"
 #include "coordinator/cli/solve_command.h"
+#include "coordinator/cli/store_command.h"
 #include "coordinator/cli/tokenize_command.h"
+#include "coordinator/cli/unload_command.h"
 #include "coordinator/cli/up_command.h"
 #include "daemon/weights/unreadable_pages.h"
+#include "planner/base/release.h"
+#include "proto/convert.h"
+#include "proto/grpc_log.h"
 
 namespace {
 
@@ -47,14 +57,45 @@ int AnswerWritten() {
   return lime::cli::kFailed;
 }
 
+// Tells how errors are printed before the command runs: a command's flags are parsed by then.
+void NoteJson(CLI::App& app) {
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+    command->parse_complete_callback([command] {
+      const CLI::Option* const json = command->get_option_no_throw("--json");
+      lime::cli::AnswerInJson(json != nullptr && json->count() > 0);
+    });
+  }
+}
+
+// CLI11 takes the words from the last to the first.
+int Parse(CLI::App& app, std::vector<std::string> words, const int& exit_code) {
+  lime::cli::AnswerInJson(lime::AsksForJson(words));
+  if (const absl::Status checked = lime::CheckWords(app, words); !checked.ok()) return lime::cli::Finish(lime::cli::OfUser(checked));
+  try {
+    std::ranges::reverse(words);
+    app.parse(std::move(words));
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    return lime::cli::Finish(lime::cli::WrongCall(lime::SentenceOf(app, error)));
+  }
+  return exit_code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  lime::cli::HandleInterrupts();
   lime::ExitOnUnreadablePages();
+  lime::SilenceGrpc();
   CLI::App app("LIME runs a large language model, losslessly, on the small machines you own.", "lime");
   app.require_subcommand(1);
-  app.set_version_flag("--version", "lime 0.1.0");
-  app.footer("`lime COMMAND --help` tells the flags of a command. Exit codes: 0 done, 1 the work failed, 2 the call was wrong.");
+  app.set_version_flag("--version", absl::StrCat("lime ", std::string(lime::Release()), ", protocol ", lime::kProtocol));
+  app.footer(
+      "`lime COMMAND --help` or `lime help COMMAND` tells the flags of a command.\n"
+      "Exit codes: 0 done; 1 the work failed: a device, a disk, no room; 2 the call was wrong, or a file in it that you wrote;\n"
+      "130 interrupted by Ctrl-C or SIGTERM. An error is one sentence on stderr that begins with `lime:`; with --json it is also\n"
+      "{\"error\": {\"message\", \"kind\", \"exit_code\"}} on stdout.");
   int exit_code = lime::cli::kDone;
   lime::cli::AddRunCommand(app, exit_code);
   lime::cli::AddTraceCommand(app, exit_code);
@@ -70,19 +111,18 @@ int main(int argc, char** argv) {
   lime::cli::AddUpCommand(app, exit_code);
   lime::cli::AddDownCommand(app, exit_code);
   lime::cli::AddDevicesCommand(app, exit_code);
+  lime::cli::AddStoreCommand(app, exit_code);
+  lime::cli::AddUnloadCommand(app, exit_code);
+  lime::cli::AddDoctorCommand(app, exit_code);
   lime::cli::AddKeysCommand(app, exit_code);
   lime::cli::AddPushCommand(app, exit_code);
   lime::cli::AddDemoCommand(app, exit_code);
   AddUnbuilt(app, exit_code);
+  NoteJson(app);
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help, --version
-    app.exit(error);
-    return asked ? lime::cli::kDone : lime::cli::kWrongCall;
+    exit_code = Parse(app, lime::WithHelpWords({argv + 1, argv + argc}), exit_code);
   } catch (const std::exception& error) {  // no memory, no thread: what no Status told
-    std::fprintf(stderr, "lime: %s; the machine may be out of memory or threads\n", error.what());
-    return lime::cli::kFailed;
+    return lime::cli::Finish(absl::ResourceExhaustedError(absl::StrCat(error.what(), "; the machine may be out of memory or threads")));
   }
   return exit_code == lime::cli::kDone ? AnswerWritten() : exit_code;
 }

@@ -1,12 +1,14 @@
 #include "coordinator/cli/model_session.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/cli/progress.h"
+#include "coordinator/cli/screen.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
@@ -25,7 +27,7 @@ absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir)
   const std::string path = dir + "/generation_config.json";
   if (!FileExists(path)) return ids;
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
-  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, path));
+  LIME_ASSIGN_OR_RETURN(const json root, ParsePythonJsonObject(text, path));
   const auto field = root.find("eos_token_id");
   if (field == root.end() || field->is_null()) return ids;
   for (const json& id : field->is_array() ? *field : json::array({*field})) {
@@ -37,6 +39,18 @@ absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir)
   return ids;
 }
 
+// As transformers does: without a word, a model that lacks its biases looks like one that is merely bad.
+void MentionIgnored(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  constexpr size_t kNamed = 3;
+  const std::vector<std::string> ignored = checkpoint.IgnoredTensors(spec);
+  if (ignored.empty()) return;
+  const size_t named = std::min(ignored.size(), kNamed);
+  const std::string more = ignored.size() > named ? absl::StrCat(" and ", ignored.size() - named, " more") : "";
+  absl::FPrintF(stderr, "lime: %s: %d %s not used, since config.json does not say that the model has %s: %s%s\n", checkpoint.dir(),
+                ignored.size(), ignored.size() == 1 ? "tensor is" : "tensors are", ignored.size() == 1 ? "it" : "them",
+                absl::CEscape(absl::StrJoin(ignored.begin(), ignored.begin() + static_cast<ptrdiff_t>(named), ", ")), more);
+}
+
 absl::StatusOr<LoaderKind> LoaderOf(const std::string& name) {
   if (name == "read") return LoaderKind::kRead;
   if (name == "mmap") return LoaderKind::kMmap;
@@ -45,7 +59,7 @@ absl::StatusOr<LoaderKind> LoaderOf(const std::string& name) {
 
 // The file named, whatever it was measured on; else what this machine has kept, or a quick look at its memory.
 absl::StatusOr<DeviceProfile> ProfileFor(const ModelFlags& flags, Bytes budget) {
-  if (!flags.profile.empty()) return ReadProfile(flags.profile);
+  if (!flags.profile.empty()) return OfUser(ReadProfile(flags.profile));
   const Bytes allowed = budget > 0 ? budget - ProcessResidentBytes() : AvailableMemory();
   return LoadOrMeasureProfile(flags.threads > 0 ? flags.threads : UsableCores(), std::min(allowed, AvailableMemory()));
 }
@@ -62,10 +76,11 @@ double PredictStepMs(const Engine& engine, const DeviceProfile& profile, const M
 }  // namespace
 
 absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir, bool with_text) {
-  if (!std::filesystem::is_directory(dir))
-    return absl::NotFoundError(absl::StrCat("--model ", dir, " is not a folder; give one that holds config.json and safetensors"));
+  LIME_RETURN_IF_ERROR(CheckModelFolder(dir));
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
   ModelFiles files;
-  LIME_ASSIGN_OR_RETURN(files.spec, LoadModelSpec(dir));
+  LIME_ASSIGN_OR_RETURN(files.spec, checkpoint.BuildModelSpec());
+  MentionIgnored(checkpoint, files.spec);
   if (!with_text) return files;
   LIME_ASSIGN_OR_RETURN(files.tokenizer, Tokenizer::Load(dir));
   LIME_ASSIGN_OR_RETURN(files.end_tokens, GenerationEndTokens(dir));
@@ -113,15 +128,40 @@ absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlag
   ProgressLine progress("Loading");
   options.load.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };
   options.load.cancelled = &Interrupted();
-  options.report = [](const std::string& sentence) { std::fprintf(stderr, "lime: %s\n", sentence.c_str()); };
+  options.report = [](const std::string& sentence) { Screen::Say(sentence); };
   std::unique_ptr<ModelSession> session(new ModelSession);
   session->threads_ = flags.threads > 0 ? flags.threads : UsableCores();
   session->has_budget_ = options.memory > 0;
   LIME_ASSIGN_OR_RETURN(session->profile_, ProfileFor(flags, options.memory));
   options.profile = &session->profile_;
   LIME_ASSIGN_OR_RETURN(session->engine_, Engine::Create(flags.model, options));
+  session->profile_given_ = !flags.profile.empty();
+  session->shape_ = shape;
   session->predicted_ms_ = PredictStepMs(*session->engine_, session->profile_, shape);
+  const Engine::DiskRates& disk = session->engine_->disk_rates();
+  session->planned_ms_ = disk.planned_ms > 0 && session->predicted_ms_ > 0
+                             ? session->predicted_ms_ - session->engine_->residency().ms_per_step + disk.planned_ms
+                             : session->predicted_ms_;
+  progress.Finish();
+  const std::string correction =
+      CorrectionText({.source = disk.profiled ? RateSource::kProfile : RateSource::kAssumed, .planned = disk.planned, .seen = disk.seen},
+                     session->planned_ms_, session->predicted_ms_);
+  if (!correction.empty()) Screen::Say(correction);
   return session;
+}
+
+double ModelSession::disk_rate() const {
+  const Engine::DiskRates& disk = engine_->disk_rates();
+  return disk.seen > 0 ? disk.seen : disk.planned;
+}
+
+RateSource ModelSession::disk_rate_source() const {
+  const Engine::DiskRates& disk = engine_->disk_rates();
+  return disk.seen > 0 ? RateSource::kSeen : disk.profiled ? RateSource::kProfile : RateSource::kAssumed;
+}
+
+void ModelSession::CorrectPrediction() {
+  if (engine_->LearnDiskRate()) predicted_ms_ = PredictStepMs(*engine_, profile_, shape_);
 }
 
 json ModelSession::Describe() const {

@@ -10,6 +10,7 @@
 #include "daemon/engine/engine.h"
 #include "nlohmann/json.hpp"
 #include "planner/plan/device_profile.h"
+#include "planner/plan/prediction.h"
 
 namespace lime::cli {
 
@@ -44,14 +45,21 @@ class ModelSession {
     TraceRing* trace = nullptr;      // outlives the session
   };
 
-  // Predicts, then loads with a progress line.
+  // Loads with a progress line. Where loading shows that the disk is not what was planned with, says what is predicted now.
   static absl::StatusOr<std::unique_ptr<ModelSession>> Open(const ModelFlags& flags, const Shape& shape);
 
   Engine& engine() { return *engine_; }
   const DeviceProfile& profile() const { return profile_; }
   int64_t threads() const { return threads_; }     // that compute
   bool has_budget() const { return has_budget_; }  // of memory, given by the user
+  // As stated last: before anything was loaded, after that, or after the prompt, each with what the run had seen by then.
   double predicted_ms_per_token() const { return predicted_ms_; }
+  double planned_ms_per_token() const { return planned_ms_; }  // the first of these
+  double disk_rate() const;                                    // bytes per second that it is made with; 0: nothing streams
+  RateSource disk_rate_source() const;
+  RateSource memory_rate_source() const { return profile_given_ || profile_.flops > 0 ? RateSource::kProfile : RateSource::kSeen; }
+  // Takes what streamed so far into the prediction.
+  void CorrectPrediction();
 
   // Fields common to every JSON answer: predicted_ms_per_token, peak_rss_bytes, devices, load.
   nlohmann::json Describe() const;
@@ -65,7 +73,9 @@ class ModelSession {
   std::unique_ptr<Engine> engine_;
   int64_t threads_ = 0;
   bool has_budget_ = false;
-  double predicted_ms_ = 0;
+  bool profile_given_ = false;
+  Shape shape_;
+  double planned_ms_ = 0, predicted_ms_ = 0;
 };
 
 }  // namespace lime::cli

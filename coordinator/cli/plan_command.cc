@@ -11,12 +11,13 @@
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/kv_levels_report.h"
+#include "coordinator/cli/model_weights.h"
+#include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/plan_table.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/text_table.h"
-#include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_eviction.h"
@@ -30,9 +31,9 @@ using nlohmann::ordered_json;
 struct PlanFlags {
   PlanInputFlags inputs;
   std::string strategy = "lime";
-  std::string out;
+  OutputFlag out{.kind = OutputKind::kPlan};
   double max_ttft_ms = 0;
-  double time_limit_ms = 5000;
+  std::optional<double> time_limit_ms;
   uint64_t seed = 1;
   bool json = false;
 };
@@ -43,8 +44,8 @@ absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
     return WrongCall(absl::StrCat("--strategy ", flags.strategy.substr(0, 80),
                                   " is unknown; use lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard"));
   }
-  if (!(flags.time_limit_ms >= 1 && flags.time_limit_ms <= kMaxTimeLimitMs))
-    return WrongCall(absl::StrCat("--time-limit ", flags.time_limit_ms, " is outside 1 to ", kMaxTimeLimitMs, " ms"));
+  if (flags.time_limit_ms && !(*flags.time_limit_ms >= 1 && *flags.time_limit_ms <= kMaxTimeLimitMs))
+    return WrongCall(absl::StrCat("--time-limit ", *flags.time_limit_ms, " is outside 1 to ", kMaxTimeLimitMs, " ms"));
   if (!(flags.max_ttft_ms >= 0 && flags.max_ttft_ms <= kMaxPlanNumber))
     return WrongCall(absl::StrCat("--max-ttft ", flags.max_ttft_ms, " is outside 0 to ", kMaxPlanNumber, " ms"));
   if (flags.max_ttft_ms > 0 && flags.inputs.prompt_tokens == 0)
@@ -57,6 +58,7 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
   ElapsedLine progress("Planning");
   ClusterPlanning planning({.strategy = strategy,
                             .seed = flags.seed,
+                            .work_ms = flags.time_limit_ms.value_or(kPlanWorkMs),
                             .time_limit_ms = flags.time_limit_ms,
                             .max_ttft_ms = flags.max_ttft_ms,
                             .at = [&](const std::string& what) { progress.Say(what); }},
@@ -70,19 +72,28 @@ absl::StatusOr<PlanReport> PlanAndExplain(const PlanFlags& flags, Strategy strat
   return report;
 }
 
-absl::Status RunPlan(const PlanFlags& flags) {
+// With the weights that it belongs to, so that it is installed on no other model.
+absl::Status WritePlan(const PlanReport& report, const OutputFlag& out) {
+  ordered_json file = ToJson(report.plan);
+  if (!report.model_argument.empty()) {
+    LIME_ASSIGN_OR_RETURN(const ModelWeights weights, LookAtWeights(report.model_argument));
+    SayWhatItBelongsTo(weights, file);
+  }
+  return out.Write(file.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
+absl::Status RunPlan(PlanFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const Strategy strategy, CheckFlags(flags));
-  LIME_RETURN_IF_ERROR(CheckOutputFile("--out", flags.out));
+  flags.inputs.whole_blocks = strategy != Strategy::kLime;  // pieces are of this work: what it is compared with streams blocks
+  LIME_RETURN_IF_ERROR(flags.out.Check());
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags.inputs));
   const absl::StatusOr<PlanReport> report = PlanAndExplain(flags, strategy, std::move(inputs));
   if (!report.ok()) {
-    if (flags.json && absl::IsResourceExhausted(report.status())) {
-      const ordered_json answer = {{"feasible", false}, {"reason", std::string(report.status().message())}};
-      std::cout << answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
-    }
-    return report.status();
+    if (!absl::IsResourceExhausted(report.status())) return report.status();
+    const ordered_json answer = {{"feasible", false}, {"reason", std::string(report.status().message())}};
+    return WithAnswer(report.status(), answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
   }
-  if (!flags.out.empty()) LIME_RETURN_IF_ERROR(WriteTextFile(flags.out, ToJsonText(report->plan) + "\n"));
+  if (!flags.out.path.empty()) LIME_RETURN_IF_ERROR(WritePlan(*report, flags.out));
   const bool grows = GrowsKv(report->plan) || EvictsKv(report->plan);
   const KvLevels levels = grows ? MakeKvLevels(report->plan) : KvLevels{};
   if (flags.json) {
@@ -91,7 +102,8 @@ absl::Status RunPlan(const PlanFlags& flags) {
     std::cout << answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
   } else {
     std::cout << PlanText(*report, OutputColumns()) << KvLevelsText(report->plan, levels);
-    if (!flags.out.empty()) std::cout << "\nkept in " << flags.out << "; `lime simulate --plan " << flags.out << "` shows its timeline\n";
+    const std::string& out = flags.out.path;
+    if (!out.empty()) std::cout << "\nkept in " << out << "; `lime simulate --plan " << out << "` shows its timeline\n";
     std::cout << std::flush;
   }
   return std::cout ? absl::OkStatus() : absl::UnavailableError("plan: cannot write the answer to stdout");
@@ -113,12 +125,14 @@ void AddPlanCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->group("Search");
   command->add_option("--max-ttft", flags->max_ttft_ms, "Milliseconds to the first token at most; 0: no bound")->group("Request");
-  command->add_option("--time-limit", flags->time_limit_ms, "Milliseconds that the search may take")
-      ->capture_default_str()
+  command
+      ->add_option(
+          "--time-limit", flags->time_limit_ms,
+          "Milliseconds that planning may take; without it the amount of work is the bound, so that a seed gives the same plan again")
       ->group("Search");
   command->add_flag("--split-head", flags->inputs.split_head, "Let devices share the head by ranges of the vocabulary")->group("Search");
   command->add_option("--seed", flags->seed, "Same seed, same plan")->capture_default_str()->group("Search");
-  command->add_option("--out,-o", flags->out, "File to write the plan to, for `lime simulate`")->group("Output");
+  flags->out.AddTo(*command, "--out,-o", "File to write the plan to, for `lime simulate`", "Output");
   command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout")->group("Output");
   command->callback([flags, &exit_code] { exit_code = Finish(RunPlan(*flags)); });
 }

@@ -9,9 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"
+#include "coordinator/cluster/shared_machine.h"
 #include "coordinator/cluster/units.h"
 #include "daemon/logic/flow.h"
 #include "daemon/logic/head_partial.h"
@@ -28,6 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kNoPieces[] = "none", kUsualPiece[] = "64MB";
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 constexpr Bytes kLeastPiece = 1 * kMiB;
 constexpr std::array<int64_t, 4> kPrefillChunks = {64, 128, 256, 512};  // longer ones cost activations and gain little
@@ -40,6 +43,7 @@ absl::Status CheckFlags(const PlanInputFlags& flags) {
   if (flags.cluster.empty() == flags.device_profiles.empty())
     return WrongCall(flags.cluster.empty() ? "plan: no devices; give --cluster C.toml or --device-profiles F.json"
                                            : "plan: --cluster and --device-profiles both name devices; leave one out");
+  if (!flags.without.empty() && flags.cluster.empty()) return WrongCall("--without leaves out a device of --cluster; give that, too");
   if (!flags.model.empty() && !flags.model_spec.empty())
     return WrongCall("plan: --model and --model-spec both name a model; leave one out");
   if (flags.tokens < 1 || flags.tokens > kMaxTokens)
@@ -62,6 +66,7 @@ absl::Status CheckFlags(const PlanInputFlags& flags) {
 absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_model, PlanInputs& inputs) {
   const std::string& folder = flags.model.empty() && flags.model_spec.empty() ? cluster_model : flags.model;
   if (!folder.empty()) {
+    LIME_RETURN_IF_ERROR(CheckModelFolder(folder));
     LIME_ASSIGN_OR_RETURN(inputs.spec, LoadModelSpec(folder));
     inputs.model_argument = folder;
     inputs.request.model_name = NameOf(folder);
@@ -69,8 +74,8 @@ absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_m
   }
   if (flags.model_spec.empty())
     return WrongCall("plan: no model; give --model FOLDER, or --model-spec CONFIG.json for one whose weights are not here");
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.model_spec, kMaxJsonBytes));
-  LIME_ASSIGN_OR_RETURN(inputs.spec, DescribeModel(text, flags.model_spec));
+  LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.model_spec, kMaxJsonBytes)));
+  LIME_ASSIGN_OR_RETURN(inputs.spec, OfUser(DescribeModel(text, flags.model_spec)));
   const std::string file = fs::path(flags.model_spec).stem().string();
   inputs.request.model_name = file == "config" ? NameOf(fs::absolute(flags.model_spec).parent_path().string()) : file.substr(0, 128);
   return absl::OkStatus();
@@ -83,13 +88,14 @@ absl::Status ReadRequest(const PlanInputFlags& flags, PlanRequest& request) {
   request.chunks = {kPrefillChunks.begin(), kPrefillChunks.end()};
   request.sequences = static_cast<int32_t>(flags.sequences.value_or(flags.batch.value_or(1)));
   if (flags.batch) request.batches = {static_cast<int32_t>(*flags.batch)};
-  if (flags.piece == "none") {
+  const std::string asked = flags.piece.value_or(flags.whole_blocks ? kNoPieces : kUsualPiece);
+  if (asked == kNoPieces) {
     request.piece_bytes = 0;
     return absl::OkStatus();
   }
-  const absl::StatusOr<Bytes> piece = ParseBytes(flags.piece);
+  const absl::StatusOr<Bytes> piece = ParseBytes(asked);
   if (!piece.ok()) return WrongCall(absl::StrCat("--piece: ", piece.status().message(), ", or none for whole blocks"));
-  if (*piece < kLeastPiece) return WrongCall(absl::StrCat("--piece ", flags.piece, " is less than 1 MiB; disks are slow in small reads"));
+  if (*piece < kLeastPiece) return WrongCall(absl::StrCat("--piece ", asked, " is less than 1 MiB; disks are slow in small reads"));
   request.piece_bytes = *piece;
   return absl::OkStatus();
 }
@@ -156,20 +162,31 @@ absl::StatusOr<DescribedCluster> ReadKept(const std::string& path) {
 absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, const std::string& path, const DescribedCluster& kept,
                                            const std::string& where) {
   DescribedDevice described = {.name = device.name};
+  const auto found = std::ranges::find(kept.devices, device.name, &DescribedDevice::name);
+  if (found != kept.devices.end()) described = *found;
   if (!device.profile.empty()) {
     absl::StatusOr<DeviceProfile> profile = ReadProfile((fs::path(path).parent_path() / device.profile).string());
     if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", profile.status().message()));
+    for (const LinkPoint& link : described.profile.links) {  // one that was measured on the device alone knows of none
+      const bool known = std::ranges::find(profile->links, link.peer, &LinkPoint::peer) != profile->links.end();
+      if (!known) profile->links.push_back(link);
+    }
+    std::ranges::sort(profile->links, {}, &LinkPoint::peer);
     described.profile = *std::move(profile);
-  } else if (const auto found = std::ranges::find(kept.devices, device.name, &DescribedDevice::name); found != kept.devices.end()) {
-    described = *found;
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat(where, " was never measured; run `lime profile --cluster ", path,
-                                                   "` while limed runs there, or add profile = \"FILE\" of `lime profile --out`"));
+  } else if (found == kept.devices.end()) {
+    return absl::FailedPreconditionError(absl::StrCat(where, " was never measured; run `lime profile --cluster ", path,
+                                                      "` while limed runs there, or add profile = \"FILE\" of `lime profile --out`"));
   }
   if (device.memory > 0) described.memory = device.memory;
   if (described.memory == 0)
     return absl::InvalidArgumentError(absl::StrCat(where, " states no memory; add what limed may use, such as memory = \"8GiB\""));
   return described;
+}
+
+std::vector<std::vector<std::string>> MachinesShared(const ClusterConfig& config) {
+  std::vector<std::string> names, addresses;
+  for (const ClusterConfig::Device& device : config.devices) names.push_back(device.name), addresses.push_back(device.address);
+  return SharedMachines(names, addresses);
 }
 
 absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const ClusterConfig& config) {
@@ -181,6 +198,7 @@ absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const Clus
     cluster.devices.push_back(std::move(described));
   }
   ApplyLinks(config, cluster);
+  ShareDisks(MachinesShared(config), cluster.devices);
   return cluster;
 }
 
@@ -222,14 +240,21 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
   for (const DescribedDevice& device : cluster.devices) {
     if (device.profile.FindModel(key) == nullptr) estimated.push_back(device.name);
     if (device.profile.disk.empty()) diskless.push_back(device.name);
-    if (!device.runtime || !device.activations) assumed.push_back(device.name);
+    if (!device.runtime) assumed.push_back(device.name);
   }
   const auto add = [&](const std::vector<std::string>& names, const std::string& what) {
     if (!names.empty()) inputs.notes.push_back(absl::StrCat(absl::StrJoin(names, ", "), ": ", what));
   };
   add(estimated, "times of blocks are estimated from rates; `lime profile` measures them");
   add(diskless, "no disk was measured, so nothing streams there; `lime profile` measures it");
-  add(assumed, "memory of runtime and activations is assumed");
+  add(assumed, "memory of the runtime is assumed; `lime profile --cluster` measures it");
+  for (const auto& machine : inputs.shared)
+    add(machine, absl::StrCat("they are on one machine, so each is planned with 1/", machine.size(), " of the rate of its disk"));
+  const int64_t positions = inputs.spec.config.max_positions;
+  if (inputs.request.context > positions) {
+    inputs.notes.push_back(absl::StrCat("the context planned for, ", inputs.request.context, " tokens, is longer than the model's ",
+                                        positions, " positions: no run is that long; --tokens ", positions, " plans for the longest"));
+  }
 }
 
 }  // namespace
@@ -251,7 +276,8 @@ Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t ba
 void PlanInputFlags::AddTo(CLI::App& app) {
   app.add_option("--model,-m", model, "Folder of a checkpoint; its headers are read, its weights are not")->group("What to plan");
   app.add_option("--model-spec", model_spec, "A config.json with a dtype: a model whose weights are not here")->group("What to plan");
-  app.add_option("--cluster,-c", cluster, "cluster.toml: the devices, each with a profile")->group("What to plan");
+  AddOptionalClusterFlag(app, cluster, "cluster.toml: the devices, each with a profile")->group("What to plan");
+  AddWithoutFlag(app, without);
   app.add_option("--device-profiles", device_profiles, "JSON that describes devices by profiles or by rates")->group("What to plan");
   app.add_option("--bandwidth", bandwidth, "Of every link, such as 200Mbit/s, instead of what the files say")->group("What to plan");
   app.add_option("--tokens,--context", tokens, "Context planned for: prompt and answer of each sequence")
@@ -269,8 +295,10 @@ void PlanInputFlags::AddTo(CLI::App& app) {
                "No device attends to KV of another one's layers: what it keeps of it comes back for every use")
       ->group("Request");
   app.add_option("--prompt-tokens", prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned")->group("Request");
-  app.add_option("--piece", piece, "Longest piece in which a block streams, or none for whole blocks")
-      ->capture_default_str()
+  app.add_option(
+         "--piece", piece,
+         "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for the strategies that lime is "
+         "compared with")
       ->group("Search");
 }
 
@@ -285,15 +313,17 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   DescribedCluster cluster;
   std::string cluster_model;
   if (!flags.cluster.empty()) {
-    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.cluster, kMaxClusterBytes + 1));
-    LIME_ASSIGN_OR_RETURN(const ClusterConfig config, ParseClusterConfig(text, flags.cluster));
+    LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.cluster, kMaxClusterBytes + 1)));
+    LIME_ASSIGN_OR_RETURN(ClusterConfig config, OfUser(ParseClusterConfig(text, flags.cluster)));
+    if (const absl::Status left = LeaveOut(flags.without, config); !left.ok()) return WrongCall(std::string(left.message()));
     if (!config.model.empty()) cluster_model = (fs::path(flags.cluster).parent_path() / config.model).string();
-    LIME_ASSIGN_OR_RETURN(cluster, ReadCluster(flags.cluster, config));
+    LIME_ASSIGN_OR_RETURN(cluster, OfUser(ReadCluster(flags.cluster, config)));
+    inputs.shared = MachinesShared(config);
   } else {
-    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.device_profiles, kMaxJsonBytes));
-    LIME_ASSIGN_OR_RETURN(cluster, ParseDeviceProfiles(text, flags.device_profiles));
+    LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.device_profiles, kMaxJsonBytes)));
+    LIME_ASSIGN_OR_RETURN(cluster, OfUser(ParseDeviceProfiles(text, flags.device_profiles)));
   }
-  LIME_RETURN_IF_ERROR(CheckLinks(flags, cluster, inputs.request));
+  LIME_RETURN_IF_ERROR(OfUser(CheckLinks(flags, cluster, inputs.request)));
   LIME_RETURN_IF_ERROR(ReadModel(flags, cluster_model, inputs));
   for (const DescribedDevice& device : cluster.devices) inputs.devices.push_back(MakeDevice(device, inputs, cluster.devices.size()));
   AddNotes(cluster, inputs);

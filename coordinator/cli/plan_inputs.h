@@ -8,18 +8,21 @@
 
 #include "CLI/CLI.hpp"
 #include "planner/base/status.h"
+#include "planner/block_homes.h"
 #include "planner/plan/model_spec.h"
 #include "planner/plan_problem.h"
 
 namespace lime::cli {
 
 struct PlanInputFlags {
-  std::string model;            // folder
-  std::string model_spec;       // config.json
-  std::string cluster;          // cluster.toml
-  std::string device_profiles;  // JSON
-  std::string bandwidth;        // of every link, instead of what the files say
-  std::string piece = "64MB";
+  std::string model;                 // folder
+  std::string model_spec;            // config.json
+  std::string cluster;               // cluster.toml
+  std::vector<std::string> without;  // of its devices: left out
+  std::string device_profiles;       // JSON
+  std::string bandwidth;             // of every link, instead of what the files say
+  std::optional<std::string> piece;  // nothing: 64MB, or whole blocks
+  bool whole_blocks = false;         // where `piece` says nothing
   int64_t tokens = 2048;
   std::optional<int64_t> batch;
   std::optional<int64_t> sequences;
@@ -39,10 +42,12 @@ struct PlanInputs {
   std::vector<ClusterDevice> devices;
   PlanRequest request;
   bool split_head = false;
-  bool kv_spill = true;            // KV that memory has no room for may go to disks
-  bool kv_lending = true;          // and into the memory of other devices
-  bool remote_attention = true;    // which may attend to it
-  std::vector<std::string> notes;  // what was assumed, a sentence each
+  bool kv_spill = true;                          // KV that memory has no room for may go to disks
+  bool kv_lending = true;                        // and into the memory of other devices
+  bool remote_attention = true;                  // which may attend to it
+  BlockHomes homes;                              // where blocks are that no plan may make others read
+  std::vector<std::vector<std::string>> shared;  // devices that are on one machine
+  std::vector<std::string> notes;                // what was assumed, a sentence each
 };
 
 // What a plan that keeps KV of so many positions takes of every device beside what it has for activations: hidden states of those that are

@@ -35,10 +35,12 @@ void LookAtStreaming(Engine& engine, const DecodeUse& use, PredictionObservation
 
 PredictionReport ComparePrediction(ModelSession& session, const GenerateSummary& summary) {
   const DeviceProfile& profile = session.profile();
-  PredictionObservations seen{.steps = static_cast<double>(summary.decode_steps)};
+  PredictionObservations seen{.steps = static_cast<double>(summary.decode_steps),
+                              .decode_seconds = summary.decode_ms / 1000,
+                              .step_deviation_ms = summary.StepDeviationMs()};
   seen.compute_profiled = profile.FindModel(ModelKey(session.engine().spec())) != nullptr;
-  // As the plan of what stays in memory assumes.
-  seen.disk_rate_profiled = profile.DiskRate(kStreamedRead, kStreamedReads);
+  seen.disk_rate_profiled = session.disk_rate();
+  seen.disk_rate_source = session.disk_rate_source();
   LookAtCpu(summary.use.cpu, session.threads(), seen);
   LookAtStreaming(session.engine(), summary.use, seen);
   const PredictionReport report = ExplainDifference(session.predicted_ms_per_token(), summary.MsPerStep(), seen);
@@ -46,13 +48,14 @@ PredictionReport ComparePrediction(ModelSession& session, const GenerateSummary&
   if (!open || session.has_budget()) return report;  // threads that do not get their CPU read memory slowly too
   seen.memory_rate = MeasureMemory(static_cast<int>(session.threads()), AvailableMemory());
   seen.memory_rate_profiled = profile.read_bytes_per_second;
+  seen.memory_rate_source = session.memory_rate_source();
   return ExplainDifference(session.predicted_ms_per_token(), summary.MsPerStep(), seen);
 }
 
 nlohmann::json ToJson(const PredictionReport& report) {
   return {{"predicted_ms", report.predicted_ms},
           {"measured_ms", report.measured_ms},
-          {"error", report.error},
+          {"error", report.cause == DifferenceCause::kTooShort ? nlohmann::json() : nlohmann::json(report.error)},
           {"cause", std::string(CauseName(report.cause))},
           {"why", report.sentence.empty() ? nlohmann::json() : nlohmann::json(report.sentence)}};
 }

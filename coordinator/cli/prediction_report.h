@@ -12,7 +12,8 @@ namespace lime::cli {
 // a moment to see whether it is slower than it was.
 PredictionReport ComparePrediction(ModelSession& session, const GenerateSummary& summary);
 
-// {"predicted_ms", "measured_ms", "error", "cause", "why"}: error = predicted / measured - 1; why is null unless they differ.
+// {"predicted_ms", "measured_ms", "error", "cause", "why"}: error = predicted / measured - 1, null where too little was measured to tell;
+// why is null unless they differ.
 nlohmann::json ToJson(const PredictionReport& report);
 
 }  // namespace lime::cli

@@ -19,6 +19,7 @@ namespace {
 struct PrepareFlags {
   std::string model;
   std::string out;
+  bool overwrite = false;
   bool verify = false;
   bool json = false;
 };
@@ -53,7 +54,7 @@ auto Watch(const std::string& label, Pass& pass, const Work& work) {
 absl::StatusOr<PrepareReport> Write(const PrepareFlags& flags, nlohmann::json& root) {
   Pass pass;
   LIME_ASSIGN_OR_RETURN(const PrepareReport report, Watch("Preparing", pass, [&](const LoadOptions& watch) {
-                          return PrepareBlockStore(flags.model, flags.out, {.watch = watch});
+                          return PrepareBlockStore(flags.model, flags.out, {.watch = watch, .overwrite = flags.overwrite});
                         }));
   root.update({{"layers", report.layers},
                {"bytes", report.bytes},
@@ -88,8 +89,15 @@ absl::Status Prepare(const PrepareFlags& flags) {
   if (flags.out.empty() && !flags.verify) {
     return WrongCall("give --out STORE, the folder to write, or --verify to check the store given as MODEL");
   }
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
+  const GracefulStop graceful;  // what is written stays whole, so that the next call goes on from it
   nlohmann::json root = nlohmann::json::object();
-  if (!flags.out.empty()) LIME_RETURN_IF_ERROR(Write(flags, root).status());
+  if (!flags.out.empty()) {
+    LIME_RETURN_IF_ERROR(LoadModelSpec(flags.model).status());  // what is wrong below is the folder to write
+    const absl::Status written = Write(flags, root).status();
+    if (absl::IsInvalidArgument(written)) return WrongCall(std::string(written.message()));
+    LIME_RETURN_IF_ERROR(written);
+  }
   if (flags.verify) LIME_RETURN_IF_ERROR(Verify(flags.out.empty() ? flags.model : flags.out, flags.json, root));
   if (flags.json) std::cout << root.dump() << std::endl;
   return absl::OkStatus();
@@ -105,6 +113,7 @@ void AddPrepareCommand(CLI::App& app, int& exit_code) {
       "An interrupted call goes on where it stopped when it is given again. `lime prepare STORE --verify` only checks a store.");
   command->add_option("model,--model,-m", flags->model, "Folder of a Hugging Face checkpoint")->required();
   command->add_option("--out,-o", flags->out, "Folder of the store");
+  command->add_flag("--overwrite", flags->overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
   command->add_flag("--verify", flags->verify, "Read the store back from the disk and compare every checksum");
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &exit_code] { exit_code = Finish(Prepare(*flags)); });

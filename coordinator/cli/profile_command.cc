@@ -15,11 +15,14 @@
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
+#include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/units.h"
 #include "coordinator/text/sampler.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/measure_compute.h"
 #include "daemon/profile/measure_disk.h"
@@ -35,13 +38,15 @@
 namespace lime::cli {
 namespace {
 
+constexpr Bytes kLeastForPlans = 64 * kMiB;  // of a device, beside limed itself
+constexpr Bytes kMeasuringRoom = 16 * kMiB;
 constexpr Bytes kLeastDiskBytes = 32 * kMiB;  // a smaller model says nothing of its disk, and never needs it
 
 struct ProfileFlags {
   std::string model;
   std::string cluster;
   std::string profile;
-  std::string out;
+  OutputFlag out{.kind = OutputKind::kProfile};
   std::string memory;
   int threads = 0;
   double seconds = 5;
@@ -56,13 +61,19 @@ absl::StatusOr<Bytes> Allowed(const ProfileFlags& flags) {
   if (flags.memory.empty()) return free;
   const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
   if (!memory.ok()) return WrongCall(absl::StrCat("--memory: ", memory.status().message()));
-  return std::min(free, *memory - ProcessResidentBytes());
+  LIME_RETURN_IF_ERROR(OfUser(CheckBudget(absl::StrCat("--memory ", flags.memory), *memory)));
+  const Bytes own = ProcessResidentBytes();
+  if (*memory < own + kMeasuringRoom) {
+    return absl::ResourceExhaustedError(absl::StrCat("--memory ", flags.memory, " leaves no room to measure with: this process takes ",
+                                                     FormatBytes(own), "; give ", BudgetAtLeast(own + 2 * kMeasuringRoom), " or more"));
+  }
+  return std::min(free, *memory - own);
 }
 
 // What is already known of this device: of the file named, or of the one that will be replaced where it is of this CPU and thread count.
 absl::StatusOr<DeviceProfile> KnownProfile(const ProfileFlags& flags, const std::string& out, int threads) {
   const absl::StatusOr<DeviceProfile> known = ReadProfile(flags.profile.empty() ? out : flags.profile);
-  if (!flags.profile.empty() && !known.ok()) return known.status();
+  if (!flags.profile.empty() && !known.ok()) return OfUser(known.status());
   if (!flags.profile.empty() && !IsOwn(*known, threads)) {
     return WrongCall(absl::StrCat("--profile ", flags.profile, " is of ", known->cpu, " with ", known->threads,
                                   " threads; measure into a new file with --out"));
@@ -138,25 +149,29 @@ void Print(const DeviceProfile& profile, const ModelCompute* model) {
 }
 
 absl::Status Profile(const ProfileFlags& flags) {
-  if (flags.threads < 0 || flags.threads > 1024) return WrongCall(absl::StrCat("--threads ", flags.threads, " is outside 0 to 1024"));
+  LIME_RETURN_IF_ERROR(OfUser(CheckThreads("--threads", flags.threads)));
   if (!(flags.seconds > 0 && flags.seconds <= 600)) return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is outside 0 to 600"));
   LIME_ASSIGN_OR_RETURN(const Bytes memory, Allowed(flags));
   const Bytes bytes = std::min(kMeasuredBytes, memory / kMiB * kMiB);
   if (bytes < kMiB) return absl::ResourceExhaustedError("less than 1 MiB of memory may be used; end other programs, or raise --memory");
   const int threads = flags.threads > 0 ? flags.threads : UsableCores();
-  const std::string out = flags.out.empty() ? DefaultProfilePath() : flags.out;
+  LIME_RETURN_IF_ERROR(flags.out.Check());
+  const std::string out = flags.out.path.empty() ? DefaultProfilePath() : flags.out.path;
+  if (out.empty()) return WrongCall(kNoProfilePath);
   LIME_ASSIGN_OR_RETURN(DeviceProfile profile, KnownProfile(flags, out, threads));
   MeasureRates(flags.seconds / 2, bytes, profile);
   if (Interrupted()) return absl::CancelledError("interrupted");
   std::string key;
   if (!flags.model.empty()) {
+    LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
     LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
     LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
     LIME_RETURN_IF_ERROR(MeasureDiskOf(checkpoint, flags, memory, profile));
     LIME_RETURN_IF_ERROR(MeasureBlocksOf(spec, flags, memory, profile));
     key = ModelKey(spec);
   }
-  LIME_RETURN_IF_ERROR(WriteProfile(profile, out));
+  if (flags.out.path.empty()) LIME_RETURN_IF_ERROR(WriteProfile(profile, out));
+  LIME_RETURN_IF_ERROR(flags.out.Write(ToJsonText(profile) + "\n"));
   if (flags.json) {
     std::cout << nlohmann::json::parse(ToJsonText(profile)).dump() << std::endl;
     return absl::OkStatus();
@@ -176,14 +191,14 @@ std::string ConfigOf(const ProfileFlags& flags, const ClusterFile& file) {
   return config.ok() ? *config : "";
 }
 
-absl::Status KeepBeside(const ClusterFile& file, DescribedCluster& measured) {
-  const std::string path = ProfilesPathOf(file.path);
+absl::Status KeepBeside(const OutputFlag& beside, DescribedCluster& measured) {
+  const std::string& path = beside.path;
   if (FileExists(path)) {
     if (const absl::StatusOr<std::string> text = ReadTextFile(path, kMaxJsonBytes); text.ok()) {
       if (const absl::StatusOr<DescribedCluster> before = ParseDeviceProfiles(*text, path); before.ok()) AddKnownModels(*before, measured);
     }
   }
-  return WriteTextFile(path, ToJsonText(measured) + "\n");
+  return beside.Write(ToJsonText(measured) + "\n");
 }
 
 void Print(const DescribedCluster& cluster) {
@@ -203,23 +218,42 @@ void Print(const DescribedCluster& cluster) {
   }
 }
 
+// A budget that limed alone exceeds: nothing can be measured within it, and no plan can use the device.
+absl::Status CheckBudgetOf(const ClusterFile& file, const ClusterConfig::Device& device, const DeviceHealth& health) {
+  if (device.memory == 0 || device.memory > health.runtime) return absl::OkStatus();
+  return WrongCall(absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\" has memory for ",
+                                FormatBytes(device.memory), ", and limed itself takes ", FormatBytes(health.runtime), " there; give it ",
+                                BudgetAtLeast(health.runtime + kLeastForPlans), " or more"));
+}
+
 absl::Status ProfileDevices(const ProfileFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
+  const OutputFlag beside{.kind = OutputKind::kClusterProfiles,
+                          .flag = "the figures' file",
+                          .path = ProfilesPathOf(file.path),
+                          .overwrite = flags.out.overwrite};
+  LIME_RETURN_IF_ERROR(beside.Check());
   const std::vector<std::unique_ptr<DeviceClient>> devices = file.Clients();
   constexpr absl::Duration kPatience = absl::Seconds(5);
-  for (const auto& device : devices) LIME_RETURN_IF_ERROR(device->Health(kPatience).status());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    LIME_ASSIGN_OR_RETURN(const DeviceHealth health, devices[i]->Health(kPatience));
+    LIME_RETURN_IF_ERROR(CheckBudgetOf(file, file.config.devices[i], health));
+  }
+  std::vector<std::string> problems;
   ProgressLine line("Profiling");
   ClusterProfileOptions options{.config = ConfigOf(flags, file),
                                 .seconds = flags.seconds,
                                 .link_seconds = flags.link_seconds,
                                 .progress = [&](double share) { line.UpdateShare(share); },
+                                .say = [&](const std::string& sentence) { problems.push_back(sentence); },
                                 .cancelled = &Interrupted()};
   for (const ClusterConfig::Device& device : file.config.devices) options.weights.push_back(device.weights);
   LIME_ASSIGN_OR_RETURN(DescribedCluster measured, MeasureCluster(devices, options));
   for (size_t i = 0; i < measured.devices.size(); ++i) {
     if (const Bytes memory = file.config.devices[i].memory; memory > 0) measured.devices[i].memory = memory;
   }
-  LIME_RETURN_IF_ERROR(KeepBeside(file, measured));
+  LIME_RETURN_IF_ERROR(KeepBeside(beside, measured));
+  for (const std::string& problem : problems) absl::FPrintF(stderr, "lime: %s\n", problem);
   if (flags.json) {
     std::cout << nlohmann::json::parse(ToJsonText(measured)).dump() << std::endl;
     return absl::OkStatus();
@@ -235,6 +269,8 @@ absl::Status ProfileAny(const ProfileFlags& flags) {
     return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is outside 0.01 to ", kMaxProfileSeconds));
   if (!(flags.link_seconds > 0.01 && flags.link_seconds <= 60))
     return WrongCall(absl::StrCat("--link-seconds ", flags.link_seconds, " is outside 0.01 to 60"));
+  if (!flags.out.path.empty() || !flags.profile.empty() || !flags.memory.empty() || flags.threads != 0)
+    return WrongCall("--out, --profile, --memory and --threads are for this machine alone; leave them out with --cluster");
   return ProfileDevices(flags);
 }
 
@@ -246,15 +282,15 @@ void AddProfileCommand(CLI::App& app, int& exit_code) {
       app.add_subcommand("profile", "Measure this machine, or the devices of a cluster, and keep the figures for predictions");
   command->footer(
       "Examples:\n  lime profile --model Llama-3.1-8B\n  lime profile --cluster shelf.toml     every device measures itself, then the "
-      "ways between them are measured;\n                                        kept in shelf.profiles.json");
+      "ways between them are measured;\n                                        kept in shelf.profiles.json beside shelf.toml");
   command->add_option("--model,-m", flags->model, "Also measure the blocks of this checkpoint, and the disk that holds it");
   command->add_option("--threads", flags->threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
   command->add_option("--seconds", flags->seconds, "Time for the disk, twice as much for the blocks of the model, half for the rest")
       ->capture_default_str();
   command->add_option("--memory", flags->memory, "Memory that measuring may use, such as 512MiB; without it: half of what is free");
   command->add_option("--profile", flags->profile, "Profile to add to, instead of the one that is kept");
-  command->add_option("--out", flags->out, "File to keep the figures in, instead of the one that every run reads");
-  command->add_option("--cluster,-c", flags->cluster, "cluster.toml: measure its devices, on which limed runs, and the links between them");
+  flags->out.AddTo(*command, "--out", "File to keep the figures in, instead of the one that every run reads");
+  AddOptionalClusterFlag(*command, flags->cluster, "cluster.toml: measure its devices, on which limed runs, and the links between them");
   command->add_option("--link-seconds", flags->link_seconds, "With --cluster, time for each way from one device to another")
       ->capture_default_str();
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");

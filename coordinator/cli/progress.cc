@@ -9,13 +9,30 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "coordinator/cli/screen.h"
 
 namespace lime::cli {
+namespace {
 
-ProgressLine::ProgressLine(std::string label) : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) == 1) {}
+// In the place of the line before. The last column stays free: some terminals go on in the next line once it is written.
+void Redraw(const std::string& line) {
+  if (Screen::InMidLine()) return;
+  const int columns = ErrorColumns();
+  absl::FPrintF(stderr, "\r\033[K%s", std::string(CutToColumns(line, columns > 1 ? columns - 1 : columns)));
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+ProgressLine::ProgressLine(std::string label, std::chrono::milliseconds quiet)
+    : label_(std::move(label)), quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1) {}
 
 ProgressLine::~ProgressLine() {
-  if (drawn_) std::fputs("\r\033[K", stderr);
+  Finish();
+}
+
+void ProgressLine::Finish() {
+  if (std::exchange(drawn_, false)) std::fputs("\r\033[K", stderr);
 }
 
 void ProgressLine::Update(Bytes done, Bytes total) {
@@ -32,18 +49,20 @@ void ProgressLine::UpdateShare(double share) {
 
 void ProgressLine::Draw(double share, const std::string& figures) {
   const Clock::time_point now = Clock::now();
-  if (!terminal_ || (share < 1 && now - last_ < std::chrono::milliseconds(100))) return;
+  if (!terminal_ || now - start_ < quiet_ || (share < 1 && now - last_ < std::chrono::milliseconds(100))) return;
   last_ = now;
   drawn_ = true;
-  const double seconds = std::chrono::duration<double>(now - start_).count();
-  const int filled = std::clamp(static_cast<int>(20 * share), 0, 20);
-  const std::string bar = std::string(filled, '#') + std::string(20 - filled, '.');
-  const double remaining = share > 0 ? seconds * (1 - share) / share : 0;
-  absl::FPrintF(stderr, "\r\033[K%s [%s] %s, %.0f s left", label_, bar, figures, std::max(0.0, remaining));
-  std::fflush(stderr);
+  Redraw(ProgressText(label_, share, figures, std::chrono::duration<double>(now - start_).count()));
 }
 
-ElapsedLine::ElapsedLine(std::string label) : label_(std::move(label)) {
+std::string ProgressText(const std::string& label, double share, const std::string& figures, double seconds) {
+  const int filled = std::clamp(static_cast<int>(20 * share), 0, 20);
+  const std::string bar = std::string(filled, '#') + std::string(20 - filled, '.');
+  const std::string line = absl::StrCat(label, " [", bar, "] ", figures);
+  return share > 0 ? absl::StrCat(line, absl::StrFormat(", %.0f s left", std::max(0.0, seconds * (1 - share) / share))) : line;
+}
+
+ElapsedLine::ElapsedLine(std::string label, double expected_seconds) : label_(std::move(label)), expected_seconds_(expected_seconds) {
   if (isatty(STDERR_FILENO) == 1) thread_ = std::thread([this] { Run(); });
 }
 
@@ -67,11 +86,15 @@ void ElapsedLine::Run() {
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(&over_), kEvery)) {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    absl::FPrintF(stderr, "\r\033[K%s: %s%s%.0f s", label_, what_, what_.empty() ? "" : ", ", seconds);
-    std::fflush(stderr);
+    Redraw(ElapsedText(label_, what_, seconds, expected_seconds_));
     drawn = true;
   }
   if (drawn) std::fputs("\r\033[K", stderr);
+}
+
+std::string ElapsedText(const std::string& label, const std::string& what, double seconds, double expected_seconds) {
+  return absl::StrCat(label, ": ", what, what.empty() ? "" : ", ", absl::StrFormat("%.0f s", seconds),
+                      expected_seconds > 0 ? absl::StrFormat(" of about %.0f s", expected_seconds) : "");
 }
 
 }  // namespace lime::cli

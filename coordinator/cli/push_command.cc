@@ -3,21 +3,20 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "coordinator/cli/cluster_session.h"
+#include "coordinator/cli/cluster_file.h"
+#include "coordinator/cli/cluster_plan.h"
+#include "coordinator/cli/cluster_push.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/cli/progress.h"
-#include "coordinator/rpc/push_blocks.h"
+#include "coordinator/cli/default_cluster.h"
+#include "daemon/weights/checkpoint.h"
 #include "nlohmann/json.hpp"
-#include "planner/plan/plan_blocks.h"
 
 namespace lime::cli {
 namespace {
@@ -31,102 +30,24 @@ struct PushFlags {
   bool json = false;
 };
 
-// One device of the cluster.
-struct Device {
-  ClusterClient::Device at;
-  std::vector<BlockId> blocks;  // that it should hold
-  absl::Status status;
-  PushState state;
-
-  bool own_weights() const { return !at.weights.empty(); }
-};
-
 // What each device should hold: what its stages read, or everything.
-absl::StatusOr<std::vector<Device>> ReadDevices(const PushFlags& flags, const StoreSource& source, const ClusterClient::Options& cluster) {
-  std::vector<Device> devices;
-  for (const ClusterClient::Device& at : cluster.devices) devices.push_back({.at = at});
-  if (flags.all) {
-    for (Device& device : devices) device.blocks = BlocksOf(source.manifest());
-    return devices;
+absl::StatusOr<std::vector<PushedDevice>> DevicesToPush(const StoreSource& source, const KnownCluster& cluster,
+                                                        const std::optional<HeldPlan>& chosen) {
+  std::vector<PushedDevice> devices;
+  if (chosen) {
+    LIME_RETURN_IF_ERROR(chosen->plan.Validate(source.spec()));
+    devices = DevicesOfPlan(cluster.client, chosen->plan);
+  } else {
+    for (const ClusterClient::Device& at : cluster.client.devices) devices.push_back({.at = at, .blocks = BlocksOf(source.manifest())});
   }
-  LIME_ASSIGN_OR_RETURN(const Plan plan, PlanOf(flags.inputs));
-  LIME_RETURN_IF_ERROR(plan.Validate(source.spec()));
-  for (int32_t d = 0; d < plan.NumDevices(); ++d) {
-    const auto found = std::ranges::find_if(devices, [&](const Device& device) { return device.at.name == plan.devices[d].name; });
-    std::vector<BlockId> blocks = BlocksOn(plan, d);
-    if (found != devices.end()) {
-      found->blocks = std::move(blocks);
-    } else if (!blocks.empty()) {
-      return absl::NotFoundError(
-          absl::StrCat("the plan uses device \"", plan.devices[d].name, "\", which is not in ", flags.inputs.cluster));
-    }
-  }
+  for (PushedDevice& device : devices) device.whole = !cluster.holdings.homes.contains(device.at.name);
   return devices;
 }
 
-// All devices at once, one line of progress for all.
-class Pusher {
- public:
-  Pusher(const StoreSource& source, const PushFlags& flags, const ClusterKeys& keys, std::vector<Device>& devices)
-      : source_(source), flags_(flags), keys_(keys), devices_(devices) {}
-
-  void Run() {
-    std::vector<std::thread> threads;
-    for (Device& device : devices_) {
-      if (!device.own_weights() && !device.blocks.empty()) threads.emplace_back([this, &device] { PushTo(device); });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
- private:
-  void PushTo(Device& device) {
-    const PushOptions options{.keys = keys_,
-                              .check = !flags_.quick,
-                              .progress = [&](const PushState& state) { Show(device, state); },
-                              .cancelled = &Interrupted()};
-    const absl::StatusOr<PushState> state = PushBlocks(source_, {device.at.name, device.at.address, device.blocks}, options);
-    absl::MutexLock lock(&mutex_);
-    device.status = state.status();
-    if (state.ok()) device.state = *state;
-  }
-
-  void Show(Device& device, const PushState& state) {
-    absl::MutexLock lock(&mutex_);
-    device.state = state;
-    PushState all;
-    for (const Device& each : devices_) {
-      all.looked += each.state.looked, all.to_look += each.state.to_look;
-      all.stored += each.state.stored, all.missing += each.state.missing;
-    }
-    if (all.missing == 0) return looking_.Update(all.looked, all.to_look);
-    if (sending_ == nullptr) sending_ = std::make_unique<ProgressLine>("Sending");
-    sending_->Update(all.stored, all.missing);
-  }
-
-  const StoreSource& source_;
-  const PushFlags& flags_;
-  const ClusterKeys& keys_;
-  std::vector<Device>& devices_;
-  absl::Mutex mutex_;  // of devices_ and what is drawn
-  ProgressLine looking_{"Looking"};
-  std::unique_ptr<ProgressLine> sending_;  // its clock begins with the first byte
-};
-
-std::string Outcome(const Device& device) {
-  const PushState& state = device.state;
-  if (device.own_weights()) return absl::StrCat("reads its own ", device.at.weights);
-  if (device.blocks.empty()) return "has no part in the plan";
-  if (state.missing == 0) return absl::StrFormat("has its %d blocks (%s) already", device.blocks.size(), FormatBytes(state.needed));
-  const double rate = state.send_seconds > 0 ? static_cast<double>(state.missing) / state.send_seconds : 0;
-  const std::string more = state.sent > state.missing ? absl::StrCat(", ", FormatBytes(state.sent - state.missing), " of it again") : "";
-  return absl::StrFormat("took %s of its %s in %.1f s (%s/s%s)", FormatBytes(state.missing), FormatBytes(state.needed), state.send_seconds,
-                         FormatBytes(static_cast<Bytes>(rate)), more);
-}
-
-json Describe(const std::vector<Device>& devices, double seconds) {
+json Describe(const std::vector<PushedDevice>& devices, double seconds) {
   json list = json::array();
   Bytes sent = 0;
-  for (const Device& device : devices) {
+  for (const PushedDevice& device : devices) {
     const PushState& state = device.state;
     sent += state.sent;
     list.push_back({{"name", device.at.name},
@@ -143,35 +64,50 @@ json Describe(const std::vector<Device>& devices, double seconds) {
   return {{"devices", list}, {"sent_bytes", sent}, {"seconds", seconds}};
 }
 
-absl::StatusOr<std::unique_ptr<StoreSource>> OpenSource(const std::string& model) {
-  ProgressLine line("Reading");
-  LoadOptions watch;
-  watch.progress = [&](const LoadProgress& state) { line.Update(state.done, state.total); };
-  watch.cancelled = &Interrupted();
-  return StoreSource::Open(model, watch);
+// Where nobody says how long requests become.
+constexpr int64_t kContext = 2048;
+
+absl::Status TakeContext(ClusterSession::Options& inputs) {
+  if (inputs.context < 0) return WrongCall(absl::StrCat("--context ", inputs.context, " is negative"));
+  if (inputs.context > 0 || !inputs.plan.empty()) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(inputs.model));
+  inputs.context = std::min(kContext, spec.config.max_positions);
+  return absl::OkStatus();
 }
 
-absl::Status Push(const PushFlags& flags) {
+absl::Status Push(PushFlags& flags) {
   const absl::Time begin = absl::Now();
-  LIME_ASSIGN_OR_RETURN(const ClusterClient::Options cluster, DevicesOf(flags.inputs));
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<StoreSource> source, OpenSource(flags.inputs.model));
-  LIME_ASSIGN_OR_RETURN(std::vector<Device> devices, ReadDevices(flags, *source, cluster));
-  Pusher(*source, flags, cluster.keys, devices).Run();
+  LIME_RETURN_IF_ERROR(TakeModelOf(flags.inputs.cluster, flags.inputs.model));
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.inputs.model));
+  LIME_RETURN_IF_ERROR(TakeContext(flags.inputs));
+  LIME_ASSIGN_OR_RETURN(const KnownCluster cluster, KnowCluster(flags.inputs));
+  std::optional<HeldPlan> chosen;
+  if (!flags.all) {
+    LIME_ASSIGN_OR_RETURN(chosen, PlanForCluster(flags.inputs, cluster, /*may_push=*/true));
+  }
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<StoreSource> source, OpenPushSource(flags.inputs.model));
+  LIME_ASSIGN_OR_RETURN(std::vector<PushedDevice> devices, DevicesToPush(*source, cluster, chosen));
+  const absl::Status pushed = PushToAll({.source = *source, .keys = cluster.client.keys, .check = !flags.quick}, devices);
   if (!flags.json) {
-    for (const Device& device : devices) {
-      if (device.status.ok()) absl::PrintF("%-12s %s\n", device.at.name, Outcome(device));
+    for (const PushedDevice& device : devices) {
+      if (device.status.ok()) absl::PrintF("%s\n", PushedLine(device));
     }
   }
-  for (const Device& device : devices) LIME_RETURN_IF_ERROR(device.status);
-  if (flags.json) std::cout << Describe(devices, absl::ToDoubleSeconds(absl::Now() - begin)).dump() << std::endl;
+  const std::string answer = Describe(devices, absl::ToDoubleSeconds(absl::Now() - begin)).dump();
+  if (!pushed.ok()) return WithAnswer(pushed, answer);
+  if (flags.json) std::cout << answer << std::endl;
   return absl::OkStatus();
+}
+
+absl::Status PushOver(PushFlags* flags) {
+  LIME_ASSIGN_OR_RETURN(flags->inputs.cluster, ClusterFileOr(flags->inputs.cluster));
+  return Push(*flags);
 }
 
 }  // namespace
 
 void AddPushCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<PushFlags>();
-  flags->inputs.context = 2048;
   CLI::App* command = app.add_subcommand("push", "Send the devices of a cluster the weights that they need");
   command->footer(
       "Example: lime push --cluster cluster.toml --model Llama-3.2-1B --plan plan.json\n"
@@ -179,17 +115,21 @@ void AddPushCommand(CLI::App& app, int& exit_code) {
       "it\n"
       "stopped when it is given again. A device for which cluster.toml names `weights` keeps to those.");
   ClusterSession::Options& inputs = flags->inputs;
-  command->add_option("--cluster,-c", inputs.cluster, "cluster.toml")->required();
-  command->add_option("--model,-m", inputs.model, "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made")->required();
+  AddClusterFlag(*command, inputs.cluster);
+  command->add_option(
+      "--model,-m", inputs.model,
+      "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made; without it the one that the cluster's file names");
   command->add_option("--plan", inputs.plan, "Plan of `lime plan --out`, for what each device needs; without it one is made now");
-  command->add_option("--context", inputs.context, "Positions planned for, where no plan is given")->capture_default_str();
+  command->add_option("--context", inputs.context,
+                      "Positions planned for, where no plan is given; without it 2048, or as many as the model has");
   command->add_option("--prompt-tokens", inputs.prompt_tokens, "Length of a prompt planned for, where no plan is given");
   command->add_option("--sequences", inputs.sequences, "Requests planned for at a time, where no plan is given")->capture_default_str();
+  AddWithoutFlag(*command, inputs.without);
   command->add_flag("--all", flags->all, "Send every device the whole model");
   command->add_flag("--quick", flags->quick, "Trust what the devices have, instead of letting them read it back and compare its checksums");
   command->add_flag("--insecure", inputs.insecure, "Talk to devices elsewhere without keys");
   command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit_code] { exit_code = Finish(Push(*flags)); });
+  command->callback([flags, &exit_code] { exit_code = Finish(PushOver(flags.get())); });
 }
 
 }  // namespace lime::cli

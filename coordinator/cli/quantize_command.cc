@@ -18,18 +18,30 @@ struct QuantizeFlags {
   std::string model;
   std::string out;
   Quantization packing{.bits = 4, .group_size = 64};
+  bool overwrite = false;
   bool json = false;
 };
+
+// Under a progress line, which is gone when it returns.
+absl::StatusOr<QuantizeReport> QuantizeWatched(const QuantizeFlags& flags) {
+  ProgressLine progress("Quantising");
+  LoadOptions watch;
+  watch.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };
+  watch.cancelled = &Interrupted();
+  return QuantizeCheckpoint(flags.model, flags.out, flags.packing, {.watch = watch, .overwrite = flags.overwrite});
+}
 
 absl::Status Quantize(const QuantizeFlags& flags) {
   const int bits = flags.packing.bits, group = flags.packing.group_size;
   if (bits != 3 && bits != 4 && bits != 6 && bits != 8) return WrongCall(absl::StrCat("--bits ", bits, " is not one of 3, 4, 6 and 8"));
   if (group != 32 && group != 64 && group != 128) return WrongCall(absl::StrCat("--group-size ", group, " is not one of 32, 64 and 128"));
-  ProgressLine progress("Quantising");
-  LoadOptions options;
-  options.progress = [&progress](const LoadProgress& state) { progress.Update(state.done, state.total); };
-  options.cancelled = &Interrupted();
-  LIME_ASSIGN_OR_RETURN(const QuantizeReport report, QuantizeCheckpoint(flags.model, flags.out, flags.packing, options));
+  LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
+  LIME_RETURN_IF_ERROR(LoadModelSpec(flags.model).status());  // what is wrong below is the folder to write
+  const GracefulStop graceful;                                // no half-written folder stays
+  const absl::StatusOr<QuantizeReport> written = QuantizeWatched(flags);
+  if (absl::IsInvalidArgument(written.status())) return WrongCall(std::string(written.status().message()));
+  LIME_RETURN_IF_ERROR(written.status());
+  const QuantizeReport& report = *written;
   if (flags.json) {
     const nlohmann::json root = {
         {"source_bytes", report.source_bytes}, {"bytes", report.bytes}, {"quantized", report.quantized}, {"dense", report.dense}};
@@ -49,10 +61,11 @@ void AddQuantizeCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("quantize", "Make an MLX-style affine checkpoint of a dense one");
   command->footer("Example: lime quantize --model Llama-3.2-1B --out Llama-3.2-1B-4bit --bits 4");
   command->add_option("--model,-m", flags->model, "Folder of a bf16, fp16 or fp32 checkpoint")->required();
-  command->add_option("--out,-o", flags->out, "Folder to write")->required();
+  command->add_option("--out,-o", flags->out, "Folder to write: a new or empty one, or an earlier copy of the same model")->required();
   command->add_option("--bits", flags->packing.bits, "3, 4, 6 or 8")->capture_default_str();
   command->add_option("--group-size", flags->packing.group_size, "Weights that share a scale and a bias: 32, 64 or 128")
       ->capture_default_str();
+  command->add_flag("--overwrite", flags->overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &exit_code] { exit_code = Finish(Quantize(*flags)); });
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "planner/base/strings.h"
 
@@ -47,6 +48,7 @@ absl::Status ResidencyFlags::Apply(Engine::Options& options) const {
     const absl::StatusOr<Bytes> bytes = ParseBytes(memory);
     if (!bytes.ok()) return WrongCall(absl::StrCat("--memory: ", bytes.status().message()));
     if (*bytes < 1) return WrongCall(absl::StrCat("--memory ", memory, " is nothing; give a size such as 2GiB"));
+    LIME_RETURN_IF_ERROR(OfUser(CheckBudget(absl::StrCat("--memory ", memory), *bytes)));
     options.memory = *bytes;
   }
   const absl::StatusOr<MemoryPriority> mode = ParseMemoryPriority(priority);
@@ -100,14 +102,15 @@ std::string MemoryText(Engine& engine) {
       absl::StrCat("memory peak ", FormatBytes(ProcessPeakResidentBytes()), ": weights ", FormatBytes(memory.weights), ", KV ",
                    FormatBytes(memory.kv), ", activations ", FormatBytes(memory.activations), ", runtime ", FormatBytes(memory.runtime));
   Streamer* const streamer = engine.streamer();
+  if (streamer != nullptr) absl::StrAppend(&text, ", ring ", FormatBytes(memory.ring));
   if (!engine.budget_text().empty()) absl::StrAppend(&text, "\nbudget      ", engine.budget_text());
   if (streamer == nullptr) return text;
   const ResidencyPlan& plan = engine.residency();
   const PieceLoader::Stats stats = streamer->stats();
   const double rate = absl::ToDoubleSeconds(stats.busy) > 0 ? static_cast<double>(stats.bytes_read) / absl::ToDoubleSeconds(stats.busy) : 0;
-  absl::StrAppend(&text, ", ring ", FormatBytes(memory.ring), "\nstreamed    ", FormatBytes(streamer->StreamedBytes()), " a step, ",
-                  streamer->num_resident(), " of ", plan.resident.size(), " blocks resident; disk ", FormatBytes(static_cast<Bytes>(rate)),
-                  "/s while busy (", streamer->Describe(), "), waited ", absl::StrFormat("%.1f s", absl::ToDoubleSeconds(stats.waited)));
+  absl::StrAppend(&text, "\nstreamed    ", FormatBytes(streamer->StreamedBytes()), " a step, ", streamer->num_resident(), " of ",
+                  plan.resident.size(), " blocks resident; disk ", FormatBytes(static_cast<Bytes>(rate)), "/s while busy (",
+                  streamer->Describe(), "), waited ", absl::StrFormat("%.1f s", absl::ToDoubleSeconds(stats.waited)));
   return text;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -10,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/command_line.h"
+#include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/companions.h"
@@ -17,9 +18,12 @@
 #include "coordinator/cli/local_trace.h"
 #include "coordinator/cli/logits_hash.h"
 #include "coordinator/cli/model_session.h"
+#include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/prediction_report.h"
+#include "coordinator/cli/text_output.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cli/trace_report.h"
+#include "coordinator/cli/user_text.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
@@ -31,7 +35,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kDefaultMaxTokens = 128;
-constexpr int64_t kMaxPrompts = 100000;
 constexpr double kMaxSeconds = 86400;
 
 struct RunFlags {
@@ -45,21 +48,23 @@ struct RunFlags {
   bool ignore_eos = false;
   bool hash_logits = false;
   bool token_times = false;
-  std::string cluster_plan;    // with --cluster
-  bool insecure = false;       // likewise
-  double patience_s = 10;      // likewise
-  bool no_replan = false;      // likewise
-  double give_up_s = 60;       // likewise
-  int64_t kv_tokens = 0;       // likewise
-  bool no_kv_spill = false;    // likewise
-  bool no_kv_lending = false;  // likewise
+  std::string cluster_plan;          // with --cluster
+  std::vector<std::string> without;  // likewise
+  bool push = false;                 // likewise
+  bool insecure = false;             // likewise
+  double patience_s = 10;            // likewise
+  bool no_replan = false;            // likewise
+  double give_up_s = 60;             // likewise
+  int64_t kv_tokens = 0;             // likewise
+  bool no_kv_spill = false;          // likewise
+  bool no_kv_lending = false;        // likewise
   bool no_remote_attention = false;
   std::string online = "lime";  // likewise, where the plan's KV grows
   bool no_memory_planner = false;
-  std::string trace;        // file
+  OutputFlag trace{.kind = OutputKind::kTrace};
   bool show_trace = false;  // it is what the call is about
   int trace_steps = 2;      // then: shown
-  bool traces() const { return show_trace || !trace.empty(); }
+  bool traces() const { return show_trace || !trace.path.empty(); }
 };
 
 // What streams as KV grows; nothing where it does not.
@@ -75,46 +80,23 @@ absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
   return WrongCall(absl::StrCat("--online ", flags.online.substr(0, 80), " is unknown; use lime, paper or off"));
 }
 
-// One prompt a line; a line that is a JSON string or {"prompt": string} may hold line breaks.
-absl::StatusOr<std::string> ParsePromptLine(const std::string& line, std::string_view where) {
-  if (line.empty() || (line.front() != '"' && line.front() != '{')) return line;
-  const absl::StatusOr<json> value = ParseJson(line, where, static_cast<Bytes>(line.size()));
-  if (!value.ok() && line.front() == '"') return line;  // a quotation, not JSON
-  if (value.ok() && value->is_string()) return value->get<std::string>();
-  if (value.ok() && value->is_object() && value->contains("prompt") && value->at("prompt").is_string()) return value->at("prompt");
-  return WrongCall(absl::StrCat(Text(where), " is neither a JSON string nor an object with a string \"prompt\""));
-}
-
-absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& prompts) {
-  std::ifstream file(path);
-  if (!file) return WrongCall(absl::StrCat("--prompts-file ", path, " cannot be read"));
-  int64_t number = 0;
-  for (std::string line; std::getline(file, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    if (++number > kMaxPrompts) return WrongCall(absl::StrCat("--prompts-file ", path, " has more than ", kMaxPrompts, " prompts"));
-    LIME_ASSIGN_OR_RETURN(std::string prompt, ParsePromptLine(line, absl::StrCat("--prompts-file ", path, " line ", number)));
-    prompts.push_back(std::move(prompt));
-  }
-  if (number == 0) return WrongCall(absl::StrCat("--prompts-file ", path, " is empty; write one prompt a line"));
-  return absl::OkStatus();
-}
-
 // One process has nothing to do with them.
 absl::Status CheckNoneIsForClusters(const RunFlags& flags) {
   if (!flags.cluster_plan.empty()) return WrongCall("--plan is for --cluster, which names the devices");
   for (const auto& [given, name] :
-       {std::pair(flags.kv_tokens > 0, "--kv-tokens"), std::pair(flags.no_kv_spill, "--no-kv-spill"),
-        std::pair(flags.no_kv_lending, "--no-kv-lending"), std::pair(flags.no_remote_attention, "--no-remote-attention"),
-        std::pair(flags.no_memory_planner, "--no-memory-planner"), std::pair(flags.no_replan, "--no-replan"),
-        std::pair(flags.online != RunFlags().online, "--online")}) {
+       {std::pair(flags.push, "--push"), std::pair(!flags.without.empty(), "--without"), std::pair(flags.kv_tokens > 0, "--kv-tokens"),
+        std::pair(flags.no_kv_spill, "--no-kv-spill"), std::pair(flags.no_kv_lending, "--no-kv-lending"),
+        std::pair(flags.no_remote_attention, "--no-remote-attention"), std::pair(flags.no_memory_planner, "--no-memory-planner"),
+        std::pair(flags.no_replan, "--no-replan"), std::pair(flags.online != RunFlags().online, "--online")}) {
     if (given) return WrongCall(absl::StrCat(name, " is for --cluster, and changes nothing of one process; leave it out"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckFlags(RunFlags& flags) {
+  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
-  LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
+  LIME_RETURN_IF_ERROR(flags.trace.Check());
   if (const absl::Status sampling = ValidateSamplingParams(flags.sampling); !sampling.ok())
     return WrongCall(std::string(sampling.message()));
   for (const int64_t tokens : flags.max_tokens) {
@@ -122,7 +104,6 @@ absl::Status CheckFlags(RunFlags& flags) {
   }
   if (flags.model.cluster.empty()) LIME_RETURN_IF_ERROR(CheckNoneIsForClusters(flags));
   if (flags.token_times && !flags.model.json) return WrongCall("--token-times is a field of the answer of --json; give both");
-  if (!flags.prompts_file.empty()) LIME_RETURN_IF_ERROR(ReadPromptsFile(flags.prompts_file, flags.prompts));
   for (const auto& [name, seconds] : {std::pair("--patience", flags.patience_s), std::pair("--give-up", flags.give_up_s)}) {
     if (!(seconds >= 0 && seconds <= kMaxSeconds))
       return WrongCall(absl::StrCat(name, " ", seconds, " is outside 0 to ", kMaxSeconds, " s"));
@@ -136,6 +117,7 @@ absl::Status CheckFlags(RunFlags& flags) {
     if (given && !flags.cluster_plan.empty())
       return WrongCall(absl::StrCat(name, " is for planning now, and --plan is planned already; make that with `lime plan ", name, "`"));
   }
+  LIME_RETURN_IF_ERROR(ReadPrompts(flags.prompts_file, flags.prompts));
   if (flags.max_tokens.size() > std::max<size_t>(1, flags.prompts.size()))
     return WrongCall(absl::StrCat("--max-tokens has ", flags.max_tokens.size(), " numbers for ", flags.prompts.size(), " prompts"));
   if (flags.prompts.empty()) return WrongCall("no prompt; give --prompt TEXT or --prompts-file FILE (an empty prompt starts from BOS)");
@@ -192,6 +174,8 @@ const char* ReasonText(FinishReason reason) {
       return "length";
     case FinishReason::kStopped:
       return "stop";
+    case FinishReason::kInterrupted:
+      return "interrupted";
   }
   return "none";
 }
@@ -222,14 +206,15 @@ json AnswerJson(json root, const GenerateSummary& summary, const RunFlags& flags
   return root;
 }
 
-void Print(const json& root) {
-  std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+std::string DumpJson(const json& root) {
+  return root.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 json LocalJson(ModelSession& session, const GenerateSummary& summary, const RunFlags& flags) {
   json root = AnswerJson(session.Describe(), summary, flags);
   root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.use.disk_bytes / summary.decode_tokens : 0;
   root["prediction"] = ToJson(ComparePrediction(session, summary));
+  root["prediction"]["planned_ms"] = session.planned_ms_per_token();
   return root;
 }
 
@@ -252,21 +237,22 @@ void PrintSummary(ModelSession& session, const GenerateSummary& summary) {
   }
   absl::FPrintF(stderr, "%s\n%s\n", summary.interrupted ? " (interrupted)" : "", session.MemoryLine());
   const PredictionReport report = ComparePrediction(session, summary);
-  if (!report.sentence.empty()) absl::FPrintF(stderr, "%s\n", report.sentence);
+  if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
-// Text of one prompt streams; of several it is printed when all are done.
-void PrintTexts(const RunFlags& flags, const GenerateSummary& summary) {
-  if (summary.results.size() == 1) {
-    std::cout << std::endl;
-    return;
-  }
-  for (size_t i = 0; i < summary.results.size(); ++i) std::cout << "[" << i << "] " << flags.prompts[i] << summary.results[i].text << "\n";
+// Text of one prompt streams; of several it is printed when all are done. Then the hashes of their logits, where they were asked for.
+void PrintTexts(const RunFlags& flags, const GenerateSummary& summary, TextOutput& output) {
+  const bool one = summary.results.size() == 1;
+  if (one) output.End();
+  for (size_t i = 0; i < summary.results.size() && !one; ++i)
+    std::cout << "[" << i << "] " << flags.prompts[i] << summary.results[i].text << "\n";
+  for (size_t i = 0; i < summary.results.size() && flags.hash_logits; ++i)
+    std::cout << (one ? "" : absl::StrCat("[", i, "] ")) << "logits_xxh3 " << HashText(summary.results[i].logits_hash) << "\n";
   std::cout << std::flush;
 }
 
 // What holds wherever the model runs.
-GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const ModelFiles& files) {
+GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const ModelFiles& files, TextOutput& output) {
   GenerateOptions options;
   options.sampling = flags.sampling;
   options.max_new_tokens = plan.max_new_tokens;
@@ -275,10 +261,11 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
   options.hash_logits = flags.hash_logits;
   options.keep_times = flags.token_times;
   options.cancel = &Interrupted();
+  options.on_prompt = [&output](double share) { output.Prompt(share); };
+  options.before_decoding = [&output] { output.PromptDone(); };
   if (!flags.model.json && plan.answered == 1) {
-    std::cout << flags.prompts.front() << std::flush;
-    options.on_text = [](size_t prompt, std::string_view text) {
-      if (prompt == 0) std::cout << text << std::flush;
+    options.on_text = [&output](size_t prompt, std::string_view text) {
+      if (prompt == 0) output.Text(text);
     };
   }
   return options;
@@ -288,9 +275,22 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
 absl::Status TellTrace(const RunFlags& flags, const MeasuredTimeline& trace, json& root) {
   if (flags.model.json) root["trace"] = TraceReport(trace, /*events=*/flags.show_trace);
   if (!flags.model.json && flags.show_trace) std::cout << "\n" << TraceText(trace, flags.trace_steps, OutputColumns()) << std::flush;
-  if (flags.trace.empty()) return absl::OkStatus();
-  LIME_RETURN_IF_ERROR(WriteTextFile(flags.trace, TraceJson(trace.timeline)));
-  if (!flags.model.json) absl::FPrintF(stderr, "trace in %s: %s; open it at https://ui.perfetto.dev\n", flags.trace, TraceSentence(trace));
+  if (flags.trace.path.empty()) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(flags.trace.Write(TraceJson(trace.timeline)));
+  if (!flags.model.json)
+    absl::FPrintF(stderr, "trace in %s: %s; open it at https://ui.perfetto.dev\n", flags.trace.path, TraceSentence(trace));
+  return absl::OkStatus();
+}
+
+// What is printed last. A run that was interrupted has failed, and its JSON is the answer so far.
+absl::Status End(const RunFlags& flags, const GenerateSummary& summary, const json& root, const absl::Status& status) {
+  if (summary.interrupted) {
+    size_t tokens = 0;
+    for (const Generated& result : summary.results) tokens += result.token_ids.size();
+    return WithAnswer(absl::CancelledError(absl::StrCat("interrupted after ", tokens, tokens == 1 ? " token" : " tokens")), DumpJson(root));
+  }
+  if (!status.ok()) return WithAnswer(status, DumpJson(root));
+  if (flags.model.json) std::cout << DumpJson(root) << std::endl;
   return absl::OkStatus();
 }
 
@@ -298,9 +298,15 @@ void PrintClusterSummary(const ClusterSession& session, const GenerateSummary& s
   double first = 0;
   for (const Generated& result : summary.results) first = std::max(first, result.ttft_ms);
   const int64_t later = summary.decode_tokens;
-  absl::FPrintF(stderr, "first token after %.1f ms; then %d tokens, %.2f ms a token (predicted %.2f)%s\n%s", first, later,
+  absl::FPrintF(stderr, "first token after %.1f ms; then %d tokens, %.2f ms a token (predicted %.2f)%s\n", first, later,
                 later > 0 ? summary.decode_ms / static_cast<double>(later) : 0, session.predicted_ms_per_token(),
-                summary.interrupted ? " (interrupted)" : "", session.DeviceLines());
+                summary.interrupted ? " (interrupted)" : "");
+  if (summary.pauses > 0)
+    absl::FPrintF(stderr, "beside that     %d pauses for recoveries and changes of plans, %.1f s\n", summary.pauses,
+                  summary.pause_ms / 1000);
+  absl::FPrintF(stderr, "%s", session.DeviceLines());
+  const PredictionReport report = session.Compare(summary);
+  if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
 absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
@@ -309,6 +315,8 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
       const std::unique_ptr<ClusterSession> session,
       ClusterSession::Open({.cluster = flags.model.cluster,
                             .model = flags.model.model,
+                            .without = flags.without,
+                            .push = flags.push,
                             .plan = flags.cluster_plan,
                             .context = shape.context,
                             .sequences = shape.sequences,
@@ -323,14 +331,19 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
                             .replan = !flags.no_replan,
                             .trace = flags.traces(),
                             .cancel = &Interrupted()}));
-  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files)));
+  const GracefulStop graceful;  // what is generated is told
+  TextOutput output(flags.prompts.front(), shape.prompts.front().size());
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary,
+                        session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files, output)));
   summary.results.resize(shape.answered);
   json root;
   if (flags.model.json) {
     root = AnswerJson(session->Describe(), summary, flags);
     root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? session->disk_bytes() / summary.decode_tokens : 0;
+    root["prediction"] = ToJson(session->Compare(summary));
+    root["pauses"] = {{"count", summary.pauses}, {"ms", summary.pause_ms}};
   } else {
-    PrintTexts(flags, summary);
+    PrintTexts(flags, summary, output);
     PrintClusterSummary(*session, summary);
   }
   absl::Status status;
@@ -338,8 +351,7 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
     LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session->TakeTrace());
     status = TellTrace(flags, trace, root);
   }
-  if (flags.model.json) Print(root);
-  return status;
+  return End(flags, summary, root, status);
 }
 
 absl::Status Run(RunFlags& flags) {
@@ -366,7 +378,13 @@ absl::Status Run(RunFlags& flags) {
                                        .planned_steps = plan.most_new_tokens * rounds + prompt_tokens / (asked > 0 ? asked : kDefaultChunk),
                                        .expected_positions = longest + plan.most_new_tokens / 2,
                                        .trace = tracing ? tracing->ring() : nullptr}));
-  GenerateOptions options = MakeOptions(flags, plan, files);
+  const GracefulStop graceful;  // what is generated is told
+  TextOutput output(flags.prompts.front(), static_cast<size_t>(prompt_tokens));
+  GenerateOptions options = MakeOptions(flags, plan, files, output);
+  options.before_decoding = [&] {
+    output.PromptDone();
+    session->CorrectPrediction();
+  };
   options.chunk = session->engine().max_rows() - plan.sequences;
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary, Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
   summary.results.resize(plan.answered);
@@ -374,7 +392,7 @@ absl::Status Run(RunFlags& flags) {
   if (flags.model.json) {
     root = LocalJson(*session, summary, flags);
   } else {
-    PrintTexts(flags, summary);
+    PrintTexts(flags, summary, output);
     PrintSummary(*session, summary);
   }
   absl::Status status;
@@ -384,18 +402,35 @@ absl::Status Run(RunFlags& flags) {
     LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, tracing->Finish(std::move(parts)));
     status = TellTrace(flags, trace, root);
   }
-  if (flags.model.json) Print(root);
-  return status;
+  return End(flags, summary, root, status);
+}
+
+// What `--help` shows together; the rest stays under "Options".
+void GroupFlags(CLI::App& command) {
+  const std::pair<const char*, std::vector<const char*>> groups[] = {
+      {"Prompts and answers", {"--prompt", "--prompts-file", "--batch-with", "--max-tokens", "--stop", "--ignore-eos", "--json"}},
+      {"Sampling", {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"}},
+      {"Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--context", "--kv", "--chunk", "--loader"}},
+      {"On a cluster",
+       {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-spill", "--no-kv-lending",
+        "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"}},
+      {"To see what happened", {"--hash-logits", "--token-times", "--trace", "--overwrite"}}};
+  for (const auto& [group, flags] : groups) {
+    for (const char* flag : flags) {
+      if (CLI::Option* const option = command.get_option_no_throw(flag); option != nullptr) option->group(group);
+    }
+  }
 }
 
 // Of everything that generates.
 void AddFlags(CLI::App* command, RunFlags* flags) {
   flags->model.AddTo(*command);
-  command->add_option("--prompt,-p", flags->prompts, "Text to continue; give it several times for a batch; empty starts from BOS")
+  FreeText(command->add_option("--prompt,-p", flags->prompts,
+                               "Text to continue; give it several times for a batch; empty starts from BOS, - reads the text from stdin"))
       ->take_all()
       ->expected(1)
       ->allow_extra_args(false);
-  command->add_option("--prompts-file", flags->prompts_file, "One prompt a line, plain or as a JSON string");
+  command->add_option("--prompts-file", flags->prompts_file, "One prompt a line, plain or as a JSON string; - reads stdin");
   command->add_option("--batch-with", flags->batch_with,
                       "File of sequences, ids like 1,2,3 a line, continued in the same steps; no bit of the answer may change");
   command
@@ -413,6 +448,8 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_option("--repetition-penalty", flags->sampling.repetition_penalty, "Above 1 makes tokens seen before less likely")
       ->capture_default_str();
   command->add_option("--plan", flags->cluster_plan, "With --cluster, the file of `lime plan --out` instead of planning now");
+  AddWithoutFlag(*command, flags->without);
+  command->add_flag("--push", flags->push, "With --cluster, send the devices what they lack of the plan first");
   command
       ->add_option("--patience", flags->patience_s, "With --cluster, seconds that a lost device is waited for before planning without it")
       ->capture_default_str();
@@ -434,7 +471,7 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_flag("--no-memory-planner", flags->no_memory_planner, "With --cluster, whole layers stream as KV grows, to compare with");
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->add_option("--seed", flags->sampling.seed, "Same seed, same text")->capture_default_str();
-  command->add_option("--stop", flags->stops, "End before this text; may be given several times")
+  FreeText(command->add_option("--stop", flags->stops, "End before this text; may be given several times"))
       ->take_all()
       ->expected(1)
       ->allow_extra_args(false);
@@ -442,7 +479,8 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
   command->add_flag("--hash-logits", flags->hash_logits, "Hash the logits of every generated position (logits_xxh3)");
   command->add_flag("--token-times", flags->token_times,
                     "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
-  command->add_option("--trace", flags->trace, "File for a Chrome/Perfetto trace of what every device did when");
+  flags->trace.AddTo(*command, "--trace", "File for a Chrome/Perfetto trace of what every device did when");
+  GroupFlags(*command);
 }
 
 }  // namespace

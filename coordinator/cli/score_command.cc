@@ -2,21 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/companions.h"
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/score.h"
+#include "coordinator/cli/user_text.h"
 #include "planner/base/strings.h"
 
 namespace lime::cli {
@@ -27,25 +28,21 @@ using nlohmann::json;
 constexpr Bytes kLogitsBytes = 64 * kMiB;  // of one step: bounds the chunk of large vocabularies
 constexpr size_t kMaxCompanions = 255;
 constexpr Bytes kMaxTextBytes = kGiB;
+constexpr int64_t kTopInJson = 5;
 
 struct ScoreFlags {
   ModelFlags model;
   std::string ids;
   std::string text_file;
   std::string batch_with;
-  int64_t top = 5;
-  std::string cluster_plan;  // with --cluster
-  bool insecure = false;     // likewise
-};
+  std::optional<int64_t> top;        // not said: kTopInJson for --json, none for a person
+  std::string cluster_plan;          // with --cluster
+  std::vector<std::string> without;  // likewise
+  bool push = false;                 // likewise
+  bool insecure = false;             // likewise
 
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return WrongCall(absl::StrCat("--text-file ", path, " cannot be read"));
-  file.seekg(0, std::ios::end);
-  if (file.tellg() > kMaxTextBytes) return WrongCall(absl::StrCat("--text-file ", path, " is larger than ", FormatBytes(kMaxTextBytes)));
-  file.seekg(0);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
+  bool top_asked() const { return top.value_or(0) > 0; }
+};
 
 // BOS and then window - 1 ids, side by side over the text.
 std::vector<std::vector<int32_t>> Windows(const std::vector<int32_t>& ids, std::optional<int32_t> bos, int64_t window) {
@@ -69,7 +66,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flag
     return std::vector<std::vector<int32_t>>{std::move(ids)};
   }
   if (limit < 2) return WrongCall("--context must be at least 2 to score a text");
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.text_file));
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--text-file", flags.text_file, kMaxTextBytes));
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, files.tokenizer->Encode(text, {.add_special = false}));
   if (ids.empty()) return WrongCall(absl::StrCat("--text-file ", flags.text_file, " holds no text"));
   for (const int32_t id : ids) {
@@ -102,6 +99,18 @@ void PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t
   std::cout << root.dump() << std::endl;
 }
 
+// A line for each position: its id, how likely that was, and the likeliest ids behind it with their logits.
+void PrintTop(const std::vector<ScoredPosition>& positions) {
+  absl::PrintF("%8s %8s %10s  likeliest next: id (logit)\n", "position", "id", "logprob");
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const ScoredPosition& position = positions[i];
+    const std::string logprob = position.logprob ? absl::StrFormat("%.4f", *position.logprob) : "-";
+    absl::PrintF("%8d %8d %10s ", i, position.id, logprob);
+    for (const auto& [id, logit] : position.top) absl::PrintF(" %d (%.3f)", id, logit);
+    absl::PrintF("\n");
+  }
+}
+
 void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, double seconds, uint64_t hash) {
   absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %.4f\nlogits_xxh3 %s\n", positions.size(), windows, seconds,
                Perplexity(positions), HashText(hash));
@@ -115,6 +124,8 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session,
                         ClusterSession::Open({.cluster = flags.model.cluster,
                                               .model = flags.model.model,
+                                              .without = flags.without,
+                                              .push = flags.push,
                                               .plan = flags.cluster_plan,
                                               .context = context,
                                               .sequences = 1 + static_cast<int64_t>(options.companions.size()),
@@ -126,18 +137,21 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
   if (flags.model.json) {
     PrintJson(session->Describe(), scores.positions, scores.logits_hash);
   } else {
+    if (flags.top_asked()) PrintTop(scores.positions);
     PrintText(scores.positions, windows.size(), absl::ToDoubleSeconds(absl::Now() - start), scores.logits_hash);
     absl::FPrintF(stderr, "%s", session->DeviceLines());
   }
   return absl::OkStatus();
 }
 
-absl::Status Score(const ScoreFlags& flags) {
+absl::Status Score(ScoreFlags& flags) {
+  LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
-  if (flags.model.cluster.empty() && (!flags.cluster_plan.empty() || flags.insecure))
-    return WrongCall("--plan and --insecure are for --cluster; give that too, or leave them out");
+  if (flags.model.cluster.empty() && (!flags.cluster_plan.empty() || flags.insecure || flags.push || !flags.without.empty()))
+    return WrongCall("--plan, --push, --without and --insecure are for --cluster; give that too, or leave them out");
   if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
-  if (flags.top < 0 || flags.top > 1000) return WrongCall(absl::StrCat("--top ", flags.top, " is outside 0 to 1000"));
+  const int64_t top = flags.top.value_or(kTopInJson);
+  if (top < 0 || top > 1000) return WrongCall(absl::StrCat("--top ", top, " is outside 0 to 1000"));
   LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model, /*with_text=*/flags.ids.empty()));
   LIME_ASSIGN_OR_RETURN(const auto windows, ToScore(flags, files));
   ScoreOptions options;
@@ -146,7 +160,7 @@ absl::Status Score(const ScoreFlags& flags) {
   for (const auto& companion : options.companions) longest = std::max<int64_t>(longest, static_cast<int64_t>(companion.size()));
   const int64_t affordable = std::max<int64_t>(1, kLogitsBytes / (4 * files.spec.config.vocab_size));
   options.chunk = std::min(longest, flags.model.chunk > 0 ? flags.model.chunk : std::min(kDefaultChunk, affordable));
-  options.top = std::min(flags.top, files.spec.config.vocab_size);
+  options.top = std::min(top, files.spec.config.vocab_size);
   options.cancel = &Interrupted();
   if (!flags.model.cluster.empty()) return ScoreOnCluster(flags, windows, options, longest);
   const int64_t sequences = 1 + static_cast<int64_t>(options.companions.size());
@@ -166,6 +180,7 @@ absl::Status Score(const ScoreFlags& flags) {
     PrintJson(session->Describe(), positions, scorer.hash());
   } else {
     absl::FPrintF(stderr, "%s\n%s\n", session->LoadLine(), session->MemoryLine());
+    if (flags.top_asked()) PrintTop(positions);
     PrintText(positions, windows.size(), seconds, scorer.hash());
   }
   return absl::OkStatus();
@@ -180,10 +195,12 @@ void AddScoreCommand(CLI::App& app, int& exit_code) {
   flags->model.AddTo(*command);
   command->add_option("--ids", flags->ids, "Ids to score, like 1,2,3; nothing is added to them");
   command->add_option("--text-file", flags->text_file, "Text to score in windows of the context: BOS, then context - 1 ids, side by side");
-  command->add_option("--top", flags->top, "Likeliest ids to print after each position")->capture_default_str();
+  command->add_option("--top", flags->top, "Likeliest ids to print after each position; without it 5 with --json, and else none");
   command->add_option("--batch-with", flags->batch_with,
                       "File of sequences, ids like 1,2,3 a line, computed in the same steps; no bit of the answer may change");
   command->add_option("--plan", flags->cluster_plan, "With --cluster, the file of `lime plan --out` instead of planning now");
+  AddWithoutFlag(*command, flags->without);
+  command->add_flag("--push", flags->push, "With --cluster, send the devices what they lack of the plan first");
   command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
   command->callback([flags, &exit_code] { exit_code = Finish(Score(*flags)); });
 }

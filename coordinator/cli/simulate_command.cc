@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cli/timeline_json.h"
 #include "daemon/weights/files.h"
@@ -35,7 +36,7 @@ constexpr int64_t kMostSpans = 8'000'000;  // of a simulation: half a gigabyte
 
 struct SimulateFlags {
   std::string plan;
-  std::string trace;
+  OutputFlag trace{.kind = OutputKind::kTrace};
   int steps = 2;
   double link_speed = 1;
   bool from_start = false;
@@ -169,20 +170,20 @@ void Print(const SimulateFlags& flags, const Simulation& simulation, const Timel
 
 absl::Status RunSimulate(const SimulateFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
-  LIME_RETURN_IF_ERROR(CheckOutputFile("--trace", flags.trace));
-  LIME_ASSIGN_OR_RETURN(Plan plan, ReadPlan(flags.plan));
+  LIME_RETURN_IF_ERROR(flags.trace.Check());
+  LIME_ASSIGN_OR_RETURN(Plan plan, OfUser(ReadPlan(flags.plan)));
   plan.decode.tx_ms /= flags.link_speed, plan.prefill.tx_ms /= flags.link_speed;
   if (flags.prompt && plan.prompt_tokens == 0)
     return WrongCall("--prompt: the plan is made for no prompt; give `lime plan` its length with --prompt-tokens");
   absl::StatusOr<Simulation> simulation = flags.prompt ? SimulatePrompt(std::move(plan)) : SimulateSteps(std::move(plan), flags);
   if (!simulation.ok()) return simulation.status();
   const Timeline shown = Shown(*simulation);
-  if (!flags.trace.empty()) LIME_RETURN_IF_ERROR(WriteTextFile(flags.trace, TraceJson(shown)));
+  if (!flags.trace.path.empty()) LIME_RETURN_IF_ERROR(flags.trace.Write(TraceJson(shown)));
   if (flags.json) {
     std::cout << ToJson(flags, *simulation, shown).dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
   } else {
     Print(flags, *simulation, shown);
-    if (!flags.trace.empty()) absl::PrintF("\ntrace in %s; open it at https://ui.perfetto.dev\n", flags.trace);
+    if (!flags.trace.path.empty()) absl::PrintF("\ntrace in %s; open it at https://ui.perfetto.dev\n", flags.trace.path);
   }
   return std::cout ? absl::OkStatus() : absl::UnavailableError("simulate: cannot write the answer to stdout");
 }
@@ -198,7 +199,7 @@ void AddSimulateCommand(CLI::App& app, int& exit_code) {
   command->add_option("--link-speed", flags->link_speed, "Links so many times as fast as planned, such as 0.5")->capture_default_str();
   command->add_flag("--from-start", flags->from_start, "Show the first steps, from an idle start with nothing read ahead");
   command->add_flag("--prompt", flags->prompt, "Show the prompt that the plan is made for, up to its first token, instead of decode steps");
-  command->add_option("--trace", flags->trace, "File for a Chrome/Perfetto trace of what is shown");
+  flags->trace.AddTo(*command, "--trace", "File for a Chrome/Perfetto trace of what is shown");
   command->add_flag("--json", flags->json, "Print one JSON object, with all events shown, and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(RunSimulate(*flags)); });
 }

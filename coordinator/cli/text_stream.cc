@@ -44,8 +44,13 @@ void TextStream::Close(FinishReason reason, Clock::time_point start) {
   result_.finish = reason;
   if (result_.token_ids.empty()) return;
   result_.ttft_ms = Milliseconds(first_token_ - start);
-  const int64_t later = static_cast<int64_t>(result_.token_ids.size()) - 1;
-  result_.ms_per_token = later > 0 ? Milliseconds(last_token_ - first_token_) / static_cast<double>(later) : 0;
+  const int64_t later = static_cast<int64_t>(result_.token_ids.size()) - 1 - steps_left_out_;
+  result_.ms_per_token = later > 0 ? Milliseconds(last_token_ - first_token_ - left_out_) / static_cast<double>(later) : 0;
+}
+
+void TextStream::LeaveOut(Clock::duration step) {
+  left_out_ += step;
+  ++steps_left_out_;
 }
 
 }  // namespace lime::cli

@@ -26,6 +26,9 @@ class TextStream {
   // Hands out what was held back, and settles the figures, of which the first token's time counts from `start`.
   void Close(FinishReason reason, Clock::time_point start);
 
+  // The step that ends with the next token was held up for something else: it does not count in ms_per_token.
+  void LeaveOut(Clock::duration step);
+
   Generated& result() { return result_; }
   Clock::time_point first_token() const { return first_token_; }
   Clock::time_point last_token() const { return last_token_; }
@@ -40,6 +43,8 @@ class TextStream {
   StopStrings stop_strings_;
   Generated result_;
   Clock::time_point first_token_, last_token_;
+  Clock::duration left_out_ = {};
+  int64_t steps_left_out_ = 0;
 };
 
 inline double Milliseconds(TextStream::Clock::duration duration) {

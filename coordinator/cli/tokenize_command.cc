@@ -12,6 +12,7 @@ namespace lime::cli {
 namespace {
 
 absl::Status Tokenize(const std::string& model, const TokenizeOptions& options) {
+  LIME_RETURN_IF_ERROR(CheckModelFolder(model));
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model));
   return RunTokenize(*tokenizer, std::cin, std::cout, options);
 }

@@ -1,13 +1,7 @@
 #include "coordinator/cli/up_command.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
+#include <cstdio>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -16,114 +10,38 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/cli/child_daemons.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/cluster/remote_command.h"
-#include "daemon/weights/files.h"
-
-extern char** environ;
+#include "coordinator/cli/default_cluster.h"
+#include "coordinator/cli/device_checks.h"
+#include "coordinator/cli/limed_call.h"
+#include "nlohmann/json.hpp"
 
 namespace lime::cli {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(10);  // for a daemon that listens to answer
+using nlohmann::json;
+
+constexpr absl::Duration kUpPatience = absl::Seconds(10);  // for a daemon that listens to answer
+constexpr absl::Duration kGlance = absl::Seconds(2);       // for one that may not be there
+constexpr absl::Duration kLookAgain = absl::Seconds(1);    // for one that is likely not to be there
 
 struct UpFlags {
   std::string cluster;
+  bool restart = false;
   bool insecure = false;
+  bool json = false;
 };
 
-// What a device's limed is called with: the same words on this machine and on another.
-class LimedCall {
- public:
-  static absl::StatusOr<LimedCall> For(const ClusterFile& file, const ClusterConfig::Device& device, bool insecure) {
-    LimedCall call;
-    call.device_ = device;
-    call.where_ = absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\"");
-    if (!IsDeviceName(file.Name()) || file.Name().front() == '.')
-      return absl::InvalidArgumentError(
-          absl::StrCat(file.path, ": [cluster] name = \"", file.Name().substr(0, 80), "\" is not ", std::string(kDeviceNameRule)));
-    call.id_ = {"--name", device.name, "--background", file.Name()};
-    LIME_ASSIGN_OR_RETURN(call.keys_, call.KeysOf(file, insecure));
-    if (!device.limed.empty()) {
-      call.program_ = device.limed;
-    } else if (!device.ssh.empty()) {
-      call.program_ = "limed";
-    } else {
-      LIME_ASSIGN_OR_RETURN(call.program_, LimedPath());
-    }
-    return call;
-  }
-
-  std::vector<std::string> Start() const {
-    std::vector<std::string> words = {program_};
-    words.insert(words.end(), id_.begin(), id_.end());
-    const auto add = [&](const char* flag, const std::string& value) {
-      if (!value.empty()) words.push_back(flag), words.push_back(value);
-    };
-    add("--listen", device_.listen.empty() ? device_.address : device_.listen);
-    add("--memory", device_.memory > 0 ? absl::StrCat(device_.memory) : "");
-    add("--threads", device_.threads > 0 ? absl::StrCat(device_.threads) : "");
-    add("--model", device_.weights);
-    add("--store", device_.store);
-    words.insert(words.end(), keys_.begin(), keys_.end());
-    return Reach(words);
-  }
-
-  std::vector<std::string> Stop() const {
-    std::vector<std::string> words = {program_};
-    words.insert(words.end(), id_.begin(), id_.end());
-    words.push_back("--stop");
-    return Reach(words);
-  }
-
-  const std::string& name() const { return device_.name; }
-
- private:
-  absl::StatusOr<std::vector<std::string>> KeysOf(const ClusterFile& file, bool insecure) const {
-    if (!device_.tls.empty()) return std::vector<std::string>{"--tls", device_.tls};
-    if (!file.config.tls.empty() && device_.ssh.empty()) return std::vector<std::string>{"--tls", file.Beside(file.config.tls)};
-    if (!file.config.tls.empty())
-      return absl::InvalidArgumentError(absl::StrCat(where_, " is on another machine: copy its keys there and add tls = \"FOLDER\" to it"));
-    return insecure ? std::vector<std::string>{"--insecure"} : std::vector<std::string>{};
-  }
-
-  std::vector<std::string> Reach(const std::vector<std::string>& words) const {
-    return device_.ssh.empty() ? words : OverSsh(device_.ssh, words);
-  }
-
-  ClusterConfig::Device device_;
-  std::string where_, program_;
-  std::vector<std::string> id_, keys_;
+// What became of one device.
+struct DeviceOutcome {
+  std::string state;  // "started", "running", "restarted"; "ended", "not_running"
+  std::string said;   // for people, a line
+  std::vector<SettingDifference> differences;
+  std::string warning;  // where it is up, but not as the file says
 };
-
-// Runs a program to its end: what it says, on either stream; an error, with that, where it fails.
-absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words) {
-  const FileDescriptor said(memfd_create("lime", MFD_CLOEXEC));
-  if (!said.valid()) return ErrnoStatus(errno, words.front(), "listen to");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, said.get(), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, said.get(), STDERR_FILENO);
-  pid_t child = 0;
-  const int error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return ErrnoStatus(error, words.front(), "start");
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  std::string text(4096, 0);
-  text.resize(static_cast<size_t>(std::max<ssize_t>(0, pread(said.get(), text.data(), text.size(), 0))));
-  text.resize(text.find_last_not_of("\n\r ") + 1);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return text;
-  text = text.substr(text.rfind('\n') + 1);
-  return absl::UnavailableError(text.empty() ? absl::StrCat(words.front(), " has failed without a word") : text);
-}
+using Outcomes = std::vector<absl::StatusOr<DeviceOutcome>>;
 
 absl::StatusOr<std::vector<LimedCall>> CallsOf(const ClusterFile& file, bool insecure) {
   std::vector<LimedCall> calls;
@@ -134,45 +52,178 @@ absl::StatusOr<std::vector<LimedCall>> CallsOf(const ClusterFile& file, bool ins
   return calls;
 }
 
-// The same for every device at once; prints what each says, in order. The first error, in order, is the answer.
+// The same for every device at once.
 template <typename Do>
-absl::Status ForAll(size_t count, Do what) {
-  std::vector<absl::StatusOr<std::string>> said(count);
+Outcomes ForAll(size_t count, Do what) {
+  Outcomes outcomes(count);
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { said[i] = what(i); });
+  for (size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { outcomes[i] = what(i); });
   for (std::thread& thread : threads) thread.join();
-  absl::Status first;
-  for (const absl::StatusOr<std::string>& sentence : said) {
-    if (sentence.ok()) std::cout << *sentence << "\n";
-    first.Update(sentence.status());
-  }
-  std::cout << std::flush;
-  return first;
+  return outcomes;
 }
 
-absl::StatusOr<std::string> StartOne(const LimedCall& call, const DeviceClient& client) {
-  const absl::StatusOr<std::string> said = RunToEnd(call.Start());
-  if (!said.ok()) return absl::UnavailableError(absl::StrCat("device \"", call.name(), "\" is not up: ", said.status().message()));
-  const absl::StatusOr<DeviceHealth> health = client.Health(kPatience);
-  if (!health.ok()) return absl::UnavailableError(absl::StrCat(health.status().message(), " It said: ", *said));
-  return *said;
+json ToJson(const std::string& name, const absl::StatusOr<DeviceOutcome>& outcome) {
+  json object = {{"name", name}, {"state", outcome.ok() ? outcome->state : "failed"}};
+  if (!outcome.ok()) {
+    object["problem"] = std::string(outcome.status().message());
+    return object;
+  }
+  object["differences"] = json::array();
+  for (const SettingDifference& difference : outcome->differences)
+    object["differences"].push_back(
+        {{"setting", difference.setting}, {"runs_with", difference.runs_with}, {"file_says", difference.file_says}});
+  return object;
+}
+
+// What each says, in order. The first error, in order, is the answer.
+absl::Status Tell(const ClusterFile& file, const std::vector<LimedCall>& calls, const Outcomes& outcomes, bool as_json) {
+  absl::Status first;
+  json answer = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    first.Update(outcomes[i].status());
+    answer["devices"].push_back(ToJson(calls[i].name(), outcomes[i]));
+    if (!outcomes[i].ok()) continue;
+    if (!as_json) std::cout << outcomes[i]->said << "\n";
+  }
+  std::cout << std::flush;
+  for (const absl::StatusOr<DeviceOutcome>& outcome : outcomes) {
+    if (outcome.ok() && !outcome->warning.empty()) std::fprintf(stderr, "lime: %s\n", outcome->warning.c_str());
+  }
+  const std::string text = answer.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (!first.ok()) return WithAnswer(first, text);
+  if (as_json) std::cout << text << std::endl;
+  return absl::OkStatus();
+}
+
+// ---- Up
+
+class Starter {
+ public:
+  Starter(const LimedCall& call, const DeviceClient& client, bool restart) : call_(call), client_(client), restart_(restart) {}
+
+  absl::StatusOr<DeviceOutcome> Run() const {
+    if (!call_.is_remote() && !IsOfThisMachine(call_.listen())) return Elsewhere();
+    const absl::StatusOr<std::string> said = RunToEnd(call_.Start());
+    if (!said.ok()) return OtherThatAnswers(said.status());
+    const bool ran = said->find("runs already") != std::string::npos;
+    const absl::StatusOr<DeviceHealth> health = client_.Health(kUpPatience);
+    if (!health.ok()) return absl::UnavailableError(absl::StrCat(health.status().message(), ". It said: ", *said, ran ? kEdited : ""));
+    return ran ? Compare(*health, *said) : DeviceOutcome{.state = "started", .said = *said, .warning = Expiry(*health)};
+  }
+
+ private:
+  // What is said of keys that expire soon; empty: nothing.
+  std::string Expiry(const DeviceHealth& health) const {
+    return absl::StrJoin(ExpiryNotices({}, {{call_.name(), &health}}, std::time(nullptr)), "; ");
+  }
+
+  static constexpr char kEdited[] = ". If its address was edited meanwhile, `lime down` and `lime up` start it again";
+
+  absl::Status NotUp(const std::string& why) const {
+    return absl::UnavailableError(absl::StrCat("device \"", call_.name(), "\" is not up: ", why));
+  }
+
+  // Started by its own user or a service there, or not at all.
+  absl::StatusOr<DeviceOutcome> Elsewhere() const {
+    const absl::StatusOr<DeviceHealth> health = client_.Health(kGlance);
+    if (health.ok()) return Compare(*health, RunsAlready(*health));
+    const std::string host = call_.listen().substr(0, call_.listen().rfind(':'));
+    return NotUp(absl::StrCat(host, " is no address of this machine, and nobody answers there as \"", call_.name(), "\"; add ssh = \"USER@",
+                              host, "\" to it (", call_.where(), "), or start limed there"));
+  }
+
+  // What keeps limed from listening may be the same device, started otherwise.
+  absl::StatusOr<DeviceOutcome> OtherThatAnswers(const absl::Status& failed) const {
+    const absl::StatusOr<DeviceHealth> health = client_.Health(kLookAgain);
+    if (!health.ok()) return NotUp(std::string(failed.message()));
+    return Compare(*health, RunsAlready(*health));
+  }
+
+  std::string RunsAlready(const DeviceHealth& health) const {
+    const std::string who = health.settings && !health.settings->user.empty()
+                                ? absl::StrCat("; ", health.settings->user, " started it otherwise, as process ", health.settings->process)
+                                : "; it was started otherwise";
+    return absl::StrCat("device ", call_.name(), " runs already at ", client_.address(), who);
+  }
+
+  absl::StatusOr<DeviceOutcome> Compare(const DeviceHealth& health, const std::string& said) const {
+    DeviceOutcome outcome{
+        .state = "running", .said = said, .differences = DifferencesOf(health, call_.Wanted()), .warning = Expiry(health)};
+    if (outcome.differences.empty()) return outcome;
+    const std::string what = absl::StrCat("device \"", call_.name(), "\" runs with ", Sentence(outcome.differences));
+    if (!IsStartedByUp(*health.settings, call_.Wanted())) {
+      outcome.warning = absl::StrCat(what, "; `lime up` did not start it: restart it there");
+    } else if (!restart_) {
+      outcome.warning = absl::StrCat(what, "; `lime up --restart` starts it again");
+    } else if (health.used_by) {
+      return absl::FailedPreconditionError(absl::StrCat(what, ", and is not started again while it runs ", health.model, " for ",
+                                                        health.used_by->Who(), "; wait for its end"));
+    } else {
+      return Restart();
+    }
+    return outcome;
+  }
+
+  absl::StatusOr<DeviceOutcome> Restart() const {
+    if (const absl::StatusOr<std::string> ended = RunToEnd(call_.Stop()); !ended.ok()) return NotUp(std::string(ended.status().message()));
+    const absl::StatusOr<std::string> said = RunToEnd(call_.Start());
+    if (!said.ok()) return NotUp(std::string(said.status().message()));
+    const absl::StatusOr<DeviceHealth> health = client_.Health(kUpPatience);
+    if (!health.ok()) return absl::UnavailableError(absl::StrCat(health.status().message(), ". It said: ", *said));
+    return DeviceOutcome{.state = "restarted", .said = absl::StrCat(*said, "; started again")};
+  }
+
+  const LimedCall& call_;
+  const DeviceClient& client_;
+  const bool restart_;
+};
+
+// Programs that the file names are started, so that a file which was only found has to be this user's own.
+absl::StatusOr<ClusterFile> OpenToStart(const UpFlags& flags) {
+  if (!flags.cluster.empty()) return ClusterFile::Open(flags.cluster, flags.insecure);
+  LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
+  return ClusterFile::OpenOwn(path, flags.insecure);
 }
 
 absl::Status Up(const UpFlags& flags) {
-  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
+  LIME_ASSIGN_OR_RETURN(const ClusterFile file, OpenToStart(flags));
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, flags.insecure));
   const auto clients = file.Clients();
-  return ForAll(calls.size(), [&](size_t i) { return StartOne(calls[i], *clients[i]); });
+  for (const std::string& notice : ExpiryNotices(file.keys, {}, std::time(nullptr))) std::fprintf(stderr, "lime: %s\n", notice.c_str());
+  return Tell(file, calls, ForAll(calls.size(), [&](size_t i) { return Starter(calls[i], *clients[i], flags.restart).Run(); }), flags.json);
+}
+
+// ---- Down
+
+std::string HowToEnd(const DeviceHealth& health) {
+  if (!health.settings) return "end it where it was started";
+  const DaemonSettings& settings = *health.settings;
+  const std::string process = absl::StrCat(settings.user.empty() ? "its user" : settings.user, " has it as process ", settings.process);
+  if (!settings.cluster.empty())
+    return absl::StrCat(process, ", started by `lime up` for cluster \"", settings.cluster, "\": end it with that cluster's file");
+  return absl::StrCat(process, "; end it there with `kill ", settings.process, "`, or `systemctl stop limed` if it is a service");
+}
+
+absl::StatusOr<DeviceOutcome> EndOne(const LimedCall& call, const DeviceClient& client) {
+  // limed of the PATH here would look on this machine for what runs on another.
+  const bool here = call.is_remote() || IsOfThisMachine(call.listen());
+  const absl::StatusOr<std::string> said = here ? RunToEnd(call.Stop()) : absl::StrCat("device ", call.name(), " does not run");
+  if (!said.ok()) return absl::UnavailableError(absl::StrCat("device \"", call.name(), "\" is not down: ", said.status().message()));
+  if (said->find("does not run") == std::string::npos) return DeviceOutcome{.state = "ended", .said = *said};
+  const absl::StatusOr<DeviceHealth> health = client.Health(kLookAgain);
+  if (!health.ok()) return DeviceOutcome{.state = "not_running", .said = *said};
+  return absl::FailedPreconditionError(absl::StrCat("device \"", call.name(), "\" still answers at ", client.address(),
+                                                    ": this `lime up` did not start it; ", HowToEnd(*health)));
 }
 
 absl::Status Down(const UpFlags& flags) {
-  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, /*insecure=*/true));
+  LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
+  // Programs that the file names are run here too: a file that was only found has to be this user's own.
+  LIME_ASSIGN_OR_RETURN(const ClusterFile file, flags.cluster.empty() ? ClusterFile::OpenOwn(path, /*insecure=*/true, /*distinct=*/false)
+                                                                      : ClusterFile::Open(path, /*insecure=*/true, /*distinct=*/false));
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, /*insecure=*/true));
-  return ForAll(calls.size(), [&](size_t i) -> absl::StatusOr<std::string> {
-    absl::StatusOr<std::string> said = RunToEnd(calls[i].Stop());
-    if (said.ok()) return said;
-    return absl::UnavailableError(absl::StrCat("device \"", calls[i].name(), "\" is not down: ", said.status().message()));
-  });
+  const auto clients = file.Clients();
+  return Tell(file, calls, ForAll(calls.size(), [&](size_t i) { return EndOne(calls[i], *clients[i]); }), flags.json);
 }
 
 }  // namespace
@@ -182,19 +233,24 @@ void AddUpCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("up", "Start limed on every device of a cluster, here and over ssh");
   command->footer(
       "Example: lime up --cluster shelf.toml\n"
-      "A device with ssh = \"USER@HOST\" in the file is started there, by limed on its PATH or where limed = \"PATH\" says; the others on "
-      "this\n"
-      "machine. What runs already stays. Log and process number of each are in ~/.local/state/lime/CLUSTER on its machine.");
-  command->add_option("--cluster,-c", flags->cluster, "cluster.toml")->required();
+      "A device with ssh = \"USER@HOST\" in the file is started there, by limed on its PATH or where limed = \"PATH\" says; the others\n"
+      "on this machine. What runs already stays, and where it runs with other settings than the file says, that is told. Log and process\n"
+      "number of each are in ~/.local/state/lime/CLUSTER on its machine.");
+  AddClusterFlag(*command, flags->cluster);
+  command->add_flag("--restart", flags->restart,
+                    "Start again what `lime up` started with other settings than the file says now, where nobody uses it");
   command->add_flag("--insecure", flags->insecure, "Let anyone who reaches the devices use them, where the file names no keys");
+  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Up(*flags)); });
 }
 
 void AddDownCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<UpFlags>();
   CLI::App* command = app.add_subcommand("down", "End what `lime up` has started, and nothing else");
-  command->footer("Example: lime down --cluster shelf.toml");
-  command->add_option("--cluster,-c", flags->cluster, "cluster.toml")->required();
+  command->footer(
+      "Example: lime down --cluster shelf.toml\nA device that was started otherwise goes on, and the answer says how to end it.");
+  AddClusterFlag(*command, flags->cluster);
+  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Down(*flags)); });
 }
 

@@ -14,7 +14,8 @@
 //     threads = 8
 //     backend = "cpu"
 //     profile = "orin.json"                   # of `lime profile --out` on that device; else what `lime profile --cluster` has kept
-//     ssh = "me@192.168.1.10"                 # how `lime up` gets there; without it the device is this machine
+//     ssh = "me@192.168.1.10"                 # how `lime up` gets there, with -p PORT, -i KEY, -F CONFIG where ssh needs them; without
+//                                             # it the device is this machine
 //     limed = "/opt/lime/bin/limed"           # program there
 //     tls = "/etc/lime/keys"                  # folder of its keys there
 //     listen = "0.0.0.0:7001"                 # where it differs from the address
@@ -52,7 +53,7 @@ struct ClusterConfig {
     int32_t threads = 0;  // 0: one for every core
     std::string backend = "cpu";
     std::string profile;  // path, relative to the file's folder; empty: not said
-    std::string ssh;      // IsSshTarget; empty: this machine
+    std::string ssh;      // SshWay, its files relative to the file's folder; empty: this machine
     std::string limed;    // path on that device; empty: beside lime on this machine, on the PATH of another
     std::string tls;      // folder on that device; empty: that of the cluster, on this machine
     std::string listen;   // host:port; empty: the address
@@ -72,5 +73,11 @@ struct ClusterConfig {
 
 // `name` (the path) opens every error.
 absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name);
+
+// Refuses two devices with one address, "localhost" being 127.0.0.1: only one of them can answer
+// there. For every use of a cluster but ending what was started before the file said so.
+absl::Status CheckDistinctAddresses(const ClusterConfig& config, std::string_view name);
+// Takes the devices of these names away, and links to them. InvalidArgument where there is no such device, or none is left.
+absl::Status LeaveOut(const std::vector<std::string>& names, ClusterConfig& config);
 
 }  // namespace lime

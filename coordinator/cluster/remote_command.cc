@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "planner/base/strings.h"
 
 namespace lime {
 
@@ -31,10 +34,37 @@ bool IsSshTarget(std::string_view target) {
   return std::ranges::all_of(user, plain) && std::ranges::all_of(host, plain);
 }
 
-std::vector<std::string> OverSsh(const std::string& target, const std::vector<std::string>& words) {
+absl::StatusOr<SshWay> ParseSshWay(std::string_view text) {
+  const absl::Status wrong = absl::InvalidArgumentError(absl::StrCat("is not ", kSshWayRule));
+  SshWay way;
+  const std::vector<std::string> words = absl::StrSplit(Text(text), ' ', absl::SkipEmpty());
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (IsSshTarget(words[i]) && way.target.empty()) {
+      way.target = words[i];
+      continue;
+    }
+    std::string* const value = words[i] == "-p" ? &way.port : words[i] == "-i" ? &way.identity : words[i] == "-F" ? &way.config : nullptr;
+    if (value == nullptr || !value->empty() || ++i == words.size() || words[i].front() == '-') return wrong;
+    *value = words[i];
+  }
+  int port = 1;
+  if (!way.port.empty() && (!absl::SimpleAtoi(way.port, &port) || port < 1 || port > 65535)) return wrong;
+  return way.target.empty() ? absl::StatusOr<SshWay>(wrong) : way;
+}
+
+std::vector<std::string> OverSsh(const SshWay& way, const std::vector<std::string>& words) {
   std::vector<std::string> quoted;
   for (const std::string& word : words) quoted.push_back(ShellWord(word));
-  return {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "--", target, absl::StrJoin(quoted, " ")};
+  std::vector<std::string> call = {"ssh"};
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) call.insert(call.end(), {flag, value});
+  };
+  add("-F", way.config);
+  add("-p", way.port);
+  add("-i", way.identity);
+  call.insert(call.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "--", way.target});
+  call.push_back(absl::StrJoin(quoted, " "));
+  return call;
 }
 
 }  // namespace lime

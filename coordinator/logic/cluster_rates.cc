@@ -10,7 +10,8 @@ namespace {
 constexpr double kBytesPerMbit = 125'000;
 constexpr double kLeastMs = 100;  // of work, to tell a rate
 
-// Milliseconds that the plan says for reading so many bytes of what streams on the device; 0 where nothing does.
+}  // namespace
+
 double PlannedLoadMs(const Plan& plan, const std::string& device, Bytes bytes) {
   Bytes streamed = 0;
   double ms = 0;
@@ -25,8 +26,6 @@ double PlannedLoadMs(const Plan& plan, const std::string& device, Bytes bytes) {
   }
   return streamed > 0 ? ms * static_cast<double>(bytes) / static_cast<double>(streamed) : 0;
 }
-
-}  // namespace
 
 std::string DescribeRates(const RateKey& key, double planned, double now) {
   switch (key.kind) {

@@ -38,6 +38,9 @@ inline RateKey ComputeKey(std::string device) {
   return {RateKey::Kind::kCompute, std::move(device), ""};
 }
 
+// Milliseconds that the plan says for reading so many bytes of what streams on the device; 0 where nothing does.
+double PlannedLoadMs(const Plan& plan, const std::string& device, Bytes bytes);
+
 // "link a -> b: 100 -> 20 Mbit/s", "disk of a: 1 -> 0.3 times its profile".
 std::string DescribeRates(const RateKey& key, double planned, double now);
 

@@ -49,12 +49,14 @@ Recovery::Answer Recovery::On(const InstallFailed& event, absl::Time now) {
   return BeginAgain(event.device, event.why, now);
 }
 
-// Whatever failed, the first thing is to know who is there.
+// Whatever failed, the first thing is to know who is there; but where a person has taken the plan away (proto/convert.h: kTakenAway), the
+// run ends.
 Recovery::Answer Recovery::BeginAgain(const std::string& device, const absl::Status& why, absl::Time now) {
   since_ = now;
   why_ = why;
   planned_for_.clear();
   no_plan_ = absl::OkStatus();
+  if (absl::IsUnauthenticated(why)) return End(why);
   if (!IsLoss(why)) ++strikes_[device];
   if (attempts_ >= options_.attempts) {
     return End(absl::Status(why.code(), absl::StrCat(why.message(), "; the plan was installed ", attempts_,

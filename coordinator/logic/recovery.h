@@ -7,6 +7,7 @@
 //                         └────── NoPlan, InstallFailed ◄──────────┴──────────────────────┘
 //
 // Whatever it answers, the requests and their tokens are their owner's: after GoOn they are computed again as far as they are known.
+// Where a person has taken the plan away, which a device tells as Unauthenticated, the run ends.
 // A device that says itself what is wrong with it, and does so twice without a token in between, counts as missing.
 //
 // Pure.   Thread: the owner's.

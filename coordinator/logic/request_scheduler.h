@@ -24,10 +24,11 @@ struct Request {
 };
 
 enum class FinishReason {
-  kNone,      // still running
-  kEndToken,  // an end token was generated
-  kLength,    // max_new_tokens reached
-  kStopped,   // the driver ended it: a stop string, Ctrl-C
+  kNone,         // still running
+  kEndToken,     // an end token was generated
+  kLength,       // max_new_tokens reached
+  kStopped,      // the driver ended it: a stop string
+  kInterrupted,  // the call was interrupted before it was done
 };
 
 class RequestScheduler {

@@ -10,8 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "coordinator/rpc/ask_health.h"
 #include "coordinator/rpc/orders_call.h"
+#include "coordinator/rpc/this_coordinator.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -19,12 +22,15 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kUnload = absl::Seconds(10);
-constexpr absl::Duration kHurry = absl::Seconds(1);    // with devices of which some may be lost
-constexpr absl::Duration kLoading = absl::Seconds(3);  // for a device to answer while it loads a plan
+constexpr absl::Duration kHurry = absl::Seconds(1);             // with devices of which some may be lost
+constexpr absl::Duration kTakeover = absl::Milliseconds(2500);  // for devices to notice that a coordinator has gone before it used its plan
+constexpr double kSettledSeconds = 5;                           // who uses a plan for so long does not wait for other devices to load
+constexpr absl::Duration kLoading = absl::Seconds(3);           // for a device to answer while it loads a plan
 constexpr char kDeviceMark[] = "lime/device";
 
 struct Connection {
   ClusterClient::Device device;
+  ProbeTarget target;
   std::unique_ptr<v1::Control::Stub> stub;
   std::string Who() const { return absl::StrCat("device \"", device.name, "\" at ", device.address); }
 };
@@ -32,26 +38,6 @@ struct Connection {
 void SetDeadline(grpc::ClientContext& context, absl::Duration patience) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
   context.set_wait_for_ready(true);
-}
-
-// `awaited`: the epoch of a plan that is to stay there until it is used.
-absl::StatusOr<DeviceHealth> AskHealth(const Connection& connection, absl::Duration patience, int64_t awaited = 0) {
-  grpc::ClientContext context;
-  SetDeadline(context, patience);
-  v1::HealthRequest request;
-  request.set_awaited(awaited);
-  v1::HealthReply reply;
-  const grpc::Status status = connection.stub->Health(&context, request, &reply);
-  if (!status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat(connection.Who(), " does not answer (", status.error_message(), "); is limed running there, with the same keys?"));
-  }
-  LIME_ASSIGN_OR_RETURN(DeviceHealth health, FromProto(reply));
-  if (health.protocol != kProtocol) {
-    return absl::FailedPreconditionError(absl::StrCat(connection.Who(), " speaks protocol ", health.protocol, " and this program ",
-                                                      kProtocol, "; run the same release everywhere"));
-  }
-  return health;
 }
 
 // The same for all, each on a thread of its own; the first error, in order.
@@ -73,39 +59,55 @@ absl::Status ForAll(const std::vector<int32_t>& devices, Do what) {
 
 class ClusterClient::Impl {
  public:
-  explicit Impl(Options options) : options_(std::move(options)) {
+  explicit Impl(Options options) : options_(std::move(options)), coordinator_(NewCoordinator()) {
     for (const Device& device : options_.devices) {
-      connections_.push_back({device, NewStub(device)});
+      connections_.push_back(
+          {device, {.name = device.name, .address = device.address, .keys = options_.keys, .start = device.start}, NewStub(device)});
     }
   }
-  ~Impl() { CloseCalls(); }
+  ~Impl() { CloseCalls(/*ended=*/false); }
 
   absl::StatusOr<std::vector<DeviceHealth>> Health() const {
     std::vector<DeviceHealth> health(connections_.size());
     LIME_RETURN_IF_ERROR(ForAll(Everyone(), [&](int32_t i) {
-      absl::StatusOr<DeviceHealth> answer = AskHealth(connections_[i], options_.connect);
+      absl::StatusOr<DeviceHealth> answer = AskHealth(*connections_[i].stub, connections_[i].target, {.patience = options_.connect});
       if (answer.ok()) health[i] = *std::move(answer);
       return answer.status();
     }));
     return health;
   }
 
-  // The least epoch that the plan's devices take for new.
-  absl::StatusOr<int64_t> NewEpoch() const {
-    std::vector<int64_t> seen(by_plan_.size(), 0);
-    LIME_RETURN_IF_ERROR(ForAll(users_, [&](int32_t device) {
-      const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], options_.connect);
-      if (answer.ok()) seen[device] = answer->last_epoch;
-      return WithDevice(answer.status(), by_plan_[device]->device.name);
-    }));
-    return *std::ranges::max_element(seen) + 1;
+  // The least epoch that the plan's devices take for new. FailedPrecondition where another coordinator uses one of them; one that has just
+  // gone has a moment to be noticed.
+  absl::StatusOr<int64_t> NewEpoch(const std::atomic<bool>* cancelled) const {
+    for (const absl::Time begin = absl::Now();; absl::SleepFor(kTick)) {
+      std::vector<DeviceHealth> health(by_plan_.size());
+      LIME_RETURN_IF_ERROR(ForAll(users_, [&](int32_t device) {
+        const absl::StatusOr<DeviceHealth> answer =
+            AskHealth(*by_plan_[device]->stub, by_plan_[device]->target, {.patience = options_.connect});
+        if (answer.ok()) health[device] = *answer;
+        return WithDevice(answer.status(), by_plan_[device]->device.name);
+      }));
+      const int32_t used = UsedByAnother(health);
+      if (used < 0) return std::ranges::max_element(health, {}, &DeviceHealth::last_epoch)->last_epoch + 1;
+      const absl::Duration patience = health[used].used_by->seconds > kSettledSeconds ? kHurry : kTakeover;
+      if (absl::Now() - begin < patience && (cancelled == nullptr || !cancelled->load())) continue;
+      return WithDevice(InUse(by_plan_[used]->Who(), health[used]), by_plan_[used]->device.name);
+    }
+  }
+
+  // Device of the plan; -1: none.
+  int32_t UsedByAnother(const std::vector<DeviceHealth>& health) const {
+    const auto found = std::ranges::find_if(
+        users_, [&](int32_t device) { return health[device].used_by && health[device].used_by->coordinator.id != coordinator_.id; });
+    return found == users_.end() ? -1 : *found;
   }
 
   std::set<std::string> Free(const std::set<int64_t>& ours) {
     std::vector<char> free(connections_.size(), 0);
     (void)ForAll(Everyone(), [&](int32_t i) {
       Connection& connection = connections_[i];
-      const absl::StatusOr<DeviceHealth> answer = AskHealth(connection, kHurry);
+      const absl::StatusOr<DeviceHealth> answer = AskHealth(*connection.stub, connection.target, {.patience = kHurry, .explain = false});
       // A connection that was cut may take long to notice that its peer is there again; a new one does not.
       if (!answer.ok()) connection.stub = NewStub(connection.device);
       free[i] = answer.ok() &&
@@ -149,7 +151,9 @@ class ClusterClient::Impl {
                                                         .weights = by_plan_[device]->device.weights,
                                                         .model = by_plan_[device]->device.model,
                                                         .trace_spans = options.trace_spans,
-                                                        .kv = before == nullptr ? std::nullopt : TakeOf(plan, device, *before, options.kv)},
+                                                        .kv = before == nullptr ? std::nullopt : TakeOf(plan, device, *before, options.kv),
+                                                        .digest = DigestFor(plan, device),
+                                                        .coordinator = coordinator_},
                                                        options, loading);
       if (!answer.ok()) loading.End();
       if (answer.ok()) installed[device] = *std::move(answer);
@@ -196,7 +200,7 @@ class ClusterClient::Impl {
   }
 
   absl::Status Unload(int64_t epoch, absl::Duration patience) {
-    CloseCalls();
+    CloseCalls(/*ended=*/true);
     return ForAll(users_, [&](int32_t device) { return UnloadOn(*by_plan_[device], {.epoch = epoch}, patience).status(); });
   }
 
@@ -208,7 +212,7 @@ class ClusterClient::Impl {
       if (answer.ok()) unloaded[device] = *std::move(answer);
       return WithDevice(answer.status(), by_plan_[device]->device.name);
     });
-    CloseCalls();
+    CloseCalls(/*ended=*/true);
     LIME_RETURN_IF_ERROR(status);
     Left left{.all = true};
     lent_.clear();
@@ -229,12 +233,18 @@ class ClusterClient::Impl {
     (void)ForAll(devices, [&](int32_t i) { return UnloadOn(connections_[i], {.epoch = left.epoch}, kHurry).status(); });
   }
 
-  void CloseCalls() {
+  // `ended`: the run has come to its end, and devices that are there are told so.
+  void CloseCalls(bool ended) {
     {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
     }
     if (ticker_.joinable()) ticker_.join();
+    if (ended) {
+      for (const auto& call : calls_) call->End();
+      const absl::Time until = absl::Now() + kHurry;
+      for (const auto& call : calls_) call->AwaitEnd(until);
+    }
     calls_.clear();
     absl::MutexLock lock(&mutex_);
     stopping_ = false;
@@ -296,6 +306,15 @@ class ClusterClient::Impl {
     return FromProto(reply);
   }
 
+  // Of the blocks that the device uses.
+  std::optional<WeightsDigest> DigestFor(const Plan& plan, int32_t device) const {
+    std::optional<WeightsDigest> digest = options_.digest;
+    if (!digest) return digest;
+    const std::vector<BlockId> used = BlocksOn(plan, device);
+    std::erase_if(digest->blocks, [&](const BlockDigest& of) { return std::ranges::find(used, of.block) == used.end(); });
+    return digest;
+  }
+
   std::optional<KvTake> TakeOf(const Plan& plan, int32_t device, const Plan& before, const std::vector<KvSequence>& sequences) const {
     std::map<std::string, std::string> addresses;
     for (const Connection& connection : connections_) addresses[connection.device.name] = connection.device.address;
@@ -335,7 +354,8 @@ class ClusterClient::Impl {
       if (options.cancelled != nullptr && options.cancelled->load()) loading.End();
       if (devices.empty()) continue;
       for (const int32_t device : devices) {
-        const absl::StatusOr<DeviceHealth> answer = AskHealth(*by_plan_[device], kLoading, epoch);
+        const absl::StatusOr<DeviceHealth> answer =
+            AskHealth(*by_plan_[device]->stub, by_plan_[device]->target, {.patience = kLoading, .awaited = epoch, .explain = false});
         if (!answer.ok() && loading.lost.ok()) loading.lost = WithDevice(answer.status(), by_plan_[device]->device.name);
       }
       if (!loading.lost.ok()) loading.End();
@@ -376,6 +396,7 @@ class ClusterClient::Impl {
   }
 
   const Options options_;
+  const Coordinator coordinator_;
   std::vector<Connection> connections_;
   std::vector<const Connection*> by_plan_;  // null where the cluster has none and the plan needs none
   std::vector<int32_t> users_;              // devices of the plan that have a stage
@@ -409,7 +430,7 @@ absl::Status ClusterClient::Install(Plan plan, const InstallOptions& options) {
 
 absl::Status ClusterClient::InstallNew(Plan plan, const InstallOptions& options) {
   LIME_RETURN_IF_ERROR(impl_->Match(plan));
-  LIME_ASSIGN_OR_RETURN(const int64_t epoch, impl_->NewEpoch());
+  LIME_ASSIGN_OR_RETURN(const int64_t epoch, impl_->NewEpoch(options.cancelled));
   plan.epoch = std::max({plan.epoch, epoch, epochs_.empty() ? 0 : *epochs_.rbegin() + 1});
   epochs_.insert(plan.epoch);
   const std::optional<Plan> left = std::exchange(left_, std::nullopt);
@@ -438,10 +459,15 @@ absl::StatusOr<ClusterClient::Left> ClusterClient::Leave() {
   return impl_->Leave(plan_.epoch);
 }
 void ClusterClient::Abandon() {
-  impl_->CloseCalls();
+  impl_->CloseCalls(/*ended=*/false);
 }
 std::set<std::string> ClusterClient::Free() {
   return impl_->Free(epochs_);
+}
+
+absl::Status InUse(const std::string& who, const DeviceHealth& health) {
+  return absl::FailedPreconditionError(absl::StrCat(who, " runs ", health.model, " for ", health.used_by ? health.used_by->Who() : "nobody",
+                                                    "; wait for its end, or take the device from it with `lime unload --force`"));
 }
 
 absl::Status WithDevice(const absl::Status& status, const std::string& device) {

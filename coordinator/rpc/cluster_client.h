@@ -30,17 +30,19 @@ class ClusterClient {
     std::string name, address;
     std::string weights;  // folder on it; empty: what it was pushed, or the one that it was started with
     uint64_t model = 0;   // ModelDigest, for what it was pushed; 0: not said
+    std::string start;    // what to type where nobody listens (ProbeTarget)
   };
   struct Options {
     std::vector<Device> devices;
     ClusterKeys keys;
-    absl::Duration connect = absl::Seconds(5);  // for a device to answer
-    absl::Duration silence = absl::Seconds(2);  // a device that says nothing for so long is lost
+    std::optional<WeightsDigest> digest = std::nullopt;  // of the whole model, which devices compare with theirs; nothing: they do not
+    absl::Duration connect = absl::Seconds(5);           // for a device to answer
+    absl::Duration silence = absl::Seconds(2);           // a device that says nothing for so long is lost
   };
   // News of a device, which is an index of the plan. FailedNews is the last of it.
   using News = std::function<void(int32_t device, FromDevice what)>;
 
-  // Asks every device how it is. Unavailable, naming the first that does not answer; FailedPrecondition where it speaks another protocol.
+  // Asks every device how it is; the first that does not answer as it should is the error, as AskHealth tells it.
   static absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(Options options);
   ~ClusterClient();  // lets the devices unload what is open
 
@@ -90,6 +92,9 @@ class ClusterClient {
   std::optional<Plan> left_;  // whose KV devices may still hold
   std::set<int64_t> epochs_;  // of all plans that were ever installed
 };
+
+// FailedPrecondition: a device that another coordinator uses. `who` opens the sentence.  REQUIRES: health.used_by
+absl::Status InUse(const std::string& who, const DeviceHealth& health);
 
 // The name of the device that an error is about; empty where it is about none.
 absl::Status WithDevice(const absl::Status& status, const std::string& device);

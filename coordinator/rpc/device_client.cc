@@ -4,46 +4,42 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/rpc/ask_health.h"
+#include "coordinator/rpc/this_coordinator.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
 namespace {
 
 constexpr absl::Duration kProfilePatience = absl::Minutes(2), kProbePatience = absl::Seconds(15);
-constexpr absl::Duration kTracePatience = absl::Seconds(2);
+constexpr absl::Duration kReleasePatience = absl::Seconds(15);  // memory of a large plan takes a while to go
+constexpr absl::Duration kTracePatience = absl::Seconds(2), kInspectPatience = absl::Seconds(15);
 constexpr double kProfileFactor = 10;  // a device may be slow to come to its end
 
 }  // namespace
 
-DeviceClient::DeviceClient(std::string name, std::string address, const ClusterKeys& keys)
-    : name_(std::move(name)),
-      address_(std::move(address)),
-      stub_(v1::Control::NewStub(OpenChannel(address_, name_, keys, ChannelUse::kControl))) {}
+DeviceClient::DeviceClient(std::string name, std::string address, const ClusterKeys& keys, std::string start)
+    : target_{.name = std::move(name), .address = std::move(address), .keys = keys, .start = std::move(start)},
+      channel_(OpenChannel(target_.address, target_.name, keys, ChannelUse::kControl)),
+      stub_(v1::Control::NewStub(channel_)),
+      bulk_(v1::Bulk::NewStub(channel_)) {}
 
 std::string DeviceClient::Who() const {
-  return absl::StrCat("device \"", name_, "\" at ", address_);
+  return absl::StrCat("device \"", name(), "\" at ", address());
 }
 
 absl::StatusOr<DeviceHealth> DeviceClient::Health(absl::Duration patience) const {
+  return AskHealth(*stub_, target_, {.patience = patience});
+}
+
+absl::StatusOr<std::vector<Finding>> DeviceClient::Inspect(const InspectCall& call) const {
+  v1::InspectRequest request;
+  ToProto(call, request);
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
-  context.set_wait_for_ready(true);
-  v1::HealthReply reply;
-  const grpc::Status status = stub_->Health(&context, v1::HealthRequest(), &reply);
-  if (!status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat(Who(), " does not answer (", status.error_message(), "); is limed running there, with the same keys?"));
-  }
-  LIME_ASSIGN_OR_RETURN(DeviceHealth health, FromProto(reply));
-  if (health.protocol != kProtocol) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Who(), " speaks protocol ", health.protocol, " and this program ", kProtocol, "; run the same release everywhere"));
-  }
-  if (health.name != name_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Who(), " calls itself \"", health.name, "\"; correct its address, or start limed there with --name ", name_));
-  }
-  return health;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kInspectPatience + absl::Seconds(4 * call.seconds)));
+  v1::InspectReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Inspect(&context, request, &reply), Who()));
+  return FromProto(reply);
 }
 
 absl::StatusOr<DeviceStatistics> DeviceClient::Statistics(absl::Duration patience) const {
@@ -51,6 +47,16 @@ absl::StatusOr<DeviceStatistics> DeviceClient::Statistics(absl::Duration patienc
   context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
   v1::StatisticsReply reply;
   LIME_RETURN_IF_ERROR(FromGrpc(stub_->Statistics(&context, v1::StatisticsRequest(), &reply), Who()));
+  return FromProto(reply);
+}
+
+absl::StatusOr<ReleasedPlan> DeviceClient::Release(bool force) const {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kReleasePatience));
+  v1::ReleaseRequest request;
+  ToProto(ReleaseCall{.force = force, .by = NewCoordinator()}, request);
+  v1::ReleaseReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Release(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 
@@ -87,6 +93,17 @@ absl::StatusOr<MeasuredLink> DeviceClient::ProbeLink(const LinkProbe& probe) con
   context.set_deadline(absl::ToChronoTime(absl::Now() + kProbePatience + absl::Seconds(4 * probe.seconds)));
   v1::ProbeLinkReply reply;
   LIME_RETURN_IF_ERROR(FromGrpc(stub_->ProbeLink(&context, request, &reply), Who()));
+  return FromProto(reply);
+}
+
+absl::StatusOr<DeviceHoldings> DeviceClient::Holdings(const HoldingsCall& call, absl::Duration patience) const {
+  v1::HoldingsRequest request;
+  ToProto(call, request);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+  context.set_wait_for_ready(true);
+  v1::HoldingsReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(bulk_->Holdings(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 

@@ -7,23 +7,32 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
+#include "lime/v1/bulk.grpc.pb.h"
 #include "lime/v1/control.grpc.pb.h"
+#include "proto/bulk_convert.h"
 #include "proto/channel.h"
 #include "proto/convert.h"
+#include "proto/diagnosis.h"
+#include "proto/finding_convert.h"
 
 namespace lime {
 
 class DeviceClient {
  public:
-  DeviceClient(std::string name, std::string address, const ClusterKeys& keys);
+  // `start`: what to type where nobody listens (ProbeTarget).
+  DeviceClient(std::string name, std::string address, const ClusterKeys& keys, std::string start = "");
 
-  // Unavailable where it does not answer in time; FailedPrecondition where it speaks another protocol or is another device.
+  // As AskHealth.
   absl::StatusOr<DeviceHealth> Health(absl::Duration patience) const;
 
   // Of the plan in use, and how fast its ways out are.
   absl::StatusOr<DeviceStatistics> Statistics(absl::Duration patience) const;
+
+  // Unloads what is there for a person: FailedPrecondition names who uses it, unless `force`.
+  absl::StatusOr<ReleasedPlan> Release(bool force) const;
 
   // Lets it measure itself; takes as long as call.seconds says, about, and ends at once after `cancelled` is set.
   absl::StatusOr<MeasuredDevice> Profile(const ProfileCall& call, const std::function<void(const ProfileProgress&)>& progress,
@@ -31,17 +40,26 @@ class DeviceClient {
   // Lets it measure the way to another device.
   absl::StatusOr<MeasuredLink> ProbeLink(const LinkProbe& probe) const;
 
+  // Which blocks of a model a plan may make it read.
+  absl::StatusOr<DeviceHoldings> Holdings(const HoldingsCall& call, absl::Duration patience) const;
+
   // Spans that it has recorded of the plan in use, and its clock.
   absl::StatusOr<TraceChunk> Trace(const TraceCall& call) const;
 
-  const std::string& name() const { return name_; }
-  const std::string& address() const { return address_; }
+  // It looks at its own machine, for as long as call.seconds and little more.
+  absl::StatusOr<std::vector<Finding>> Inspect(const InspectCall& call) const;
+
+  const std::string& name() const { return target_.name; }
+  const std::string& address() const { return target_.address; }
+  const ProbeTarget& target() const { return target_; }
 
  private:
   std::string Who() const;
 
-  const std::string name_, address_;
+  const ProbeTarget target_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Control::Stub> stub_;
+  const std::unique_ptr<v1::Bulk::Stub> bulk_;
 };
 
 }  // namespace lime

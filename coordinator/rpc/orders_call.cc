@@ -29,16 +29,31 @@ OrdersCall::~OrdersCall() {
 
 void OrdersCall::Send(const v1::OrderRequest& request) {
   absl::MutexLock lock(&mutex_);
-  if (broken_) return;
+  if (broken_ || ending_) return;
   queue_.push_back(request);
   said_ = absl::Now();
   Write();
 }
 
 void OrdersCall::Write() {
-  if (writing_ || broken_ || queue_.empty()) return;
-  writing_ = true;
-  StartWrite(&queue_.front());
+  if (writing_ || broken_) return;
+  if (!queue_.empty()) {
+    writing_ = true;
+    StartWrite(&queue_.front());
+  } else if (ending_ && !std::exchange(ended_, true)) {
+    StartWritesDone();
+  }
+}
+
+void OrdersCall::End() {
+  absl::MutexLock lock(&mutex_);
+  closing_ = ending_ = true;
+  Write();
+}
+
+bool OrdersCall::AwaitEnd(absl::Time until) {
+  absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithDeadline(absl::Condition(&done_), until);
 }
 
 void OrdersCall::OnWriteDone(bool ok) {

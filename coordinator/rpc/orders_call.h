@@ -31,6 +31,10 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
   ~OrdersCall() override;
 
   void Send(const v1::OrderRequest& request);
+  // All orders are given: the device may take the end of the stream for the end of the run. Nothing is told any more.
+  void End();
+  // Whether the device has taken it before `until`.
+  bool AwaitEnd(absl::Time until);
   void Tick(absl::Time now);
 
  private:
@@ -53,6 +57,8 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // was given up for saying nothing
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;  // nothing is sent any more
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;   // and the device is told so
 };
 
 }  // namespace lime

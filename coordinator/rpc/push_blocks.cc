@@ -12,6 +12,7 @@
 #include "lime/v1/bulk.grpc.pb.h"
 #include "proto/bulk_convert.h"
 #include "proto/grpc_status.h"
+#include "proto/prober.h"
 
 namespace lime {
 namespace {
@@ -239,10 +240,25 @@ bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
 }
 
-absl::Status GivenUp(const absl::Status& status) {
+// Why a device cannot be reached; nothing where it can, and something else has ended the call.
+absl::Status FaultOfTarget(const PushTarget& target, const PushOptions& options, bool lasting_only) {
+  const ProbeTarget probe{.name = target.name, .address = target.address, .keys = options.keys, .start = target.start};
+  const Diagnosis diagnosis = FindFault(probe);
+  return lasting_only && !diagnosis.lasts() ? absl::OkStatus() : diagnosis.ToStatus(probe);
+}
+
+// A device that has never answered is not lost: nobody is there.
+absl::Duration PatienceWith(const absl::Status& status, const PushState& state, const PushOptions& options) {
+  constexpr absl::Duration kFirst = absl::Seconds(5);
+  const bool never = absl::IsUnavailable(status) && state.missing == 0 && state.to_look == 0;
+  return never ? std::min(kFirst, options.patience) : options.patience;
+}
+
+absl::Status GivenUp(const absl::Status& status, const PushTarget& target, const PushOptions& options) {
   if (!absl::IsUnavailable(status)) return status;
-  return absl::UnavailableError(
-      absl::StrCat(status.message(), "; is limed running there, with the same keys? The same call goes on where this one stopped"));
+  const absl::Status fault = FaultOfTarget(target, options, /*lasting_only=*/false);
+  const absl::Status& why = fault.ok() ? status : fault;
+  return absl::UnavailableError(absl::StrCat(why.message(), ". The same call goes on where this one stopped"));
 }
 
 }  // namespace
@@ -260,8 +276,11 @@ absl::StatusOr<PushState> PushBlocks(const StoreSource& source, const PushTarget
     if (status.ok()) return state;
     if (state.stored > before) last_progress = absl::Now();
     if (!MayPass(status)) return status;
-    if (absl::Now() - last_progress > options.patience) return GivenUp(status);
-    if (absl::IsUnavailable(status)) ++state.breaks;
+    if (absl::Now() - last_progress > PatienceWith(status, state, options)) return GivenUp(status, target, options);
+    if (absl::IsUnavailable(status)) {
+      ++state.breaks;
+      LIME_RETURN_IF_ERROR(FaultOfTarget(target, options, /*lasting_only=*/true));
+    }
     if (state.missing > 0) offer.check = false;  // it has looked once
     absl::SleepFor(kRetry);
     if (options.cancelled != nullptr && options.cancelled->load()) return status;

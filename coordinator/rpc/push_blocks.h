@@ -17,6 +17,7 @@ namespace lime {
 struct PushTarget {
   std::string name, address;
   std::vector<BlockId> blocks;  // that it should hold
+  std::string start;            // what to type where nobody listens (ProbeTarget)
 };
 
 // Of one device, so far.

@@ -27,6 +27,10 @@ absl::StatusOr<AddedToken> ParseToken(const Json& json) {
 }
 
 absl::Status CheckToken(const AddedToken& token, const Vocab& vocab) {
+  if (token.id < 0 || token.id >= kMaxTokenId) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("added token \"", Text(token.content), "\" has id ", token.id, ", need 0 to ", kMaxTokenId - 1));
+  }
   if (token.content.size() > kMaxContentBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("added token ", token.id, " has ", token.content.size(), " bytes; at most ", kMaxContentBytes));
@@ -58,46 +62,56 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokens::Parse(const Json& json) {
 absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, const Vocab& vocab,
                                                 const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize) {
   AddedTokens added;
-  added.tokens_ = std::move(tokens);
+  for (AddedToken& token : tokens) {
+    if (!token.content.empty()) LIME_RETURN_IF_ERROR(added.Add(std::move(token), vocab, normalize));
+  }
   for (size_t i = 0; i < added.tokens_.size(); ++i) {
     const AddedToken& token = added.tokens_[i];
     const auto index = static_cast<int32_t>(i);
-    LIME_RETURN_IF_ERROR(CheckToken(token, vocab));
     if (!added.by_id_.emplace(token.id, index).second)
       return absl::InvalidArgumentError(absl::StrCat("two added tokens have the id ", token.id));
-    added.by_content_.emplace(token.content, token.id);
-    added.id_end_ = std::max(added.id_end_, token.id + 1);
-    if (!token.normalized) {
-      added.raw_.Insert(token.content, index);
-      continue;
-    }
-    const absl::StatusOr<std::string> form = normalize(token.content);
-    if (!form.ok()) return form.status();
-    added.normalized_.Insert(*form, index);
+    ByteTrie& trie = token.normalized ? added.normalized_ : added.raw_;
+    trie.Insert(token.form.empty() ? token.content : token.form, index);
   }
   return added;
+}
+
+absl::Status AddedTokens::Add(AddedToken token, const Vocab& vocab,
+                              const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize) {
+  if (const int32_t piece = vocab.Find(token.content); piece >= 0) token.id = piece;
+  if (const AddedToken* known = FindContent(token.content); known != nullptr && token.id < 0) token.id = known->id;
+  if (token.id < 0) token.id = std::max(vocab.size(), id_end_);
+  LIME_RETURN_IF_ERROR(CheckToken(token, vocab));
+  if (token.normalized) {
+    LIME_ASSIGN_OR_RETURN(token.form, normalize(token.content));
+    if (token.form == token.content) token.form.clear();
+  }
+  id_end_ = std::max(id_end_, token.id + 1);
+  const auto [known, added] = by_content_.emplace(token.content, static_cast<int32_t>(tokens_.size()));
+  if (added) {
+    tokens_.push_back(std::move(token));
+  } else {
+    tokens_[known->second] = std::move(token);
+  }
+  return absl::OkStatus();
 }
 
 std::vector<Section> AddedTokens::Split(std::string_view text, bool normalized, bool parse_special) const {
   const ByteTrie& trie = normalized ? normalized_ : raw_;
   std::vector<Section> sections;
   size_t done = 0;
-  for (size_t begin = 0; !trie.empty() && begin < text.size();) {
+  for (size_t begin = 0, end = 0; !trie.empty() && begin < text.size(); begin = end) {
     const ByteTrie::Match match = trie.LongestPrefix(text.substr(begin));
-    const size_t end = begin + std::max<size_t>(match.length, 1);
-    if (match.length > 0) {
-      const AddedToken& token = tokens_[match.value];
-      const bool skipped = (token.special && !parse_special) || (token.single_word && TouchesWord(text.substr(0, begin), text.substr(end)));
-      if (!skipped) {
-        const size_t from = token.lstrip ? std::max(done, begin - TrailingSpace(text.substr(0, begin))) : begin;
-        const size_t to = token.rstrip ? end + LeadingSpace(text.substr(end)) : end;
-        if (done < from) sections.push_back({text.substr(done, from - done)});
-        sections.push_back({text.substr(from, to - from), token.id});
-        begin = done = to;
-        continue;
-      }
-    }
-    begin = end;
+    end = begin + std::max<size_t>(match.length, 1);
+    if (match.length == 0) continue;
+    const AddedToken& token = tokens_[match.value];
+    if (token.special && !parse_special) continue;
+    if (token.single_word && TouchesWord(text.substr(0, begin), text.substr(end))) continue;
+    const size_t from = token.lstrip ? std::max(begin - TrailingSpace(text.substr(0, begin)), done) : begin;
+    const size_t to = token.rstrip ? end + LeadingSpace(text.substr(end)) : end;
+    if (done < from) sections.push_back({text.substr(done, from - done)});
+    if (from < to) sections.push_back({text.substr(from, to - from), token.id});
+    done = to;
   }
   if (done < text.size()) sections.push_back({text.substr(done)});
   return sections;
@@ -108,9 +122,9 @@ const AddedToken* AddedTokens::Find(int32_t id) const {
   return it == by_id_.end() ? nullptr : &tokens_[it->second];
 }
 
-int32_t AddedTokens::FindContent(std::string_view content) const {
+const AddedToken* AddedTokens::FindContent(std::string_view content) const {
   const auto it = by_content_.find(std::string(content));
-  return it == by_content_.end() ? -1 : it->second;
+  return it == by_content_.end() ? nullptr : &tokens_[it->second];
 }
 
 }  // namespace lime

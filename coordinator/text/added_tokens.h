@@ -21,6 +21,7 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space behind it along
   bool normalized = false;   // looked for in the normalised text, by its own normalised content
   bool special = false;      // steers the model; not text
+  std::string form;          // what a normalised token is looked for as and decoded from, where that is not its content
 };
 
 // A stretch of a text: an added token, or the text between two.
@@ -32,18 +33,20 @@ struct Section {
 // Immutable. Thread: any.
 class AddedTokens {
  public:
-  // `normalize` makes the form in which normalised tokens are looked for.
+  // `normalize` makes the form in which normalised tokens are looked for. A token whose content is a piece of the model has that piece's
+  // id, whatever it states; id -1 asks for the next free one. Of two tokens with one content the later is taken.
   static absl::StatusOr<AddedTokens> Create(std::vector<AddedToken> tokens, const Vocab& vocab,
                                             const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
 
   static absl::StatusOr<std::vector<AddedToken>> Parse(const Json& json);
 
   // Cuts `text` at the added tokens of one kind, leftmost and longest first. Special tokens stay text unless `parse_special`.
+  // Tokens in the white space that another one takes along are found too, so sections may overlap.
   std::vector<Section> Split(std::string_view text, bool normalized, bool parse_special) const;
 
-  // Null where `id` is no added token.
+  // Null where there is no such added token.
   const AddedToken* Find(int32_t id) const;
-  int32_t FindContent(std::string_view content) const;
+  const AddedToken* FindContent(std::string_view content) const;
 
   // One more than the largest id, 0 without tokens.
   int32_t IdEnd() const { return id_end_; }
@@ -51,11 +54,13 @@ class AddedTokens {
  private:
   AddedTokens() = default;
 
+  absl::Status Add(AddedToken token, const Vocab& vocab, const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
+
   std::vector<AddedToken> tokens_;
-  absl::flat_hash_map<int32_t, int32_t> by_id_;  // id -> index
-  absl::flat_hash_map<std::string, int32_t> by_content_;
-  ByteTrie raw_;         // content -> index
-  ByteTrie normalized_;  // normalised content -> index
+  absl::flat_hash_map<int32_t, int32_t> by_id_;           // id -> index
+  absl::flat_hash_map<std::string, int32_t> by_content_;  // content -> index
+  ByteTrie raw_;                                          // content -> index
+  ByteTrie normalized_;                                   // normalised content -> index
   int32_t id_end_ = 0;
 };
 

@@ -127,22 +127,21 @@ int32_t BpeModel::FindSymbol(std::string_view text) const {
   return loose == loose_.end() ? -1 : loose->second;
 }
 
-void BpeModel::Tokenize(std::string_view word, std::vector<int32_t>& ids) const {
+absl::Status BpeModel::Tokenize(std::string_view word, std::vector<int32_t>& ids) const {
   if (options_.ignore_merges || !rules_.whole_words.empty()) {
     const int32_t id = vocab_.Find(word);
     if (id >= 0 && (options_.ignore_merges || rules_.whole_words.contains(id))) {
       ids.push_back(id);
-      return;
+      return absl::OkStatus();
     }
   }
-  late_fallback_ ? TokenizeLate(word, ids) : TokenizeEarly(word, ids);
+  return late_fallback_ ? TokenizeLate(word, ids) : TokenizeEarly(word, ids);
 }
 
-// As the tokenizers library: characters become ids, unknown ones by the policy, before any merge.
-void BpeModel::TokenizeEarly(std::string_view word, std::vector<int32_t>& ids) const {
-  std::vector<int32_t> initial;
-  initial.reserve(word.size());
-  size_t unknown_end = std::string_view::npos;
+// The ids of the word's characters. An unknown token waits for the next known character, so that bytes of later ones come before it.
+absl::Status BpeModel::AppendSymbols(std::string_view word, std::vector<int32_t>& symbols) const {
+  const UnknownPolicy& policy = options_.unknown;
+  bool unknown_waits = false;
   std::string affixed;
   for (size_t begin = 0, length = 0; begin < word.size(); begin += length) {
     length = DecodeUtf8(word.substr(begin)).length;
@@ -150,23 +149,36 @@ void BpeModel::TokenizeEarly(std::string_view word, std::vector<int32_t>& ids) c
     const std::string_view prefix = begin > 0 ? std::string_view(options_.continuing_subword_prefix) : "";
     const std::string_view suffix = begin + length == word.size() ? std::string_view(options_.end_of_word_suffix) : "";
     if (!prefix.empty() || !suffix.empty()) text = affixed = absl::StrCat(Text(prefix), Text(text), Text(suffix));
-    const int32_t id = vocab_.Find(text);
-    if (id >= 0) {
-      initial.push_back(id);
-    } else {
-      AppendUnknown(text, options_.unknown, vocab_, unknown_end, initial);
+    if (const int32_t id = vocab_.Find(text); id >= 0) {
+      if (unknown_waits) symbols.push_back(policy.unk_id);
+      unknown_waits = false;
+      symbols.push_back(id);
+    } else if (!AppendBytes(text, policy, vocab_, symbols)) {
+      if (policy.unk_id < 0) LIME_RETURN_IF_ERROR(NoUnknownToken(text, policy));
+      if (unknown_waits && !policy.fuse_unk) symbols.push_back(policy.unk_id);
+      unknown_waits = policy.unk_id >= 0;
     }
   }
+  if (unknown_waits) symbols.push_back(policy.unk_id);
+  return absl::OkStatus();
+}
+
+// As the tokenizers library: characters become ids, unknown ones by the policy, before any merge.
+absl::Status BpeModel::TokenizeEarly(std::string_view word, std::vector<int32_t>& ids) const {
+  std::vector<int32_t> initial;
+  initial.reserve(word.size());
+  LIME_RETURN_IF_ERROR(AppendSymbols(word, initial));
   std::vector<Symbol> symbols(initial.size());
   for (size_t i = 0; i < symbols.size(); ++i) symbols[i] = {.id = initial[i], .length = 1};
   Merger(merges_, symbols).Run([](int32_t, int32_t, int32_t) {});
   for (const Symbol& symbol : symbols) {
     if (symbol.length > 0) ids.push_back(symbol.id);
   }
+  return absl::OkStatus();
 }
 
 // As SentencePiece: what is still no piece after all merges falls back, and unused pieces come apart again.
-void BpeModel::TokenizeLate(std::string_view word, std::vector<int32_t>& ids) const {
+absl::Status BpeModel::TokenizeLate(std::string_view word, std::vector<int32_t>& ids) const {
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
   for (size_t begin = 0; begin < word.size(); begin += symbols.back().length) {
@@ -183,17 +195,28 @@ void BpeModel::TokenizeLate(std::string_view word, std::vector<int32_t>& ids) co
     if (symbol.length == 0) continue;
     parts.clear();
     AppendSplit(symbol.id, splits, parts);
-    for (const int32_t id : parts) AppendPiece(id, word.substr(symbol.begin, symbol.length), unknown_end, ids);
+    for (const int32_t id : parts) {
+      LIME_RETURN_IF_ERROR(AppendPiece(id, word.substr(symbol.begin, symbol.length), unknown_end, ids));
+    }
   }
+  return absl::OkStatus();
 }
 
-void BpeModel::AppendPiece(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const {
+// `unknown_end` is how long `ids` was after the last unknown token.
+absl::Status BpeModel::AppendPiece(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const {
+  const UnknownPolicy& policy = options_.unknown;
   const int32_t loose = id - vocab_.size();
   if (id >= 0 && loose < 0) {
     ids.push_back(id);
-  } else {
-    AppendUnknown(loose >= 0 ? std::string_view(rules_.loose_chars[loose]) : text, options_.unknown, vocab_, unknown_end, ids);
+    return absl::OkStatus();
   }
+  if (loose >= 0) text = rules_.loose_chars[loose];
+  if (AppendBytes(text, policy, vocab_, ids)) return absl::OkStatus();
+  if (policy.unk_id < 0) return NoUnknownToken(text, policy);
+  if (policy.fuse_unk && unknown_end == ids.size()) return absl::OkStatus();
+  ids.push_back(policy.unk_id);
+  unknown_end = ids.size();
+  return absl::OkStatus();
 }
 
 }  // namespace lime

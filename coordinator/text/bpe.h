@@ -43,14 +43,15 @@ class BpeModel : public TokenModel {
   BpeModel(Options options, Vocab vocab, MergeTable merges);
   BpeModel(Options options, Vocab vocab, MergeTable merges, SentencePieceRules rules);
 
-  void Tokenize(std::string_view word, std::vector<int32_t>& ids) const override;
+  absl::Status Tokenize(std::string_view word, std::vector<int32_t>& ids) const override;
   const Vocab& vocab() const override { return vocab_; }
 
  private:
   int32_t FindSymbol(std::string_view text) const;
-  void TokenizeEarly(std::string_view word, std::vector<int32_t>& ids) const;
-  void TokenizeLate(std::string_view word, std::vector<int32_t>& ids) const;
-  void AppendPiece(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const;
+  absl::Status AppendSymbols(std::string_view word, std::vector<int32_t>& symbols) const;
+  absl::Status TokenizeEarly(std::string_view word, std::vector<int32_t>& ids) const;
+  absl::Status TokenizeLate(std::string_view word, std::vector<int32_t>& ids) const;
+  absl::Status AppendPiece(int32_t id, std::string_view text, size_t& unknown_end, std::vector<int32_t>& ids) const;
 
   Options options_;
   Vocab vocab_;

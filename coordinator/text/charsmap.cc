@@ -50,6 +50,14 @@ std::string_view Charsmap::Replacement(uint32_t offset) const {
 }
 
 Charsmap::Match Charsmap::LongestPrefix(std::string_view text) const {
+  return Find(text, true);
+}
+
+Charsmap::Match Charsmap::ShortestPrefix(std::string_view text) const {
+  return Find(text, false);
+}
+
+Charsmap::Match Charsmap::Find(std::string_view text, bool longest) const {
   Match best;
   if (units_.empty()) return best;
   uint32_t node = Offset(units_[0]);
@@ -60,6 +68,7 @@ Charsmap::Match Charsmap::LongestPrefix(std::string_view text) const {
     const uint32_t unit = units_[node];
     node ^= Offset(unit);
     if (HasLeaf(unit) && node < units_.size()) best = {i + 1, Replacement(Value(units_[node]))};
+    if (best.length > 0 && !longest) break;
   }
   return best;
 }

@@ -25,7 +25,11 @@ class Charsmap {
   // The longest string of the map that `text` begins with.
   Match LongestPrefix(std::string_view text) const;
 
+  // The shortest one.
+  Match ShortestPrefix(std::string_view text) const;
+
  private:
+  Match Find(std::string_view text, bool longest) const;
   std::string_view Replacement(uint32_t offset) const;
 
   std::vector<uint32_t> units_;

@@ -19,10 +19,10 @@ std::string StripBoth(std::string bytes, std::string_view content, int64_t start
 }
 
 absl::Status NotPerToken(std::string_view type) {
-  return absl::UnimplementedError(
-      absl::StrCat("decoder \"", Text(type),
-                   "\" behind \"Fuse\" is not supported: text could not be printed token by token; supported there is Strip "
-                   "with stop 0"));
+  return absl::UnimplementedError(absl::StrCat(
+      "decoder \"", Text(type),
+      "\" behind \"Fuse\" or \"ByteLevel\" is not supported: text could not be printed token by token; supported there is Strip "
+      "with stop 0"));
 }
 
 }  // namespace
@@ -65,7 +65,9 @@ absl::Status Decoder::Append(const Json& json) {
     fused_ = true;
   } else if (type == "ByteLevel") {
     steps_.push_back([](std::string bytes, bool) -> Result { return FromByteLevel(bytes); });
+    fused_ = true;  // it joins what it decodes
   } else if (type == "ByteFallback") {
+    replaces_by_byte_ = true;
     steps_.push_back([](std::string bytes, bool) -> Result {
       const int byte = ByteOfPiece(bytes);
       return byte < 0 ? bytes : std::string(1, static_cast<char>(byte));

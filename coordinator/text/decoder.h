@@ -28,6 +28,9 @@ class Decoder {
   // TokenBytes depends on `first`.
   bool first_differs() const { return first_differs_; }
 
+  // Broken UTF-8 gives one U+FFFD a byte, as bytes that fell back to tokens do; otherwise one for each ill-formed part.
+  bool replaces_by_byte() const { return replaces_by_byte_; }
+
   const StripRule& strip() const { return strip_; }
 
  private:
@@ -40,6 +43,7 @@ class Decoder {
   std::vector<Step> steps_;
   bool fused_ = false;  // what follows sees the whole text
   bool first_differs_ = false;
+  bool replaces_by_byte_ = false;
   StripRule strip_;
 };
 

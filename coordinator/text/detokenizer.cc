@@ -43,7 +43,8 @@ void StreamingDetokenizer::Strip() {
 // Gives out the first `length` held bytes.
 std::string_view StreamingDetokenizer::Emit(size_t length) {
   text_.clear();
-  AppendLossyUtf8(std::string_view(held_).substr(0, length), text_);
+  const std::string_view bytes = std::string_view(held_).substr(0, length);
+  tokenizer_.replaces_by_byte() ? AppendLossyUtf8ByByte(bytes, text_) : AppendLossyUtf8(bytes, text_);
   held_.erase(0, length);
   return text_;
 }

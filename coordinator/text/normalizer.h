@@ -11,13 +11,18 @@
 
 namespace lime {
 
-// Well-formed UTF-8 in, well-formed UTF-8 out.
-using NormalizeStep = std::function<absl::StatusOr<std::string>(std::string text)>;
+// Well-formed UTF-8 between two added tokens, on its way to the model.
+struct NormalizedText {
+  std::string text;
+  size_t start_bytes = 0;  // bytes in front that stand for the first character of the whole input
+};
+
+using NormalizeStep = std::function<absl::Status(NormalizedText& text)>;
 
 // Sequences flattened, in order. Null gives no steps.
 absl::StatusOr<std::vector<NormalizeStep>> ParseNormalizer(const Json& json);
 
-absl::StatusOr<std::string> Normalize(const std::vector<NormalizeStep>& steps, std::string_view text);
+absl::Status Normalize(const std::vector<NormalizeStep>& steps, NormalizedText& text);
 
 // "pattern": {"String": ...} or {"Regex": ...}, as several components have it.
 absl::StatusOr<Regex> ParsePattern(const Json& component);

@@ -10,7 +10,8 @@ constexpr size_t kMaxTemplateIds = 64;
 
 absl::StatusOr<int32_t> ParseId(const Json& json) {
   if (!json.is_number_unsigned() || json.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
-    return absl::InvalidArgumentError(absl::StrCat("post_processor: ", json.dump(), " is no token id"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("post_processor: ", json.dump(-1, ' ', false, Json::error_handler_t::replace), " is no token id"));
   }
   return json.get<int32_t>();
 }

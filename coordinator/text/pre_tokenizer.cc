@@ -5,12 +5,14 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/byte_level.h"
 #include "coordinator/text/normalizer.h"
+#include "coordinator/text/unicode.h"
+#include "coordinator/text/utf8.h"
+#include "planner/base/strings.h"
 
 namespace lime {
 namespace {
 
 constexpr std::string_view kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kPunctuationPattern = R"([\p{P}$+<=>^`|~])";  // with the ASCII symbols, as Rust's is_ascii_punctuation
 
 // A stretch of a word, matched by the pattern or lying between matches.
 struct Stretch {
@@ -60,14 +62,17 @@ void ApplyBehavior(SplitBehavior behavior, std::vector<Stretch>& stretches) {
   }
 }
 
-// Rewrites every word by `rewrite`.
-template <typename Rewrite>
-absl::Status RewriteWords(Words& words, Rewrite rewrite) {
+// Rewrites every word, character by character, and puts a prefix before it. `prefix(word, text)`: what stands before that word's new text.
+template <typename Change, typename Prefix>
+absl::Status RewriteWords(Words& words, Change change, Prefix prefix) {
   std::string text;
   text.reserve(words.text.size() * 5 / 4);
   for (Words::Word& word : words.words) {
     const size_t begin = text.size();
-    rewrite(word, words.Text(word), text);
+    const std::string changed = change(words.Text(word));
+    const std::string_view before = prefix(word, changed);
+    if (word.start_bytes > 0) word.start_bytes = before.size() + change(words.Text(word).substr(0, word.start_bytes)).size();
+    text.append(before).append(changed);
     word.range = {begin, text.size()};
   }
   words.text = std::move(text);
@@ -100,6 +105,57 @@ absl::Status AppendPattern(std::string_view pattern, SplitBehavior behavior, boo
   return absl::OkStatus();
 }
 
+// Every character for which `matches` holds is a match.
+PreTokenizeStep CharacterSplit(bool (*matches)(char32_t), SplitBehavior behavior) {
+  const auto find = [matches](std::string_view word, std::vector<TextRange>& ranges) {
+    for (size_t begin = 0, length = 0; begin < word.size(); begin += length) {
+      const Utf8Char next = DecodeUtf8(word.substr(begin));
+      length = next.length;
+      if (matches(next.code)) ranges.push_back({begin, begin + length});
+    }
+    return absl::OkStatus();
+  };
+  return SplitStep(find, behavior, false);
+}
+
+// 0: white space, 1: part of a word, 2: anything else.
+int WhitespaceKind(char32_t code) {
+  return IsUnicodeWord(code) ? 1 : IsUnicodeSpace(code) ? 0 : 2;
+}
+
+// Words and runs of other characters, as Rust's \w+|[^\w\s]+ finds them.
+absl::Status FindWords(std::string_view text, std::vector<TextRange>& ranges) {
+  int last = 0;
+  for (size_t begin = 0, length = 0; begin < text.size(); begin += length) {
+    const Utf8Char next = DecodeUtf8(text.substr(begin));
+    length = next.length;
+    const int kind = WhitespaceKind(next.code);
+    if (kind != 0 && kind == last) {
+      ranges.back().end = begin + length;
+    } else if (kind != 0) {
+      ranges.push_back({begin, begin + length});
+    }
+    last = kind;
+  }
+  return absl::OkStatus();
+}
+
+PreTokenizeStep FixedLengthSplit(int64_t length) {
+  const auto find = [length](std::string_view word, std::vector<TextRange>& ranges) {
+    int64_t left = 0;
+    for (size_t begin = 0; begin < word.size(); begin = ranges.back().end, --left) {
+      const size_t end = begin + DecodeUtf8(word.substr(begin)).length;
+      if (left == 0) {
+        ranges.push_back({begin, end});
+        left = length;
+      }
+      ranges.back().end = end;
+    }
+    return absl::OkStatus();
+  };
+  return SplitStep(find, SplitBehavior::kIsolated, false);
+}
+
 absl::Status AppendSplit(const Json& json, Steps& steps) {
   LIME_ASSIGN_OR_RETURN(auto regex, ParsePattern(json));
   LIME_ASSIGN_OR_RETURN(const auto behavior, ParseBehavior(json));
@@ -113,23 +169,22 @@ absl::Status AppendByteLevel(const Json& json, Steps& steps) {
   LIME_ASSIGN_OR_RETURN(const bool use_regex, BoolField(json, "use_regex", true));
   if (add_prefix_space) {
     steps.push_back([](Words& words) {
-      return RewriteWords(words, [](const Words::Word&, std::string_view word, std::string& out) {
-        out.append(word.starts_with(" ") ? "" : " ").append(word);
-      });
+      return RewriteWords(
+          words, [](std::string_view text) { return std::string(text); },
+          [](const Words::Word&, std::string_view text) { return text.starts_with(" ") ? "" : " "; });
     });
   }
   if (use_regex) LIME_RETURN_IF_ERROR(AppendPattern(kGpt2Pattern, SplitBehavior::kIsolated, false, steps));
-  steps.push_back([](Words& words) {
-    return RewriteWords(words, [](const Words::Word&, std::string_view word, std::string& out) {
-      for (const char c : word) out.append(ByteLevelChar(static_cast<unsigned char>(c)));
-    });
-  });
+  steps.push_back([](Words& words) { return RewriteWords(words, ToByteLevel, [](const Words::Word&, std::string_view) { return ""; }); });
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> PrependScheme(const Json& json) {
   LIME_ASSIGN_OR_RETURN(const bool add_prefix_space, BoolField(json, "add_prefix_space", true));
   LIME_ASSIGN_OR_RETURN(const std::string scheme, StringField(json, "prepend_scheme", add_prefix_space ? "always" : "never"));
+  if (!add_prefix_space && scheme != "never") {
+    return absl::InvalidArgumentError(absl::StrCat("add_prefix_space false against prepend_scheme \"", scheme, "\""));
+  }
   if (scheme == "always" || scheme == "first" || scheme == "never") return scheme;
   return absl::InvalidArgumentError(absl::StrCat("prepend_scheme \"", scheme, "\" is not supported; supported are always, first, never"));
 }
@@ -139,16 +194,45 @@ absl::Status AppendMetaspace(const Json& json, Steps& steps) {
   LIME_ASSIGN_OR_RETURN(const std::string scheme, PrependScheme(json));
   LIME_ASSIGN_OR_RETURN(const bool split, BoolField(json, "split", true));
   steps.push_back([mark, scheme](Words& words) {
-    return RewriteWords(words, [&](const Words::Word& word, std::string_view text, std::string& out) {
-      const std::string marked = ReplaceLiteral(text, " ", mark);
-      const bool wanted = scheme == "always" || (scheme == "first" && word.at_start);
-      out.append(wanted && !marked.starts_with(mark) ? mark : "").append(marked);
-    });
+    return RewriteWords(
+        words, [&](std::string_view text) { return ReplaceLiteral(text, " ", mark); },
+        [&](const Words::Word& word, std::string_view text) -> std::string_view {
+          const bool wanted = scheme == "always" || (scheme == "first" && word.start_bytes > 0);
+          return wanted && !text.starts_with(mark) ? std::string_view(mark) : "";
+        });
   });
   if (!split) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(auto regex, Regex::Literal(mark));
   steps.push_back(RegexSplit(std::move(regex), SplitBehavior::kMergedWithNext, false));
   return absl::OkStatus();
+}
+
+// The kinds that one field describes.
+absl::Status AppendWithField(const std::string& type, const Json& json, Steps& steps) {
+  if (type == "Digits") {
+    LIME_ASSIGN_OR_RETURN(const bool individual, BoolField(json, "individual_digits", false));
+    steps.push_back(CharacterSplit(IsUnicodeNumber, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+  } else if (type == "FixedLength") {
+    LIME_ASSIGN_OR_RETURN(const int64_t length, IntField(json, "length", 5));
+    if (length < 1)
+      return absl::InvalidArgumentError(absl::StrCat("pre_tokenizer \"FixedLength\" has length ", length, ", need at least 1"));
+    steps.push_back(FixedLengthSplit(length));
+  } else if (type == "CharDelimiterSplit") {
+    LIME_ASSIGN_OR_RETURN(const std::string delimiter, RequiredString(json, "delimiter"));
+    LIME_ASSIGN_OR_RETURN(auto regex, Regex::Literal(delimiter));
+    steps.push_back(RegexSplit(std::move(regex), SplitBehavior::kRemoved, false));
+  } else {
+    LIME_ASSIGN_OR_RETURN(const auto behavior, ParseBehavior(json));
+    steps.push_back(CharacterSplit(IsUnicodePunctuation, behavior));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Unsupported(std::string_view type) {
+  return absl::UnimplementedError(
+      absl::StrCat("pre_tokenizer \"", Text(type),
+                   "\" is not supported; supported are ByteLevel, Split, Digits, Punctuation, Metaspace, Whitespace, WhitespaceSplit, "
+                   "CharDelimiterSplit, FixedLength, BertPreTokenizer and Sequence"));
 }
 
 absl::Status AppendSteps(const Json& json, Steps& steps) {
@@ -161,26 +245,19 @@ absl::Status AppendSteps(const Json& json, Steps& steps) {
   if (type == "ByteLevel") return AppendByteLevel(json, steps);
   if (type == "Metaspace") return AppendMetaspace(json, steps);
   if (type == "Split") return AppendSplit(json, steps);
-  if (type == "Whitespace") return AppendPattern(R"(\w+|[^\w\s]+)", SplitBehavior::kRemoved, true, steps);
-  if (type == "WhitespaceSplit") return AppendPattern(R"(\s)", SplitBehavior::kRemoved, false, steps);
-  if (type == "Digits") {
-    LIME_ASSIGN_OR_RETURN(const bool individual, BoolField(json, "individual_digits", false));
-    return AppendPattern(R"(\p{N})", individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, false, steps);
+  if (type == "Digits" || type == "FixedLength" || type == "CharDelimiterSplit" || type == "Punctuation")
+    return AppendWithField(type, json, steps);
+  if (type == "Whitespace") {
+    steps.push_back(SplitStep(FindWords, SplitBehavior::kRemoved, true));
+  } else if (type == "WhitespaceSplit") {
+    steps.push_back(CharacterSplit(IsUnicodeSpace, SplitBehavior::kRemoved));
+  } else if (type == "BertPreTokenizer") {
+    steps.push_back(CharacterSplit(IsUnicodeSpace, SplitBehavior::kRemoved));
+    steps.push_back(CharacterSplit(IsUnicodePunctuation, SplitBehavior::kIsolated));
+  } else {
+    return Unsupported(type);
   }
-  if (type == "Punctuation") {
-    LIME_ASSIGN_OR_RETURN(const auto behavior, ParseBehavior(json));
-    return AppendPattern(kPunctuationPattern, behavior, false, steps);
-  }
-  if (type == "CharDelimiterSplit") {
-    LIME_ASSIGN_OR_RETURN(const std::string delimiter, RequiredString(json, "delimiter"));
-    LIME_ASSIGN_OR_RETURN(auto regex, Regex::Literal(delimiter));
-    steps.push_back(RegexSplit(std::move(regex), SplitBehavior::kRemoved, false));
-    return absl::OkStatus();
-  }
-  return absl::UnimplementedError(
-      absl::StrCat("pre_tokenizer \"", type,
-                   "\" is not supported; supported are ByteLevel, Split, Digits, Punctuation, Metaspace, Whitespace, WhitespaceSplit, "
-                   "CharDelimiterSplit and Sequence"));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -196,7 +273,8 @@ PreTokenizeStep SplitStep(FindRanges find, SplitBehavior behavior, bool invert) 
       ApplyBehavior(behavior, stretches);
       for (const auto& [range, matched] : stretches) {
         if (range.begin == range.end) continue;
-        result.push_back({{word.range.begin + range.begin, word.range.begin + range.end}, word.at_start && range.begin == 0});
+        const size_t start_bytes = std::min(word.start_bytes - std::min(word.start_bytes, range.begin), range.end - range.begin);
+        result.push_back({{word.range.begin + range.begin, word.range.begin + range.end}, start_bytes});
       }
     }
     words.words = std::move(result);

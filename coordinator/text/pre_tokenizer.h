@@ -13,8 +13,8 @@ namespace lime {
 // A text and the words in it, in order. Steps narrow the words and may rewrite the text.
 struct Words {
   struct Word {
-    TextRange range;        // bytes of `text`
-    bool at_start = false;  // the word begins where the whole input began
+    TextRange range;         // bytes of `text`
+    size_t start_bytes = 0;  // bytes in front that stand for the first character of the whole input
   };
   std::string text;
   std::vector<Word> words;

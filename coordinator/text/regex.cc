@@ -1,12 +1,12 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "coordinator/text/regex.h"
 
-#include <pcre2.h>
+#include <oniguruma.h>
 
 #include <algorithm>
-#include <limits>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/text/regex_classes.h"
 #include "coordinator/text/utf8.h"
 #include "planner/base/strings.h"
 
@@ -14,134 +14,139 @@ namespace lime {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 64 * 1024;
-constexpr size_t kJitStackBytes = 16 << 20;
+constexpr unsigned kMaxNesting = 250;
 
-// PCRE2's \s takes U+180E, its \w lacks marks and its \d is wider: spell out the Unicode properties that Oniguruma uses.
-constexpr std::string_view kSpaces = R"(\t-\r\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view kWords = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc})";
+// Bounds of one FindAll, in steps back. Hostile patterns reach them within seconds; patterns of tokenizers need a few steps a byte.
+constexpr uint64_t kBaseSteps = 200'000;
+constexpr uint64_t kStepsPerByte = 256;
+constexpr uint64_t kFirstSteps = 1024;                   // what one search may take before it is counted
+constexpr uint64_t kMaxStepsPerSearch = 100'000'000;     // seconds
+constexpr unsigned kMaxStackEntries = 16 * 1024 * 1024;  // of 40 bytes or so; a character repeated takes one
 
-// What stands in for the escape sequence \c, or "" where it is left as it is.
-std::string EscapeSet(char c, bool in_class) {
-  const std::string_view set = c == 's' || c == 'S' ? kSpaces : c == 'w' || c == 'W' ? kWords : "";
-  const bool negated = c == 'S' || c == 'W';
-  if (set.empty() || (negated && in_class)) return "";
-  return in_class ? std::string(set) : absl::StrCat(negated ? "[^" : "[", Text(set), "]");
+const OnigUChar* Start(std::string_view text) {
+  return reinterpret_cast<const OnigUChar*>(text.data());
 }
 
-// Bytes at the beginning of `rest` that open a character class, a literal ']' behind the bracket included.
-size_t ClassOpening(std::string_view rest) {
-  size_t length = 1;
-  if (rest.substr(length).starts_with("^")) ++length;
-  if (rest.substr(length).starts_with("]")) ++length;
-  return length;
+void InitializeOnce() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+    onig_set_parse_depth_limit(kMaxNesting);
+    onig_set_warn_func(onig_null_warn);
+    onig_set_verb_warn_func(onig_null_warn);
+  });
 }
 
-// Rewrites \s, \S, \w and \W where that is possible (the negated ones only outside a class).
-std::string Translate(std::string_view pattern) {
-  std::string out;
-  bool in_class = false;
-  size_t length = 0;
-  for (size_t i = 0; i < pattern.size(); i += length) {
-    const std::string_view rest = pattern.substr(i);
-    length = 1;
-    if (rest[0] == '\\' && rest.size() > 1) {
-      length = 2;
-      if (const std::string set = EscapeSet(rest[1], in_class); !set.empty()) {
-        out.append(set);
-        continue;
-      }
-    } else if (rest[0] == '[' && !in_class) {
-      length = ClassOpening(rest);
-      in_class = true;
-    } else if (in_class && rest.starts_with("[:")) {
-      length = std::min(rest.size(), rest.find(":]") + 2);
-      if (length < 4) length = 2;  // no end
-    } else if (rest[0] == ']') {
-      in_class = false;
-    }
-    out.append(rest.substr(0, length));
-  }
-  return out;
+absl::StatusOr<std::shared_ptr<re_pattern_buffer>> CompileOniguruma(std::string_view pattern) {
+  InitializeOnce();
+  regex_t* code = nullptr;
+  OnigErrorInfo info = {};
+  const int rc =
+      onig_new(&code, Start(pattern), Start(pattern) + pattern.size(), ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_ONIGURUMA, &info);
+  if (rc == ONIG_NORMAL) return std::shared_ptr<re_pattern_buffer>(code, onig_free);
+  OnigUChar text[ONIG_MAX_ERROR_MESSAGE_LEN] = {};
+  onig_error_code_to_str(text, rc, &info);
+  return absl::InvalidArgumentError(reinterpret_cast<const char*>(text));
 }
 
-std::string ErrorText(int code) {
-  char buffer[256] = {};
-  pcre2_get_error_message(code, reinterpret_cast<PCRE2_UCHAR*>(buffer), sizeof(buffer));
-  return buffer;
-}
-
-// What one thread matches with. The JIT stack is shared by all patterns of the thread, one at a time.
-class MatchState {
+// What one thread matches with.
+class Searcher {
  public:
-  MatchState()
-      : context_(pcre2_match_context_create(nullptr)),
-        stack_(pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr)),
-        data_(pcre2_match_data_create(1, nullptr)) {
-    pcre2_jit_stack_assign(context_, nullptr, stack_);
-    pcre2_set_heap_limit(context_, kJitStackBytes / 1024);
+  Searcher() : region_(onig_region_new()), param_(onig_new_match_param()) {
+    onig_initialize_match_param(param_);
+    onig_set_match_stack_limit_size_of_match_param(param_, kMaxStackEntries);
   }
-  MatchState(const MatchState&) = delete;
-  MatchState& operator=(const MatchState&) = delete;
-  ~MatchState() {
-    pcre2_match_data_free(data_);
-    pcre2_jit_stack_free(stack_);
-    pcre2_match_context_free(context_);
+  Searcher(const Searcher&) = delete;
+  Searcher& operator=(const Searcher&) = delete;
+  ~Searcher() {
+    onig_free_match_param(param_);
+    onig_region_free(region_, 1);
   }
 
-  // PCRE2's return code; on a match, `range` is where.
-  int Match(const pcre2_code* code, std::string_view text, size_t start, TextRange& range) {
-    const auto limit = std::min<size_t>(10'000 + 16 * (text.size() - start), std::numeric_limits<uint32_t>::max());
-    pcre2_set_match_limit(context_, static_cast<uint32_t>(limit));
-    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-    const int rc = pcre2_match(code, subject, text.size(), start, PCRE2_NO_UTF_CHECK, data_, context_);
-    const PCRE2_SIZE* ovector = pcre2_get_ovector_pointer(data_);
-    if (rc >= 0) range = {ovector[0], ovector[1]};
+  // Oniguruma's return code; on a match, `range` is where. Takes what it needs from `steps_left`: the search is tried with few steps,
+  // then with more, so that what it needed is known to within a factor, and independent of the clock.
+  int Search(regex_t* code, std::string_view text, size_t start, uint64_t& steps_left, TextRange& range) {
+    const auto too_few = [](int rc) { return rc == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || rc == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER; };
+    int rc = Try(code, text, start, kFirstSteps, range);
+    for (uint64_t steps = 16 * kFirstSteps; too_few(rc) && steps_left > 0; steps *= 16) {
+      steps = std::min({steps, steps_left, kMaxStepsPerSearch});
+      rc = Try(code, text, start, steps, range);
+      steps_left -= steps;
+      if (steps == kMaxStepsPerSearch) break;
+    }
     return rc;
   }
 
  private:
-  pcre2_match_context* context_;
-  pcre2_jit_stack* stack_;
-  pcre2_match_data* data_;
+  int Try(regex_t* code, std::string_view text, size_t start, uint64_t steps, TextRange& range) {
+    onig_set_retry_limit_in_match_of_match_param(param_, steps);
+    onig_set_retry_limit_in_search_of_match_param(param_, steps);
+    const OnigUChar *begin = Start(text), *end = begin + text.size();
+    onig_region_clear(region_);
+    const int rc = onig_search_with_param(code, begin, end, begin + start, end, region_, ONIG_OPTION_NONE, param_);
+    if (rc >= 0) range = {static_cast<size_t>(region_->beg[0]), static_cast<size_t>(region_->end[0])};
+    return rc;
+  }
+
+  OnigRegion* region_;
+  OnigMatchParam* param_;
 };
+
+std::string SearchError(int rc) {
+  OnigUChar text[ONIG_MAX_ERROR_MESSAGE_LEN] = {};
+  onig_error_code_to_str(text, rc);
+  return reinterpret_cast<const char*>(text);
+}
 
 }  // namespace
 
-absl::StatusOr<Regex> Regex::CompileAs(std::string_view pattern, std::string_view translated, uint32_t options) {
+absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
   if (pattern.size() > kMaxPatternBytes) {
     return absl::InvalidArgumentError(absl::StrCat("regular expression of ", pattern.size(), " bytes; at most ", kMaxPatternBytes));
   }
-  Regex regex{std::string(pattern)};
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  const auto* source = reinterpret_cast<PCRE2_SPTR>(translated.data());
-  pcre2_code* code = pcre2_compile(source, translated.size(), PCRE2_UTF | options, &error, &offset, nullptr);
-  if (code == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("regular expression \"", Text(pattern), "\" does not compile: ", ErrorText(error)));
+  LIME_ASSIGN_OR_RETURN(const std::string spelled, SpellOutClasses(pattern));
+  auto code = CompileOniguruma(spelled);
+  // A class spelled out is not allowed in all the places where its name is.
+  if (!code.ok()) code = CompileOniguruma(pattern);
+  if (!code.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("regular expression \"", Text(pattern), "\" does not compile: ", code.status().message()));
   }
-  regex.code_ = std::shared_ptr<pcre2_code>(code, pcre2_code_free);
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, pcre2_match interprets
+  Regex regex(pattern);
+  regex.code_ = *std::move(code);
   return regex;
 }
 
-absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
-  return CompileAs(pattern, Translate(pattern), PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C);
+absl::StatusOr<Regex> Regex::Literal(std::string_view literal) {
+  if (literal.empty()) return Compile("");
+  return Regex(literal);
 }
 
-absl::StatusOr<Regex> Regex::Literal(std::string_view literal) {
-  return CompileAs(literal, literal, PCRE2_LITERAL);
+void Regex::FindLiteral(std::string_view text, std::vector<TextRange>& matches) const {
+  for (size_t at = 0; (at = text.find(pattern_, at)) != std::string_view::npos; at += pattern_.size()) {
+    matches.push_back({at, at + pattern_.size()});
+  }
 }
 
 absl::Status Regex::FindAll(std::string_view text, std::vector<TextRange>& matches) const {
-  thread_local MatchState state;
+  if (code_ == nullptr) {
+    FindLiteral(text, matches);
+    return absl::OkStatus();
+  }
+  if (text.empty()) return absl::OkStatus();
+  thread_local Searcher searcher;
+  uint64_t steps_left = kBaseSteps + kStepsPerByte * text.size();
   size_t start = 0;
   size_t last_end = std::string_view::npos;
   while (start <= text.size()) {
     TextRange match;
-    const int rc = state.Match(code_.get(), text, start, match);
-    if (rc == PCRE2_ERROR_NOMATCH) break;
-    if (rc < 0) return absl::InvalidArgumentError(absl::StrCat("regular expression \"", pattern_, "\" failed: ", ErrorText(rc)));
-    if (match.end < match.begin || match.begin < start) match = {start, start};  // \K and lookbehind tricks
+    const int rc = searcher.Search(code_.get(), text, start, steps_left, match);
+    if (rc == ONIG_MISMATCH) break;
+    if (rc < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("regular expression \"", Text(pattern_), "\" failed on a text of ", text.size(), " bytes: ", SearchError(rc)));
+    }
     if (match.begin == match.end && match.begin == last_end) {
       if (start == text.size()) break;
       start += DecodeUtf8(text.substr(start)).length;

@@ -1,4 +1,7 @@
-// The regular expressions of tokenizer files, run by PCRE2 with the meaning that the tokenizers library (Oniguruma) gives them.
+// The regular expressions of tokenizer files, as the tokenizers library runs them: by Oniguruma, in its own dialect.
+//
+// Oniguruma's tables of Unicode are those of version 14, or of whatever release the system has. SpellOutClasses() puts the tables of
+// unicode_data.h in their place.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +12,7 @@
 
 #include "planner/base/status.h"
 
-struct pcre2_real_code_8;
+struct re_pattern_buffer;
 
 namespace lime {
 
@@ -25,7 +28,7 @@ class Regex {
   // `pattern` may come from a hostile file.
   static absl::StatusOr<Regex> Compile(std::string_view pattern);
 
-  // A pattern that matches `literal` and nothing else.
+  // A pattern that matches `literal` and nothing else. An empty one matches between all characters, as an empty expression does.
   static absl::StatusOr<Regex> Literal(std::string_view literal);
 
   // Appends the matches in `text` from left to right, without overlaps. An error when the pattern backtracks beyond a bound
@@ -33,12 +36,12 @@ class Regex {
   absl::Status FindAll(std::string_view text, std::vector<TextRange>& matches) const;
 
  private:
-  static absl::StatusOr<Regex> CompileAs(std::string_view pattern, std::string_view translated, uint32_t options);
+  explicit Regex(std::string_view pattern) : pattern_(pattern) {}
 
-  explicit Regex(std::string pattern) : pattern_(std::move(pattern)) {}
+  void FindLiteral(std::string_view text, std::vector<TextRange>& matches) const;
 
-  std::string pattern_;  // as the file has it, for messages
-  std::shared_ptr<pcre2_real_code_8> code_;
+  std::string pattern_;                      // as the file has it
+  std::shared_ptr<re_pattern_buffer> code_;  // null: pattern_ is a literal
 };
 
 }  // namespace lime

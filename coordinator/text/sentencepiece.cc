@@ -25,6 +25,7 @@ constexpr size_t kMaxPieceBytes = 512;
 // What the normalizer of a SentencePiece model does to a text.
 struct SentencePieceNormalizer {
   bool add_dummy_prefix;
+  bool only_first;  // that prefix: not behind an added token
   bool remove_extra_spaces;
   bool escape_spaces;
   Charsmap charsmap;
@@ -48,12 +49,13 @@ struct SentencePieceNormalizer {
     }
   }
 
-  absl::StatusOr<std::string> operator()(const std::string& input) const {
+  absl::Status operator()(NormalizedText& result) const {
+    const std::string input = std::move(result.text);
     std::string_view text = input;
     while (remove_extra_spaces && !text.empty() && Front(text).first == " ") text.remove_prefix(Front(text).second);
-    std::string out;
-    if (text.empty()) return out;
-    if (add_dummy_prefix) Append(" ", out);
+    std::string& out = result.text = "";
+    if (text.empty()) return absl::OkStatus();
+    if (add_dummy_prefix && (result.start_bytes > 0 || !only_first)) Append(" ", out);
     bool after_space = remove_extra_spaces;
     while (!text.empty()) {
       auto [front, length] = Front(text);
@@ -65,7 +67,7 @@ struct SentencePieceNormalizer {
     }
     const std::string_view space = escape_spaces ? kSpaceMark : " ";
     while (remove_extra_spaces && out.ends_with(space)) out.resize(out.size() - space.size());
-    return out;
+    return absl::OkStatus();
   }
 };
 
@@ -179,7 +181,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> MakeModel(const ModelProto& model) {
   }
 }
 
-absl::Status AddTextSteps(const ModelProto& model, TokenizerParts& parts) {
+absl::Status AddTextSteps(const ModelProto& model, bool add_prefix, bool legacy, TokenizerParts& parts) {
   const NormalizerSpec& spec = model.normalizer_spec();
   if (model.trainer_spec().treat_whitespace_as_suffix()) {
     return absl::UnimplementedError("treat_whitespace_as_suffix is not supported; supported is white space before a word");
@@ -200,22 +202,22 @@ absl::Status AddTextSteps(const ModelProto& model, TokenizerParts& parts) {
     };
     parts.pre_tokenizer.push_back(SplitStep(find, SplitBehavior::kIsolated, false));
   }
-  parts.normalizer.push_back(SentencePieceNormalizer{spec.add_dummy_prefix(), spec.remove_extra_whitespaces(), spec.escape_whitespaces(),
+  parts.normalizer.push_back(SentencePieceNormalizer{add_prefix, !legacy, spec.remove_extra_whitespaces(), spec.escape_whitespaces(),
                                                      std::move(charsmap), std::move(user_defined)});
   return absl::OkStatus();
 }
 
-absl::StatusOr<Decoder> MakeDecoder(const NormalizerSpec& spec) {
+absl::StatusOr<Decoder> MakeDecoder(const NormalizerSpec& spec, bool add_prefix) {
   Json steps = Json::array();
   if (spec.escape_whitespaces()) steps.push_back({{"type", "Replace"}, {"pattern", {{"String", kSpaceMark}}}, {"content", " "}});
   steps.push_back({{"type", "ByteFallback"}});
   steps.push_back({{"type", "Fuse"}});
-  if (spec.add_dummy_prefix()) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  if (add_prefix) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return Decoder::Parse({{"type", "Sequence"}, {"decoders", steps}});
 }
 
 // BOS and EOS of the model, where the configuration does not name them.
-void CompleteConfig(const ModelProto& model, SpecialTokensConfig& config) {
+void CompleteConfig(const ModelProto& model, TokenizerConfig& config) {
   const auto piece = [&](int id) -> std::optional<std::string> {
     if (id < 0 || id >= model.pieces_size()) return std::nullopt;
     return model.pieces(id).piece();
@@ -227,21 +229,24 @@ void CompleteConfig(const ModelProto& model, SpecialTokensConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<TokenizerParts> PartsFromSentencePiece(std::string_view bytes, SpecialTokensConfig& config) {
+absl::StatusOr<TokenizerParts> PartsFromSentencePiece(std::string_view bytes, TokenizerConfig& config) {
   ModelProto model;
   if (bytes.size() > INT32_MAX || !model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) || model.pieces_size() == 0) {
     return absl::InvalidArgumentError("it is no SentencePiece model, or holds no pieces");
   }
   TokenizerParts parts;
+  const bool add_prefix = model.normalizer_spec().add_dummy_prefix() && config.add_prefix_space.value_or(true);
   LIME_ASSIGN_OR_RETURN(parts.model, MakeModel(model));
-  LIME_RETURN_IF_ERROR(AddTextSteps(model, parts));
-  LIME_ASSIGN_OR_RETURN(parts.decoder, MakeDecoder(model.normalizer_spec()));
+  LIME_RETURN_IF_ERROR(AddTextSteps(model, add_prefix, config.legacy, parts));
+  LIME_ASSIGN_OR_RETURN(parts.decoder, MakeDecoder(model.normalizer_spec(), add_prefix));
   for (int id = 0; id < model.pieces_size(); ++id) {
     const Piece& piece = model.pieces(id);
     if (piece.type() != Piece::CONTROL && piece.type() != Piece::UNKNOWN) continue;
     parts.added_tokens.push_back({.id = id, .content = piece.piece(), .special = true});
   }
   CompleteConfig(model, config);
+  // As in the text: the normaliser's prefix would hide them behind another token.
+  for (AddedToken& token : config.added_tokens) token.normalized = false;
   return parts;
 }
 

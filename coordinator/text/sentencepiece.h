@@ -5,7 +5,7 @@
 
 namespace lime {
 
-// `config` overrides the model's own BOS, EOS and whether they are added (BOS: yes, EOS: no).
-absl::StatusOr<TokenizerParts> PartsFromSentencePiece(std::string_view bytes, SpecialTokensConfig& config);
+// `config` overrides the model's own BOS, EOS, whether they are added (BOS: yes, EOS: no), and where a space is put before the text.
+absl::StatusOr<TokenizerParts> PartsFromSentencePiece(std::string_view bytes, TokenizerConfig& config);
 
 }  // namespace lime

@@ -17,15 +17,16 @@ class WordCache {
  public:
   explicit WordCache(std::vector<int32_t>& ids) : ids_(ids) {}
 
-  void Tokenize(const TokenModel& model, std::string_view word) {
+  absl::Status Tokenize(const TokenModel& model, std::string_view word) {
     if (word.size() > kMaxCachedWordBytes) return model.Tokenize(word, ids_);
     const auto [it, added] = seen_.try_emplace(word, Run{ids_.size(), 0});
     if (added) {
-      model.Tokenize(word, ids_);
+      LIME_RETURN_IF_ERROR(model.Tokenize(word, ids_));
       it->second.count = ids_.size() - it->second.begin;
-      return;
+      return absl::OkStatus();
     }
     for (size_t i = 0; i < it->second.count; ++i) ids_.push_back(ids_[it->second.begin + i]);
+    return absl::OkStatus();
   }
 
  private:
@@ -47,26 +48,45 @@ absl::Status CheckIds(const std::vector<int32_t>& ids, int32_t vocab_size) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerParts parts, const SpecialTokensConfig& config) {
-  const auto normalize = [&](std::string_view text) { return Normalize(parts.normalizer, text); };
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerParts parts, const TokenizerConfig& config) {
+  const auto normalize = [&](std::string_view content) -> absl::StatusOr<std::string> {
+    NormalizedText text{std::string(content), static_cast<size_t>(DecodeUtf8(content).length)};
+    LIME_RETURN_IF_ERROR(Normalize(parts.normalizer, text));
+    return std::move(text.text);
+  };
   auto tokens = std::move(parts.added_tokens);
+  AppendAddedTokens(config, tokens);
   LIME_ASSIGN_OR_RETURN(auto added, AddedTokens::Create(std::move(tokens), parts.model->vocab(), normalize));
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(parts), std::move(added)));
   LIME_RETURN_IF_ERROR(tokenizer->Finish(config));
   return tokenizer;
 }
 
-absl::Status Tokenizer::Finish(const SpecialTokensConfig& config) {
+// BOS and EOS around the text are those of the file, until the configuration says so or otherwise.
+void Tokenizer::PlaceEnds(const TokenizerConfig& config) {
+  std::vector<int32_t>&prefix = parts_.post_processor.prefix, &suffix = parts_.post_processor.suffix;
+  if (!bos_id_.has_value() && prefix.size() == 1) bos_id_ = prefix[0];
+  if (config.add_bos_token.has_value() && bos_id_.has_value()) {
+    const bool there = std::find(prefix.begin(), prefix.end(), *bos_id_) != prefix.end();
+    if (*config.add_bos_token && !there) prefix.insert(prefix.begin(), *bos_id_);
+    if (!*config.add_bos_token) std::erase(prefix, *bos_id_);
+  }
+  if (config.add_eos_token.has_value() && eos_id_.has_value()) {
+    const bool there = std::find(suffix.begin(), suffix.end(), *eos_id_) != suffix.end();
+    if (*config.add_eos_token && !there) suffix.push_back(*eos_id_);
+    if (!*config.add_eos_token) std::erase(suffix, *eos_id_);
+  }
+}
+
+absl::Status Tokenizer::Finish(const TokenizerConfig& config) {
   vocab_size_ = std::max(parts_.model->vocab().size(), added_.IdEnd());
   if (config.bos_token.has_value()) bos_id_ = TokenToId(*config.bos_token);
   if (config.eos_token.has_value()) eos_id_ = TokenToId(*config.eos_token);
-  PostProcessor& post = parts_.post_processor;
-  if (!bos_id_.has_value() && post.prefix.size() == 1) bos_id_ = post.prefix[0];
-  if (post.prefix.empty() && config.add_bos_token.value_or(false) && bos_id_.has_value()) post.prefix = {*bos_id_};
-  if (post.suffix.empty() && config.add_eos_token.value_or(false) && eos_id_.has_value()) post.suffix = {*eos_id_};
-  LIME_RETURN_IF_ERROR(CheckIds(post.prefix, vocab_size_));
-  LIME_RETURN_IF_ERROR(CheckIds(post.suffix, vocab_size_));
-  const auto piece = [this](int32_t id) { return IdToPiece(id); };
+  split_special_tokens_ = config.split_special_tokens;
+  PlaceEnds(config);
+  LIME_RETURN_IF_ERROR(CheckIds(parts_.post_processor.prefix, vocab_size_));
+  LIME_RETURN_IF_ERROR(CheckIds(parts_.post_processor.suffix, vocab_size_));
+  const auto piece = [this](int32_t id) { return DecodedPiece(id); };
   LIME_ASSIGN_OR_RETURN(bytes_, ByteTable::Create(parts_.decoder, false, vocab_size_, piece));
   if (!parts_.decoder.first_differs()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(first_bytes_, ByteTable::Create(parts_.decoder, true, vocab_size_, piece));
@@ -82,34 +102,38 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, co
   }
   std::vector<int32_t> ids;
   if (options.add_special) ids = parts_.post_processor.prefix;
-  for (const Section& section : added_.Split(text, /*normalized=*/false, options.parse_special)) {
+  const bool parse_special = options.parse_special && !split_special_tokens_;
+  for (const Section& section : added_.Split(text, /*normalized=*/false, parse_special)) {
     if (section.id >= 0) {
       ids.push_back(section.id);
     } else {
-      LIME_RETURN_IF_ERROR(EncodeSection(section.text, section.text.data() == text.data(), options, ids));
+      LIME_RETURN_IF_ERROR(EncodeSection(section.text, section.text.data() == text.data(), parse_special, ids));
     }
   }
   if (options.add_special) ids.insert(ids.end(), parts_.post_processor.suffix.begin(), parts_.post_processor.suffix.end());
   return ids;
 }
 
-absl::Status Tokenizer::EncodeSection(std::string_view text, bool at_start, const EncodeOptions& options, std::vector<int32_t>& ids) const {
-  LIME_ASSIGN_OR_RETURN(const std::string normalized, Normalize(parts_.normalizer, text));
-  for (const Section& section : added_.Split(normalized, /*normalized=*/true, options.parse_special)) {
+absl::Status Tokenizer::EncodeSection(std::string_view text, bool at_start, bool parse_special, std::vector<int32_t>& ids) const {
+  NormalizedText normalized{std::string(text), at_start ? static_cast<size_t>(DecodeUtf8(text).length) : 0};
+  LIME_RETURN_IF_ERROR(Normalize(parts_.normalizer, normalized));
+  for (const Section& section : added_.Split(normalized.text, /*normalized=*/true, parse_special)) {
     if (section.id >= 0) {
       ids.push_back(section.id);
     } else {
-      LIME_RETURN_IF_ERROR(EncodeWords(section.text, at_start && section.text.data() == normalized.data(), ids));
+      const auto begin = static_cast<size_t>(section.text.data() - normalized.text.data());
+      const size_t start_bytes = normalized.start_bytes - std::min(normalized.start_bytes, begin);
+      LIME_RETURN_IF_ERROR(EncodeWords(section.text, start_bytes, ids));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::EncodeWords(std::string_view text, bool at_start, std::vector<int32_t>& ids) const {
-  Words words{std::string(text), {{{0, text.size()}, at_start}}};
+absl::Status Tokenizer::EncodeWords(std::string_view text, size_t start_bytes, std::vector<int32_t>& ids) const {
+  Words words{std::string(text), {{{0, text.size()}, std::min(start_bytes, text.size())}}};
   for (const PreTokenizeStep& step : parts_.pre_tokenizer) LIME_RETURN_IF_ERROR(step(words));
   WordCache cache(ids);
-  for (const Words::Word& word : words.words) cache.Tokenize(*parts_.model, words.Text(word));
+  for (const Words::Word& word : words.words) LIME_RETURN_IF_ERROR(cache.Tokenize(*parts_.model, words.Text(word)));
   return absl::OkStatus();
 }
 
@@ -127,13 +151,18 @@ std::string_view Tokenizer::IdToPiece(int32_t id) const {
 }
 
 std::optional<int32_t> Tokenizer::TokenToId(std::string_view piece) const {
-  int32_t id = added_.FindContent(piece);
-  if (id < 0) id = parts_.model->vocab().Find(piece);
+  const AddedToken* added = added_.FindContent(piece);
+  const int32_t id = added != nullptr ? added->id : parts_.model->vocab().Find(piece);
   return id < 0 ? std::nullopt : std::optional<int32_t>(id);
 }
 
-bool Tokenizer::IsSpecial(int32_t id) const {
+std::string_view Tokenizer::DecodedPiece(int32_t id) const {
   const AddedToken* added = added_.Find(id);
+  return added != nullptr && !added->form.empty() ? std::string_view(added->form) : IdToPiece(id);
+}
+
+bool Tokenizer::IsSpecial(int32_t id) const {
+  const AddedToken* added = added_.FindContent(DecodedPiece(id));
   return added != nullptr && added->special;
 }
 

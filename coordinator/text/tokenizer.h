@@ -17,12 +17,14 @@
 #include "coordinator/text/normalizer.h"
 #include "coordinator/text/post_processor.h"
 #include "coordinator/text/pre_tokenizer.h"
+#include "coordinator/text/tokenizer_config.h"
 
 namespace lime {
 
 struct EncodeOptions {
-  bool add_special = true;    // BOS and what else the post-processor puts around the text
-  bool parse_special = true;  // special tokens written in the text become their ids; otherwise they are ordinary text
+  bool add_special = true;  // BOS and what else the post-processor puts around the text
+  bool parse_special =
+      true;  // special tokens written in the text become their ids, unless the model's files say no; otherwise they are text
 };
 
 struct DecodeOptions {
@@ -39,25 +41,17 @@ struct TokenizerParts {
   Decoder decoder;
 };
 
-// The parts of tokenizer_config.json that concern ids.
-struct SpecialTokensConfig {
-  std::optional<std::string> bos_token;
-  std::optional<std::string> eos_token;
-  std::optional<bool> add_bos_token;
-  std::optional<bool> add_eos_token;
-};
-
 class Tokenizer {
  public:
-  // Prefers tokenizer.json, then tokenizer.model, then vocab.json with merges.txt; reads tokenizer_config.json beside it.
+  // Prefers tokenizer.json, then tokenizer.model, then vocab.json with merges.txt; reads what stands beside it (tokenizer_config.h).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
 
   // `name` says in errors where the bytes come from.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(std::string_view json, std::string_view name,
-                                                             const SpecialTokensConfig& config = {});
+                                                             const TokenizerConfig& config = {});
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromSentencePiece(std::string_view bytes, std::string_view name,
-                                                                      const SpecialTokensConfig& config = {});
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerParts parts, const SpecialTokensConfig& config);
+                                                                      const TokenizerConfig& config = {});
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerParts parts, const TokenizerConfig& config);
 
   // Broken UTF-8 is defined: each maximal ill-formed part reads as U+FFFD.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options = {}) const;
@@ -82,25 +76,27 @@ class Tokenizer {
   std::string_view TokenBytes(int32_t id, bool first) const {
     return (first && parts_.decoder.first_differs() ? first_bytes_ : bytes_).Bytes(id);
   }
+  bool replaces_by_byte() const { return parts_.decoder.replaces_by_byte(); }
   const StripRule& strip() const { return parts_.decoder.strip(); }
 
  private:
   explicit Tokenizer(TokenizerParts parts, AddedTokens added) : parts_(std::move(parts)), added_(std::move(added)) {}
 
-  absl::Status Finish(const SpecialTokensConfig& config);
-  absl::Status EncodeSection(std::string_view text, bool at_start, const EncodeOptions& options, std::vector<int32_t>& ids) const;
-  absl::Status EncodeWords(std::string_view text, bool at_start, std::vector<int32_t>& ids) const;
+  // The piece that an id is decoded from: of an added token that is looked for in normalised text, its normalised form.
+  std::string_view DecodedPiece(int32_t id) const;
+  void PlaceEnds(const TokenizerConfig& config);
+  absl::Status Finish(const TokenizerConfig& config);
+  absl::Status EncodeSection(std::string_view text, bool at_start, bool parse_special, std::vector<int32_t>& ids) const;
+  absl::Status EncodeWords(std::string_view text, size_t start_bytes, std::vector<int32_t>& ids) const;
 
   TokenizerParts parts_;
   AddedTokens added_;
+  bool split_special_tokens_ = false;
   int32_t vocab_size_ = 0;
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
   ByteTable bytes_;
   ByteTable first_bytes_;
 };
-
-// Reads "bos_token" and so on; the tokens are strings or {"content": string}.
-absl::StatusOr<SpecialTokensConfig> ParseSpecialTokensConfig(const Json& json);
 
 }  // namespace lime

@@ -64,12 +64,13 @@ absl::StatusOr<MergeTable> ParseMerges(const Json& merges, std::string_view cont
   return table;
 }
 
-absl::StatusOr<int32_t> FindUnknown(const Json& model, const Vocab& vocab) {
+// An unknown token that the vocabulary lacks is an error only for a text that needs it.
+absl::Status FindUnknown(const Json& model, const Vocab& vocab, UnknownPolicy& policy) {
+  if (Field(model, "unk_token").is_null()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(const std::string token, StringField(model, "unk_token", ""));
-  if (token.empty()) return -1;
-  const int32_t id = vocab.Find(token);
-  if (id < 0) return absl::InvalidArgumentError(absl::StrCat("model: unk_token \"", token, "\" is not in the vocabulary"));
-  return id;
+  policy.unk_id = vocab.Find(token);
+  if (policy.unk_id < 0) policy.missing = absl::StrCat("unk_token \"", token, "\" is not in the vocabulary");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<TokenModel>> ParseBpe(const Json& model) {
@@ -78,7 +79,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ParseBpe(const Json& model) {
   }
   BpeModel::Options options;
   LIME_ASSIGN_OR_RETURN(auto vocab, ParseVocab(Field(model, "vocab")));
-  LIME_ASSIGN_OR_RETURN(options.unknown.unk_id, FindUnknown(model, vocab));
+  LIME_RETURN_IF_ERROR(FindUnknown(model, vocab, options.unknown));
   LIME_ASSIGN_OR_RETURN(options.unknown.fuse_unk, BoolField(model, "fuse_unk", false));
   LIME_ASSIGN_OR_RETURN(options.unknown.byte_fallback, BoolField(model, "byte_fallback", false));
   LIME_ASSIGN_OR_RETURN(options.ignore_merges, BoolField(model, "ignore_merges", false));
@@ -96,7 +97,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ParseUnigram(const Json& model) {
       return absl::InvalidArgumentError("model: an entry of the Unigram \"vocab\" is not [piece, score]");
     }
     pieces.emplace_back(entry[0].get<std::string>(), static_cast<int64_t>(pieces.size()));
-    options.scores.push_back(entry[1].get<float>());
+    options.scores.push_back(entry[1].get<double>());
     if (!std::isfinite(options.scores.back())) return absl::InvalidArgumentError("model: a score of the Unigram \"vocab\" is not finite");
   }
   LIME_ASSIGN_OR_RETURN(auto vocab, Vocab::Create(std::move(pieces)));
@@ -106,7 +107,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> ParseUnigram(const Json& model) {
   LIME_ASSIGN_OR_RETURN(options.unknown.byte_fallback, BoolField(model, "byte_fallback", false));
   options.unknown.unk_id = static_cast<int32_t>(unk_id);
   options.unknown.fuse_unk = true;
-  if (unk_id >= 0) options.not_from_text.insert(options.unknown.unk_id);
+  options.unknown.missing = "the model has no unk_id";
   return std::make_unique<UnigramModel>(std::move(options), std::move(vocab));
 }
 
@@ -130,20 +131,6 @@ absl::StatusOr<TokenizerParts> PartsFromJson(const Json& json) {
   LIME_ASSIGN_OR_RETURN(parts.post_processor, ParsePostProcessor(Field(json, "post_processor")));
   LIME_ASSIGN_OR_RETURN(parts.decoder, Decoder::Parse(Field(json, "decoder")));
   return parts;
-}
-
-Json JsonFromVocabAndMerges(Json vocab, std::string_view merges_txt) {
-  Json merges = Json::array();
-  while (!merges_txt.empty()) {
-    const size_t end = std::min(merges_txt.find('\n'), merges_txt.size());
-    std::string_view line = merges_txt.substr(0, end);
-    merges_txt.remove_prefix(std::min(end + 1, merges_txt.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (!line.empty() && !line.starts_with("#version")) merges.push_back(std::string(line));
-  }
-  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
-  const Json model = {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", std::move(merges)}};
-  return {{"model", model}, {"pre_tokenizer", byte_level}, {"decoder", byte_level}};
 }
 
 }  // namespace lime

@@ -6,6 +6,8 @@
 #include "coordinator/text/sentencepiece.h"
 #include "coordinator/text/tokenizer.h"
 #include "coordinator/text/tokenizer_json.h"
+#include "coordinator/text/vocab_merges.h"
+#include "planner/base/foreign_file.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -23,6 +25,7 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
   std::string bytes(size, '\0');
   file.read(bytes.data(), static_cast<std::streamsize>(size));
   if (!file) return absl::UnavailableError(absl::StrCat(path.string(), " could not be read to its end"));
+  LIME_RETURN_IF_ERROR(RefuseForeignFile(bytes, path.string()));
   return bytes;
 }
 
@@ -30,28 +33,27 @@ absl::Status WithName(std::string_view name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(Text(name), ": ", status.message()));
 }
 
-absl::StatusOr<std::optional<std::string>> TokenField(const Json& json, std::string_view key) {
-  const Json& value = Field(json, key);
-  if (value.is_null()) return std::nullopt;
-  if (value.is_object()) return RequiredString(value, "content");
-  return RequiredString(json, key);
-}
-
-absl::StatusOr<std::optional<bool>> OptionalBool(const Json& json, std::string_view key) {
-  if (Field(json, key).is_null()) return std::nullopt;
-  return BoolField(json, key, false);
-}
-
-absl::StatusOr<SpecialTokensConfig> LoadConfig(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return SpecialTokensConfig{};
+// Null where there is no such file.
+absl::StatusOr<Json> ReadJson(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return Json();
   LIME_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
-  LIME_ASSIGN_OR_RETURN(const Json json, ParseJson(bytes, path.string()));
-  auto config = ParseSpecialTokensConfig(json);
-  if (!config.ok()) return WithName(path.string(), config.status());
+  return ParsePythonJson(bytes, path.string());
+}
+
+absl::StatusOr<TokenizerConfig> LoadConfig(const std::filesystem::path& folder) {
+  TokenizerConfigFiles files;
+  LIME_ASSIGN_OR_RETURN(files.tokenizer_config, ReadJson(folder / "tokenizer_config.json"));
+  if (Field(files.tokenizer_config, "added_tokens_decoder").is_null()) {
+    LIME_ASSIGN_OR_RETURN(files.special_tokens_map, ReadJson(folder / "special_tokens_map.json"));
+    LIME_ASSIGN_OR_RETURN(files.added_tokens, ReadJson(folder / "added_tokens.json"));
+  }
+  auto config = ParseTokenizerConfig(files);
+  if (!config.ok()) return WithName((folder / "tokenizer_config.json").string(), config.status());
   return config;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> FromParsedJson(const Json& json, std::string_view name, const SpecialTokensConfig& config) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> FromParsedJson(Json json, std::string_view name, const TokenizerConfig& config) {
+  ApplyFlags(config, json);
   auto parts = PartsFromJson(json);
   if (!parts.ok()) return WithName(name, parts.status());
   auto tokenizer = Tokenizer::Create(*std::move(parts), config);
@@ -59,41 +61,32 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromParsedJson(const Json& json, std:
   return tokenizer;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesystem::path& folder, const SpecialTokensConfig& config) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesystem::path& folder, TokenizerConfig config) {
   const std::string name = (folder / "vocab.json").string();
   LIME_ASSIGN_OR_RETURN(const std::string vocab_bytes, ReadFile(name));
   LIME_ASSIGN_OR_RETURN(const std::string merges, ReadFile(folder / "merges.txt"));
-  LIME_ASSIGN_OR_RETURN(Json vocab, ParseJson(vocab_bytes, name, kMaxFileBytes));
-  Json added = Json::array();
-  for (const auto& token : {config.bos_token, config.eos_token}) {
-    if (!token.has_value() || !Field(vocab, *token).is_number() || (!added.empty() && added[0]["content"] == *token)) continue;
-    added.push_back({{"id", vocab[*token]}, {"content", *token}, {"special", true}});
+  LIME_ASSIGN_OR_RETURN(Json vocab, ParsePythonJson(vocab_bytes, name, kMaxFileBytes));
+  if (config.tokenizer_class.empty()) {
+    LIME_ASSIGN_OR_RETURN(const Json model, ReadJson(folder / "config.json"));
+    if (Field(model, "model_type").is_string())
+      config.tokenizer_class = ClassOfModelType(model["model_type"].get_ref<const std::string&>());
   }
-  Json json = JsonFromVocabAndMerges(std::move(vocab), merges);
-  json["added_tokens"] = std::move(added);
-  return FromParsedJson(json, name, config);
+  auto json = JsonFromVocabAndMerges(std::move(vocab), merges, config);
+  if (!json.ok()) return WithName(name, json.status());
+  return FromParsedJson(*std::move(json), name, config);
 }
 
 }  // namespace
 
-absl::StatusOr<SpecialTokensConfig> ParseSpecialTokensConfig(const Json& json) {
-  SpecialTokensConfig config;
-  LIME_ASSIGN_OR_RETURN(config.bos_token, TokenField(json, "bos_token"));
-  LIME_ASSIGN_OR_RETURN(config.eos_token, TokenField(json, "eos_token"));
-  LIME_ASSIGN_OR_RETURN(config.add_bos_token, OptionalBool(json, "add_bos_token"));
-  LIME_ASSIGN_OR_RETURN(config.add_eos_token, OptionalBool(json, "add_eos_token"));
-  return config;
-}
-
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view json, std::string_view name,
-                                                               const SpecialTokensConfig& config) {
-  LIME_ASSIGN_OR_RETURN(const Json parsed, ParseJson(json, name, kMaxFileBytes));
-  return FromParsedJson(parsed, name, config);
+                                                               const TokenizerConfig& config) {
+  LIME_ASSIGN_OR_RETURN(Json parsed, ParsePythonJson(json, name, kMaxFileBytes));
+  return FromParsedJson(std::move(parsed), name, config);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromSentencePiece(std::string_view bytes, std::string_view name,
-                                                                        const SpecialTokensConfig& config) {
-  SpecialTokensConfig completed = config;
+                                                                        const TokenizerConfig& config) {
+  TokenizerConfig completed = config;
   auto parts = PartsFromSentencePiece(bytes, completed);
   if (!parts.ok()) return WithName(name, parts.status());
   auto tokenizer = Create(*std::move(parts), completed);
@@ -103,7 +96,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromSentencePiece(std::str
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
   const std::filesystem::path folder(model_dir);
-  LIME_ASSIGN_OR_RETURN(const auto config, LoadConfig(folder / "tokenizer_config.json"));
+  LIME_ASSIGN_OR_RETURN(const auto config, LoadConfig(folder));
   if (const auto path = folder / "tokenizer.json"; std::filesystem::exists(path)) {
     LIME_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
     return FromJson(bytes, path.string(), config);

@@ -5,17 +5,25 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/text/unicode_data.h"
 #include "coordinator/text/utf8.h"
 
 namespace lime {
 namespace {
 
-int CombiningClass(int32_t code) {
-  return utf8proc_get_property(code)->combining_class;
+// Normal forms are those of Unicode 9, as in the tokenizers library: what came later is left alone, and nothing moves across it.
+bool HasNormalForms(int32_t code) {
+  static const CodeSet known = GetCodeSet("Age=9.0");
+  return code < 0x300 || Contains(known, static_cast<char32_t>(code));
 }
 
-// The library's own reordering is quadratic in the length of a run of marks; sorting the runs first leaves it nothing to do.
+int CombiningClass(int32_t code) {
+  return HasNormalForms(code) ? utf8proc_get_property(code)->combining_class : 0;
+}
+
+// utf8proc's own reordering is quadratic in the length of a run of marks; sorting the runs first leaves it nothing to do.
 void SortCombiningRuns(std::vector<int32_t>& codes) {
   const auto is_mark = [](int32_t code) { return CombiningClass(code) != 0; };
   for (auto it = codes.begin(); it != codes.end();) {
@@ -31,14 +39,31 @@ absl::StatusOr<std::vector<int32_t>> Decompose(std::string_view text, utf8proc_o
   codes.reserve(text.size());
   while (!text.empty()) {
     const Utf8Char next = DecodeUtf8(text);
+    text.remove_prefix(next.length);
+    if (!HasNormalForms(static_cast<int32_t>(next.code))) {
+      codes.push_back(static_cast<int32_t>(next.code));
+      continue;
+    }
     int32_t parts[32];  // the longest decomposition has 18
     int boundary = 0;
     const auto count = utf8proc_decompose_char(static_cast<int32_t>(next.code), parts, 32, options, &boundary);
     if (count < 0 || count > 32) return absl::InternalError(absl::StrCat("cannot decompose U+", absl::Hex(uint32_t{next.code})));
     codes.insert(codes.end(), parts, parts + count);
-    text.remove_prefix(next.length);
   }
   return codes;
+}
+
+// Composes each stretch between characters that have no normal forms.
+std::vector<int32_t> Compose(std::vector<int32_t> codes, utf8proc_option_t options) {
+  std::vector<int32_t> out;
+  for (auto begin = codes.begin(); begin != codes.end();) {
+    auto end = std::find_if_not(begin, codes.end(), HasNormalForms);
+    const auto count = utf8proc_normalize_utf32(&*begin, end - begin, options);
+    out.insert(out.end(), begin, begin + count);
+    if (end != codes.end()) out.push_back(*end++);
+    begin = end;
+  }
+  return out;
 }
 
 bool IsAscii(std::string_view text) {
@@ -54,10 +79,7 @@ absl::StatusOr<std::string> NormalizeUnicode(std::string_view text, NormalForm f
   const auto stable = static_cast<int>(UTF8PROC_STABLE) | (compatible ? UTF8PROC_COMPAT : 0);
   LIME_ASSIGN_OR_RETURN(auto codes, Decompose(text, static_cast<utf8proc_option_t>(stable | UTF8PROC_DECOMPOSE)));
   SortCombiningRuns(codes);
-  if (compose) {
-    const auto options = static_cast<utf8proc_option_t>(stable | UTF8PROC_COMPOSE);
-    codes.resize(utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()), options));
-  }
+  if (compose) codes = Compose(std::move(codes), static_cast<utf8proc_option_t>(stable | UTF8PROC_COMPOSE));
   std::string out;
   out.reserve(text.size());
   for (const int32_t code : codes) AppendUtf8(code, out);
@@ -66,31 +88,81 @@ absl::StatusOr<std::string> NormalizeUnicode(std::string_view text, NormalForm f
 
 std::string LowercaseUnicode(std::string_view text) {
   std::string out;
+  out.reserve(text.size());
   for (; !text.empty(); text.remove_prefix(DecodeUtf8(text).length)) {
-    AppendUtf8(utf8proc_tolower(static_cast<int32_t>(DecodeUtf8(text).code)), out);
+    const char32_t code = DecodeUtf8(text).code;
+    if (code == 0x130) {
+      out.append("i\u0307");  // the one character whose lower case has two
+    } else {
+      AppendUtf8(utf8proc_tolower(static_cast<int32_t>(code)), out);
+    }
   }
   return out;
 }
 
-std::string StripMarks(std::string_view text) {
+size_t GraphemeLength(std::string_view text) {
+  Utf8Char last = DecodeUtf8(text);
+  auto length = static_cast<size_t>(last.length);
+  utf8proc_int32_t state = 0;
+  while (length < text.size()) {
+    const Utf8Char next = DecodeUtf8(text.substr(length));
+    if (utf8proc_grapheme_break_stateful(static_cast<int32_t>(last.code), static_cast<int32_t>(next.code), &state)) break;
+    length += next.length;
+    last = next;
+  }
+  return length;
+}
+
+std::string Filter(std::string_view text, bool (*keep)(char32_t)) {
   std::string out;
+  out.reserve(text.size());
   while (!text.empty()) {
     const Utf8Char next = DecodeUtf8(text);
-    if (utf8proc_category(static_cast<int32_t>(next.code)) != UTF8PROC_CATEGORY_MN) out.append(text.substr(0, next.length));
+    if (keep(next.code)) out.append(text.substr(0, next.length));
     text.remove_prefix(next.length);
   }
   return out;
 }
 
 bool IsUnicodeSpace(char32_t code) {
-  if (code < 0x80) return code == ' ' || (code >= 9 && code <= 13);
-  if (code == 0x85 || code == 0x2028 || code == 0x2029) return true;
-  return utf8proc_category(static_cast<int32_t>(code)) == UTF8PROC_CATEGORY_ZS;
+  static const CodeSet spaces = GetCodeSet("White_Space");
+  return Contains(spaces, code);
 }
 
 bool IsUnicodeWord(char32_t code) {
-  const auto category = utf8proc_category(static_cast<int32_t>(code));
-  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC;
+  static const CodeSet words = GetCodeSet("Word");
+  if (code < 0x80) return absl::ascii_isalnum(static_cast<unsigned char>(code)) || code == '_';
+  return Contains(words, code) || code == 0x200C || code == 0x200D;
+}
+
+bool IsUnicodeNumber(char32_t code) {
+  static const CodeSet numbers = GetCodeSet("N");
+  return Contains(numbers, code);
+}
+
+bool IsUnicodePunctuation(char32_t code) {
+  static const CodeSet punctuation = GetCodeSet("P"), known = GetCodeSet("Age=8.0");
+  if (code < 0x80) return absl::ascii_ispunct(static_cast<unsigned char>(code));
+  if (code == 0x166D || code == 0x111C9) return true;  // as they were then
+  return Contains(punctuation, code) && Contains(known, code);
+}
+
+bool IsCombiningMark(char32_t code) {
+  static const CodeSet marks = GetCodeSet("M"), known = GetCodeSet("Age=9.0");
+  if (code == 0x1CF2 || code == 0x1CF3 || code == 0x111C9) return code != 0x111C9;  // as they were then
+  return Contains(marks, code) && Contains(known, code);
+}
+
+bool IsNonspacingMark(char32_t code) {
+  static const CodeSet marks = GetCodeSet("Mn"), known = GetCodeSet("Age=8.0");
+  if (code == 0x1734) return true;  // as these were then
+  if (code == 0x1885 || code == 0x1886 || code == 0xA9BD || code == 0x111C9) return false;
+  return Contains(marks, code) && Contains(known, code);
+}
+
+bool IsControl(char32_t code) {
+  static const CodeSet control = GetCodeSet("Cc"), format = GetCodeSet("Cf"), own = GetCodeSet("Co"), known = GetCodeSet("Age=8.0");
+  return Contains(control, code) || Contains(own, code) || (Contains(format, code) && Contains(known, code));
 }
 
 size_t LeadingSpace(std::string_view text) {

@@ -13,7 +13,7 @@ constexpr double kUnknownPenalty = 10.0;  // below the worst piece, as SentenceP
 // The best way to reach a position of the word.
 struct Node {
   double score = -std::numeric_limits<double>::infinity();
-  int32_t id = -1;   // of the piece that ends here; -1: an unknown character
+  int32_t id = -1;   // of the piece that ends here; the unknown token's, or -1: an unknown character
   size_t begin = 0;  // where that piece begins
 };
 
@@ -43,7 +43,19 @@ double UnigramModel::Score(int32_t id, size_t length) const {
   return options_.scores[id];
 }
 
-void UnigramModel::Tokenize(std::string_view word, std::vector<int32_t>& ids) const {
+// A run of characters without a piece, or of the unknown token's own piece.
+absl::Status UnigramModel::AppendUnknown(std::string_view text, std::vector<int32_t>& ids) const {
+  const int32_t id = vocab_.Find(text);
+  if (id >= 0 && id == options_.unknown.unk_id && !options_.not_from_text.contains(id)) {
+    ids.push_back(id);
+  } else if (!AppendBytes(text, options_.unknown, vocab_, ids)) {
+    if (options_.unknown.unk_id < 0) return NoUnknownToken(text, options_.unknown);
+    ids.push_back(options_.unknown.unk_id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnigramModel::Tokenize(std::string_view word, std::vector<int32_t>& ids) const {
   std::vector<Node> nodes(word.size() + 1);
   nodes[0].score = 0;
   for (size_t begin = 0, char_length = 0; begin < word.size(); begin += char_length) {
@@ -54,19 +66,23 @@ void UnigramModel::Tokenize(std::string_view word, std::vector<int32_t>& ids) co
       Relax(nodes[begin + length], score + Score(id, length), id, begin);
       covered = covered || length == char_length;
     });
-    if (!covered) Relax(nodes[begin + char_length], score + unknown_score_, -1, begin);
+    if (!covered) Relax(nodes[begin + char_length], score + unknown_score_, options_.unknown.unk_id, begin);
   }
   std::vector<size_t> ends;
   for (size_t end = word.size(); end > 0; end = nodes[end].begin) ends.push_back(end);
-  size_t unknown_end = std::string_view::npos;
+  std::string_view unknown;  // what was seen of a run of unknown characters
   for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
     const Node& node = nodes[*end];
-    if (node.id >= 0) {
-      ids.push_back(node.id);
-    } else {
-      AppendUnknown(word.substr(node.begin, *end - node.begin), options_.unknown, vocab_, unknown_end, ids);
+    if (node.id < 0 || node.id == options_.unknown.unk_id) {
+      const size_t begin = unknown.empty() ? node.begin : static_cast<size_t>(unknown.data() - word.data());
+      unknown = word.substr(begin, *end - begin);
+      continue;
     }
+    if (!unknown.empty()) LIME_RETURN_IF_ERROR(AppendUnknown(unknown, ids));
+    unknown = {};
+    ids.push_back(node.id);
   }
+  return unknown.empty() ? absl::OkStatus() : AppendUnknown(unknown, ids);
 }
 
 }  // namespace lime

@@ -13,7 +13,7 @@ class UnigramModel : public TokenModel {
  public:
   struct Options {
     UnknownPolicy unknown;
-    std::vector<float> scores;                   // log probability by id, finite
+    std::vector<double> scores;                  // log probability by id, finite
     absl::flat_hash_set<int32_t> user_defined;   // preferred over any other segmentation of the same text
     absl::flat_hash_set<int32_t> not_from_text;  // control, unknown, byte and unused pieces
   };
@@ -21,11 +21,12 @@ class UnigramModel : public TokenModel {
   // REQUIRES: options.scores.size() == vocab.size().
   UnigramModel(Options options, Vocab vocab);
 
-  void Tokenize(std::string_view word, std::vector<int32_t>& ids) const override;
+  absl::Status Tokenize(std::string_view word, std::vector<int32_t>& ids) const override;
   const Vocab& vocab() const override { return vocab_; }
 
  private:
   double Score(int32_t id, size_t length) const;
+  absl::Status AppendUnknown(std::string_view text, std::vector<int32_t>& ids) const;
 
   Options options_;
   Vocab vocab_;

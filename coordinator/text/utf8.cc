@@ -77,6 +77,15 @@ void AppendLossyUtf8(std::string_view text, std::string& out) {
   }
 }
 
+void AppendLossyUtf8ByByte(std::string_view text, std::string& out) {
+  while (!text.empty()) {
+    const Utf8Char next = DecodeUtf8(text);
+    if (next.ok) out.append(text.substr(0, next.length));
+    for (int i = 0; i < next.length && !next.ok; ++i) out.append(kReplacementCharacter);
+    text.remove_prefix(next.length);
+  }
+}
+
 size_t IncompleteUtf8Suffix(std::string_view text) {
   for (size_t length = std::min<size_t>(3, text.size()); length > 0; --length) {
     const Utf8Char last = DecodeUtf8(text.substr(text.size() - length));

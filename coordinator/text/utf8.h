@@ -28,6 +28,9 @@ bool IsUtf8(std::string_view text);
 // Appends `text` with every maximal ill-formed part replaced by U+FFFD (as Rust's from_utf8_lossy).
 void AppendLossyUtf8(std::string_view text, std::string& out);
 
+// Appends `text` with every byte of an ill-formed part replaced by U+FFFD (as SentencePiece).
+void AppendLossyUtf8ByByte(std::string_view text, std::string& out);
+
 // The number of bytes at the end of `text` (0 to 3) that begin a character still incomplete.
 size_t IncompleteUtf8Suffix(std::string_view text);
 

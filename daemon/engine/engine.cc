@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/block_weights.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/traced.h"
 #include "daemon/weights/kept_tensors.h"
@@ -19,7 +21,15 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kUsualChunk = 512;  // prompt rows of one step: enough for the matrices, short enough for others to wait beside
+// What was read says what the disk delivers from so much on; what stays in memory is decided anew from kSureSeconds on.
+constexpr Bytes kLeastBytes = 32 * kMiB;
+constexpr double kLeastSeconds = 0.1;
+constexpr double kSureSeconds = 0.5;
+constexpr double kSameRate = 0.1;      // rates that differ by less are one
+constexpr double kWaitedShare = 0.25;  // of the time that the disk read, the computation waited for it: it was what held it up
+
+constexpr Bytes kRoomBeside = 16 * kMiB;  // of a budget that is advised after one was just too small
+constexpr int64_t kUsualChunk = 512;      // prompt rows of one step: enough for the matrices, short enough for others to wait beside
 
 absl::Status CheckContext(const ModelSpec& spec, int64_t context, const std::string& dir) {
   if (context >= 1 && context <= spec.config.max_positions) return absl::OkStatus();
@@ -36,6 +46,11 @@ BackendOptions ToBackendOptions(const ModelSpec& spec, const Engine::Options& op
           .num_kv_pages = options.max_sequences * KvPages::PagesFor(options.context, spec.config.num_layers),
           .grow_kv = options.grow_kv,
           .numerics = options.numerics};
+}
+
+// In memory with all of its tensors.
+bool IsLoaded(const LoadedBlock& block) {
+  return !block.tensors.empty() && std::ranges::all_of(block.tensors, [](const LoadedTensor& tensor) { return tensor.data != nullptr; });
 }
 
 // Progress of one of several loads as that of all of them.
@@ -86,6 +101,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   engine->memory_ = plan.memory;
   engine->budget_ = plan.budget;
   engine->residency_ = std::move(plan.residency);
+  engine->problem_ = std::move(plan.problem);
+  if (engine->problem_) {
+    engine->disk_rates_ = {.profiled = options.profile != nullptr && !options.profile->disk.empty(),
+                           .planned = engine->problem_->disk_bytes_per_ms * 1000,
+                           .planned_ms = engine->residency_.ms_per_step};
+  }
   LIME_RETURN_IF_ERROR(engine->Open(options, backend, std::move(reader)));
   return engine;
 }
@@ -100,9 +121,10 @@ absl::Status Engine::Open(const Options& options, const BackendOptions& backend,
   memory_.margin = std::max<Bytes>(0, memory_.margin - (runtime - memory_.runtime));
   memory_.runtime = runtime;
   if (memory_.total() > budget_) {
-    return absl::ResourceExhaustedError(absl::StrCat(checkpoint_.dir(), ": the process takes ", FormatBytes(runtime),
-                                                     " before weights are loaded, and ", FormatBytes(memory_.total()), " with them; ",
-                                                     options.memory > 0 ? "--memory allows " : "this machine has ", FormatBytes(budget_)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        checkpoint_.dir(), ": the process takes ", FormatBytes(runtime), " before weights are loaded, and ", FormatBytes(memory_.total()),
+        " with them; ", options.memory > 0 ? "--memory allows " : "free here are ", FormatBytes(budget_), "; ",
+        options.memory > 0 ? "give --memory " : "end other programs, it needs ", BudgetAtLeast(memory_.total() + kRoomBeside), " or more"));
   }
   const absl::Time start = absl::Now();
   LIME_RETURN_IF_ERROR(LoadWeights(options));
@@ -136,15 +158,19 @@ absl::Status Engine::LoadWeights(const Options& options) {
   return absl::OkStatus();
 }
 
-// Every block in memory of its own, so that it can be given back; of the others what is small.
-absl::StatusOr<std::vector<LoadedBlock>> Engine::LoadResident(WeightStore& store, const Options& options) const {
+// Every block in memory of its own, so that it can be given back; of the others what is small. The first ones show what the disk delivers:
+// where that is not what the plan was made for, the rest is planned anew.
+absl::StatusOr<std::vector<LoadedBlock>> Engine::LoadResident(WeightStore& store, const Options& options) {
   const absl::Time start = absl::Now();
   std::vector<LoadedBlock> blocks(spec_.blocks.size());
   Bytes done = 0;
+  bool decided = false;
   // The head first: a tied embedding is then the same memory.
   for (size_t i = spec_.blocks.size(); i-- > 0;) {
     const BlockSpec& block = spec_.blocks[i];
+    if (IsLoaded(blocks[i])) continue;
     if (!residency_.resident[i]) {
+      if (!blocks[i].tensors.empty()) continue;
       LIME_ASSIGN_OR_RETURN(blocks[i], LoadKept(checkpoint_, block));
       continue;
     }
@@ -152,8 +178,50 @@ absl::StatusOr<std::vector<LoadedBlock>> Engine::LoadResident(WeightStore& store
                           store.LoadBlocks(std::array{block.id}, PartOf(options.load, done, residency_.resident_bytes, start)));
     blocks[i] = std::move(loaded.front());
     done += block.bytes;
+    if (decided || store.steady().seconds < kSureSeconds) continue;
+    decided = true;
+    if (!TakeDiskRate(store.steady())) continue;
+    LIME_RETURN_IF_ERROR(DecideAgain(blocks, done));
+    i = spec_.blocks.size();
   }
+  TakeDiskRate(store.steady());
   return blocks;
+}
+
+// ---- What the disk delivers
+
+// Where enough was read to tell. Returns whether that differs from what was planned with.
+bool Engine::TakeDiskRate(const SteadyReads& reads) {
+  if (!problem_ || reads.seconds < kLeastSeconds || reads.bytes < kLeastBytes) return false;
+  disk_rates_.seen = reads.bytes_per_second();
+  problem_->disk_bytes_per_ms = disk_rates_.seen / 1000;
+  residency_.ms_per_step = ResidencyMsPerStep(*problem_, residency_);
+  return std::abs(disk_rates_.seen / disk_rates_.planned - 1) > kSameRate;
+}
+
+// What stays in memory, for the disk as it is; gives back what no longer does, and takes it off the bytes `loaded`.
+absl::Status Engine::DecideAgain(std::vector<LoadedBlock>& blocks, Bytes& loaded) {
+  LIME_ASSIGN_OR_RETURN(ResidencyPlan plan, PlanResidency(*problem_));
+  memory_.weights += plan.resident_bytes - residency_.resident_bytes;
+  memory_.ring = plan.ring;
+  residency_ = std::move(plan);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (residency_.resident[i] || !IsLoaded(blocks[i])) continue;
+    loaded -= spec_.blocks[i].bytes;
+    blocks[i] = {};
+  }
+  return absl::OkStatus();
+}
+
+bool Engine::LearnDiskRate() {
+  if (!streamer_ || !problem_) return false;
+  const PieceLoader::Stats now = streamer_->stats();
+  const SteadyReads reads{.bytes = now.bytes_read - learnt_.bytes_read, .seconds = absl::ToDoubleSeconds(now.busy - learnt_.busy)};
+  const bool waited = now.waited - learnt_.waited >= kWaitedShare * (now.busy - learnt_.busy);
+  learnt_ = now;
+  if (!waited && reads.bytes_per_second() / 1000 < problem_->disk_bytes_per_ms) return false;
+  TakeDiskRate(reads);
+  return true;
 }
 
 absl::Status Engine::StartSequence(int32_t sequence, int64_t positions) {
@@ -170,13 +238,20 @@ absl::StatusOr<std::span<const float>> Engine::Step(const MicroBatch& batch) {
   FollowPressure();
   LIME_RETURN_IF_ERROR(backend_->Begin(batch));
   ++step_;
-  LIME_RETURN_IF_ERROR(streamer_ ? streamer_->Step(batch) : StepResident());
+  LIME_RETURN_IF_ERROR(streamer_ ? streamer_->Step(batch, on_block_) : StepResident());
   return backend_->Logits();
+}
+
+void Engine::set_on_block(std::function<void(int done, int total)> call) {
+  on_block_ = std::move(call);
 }
 
 absl::Status Engine::StepResident() {
   int32_t block = 0;
-  const auto traced = [this, &block](auto compute) { return Traced(streaming_.trace, step_, block++, compute); };
+  const auto traced = [this, &block](auto compute) {
+    if (on_block_) on_block_(block, static_cast<int>(spec_.blocks.size()));
+    return Traced(streaming_.trace, step_, block++, compute);
+  };
   LIME_RETURN_IF_ERROR(traced([&] { return backend_->Embed(); }));
   for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer) {
     if (streaming_.cancelled != nullptr && streaming_.cancelled->load(std::memory_order_relaxed)) {

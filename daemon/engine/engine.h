@@ -61,6 +61,14 @@ class Engine {
     double seconds = 0;
   };
 
+  // Bytes per second of streaming, where something streams.
+  struct DiskRates {
+    bool profiled = false;  // else `planned` is an assumption
+    double planned = 0;     // before anything was read
+    double planned_ms = 0;  // a step, at that rate
+    double seen = 0;        // by this process, and predicted with since; 0: nothing yet
+  };
+
   // Opens the checkpoint in `model_dir`, decides what stays in memory, reserves it, and loads. ResourceExhausted, before anything is
   // allocated or loaded and with the numbers by kind, when the budget holds not even KV, activations and two pieces of streamed weights.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_dir, const Options& options);
@@ -68,7 +76,9 @@ class Engine {
   const ModelSpec& spec() const { return spec_; }
   const LoadSummary& load() const { return load_; }
   const EngineMemory& memory() const { return memory_; }
+  // Its ms_per_step is that of the disk as it was seen last.
   const ResidencyPlan& residency() const { return residency_; }
+  const DiskRates& disk_rates() const { return disk_rates_; }
   // How the budget was derived; empty where it was asked for.
   const std::string& budget_text() const { return budget_text_; }
   std::string numerics_id() const { return backend_->numerics_id(); }
@@ -86,8 +96,15 @@ class Engine {
   // Bytes that decoding one token reads from memory: weights once, and the KV of `positions` positions of each of `sequences`.
   Bytes BytesPerStep(int64_t sequences, int64_t positions) const;
 
+  // Takes the rate at which weights have streamed since the last call for that of the disk, where that can be told: the computation waited
+  // for it, or it is faster than was thought. Returns whether it could.
+  bool LearnDiskRate();
+
   // Gives blocks back, or takes them back, as the pressure of the machine asks; every Step does so first.
   void FollowPressure();
+
+  // Called before every block of a step with how many of all there are have been computed, until it is set to nothing: for progress.
+  void set_on_block(std::function<void(int done, int total)> call);
 
   // Where something streams, else null.
   Streamer* streamer() { return streamer_.get(); }
@@ -98,7 +115,9 @@ class Engine {
   Engine(Checkpoint checkpoint, ModelSpec spec) : checkpoint_(std::move(checkpoint)), spec_(std::move(spec)) {}
   absl::Status Open(const Options& options, const BackendOptions& backend, std::unique_ptr<PieceReader> reader);
   absl::Status LoadWeights(const Options& options);
-  absl::StatusOr<std::vector<LoadedBlock>> LoadResident(WeightStore& store, const Options& options) const;
+  absl::StatusOr<std::vector<LoadedBlock>> LoadResident(WeightStore& store, const Options& options);
+  bool TakeDiskRate(const SteadyReads& reads);
+  absl::Status DecideAgain(std::vector<LoadedBlock>& blocks, Bytes& loaded);
   absl::Status StepResident();
   absl::Status WatchPressure(const PressureMonitor::Options& watching);
   Bytes MatrixBytes() const;
@@ -118,11 +137,15 @@ class Engine {
   Bytes most_ = 0;     // may be resident without pressure
   bool told_ = false;  // that nothing can be given back
   ResidencyPlan residency_;
+  std::optional<ResidencyProblem> problem_;  // that residency_ solves, at the disk's rate as it was seen last
+  DiskRates disk_rates_;
+  PieceLoader::Stats learnt_;           // of the streamer, when its rate was looked at last
   Streamer::Options streaming_;         // its trace is that of a resident model too
   int32_t step_ = -1;                   // number of the one begun last
   std::vector<LoadedBlock> blocks_;     // of a resident model
   std::unique_ptr<Streamer> streamer_;  // else
   std::unique_ptr<ResidencyControl> control_;
+  std::function<void(int done, int total)> on_block_;
 };
 
 }  // namespace lime

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/piece_loader.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/logic/kv_pages.h"
@@ -27,30 +28,48 @@ constexpr double kPieceLatencyMs = 0.02;  // the next piece is queued while one 
 constexpr double kRowsMs = 0.5;           // a direct read of one row of the embedding
 constexpr Bytes kBlockSlack = 64 * kKiB;  // tensors of a block that lie apart are read with what is between them
 constexpr Bytes kLeastMargin = 16 * kMiB;
+constexpr Bytes kMarginShare = 256;  // of the budget, beside that
 
 double DiskBytesPerMs(const DeviceProfile* profile) {
   const double measured = profile == nullptr ? 0 : profile->DiskRate(kStreamedRead, kStreamedReads) / 1000;
   return measured > 0 ? measured : kDiskBytesPerMs;
 }
 
-std::string ButAllows(const MemoryRequest& request, Bytes budget) {
-  return absl::StrCat(" and ", request.budget > 0 ? "--memory allows " : "this machine has ", FormatBytes(budget),
-                      "; give a smaller --context or --chunk, or more memory");
+constexpr Bytes kRuntimeGrowth = 24 * kMiB;    // that libraries take for themselves once the kernels are opened
+constexpr Bytes kAssumedKernels = 192 * kMiB;  // runtime and activations, where there is no room to open them
+
+// A budget that suffices for a model that streams all it can.
+Bytes Enough(const EngineMemory& need) {
+  const double share = 1.0 - 1.0 / static_cast<double>(kMarginShare);
+  return static_cast<Bytes>(static_cast<double>(need.total() + kRuntimeGrowth) / share);
+}
+
+std::string ButAllows(const MemoryRequest& request, Bytes budget, Bytes enough) {
+  const std::string least = BudgetAtLeast(enough);
+  if (request.budget > 0)
+    return absl::StrCat(" and --memory allows ", FormatBytes(budget), "; give --memory ", least,
+                        " or more, or a smaller --context or --chunk");
+  return absl::StrCat(" and ", FormatBytes(budget), " are free here; end other programs, raise the limit of the control group to ", least,
+                      ", or give a smaller --context or --chunk");
 }
 
 absl::Status TooSmall(const MemoryRequest& request, Bytes budget, const EngineMemory& need, const std::string& what) {
-  return absl::ResourceExhaustedError(absl::StrCat(request.model, " needs ", FormatBytes(need.total()), " at least (", what, " ",
-                                                   FormatBytes(need.weights + need.ring), ", KV ", FormatBytes(need.kv), ", activations ",
-                                                   FormatBytes(need.activations), ", runtime ", FormatBytes(need.runtime), ", margin ",
-                                                   FormatBytes(need.margin), ")", ButAllows(request, budget)));
+  const Bytes enough = Enough(need);
+  return absl::ResourceExhaustedError(
+      absl::StrCat(request.model, " needs ", BudgetAtLeast(enough), " (", what, " ", FormatBytes(need.weights + need.ring), ", KV ",
+                   FormatBytes(need.kv), ", activations ", FormatBytes(need.activations), ", runtime ", FormatBytes(need.runtime),
+                   ", margin ", FormatBytes(enough - need.total() + need.margin), ")", ButAllows(request, budget, enough)));
 }
 
-// Said before the kernels are opened, which is where most of the runtime and all activations come from.
-absl::Status TooSmallForWeights(const MemoryRequest& request, Bytes budget, const EngineMemory& need) {
-  return absl::ResourceExhaustedError(absl::StrCat(request.model, " needs more than ", FormatBytes(need.total()),
-                                                   " (weights that must be in memory ", FormatBytes(need.weights), ", KV ",
-                                                   FormatBytes(need.kv), ", this process ", FormatBytes(need.runtime),
-                                                   ", and what computing takes)", ButAllows(request, budget)));
+// Said before the kernels are opened, where there is no room for that: from them come most of the runtime and all activations.
+absl::Status TooSmallForKernels(const MemoryRequest& request, Bytes budget, EngineMemory need) {
+  need.runtime += kAssumedKernels;
+  return TooSmall(request, budget, need, "weights that must be in memory");
+}
+
+// Whether the kernels can be opened to count what they take, however small the budget is.
+bool MayOpenKernels(const MemoryRequest& request) {
+  return request.budget > 0 && AvailableMemory() > 2 * kAssumedKernels;
 }
 
 ResidencyProblem::Kind KindOf(BlockKind kind) {
@@ -127,13 +146,13 @@ absl::StatusOr<MemoryPlan> PlanEngineMemory(const ModelSpec& spec, const Backend
   EngineMemory& memory = plan.memory;
   memory.kv = backend.num_kv_pages * KvPageBytes(spec);
   memory.runtime = ProcessResidentBytes();
-  plan.budget = request.budget > 0 ? request.budget : AvailableMemory() + memory.runtime;
+  plan.budget = request.budget > 0 ? request.budget : std::min(AvailableMemory() + memory.runtime, MachineMemory());
   const Bytes least_ring = PieceLoader::LeastRing(reader, static_cast<int>(spec.blocks.size()));
   Bytes kept = 0;
   for (const BlockSpec& block : spec.blocks) kept += KeptMemory(block);
   EngineMemory early = memory;  // what can be said before the kernels are opened
   early.weights = std::min(spec.WeightBytes(), kept + least_ring);
-  if (early.total() > plan.budget) return TooSmallForWeights(request, plan.budget, early);
+  if (early.total() > plan.budget && !MayOpenKernels(request)) return TooSmallForKernels(request, plan.budget, early);
   LIME_ASSIGN_OR_RETURN(memory.activations, PlanActivationBytes(spec, backend));
   memory.runtime = ProcessResidentBytes();
   // What a model takes at least that streams as much as it can.
@@ -162,7 +181,7 @@ absl::StatusOr<MemoryPlan> PlanEngineMemory(const ModelSpec& spec, const Backend
   }
   // Something streams.
   memory = least;
-  memory.margin += plan.budget / 256;
+  memory.margin += plan.budget / kMarginShare;
   ResidencyProblem problem = ToProblem(spec, backend, reader, request);
   problem.memory = plan.budget - memory.total();
   absl::StatusOr<ResidencyPlan> residency = PlanResidency(problem);
@@ -171,9 +190,11 @@ absl::StatusOr<MemoryPlan> PlanEngineMemory(const ModelSpec& spec, const Backend
       return absl::ResourceExhaustedError(absl::StrCat(request.model, ": ", residency.status().message(), "; lower --pool"));
     }
     memory.ring = std::max(problem.ring.value_or(0), least_ring);
+    memory.margin = kLeastMargin;
     return TooSmall(request, plan.budget, memory, "two pieces of streamed weights");
   }
   plan.residency = *std::move(residency);
+  plan.problem = std::move(problem);
   memory.ring = plan.residency.ring;
   memory.weights += plan.residency.resident_bytes;
   return plan;

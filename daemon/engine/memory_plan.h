@@ -46,6 +46,7 @@ struct MemoryRequest {
 struct MemoryPlan {
   EngineMemory memory;
   ResidencyPlan residency;
+  std::optional<ResidencyProblem> problem;  // that `residency` solves, where something streams
   Bytes budget = 0;
   std::string budget_text;  // how it was derived; empty where it was asked for
 };

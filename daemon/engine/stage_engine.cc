@@ -783,10 +783,11 @@ absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::str
                                                                   Options options) {
   LIME_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::OpenPart(model_dir));
   LIME_ASSIGN_OR_RETURN(ModelSpec spec, checkpoint.BuildModelSpec());
-  LIME_RETURN_IF_ERROR(plan.Validate(spec));
   if (device < 0 || device >= plan.NumDevices()) return Invalid("device ", device, " of a plan for ", plan.NumDevices());
-  LIME_RETURN_IF_ERROR(CheckCarriedOut(plan, spec));
   LIME_RETURN_IF_ERROR(checkpoint.CheckHolds(BlocksOn(plan, device)));
+  if (options.digest) LIME_RETURN_IF_ERROR(CheckWeights(checkpoint, spec, *options.digest, options.samples));
+  LIME_RETURN_IF_ERROR(plan.Validate(spec));
+  LIME_RETURN_IF_ERROR(CheckCarriedOut(plan, spec));
   auto impl = std::make_unique<Impl>(std::move(checkpoint), std::move(spec), plan, device, std::move(options));
   LIME_ASSIGN_OR_RETURN(std::string numerics_id, impl->Open());
   return std::unique_ptr<StageEngine>(new StageEngine(std::move(impl), std::move(numerics_id)));

@@ -23,6 +23,7 @@
 #include "daemon/weights/loader.h"
 #include "daemon/weights/piece_reader.h"
 #include "daemon/weights/stall_watch.h"
+#include "daemon/weights/weights_digest.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
@@ -50,6 +51,8 @@ class StageEngine {
     Peers peers;
     std::string kv_folder;                 // for KV that memory has no room for; empty: that of the model
     std::shared_ptr<KvTakeover> takeover;  // of the plan before; null: every sequence begins anew
+    std::optional<WeightsDigest> digest;   // that the weights must have; nothing: not said
+    SampleMemory* samples = nullptr;       // of weights that were compared before; may be null
     LoadOptions load;
     StallReport report;          // while the disk delivers nothing
     TraceRing* trace = nullptr;  // what computes, loads and waits, where that is asked for; outlives the engine
@@ -58,8 +61,8 @@ class StageEngine {
   };
 
   // Validates the plan against the model in `model_dir`, allocates, and loads what is resident on device `device`. InvalidArgument where
-  // the plan is not of this model; ResourceExhausted, with the numbers, where the process would exceed the device's budget. Of KV that is
-  // taken over also what StageKv::TakeOver says.
+  // the plan is not of this model; FailedPrecondition where the weights are not those of Options::digest; ResourceExhausted, with the
+  // numbers, where the process would exceed the device's budget. Of KV that is taken over also what StageKv::TakeOver says.
   static absl::StatusOr<std::unique_ptr<StageEngine>> Install(const std::string& model_dir, const Plan& plan, int32_t device,
                                                               Options options);
   ~StageEngine();

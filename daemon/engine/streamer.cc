@@ -54,7 +54,7 @@ Streamer::~Streamer() {
 
 // ---- A step
 
-absl::Status Streamer::Step(const MicroBatch& batch) {
+absl::Status Streamer::Step(const MicroBatch& batch, const std::function<void(int done, int total)>& on_block) {
   const bool with_head = std::ranges::any_of(batch.rows, [](const BatchRow& row) { return row.wants_logits; });
   LIME_RETURN_IF_ERROR(loader_->BeginStep(with_head));
   LIME_RETURN_IF_ERROR(Traced(options_.trace, loader_->step(), 0, [&] { return Embed(batch); }));
@@ -62,6 +62,7 @@ absl::Status Streamer::Step(const MicroBatch& batch) {
     if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) {
       return absl::CancelledError("interrupted between two blocks");
     }
+    if (on_block) on_block(block, static_cast<int>(spec_.blocks.size()));
     if (between_blocks_) between_blocks_();
     TakeRoom().IgnoreError();  // memory that is not there after all is asked for again by who wants it
     LIME_RETURN_IF_ERROR(RunBlock(block));

@@ -46,8 +46,9 @@ class Streamer {
                                                           std::unique_ptr<PieceReader> reader, std::vector<LoadedBlock>& blocks,
                                                           const Options& options);
 
-  // Embeds and runs every block of the batch that the backend has begun. After an error the next step begins anew.
-  absl::Status Step(const MicroBatch& batch);
+  // Embeds and runs every block of the batch that the backend has begun. After an error the next step begins anew. `on_block`, which may
+  // be empty, is called before every block after the first, with how many of all there are have been computed.
+  absl::Status Step(const MicroBatch& batch, const std::function<void(int done, int total)>& on_block = {});
 
   // ---- Residency: at any time between two calls of Step, or from `between_blocks`
 

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/profile/disk_sample.h"
 #include "daemon/profile/measure_compute.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/profile/measure_rates.h"
@@ -21,7 +23,8 @@
 namespace lime {
 namespace {
 
-constexpr double kPlannedShare = 0.85;   // of the memory that is free, where nobody says how much may be used
+constexpr double kPlannedShare = 0.85;  // of the memory that is free, where nobody says how much may be used
+constexpr Bytes kMeasuringRoom = 64 * kMiB;
 constexpr Bytes kSmallDisk = 32 * kMiB;  // files of less are read in smaller requests, over less memory
 using Say = std::function<void(const ProfileProgress&)>;
 
@@ -33,6 +36,7 @@ void BeginPeakAnew() {
 // The model, from its files or from its description alone.
 struct Model {
   std::optional<Checkpoint> checkpoint;
+  absl::Status absent;  // why there is none
   ModelSpec spec;
   std::string name;
 };
@@ -41,15 +45,24 @@ absl::StatusOr<Model> OpenModel(const ProfileCall& call, const std::string& fold
   Model model;
   model.name = std::filesystem::path(folder).lexically_normal().filename().string().substr(0, 128);
   absl::StatusOr<Checkpoint> checkpoint =
-      folder.empty() ? absl::NotFoundError("nobody says where the weights are") : Checkpoint::Open(folder);
+      folder.empty() ? absl::NotFoundError("it has neither weights nor a store; add weights = \"FOLDER\" or store = \"FOLDER\"")
+                     : Checkpoint::OpenPart(folder);
   if (checkpoint.ok()) {
     LIME_ASSIGN_OR_RETURN(model.spec, checkpoint->BuildModelSpec());
     model.checkpoint = *std::move(checkpoint);
     return model;
   }
   if (call.config.empty() || !absl::IsNotFound(checkpoint.status())) return checkpoint.status();
+  model.absent = checkpoint.status();
   LIME_ASSIGN_OR_RETURN(model.spec, DescribeModel(call.config, "the model's config.json"));
   return model;
+}
+
+std::string Printable(absl::string_view text) {
+  std::string plain(text);
+  std::ranges::replace_if(
+      plain, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  return plain;
 }
 
 class SelfProfile {
@@ -61,7 +74,7 @@ class SelfProfile {
     LIME_ASSIGN_OR_RETURN(const Model model, OpenModel(call_, call_.weights.empty() ? options_.weights : call_.weights));
     const Bytes free = AvailableMemory(), runtime = ProcessResidentBytes();
     room_ = options_.memory > 0 ? std::min(free / 2, options_.memory - runtime) : free / 2;
-    if (room_ < kMiB) return absl::ResourceExhaustedError("less than 1 MiB is free to measure with; end other programs");
+    if (room_ < kMiB) return NoRoom(runtime);
     measured_.memory = options_.memory > 0 ? options_.memory : runtime + static_cast<Bytes>(kPlannedShare * static_cast<double>(free));
     measured_.profile = EmptyProfile(options_.num_threads > 0 ? options_.num_threads : UsableCores());
     say_({.what = "memory", .share = 0});
@@ -76,6 +89,15 @@ class SelfProfile {
   }
 
  private:
+  absl::Status NoRoom(Bytes runtime) const {
+    if (options_.memory > 0 && options_.memory - runtime < kMiB) {
+      return absl::ResourceExhaustedError(absl::StrCat("its budget of ", FormatBytes(options_.memory), " is less than the ",
+                                                       FormatBytes(runtime), " that limed itself takes; give it ",
+                                                       BudgetAtLeast(runtime + kMeasuringRoom), " or more"));
+    }
+    return absl::ResourceExhaustedError("less than 1 MiB is free to measure with; end other programs");
+  }
+
   // Parts of the whole, by time: memory 1/7, disk 2/7, blocks 4/7.
   auto Progress(const char* what, double before, double after) {
     return [this, what, before, after](double done, double total) {
@@ -83,15 +105,44 @@ class SelfProfile {
     };
   }
 
+  // Where there is nothing to read and no room to write, that is told, and the rest is measured all the same.
   absl::Status ReadDisk(const Model& model) {
-    if (!model.checkpoint) return absl::OkStatus();
+    const std::string folder = SampleFolder(model);
+    if (folder.empty() && model.checkpoint) return ReadWeights(*model.checkpoint);
+    const absl::Status read = folder.empty() ? model.absent : ReadSample(folder);
+    if (cancelled_) return absl::CancelledError("interrupted");
+    measured_.disk_problem = Printable(read.message());
+    return absl::OkStatus();
+  }
+
+  // Where a file is to be written for it: of pushed blocks, those that are not there are holes.
+  std::string SampleFolder(const Model& model) const {
+    if (!model.checkpoint) return options_.store;
+    std::vector<BlockId> blocks;
+    for (const BlockSpec& block : model.spec.blocks) blocks.push_back(block.id);
+    return model.checkpoint->CheckHolds(blocks).ok() ? "" : model.checkpoint->dir();
+  }
+
+  absl::Status ReadSample(const std::string& folder) {
+    LIME_ASSIGN_OR_RETURN(
+        const DiskSample sample,
+        DiskSample::Write(folder, {.seconds = call_.seconds, .progress = Progress("disk", 1.0 / 7, 2.0 / 7), .cancelled = &cancelled_}));
+    return Measure({sample.path()}, {.progress = Progress("disk", 2.0 / 7, 3.0 / 7)});
+  }
+
+  absl::Status ReadWeights(const Checkpoint& checkpoint) {
     std::vector<std::string> files;
     Bytes bytes = 0;
-    for (const CheckpointFile& file : model.checkpoint->files()) files.push_back(file.path), bytes += file.bytes;
-    MeasureDiskOptions options{
-        .seconds = call_.seconds, .memory = room_ / 2, .progress = Progress("disk", 1.0 / 7, 3.0 / 7), .cancelled = &cancelled_};
+    for (const CheckpointFile& file : checkpoint.files()) files.push_back(file.path), bytes += file.bytes;
+    MeasureDiskOptions options{.progress = Progress("disk", 1.0 / 7, 3.0 / 7)};
     if (bytes < kSmallDisk) options.read_bytes = {64 * kKiB, 256 * kKiB}, options.depths = {2}, options.spread = 2 * kMiB;
-    if (bytes < 256 * kKiB) return absl::OkStatus();
+    return bytes < 256 * kKiB ? absl::OkStatus() : Measure(files, options);
+  }
+
+  absl::Status Measure(const std::vector<std::string>& files, MeasureDiskOptions options) {
+    options.seconds = call_.seconds;
+    options.memory = room_ / 2;
+    options.cancelled = &cancelled_;
     LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, MeasureDisk(files, options));
     measured_.profile.SetDisk(std::move(disk));
     return absl::OkStatus();

@@ -14,6 +14,7 @@ struct EngineProfilerOptions {
   std::string numerics = "auto";
   Bytes memory = 0;     // that the process may use; 0: not said
   std::string weights;  // folder, where a call names none
+  std::string store;    // for what is pushed: its disk counts where there are no weights; empty: none
 };
 
 Profiler MakeEngineProfiler(const EngineProfilerOptions& options);

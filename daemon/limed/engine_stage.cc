@@ -38,7 +38,7 @@ std::unique_ptr<Backend> Pace(const EngineStageOptions& options, std::unique_ptr
   return PaceBackend(std::move(backend), spec, {.profile = *options.pace, .ended = ended});
 }
 
-absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions& options, StageSetup setup) {
+absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions& options, SampleMemory& samples, StageSetup setup) {
   const PlanDevice& device = setup.plan.devices[setup.device];
   if (options.memory > 0 && device.budget > options.memory) {
     return absl::ResourceExhaustedError(absl::StrCat("the plan gives device \"", device.name, "\" ", FormatBytes(device.budget),
@@ -52,6 +52,8 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
                                       .peers = std::move(setup.peers),
                                       .kv_folder = options.kv_dir,
                                       .takeover = std::move(setup.takeover),
+                                      .digest = std::move(setup.digest),
+                                      .samples = &samples,
                                       .load = std::move(setup.load),
                                       .report = std::move(setup.report),
                                       .trace = setup.trace,
@@ -66,7 +68,7 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
 }  // namespace
 
 StageFactory MakeEngineStages(const EngineStageOptions& options) {
-  return [options](StageSetup setup) { return MakeStage(options, std::move(setup)); };
+  return [options, samples = std::make_shared<SampleMemory>()](StageSetup setup) { return MakeStage(options, *samples, std::move(setup)); };
 }
 
 }  // namespace lime

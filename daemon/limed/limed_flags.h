@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "CLI/CLI.hpp"
 #include "daemon/engine/cores.h"
@@ -27,24 +28,32 @@ struct LimedFlags {
   std::string numerics = "auto";
   int threads = 0;
   std::string compute_cores;  // "4-7"; empty: any
-  std::string background;  // name of a cluster: run as its device in the background
+  std::string background;     // name of a cluster: run as its device in the background
   bool insecure = false;
   bool no_link_probes = false;
-  bool stop = false;  // end the one that runs there
-  int ready_fd = -1;  // that the port is written to
+  bool stop = false;   // end the one that runs there
+  int ready_fd = -1;   // that the port is written to
+  std::string config;  // file of ReadLimedFile
 
   void AddTo(CLI::App& app);
 };
+
+// Takes from the TOML file `flags.config`, where there is one, what the call itself does not say:
+// `app` is parsed. InvalidArgument for what is wrong in it, with file, line and field.
+absl::Status ReadLimedFile(const CLI::App& app, LimedFlags& flags);
+// The same from the file's text.
+absl::Status ReadLimedText(std::string_view text, std::string_view file, const CLI::App& app, LimedFlags& flags);
 
 struct LimedSettings {
   Bytes memory = 0;
   std::optional<DeviceProfile> pace;
   Cores compute_cores;  // ascending; empty: any
   int threads = 0;      // that compute; 0: one for every core this process may use
-  ClusterKeys keys;  // empty: connections are not encrypted
+  ClusterKeys keys;     // empty: connections are not encrypted
 };
 
-// Names the first thing wrong. An address that others can reach needs keys, or that nobody wants any is spelled out.
+// Names the first thing wrong, folders that are not there or may not be written included; makes those
+// that limed writes to. An address that others can reach needs keys, or that nobody wants any is spelled out.
 absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags);
 
 }  // namespace lime

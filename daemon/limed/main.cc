@@ -2,15 +2,24 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <exception>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "common/command_line.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/inspect/inspect.h"
 #include "daemon/limed/background.h"
 #include "daemon/limed/engine_profiler.h"
 #include "daemon/limed/engine_stage.h"
@@ -18,19 +27,43 @@
 #include "daemon/limed/ready.h"
 #include "daemon/rpc/device_server.h"
 #include "daemon/weights/unreadable_pages.h"
+#include "daemon/weights/user_name.h"
 #include "kernels/module.h"
+#include "planner/base/release.h"
+#include "proto/certificate.h"
+#include "proto/convert.h"
+#include "proto/grpc_log.h"
 
 namespace {
 
 constexpr int kDone = 0, kFailed = 1, kWrongCall = 2;
 
-// Blocked in every thread; one waits for them.
-sigset_t EndSignals() {
+// Blocked in every thread; one waits for them. SIGTERM and SIGINT end limed; the others, which would
+// end a program that says nothing of them, are told in the log.
+sigset_t HandledSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&signals, signal);
   return signals;
+}
+
+// Waits for the signal that ends limed.
+template <typename Log>
+int AwaitEnd(const sigset_t& signals, const Log& log) {
+  for (int signal = 0;;) {
+    if (sigwait(&signals, &signal) != 0) continue;
+    if (signal == SIGTERM || signal == SIGINT) return signal;
+    log(std::string("goes on after a signal (") + strsignal(signal) + "); settings are read at the start alone, and SIGTERM ends it");
+  }
+}
+
+// What limed itself takes, libraries included, and a little to install a plan with.
+constexpr lime::Bytes kLeastBeside = 32 * lime::kMiB;
+
+absl::Status CheckOwnNeed(const lime::LimedFlags& flags, lime::Bytes memory, lime::Bytes runtime) {
+  if (memory == 0 || memory >= runtime + kLeastBeside) return absl::OkStatus();
+  return lime::Invalid("--memory ", flags.memory, " is less than limed needs, which itself takes ", lime::FormatBytes(runtime), "; give ",
+                       lime::BudgetAtLeast(runtime + 2 * kLeastBeside), " or more");
 }
 
 int Fail(const absl::Status& status, int code) {
@@ -65,32 +98,52 @@ int Run(lime::LimedFlags flags) {
   }
   if (!settings->compute_cores.empty()) lime::KeepTo(lime::OtherCores(settings->compute_cores));
   std::signal(SIGPIPE, SIG_IGN);
-  const sigset_t signals = EndSignals();
+  const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const auto logger = spdlog::stderr_color_mt("limed");
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %^%l%$ %v");
   logger->set_level(spdlog::level::from_str(flags.log_level));
   logger->flush_on(spdlog::level::info);
+  lime::GrpcLogTo([logger](std::string_view line) { logger->debug("{}", line); }, logger->should_log(spdlog::level::debug));
   const auto log = [logger, name = flags.name](const std::string& sentence) { logger->info("device {}: {}", name, sentence); };
 
   if (const absl::Status loaded = lime::LoadKernels(); !loaded.ok()) return Fail(loaded, kFailed);
   const lime::Bytes runtime = lime::ProcessResidentBytes();
+  if (const absl::Status enough = CheckOwnNeed(flags, settings->memory, runtime); !enough.ok()) return Fail(enough, kWrongCall);
   lime::DeviceServer::Options options;
   options.listen = flags.listen;
   options.name = flags.name;
   options.memory = settings->memory;
   options.runtime = runtime;
+  options.settings = {.listen = flags.listen,
+                      .weights = flags.model,
+                      .store = flags.store,
+                      .tls = flags.tls,
+                      .threads = flags.threads,
+                      .cluster = flags.background,
+                      .user = lime::UserName(geteuid()),
+                      .process = getpid()};
   options.profile = lime::MakeEngineProfiler({.num_threads = settings->threads,
                                               .cores = settings->compute_cores,
                                               .numerics = flags.numerics,
                                               .memory = settings->memory,
-                                              .weights = flags.model});
+                                              .weights = flags.model,
+                                              .store = flags.store});
+  options.inspect = [&flags, &settings, runtime](const lime::InspectCall& call) {
+    return lime::InspectMachine({.weights = call.weights.empty() ? flags.model : call.weights,
+                                 .store = flags.store,
+                                 .kv = flags.kv_dir,
+                                 .memory = settings->memory,
+                                 .runtime = runtime,
+                                 .seconds = call.seconds});
+  };
   options.plans.weights = flags.model;
   options.plans.kv_folder = !flags.kv_dir.empty() ? flags.kv_dir : !flags.model.empty() ? flags.model : flags.store;
   options.bulk.store = flags.store;
   options.plans.keys = settings->keys;
   if (flags.no_link_probes) options.plans.link_probes = false;
   options.plans.log = log;
+  options.debug = [logger, name = flags.name](const std::string& sentence) { logger->debug("device {}: {}", name, sentence); };
   options.plans.make_stage = lime::MakeEngineStages({.num_threads = settings->threads,
                                                      .cores = settings->compute_cores,
                                                      .numerics = flags.numerics,
@@ -100,11 +153,16 @@ int Run(lime::LimedFlags flags) {
                                                      .log = log});
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
   if (!server.ok()) return Fail(server.status(), kFailed);
-  log("listens on port " + std::to_string((*server)->port()) + (settings->keys.empty() ? ", without keys" : ", with keys") +
-      "; itself it takes " + lime::FormatBytes(runtime));
+  log("listens on port " + std::to_string((*server)->port()) + " of " + flags.listen.substr(0, flags.listen.rfind(':')) +
+      (settings->keys.empty() ? ", without keys" : ", with keys") + "; itself it takes " + lime::FormatBytes(runtime));
+  if (!settings->keys.empty()) {
+    const lime::Finding keys = lime::InspectExpiry("its keys", lime::EndOf(settings->keys), std::time(nullptr),
+                                                   "`lime keys --renew --name " + flags.name + "` where ca.key is makes new ones");
+    if (keys.grade != lime::Grade::kOk) log(keys.what + "; " + keys.remedy);
+  }
   lime::TellReady((*server)->port(), flags.ready_fd);
-  int signal = 0;
-  sigwait(&signals, &signal);
+  const int signal = AwaitEnd(signals, log);
+  lime::TellStopping();
   log(std::string("ends: ") + strsignal(signal));
   server->reset();
   log("has ended");
@@ -115,17 +173,23 @@ int Run(lime::LimedFlags flags) {
 
 int main(int argc, char** argv) {
   lime::ExitOnUnreadablePages();
+  lime::SilenceGrpc();
   CLI::App app("limed runs one device's part of a model that several devices compute together.", "limed");
   app.footer("Example: limed --name orin --listen 192.168.1.10:7001 --memory 26GiB --model /data/llama-70b --tls keys");
+  app.set_version_flag("--version", absl::StrCat("limed ", std::string(lime::Release()), ", protocol ", lime::kProtocol));
   lime::LimedFlags flags;
   flags.AddTo(app);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (const absl::Status checked = lime::CheckWords(app, words); !checked.ok()) return Fail(checked, kWrongCall);
   try {
-    app.parse(argc, argv);
+    std::ranges::reverse(words);  // as CLI11 takes them
+    app.parse(std::move(words));
+    if (const absl::Status read = lime::ReadLimedFile(app, flags); !read.ok()) return Fail(read, kWrongCall);
     return Run(flags);
+  } catch (const CLI::Success& asked) {  // --help
+    return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);  // --help
-    app.exit(error);
-    return asked ? kDone : kWrongCall;
+    return Fail(absl::InvalidArgumentError(lime::SentenceOf(app, error)), kWrongCall);
   } catch (const std::exception& error) {  // no memory, no thread: what no Status told
     std::fprintf(stderr, "limed: %s; the machine may be out of memory or threads\n", error.what());
     return kFailed;

@@ -8,11 +8,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 namespace lime {
 namespace {
 
-void NotifyManager(const char* path) {
+void NotifyManager(std::string_view state) {
+  const char* const path = std::getenv("NOTIFY_SOCKET");
+  if (path == nullptr) return;
   struct sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   const size_t length = std::strlen(path);
@@ -21,9 +24,8 @@ void NotifyManager(const char* path) {
   if (address.sun_path[0] == '@') address.sun_path[0] = 0;  // an abstract name
   const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return;
-  constexpr char kReady[] = "READY=1";
   const auto bytes = static_cast<socklen_t>(offsetof(struct sockaddr_un, sun_path) + length);
-  (void)sendto(socket, kReady, sizeof(kReady) - 1, MSG_NOSIGNAL, reinterpret_cast<const struct sockaddr*>(&address), bytes);
+  (void)sendto(socket, state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const struct sockaddr*>(&address), bytes);
   close(socket);
 }
 
@@ -35,7 +37,11 @@ void TellReady(int port, int fd) {
     [[maybe_unused]] const ssize_t written = write(fd, line.data(), line.size());
     close(fd);
   }
-  if (const char* const manager = std::getenv("NOTIFY_SOCKET"); manager != nullptr) NotifyManager(manager);
+  NotifyManager("READY=1");
+}
+
+void TellStopping() {
+  NotifyManager("STOPPING=1");
 }
 
 }  // namespace lime

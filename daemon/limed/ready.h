@@ -7,4 +7,7 @@ namespace lime {
 // Best effort: who does not listen any more does not matter.
 void TellReady(int port, int fd);
 
+// STOPPING=1 to the same socket: it ends as asked.
+void TellStopping();
+
 }  // namespace lime

@@ -6,14 +6,16 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/profile/measure_rates.h"
 #include "daemon/weights/files.h"
+#include "daemon/weights/output_file.h"
 #include "planner/plan/limits.h"
 
 namespace lime {
 std::string DefaultProfilePath() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
   const char* const home = std::getenv("HOME");
-  const std::string base = cache != nullptr && *cache != '\0' ? cache : absl::StrCat(home != nullptr ? home : "/tmp", "/.cache");
-  return base + "/lime/profile.json";
+  if (cache != nullptr && *cache == '/') return absl::StrCat(cache, "/lime/profile.json");
+  if (home != nullptr && *home == '/') return absl::StrCat(home, "/.cache/lime/profile.json");
+  return "";
 }
 
 absl::StatusOr<DeviceProfile> ReadProfile(const std::string& path) {
@@ -22,11 +24,12 @@ absl::StatusOr<DeviceProfile> ReadProfile(const std::string& path) {
 }
 
 absl::Status WriteProfile(const DeviceProfile& profile, const std::string& path) {
+  if (path.empty()) return absl::FailedPreconditionError(kNoProfilePath);
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) return absl::UnavailableError(absl::StrCat(folder.string(), " cannot be made: ", error.message()));
-  return WriteTextFile(path, ToJsonText(profile) + "\n");
+  return WriteOutput(path, ToJsonText(profile) + "\n", {.overwrite = true});
 }
 
 bool IsOwn(const DeviceProfile& profile, int threads) {

@@ -9,13 +9,15 @@
 
 namespace lime {
 
-// $XDG_CACHE_HOME/lime/profile.json, or ~/.cache/lime/profile.json.
+// $XDG_CACHE_HOME/lime/profile.json, or ~/.cache/lime/profile.json. Empty where neither names a folder: a place that anybody may write,
+// such as /tmp, would let others say how fast this machine is.
 std::string DefaultProfilePath();
+inline constexpr char kNoProfilePath[] = "neither HOME nor XDG_CACHE_HOME says where to keep the figures; set one, or give --out FILE";
 
 // NotFound where there is none, InvalidArgument with the field where it is not a profile.
 absl::StatusOr<DeviceProfile> ReadProfile(const std::string& path);
 
-// Makes its folder too; the file is whole or as it was.
+// Makes its folder too; the file is whole or as it was. For the default path: FailedPrecondition where it is empty.
 absl::Status WriteProfile(const DeviceProfile& profile, const std::string& path);
 
 // Whether the figures of `profile` hold for this CPU and so many threads.

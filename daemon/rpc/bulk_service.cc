@@ -5,9 +5,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "daemon/logic/push_stream.h"
 #include "daemon/rpc/kv_pages_stream.h"
+#include "daemon/weights/held_blocks.h"
+#include "daemon/weights/pushed_models.h"
+#include "proto/bulk_convert.h"
+#include "proto/convert.h"
+#include "proto/grpc_status.h"
 
 namespace lime {
 namespace {
@@ -28,6 +34,13 @@ absl::StatusOr<PushChunk> ReadChunk(BulkStream& stream) {
   LIME_ASSIGN_OR_RETURN(PushRequest what, FromProto(*message));
   if (auto* chunk = std::get_if<PushChunk>(&what)) return std::move(*chunk);
   return absl::FailedPreconditionError("an offer comes once in a push");
+}
+
+// What this device's disk refuses does not pass by itself, so that it must not look like a connection that broke: that one is retried.
+absl::Status OwnFault(const absl::Status& status) {
+  if (absl::IsUnavailable(status)) return absl::FailedPreconditionError(status.message());
+  if (!absl::IsPermissionDenied(status)) return status;
+  return absl::PermissionDeniedError(absl::StrCat(status.message(), "; start limed with a --store that it may write"));
 }
 
 // What to tell the coordinator after a chunk.
@@ -87,7 +100,88 @@ grpc::ServerWriteReactor<v1::KvPages>* BulkService::ReadKv(grpc::CallbackServerC
   return KvPagesStream::Begin(*left, *call, kv_reads_);
 }
 
+grpc::ServerUnaryReactor* BulkService::ListStore(grpc::CallbackServerContext* context, const v1::ListStoreRequest*,
+                                                 v1::ListStoreReply* reply) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  store_work_.Post([this, reactor, reply] {
+    const absl::StatusOr<StoreContent> content = Stored();
+    if (content.ok()) ToProto(*content, *reply);
+    reactor->Finish(ToGrpc(content.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* BulkService::Holdings(grpc::CallbackServerContext* context, const v1::HoldingsRequest* request,
+                                                v1::HoldingsReply* reply) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::StatusOr<HoldingsCall> call = FromProto(*request);
+  if (!call.ok()) {
+    reactor->Finish(ToGrpc(call.status()));
+    return reactor;
+  }
+  looks_.Post([this, reactor, reply, call = *call] {
+    const absl::StatusOr<DeviceHoldings> holdings = Look(call);
+    if (holdings.ok()) ToProto(*holdings, *reply);
+    reactor->Finish(ToGrpc(holdings.status()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* BulkService::RemoveStored(grpc::CallbackServerContext* context, const v1::RemoveStoredRequest* request,
+                                                    v1::RemoveStoredReply* reply) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  store_work_.Post([this, reactor, reply, model = request->model(), peer = PeerAddress(context->peer())] {
+    const absl::StatusOr<Bytes> freed = Remove(model);
+    if (freed.ok()) {
+      Log(absl::StrFormat("has removed %s for %s: %s are free again", PushedFolder(options_.store, model), peer, FormatBytes(*freed)));
+      reply->set_freed_bytes(*freed);
+    }
+    reactor->Finish(ToGrpc(freed.status()));
+  });
+  return reactor;
+}
+
+absl::StatusOr<StoreContent> BulkService::Stored() const {
+  StoreContent content{.folder = options_.store, .models = {}};
+  if (content.folder.empty()) return content;
+  LIME_ASSIGN_OR_RETURN(const std::vector<PushedModel> models, ListPushed(options_.store));
+  const absl::Time now = absl::Now();
+  for (const PushedModel& pushed : models) {
+    content.models.push_back({.model = pushed.model,
+                              .name = pushed.name,
+                              .bytes = pushed.bytes,
+                              .held = pushed.held,
+                              .blocks = pushed.blocks,
+                              .unused_seconds = std::max(0.0, absl::ToDoubleSeconds(now - pushed.used)),
+                              .in_use = !plans_.BlocksInUse(pushed.dir).empty()});
+  }
+  if (const absl::StatusOr<DiskRoom> room = DiskRoomOf(options_.store); room.ok()) content.free = room->free, content.total = room->total;
+  return content;
+}
+
+absl::StatusOr<Bytes> BulkService::Remove(uint64_t model) const {
+  if (options_.store.empty()) return absl::FailedPreconditionError("limed was started without --store FOLDER, and holds no pushed models");
+  if (!plans_.BlocksInUse(PushedFolder(options_.store, model)).empty()) {
+    const std::optional<PlanUser> user = plans_.User();
+    return absl::FailedPreconditionError(absl::StrCat("the plan that is installed reads this model",
+                                                      user ? absl::StrCat(", for ", user->Who()) : std::string(),
+                                                      "; wait for its end, or run `lime unload`"));
+  }
+  return RemovePushed(options_.store, model);
+}
+
+absl::StatusOr<DeviceHoldings> BulkService::Look(const HoldingsCall& call) const {
+  DeviceHoldings holdings{.takes = !options_.store.empty()};
+  const std::string folder = plans_.WeightsOf(call.weights, call.model);
+  if (folder.empty()) return holdings;
+  LIME_ASSIGN_OR_RETURN(std::optional<std::vector<BlockId>> held, BlocksHeldIn(folder));
+  holdings.whole = !held.has_value();
+  if (held) holdings.blocks = *std::move(held);
+  return holdings;
+}
+
 void BulkService::Work() {
+  EndRemovals(options_.store);
   while (true) {
     std::shared_ptr<BulkStream> stream;
     {
@@ -97,7 +191,7 @@ void BulkService::Work() {
       stream = stream_;
       if (stream == nullptr) return;
     }
-    const absl::Status status = Receive(*stream);
+    const absl::Status status = OwnFault(Receive(*stream));
     if (!status.ok()) Log(absl::StrCat("a push has ended early: ", status.message()));
     {
       absl::MutexLock lock(&mutex_);

@@ -1,4 +1,5 @@
-// Takes weights that a coordinator pushes, into the store of this device, and gives KV that a plan has left here to its next device.
+// Takes weights that a coordinator pushes, into the store of this device, says which are there, and gives KV that a plan has left here to
+// its next device.
 //
 //   BulkStream ── messages ──► worker: PushReceiver says what fits, PushedStore writes it ── events ──► BulkStream
 //
@@ -36,6 +37,15 @@ class BulkService final : public v1::Bulk::CallbackService {
  private:
   grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* Push(grpc::CallbackServerContext* context) override;
   grpc::ServerWriteReactor<v1::KvPages>* ReadKv(grpc::CallbackServerContext* context, const v1::KvRequest* request) override;
+  grpc::ServerUnaryReactor* ListStore(grpc::CallbackServerContext* context, const v1::ListStoreRequest* request,
+                                      v1::ListStoreReply* reply) override;
+  grpc::ServerUnaryReactor* RemoveStored(grpc::CallbackServerContext* context, const v1::RemoveStoredRequest* request,
+                                         v1::RemoveStoredReply* reply) override;
+  absl::StatusOr<StoreContent> Stored() const;
+  absl::StatusOr<Bytes> Remove(uint64_t model) const;
+  grpc::ServerUnaryReactor* Holdings(grpc::CallbackServerContext* context, const v1::HoldingsRequest* request,
+                                     v1::HoldingsReply* reply) override;
+  absl::StatusOr<DeviceHoldings> Look(const HoldingsCall& call) const;
   void Work();
   absl::Status Receive(BulkStream& stream);
   absl::Status ReceiveUnits(BulkStream& stream, PushedStore& store, const std::vector<int32_t>& units);
@@ -50,7 +60,7 @@ class BulkService final : public v1::Bulk::CallbackService {
   std::shared_ptr<BulkStream> stream_ ABSL_GUARDED_BY(mutex_);  // under way
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread worker_;
-  WorkerThread kv_reads_;
+  WorkerThread kv_reads_, store_work_, looks_;  // a removal may take minutes, and a run waits for a look
 };
 
 }  // namespace lime

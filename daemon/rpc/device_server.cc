@@ -3,6 +3,7 @@
 #include <grpcpp/server.h>
 
 #include <atomic>
+#include <ctime>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -13,8 +14,11 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/steady_clock.h"
 #include "daemon/rpc/activation_service.h"
+#include "daemon/rpc/hello_responder.h"
 #include "daemon/rpc/link_probe.h"
+#include "daemon/rpc/listen_error.h"
 #include "daemon/rpc/progress_call.h"
+#include "proto/finding_convert.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -70,6 +74,7 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
       server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdown));
       server_->Wait();
     }
+    if (inspection_.joinable()) inspection_.join();
   }
 
   absl::Status Listen() {
@@ -80,9 +85,23 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     builder.RegisterService(&bulk_);
     builder.RegisterCallbackGenericService(&activations_);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0)
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen, "; is another limed running there?"));
+    if (server_ == nullptr || port_ == 0) return WhyNotListening(options_.listen);
     ticker_ = std::thread([this] { TickAlways(); });
+    absl::StatusOr<std::unique_ptr<HelloResponder>> hello = HelloResponder::Start(
+        options_.listen, port_,
+        [this] {
+          return Hello{.protocol = options_.protocol,
+                       .keys = !options_.plans.keys.empty(),
+                       .clock = std::time(nullptr),
+                       .release = options_.release};
+        },
+        [this](const std::string& peer) {
+          if (options_.debug) options_.debug(absl::StrCat(peer, " asks for release and clock: it may have found no common keys"));
+        });
+    if (hello.ok())
+      hello_ = *std::move(hello);
+    else if (options_.plans.log)
+      options_.plans.log(absl::StrCat("tells nobody its clock before keys are shown: ", hello.status().message()));
     return absl::OkStatus();
   }
 
@@ -101,12 +120,34 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     const int64_t epoch = keeper_.epoch();
     return Answer(context,
                   DeviceHealth{.name = options_.name,
+                               .protocol = options_.protocol,
                                .epoch = epoch,
                                .last_epoch = keeper_.last_epoch(),
                                .memory = options_.memory,
                                .runtime = epoch < 0 ? ProcessResidentBytes() : options_.runtime,
-                               .model = keeper_.model()},
+                               .model = keeper_.model(),
+                               .used_by = keeper_.User(),
+                               .settings = options_.settings,
+                               .release = options_.release,
+                               .clock = std::time(nullptr)},
                   reply);
+  }
+
+  // Without the thread that loads: a device is looked at while a plan is in use, too.
+  grpc::ServerUnaryReactor* Inspect(grpc::CallbackServerContext* context, const v1::InspectRequest* request,
+                                    v1::InspectReply* reply) override {
+    const absl::StatusOr<InspectCall> call = FromProto(*request);
+    if (!call.ok()) return Refuse(context, call.status());
+    if (!options_.inspect) return Refuse(context, absl::UnimplementedError("this device does not look at its machine"));
+    if (inspecting_.exchange(true)) return Refuse(context, absl::UnavailableError("another `lime doctor` looks at this device; try again"));
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    if (inspection_.joinable()) inspection_.join();
+    inspection_ = std::thread([this, reactor, reply, call = *call] {
+      ToProto(options_.inspect(call), *reply);
+      inspecting_ = false;
+      reactor->Finish(grpc::Status::OK);
+    });
+    return reactor;
   }
 
   grpc::ServerUnaryReactor* Statistics(grpc::CallbackServerContext* context, const v1::StatisticsRequest*,
@@ -125,12 +166,13 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     return Answer(context, chunk, reply);
   }
 
-  grpc::ServerWriteReactor<v1::InstallEvent>* Install(grpc::CallbackServerContext*, const v1::InstallRequest* request) override {
+  grpc::ServerWriteReactor<v1::InstallEvent>* Install(grpc::CallbackServerContext* context, const v1::InstallRequest* request) override {
     const auto call = ProgressCall<v1::InstallEvent>::Begin();
     absl::StatusOr<InstallCall> what = FromProto(*request);
     if (!what.ok()) return call->End(what.status()), call.get();
     const absl::StatusOr<std::shared_ptr<StageSession>> session = keeper_.Install(
-        *std::move(what), {.progress =
+        *std::move(what), {.address = PeerAddress(context->peer()),
+                           .progress =
                                [call](const LoadProgress& state) {
                                  call->Say(EventOf(LoadedBytes{state.done, state.total}));
                                },
@@ -195,6 +237,19 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context, const v1::ReleaseRequest* request,
+                                    v1::ReleaseReply* reply) override {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    const absl::StatusOr<ReleaseCall> call = FromProto(*request);
+    const auto done = [reactor, reply](const ReleasedPlan& released) {
+      ToProto(released, *reply);
+      reactor->Finish(grpc::Status::OK);
+    };
+    const absl::Status refused = call.ok() ? keeper_.Release(*call, PeerAddress(context->peer()), done) : call.status();
+    if (!refused.ok()) reactor->Finish(ToGrpc(refused));
+    return reactor;
+  }
+
   grpc::ServerBidiReactor<v1::OrderRequest, v1::OrderEvent>* Orders(grpc::CallbackServerContext* context) override {
     const std::shared_ptr<OrdersStream> stream = OrdersStream::Begin(keeper_, *context, options_.orders);
     absl::MutexLock lock(&mutex_);
@@ -227,6 +282,9 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::thread ticker_;
+  std::unique_ptr<HelloResponder> hello_;  // null where another program has the UDP port
+  std::atomic<bool> inspecting_ = false;
+  std::thread inspection_;  // of who set inspecting_
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::weak_ptr<OrdersStream>> streams_ ABSL_GUARDED_BY(mutex_);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/grpc_status.h"
+#include "proto/prober.h"
 
 namespace lime {
 namespace {
@@ -27,7 +28,7 @@ double MsSince(Clock::time_point begin) {
 class LinkMeter {
  public:
   LinkMeter(const LinkProbe& probe, const ClusterKeys& keys)
-      : probe_(probe), stub_(v1::Control::NewStub(OpenChannel(probe.address, probe.peer, keys, ChannelUse::kControl))) {
+      : probe_(probe), keys_(keys), stub_(v1::Control::NewStub(OpenChannel(probe.address, probe.peer, keys, ChannelUse::kControl))) {
     context_.set_wait_for_ready(true);
     context_.set_deadline(absl::ToChronoTime(absl::Now() + kPatience + absl::Seconds(4 * probe.seconds)));
     stream_ = stub_->Probe(&context_);
@@ -37,7 +38,12 @@ class LinkMeter {
     const Clock::time_point begin = Clock::now();
     const bool whole = MeasureLatency() && MeasureRate(begin);
     stream_->WritesDone();
-    LIME_RETURN_IF_ERROR(FromGrpc(stream_->Finish(), absl::StrCat("device \"", probe_.peer, "\" at ", probe_.address)));
+    const grpc::Status status = stream_->Finish();
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED || status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      const ProbeTarget target{.name = probe_.peer, .address = probe_.address, .keys = keys_};
+      LIME_RETURN_IF_ERROR(FindFault(target).ToStatus(target));
+    }
+    LIME_RETURN_IF_ERROR(FromGrpc(status, absl::StrCat("device \"", probe_.peer, "\" at ", probe_.address)));
     if (!whole) return absl::UnavailableError(absl::StrCat("device \"", probe_.peer, "\" has ended the measurement of its link"));
     return MeasuredLink{.bytes_per_second = Rate(), .latency_ms = turn_ms_ / 2};
   }
@@ -103,6 +109,7 @@ class LinkMeter {
   }
 
   const LinkProbe& probe_;
+  const ClusterKeys& keys_;
   const std::unique_ptr<v1::Control::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::ProbeData, v1::ProbeAnswer>> stream_;

@@ -71,6 +71,11 @@ void OrdersStream::OnWriteDone(bool ok) {
   if (ending_) EndLocked(end_);
 }
 
+void OrdersStream::OnCancel() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+}
+
 void OrdersStream::End(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   EndLocked(status);
@@ -87,10 +92,10 @@ void OrdersStream::EndLocked(const absl::Status& status) {
 
 void OrdersStream::OnDone() {
   std::shared_ptr<OrdersStream> self = std::move(self_);
-  std::string why = "its coordinator has gone";
+  std::string why;
   {
     absl::MutexLock lock(&mutex_);
-    if (!end_.ok()) why = std::string(end_.message());
+    why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "it has come to its end";
   }
   if (session_ != nullptr) keeper_.Leave(session_, why);
 }

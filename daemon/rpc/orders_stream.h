@@ -31,6 +31,7 @@ class OrdersStream final : public grpc::ServerBidiReactor<v1::OrderRequest, v1::
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
+  void OnCancel() override;
   void OnDone() override;
 
   absl::Status OnMessage(const FromCoordinator& what);
@@ -52,8 +53,9 @@ class OrdersStream final : public grpc::ServerBidiReactor<v1::OrderRequest, v1::
   std::deque<v1::OrderEvent> queue_ ABSL_GUARDED_BY(mutex_);  // the front one is being written
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;    // and nothing new is said
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;   // Finish was called
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;     // and nothing new is said
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;  // the coordinator has gone without an end
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
 };
 

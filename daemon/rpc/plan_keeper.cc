@@ -1,14 +1,30 @@
 #include "daemon/rpc/plan_keeper.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/rpc/kv_reader.h"
 #include "daemon/weights/files.h"
+#include "daemon/weights/pushed_models.h"
 #include "planner/plan/plan_blocks.h"
 
 namespace lime {
+
+namespace {
+
+// Who loads other devices says every second that this one is still to be used.
+constexpr absl::Duration kAwaited = absl::Seconds(2);
+
+// Whatever they are called.
+bool SameFolder(const std::string& one, const std::string& other) {
+  std::error_code ignored;
+  return one == other || std::filesystem::equivalent(one, other, ignored);
+}
+
+}  // namespace
 
 PlanKeeper::PlanKeeper(Options options) : options_(std::move(options)), worker_([this] { Work(); }) {}
 
@@ -43,7 +59,9 @@ void PlanKeeper::Post(std::function<void()> task) {
 }
 
 // Aborted: what passes when others have ended, so that it may be worth to try again.
-absl::Status PlanKeeper::CheckNew(int64_t epoch) const {
+absl::Status PlanKeeper::CheckNew(const InstallCall& call) const {
+  const int64_t epoch = call.plan.epoch;
+  if (taken_from_ != 0 && taken_from_ == call.coordinator.id) return taken_;
   if (stopping_) return absl::UnavailableError("the device is shutting down");
   if (epoch <= last_epoch_) {
     return absl::AbortedError(
@@ -54,27 +72,35 @@ absl::Status PlanKeeper::CheckNew(int64_t epoch) const {
     case State::kInstalled:
       return absl::OkStatus();
     case State::kInstalling:
-      return absl::AbortedError(absl::StrCat("epoch ", session_->epoch(), " is being installed; wait, or unload it"));
+      return absl::AbortedError(absl::StrCat("loads ", session_->plan().model_name, " for ", Who(),
+                                             "; wait for its end, or take the device from it with `lime unload --force`"));
     case State::kInUse:
-      return absl::AbortedError(
-          absl::StrCat("epoch ", session_->epoch(), " is in use by another coordinator; end that one, or unload the plan"));
+      return absl::AbortedError(absl::StrCat("runs ", session_->plan().model_name, " for ", Who(),
+                                             "; wait for its end, or take the device from it with `lime unload --force`"));
     case State::kUnloading:
       return absl::AbortedError(absl::StrCat("epoch ", session_->epoch(), " is being unloaded; try again"));
   }
   return absl::OkStatus();
 }
 
+std::string PlanKeeper::WeightsOf(const std::string& named, uint64_t model) const {
+  if (!named.empty()) return named;
+  std::string pushed = model != 0 && options_.find_pushed ? options_.find_pushed(model) : "";
+  return pushed.empty() ? options_.weights : pushed;
+}
+
 absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall call, Installation installation) {
-  if (call.weights.empty() && call.model != 0 && options_.find_pushed) call.weights = options_.find_pushed(call.model);
-  if (call.weights.empty()) call.weights = options_.weights;
+  call.weights = WeightsOf(call.weights, call.model);
   if (call.weights.empty()) {
     return absl::InvalidArgumentError(
         "nobody says where the weights are; send them with `lime push`, name them in the cluster's file, or start limed with --model");
   }
   LeftByPlan gone;  // without the lock
   absl::MutexLock lock(&mutex_);
-  LIME_RETURN_IF_ERROR(CheckNew(call.plan.epoch));
+  LIME_RETURN_IF_ERROR(CheckNew(call));
   last_epoch_ = call.plan.epoch;
+  address_ = installation.address, installed_at_ = absl::Now();
+  taken_from_ = 0;
   const int64_t before_epoch = call.kv ? call.kv->epoch : -1;
   if (before_epoch != left_epoch_) gone = std::exchange(left_, {}), left_epoch_ = -1;
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = std::move(call),
@@ -95,9 +121,13 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
 
 void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation) {
   if (before != nullptr) before->Close();
-  Log(absl::StrCat("installs epoch ", session->epoch(), ": ", session->plan().model_name));
+  {
+    absl::MutexLock lock(&mutex_);
+    Log(absl::StrCat("installs epoch ", session->epoch(), ": ", session->plan().model_name, ", for ", Who()));
+  }
   const absl::Time begin = absl::Now();
   absl::StatusOr<InstalledPlan> installed = session->Open();
+  if (const absl::Status failure = session->failure(); !installed.ok() && failure.code() == kTakenAway) installed = failure;
   if (!installed.ok()) session->Close();
   if (session->call().kv) LetGo(session->call().kv->epoch);
   {
@@ -107,6 +137,7 @@ void PlanKeeper::Load(std::shared_ptr<StageSession> session, std::shared_ptr<Sta
     unused_since_ = absl::Now();
   }
   if (installed.ok()) {
+    NotePushedUse(session->call().weights);
     Log(absl::StrCat("epoch ", session->epoch(), " is installed after ", absl::FormatDuration(absl::Now() - begin)));
   } else {
     Log(absl::StrCat("epoch ", session->epoch(), " is refused: ", installed.status().message()));
@@ -145,6 +176,55 @@ absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const
   LIME_RETURN_IF_ERROR(CheckEpoch(call.epoch));
   PostUnload(call.leave_kv && state_ == State::kInUse, std::move(done));
   return absl::OkStatus();
+}
+
+// Its user is told before anything of the plan goes, so that what breaks with it is no news any more.
+absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done) {
+  LeftByPlan gone;  // without the lock
+  absl::ReleasableMutexLock lock(&mutex_);
+  if (state_ == State::kNone) {
+    gone = std::exchange(left_, {}), left_epoch_ = -1;
+    lock.Release();
+    done({});
+    return absl::OkStatus();
+  }
+  if (state_ == State::kUnloading) {
+    Post([done = std::move(done)] { done({}); });  // behind what unloads it
+    return absl::OkStatus();
+  }
+  ReleasedPlan released{.epoch = session_->epoch(), .model = session_->plan().model_name, .used_by = UserNow()};
+  if (released.used_by && !call.force)
+    return absl::FailedPreconditionError(absl::StrCat("runs ", released.model, " for ", released.used_by->Who(),
+                                                      "; wait for its end, or take the device from it with `lime unload --force`"));
+  const std::string by = PlanUser{.coordinator = call.by, .address = address}.Name();
+  Log(absl::StrCat("unloads epoch ", released.epoch, " for ", by, released.used_by ? ", and takes it from " : "",
+                   released.used_by ? released.used_by->Who() : ""));
+  if (released.used_by) {
+    taken_from_ = released.used_by->coordinator.id;
+    taken_ = absl::Status(kTakenAway, absl::StrCat(by, " has taken the device away with `lime unload --force`"));
+    session_->TakeAway(taken_);
+  }
+  PostUnload(false, [released, done = std::move(done)](const UnloadedPlan&) { done(released); });
+  return absl::OkStatus();
+}
+
+std::optional<PlanUser> PlanKeeper::UserNow() const {
+  const bool awaited = state_ == State::kInstalled && absl::Now() - unused_since_ < kAwaited;
+  if (state_ != State::kInstalling && state_ != State::kInUse && !awaited) return std::nullopt;
+  return PlanUser{.coordinator = session_->call().coordinator,
+                  .address = address_,
+                  .seconds = std::max(0.0, absl::ToDoubleSeconds(absl::Now() - installed_at_))};
+}
+
+std::optional<PlanUser> PlanKeeper::User() const {
+  absl::MutexLock lock(&mutex_);
+  return UserNow();
+}
+
+// Of session_.
+std::string PlanKeeper::Who() const {
+  const std::optional<PlanUser> user = UserNow();
+  return user ? user->Who() : "nobody";
 }
 
 void PlanKeeper::PostUnload(bool leave_kv, std::function<void(const UnloadedPlan&)> done) {
@@ -199,8 +279,10 @@ absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::UnavailableError("the device is shutting down");
   if (state_ != State::kNone) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("epoch ", session_->epoch(), " is here, and nothing else is done beside a plan; try again when it is unloaded"));
+    const std::optional<PlanUser> user = UserNow();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "epoch ", session_->epoch(), " is here, ", user ? absl::StrCat("for ", user->Who()) : std::string("and nobody uses it"),
+        "; nothing else is done beside a plan: ", user ? "wait for its end" : "`lime unload` takes it off"));
   }
   Post(std::move(task));
   return absl::OkStatus();
@@ -212,7 +294,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, Sta
     absl::MutexLock lock(&mutex_);
     LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
     if (state_ == State::kInstalling) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is still being installed"));
-    if (state_ == State::kInUse) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is in use by another coordinator"));
+    if (state_ == State::kInUse) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is in use already, by ", Who()));
     state_ = State::kInUse;
     session = session_;
   }
@@ -227,7 +309,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, Sta
 void PlanKeeper::Leave(const std::shared_ptr<StageSession>& session, const std::string& why) {
   absl::MutexLock lock(&mutex_);
   if (session_ != session || state_ != State::kInUse) return;
-  Log(absl::StrCat("unloads epoch ", session->epoch(), ": ", why));
+  Log(absl::StrCat("unloads epoch ", session->epoch(), " of ", Who(), ": ", why));
   PostUnload(false, {});
 }
 
@@ -257,9 +339,13 @@ void PlanKeeper::Tick(absl::Time now) {
 }
 
 std::vector<BlockId> PlanKeeper::BlocksInUse(const std::string& weights) const {
-  absl::MutexLock lock(&mutex_);
-  if (session_ == nullptr || session_->call().weights != weights) return {};
-  return BlocksOn(session_->plan(), session_->call().device);
+  std::shared_ptr<StageSession> session;
+  {
+    absl::MutexLock lock(&mutex_);
+    session = session_;
+  }
+  if (session == nullptr || !SameFolder(session->call().weights, weights)) return {};
+  return BlocksOn(session->plan(), session->call().device);
 }
 
 int64_t PlanKeeper::epoch() const {

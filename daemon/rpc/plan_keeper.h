@@ -38,11 +38,15 @@ class PlanKeeper {
   ~PlanKeeper();  // unloads
 
   struct Installation {
+    std::string address;  // of who asks
     std::function<void(const LoadProgress&)> progress;
     std::function<void(absl::StatusOr<InstalledPlan>)> done;  // once, unless Install refuses
   };
   // Refuses at once what needs no loading to be refused: an old epoch, a plan in use. Else `done` tells.
   absl::StatusOr<std::shared_ptr<StageSession>> Install(InstallCall call, Installation installation);
+
+  // The folder that an installation would read the model from, where it names `named`; empty where nobody says one.
+  std::string WeightsOf(const std::string& named, uint64_t model) const;
 
   // Whoever had it installed has gone: it is unloaded, unless somebody uses it already.
   void Abandon(const std::shared_ptr<StageSession>& session);
@@ -50,6 +54,9 @@ class PlanKeeper {
   // FailedPrecondition for any epoch but that of the plan which is here, or has left its KV here, which goes then. What is left for the
   // next plan stays until that is installed, another one is, or nobody has read it for a while.
   absl::Status Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done);
+  // For a person who is not its coordinator: unloads whatever plan is here. FailedPrecondition names who uses it, unless call.force; that
+  // one hears kTakenAway, and so it does when it wants to install another.  `address`: of who asks.
+  absl::Status Release(const ReleaseCall& call, const std::string& address, std::function<void(const ReleasedPlan&)> done);
   // What the plan of that epoch has left; FailedPrecondition where nothing is.
   absl::StatusOr<std::shared_ptr<KvLeft>> Left(int64_t epoch) const;
 
@@ -58,7 +65,7 @@ class PlanKeeper {
 
   // The plan of that epoch for whoever coordinates it; FailedPrecondition where it is not installed or another uses it already.
   absl::StatusOr<std::shared_ptr<StageSession>> Use(int64_t epoch, StageSession::Sink sink);
-  // Its coordinator has gone: it is unloaded.
+  // Its coordinator does not use it any more: it is unloaded.
   void Leave(const std::shared_ptr<StageSession>& session, const std::string& why);
 
   // For activations.
@@ -76,6 +83,8 @@ class PlanKeeper {
   int64_t epoch() const;
   int64_t last_epoch() const;
   std::string model() const;  // of the plan, for people; empty: none
+  // Who has the plan installed or uses it; nobody where it was left behind.
+  std::optional<PlanUser> User() const;
   DeviceStatistics Statistics() const;
   TraceChunk TakeTrace(const TraceCall& call);
 
@@ -93,7 +102,9 @@ class PlanKeeper {
   UnloadedPlan Close(StageSession& session, bool leave_kv);
   void LetGo(int64_t epoch);
   void Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation);
-  absl::Status CheckNew(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckNew(const InstallCall& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<PlanUser> UserNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Who() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckEpoch(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<StageSession> Installed() const;  // null: nothing is
   void Log(const std::string& sentence) const;
@@ -106,6 +117,10 @@ class PlanKeeper {
   int64_t left_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
   int64_t last_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time unused_since_ ABSL_GUARDED_BY(mutex_);
+  std::string address_ ABSL_GUARDED_BY(mutex_);      // of who had session_ installed
+  absl::Time installed_at_ ABSL_GUARDED_BY(mutex_);  // that it was asked for
+  uint64_t taken_from_ ABSL_GUARDED_BY(mutex_) = 0;  // coordinator that a plan was taken away from; 0: none, or another has come since
+  absl::Status taken_ ABSL_GUARDED_BY(mutex_);       // what it was told
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread worker_;

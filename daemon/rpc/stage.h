@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct StageSetup {
   int32_t device = 0;  // of the plan
   StageEngine::Peers peers;
   std::shared_ptr<KvTakeover> takeover;  // of the plan before; null: every sequence begins anew
+  std::optional<WeightsDigest> digest;   // that the weights must have; nothing: not said
   TokenSampler* sampler = nullptr;       // where this device has a part of the head; outlives the stage
   LoadOptions load;
   StallReport report;

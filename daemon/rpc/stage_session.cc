@@ -40,6 +40,7 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
                    .device = call_.device,
                    .peers = MakePeers(),
                    .takeover = MakeTakeover(),
+                   .digest = call_.digest,
                    .sampler = HasHead() ? &sampler_ : nullptr};
   setup.load.progress = std::exchange(progress_, {});
   setup.load.cancelled = &cancelled_;
@@ -324,6 +325,11 @@ void StageSession::Fail(const absl::Status& status) {
   if (!failure_.ok()) return;
   failure_ = status;
   if (sink_) sink_(FailedNews{status});
+}
+
+absl::Status StageSession::failure() const {
+  absl::MutexLock lock(&events_mutex_);
+  return failure_;
 }
 
 void StageSession::Log(const std::string& sentence) const {

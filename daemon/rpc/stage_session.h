@@ -57,6 +57,10 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   // Who hears of tokens, steps and failures from now on; empty: nobody. The failure, where there was one.
   absl::Status SetSink(Sink sink);
 
+  // A person has taken the plan away: its coordinator hears it, and nothing after it.
+  void TakeAway(const absl::Status& why) { Fail(why); }
+  absl::Status failure() const;  // the first; OK: none so far
+
   // An error, and nothing has changed.
   absl::Status OnOrder(const OrderMessage& message);
   // From device `from` of the plan.

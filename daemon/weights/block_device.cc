@@ -9,6 +9,10 @@
 #include <cerrno>
 #include <thread>
 
+#ifdef ASIO_HAS_FILE
+#include <liburing.h>
+#endif
+
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/files.h"
 #include "planner/base/check.h"
@@ -95,6 +99,18 @@ class LoopDevice : public BlockDevice {
 };
 
 #ifdef ASIO_HAS_FILE
+// Whether what is submitted completes. Sandboxes may allow io_uring_setup and refuse io_uring_enter; asio would then wait for ever.
+bool UringCompletes() {
+  struct io_uring ring;
+  if (::io_uring_queue_init(2, &ring, 0) != 0) return false;
+  ::io_uring_prep_nop(::io_uring_get_sqe(&ring));
+  struct io_uring_cqe* answer = nullptr;
+  struct __kernel_timespec patience = {.tv_sec = 1, .tv_nsec = 0};
+  const bool completes = ::io_uring_submit(&ring) == 1 && ::io_uring_wait_cqe_timeout(&ring, &answer, &patience) == 0;
+  ::io_uring_queue_exit(&ring);
+  return completes;
+}
+
 // One asio file object submits one read at a time, so every lane has its own object of every file.
 class UringDevice : public LoopDevice {
  public:
@@ -163,7 +179,8 @@ absl::StatusOr<std::unique_ptr<BlockDevice>> OpenBlockDevice(const std::vector<s
   AllowDescriptors(paths.size() * static_cast<size_t>(options.lanes + 2));
   LIME_ASSIGN_OR_RETURN(OpenedFiles opened, OpenFiles(paths, options.direct));
 #ifdef ASIO_HAS_FILE
-  if (options.io_uring) {
+  static const bool completes = UringCompletes();
+  if (options.io_uring && completes) {
     try {  // asio reports a missing or forbidden io_uring by throwing while it makes its service, and we too few descriptors
       return std::unique_ptr<BlockDevice>(std::make_unique<UringDevice>(paths, opened, options.lanes));
     } catch (const std::exception&) {

@@ -16,7 +16,9 @@
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/model_digest.h"
+#include "daemon/weights/output_file.h"
 #include "daemon/weights/page_cache.h"
+#include "daemon/weights/side_files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
@@ -26,13 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // the largest tokenizer.json known has 34 MB
-constexpr size_t kMaxSideFiles = 100;
 constexpr char kIndexName[] = "model.safetensors.index.json";
-
-std::string FileName(const std::string& path) {
-  return fs::path(path).filename().string();
-}
 
 // Reads tensors of the source front to back; files that were not cached before do not stay so.
 class SourceReader {
@@ -74,27 +70,6 @@ class SourceReader {
   bool keep_cached_ = false;
 };
 
-// Tokenizer, chat template and other small text beside the weights. config.json is not among them.
-absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir) {
-  const std::set<std::string> kinds = {".json", ".txt", ".model", ".jinja"};
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
-    const std::string name = entry.path().filename().string();
-    std::error_code ignored;
-    if (!entry.is_regular_file(ignored) || !kinds.contains(entry.path().extension().string()) || !IsPlainFileName(name)) continue;
-    if (name == "config.json" || name.ends_with(".index.json") || name.starts_with(kStoreFilePrefix)) continue;
-    names.push_back(name);
-  }
-  if (error) return ErrnoStatus(error.value(), dir, "list the folder");
-  if (names.size() > kMaxSideFiles) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(dir, ": holds ", names.size(), " small files beside the weights, at most ", kMaxSideFiles, " are copied"));
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // Whether what was recorded is the file that would be written, and lies there.
 bool Matches(const StoredFile& stored, const StoreFileLayout& layout, const std::string& path) {
   std::error_code error;
@@ -112,7 +87,15 @@ class Preparer {
     manifest_.layers = spec.config.num_layers;
   }
 
+  // Where not one file of weights is finished there is nothing to go on with: then no journal stays either.
   absl::StatusOr<PrepareReport> Run() {
+    absl::StatusOr<PrepareReport> report = Write();
+    if (!report.ok() && lock_.valid() && begun_ && manifest_.files.empty()) disk_.Remove(Path(kStoreJournalName)).IgnoreError();
+    return report;
+  }
+
+ private:
+  absl::StatusOr<PrepareReport> Write() {
     LIME_ASSIGN_OR_RETURN(manifest_.source_xxh3, DigestTensors(source_));
     LIME_ASSIGN_OR_RETURN(side_files_, SideFiles(source_.dir()));
     LIME_RETURN_IF_ERROR(disk_.MakeFolder(dir_));
@@ -127,7 +110,6 @@ class Preparer {
     return Report();
   }
 
- private:
   std::string Path(std::string_view name) const { return absl::StrCat(dir_, "/", Text(name)); }
 
   PrepareReport Report() const {
@@ -157,7 +139,7 @@ class Preparer {
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStoreManifestBytes));
     LIME_ASSIGN_OR_RETURN(StoreManifest found, complete ? ParseStoreManifest(text, path) : ParseStoreJournal(text, path));
     if (found.source_xxh3 != manifest_.source_xxh3 || found.layers != manifest_.layers) {
-      return absl::FailedPreconditionError(
+      return absl::InvalidArgumentError(
           absl::StrCat(dir_, ": is the block store of another model than ", source_.dir(), "; give another folder, or remove this one"));
     }
     LIME_RETURN_IF_ERROR(RemovePartialFiles());
@@ -173,16 +155,10 @@ class Preparer {
 
   // A folder of somebody else's files would become a strange store, and lose some of them.
   absl::Status CheckEmpty() const {
-    const std::set<std::string> ours = {absl::StrCat(kStoreJournalName, ".partial")};
-    std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator(dir_, error)) {
-      const std::string name = entry.path().filename().string();
-      if (!ours.contains(name) && name != "lost+found") {
-        return absl::FailedPreconditionError(
-            absl::StrCat(dir_, ": holds files that are no block store (", FileName(name), "); give an empty or a new folder"));
-      }
-    }
-    return error ? ErrnoStatus(error.value(), dir_, "list the folder") : absl::OkStatus();
+    return CheckOutputFolder(dir_, {.what = "block store",
+                                    .ours = {absl::StrCat(kStoreJournalName, ".partial")},
+                                    .names = NamesToWrite(),
+                                    .overwrite = options_.overwrite});
   }
 
   std::vector<std::string> NamesToWrite() const {
@@ -233,7 +209,10 @@ class Preparer {
     return needed > free ? DiskFull(dir_, needed, free) : absl::OkStatus();
   }
 
-  absl::Status WriteJournal() { return WriteStoreText(disk_, Path(kStoreJournalName), StoreManifestText(manifest_)).status(); }
+  absl::Status WriteJournal() {
+    begun_ = true;
+    return WriteStoreText(disk_, Path(kStoreJournalName), StoreManifestText(manifest_)).status();
+  }
 
   absl::Status WriteWeights() {
     LoadWatcher watcher(options_.watch, BytesToWrite());
@@ -335,6 +314,7 @@ class Preparer {
   FileDescriptor lock_;
   StoreManifest manifest_;  // what is finished
   PrepareReport report_;
+  bool begun_ = false;  // the journal is this call's
   std::vector<std::byte> buffer_;
   size_t filled_ = 0;
   Bytes done_ = 0;
@@ -351,7 +331,12 @@ absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, c
   if (fs::equivalent(source_dir, store_dir, ignored)) {
     return absl::InvalidArgumentError(absl::StrCat(store_dir, ": is the model itself; give another folder for the store"));
   }
-  return Preparer(source, spec, store_dir, options).Run();
+  if (fs::exists(fs::symlink_status(store_dir, ignored)) && !fs::is_directory(store_dir, ignored))
+    return absl::InvalidArgumentError(absl::StrCat(store_dir, ": is no folder; give an empty or a new one"));
+  LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir));
+  absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, options).Run();
+  if (report.ok()) folder.Keep();
+  return report;
 }
 
 }  // namespace lime

@@ -17,6 +17,7 @@ struct PrepareOptions {
   LoadOptions watch;              // progress counts the bytes that this call writes
   Bytes buffer_bytes = 8 * kMiB;  // of the one buffer that all bytes pass through
   StoreDisk* disk = nullptr;      // null: the real one
+  bool overwrite = false;         // files of the store's names that somebody else wrote; never weights
 };
 
 struct PrepareReport {

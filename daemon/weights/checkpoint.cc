@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "absl/strings/escaping.h"
@@ -12,9 +13,11 @@
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/held_blocks.h"
+#include "daemon/weights/model_folder.h"
 #include "daemon/weights/safetensors.h"
 #include "planner/base/check.h"
 #include "planner/base/json_text.h"
+#include "planner/plan/missing_tensor.h"
 
 namespace lime {
 namespace {
@@ -29,7 +32,7 @@ std::string Join(const std::string& dir, std::string_view file) {
 
 // Tensor name -> shard name, from a model.safetensors.index.json.
 absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view text, const std::string& path) {
-  LIME_ASSIGN_OR_RETURN(const nlohmann::json json, ParseJsonObject(text, path));
+  LIME_ASSIGN_OR_RETURN(const nlohmann::json json, ParsePythonJsonObject(text, path));
   if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": lacks the object \"weight_map\" from tensor names to shards"));
   }
@@ -60,7 +63,7 @@ std::tuple<int32_t, int64_t, Bytes> Place(const BlockExtent& extent) {
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(dir, ignored)) {
-    return absl::NotFoundError(absl::StrCat(dir, ": is no folder; give the folder that holds config.json and model.safetensors"));
+    return NoModelFolder(dir);
   }
   if (FileExists(Join(dir, kHeldBlocksName)) && !FileExists(Join(dir, kStoreManifestName))) {
     return absl::FailedPreconditionError(
@@ -78,9 +81,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   } else if (FileExists(sharded)) {
     LIME_RETURN_IF_ERROR(checkpoint.AddShards(sharded));
   } else {
-    return absl::NotFoundError(
-        absl::StrCat(dir, ": holds neither model.safetensors nor model.safetensors.index.json",
-                     FileExists(Join(dir, "pytorch_model.bin")) ? "; convert pytorch_model.bin to safetensors" : ""));
+    LIME_ASSIGN_OR_RETURN(const std::vector<std::string> shards, FindNumberedShards(dir));
+    LIME_RETURN_IF_ERROR(checkpoint.AddNumberedShards(shards));
   }
   if (is_store) LIME_RETURN_IF_ERROR(checkpoint.AddManifest());
   return checkpoint;
@@ -123,6 +125,10 @@ absl::Status Checkpoint::AddFile(const std::string& path) {
   files_.push_back({path, header.file_bytes});
   for (SafetensorsTensor& tensor : header.tensors) {
     if (tensor.name.starts_with(kStorePadPrefix)) continue;
+    if (!tensor.unknown_dtype.empty()) {
+      unknown_dtypes_.emplace(std::move(tensor.name), std::move(tensor.unknown_dtype));
+      continue;
+    }
     const auto [at, added] = locations_.emplace(tensor.name, TensorLocation{file, tensor.offset, tensor.info.bytes});
     if (!added) {
       return absl::InvalidArgumentError(
@@ -147,21 +153,37 @@ absl::Status Checkpoint::AddShards(const std::string& index_path) {
   }
   for (const auto& [shard, tensor] : first_tensor) {
     const std::string path = Join(dir_, shard);
-    if (!FileExists(path)) {
-      return absl::NotFoundError(absl::StrCat(path, ": the shard is missing, which ", index_path, " says holds tensor \"",
-                                              absl::CEscape(tensor), "\"; download the folder again"));
-    }
-    LIME_RETURN_IF_ERROR(AddFile(path));
+    if (FileExists(path)) LIME_RETURN_IF_ERROR(AddFile(path));
   }
+  shard_index_ = index_path;
   for (const auto& [tensor, shard] : weight_map) {
-    const auto found = locations_.find(tensor);
-    if (found == locations_.end() || files_[found->second.file].path != Join(dir_, shard)) {
-      return absl::InvalidArgumentError(absl::StrCat(index_path, ": says ", shard, " holds tensor \"", absl::CEscape(tensor),
-                                                     "\", which is ",
-                                                     found == locations_.end() ? "in no shard" : "in " + files_[found->second.file].path));
-    }
+    if (!locations_.contains(tensor)) not_in_shards_.emplace(tensor, shard);
   }
+  if (files_.empty() && !first_tensor.empty()) return MissingShard(first_tensor.begin()->first, first_tensor.begin()->second);
   return absl::OkStatus();
+}
+
+absl::Status Checkpoint::AddNumberedShards(const std::vector<std::string>& names) {
+  for (const std::string& name : names) LIME_RETURN_IF_ERROR(AddFile(Join(dir_, name)));
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::MissingShard(const std::string& shard, const std::string& tensor) const {
+  return absl::NotFoundError(absl::StrCat(Join(dir_, shard), ": the shard is missing, which ", shard_index_, " says holds tensor \"",
+                                          absl::CEscape(tensor), "\"; download the folder again"));
+}
+
+absl::Status Checkpoint::ExplainMissing(const absl::Status& status) const {
+  const std::string tensor = MissingTensor(status);
+  if (const auto unknown = unknown_dtypes_.find(tensor); unknown != unknown_dtypes_.end()) {
+    return absl::UnimplementedError(absl::StrCat(dir_, ": tensor ", absl::CEscape(tensor), " is ", absl::CEscape(unknown->second),
+                                                 "; BF16, F16, F32 and MLX affine groups are supported"));
+  }
+  const auto named = not_in_shards_.find(tensor);
+  if (named == not_in_shards_.end()) return status;
+  if (!FileExists(Join(dir_, named->second))) return MissingShard(named->second, tensor);
+  return absl::InvalidArgumentError(absl::StrCat(shard_index_, ": says ", named->second, " holds tensor \"", absl::CEscape(tensor),
+                                                 "\", which is in no shard; download the folder again"));
 }
 
 const TensorLocation& Checkpoint::location(std::string_view name) const {
@@ -278,9 +300,25 @@ std::vector<BlockExtent> Checkpoint::BlockExtents(const BlockSpec& block) const 
 
 absl::StatusOr<ModelSpec> Checkpoint::BuildModelSpec() const {
   LIME_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(config_json_, config_path_));
-  LIME_ASSIGN_OR_RETURN(ModelSpec spec, ModelSpec::Build(config, index_, dir_));
-  if (is_block_store()) LIME_RETURN_IF_ERROR(CheckManifest(spec));
+  absl::StatusOr<ModelSpec> spec = ModelSpec::Build(config, index_, dir_);
+  if (!spec.ok()) return ExplainMissing(spec.status());
+  if (is_block_store()) LIME_RETURN_IF_ERROR(CheckManifest(*spec));
   return spec;
+}
+
+std::vector<std::string> Checkpoint::IgnoredTensors(const ModelSpec& spec) const {
+  std::set<std::string_view> used;
+  for (const BlockSpec& block : spec.blocks) {
+    for (const TensorSpec& tensor : block.tensors) used.insert(tensor.name);
+  }
+  std::vector<std::string> ignored;
+  for (const auto& [name, info] : index_) {
+    if (!used.contains(name) && BelongsToModel(name, spec.config)) ignored.push_back(name);
+  }
+  for (const auto& [name, dtype] : unknown_dtypes_) {
+    if (BelongsToModel(name, spec.config)) ignored.push_back(name);
+  }
+  return ignored;
 }
 
 absl::StatusOr<ModelSpec> LoadModelSpec(const std::string& dir) {

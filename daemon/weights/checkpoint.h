@@ -43,7 +43,8 @@ struct BlockExtent {
 class Checkpoint {
  public:
   // Reads config.json and every header, and checks them. `dir` holds `model.safetensors`, or `model.safetensors.index.json` and its shards,
-  // or is a block store; one that is not finished is refused.
+  // or a whole set of model-0000N-of-0000M.safetensors, or is a block store; one that is not finished is refused. What an index names and
+  // no shard has, or a shard that is missing, is an error of BuildModelSpec, where the model needs it.
   static absl::StatusOr<Checkpoint> Open(const std::string& dir);
   // The same, and also takes a store that was pushed, in which some blocks are holes (held_blocks.h). Whoever reads blocks of it asks
   // CheckHolds for them first.
@@ -81,9 +82,17 @@ class Checkpoint {
   // config.json and headers put together and checked against each other.
   absl::StatusOr<ModelSpec> BuildModelSpec() const;
 
+  // Tensors beside those of `spec`, which is of this checkpoint, on which the result may depend although config.json says nothing of them:
+  // biases, norms and whatever else lies in the layers that are used. Not those of rotary tables, further layers and other modules.
+  std::vector<std::string> IgnoredTensors(const ModelSpec& spec) const;
+
  private:
   absl::Status AddFile(const std::string& path);
   absl::Status AddShards(const std::string& index_path);
+  absl::Status AddNumberedShards(const std::vector<std::string>& names);
+  absl::Status MissingShard(const std::string& shard, const std::string& tensor) const;
+  // Why a tensor that is needed is not in index_, where more is known than that.
+  absl::Status ExplainMissing(const absl::Status& status) const;
   absl::Status AddManifest();
   absl::Status AddPushed();
   absl::Status PlaceBlocks(const StoreManifest& manifest);
@@ -95,9 +104,12 @@ class Checkpoint {
   std::vector<CheckpointFile> files_;
   TensorIndex index_;
   std::map<std::string, TensorLocation, std::less<>> locations_;
-  std::vector<std::pair<BlockId, BlockExtent>> store_extents_;                       // of a block store
-  std::optional<std::vector<BlockId>> held_;                                         // of a pushed store; none: everything is here
-  std::vector<BlockExtent> store_ranges_;                                            // with checksums, by file, offset and length
+  std::map<std::string, std::string> unknown_dtypes_;           // of tensors that are not in index_, as they are spelled
+  std::string shard_index_;                                     // path; empty: none
+  std::map<std::string, std::string> not_in_shards_;            // tensors that it names and no shard has, with the shard
+  std::vector<std::pair<BlockId, BlockExtent>> store_extents_;  // of a block store
+  std::optional<std::vector<BlockId>> held_;                    // of a pushed store; none: everything is here
+  std::vector<BlockExtent> store_ranges_;                       // with checksums, by file, offset and length
   std::map<std::tuple<int32_t, int64_t, Bytes>, std::vector<uint32_t>> store_rows_;  // by file, offset and bytes of a row
 };
 

@@ -36,13 +36,13 @@ int FileDescriptor::Release() {
 absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what) {
   const std::string message = absl::StrCat(Text(path), ": cannot ", Text(what), ": ", std::strerror(error));
   if (error == ENOENT) return absl::NotFoundError(message);
-  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
-  if (error == ENOSPC || error == ENOMEM || error == EMFILE) return absl::ResourceExhaustedError(message);
+  if (error == EACCES || error == EPERM || error == EROFS) return absl::PermissionDeniedError(message);
+  if (error == ENOSPC || error == ENOMEM || error == EMFILE || error == EDQUOT) return absl::ResourceExhaustedError(message);
   return absl::UnavailableError(message);
 }
 
 absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // a pipe that nobody writes is not waited for
   if (!file.valid()) return ErrnoStatus(errno, path, "open");
   return file;
 }
@@ -110,18 +110,6 @@ absl::Status SyncDirectoryOf(const std::string& path) {
   if (!fd.valid()) return ErrnoStatus(errno, dir, "open the folder");
   if (::fsync(fd.get()) != 0 && errno != EINVAL) return ErrnoStatus(errno, dir, "sync the folder");
   return absl::OkStatus();
-}
-
-absl::Status WriteTextFile(const std::string& path, std::string_view text) {
-  const std::string temporary = absl::StrCat(path, ".partial");
-  {
-    const FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!file.valid()) return ErrnoStatus(errno, temporary, "create");
-    LIME_RETURN_IF_ERROR(WriteExactly(file, temporary, 0, std::as_bytes(std::span(text))));
-    if (::fsync(file.get()) != 0) return ErrnoStatus(errno, temporary, "sync");
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, temporary, absl::StrCat("rename to ", path));
-  return SyncDirectoryOf(path);
 }
 
 }  // namespace lime

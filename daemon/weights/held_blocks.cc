@@ -3,8 +3,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -20,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kFormat[] = "lime-held-blocks";
+constexpr char kHeldFormat[] = "lime-held-blocks";
 constexpr int64_t kVersion = 1;
 constexpr size_t kMaxBlocks = 1'000'000;
 
@@ -72,7 +74,7 @@ absl::StatusOr<HeldBlocks> ParseHeldBlocks(std::string_view text, std::string_vi
   const std::string where(name);
   LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, name, kMaxStoreManifestBytes));
   JsonFields fields(root, where);
-  const bool known = fields.StringOr("format", "") == kFormat && fields.IntOr("version", 0, 0, 1 << 30) == kVersion;
+  const bool known = fields.StringOr("format", "") == kHeldFormat && fields.IntOr("version", 0, 0, 1 << 30) == kVersion;
   const std::string hash = fields.String("manifest_xxh3");
   const json &held = fields.Array("held", kMaxBlocks), &begun = fields.Array("begun", kMaxBlocks);
   LIME_RETURN_IF_ERROR(fields.status());
@@ -87,7 +89,7 @@ absl::StatusOr<HeldBlocks> ParseHeldBlocks(std::string_view text, std::string_vi
 }
 
 std::string HeldBlocksText(const HeldBlocks& held) {
-  const json root = {{"format", kFormat},
+  const json root = {{"format", kHeldFormat},
                      {"version", kVersion},
                      {"manifest_xxh3", HashText(held.manifest_xxh3)},
                      {"held", NamesOf(held.held)},
@@ -107,6 +109,17 @@ absl::StatusOr<PushedManifest> ReadPushedManifest(const std::string& dir) {
   if (pushed.held.manifest_xxh3 != ManifestTextHash(text))
     return absl::FailedPreconditionError(absl::StrCat(dir, ": a push was interrupted while it began; run `lime push` again"));
   return pushed;
+}
+
+absl::StatusOr<std::optional<std::vector<BlockId>>> BlocksHeldIn(const std::string& dir) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(dir, ignored))
+    return absl::NotFoundError(absl::StrCat(dir, ": is no folder; name the one that holds the model's config.json and safetensors"));
+  if (!FileExists(dir + "/" + kHeldBlocksName) || FileExists(dir + "/" + kStoreManifestName)) return std::nullopt;
+  absl::StatusOr<PushedManifest> pushed = ReadPushedManifest(dir);
+  if (pushed.ok()) return std::move(pushed->held.held);
+  if (absl::IsFailedPrecondition(pushed.status())) return std::vector<BlockId>{};
+  return pushed.status();
 }
 
 }  // namespace lime

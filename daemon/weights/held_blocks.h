@@ -4,11 +4,13 @@
 //   layer_0000.safetensors ... non_layer.safetensors    of full size, each with its header; blocks that are not held read as zeros
 //   lime_store.model                                     the manifest of the whole model
 //   lime_store.held                                      which blocks are held
+//   lime_store.name                                      what the model is called, for people
 //
 // It has no lime_store.json and no index of its shards, so that nobody takes it for a model: Checkpoint::OpenPart reads it.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +22,7 @@ namespace lime {
 
 inline constexpr char kPushedManifestName[] = "lime_store.model";
 inline constexpr char kHeldBlocksName[] = "lime_store.held";
+inline constexpr char kPushedNameFile[] = "lime_store.name";
 
 struct HeldBlocks {
   uint64_t manifest_xxh3 = 0;  // of the manifest's text
@@ -43,5 +46,9 @@ struct PushedManifest {
   HeldBlocks held;
 };
 absl::StatusOr<PushedManifest> ReadPushedManifest(const std::string& dir);
+
+// The blocks that are held in a pushed store, none where writing it was interrupted; nothing where `dir` is a model's own folder, of which
+// every block may be read. NotFound where it is no folder.
+absl::StatusOr<std::optional<std::vector<BlockId>>> BlocksHeldIn(const std::string& dir);
 
 }  // namespace lime

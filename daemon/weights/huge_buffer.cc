@@ -82,7 +82,7 @@ absl::Status HugeBuffer::Prefault(const std::atomic<bool>* stop) {
   return absl::OkStatus();
 }
 
-Prefaulting::Prefaulting(HugeBuffer& buffer, int threads) : buffer_(buffer) {
+Prefaulting::Prefaulting(HugeBuffer& buffer, int threads, std::function<void()> present) : buffer_(buffer), present_(std::move(present)) {
   const auto steps = static_cast<int>(std::min<Bytes>((buffer.bytes() + kPrefaultBytes - 1) / kPrefaultBytes, threads));
   for (int i = 0; i < steps; ++i) threads_.emplace_back([this] { Run(); });
 }
@@ -94,7 +94,9 @@ Prefaulting::~Prefaulting() {
 
 void Prefaulting::Run() {
   for (Bytes begin = next_.fetch_add(kPrefaultBytes); begin < buffer_.bytes(); begin = next_.fetch_add(kPrefaultBytes)) {
-    if (Populate(buffer_.data() + begin, std::min(kPrefaultBytes, buffer_.bytes() - begin)) != 0) return;
+    const Bytes bytes = std::min(kPrefaultBytes, buffer_.bytes() - begin);
+    if (Populate(buffer_.data() + begin, bytes) != 0) return;
+    if (done_.fetch_add(bytes) + bytes == buffer_.bytes() && present_) present_();
   }
 }
 

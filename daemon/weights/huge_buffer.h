@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -40,8 +41,9 @@ class HugeBuffer {
 // they come to it is left as it is; where memory runs out, or the system cannot do it beside who fills the buffer, they stop.
 class Prefaulting {
  public:
+  // `present`, which may be empty, is called once, by one of the threads, when all pages are.
   // REQUIRES: `buffer` outlives this, at its address.
-  Prefaulting(HugeBuffer& buffer, int threads);
+  Prefaulting(HugeBuffer& buffer, int threads, std::function<void()> present = {});
   ~Prefaulting();  // stops and waits for a step of 16 MiB
   Prefaulting(const Prefaulting&) = delete;
   Prefaulting& operator=(const Prefaulting&) = delete;
@@ -50,7 +52,9 @@ class Prefaulting {
   void Run();
 
   HugeBuffer& buffer_;
+  const std::function<void()> present_;
   std::atomic<Bytes> next_ = 0;
+  std::atomic<Bytes> done_ = 0;
   std::vector<std::thread> threads_;
 };
 

@@ -11,10 +11,10 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kTensorAlignment = 64;
+constexpr Bytes kKeptAlignment = 64;
 
 struct FreeAligned {
-  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t(kTensorAlignment)); }
+  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t(kKeptAlignment)); }
 };
 
 absl::Status ReadTensor(const Checkpoint& checkpoint, const TensorSpec& tensor, std::byte* target) {
@@ -32,20 +32,20 @@ absl::Status ReadTensor(const Checkpoint& checkpoint, const TensorSpec& tensor, 
 
 Bytes KeptMemory(const BlockSpec& block) {
   Bytes bytes = 0;
-  for (const TensorSpec& tensor : block.tensors) bytes += IsKept(tensor) ? RoundUp(tensor.info.bytes, kTensorAlignment) : 0;
+  for (const TensorSpec& tensor : block.tensors) bytes += IsKept(tensor) ? RoundUp(tensor.info.bytes, kKeptAlignment) : 0;
   return bytes;
 }
 
 absl::StatusOr<LoadedBlock> LoadKept(const Checkpoint& checkpoint, const BlockSpec& block) {
   auto* const memory =
-      static_cast<std::byte*>(::operator new[](static_cast<size_t>(KeptMemory(block)) + 1, std::align_val_t(kTensorAlignment)));
+      static_cast<std::byte*>(::operator new[](static_cast<size_t>(KeptMemory(block)) + 1, std::align_val_t(kKeptAlignment)));
   LoadedBlock loaded{.id = block.id, .tensors = {}, .storage = std::shared_ptr<std::byte>(memory, FreeAligned())};
   std::byte* next = memory;
   for (const TensorSpec& tensor : block.tensors) {
     std::byte* data = nullptr;
     if (IsKept(tensor)) {
       data = next;
-      next += RoundUp(tensor.info.bytes, kTensorAlignment);
+      next += RoundUp(tensor.info.bytes, kKeptAlignment);
       LIME_RETURN_IF_ERROR(ReadTensor(checkpoint, tensor, data));
     }
     loaded.tensors.push_back({tensor.role, tensor.part, tensor.info.dtype, tensor.info.shape, data, tensor.info.bytes});

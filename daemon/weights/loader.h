@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/steady_reads.h"
 #include "planner/base/bytes.h"
 #include "planner/base/dtype.h"
 #include "planner/base/status.h"
@@ -51,6 +52,8 @@ class Loader {
   virtual absl::StatusOr<LoadedTensors> Load(const std::vector<WantedTensor>& wanted, const LoadOptions& options) = 0;
   // "O_DIRECT through io_uring, 4 in flight"; for people.
   virtual std::string Describe() const = 0;
+  // What came from the disk so far, where it was the disk that took the time. Nothing where that is not known.
+  virtual SteadyReads steady() const { return {}; }
 };
 
 struct ReadLoaderOptions {

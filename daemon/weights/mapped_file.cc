@@ -13,7 +13,7 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kReadBytes = kMiB;  // of one read where pages cannot be asked for
+constexpr Bytes kTouchBytes = kMiB;  // of one read where pages cannot be asked for
 
 // The pages that touch, or with `inside` lie within, a range.
 struct PageRange {
@@ -65,10 +65,10 @@ absl::Status MappedFile::Populate(int64_t offset, Bytes bytes) const {
 
 absl::Status MappedFile::PopulateByReading(int64_t offset, Bytes bytes) const {
   static const Bytes page = ::sysconf(_SC_PAGESIZE);
-  std::vector<std::byte> scratch(static_cast<size_t>(std::min(bytes, kReadBytes)));
+  std::vector<std::byte> scratch(static_cast<size_t>(std::min(bytes, kTouchBytes)));
   for (Bytes done = 0; done < bytes;) {
     const int64_t at = offset + done;
-    const ssize_t got = ::pread(file_.get(), scratch.data(), static_cast<size_t>(std::min(bytes - done, kReadBytes)), at);
+    const ssize_t got = ::pread(file_.get(), scratch.data(), static_cast<size_t>(std::min(bytes - done, kTouchBytes)), at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ErrnoStatus(errno, path_, absl::StrCat("read ", bytes - done, " bytes at offset ", at));
     if (got == 0) return CheckNotTruncated();

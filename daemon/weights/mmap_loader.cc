@@ -14,7 +14,7 @@ namespace lime {
 namespace {
 
 constexpr Bytes kStepBytes = 16 * kMiB;      // of one populate call: a cancelled load ends within a step
-constexpr Bytes kTensorAlignment = 64;       // of copied tensors
+constexpr Bytes kCopyAlignment = 64;         // of copied tensors
 constexpr unsigned kMaxPopulateThreads = 4;  // page tables are filled under one lock, more threads only wait
 
 struct MappedStorage {
@@ -94,7 +94,7 @@ class MmapLoader : public Loader {
     Bytes copied = 0;
     for (const WantedTensor& tensor : wanted) {
       data.push_back(files_[static_cast<size_t>(tensor.at.file)]->data() + tensor.at.offset);
-      if (Misaligned(data.back(), tensor.dtype)) copied += RoundUp(tensor.at.bytes, kTensorAlignment);
+      if (Misaligned(data.back(), tensor.dtype)) copied += RoundUp(tensor.at.bytes, kCopyAlignment);
     }
     if (copied == 0) return data;
     LIME_ASSIGN_OR_RETURN(storage.copies, HugeBuffer::Allocate(copied));
@@ -105,7 +105,7 @@ class MmapLoader : public Loader {
       std::memcpy(target, data[i], static_cast<size_t>(at.bytes));
       files_[static_cast<size_t>(at.file)]->Release(at.offset, at.bytes);
       data[i] = target;
-      target += RoundUp(at.bytes, kTensorAlignment);
+      target += RoundUp(at.bytes, kCopyAlignment);
     }
     return data;
   }

@@ -18,10 +18,6 @@
 namespace lime {
 namespace {
 
-std::string FolderOf(const std::string& root, uint64_t model) {
-  return absl::StrCat(root, "/", absl::StrFormat("%016x", model));
-}
-
 // As it would lie in a file of its own.
 StoredFile ShapeOf(const PlacedBlock& placed, const StoredFile& file) {
   const StoredBlock& block = placed.block;
@@ -40,9 +36,13 @@ void Remove(std::vector<BlockId>& blocks, BlockId id) {
 
 }  // namespace
 
+std::string PushedFolder(const std::string& root, uint64_t model) {
+  return absl::StrCat(root, "/", absl::StrFormat("%016x", model));
+}
+
 std::string FindPushed(const std::string& root, uint64_t model) {
   if (root.empty()) return "";
-  std::string dir = FolderOf(root, model);
+  std::string dir = PushedFolder(root, model);
   return FileExists(dir + "/" + kHeldBlocksName) ? dir : "";
 }
 
@@ -55,7 +55,7 @@ std::string PushedStore::Path(std::string_view name) const {
 
 absl::StatusOr<std::unique_ptr<PushedStore>> PushedStore::Open(StoreDisk& disk, const std::string& root, const StoreOffer& offer) {
   LIME_RETURN_IF_ERROR(CheckOffer(offer));
-  std::unique_ptr<PushedStore> store(new PushedStore(disk, FolderOf(root, offer.manifest.source_xxh3), offer));
+  std::unique_ptr<PushedStore> store(new PushedStore(disk, PushedFolder(root, offer.manifest.source_xxh3), offer));
   LIME_ASSIGN_OR_RETURN(store->blocks_, PlaceBlocks(store->manifest_, offer.blocks));
   LIME_ASSIGN_OR_RETURN(store->units_, CutIntoUnits(store->manifest_, offer.blocks));
   LIME_RETURN_IF_ERROR(disk.MakeFolder(store->dir_));
@@ -130,9 +130,14 @@ absl::Status PushedStore::WriteFiles(const StoreOffer& offer) {
       LIME_RETURN_IF_ERROR(disk_.Sync(file, path));
     }
   }
-  const absl::StatusOr<std::string> config = ReadTextFile(Path("config.json"), kMaxOfferBytes);
-  if (config.ok() && *config == offer.config_json) return absl::OkStatus();
-  return WriteStoreText(disk_, Path("config.json"), offer.config_json).status();
+  LIME_RETURN_IF_ERROR(WriteText("config.json", offer.config_json));
+  return WriteText(kPushedNameFile, offer.model);
+}
+
+absl::Status PushedStore::WriteText(std::string_view name, const std::string& text) {
+  const absl::StatusOr<std::string> there = ReadTextFile(Path(name), kMaxOfferBytes);
+  if (there.ok() && *there == text) return absl::OkStatus();
+  return WriteStoreText(disk_, Path(name), text).status();
 }
 
 // As an installation will read it.

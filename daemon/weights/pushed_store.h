@@ -1,6 +1,6 @@
 // The receiving end of a push: writes blocks that are offered into a pushed store (held_blocks.h), and knows which are there already.
 //
-//   ROOT/1f3c0d5e7a9b2468/     a folder for each model, named by its digest
+//   ROOT/1f3c0d5e7a9b2468/     a folder for each model, named by its digest (pushed_models.h lists and removes them)
 //
 // A block is `begun` on the disk before its first byte is written and `held` after its last one is synced. Of a block that is begun, what
 // is there is found by reading it and comparing checksums, so that an end at any moment costs no more than the unit it fell into. What is
@@ -24,7 +24,9 @@
 
 namespace lime {
 
-// The folder of what was pushed of the model; empty where nothing was.
+// Where what is pushed of the model lies.
+std::string PushedFolder(const std::string& root, uint64_t model);
+// Likewise; empty where nothing was pushed.
 std::string FindPushed(const std::string& root, uint64_t model);
 
 class PushedStore {
@@ -60,6 +62,7 @@ class PushedStore {
   absl::Status Lock();
   absl::Status Adopt(const StoreOffer& offer);
   absl::Status WriteFiles(const StoreOffer& offer);
+  absl::Status WriteText(std::string_view name, const std::string& text);
   absl::Status CheckModel() const;
   HeldBlocks Survivors(const StoreManifest& manifest, uint64_t manifest_hash) const;
   absl::Status Hash(const PlacedBlock& block, HashingReader& reader, const HashingReader::Progress& progress);

@@ -2,25 +2,33 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/weights/affine.h"
-#include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/float_codec.h"
+#include "daemon/weights/model_digest.h"
+#include "daemon/weights/output_file.h"
 #include "daemon/weights/parallel.h"
 #include "daemon/weights/safetensors_writer.h"
+#include "daemon/weights/side_files.h"
 
 namespace lime {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Bytes kChunkBytes = 4 * kMiB;  // of the source, worked on at once by one thread
+constexpr char kConfigName[] = "config.json", kShardIndexName[] = "model.safetensors.index.json";
+constexpr char kMarkName[] = "lime_quantized.json";
+constexpr Bytes kMaxMarkBytes = kMiB;
+
+constexpr Bytes kCopyBytes = 4 * kMiB;  // of the source, worked on at once by one thread
 
 // How one tensor of the source becomes one or three of the target.
 struct Job {
@@ -103,17 +111,23 @@ class Quantizer {
       const std::string name = fs::path(source_.files()[file].path).filename().string();
       LIME_RETURN_IF_ERROR(WriteFile(static_cast<int32_t>(file), name, weight_map));
     }
+    watcher_.Finish();
     if (report_.quantized == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(source_.dir(), ": no matrix has a multiple of ", packing_.group_size, " columns; choose a smaller group size"));
     }
-    if (source_.files().size() > 1) {
-      const nlohmann::ordered_json index = {{"metadata", {{"total_size", report_.bytes}}}, {"weight_map", weight_map}};
-      LIME_RETURN_IF_ERROR(WriteTextFile(target_dir_ + "/model.safetensors.index.json", index.dump(2)));
-    }
-    watcher_.Finish();
+    index_ = {{"metadata", {{"total_size", report_.bytes}}}, {"weight_map", weight_map}};
     return report_;
   }
+
+  // Gives the weight files their names.  REQUIRES: Run() succeeded
+  absl::Status Commit() {
+    for (const auto& writer : writers_) LIME_RETURN_IF_ERROR(writer->Finish());
+    return absl::OkStatus();
+  }
+
+  // Which file has which tensor: what a reader looks for wherever the only file is not model.safetensors.
+  std::string index_text() const { return index_.dump(2) + "\n"; }
 
  private:
   static Bytes TensorBytesOf(const Checkpoint& source) {
@@ -152,7 +166,7 @@ class Quantizer {
     std::vector<Chunk> chunks;
     for (const Job& job : jobs) {
       const int64_t row_bytes = job.pack ? job.at.bytes / job.info.shape[0] : 1;
-      const int64_t step = std::max<int64_t>(1, kChunkBytes / row_bytes), end = job.at.bytes / row_bytes;
+      const int64_t step = std::max<int64_t>(1, kCopyBytes / row_bytes), end = job.at.bytes / row_bytes;
       for (int64_t begin = 0; begin < end; begin += step) chunks.push_back({&job, begin, std::min(end, begin + step)});
     }
     return chunks;
@@ -161,7 +175,8 @@ class Quantizer {
   absl::Status WriteFile(int32_t file, const std::string& name, nlohmann::ordered_json& weight_map) {
     std::vector<SafetensorsWriter::Tensor> targets;
     const std::vector<Job> jobs = Plan(file, targets);
-    LIME_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(target_dir_ + "/" + name, targets));
+    LIME_ASSIGN_OR_RETURN(auto created, SafetensorsWriter::Create(target_dir_ + "/" + name, targets));
+    const auto& writer = writers_.emplace_back(std::move(created));
     for (size_t i = 0; i < targets.size(); ++i) {
       weight_map[targets[i].name] = name;
       report_.bytes += writer->tensor_bytes(i);
@@ -171,11 +186,11 @@ class Quantizer {
     const std::vector<Chunk> chunks = ChunksOf(jobs);
     LIME_RETURN_IF_ERROR(ParallelFor(static_cast<int64_t>(chunks.size()),
                                      [&](int64_t i) { return DoChunk(chunks[static_cast<size_t>(i)], input, path, *writer); }));
-    return writer->Finish();
+    return writer->Complete();
   }
 
   absl::Status DoChunk(const Chunk& chunk, const FileDescriptor& input, const std::string& path, SafetensorsWriter& writer) {
-    if (watcher_.cancelled()) return absl::CancelledError("quantising was cancelled; the folder holds no complete checkpoint");
+    if (watcher_.cancelled()) return absl::CancelledError("quantising was interrupted; nothing of it is left");
     const Job& job = *chunk.job;
     const int64_t unit = job.pack ? job.at.bytes / job.info.shape[0] : 1;
     std::vector<std::byte> bytes(static_cast<size_t>((chunk.end - chunk.begin) * unit));
@@ -193,6 +208,8 @@ class Quantizer {
   const std::string target_dir_;
   const Quantization packing_;
   QuantizeReport report_;
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers_;
+  nlohmann::ordered_json index_;
   absl::Mutex mutex_;
   LoadWatcher watcher_;
   Bytes done_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -206,36 +223,107 @@ absl::Status CheckPacking(const Quantization& packing) {
                                                  "; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported"));
 }
 
-// The tokenizer and whatever else of text lies beside the weights.
-absl::Status CopySideFiles(const std::string& source_dir, const std::string& target_dir) {
-  const std::set<std::string> kinds = {".json", ".txt", ".model", ".jinja"};
-  for (const fs::directory_entry& entry : fs::directory_iterator(source_dir)) {
-    const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file() || !kinds.contains(entry.path().extension().string())) continue;
-    if (name == "config.json" || name.ends_with(".index.json") || name.starts_with(kStoreFilePrefix)) continue;
-    std::error_code error;
-    fs::copy_file(entry.path(), fs::path(target_dir) / name, fs::copy_options::overwrite_existing, error);
-    if (error) return absl::UnavailableError(absl::StrCat(target_dir, "/", name, ": cannot copy: ", error.message()));
+// What says that a folder is a copy that LIME made, of which model, and of which files it is made.
+struct Mark {
+  std::string source;  // ModelDigest, in hex
+  std::vector<std::string> files;
+
+  static absl::StatusOr<Mark> Of(const Checkpoint& source) {
+    Mark mark;
+    LIME_ASSIGN_OR_RETURN(const uint64_t digest, ModelDigest(source));
+    mark.source = absl::StrCat(absl::Hex(digest, absl::kZeroPad16));
+    for (const CheckpointFile& file : source.files()) mark.files.push_back(fs::path(file.path).filename().string());
+    LIME_ASSIGN_OR_RETURN(const std::vector<std::string> side_files, SideFiles(source.dir()));
+    mark.files.insert(mark.files.end(), side_files.begin(), side_files.end());
+    mark.files.insert(mark.files.end(), {kShardIndexName, kConfigName, kMarkName});
+    return mark;
   }
-  return absl::OkStatus();
+
+  // Empty where there is none that can be read.
+  static Mark Read(const std::string& dir) {
+    Mark mark;
+    const absl::StatusOr<std::string> text = ReadTextFile(dir + "/" + kMarkName, kMaxMarkBytes);
+    if (!text.ok()) return mark;
+    const nlohmann::json root = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!root.is_object() || !root.contains("source_xxh3") || !root["source_xxh3"].is_string()) return mark;
+    if (!root.contains("files") || !root["files"].is_array()) return mark;
+    mark.source = root["source_xxh3"];
+    for (const nlohmann::json& name : root["files"]) {
+      if (name.is_string() && IsPlainFileName(name.get<std::string>())) mark.files.push_back(name);
+    }
+    return mark;
+  }
+
+  std::string Text(const Quantization& packing) const {
+    const nlohmann::ordered_json root = {
+        {"source_xxh3", source}, {"bits", packing.bits}, {"group_size", packing.group_size}, {"files", files}};
+    return root.dump(2) + "\n";
+  }
+};
+
+// Where a copy of the same model lies, that one alone may be replaced.
+absl::Status CheckTarget(const std::string& source_dir, const std::string& target_dir, const Mark& mark, bool overwrite) {
+  std::error_code error;
+  if (fs::equivalent(source_dir, target_dir, error))
+    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the source itself; give another folder"));
+  const Mark found = Mark::Read(target_dir);
+  if (!found.source.empty() && found.source != mark.source) {
+    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the quantised copy of another model than ", source_dir,
+                                                   "; give another folder, or remove this one"));
+  }
+  return CheckOutputFolder(target_dir,
+                           {.what = "quantised copy that LIME made", .ours = found.files, .names = mark.files, .overwrite = overwrite});
 }
 
-absl::Status PrepareTarget(const std::string& source_dir, const std::string& target_dir) {
-  std::error_code error;
-  fs::create_directories(target_dir, error);
-  if (error) return absl::UnavailableError(absl::StrCat(target_dir, ": cannot make the folder: ", error.message()));
-  if (fs::equivalent(source_dir, target_dir, error)) {
-    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the source itself; give another folder"));
+// The config's own text with one more field: parsed and written again it would lose what JSON cannot
+// say (NaN, Infinity). Of two fields of one name readers take the last.
+// REQUIRES: ParseModelConfig has taken the text.
+std::string WithQuantization(const std::string& config_json, const Quantization& packing) {
+  const size_t end = config_json.find_last_of('}');
+  const size_t last = config_json.find_last_not_of(" \t\r\n", end - 1);
+  return absl::StrCat(config_json.substr(0, last + 1), ",\n  \"quantization\": {\"group_size\": ", packing.group_size,
+                      ", \"bits\": ", packing.bits, "}\n}\n");
+}
+
+// The copy's small files, config.json last: a folder without it is no checkpoint. They have no names yet.
+absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const Mark& mark, const std::string& dir,
+                                                const Quantization& packing, const std::string& index) {
+  std::vector<NewFile> files;
+  const auto add = [&](const std::string& name, std::string_view text) -> absl::Status {
+    LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(dir + "/" + name));
+    LIME_RETURN_IF_ERROR(WriteExactly(file.descriptor(), file.path(), 0, std::as_bytes(std::span(text))));
+    files.push_back(std::move(file));
+    return absl::OkStatus();
+  };
+  LIME_RETURN_IF_ERROR(add(kMarkName, mark.Text(packing)));
+  LIME_RETURN_IF_ERROR(add(kShardIndexName, index));
+  LIME_ASSIGN_OR_RETURN(const std::vector<std::string> side_files, SideFiles(source.dir()));
+  for (const std::string& name : side_files) {
+    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source.dir() + "/" + name, kMaxSideFileBytes));
+    LIME_RETURN_IF_ERROR(add(name, text));
   }
-  for (const char* stale : {"config.json", "model.safetensors", "model.safetensors.index.json"})
-    fs::remove(fs::path(target_dir) / stale, error);
+  LIME_RETURN_IF_ERROR(add(kConfigName, WithQuantization(source.config_json(), packing)));
+  return files;
+}
+
+// All files take their names. What an earlier copy had beside them goes.
+absl::Status CommitAll(Quantizer& quantizer, std::vector<NewFile>& small, const Mark& mark, const std::string& dir) {
+  std::error_code error;
+  fs::remove(dir + "/" + kConfigName, error);
+  if (error) return ErrnoStatus(error.value(), dir + "/" + kConfigName, "remove");
+  for (const std::string& name : Mark::Read(dir).files) {
+    if (std::ranges::find(mark.files, name) == mark.files.end()) fs::remove(dir + "/" + name, error);
+  }
+  LIME_RETURN_IF_ERROR(small.front().Commit());  // the mark: from here on the folder is known as ours
+  LIME_RETURN_IF_ERROR(quantizer.Commit());
+  for (size_t i = 1; i < small.size(); ++i) LIME_RETURN_IF_ERROR(small[i].Commit());
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir, const std::string& target_dir, const Quantization& packing,
-                                                  const LoadOptions& options) {
+                                                  const QuantizeOptions& options) {
   LIME_RETURN_IF_ERROR(CheckPacking(packing));
   LIME_ASSIGN_OR_RETURN(const Checkpoint source, Checkpoint::Open(source_dir));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, source.BuildModelSpec());
@@ -243,12 +331,14 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
     return absl::InvalidArgumentError(
         absl::StrCat(source_dir, ": is already quantised to ", spec.config.quantization->bits, " bits; give the original checkpoint"));
   }
-  LIME_RETURN_IF_ERROR(PrepareTarget(source_dir, target_dir));
-  LIME_ASSIGN_OR_RETURN(QuantizeReport report, Quantizer(source, spec, target_dir, packing, options).Run());
-  LIME_RETURN_IF_ERROR(CopySideFiles(source_dir, target_dir));
-  auto config = nlohmann::ordered_json::parse(source.config_json());  // of bounded depth: it was read by ParseModelConfig
-  config["quantization"] = {{"group_size", packing.group_size}, {"bits", packing.bits}};
-  LIME_RETURN_IF_ERROR(WriteTextFile(target_dir + "/config.json", config.dump(2) + "\n"));
+  LIME_ASSIGN_OR_RETURN(const Mark mark, Mark::Of(source));
+  LIME_RETURN_IF_ERROR(CheckTarget(source_dir, target_dir, mark, options.overwrite));
+  LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(target_dir));
+  Quantizer quantizer(source, spec, target_dir, packing, options.watch);
+  LIME_ASSIGN_OR_RETURN(QuantizeReport report, quantizer.Run());
+  LIME_ASSIGN_OR_RETURN(std::vector<NewFile> small, SmallFiles(source, mark, target_dir, packing, quantizer.index_text()));
+  LIME_RETURN_IF_ERROR(CommitAll(quantizer, small, mark, target_dir));
+  folder.Keep();
   return report;
 }
 

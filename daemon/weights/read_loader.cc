@@ -1,12 +1,16 @@
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "daemon/weights/block_reader.h"
 #include "daemon/weights/extents.h"
 #include "daemon/weights/huge_buffer.h"
+#include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
 #include "daemon/weights/page_cache.h"
 #include "planner/base/check.h"
@@ -14,10 +18,10 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kMaxGap = 256 * kKiB;   // bytes between tensors worth reading across
-constexpr Bytes kPageBytes = 4 * kKiB;  // where regions of the buffer begin, and so the alignment of direct reads
-constexpr Bytes kTensorAlignment = 64;  // of tensors that had to move
-constexpr Bytes kRunBytes = 8 * kMiB;   // granularity of the choice between page cache and disk
+constexpr Bytes kMaxTensorGap = 256 * kKiB;  // bytes between tensors worth reading across
+constexpr Bytes kPageBytes = 4 * kKiB;       // where regions of the buffer begin, and so the alignment of direct reads
+constexpr Bytes kTargetAlignment = 64;       // of tensors that had to move
+constexpr Bytes kRunBytes = 8 * kMiB;        // granularity of the choice between page cache and disk
 constexpr int kCopyThreads = 2;
 constexpr int kPrefaultThreads = 2;
 
@@ -39,10 +43,10 @@ bool AnyMisaligned(const std::vector<WantedTensor>& wanted, const TensorExtent& 
 // Lays the extents out one after the other; returns the bytes of the buffer.
 Bytes PlaceExtents(const std::vector<WantedTensor>& wanted, std::vector<Placement>& placements) {
   Bytes end = 0;
-  for (TensorExtent& tensors : JoinExtents(wanted, kMaxGap)) {
+  for (TensorExtent& tensors : JoinExtents(wanted, kMaxTensorGap)) {
     Placement placement{.tensors = tensors, .begin = tensors.extent.offset / kPageBytes * kPageBytes};
     placement.misaligned = AnyMisaligned(wanted, tensors);
-    if (placement.misaligned) end += RoundUp(static_cast<Bytes>(tensors.last - tensors.first) * kTensorAlignment, kPageBytes);
+    if (placement.misaligned) end += RoundUp(static_cast<Bytes>(tensors.last - tensors.first) * kTargetAlignment, kPageBytes);
     placement.region = end;
     end += RoundUp(tensors.extent.offset + tensors.extent.bytes - placement.begin, kPageBytes);
     placements.push_back(placement);
@@ -54,12 +58,12 @@ Bytes PlaceExtents(const std::vector<WantedTensor>& wanted, std::vector<Placemen
 void SlideDown(const std::vector<WantedTensor>& wanted, const Placement& placement, std::byte* buffer,
                std::vector<const std::byte*>& data) {
   const TensorExtent& tensors = placement.tensors;
-  std::byte* target = buffer + placement.region - static_cast<Bytes>(tensors.last - tensors.first) * kTensorAlignment;
+  std::byte* target = buffer + placement.region - static_cast<Bytes>(tensors.last - tensors.first) * kTargetAlignment;
   for (size_t i = tensors.first; i < tensors.last; ++i) {
     LIME_CHECK_LE(static_cast<const void*>(target), static_cast<const void*>(data[i]));
     std::memmove(target, data[i], static_cast<size_t>(wanted[i].at.bytes));
     data[i] = target;
-    target += RoundUp(wanted[i].at.bytes, kTensorAlignment);
+    target += RoundUp(wanted[i].at.bytes, kTargetAlignment);
   }
 }
 
@@ -101,15 +105,14 @@ class ReadLoader : public Loader {
     return absl::StrCat(disk_->device().Describe(), ", ", queue_depth_, " in flight", cache_ ? ", cached parts copied from memory" : "");
   }
 
+  SteadyReads steady() const override { return meter_.steady(); }
+
   absl::StatusOr<LoadedTensors> Load(const std::vector<WantedTensor>& wanted, const LoadOptions& options) override {
     std::vector<Placement> placements;
     const Bytes bytes = PlaceExtents(wanted, placements);
     LIME_ASSIGN_OR_RETURN(HugeBuffer buffer, HugeBuffer::Allocate(bytes));
     auto storage = std::make_shared<HugeBuffer>(std::move(buffer));
-    {
-      const Prefaulting present(*storage, kPrefaultThreads);
-      LIME_RETURN_IF_ERROR(ReadAll(placements, storage->data(), options));
-    }
+    LIME_RETURN_IF_ERROR(ReadMetered(placements, *storage, options));
 
     std::vector<const std::byte*> data;
     for (const Placement& placement : placements) {
@@ -122,6 +125,20 @@ class ReadLoader : public Loader {
   }
 
  private:
+  // What the page cache holds says nothing of the disk.
+  absl::Status ReadMetered(const std::vector<Placement>& placements, HugeBuffer& buffer, const LoadOptions& options) {
+    const absl::Time begin = absl::Now();
+    const Bytes disk_before = disk_->bytes_read(), cache_before = cache_ ? cache_->bytes_read() : 0;
+    std::atomic<int64_t> present_ns = std::numeric_limits<int64_t>::max();
+    const Prefaulting present(buffer, kPrefaultThreads, [&present_ns] { present_ns = absl::GetCurrentTimeNanos(); });
+    LIME_RETURN_IF_ERROR(ReadAll(placements, buffer.data(), options));
+    const absl::Time end = absl::Now();
+    if (cache_ && cache_->bytes_read() > cache_before) return absl::OkStatus();
+    const double present_seconds = static_cast<double>(absl::ToUnixNanos(end) - present_ns.load()) / 1e9;
+    meter_.Add(disk_->bytes_read() - disk_before, absl::ToDoubleSeconds(end - begin), std::max(0.0, present_seconds));
+    return absl::OkStatus();
+  }
+
   absl::Status ReadAll(const std::vector<Placement>& placements, std::byte* buffer, const LoadOptions& options) {
     Bytes total = 0;
     for (const Placement& placement : placements) total += placement.tensors.extent.bytes;
@@ -170,6 +187,7 @@ class ReadLoader : public Loader {
   const std::unique_ptr<BlockReader> cache_;  // null: the page cache is not asked
   const std::vector<CheckpointFile> files_;
   const int queue_depth_;
+  LoadMeter meter_;
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "daemon/weights/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,10 +9,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/files.h"
+#include "planner/base/foreign_file.h"
 #include "planner/base/strings.h"
 
 namespace lime {
 namespace {
+
+constexpr size_t kLongestDType = 32;  // of one that is not known, in a sentence
 
 // A name as an error message may show it: printable and short, whatever the file says.
 std::string Quoted(std::string_view name) {
@@ -134,12 +136,9 @@ absl::Status TensorError(std::string_view file, std::string_view tensor, std::st
   return absl::InvalidArgumentError(absl::StrCat(Text(file), ": tensor ", Quoted(tensor), " ", Text(what)));
 }
 
-absl::StatusOr<TensorInfo> CheckShape(const RawTensor& raw, std::string_view file) {
-  TensorInfo info;
-  const std::optional<DType> dtype = ParseDType(*raw.dtype);
-  if (!dtype) return TensorError(file, raw.name, absl::StrCat("has the unknown dtype ", Quoted(*raw.dtype)));
-  info.dtype = *dtype;
-  info.bytes = ElementBytes(*dtype);
+// `element`: bytes of one.
+absl::StatusOr<TensorInfo> CheckShape(const RawTensor& raw, DType dtype, int64_t element, std::string_view file) {
+  TensorInfo info{.dtype = dtype, .bytes = element};
   constexpr uint64_t kLargest = std::numeric_limits<int64_t>::max();
   for (const uint64_t dim : *raw.shape) {
     if (dim > kLargest || __builtin_mul_overflow(info.bytes, static_cast<int64_t>(dim), &info.bytes)) {
@@ -157,7 +156,8 @@ absl::StatusOr<SafetensorsTensor> CheckTensor(const RawTensor& raw, int64_t data
   if (raw.offsets->size() != 2) {
     return TensorError(file, raw.name, absl::StrCat("has ", raw.offsets->size(), " data_offsets, need begin and end"));
   }
-  LIME_ASSIGN_OR_RETURN(TensorInfo info, CheckShape(raw, file));
+  const std::optional<DType> dtype = ParseDType(*raw.dtype);
+  LIME_ASSIGN_OR_RETURN(TensorInfo info, CheckShape(raw, dtype.value_or(DType::kU8), dtype ? ElementBytes(*dtype) : 1, file));
   const uint64_t begin = (*raw.offsets)[0], end = (*raw.offsets)[1];
   const std::string range = absl::StrCat("data_offsets [", begin, ", ", end, ")");
   if (begin > end) return TensorError(file, raw.name, absl::StrCat("has ", range, " that run backwards"));
@@ -165,11 +165,16 @@ absl::StatusOr<SafetensorsTensor> CheckTensor(const RawTensor& raw, int64_t data
     return TensorError(file, raw.name,
                        absl::StrCat("has ", range, " beyond the file's ", data_bytes, " data bytes; the file is truncated or damaged"));
   }
+  // Of an element whose size is not known, nothing can be said.
+  if (!dtype) info.bytes = static_cast<Bytes>(end - begin);
   if (end - begin != static_cast<uint64_t>(info.bytes)) {
     return TensorError(file, raw.name,
                        absl::StrCat("has ", range, " of ", end - begin, " bytes, but dtype and shape need ", info.bytes, " bytes"));
   }
-  return SafetensorsTensor{raw.name, std::move(info), data_begin + static_cast<int64_t>(begin)};
+  return SafetensorsTensor{.name = raw.name,
+                           .info = std::move(info),
+                           .offset = data_begin + static_cast<int64_t>(begin),
+                           .unknown_dtype = dtype ? "" : raw.dtype->substr(0, kLongestDType)};
 }
 
 // Tensors must cover the data without overlap and without holes: a hole could hide anything, and an overlap is a lie.
@@ -240,9 +245,10 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view header
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const std::string& path) {
   LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path));
   LIME_ASSIGN_OR_RETURN(const Bytes bytes, FileBytes(file, path));
-  std::array<std::byte, kSafetensorsLengthBytes> prefix{};
-  if (bytes >= kSafetensorsLengthBytes) LIME_RETURN_IF_ERROR(ReadExactly(file, path, 0, prefix));
-  LIME_ASSIGN_OR_RETURN(const int64_t length, ParseSafetensorsLength(prefix, bytes, path));
+  std::string beginning(static_cast<size_t>(std::min<Bytes>(bytes, kForeignFileBytes)), '\0');
+  LIME_RETURN_IF_ERROR(ReadExactly(file, path, 0, std::as_writable_bytes(std::span(beginning))));
+  LIME_RETURN_IF_ERROR(RefuseForeignFile(beginning, path));
+  LIME_ASSIGN_OR_RETURN(const int64_t length, ParseSafetensorsLength(std::as_bytes(std::span(beginning)), bytes, path));
   std::string json(static_cast<size_t>(length), '\0');
   LIME_RETURN_IF_ERROR(ReadExactly(file, path, kSafetensorsLengthBytes, std::as_writable_bytes(std::span(json))));
   return ParseSafetensorsHeader(json, bytes, path);

@@ -23,7 +23,8 @@ inline constexpr int64_t kSafetensorsLengthBytes = 8;
 struct SafetensorsTensor {
   std::string name;
   TensorInfo info;
-  int64_t offset = 0;  // from the beginning of the file
+  int64_t offset = 0;              // from the beginning of the file
+  std::string unknown_dtype = {};  // as the header spells it, where it is none that is known: then info has bytes and shape alone
 };
 
 struct SafetensorsHeader {

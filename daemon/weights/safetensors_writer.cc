@@ -50,44 +50,37 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(con
   std::vector<int64_t> begins = {static_cast<int64_t>(header.size())};
   for (const Tensor& tensor : tensors) begins.push_back(begins.back() + TensorBytes(tensor.dtype, tensor.shape));
 
-  const std::string partial = path + ".partial";
-  FileDescriptor file(::open(partial.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.valid()) return ErrnoStatus(errno, partial, "create");
-  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(path, std::move(file), std::move(begins)));
+  LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
+  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(std::move(file), std::move(begins)));
+  const FileDescriptor& descriptor = writer->file_.descriptor();
   // Space is asked for at once: a full disk is told before hours of work, and the file lies in few extents.
-  const int error = ::posix_fallocate(writer->file_.get(), 0, writer->file_bytes());
-  if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
-    return ErrnoStatus(error, partial, absl::StrCat("reserve ", FormatBytes(writer->file_bytes())));
-  }
-  LIME_RETURN_IF_ERROR(WriteExactly(writer->file_, partial, 0, std::as_bytes(std::span(header))));
+  const int error = ::posix_fallocate(descriptor.get(), 0, writer->file_bytes());
+  if (error != 0 && error != EOPNOTSUPP && error != EINVAL)
+    return ErrnoStatus(error, path, absl::StrCat("reserve ", FormatBytes(writer->file_bytes())));
+  LIME_RETURN_IF_ERROR(WriteExactly(descriptor, path, 0, std::as_bytes(std::span(header))));
   return writer;
-}
-
-SafetensorsWriter::SafetensorsWriter(std::string path, FileDescriptor file, std::vector<int64_t> begins)
-    : path_(std::move(path)), file_(std::move(file)), begins_(std::move(begins)) {}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (!finished_) ::unlink(partial_path().c_str());
 }
 
 absl::Status SafetensorsWriter::Write(size_t tensor, int64_t begin, std::span<const std::byte> data) {
   LIME_CHECK_LT(tensor, num_tensors());
-  LIME_CHECK(begin >= 0 && begin + static_cast<int64_t>(data.size()) <= tensor_bytes(tensor)) << path_ << " tensor " << tensor;
-  LIME_RETURN_IF_ERROR(WriteExactly(file_, partial_path(), begins_[tensor] + begin, data));
+  LIME_CHECK(begin >= 0 && begin + static_cast<int64_t>(data.size()) <= tensor_bytes(tensor)) << file_.path() << " tensor " << tensor;
+  LIME_RETURN_IF_ERROR(WriteExactly(file_.descriptor(), file_.path(), begins_[tensor] + begin, data));
   written_ += static_cast<int64_t>(data.size());
   return absl::OkStatus();
 }
 
-absl::Status SafetensorsWriter::Finish() {
+absl::Status SafetensorsWriter::Complete() {
   const int64_t data_bytes = begins_.back() - begins_.front();
   if (written_ != data_bytes) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path_, ": ", written_.load(), " of ", data_bytes, " tensor bytes were written; the file is not kept"));
+        absl::StrCat(file_.path(), ": ", written_.load(), " of ", data_bytes, " tensor bytes were written; the file is not kept"));
   }
-  if (::fsync(file_.get()) != 0) return ErrnoStatus(errno, partial_path(), "sync");
-  if (::rename(partial_path().c_str(), path_.c_str()) != 0) return ErrnoStatus(errno, partial_path(), absl::StrCat("rename to ", path_));
-  finished_ = true;
-  return SyncDirectoryOf(path_);
+  return ::fsync(file_.descriptor().get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, file_.path(), "sync");
+}
+
+absl::Status SafetensorsWriter::Finish() {
+  LIME_RETURN_IF_ERROR(Complete());
+  return file_.Commit();
 }
 
 }  // namespace lime

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "daemon/weights/files.h"
+#include "daemon/weights/output_file.h"
 #include "planner/base/status.h"
 #include "planner/plan/model_spec.h"
 
 namespace lime {
 
-// The file grows under the name PATH.partial and takes its own name in Finish(), so nothing half-written ever looks complete.
+// The file takes its name in Finish() (NewFile), so nothing half-written is ever seen.
 class SafetensorsWriter {
  public:
   struct Tensor {
@@ -35,8 +35,6 @@ class SafetensorsWriter {
     return Create(path, tensors, Options());
   }
 
-  // Removes the partial file unless Finish() succeeded.
-  ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
@@ -48,18 +46,17 @@ class SafetensorsWriter {
   // Writes bytes [begin, begin + data.size()) of a tensor. Any thread; every byte exactly once.
   absl::Status Write(size_t tensor, int64_t begin, std::span<const std::byte> data);
 
-  // Checks that every byte was written, syncs, and renames.
+  // Checks that every byte was written, and syncs: what is left to Finish() takes no time.
+  absl::Status Complete();
+  // Complete(), and the file takes its name.
   absl::Status Finish();
 
  private:
-  SafetensorsWriter(std::string path, FileDescriptor file, std::vector<int64_t> begins);
-  std::string partial_path() const { return path_ + ".partial"; }
+  SafetensorsWriter(NewFile file, std::vector<int64_t> begins) : file_(std::move(file)), begins_(std::move(begins)) {}
 
-  std::string path_;
-  FileDescriptor file_;
+  NewFile file_;
   std::vector<int64_t> begins_;  // file offsets of the tensors, then the end of the file
   std::atomic<int64_t> written_ = 0;
-  bool finished_ = false;
 };
 
 // The beginning of such a file: 8 bytes of length, then the JSON header in the order given, padded with spaces.

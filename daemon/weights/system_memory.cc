@@ -102,9 +102,19 @@ Bytes AvailableMemory() {
 }
 
 Bytes MachineMemory() {
-  Bytes memory = PhysicalMemory();
-  for (const MemoryGroup& group : MemoryGroups()) memory = std::min(memory, ReadGroupMemory(group).limit);
-  return memory;
+  return LowestMemoryLimit().bytes;
+}
+
+MemoryLimit LowestMemoryLimit() {
+  return LowestMemoryLimit(MemoryGroups(), PhysicalMemory());
+}
+
+MemoryLimit LowestMemoryLimit(const std::vector<MemoryGroup>& groups, Bytes machine) {
+  MemoryLimit lowest{.bytes = machine};
+  for (const MemoryGroup& group : groups) {
+    if (const Bytes limit = ReadGroupMemory(group).limit; limit < lowest.bytes) lowest = {.bytes = limit, .group = group.folder};
+  }
+  return lowest;
 }
 
 }  // namespace lime

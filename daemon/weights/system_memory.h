@@ -35,6 +35,15 @@ struct GroupMemory {
 };
 GroupMemory ReadGroupMemory(const MemoryGroup& group);
 
+// The lowest of what bounds this process: physical memory, or a control group of its own.
+struct MemoryLimit {
+  Bytes bytes = 0;
+  std::string group;  // its folder; empty: the machine
+};
+MemoryLimit LowestMemoryLimit();
+// Of these groups, on a machine of so much memory.
+MemoryLimit LowestMemoryLimit(const std::vector<MemoryGroup>& groups, Bytes machine);
+
 // Room left under the limits of MemoryGroups(self, root); `otherwise` where none limits. Page cache that could be dropped counts as room.
 Bytes CgroupRoom(std::istream& self, const std::string& root, Bytes otherwise);
 

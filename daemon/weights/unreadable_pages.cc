@@ -10,14 +10,14 @@
 namespace lime {
 namespace {
 
-constexpr int kMaxRanges = 16'384;  // more than the shards of a checkpoint
+constexpr int kMaxWatchedRanges = 16'384;  // more than the shards of a checkpoint
 
 // What the signal handler may look at: no lock, no allocation. A slot is free where `path` is null.
 struct Slot {
   std::atomic<const char*> path{nullptr};
   std::atomic<uintptr_t> begin{0}, end{0};
 };
-Slot slots[kMaxRanges];
+Slot slots[kMaxWatchedRanges];
 std::atomic<int> used{0};  // slots ever taken
 
 const char* PathOf(uintptr_t address) {
@@ -45,7 +45,7 @@ void OnBusError(int signal, siginfo_t* info, void*) {
 }
 
 int TakeSlot(const char* path) {
-  for (int i = 0; i < kMaxRanges; ++i) {
+  for (int i = 0; i < kMaxWatchedRanges; ++i) {
     const char* free = nullptr;
     if (!slots[i].path.compare_exchange_strong(free, path)) continue;
     for (int count = used.load(); count <= i && !used.compare_exchange_weak(count, i + 1);) {

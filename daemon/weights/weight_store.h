@@ -50,6 +50,8 @@ class WeightStore {
   const LoaderChoice& choice() const { return choice_; }
   // "read (O_DIRECT through io_uring, 4 in flight): only 0 % of ..."; for people.
   std::string Describe() const;
+  // What LoadBlocks has read from the disk so far, where it was the disk that took the time.
+  SteadyReads steady() const { return loader_->steady(); }
 
   // Brings `ids` into memory, neighbours in one sequential read. Tensors that several blocks name (a tied output) are one memory, also
   // across calls as long as one of the blocks lives.

@@ -1,6 +1,15 @@
 #include "planner/base/json_text.h"
 
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "planner/base/foreign_file.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -26,24 +35,93 @@ absl::Status Wrong(std::string_view name, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(Text(name), ": ", Text(what)));
 }
 
-}  // namespace
+bool IsOfWord(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '+' || c == '-';
+}
 
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view name, Bytes max_bytes) {
-  if (static_cast<Bytes>(text.size()) > max_bytes) return Wrong(name, absl::StrCat("is larger than ", max_bytes, " bytes"));
-  if (NestsTooDeep(text)) return Wrong(name, absl::StrCat("nests more than ", kMaxJsonDepth, " levels deep"));
+// Python's words for numbers that JSON has not, and numbers that are infinite as a double.
+bool IsNoJsonNumber(std::string_view word) {
+  if (word == "NaN" || word == "Infinity" || word == "-Infinity") return true;
+  constexpr size_t kMostDigits = 308;  // with so many, and no exponent, a number is finite
+  const bool is_number = absl::ascii_isdigit(static_cast<unsigned char>(word.front())) || word.front() == '-';
+  if (!is_number || (word.size() <= kMostDigits && word.find_first_of("eE") == std::string_view::npos)) return false;
+  double value = 0;
+  return absl::SimpleAtod(Text(word), &value) && std::isinf(value);
+}
+
+struct QuotedText {
+  std::string text;
+  std::vector<size_t> ends;  // in `text`, behind the closing quote of each word that was quoted
+
+  // Where byte `at` of `text` was before.
+  size_t Before(size_t at) const {
+    return at - 2 * static_cast<size_t>(std::ranges::count_if(ends, [at](size_t end) { return end <= at; }));
+  }
+};
+
+QuotedText QuoteWords(std::string_view text) {
+  QuotedText quoted;
+  quoted.text.reserve(text.size() + 64);
+  bool in_string = false;
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i + 1;
+    if (in_string && text[i] == '\\') end = std::min(i + 2, text.size());
+    if (text[i] == '"') in_string = !in_string;
+    const bool is_word = !in_string && IsOfWord(text[i]);
+    while (is_word && end < text.size() && IsOfWord(text[end])) ++end;
+    const std::string_view word = text.substr(i, end - i);
+    if (is_word && IsNoJsonNumber(word)) {
+      quoted.text.append(1, '"').append(word).append(1, '"');
+      quoted.ends.push_back(quoted.text.size());
+    } else {
+      quoted.text.append(word);
+    }
+    i = end;
+  }
+  return quoted;
+}
+
+absl::StatusOr<nlohmann::json> Parse(std::string_view text, std::string_view name, const QuotedText* quoted) {
   try {
     return nlohmann::json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::parse_error& error) {
-    return Wrong(name, absl::StrCat("is not valid JSON in UTF-8 at byte ", error.byte));
+    return Wrong(name, absl::StrCat("is not valid JSON in UTF-8 at byte ", quoted == nullptr ? error.byte : quoted->Before(error.byte)));
   } catch (const nlohmann::json::exception&) {
     return Wrong(name, "holds a number beyond the range of a double");
   }
 }
 
-absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view name, Bytes max_bytes) {
-  absl::StatusOr<nlohmann::json> json = ParseJson(text, name, max_bytes);
+absl::Status CheckBounds(std::string_view text, std::string_view name, Bytes max_bytes) {
+  if (static_cast<Bytes>(text.size()) > max_bytes) return Wrong(name, absl::StrCat("is larger than ", max_bytes, " bytes"));
+  if (NestsTooDeep(text)) return Wrong(name, absl::StrCat("nests more than ", kMaxJsonDepth, " levels deep"));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<nlohmann::json> ObjectOnly(absl::StatusOr<nlohmann::json> json, std::string_view name) {
   if (json.ok() && !json->is_object()) return Wrong(name, absl::StrCat("is not a JSON object but ", json->type_name()));
   return json;
+}
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view name, Bytes max_bytes) {
+  LIME_RETURN_IF_ERROR(CheckBounds(text, name, max_bytes));
+  return Parse(text, name, nullptr);
+}
+
+absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view name, Bytes max_bytes) {
+  return ObjectOnly(ParseJson(text, name, max_bytes), name);
+}
+
+absl::StatusOr<nlohmann::json> ParsePythonJson(std::string_view text, std::string_view name, Bytes max_bytes) {
+  LIME_RETURN_IF_ERROR(RefuseForeignFile(text, name));
+  LIME_RETURN_IF_ERROR(CheckBounds(text, name, max_bytes));
+  const QuotedText quoted = QuoteWords(text);
+  return Parse(quoted.text, name, &quoted);
+}
+
+absl::StatusOr<nlohmann::json> ParsePythonJsonObject(std::string_view text, std::string_view name, Bytes max_bytes) {
+  return ObjectOnly(ParsePythonJson(text, name, max_bytes), name);
 }
 
 }  // namespace lime

@@ -18,4 +18,10 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view
 // The same, and refuses what is no object.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view name, Bytes max_bytes = kMaxJsonBytes);
 
+// For the files of Hugging Face models, which Python writes and reads. Takes the words NaN, Infinity and -Infinity, and numbers beyond the
+// range of a double, each as a string of that spelling: whoever wants a number of that field refuses it, everybody else passes it over.
+// What is no JSON because something else was put in its place is called by its name (foreign_file.h).
+absl::StatusOr<nlohmann::json> ParsePythonJson(std::string_view text, std::string_view name, Bytes max_bytes = kMaxJsonBytes);
+absl::StatusOr<nlohmann::json> ParsePythonJsonObject(std::string_view text, std::string_view name, Bytes max_bytes = kMaxJsonBytes);
+
 }  // namespace lime

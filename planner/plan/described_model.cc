@@ -12,7 +12,7 @@ namespace lime {
 namespace {
 
 absl::StatusOr<DType> ParseWorkingDType(std::string_view config_json, std::string_view name) {
-  LIME_ASSIGN_OR_RETURN(const nlohmann::json root, ParseJsonObject(config_json, name));
+  LIME_ASSIGN_OR_RETURN(const nlohmann::json root, ParsePythonJsonObject(config_json, name));
   JsonFields fields(root, std::string(name));
   const std::string spelled = fields.StringOr("dtype", fields.StringOr("torch_dtype", ""));
   LIME_RETURN_IF_ERROR(fields.status());

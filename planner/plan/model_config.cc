@@ -1,25 +1,24 @@
 #include "planner/plan/model_config.h"
 
-#include <cmath>
-#include <limits>
-#include <utility>
-
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
+#include "planner/plan/config_parts.h"
 
 namespace lime {
 namespace {
 
+using config::kMaxPositions;
+using config::Unsupported;
 using nlohmann::json;
 
 // Bounds that keep every product of sizes far below 2^63 and every id in 32 bits.
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
-constexpr int64_t kMaxPositions = int64_t{1} << 24;
 
 struct Architecture {
   std::string_view name;
@@ -36,27 +35,39 @@ constexpr Architecture kArchitectures[] = {
 constexpr std::string_view kSupportedArchitectures =
     "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM and OPTForCausalLM are supported";
 
-absl::Status Unsupported(std::string_view name, std::string_view what, std::string_view supported) {
-  return absl::UnimplementedError(absl::StrCat(Text(name), ": ", Text(what), " is not supported; ", Text(supported)));
+// Spelled in other cases, too: older converters write LLaMAForCausalLM.
+const Architecture* FindName(std::string_view spelled) {
+  for (const Architecture& known : kArchitectures) {
+    if (absl::EqualsIgnoreCase(Text(known.name), Text(spelled))) return &known;
+  }
+  return nullptr;
 }
 
+const Architecture* FindModelType(const json& root) {
+  const auto type = root.find("model_type");
+  for (const Architecture& known : kArchitectures) {
+    if (type != root.end() && type->is_string() && known.model_type == type->get_ref<const std::string&>()) return &known;
+  }
+  return nullptr;
+}
+
+// The first name that is known decides whether the model can be run, and as in transformers model_type, where it is known, which class
+// reads the rest.
 absl::StatusOr<Architecture> FindArchitecture(const json& root, std::string_view name) {
+  const Architecture* const by_type = FindModelType(root);
   const auto list = root.find("architectures");
   if (list != root.end() && list->is_array() && !list->empty() && list->front().is_string()) {
-    const std::string spelled = list->front().get<std::string>();
-    for (const Architecture& known : kArchitectures) {
-      if (known.name == spelled) return known;
+    for (const json& spelled : *list) {
+      const Architecture* const known = spelled.is_string() ? FindName(spelled.get_ref<const std::string&>()) : nullptr;
+      if (known != nullptr) return by_type != nullptr ? *by_type : *known;
     }
-    return Unsupported(name, absl::StrCat("architecture \"", spelled.substr(0, 80), "\""), kSupportedArchitectures);
+    return Unsupported(name, absl::StrCat("architecture \"", list->front().get<std::string>().substr(0, 80), "\""),
+                       kSupportedArchitectures);
   }
+  if (by_type != nullptr) return *by_type;
   const auto type = root.find("model_type");
-  if (type != root.end() && type->is_string()) {
-    const std::string spelled = type->get<std::string>();
-    for (const Architecture& known : kArchitectures) {
-      if (known.model_type == spelled) return known;
-    }
-    return Unsupported(name, absl::StrCat("model_type \"", spelled.substr(0, 80), "\""), kSupportedArchitectures);
-  }
+  if (type != root.end() && type->is_string())
+    return Unsupported(name, absl::StrCat("model_type \"", type->get<std::string>().substr(0, 80), "\""), kSupportedArchitectures);
   return absl::InvalidArgumentError(
       absl::StrCat(Text(name), ": names no architecture; \"architectures\" must hold one, such as [\"LlamaForCausalLM\"]"));
 }
@@ -67,76 +78,19 @@ absl::StatusOr<Activation> ParseActivation(const std::string& spelled, std::stri
   return Unsupported(name, absl::StrCat("activation \"", spelled.substr(0, 80), "\""), "silu and relu are supported");
 }
 
-double YarnScale(double factor, double multiplier) {
-  return factor <= 1 ? 1.0 : 0.1 * multiplier * std::log(factor) + 1.0;
-}
-
-absl::StatusOr<RopeType> ParseRopeType(const std::string& spelled, std::string_view name) {
-  constexpr std::pair<std::string_view, RopeType> kTypes[] = {{"default", RopeType::kDefault},
-                                                              {"linear", RopeType::kLinear},
-                                                              {"dynamic", RopeType::kDynamic},
-                                                              {"llama3", RopeType::kLlama3},
-                                                              {"yarn", RopeType::kYarn}};
-  for (const auto& [text, type] : kTypes) {
-    if (spelled == text) return type;
-  }
-  return Unsupported(name, absl::StrCat("rope_scaling type \"", spelled.substr(0, 80), "\""),
-                     "default, linear, dynamic, llama3 and yarn are supported");
-}
-
-// Reads rope_theta and rope_scaling (or rope_parameters, which holds both, in newer files).
-absl::StatusOr<RopeConfig> ParseRope(const json& root, int64_t max_positions, std::string_view name) {
-  constexpr double kMaxFactor = 1e6;
-  RopeConfig rope;
-  rope.original_max_position = max_positions;
-  JsonFields top(root, std::string(name));
-  rope.theta = top.DoubleOr("rope_theta", 10000.0, 1.0, 1e15);
-  LIME_RETURN_IF_ERROR(top.status());
-  const std::string key = top.Has("rope_scaling") ? "rope_scaling" : "rope_parameters";
-  if (!top.Has(key)) return rope;
-  const json& object = root.at(key);
-  if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"", key, "\" is not an object"));
-  JsonFields fields(object, absl::StrCat(Text(name), ": ", key));
-  const std::string type = fields.StringOr("rope_type", fields.StringOr("type", "default"));
-  LIME_RETURN_IF_ERROR(fields.status());
-  LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type, name));
-  rope.theta = fields.DoubleOr("rope_theta", rope.theta, 1.0, 1e15);
-  if (rope.type == RopeType::kDefault) return fields.status().ok() ? absl::StatusOr<RopeConfig>(rope) : fields.status();
-  if (!fields.Has("factor")) return absl::InvalidArgumentError(absl::StrCat(Text(name), ": ", key, ": field \"factor\" is missing"));
-  rope.factor = fields.DoubleOr("factor", 1.0, 1e-6, kMaxFactor);
-  rope.low_freq_factor = fields.DoubleOr("low_freq_factor", 1.0, 1e-6, kMaxFactor);
-  rope.high_freq_factor = fields.DoubleOr("high_freq_factor", 4.0, 1e-6, kMaxFactor);
-  rope.beta_fast = fields.DoubleOr("beta_fast", 32.0, 1e-6, kMaxFactor);
-  rope.beta_slow = fields.DoubleOr("beta_slow", 1.0, 1e-6, kMaxFactor);
-  rope.truncate = fields.BoolOr("truncate", true);
-  rope.original_max_position = fields.IntOr("original_max_position_embeddings", max_positions, 1, kMaxPositions);
-  if (rope.type == RopeType::kYarn) {
-    const double mscale = fields.DoubleOr("mscale", 0.0, 0.0, kMaxFactor);
-    const double mscale_all = fields.DoubleOr("mscale_all_dim", 0.0, 0.0, kMaxFactor);
-    const double implied =
-        mscale > 0 && mscale_all > 0 ? YarnScale(rope.factor, mscale) / YarnScale(rope.factor, mscale_all) : YarnScale(rope.factor, 1.0);
-    rope.attention_factor = fields.DoubleOr("attention_factor", implied, 1e-6, kMaxFactor);
-  }
-  LIME_RETURN_IF_ERROR(fields.status());
-  if (rope.type == RopeType::kLlama3 && rope.high_freq_factor <= rope.low_freq_factor) {
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": ", key, ": high_freq_factor must be above low_freq_factor"));
-  }
-  return rope;
-}
-
 // MLX writes {"group_size", "bits"} as "quantization"; other methods announce themselves in "quantization_config".
 absl::Status ParseQuantization(const json& root, std::string_view name, ModelConfig& config) {
   constexpr std::string_view kSupported = "MLX affine groups of 3, 4, 6 or 8 bits are supported";
   JsonFields top(root, std::string(name));
-  if (!top.Has("quantization")) {
-    if (!top.Has("quantization_config")) return absl::OkStatus();
+  std::string method = "unnamed";
+  if (top.Has("quantization_config")) {
     const json& other = root.at("quantization_config");
-    std::string method = "unnamed";
-    if (other.is_object() && other.contains("quant_method") && other.at("quant_method").is_string()) {
+    if (other.is_object() && other.contains("quant_method") && other.at("quant_method").is_string())
       method = other.at("quant_method").get<std::string>().substr(0, 80);
-    }
-    return Unsupported(name, absl::StrCat("quantisation method \"", method, "\""), kSupported);
+    const bool of_mlx = top.Has("quantization") && (method == "unnamed" || method == "mlx" || method == "affine");
+    if (!of_mlx) return Unsupported(name, absl::StrCat("quantisation method \"", method, "\""), kSupported);
   }
+  if (!top.Has("quantization")) return absl::OkStatus();
   const json& object = root.at("quantization");
   if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"quantization\" is not an object"));
   JsonFields fields(object, absl::StrCat(Text(name), ": quantization"));
@@ -169,22 +123,47 @@ absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const json& root, const std::
   return ids;
 }
 
-void ReadGatedGeometry(JsonFields& fields, ModelConfig& config) {
+// What transformers' class takes where a field is missing. One that is null is worked out of the others.
+struct ClassDefaults {
+  int64_t positions = 2048;
+  int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;  // 0: hidden_size / heads
+};
+
+ClassDefaults DefaultsOf(ModelFamily family) {
+  switch (family) {
+    case ModelFamily::kMistral:
+      return {.positions = 131072, .kv_heads = 8};
+    case ModelFamily::kQwen2:
+      return {.positions = 32768, .kv_heads = 32};
+    case ModelFamily::kQwen3:
+      return {.positions = 32768, .kv_heads = 32, .head_dim = 128};
+    case ModelFamily::kLlama:
+    case ModelFamily::kOpt:
+      return {};
+  }
+  return {};
+}
+
+void ReadGatedGeometry(const json& root, JsonFields& fields, ModelConfig& config) {
+  const ClassDefaults defaults = DefaultsOf(config.family);
+  const auto missing = [&](const char* key, int64_t of_class, int64_t implied) {
+    return of_class > 0 && !root.contains(key) ? of_class : implied;
+  };
   config.intermediate_size = fields.Int("intermediate_size", 1, kMaxWidth);
-  config.num_kv_heads = fields.IntOr("num_key_value_heads", config.num_heads, 1, config.num_heads);
-  config.max_positions = fields.IntOr("max_position_embeddings", 2048, 1, kMaxPositions);
+  config.num_kv_heads =
+      fields.IntOr("num_key_value_heads", missing("num_key_value_heads", defaults.kv_heads, config.num_heads), 1, config.num_heads);
+  config.head_dim = fields.IntOr("head_dim", missing("head_dim", defaults.head_dim, config.hidden_size / config.num_heads), 1, 1024);
+  config.max_positions = fields.IntOr("max_position_embeddings", defaults.positions, 1, kMaxPositions);
   config.norm_eps = fields.DoubleOr("rms_norm_eps", 1e-6, 0.0, 1.0);
   config.tie_embeddings = fields.BoolOr("tie_word_embeddings", false);
 }
 
-void ReadFamilyOptions(JsonFields& fields, ModelConfig& config) {
+void ReadBiases(JsonFields& fields, ModelConfig& config) {
   switch (config.family) {
     case ModelFamily::kLlama:
       config.qkv_bias = config.attention_output_bias = fields.BoolOr("attention_bias", false);
       config.mlp_bias = fields.BoolOr("mlp_bias", false);
-      break;
-    case ModelFamily::kMistral:
-      config.sliding_window = fields.IntOr("sliding_window", 0, 0, kMaxPositions);
       break;
     case ModelFamily::kQwen2:
       config.qkv_bias = true;
@@ -193,38 +172,24 @@ void ReadFamilyOptions(JsonFields& fields, ModelConfig& config) {
       config.qk_norm = true;
       config.qkv_bias = config.attention_output_bias = fields.BoolOr("attention_bias", false);
       break;
+    case ModelFamily::kMistral:
     case ModelFamily::kOpt:
       break;
   }
 }
 
-absl::Status ReadQwenWindow(const json& root, JsonFields& fields, std::string_view name, ModelConfig& config) {
-  if (!fields.BoolOr("use_sliding_window", false) || !fields.Has("sliding_window")) return absl::OkStatus();
-  const int64_t first_windowed = fields.IntOr("max_window_layers", config.num_layers, 0, kMaxLayers);
-  if (first_windowed >= config.num_layers) return absl::OkStatus();
-  if (first_windowed > 0 || root.contains("layer_types")) {
-    return Unsupported(name, "a sliding window on some of the layers", "a window on all layers or on none is supported");
-  }
-  config.sliding_window = fields.IntOr("sliding_window", 0, 0, kMaxPositions);
-  return absl::OkStatus();
-}
-
 absl::Status ReadGated(const json& root, std::string_view name, ModelConfig& config) {
-  JsonFields fields(root, std::string(name));
-  ReadGatedGeometry(fields, config);
-  ReadFamilyOptions(fields, config);
-  if (config.family == ModelFamily::kQwen2 || config.family == ModelFamily::kQwen3) {
-    LIME_RETURN_IF_ERROR(ReadQwenWindow(root, fields, name, config));
-  }
-  const std::string activation = fields.StringOr("hidden_act", "silu");
-  LIME_RETURN_IF_ERROR(fields.status());
   if (config.num_heads > config.hidden_size)
     return absl::InvalidArgumentError(absl::StrCat(Text(name), ": more attention heads than hidden_size"));
-  config.head_dim = fields.IntOr("head_dim", config.hidden_size / config.num_heads, 1, 1024);
+  JsonFields fields(root, std::string(name));
+  ReadGatedGeometry(root, fields, config);
+  ReadBiases(fields, config);
+  const std::string activation = fields.StringOr("hidden_act", "silu");
   LIME_RETURN_IF_ERROR(fields.status());
   LIME_ASSIGN_OR_RETURN(config.activation, ParseActivation(activation, name));
-  LIME_ASSIGN_OR_RETURN(config.rope, ParseRope(root, config.max_positions, name));
-  return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(const config::LayerTypes layers, config::ReadLayerTypes(root, name, config));
+  LIME_RETURN_IF_ERROR(config::ReadRope(root, layers, name, config));
+  return config::SetWindow(layers, name, config);
 }
 
 absl::Status ReadOpt(const json& root, std::string_view name, ModelConfig& config) {
@@ -271,8 +236,12 @@ absl::Status CheckHeads(const ModelConfig& config, std::string_view name) {
 
 }  // namespace
 
+absl::Status config::Unsupported(std::string_view name, std::string_view what, std::string_view supported) {
+  return absl::UnimplementedError(absl::StrCat(Text(name), ": ", Text(what), " is not supported; ", Text(supported)));
+}
+
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, std::string_view name) {
-  LIME_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, name));
+  LIME_ASSIGN_OR_RETURN(const json root, ParsePythonJsonObject(text, name));
   LIME_ASSIGN_OR_RETURN(const Architecture architecture, FindArchitecture(root, name));
   ModelConfig config;
   config.family = architecture.family;
@@ -285,6 +254,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text, std::string_
   LIME_RETURN_IF_ERROR(fields.status());
   LIME_RETURN_IF_ERROR(config.family == ModelFamily::kOpt ? ReadOpt(root, name, config) : ReadGated(root, name, config));
   LIME_RETURN_IF_ERROR(CheckHeads(config, name));
+  LIME_RETURN_IF_ERROR(config::RefuseOtherComputations(root, name, config));
   LIME_RETURN_IF_ERROR(ParseQuantization(root, name, config));
   LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> bos, ParseTokenIds(root, "bos_token_id", name));
   if (!bos.empty()) config.bos_token_id = bos.front();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
+#include "planner/plan/missing_tensor.h"
 
 namespace lime {
 namespace {
@@ -71,7 +72,9 @@ class SpecBuilder {
   const TensorInfo* Find(const std::string& tensor) {
     const auto found = index_.find(tensor);
     if (found != index_.end()) return &found->second;
+    const bool first = status_.ok();
     Fail(absl::StrCat("tensor ", tensor, " is missing; ", config_.architecture, " needs it"));
+    if (first) status_.SetPayload(kMissingTensorMark, absl::Cord(tensor));
     return nullptr;
   }
 

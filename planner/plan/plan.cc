@@ -18,29 +18,29 @@ constexpr Bytes kMaxPartBytes = Bytes{1} << 44;
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
 template <typename... What>
-absl::Status Wrong(const What&... what) {
+absl::Status WrongPlan(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("plan: ", what...));
 }
 
 absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
+  return WrongPlan("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
 }
 
 // `of` what the rest of the plan adds up to.
 absl::Status CheckSum(const std::string& field, int64_t value, int64_t sum, const std::string& of) {
   if (value == sum) return absl::OkStatus();
-  return Wrong("field \"", field, "\" = ", value, " is not ", sum, ", ", of);
+  return WrongPlan("field \"", field, "\" = ", value, " is not ", sum, ", ", of);
 }
 
 absl::Status CheckNumber(const std::string& field, double value) {
   if (value >= 0 && value <= kMaxPlanNumber) return absl::OkStatus();  // false for NaN
-  return Wrong("field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
+  return WrongPlan("field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
 }
 
 absl::Status CheckName(const std::string& field, const std::string& name) {
   if (name.size() <= kMaxPlanName) return absl::OkStatus();
-  return Wrong("field \"", field, "\" is longer than ", kMaxPlanName, " bytes");
+  return WrongPlan("field \"", field, "\" is longer than ", kMaxPlanName, " bytes");
 }
 
 absl::Status CheckTimes(const std::string& field, const StepTimes& times) {
@@ -92,13 +92,13 @@ int64_t Place(BlockId id) {
 absl::Status CheckBlockOrder(const Plan& plan, int p) {
   const BlockId block = plan.parts[p].block;
   const std::string name = absl::StrCat("parts[", p, "]");
-  if (block.kind == BlockKind::kEmbedding) return Wrong(name, " is of the embedding, which is no part");
+  if (block.kind == BlockKind::kEmbedding) return WrongPlan(name, " is of the embedding, which is no part");
   const int64_t before = p > 0 ? Place(plan.parts[p - 1].block) : -1;
   const int64_t here = Place(block);
   const bool next = here == before + 1 || (block.kind == BlockKind::kHead && before % 2 == 1);
   if (block.layer < 0 || (here != before && !next)) {
-    return Wrong(name, " is of ", BlockName(block), ", which does not follow ",
-                 p > 0 ? BlockName(plan.parts[p - 1].block) : std::string("the embedding"));
+    return WrongPlan(name, " is of ", BlockName(block), ", which does not follow ",
+                     p > 0 ? BlockName(plan.parts[p - 1].block) : std::string("the embedding"));
   }
   return absl::OkStatus();
 }
@@ -120,7 +120,7 @@ absl::Status CheckRows(const Plan& plan, int p) {
   for (const MatrixRows& rows : part.rows) {
     const bool goes_on = before != nullptr && before->role == rows.role;
     if (rows.begin != (goes_on ? before->end : 0) || rows.end <= rows.begin || rows.end > kMaxTokens) {
-      return Wrong(name, ": ", rows.begin, " to ", rows.end, " where rows from ", goes_on ? before->end : 0, " on are next");
+      return WrongPlan(name, ": ", rows.begin, " to ", rows.end, " where rows from ", goes_on ? before->end : 0, " on are next");
     }
     before = &rows;
   }
@@ -130,12 +130,13 @@ absl::Status CheckRows(const Plan& plan, int p) {
 absl::Status CheckHeadPart(const Plan& plan, int p) {
   const PlanPart& part = plan.parts[p];
   const std::string name = absl::StrCat("parts[", p, "].rows");
-  if (part.rows.size() != 1 || part.rows[0].role != TensorRole::kOutput) return Wrong(name, " of the head are not one range of the output");
+  if (part.rows.size() != 1 || part.rows[0].role != TensorRole::kOutput)
+    return WrongPlan(name, " of the head are not one range of the output");
   const int64_t end = part.rows[0].end;
   const bool last = p + 1 == plan.NumParts();
   if (last ? end == plan.vocab_size : end % kVocabRange == 0 && end < plan.vocab_size) return absl::OkStatus();
-  return Wrong(name, " of the head end at ", end, last ? ", not at the vocabulary's " : ", no multiple of 1024 below the vocabulary's ",
-               plan.vocab_size);
+  return WrongPlan(name, " of the head end at ", end, last ? ", not at the vocabulary's " : ", no multiple of 1024 below the vocabulary's ",
+                   plan.vocab_size);
 }
 
 // Positions go on where the KV part before ended, behind all rows of V and before any of O.
@@ -147,20 +148,20 @@ absl::Status CheckKvPart(const Plan& plan, int p) {
   const bool goes_on = before != nullptr && before->block == part.block && before->is_kv();
   const int64_t begin = goes_on ? before->kv_end : 0, most = RoundUp(plan.context, kKvPiece);
   if (part.block.kind != BlockKind::kAttention || !part.rows.empty())
-    return Wrong(name, " has positions of KV, and is of ", part.rows.empty() ? BlockName(part.block) : std::string("rows too"));
+    return WrongPlan(name, " has positions of KV, and is of ", part.rows.empty() ? BlockName(part.block) : std::string("rows too"));
   if (part.kv_begin != begin || part.kv_end <= begin || part.kv_end % kKvPiece != 0 || part.kv_end > most) {
-    return Wrong(name, " has positions ", part.kv_begin, " to ", part.kv_end, " of KV, where a multiple of ", kKvPiece, " from ", begin,
-                 " on up to ", most, " is next");
+    return WrongPlan(name, " has positions ", part.kv_begin, " to ", part.kv_end, " of KV, where a multiple of ", kKvPiece, " from ", begin,
+                     " on up to ", most, " is next");
   }
   const MatrixRows* const rows = RowsBefore(plan, p);
-  if (rows == nullptr || rows->role != TensorRole::kV) return Wrong(name, " has positions of KV that are not behind the rows of v");
+  if (rows == nullptr || rows->role != TensorRole::kV) return WrongPlan(name, " has positions of KV that are not behind the rows of v");
   const bool last = next == nullptr || !(next->block == part.block) || !next->is_kv();
-  if (last && part.kv_end != most) return Wrong(name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
+  if (last && part.kv_end != most) return WrongPlan(name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
   const bool o_is_next = next != nullptr && next->block == part.block && !next->rows.empty() && next->rows[0].role == TensorRole::kO;
-  if (last && !o_is_next) return Wrong(name, " has positions of KV that are not before the rows of o");
+  if (last && !o_is_next) return WrongPlan(name, " has positions of KV that are not before the rows of o");
   const int64_t pieces = most / kKvPiece;  // of the whole layer, so that sums over parts and layers cannot overflow
   if (KvPieceBytes(plan) > kMaxPartBytes / plan.sequences || pieces > kMaxPartBytes / (plan.sequences * KvPieceBytes(plan)))
-    return Wrong(name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, more than there can be");
+    return WrongPlan(name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, more than there can be");
   LIME_RETURN_IF_ERROR(CheckSum(name + ".bytes", part.bytes, KvPartBytes(plan, part), "the bytes of its pages"));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, 0));
   return CheckInt(name + ".kv_pages", part.kv_pages, 0, 0);
@@ -188,13 +189,14 @@ absl::Status CheckStage(const Plan& plan, int j) {
   const std::string name = absl::StrCat("stages[", j, "]");
   const int expected = j == 0 ? 0 : plan.stages[j - 1].hi;
   LIME_RETURN_IF_ERROR(CheckInt(name + ".device", stage.device, 0, plan.NumDevices() - 1));
-  if (stage.lo != expected) return Wrong("field \"", name, ".lo\" = ", stage.lo, " leaves a gap or overlap; part ", expected, " is next");
+  if (stage.lo != expected)
+    return WrongPlan("field \"", name, ".lo\" = ", stage.lo, " leaves a gap or overlap; part ", expected, " is next");
   LIME_RETURN_IF_ERROR(CheckInt(name + ".hi", stage.hi, stage.lo + 1, plan.NumParts()));
   if (j == 0) return absl::OkStatus();
-  if (stage.device == plan.stages[j - 1].device) return Wrong(name, " is on the device of the stage before; join the two");
+  if (stage.device == plan.stages[j - 1].device) return WrongPlan(name, " is on the device of the stage before; join the two");
   const BlockId block = plan.parts[stage.lo].block;
   if (block == plan.parts[stage.lo - 1].block && block.kind != BlockKind::kHead) {
-    return Wrong(name, " begins inside ", BlockName(block), "; only the head is split over devices");
+    return WrongPlan(name, " begins inside ", BlockName(block), "; only the head is split over devices");
   }
   return absl::OkStatus();
 }
@@ -205,11 +207,11 @@ absl::Status CheckStages(const Plan& plan) {
   for (size_t j = 0; j < plan.stages.size(); ++j) {
     LIME_RETURN_IF_ERROR(CheckStage(plan, static_cast<int>(j)));
     if (!visited.insert(plan.stages[j].device).second && plan.reads == ReadsPerStep::kPerMicrobatch) {
-      return Wrong("stages[", j, "] visits its device again, and parts are read for every micro-batch");
+      return WrongPlan("stages[", j, "] visits its device again, and parts are read for every micro-batch");
     }
   }
   if (plan.stages.back().hi == plan.NumParts()) return absl::OkStatus();
-  return Wrong("field \"stages\" ends at part ", plan.stages.back().hi, " of ", plan.NumParts(), "; cover all parts");
+  return WrongPlan("field \"stages\" ends at part ", plan.stages.back().hi, " of ", plan.NumParts(), "; cover all parts");
 }
 
 // A host computes as the device does.
@@ -219,11 +221,11 @@ absl::Status CheckHost(const Plan& plan, int d) {
   LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_host, -1, plan.NumDevices() - 1));
   if (device.kv_host < 0) return absl::OkStatus();
   const PlanDevice& host = plan.devices[device.kv_host];
-  if (device.kv_host == d) return Wrong(name, " is the device itself");
+  if (device.kv_host == d) return WrongPlan(name, " is the device itself");
   if (HasKvOnHost(device) && std::ranges::find(plan.stages, d, &Stage::device) == plan.stages.end())
-    return Wrong(name, " is given, and the device has no stage");
+    return WrongPlan(name, " is given, and the device has no stage");
   if (host.numerics_id != device.numerics_id)
-    return Wrong(name, " has kernels of order \"", host.numerics_id, "\", and the device those of \"", device.numerics_id, "\"");
+    return WrongPlan(name, " has kernels of order \"", host.numerics_id, "\", and the device those of \"", device.numerics_id, "\"");
   return absl::OkStatus();
 }
 
@@ -232,14 +234,14 @@ absl::Status CheckFetching(const Plan& plan, int d) {
   const PlanDevice& device = plan.devices[d];
   const std::string name = absl::StrCat("devices[", d, "].kv_fetch_pieces");
   LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_fetch_pieces, 0, kMaxPartBytes / KvPieceBytes(plan)));
-  if (!HasKvOnHost(device)) return device.kv_fetch_pieces > 0 ? Wrong(name, " is given, and no host has KV of it") : absl::OkStatus();
+  if (!HasKvOnHost(device)) return device.kv_fetch_pieces > 0 ? WrongPlan(name, " is given, and no host has KV of it") : absl::OkStatus();
   if (device.asks_kv || HostedPieces(plan, device) == 0) return absl::OkStatus();
   if (!(device.kv_fetch_mb_per_ms > 0))
-    return Wrong("devices[", d, "].kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " where all KV that the host has comes back");
+    return WrongPlan("devices[", d, "].kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " where all KV that the host has comes back");
   const int64_t least = HostedPieces(plan, device) + kKvFetchesUnderWay;
   if (device.kv_fetch_pieces < least)
-    return Wrong(name, " = ", device.kv_fetch_pieces, " has no room for the ", least,
-                 " pieces of a layer that its host is not asked about");
+    return WrongPlan(name, " = ", device.kv_fetch_pieces, " has no room for the ", least,
+                     " pieces of a layer that its host is not asked about");
   return absl::OkStatus();
 }
 
@@ -247,7 +249,7 @@ absl::Status CheckFetching(const Plan& plan, int d) {
 absl::Status CheckSpill(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) LIME_RETURN_IF_ERROR(CheckHost(plan, d));
   if (!SpillsKv(plan) && std::ranges::none_of(plan.parts, &PlanPart::is_kv)) return absl::OkStatus();
-  if (plan.reads != ReadsPerStep::kOnce) return Wrong("KV leaves memory only where a step reads every part once");
+  if (plan.reads != ReadsPerStep::kOnce) return WrongPlan("KV leaves memory only where a step reads every part once");
   for (int d = 0; d < plan.NumDevices(); ++d) {
     const int64_t most = plan.devices[d].max_layer_pages;
     const std::string name = absl::StrCat("devices[", d, "].max_layer_pages");
@@ -266,11 +268,11 @@ absl::Status CheckSpill(const Plan& plan) {
       const auto [begin, end] = PartsOf(plan, part.block);
       const bool has_kv = std::any_of(plan.parts.begin() + begin, plan.parts.begin() + end, std::mem_fn(&PlanPart::is_kv));
       if (device.max_layer_pages > 0 && !has_kv)
-        return Wrong(BlockName(part.block), " has no KV parts, and device \"", device.name, "\" does not keep all of its pages");
+        return WrongPlan(BlockName(part.block), " has no KV parts, and device \"", device.name, "\" does not keep all of its pages");
     }
     if (part.is_kv() && part.streamed != (part.kv_begin < on_disk)) {
-      return Wrong("parts[", p, "] has positions of KV from ", part.kv_begin, " on and ", part.streamed ? "streams" : "does not stream",
-                   ", and ", on_disk, " positions of ", layer_pages, " pages are on the disk");
+      return WrongPlan("parts[", p, "] has positions of KV from ", part.kv_begin, " on and ", part.streamed ? "streams" : "does not stream",
+                       ", and ", on_disk, " positions of ", layer_pages, " pages are on the disk");
     }
   }
   return absl::OkStatus();
@@ -296,10 +298,10 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".ask_kv_ms", device.ask_kv_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".kv_fetch_mb_per_ms", device.kv_fetch_mb_per_ms));
   if (device.kv_fetch_mb_per_ms > 0 && device.kv_fetch_mb_per_ms < kMinDiskRate)
-    return Wrong(name, ".kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " is below ", kMinDiskRate);
+    return WrongPlan(name, ".kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " is below ", kMinDiskRate);
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_lat_ms", device.disk_lat_ms));
-  if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Wrong(name, " streams, and its disk reads 0 MB/ms");
+  if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return WrongPlan(name, " streams, and its disk reads 0 MB/ms");
   return absl::OkStatus();
 }
 
@@ -351,7 +353,8 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan) {
 absl::Status Plan::Validate() const {
   LIME_RETURN_IF_ERROR(CheckHead(*this));
   for (int p = 0; p < NumParts(); ++p) LIME_RETURN_IF_ERROR(CheckPart(*this, p));
-  if (parts.back().block.kind != BlockKind::kHead) return Wrong("the last part is of ", BlockName(parts.back().block), ", not of the head");
+  if (parts.back().block.kind != BlockKind::kHead)
+    return WrongPlan("the last part is of ", BlockName(parts.back().block), ", not of the head");
   LIME_RETURN_IF_ERROR(CheckStages(*this));
   LIME_RETURN_IF_ERROR(CheckSpill(*this));
   LIME_RETURN_IF_ERROR(CheckEviction(*this));
@@ -359,7 +362,7 @@ absl::Status Plan::Validate() const {
   std::set<std::string> names;
   for (int d = 0; d < NumDevices(); ++d) {
     LIME_RETURN_IF_ERROR(CheckMemory(*this, d, needs[d]));
-    if (!names.insert(devices[d].name).second) return Wrong("two devices are named \"", devices[d].name, "\"");
+    if (!names.insert(devices[d].name).second) return WrongPlan("two devices are named \"", devices[d].name, "\"");
   }
   return absl::OkStatus();
 }

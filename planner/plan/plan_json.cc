@@ -16,9 +16,9 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 // Ranges are Validate()'s business: here every finite double passes.
-constexpr double kHigh = std::numeric_limits<double>::max();
-constexpr double kLow = -kHigh;
-constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr double kHighNumber = std::numeric_limits<double>::max();
+constexpr double kLow = -kHighNumber;
+constexpr int64_t kMaxNumber = std::numeric_limits<int32_t>::max();
 
 std::optional<Instance::Kind> ParseKind(const std::string& letter) {
   for (const auto kind : {Instance::Kind::kAttention, Instance::Kind::kMlp, Instance::Kind::kHead, Instance::Kind::kLayer}) {
@@ -33,9 +33,9 @@ absl::StatusOr<Instance::Block> ReadBlock(const json& object, int index) {
   JsonFields fields(object, where);
   Instance::Block block;
   const std::string letter = fields.String("kind");
-  block.layer = static_cast<int32_t>(fields.IntOr("layer", 0, -1, kMaxInt));
-  block.mb = fields.Double("mb", kLow, kHigh);
-  block.kv_mb = fields.DoubleOr("kv_mb", 0, kLow, kHigh);
+  block.layer = static_cast<int32_t>(fields.IntOr("layer", 0, -1, kMaxNumber));
+  block.mb = fields.Double("mb", kLow, kHighNumber);
+  block.kv_mb = fields.DoubleOr("kv_mb", 0, kLow, kHighNumber);
   LIME_RETURN_IF_ERROR(fields.status());
   const std::optional<Instance::Kind> kind = ParseKind(letter);
   if (!kind) return Invalid(where, ": field \"kind\" is none of A, M, H and L");
@@ -55,7 +55,7 @@ absl::Status ReadTimesByBatch(JsonFields& fields, const std::string& where, Inst
   JsonFields times(by_batch, absl::StrCat(where, ".comp_ms_by_batch"));
   for (const auto& [key, value] : by_batch.items()) {
     LIME_ASSIGN_OR_RETURN(const int32_t batch, ReadBatch(key, where));
-    device.comp_ms_by_batch[batch] = times.Doubles(key, kLow, kHigh, kMaxPlanBlocks);
+    device.comp_ms_by_batch[batch] = times.Doubles(key, kLow, kHighNumber, kMaxPlanBlocks);
   }
   return times.status();
 }
@@ -66,16 +66,16 @@ absl::StatusOr<Instance::Device> ReadDevice(const json& object, int index) {
   JsonFields fields(object, where);
   Instance::Device device;
   device.name = fields.StringOr("name", "");
-  device.mem_mb = fields.Double("mem_mb", kLow, kHigh);
-  device.disk_mb_per_ms = fields.Double("disk_mb_per_ms", kLow, kHigh);
-  device.disk_lat_ms = fields.DoubleOr("disk_lat_ms", 0, kLow, kHigh);
+  device.mem_mb = fields.Double("mem_mb", kLow, kHighNumber);
+  device.disk_mb_per_ms = fields.Double("disk_mb_per_ms", kLow, kHighNumber);
+  device.disk_lat_ms = fields.DoubleOr("disk_lat_ms", 0, kLow, kHighNumber);
   if (fields.Has("comp_ms_by_batch")) LIME_RETURN_IF_ERROR(ReadTimesByBatch(fields, where, device));
   if (!fields.Has("comp_ms") && !device.comp_ms_by_batch.empty()) {
     device.comp_ms = device.comp_ms_by_batch.begin()->second;
   } else {
-    device.comp_ms = fields.Doubles("comp_ms", kLow, kHigh, kMaxPlanBlocks);
+    device.comp_ms = fields.Doubles("comp_ms", kLow, kHighNumber, kMaxPlanBlocks);
   }
-  if (fields.Has("embed_rows_ms")) device.embed_rows_ms = fields.Double("embed_rows_ms", kLow, kHigh);
+  if (fields.Has("embed_rows_ms")) device.embed_rows_ms = fields.Double("embed_rows_ms", kLow, kHighNumber);
   LIME_RETURN_IF_ERROR(fields.status());
   return device;
 }
@@ -88,13 +88,13 @@ absl::StatusOr<Instance::Net> ReadNet(const json& object) {
     JsonFields times(by_batch, "instance.net.tx_ms_by_batch");
     for (const auto& [key, value] : by_batch.items()) {
       LIME_ASSIGN_OR_RETURN(const int32_t batch, ReadBatch(key, "instance.net.tx_ms_by_batch"));
-      net.tx_ms_by_batch[batch] = times.Double(key, kLow, kHigh);
+      net.tx_ms_by_batch[batch] = times.Double(key, kLow, kHighNumber);
     }
     LIME_RETURN_IF_ERROR(times.status());
   }
   const bool implied = !fields.Has("tx_ms") && !net.tx_ms_by_batch.empty();
-  net.tx_ms = implied ? net.tx_ms_by_batch.begin()->second : fields.Double("tx_ms", kLow, kHigh);
-  net.lat_ms = fields.Double("lat_ms", kLow, kHigh);
+  net.tx_ms = implied ? net.tx_ms_by_batch.begin()->second : fields.Double("tx_ms", kLow, kHighNumber);
+  net.lat_ms = fields.Double("lat_ms", kLow, kHighNumber);
   LIME_RETURN_IF_ERROR(fields.status());
   return net;
 }
@@ -119,7 +119,7 @@ absl::StatusOr<Instance> InstanceFromJson(const json& object) {
   const json& devices = fields.Array("devices", kMaxPlanDevices);
   const json& blocks = fields.Array("blocks", kMaxPlanBlocks);
   const json& net = fields.Object("net");
-  instance.embed_mb = fields.DoubleOr("embed_mb", 0, kLow, kHigh);
+  instance.embed_mb = fields.DoubleOr("embed_mb", 0, kLow, kHighNumber);
   instance.microbatches = static_cast<int32_t>(fields.IntOr("microbatches", 1, 1, kMaxMicrobatches));
   instance.sequences = static_cast<int32_t>(fields.IntOr("sequences", 0, 0, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(fields.status());

@@ -18,7 +18,21 @@ struct Explanation {
 };
 
 std::string Rate(double bytes_per_second) {
-  return absl::StrFormat("%.2f GB/s", bytes_per_second / 1e9);
+  return bytes_per_second >= 1e9 ? absl::StrFormat("%.2f GB/s", bytes_per_second / 1e9)
+                                 : absl::StrFormat("%.0f MB/s", bytes_per_second / 1e6);
+}
+
+// "where the profile says 2.00 GB/s".
+std::string PredictedWith(RateSource source, double bytes_per_second) {
+  switch (source) {
+    case RateSource::kProfile:
+      return absl::StrCat("where the profile says ", Rate(bytes_per_second));
+    case RateSource::kAssumed:
+      return absl::StrCat("where ", Rate(bytes_per_second), " was assumed");
+    case RateSource::kSeen:
+      return absl::StrCat("where it was ", Rate(bytes_per_second), " when the run began");
+  }
+  return "";
 }
 
 // Of a second of wall time, the seconds that the computing threads did not get although they wanted them: what was stolen from us, and what
@@ -39,8 +53,8 @@ Explanation OfDisk(const PredictionObservations& seen, double predicted_ms) {
   const double busy_ms = 1000 * seen.disk_busy_seconds / seen.steps;
   const double gain = profiled_ms >= kBoundByDisk * predicted_ms ? std::min(0.0, busy_ms - profiled_ms) : 0;
   return {DifferenceCause::kDiskRate, busy_ms > profiled_ms ? std::max(0.0, busy_ms - predicted_ms) : gain,
-          absl::StrCat("the disk read at ", Rate(seen.disk_bytes / seen.disk_busy_seconds), " where the profile says ",
-                       Rate(seen.disk_rate_profiled))};
+          absl::StrCat("the disk read at ", Rate(seen.disk_bytes / seen.disk_busy_seconds), " ",
+                       PredictedWith(seen.disk_rate_source, seen.disk_rate_profiled))};
 }
 
 Explanation OfShedding(const PredictionObservations& seen) {
@@ -62,8 +76,9 @@ Explanation OfCpu(const PredictionObservations& seen, double measured_ms) {
 
 Explanation OfMemory(const PredictionObservations& seen, double predicted_ms) {
   if (seen.memory_rate <= 0 || seen.memory_rate_profiled <= 0) return {};
-  return {DifferenceCause::kMemoryRate, predicted_ms * (seen.memory_rate_profiled / seen.memory_rate - 1),
-          absl::StrCat("memory now reads at ", Rate(seen.memory_rate), " where the profile says ", Rate(seen.memory_rate_profiled))};
+  return {
+      DifferenceCause::kMemoryRate, predicted_ms * (seen.memory_rate_profiled / seen.memory_rate - 1),
+      absl::StrCat("memory now reads at ", Rate(seen.memory_rate), " ", PredictedWith(seen.memory_rate_source, seen.memory_rate_profiled))};
 }
 
 Explanation Unexplained(const PredictionObservations& seen) {
@@ -88,6 +103,8 @@ std::string_view CauseName(DifferenceCause cause) {
   switch (cause) {
     case DifferenceCause::kNone:
       return "none";
+    case DifferenceCause::kTooShort:
+      return "too_short";
     case DifferenceCause::kNotProfiled:
       return "not_profiled";
     case DifferenceCause::kDiskRate:
@@ -98,10 +115,32 @@ std::string_view CauseName(DifferenceCause cause) {
       return "cpu_taken";
     case DifferenceCause::kMemoryRate:
       return "memory_rate";
+    case DifferenceCause::kDeviceRate:
+      return "device_rate";
+    case DifferenceCause::kLinkRate:
+      return "link_rate";
     case DifferenceCause::kUnknown:
       return "unknown";
   }
   return "unknown";
+}
+
+std::string DifferenceText(double error, std::string_view why) {
+  return absl::StrFormat("predicted %.0f %% too %s: %s", 100 * std::abs(error), error < 0 ? "low" : "high", std::string(why));
+}
+
+bool CanJudge(double predicted_ms, double mean_ms, const PredictionObservations& seen) {
+  constexpr double kLeastSteps = 3;
+  constexpr double kLeastSeconds = 0.25;
+  if (seen.steps < kLeastSteps || seen.decode_seconds < kLeastSeconds) return false;
+  const double t = 2 + 5 / (seen.steps - 1);
+  return std::abs(mean_ms - predicted_ms) > t * seen.step_deviation_ms / std::sqrt(seen.steps);
+}
+
+std::string CorrectionText(const DiskCorrection& disk, double planned_ms, double predicted_ms) {
+  if (disk.seen <= 0 || !(planned_ms > 0) || std::abs(predicted_ms / planned_ms - 1) <= kPredictionTolerance) return "";
+  return absl::StrFormat("the disk reads at %s %s: %.1f ms a step are predicted instead of %.1f", Rate(disk.seen),
+                         PredictedWith(disk.source, disk.planned), predicted_ms, planned_ms);
 }
 
 PredictionReport ExplainDifference(double predicted_ms, double measured_ms, const PredictionObservations& seen) {
@@ -109,13 +148,19 @@ PredictionReport ExplainDifference(double predicted_ms, double measured_ms, cons
   if (!(predicted_ms > 0 && measured_ms > 0)) return report;
   report.error = predicted_ms / measured_ms - 1;
   if (std::abs(report.error) <= kPredictionTolerance) return report;
+  if (!CanJudge(predicted_ms, measured_ms, seen)) {
+    report.error = 0;
+    report.cause = DifferenceCause::kTooShort;
+    report.sentence = absl::StrFormat("%.0f steps in %.0f ms are too few, or differ too much, to judge the prediction by", seen.steps,
+                                      1000 * seen.decode_seconds);
+    return report;
+  }
   const double difference = measured_ms - predicted_ms;
   Explanation best =
       Best({OfDisk(seen, predicted_ms), OfShedding(seen), OfCpu(seen, measured_ms), OfMemory(seen, predicted_ms)}, difference, seen);
   report.cause = best.cause;
   report.explained_ms = best.ms;
-  report.sentence = absl::StrFormat("%.0f %% %s than predicted: %s", 100 * std::abs(difference) / predicted_ms,
-                                    difference > 0 ? "slower" : "faster", best.text);
+  report.sentence = DifferenceText(report.error, best.text);
   return report;
 }
 

@@ -13,13 +13,13 @@ namespace lime {
 namespace {
 
 template <typename... What>
-absl::Status Wrong(const What&... what) {
+absl::Status WrongProgram(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat("program: ", what...));
 }
 
-absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int64_t high) {
+absl::Status CheckProgramInt(const std::string& field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return Wrong(field, " = ", value, " is outside ", low, " to ", high);
+  return WrongProgram(field, " = ", value, " is outside ", low, " to ", high);
 }
 
 // Loads [i + 1 - window, i], cyclically, in the ring together.
@@ -31,23 +31,23 @@ absl::Status CheckWindows(const Program& program) {
     const int64_t window = program.loads[i].window;
     const Bytes bytes = window / q * before[q] + before[i + q + 1] - before[i + q + 1 - window % q];
     if (bytes > program.ring_bytes) {
-      return Wrong("loads[", i, "] and the ", window - 1, " before it take ", bytes, " bytes together, and the ring has ",
-                   program.ring_bytes);
+      return WrongProgram("loads[", i, "] and the ", window - 1, " before it take ", bytes, " bytes together, and the ring has ",
+                          program.ring_bytes);
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckLoads(const Program& program) {
-  LIME_RETURN_IF_ERROR(CheckInt("ring_bytes", program.ring_bytes, 0, kMaxProgramBytes));
-  LIME_RETURN_IF_ERROR(CheckInt("loads", static_cast<int64_t>(program.loads.size()), 0, kMaxInstructions));
+  LIME_RETURN_IF_ERROR(CheckProgramInt("ring_bytes", program.ring_bytes, 0, kMaxProgramBytes));
+  LIME_RETURN_IF_ERROR(CheckProgramInt("loads", static_cast<int64_t>(program.loads.size()), 0, kMaxInstructions));
   const int64_t most = 4 * static_cast<int64_t>(program.loads.size()) + 4;
   for (size_t i = 0; i < program.loads.size(); ++i) {
     const Prefetch& load = program.loads[i];
     const std::string name = absl::StrCat("loads[", i, "]");
-    LIME_RETURN_IF_ERROR(CheckInt(name + ".part", load.part, 0, kMaxPlanBlocks - 1));
-    LIME_RETURN_IF_ERROR(CheckInt(name + ".bytes", load.bytes, 0, load.keep ? kMaxProgramBytes : program.ring_bytes));
-    LIME_RETURN_IF_ERROR(CheckInt(name + ".window", load.window, 1, most));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".part", load.part, 0, kMaxPlanBlocks - 1));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".bytes", load.bytes, 0, load.keep ? kMaxProgramBytes : program.ring_bytes));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(name + ".window", load.window, 1, most));
   }
   return program.loads.empty() ? absl::OkStatus() : CheckWindows(program);
 }
@@ -64,48 +64,48 @@ class Walk {
       LIME_RETURN_IF_ERROR(std::visit([this](const auto& instruction) { return Check(instruction); }, program_.step[at_]));
     }
     const int64_t loads = static_cast<int64_t>(program_.loads.size());
-    if (asked_) return Wrong("a step asks for KV and does not await it");
+    if (asked_) return WrongProgram("a step asks for KV and does not await it");
     if (awaited_ == loads && evicted_ == loads) return absl::OkStatus();
-    return Wrong("a step awaits ", awaited_, " and evicts ", evicted_, " of its ", loads, " loads");
+    return WrongProgram("a step awaits ", awaited_, " and evicts ", evicted_, " of its ", loads, " loads");
   }
 
  private:
   std::string Name(const char* field) const { return absl::StrCat("step[", at_, "].", field); }
 
   absl::Status CheckPlace(int32_t stage, int32_t microbatch) const {
-    LIME_RETURN_IF_ERROR(CheckInt(Name("stage"), stage, 0, program_.num_stages - 1));
-    return CheckInt(Name("microbatch"), microbatch, 0, program_.microbatches - 1);
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("stage"), stage, 0, program_.num_stages - 1));
+    return CheckProgramInt(Name("microbatch"), microbatch, 0, program_.microbatches - 1);
   }
 
   absl::Status Check(const Recv& recv) const {
-    LIME_RETURN_IF_ERROR(CheckInt(Name("from"), recv.from, 0, kMaxPlanDevices - 1));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("from"), recv.from, 0, kMaxPlanDevices - 1));
     return CheckPlace(recv.stage, recv.microbatch);
   }
   absl::Status Check(const Send& send) const {
-    LIME_RETURN_IF_ERROR(CheckInt(Name("to"), send.to, 0, kMaxPlanDevices - 1));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("to"), send.to, 0, kMaxPlanDevices - 1));
     return CheckPlace(send.stage, send.microbatch);
   }
   absl::Status Check(const AskKv& ask) {
-    LIME_RETURN_IF_ERROR(CheckInt(Name("to"), ask.to, 0, kMaxPlanDevices - 1));
-    LIME_RETURN_IF_ERROR(CheckInt(Name("part"), ask.part, 0, kMaxPlanBlocks - 1));
-    if (asked_) return Wrong("step[", at_, "] asks for KV where part ", asked_->part, " is asked for and not awaited");
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("to"), ask.to, 0, kMaxPlanDevices - 1));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("part"), ask.part, 0, kMaxPlanBlocks - 1));
+    if (asked_) return WrongProgram("step[", at_, "] asks for KV where part ", asked_->part, " is asked for and not awaited");
     asked_ = AwaitKv{ask.stage, ask.microbatch, ask.part, ask.to};
     return CheckPlace(ask.stage, ask.microbatch);
   }
   absl::Status Check(const AwaitKv& await) {
-    if (asked_ != await) return Wrong("step[", at_, "] awaits KV of part ", await.part, ", which was not asked for");
+    if (asked_ != await) return WrongProgram("step[", at_, "] awaits KV of part ", await.part, ", which was not asked for");
     asked_.reset();
     return absl::OkStatus();
   }
 
   absl::Status Check(const AwaitWeights& await) {
     if (await.load != awaited_ || await.load >= static_cast<int64_t>(program_.loads.size())) {
-      return Wrong("step[", at_, "] awaits load ", await.load, " where ", awaited_, " is next of ", program_.loads.size());
+      return WrongProgram("step[", at_, "] awaits load ", await.load, " where ", awaited_, " is next of ", program_.loads.size());
     }
     const Prefetch& load = program_.loads[await.load];
     if (await.load - load.window >= evicted_) {
-      return Wrong("step[", at_, "] awaits load ", await.load, ", which begins when load ", await.load - load.window,
-                   " is evicted, and that is later");
+      return WrongProgram("step[", at_, "] awaits load ", await.load, ", which begins when load ", await.load - load.window,
+                          " is evicted, and that is later");
     }
     ++awaited_;
     ++in_ring_[load.part];
@@ -113,7 +113,7 @@ class Walk {
   }
   absl::Status Check(const Evict& evict) {
     if (evict.load != evicted_ || evicted_ >= awaited_) {
-      return Wrong("step[", at_, "] evicts load ", evict.load, " where ", evicted_, " is next and ", awaited_, " were awaited");
+      return WrongProgram("step[", at_, "] evicts load ", evict.load, " where ", evicted_, " is next and ", awaited_, " were awaited");
     }
     ++evicted_;
     --in_ring_[program_.loads[evict.load].part];
@@ -121,12 +121,12 @@ class Walk {
   }
   absl::Status Check(const Compute& compute) const {
     LIME_RETURN_IF_ERROR(CheckPlace(compute.stage, compute.microbatch));
-    LIME_RETURN_IF_ERROR(CheckInt(Name("part"), compute.part, kEmbeddingPart, kMaxPlanBlocks - 1));
-    LIME_RETURN_IF_ERROR(CheckInt(Name("rows"), compute.rows, 1, kMaxProgramBytes));
-    LIME_RETURN_IF_ERROR(CheckInt(Name("logit_rows"), compute.logit_rows, 0, compute.rows));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("part"), compute.part, kEmbeddingPart, kMaxPlanBlocks - 1));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("rows"), compute.rows, 1, kMaxProgramBytes));
+    LIME_RETURN_IF_ERROR(CheckProgramInt(Name("logit_rows"), compute.logit_rows, 0, compute.rows));
     const auto streamed = in_ring_.find(compute.part);
     if (streamed == in_ring_.end() || streamed->second > 0) return absl::OkStatus();
-    return Wrong("step[", at_, "] computes part ", compute.part, ", which streams and is not in the ring then");
+    return WrongProgram("step[", at_, "] computes part ", compute.part, ", which streams and is not in the ring then");
   }
 
   const Program& program_;
@@ -185,10 +185,10 @@ bool ComputesNext(Compute before, const Instruction& instruction) {
 }  // namespace
 
 absl::Status Program::Validate() const {
-  LIME_RETURN_IF_ERROR(CheckInt("device", device, 0, kMaxPlanDevices - 1));
-  LIME_RETURN_IF_ERROR(CheckInt("num_stages", num_stages, 1, kMaxPlanBlocks));
-  LIME_RETURN_IF_ERROR(CheckInt("microbatches", microbatches, 1, kMaxMicrobatches));
-  LIME_RETURN_IF_ERROR(CheckInt("step", static_cast<int64_t>(step.size()), 0, kMaxInstructions));
+  LIME_RETURN_IF_ERROR(CheckProgramInt("device", device, 0, kMaxPlanDevices - 1));
+  LIME_RETURN_IF_ERROR(CheckProgramInt("num_stages", num_stages, 1, kMaxPlanBlocks));
+  LIME_RETURN_IF_ERROR(CheckProgramInt("microbatches", microbatches, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckProgramInt("step", static_cast<int64_t>(step.size()), 0, kMaxInstructions));
   LIME_RETURN_IF_ERROR(CheckLoads(*this));
   return Walk(*this).Run();
 }

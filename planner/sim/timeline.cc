@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "planner/sim/trace_begin.h"
 
 namespace lime {
 namespace {
@@ -219,7 +220,7 @@ std::string GanttText(const Timeline& timeline, double begin_ms, double end_ms, 
 
 // A line for each event: a trace of a million is not held as a tree.
 std::string TraceJson(const Timeline& timeline) {
-  std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
+  std::string text = absl::StrCat(kTraceBegin, ", \"displayTimeUnit\": \"ms\", \"traceEvents\": [");
   auto add = [&text, first = true](const nlohmann::ordered_json& event) mutable {
     absl::StrAppend(&text, std::exchange(first, false) ? "\n" : ",\n",
                     event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "daemon/weights/files.h"
+#include "daemon/weights/output_file.h"
 #include "testbed/make_model/make_model.h"
 
 namespace lime {
@@ -44,6 +46,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("!--no-tokenizer", flags.options.tokenizer, "Leave tokenizer.json out");
 }
 
+constexpr char kMarkName[] = "made_by_make_model";
+
 absl::Status Run(Flags& flags) {
   ModelConfig& config = flags.options.config;
   LIME_ASSIGN_OR_RETURN(config.family, ParseFamily(flags.family));
@@ -55,9 +59,14 @@ absl::Status Run(Flags& flags) {
   if (flags.bits != 0) config.quantization = Quantization{.bits = flags.bits, .group_size = flags.group_size};
   if (flags.activation == "relu") config.activation = Activation::kRelu;
 
+  // What is replaced is what this program wrote.
+  const std::string mark = flags.out + "/" + kMarkName;
+  if (!FileExists(mark))
+    LIME_RETURN_IF_ERROR(CheckOutputFolder(flags.out, {.what = "model that make_model wrote", .remedy = "give an empty or a new folder"}));
   const auto begin = std::chrono::steady_clock::now();
   std::atomic<Bytes> written = 0;
   LIME_RETURN_IF_ERROR(MakeModel(flags.options, flags.out, [&](Bytes bytes) { written += bytes; }));
+  LIME_RETURN_IF_ERROR(WriteTextFile(mark, "This model is random: make_model wrote it, and may replace it.\n"));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::printf("%s: %s in %.2f s, %.0f MB/s\n", flags.out.c_str(), FormatBytes(written).c_str(), seconds,
               static_cast<double>(written) / seconds / 1e6);

@@ -97,6 +97,8 @@ void AddGatedFields(const ModelConfig& config, ordered_json& json) {
   json["rms_norm_eps"] = config.norm_eps;
   AddRope(config.rope, json);
   if (config.family == ModelFamily::kLlama) json["attention_bias"] = config.qkv_bias, json["mlp_bias"] = config.mlp_bias;
+  // Without the field transformers' class has a window of 4096.
+  if (config.family == ModelFamily::kMistral) json["sliding_window"] = nullptr;
   if (config.family == ModelFamily::kMistral && config.sliding_window > 0) json["sliding_window"] = config.sliding_window;
 }
 

@@ -102,9 +102,11 @@ TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
 
 TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
   EXPECT_EQ(Error(Device("memroy = \"2GiB\"")),
-            "c.toml line 3: [[device]]: field \"memroy\" is unknown; there are address, backend, limed, listen, memory, name, profile, "
+            "c.toml line 3: [[device]]: field \"memroy\" is unknown; did you mean memory? There are address, backend, limed, listen, "
+            "memory, name, profile, "
             "ssh, store, threads, tls, weights");
-  EXPECT_EQ(Error("[clutser]\n"), "c.toml line 1: \"clutser\" is unknown; there are [cluster], [[device]] and [[link]]");
+  EXPECT_EQ(Error("[clutser]\n"),
+            "c.toml line 1: \"clutser\" is unknown; did you mean cluster? There are [cluster], [[device]] and [[link]]");
   EXPECT_THAT(Error("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));
 }
 
@@ -119,6 +121,8 @@ TEST(ClusterConfigTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error("[[device]]\nname = \"" + std::string(65, 'a') + "\"\n"), HasSubstr("is not 1 to 64 letters"));
   EXPECT_THAT(Error(Device("memory = \"lots\"")), HasSubstr("c.toml line 3: [[device]]: field \"memory\": "));
   EXPECT_THAT(Error(Device("memory = 0")), HasSubstr("field \"memory\" = 0 is outside 1 to"));
+  EXPECT_THAT(Error(Device("memory = 6")), HasSubstr("field \"memory\" = 6 is 6 B, and limed alone takes more"));
+  EXPECT_THAT(Error(Device("memory = \"6\"")), HasSubstr("write the size with its unit, such as \"8GiB\""));
   EXPECT_THAT(Error(Device("memory = -5")), HasSubstr("field \"memory\" = -5 is outside"));
   EXPECT_THAT(Error(Device("memory = 1.5")), HasSubstr("field \"memory\" is not a string"));
   EXPECT_THAT(Error(Device("memory = \"999999TiB\"")), HasSubstr("\"memory\""));
@@ -132,7 +136,8 @@ TEST(ClusterConfigTest, NamesTheFirstWrongField) {
 }
 
 TEST(ClusterConfigTest, AddressesAreHostAndPort) {
-  for (const char* wrong : {"", "host", ":7001", "host:", "host:0", "host:65536", "host:x", "a b:1", "fe80::1:7001", "[fe80::1:7001"})
+  EXPECT_THAT(Error(Device("address = \"\"")), HasSubstr("field \"address\" is empty; give a value, or leave it out"));
+  for (const char* wrong : {"host", ":7001", "host:", "host:0", "host:65536", "host:x", "a b:1", "fe80::1:7001", "[fe80::1:7001"})
     EXPECT_THAT(Error(Device(absl::StrCat("address = \"", wrong, "\""))), HasSubstr("is not host:port")) << wrong;
   for (const char* right : {"host:1", "10.0.0.1:65535", "[::1]:7001"})
     EXPECT_EQ(Error(Device(absl::StrCat("address = \"", right, "\""))), "");
@@ -156,7 +161,37 @@ TEST(ClusterConfigTest, NamesAndLinksAreThereOnce) {
   EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1e300GB/s\"\n"), HasSubstr("is out of range"));
 }
 
+TEST(ClusterConfigTest, TwoDevicesWithOneAddressCannotBothAnswer) {
+  const auto error = [](const std::string& a, const std::string& b) {
+    const std::string text =
+        absl::StrCat("[[device]]\nname = \"a\"\naddress = \"", a, "\"\n[[device]]\nname = \"b\"\naddress = \"", b, "\"\n");
+    return std::string(CheckDistinctAddresses(Parsed(text), "c.toml").message());
+  };
+  EXPECT_EQ(error("h:7001", "h:7001"),
+            "c.toml line 4: [[device]]: device \"b\" has the address h:7001 of device \"a\"; give each a port or a host of its own");
+  EXPECT_THAT(error("H:7001", "h:7001"), HasSubstr("has the address"));
+  EXPECT_THAT(error("127.0.0.1:7001", "localhost:7001"), HasSubstr("has the address localhost:7001 of device \"a\""));
+  EXPECT_EQ(error("h:7001", "h:7002"), "");
+  EXPECT_EQ(CheckDistinctAddresses(Parsed("[[device]]\nname = \"a\"\n[[device]]\nname = \"b\"\n"), "c.toml"), absl::OkStatus());
+}
+
+TEST(ClusterConfigTest, DevicesMayBeLeftOutByName) {
+  const std::string text = Device("") + "[[device]]\nname = \"b\"\n[[device]]\nname = \"c\"\n" +
+                           "[[link]]\nfrom = \"a\"\nto = \"b\"\nbandwidth = \"1MB/s\"\n" +
+                           "[[link]]\nfrom = \"a\"\nto = \"c\"\nbandwidth = \"1MB/s\"\n";
+  auto config = ParseClusterConfig(text, "c.toml");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(LeaveOut({"b", "b"}, *config).ok());
+  ASSERT_EQ(config->devices.size(), 2u);
+  EXPECT_EQ(config->devices[1].name, "c");
+  ASSERT_EQ(config->links.size(), 1u);
+  EXPECT_EQ(config->links[0].to, "c");
+  EXPECT_THAT(std::string(LeaveOut({"d"}, *config).message()), HasSubstr("--without d: there is no such device; there are a, c"));
+  EXPECT_THAT(std::string(LeaveOut({"a", "c"}, *config).message()), HasSubstr("leaves no device"));
+}
+
 TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {
+  EXPECT_THAT(Error("[cluster\nname"), HasSubstr("']'"));  // not escaped twice
   EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is no TOML: "));
   EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is no TOML: "));
   EXPECT_THAT(Error(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is no TOML: "));

@@ -32,7 +32,7 @@ void ExpectStreamsAsDecode(const Tokenizer& tokenizer, const std::vector<int32_t
   for (int64_t i = 0; i < tokenizer.strip().count && bytes.starts_with(tokenizer.strip().content); ++i) {
     bytes.erase(0, tokenizer.strip().content.size());
   }
-  AppendLossyUtf8(bytes, oracle);
+  tokenizer.replaces_by_byte() ? AppendLossyUtf8ByByte(bytes, oracle) : AppendLossyUtf8(bytes, oracle);
   ASSERT_EQ(joined, oracle);
 }
 

@@ -35,12 +35,26 @@ TEST(RemoteCommandTest, ATargetIsOneHostAndNoOption) {
 }
 
 TEST(RemoteCommandTest, TheOtherShellSeesTheSameWords) {
-  const std::vector<std::string> words = OverSsh("me@orin", {"/opt/my lime/limed", "--name", "a'b"});
+  const std::vector<std::string> words = OverSsh({.target = "me@orin"}, {"/opt/my lime/limed", "--name", "a'b"});
   ASSERT_GE(words.size(), 3u);
   EXPECT_EQ(words.front(), "ssh");
   EXPECT_EQ(words[words.size() - 3], "--");
   EXPECT_EQ(words[words.size() - 2], "me@orin");
   EXPECT_EQ(words.back(), "'/opt/my lime/limed' '--name' 'a'\\''b'");
+}
+
+TEST(RemoteCommandTest, AWayHasAPortAKeyAndAConfigurationAndNothingElse) {
+  const auto way = ParseSshWay("-F a/ssh_config me@orin -p 2222 -i keys/id");
+  ASSERT_TRUE(way.ok()) << way.status();
+  EXPECT_EQ(way->target, "me@orin");
+  const std::vector<std::string> words = OverSsh(*way, {"limed"});
+  EXPECT_THAT(std::vector<std::string>(words.begin(), words.begin() + 7),
+              ::testing::ElementsAre("ssh", "-F", "a/ssh_config", "-p", "2222", "-i", "keys/id"));
+  EXPECT_EQ(ParseSshWay("orin")->port, "");
+  for (const char* text : {"", "-p 22", "me@orin -p", "me@orin -p 0", "me@orin -p 65536", "me@orin -p 22x", "me@orin -p 22 -p 23",
+                           "me@orin -i -oProxyCommand=id", "me@orin -oProxyCommand=id", "me@orin -o ProxyCommand=id", "me@orin other",
+                           "me@orin -J jump", "-oProxyCommand=id", "me@orin -i"})
+    EXPECT_FALSE(ParseSshWay(text).ok()) << text;
 }
 
 }  // namespace

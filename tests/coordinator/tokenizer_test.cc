@@ -29,10 +29,10 @@ Json CharJson(const std::string& characters) {
   return {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}, {"decoder", {{"type", "Fuse"}}}};
 }
 
-std::vector<std::string> Split(const Json& pre_tokenizer, const std::string& text, bool at_start = true) {
+std::vector<std::string> Split(const Json& pre_tokenizer, const std::string& text, size_t start_bytes = 1) {
   const auto steps = ParsePreTokenizer(pre_tokenizer);
   if (!steps.ok()) return {std::string(steps.status().message())};
-  Words words{text, {{{0, text.size()}, at_start}}};
+  Words words{text, {{{0, text.size()}, start_bytes}}};
   for (const auto& step : *steps) {
     if (const auto status = step(words); !status.ok()) return {std::string(status.message())};
   }
@@ -65,6 +65,11 @@ TEST(PreTokenizerTest, EachKind) {
   EXPECT_THAT(Split({{"type", "Whitespace"}}, "Hey, you  there!"), ElementsAre("Hey", ",", "you", "there", "!"));
   EXPECT_THAT(Split({{"type", "WhitespaceSplit"}}, "Hey, you\n there!"), ElementsAre("Hey,", "you", "there!"));
   EXPECT_THAT(Split({{"type", "CharDelimiterSplit"}, {"delimiter", "|"}}, "a|b||c"), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(Split({{"type", "Whitespace"}}, "\u0645\u06CC\u200C\u062E \u24B6b \u00BDx"),
+              ElementsAre("\u0645\u06CC\u200C\u062E", "\u24B6b", "\u00BD", "x"));
+  EXPECT_THAT(Split({{"type", "BertPreTokenizer"}}, "a, b"), ElementsAre("a", ",", "b"));
+  EXPECT_THAT(Split({{"type", "FixedLength"}, {"length", 2}}, "äbcde"), ElementsAre("äb", "cd", "e"));
+  EXPECT_THAT(Split({{"type", "FixedLength"}, {"length", 0}}, "a"), ElementsAre(HasSubstr("has length 0")));
   EXPECT_THAT(Split({{"type", "ByteLevel"}, {"add_prefix_space", true}}, "Hi you"), ElementsAre("\u0120Hi", "\u0120you"));
   EXPECT_THAT(Split({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}, "a b"), ElementsAre("a\u0120b"));
 }
@@ -73,30 +78,18 @@ TEST(PreTokenizerTest, MetaspacePrependsByItsScheme) {
   const auto metaspace = [](const char* scheme, bool split) {
     return Json{{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", split}};
   };
-  EXPECT_THAT(Split(metaspace("always", true), "a b", false), ElementsAre("\u2581a", "\u2581b"));
-  EXPECT_THAT(Split(metaspace("first", true), "a b", true), ElementsAre("\u2581a", "\u2581b"));
-  EXPECT_THAT(Split(metaspace("first", true), "a b", false), ElementsAre("a", "\u2581b"));
+  EXPECT_THAT(Split(metaspace("always", true), "a b", 0), ElementsAre("\u2581a", "\u2581b"));
+  EXPECT_THAT(Split(metaspace("first", true), "a b", 1), ElementsAre("\u2581a", "\u2581b"));
+  EXPECT_THAT(Split(metaspace("first", true), "a b", 0), ElementsAre("a", "\u2581b"));
   EXPECT_THAT(Split(metaspace("never", false), "a b"), ElementsAre("a\u2581b"));
   EXPECT_THAT(Split({{"type", "Metaspace"}, {"add_prefix_space", false}}, "a"), ElementsAre("a"));
 }
 
-TEST(RegexTest, WhiteSpaceIsUnicodes) {
-  // U+180E is no White_Space, U+0085 is; PCRE2 by itself says otherwise of the former.
-  EXPECT_THAT(Split(SplitJson({{"Regex", "\\s+"}}, "Removed"), "a\u180Eb\u0085c\u3000d"), ElementsAre("a\u180Eb", "c", "d"));
-  EXPECT_THAT(Split(SplitJson({{"Regex", "[^\\s]+"}}, "Removed"), "ab c"), ElementsAre(" "));
-  EXPECT_THAT(Split(SplitJson({{"Regex", "[]\\s]"}}, "Removed"), "a]b c"), ElementsAre("a", "b", "c"));
-}
-
-TEST(RegexTest, HostilePatternsAreErrors) {
-  for (const char* pattern : {"(", "[", "\\", "(?P<", "a{99999}", "\\C", "(((((a{1000}){1000}){1000})"}) {
-    EXPECT_THAT(Split(SplitJson({{"Regex", pattern}}, "Isolated"), "a"), ElementsAre(HasSubstr("does not compile"))) << pattern;
-  }
-  EXPECT_THAT(Split(SplitJson({{"Regex", "(a+)+$"}}, "Isolated"), std::string(5000, 'a') + "b"), ElementsAre(HasSubstr("failed")));
-}
-
 std::string NormalizeWith(const Json& normalizer, const std::string& text) {
   const auto steps = ParseNormalizer(normalizer);
-  return steps.ok() ? Normalize(*steps, text).value_or("error") : std::string(steps.status().message());
+  if (!steps.ok()) return std::string(steps.status().message());
+  NormalizedText normalized{text, 1};
+  return Normalize(*steps, normalized).ok() ? normalized.text : "error";
 }
 
 TEST(NormalizerTest, EachKind) {
@@ -108,7 +101,15 @@ TEST(NormalizerTest, EachKind) {
   EXPECT_EQ(NormalizeWith({{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}}, " a "), "a ");
   EXPECT_EQ(NormalizeWith({{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}, {"content", "b"}}, "aaca"), "bcb");
   EXPECT_EQ(NormalizeWith({{"type", "Sequence"}, {"normalizers", {Json{{"type", "NFD"}}, Json{{"type", "StripAccents"}}}}}, "\u00E9"), "e");
-  EXPECT_THAT(NormalizeWith({{"type", "Precompiled"}}, ""), HasSubstr("normalizer \"Precompiled\" is not supported; supported are NFC"));
+  EXPECT_EQ(NormalizeWith({{"type", "Lowercase"}}, "\u0130\u03A3"), "i\u0307\u03C3");
+  EXPECT_EQ(NormalizeWith({{"type", "Nmt"}}, "a\u0001\u200Bb\tc\uFEFF"), "a b c ");
+  EXPECT_EQ(NormalizeWith({{"type", "BertNormalizer"}}, "\u4E2D\u00C9\tx\u0000"), " \u4E2D e x");
+  EXPECT_EQ(NormalizeWith({{"type", "BertNormalizer"}, {"lowercase", false}, {"handle_chinese_chars", false}}, "\u4E2D\u00C9"),
+            "\u4E2D\u00C9");
+  EXPECT_EQ(NormalizeWith({{"type", "NFD"}}, "a\u0315\u0898\u0323"), "a\u0315\u0898\u0323")
+      << "U+0898 is younger than the library's tables";
+  EXPECT_THAT(NormalizeWith({{"type", "Precompiled"}, {"precompiled_charsmap", "%"}}, ""), HasSubstr("is not Base64"));
+  EXPECT_THAT(NormalizeWith({{"type", "Cyrillic"}}, ""), HasSubstr("normalizer \"Cyrillic\" is not supported; supported are NFC"));
 }
 
 TEST(AddedTokensTest, FlagsDecideWhereTheyMatch) {
@@ -126,6 +127,26 @@ TEST(AddedTokensTest, FlagsDecideWhereTheyMatch) {
   EXPECT_EQ(*tokenizer->Encode("<s>a", {.parse_special = false}), (Ids{0})) << "characters without a piece and no unknown token vanish";
   EXPECT_EQ(tokenizer->Decode(Ids{13, 0}), "a");
   EXPECT_EQ(tokenizer->Decode(Ids{13, 0}, {.skip_special = false}), "<s>a");
+}
+
+TEST(AddedTokensTest, TokensInStrippedWhiteSpaceAreFoundToo) {
+  Json json = ByteLevelJson();
+  json["added_tokens"] = {{{"id", 300}, {"content", "<r>"}, {"rstrip", true}, {"special", true}},
+                          {{"id", 301}, {"content", "\n\n"}, {"normalized", false}},
+                          {{"id", 302}, {"content", "  "}, {"lstrip", true}, {"normalized", false}}};
+  json["post_processor"] = nullptr;
+  const auto tokenizer = FromJsonOrDie(json);
+  EXPECT_EQ(*tokenizer->Encode("<r>\n\nx"), (Ids{300, 301, 'x'}));
+  EXPECT_EQ(*tokenizer->Encode("<r>\n\n x"), (Ids{300, 301, ' ', 'x'}));
+  EXPECT_EQ(*tokenizer->Encode("<r>  x"), (Ids{300, 'x'})) << "nothing is left of a token that takes what is taken";
+}
+
+TEST(AddedTokensTest, APieceKeepsItsId) {
+  Json json = ByteLevelJson();
+  json["added_tokens"].push_back({{"id", 300}, {"content", "A"}});
+  const auto tokenizer = FromJsonOrDie(json);
+  EXPECT_EQ(*tokenizer->Encode("A"), (Ids{256, 'A'}));
+  EXPECT_EQ(tokenizer->TokenToId("A"), 'A');
 }
 
 TEST(AddedTokensTest, NormalizedTokensAreFoundInNormalizedText) {
@@ -147,6 +168,54 @@ TEST(BpeTest, UnknownCharactersFollowThePolicy) {
   json["model"]["vocab"]["<0x78>"] = 3;
   EXPECT_EQ(*FromJsonOrDie(json)->Encode("axb"), (Ids{0, 3, 1})) << "x has a byte piece";
   EXPECT_EQ(*FromJsonOrDie(json)->Encode("ayb"), (Ids{0, 2, 1})) << "y has none";
+}
+
+TEST(BpeTest, AnUnknownTokenThatIsMissingIsAnErrorOnlyWhereItIsNeeded) {
+  Json json = CharJson("ab");
+  json["model"]["unk_token"] = "<unk>";
+  const auto tokenizer = FromJsonOrDie(json);
+  EXPECT_EQ(*tokenizer->Encode("ab"), (Ids{0, 1}));
+  EXPECT_THAT(tokenizer->Encode("axb").status().message(),
+              HasSubstr("no piece covers \"x\", and unk_token \"<unk>\" is not in the vocabulary"));
+}
+
+TEST(UnigramTest, ScoresAreDoubles) {
+  const Json vocab = Json::array({{"<unk>", 0.0}, {"x", -2.657}, {"a", -7.983}, {"aa", -10.548}});
+  const auto tokenizer = FromJsonOrDie({{"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", vocab}}}});
+  EXPECT_EQ(*tokenizer->Encode("xaaa"), (Ids{1, 3, 2})) << "(x + aa) + a is above (x + a) + aa";
+}
+
+TEST(UnigramTest, WithoutAnUnknownTokenUnknownTextIsAnError) {
+  const auto tokenizer = FromJsonOrDie({{"model", {{"type", "Unigram"}, {"vocab", Json::array({{"a", -1.0}})}}}});
+  EXPECT_EQ(*tokenizer->Encode("a"), (Ids{0}));
+  EXPECT_THAT(tokenizer->Encode("b").status().message(), HasSubstr("the model has no unk_id"));
+}
+
+TEST(DecoderTest, BrokenByteTokensGiveOneReplacementEach) {
+  const auto tokenizer = FromModelOrDie(SmallModel(TrainerSpec::BPE, true, {{"a", 0}}));
+  const auto byte = [](int value) { return value + 3; };
+  EXPECT_EQ(tokenizer->Decode(Ids{byte(0xE4), byte(0xBD)}), "\uFFFD\uFFFD");
+  EXPECT_EQ(tokenizer->Decode(Ids{byte(0xE4), byte(0xBD), byte(0xA0)}), "\u4F60");
+  EXPECT_EQ(tokenizer->Decode(Ids{byte(0xE4), byte(0xBD), 259}), "\uFFFD\uFFFDa");
+}
+
+TEST(NormalizerTest, WhatIsStrippedIsNotTheStart) {
+  Json json = CharJson("a\u2581");
+  json["normalizer"] = {{"type", "Strip"}};
+  json["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}};
+  const auto tokenizer = FromJsonOrDie(json);
+  EXPECT_EQ(*tokenizer->Encode("a"), (Ids{1, 0}));
+  EXPECT_EQ(*tokenizer->Encode(" a"), (Ids{0}));
+}
+
+TEST(NormalizerTest, AllThatTheFirstCharacterBecameIsTheStart) {
+  Json json = CharJson("(a)\u2581");
+  json["normalizer"] = {{"type", "NFKC"}};
+  json["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers", {Json{{"type", "Punctuation"}}, Json{{"type", "Metaspace"}, {"prepend_scheme", "first"}}}}};
+  const auto tokenizer = FromJsonOrDie(json);
+  EXPECT_EQ(*tokenizer->Encode("\u249C"), (Ids{3, 0, 3, 1, 3, 2})) << "(a) in one character";
+  EXPECT_EQ(*tokenizer->Encode("(a)"), (Ids{3, 0, 1, 2}));
 }
 
 TEST(BpeTest, MergesApplyByRankThenFromLeftToRight) {
@@ -275,7 +344,6 @@ TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
   EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", 1u << 31}}}}}}), HasSubstr("has id 2147483648"));
   EXPECT_THAT(JsonError({{"model", {{"vocab", {{"abc", UINT64_MAX}}}}}}), HasSubstr("is no whole number"));
   EXPECT_THAT(JsonError({{"model", {{"dropout", 0.1}}}}), HasSubstr("dropout is not supported"));
-  EXPECT_THAT(JsonError({{"model", {{"unk_token", "nope"}}}}), HasSubstr("unk_token \"nope\""));
   EXPECT_THAT(JsonError({{"model", 1}}), HasSubstr("\"model\" is missing"));
   EXPECT_THAT(JsonError({{"pre_tokenizer", {{"type", "UnicodeScripts"}}}}), HasSubstr("pre_tokenizer \"UnicodeScripts\" is not supported"));
   EXPECT_THAT(JsonError({{"pre_tokenizer", {{"type", 5}}}}), HasSubstr("field \"type\" is number"));
@@ -286,7 +354,7 @@ TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
   EXPECT_THAT(JsonError({{"post_processor", {{"single", Json::array()}}}}), HasSubstr("has no Sequence"));
   EXPECT_THAT(JsonError({{"added_tokens", {{{"id", 97}, {"content", "<x>"}}}}}), HasSubstr("id 97 belongs to the piece \"a\""));
   EXPECT_THAT(JsonError({{"added_tokens", {{{"id", int64_t{1} << 40}, {"content", "<x>"}}}}}), HasSubstr("added token id"));
-  EXPECT_THAT(JsonError({{"added_tokens", {{{"id", 300}, {"content", "x"}}, {{"id", 300}, {"content", "y"}}}}}),
+  EXPECT_THAT(JsonError({{"added_tokens", {{{"id", 300}, {"content", "<x>"}}, {{"id", 300}, {"content", "<y>"}}}}}),
               HasSubstr("two added tokens"));
   EXPECT_THAT(JsonError({{"added_tokens", "x"}}), HasSubstr("\"added_tokens\" is no array"));
 }
@@ -299,14 +367,15 @@ TEST(TokenizerJsonTest, BrokenJsonIsAnErrorThatNamesTheFile) {
 }
 
 TEST(TokenizerTest, ConfigNamesBosAndEos) {
-  const auto config = ParseSpecialTokensConfig({{"bos_token", {{"content", "<s>"}}}, {"eos_token", "</s>"}, {"add_eos_token", true}});
+  const auto config =
+      ParseTokenizerConfig({.tokenizer_config = {{"bos_token", {{"content", "<s>"}}}, {"eos_token", "</s>"}, {"add_eos_token", true}}});
   ASSERT_TRUE(config.ok());
   const auto tokenizer = Tokenizer::FromJson(ByteLevelJson().dump(), "test", *config);
   ASSERT_TRUE(tokenizer.ok());
   EXPECT_EQ((*tokenizer)->bos_id(), 256);
   EXPECT_EQ((*tokenizer)->eos_id(), 257);
   EXPECT_EQ(*(*tokenizer)->Encode("a"), (Ids{256, 'a', 257}));
-  EXPECT_FALSE(ParseSpecialTokensConfig({{"bos_token", 7}}).ok());
+  EXPECT_FALSE(ParseTokenizerConfig({.tokenizer_config = {{"bos_token", 7}}}).ok());
 }
 
 TEST(TokenizerTest, IdsOutOfRangeGiveNothing) {

@@ -127,6 +127,7 @@ TEST_F(PreparedTest, ADiskTooSmallIsToldBeforeTheCopyWithTheNumbers) {
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("small: needs .* and .* are free there"));
   EXPECT_FALSE(Checkpoint::Open(mount).ok());
+  EXPECT_TRUE(fs::is_empty(mount)) << "nothing to go on with is left";
   ::umount(mount.c_str());
 }
 

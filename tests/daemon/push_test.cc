@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/push_blocks.h"
 #include "daemon/weights/store_units.h"
 #include "lime/v1/bulk.grpc.pb.h"
@@ -289,6 +290,29 @@ TEST_F(PushTest, BlocksThatAnInstalledPlanReadsAreNotWritten) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the plan that is installed reads it"));
   ASSERT_TRUE((*client)->Unload().ok());
   EXPECT_TRUE(Push().ok());
+}
+
+TEST_F(PushTest, ADeviceSaysWhichBlocksAPlanMayMakeItRead) {
+  device_options_.plans.weights = "";
+  Start();
+  const DeviceClient device("a", target_.address, {});
+  const uint64_t model = source_->manifest().source_xxh3;
+  const auto ask = [&](const HoldingsCall& call) { return device.Holdings(call, absl::Seconds(10)); };
+  EXPECT_EQ(*ask({.model = model}), (DeviceHoldings{.takes = true})) << "nothing yet";
+  target_.blocks = {{BlockKind::kMlp, 0}, {BlockKind::kHead, 0}};
+  ASSERT_TRUE(Push().ok());
+  const auto held = ask({.model = model});
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_FALSE(held->whole);
+  EXPECT_THAT(held->blocks, ::testing::UnorderedElementsAreArray(target_.blocks));
+  EXPECT_EQ(*ask({.weights = Folder()}), *held) << "named as weights it is the same store";
+  EXPECT_EQ(*ask({.model = model + 1}), (DeviceHoldings{.takes = true})) << "of another model it has nothing";
+  EXPECT_TRUE(ask({.weights = model_, .model = model})->whole);
+  EXPECT_TRUE(absl::IsNotFound(ask({.weights = "/nowhere"}).status()));
+  device_options_.plans.weights = model_;
+  device_options_.bulk.store = "";
+  Start();
+  EXPECT_EQ(*ask({.model = model}), (DeviceHoldings{.whole = true})) << "the folder that it was started with";
 }
 
 }  // namespace

@@ -5,7 +5,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "daemon/weights/affine.h"
@@ -215,6 +218,20 @@ INSTANTIATE_TEST_SUITE_P(Packings, QuantizeTest,
                          ::testing::Values(std::tuple(3, 64, DType::kBF16), std::tuple(4, 32, DType::kBF16), std::tuple(4, 64, DType::kF32),
                                            std::tuple(6, 64, DType::kF16), std::tuple(8, 128, DType::kBF16)));
 
+TEST(QuantizeTest, WhatPythonWroteIntoTheConfigStaysThere) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  std::string config = dir.Read("dense/config.json");
+  config.insert(config.find('{') + 1, "\"limit\": [0.0, Infinity], \"quantization\": null, ");
+  dir.Write("dense/config.json", config);
+  const auto report = QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 32});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(dir.Read("packed/config.json"), HasSubstr("\"limit\": [0.0, Infinity]"));
+  const auto spec = LoadModelSpec(dir.file("packed"));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->config.quantization->bits, 4);
+}
+
 TEST(QuantizeTest, MatricesWhoseColumnsDoNotDivideStayDenseAndAreNamed) {
   TempDir dir;
   MakeModelOptions options;
@@ -241,14 +258,82 @@ TEST(QuantizeTest, ImpossibleRequestsAreRefusedInOneSentence) {
               HasSubstr("is already quantised"));
 }
 
-TEST(QuantizeTest, ACancelledRunLeavesNoCheckpoint) {
+TEST(QuantizeTest, ACancelledRunLeavesNothing) {
   TempDir dir;
   ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
   const std::atomic<bool> cancelled = true;
-  const auto report = QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 64}, {.cancelled = &cancelled});
+  const auto report =
+      QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 64}, {.watch = {.cancelled = &cancelled}});
   EXPECT_EQ(report.status().code(), absl::StatusCode::kCancelled);
-  EXPECT_FALSE(Checkpoint::Open(dir.file("packed")).ok());
-  EXPECT_TRUE(std::filesystem::is_empty(dir.file("packed")));
+  EXPECT_FALSE(std::filesystem::exists(dir.file("packed")));
+}
+
+// By path below the folder.
+std::map<std::string, std::string> FilesOf(const TempDir& dir, const std::string& name) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.file(name))) {
+    const std::string file = entry.path().filename().string();
+    files[file] = dir.Read(name + "/" + file);
+  }
+  return files;
+}
+
+TEST(QuantizeTest, AnotherModelsFolderIsRefusedAndKeptAsItIs) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  ASSERT_TRUE(MakeModel({.seed = 7}, dir.file("other")).ok());
+  ASSERT_TRUE(QuantizeCheckpoint(dir.file("other"), dir.file("copy"), {.bits = 8, .group_size = 64}).ok());
+  std::filesystem::create_directory(dir.file("notes"));
+  dir.Write("notes/config.json", "my own");
+  const std::pair<const char*, const char*> refused[] = {{"other", "holds files that are no quantised copy that LIME made (config.json"},
+                                                         {"copy", "is the quantised copy of another model"},
+                                                         {"notes", "(config.json)"}};
+  for (const auto& [name, why] : refused) {
+    const auto before = FilesOf(dir, name);
+    EXPECT_THAT(std::string(QuantizeCheckpoint(dir.file("dense"), dir.file(name), {.bits = 4, .group_size = 64}).status().message()),
+                HasSubstr(why));
+    EXPECT_EQ(FilesOf(dir, name), before);
+  }
+  for (const char* name : {"other", "copy"}) {
+    const auto before = FilesOf(dir, name);
+    EXPECT_FALSE(QuantizeCheckpoint(dir.file("dense"), dir.file(name), {.bits = 4, .group_size = 64}, {.overwrite = true}).ok());
+    EXPECT_EQ(FilesOf(dir, name), before);
+  }
+  EXPECT_TRUE(QuantizeCheckpoint(dir.file("dense"), dir.file("notes"), {.bits = 4, .group_size = 64}, {.overwrite = true}).ok());
+}
+
+TEST(QuantizeTest, AGroupThatFitsNoMatrixChangesNothingWhereACopyLies) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  ASSERT_TRUE(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 64}).ok());
+  const auto before = FilesOf(dir, "copy");
+  EXPECT_FALSE(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 128}).ok());
+  EXPECT_EQ(FilesOf(dir, "copy"), before);
+  ASSERT_TRUE(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 8, .group_size = 32}).ok()) << "an earlier copy is replaced";
+  EXPECT_EQ(LoadModelSpec(dir.file("copy"))->config.quantization->bits, 8);
+}
+
+TEST(QuantizeTest, ACopyOfOneShardWhateverItsNameIsACheckpointAndHasTheModelsFilesAlone) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  std::filesystem::rename(dir.file("dense/model.safetensors"), dir.file("dense/model-00001-of-00001.safetensors"));
+  nlohmann::json index = {{"weight_map", nlohmann::json::object()}};
+  const std::string bytes = dir.Read("dense/model-00001-of-00001.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const nlohmann::json tensors = nlohmann::json::parse(bytes.substr(8, header));
+  for (const auto& [name, tensor] : tensors.items()) {
+    if (name != "__metadata__") index["weight_map"][name] = "model-00001-of-00001.safetensors";
+  }
+  dir.Write("dense/model.safetensors.index.json", index.dump());
+  dir.Write("dense/golden.json", "{}");
+  dir.Write("dense/requirements.txt", "torch");
+  const auto report = QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 64});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(LoadModelSpec(dir.file("packed")).ok());
+  const auto files = FilesOf(dir, "packed");
+  EXPECT_EQ(files.count("golden.json") + files.count("requirements.txt"), 0u);
+  EXPECT_EQ(files.count("tokenizer.json") + files.count("generation_config.json"), 2u);
 }
 
 }  // namespace

@@ -81,8 +81,8 @@ TEST_F(RpcTest, APlanInUseIsNotTakenAwayByAnotherCoordinator) {
   ASSERT_TRUE(first->Install(MakeStages({0, 1}, 1, 1), {}).ok());
   ASSERT_TRUE(first->Open([](int32_t, const FromDevice&) {}).ok());
   const absl::Status status = second->Install(MakeStages({0, 1}, 1, 1), {});
-  EXPECT_TRUE(absl::IsAborted(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("in use by another coordinator"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("runs small for"));
   EXPECT_EQ(EpochOf(0), first->plan().epoch);
 }
 

@@ -94,9 +94,15 @@ TEST(SafetensorsTest, AMissingFieldIsRefused) {
   EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"U8","shape":[1]}})", 1), HasSubstr("lacks the field data_offsets"));
 }
 
-TEST(SafetensorsTest, AnUnknownDtypeIsNamed) {
-  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"Q4_K","shape":[1],"data_offsets":[0,1]}})", 1),
-              HasSubstr("m.safetensors: tensor \"a\" has the unknown dtype \"Q4_K\""));
+TEST(SafetensorsTest, ADtypeThatIsNotKnownIsLeftToWhoeverNeedsTheTensor) {
+  const std::string json = R"({"a":{"dtype":"F4","shape":[6],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}})";
+  const auto header = ParseSafetensorsHeader(json, 8 + static_cast<int64_t>(json.size()) + 4, "m.safetensors");
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->tensors[0].unknown_dtype, "F4");
+  EXPECT_EQ(header->tensors[0].info.bytes, 3) << "as its offsets say";
+  EXPECT_EQ(header->tensors[1].unknown_dtype, "");
+  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"F4","shape":[6],"data_offsets":[0,3]}})", 2), HasSubstr("beyond the file's 2 data bytes"));
+  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"F4","shape":[6],"data_offsets":[1,3]}})", 3), HasSubstr("hole"));
 }
 
 TEST(SafetensorsTest, ANegativeDimensionIsRefused) {

@@ -55,6 +55,22 @@ TEST_F(CgroupRoomTest, VersionOneHasNamesOfItsOwn) {
   EXPECT_EQ(Room("12:cpu,cpuacct:/box\n"), 10000);
 }
 
+TEST_F(CgroupRoomTest, TheLowestLimitNamesItsGroupOfEitherVersion) {
+  Write("a/memory.max", "5000\n");
+  Write("a/b/memory.max", "7000\n");
+  Write("memory/box/memory.limit_in_bytes", "4000\n");
+  const auto lowest = [&](const std::string& self, Bytes machine) {
+    std::istringstream in(self);
+    return LowestMemoryLimit(MemoryGroups(in, root_), machine);
+  };
+  EXPECT_EQ(lowest("0::/a/b\n", 10000).bytes, 5000);
+  EXPECT_EQ(lowest("0::/a/b\n", 10000).group, root_ + "/a/");
+  EXPECT_EQ(lowest("9:memory:/box\n", 10000).group, root_ + "/memory/box/");
+  EXPECT_EQ(lowest("0::/a/b\n", 3000).bytes, 3000);
+  EXPECT_EQ(lowest("0::/a/b\n", 3000).group, "");
+  EXPECT_EQ(lowest("", 10000).bytes, 10000);
+}
+
 TEST_F(CgroupRoomTest, WhereTasksAreThrottledIsALimit) {
   Write("a/memory.max", "9000\n");
   Write("a/memory.high", "6000\n");

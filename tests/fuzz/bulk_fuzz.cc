@@ -32,6 +32,17 @@ void ConvertEvent(const std::string& bytes) {
   LIME_CHECK(*lime::FromProto(again) == *what) << "what was accepted returns otherwise";
 }
 
+template <typename Message>
+void ConvertPlain(const std::string& bytes) {
+  Message message;
+  if (!message.ParseFromString(bytes)) return;
+  const auto what = lime::FromProto(message);
+  if (!what.ok()) return;
+  Message again;
+  lime::ToProto(*what, again);
+  LIME_CHECK(*lime::FromProto(again) == *what) << "what was accepted returns otherwise";
+}
+
 // Chunks of any position and length.
 void Receive(const std::string& bytes) {
   const std::vector<lime::Bytes> units = {30, 1, 200};
@@ -60,7 +71,7 @@ void ParseHeld(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 4) {
+  switch (data[0] % 7) {
     case 0:
       ConvertRequest(bytes);
       break;
@@ -70,8 +81,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 2:
       ParseHeld(bytes);
       break;
-    default:
+    case 3:
       Receive(bytes);
+      break;
+    case 4:
+      ConvertPlain<lime::v1::HoldingsRequest>(bytes);
+      break;
+    case 5:
+      ConvertPlain<lime::v1::HoldingsReply>(bytes);
+      break;
+    default:
+      ConvertPlain<lime::v1::ListStoreReply>(bytes);
   }
   return 0;
 }

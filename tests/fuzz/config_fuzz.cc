@@ -13,6 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   LIME_CHECK_GT(config->num_heads, 0);
   LIME_CHECK_EQ(config->num_heads % config->num_kv_heads, 0);
   LIME_CHECK_GT(config->head_dim, 0);
+  LIME_CHECK_GT(config->max_positions, 0);
+  LIME_CHECK(config->sliding_window >= 0 && config->sliding_window < config->max_positions);
   // Without tensors every architecture is incomplete, and says so.
   LIME_CHECK(!ModelSpec::Build(*config, {}, "fuzz").ok());
   return 0;

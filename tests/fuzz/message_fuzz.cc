@@ -9,6 +9,8 @@
 #include "daemon/rpc/activation_wire.h"
 #include "planner/base/check.h"
 #include "proto/convert.h"
+#include "proto/finding_convert.h"
+#include "proto/weights_convert.h"
 
 namespace {
 
@@ -55,7 +57,7 @@ void ConvertKvPages(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 16) {
+  switch (data[0] % 21) {
     case 0:
       Convert<lime::v1::OrderRequest>(bytes);
       break;
@@ -101,8 +103,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 14:
       ConvertKvPages(bytes);
       break;
-    default:
+    case 15:
       Convert<lime::v1::ProbeLinkReply>(bytes);
+      break;
+    case 16:
+      Convert<lime::v1::ReleaseRequest>(bytes);
+      break;
+    case 17:
+      Convert<lime::v1::InspectRequest>(bytes);
+      break;
+    case 18:
+      Convert<lime::v1::InspectReply>(bytes);
+      break;
+    case 19:
+      Convert<lime::v1::WeightsDigest>(bytes);
+      break;
+    default:
+      Convert<lime::v1::ReleaseReply>(bytes);
   }
   return 0;
 }

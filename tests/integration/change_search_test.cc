@@ -46,7 +46,7 @@ class ChangeSearchTest : public ::testing::Test {
     absl::StatusOr<PlanInputs> inputs = ReadPlanInputs(flags);
     ASSERT_TRUE(inputs.ok()) << inputs.status();
     inputs_ = *std::move(inputs);
-    absl::StatusOr<Plan> plan = ClusterPlanning({.time_limit_ms = kSearchMs}, inputs_).Run();
+    absl::StatusOr<Plan> plan = ClusterPlanning({.work_ms = kSearchMs}, inputs_).Run();
     ASSERT_TRUE(plan.ok()) << plan.status();
     first_ = installed_ = *std::move(plan);
     install_ms_ = ReadWeightsMs(inputs_.spec, installed_);
@@ -170,7 +170,7 @@ TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
   inputs_.request.context = 65536;
   online_.reset();
   search_ms_ = 200;
-  absl::StatusOr<Plan> plan = ClusterPlanning({.time_limit_ms = search_ms_}, inputs_).Run();
+  absl::StatusOr<Plan> plan = ClusterPlanning({.work_ms = search_ms_}, inputs_).Run();
   ASSERT_TRUE(plan.ok()) << plan.status();
   first_ = *std::move(plan);
   const Bytes a = KvOnDiskBytes(first_, 0), b = KvOnDiskBytes(first_, 1);

@@ -55,6 +55,31 @@ TEST_F(CliTest, RunAnswersWithTheFieldsOthersRelyOn) {
   EXPECT_EQ(root["logits_xxh3"].get<std::string>().size(), 16u);
 }
 
+TEST_F(CliTest, TheHashOfLogitsIsPrintedWithoutJsonToo) {
+  const std::vector<std::string> run = {"run",          "--model",       model_,     "--max-tokens", "4",
+                                        "--ignore-eos", "--hash-logits", "--prompt", "hello"};
+  std::vector<std::string> as_json = run, two = run;
+  as_json.push_back("--json");
+  two.insert(two.end(), {"--prompt", "you"});
+  const Answer text = Call(run), object = Call(as_json), both = Call(two);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  const std::string hash = object.Json()["logits_xxh3"];
+  EXPECT_TRUE(text.out.ends_with("\nlogits_xxh3 " + hash + "\n")) << text.out;
+  EXPECT_THAT(both.out, HasSubstr("[0] logits_xxh3 " + hash + "\n[1] logits_xxh3 "));
+}
+
+TEST_F(CliTest, TwoTokensAreNoGroundToJudgeAPredictionBy) {
+  const std::vector<std::string> run = {"run", "--model", model_, "--max-tokens", "3", "--ignore-eos", "--prompt", "hello"};
+  std::vector<std::string> as_json = run;
+  as_json.push_back("--json");
+  const Answer text = Call(run), object = Call(as_json);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(text.err.find("too low"), std::string::npos) << text.err;
+  EXPECT_EQ(text.err.find("too high"), std::string::npos) << text.err;
+  const json prediction = object.Json()["prediction"];
+  EXPECT_TRUE(prediction["cause"] == "none" || (prediction["cause"] == "too_short" && prediction["error"].is_null())) << prediction;
+}
+
 TEST_F(CliTest, AnAnswerThatDoesNotReachStdoutIsAFailure) {
   for (const std::string command : {"run --json --prompt x --max-tokens 2", "score --json --ids 1,2"}) {
     const std::string words = absl::StrCat(LIME_BINARY, " ", command, " --model ", model_, " > /dev/full 2> ", dir_ / "full");
@@ -240,10 +265,11 @@ TEST_F(CliTest, CtrlCEndsTheGenerationAndPrintsTheSummary) {
   for (int i = 0; i < 30'000 && lime.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   kill(lime.pid(), SIGINT);
   const Answer answer = lime.Wait();
-  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_EQ(answer.exit_code, 130) << answer.err;
   EXPECT_NE(answer.out, "");
   EXPECT_THAT(answer.err, HasSubstr("(interrupted)"));
   EXPECT_THAT(answer.err, HasSubstr("memory"));
+  EXPECT_THAT(answer.err, HasSubstr("lime: interrupted after "));
 }
 
 TEST_F(CliTest, AMappedFileThatIsTruncatedEndsTheRunWithItsName) {
@@ -294,9 +320,9 @@ TEST_F(CliTest, AProfileIsMeasuredOnceAndPredictsFromThenOn) {
 }
 
 TEST_F(CliTest, AProfileThatIsNoneIsRefusedByName) {
-  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "none.json", "--prompt", "x"}), 1, "none.json");
+  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "none.json", "--prompt", "x"}), 2, "none.json");
   WriteFile(dir_ / "wrong.json", R"({"cpu": "x", "threads": -3})");
-  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 1, "\"threads\" = -3");
+  ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 2, "\"threads\" = -3");
   WriteFile(dir_ / "other.json", R"({"cpu": "another", "threads": 7, "read_bytes_per_second": 1e9})");
   ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is of another with 7 threads");
   ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 is outside");
@@ -321,7 +347,8 @@ TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
   ExpectRefused(Call({"quantize", "--model", model_, "--out", dir_ / "q", "--bits", "5"}), 2, "--bits 5 is not one of");
   ExpectRefused(Call({"serve", "--model", model_}), 2, "`serve` is not built yet");
   ExpectRefused(Call({"bench", "--model", model_, "--cluster", "c.toml"}), 2, "one device only");
-  ExpectRefused(Call({"score", "--model", model_, "--ids", "1,2", "--plan", "p.json"}), 2, "--plan and --insecure are for --cluster");
+  ExpectRefused(Call({"score", "--model", model_, "--ids", "1,2", "--plan", "p.json"}), 2,
+                "--plan, --push, --without and --insecure are for --cluster");
 }
 
 TEST_F(CliTest, WhatCannotFitIsRefusedBeforeItStarts) {
@@ -356,9 +383,9 @@ TEST_F(CliTest, ADeepOrHugeGenerationConfigIsRefused) {
 }
 
 TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 1, "a folder that is not there");
-  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", model_}), 1, "is a folder");
-  ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 1, "nowhere");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", dir_ / "none/trace.json"}), 2, "a folder that is not there");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--trace", model_}), 2, "is a folder");
+  ExpectRefused(Call({"run", "--model", dir_ / "nowhere", "--prompt", "x"}), 2, "nowhere");
   std::filesystem::remove(model_ + "/model.safetensors");
   ExpectRefused(Score(), 1, "model.safetensors");
   std::filesystem::remove(model_ + "/config.json");
@@ -470,7 +497,7 @@ TEST_F(CliTest, PrepareAnswersWithTheFieldsOthersRelyOnAndTheStoreRuns) {
 
 TEST_F(CliTest, PrepareRefusesInOneSentence) {
   ExpectRefused(Call({"prepare", model_}), 2, "give --out STORE");
-  ExpectRefused(Call({"prepare", model_, "--out", model_}), 1, "is the model itself");
+  ExpectRefused(Call({"prepare", model_, "--out", model_}), 2, "is the model itself");
   ExpectRefused(Call({"prepare", model_, "--verify"}), 1, "is no block store");
   const std::string store = dir_ / "store";
   ASSERT_EQ(Call({"prepare", model_, "--out", store}).exit_code, 0);

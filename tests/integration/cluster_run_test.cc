@@ -173,7 +173,20 @@ TEST_F(ClusterRunTest, TokensAndLogitsAreThoseOfOneProcess) {
       EXPECT_EQ(cluster.Json()[field], alone.Json()[field]) << field;
     }
     EXPECT_GT(cluster.Json()["disk_bytes_per_token"], 0);
+    for (const char* field : {"predicted_ms", "measured_ms", "error", "cause", "why"})
+      EXPECT_TRUE(cluster.Json()["prediction"].contains(field)) << field;
+    EXPECT_EQ(cluster.Json()["pauses"]["count"], 0);
   }
+}
+
+TEST_F(ClusterRunTest, TheHashOfLogitsIsPrintedWithoutJsonToo) {
+  const std::vector<std::string> call =
+      OverCluster({"run", "--model", kModel, "--prompt", "Once upon a time", "--max-tokens", "8", "--hash-logits", "--context", "512"});
+  std::vector<std::string> as_json = call;
+  as_json.push_back("--json");
+  const Answer text = Call(call), object = Call(as_json);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_TRUE(text.out.ends_with("\nlogits_xxh3 " + object.Json()["logits_xxh3"].get<std::string>() + "\n")) << text.out;
 }
 
 TEST_F(ClusterRunTest, ScoresAreThoseOfOneProcess) {

@@ -53,7 +53,7 @@ TEST_F(DemoTest, AnInterruptEndsTheDaemonsToo) {
   AwaitPlan(demo);
   kill(demo.pid(), SIGINT);
   const Answer answer = demo.Wait();
-  EXPECT_EQ(answer.exit_code, 1) << answer.err;
+  EXPECT_EQ(answer.exit_code, 130) << answer.err;
   EXPECT_THAT(answer.err, HasSubstr("interrupted"));
   EXPECT_TRUE(NobodyIsLeft());
 }
@@ -68,7 +68,7 @@ TEST_F(DemoTest, DaemonsEndWithACommandThatIsKilled) {
 }
 
 TEST_F(DemoTest, AModelThatIsNoneIsASentence) {
-  ExpectRefused(Call({"demo", "--model", "/nowhere"}), 1, "/nowhere");
+  ExpectRefused(Call({"demo", "--model", "/nowhere"}), 2, "/nowhere");
 }
 
 }  // namespace

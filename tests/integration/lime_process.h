@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -21,6 +22,7 @@ namespace lime {
 struct Answer {
   int exit_code = -1;
   std::string out, err;
+  bool json_asked = false;  // by --json
   nlohmann::json Json() const { return nlohmann::json::parse(out, nullptr, /*allow_exceptions=*/false); }
 };
 
@@ -36,7 +38,8 @@ inline void WriteFile(const std::string& path, const std::string& bytes) {
 // A running `lime`, its streams in files of a folder.
 class Lime {
  public:
-  explicit Lime(const std::vector<std::string>& arguments, const std::string& input = "") {
+  explicit Lime(const std::vector<std::string>& arguments, const std::string& input = "", const char* program = LIME_BINARY)
+      : json_asked_(std::ranges::find(arguments, "--json") != arguments.end()) {
     WriteFile(dir_ / "in", input);
     pid_ = fork();
     if (pid_ != 0) return;
@@ -48,7 +51,7 @@ class Lime {
     std::vector<char*> argv = {const_cast<char*>("lime")};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
-    execv(LIME_BINARY, argv.data());
+    execv(program, argv.data());
     _exit(127);
   }
 
@@ -59,11 +62,12 @@ class Lime {
   Answer Wait() {
     int status = 0;
     waitpid(pid_, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out(), err()};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out(), err(), json_asked_};
   }
 
  private:
   TempDir dir_;
+  const bool json_asked_;
   pid_t pid_ = 0;
 };
 
@@ -71,10 +75,22 @@ inline Answer Call(const std::vector<std::string>& arguments, const std::string&
   return Lime(arguments, input).Wait();
 }
 
-// One sentence on stderr, nothing on stdout.
+// Another program, in the same way.
+inline Answer CallProgram(const char* program, const std::vector<std::string>& arguments) {
+  return Lime(arguments, "", program).Wait();
+}
+
+// One sentence on stderr; nothing on stdout, but with --json the object of that error.
 inline void ExpectRefused(const Answer& answer, int exit_code, const std::string& words) {
   EXPECT_EQ(answer.exit_code, exit_code) << answer.err;
-  EXPECT_EQ(answer.out, "");
+  if (answer.json_asked) {
+    const nlohmann::json root = answer.Json(),
+                         error = root.is_object() ? root.value("error", nlohmann::json::object()) : nlohmann::json::object();
+    EXPECT_EQ(absl::StrCat("lime: ", error.value("message", ""), "\n"), answer.err);
+    EXPECT_EQ(error.value("exit_code", -1), exit_code) << answer.out;
+  } else {
+    EXPECT_EQ(answer.out, "");
+  }
   EXPECT_THAT(answer.err, ::testing::HasSubstr(words));
   EXPECT_EQ(std::ranges::count(answer.err, '\n'), 1) << answer.err;
 }

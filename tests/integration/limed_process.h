@@ -17,13 +17,30 @@ namespace lime {
 
 class Limed {
  public:
+  struct Options {
+    int port = 0;                   // 0: a free one
+    std::vector<std::string> more;  // flags
+    int64_t clock_shift = 0;        // seconds that its clock is wrong by; LIME_SHIFTED_CLOCK names the library that does it
+  };
   // On a free port, or on the one that an earlier daemon has left.
-  explicit Limed(const std::string& name, int port = 0) : log_(dir_ / "log") {
-    const std::string listen = absl::StrCat("127.0.0.1:", port);
+  explicit Limed(const std::string& name, int port = 0) : Limed(name, Options{.port = port}) {}
+  Limed(const std::string& name, const Options& options) : log_(dir_ / "log") {
+    const std::string listen = absl::StrCat("127.0.0.1:", options.port);
     pid_ = fork();
     if (pid_ == 0) {
       dup2(open(log_.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), STDERR_FILENO);
-      execl(LIMED_BINARY, "limed", "--name", name.c_str(), "--listen", listen.c_str(), "--threads", "1", nullptr);
+      std::vector<std::string> words = {"limed", "--name", name, "--listen", listen, "--threads", "1"};
+      words.insert(words.end(), options.more.begin(), options.more.end());
+      std::vector<char*> argv;
+      for (std::string& word : words) argv.push_back(word.data());
+      argv.push_back(nullptr);
+#ifdef LIME_SHIFTED_CLOCK
+      if (options.clock_shift != 0) {
+        setenv("LD_PRELOAD", LIME_SHIFTED_CLOCK, 1);
+        setenv("LIME_TEST_CLOCK_SHIFT", std::to_string(options.clock_shift).c_str(), 1);
+      }
+#endif
+      execv(LIMED_BINARY, argv.data());
       _exit(127);
     }
     const std::string words = "listens on port ";
@@ -60,9 +77,15 @@ class Limed {
     return resident * sysconf(_SC_PAGESIZE);
   }
 
-  std::string log() const { return Slurp(log_); }
-  int port() const { return port_; }
-  pid_t pid() const { return pid_; }
+  std::string log() const {
+    return Slurp(log_);
+  }
+  int port() const {
+    return port_;
+  }
+  pid_t pid() const {
+    return pid_;
+  }
 
  private:
   TempDir dir_;

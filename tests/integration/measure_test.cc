@@ -1,12 +1,14 @@
 // What `lime profile` measures: every kind of block at every shape that fits, disks by read size and depth, and nothing beyond its bounds.
 
 #include <atomic>
+#include <filesystem>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/profile/cpu_usage.h"
+#include "daemon/profile/disk_sample.h"
 #include "daemon/profile/measure_compute.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/profile/scale_model.h"
@@ -159,6 +161,27 @@ TEST_F(MeasureDiskTest, WhatCannotBeMeasuredIsSaid) {
   EXPECT_THAT(MeasureDisk({File("small", 100)}, {}).status().message(), HasSubstr("too small to measure"));
   const std::atomic<bool> cancelled = true;
   EXPECT_EQ(MeasureDisk({File("big", kMiB)}, {.seconds = 600, .cancelled = &cancelled}).status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(MeasureDiskTest, AFolderWithoutWeightsIsMeasuredWithAFileThatLeavesNothingBehind) {
+  const auto sample = DiskSample::Write(dir_ / "store", {.most = 40 * kMiB, .seconds = 5});
+  ASSERT_TRUE(sample.ok()) << sample.status();
+  EXPECT_GE(sample->bytes(), 32 * kMiB);
+  EXPECT_LE(sample->bytes(), 40 * kMiB);
+  EXPECT_TRUE(std::filesystem::is_empty(dir_ / "store")) << "it has no name";
+  const auto points = MeasureDisk({sample->path()}, {.seconds = 0.2, .memory = 8 * kMiB, .read_bytes = {kMiB}, .depths = {2}});
+  ASSERT_TRUE(points.ok()) << points.status();
+  EXPECT_GT(points->front().bytes_per_second, 0);
+}
+
+TEST_F(MeasureDiskTest, ADiskWithoutRoomForTheFileIsSaid) {
+  const auto full = DiskSample::Write(dir_ / "store", {.least = Bytes{1} << 60});
+  EXPECT_TRUE(absl::IsResourceExhausted(full.status())) << full.status();
+  EXPECT_THAT(std::string(full.status().message()), HasSubstr("free, and to measure its disk takes"));
+  EXPECT_FALSE(DiskSample::Write("/proc/nowhere", {}).ok());
+  const std::atomic<bool> cancelled = true;
+  EXPECT_TRUE(absl::IsCancelled(DiskSample::Write(dir_ / "store", {.cancelled = &cancelled}).status()));
+  EXPECT_TRUE(std::filesystem::is_empty(dir_ / "store"));
 }
 
 TEST(CpuUsageTest, ALoopOfThisProcessIsSeen) {

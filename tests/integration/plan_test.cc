@@ -1,7 +1,11 @@
 // `lime plan` and `lime simulate` as a user meets them.
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -42,7 +46,7 @@ class PlanTest : public ::testing::Test {
   // Small and quick unless `more` says otherwise.
   Answer Plan(const std::vector<std::string>& more) {
     std::vector<std::string> call = {"plan", "--model", model_, "--device-profiles", dir_ / "devices.json"};
-    for (const auto& [flag, value] : {std::pair("--tokens", "64"), std::pair("--time-limit", "200"), std::pair("--piece", "none")}) {
+    for (const auto& [flag, value] : {std::pair("--tokens", "64"), std::pair("--time-limit", "2000"), std::pair("--piece", "none")}) {
       if (std::ranges::find(more, flag) == more.end()) call.insert(call.end(), {flag, value});
     }
     call.insert(call.end(), more.begin(), more.end());
@@ -90,10 +94,133 @@ TEST_F(PlanTest, AnswersWithTheFieldsOthersRelyOn) {
 
 TEST_F(PlanTest, ASeedGivesTheSamePlan) {
   WriteDevices({Device("a", 200 * kKiB, kDisk), Device("b", 150 * kKiB, kDisk)});
-  const auto plan = [&] { return Plan({"--json", "--seed", "7", "--time-limit", "2000"}).Json()["plan"]; };
-  const json once = plan();
+  const auto plan = [&] {
+    return Call({"plan", "--model", model_, "--device-profiles", dir_ / "devices.json", "--tokens", "64", "--json", "--seed", "7"});
+  };
+  const json once = plan().Json()["plan"];
   EXPECT_TRUE(once.is_object());
-  EXPECT_EQ(once, plan());
+  std::atomic<bool> over = false;
+  std::vector<std::thread> others;  // by time, the second search would come to its end earlier
+  for (unsigned i = 0; i < 4 * std::thread::hardware_concurrency(); ++i) {
+    others.emplace_back([&over] {
+      while (!over) {
+      }
+    });
+  }
+  EXPECT_EQ(once, plan().Json()["plan"]);
+  over = true;
+  for (std::thread& other : others) other.join();
+}
+
+// CPU time of the programs that were called, which other programs beside them do not lengthen.
+double CalledSeconds() {
+  struct rusage usage = {};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec) + static_cast<double>(usage.ru_utime.tv_usec) / 1e6;
+}
+
+std::string LargeSpec(int64_t positions) {
+  const json spec = {{"architectures", {"LlamaForCausalLM"}},
+                     {"model_type", "llama"},
+                     {"dtype", "bfloat16"},
+                     {"num_hidden_layers", 80},
+                     {"hidden_size", 8192},
+                     {"num_attention_heads", 64},
+                     {"num_key_value_heads", 8},
+                     {"head_dim", 128},
+                     {"intermediate_size", 28672},
+                     {"vocab_size", 128256},
+                     {"max_position_embeddings", positions},
+                     {"rms_norm_eps", 1e-5},
+                     {"tie_word_embeddings", false}};
+  return spec.dump();
+}
+
+// Five devices with disks; their memory in GB.
+std::string FiveDevices(const std::vector<double>& memory) {
+  json devices = json::array();
+  for (size_t i = 0; i < memory.size(); ++i) {
+    devices.push_back({{"name", absl::StrCat("d", i)},
+                       {"memory_bytes", static_cast<int64_t>(memory[i] * 1e9)},
+                       {"read_bytes_per_second", 143e9 / static_cast<double>(1 + i)},
+                       {"flops", 40e12 / static_cast<double>(1 + i)},
+                       {"block_overhead_ms", 0.15},
+                       {"disk", {{"bytes_per_second", 2.5e9 / static_cast<double>(1 + i)}, {"latency_ms", 0.3}}}});
+  }
+  return json{{"link", {{"bandwidth", "100Mbit/s"}, {"latency_ms", 0.3}}}, {"devices", devices}}.dump();
+}
+
+// KV of five long contexts that memory has no room for is tried on disks and on other devices, level by level.
+TEST_F(PlanTest, ATimeLimitEndsEveryPartOfPlanning) {
+  dir_.Write("spec.json", LargeSpec(131072));
+  for (const std::vector<double>& memory : {std::vector<double>{56, 28, 28, 14, 14}, {300, 28, 28, 14, 14}}) {
+    dir_.Write("devices.json", FiveDevices(memory));
+    for (const char* strategy : {"lime", "lime-paper", "pp", "edgeshard"}) {
+      const double before = CalledSeconds();
+      const Answer answer = Call({"plan", "--model-spec", dir_ / "spec.json", "--device-profiles", dir_ / "devices.json", "--tokens",
+                                  "131072", "--sequences", "5", "--time-limit", "1500", "--strategy", strategy});
+      EXPECT_LE(answer.exit_code, 1) << answer.err;
+      EXPECT_LT(CalledSeconds() - before, 8) << strategy;
+    }
+  }
+}
+
+TEST_F(PlanTest, WhatCannotFitIsToldAtOnce) {
+  dir_.Write("spec.json", LargeSpec(131072));
+  dir_.Write("devices.json", FiveDevices({4, 2, 2, 1, 1}));
+  const double before = CalledSeconds();
+  ExpectRefused(Call({"plan", "--model-spec", dir_ / "spec.json", "--device-profiles", dir_ / "devices.json", "--tokens", "131072",
+                      "--sequences", "5", "--no-kv-spill", "--no-kv-lending"}),
+                1, "no plan fits");
+  EXPECT_LT(CalledSeconds() - before, 8);
+}
+
+TEST_F(PlanTest, AContextLongerThanTheModelsPositionsIsTold) {
+  WriteDevices({Device("big", 1 * kGiB)});
+  const int64_t positions = options_.config.max_positions;
+  EXPECT_THAT(Plan({"--tokens", absl::StrCat(positions + 1)}).out, HasSubstr(absl::StrCat("is longer than the model's ", positions)));
+  EXPECT_THAT(Plan({"--tokens", absl::StrCat(positions)}).out, Not(HasSubstr("is longer than the model's")));
+}
+
+// The figures of docs/EXPERIMENTS.md, by the commands of docs/PLANNING.md.
+TEST_F(PlanTest, TheBaselinesStreamWholeBlocksUnlessTheCallSaysOtherwise) {
+  const auto ms = [&](const std::string& strategy, const std::vector<std::string>& more) {
+    std::vector<std::string> call = {"plan",
+                                     "--model-spec",
+                                     Example("llama-3.3-70b"),
+                                     "--device-profiles",
+                                     Example("setting-2"),
+                                     "--strategy",
+                                     strategy,
+                                     "--bandwidth",
+                                     "200Mbit/s",
+                                     "--json"};
+    call.insert(call.end(), more.begin(), more.end());
+    return Call(call).Json()["ms_per_token"].get<double>();
+  };
+  EXPECT_NEAR(ms("pp-offload", {}), 7638, 0.005 * 7638);
+  EXPECT_NEAR(ms("lime-paper", {}), 2451, 0.005 * 2451);
+  EXPECT_LT(ms("pp-offload", {"--piece", "64MB"}), 6000);
+}
+
+TEST_F(PlanTest, AFileIsReplacedWhereLimeWroteOneOfItsKindAndElseKept) {
+  WriteDevices({Device("a", 1 * kGiB)});
+  const std::string plan = dir_ / "plan.json", trace = dir_ / "trace.json", letter = dir_ / "letter";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Plan({"--out", plan}).exit_code, 0);
+    EXPECT_EQ(Call({"simulate", "--plan", plan, "--trace", trace}).exit_code, 0);
+  }
+  const std::string planned = Slurp(plan);
+  ExpectRefused(Call({"simulate", "--plan", plan, "--trace", plan}), 2,
+                "--trace " + plan + ": is there already, and LIME did not write it");
+  dir_.Write("letter", "dear reader");
+  ExpectRefused(Plan({"--out", letter}), 2, "or give --overwrite");
+  EXPECT_EQ(Slurp(letter), "dear reader");
+  EXPECT_EQ(Plan({"--out", letter, "--overwrite"}).exit_code, 0);
+  EXPECT_EQ(Slurp(letter), planned);
+  EXPECT_EQ(Plan({"--out", ""}).exit_code, 2);
+  EXPECT_THAT(Plan({"--out", "/dev/stdout"}).out, HasSubstr(planned));
+  ExpectRefused(Plan({"--out", model_ + "/model.safetensors", "--overwrite"}), 2, "holds weights of a model, which are never replaced");
 }
 
 TEST_F(PlanTest, TheSimulationOfAPlanTakesWhatWasPredicted) {
@@ -201,7 +328,8 @@ TEST_F(PlanTest, PipelinesThatStreamNothingEvictKv) {
   ASSERT_TRUE(MakeModel(options_, model_).ok());
   WriteDevices({Device("a", 5000 * kKiB), Device("b", 5000 * kKiB)});
   for (const char* strategy : {"pp", "edgeshard"}) {
-    const std::vector<std::string> call = {"--tokens", "1024", "--strategy", strategy, "--prompt-tokens", "32"};
+    const std::vector<std::string> call = {"--tokens",        "1024", "--strategy",   strategy,
+                                           "--prompt-tokens", "32",   "--time-limit", "60000"};  // for how much to keep
     std::vector<std::string> as_json = call;
     as_json.insert(as_json.end(), {"--json", "--out", dir_ / "plan.json"});
     const Answer answer = Plan(as_json);
@@ -242,23 +370,23 @@ TEST_F(PlanTest, WrongCallsAreToldWhatToDo) {
 }
 
 TEST_F(PlanTest, BadFilesAreOneSentence) {
-  ExpectRefused(Plan({}), 1, "devices.json");  // there is none
+  ExpectRefused(Plan({}), 2, "devices.json");  // there is none
   for (const char* text : {"", "{", "[]", "{\"devices\": 3}", "{\"devices\": [{}]}"}) {
     dir_.Write("devices.json", text);
-    ExpectRefused(Plan({}), 1, "devices.json");
+    ExpectRefused(Plan({}), 2, "devices.json");
   }
   WriteDevices({Device("a", 1 * kGiB)});
-  ExpectRefused(Call({"plan", "--model", dir_ / "nowhere", "--device-profiles", dir_ / "devices.json"}), 1, "nowhere");
+  ExpectRefused(Call({"plan", "--model", dir_ / "nowhere", "--device-profiles", dir_ / "devices.json"}), 2, "nowhere");
   dir_.Write("config.json", R"({"architectures": ["GPT5ForCausalLM"]})");
-  ExpectRefused(Call({"plan", "--model-spec", dir_ / "config.json", "--device-profiles", dir_ / "devices.json"}), 1, "GPT5ForCausalLM");
-  ExpectRefused(Plan({"--out", dir_ / "no/such/folder/plan.json"}), 1, "no/such/folder");
+  ExpectRefused(Call({"plan", "--model-spec", dir_ / "config.json", "--device-profiles", dir_ / "devices.json"}), 2, "GPT5ForCausalLM");
+  ExpectRefused(Plan({"--out", dir_ / "no/such/folder/plan.json"}), 2, "no/such/folder");
   for (const char* text : {"", "{", "[]", "{}", "{\"plan\": 3}"}) {
     dir_.Write("plan.json", text);
-    ExpectRefused(Call({"simulate", "--plan", dir_ / "plan.json"}), 1, "plan.json");
+    ExpectRefused(Call({"simulate", "--plan", dir_ / "plan.json"}), 2, "plan.json");
   }
-  ExpectRefused(Call({"simulate", "--plan", dir_ / "none.json"}), 1, "none.json");
+  ExpectRefused(Call({"simulate", "--plan", dir_ / "none.json"}), 2, "none.json");
   dir_.Write("devices.json", absl::StrCat("{\"devices\": [", Device("a", 1 * kGiB), ",", Device("b", 1 * kGiB), "]}"));
-  ExpectRefused(Plan({}), 1, "nothing is said about the link between \"a\" and \"b\"; add \"link\"");
+  ExpectRefused(Plan({}), 2, "nothing is said about the link between \"a\" and \"b\"; add \"link\"");
 }
 
 class ClusterFileTest : public PlanTest {
@@ -274,7 +402,7 @@ class ClusterFileTest : public PlanTest {
   }
   Answer PlanCluster(const std::string& text) {
     dir_.Write("c.toml", text);
-    return Call({"plan", "--cluster", dir_ / "c.toml", "--tokens", "64", "--time-limit", "200", "--json"});
+    return Call({"plan", "--cluster", dir_ / "c.toml", "--tokens", "64", "--time-limit", "2000", "--json"});
   }
   static std::string Device(const std::string& name, const std::string& more) {
     return absl::StrCat("[[device]]\nname = \"", name, "\"\n", more, "\n");
@@ -289,18 +417,18 @@ TEST_F(ClusterFileTest, ProfilesAreReadFromBesideTheFile) {
   const json root = answer.Json();
   EXPECT_EQ(root["devices"].size(), 2u);
   EXPECT_EQ(root["devices"][0]["memory"]["runtime_bytes"], 192 * kMiB);  // assumed, and said so
-  EXPECT_THAT(root["notes"].dump(), HasSubstr("memory of runtime and activations is assumed"));
+  EXPECT_THAT(root["notes"].dump(), HasSubstr("memory of the runtime is assumed; `lime profile --cluster` measures it"));
 }
 
 TEST_F(ClusterFileTest, WhatIsMissingIsNamedWithItsRemedy) {
   ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"")), 1,
                 "line 3: device \"a\" was never measured; run `lime profile --cluster");
-  ExpectRefused(PlanCluster(Cluster() + Device("a", "profile = \"measured.json\"")), 1, "states no memory; add");
-  ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"\nprofile = \"none.json\"")), 1, "none.json");
+  ExpectRefused(PlanCluster(Cluster() + Device("a", "profile = \"measured.json\"")), 2, "states no memory; add");
+  ExpectRefused(PlanCluster(Cluster() + Device("a", "memory = \"1GiB\"\nprofile = \"none.json\"")), 2, "none.json");
   const std::string device = "memory = \"1GiB\"\nprofile = \"measured.json\"";
-  ExpectRefused(PlanCluster(Cluster() + Device("a", device) + Device("b", device)), 1, "add [[link]] with bandwidth = \"100Mbit/s\"");
+  ExpectRefused(PlanCluster(Cluster() + Device("a", device) + Device("b", device)), 2, "add [[link]] with bandwidth = \"100Mbit/s\"");
   ExpectRefused(PlanCluster(Device("a", device)), 2, "no model; give --model FOLDER");
-  ExpectRefused(PlanCluster("[cluster"), 1, "c.toml line 1: is no TOML");
+  ExpectRefused(PlanCluster("[cluster"), 2, "c.toml line 1: is no TOML");
 }
 
 // algorithms.md, section 4: 201, 466 and 1,002 ms for whole blocks and a resident embedding.

@@ -17,6 +17,7 @@
 namespace lime {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -103,14 +104,13 @@ Plan TakeTurns(const std::string& model, int turns, int first) {
 class PushRunTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    MakeModelOptions options;
-    options.config.num_layers = 6;
-    options.config.tie_embeddings = true;
-    options.shards = 2;
+    options_.config.num_layers = 6;
+    options_.config.tie_embeddings = true;
+    options_.shards = 2;
     if (GetParam()) {
       model_ = LIME_SOURCE_DIR "/models/lime-fables";
     } else {
-      ASSERT_TRUE(MakeModel(options, model_ = dir_ / "model").ok());
+      ASSERT_TRUE(MakeModel(options_, model_ = dir_ / "model").ok());
     }
     WritePlan(9, 0);
     for (int d = 0; d < kDevices; ++d) limed_.push_back(std::make_unique<StoringLimed>(Name(d)));
@@ -152,6 +152,7 @@ class PushRunTest : public ::testing::TestWithParam<bool> {
   }
 
   TempDir dir_;
+  MakeModelOptions options_;
   std::string model_;
   std::vector<std::unique_ptr<StoringLimed>> limed_;
 };
@@ -197,8 +198,39 @@ TEST_P(PushRunTest, APathThatTheDeviceHasIsUsedAsItIs) {
   EXPECT_EQ(pushed["devices"][0]["sent_bytes"], 0);
   EXPECT_EQ(pushed["devices"][0]["weights"], model_);
   EXPECT_GT(pushed["devices"][1]["sent_bytes"], 0);
-  EXPECT_FALSE(std::filesystem::exists(limed_[0]->store()));
+  EXPECT_TRUE(std::filesystem::is_empty(limed_[0]->store()));  // limed makes the folder when it starts
   ExpectTokensOfOneProcess();
+}
+
+TEST_P(PushRunTest, ADeviceWhoseWeightsHaveOtherValuesIsRefusedByName) {
+  if (GetParam()) GTEST_SKIP() << "there is no other model of this shape";
+  MakeModelOptions options = options_;
+  options.seed = 2;
+  ASSERT_TRUE(MakeModel(options, dir_ / "tuned").ok());
+  WriteCluster(dir_ / "tuned");
+  Push();
+  const Answer refused = Call(OverCluster(RunWords()));
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.Json()["text"], nullptr) << "nothing is computed";
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("device \"a\" at 127.0.0.1:"),
+                                 HasSubstr("the weights in " + dir_ / "tuned" + " are not those of the coordinator's \"model\""),
+                                 HasSubstr("has other values")));
+  WriteCluster(model_);
+  ExpectTokensOfOneProcess();
+}
+
+TEST_P(PushRunTest, APlanOfAnotherModelIsAWrongCall) {
+  Plan plan = TakeTurns(model_, 9, 0);
+  plan.model_name = "another";
+  nlohmann::json file = nlohmann::json::parse(ToJsonText(plan));
+  file["weights_xxh3"] = "0000000000000001";
+  dir_.Write("plan.json", file.dump());
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"push"}, RunWords()}) {
+    const Answer refused = Call(OverCluster(words));
+    EXPECT_EQ(refused.exit_code, 2) << words.front();
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("plan.json was made for \"another\", and --model " + model_ + " has other weights"),
+                                   HasSubstr("`lime plan`")));
+  }
 }
 
 TEST_P(PushRunTest, ADaemonThatIsKilledMeanwhileIsWaitedForAndThePushGoesOn) {

@@ -2,12 +2,17 @@
 // call.
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <set>
@@ -77,6 +82,59 @@ std::vector<SystemCall> Trace(const std::string& max_tokens, int& exit_code) {
   exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   std::erase_if(calls, [&](const SystemCall& call) { return watchers.contains(call.thread); });
   return calls;
+}
+
+// Makes one system call fail with `error` from now on, as container runtimes do.
+void Deny(const std::vector<int>& numbers, int error) {
+  std::vector<sock_filter> program = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(numbers[i]), static_cast<uint8_t>(numbers.size() - i), 0));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)));
+  const struct sock_fprog filter = {.len = static_cast<unsigned short>(program.size()), .filter = program.data()};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) _exit(126);
+}
+
+// What `lime run` prints where everything streams; "skip" where calls cannot be denied, and nothing where it does not end in two minutes.
+std::string TextWithout(const std::vector<int>& numbers, int error) {
+  int ends[2];
+  if (pipe(ends) != 0) return "no pipe";
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    if (!numbers.empty()) Deny(numbers, error);
+    alarm(120);
+    execl(LIME_BINARY, "lime", "run", "--model", LIME_SOURCE_DIR "/models/lime-fables", "--prompt", "Once", "--max-tokens", "4",
+          "--resident", "0%", "--loader", "read", nullptr);
+    _exit(127);
+  }
+  close(ends[1]);
+  std::string text(65536, '\0');
+  size_t length = 0;
+  for (ssize_t got; (got = read(ends[0], text.data() + length, text.size() - length)) > 0;) length += static_cast<size_t>(got);
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 126) return "skip";
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? text.substr(0, length) : "";
+}
+
+TEST(SystemCallsTest, WhicheverPartOfIoUringIsDeniedWeightsAreReadOtherwise) {
+  const std::string text = TextWithout({}, 0);
+  ASSERT_NE(text, "");
+  const std::vector<std::vector<int>> parts = {
+      {SYS_io_uring_enter}, {SYS_io_uring_register}, {SYS_io_uring_setup}, {SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register}};
+  for (const std::vector<int>& denied : parts) {
+    for (const int error : {EPERM, ENOSYS}) {
+      const std::string without = TextWithout(denied, error);
+      if (without == "skip") GTEST_SKIP() << "this system does not let a process deny itself calls";
+      EXPECT_EQ(without, text) << denied.size() << " calls from " << denied.front() << " on, error " << error;
+    }
+  }
 }
 
 TEST(SystemCallsTest, BetweenTokensThreadsAreWokenAndTextIsWrittenAndNothingElse) {

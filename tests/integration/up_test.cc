@@ -1,35 +1,27 @@
 // `lime up`, `devices`, `profile --cluster`, `run --cluster` and `down` over real daemons of this machine.
 
-#include <arpa/inet.h>
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/lime_process.h"
+#include "tests/integration/loopback_sshd.h"
 
 namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
-
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  struct sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  bind(fd, reinterpret_cast<struct sockaddr*>(&address), length);
-  getsockname(fd, reinterpret_cast<struct sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 // Whether the process does more than wait to be read by whoever has it for a child now.
 bool Runs(pid_t pid) {
@@ -62,6 +54,29 @@ class UpTest : public ::testing::Test {
   Answer Over(std::vector<std::string> words) const {
     words.insert(words.end(), {"--cluster", dir_ / "pair.toml"});
     return Call(words);
+  }
+  // The first place in the file.
+  void Edit(const std::string& what, const std::string& into) {
+    std::string text = dir_.Read("pair.toml");
+    ASSERT_NE(text.find(what), std::string::npos) << text;
+    dir_.Write("pair.toml", text.replace(text.find(what), what.size(), into));
+  }
+  int PortOf(const std::string& name) const {
+    const std::string text = dir_.Read("pair.toml");
+    const size_t at = text.find(absl::StrCat("name = \"", name, "\"\naddress = \"127.0.0.1:"));
+    return std::atoi(text.c_str() + text.find("127.0.0.1:", at) + 10);
+  }
+  pid_t StartByHand(const std::string& name) const {
+    const std::string limed = std::filesystem::path(LIME_BINARY).parent_path() / "limed", listen = absl::StrCat("127.0.0.1:", PortOf(name));
+    const pid_t pid = fork();
+    if (pid != 0) return pid;
+    execl(limed.c_str(), "limed", "--name", name.c_str(), "--listen", listen.c_str(), "--memory", "512MiB", "--threads", "1", "--model",
+          kModel.c_str(), "--log", "error", nullptr);
+    _exit(127);
+  }
+  bool AwaitAnswer() const {
+    for (int i = 0; i < 20 && Over({"devices"}).exit_code != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return Over({"devices"}).exit_code == 0;
   }
   pid_t PidOf(const std::string& name) const { return std::atoi(dir_.Read("lime/pair/" + name + ".pid").c_str()); }
 
@@ -99,7 +114,9 @@ TEST_F(UpTest, DevicesComeUpAreMeasuredRunAndGoDown) {
 
   const Answer devices = Over({"devices", "--json"});
   ASSERT_EQ(devices.exit_code, 0) << devices.err;
-  for (const nlohmann::json& device : devices.Json()["devices"]) {
+  const nlohmann::json seen = devices.Json()["devices"];
+  ASSERT_EQ(seen.size(), 2u);
+  for (const nlohmann::json& device : seen) {
     EXPECT_EQ(device["answers"], true);
     EXPECT_EQ(device["epoch"], -1);
     EXPECT_EQ(device["memory_bytes"], int64_t{1} << 30);
@@ -128,6 +145,33 @@ TEST_F(UpTest, ADeviceWithAStoreIsSentItsWeights) {
   EXPECT_FALSE(std::filesystem::is_empty(dir_ / "store_a"));
   const Answer ran = Over(run);
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
+
+  const nlohmann::json held = Over({"store", "--json"}).Json()["devices"][0];
+  EXPECT_EQ(held["store"], dir_ / "store_a");
+  ASSERT_EQ(held["models"].size(), 1u) << held;
+  EXPECT_EQ(held["models"][0]["name"], "lime-fables");
+  EXPECT_EQ(held["models"][0]["blocks_held"], held["models"][0]["blocks"]);
+  EXPECT_LT(held["models"][0]["unused_seconds"], 60);
+  EXPECT_GT(held["free_bytes"], 0);
+  EXPECT_THAT(Over({"store"}).out, HasSubstr("lime-fables"));
+  ExpectRefused(Over({"store", "--remove", "other"}), 1, "no device holds \"other\"; they hold lime-fables (");
+  ExpectRefused(Over({"store", "--remove", "lime-fables", "--device", "x"}), 2, "has no such device");
+  const Answer removed = Over({"store", "--remove", "lime-fables", "--json"});
+  ASSERT_EQ(removed.exit_code, 0) << removed.err;
+  EXPECT_EQ(removed.Json()["removed"][0]["freed_bytes"], held["models"][0]["bytes"]);
+  EXPECT_TRUE(std::filesystem::is_empty(dir_ / "store_a"));
+  EXPECT_THAT(Over({"store"}).out, HasSubstr("a holds nothing"));
+  ExpectRefused(Over(run), 1, "lime push");
+}
+
+TEST_F(UpTest, PushingToAStoreThatMayNotBeWrittenIsOneSentenceAtOnce) {
+  WriteCluster({""});
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  std::filesystem::remove_all(dir_ / "store_a");
+  dir_.Write("store_a", "a file where a folder should be: not even root may write there");
+  const Answer push = Over({"push", "--model", kModel, "--all"});
+  ExpectRefused(push, 1, "cannot make the folder");
+  EXPECT_THAT(push.err, Not(HasSubstr("is limed running")));
 }
 
 TEST_F(UpTest, DownLeavesAProcessAloneThatOnlyHasTheNumber) {
@@ -145,15 +189,179 @@ TEST_F(UpTest, DownLeavesAProcessAloneThatOnlyHasTheNumber) {
 }
 
 TEST_F(UpTest, WhatDoesNotStartIsASentenceWithItsLog) {
-  std::string text = dir_.Read("pair.toml");
-  text.replace(text.find("address = \"127.0.0.1"), 20, "address = \"203.0.113.9");  // not of this machine
-  dir_.Write("pair.toml", text);
-  const Answer answer = Over({"up", "--insecure"});
+  const int other = socket(AF_INET, SOCK_STREAM, 0);  // another program has the port
+  struct sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(PortOf("a")));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(other, reinterpret_cast<struct sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(other, 1), 0);
+  const Answer answer = Over({"up"});
+  close(other);
   EXPECT_EQ(answer.exit_code, 1);
   EXPECT_THAT(answer.err, HasSubstr("device \"a\" is not up"));
-  EXPECT_THAT(answer.err, HasSubstr("cannot listen on"));
   EXPECT_THAT(answer.err, HasSubstr("a.log"));
   EXPECT_THAT(answer.out, HasSubstr("device b listens"));
+}
+
+TEST_F(UpTest, ADeviceOfAnotherMachineWithoutSshIsNotStartedHere) {
+  Edit("address = \"127.0.0.1", "address = \"203.0.113.9");
+  const Answer answer = Over({"up", "--insecure"});
+  EXPECT_EQ(answer.exit_code, 1);
+  EXPECT_THAT(answer.err, HasSubstr("203.0.113.9 is no address of this machine"));
+  EXPECT_THAT(answer.err, HasSubstr("add ssh = \"USER@203.0.113.9\" to it"));
+  EXPECT_THAT(answer.err, HasSubstr("or start limed there"));
+  EXPECT_THAT(answer.out, HasSubstr("device b listens"));
+}
+
+TEST_F(UpTest, EditedBudgetsAreToldAndTakenOverWhenAsked) {
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const pid_t a = PidOf("a"), b = PidOf("b");
+  Edit("memory = \"1GiB\"", "memory = \"2GiB\"");  // of a
+  Answer up = Over({"up"});
+  EXPECT_EQ(up.exit_code, 0) << up.err;
+  EXPECT_THAT(up.err, HasSubstr("device \"a\" runs with memory 1.00 GiB where the file says 2.00 GiB; `lime up --restart`"));
+  EXPECT_THAT(up.err, Not(HasSubstr("\"b\"")));
+  EXPECT_EQ(PidOf("a"), a);
+  up = Over({"up", "--restart", "--json"});
+  ASSERT_EQ(up.exit_code, 0) << up.err;
+  EXPECT_EQ(up.Json()["devices"][0]["state"], "restarted");
+  EXPECT_EQ(up.Json()["devices"][1]["state"], "running");
+  EXPECT_NE(PidOf("a"), a);
+  EXPECT_EQ(PidOf("b"), b);
+  EXPECT_EQ(Over({"devices", "--json"}).Json()["devices"][0]["memory_bytes"], int64_t{2} << 30);
+  EXPECT_EQ(Over({"up"}).err, "");
+}
+
+TEST_F(UpTest, ADaemonThatWasStartedOtherwiseIsToldAsSuch) {
+  WriteCluster({kModel});
+  const pid_t limed = StartByHand("a");
+  ASSERT_TRUE(AwaitAnswer());
+  const Answer up = Over({"up"});
+  EXPECT_EQ(up.exit_code, 0) << up.err;
+  EXPECT_THAT(up.out, HasSubstr("device a runs already at 127.0.0.1:"));
+  EXPECT_THAT(up.out, HasSubstr(absl::StrCat("as process ", limed)));
+  EXPECT_THAT(up.err, HasSubstr("runs with memory 512.00 MiB where the file says 1.00 GiB"));
+  EXPECT_THAT(up.err, HasSubstr("restart it there"));
+  const Answer down = Over({"down"});
+  EXPECT_EQ(down.exit_code, 1);
+  EXPECT_THAT(down.err, HasSubstr("device \"a\" still answers at 127.0.0.1:"));
+  EXPECT_THAT(down.err, HasSubstr(absl::StrCat("`kill ", limed, "`")));
+  EXPECT_TRUE(Runs(limed));
+  kill(limed, SIGTERM);
+  waitpid(limed, nullptr, 0);
+  EXPECT_EQ(Over({"down"}).exit_code, 0);
+}
+
+TEST_F(UpTest, ADeviceOverSshComesUpIsToldAndGoesDown) {
+  if (!LoopbackSshd::Installed()) GTEST_SKIP() << "the packages openssh-server and openssh-client are not installed";
+  const LoopbackSshd sshd("XDG_STATE_HOME=" + dir_ / "there");
+  if (!sshd.Answers()) GTEST_SKIP() << "sshd does not run here: root without a mount namespace";
+  WriteCluster({kModel, kModel});
+  const std::string limed = std::filesystem::path(LIME_BINARY).parent_path() / "limed";
+  Edit("threads = 1\n", absl::StrCat("threads = 1\nssh = \"", sshd.Way(), "\"\nlimed = \"", limed, "\"\n"));  // a
+  Answer up = Over({"up"});
+  ASSERT_EQ(up.exit_code, 0) << up.err;
+  EXPECT_THAT(up.out, HasSubstr("device a listens on port"));
+  const pid_t there = std::atoi(dir_.Read("there/lime/pair/a.pid").c_str());
+  EXPECT_TRUE(Runs(there));
+  EXPECT_EQ(PidOf("a"), 0);
+  EXPECT_EQ(Over({"devices", "--json"}).exit_code, 0);
+  Edit("memory = \"1GiB\"", "memory = \"2GiB\"");
+  up = Over({"up", "--restart"});
+  ASSERT_EQ(up.exit_code, 0) << up.err;
+  EXPECT_THAT(up.out, HasSubstr("started again"));
+  EXPECT_FALSE(Runs(there));
+  EXPECT_EQ(Over({"devices", "--json"}).Json()["devices"][0]["memory_bytes"], int64_t{2} << 30);
+  const Answer down = Over({"down"});
+  EXPECT_EQ(down.exit_code, 0) << down.err;
+  EXPECT_THAT(down.out, HasSubstr("device a has ended"));
+}
+
+// A run whose text nobody reads: it waits in the middle of it, and goes on saying that it is there.
+class HeldRun {
+ public:
+  HeldRun(std::vector<std::string> words, const std::string& err) {
+    int ends[2];
+    LIME_CHECK(pipe(ends) == 0);
+    fcntl(ends[1], F_SETPIPE_SZ, kPipeBytes);
+    const std::string filling(kPipeBytes - 100, '.');  // the prompt has room, and some tokens
+    LIME_CHECK(write(ends[1], filling.data(), filling.size()) == static_cast<ssize_t>(filling.size()));
+    words.insert(words.begin(), "lime");
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      dup2(open(err.c_str(), O_CREAT | O_WRONLY, 0600), STDERR_FILENO);
+      close(ends[0]);
+      std::vector<char*> argv;
+      for (std::string& word : words) argv.push_back(word.data());
+      argv.push_back(nullptr);
+      execv(LIME_BINARY, argv.data());
+      _exit(127);
+    }
+    close(ends[1]);
+    text_ = ends[0];
+  }
+  ~HeldRun() {
+    if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
+    close(text_);
+  }
+  HeldRun(const HeldRun&) = delete;
+
+  // Reads all of its text; its exit code.
+  int Wait() {
+    char some[kPipeBytes];
+    while (read(text_, some, sizeof(some)) > 0) {
+    }
+    int status = 0;
+    waitpid(std::exchange(pid_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  static constexpr int kPipeBytes = 4096;
+  pid_t pid_ = 0;
+  int text_ = -1;
+};
+
+// The next one is told who has the devices, and the first one who has taken them.
+TEST_F(UpTest, WhoUsesAClusterIsToldAndCanBeEnded) {
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  EXPECT_THAT(Over({"unload"}).out, HasSubstr("had no plan"));
+  ASSERT_EQ(Over({"profile", "--seconds", "0.1", "--link-seconds", "0.1"}).exit_code, 0);
+  const std::vector<std::string> words = {"run",          "--model", kModel,         "--prompt",  "Once upon a time",
+                                          "--max-tokens", "300",     "--ignore-eos", "--cluster", dir_ / "pair.toml"};
+  HeldRun first(words, dir_ / "first.err");
+  nlohmann::json used;
+  for (int i = 0; i < 100 && used.is_null(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const nlohmann::json devices = Over({"devices", "--json"}).Json()["devices"];
+    for (const nlohmann::json& device : devices) {
+      if (device.contains("used_by")) used = device["used_by"];
+    }
+  }
+  ASSERT_FALSE(used.is_null()) << dir_.Read("first.err");
+  EXPECT_THAT(std::string(used["address"]), HasSubstr("127.0.0.1:"));
+  EXPECT_NE(used["user"], "");
+  EXPECT_THAT(Over({"devices"}).out, HasSubstr(" runs lime-fables for "));
+
+  const Answer second = Call(words);
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.err, HasSubstr(absl::StrCat(" runs lime-fables for ", std::string(used["user"]), "@")));
+  EXPECT_THAT(second.err, HasSubstr("lime unload --force"));
+  EXPECT_THAT(second.err, Not(HasSubstr("waiting for it")));
+  const Answer refused = Over({"unload"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("give --force to take it away"));
+
+  const Answer forced = Over({"unload", "--force"});
+  EXPECT_EQ(forced.exit_code, 0) << forced.err;
+  EXPECT_THAT(forced.out, HasSubstr(absl::StrCat("and taken it from ", std::string(used["user"]))));
+  EXPECT_EQ(first.Wait(), 1);
+  EXPECT_THAT(dir_.Read("first.err"), HasSubstr("has taken the device away with `lime unload --force`"));
+  const nlohmann::json after = Over({"devices", "--json"}).Json()["devices"];
+  ASSERT_EQ(after.size(), 2u);
+  for (const nlohmann::json& device : after) EXPECT_EQ(device["epoch"], -1);
 }
 
 }  // namespace

@@ -35,5 +35,31 @@ TEST(JsonTextTest, WhatIsBeyondThemIsOneSentence) {
   EXPECT_EQ(ErrorOf("[1]"), "the.json: is not a JSON object but array");
 }
 
+TEST(JsonTextTest, WordsThatPythonWritesForNumbersAreReadAsStrings) {
+  const auto json = ParsePythonJsonObject(
+      R"({"a": Infinity, "b": [-Infinity, NaN,1e999, -1E400], "c": "NaN, Infinity", "d\"": -5, "NaN": 1.5e300, "e": 12345678901234567890123})",
+      "x");
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(json->at("a"), "Infinity");
+  EXPECT_EQ(json->at("b").dump(), R"(["-Infinity","NaN","1e999","-1E400"])");
+  EXPECT_EQ(json->at("c"), "NaN, Infinity");
+  EXPECT_EQ(json->at("d\""), -5);
+  EXPECT_EQ(json->at("NaN"), 1.5e300);
+  EXPECT_TRUE(json->at("e").is_number());
+  EXPECT_EQ(ParsePythonJson("NaN", "x")->dump(), "\"NaN\"");
+}
+
+TEST(JsonTextTest, TheTextAroundPythonsWordsIsHeldToJson) {
+  const auto error = [](std::string_view text) { return std::string(ParsePythonJsonObject(text, "the.json").status().message()); };
+  EXPECT_EQ(error("{\"a\": Infinity, \"b\": nonsense}"), "the.json: is not valid JSON in UTF-8 at byte 23");
+  EXPECT_EQ(error("{\"a\": nonsense, \"b\": NaN}"), "the.json: is not valid JSON in UTF-8 at byte 8");
+  EXPECT_THAT(error("{\"a\": NaNs}"), HasSubstr("is not valid JSON"));
+  EXPECT_THAT(error("{\"a\": +Infinity}"), HasSubstr("is not valid JSON"));
+  EXPECT_THAT(error("{\"a"), HasSubstr("is not valid JSON"));
+  EXPECT_THAT(error("{\"a\\"), HasSubstr("is not valid JSON"));
+  EXPECT_EQ(error("[NaN]"), "the.json: is not a JSON object but array");
+  EXPECT_EQ(ErrorOf("{\"a\": NaN}"), "the.json: is not valid JSON in UTF-8 at byte 7") << "our own files are strict";
+}
+
 }  // namespace
 }  // namespace lime

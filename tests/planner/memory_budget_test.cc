@@ -57,10 +57,10 @@ TEST(MemoryBudgetTest, ModesKeepTheKvOf512Or1024TokensOrOfTheFullContext) {
   EXPECT_NEAR(balanced.resident, 0.9 * 6072 * kMiB, 10);
   EXPECT_NEAR(deep.resident, 0.9 * 5176 * kMiB, 10);
   EXPECT_EQ(fast.budget, (100 + 200 + 16) * kMiB + fast.resident);
-  EXPECT_EQ(balanced.text,
-            absl::StrCat(FormatBytes(balanced.budget),
-                         ": of 6.50 GiB available 256.00 MiB are left to others and 128.00 MiB kept for the KV of 1024 tokens (balanced), "
-                         "and 10 % of the rest"));
+  EXPECT_EQ(balanced.text, absl::StrCat(FormatBytes(balanced.budget),
+                                        ": 100.00 MiB that this process has, and more; of 6.50 GiB available 256.00 MiB are left to others "
+                                        "and 128.00 MiB kept for the KV of 1024 tokens (balanced), "
+                                        "and 10 % of the rest"));
 }
 
 TEST(MemoryBudgetTest, AShortContextNeedsNoMoreThanItself) {

@@ -136,6 +136,40 @@ TEST(PlanSearchTest, LocalSearchAloneComesCloseOnTinyInstances) {
   EXPECT_LT(sum / (count - missed), 1.01);
 }
 
+// Two devices of 100 MB, one of them with a disk; a block of 30 MB, another of 60, with so much KV each.
+Instance TwoBlocks(double kv_mb, double disk_mb_per_ms) {
+  Instance instance;
+  instance.blocks = {{.kind = Instance::Kind::kAttention, .layer = 0, .mb = 30, .kv_mb = kv_mb},
+                     {.kind = Instance::Kind::kMlp, .layer = 0, .mb = 60, .kv_mb = kv_mb}};
+  instance.devices = {{.mem_mb = 100, .disk_mb_per_ms = disk_mb_per_ms, .comp_ms = {1, 1}}, {.mem_mb = 100, .comp_ms = {1, 1}}};
+  return instance;
+}
+
+TEST(PlanSearchTest, WhatMemoryShowsNotToFitIsToldWithoutASearch) {
+  for (const auto& [instance, cannot_fit] :
+       {std::pair{TwoBlocks(0, 0), false}, std::pair{TwoBlocks(40, 0), false}, std::pair{TwoBlocks(41, 0), true},
+        std::pair{TwoBlocks(60, 0), true}, std::pair{TwoBlocks(40, 1), false}, std::pair{TwoBlocks(75, 1), true}}) {
+    ASSERT_TRUE(instance.Validate().ok());
+    EXPECT_EQ(CannotFit(instance), cannot_fit);
+    int looks = 0;
+    const auto clock = [&looks] { return ++looks, 0.0; };
+    const FoundPlan found = SearchPlan(instance, {.elapsed_ms = clock, .max_work = 1e7});
+    EXPECT_EQ(found.feasible, !cannot_fit);
+    if (cannot_fit) {
+      EXPECT_EQ(looks, 0);
+    }
+  }
+}
+
+TEST(PlanSearchTest, ASearchThatBeginsWhenAllTimeIsOverEndsAtOnce) {
+  const Instance instance = LargeProblem();
+  const auto start = std::chrono::steady_clock::now();
+  for (const double elapsed_ms : {double{HUGE_VAL}, std::nan("")}) {  // infinity, and infinity less infinity
+    SearchPlan(instance, {.time_limit_ms = 3'600'000, .elapsed_ms = [=] { return elapsed_ms; }});
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(2));
+}
+
 TEST(PlanSearchTest, IsDeterministicForASeed) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     const Instance instance = RandomPlans(seed).MakeInstance(60, 5, 2);

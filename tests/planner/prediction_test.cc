@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 
 // Ten seconds of 100 steps on a machine of two cores that was ours alone.
 PredictionObservations Quiet() {
-  return {.wall_seconds = 10, .steps = 100, .threads = 2, .cores = 2, .process_seconds = 19.8};
+  return {.wall_seconds = 10, .steps = 100, .decode_seconds = 10, .threads = 2, .cores = 2, .process_seconds = 19.8};
 }
 
 TEST(PredictionTest, WithinATenthThereIsNothingToExplain) {
@@ -41,7 +41,7 @@ TEST(PredictionTest, ASlowDiskIsNamedWithBothRates) {
   const PredictionReport report = ExplainDifference(50, 100, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kDiskRate);
   EXPECT_NEAR(report.explained_ms, 50, 1e-9);
-  EXPECT_EQ(report.sentence, "100 % slower than predicted: the disk read at 1.00 GB/s where the profile says 2.00 GB/s");
+  EXPECT_EQ(report.sentence, "predicted 50 % too low: the disk read at 1.00 GB/s where the profile says 2.00 GB/s");
 }
 
 TEST(PredictionTest, AFastDiskExplainsAFastRunOnly) {
@@ -50,7 +50,7 @@ TEST(PredictionTest, AFastDiskExplainsAFastRunOnly) {
   seen.disk_busy_seconds = 7.5;  // 25 ms less for every step
   seen.disk_rate_profiled = 1e9;
   EXPECT_EQ(ExplainDifference(100, 75, seen).cause, DifferenceCause::kDiskRate);
-  EXPECT_THAT(ExplainDifference(100, 75, seen).sentence, HasSubstr("25 % faster than predicted"));
+  EXPECT_THAT(ExplainDifference(100, 75, seen).sentence, HasSubstr("predicted 33 % too high"));
   EXPECT_EQ(ExplainDifference(100, 150, seen).cause, DifferenceCause::kUnknown);
 }
 
@@ -107,6 +107,57 @@ TEST(PredictionTest, TheLargestOfSeveralCausesIsNamed) {
   seen.memory_rate_profiled = 16e9;  // 6.7 ms
   seen.other_seconds = 6;            // 45 ms
   EXPECT_EQ(ExplainDifference(100, 150, seen).cause, DifferenceCause::kCpuTaken);
+}
+
+TEST(PredictionTest, TextAndErrorAreOneNumber) {
+  const PredictionReport low = ExplainDifference(100, 200, Quiet()), high = ExplainDifference(400, 100, Quiet());
+  EXPECT_NEAR(low.error, -0.5, 1e-12);
+  EXPECT_THAT(low.sentence, HasSubstr("50 % too low"));
+  EXPECT_NEAR(high.error, 3, 1e-12);
+  EXPECT_THAT(high.sentence, HasSubstr("300 % too high"));
+}
+
+TEST(PredictionTest, FewStepsAndShortOnesAreNotJudged) {
+  PredictionObservations two = Quiet();
+  two.steps = 2;
+  PredictionObservations brief = Quiet();
+  brief.decode_seconds = 0.2;
+  for (const PredictionObservations& seen : {two, brief}) {
+    const PredictionReport report = ExplainDifference(1, 18, seen);
+    EXPECT_EQ(report.cause, DifferenceCause::kTooShort);
+    EXPECT_FALSE(report.Differs());
+    EXPECT_EQ(report.error, 0);
+  }
+}
+
+// Three steps of seven seconds each are enough where they are alike.
+TEST(PredictionTest, HowManyStepsAreEnoughDependsOnWhatTheyVaryBy) {
+  PredictionObservations seen = Quiet();
+  seen.steps = 3, seen.decode_seconds = 21, seen.step_deviation_ms = 70;
+  EXPECT_TRUE(CanJudge(1400, 7000, seen));
+  EXPECT_FALSE(CanJudge(6900, 7000, seen));
+  seen.steps = 10, seen.decode_seconds = 0.5, seen.step_deviation_ms = 40;  // around 50
+  EXPECT_FALSE(CanJudge(25, 50, seen));
+  seen.steps = 100;
+  EXPECT_TRUE(CanJudge(25, 50, seen));
+}
+
+TEST(PredictionTest, AProfileIsNamedOnlyWhereThereIsOne) {
+  PredictionObservations seen = Quiet();
+  seen.disk_bytes = 100 * 100e6;
+  seen.disk_busy_seconds = 10;
+  seen.disk_rate_profiled = 2e9;
+  seen.disk_rate_source = RateSource::kAssumed;
+  EXPECT_THAT(ExplainDifference(50, 100, seen).sentence, HasSubstr("1.00 GB/s where 2.00 GB/s was assumed"));
+  seen.disk_rate_source = RateSource::kSeen;
+  EXPECT_THAT(ExplainDifference(50, 100, seen).sentence, HasSubstr("1.00 GB/s where it was 2.00 GB/s when the run began"));
+}
+
+TEST(PredictionTest, ACorrectionIsSaidWhereItIsMoreThanATenth) {
+  EXPECT_EQ(CorrectionText({.source = RateSource::kAssumed, .planned = 1e9, .seen = 0.2e9}, 1400, 6900),
+            "the disk reads at 200 MB/s where 1.00 GB/s was assumed: 6900.0 ms a step are predicted instead of 1400.0");
+  EXPECT_THAT(CorrectionText({.planned = 1e9, .seen = 0.2e9}, 1400, 1450), IsEmpty()) << "it hides behind computing";
+  EXPECT_THAT(CorrectionText({.planned = 1e9, .seen = 0}, 1400, 6900), IsEmpty());
 }
 
 TEST(PredictionTest, WhatNothingExplainsIsSaidToBeSo) {

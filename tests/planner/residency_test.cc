@@ -44,6 +44,17 @@ TEST(ResidencyTest, WhatFitsStaysAndNothingStreams) {
   EXPECT_EQ(plan->resident_bytes, 80 * kMiB);
 }
 
+TEST(ResidencyTest, APlanIsEvaluatedAgainAtTheRateThatTheDiskHas) {
+  ResidencyProblem problem = Model(4, 60 * kMiB);
+  const auto plan = PlanResidency(problem);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_DOUBLE_EQ(ResidencyMsPerStep(problem, *plan), plan->ms_per_step);
+  problem.disk_bytes_per_ms = 1e5;  // a tenth: it decides
+  const double bound = static_cast<double>(plan->streamed_bytes) / problem.disk_bytes_per_ms;
+  EXPECT_GE(ResidencyMsPerStep(problem, *plan), bound * (1 - 1e-9));
+  EXPECT_LE(ResidencyMsPerStep(problem, *plan), bound * 1.1);
+}
+
 TEST(ResidencyTest, ResidentBlocksAndRingStayInsideTheMemoryWhateverIsAsked) {
   for (const Placement placement : {Placement::kAuto, Placement::kFirstN, Placement::kLastN, Placement::kInterleaved}) {
     for (Bytes memory = 8 * kMiB; memory < 90 * kMiB; memory += 3 * kMiB) {

@@ -45,6 +45,28 @@ TEST_F(PreparedTest, AnOfferOutOfBoundsIsRefused) {
   refused([](v1::Offer& o) { o.clear_headers(); }, "headers were sent");
 }
 
+TEST(BulkConvertTest, WhatADeviceHoldsReturnsAndIsBounded) {
+  const StoreContent content{
+      .folder = "/data/\xff",
+      .free = 5,
+      .total = 9,
+      .models = {{.model = 7, .name = "llama", .bytes = 3, .held = 1, .blocks = 2, .unused_seconds = 4.5, .in_use = true}}};
+  v1::ListStoreReply message, received;
+  ToProto(content, message);
+  ASSERT_TRUE(received.ParseFromString(message.SerializeAsString()));
+  EXPECT_EQ(*FromProto(received), content);
+  const auto refused = [&](const auto& change, const std::string& words) {
+    v1::ListStoreReply wrong = message;
+    change(wrong);
+    EXPECT_THAT(std::string(FromProto(wrong).status().message()), HasSubstr(words));
+  };
+  refused([](v1::ListStoreReply& m) { m.set_free_bytes(10); }, "\"free_bytes\" = 10");
+  refused([](v1::ListStoreReply& m) { m.set_folder("a\033"); }, "\"folder\"");
+  refused([](v1::ListStoreReply& m) { m.mutable_models(0)->set_held(3); }, "\"held\" = 3");
+  refused([](v1::ListStoreReply& m) { m.mutable_models(0)->set_unused_seconds(-1); }, "\"unused_seconds\"");
+  refused([](v1::ListStoreReply& m) { m.mutable_models(0)->set_bytes(-1); }, "\"bytes\"");
+}
+
 TEST(BulkConvertTest, ChunksReturnAndThoseOutOfBoundsAreRefused) {
   const PushChunk chunk{.position = 5, .data = "abc", .xxh3 = 7};
   v1::PushRequest message;
@@ -80,6 +102,22 @@ TEST(BulkConvertTest, EventsReturnAndThoseOutOfBoundsAreRefused) {
   EXPECT_TRUE(refused(PushStored{-1}));
   EXPECT_TRUE(refused(PushAgain{INT64_MAX}));
   EXPECT_FALSE(FromProto(v1::PushEvent()).ok());
+}
+
+TEST(BulkConvertTest, HoldingsReturnAndThoseOutOfBoundsAreRefused) {
+  const HoldingsCall call{.weights = "/data/llama", .model = ~uint64_t{0}};
+  v1::HoldingsRequest request;
+  ToProto(call, request);
+  EXPECT_EQ(*FromProto(request), call);
+  request.set_weights("/data\n");
+  EXPECT_FALSE(FromProto(request).ok());
+  const DeviceHoldings holdings{.blocks = {{BlockKind::kEmbedding, 0}, {BlockKind::kMlp, 3}}, .takes = true};
+  v1::HoldingsReply reply;
+  ToProto(holdings, reply);
+  EXPECT_EQ(*FromProto(reply), holdings);
+  reply.mutable_blocks(1)->set_layer(-1);
+  EXPECT_FALSE(FromProto(reply).ok());
+  EXPECT_EQ(*FromProto(v1::HoldingsReply()), DeviceHoldings());
 }
 
 }  // namespace

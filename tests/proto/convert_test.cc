@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -9,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/channel.h"
+#include "proto/finding_convert.h"
 #include "tests/daemon/fake_cluster.h"
 
 namespace lime {
@@ -28,9 +30,72 @@ absl::StatusOr<T> Return(const T& what) {
   return FromProto(received);
 }
 
+TEST(ConvertTest, WhoUsesAPlanIsASentence) {
+  PlanUser user{.coordinator = {.user = "ann", .host = "box", .id = 9}, .address = "192.168.1.9:4", .seconds = 75.5};
+  EXPECT_EQ(user.Who(), "ann@box (192.168.1.9:4), for 1m15s");
+  user.seconds = 7325;
+  EXPECT_EQ(user.Who(), "ann@box (192.168.1.9:4), for 2h2m");
+  EXPECT_EQ(PlanUser().Who(), "somebody, for 0");
+  EXPECT_EQ(PeerAddress("ipv4:127.0.0.1:4"), "127.0.0.1:4");
+  EXPECT_EQ(PeerAddress("ipv6:%5B::1%5D:4"), "[::1]:4");
+  EXPECT_EQ(PeerAddress("ipv6:[::1]:4"), "[::1]:4");
+  EXPECT_EQ(PeerAddress("unix:/x\n"), "unix:/x ");
+}
+
+TEST(ConvertTest, WhatIsReleasedAndWhoAsksReturn) {
+  const ReleaseCall call{.force = true, .by = {.user = "ann", .host = "box", .id = 9}};
+  EXPECT_EQ(*Return<v1::ReleaseRequest>(call), call);
+  ReleasedPlan released{.epoch = 3, .model = "llama"};
+  EXPECT_EQ(*Return<v1::ReleaseReply>(released), released);
+  released.used_by = PlanUser{.address = "a:1", .seconds = 2};
+  EXPECT_EQ(*Return<v1::ReleaseReply>(released), released);
+  v1::ReleaseReply wrong;
+  wrong.mutable_used_by()->set_seconds(std::nan(""));
+  EXPECT_FALSE(FromProto(wrong).ok());
+  wrong.mutable_used_by()->set_seconds(1);
+  wrong.mutable_used_by()->mutable_coordinator()->set_user("a\nb");
+  EXPECT_THAT(std::string(FromProto(wrong).status().message()), HasSubstr("\"user\""));
+}
+
+TEST(ConvertTest, FindingsReturnAndAreBounded) {
+  const InspectCall call{.weights = "/data/m", .seconds = 0.5};
+  EXPECT_EQ((Return<v1::InspectRequest>(call)->weights), "/data/m");
+  EXPECT_EQ(Return<v1::InspectRequest>(InspectCall{.seconds = 11}).ok(), false);
+  const std::vector<Finding> findings = {{"memory", Grade::kOk, "8 GiB", ""}, {"disk", Grade::kFail, "full", "make room"}};
+  EXPECT_EQ(*Return<v1::InspectReply>(findings), findings);
+  EXPECT_EQ((*Return<v1::InspectReply>(std::vector<Finding>{{"disk", Grade::kWarn, "a\n\xff", ""}}))[0].what, "a??");
+  v1::InspectReply hostile;
+  hostile.add_findings()->set_grade(3);
+  EXPECT_THAT(FromProto(hostile).status().message(), HasSubstr("grade"));
+  hostile.mutable_findings(0)->set_grade(0);
+  hostile.mutable_findings(0)->set_what("\x1b[2J");
+  EXPECT_THAT(FromProto(hostile).status().message(), HasSubstr("control characters"));
+  hostile.Clear();
+  for (int i = 0; i < 65; ++i) hostile.add_findings();
+  EXPECT_THAT(FromProto(hostile).status().message(), HasSubstr("findings"));
+}
+
 TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
-  const DeviceHealth health{.name = "orin", .epoch = 3, .last_epoch = 7, .memory = kGiB, .runtime = kMiB, .model = "llama"};
+  const DeviceHealth health{.name = "orin",
+                            .epoch = 3,
+                            .last_epoch = 7,
+                            .memory = kGiB,
+                            .runtime = kMiB,
+                            .model = "llama",
+                            .release = "0.1.0",
+                            .clock = 1'800'000'000};
   EXPECT_EQ(*Return<v1::HealthReply>(health), health);
+  DeviceHealth used = health;
+  used.used_by = PlanUser{.coordinator = {.user = "ann", .host = "box", .id = 9}, .address = "[::1]:4", .seconds = 75.5};
+  used.settings = DaemonSettings{.listen = "0.0.0.0:7001",
+                                 .weights = "/data/\xff",
+                                 .store = "/store",
+                                 .tls = "/keys",
+                                 .threads = 4,
+                                 .cluster = "shelf",
+                                 .user = "lime",
+                                 .process = 77};
+  EXPECT_EQ(*Return<v1::HealthReply>(used), used);
   const DeviceStatistics statistics{.epoch = 1,
                                     .steps = 2,
                                     .bytes_read = 3,
@@ -67,6 +132,26 @@ TEST(ConvertTest, APlanReturnsBitForBit) {
   EXPECT_EQ(back->device, 2);
   EXPECT_EQ(back->addresses, call.addresses);
   EXPECT_EQ(back->weights, call.weights);
+}
+
+TEST(ConvertTest, TheDigestOfTheWeightsReturns) {
+  InstallCall call{.plan = MakeStages({0, 1, 2, 0}, 3, 2), .device = 2, .addresses = {"a:1", "", "[::1]:3"}};
+  EXPECT_EQ(Return<v1::InstallRequest>(call)->digest, std::nullopt);
+  call.digest =
+      WeightsDigest{.model = "m", .config = 5, .blocks = {{{BlockKind::kEmbedding, 0}, 7, 0, 0}, {{BlockKind::kMlp, 3}, 8, 9, 10}}};
+  const absl::StatusOr<InstallCall> back = Return<v1::InstallRequest>(call);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->digest, call.digest);
+  v1::InstallRequest message;
+  ToProto(call, message);
+  message.mutable_weights_digest()->mutable_blocks(1)->set_kind(9);
+  EXPECT_THAT(std::string(FromProto(message).status().message()), HasSubstr("field \"kind\" = 9 is outside"));
+  ToProto(call, message = {});
+  message.mutable_weights_digest()->mutable_blocks(0)->set_layer(1);
+  EXPECT_THAT(std::string(FromProto(message).status().message()), HasSubstr("field \"layer\" = 1 is outside 0 to 0"));
+  ToProto(call, message = {});
+  message.mutable_weights_digest()->mutable_blocks(0)->set_bytes(-1);
+  EXPECT_FALSE(FromProto(message).ok());
 }
 
 TEST(ConvertTest, WhatGoesFromPlanToPlanReturns) {
@@ -179,7 +264,8 @@ DeviceProfile SmallProfile() {
 TEST(ConvertTest, WhatIsMeasuredReturns) {
   const ProfileCall call{.weights = "/data/m", .config = "{}\n", .seconds = 0.5};
   EXPECT_EQ(*Return<v1::ProfileRequest>(call), call);
-  const MeasuredDevice measured{.profile = SmallProfile(), .runtime = 5, .memory = 6, .numerics_id = "x86-f32-1"};
+  const MeasuredDevice measured{
+      .profile = SmallProfile(), .runtime = 5, .memory = 6, .numerics_id = "x86-f32-1", .disk_problem = "/data: is full"};
   for (const ProfileNews& news : {ProfileNews(ProfileProgress{"disk", 0.25}), ProfileNews(measured)})
     EXPECT_EQ(*Return<v1::ProfileEvent>(news), news);
   const LinkProbe probe{.peer = "orin", .address = "[::1]:7001", .seconds = 2, .most = kMiB};

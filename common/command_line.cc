@@ -1,0 +1,246 @@
+#include "common/command_line.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "planner/base/nearest.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+constexpr char kFreeText[] = "ANY TEXT";  // what `--help` shows as the kind of value
+constexpr size_t kShownBytes = 80;
+
+// What of a word is shown: its begin, without control characters.
+std::string Shown(std::string_view word) {
+  std::string shown(word.substr(0, kShownBytes));
+  std::ranges::replace_if(
+      shown, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }, '?');
+  return word.size() > kShownBytes ? shown + "..." : shown;
+}
+
+bool IsFreeText(const CLI::Option& option) {
+  return option.get_type_name() == kFreeText;
+}
+
+bool TakesValue(const CLI::Option& option) {
+  return option.get_items_expected_max() > 0;
+}
+
+// "run: " of a command, nothing of the program itself.
+std::string Opening(const CLI::App& app) {
+  return app.get_parent() == nullptr ? "" : absl::StrCat(app.get_name(), ": ");
+}
+
+std::string HelpOf(const CLI::App& app) {
+  std::string words = app.get_name();
+  for (const CLI::App* parent = app.get_parent(); parent != nullptr; parent = parent->get_parent())
+    words = absl::StrCat(parent->get_name(), " ", words);
+  return absl::StrCat("`", words, " --help`");
+}
+
+std::vector<std::string> FlagsOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> CommandsOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
+  return names;
+}
+
+// A whole number as people write one: digits, in front of them a minus where the flag has a sign.
+absl::Status CheckWholeNumber(const std::string& flag, std::string_view value, bool has_sign) {
+  std::string_view digits = value;
+  if (has_sign && digits.starts_with('-')) digits.remove_prefix(1);
+  const bool plain =
+      !digits.empty() && std::ranges::all_of(digits, [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
+  if (!plain) return Invalid(flag, " ", Shown(value), " is not a whole number", has_sign ? "" : " of 0 or more");
+  if (digits.size() > 1 && digits.front() == '0') return Invalid(flag, " ", Shown(value), ": write the number without leading zeros");
+  int64_t number = 0;
+  uint64_t natural = 0;
+  const bool fits = has_sign ? absl::SimpleAtoi(Text(value), &number) : absl::SimpleAtoi(Text(value), &natural);
+  return fits ? absl::OkStatus() : Invalid(flag, " ", Shown(value), " is larger than any number that it could be");
+}
+
+absl::Status CheckNumbers(const CLI::Option& option, const std::string& flag, const std::string& value) {
+  const std::string type = option.get_type_name();
+  const bool whole = type.starts_with("INT") || type.starts_with("UINT");
+  if (!whole && !type.starts_with("FLOAT")) return absl::OkStatus();
+  std::vector<std::string> items = {value};
+  if (option.get_delimiter() != '\0') items = absl::StrSplit(value, option.get_delimiter());
+  for (const std::string& item : items) {
+    double number = 0;
+    if (whole) LIME_RETURN_IF_ERROR(CheckWholeNumber(flag, item, type.starts_with("INT")));
+    if (!whole && !absl::SimpleAtod(item, &number)) return Invalid(flag, " ", Shown(item), " is not a number");
+  }
+  return absl::OkStatus();
+}
+
+// Walks over the words as CLI11 will, command by command.
+class WordCheck {
+ public:
+  WordCheck(const CLI::App& app, std::span<const std::string> words) : app_(&app), words_(words) {}
+
+  // The first error. Help answers other slips, but not an unknown command.
+  absl::Status Run() {
+    absl::Status first;
+    while (at_ < words_.size() && !unknown_command_) first.Update(OneWord());
+    return help_ && !unknown_command_ ? absl::OkStatus() : first;
+  }
+
+ private:
+  template <typename... What>
+  absl::Status Wrong(const What&... what) const {
+    return Invalid(Opening(*app_), what...);
+  }
+
+  absl::Status OneWord() {
+    const std::string& word = words_[at_++];
+    if (word.size() > 2 && word.starts_with("--")) return LongFlag(word);
+    if (word.size() > 1 && word[0] == '-' && word[1] != '-') return ShortFlag(word);
+    return PlainWord(word);
+  }
+
+  const CLI::Option* Find(const std::string& name) const {
+    for (const CLI::Option* option : app_->get_options()) {
+      if (name.starts_with("--") ? option->check_lname(name.substr(2)) : option->check_sname(name.substr(1))) return option;
+    }
+    return nullptr;
+  }
+
+  absl::Status LongFlag(const std::string& word) {
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const CLI::Option* const option = Find(name);
+    if (option == nullptr) return UnknownFlag(name);
+    if (option == app_->get_help_ptr() || option == app_->get_version_ptr()) help_ = true;
+    if (!TakesValue(*option)) return absl::OkStatus();
+    if (equals == std::string::npos) return NextValue(*option, name);
+    if (equals + 1 < word.size()) return Value(*option, name, word.substr(equals + 1));
+    return Wrong(name, "= has nothing behind it; write ", name, " VALUE, or leave it out",
+                 IsFreeText(*option) ? absl::StrCat(" (", name, " \"\" is an empty text)") : "");
+  }
+
+  absl::Status ShortFlag(const std::string& word) {
+    const std::string as_long = "-" + word;
+    if (word.size() > 2 && Find(as_long.substr(0, as_long.find('='))) != nullptr)
+      return Wrong("unknown flag ", Shown(word), "; did you mean -", Shown(word), "?");
+    const std::string name = word.substr(0, 2);
+    const CLI::Option* const option = Find(name);
+    if (option == nullptr) return UnknownFlag(word);
+    if (option == app_->get_help_ptr()) help_ = true;
+    if (!TakesValue(*option)) return word.size() == 2 ? absl::OkStatus() : UnknownFlag(word);
+    if (word.size() == 2) return NextValue(*option, name);
+    if (word[2] == '=') return Wrong("write ", name, " ", Shown(word.substr(3)), " instead of ", Shown(word));
+    return Value(*option, name, word.substr(2));
+  }
+
+  absl::Status UnknownFlag(const std::string& name) const {
+    const std::vector<std::string> flags = FlagsOf(*app_);
+    std::string advice = DidYouMean(name, flags);
+    if (advice.empty()) advice = absl::StrCat("; ", HelpOf(*app_), " lists the flags");
+    return Wrong("unknown flag ", Shown(name), advice);
+  }
+
+  absl::Status NextValue(const CLI::Option& option, const std::string& name) {
+    const bool may_lack = option.get_items_expected_min() == 0;
+    if (may_lack && (at_ == words_.size() || words_[at_].starts_with('-'))) return absl::OkStatus();
+    if (at_ == words_.size()) return Wrong(name, " needs a value");
+    LIME_RETURN_IF_ERROR(Value(option, name, words_[at_++]));
+    while (option.get_items_expected_max() > 1 && option.get_allow_extra_args() && at_ < words_.size() && !words_[at_].starts_with('-'))
+      LIME_RETURN_IF_ERROR(Value(option, name, words_[at_++]));
+    return absl::OkStatus();
+  }
+
+  absl::Status Value(const CLI::Option& option, const std::string& name, const std::string& value) {
+    const bool once = option.get_items_expected_max() == 1 && option.get_multi_option_policy() == CLI::MultiOptionPolicy::Throw;
+    if (++given_[&option] > 1 && once) return Wrong(name, " is given twice; leave one out");
+    if (IsFreeText(option)) return absl::OkStatus();
+    if (value.empty()) return Wrong(name, " is empty; give a value, or leave it out");
+    if (value.starts_with("--") && Find(value.substr(0, value.find('='))) != nullptr)
+      return Wrong(name, " needs a value, and ", Shown(value), " is a flag");
+    const absl::Status numbers = CheckNumbers(option, name, value);
+    return numbers.ok() ? numbers : Wrong(Text(std::string(numbers.message())));
+  }
+
+  absl::Status PlainWord(const std::string& word) {
+    const std::vector<std::string> commands = CommandsOf(*app_);
+    if (!commands.empty()) return Command(word, commands);
+    for (const CLI::Option* option : app_->get_options()) {
+      if (option->get_positional() && option->get_items_expected_max() > given_[option])
+        return Value(*option, option->get_name(/*positional=*/true), word);
+    }
+    std::error_code ignored;
+    const bool folder = std::filesystem::is_directory(word, ignored);
+    if (folder && Find("--model") != nullptr)
+      return Wrong("unexpected folder ", Shown(word), "; the model is given as --model ", Shown(word));
+    if (Find("--prompt") != nullptr)
+      return Wrong("unexpected word \"", Shown(word), "\"; a prompt is given as --prompt \"TEXT\", in quotes");
+    return Wrong("unexpected word \"", Shown(word), "\"; ", HelpOf(*app_), " tells what follows");
+  }
+
+  absl::Status Command(const std::string& word, const std::vector<std::string>& commands) {
+    for (const CLI::App* command : app_->get_subcommands([](const CLI::App*) { return true; })) {
+      if (!command->check_name(word)) continue;
+      app_ = command;
+      if (command->get_allow_extras()) at_ = words_.size();
+      return absl::OkStatus();
+    }
+    unknown_command_ = true;
+    std::string advice = DidYouMean(word, commands, absl::StrCat(app_->get_name(), " "));
+    if (advice.empty()) advice = absl::StrCat("; ", HelpOf(*app_), " lists the commands");
+    return Wrong("unknown command \"", Shown(word), "\"", advice);
+  }
+
+  const CLI::App* app_;  // the command at hand
+  const std::span<const std::string> words_;
+  size_t at_ = 0;
+  bool help_ = false;                        // it is asked for
+  bool unknown_command_ = false;             // the words behind it cannot be read
+  std::map<const CLI::Option*, int> given_;  // times
+};
+
+}  // namespace
+
+CLI::Option* FreeText(CLI::Option* option) {
+  return option->type_name(kFreeText);
+}
+
+absl::Status CheckWords(const CLI::App& app, std::span<const std::string> words) {
+  return WordCheck(app, words).Run();
+}
+
+std::string SentenceOf(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App* command) { return command->parsed(); });
+  if (commands.empty() && !CommandsOf(app).empty()) return absl::StrCat("no command is given; ", HelpOf(app), " lists them");
+  return absl::StrCat(commands.empty() ? "" : Opening(*commands.front()), error.what());
+}
+
+std::vector<std::string> WithHelpWords(std::vector<std::string> words) {
+  if (words.empty()) return words;
+  if (words.front() == "version") words.front() = "--version";
+  if (words.front() != "help") return words;
+  words.erase(words.begin());
+  words.push_back("--help");
+  return words;
+}
+
+bool AsksForJson(std::span<const std::string> words) {
+  return std::ranges::find(words, "--json") != words.end();
+}
+
+}  // namespace lime

@@ -1,0 +1,86 @@
+#include "coordinator/cli/cluster_devices.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace lime::cli {
+namespace {
+
+constexpr absl::Duration kHoldingsPatience = absl::Seconds(5);
+
+using Clients = std::vector<std::unique_ptr<DeviceClient>>;
+
+// The same of every device at once, in their order.
+template <typename Answer, typename Ask>
+std::vector<Answer> AskAll(const Clients& devices, Ask ask) {
+  std::vector<std::optional<Answer>> asked(devices.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < devices.size(); ++i) threads.emplace_back([&, i] { asked[i].emplace(ask(i)); });
+  for (std::thread& thread : threads) thread.join();
+  std::vector<Answer> answers;
+  for (std::optional<Answer>& answer : asked) answers.push_back(*std::move(answer));
+  return answers;
+}
+
+}  // namespace
+
+absl::Status CheckAllAnswer(const Clients& devices) {
+  const std::vector<absl::Status> answers =
+      AskAll<absl::Status>(devices, [&](size_t i) { return devices[i]->Health(kHoldingsPatience).status(); });
+  std::vector<std::string> problems, flags;
+  absl::Status first;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (answers[i].ok()) continue;
+    first.Update(answers[i]);
+    problems.push_back(std::string(answers[i].message()));
+    flags.push_back(absl::StrCat("--without ", devices[i]->name()));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  if (problems.size() == devices.size()) return absl::Status(first.code(), absl::StrJoin(problems, "; "));
+  return absl::Status(first.code(), absl::StrCat(absl::StrJoin(problems, "; "), "; or go on without ", problems.size() > 1 ? "them" : "it",
+                                                 ": ", absl::StrJoin(flags, " ")));
+}
+
+absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Clients& devices, uint64_t model) {
+  const auto answers = AskAll<absl::StatusOr<DeviceHoldings>>(devices, [&](size_t i) {
+    const HoldingsCall call{.weights = file.config.devices[i].weights, .model = model};
+    absl::StatusOr<DeviceHoldings> answer = devices[i]->Holdings(call, kHoldingsPatience);
+    return absl::IsUnavailable(answer.status()) ? devices[i]->Holdings(call, kHoldingsPatience) : answer;  // it may just have begun anew
+  });
+  ClusterHoldings holdings;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    LIME_RETURN_IF_ERROR(answers[i].status());
+    if (answers[i]->whole) continue;
+    const ClusterConfig::Device& device = file.config.devices[i];
+    holdings.homes[device.name] = answers[i]->blocks;
+    if (!answers[i]->takes || !device.weights.empty()) holdings.keep.insert(device.name);
+  }
+  return holdings;
+}
+
+std::string HowToTakePushes(const ClusterFile& file, const ClusterHoldings& holdings) {
+  std::vector<std::string> sentences;
+  for (const ClusterConfig::Device& device : file.config.devices) {
+    if (!holdings.keep.contains(device.name)) continue;
+    const std::string where = absl::StrCat("device \"", device.name, "\"");
+    if (!device.weights.empty()) {
+      const std::filesystem::path store = std::filesystem::path(device.weights).lexically_normal().parent_path();
+      sentences.push_back(absl::StrCat(where, " is to read ", device.weights,
+                                       ", which holds some pushed blocks of the model only: name its store = \"", store.string(),
+                                       "\" instead of weights, then `lime push` sends the others"));
+    } else {
+      sentences.push_back(absl::StrCat(where,
+                                       " has neither the model nor a store for it: add weights = \"FOLDER\" or store = \"FOLDER\" in ",
+                                       file.path, " and start limed anew"));
+    }
+  }
+  return absl::StrJoin(sentences, "; ");
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,145 @@
+#include "coordinator/cli/cluster_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/cli/cluster_planning.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cli/progress.h"
+#include "coordinator/cli/prompt_chunk.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/files.h"
+#include "daemon/weights/model_digest.h"
+#include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/limits.h"
+
+namespace lime::cli {
+namespace {
+
+absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options, const ModelWeights& weights) {
+  LIME_ASSIGN_OR_RETURN(Plan plan, OfUser(ReadPlanOf(weights, options.plan)));
+  if (plan.prefill_chunk > 0) return plan;
+  return WithPromptChunk(std::move(plan), weights.spec, options.prompt_tokens);
+}
+
+// By which devices that have no weights of their own find what was pushed to them; 0 where all have.
+absl::StatusOr<uint64_t> PushedModel(const ClusterConfig& config, const std::string& model) {
+  const bool from_store = std::ranges::any_of(config.devices, [](const ClusterConfig::Device& device) { return device.weights.empty(); });
+  if (!from_store || model.empty()) return uint64_t{0};
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  return ModelDigest(checkpoint);
+}
+
+// What was typed, as far as it says for which plan blocks are sent.
+std::string PushCall(const ClusterSession::Options& options) {
+  std::string call = absl::StrCat("lime push --cluster ", options.cluster, " --model ", options.model);
+  if (options.plan.empty()) {
+    absl::StrAppend(&call, " --context ", options.context);
+    if (options.prompt_tokens > kLeastPromptChunk) absl::StrAppend(&call, " --prompt-tokens ", options.prompt_tokens);
+    if (options.sequences > 1) absl::StrAppend(&call, " --sequences ", options.sequences);
+  } else {
+    absl::StrAppend(&call, " --plan ", options.plan);
+  }
+  for (const std::string& name : options.without) absl::StrAppend(&call, " --without ", name);
+  if (options.insecure) absl::StrAppend(&call, " --insecure");
+  return call;
+}
+
+absl::Status MayNotPush(const ClusterSession::Options& options, const std::string& lacking) {
+  return absl::FailedPreconditionError(absl::StrCat(lacking, "; give --push to send them first, or type: ", PushCall(options)));
+}
+
+// Of a plan that was read: whether its devices are there, and what may be done about blocks that are not.
+absl::Status CheckGiven(const ClusterSession::Options& options, const KnownCluster& cluster, const Plan& plan, bool may_push) {
+  for (const std::string& name : DevicesUsed(plan)) {
+    if (std::ranges::find(cluster.file.config.devices, name, &ClusterConfig::Device::name) != cluster.file.config.devices.end()) continue;
+    const bool left_out = std::ranges::find(options.without, name) != options.without.end();
+    return WrongCall(absl::StrCat(options.plan, ": uses device \"", name, "\", which ",
+                                  left_out ? std::string("--without leaves out") : absl::StrCat("is not in ", options.cluster),
+                                  "; plan again"));
+  }
+  const std::string lacking = Lacking(cluster.holdings.homes, plan);
+  if (lacking.empty()) return absl::OkStatus();
+  ClusterHoldings kept = cluster.holdings;
+  std::erase_if(kept.homes, [&](const auto& home) { return !kept.keep.contains(home.first); });
+  if (const std::string never = Lacking(kept.homes, plan); !never.empty())
+    return absl::FailedPreconditionError(absl::StrCat(never, ", and nothing can be sent there: ", HowToTakePushes(cluster.file, kept)));
+  return may_push ? absl::OkStatus() : MayNotPush(options, lacking);
+}
+
+}  // namespace
+
+absl::StatusOr<KnownCluster> KnowCluster(const ClusterSession::Options& options) {
+  KnownCluster cluster;
+  LIME_ASSIGN_OR_RETURN(cluster.file, ClusterFile::Open(options.cluster, options.insecure));
+  if (const absl::Status left = LeaveOut(options.without, cluster.file.config); !left.ok()) return WrongCall(std::string(left.message()));
+  LIME_ASSIGN_OR_RETURN(const uint64_t model, PushedModel(cluster.file.config, options.model));
+  LIME_ASSIGN_OR_RETURN(cluster.weights, LookAtWeights(options.model));
+  cluster.client.digest = cluster.weights.digest;
+  cluster.client.keys = cluster.file.keys;
+  for (const ClusterConfig::Device& device : cluster.file.config.devices)
+    cluster.client.devices.push_back({.name = device.name,
+                                      .address = device.address,
+                                      .weights = device.weights,
+                                      .model = model,
+                                      .start = HowToStart(device, cluster.file.path)});
+  const auto devices = cluster.file.Clients();
+  LIME_RETURN_IF_ERROR(CheckAllAnswer(devices));
+  LIME_ASSIGN_OR_RETURN(cluster.holdings, AskHoldings(cluster.file, devices, model));
+  return cluster;
+}
+
+absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const BlockHomes& homes, const std::set<std::string>& devices) {
+  PlanInputFlags flags;
+  flags.cluster = options.cluster;
+  flags.without = options.without;
+  flags.model = options.model;
+  flags.tokens = options.context;
+  flags.sequences = options.sequences;
+  flags.prompt_tokens = std::min(options.context, std::max(options.prompt_tokens, kLeastPromptChunk));
+  flags.no_kv_spill = !options.kv_spill;
+  flags.no_kv_lending = !options.kv_lending;
+  flags.no_remote_attention = !options.remote_attention;
+  if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
+  if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
+  inputs.homes = homes;
+  return inputs;
+}
+
+absl::StatusOr<Plan> SearchNow(const ClusterSession::Options& options, PlanInputs inputs) {
+  ElapsedLine progress("Planning");
+  absl::StatusOr<Plan> plan =
+      ClusterPlanning({.work_ms = kRunPlanWorkMs, .cancelled = options.cancel, .at = [&](const std::string& what) { progress.Say(what); }},
+                      std::move(inputs))
+          .Run();
+  if (options.cancel != nullptr && options.cancel->load()) return absl::CancelledError("interrupted");
+  return plan;
+}
+
+absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, const KnownCluster& cluster, bool may_push) {
+  if (!options.plan.empty()) {
+    LIME_ASSIGN_OR_RETURN(Plan plan, ReadPlan(options, cluster.weights));
+    LIME_RETURN_IF_ERROR(CheckGiven(options, cluster, plan, may_push));
+    return HeldPlan{.plan = std::move(plan), .source = PlanSource::kGiven};
+  }
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, {}, {}));
+  absl::StatusOr<HeldPlan> chosen =
+      ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options, std::move(of)); });
+  if (absl::IsFailedPrecondition(chosen.status())) return MayNotPush(options, std::string(chosen.status().message()));
+  const std::string how = absl::IsResourceExhausted(chosen.status()) ? HowToTakePushes(cluster.file, cluster.holdings) : "";
+  return how.empty() ? chosen : absl::ResourceExhaustedError(absl::StrCat(chosen.status().message(), "; ", how));
+}
+
+std::string ChoiceSentence(const HeldPlan& chosen) {
+  if (chosen.source != PlanSource::kHeld) return "";
+  const double ms = chosen.plan.predicted.ms_per_token;
+  if (!chosen.faster) return absl::StrFormat("plans for the blocks that the devices hold: %.2f ms a token predicted", ms);
+  return absl::StrFormat(
+      "plans for the blocks that the devices hold: %.2f ms a token predicted; with other blocks it would be %.2f: --push sends them first",
+      ms, chosen.faster->predicted.ms_per_token);
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,59 @@
+#include "coordinator/cli/output_flag.h"
+
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cluster/device_profiles.h"
+#include "daemon/weights/output_file.h"
+#include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/device_profile.h"
+#include "planner/sim/trace_begin.h"
+
+namespace lime::cli {
+namespace {
+
+bool IsOurs(OutputKind kind, std::string_view text) {
+  switch (kind) {
+    case OutputKind::kPlan:
+      return ParsePlan(text, "").ok();
+    case OutputKind::kTrace:
+      return text.starts_with(kTraceBegin);
+    case OutputKind::kProfile:
+      return ParseDeviceProfile(text, "").ok();
+    case OutputKind::kClusterProfiles:
+      return ParseDeviceProfiles(text, "").ok();
+  }
+  return false;
+}
+
+OutputOptions OptionsOf(const OutputFlag& out) {
+  return {.overwrite = out.overwrite,
+          .is_ours = [kind = out.kind](std::string_view text) { return IsOurs(kind, text); },
+          .cancelled = &Interrupted()};
+}
+
+}  // namespace
+
+void OutputFlag::AddTo(CLI::App& app, const std::string& names, const std::string& what, const std::string& group) {
+  CLI::Option* const file = app.add_option(names, path, what);
+  file->check([](const std::string& given) { return given.empty() ? std::string("an empty path names no file") : std::string(); });
+  flag = file->get_name();
+  CLI::Option* const replaces =
+      app.add_flag("--overwrite", overwrite, absl::StrCat("Replace the file of ", flag, " even where LIME did not write it"));
+  if (!group.empty()) file->group(group), replaces->group(group);
+}
+
+absl::Status OutputFlag::Check() const {
+  if (path.empty()) return absl::OkStatus();
+  const absl::Status status = CheckOutput(path, OptionsOf(*this));
+  return status.ok() ? status : WrongCall(absl::StrCat(flag, " ", std::string(status.message())));
+}
+
+absl::Status OutputFlag::Write(std::string_view text) const {
+  if (path.empty()) return absl::OkStatus();
+  std::cout << std::flush;  // where it is stdout, what was printed comes first
+  return WriteOutput(path, text, OptionsOf(*this));
+}
+
+}  // namespace lime::cli

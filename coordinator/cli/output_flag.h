@@ -1,0 +1,34 @@
+// Files that a user names to be written, --out and --trace: checked before the work, written after it, replaced only where LIME wrote them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "CLI/CLI.hpp"
+#include "planner/base/status.h"
+
+namespace lime::cli {
+
+// What a file has that LIME writes: by its text, whatever its name.
+enum class OutputKind {
+  kPlan,             // `lime plan --out`
+  kTrace,            // `--trace`
+  kProfile,          // of one device, `lime profile --out`
+  kClusterProfiles,  // of a cluster's devices, beside its file
+};
+
+struct OutputFlag {
+  OutputKind kind = OutputKind::kPlan;
+  std::string flag;  // "--out", in sentences
+  std::string path;  // empty: nothing is written
+  bool overwrite = false;
+
+  // The flag `flag`, and `--overwrite`.
+  void AddTo(CLI::App& app, const std::string& names, const std::string& what, const std::string& group = "");
+  // WrongCall where the file may not be written, or is somebody else's.
+  absl::Status Check() const;
+  // Prints nothing. Ends the wait for who reads a pipe when interrupted.
+  absl::Status Write(std::string_view text) const;
+};
+
+}  // namespace lime::cli

@@ -1,0 +1,10 @@
+// `lime store`: the models that devices hold, and their removal.
+#pragma once
+
+#include "CLI/CLI.hpp"
+
+namespace lime::cli {
+
+void AddStoreCommand(CLI::App& app, int& exit_code);
+
+}  // namespace lime::cli

@@ -1,0 +1,107 @@
+#include "coordinator/cli/unload_command.h"
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/cli/cluster_file.h"
+#include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
+#include "coordinator/cli/used_by_json.h"
+#include "nlohmann/json.hpp"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr absl::Duration kUnloadPatience = absl::Seconds(2);  // for a device to answer
+
+struct UnloadFlags {
+  std::string cluster;
+  bool force = false;
+  bool insecure = false;
+  bool json = false;
+};
+
+using Released = std::vector<absl::StatusOr<ReleasedPlan>>;
+
+template <typename Do>
+void AskAll(size_t count, Do what) {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < count; ++i) threads.emplace_back([&what, i] { what(i); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::string Outcome(const ReleasedPlan& released) {
+  if (released.epoch < 0) return "had no plan";
+  const std::string what = absl::StrCat("has unloaded ", released.model.empty() ? "a plan" : released.model, ", epoch ", released.epoch);
+  return released.used_by ? absl::StrCat(what, ", and taken it from ", released.used_by->Who()) : what;
+}
+
+json ToJson(const std::string& name, const ReleasedPlan& released) {
+  json object = {{"name", name}, {"unloaded", released.epoch >= 0}, {"epoch", released.epoch}, {"model", released.model}};
+  if (released.used_by) object["used_by"] = UsedByJson(*released.used_by);
+  return object;
+}
+
+// Where one device is in use the plan stays on all of them: it is one plan. Devices that do not answer are told at the end.
+absl::Status CheckUnused(const std::vector<std::unique_ptr<DeviceClient>>& devices, std::vector<absl::Status>& silent) {
+  std::vector<absl::StatusOr<DeviceHealth>> health(devices.size());
+  AskAll(devices.size(), [&](size_t i) { health[i] = devices[i]->Health(kUnloadPatience); });
+  for (size_t i = 0; i < devices.size(); ++i) silent[i] = health[i].status();
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (!health[i].ok() || !health[i]->used_by) continue;
+    return absl::FailedPreconditionError(absl::StrCat("device \"", devices[i]->name(), "\" runs ", health[i]->model, " for ",
+                                                      health[i]->used_by->Who(), "; wait for its end, or give --force to take it away"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Unload(const UnloadFlags& flags) {
+  LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
+  LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(path, flags.insecure));
+  const std::vector<std::unique_ptr<DeviceClient>> devices = file.Clients();
+  std::vector<absl::Status> silent(devices.size());
+  if (const absl::Status used = CheckUnused(devices, silent); !used.ok() && !flags.force) return used;
+  Released released(devices.size());
+  AskAll(devices.size(),
+         [&](size_t i) { released[i] = silent[i].ok() ? devices[i]->Release(flags.force) : absl::StatusOr<ReleasedPlan>(silent[i]); });
+  json list = json::array();
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (!released[i].ok()) continue;
+    list.push_back(ToJson(devices[i]->name(), *released[i]));
+    if (!flags.json) absl::PrintF("%-12s %s\n", devices[i]->name(), Outcome(*released[i]));
+  }
+  std::fflush(stdout);
+  const json answer = {{"cluster_file", file.path}, {"devices", list}};
+  const std::string text = answer.dump(-1, ' ', false, json::error_handler_t::replace);
+  absl::Status problem;
+  for (const absl::StatusOr<ReleasedPlan>& each : released) problem.Update(each.status());
+  if (!problem.ok()) return WithAnswer(problem, text);
+  if (flags.json) std::cout << text << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddUnloadCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<UnloadFlags>();
+  CLI::App* command = app.add_subcommand("unload", "Take a plan off the devices of a cluster");
+  command->footer(
+      "Example: lime unload\n"
+      "A run unloads its plan itself; this is for a plan that one has left behind, or for devices that you need. A plan that somebody\n"
+      "uses stays, and the answer says who does and since when; with --force that run ends with a sentence that names you.");
+  AddClusterFlag(*command, flags->cluster);
+  command->add_flag("--force", flags->force, "Even while a run uses the plan: that run ends");
+  command->add_flag("--insecure", flags->insecure, "Talk to other machines without keys");
+  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
+  command->callback([flags, &exit_code] { exit_code = Finish(Unload(*flags)); });
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,98 @@
+#include "coordinator/cli/user_text.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <istream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/cli/command.h"
+#include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
+#include "planner/base/strings.h"
+
+namespace lime::cli {
+namespace {
+
+constexpr Bytes kMaxPromptBytes = 64 * kMiB;
+constexpr Bytes kMaxPromptsBytes = 512 * kMiB;
+constexpr size_t kMaxPrompts = 100000;
+constexpr std::string_view kStdin = "-";
+
+// One byte more than `most` at most.
+std::string ReadUpTo(std::istream& in, Bytes most) {
+  constexpr size_t kStep = 64 * kKiB;
+  std::string text;
+  while (in && static_cast<Bytes>(text.size()) <= most) {
+    const size_t before = text.size(), step = std::min<size_t>(kStep, static_cast<size_t>(most) + 1 - before);
+    text.resize(before + step);
+    in.read(text.data() + before, static_cast<std::streamsize>(step));
+    text.resize(before + static_cast<size_t>(in.gcount()));
+    if (in.gcount() == 0) break;
+  }
+  return text;
+}
+
+void DropLineEnd(std::string& text) {
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+}
+
+absl::StatusOr<std::string> ParsePromptLine(const std::string& line, std::string_view where) {
+  using nlohmann::json;
+  if (line.empty() || (line.front() != '"' && line.front() != '{')) return line;
+  const absl::StatusOr<json> value = ParseJson(line, where, static_cast<Bytes>(line.size()));
+  if (!value.ok() && line.front() == '"') return line;  // a quotation, not JSON
+  if (value.ok() && value->is_string()) return value->get<std::string>();
+  if (value.ok() && value->is_object() && value->contains("prompt") && value->at("prompt").is_string()) return value->at("prompt");
+  return WrongCall(absl::StrCat(Text(where), " is neither a JSON string nor an object with a string \"prompt\""));
+}
+
+absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& prompts) {
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--prompts-file", path, kMaxPromptsBytes));
+  if (text.empty()) return WrongCall(absl::StrCat("--prompts-file ", path, " is empty; write one prompt a line"));
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    if (line.ends_with('\r')) line.pop_back();
+    begin = end + 1;
+    if (++number > kMaxPrompts) return WrongCall(absl::StrCat("--prompts-file ", path, " has more than ", kMaxPrompts, " prompts"));
+    LIME_ASSIGN_OR_RETURN(std::string prompt, ParsePromptLine(line, absl::StrCat("--prompts-file ", path, " line ", number)));
+    prompts.push_back(std::move(prompt));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::string& path, Bytes most) {
+  const std::string name = absl::StrCat(Text(flag), " ", path);
+  const bool from_stdin = path == kStdin;
+  std::error_code ignored;
+  if (!from_stdin && std::filesystem::is_directory(path, ignored)) return WrongCall(absl::StrCat(name, " is a folder; name a file in it"));
+  std::ifstream file;
+  if (!from_stdin) file.open(path, std::ios::binary);
+  if (!from_stdin && !file) return WrongCall(absl::StrCat(name, " cannot be read; is it there, and may you read it?"));
+  std::string text = ReadUpTo(from_stdin ? std::cin : file, most);
+  if (file.bad() || (from_stdin && std::cin.bad())) return absl::UnavailableError(absl::StrCat(name, " cannot be read to its end"));
+  if (static_cast<Bytes>(text.size()) > most) return WrongCall(absl::StrCat(name, " is larger than ", FormatBytes(most)));
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return WrongCall(absl::StrCat(name, " is UTF-16; save it as UTF-8"));
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  return text;
+}
+
+absl::Status ReadPrompts(const std::string& file, std::vector<std::string>& prompts) {
+  const auto piped = std::ranges::count(prompts, kStdin) + (file == kStdin ? 1 : 0);
+  if (piped > 1) return WrongCall("stdin can be read once; give - to one --prompt or to --prompts-file");
+  for (std::string& prompt : prompts) {
+    if (prompt != kStdin) continue;
+    LIME_ASSIGN_OR_RETURN(prompt, ReadUserText("--prompt", prompt, kMaxPromptBytes));
+    DropLineEnd(prompt);
+  }
+  return file.empty() ? absl::OkStatus() : ReadPromptsFile(file, prompts);
+}
+
+}  // namespace lime::cli

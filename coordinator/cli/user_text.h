@@ -1,0 +1,22 @@
+// Text that a call names by a file or pipes in: prompts, texts to score.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/base/bytes.h"
+#include "planner/base/status.h"
+
+namespace lime::cli {
+
+// The text of the file that `flag` names, or of stdin where `path` is "-": UTF-8, without a byte
+// order mark. What cannot be read is a wrong call, as are folders, UTF-16 and more than `most` bytes.
+absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::string& path, Bytes most);
+
+// Replaces a prompt "-" by the text of stdin, without the end of its last line, and appends the
+// prompts of `file`: one a line, as it is or as a JSON string or {"prompt": string}, which may hold
+// line breaks. `file` may be empty: none.
+absl::Status ReadPrompts(const std::string& file, std::vector<std::string>& prompts);
+
+}  // namespace lime::cli

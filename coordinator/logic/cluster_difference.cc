@@ -1,0 +1,151 @@
+#include "coordinator/logic/cluster_difference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/logic/cluster_rates.h"
+
+namespace lime {
+namespace {
+
+// Of a part of the plan: what it takes a step by the plan, and took.
+struct Took {
+  double planned_ms = 0, seen_ms = 0;
+
+  double more() const { return seen_ms - planned_ms; }
+};
+
+struct Cause {
+  DifferenceCause cause = DifferenceCause::kUnknown;
+  double ms = 0;
+  std::string text;
+};
+
+int32_t IndexOf(const Plan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.devices, name, &PlanDevice::name);
+  return found == plan.devices.end() ? -1 : static_cast<int32_t>(found - plan.devices.begin());
+}
+
+// All sweeps of a step.
+Took Computed(const Plan& plan, const DeviceWork& work) {
+  if (work.decode_ms <= 0 || work.planned_decode_ms <= 0) return {};
+  Took took;
+  const int32_t device = IndexOf(plan, work.name);
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) took.planned_ms += plan.parts[p].decode_ms;
+  }
+  took.planned_ms *= std::max(1, plan.microbatches);
+  took.seen_ms = took.planned_ms * work.decode_ms / work.planned_decode_ms;
+  return took;
+}
+
+// What streams there in a step.
+Took Read(const Plan& plan, const DeviceWork& work) {
+  Bytes bytes = 0;
+  const int32_t device = IndexOf(plan, work.name);
+  for (const Stage& stage : plan.stages) {
+    for (int p = stage.lo; stage.device == device && p < stage.hi; ++p) bytes += plan.parts[p].streamed ? plan.parts[p].bytes : 0;
+  }
+  const double planned = PlannedLoadMs(plan, work.name, work.disk_bytes);
+  if (planned <= 0 || work.disk_ms <= 0) return {};
+  const double in_step = PlannedLoadMs(plan, work.name, bytes);
+  return {.planned_ms = in_step, .seen_ms = in_step * work.disk_ms / planned};
+}
+
+// Devices that are looked at together: those on one machine, or one alone.
+std::vector<std::vector<const DeviceWork*>> Groups(const ClusterObservations& seen) {
+  std::vector<std::vector<const DeviceWork*>> groups;
+  std::vector<std::string> grouped;
+  for (const auto& names : seen.shared) {
+    std::vector<const DeviceWork*>& group = groups.emplace_back();
+    for (const DeviceWork& work : seen.devices) {
+      if (std::ranges::find(names, work.name) != names.end()) group.push_back(&work), grouped.push_back(work.name);
+    }
+  }
+  for (const DeviceWork& work : seen.devices) {
+    if (std::ranges::find(grouped, work.name) == grouped.end()) groups.push_back({&work});
+  }
+  std::erase_if(groups, [](const auto& group) { return group.empty(); });
+  return groups;
+}
+
+std::string NamesOf(const std::vector<const DeviceWork*>& group, std::string_view shared) {
+  const auto quoted = [](std::string* out, const DeviceWork* work) { absl::StrAppend(out, "\"", work->name, "\""); };
+  if (group.size() == 1) return absl::StrCat("device \"", group.front()->name, "\"");
+  return absl::StrCat("devices ", absl::StrJoin(group, ", ", quoted), ", which share the ", std::string(shared), " of one machine,");
+}
+
+// Devices take turns, so what each computes longer adds up.
+Cause OfComputing(const Plan& plan, const std::vector<const DeviceWork*>& group) {
+  Took sum;
+  for (const DeviceWork* work : group) {
+    const Took took = Computed(plan, *work);
+    sum.planned_ms += took.planned_ms, sum.seen_ms += took.seen_ms;
+  }
+  return {DifferenceCause::kDeviceRate, sum.more(),
+          absl::StrFormat("%s computed for %.2f ms a step where %.2f were planned", NamesOf(group, "cores"), sum.seen_ms, sum.planned_ms)};
+}
+
+// Devices read side by side: the one that takes longest holds up the others. What hides behind computing costs nothing.
+Cause OfReading(const Plan& plan, const std::vector<const DeviceWork*>& group) {
+  const double predicted_ms = plan.predicted.ms_per_token * std::max(1, plan.sequences);
+  Took longest;
+  for (const DeviceWork* work : group) {
+    const Took took = Read(plan, *work);
+    if (took.seen_ms > longest.seen_ms) longest = took;
+  }
+  const double longer = std::max(0.0, longest.seen_ms - std::max(longest.planned_ms, predicted_ms));
+  const bool decided = longest.planned_ms >= 0.8 * predicted_ms;  // the prediction was about this disk
+  return {DifferenceCause::kDiskRate,
+          longest.more() > 0 ? longer
+          : decided          ? longest.more()
+                             : 0,
+          absl::StrFormat("the disk of %s read for %.2f ms a step where %.2f were planned", NamesOf(group, "disk"), longest.seen_ms,
+                          longest.planned_ms)};
+}
+
+// A hidden state for every hand-over from one to the other.
+Cause OfLink(const Plan& plan, const LinkWork& link) {
+  if (link.bytes_per_second <= 0 || link.planned_bytes_per_second <= 0) return {};
+  const int32_t from = IndexOf(plan, link.from), to = IndexOf(plan, link.to);
+  double times = 0;
+  for (size_t j = 0; j < plan.stages.size(); ++j) {
+    if (plan.stages[j].device == from && plan.stages[(j + 1) % plan.stages.size()].device == to) ++times;
+  }
+  const double planned_ms = times * plan.decode.tx_ms * std::max(1, plan.microbatches);
+  return {DifferenceCause::kLinkRate, planned_ms * (link.planned_bytes_per_second / link.bytes_per_second - 1),
+          absl::StrFormat("the link from \"%s\" to \"%s\" carries %.3g Mbit/s where its profile says %.3g", link.from, link.to,
+                          link.bytes_per_second / 125e3, link.planned_bytes_per_second / 125e3)};
+}
+
+}  // namespace
+
+PredictionReport ExplainClusterDifference(const Plan& plan, double measured_ms, const ClusterObservations& seen) {
+  const double predicted_ms = plan.predicted.ms_per_token;
+  const PredictionObservations steps{
+      .steps = seen.steps, .decode_seconds = seen.decode_seconds, .step_deviation_ms = seen.step_deviation_ms};
+  PredictionReport report = ExplainDifference(predicted_ms, measured_ms, steps);
+  if (!report.Differs()) return report;
+  std::vector<Cause> causes;
+  for (const auto& group : Groups(seen)) {
+    causes.push_back(OfComputing(plan, group));
+    causes.push_back(OfReading(plan, group));
+  }
+  for (const LinkWork& link : seen.links) causes.push_back(OfLink(plan, link));
+  const double difference = (measured_ms - predicted_ms) * std::max(1, plan.sequences);  // of a step, as the causes are
+  Cause best{.text = "neither computing, disks nor links of its devices explain it; `lime profile --cluster` measures them anew"};
+  for (Cause& cause : causes) {
+    const double ms = difference > 0 ? cause.ms : -cause.ms;
+    if (ms >= kLeastExplained * std::abs(difference) && ms > std::abs(best.ms)) best = std::move(cause);
+  }
+  report.cause = best.cause;
+  report.explained_ms = best.ms / std::max(1, plan.sequences);
+  report.sentence = DifferenceText(report.error, best.text);
+  return report;
+}
+
+}  // namespace lime

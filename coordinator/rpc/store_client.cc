@@ -1,0 +1,49 @@
+#include "coordinator/rpc/store_client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/grpc_status.h"
+
+namespace lime {
+namespace {
+
+// A slow disk looks at every file of its models, or removes a large one.
+constexpr absl::Duration kListPatience = absl::Seconds(30), kRemovePatience = absl::Minutes(5);
+
+void SetStoreDeadline(grpc::ClientContext& context, absl::Duration patience) {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+}
+
+}  // namespace
+
+StoreClient::StoreClient(std::string name, std::string address, const ClusterKeys& keys)
+    : name_(std::move(name)),
+      address_(std::move(address)),
+      stub_(v1::Bulk::NewStub(OpenChannel(address_, name_, keys, ChannelUse::kBulk))) {}
+
+std::string StoreClient::Who() const {
+  return absl::StrCat("device \"", name_, "\" at ", address_);
+}
+
+absl::StatusOr<StoreContent> StoreClient::List() const {
+  grpc::ClientContext context;
+  SetStoreDeadline(context, kListPatience);
+  v1::ListStoreReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->ListStore(&context, v1::ListStoreRequest(), &reply), Who()));
+  return FromProto(reply);
+}
+
+absl::StatusOr<Bytes> StoreClient::Remove(uint64_t model) const {
+  grpc::ClientContext context;
+  SetStoreDeadline(context, kRemovePatience);
+  v1::RemoveStoredRequest request;
+  request.set_model(model);
+  v1::RemoveStoredReply reply;
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->RemoveStored(&context, request, &reply), Who()));
+  return std::max<Bytes>(0, reply.freed_bytes());
+}
+
+}  // namespace lime

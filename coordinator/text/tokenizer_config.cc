@@ -1,0 +1,191 @@
+#include "coordinator/text/tokenizer_config.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+// Fields that name one special token each, in the order in which new ones get ids.
+constexpr std::string_view kTokenFields[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+constexpr std::string_view kTokenLists[] = {"additional_special_tokens", "extra_special_tokens"};
+
+absl::StatusOr<std::optional<bool>> OptionalBool(const Json& json, std::string_view key) {
+  if (Field(json, key).is_null()) return std::nullopt;
+  return BoolField(json, key, false);
+}
+
+// A string, or an object with "content" and flags.
+absl::StatusOr<AddedToken> ParseNamedToken(const Json& value, std::string_view key, bool special) {
+  AddedToken token{.id = -1, .special = special};
+  if (value.is_string()) {
+    token.content = value.get<std::string>();
+  } else if (value.is_object()) {
+    LIME_ASSIGN_OR_RETURN(token.content, RequiredString(value, "content"));
+    LIME_ASSIGN_OR_RETURN(token.special, BoolField(value, "special", special));
+    LIME_ASSIGN_OR_RETURN(token.single_word, BoolField(value, "single_word", false));
+    LIME_ASSIGN_OR_RETURN(token.lstrip, BoolField(value, "lstrip", false));
+    LIME_ASSIGN_OR_RETURN(token.rstrip, BoolField(value, "rstrip", false));
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field \"", Text(key), "\" is ", value.type_name(), ", need a token: a string or {\"content\": ...}"));
+  }
+  LIME_ASSIGN_OR_RETURN(token.normalized, BoolField(value, "normalized", !token.special));
+  return token;
+}
+
+bool Holds(const std::vector<AddedToken>& tokens, std::string_view content) {
+  return std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& token) { return token.content == content; });
+}
+
+// Reads "added_tokens_decoder", {"id": token}.
+absl::Status ReadDecoder(const Json& decoder, std::vector<AddedToken>& tokens) {
+  if (!decoder.is_object()) return absl::InvalidArgumentError("field \"added_tokens_decoder\" is no object");
+  for (const auto& [key, value] : decoder.items()) {
+    LIME_ASSIGN_OR_RETURN(AddedToken token, ParseNamedToken(value, key, false));
+    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token.id);
+    if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token.id < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("field \"added_tokens_decoder\": \"", Text(key), "\" is no token id"));
+    }
+    tokens.push_back(std::move(token));
+  }
+  return absl::OkStatus();
+}
+
+// Reads added_tokens.json, {"content": id}.
+absl::Status ReadAddedTokens(const Json& file, const std::vector<AddedToken>& named, std::vector<AddedToken>& tokens) {
+  if (!file.is_object()) return absl::InvalidArgumentError("added_tokens.json is no object");
+  for (const auto& [content, id] : file.items()) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
+      return absl::InvalidArgumentError(absl::StrCat("added_tokens.json: the id of \"", content, "\" is no token id"));
+    }
+    const bool special = Holds(named, content);
+    tokens.push_back({.id = id.get<int32_t>(), .content = content, .normalized = !special, .special = special});
+  }
+  return absl::OkStatus();
+}
+
+// The value of a field: of special_tokens_map.json where that counts and has it, else of tokenizer_config.json.
+class Fields {
+ public:
+  Fields(const TokenizerConfigFiles& files, bool map_counts) : files_(files), map_counts_(map_counts) {}
+
+  const Json& operator()(std::string_view key) const {
+    const Json& of_map = Field(files_.special_tokens_map, key);
+    return map_counts_ && !of_map.is_null() ? of_map : Field(files_.tokenizer_config, key);
+  }
+
+ private:
+  const TokenizerConfigFiles& files_;
+  const bool map_counts_;
+};
+
+absl::StatusOr<std::vector<AddedToken>> NamedTokens(const Fields& fields) {
+  std::vector<AddedToken> tokens;
+  const auto add = [&](const Json& value, std::string_view key) -> absl::Status {
+    LIME_ASSIGN_OR_RETURN(AddedToken token, ParseNamedToken(value, key, true));
+    if (!Holds(tokens, token.content)) tokens.push_back(std::move(token));
+    return absl::OkStatus();
+  };
+  for (const std::string_view key : kTokenFields) {
+    if (!fields(key).is_null()) LIME_RETURN_IF_ERROR(add(fields(key), key));
+  }
+  for (const std::string_view key : kTokenLists) {
+    for (const Json& value : fields(key)) {
+      if (value.is_string() || value.is_object()) LIME_RETURN_IF_ERROR(add(value, key));
+    }
+  }
+  return tokens;
+}
+
+std::optional<std::string> Content(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (Field(value, "content").is_string()) return Field(value, "content").get<std::string>();
+  return std::nullopt;
+}
+
+bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void NamesDefaultTokens(TokenizerConfig& config) {
+  const bool gemma = config.tokenizer_class == "GemmaTokenizer", cohere = config.tokenizer_class == "CohereTokenizer";
+  if (!IsLlamaClass(config)) return;
+  if (!config.bos_token.has_value()) config.bos_token = gemma ? "<bos>" : cohere ? "<BOS_TOKEN>" : "<s>";
+  if (!config.eos_token.has_value()) config.eos_token = gemma ? "<eos>" : cohere ? "<|END_OF_TURN_TOKEN|>" : "</s>";
+  if (!config.add_bos_token.has_value()) config.add_bos_token = true;
+}
+
+// add_prefix_space of one component, as far as it has such a thing.
+void SetPrefixSpace(bool value, bool llama, Json& component) {
+  if (!component.is_object()) return;
+  const std::string type = Field(component, "type").is_string() ? component["type"].get<std::string>() : "";
+  if (type == "ByteLevel") component["add_prefix_space"] = value;
+  if (!llama || value) return;
+  if (type == "Prepend") component["prepend"] = "";
+  if (type == "Metaspace") component["prepend_scheme"] = "never", component["add_prefix_space"] = false;
+  for (const std::string_view parts : {"normalizers", "pretokenizers"}) {
+    const auto list = component.find(parts);
+    if (list == component.end() || !list->is_array()) continue;
+    for (Json& part : *list) {
+      if (Field(part, "type") != "ByteLevel") SetPrefixSpace(value, llama, part);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const TokenizerConfigFiles& files) {
+  TokenizerConfig config;
+  const Json& json = files.tokenizer_config;
+  const Json& decoder = Field(json, "added_tokens_decoder");
+  const Fields fields(files, decoder.is_null());
+  LIME_ASSIGN_OR_RETURN(config.tokenizer_class, StringField(json, "tokenizer_class", ""));
+  if (config.tokenizer_class.ends_with("Fast")) config.tokenizer_class.resize(config.tokenizer_class.size() - 4);
+  LIME_ASSIGN_OR_RETURN(config.add_bos_token, OptionalBool(json, "add_bos_token"));
+  LIME_ASSIGN_OR_RETURN(config.add_eos_token, OptionalBool(json, "add_eos_token"));
+  LIME_ASSIGN_OR_RETURN(config.add_prefix_space, OptionalBool(json, "add_prefix_space"));
+  LIME_ASSIGN_OR_RETURN(config.legacy, BoolField(json, "legacy", true));
+  LIME_ASSIGN_OR_RETURN(config.pretokenize_regex, StringField(json, "pretokenize_regex", ""));
+  LIME_ASSIGN_OR_RETURN(config.split_special_tokens, BoolField(json, "split_special_tokens", false));
+  LIME_ASSIGN_OR_RETURN(const std::vector<AddedToken> named, NamedTokens(fields));
+  config.bos_token = Content(fields("bos_token"));
+  config.eos_token = Content(fields("eos_token"));
+  NamesDefaultTokens(config);
+  if (!decoder.is_null()) {
+    LIME_RETURN_IF_ERROR(ReadDecoder(decoder, config.added_tokens));
+  } else if (!files.added_tokens.is_null()) {
+    LIME_RETURN_IF_ERROR(ReadAddedTokens(files.added_tokens, named, config.added_tokens));
+  }
+  std::stable_sort(config.added_tokens.begin(), config.added_tokens.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  for (AddedToken& token : config.added_tokens) token.special = token.special || Holds(named, token.content);
+  for (const AddedToken& token : named) {
+    if (!Holds(config.added_tokens, token.content)) config.added_tokens.push_back(token);
+  }
+  return config;
+}
+
+bool IsLlamaClass(const TokenizerConfig& config) {
+  return IsOneOf(config.tokenizer_class, {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"});
+}
+
+void ApplyFlags(const TokenizerConfig& config, Json& tokenizer) {
+  if (!config.add_prefix_space.has_value() || !tokenizer.is_object()) return;
+  for (const std::string_view key : {"normalizer", "pre_tokenizer"}) {
+    const auto component = tokenizer.find(key);
+    if (component != tokenizer.end()) SetPrefixSpace(*config.add_prefix_space, IsLlamaClass(config), *component);
+  }
+}
+
+void AppendAddedTokens(const TokenizerConfig& config, std::vector<AddedToken>& tokens) {
+  const std::vector<AddedToken> before = tokens;
+  for (const AddedToken& token : config.added_tokens) {
+    if (token.id >= 0 || !Holds(before, token.content)) tokens.push_back(token);
+  }
+}
+
+}  // namespace lime

@@ -1,0 +1,48 @@
+// What the files beside a tokenizer say about it: tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+//
+// Read as transformers reads them. "added_tokens_decoder" of tokenizer_config.json replaces the two other files; without it the tokens that
+// special_tokens_map.json names override those of tokenizer_config.json.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/text/added_tokens.h"
+#include "coordinator/text/json_access.h"
+
+namespace lime {
+
+struct TokenizerConfig {
+  std::string tokenizer_class;  // without "Fast"; empty where nothing names it
+  std::optional<std::string> bos_token;
+  std::optional<std::string> eos_token;
+  std::optional<bool> add_bos_token;
+  std::optional<bool> add_eos_token;
+  std::optional<bool> add_prefix_space;
+  bool legacy = true;                 // a prefix of tokenizer.model stands behind every added token, not only at the text's start
+  std::string pretokenize_regex;      // in place of the pattern of a Qwen class; empty: that of the class
+  bool split_special_tokens = false;  // special tokens in a text are text
+  // Those with an id first, in the order of the file. Id -1: its piece's, or else the next free one.
+  std::vector<AddedToken> added_tokens;
+};
+
+// Null for a file that is not there.
+struct TokenizerConfigFiles {
+  Json tokenizer_config;
+  Json special_tokens_map;
+  Json added_tokens;
+};
+
+absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const TokenizerConfigFiles& files);
+
+// LlamaTokenizer and its kin, whose post-processor follows the flags and not tokenizer.json.
+bool IsLlamaClass(const TokenizerConfig& config);
+
+// Puts the flags of `config` into the components of a tokenizer.json.
+void ApplyFlags(const TokenizerConfig& config, Json& tokenizer);
+
+// Adds the added tokens of `config` behind `tokens`. A token that the model steers by and that is there already stays as it is.
+void AppendAddedTokens(const TokenizerConfig& config, std::vector<AddedToken>& tokens);
+
+}  // namespace lime

@@ -1,0 +1,102 @@
+#include "coordinator/text/vocab_merges.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+constexpr std::string_view kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen35Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// Byte-level BPE of GPT-2, and how a class differs from it.
+struct KnownClass {
+  std::string_view name;
+  bool composes = false;      // NFC comes first
+  std::string_view pattern;   // how text is split; empty: as GPT-2 does
+  bool between_ends = false;  // <s> and </s> stand around the text
+};
+
+constexpr KnownClass kClasses[] = {
+    {.name = "GPT2Tokenizer"},
+    {.name = "OPTTokenizer"},
+    {.name = "CodeGenTokenizer"},
+    {.name = "GPTNeoXTokenizer", .composes = true},
+    {.name = "PreTrainedTokenizer"},
+    {.name = "Qwen2Tokenizer", .composes = true, .pattern = kQwen2Pattern},
+    {.name = "Qwen3_5Tokenizer", .composes = true, .pattern = kQwen35Pattern},
+    {.name = "RobertaTokenizer", .between_ends = true},
+    {.name = "BartTokenizer", .between_ends = true},
+    {.name = "LongformerTokenizer", .between_ends = true},
+};
+
+absl::StatusOr<KnownClass> FindClass(const std::string& name) {
+  std::string known;
+  for (const KnownClass& entry : kClasses) {
+    if (entry.name == name || name.empty()) return entry;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", Text(entry.name));
+  }
+  return absl::UnimplementedError(absl::StrCat("tokenizer_class \"", name,
+                                               "\" of vocab.json with merges.txt is not supported; supported are ", known,
+                                               "; a tokenizer.json beside them would be read instead"));
+}
+
+Json ParseMergeLines(std::string_view text) {
+  Json merges = Json::array();
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!line.empty() && !line.starts_with("#version")) merges.push_back(std::string(line));
+  }
+  return merges;
+}
+
+// [content, id] of a token of RobertaProcessing.
+absl::StatusOr<Json> EndToken(const Json& vocab, const std::optional<std::string>& named, std::string_view standard) {
+  const std::string content = named.value_or(std::string(standard));
+  if (!Field(vocab, content).is_number()) return absl::InvalidArgumentError(absl::StrCat("\"", content, "\" is not in vocab.json"));
+  return Json::array({content, vocab[content]});
+}
+
+Json SplitByPattern(std::string_view pattern, const Json& byte_level) {
+  const Json split = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  Json bytes = byte_level;
+  bytes["use_regex"] = false;
+  return {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}};
+}
+
+}  // namespace
+
+absl::StatusOr<Json> JsonFromVocabAndMerges(Json vocab, std::string_view merges_txt, const TokenizerConfig& config) {
+  LIME_ASSIGN_OR_RETURN(const KnownClass known, FindClass(config.tokenizer_class));
+  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", config.add_prefix_space.value_or(false)}, {"use_regex", true}};
+  Json json = {{"pre_tokenizer", byte_level}, {"decoder", byte_level}};
+  if (known.composes) json["normalizer"] = {{"type", "NFC"}};
+  if (!known.pattern.empty()) {
+    const std::string_view pattern = config.pretokenize_regex.empty() ? known.pattern : std::string_view(config.pretokenize_regex);
+    json["pre_tokenizer"] = SplitByPattern(pattern, byte_level);
+  }
+  if (known.between_ends) {
+    LIME_ASSIGN_OR_RETURN(Json cls, EndToken(vocab, config.bos_token, "<s>"));
+    LIME_ASSIGN_OR_RETURN(Json sep, EndToken(vocab, config.eos_token, "</s>"));
+    json["post_processor"] = {{"type", "RobertaProcessing"}, {"cls", std::move(cls)}, {"sep", std::move(sep)}};
+  }
+  json["model"] = {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", ParseMergeLines(merges_txt)}};
+  return json;
+}
+
+std::string ClassOfModelType(std::string_view model_type) {
+  if (model_type.starts_with("qwen3_5")) return "Qwen3_5Tokenizer";
+  if (model_type == "gpt_neox") return "GPTNeoXTokenizer";
+  if (model_type.starts_with("qwen2") || model_type.starts_with("qwen3")) return "Qwen2Tokenizer";
+  if (model_type == "roberta" || model_type == "bart") return "RobertaTokenizer";
+  return "";
+}
+
+}  // namespace lime

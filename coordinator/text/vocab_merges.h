@@ -1,0 +1,18 @@
+// vocab.json with merges.txt, as the tokenizer.json that was not shipped with them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "coordinator/text/tokenizer_config.h"
+
+namespace lime {
+
+// Each class splits text and marks its ends in a way of its own, which only its code tells: an error that names the class for one that is
+// not known. An empty class is GPT-2's.
+absl::StatusOr<Json> JsonFromVocabAndMerges(Json vocab, std::string_view merges_txt, const TokenizerConfig& config);
+
+// The class that the model_type of config.json stands for where tokenizer_config.json names none.
+std::string ClassOfModelType(std::string_view model_type);
+
+}  // namespace lime

@@ -1,0 +1,141 @@
+#include <linux/magic.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/inspect/inspect.h"
+#include "daemon/profile/measure_disk.h"
+#include "daemon/weights/block_device.h"
+#include "daemon/weights/files.h"
+
+namespace lime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Bytes kLittleRoom = kGiB;
+constexpr Bytes kReadAtOnce = kMiB;
+constexpr int kMaxFiles = 4096;  // of a folder that are looked at
+
+struct FileSystem {
+  const char* name;
+  const char* slow = "";  // why weights should not lie there; empty: they may
+};
+
+FileSystem FileSystemOf(const std::string& folder) {
+  struct statfs status = {};
+  if (statfs(folder.c_str(), &status) != 0) return {"a file system that cannot be looked at"};
+  switch (static_cast<uint64_t>(static_cast<uint32_t>(status.f_type))) {
+    case EXT4_SUPER_MAGIC:
+      return {"ext4"};
+    case XFS_SUPER_MAGIC:
+      return {"xfs"};
+    case BTRFS_SUPER_MAGIC:
+      return {"btrfs"};
+    case F2FS_SUPER_MAGIC:
+      return {"f2fs"};
+    case OVERLAYFS_SUPER_MAGIC:
+      return {"overlay"};
+    case TMPFS_MAGIC:
+      return {"tmpfs", "its files take memory"};
+    case RAMFS_MAGIC:
+      return {"ramfs", "its files take memory"};
+    case NFS_SUPER_MAGIC:
+      return {"NFS", "every read goes over the network"};
+    case SMB_SUPER_MAGIC:
+    case SMB2_SUPER_MAGIC:
+      return {"SMB", "every read goes over the network"};
+    case 0x65735546:
+      return {"FUSE", "a program stands between limed and the disk"};
+    default:
+      return {"another file system"};
+  }
+}
+
+// The largest file in or below the folder: the one to measure with; empty: there is none of a megabyte.
+std::string LargestFile(const std::string& folder) {
+  std::string largest;
+  Bytes most = kReadAtOnce - 1;
+  int seen = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end && ++seen <= kMaxFiles; it.increment(error)) {
+    std::error_code ignored;
+    const auto bytes = it->is_regular_file(ignored) ? static_cast<Bytes>(it->file_size(ignored)) : 0;
+    if (!ignored && bytes > most) most = bytes, largest = it->path().string();
+  }
+  return largest;
+}
+
+// What reads of the file are like: "1.20 GB/s, O_DIRECT through io_uring".
+std::string Reads(const std::string& file, double seconds, Finding& finding) {
+  const absl::StatusOr<std::unique_ptr<BlockDevice>> device = OpenBlockDevice({file}, {});
+  if (!device.ok()) {
+    finding.grade = Grade::kFail;
+    finding.remedy = "let the user of limed read it";
+    return std::string(device.status().message());
+  }
+  std::string how = (*device)->Describe();
+  const auto warn = [&](const char* remedy) {
+    if (finding.grade == Grade::kOk) finding.grade = Grade::kWarn, finding.remedy = remedy;
+  };
+  if (how.find("O_DIRECT") == how.npos) warn("put them on a file system with direct reads, such as ext4: these take memory from others");
+  if (how.find("io_uring") == how.npos)
+    warn(
+        "let limed use io_uring (sysctl kernel.io_uring_disabled, or the container's list of system calls): threads read for it, which is "
+        "slower");
+  if (seconds <= 0) return how;
+  const absl::StatusOr<std::vector<DiskPoint>> points =
+      MeasureDisk({file}, {.seconds = seconds, .memory = 16 * kMiB, .spread = 16 * kMiB, .read_bytes = {kReadAtOnce}, .depths = {8}});
+  if (!points.ok() || points->empty()) return how;
+  return absl::StrFormat("%.2f GB/s, %s", points->front().bytes_per_second / 1e9, how);
+}
+
+// A folder that is made when something is written to it lies on the disk of the nearest one that is there.
+std::string ExistingPart(const std::string& named) {
+  fs::path folder = fs::absolute(named).lexically_normal();
+  std::error_code ignored;
+  while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder.string();
+}
+
+}  // namespace
+
+Finding InspectDisk(const std::string& check, const std::string& named, bool writes, double seconds) {
+  Finding finding{.check = check};
+  std::error_code error;
+  const std::string folder = writes ? ExistingPart(named) : named;
+  if (!fs::is_directory(folder, error)) {
+    finding.grade = Grade::kFail;
+    finding.what = absl::StrCat(folder, error && error.value() != ENOENT ? absl::StrCat(": ", error.message()) : " is not there");
+    finding.remedy = "make the folder, or name another one in the cluster's file";
+    return finding;
+  }
+  const FileSystem system = FileSystemOf(folder);
+  const absl::StatusOr<Bytes> room = FreeDiskBytes(folder);
+  finding.what = absl::StrCat(named, ": ", system.name, ", ", room.ok() ? absl::StrCat(FormatBytes(*room), " free") : "room not known");
+  if (writes && access(folder.c_str(), W_OK) != 0) {
+    finding.grade = Grade::kFail;
+    absl::StrAppend(&finding.what, ", and limed may not write there");
+    finding.remedy = "let the user of limed write there, or name another folder";
+    return finding;
+  }
+  if (*system.slow != 0) {
+    finding.grade = Grade::kWarn;
+    absl::StrAppend(&finding.what, ", where ", system.slow);
+    finding.remedy = "name a folder on a disk of that machine";
+  } else if (writes && room.ok() && *room < kLittleRoom) {
+    finding.grade = Grade::kWarn;
+    finding.remedy = "make room there";
+  }
+  const std::string file = LargestFile(named);
+  absl::StrAppend(&finding.what, "; ", file.empty() ? "nothing there to measure reads with" : Reads(file, seconds, finding));
+  return finding;
+}
+
+}  // namespace lime

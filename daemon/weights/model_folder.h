@@ -1,0 +1,25 @@
+// What lies in a folder that is to be a model, by the names of its files and tensors alone.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/base/status.h"
+#include "planner/plan/model_config.h"
+
+namespace lime {
+
+// NotFound for a path that is no folder: says what is read, and where such folders come from.
+absl::Status NoModelFolder(const std::string& path);
+
+// The shards model-00001-of-0000N.safetensors to model-0000N-of-0000N.safetensors of a folder that
+// has no index. NotFound, naming what is there and what is missing, where they are not all there.
+absl::StatusOr<std::vector<std::string>> FindNumberedShards(const std::string& folder);
+
+// Whether a tensor of this name lies in a layer that the model uses, or at its embedding, final
+// norm or head: then the result may depend on it. Tables of rotary embeddings, which are computed,
+// do not count, nor does a head beside a tied embedding.
+bool BelongsToModel(std::string_view tensor, const ModelConfig& config);
+
+}  // namespace lime

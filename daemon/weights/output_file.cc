@@ -1,0 +1,321 @@
+#include "daemon/weights/output_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace lime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr mode_t kFileMode = 0644;
+constexpr Bytes kMaxOursBytes = 256 * kMiB;  // of a text that LIME writes: a longer one is somebody else's
+constexpr size_t kMostListed = 5;            // files that a refusal lists
+
+std::string FolderBeside(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+std::string HiddenName(const std::string& path) {
+  return absl::StrCat(FolderBeside(path), "/.lime-XXXXXX");
+}
+
+// Named while it grows.
+absl::StatusOr<std::pair<FileDescriptor, std::string>> MakeHidden(const std::string& path) {
+  std::string name = HiddenName(path);
+  FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, path, "create");
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  ::fchmod(file.get(), kFileMode & ~mask);
+  return std::pair(std::move(file), std::move(name));
+}
+
+// A second name for an open file that has none.
+absl::StatusOr<std::string> LinkHidden(const FileDescriptor& file, const std::string& path) {
+  const std::string from = absl::StrCat("/proc/self/fd/", file.get());
+  for (int tries = 0; tries < 100; ++tries) {
+    std::string name = absl::StrCat(FolderBeside(path), "/.lime-", ::getpid(), "-", tries);
+    if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return name;
+    if (errno != EEXIST) break;
+  }
+  return ErrnoStatus(errno, path, "name");
+}
+
+}  // namespace
+
+absl::StatusOr<NewFile> NewFile::Create(const std::string& path) {
+#ifdef O_TMPFILE
+  if (::access("/proc/self/fd", X_OK) == 0) {
+    FileDescriptor file(::open(FolderBeside(path).c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kFileMode));
+    if (file.valid()) return NewFile(path, std::move(file), "");
+  }
+#endif
+  LIME_ASSIGN_OR_RETURN(auto hidden, MakeHidden(path));
+  return NewFile(path, std::move(hidden.first), std::move(hidden.second));
+}
+
+NewFile::NewFile(NewFile&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::move(other.file_)), hidden_(std::exchange(other.hidden_, "")) {}
+
+NewFile::~NewFile() {
+  if (!hidden_.empty()) ::unlink(hidden_.c_str());
+}
+
+absl::Status NewFile::Commit() {
+  if (::fsync(file_.get()) != 0) return ErrnoStatus(errno, path_, "sync");
+  if (hidden_.empty()) {
+    LIME_ASSIGN_OR_RETURN(hidden_, LinkHidden(file_, path_));
+  }
+  if (::rename(hidden_.c_str(), path_.c_str()) != 0) return ErrnoStatus(errno, path_, "replace");
+  hidden_.clear();
+  return SyncDirectoryOf(path_);
+}
+
+absl::Status WriteTextFile(const std::string& path, std::string_view text) {
+  LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
+  LIME_RETURN_IF_ERROR(WriteExactly(file.descriptor(), path, 0, std::as_bytes(std::span(text))));
+  return file.Commit();
+}
+
+namespace {
+
+absl::Status Refused(const std::string& path, std::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(why)));
+}
+
+// The descriptor of this process that a path means, such as /dev/stdout: opening it anew would begin at its first byte.
+std::optional<int> OwnDescriptor(const fs::path& path) {
+  std::error_code error;
+  const fs::path folder = fs::canonical(path.has_parent_path() ? path.parent_path() : fs::path("."), error);
+  if (error || folder != fs::canonical("/proc/self/fd", error)) return std::nullopt;
+  int number = -1;
+  if (!absl::SimpleAtoi(path.filename().string(), &number) || ::fcntl(number, F_GETFD) < 0) return std::nullopt;
+  return number;
+}
+
+// Where a path leads.
+struct OutputPlace {
+  std::string path;                 // behind all links
+  std::optional<int> descriptor;    // of this process
+  std::optional<struct stat> info;  // absent: nothing is there
+};
+
+absl::StatusOr<OutputPlace> FollowLinks(const std::string& asked) {
+  constexpr int kMostLinks = 40;  // as the kernel
+  if (asked.empty()) return Refused("\"\"", "names no file");
+  fs::path path(asked);
+  for (int links = 0; links <= kMostLinks; ++links) {
+    struct stat info;
+    if (const std::optional<int> descriptor = OwnDescriptor(path); descriptor) {
+      if (::fstat(*descriptor, &info) != 0) return ErrnoStatus(errno, asked, "stat");
+      return OutputPlace{path.string(), descriptor, info};
+    }
+    if (::lstat(path.c_str(), &info) != 0) {
+      if (errno == ENOENT) return OutputPlace{path.string(), std::nullopt, std::nullopt};
+      return ErrnoStatus(errno, asked, "stat");
+    }
+    if (!S_ISLNK(info.st_mode)) return OutputPlace{path.string(), std::nullopt, info};
+    std::error_code error;
+    const fs::path target = fs::read_symlink(path, error);
+    if (error) return ErrnoStatus(error.value(), asked, "read the link");
+    path = target.is_absolute() ? target : path.parent_path() / target;
+  }
+  return Refused(asked, "is a link that leads back to itself; remove it, or name another file");
+}
+
+absl::Status CheckFolder(const std::string& asked, const OutputPlace& place) {
+  std::error_code ignored;
+  const std::string folder = FolderBeside(place.path);
+  if (!fs::is_directory(folder, ignored)) return Refused(asked, "lies in a folder that is not there; make it first");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    return Refused(asked, "may not be written; choose another place, or change the permissions of its folder");
+  return absl::OkStatus();
+}
+
+absl::Status CheckOldFile(const std::string& asked, const OutputPlace& place, const OutputOptions& options) {
+  if (place.info->st_size == 0) return absl::OkStatus();
+  if (options.is_ours) {
+    const absl::StatusOr<std::string> text = ReadTextFile(place.path, kMaxOursBytes);
+    if (text.ok() && options.is_ours(*text)) return absl::OkStatus();
+  }
+  if (LooksLikeWeights(place.path)) return Refused(asked, "holds weights of a model, which are never replaced; name another file");
+  if (options.overwrite) return absl::OkStatus();
+  return Refused(asked, "is there already, and LIME did not write it; name another file, or give --overwrite");
+}
+
+absl::Status CheckPlace(const std::string& asked, const OutputPlace& place, const OutputOptions& options) {
+  if (!place.info) return asked.ends_with('/') ? Refused(asked, "names a folder; name a file in it") : CheckFolder(asked, place);
+  const mode_t mode = place.info->st_mode;
+  if (S_ISDIR(mode)) return Refused(asked, "is a folder; name a file in it");
+  if (S_ISBLK(mode)) return Refused(asked, "is a disk; name a file");
+  if (S_ISSOCK(mode)) return Refused(asked, "is a socket; name a file");
+  if (place.descriptor) {
+    const int access = ::fcntl(*place.descriptor, F_GETFL) & O_ACCMODE;
+    return access == O_RDONLY ? Refused(asked, "is open for reading only; name another file") : absl::OkStatus();
+  }
+  if (::access(place.path.c_str(), W_OK) != 0) return Refused(asked, "may not be written; choose another place, or change its permissions");
+  if (!S_ISREG(mode)) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(CheckOldFile(asked, place, options));
+  return place.info->st_nlink > 1 ? absl::OkStatus() : CheckFolder(asked, place);
+}
+
+// While it lives, a pipe that nobody reads any longer is an error of write() instead of the end of the process.
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    struct sigaction ignore = {};
+    ignore.sa_handler = SIG_IGN;
+    ::sigaction(SIGPIPE, &ignore, &before_);
+  }
+  ~NoSigpipe() { ::sigaction(SIGPIPE, &before_, nullptr); }
+  NoSigpipe(const NoSigpipe&) = delete;
+  NoSigpipe& operator=(const NoSigpipe&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+// Of a pipe nobody reads, waits until somebody does.
+absl::Status WriteThrough(const std::string& path, const OutputPlace& place, std::string_view text, const std::atomic<bool>* cancelled) {
+  const auto ended = [&] { return cancelled != nullptr && cancelled->load(); };
+  const NoSigpipe no_sigpipe;
+  const absl::Status interrupted = absl::CancelledError(absl::StrCat(path, ": writing was interrupted"));
+  int fd = -1;
+  do {
+    if (ended()) return interrupted;
+    fd = place.descriptor ? ::fcntl(*place.descriptor, F_DUPFD_CLOEXEC, 0) : ::open(place.path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  const FileDescriptor file(fd);
+  if (!file.valid()) return ErrnoStatus(errno, path, "open");
+  while (!text.empty()) {
+    if (ended()) return interrupted;
+    const ssize_t put = ::write(file.get(), text.data(), text.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return ErrnoStatus(errno, path, "write");
+    text.remove_prefix(static_cast<size_t>(put));
+  }
+  return absl::OkStatus();
+}
+
+// A file with other names keeps them. Its room is asked for before a byte of it changes.
+absl::Status WriteInPlace(const std::string& path, const OutputPlace& place, std::string_view text) {
+  const FileDescriptor file(::open(place.path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, path, "open");
+  const int error = text.empty() ? 0 : ::posix_fallocate(file.get(), 0, static_cast<off_t>(text.size()));
+  if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
+    (void)!::ftruncate(file.get(), place.info->st_size);
+    return ErrnoStatus(error, path, absl::StrCat("reserve ", FormatBytes(static_cast<Bytes>(text.size()))));
+  }
+  LIME_RETURN_IF_ERROR(WriteExactly(file, path, 0, std::as_bytes(std::span(text))));
+  if (::ftruncate(file.get(), static_cast<off_t>(text.size())) != 0) return ErrnoStatus(errno, path, "cut");
+  return ::fsync(file.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path, "sync");
+}
+
+absl::Status WriteNew(const OutputPlace& place, std::string_view text) {
+  LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(place.path));
+  if (place.info) ::fchmod(file.descriptor().get(), place.info->st_mode & 07777);
+  LIME_RETURN_IF_ERROR(WriteExactly(file.descriptor(), place.path, 0, std::as_bytes(std::span(text))));
+  return file.Commit();
+}
+
+std::string LowerCase(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+}  // namespace
+
+absl::Status CheckOutput(const std::string& path, const OutputOptions& options) {
+  LIME_ASSIGN_OR_RETURN(const OutputPlace place, FollowLinks(path));
+  return CheckPlace(path, place, options);
+}
+
+absl::Status WriteOutput(const std::string& path, std::string_view text, const OutputOptions& options) {
+  LIME_ASSIGN_OR_RETURN(const OutputPlace place, FollowLinks(path));
+  LIME_RETURN_IF_ERROR(CheckPlace(path, place, options));
+  if (place.descriptor || (place.info && !S_ISREG(place.info->st_mode))) return WriteThrough(path, place, text, options.cancelled);
+  return place.info && place.info->st_nlink > 1 ? WriteInPlace(path, place, text) : WriteNew(place, text);
+}
+
+bool LooksLikeWeights(const std::string& path) {
+  const std::string suffix = LowerCase(fs::path(path).extension().string());
+  for (const char* known : {".safetensors", ".gguf", ".ggml", ".bin", ".pt", ".pth", ".npz", ".npy", ".onnx", ".h5"}) {
+    if (suffix == known) return true;
+  }
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  const FileDescriptor file(fd);
+  std::array<unsigned char, 9> head{};
+  struct stat info;
+  if (!file.valid() || ::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  if (::pread(fd, head.data(), head.size(), 0) != static_cast<ssize_t>(head.size())) return false;
+  const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
+  if (text.starts_with("GGUF") || text.starts_with("PK\x03\x04") || text.starts_with("\x93NUMPY")) return true;
+  uint64_t header = 0;
+  for (int i = 0; i < 8; ++i) header |= static_cast<uint64_t>(head[static_cast<size_t>(i)]) << (8 * i);
+  return head[8] == '{' && header >= 2 && header <= static_cast<uint64_t>(info.st_size) - 8;
+}
+
+absl::StatusOr<OutputFolder> OutputFolder::Make(const std::string& dir) {
+  OutputFolder folder;
+  std::error_code error;
+  for (fs::path path = fs::absolute(dir, error).lexically_normal(); !path.empty() && !fs::exists(path, error); path = path.parent_path())
+    folder.made_.push_back(path.string());
+  fs::create_directories(dir, error);
+  if (error) return ErrnoStatus(error.value(), dir, "make the folder");
+  return folder;
+}
+
+OutputFolder::~OutputFolder() {
+  std::error_code ignored;
+  for (const std::string& path : made_) fs::remove(path, ignored);
+}
+
+absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions& options) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(dir, error))) return absl::OkStatus();
+  if (!fs::is_directory(dir, error)) return absl::InvalidArgumentError(absl::StrCat(dir, ": is no folder; give an empty or a new one"));
+  std::vector<std::string> foreign, kept;
+  for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
+    const fs::directory_entry& entry = *at;
+    std::error_code ignored;
+    const std::string name = entry.path().filename().string();
+    if (name == "lost+found" || std::ranges::find(options.ours, name) != options.ours.end()) continue;
+    foreign.push_back(name);
+    const bool replaced = std::ranges::find(options.names, name) != options.names.end();
+    const bool plain = entry.is_regular_file(ignored) && !entry.is_symlink(ignored);
+    if (replaced && (!plain || LooksLikeWeights(entry.path().string()))) kept.push_back(name);
+  }
+  if (error) return ErrnoStatus(error.value(), dir, "list the folder");
+  std::vector<std::string>& wrong = options.overwrite ? kept : foreign;
+  if (wrong.empty()) return absl::OkStatus();
+  std::ranges::sort(wrong);
+  const size_t more = wrong.size() - std::min(wrong.size(), kMostListed);
+  wrong.resize(std::min(wrong.size(), kMostListed));
+  const std::string list = absl::StrCat(absl::StrJoin(wrong, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
+  if (options.overwrite) {
+    return absl::InvalidArgumentError(absl::StrCat(dir, ": holds weights of another model, or links (", list,
+                                                   "), which are never replaced; give an empty or a new folder"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(dir, ": holds files that are no ", options.what, " (", list, "); ", options.remedy));
+}
+
+}  // namespace lime

@@ -1,0 +1,93 @@
+// The one way in which LIME writes files for its user. A file takes its name once it is whole and on the disk; until then it has none, so
+// that a full disk, an error or the end of the process leave nothing behind. What is there already is replaced only where LIME wrote it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "daemon/weights/files.h"
+#include "planner/base/status.h"
+
+namespace lime {
+
+// A file without a name, where the file system can do that; else one under a hidden name beside `path`, which goes with this object.
+class NewFile {
+ public:
+  // In the folder of `path`.
+  static absl::StatusOr<NewFile> Create(const std::string& path);
+  NewFile(NewFile&& other) noexcept;
+  NewFile& operator=(NewFile&&) = delete;
+  ~NewFile();
+
+  const FileDescriptor& descriptor() const { return file_; }
+  const std::string& path() const { return path_; }
+
+  // Syncs it and gives it its name; what had that name is gone. Durable when it returns.
+  absl::Status Commit();
+
+ private:
+  NewFile(std::string path, FileDescriptor file, std::string hidden)
+      : path_(std::move(path)), file_(std::move(file)), hidden_(std::move(hidden)) {}
+
+  std::string path_;
+  FileDescriptor file_;
+  std::string hidden_;  // its name until Commit(); empty: it has none
+};
+
+struct OutputOptions {
+  // Replaces what somebody else wrote. Weights of a model are never replaced.
+  bool overwrite = false;
+  // Whether a file with this text is one of the kind that LIME writes here. Null: nothing is.
+  std::function<bool(std::string_view text)> is_ours = nullptr;
+  // Ends the wait for somebody who reads a pipe. Null: it does not end.
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+// Whether `path` may be written, without changing anything. Where there is
+//   nothing, or an empty file: it may, if its folder may be written;
+//   a file: if it is ours or `overwrite` says so, and it is not weights;
+//   a link: if that which it leads to may;
+//   a pipe, a terminal or another character device: if it may be written;
+//   a folder, a block device or a socket: never.
+// InvalidArgument with path, reason and what to do.
+absl::Status CheckOutput(const std::string& path, const OutputOptions& options);
+
+// Writes the file as CheckOutput says: a new one, or in place of the old one with its permissions. Pipes and devices are written through,
+// as are links, those to the descriptors of this process (/dev/stdout) included, and files with several names.
+absl::Status WriteOutput(const std::string& path, std::string_view text, const OutputOptions& options);
+
+// By its name or its first bytes: weights in the form of safetensors, GGUF, PyTorch or NumPy.
+bool LooksLikeWeights(const std::string& path);
+
+// A folder that goes again, if it is empty, unless it is kept: where it was made for what did not come about.
+class OutputFolder {
+ public:
+  // Makes `dir` and its parents where they are missing.
+  static absl::StatusOr<OutputFolder> Make(const std::string& dir);
+  OutputFolder(OutputFolder&& other) noexcept : made_(std::exchange(other.made_, {})) {}
+  OutputFolder& operator=(OutputFolder&&) = delete;
+  ~OutputFolder();
+  void Keep() { made_.clear(); }
+
+ private:
+  OutputFolder() = default;
+  std::vector<std::string> made_;  // the innermost first
+};
+
+struct OutputFolderOptions {
+  std::string what;                // that lies there otherwise: "a block store", in sentences
+  std::vector<std::string> ours;   // names that may be there
+  std::vector<std::string> names;  // that will be written
+  bool overwrite = false;          // files of those names that somebody else wrote, unless they are weights or links
+  std::string remedy = "give an empty or a new folder, or --overwrite to replace files of the same names";
+};
+
+// Whether names may be written into `dir`. Missing, empty, or with nothing but `ours` it may. InvalidArgument with the first names of
+// what else is there.
+absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions& options);
+
+}  // namespace lime

@@ -1,0 +1,38 @@
+#include "planner/base/foreign_file.h"
+
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "planner/base/strings.h"
+
+namespace lime {
+namespace {
+
+std::string_view WithoutLeadingSpace(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
+  return text;
+}
+
+bool StartsWithWord(std::string_view text, std::string_view word) {
+  return absl::StartsWithIgnoreCase(Text(text), Text(word));
+}
+
+}  // namespace
+
+absl::Status RefuseForeignFile(std::string_view beginning, std::string_view name) {
+  const auto refuse = [&](std::string_view what) { return absl::InvalidArgumentError(absl::StrCat(Text(name), ": ", Text(what))); };
+  const std::string_view text = WithoutLeadingSpace(beginning.substr(0, kForeignFileBytes));
+  if (text.starts_with("version https://git-lfs.github.com/"))
+    return refuse("is a pointer of git-lfs, not the file itself; fetch it with `git lfs pull` in its folder, or download the file again");
+  if (StartsWithWord(text, "<!doctype html") || StartsWithWord(text, "<html"))
+    return refuse("is a web page, not the file itself; download the file again, where needed with a login");
+  if (StartsWithWord(text, "<?xml")) return refuse("is an XML document, such as servers answer with errors; download the file again");
+  if (beginning.starts_with("GGUF")) return refuse("is a GGUF file; LIME reads the safetensors that it was made from");
+  if (beginning.starts_with("PK\x03\x04")) return refuse("is a zip archive, as PyTorch writes its weights; convert it to safetensors");
+  return absl::OkStatus();
+}
+
+}  // namespace lime

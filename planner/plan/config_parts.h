@@ -1,0 +1,44 @@
+// The parts of a config.json that take some lines to read (model_config.cc has the rest).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "planner/base/status.h"
+#include "planner/plan/model_config.h"
+
+namespace lime::config {
+
+inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
+inline constexpr char kFullAttention[] = "full_attention", kSlidingAttention[] = "sliding_attention";  // transformers' names
+
+// Unimplemented: "NAME: WHAT is not supported; SUPPORTED".
+absl::Status Unsupported(std::string_view name, std::string_view what, std::string_view supported);
+
+// Which kinds of attention the layers have.
+struct LayerTypes {
+  bool full = false;
+  bool sliding = false;
+  int64_t window = 0;  // of those that slide: a token sees itself and window - 1 before it
+};
+
+// As transformers' class of the family reads them: from layer_types, or where that is missing from
+// use_sliding_window, sliding_window and max_window_layers. REQUIRES: family and num_layers are set
+absl::StatusOr<LayerTypes> ReadLayerTypes(const nlohmann::json& root, std::string_view name, const ModelConfig& config);
+
+// Sets config.rope from rope_theta, rope_scaling and rope_parameters, and raises max_positions to
+// what the scaling reaches. REQUIRES: max_positions is set
+absl::Status ReadRope(const nlohmann::json& root, const LayerTypes& layers, std::string_view name, ModelConfig& config);
+
+// Sets config.sliding_window; 0 where no position is as far away. Unimplemented where only some of
+// the layers have a window. REQUIRES: ReadRope
+absl::Status SetWindow(const LayerTypes& layers, std::string_view name, ModelConfig& config);
+
+// Unimplemented, naming the field, where `root` asks for a computation that no family here has.
+// REQUIRES: the rest of `config` is set
+absl::Status RefuseOtherComputations(const nlohmann::json& root, std::string_view name, const ModelConfig& config);
+
+}  // namespace lime::config

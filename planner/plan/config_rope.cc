@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/json_fields.h"
+#include "planner/base/strings.h"
+#include "planner/plan/config_parts.h"
+
+namespace lime::config {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kMaxFactor = 1e6;
+constexpr double kLowestTheta = 1.0, kHighestTheta = 1e15;
+
+double YarnScale(double factor, double multiplier) {
+  return factor <= 1 ? 1.0 : 0.1 * multiplier * std::log(factor) + 1.0;
+}
+
+absl::StatusOr<RopeType> ParseRopeType(const std::string& spelled, std::string_view name) {
+  constexpr std::pair<std::string_view, RopeType> kTypes[] = {{"default", RopeType::kDefault},
+                                                              {"linear", RopeType::kLinear},
+                                                              {"dynamic", RopeType::kDynamic},
+                                                              {"llama3", RopeType::kLlama3},
+                                                              {"yarn", RopeType::kYarn}};
+  for (const auto& [text, type] : kTypes) {
+    if (spelled == text) return type;
+  }
+  return Unsupported(name, absl::StrCat("rope_scaling type \"", spelled.substr(0, 80), "\""),
+                     "default, linear, dynamic, llama3 and yarn are supported");
+}
+
+// The object of one of the two fields; empty where that is missing, null or empty.
+absl::StatusOr<json> RopeField(const json& root, const char* key, std::string_view name) {
+  const auto found = root.find(key);
+  if (found == root.end() || found->is_null()) return json::object();
+  if (found->is_object()) return *found;
+  return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"", key, "\" is not an object"));
+}
+
+// Where every value is an object, they are by layer type: that of the layers which the model has.
+absl::StatusOr<json> OfLayers(json field, const char* key, const LayerTypes& layers, std::string_view name) {
+  const auto objects = std::ranges::count_if(field, [](const json& value) { return value.is_object(); });
+  if (objects == 0) return field;
+  if (objects < static_cast<ptrdiff_t>(field.size()))
+    return Unsupported(name, absl::StrCat(key, " with objects among other values"), "one set, or one by layer type, is supported");
+  std::optional<json> used;
+  for (const auto& [is_used, type] : {std::pair(layers.full, kFullAttention), std::pair(layers.sliding, kSlidingAttention)}) {
+    if (!is_used) continue;
+    if (!field.contains(type))
+      return Unsupported(name, absl::StrCat(key, " by layer type without \"", type, "\""), "layers of the model are of that type");
+    if (used && *used != field[type])
+      return Unsupported(name, absl::StrCat(key, " that differ by layer type"), "the same for all layers are supported");
+    used = field[type];
+  }
+  return used ? *std::move(used) : json::object();
+}
+
+// rope_scaling of older files and rope_parameters of newer ones. Both are fine where they do not
+// contradict each other.
+absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, std::string_view name, const char*& key) {
+  json joined = json::object();
+  for (const char* field : {"rope_parameters", "rope_scaling"}) {
+    LIME_ASSIGN_OR_RETURN(json value, RopeField(root, field, name));
+    LIME_ASSIGN_OR_RETURN(value, OfLayers(std::move(value), field, layers, name));
+    if (!value.empty()) key = field;
+    for (const auto& [inner, number] : value.items()) {
+      const auto [at, added] = joined.emplace(inner, number);
+      if (!added && *at != number)
+        return Unsupported(name, absl::StrCat("rope_scaling beside a rope_parameters with another \"", inner.substr(0, 80), "\""),
+                           "state the scaling once");
+    }
+  }
+  return joined;
+}
+
+void ReadYarn(JsonFields& fields, int64_t stated_positions, RopeConfig& rope) {
+  // As transformers: what the context was stretched by, where no factor is stated.
+  const double implied_factor = static_cast<double>(stated_positions) / static_cast<double>(rope.original_max_position);
+  rope.factor = fields.DoubleOr("factor", implied_factor, 1e-6, kMaxFactor);
+  const double mscale = fields.DoubleOr("mscale", 0.0, 0.0, kMaxFactor);
+  const double mscale_all = fields.DoubleOr("mscale_all_dim", 0.0, 0.0, kMaxFactor);
+  const double implied =
+      mscale > 0 && mscale_all > 0 ? YarnScale(rope.factor, mscale) / YarnScale(rope.factor, mscale_all) : YarnScale(rope.factor, 1.0);
+  rope.attention_factor = fields.DoubleOr("attention_factor", implied, 1e-6, kMaxFactor);
+}
+
+// Positions that the scaling reaches, where that is more than the file states: the factor may be
+// edited in, and the number left as it was.
+int64_t ReachedPositions(const RopeConfig& rope, int64_t stated) {
+  if (rope.type != RopeType::kLinear && rope.type != RopeType::kDynamic && rope.type != RopeType::kYarn) return stated;
+  const double reached = std::floor(rope.factor * static_cast<double>(rope.original_max_position));
+  return std::max(stated, static_cast<int64_t>(std::min(reached, static_cast<double>(kMaxPositions))));
+}
+
+absl::Status RefusePartialRotation(JsonFields fields, std::string_view name) {
+  const double share = fields.DoubleOr("partial_rotary_factor", 1.0, 0.0, kMaxFactor);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (share == 1.0) return absl::OkStatus();
+  return Unsupported(name, absl::StrCat("partial_rotary_factor ", share), "rotary embedding of whole heads (1.0) is supported");
+}
+
+// Fields by which other families' code changes a scaling.
+absl::Status RefuseOtherScalings(const json& object, std::string_view where) {
+  for (const char* key : {"llama_4_scaling_beta", "alpha"}) {
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null() || (found->is_number() && found->get<double>() == 0)) continue;
+    return Unsupported(where, absl::StrCat("\"", key, "\""), "the scalings of Llama, Mistral, Qwen2 and Qwen3 are supported");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadRope(const json& root, const LayerTypes& layers, std::string_view name, ModelConfig& config) {
+  RopeConfig& rope = config.rope;
+  JsonFields top(root, std::string(name));
+  rope.theta = top.DoubleOr("rope_theta", 10000.0, kLowestTheta, kHighestTheta);
+  const int64_t original = top.IntOr("original_max_position_embeddings", config.max_positions, 1, kMaxPositions);
+  rope.original_max_position = config.max_positions;
+  LIME_RETURN_IF_ERROR(top.status());
+  LIME_RETURN_IF_ERROR(RefusePartialRotation(top, name));
+  const char* key = "rope_scaling";
+  LIME_ASSIGN_OR_RETURN(const json object, FindRope(root, layers, name, key));
+  const std::string where = absl::StrCat(Text(name), ": ", key);
+  JsonFields fields(object, where);
+  const std::string type = fields.StringOr("rope_type", fields.StringOr("type", "default"));
+  LIME_RETURN_IF_ERROR(fields.status());
+  LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type, name));
+  LIME_RETURN_IF_ERROR(RefusePartialRotation(fields, where));
+  LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, where));
+  rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);
+  if (rope.type == RopeType::kDefault) return fields.status();
+  rope.low_freq_factor = fields.DoubleOr("low_freq_factor", 1.0, 1e-6, kMaxFactor);
+  rope.high_freq_factor = fields.DoubleOr("high_freq_factor", 4.0, 1e-6, kMaxFactor);
+  rope.beta_fast = fields.DoubleOr("beta_fast", 32.0, 1e-6, kMaxFactor);
+  rope.beta_slow = fields.DoubleOr("beta_slow", 1.0, 1e-6, kMaxFactor);
+  rope.truncate = fields.BoolOr("truncate", true);
+  rope.original_max_position =
+      fields.IntOr("original_max_position_embeddings", rope.type == RopeType::kDynamic ? config.max_positions : original, 1, kMaxPositions);
+  if (rope.type == RopeType::kYarn) {
+    ReadYarn(fields, config.max_positions, rope);
+  } else {
+    rope.factor = fields.Double("factor", 1e-6, kMaxFactor);
+  }
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (rope.type == RopeType::kLlama3 && rope.high_freq_factor <= rope.low_freq_factor)
+    return absl::InvalidArgumentError(absl::StrCat(where, ": high_freq_factor must be above low_freq_factor"));
+  config.max_positions = ReachedPositions(rope, config.max_positions);
+  return absl::OkStatus();
+}
+
+}  // namespace lime::config

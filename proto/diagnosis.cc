@@ -1,0 +1,234 @@
+#include "proto/diagnosis.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/release.h"
+#include "proto/convert.h"
+
+namespace lime {
+namespace {
+
+constexpr char kFaultMark[] = "lime/fault", kWhatMark[] = "lime/what", kRemedyMark[] = "lime/remedy";
+constexpr const char* kNames[] = {
+    "none",          "unresolvable",     "nobody_listens",         "unreachable",      "no_answer",        "silent",     "other_program",
+    "no_keys_there", "keys_wanted",      "foreign_keys",           "our_keys_foreign", "our_keys_refused", "wrong_name", "expired",
+    "not_yet_valid", "our_keys_expired", "our_keys_not_yet_valid", "clock_apart",      "other_release"};
+
+constexpr char kSetClock[] = "set the clock that is wrong (`timedatectl set-ntp true` there)";
+
+std::string PortOf(const ProbeTarget& target) {
+  return target.address.substr(target.address.rfind(':') + 1);
+}
+
+std::string HostOf(const ProbeTarget& target) {
+  return target.address.substr(0, target.address.rfind(':'));
+}
+
+std::string Renew(const std::string& name) {
+  return absl::StrCat("`lime keys --renew --name ", name, " --out FOLDER` where ca.key is makes new ones");
+}
+
+// What the first bytes are of, as far as anybody can tell.
+std::string Speaks(const std::string& said) {
+  if (said.starts_with("HTTP/")) return "it speaks HTTP, as a web server does";
+  if (said.starts_with("SSH-")) return "it is an SSH server";
+  std::string shown = said.substr(0, std::min<size_t>(said.find_first_of("\r\n"), 40));
+  std::ranges::replace_if(
+      shown, [](char c) { return static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e; }, '?');
+  return absl::StrCat("it says \"", shown, "\"");
+}
+
+Diagnosis OtherProgram(const ProbeTarget& target, const std::string& how) {
+  return {Fault::kOtherProgram, absl::StrCat("another program listens on port ", PortOf(target), ": ", how),
+          "correct the address in the cluster's file, or give limed another port"};
+}
+
+Diagnosis Unreached(const ProbeTarget& target, int error) {
+  const std::string words = std::strerror(error), port = PortOf(target);
+  switch (error) {
+    case ECONNREFUSED:
+      return {Fault::kNobodyListens, absl::StrCat("nobody listens on port ", port),
+              target.start.empty() ? "start limed there" : target.start};
+    case ETIMEDOUT:
+      return {Fault::kNoAnswer, "nothing answers there",
+              absl::StrCat("is its machine on, is its address right, or does a firewall drop port ", port, "?")};
+    case ECONNRESET:
+      return OtherProgram(target, "it ends the connection at once");
+    default:
+      return {Fault::kUnreachable, absl::StrCat("no way leads there (", words, ")"),
+              "check its address, and that both machines are on one network"};
+  }
+}
+
+Diagnosis ClockApart(const ProbeTarget& target, const Probed& probed, const std::string& therefore) {
+  return {Fault::kClockApart,
+          absl::StrCat("its clock says ", FormatClock(probed.hello->clock), ", ", FormatClockApart(probed.hello->clock, probed.now),
+                       ", so ", therefore),
+          absl::StrCat("set the clock that is wrong: `timedatectl set-ntp true` on ", HostOf(target), ", or here")};
+}
+
+// Our own keys by our own clock.
+std::optional<Diagnosis> OwnDates(const Probed& probed, const Certificate& own) {
+  const std::string clock = absl::StrCat("this machine's clock says ", FormatClock(probed.now));
+  if (own.until < probed.now)
+    return Diagnosis{Fault::kOurKeysExpired, absl::StrCat("the keys of this machine expired on ", FormatClock(own.until), " (", clock, ")"),
+                     Renew(own.name)};
+  if (own.from > probed.now)
+    return Diagnosis{Fault::kOurKeysNotYet,
+                     absl::StrCat("the keys of this machine are valid from ", FormatClock(own.from), " on, and ", clock),
+                     "set the clock of this machine (`timedatectl set-ntp true`)"};
+  return std::nullopt;
+}
+
+// Its keys by our clock.
+std::optional<Diagnosis> ItsDates(const ProbeTarget& target, const Probed& probed) {
+  const Certificate& its = probed.peer->certificate;
+  const bool good_there = probed.hello && probed.peer->trust_there == Trust::kGood;
+  if (probed.peer->trust == Trust::kExpired) {
+    if (good_there) return ClockApart(target, probed, "its keys seem to have expired");
+    return Diagnosis{Fault::kExpired, absl::StrCat("its keys expired on ", FormatClock(its.until)),
+                     absl::StrCat(Renew(target.name), "; copy them there and start limed again")};
+  }
+  if (probed.peer->trust == Trust::kNotYet) {
+    if (good_there) return ClockApart(target, probed, "its keys seem not to be valid yet");
+    return Diagnosis{
+        Fault::kNotYetValid,
+        absl::StrCat("its keys are valid from ", FormatClock(its.from), " on, and this machine's clock says ", FormatClock(probed.now)),
+        kSetClock};
+  }
+  return std::nullopt;
+}
+
+// It does not take our keys, although its own are good.
+Diagnosis Refusal(const ProbeTarget& target, const Probed& probed, const std::optional<Certificate>& own) {
+  if (probed.hello && own && probed.hello->clock < own->from)
+    return ClockApart(target, probed, "it takes the keys of this machine for not valid yet");
+  if (probed.hello && own && probed.hello->clock > own->until)
+    return ClockApart(target, probed, "it takes the keys of this machine for expired");
+  if (probed.verdict == Probed::Verdict::kUnknown || (probed.hello && probed.verdict == Probed::Verdict::kRefused))
+    return {Fault::kOurKeysForeign, "it does not know the authority of this machine's keys",
+            absl::StrCat("copy ca.pem, ", target.name, ".pem and ", target.name,
+                         ".key there from the folder where `lime keys` made them, and start limed again")};
+  if (probed.verdict == Probed::Verdict::kDates)
+    return {Fault::kClockApart, "it takes the keys of this machine for expired or not valid yet by its own clock", kSetClock};
+  return {Fault::kOurKeysRefused, "it turns the keys of this machine away without saying why",
+          "look whether its clock is right (`date` there), and whether its ca.pem is the one here"};
+}
+
+Diagnosis WithKeys(const ProbeTarget& target, const Probed& probed) {
+  if (!probed.peer) return OtherProgram(target, "it speaks TLS, but shows no certificate");
+  std::optional<Certificate> own;
+  if (absl::StatusOr<Certificate> read = ReadCertificate(target.keys.certificate); read.ok()) own = *std::move(read);
+  const Certificate& its = probed.peer->certificate;
+  if (probed.peer->trust == Trust::kForeign)
+    return {Fault::kForeignKeys, absl::StrCat("its keys (of \"", its.name, "\") were made by another authority than the keys here"),
+            absl::StrCat("copy ca.pem, ", target.name, ".pem and ", target.name,
+                         ".key there from the folder where `lime keys` made those of this cluster, and start limed again")};
+  if (own) {
+    if (std::optional<Diagnosis> dates = OwnDates(probed, *own)) return *std::move(dates);
+  }
+  if (std::optional<Diagnosis> dates = ItsDates(target, probed)) return *std::move(dates);
+  if (probed.peer->trust != Trust::kGood)
+    return OtherProgram(target, absl::StrCat("it speaks TLS with a certificate of \"", its.name, "\" that is not of this cluster"));
+  if (its.name != target.name) return DiagnoseAnswer(target, its.name, kProtocol, std::string(Release()));
+  if (probed.verdict != Probed::Verdict::kAccepted) return Refusal(target, probed, own);
+  return {};
+}
+
+Diagnosis Answered(const ProbeTarget& target, const Probed& probed) {
+  const bool keys = !target.keys.empty();
+  switch (probed.answer) {
+    case Probed::Answer::kHttp2:
+      if (!keys) return {};
+      return {Fault::kNoKeysThere, "it runs without keys, while the cluster's file names some (tls)",
+              absl::StrCat("start limed there with --tls FOLDER, or leave tls out on every machine")};
+    case Probed::Answer::kTls:
+      if (keys) return WithKeys(target, probed);
+      return {Fault::kKeysWanted, "it asks for keys, and the cluster's file names none",
+              "add tls = \"FOLDER\", the folder that `lime keys` made, to [cluster]"};
+    case Probed::Answer::kOther:
+      return OtherProgram(target, Speaks(probed.said));
+    case Probed::Answer::kClosed:
+      return OtherProgram(target, "it ends the connection without a word");
+    case Probed::Answer::kNothing:
+      break;
+  }
+  return {Fault::kSilent, absl::StrCat("a program listens on port ", PortOf(target), ", but says nothing"),
+          "limed there is stopped or stuck, or it is another program; look there with `ss -ltnp`, and start limed again"};
+}
+
+}  // namespace
+
+std::string NameOf(Fault fault) {
+  return kNames[static_cast<size_t>(fault)];
+}
+
+bool Diagnosis::lasts() const {
+  switch (fault) {
+    case Fault::kNone:
+    case Fault::kNobodyListens:
+    case Fault::kUnreachable:
+    case Fault::kNoAnswer:
+    case Fault::kSilent:
+      return false;
+    default:
+      return true;
+  }
+}
+
+absl::Status Diagnosis::ToStatus(const ProbeTarget& target) const {
+  if (ok()) return absl::OkStatus();
+  absl::Status status(lasts() ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable,
+                      absl::StrCat("device \"", target.name, "\" at ", target.address, ": ", what, "; ", remedy));
+  status.SetPayload(kFaultMark, absl::Cord(NameOf(fault)));
+  status.SetPayload(kWhatMark, absl::Cord(what));
+  status.SetPayload(kRemedyMark, absl::Cord(remedy));
+  return status;
+}
+
+Diagnosis Diagnose(const ProbeTarget& target, const Probed& probed) {
+  if (!probed.unresolved.empty())
+    return {Fault::kUnresolvable, absl::StrCat("the name ", HostOf(target), " does not resolve (", probed.unresolved, ")"),
+            "correct the address in the cluster's file, or make the name known, in /etc/hosts for example"};
+  if (probed.connect_error != 0) return Unreached(target, probed.connect_error);
+  return Answered(target, probed);
+}
+
+Diagnosis DiagnoseAnswer(const ProbeTarget& target, const std::string& name, uint32_t protocol, const std::string& release) {
+  if (protocol != kProtocol) {
+    const std::string its = release.empty() ? "a release that does not say its number" : absl::StrCat("release ", release);
+    return {Fault::kOtherRelease,
+            absl::StrCat("it is of ", its, " (protocol ", protocol, "), and this program of release ", std::string(Release()),
+                         " (protocol ", kProtocol, ")"),
+            "install one release on every machine"};
+  }
+  if (name != target.name)
+    return {Fault::kWrongName, absl::StrCat("it calls itself \"", name, "\""),
+            absl::StrCat("correct the address in the cluster's file (are those of \"", target.name, "\" and \"", name,
+                         "\" changed round?), or start limed there with --name ", target.name)};
+  return {};
+}
+
+Diagnosis DiagnoseUnknownCall(const ProbeTarget& target, const std::optional<Hello>& hello) {
+  if (hello && hello->protocol != kProtocol) return DiagnoseAnswer(target, target.name, hello->protocol, hello->release);
+  return OtherProgram(target, "it speaks gRPC, but is no limed of this release");
+}
+
+Diagnosis DiagnosisOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> fault = status.GetPayload(kFaultMark), what = status.GetPayload(kWhatMark),
+                                   remedy = status.GetPayload(kRemedyMark);
+  if (!fault || !what || !remedy) return {Fault::kNone, std::string(status.message()), ""};
+  const auto found = std::ranges::find(kNames, std::string(*fault));
+  return {found == std::end(kNames) ? Fault::kNone : static_cast<Fault>(found - std::begin(kNames)), std::string(*what),
+          std::string(*remedy)};
+}
+
+std::string FormatClockApart(std::time_t there, std::time_t here) {
+  return absl::StrCat(FormatSpan(there - here), there < here ? " behind" : " ahead of", " this machine's");
+}
+
+}  // namespace lime

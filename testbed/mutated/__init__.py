@@ -1,0 +1,1 @@
+"""Inputs that are almost right: model folders, files of clusters and plans, and command lines, changed at random by seed. `testbed/inputs` runs them."""

@@ -1,0 +1,200 @@
+// What stands beside a tokenizer: special tokens, added tokens and flags, read from folders as transformers reads them.
+#include <gmock/gmock.h>
+
+#include "coordinator/text/vocab_merges.h"
+#include "tests/coordinator/small_tokenizers.h"
+#include "tests/temp_dir.h"
+
+namespace lime {
+namespace {
+
+using testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+Ids Encode(const TempDir& folder, const std::string& text) {
+  const auto tokenizer = Tokenizer::Load(folder.path());
+  if (!tokenizer.ok()) ADD_FAILURE() << tokenizer.status();
+  return tokenizer.ok() ? (*tokenizer)->Encode(text).value_or(Ids{-1}) : Ids{};
+}
+
+std::string LoadError(const TempDir& folder) {
+  return std::string(Tokenizer::Load(folder.path()).status().message());
+}
+
+// A tokenizer.json of bytes, <s> and </s>, with BOS in its template.
+void WriteJson(const TempDir& folder, const Json& config) {
+  folder.Write("tokenizer.json", ByteLevelJson().dump());
+  folder.Write("tokenizer_config.json", config.dump());
+}
+
+// The same as vocab.json with merges.txt, and <pad>.
+void WriteVocab(const TempDir& folder, const Json& config) {
+  Json vocab = ByteLevelJson()["model"]["vocab"];
+  vocab["<s>"] = 256;
+  vocab["</s>"] = 257;
+  vocab["<pad>"] = 260;
+  folder.Write("vocab.json", vocab.dump());
+  folder.Write("merges.txt", "#version: 0.2\na b\nab c\n");
+  folder.Write("tokenizer_config.json", config.dump());
+}
+
+// tokenizer.model with the bytes and three pieces: ids 0 to 258, "\u2581" 259, "a" 260, "\u2581a" 261.
+void WriteModel(const TempDir& folder, const Json& config) {
+  auto model = SmallModel(v1::sentencepiece::TrainerSpec::BPE, true, {{"\u2581", -2}, {"a", -3}, {"\u2581a", -1}});
+  folder.Write("tokenizer.model", model.SerializeAsString());
+  folder.Write("tokenizer_config.json", config.dump());
+}
+
+TEST(TokenizerFlagsTest, AddBosTokenDecidesAgainstTheTemplate) {
+  TempDir folder;
+  for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast", "PreTrainedTokenizerFast"}) {
+    const Json config = {{"tokenizer_class", name}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
+    Json with = config, without = config, both = config;
+    with["add_bos_token"] = true;
+    without["add_bos_token"] = false;
+    both["add_eos_token"] = true;
+    WriteJson(folder, with);
+    EXPECT_EQ(Encode(folder, "x"), (Ids{256, 'x'})) << name;
+    WriteJson(folder, without);
+    EXPECT_EQ(Encode(folder, "x"), (Ids{'x'})) << name;
+    WriteJson(folder, both);
+    EXPECT_EQ(Encode(folder, "x"), (Ids{256, 'x', 257})) << name;
+    Json bare = ByteLevelJson();
+    bare["post_processor"] = nullptr;
+    folder.Write("tokenizer.json", bare.dump());
+    folder.Write("tokenizer_config.json", with.dump());
+    EXPECT_EQ(Encode(folder, "x"), (Ids{256, 'x'})) << name;
+  }
+}
+
+TEST(TokenizerFlagsTest, LlamaClassesPutBosWithoutAFlag) {
+  TempDir folder;
+  Json bare = ByteLevelJson();
+  bare["post_processor"] = nullptr;
+  WriteJson(folder, {{"tokenizer_class", "LlamaTokenizer"}});
+  folder.Write("tokenizer.json", bare.dump());
+  EXPECT_EQ(Encode(folder, "x"), (Ids{256, 'x'}));
+  folder.Write("tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>"})");
+  EXPECT_EQ(Encode(folder, "x"), (Ids{'x'}));
+}
+
+TEST(TokenizerFlagsTest, AddPrefixSpaceOfTheConfigurationWins) {
+  TempDir json, vocab;
+  WriteJson(json, {{"add_prefix_space", true}, {"tokenizer_class", "GPT2Tokenizer"}, {"add_bos_token", false}, {"bos_token", "<s>"}});
+  WriteVocab(vocab, {{"add_prefix_space", true}, {"tokenizer_class", "GPT2Tokenizer"}});
+  EXPECT_EQ(Encode(json, "x"), (Ids{' ', 'x'}));
+  EXPECT_EQ(Encode(vocab, "x"), (Ids{' ', 'x'}));
+}
+
+TEST(TokenizerFlagsTest, PrefixOfTokenizerModelFollowsLegacyAndAddPrefixSpace) {
+  TempDir folder;
+  const Json config = {{"tokenizer_class", "LlamaTokenizer"}, {"additional_special_tokens", {"<t>"}}};
+  Json first = config, none = config;
+  first["legacy"] = false;
+  none["add_prefix_space"] = false;
+  WriteModel(folder, config);
+  EXPECT_EQ(Encode(folder, "a<t>a"), (Ids{1, 261, 262, 261}));
+  WriteModel(folder, first);
+  EXPECT_EQ(Encode(folder, "a<t>a"), (Ids{1, 261, 262, 260}));
+  WriteModel(folder, none);
+  EXPECT_EQ(Encode(folder, "a<t>a"), (Ids{1, 260, 262, 260}));
+}
+
+TEST(TokenizerFlagsTest, SplitSpecialTokensMakesThemText) {
+  TempDir folder;
+  WriteJson(folder, {{"split_special_tokens", true}});
+  EXPECT_EQ(Encode(folder, "<s>"), (Ids{256, '<', 's', '>'}));
+}
+
+TEST(TokenizerFilesTest, AddedTokensBesideTokenizerModelAreOneIdEach) {
+  TempDir folder;
+  WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"}, {"eos_token", "<|im_end|>"}});
+  folder.Write("added_tokens.json", R"({"<|im_end|>": 262, "<|im_start|>": 263})");
+  EXPECT_EQ(Encode(folder, "<|im_start|>a<|im_start|>a<|im_end|>"), (Ids{1, 263, 261, 263, 261, 262}));
+  const auto tokenizer = *Tokenizer::Load(folder.path());
+  EXPECT_EQ(tokenizer->eos_id(), 262);
+  EXPECT_EQ(tokenizer->Decode(Ids{263, 261, 262}), "<|im_start|> a") << "the end token is special, the other is not";
+}
+
+TEST(TokenizerFilesTest, AddedTokensDecoderReplacesTheOtherFiles) {
+  TempDir folder;
+  WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"},
+                      {"added_tokens_decoder", {{"262", {{"content", "<x>"}, {"special", true}, {"rstrip", true}}}}}});
+  folder.Write("added_tokens.json", R"({"<y>": 262})");
+  EXPECT_EQ(Encode(folder, "<x>  a"), (Ids{1, 262, 261}));
+  folder.Write("tokenizer_config.json", R"({"added_tokens_decoder": {"seven": {"content": "<x>"}}})");
+  EXPECT_THAT(LoadError(folder), HasSubstr("\"seven\" is no token id"));
+  folder.Write("tokenizer_config.json", R"({"added_tokens_decoder": {"260": {"content": "<x>"}}})");
+  EXPECT_THAT(LoadError(folder), HasSubstr("id 260 belongs to the piece \"a\""));
+}
+
+TEST(TokenizerFilesTest, EverySourceOfSpecialTokensCountsForVocabJson) {
+  const Json token = {{"content", "<pad>"}, {"special", true}};
+  const Json gpt2 = {{"tokenizer_class", "GPT2Tokenizer"}};
+  const auto ids_with = [&](const Json& fields, const char* name, const Json& file) {
+    TempDir folder;
+    Json config = gpt2;
+    config.merge_patch(fields);
+    WriteVocab(folder, config);
+    if (*name != '\0') folder.Write(name, file.dump());
+    return Encode(folder, "x<pad>");
+  };
+  const Ids want = {'x', 260};
+  EXPECT_EQ(ids_with({{"pad_token", "<pad>"}}, "", {}), want);
+  EXPECT_EQ(ids_with({{"pad_token", token}}, "", {}), want);
+  EXPECT_EQ(ids_with({{"additional_special_tokens", {"<pad>"}}}, "", {}), want);
+  EXPECT_EQ(ids_with({{"extra_special_tokens", {{"padding", "<pad>"}}}}, "", {}), want);
+  EXPECT_EQ(ids_with({{"added_tokens_decoder", {{"260", token}}}}, "", {}), want);
+  EXPECT_EQ(ids_with({}, "special_tokens_map.json", {{"pad_token", "<pad>"}}), want);
+  EXPECT_EQ(ids_with({}, "added_tokens.json", {{"<pad>", 260}}), want);
+}
+
+TEST(TokenizerFilesTest, ASpecialTokenWithoutAPieceGetsTheNextId) {
+  TempDir folder;
+  WriteVocab(folder, {{"tokenizer_class", "GPT2Tokenizer"}, {"sep_token", "<new>"}, {"pad_token", "<pad>"}});
+  EXPECT_EQ(Encode(folder, "<new><pad>"), (Ids{261, 260}));
+}
+
+TEST(TokenizerFilesTest, Qwen2SplitsByItsOwnPatternAndComposes) {
+  TempDir folder;
+  WriteVocab(folder, {{"tokenizer_class", "Qwen2Tokenizer"}, {"added_tokens_decoder", {{"260", {{"content", "<pad>"}}}}}});
+  folder.Write("merges.txt", "#version: 0.2\na b\nab c\n");
+  EXPECT_EQ(Encode(folder, "e\u0301"), (Ids{0xC3, 0xA9}));
+  EXPECT_EQ(Encode(folder, "abc<pad>"), (Ids{259, 260}));
+  folder.Write("tokenizer_config.json", "{}");
+  folder.Write("config.json", R"({"model_type": "qwen3"})");
+  EXPECT_EQ(Encode(folder, "e\u0301"), (Ids{0xC3, 0xA9})) << "config.json names the model where nothing names the class";
+}
+
+TEST(TokenizerFilesTest, PretokenizeRegexReplacesThePatternOfTheClass) {
+  TempDir folder;
+  WriteVocab(folder, {{"tokenizer_class", "Qwen2Tokenizer"}, {"pretokenize_regex", "."}});
+  EXPECT_EQ(Encode(folder, "abc"), (Ids{'a', 'b', 'c'}));
+}
+
+TEST(TokenizerFilesTest, RobertaStandsBetweenItsEnds) {
+  TempDir folder;
+  WriteVocab(folder, {{"tokenizer_class", "RobertaTokenizer"}});
+  EXPECT_EQ(Encode(folder, "x"), (Ids{256, 'x', 257}));
+}
+
+TEST(TokenizerFilesTest, AnUnknownClassOfVocabJsonIsRefusedByName) {
+  TempDir folder;
+  WriteVocab(folder, {{"tokenizer_class", "HerbertTokenizerFast"}});
+  EXPECT_THAT(LoadError(folder),
+              HasSubstr("tokenizer_class \"HerbertTokenizer\" of vocab.json with merges.txt is not supported; supported are GPT2"));
+}
+
+TEST(TokenizerFilesTest, BrokenFilesAreErrorsThatNameTheField) {
+  const auto error = [](TokenizerConfigFiles files) { return std::string(ParseTokenizerConfig(files).status().message()); };
+  EXPECT_THAT(error({.tokenizer_config = {{"pad_token", 7}}}), HasSubstr("field \"pad_token\" is number, need a token"));
+  EXPECT_THAT(error({.tokenizer_config = {{"bos_token", {{"lstrip", true}}}}}), HasSubstr("field \"content\" is missing"));
+  EXPECT_THAT(error({.tokenizer_config = {{"added_tokens_decoder", 1}}}), HasSubstr("\"added_tokens_decoder\" is no object"));
+  EXPECT_THAT(error({.tokenizer_config = {{"added_tokens_decoder", {{"99999999999", {{"content", "x"}}}}}}}), HasSubstr("is no token id"));
+  EXPECT_THAT(error({.tokenizer_config = {{"legacy", "no"}}}), HasSubstr("field \"legacy\" is string, need true or false"));
+  EXPECT_THAT(error({.tokenizer_config = {}, .added_tokens = {{"<x>", -1}}}), HasSubstr("the id of \"<x>\" is no token id"));
+  EXPECT_THAT(error({.tokenizer_config = {}, .added_tokens = 3}), HasSubstr("added_tokens.json is no object"));
+}
+
+}  // namespace
+}  // namespace lime

@@ -1,0 +1,150 @@
+#include "daemon/limed/limed_flags.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/temp_dir.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The flags of a call with a file of this text.
+absl::StatusOr<LimedFlags> Read(const std::string& text, std::vector<std::string> words = {}) {
+  CLI::App app;
+  LimedFlags flags;
+  flags.AddTo(app);
+  std::ranges::reverse(words);
+  app.parse(std::move(words));
+  const absl::Status status = ReadLimedText(text, "limed.toml", app, flags);
+  if (!status.ok()) return status;
+  return flags;
+}
+
+std::string Error(const std::string& text) {
+  return std::string(Read(text).status().message());
+}
+
+TEST(LimedFileTest, ReadsEveryFlagByItsName) {
+  const auto flags = Read(R"(
+name = "orin"
+listen = "127.0.0.1:7002"
+memory = "2GiB"
+model = "/m"
+store = "/s"
+kv-dir = "/k"
+tls = "/t"
+pace = "p.json"
+log = "error"
+numerics = "portable"
+threads = 3
+compute-cores = "0-1"
+background = "shelf"
+insecure = true
+no-link-probes = true
+)");
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  EXPECT_EQ(flags->name, "orin");
+  EXPECT_EQ(flags->listen, "127.0.0.1:7002");
+  EXPECT_EQ(flags->memory, "2147483648");
+  EXPECT_EQ(flags->model, "/m");
+  EXPECT_EQ(flags->store, "/s");
+  EXPECT_EQ(flags->kv_dir, "/k");
+  EXPECT_EQ(flags->tls, "/t");
+  EXPECT_EQ(flags->pace, "p.json");
+  EXPECT_EQ(flags->log_level, "error");
+  EXPECT_EQ(flags->numerics, "portable");
+  EXPECT_EQ(flags->threads, 3);
+  EXPECT_EQ(flags->compute_cores, "0-1");
+  EXPECT_EQ(flags->background, "shelf");
+  EXPECT_TRUE(flags->insecure);
+  EXPECT_TRUE(flags->no_link_probes);
+}
+
+TEST(LimedFileTest, AFlagOfTheCallWins) {
+  const auto flags = Read("name = \"orin\"\nthreads = 3\n", {"--name", "nano"});
+  ASSERT_TRUE(flags.ok());
+  EXPECT_EQ(flags->name, "nano");
+  EXPECT_EQ(flags->threads, 3);
+}
+
+TEST(LimedFileTest, ATypingErrorIsNamedWithLineAndNearestKey) {
+  EXPECT_THAT(Error("name = \"a\"\nmemry = \"1GiB\"\n"),
+              StartsWith("limed.toml line 2: field \"memry\" is unknown; did you mean memory? There are background, compute-cores"));
+  EXPECT_THAT(Error("ready-fd = 3\n"), HasSubstr("field \"ready-fd\" is unknown"));
+  EXPECT_THAT(Error("[limed]\nname = \"a\"\n"), HasSubstr("line 1: field \"limed\" is unknown"));
+  EXPECT_THAT(Error("kv_dir = \"/k\"\n"), HasSubstr("did you mean kv-dir?"));
+}
+
+TEST(LimedFileTest, EveryWrongValueHasItsLineAndKey) {
+  EXPECT_EQ(Error("\nthreads = \"many\"\n"), "limed.toml line 2: field \"threads\" is not a whole number");
+  EXPECT_EQ(Error("threads = -1\n"), "limed.toml line 1: field \"threads\" = -1 is outside 0 to 1024");
+  EXPECT_THAT(Error("memory = [1, 2]\n"), StartsWith("limed.toml line 1: field \"memory\" is not a string"));
+  EXPECT_THAT(Error("memory = \"lots\"\n"), StartsWith("limed.toml line 1: field \"memory\": \"lots\" is not a size"));
+  EXPECT_THAT(Error("memory = 6\n"), HasSubstr("field \"memory\" = 6 is 6 B"));
+  EXPECT_EQ(Error("log = \"foo\"\n"), "limed.toml line 1: field \"log\" = foo is unknown; use trace, debug, info, warning, error");
+  EXPECT_EQ(Error("insecure = \"yes\"\n"), "limed.toml line 1: field \"insecure\" is neither true nor false");
+  EXPECT_EQ(Error("store = \"\"\n"), "limed.toml line 1: field \"store\" is empty; give a value, or leave it out");
+  EXPECT_THAT(Error("name = \"a b\"\n"), HasSubstr("field \"name\" = \"a b\" is not 1 to 64 letters"));
+}
+
+TEST(LimedFileTest, BrokenTomlKeepsItsQuotesAsTheyAre) {
+  EXPECT_THAT(Error("name = \"a\n"), StartsWith("limed.toml line 1: is no TOML: Error while parsing string: "));
+  EXPECT_THAT(Error("[a\n"), testing::Not(HasSubstr("\\'")));
+}
+
+LimedFlags Flags() {
+  LimedFlags flags;
+  flags.name = "a";
+  return flags;
+}
+
+std::string Refusal(const LimedFlags& flags) {
+  return std::string(CheckFlags(flags).status().message());
+}
+
+TEST(LimedFlagsTest, FoldersAreLookedAtBeforeWorkBegins) {
+  const TempDir dir;
+  LimedFlags flags = Flags();
+  flags.model = dir / "nothing";
+  EXPECT_THAT(Refusal(flags), HasSubstr("is not a folder; give one that holds config.json"));
+  flags = Flags();
+  std::ofstream(dir / "file") << "x";
+  flags.store = dir / "file";
+  EXPECT_THAT(Refusal(flags), HasSubstr("is not a folder, and none can be made there"));
+  flags.store.clear();
+  flags.kv_dir = dir / "file/kv";
+  EXPECT_THAT(Refusal(flags), HasSubstr("--kv-dir"));
+  flags.kv_dir = dir / "new/kv";
+  EXPECT_EQ(Refusal(flags), "");
+  EXPECT_TRUE(std::filesystem::is_directory(dir / "new/kv"));
+}
+
+TEST(LimedFlagsTest, LevelsDescriptorsThreadsAndBudgetsAreChecked) {
+  LimedFlags flags = Flags();
+  flags.log_level = "foo";
+  EXPECT_EQ(Refusal(flags), "--log foo is unknown; use trace, debug, info, warning, error");
+  flags = Flags();
+  flags.ready_fd = 987;
+  EXPECT_EQ(Refusal(flags), "--ready-fd 987 is no open descriptor");
+  flags = Flags();
+  flags.threads = 1000;
+  EXPECT_THAT(Refusal(flags), StartsWith("--threads 1000 is outside 0 to "));
+  flags = Flags();
+  flags.memory = "500TiB";
+  EXPECT_THAT(Refusal(flags), StartsWith("--memory 500TiB: "));
+  flags = Flags();
+  flags.name.clear();
+  EXPECT_EQ(Refusal(flags), "--name is missing; give the device's name in cluster.toml");
+}
+
+}  // namespace
+}  // namespace lime

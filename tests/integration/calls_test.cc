@@ -1,0 +1,199 @@
+// What every call of `lime` and `limed` shares: words that are no command, flag or value, texts that are piped in, errors as JSON, and
+// signals at any moment.
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "testbed/make_model/make_model.h"
+#include "tests/integration/lime_process.h"
+
+namespace lime {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kFables = LIME_SOURCE_DIR "/models/lime-fables";
+
+class CallsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(MakeModel(options_, model_).ok()); }
+
+  std::vector<std::string> Run(const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"run", "--model", model_, "-n", "2", "--ignore-eos", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  MakeModelOptions options_;
+  TempDir dir_;
+  const std::string model_ = dir_ / "model";
+};
+
+// Names of all commands, as the help lists them.
+std::vector<std::string> Commands() {
+  std::vector<std::string> commands;
+  std::istringstream help(Call({"--help"}).out);
+  bool listed = false;
+  for (std::string line; std::getline(help, line);) {
+    if (line == "Subcommands:") listed = true;
+    if (line.empty()) listed = false;
+    if (listed && line.starts_with("  ") && line.size() > 2 && line[2] != ' ') commands.push_back(line.substr(2, line.find(' ', 2) - 2));
+  }
+  return commands;
+}
+
+TEST_F(CallsTest, EveryCommandTakesJson) {
+  const std::vector<std::string> commands = Commands();
+  EXPECT_GE(commands.size(), 17u);
+  for (const std::string& command : commands) EXPECT_THAT(Call({command, "--help"}).out, HasSubstr("--json")) << command;
+}
+
+TEST_F(CallsTest, AWordThatIsNotKnownIsNamedWithTheNearest) {
+  ExpectRefused(Call({"runn", "--model", model_}), 2, "lime: unknown command \"runn\"; did you mean lime run?");
+  ExpectRefused(Call({"chat"}), 2, "lime: unknown command \"chat\"; `lime --help` lists the commands");
+  ExpectRefused(Call({"run", "--model", model_, "--max-token", "10"}), 2,
+                "lime: run: unknown flag --max-token; did you mean --max-tokens?");
+  ExpectRefused(Call({"run", model_}), 2, absl::StrCat("the model is given as --model ", model_));
+  ExpectRefused(Call({"run", "--model", model_, "Once", "upon"}), 2, "unexpected word \"Once\"; a prompt is given as --prompt");
+  ExpectRefused(Call({"plan", "--cluster"}), 2, "lime: plan: ");
+  EXPECT_EQ(Call({"help"}).out, Call({"--help"}).out);
+  EXPECT_EQ(Call({"help", "run"}).out, Call({"run", "--help"}).out);
+  EXPECT_EQ(Call({"version"}).out, Call({"--version"}).out);
+}
+
+TEST_F(CallsTest, AModelThatIsNoFolderIsSaidWithWhereModelsComeFrom) {
+  ExpectRefused(Call({"run", "--model", "meta-llama/Llama-3.2-1B", "--prompt", "x"}), 2,
+                "git clone https://huggingface.co/meta-llama/Llama-3.2-1B");
+  ExpectRefused(Call({"run", "--model", "m.gguf", "--prompt", "x"}), 2, "GGUF files are not read");
+  ExpectRefused(Call({"score", "--model", model_ + "/config.json", "--ids", "1"}), 2, "is a file; give the folder");
+}
+
+TEST_F(CallsTest, AnErrorIsOneObjectWithJson) {
+  const Answer wrong = Call({"runn", "--json"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_EQ(wrong.Json()["error"]["kind"], "wrong_call");
+  EXPECT_EQ(wrong.Json()["error"]["exit_code"], 2);
+  EXPECT_EQ(absl::StrCat("lime: ", wrong.Json()["error"]["message"].get<std::string>(), "\n"), wrong.err);
+  ExpectRefused(Call(Run({"--prompt", "x", "--memory", "1MiB"})), 1, "--memory allows 1.00 MiB");
+  ExpectRefused(Call({"up", "--cluster", dir_ / "none.toml", "--json"}), 2, "none.toml");
+  ExpectRefused(Call({"down", "--cluster", dir_ / "none.toml", "--json"}), 2, "none.toml");
+}
+
+TEST_F(CallsTest, NumbersAreWhatIsWritten) {
+  ExpectRefused(Call(Run({"--prompt", "x", "--seed", "-1"})), 2, "--seed -1 is not a whole number of 0 or more");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "-n", "99999999999999999999"}), 2, "-n 99999999999999999999 is larger");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "-n", "010"}), 2, "without leading zeros");
+}
+
+TEST_F(CallsTest, EmptyValuesAreWrongAndAnEmptyPromptStartsFromBos) {
+  ExpectRefused(Call(Run({"--prompt", "x", "--memory", ""})), 2, "--memory is empty");
+  ExpectRefused(Call({"run", "--model", "", "--prompt", "x"}), 2, "--model is empty");
+  EXPECT_EQ(Call(Run({"--prompt", "x", "--stop", ""})).exit_code, 0);  // no text ends before nothing
+  const Answer answer = Call(Run({"--prompt", ""}));
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_EQ(answer.Json()["prompt_tokens"], 1);
+}
+
+TEST_F(CallsTest, AByteOrderMarkIsNoPartOfAPrompt) {
+  const std::string mark = "\xEF\xBB\xBF";
+  for (const std::string& text : {mark + "hello\nhello\n", mark + "\"hello\"\n\"hello\"\n", mark + "{\"prompt\": \"hello\"}\nhello\n"}) {
+    WriteFile(dir_ / "prompts", text);
+    const Answer answer = Call(Run({"--prompts-file", dir_ / "prompts"}));
+    ASSERT_EQ(answer.exit_code, 0) << answer.err;
+    EXPECT_EQ(answer.Json()["results"][0]["token_ids"], answer.Json()["results"][1]["token_ids"]) << text;
+    EXPECT_EQ(answer.Json()["results"][0]["prompt_tokens"], 5) << text;
+  }
+  WriteFile(dir_ / "prompts", std::string("\xFF\xFEh\0i\0", 6));
+  ExpectRefused(Call(Run({"--prompts-file", dir_ / "prompts"})), 2, "is UTF-16; save it as UTF-8");
+}
+
+TEST_F(CallsTest, PromptsArePipedIn) {
+  const json typed = Call(Run({"--prompt", "hello"})).Json();
+  EXPECT_EQ(Call(Run({"--prompt", "-"}), "hello\n").Json()["token_ids"], typed["token_ids"]);
+  EXPECT_EQ(Call(Run({"--prompts-file", "-"}), "hello\r\n").Json()["token_ids"], typed["token_ids"]);
+  EXPECT_EQ(Call(Run({"--prompt", "-"}), "hello\n\n").Json()["prompt_tokens"], 6) << "only the end of the last line is dropped";
+  ExpectRefused(Call(Run({"--prompt", "-", "--prompts-file", "-"}), "x\n"), 2, "stdin can be read once");
+  ExpectRefused(Call(Run({"--prompts-file", model_})), 2, "is a folder; name a file in it");
+  ExpectRefused(Call(Run({"--prompts-file", dir_ / "none"})), 2, "cannot be read");
+  ExpectRefused(Call({"score", "--model", model_, "--text-file", model_}), 2, "is a folder; name a file in it");
+}
+
+TEST_F(CallsTest, ScorePrintsWhatIsAskedForToAPersonToo) {
+  const Answer asked = Call({"score", "--model", model_, "--ids", "1,2,3", "--top", "2"});
+  ASSERT_EQ(asked.exit_code, 0) << asked.err;
+  EXPECT_THAT(asked.out, HasSubstr("likeliest next"));
+  EXPECT_EQ(std::ranges::count(asked.out, '('), 1 + 3 * 2) << asked.out;
+  EXPECT_THAT(Call({"score", "--model", model_, "--ids", "1,2,3"}).out, Not(HasSubstr("likeliest next")));
+}
+
+// ---- Signals
+
+// Whether `lime` handles the signal by now: while a program is loaded, it ends as any other does.
+bool Handles(pid_t pid, int signal) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
+void AwaitHandler(const Lime& lime, int signal) {
+  for (int i = 0; i < 10'000 && !Handles(lime.pid(), signal); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST_F(CallsTest, AnInterruptedRunTellsWhatItHasAndEndsWith130) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    std::vector<std::string> words = {"run", "--model", kFables, "--max-tokens", "400", "--ignore-eos", "--json", "--threads", "1"};
+    for (int i = 0; i < 40; ++i) words.insert(words.end(), {"--prompt", "Once"});
+    Lime lime(words);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    kill(lime.pid(), signal);
+    const Answer answer = lime.Wait();
+    EXPECT_EQ(answer.exit_code, 130) << signal << answer.err;
+    EXPECT_EQ(answer.Json()["error"]["kind"], "interrupted") << answer.out;
+    EXPECT_THAT(answer.err, HasSubstr("lime: interrupted"));
+    if (!answer.Json().contains("results")) continue;  // a slow machine: it was not generating yet
+    EXPECT_EQ(answer.Json()["results"].back()["finish_reason"], "interrupted");
+  }
+}
+
+TEST_F(CallsTest, EveryCommandEndsAtOnceWithOneSentence) {
+  WriteFile(dir_ / "text", std::string(200'000, 'x'));
+  const std::vector<std::vector<std::string>> calls = {
+      {"score", "--model", kFables, "--text-file", dir_ / "text", "--threads", "1"},
+      {"profile", "--seconds", "60", "--out", dir_ / "profile.json"},
+      {"bench", "--model", kFables, "--rounds", "10000"},
+      {"demo"},
+      {"plan", "--model-spec", LIME_SOURCE_DIR "/testbed/clusters/llama-3.3-70b.json", "--device-profiles",
+       LIME_SOURCE_DIR "/testbed/clusters/setting-2.json", "--bandwidth", "200Mbit/s", "--time-limit", "60000"}};
+  for (const std::vector<std::string>& words : calls) {
+    for (const int milliseconds : {0, 900}) {
+      Lime lime(words);
+      AwaitHandler(lime, SIGINT);
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      const absl::Time signalled = absl::Now();
+      kill(lime.pid(), SIGINT);
+      const Answer answer = lime.Wait();
+      if (answer.exit_code == 0) continue;  // it was done
+      EXPECT_EQ(answer.exit_code, 130) << words.front() << ": " << answer.err;
+      EXPECT_THAT(answer.err, HasSubstr("lime: interrupted")) << words.front();
+      EXPECT_LT(absl::Now() - signalled, absl::Seconds(8)) << words.front();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lime

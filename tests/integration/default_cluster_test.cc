@@ -1,0 +1,108 @@
+// Which cluster.toml is used where a call names none.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/lime_process.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kModel = LIME_SOURCE_DIR "/models/lime-fables";
+
+// In a folder of its own, with a home of its own; nobody listens at the addresses.
+class DefaultClusterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(dir_ / "here");
+    std::filesystem::create_directories(dir_ / "config/lime");
+    std::filesystem::current_path(dir_ / "here");
+    setenv("XDG_CONFIG_HOME", (dir_ / "config").c_str(), 1);
+    setenv("XDG_STATE_HOME", (dir_ / "state").c_str(), 1);
+  }
+  void TearDown() override { std::filesystem::current_path("/"); }
+
+  void Write(const std::string& path, const std::string& device) {
+    dir_.Write(path, absl::StrCat("[[device]]\nname = \"", device, "\"\naddress = \"127.0.0.1:9\"\nlimed = \"/bin/false\"\n"));
+  }
+
+  static void ExpectAlso(const Answer& answer, const std::string& words) {
+    EXPECT_EQ(answer.exit_code, 2);
+    EXPECT_THAT(answer.err, HasSubstr(words));
+    EXPECT_THAT(answer.err, Not(HasSubstr("/bin/false")));
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(DefaultClusterTest, WithoutAnyFileBothPlacesAreNamed) {
+  for (const std::string command : {"up", "down", "devices"}) {
+    const Answer answer = Call({command});
+    ExpectRefused(answer, 2, "there is no ./cluster.toml and no " + (dir_ / "config/lime/cluster.toml"));
+    EXPECT_THAT(answer.err, HasSubstr("--cluster FILE"));
+  }
+  ExpectRefused(Call({"push", "--model", kModel}), 2, "there is no ./cluster.toml");
+}
+
+TEST_F(DefaultClusterTest, TheFileOfTheFolderGoesBeforeTheUsersAndIsNamed) {
+  Write("config/lime/cluster.toml", "own");
+  Answer answer = Call({"devices", "--json"});
+  EXPECT_EQ(answer.Json()["devices"][0]["name"], "own") << answer.err;
+  EXPECT_EQ(answer.Json()["cluster_file"], dir_ / "config/lime/cluster.toml");
+  EXPECT_THAT(answer.err, HasSubstr("cluster file " + (dir_ / "config/lime/cluster.toml")));
+  Write("here/cluster.toml", "here");
+  answer = Call({"devices", "--json"});
+  EXPECT_EQ(answer.Json()["devices"][0]["name"], "here") << answer.err;
+  EXPECT_THAT(answer.err, HasSubstr("cluster file cluster.toml"));
+  answer = Call({"devices", "--json", "--cluster", dir_ / "config/lime/cluster.toml"});
+  EXPECT_EQ(answer.Json()["devices"][0]["name"], "own") << answer.err;
+  EXPECT_THAT(answer.err, Not(HasSubstr("cluster file")));
+}
+
+TEST_F(DefaultClusterTest, AFileInTheFolderNeverMovesALocalRunElsewhere) {
+  Write("here/cluster.toml", "here");
+  const std::vector<std::string> run = {"run", "--model", kModel, "--prompt", "Once", "--max-tokens", "2"};
+  const Answer local = Call(run);
+  EXPECT_EQ(local.exit_code, 0) << local.err;
+  EXPECT_THAT(local.err, Not(HasSubstr("cluster")));
+  std::vector<std::string> elsewhere = run;
+  elsewhere.insert(elsewhere.begin() + 1, "--cluster");
+  const Answer cluster = Call(elsewhere);
+  EXPECT_NE(cluster.exit_code, 0);
+  EXPECT_THAT(cluster.err, HasSubstr("cluster file cluster.toml"));
+  EXPECT_THAT(cluster.err, HasSubstr("device \"here\""));
+  EXPECT_THAT(Call({"plan", "--model", kModel, "--cluster"}).err, HasSubstr("cluster file cluster.toml"));
+  EXPECT_THAT(Call({"profile", "--cluster", "--json"}).err, HasSubstr("cluster file cluster.toml"));
+}
+
+TEST_F(DefaultClusterTest, AnEmptyNameIsAWrongCall) {
+  Write("here/cluster.toml", "here");
+  const std::vector<std::vector<std::string>> calls = {{"devices", "--cluster", ""},
+                                                       {"run", "--model", kModel, "--prompt", "x", "--cluster", ""}};
+  for (const std::vector<std::string>& call : calls) {
+    const Answer answer = Call(call);
+    EXPECT_EQ(answer.exit_code, 2);
+    EXPECT_THAT(answer.err, HasSubstr("--cluster"));
+  }
+}
+
+TEST_F(DefaultClusterTest, UpStartsNothingThatAnotherUsersFileNames) {
+  Write("here/cluster.toml", "here");
+  ASSERT_EQ(chmod("cluster.toml", 0666), 0);
+  ExpectAlso(Call({"up"}), "can be written by anybody");
+  ASSERT_EQ(chmod("cluster.toml", 0644), 0);
+  EXPECT_THAT(Call({"up"}).err, HasSubstr("/bin/false"));  // its own is used
+  if (chown("cluster.toml", 65534, 65534) != 0) GTEST_SKIP() << "only root can give a file away";
+  ExpectAlso(Call({"up"}), "cluster.toml belongs to nobody");
+  EXPECT_THAT(Call({"up", "--cluster", "cluster.toml"}).err, HasSubstr("/bin/false"));  // who names it trusts it
+}
+
+}  // namespace
+}  // namespace lime

@@ -1,0 +1,88 @@
+// Programs that are no limed, on ports of loopback.
+#pragma once
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "planner/base/check.h"
+
+namespace lime {
+
+// A socket that listens; nobody accepts by itself, so that connections are made and nothing is said.
+class SilentPort {
+ public:
+  explicit SilentPort(int backlog = 16) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    struct sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    LIME_CHECK(bind(fd_, reinterpret_cast<struct sockaddr*>(&address), sizeof(address)) == 0);
+    LIME_CHECK(listen(fd_, backlog) == 0);
+    socklen_t length = sizeof(address);
+    getsockname(fd_, reinterpret_cast<struct sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentPort() {
+    for (const int each : waiting_) close(each);
+    close(fd_);
+  }
+  SilentPort(const SilentPort&) = delete;
+
+  // Connections from now on are not even taken: the queue is full.
+  void FillUp() {
+    for (int i = 0; i < 4; ++i) {
+      struct sockaddr_in address = {};
+      address.sin_family = AF_INET;
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      address.sin_port = htons(static_cast<uint16_t>(port_));
+      waiting_.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      (void)connect(waiting_.back(), reinterpret_cast<struct sockaddr*>(&address), sizeof(address));
+    }
+  }
+  int port() const { return port_; }
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+  int port_ = 0;
+  std::vector<int> waiting_;
+};
+
+// Says the same to everybody, once something has come, and hangs up.
+class Babbler {
+ public:
+  explicit Babbler(std::string says) : says_(std::move(says)), thread_([this] { Serve(); }) {}
+  ~Babbler() {
+    stop_ = true;
+    thread_.join();
+  }
+  int port() const { return port_.port(); }
+
+ private:
+  void Serve() {
+    while (!stop_) {
+      struct pollfd event = {.fd = port_.fd(), .events = POLLIN, .revents = 0};
+      if (poll(&event, 1, 20) <= 0) continue;
+      const int connection = accept4(port_.fd(), nullptr, nullptr, SOCK_CLOEXEC);
+      char taken[4096];
+      struct pollfd said = {.fd = connection, .events = POLLIN, .revents = 0};
+      if (poll(&said, 1, 1000) > 0) (void)recv(connection, taken, sizeof(taken), 0);
+      (void)send(connection, says_.data(), says_.size(), MSG_NOSIGNAL);
+      close(connection);
+    }
+  }
+
+  const std::string says_;
+  SilentPort port_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lime

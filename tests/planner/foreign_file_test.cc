@@ -1,0 +1,35 @@
+#include "planner/base/foreign_file.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "planner/base/json_text.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ErrorOf(std::string_view beginning) {
+  return std::string(RefuseForeignFile(beginning, "the.file").message());
+}
+
+TEST(ForeignFileTest, WhatLiesInPlaceOfAFileIsNamedWithItsRemedy) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1048576\n";
+  EXPECT_THAT(ErrorOf(pointer), HasSubstr("the.file: is a pointer of git-lfs, not the file itself; fetch it with `git lfs pull`"));
+  EXPECT_THAT(ErrorOf("\n <!DOCTYPE html><html>"), HasSubstr("is a web page"));
+  EXPECT_THAT(ErrorOf("\xef\xbb\xbf<HTML lang=en>"), HasSubstr("is a web page"));
+  EXPECT_THAT(ErrorOf("<?xml version=\"1.0\"?><Error><Code>AccessDenied"), HasSubstr("is an XML document"));
+  EXPECT_THAT(ErrorOf("GGUF\x03"), HasSubstr("is a GGUF file"));
+  EXPECT_THAT(ErrorOf("PK\x03\x04"), HasSubstr("convert it to safetensors"));
+  EXPECT_THAT(std::string(ParsePythonJson(pointer, "config.json").status().message()), HasSubstr("config.json: is a pointer of git-lfs"));
+}
+
+TEST(ForeignFileTest, EverythingElseIsLeftToItsReader) {
+  for (const std::string_view text : {"", "{", "{\"version\": \"https://git-lfs.github.com/\"}", "version 1", "#version: 0.2\nh e\n"})
+    EXPECT_TRUE(RefuseForeignFile(text, "f").ok()) << text;
+}
+
+}  // namespace
+}  // namespace lime
