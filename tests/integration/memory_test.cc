@@ -52,8 +52,9 @@ TEST_F(MemoryTest, ActivationsBeyondTheBudgetAreNeverAllocated) {
   const Bytes peak = ProcessPeakResidentBytes();
   const auto refused = Open({.max_rows = 1 << 20, .memory = 2 * kGiB});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.status().message()),
-              ::testing::ContainsRegex("activations [0-9.]+ GiB, runtime [0-9.]+ MiB.*allows 2.00 GiB"));
+  // No regular expression of GoogleTest: Oniguruma, which this program links, has a regcomp of its own.
+  for (const char* part : {"activations 8", " GiB, runtime ", "allows 2.00 GiB"})
+    EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr(part));
   EXPECT_LT(ProcessPeakResidentBytes() - peak, 8 * kMiB);
 }
 
