@@ -15,22 +15,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "tests/integration/free_port.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
-
-// A port that nobody listens on now.
-inline int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  struct sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  bind(fd, reinterpret_cast<struct sockaddr*>(&address), length);
-  getsockname(fd, reinterpret_cast<struct sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 class LoopbackSshd {
  public:

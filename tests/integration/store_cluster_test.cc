@@ -1,9 +1,7 @@
 // The way from `lime up` over `profile` and `push` to `run`, with keys, over three real daemons whose memory together is smaller than the
 // model: with stores that are empty at first, and with weights that devices have.
 
-#include <arpa/inet.h>
 #include <signal.h>
-#include <sys/socket.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "testbed/make_model/make_model.h"
+#include "tests/integration/free_port.h"
 #include "tests/integration/lime_process.h"
 
 namespace lime {
@@ -24,18 +23,6 @@ using ::testing::HasSubstr;
 
 constexpr int kDevices = 3;
 constexpr char kBudget[] = "304MiB";  // of which limed itself takes about 170
-
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  struct sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  bind(fd, reinterpret_cast<struct sockaddr*>(&address), length);
-  getsockname(fd, reinterpret_cast<struct sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 std::string Name(int device) {
   return std::string(1, static_cast<char>('a' + device));
