@@ -190,11 +190,10 @@ absl::Status Devices(const DevicesFlags& flags) {
   if (!flags.json) Print(seen, file.keys);
   const auto silent = std::ranges::count_if(seen, [](const Seen& device) { return !device.health.ok(); });
   if (silent > 0) {
-    return WithAnswer(
-        absl::UnavailableError(absl::StrCat(silent, " of ", seen.size(), " devices ", silent == 1 ? "does" : "do", " not answer as ",
-                                            silent == 1 ? "it" : "they", " should; what is wrong stands above, `lime doctor --cluster ",
-                                            file.path, "` looks further")),
-        answer);
+    return WithAnswer(absl::UnavailableError(absl::StrCat(silent, " of ", seen.size(), " devices ", silent == 1 ? "does" : "do",
+                                                          " not answer as ", silent == 1 ? "it" : "they",
+                                                          " should; run `lime doctor --cluster ", file.path, "` to learn why")),
+                      answer);
   }
   if (flags.json) std::cout << answer << std::endl;
   return absl::OkStatus();

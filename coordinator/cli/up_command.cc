@@ -140,9 +140,10 @@ class Starter {
   }
 
   std::string RunsAlready(const DeviceHealth& health) const {
-    const std::string who = health.settings && !health.settings->user.empty()
-                                ? absl::StrCat("; ", health.settings->user, " started it otherwise, as process ", health.settings->process)
-                                : "; it was started otherwise";
+    const std::string who =
+        health.settings && !health.settings->user.empty()
+            ? absl::StrCat("; ", health.settings->user, " started it by other means, as process ", health.settings->process)
+            : "; it was started by other means";
     return absl::StrCat("device ", call_.name(), " runs already at ", client_.address(), who);
   }
 
@@ -150,11 +151,14 @@ class Starter {
     DeviceOutcome outcome{
         .state = "running", .said = said, .differences = DifferencesOf(health, call_.Wanted()), .warning = Expiry(health)};
     if (outcome.differences.empty()) return outcome;
+    const auto warn = [&outcome](const std::string& sentence) {
+      outcome.warning = outcome.warning.empty() ? sentence : absl::StrCat(sentence, "; ", outcome.warning);
+    };
     const std::string what = absl::StrCat("device \"", call_.name(), "\" runs with ", Sentence(outcome.differences));
     if (!IsStartedByUp(*health.settings, call_.Wanted())) {
-      outcome.warning = absl::StrCat(what, "; `lime up` did not start it: restart it there");
+      warn(absl::StrCat(what, "; `lime up` did not start it: restart it there"));
     } else if (!restart_) {
-      outcome.warning = absl::StrCat(what, "; `lime up --restart` starts it again");
+      warn(absl::StrCat(what, "; `lime up --restart` starts it again"));
     } else if (health.used_by) {
       return absl::FailedPreconditionError(absl::StrCat(what, ", and is not started again while it runs ", health.model, " for ",
                                                         health.used_by->Who(), "; wait for its end"));
@@ -248,7 +252,7 @@ void AddDownCommand(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<UpFlags>();
   CLI::App* command = app.add_subcommand("down", "End what `lime up` has started, and nothing else");
   command->footer(
-      "Example: lime down --cluster shelf.toml\nA device that was started otherwise goes on, and the answer says how to end it.");
+      "Example: lime down --cluster shelf.toml\nA device that was started by other means goes on, and the answer says how to end it.");
   AddClusterFlag(*command, flags->cluster);
   command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
   command->callback([flags, &exit_code] { exit_code = Finish(Down(*flags)); });

@@ -121,10 +121,11 @@ absl::Status Engine::Open(const Options& options, const BackendOptions& backend,
   memory_.margin = std::max<Bytes>(0, memory_.margin - (runtime - memory_.runtime));
   memory_.runtime = runtime;
   if (memory_.total() > budget_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        checkpoint_.dir(), ": the process takes ", FormatBytes(runtime), " before weights are loaded, and ", FormatBytes(memory_.total()),
-        " with them; ", options.memory > 0 ? "--memory allows " : "free here are ", FormatBytes(budget_), "; ",
-        options.memory > 0 ? "give --memory " : "end other programs, it needs ", BudgetAtLeast(memory_.total() + kRoomBeside), " or more"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(checkpoint_.dir(), ": the process takes ", FormatBytes(runtime), " before weights are loaded, and ",
+                     FormatBytes(memory_.total()), " with them; ", options.memory > 0 ? "--memory allows " : "this machine can give ",
+                     FormatBytes(budget_), "; ", options.memory > 0 ? "give --memory " : "end other programs, so that it can give ",
+                     BudgetAtLeast(memory_.total() + kRoomBeside), " or more"));
   }
   const absl::Time start = absl::Now();
   LIME_RETURN_IF_ERROR(LoadWeights(options));
