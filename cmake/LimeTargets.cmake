@@ -41,6 +41,7 @@ endif()
 # lime_options(target): what holds for our own code and not for the headers it includes.
 function(lime_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off)
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)  # checks every ABSL_GUARDED_BY; GCC does not
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 

@@ -228,7 +228,11 @@ void PrintSummary(ModelSession& session, const GenerateSummary& summary) {
   }
   absl::FPrintF(stderr, "%s\n", session.LoadLine());
   absl::FPrintF(stderr, "prompt      %6d tokens, ", prompt_tokens);
-  absl::FPrintF(stderr, generated > 0 ? "first token after %.1f ms\n" : "no token yet\n", first);
+  if (generated > 0) {
+    absl::FPrintF(stderr, "first token after %.1f ms\n", first);
+  } else {
+    absl::FPrintF(stderr, "no token yet\n");
+  }
   const double per_step = summary.MsPerStep();
   absl::FPrintF(stderr, "generated   %6d tokens", generated);
   if (per_step > 0) {

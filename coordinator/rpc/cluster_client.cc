@@ -138,7 +138,10 @@ class ClusterClient::Impl {
   // `before`: the plan that has left its KV, as Leave said.
   absl::StatusOr<std::vector<InstalledPlan>> Install(const Plan& plan, const InstallOptions& options, const Plan* before) {
     std::vector<InstalledPlan> installed(plan.devices.size());
-    loaded_.assign(plan.devices.size(), {});
+    {
+      absl::MutexLock lock(&mutex_);
+      loaded_.assign(plan.devices.size(), {});
+    }
     std::vector<std::string> addresses(plan.devices.size());
     for (const int32_t device : users_) addresses[device] = by_plan_[device]->device.address;
     Loading loading;
@@ -179,7 +182,7 @@ class ClusterClient::Impl {
     absl::MutexLock lock(&mutex_);
     opening_ = true;
     mutex_.Await(absl::Condition(
-        +[](Impl* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return !self->failure_.ok() || self->opened_ == self->users_.size(); }, this));
+        +[](Impl* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return !self->failure_.ok() || self->opened_ == self->users_.size(); }, this));
     opening_ = false;
     return failure_;
   }

@@ -79,7 +79,7 @@ absl::Status ClusterRun::Drain(const std::function<bool(const Token&)>& on_token
 
 std::deque<ClusterRun::News> ClusterRun::AwaitNews() {
   absl::MutexLock lock(&inbox_->mutex);
-  const auto has_news = +[](Inbox* inbox) ABSL_NO_THREAD_SAFETY_ANALYSIS { return !inbox->news.empty(); };
+  const auto has_news = +[](Inbox* inbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(inbox->mutex) { return !inbox->news.empty(); };
   inbox_->mutex.AwaitWithTimeout(absl::Condition(has_news, inbox_.get()), kLook);
   return std::exchange(inbox_->news, {});
 }

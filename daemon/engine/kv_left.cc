@@ -129,7 +129,7 @@ absl::Status KvLeft::AwaitGiven(const std::vector<KvGiven>& all, absl::Duration 
   absl::MutexLock lock(&mutex_);
   read_at_ = std::max(read_at_, absl::Now());
   while (true) {
-    const auto missing = std::ranges::find_if(all, [&](const KvGiven& each) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const auto missing = std::ranges::find_if(all, [&](const KvGiven& each) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return given_[{each.layer, each.hosts}] < each.readers;
     });
     if (missing == all.end()) return absl::OkStatus();

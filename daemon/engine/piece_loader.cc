@@ -104,7 +104,7 @@ Use PieceLoader::BeginBlock() {
 absl::StatusOr<const std::byte*> PieceLoader::AwaitPiece(int piece) {
   absl::MutexLock lock(&mutex_);
   const int block = stream_.block() + 1;
-  LIME_RETURN_IF_ERROR(Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stream_.ReadyPiece() != nullptr; },
+  LIME_RETURN_IF_ERROR(Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_.ReadyPiece() != nullptr; },
                              [&] { return reader_->Describe(block, piece); }));
   const WeightStream::Load& load = *stream_.ReadyPiece();
   LIME_CHECK(load.block + 1 == block && load.piece == piece) << load.block + 1 << "." << load.piece << " for " << block << "." << piece;
@@ -123,7 +123,7 @@ absl::Status PieceLoader::FinishBlock() {
   if (!status_.ok()) return status_;
   const int block = stream_.block();
   LIME_RETURN_IF_ERROR(
-      Await([this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !stream_.DropsPending(); }, [&] { return reader_->Describe(block + 1, 0); }));
+      Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !stream_.DropsPending(); }, [&] { return reader_->Describe(block + 1, 0); }));
   if (stream_.FinishBlock()) Freed(block);
   if (stream_.block() == 0) interrupted_ = false;
   StartLoads();

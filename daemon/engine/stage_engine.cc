@@ -219,7 +219,7 @@ class StageEngine::Impl {
                                                        .backend = backend_.get(),
                                                        .mutex = &mutex_,
                                                        .folder = options_.kv_folder.empty() ? checkpoint_.dir() : options_.kv_folder,
-                                                       .wrote = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { Pump(); },
+                                                       .wrote = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Pump(); },
                                                        .max_rows = MaxRows(plan_),
                                                        .window = spec_.config.sliding_window,
                                                        .tell_host =
@@ -307,7 +307,7 @@ class StageEngine::Impl {
     if (std::exchange(pumping_, true)) return;
     while (health_.ok() && inbox_->NextOrder() != nullptr && !inbox_->step_under_way() && HasPagesFor(*inbox_->NextOrder())) {
       Order order = inbox_->TakeOrder();
-      std::visit([this](auto& what) ABSL_NO_THREAD_SAFETY_ANALYSIS { Execute(what); }, order.what);
+      std::visit([this](auto& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Execute(what); }, order.what);
     }
     pumping_ = false;
   }
@@ -492,7 +492,7 @@ class StageEngine::Impl {
     for (const ProgramRunner::Action& action : actions) {
       if (!health_.ok()) return;
       ended = ended || std::holds_alternative<ProgramRunner::StepEnded>(action);
-      std::visit([this](const auto& typed) ABSL_NO_THREAD_SAFETY_ANALYSIS { Carry(typed); }, action);
+      std::visit([this](const auto& typed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Carry(typed); }, action);
     }
     // What was asked of nobody is answered; not sooner, so that actions stay in order.
     if (const auto arrived = std::exchange(answered_at_once_, std::nullopt)) Post(*arrived);
@@ -766,7 +766,8 @@ class StageEngine::Impl {
   ResidencyChange change_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Plan> residency_ ABSL_GUARDED_BY(mutex_);    // the plan as it is, or as the change under way makes it
   std::optional<Residency> target_ ABSL_GUARDED_BY(mutex_);          // ordered and not begun
-  std::vector<Program> entering_, settled_ ABSL_GUARDED_BY(mutex_);  // of the change under way
+  std::vector<Program> entering_ ABSL_GUARDED_BY(mutex_);            // of the change under way
+  std::vector<Program> settled_ ABSL_GUARDED_BY(mutex_);             // when it has ended
   ArrivalForecast forecast_ ABSL_GUARDED_BY(mutex_);
   double answered_at_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the last question of another device
   Stats stats_ ABSL_GUARDED_BY(mutex_);

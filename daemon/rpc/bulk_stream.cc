@@ -20,7 +20,7 @@ std::optional<v1::PushRequest> BulkStream::Read() {
   waits_since_ = absl::Now();
   StartRead(&request_);
   mutex_.Await(absl::Condition(
-      +[](BulkStream* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->reading_ != Reading::kWait; }, this));
+      +[](BulkStream* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->reading_ != Reading::kWait; }, this));
   waits_since_ = absl::InfiniteFuture();
   if (reading_ == Reading::kOver) return std::nullopt;
   reading_ = Reading::kNo;
@@ -37,7 +37,7 @@ void BulkStream::Say(const PushEvent& event) {
   absl::MutexLock lock(&mutex_);
   waits_since_ = absl::Now();
   mutex_.Await(absl::Condition(
-      +[](BulkStream* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->cancelled_ || self->queue_.size() < kMaxQueued; }, this));
+      +[](BulkStream* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->cancelled_ || self->queue_.size() < kMaxQueued; }, this));
   waits_since_ = absl::InfiniteFuture();
   ToProto(event, queue_.emplace_back());
   Write();

@@ -45,7 +45,7 @@ void PlanKeeper::Work() {
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(
-          +[](PlanKeeper* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->stopping_ || !self->tasks_.empty(); }, this));
+          +[](PlanKeeper* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->stopping_ || !self->tasks_.empty(); }, this));
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();

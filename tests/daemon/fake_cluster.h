@@ -64,7 +64,7 @@ class FakeStage final : public DeviceStage {
     if (setup_.takeover == nullptr) return absl::OkStatus();
     KvTakeover& from = *setup_.takeover;
     for (const int32_t layer : layers_) {
-      const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         const KvSequence& sequence = *std::ranges::find(from.sequences, slot, &KvSequence::from);
         std::vector<uint64_t>& kv = kv_[{layer, sequence.to}];
         for (int64_t at = first * kPageTokens; !pages.empty(); pages = pages.subspan(static_cast<size_t>(setup_.plan.page_bytes))) {
