@@ -146,10 +146,12 @@ if(LIME_PARSE_ONCE)
   endforeach()
 endif()
 
-# lime_test(name SRCS ... [DEPS ...] [TIMEOUT seconds]): one GoogleTest program, one ctest entry.
+# lime_test(name SRCS ... [DEPS ...] [TIMEOUT seconds] [WAITS]): one GoogleTest program, one ctest entry.
+# WAITS: it mostly waits for other processes and for time to pass. scripts/test gives ctest two slots for each core, and a test takes two
+# of them, or one if it waits.
 # LIME_TEST_LEVEL: how it is optimised. LIME_SOURCE_DIR and LIME_SHARED_DIR tell a test where the project and the models and vectors beside it are.
 function(lime_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "WAITS" "TIMEOUT" "SRCS;DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
@@ -162,5 +164,14 @@ function(lime_test name)
   target_compile_definitions(${name} PRIVATE
     LIME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LIME_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  set(slots 2)
+  if(ARG_WAITS)
+    set(slots 1)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${slots})
+endfunction()
+
+# lime_start_early(tests...): those that take longest, so that the last minute of a parallel run has more than one left.
+function(lime_start_early)
+  set_tests_properties(${ARGN} PROPERTIES COST 100)
 endfunction()
