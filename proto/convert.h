@@ -11,9 +11,9 @@
 #include <variant>
 #include <vector>
 
+#include "common/activation.h"
+#include "common/order.h"
 #include "coordinator/text/sampler.h"
-#include "daemon/logic/activation.h"
-#include "daemon/logic/order.h"
 #include "kernels/cpu/row_score.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"

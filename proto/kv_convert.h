@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/logic/kv_take.h"
-#include "daemon/logic/order.h"
+#include "common/kv_take.h"
+#include "common/order.h"
 #include "lime/v1/bulk.pb.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"

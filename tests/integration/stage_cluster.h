@@ -15,9 +15,9 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/flow.h"
 #include "coordinator/cli/logits_hash.h"
 #include "daemon/engine/stage_engine.h"
-#include "daemon/logic/flow.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_eviction.h"
 #include "tests/integration/stage_plans.h"

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/order.h"
 #include "coordinator/cli/logits_hash.h"
-#include "daemon/logic/order.h"
 #include "gtest/gtest.h"
 #include "planner/plan_problem.h"
 #include "tests/integration/models.h"
