@@ -30,7 +30,7 @@ absl::StatusOr<UnloadCall> FromProto(const v1::UnloadRequest& message);
 
 struct UnloadedPlan {
   bool left = false;                                    // its KV, where that was asked for
-  std::vector<std::pair<int32_t, std::string>> hashes;  // by slot: cli::LogitsHash::State
+  std::vector<std::pair<int32_t, std::string>> hashes;  // by slot: LogitsHash::State
   std::vector<KvLent> lent;                             // that its host has
   friend bool operator==(const UnloadedPlan&, const UnloadedPlan&) = default;
 };
