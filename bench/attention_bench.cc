@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/limits.h"
+#include "daemon/profile/limits.h"
 #include "kernels/cpu/attention.h"
 #include "planner/base/median.h"
 

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/limits.h"
+#include "daemon/profile/limits.h"
 #include "kernels/cpu/linear.h"
 #include "planner/base/median.h"
 

@@ -190,9 +190,9 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
 }
 
 // One level from the one before.
-class LevelSearch {
+class KvLevelSearch {
  public:
-  LevelSearch(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, Draft& draft)
+  KvLevelSearch(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, Draft& draft)
       : plan_(plan), options_(options), draft_(draft), budget_(options.work, 0, nullptr), random_(options.seed) {
     for (int d = 0; d < plan.NumDevices(); ++d) room_.push_back(RoomForParts(plan, d, layer_pages));
   }
@@ -404,7 +404,7 @@ std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const Kv
     for (int d = 0; d < plan.NumDevices(); ++d) {
       for (const int32_t part : PaperDevice(plan, d).More(layer_pages, options.rule)) draft.Set(part, true);
     }
-  } else if (stuck = LevelSearch(plan, layer_pages, options, draft).Run(); stuck) {
+  } else if (stuck = KvLevelSearch(plan, layer_pages, options, draft).Run(); stuck) {
     return std::nullopt;
   }
   KvLevel level{.residency = {.layer_pages = layer_pages, .streamed = draft.Streamed()}};
@@ -499,7 +499,7 @@ absl::StatusOr<Plan> Refit(Plan plan, const KvLevelOptions& options) {
     plan.devices[d].memory.hosted = needs[d].hosted, plan.devices[d].memory.fetched = needs[d].fetched;
   Residency first = ResidencyOf(plan);
   Draft draft(plan, first.layer_pages, first.streamed);
-  if (LevelSearch(plan, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the first level");
+  if (KvLevelSearch(plan, first.layer_pages, options, draft).Run()) return absl::ResourceExhaustedError("no room for the first level");
   first.streamed = draft.Streamed();
   const double ms_per_step = Draft(plan, first.layer_pages, first.streamed).ExactMs();
   LIME_ASSIGN_OR_RETURN(Plan changed, WithResidency(plan, first));

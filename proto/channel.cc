@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/activation.h"
+#include "common/activation.h"
 #include "daemon/weights/files.h"
 #include "proto/address.h"
 #include "proto/certificate.h"

@@ -11,10 +11,10 @@
 #include <variant>
 #include <vector>
 
-#include "coordinator/text/sampler.h"
-#include "daemon/logic/activation.h"
-#include "daemon/logic/order.h"
-#include "kernels/cpu/row_score.h"
+#include "common/activation.h"
+#include "common/order.h"
+#include "common/row_score.h"
+#include "common/sampler.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
@@ -251,7 +251,7 @@ absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message);
 struct RequestSampling {
   SamplingParams params;
   bool hash_logits = false;
-  std::string hash_state;  // cli::LogitsHash::State, that it goes on from; empty: it begins
+  std::string hash_state;  // LogitsHash::State, that it goes on from; empty: it begins
   // So many likeliest ids of every position of the prompt are told, and the log-probabilities of its ids; the hash goes on over all
   // requests that are scored, in the order in which they are computed. Nothing: it is not scored.
   std::optional<int32_t> score_top;

@@ -1,16 +1,21 @@
 // Messages of `lime doctor`, and our types: the same door as convert.h.
 #pragma once
 
+#include <string>
 #include <vector>
 
-#include "daemon/rpc/inspector.h"
 #include "lime/v1/control.pb.h"
+#include "planner/base/finding.h"
 #include "planner/base/status.h"
 
 namespace lime {
 
 inline constexpr double kMaxInspectSeconds = 10;
 
+struct InspectCall {
+  std::string weights;  // folder on the device; empty: the one that it was started with
+  double seconds = 0;   // that measuring its disk may take; 0: it is not measured
+};
 void ToProto(const InspectCall& call, v1::InspectRequest& message);
 absl::StatusOr<InspectCall> FromProto(const v1::InspectRequest& message);
 

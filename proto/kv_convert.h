@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/logic/kv_take.h"
-#include "daemon/logic/order.h"
+#include "common/kv_take.h"
+#include "common/order.h"
 #include "lime/v1/bulk.pb.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
@@ -30,7 +30,7 @@ absl::StatusOr<UnloadCall> FromProto(const v1::UnloadRequest& message);
 
 struct UnloadedPlan {
   bool left = false;                                    // its KV, where that was asked for
-  std::vector<std::pair<int32_t, std::string>> hashes;  // by slot: cli::LogitsHash::State
+  std::vector<std::pair<int32_t, std::string>> hashes;  // by slot: LogitsHash::State
   std::vector<KvLent> lent;                             // that its host has
   friend bool operator==(const UnloadedPlan&, const UnloadedPlan&) = default;
 };

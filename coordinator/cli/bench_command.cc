@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/limits.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/model_session.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/profile/limits.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/weights/checkpoint.h"
 #include "kernels/cpu/linear.h"

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "common/order.h"
 #include "coordinator/cli/change_costs.h"
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/plan_rates.h"
-#include "daemon/logic/order.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/limits.h"
 #include "planner/sim/simulator.h"

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/activation.h"
+#include "common/flow.h"
 #include "coordinator/cli/command.h"
-#include "daemon/logic/activation.h"
-#include "daemon/logic/flow.h"
 #include "planner/kv_growth.h"
 #include "planner/kv_hosting.h"
 #include "planner/kv_parts.h"

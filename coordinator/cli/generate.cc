@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/cli/logits_hash.h"
+#include "common/logits_hash.h"
 #include "coordinator/cli/text_stream.h"
 #include "daemon/engine/process_memory.h"
 

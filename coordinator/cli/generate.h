@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/sampler.h"
 #include "coordinator/logic/request_scheduler.h"
-#include "coordinator/text/sampler.h"
 #include "coordinator/text/tokenizer.h"
 #include "daemon/engine/engine.h"
 #include "daemon/profile/cpu_usage.h"

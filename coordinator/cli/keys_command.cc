@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/device_name.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cluster/cluster_config.h"

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/device_name.h"
 #include "coordinator/cli/child_daemons.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cluster/remote_command.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "daemon/engine/steady_clock.h"
+#include "common/steady_clock.h"
 
 namespace lime::cli {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/flow.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cluster/cluster_config.h"
@@ -15,7 +16,6 @@
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/shared_machine.h"
 #include "coordinator/cluster/units.h"
-#include "daemon/logic/flow.h"
 #include "daemon/logic/head_partial.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"

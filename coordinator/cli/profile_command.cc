@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/sampler.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/command.h"
@@ -21,7 +22,6 @@
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/units.h"
-#include "coordinator/text/sampler.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/measure_compute.h"

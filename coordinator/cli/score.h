@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/cli/logits_hash.h"
+#include "common/logits_hash.h"
 #include "daemon/engine/engine.h"
 #include "kernels/cpu/row_scorer.h"
 

@@ -5,13 +5,13 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/device_name.h"
+#include "common/toml_file.h"
 #include "coordinator/cluster/remote_command.h"
-#include "coordinator/cluster/toml_file.h"
 #include "coordinator/cluster/units.h"
 #include "planner/base/nearest.h"
 #include "planner/base/strings.h"
@@ -146,13 +146,6 @@ absl::Status ReadCluster(const TomlNode& root, std::string_view file, ClusterCon
 }
 
 }  // namespace
-
-bool IsDeviceName(std::string_view name) {
-  constexpr size_t kMaxNameBytes = 64;
-  return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  });
-}
 
 absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name) {
   LIME_ASSIGN_OR_RETURN(const TomlNode root, ParseToml(text, name, kMaxClusterBytes));

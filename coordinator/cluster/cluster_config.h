@@ -40,9 +40,6 @@ namespace lime {
 
 inline constexpr Bytes kMaxClusterBytes = 256 * kKiB;
 
-inline constexpr std::string_view kDeviceNameRule = "1 to 64 letters, digits, '.', '_' and '-'";
-bool IsDeviceName(std::string_view name);
-
 struct ClusterConfig {
   struct Device {
     std::string name;     // letters, digits, '.', '_' and '-'; no two the same

@@ -8,7 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/cluster/cluster_config.h"
+#include "common/device_name.h"
 #include "coordinator/cluster/units.h"
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"

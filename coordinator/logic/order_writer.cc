@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/flow.h"
+#include "common/flow.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan_residency.h"

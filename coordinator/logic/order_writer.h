@@ -19,10 +19,10 @@
 #include <span>
 #include <vector>
 
+#include "common/activation.h"
+#include "common/order.h"
 #include "coordinator/logic/memory_planner.h"
 #include "coordinator/logic/request_scheduler.h"
-#include "daemon/logic/activation.h"
-#include "daemon/logic/order.h"
 #include "planner/plan/plan.h"
 
 namespace lime {

@@ -72,7 +72,7 @@ class ClusterClient {
   // Likewise, but for the KV, which the plan that is installed next may take over.  REQUIRES: no step is under way.
   struct Left {
     bool all = false;                       // of every device
-    std::map<int32_t, std::string> hashes;  // of logits, by slot: cli::LogitsHash::State
+    std::map<int32_t, std::string> hashes;  // of logits, by slot: LogitsHash::State
   };
   absl::StatusOr<Left> Leave();
   // Ends the streams, and waits for nobody: devices that are there unload the plan by themselves.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/engine/steady_clock.h"
+#include "common/steady_clock.h"
 
 namespace lime {
 namespace {

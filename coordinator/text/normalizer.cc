@@ -14,7 +14,7 @@ namespace lime {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 29;
-constexpr size_t kMaxClusterBytes = 6;  // beyond which Precompiled looks at characters one by one
+constexpr size_t kMaxGraphemeBytes = 6;  // beyond which Precompiled looks at characters one by one
 
 // Rewrites the text character by character.
 template <typename Change>
@@ -217,7 +217,7 @@ std::string ApplyCharsmap(const Charsmap& map, std::string_view text) {
   while (!text.empty()) {
     std::string_view cluster = text.substr(0, GraphemeLength(text));
     text.remove_prefix(cluster.size());
-    if (const auto match = map.ShortestPrefix(cluster); cluster.size() < kMaxClusterBytes && match.length > 0) {
+    if (const auto match = map.ShortestPrefix(cluster); cluster.size() < kMaxGraphemeBytes && match.length > 0) {
       out.append(match.replacement);
       continue;
     }

@@ -3,7 +3,7 @@
 //   StageEngine::Leave ──► KvLeft ──► StageEngine::Install: pages of layers that stay here are copied
 //                             └─────► other devices: pages of layers that are theirs now
 //
-// Of a device's own layers it has what is in memory and on the disk, and of others' what they have lent to it (daemon/logic/kv_take.h).
+// Of a device's own layers it has what is in memory and on the disk, and of others' what they have lent to it (common/kv_take.h).
 //
 // Memory: the pool of the plan before, and what it had of others, until the last who holds this lets it go.
 // Thread: any; reads of KV that is on the disk wait for it.
@@ -23,12 +23,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/kv_take.h"
+#include "common/order.h"
 #include "daemon/engine/kv_file.h"
 #include "daemon/engine/weights_left.h"
 #include "daemon/logic/kv_host.h"
 #include "daemon/logic/kv_pages.h"
-#include "daemon/logic/kv_take.h"
-#include "daemon/logic/order.h"
 #include "daemon/weights/huge_buffer.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/steady_clock.h"
+#include "common/steady_clock.h"
 #include "planner/base/check.h"
 
 namespace lime {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/engine/steady_clock.h"
+#include "common/steady_clock.h"
 #include "planner/base/check.h"
 
 namespace lime {

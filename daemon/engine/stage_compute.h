@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
+#include "common/activation.h"
 #include "daemon/engine/sliced_visit.h"
 #include "daemon/engine/stage_weights.h"
 #include "daemon/engine/token_sampler.h"
-#include "daemon/logic/activation.h"
 #include "daemon/weights/row_reader.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"

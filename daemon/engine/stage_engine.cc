@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/steady_clock.h"
 #include "daemon/engine/hosted_kv.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/sliced_visit.h"
@@ -16,7 +17,6 @@
 #include "daemon/engine/stage_programs.h"
 #include "daemon/engine/stage_trace.h"
 #include "daemon/engine/stage_weights.h"
-#include "daemon/engine/steady_clock.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/arrival_forecast.h"
 #include "daemon/logic/disk_meter.h"

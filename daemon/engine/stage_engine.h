@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "common/activation.h"
+#include "common/order.h"
 #include "daemon/engine/cores.h"
 #include "daemon/engine/kv_left.h"
 #include "daemon/engine/token_sampler.h"
-#include "daemon/logic/activation.h"
-#include "daemon/logic/order.h"
 #include "daemon/logic/trace_ring.h"
 #include "daemon/weights/loader.h"
 #include "daemon/weights/piece_reader.h"

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "common/order.h"
 #include "daemon/engine/kv_file.h"
 #include "daemon/engine/kv_left.h"
 #include "daemon/engine/lent_kv.h"
@@ -28,7 +29,6 @@
 #include "daemon/logic/kv_away.h"
 #include "daemon/logic/kv_message.h"
 #include "daemon/logic/kv_pages.h"
-#include "daemon/logic/order.h"
 #include "daemon/weights/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"

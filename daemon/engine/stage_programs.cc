@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/activation.h"
-#include "daemon/logic/flow.h"
+#include "common/activation.h"
+#include "common/flow.h"
 #include "daemon/logic/head_partial.h"
 #include "daemon/logic/kv_message.h"
 #include "planner/compile.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "daemon/logic/order.h"
+#include "common/order.h"
 #include "planner/base/status.h"
 #include "planner/plan/micro_batch.h"
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "daemon/engine/steady_clock.h"
+#include "common/steady_clock.h"
 #include "daemon/logic/trace_ring.h"
 #include "planner/base/status.h"
 

@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/cluster/cluster_config.h"
+#include "common/device_name.h"
 
 namespace lime {
 namespace {

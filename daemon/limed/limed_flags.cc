@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "coordinator/cluster/cluster_config.h"
-#include "coordinator/cluster/toml_file.h"
+#include "common/device_name.h"
+#include "common/toml_file.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/weights/files.h"
 #include "planner/base/json_text.h"

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/little_endian.h"
+#include "common/little_endian.h"
 #include "planner/base/check.h"
 
 namespace lime {

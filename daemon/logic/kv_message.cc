@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/little_endian.h"
+#include "common/little_endian.h"
 #include "planner/plan/instance.h"
 
 namespace lime {

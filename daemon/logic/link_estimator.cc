@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "common/activation.h"
+
 namespace lime {
 namespace {
 

@@ -28,9 +28,6 @@
 
 namespace lime {
 
-// Of one probe, headers and all. A large one costs its sender and receiver little more time than a small one, and says less.
-inline constexpr Bytes kProbeBytes = 8 * kKiB, kLargeProbeBytes = 64 * kKiB;
-
 struct LinkEstimate {
   double bytes_per_second = 0;
   int64_t at_us = 0;  // when it was last confirmed

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/flow.h"
+#include "common/flow.h"
 #include "daemon/logic/head_partial.h"
 #include "planner/base/check.h"
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/logic/activation.h"
-#include "daemon/logic/order.h"
+#include "common/activation.h"
+#include "common/order.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/kv_eviction.h"

@@ -10,17 +10,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/profile/clock.h"
 #include "daemon/profile/scale_model.h"
 #include "daemon/weights/system_memory.h"
 #include "kernels/module.h"
 #include "planner/plan/micro_batch.h"
+#include "planner/plan/plan.h"
 
 namespace lime {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kPositionsPerPage = 16;
 constexpr int64_t kMaxHeadRows = 64;  // more rows never ask for logits in one step of a generation
 constexpr int kSweepCaches = 4;       // a sweep passes so many times the last cache
 constexpr int kMinSteps = 3;          // of a point, the first of each visit apart
@@ -50,7 +49,7 @@ struct Shape {
 
   bool decodes() const { return rows <= kMaxDecodeRows; }
   int64_t sequences() const { return decodes() ? rows : 1; }
-  int64_t PagesPerLayer() const { return sequences() * RoundUp(context, kPositionsPerPage) / kPositionsPerPage; }
+  int64_t PagesPerLayer() const { return sequences() * RoundUp(context, kPageTokens) / kPageTokens; }
   int64_t LogitRows() const { return rows <= kMaxHeadRows ? rows : 0; }
 };
 
@@ -78,7 +77,7 @@ struct Need {
 };
 
 Bytes PageBytes(const ModelSpec& spec) {
-  return spec.KvBytesPerToken() / spec.config.num_layers * kPositionsPerPage;
+  return spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens;
 }
 
 // KV pages are dealt out in turn from a pool that, like the weights, is passed through several times slower than the caches forget; those
@@ -175,7 +174,7 @@ class ComputeMeter {
   }
 
   void DealPages(const Shape& shape) {
-    std::vector<int32_t> pages(RoundUp(shape.context, kPositionsPerPage) / kPositionsPerPage);
+    std::vector<int32_t> pages(RoundUp(shape.context, kPageTokens) / kPageTokens);
     for (int64_t layer = 0; layer < scale_.spec.config.num_layers; ++layer) {
       for (int64_t sequence = 0; sequence < shape.sequences(); ++sequence) {
         for (int32_t& page : pages) page = static_cast<int32_t>(next_page_++ % num_pages_);

@@ -65,10 +65,10 @@ double EndsPerSecond(const std::vector<double>& ends) {
 // Keeps `depth` requests in flight until enough was read.
 //
 // Thread: the device's, but for Run.
-class DiskMeter {
+class DiskRateMeter {
  public:
-  DiskMeter(BlockDevice& device, Cursor& cursor, Bytes read_bytes, double seconds, const std::atomic<bool>* cancelled,
-            const HugeBuffer& memory)
+  DiskRateMeter(BlockDevice& device, Cursor& cursor, Bytes read_bytes, double seconds, const std::atomic<bool>* cancelled,
+                const HugeBuffer& memory)
       : device_(device), cursor_(cursor), read_bytes_(read_bytes), seconds_(seconds), cancelled_(cancelled), memory_(memory) {}
 
   absl::StatusOr<DiskPoint> Run() {
@@ -198,7 +198,7 @@ class DiskProfile {
 
   absl::StatusOr<DiskPoint> Measure(Bytes read_bytes, int depth, double seconds) {
     LIME_ASSIGN_OR_RETURN(const std::unique_ptr<BlockDevice> device, OpenBlockDevice(paths_, {.lanes = depth}));
-    DiskMeter meter(*device, CursorOf(read_bytes), read_bytes, seconds, options_.cancelled, memory_);
+    DiskRateMeter meter(*device, CursorOf(read_bytes), read_bytes, seconds, options_.cancelled, memory_);
     return meter.Run();
   }
 

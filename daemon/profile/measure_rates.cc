@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/limits.h"
 #include "daemon/profile/clock.h"
+#include "daemon/profile/limits.h"
 #include "kernels/cpu/linear.h"
 #include "planner/base/median.h"
 

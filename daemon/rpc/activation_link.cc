@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "daemon/engine/steady_clock.h"
+#include "common/steady_clock.h"
 #include "daemon/logic/link_estimator.h"
 #include "daemon/rpc/activation_wire.h"
 #include "proto/grpc_status.h"

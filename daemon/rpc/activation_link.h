@@ -1,6 +1,6 @@
 // The way of activations from this device to one other: a connection and a stream of their own, messages in order, payloads not copied.
 //
-// On the wire a message is the header of daemon/logic/activation.h, then the payload as it lies in memory. The receiver answers when those
+// On the wire a message is the header of common/activation.h, then the payload as it lies in memory. The receiver answers when those
 // have arrived that follow one another, or are large, which tells how fast the link is (daemon/logic/link_estimator.h). Messages that may
 // wait are sent where nothing else is: the next once those before it were answered, or what is not would take the link a millisecond at
 // most, so that another message waits for no more. Probes, where nothing at all waits, take what LinkEstimator says. Nothing else waits for
@@ -18,7 +18,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "daemon/logic/activation.h"
+#include "common/activation.h"
 #include "daemon/logic/trace_ring.h"
 #include "planner/base/bytes.h"
 #include "proto/channel.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/engine/steady_clock.h"
+#include "common/steady_clock.h"
 #include "daemon/rpc/activation_wire.h"
 #include "proto/grpc_status.h"
 

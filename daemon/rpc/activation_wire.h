@@ -3,7 +3,7 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
-#include "daemon/logic/activation.h"
+#include "common/activation.h"
 
 namespace lime {
 
@@ -21,7 +21,7 @@ grpc::ByteBuffer ProbeBuffer(int64_t epoch, Bytes bytes);
 // InvalidArgument for anything but one header and as many bytes as it says. What a probe carries is not kept.
 absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer);
 
-// ParseArrivals of daemon/logic/activation.h.
+// ParseArrivals of common/activation.h.
 grpc::ByteBuffer ToBuffer(std::span<const int64_t> arrivals_us);
 absl::StatusOr<std::vector<int64_t>> ArrivalsOf(const grpc::ByteBuffer& buffer);
 

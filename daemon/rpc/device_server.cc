@@ -11,8 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/steady_clock.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/engine/steady_clock.h"
+#include "daemon/logic/link_estimator.h"
 #include "daemon/rpc/activation_service.h"
 #include "daemon/rpc/hello_responder.h"
 #include "daemon/rpc/link_probe.h"

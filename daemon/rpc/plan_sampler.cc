@@ -8,7 +8,7 @@ struct PlanSampler::Sequence {
   int64_t request = 0;
   RequestSampling sampling;
   std::vector<int32_t> ids;  // prompt and what was sampled
-  std::shared_ptr<cli::LogitsHash> hash;
+  std::shared_ptr<LogitsHash> hash;
   absl::Status broken;  // what its hash was to go on from
 };
 
@@ -30,10 +30,10 @@ void PlanSampler::Admit(const AdmitOrder& order) {
     sequence->sampling = found->second;
     expected_.erase(found);
   }
-  if (!scored_hash_) scored_hash_ = std::make_shared<cli::LogitsHash>();
-  sequence->hash = sequence->sampling.score_top ? scored_hash_ : std::make_shared<cli::LogitsHash>();
+  if (!scored_hash_) scored_hash_ = std::make_shared<LogitsHash>();
+  sequence->hash = sequence->sampling.score_top ? scored_hash_ : std::make_shared<LogitsHash>();
   if (!sequence->sampling.hash_state.empty()) {
-    absl::StatusOr<cli::LogitsHash> before = cli::LogitsHash::Continue(sequence->sampling.hash_state);
+    absl::StatusOr<LogitsHash> before = LogitsHash::Continue(sequence->sampling.hash_state);
     if (before.ok()) *sequence->hash = *std::move(before);
     sequence->broken = before.status();
   }

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "coordinator/cli/logits_hash.h"
+#include "common/logits_hash.h"
 #include "daemon/engine/token_sampler.h"
 #include "kernels/cpu/row_scorer.h"
 #include "proto/convert.h"
@@ -56,7 +56,7 @@ class PlanSampler final : public TokenSampler {
   std::map<int64_t, RequestSampling> expected_ ABSL_GUARDED_BY(mutex_);             // by request
   std::map<int32_t, std::unique_ptr<Sequence>> sequences_ ABSL_GUARDED_BY(mutex_);  // by slot
   std::map<std::pair<int32_t, int32_t>, Told> told_ ABSL_GUARDED_BY(mutex_);        // by slot and position
-  std::shared_ptr<cli::LogitsHash> scored_hash_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<LogitsHash> scored_hash_ ABSL_GUARDED_BY(mutex_);
   Sampler sampler_;            // the compute thread's
   cpu::RowScorer row_scorer_;  // likewise
 };

@@ -29,7 +29,7 @@ constexpr size_t kRowDigits = 8;          // of one row's checksum
 constexpr std::pair<BlockKind, std::string_view> kKinds[] = {
     {BlockKind::kEmbedding, "embedding"}, {BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}};
 
-std::string_view KindName(BlockKind kind) {
+std::string_view ManifestKind(BlockKind kind) {
   return std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& entry) { return entry.first == kind; })->second;
 }
 
@@ -236,7 +236,7 @@ std::string RowDigits(const StoredRows& table) {
 json FileJson(const StoredFile& file) {
   json blocks = json::array(), ranges = json::array(), rows = json::array();
   for (const StoredBlock& block : file.blocks) {
-    blocks.push_back({{"kind", std::string(KindName(block.id.kind))},
+    blocks.push_back({{"kind", std::string(ManifestKind(block.id.kind))},
                       {"layer", block.id.layer},
                       {"offset", block.offset},
                       {"bytes", block.bytes},

@@ -26,7 +26,7 @@ constexpr char kHeldFormat[] = "lime-held-blocks";
 constexpr int64_t kVersion = 1;
 constexpr size_t kMaxBlocks = 1'000'000;
 
-std::string HashText(uint64_t hash) {
+std::string HexText(uint64_t hash) {
   return absl::StrFormat("%016x", hash);
 }
 
@@ -91,7 +91,7 @@ absl::StatusOr<HeldBlocks> ParseHeldBlocks(std::string_view text, std::string_vi
 std::string HeldBlocksText(const HeldBlocks& held) {
   const json root = {{"format", kHeldFormat},
                      {"version", kVersion},
-                     {"manifest_xxh3", HashText(held.manifest_xxh3)},
+                     {"manifest_xxh3", HexText(held.manifest_xxh3)},
                      {"held", NamesOf(held.held)},
                      {"begun", NamesOf(held.begun)}};
   return root.dump(1) + "\n";

@@ -26,7 +26,7 @@ constexpr int kCopyThreads = 2;
 constexpr int kPrefaultThreads = 2;
 
 // An extent and its place in the buffer: byte `o` of the file lands at buffer + region + (o - begin).
-struct Placement {
+struct PlacedExtent {
   TensorExtent tensors;
   int64_t begin = 0;        // file offset, rounded down to a page
   Bytes region = 0;         // buffer offset of `begin`
@@ -41,10 +41,10 @@ bool AnyMisaligned(const std::vector<WantedTensor>& wanted, const TensorExtent& 
 }
 
 // Lays the extents out one after the other; returns the bytes of the buffer.
-Bytes PlaceExtents(const std::vector<WantedTensor>& wanted, std::vector<Placement>& placements) {
+Bytes PlaceExtents(const std::vector<WantedTensor>& wanted, std::vector<PlacedExtent>& placements) {
   Bytes end = 0;
   for (TensorExtent& tensors : JoinExtents(wanted, kMaxTensorGap)) {
-    Placement placement{.tensors = tensors, .begin = tensors.extent.offset / kPageBytes * kPageBytes};
+    PlacedExtent placement{.tensors = tensors, .begin = tensors.extent.offset / kPageBytes * kPageBytes};
     placement.misaligned = AnyMisaligned(wanted, tensors);
     if (placement.misaligned) end += RoundUp(static_cast<Bytes>(tensors.last - tensors.first) * kTargetAlignment, kPageBytes);
     placement.region = end;
@@ -55,7 +55,7 @@ Bytes PlaceExtents(const std::vector<WantedTensor>& wanted, std::vector<Placemen
 }
 
 // Slides the tensors of an extent down, in ascending order, each to the next multiple of 64: in place, so memory is never doubled.
-void SlideDown(const std::vector<WantedTensor>& wanted, const Placement& placement, std::byte* buffer,
+void SlideDown(const std::vector<WantedTensor>& wanted, const PlacedExtent& placement, std::byte* buffer,
                std::vector<const std::byte*>& data) {
   const TensorExtent& tensors = placement.tensors;
   std::byte* target = buffer + placement.region - static_cast<Bytes>(tensors.last - tensors.first) * kTargetAlignment;
@@ -108,14 +108,14 @@ class ReadLoader : public Loader {
   SteadyReads steady() const override { return meter_.steady(); }
 
   absl::StatusOr<LoadedTensors> Load(const std::vector<WantedTensor>& wanted, const LoadOptions& options) override {
-    std::vector<Placement> placements;
+    std::vector<PlacedExtent> placements;
     const Bytes bytes = PlaceExtents(wanted, placements);
     LIME_ASSIGN_OR_RETURN(HugeBuffer buffer, HugeBuffer::Allocate(bytes));
     auto storage = std::make_shared<HugeBuffer>(std::move(buffer));
     LIME_RETURN_IF_ERROR(ReadMetered(placements, *storage, options));
 
     std::vector<const std::byte*> data;
-    for (const Placement& placement : placements) {
+    for (const PlacedExtent& placement : placements) {
       for (size_t i = placement.tensors.first; i < placement.tensors.last; ++i) {
         data.push_back(storage->data() + placement.region + (wanted[i].at.offset - placement.begin));
       }
@@ -126,7 +126,7 @@ class ReadLoader : public Loader {
 
  private:
   // What the page cache holds says nothing of the disk.
-  absl::Status ReadMetered(const std::vector<Placement>& placements, HugeBuffer& buffer, const LoadOptions& options) {
+  absl::Status ReadMetered(const std::vector<PlacedExtent>& placements, HugeBuffer& buffer, const LoadOptions& options) {
     const absl::Time begin = absl::Now();
     const Bytes disk_before = disk_->bytes_read(), cache_before = cache_ ? cache_->bytes_read() : 0;
     std::atomic<int64_t> present_ns = std::numeric_limits<int64_t>::max();
@@ -139,13 +139,13 @@ class ReadLoader : public Loader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadAll(const std::vector<Placement>& placements, std::byte* buffer, const LoadOptions& options) {
+  absl::Status ReadAll(const std::vector<PlacedExtent>& placements, std::byte* buffer, const LoadOptions& options) {
     Bytes total = 0;
-    for (const Placement& placement : placements) total += placement.tensors.extent.bytes;
+    for (const PlacedExtent& placement : placements) total += placement.tensors.extent.bytes;
     LoadWatcher watcher(options, total);
     const Bytes before = BytesRead();
     Pending pending;
-    for (const Placement& placement : placements) StartReads(placement, buffer, pending);
+    for (const PlacedExtent& placement : placements) StartReads(placement, buffer, pending);
     for (bool cancelled = false; !pending.WaitAll(LoadWatcher::kInterval); watcher.Report(BytesRead() - before)) {
       if (cancelled || !watcher.cancelled()) continue;
       cancelled = true;
@@ -158,7 +158,7 @@ class ReadLoader : public Loader {
   }
 
   // Splits an extent into runs that the page cache holds and runs that it does not, and gives each to its reader.
-  void StartReads(const Placement& placement, std::byte* buffer, Pending& pending) {
+  void StartReads(const PlacedExtent& placement, std::byte* buffer, Pending& pending) {
     const Extent& extent = placement.tensors.extent;
     const CheckpointFile& file = files_[static_cast<size_t>(extent.file)];
     std::optional<PageCacheView> view;

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cpu/row_score.h"
+#include "common/row_score.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/topk.h"

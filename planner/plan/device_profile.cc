@@ -65,7 +65,7 @@ double BlockOperations(const ModelSpec& spec, BlockKind kind, int64_t rows, int6
   return linear + 4 * AttendedPairs(c, rows, context) * static_cast<double>(c.num_heads * c.head_dim);
 }
 
-auto Order(const ComputePoint& point) {
+auto OrderOf(const ComputePoint& point) {
   return std::tuple(point.kind, point.rows, point.context);
 }
 
@@ -89,7 +89,7 @@ const ModelCompute* DeviceProfile::FindModel(std::string_view key) const {
 }
 
 void DeviceProfile::SetModel(ModelCompute model) {
-  std::ranges::sort(model.points, {}, Order);
+  std::ranges::sort(model.points, {}, OrderOf);
   const auto place = std::ranges::lower_bound(models, model.key, {}, &ModelCompute::key);
   if (place != models.end() && place->key == model.key) {
     *place = std::move(model);

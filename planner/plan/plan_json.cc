@@ -20,7 +20,7 @@ constexpr double kHighNumber = std::numeric_limits<double>::max();
 constexpr double kLow = -kHighNumber;
 constexpr int64_t kMaxNumber = std::numeric_limits<int32_t>::max();
 
-std::optional<Instance::Kind> ParseKind(const std::string& letter) {
+std::optional<Instance::Kind> KindOfLetter(const std::string& letter) {
   for (const auto kind : {Instance::Kind::kAttention, Instance::Kind::kMlp, Instance::Kind::kHead, Instance::Kind::kLayer}) {
     if (letter.size() == 1 && letter[0] == KindLetter(kind)) return kind;
   }
@@ -37,7 +37,7 @@ absl::StatusOr<Instance::Block> ReadBlock(const json& object, int index) {
   block.mb = fields.Double("mb", kLow, kHighNumber);
   block.kv_mb = fields.DoubleOr("kv_mb", 0, kLow, kHighNumber);
   LIME_RETURN_IF_ERROR(fields.status());
-  const std::optional<Instance::Kind> kind = ParseKind(letter);
+  const std::optional<Instance::Kind> kind = KindOfLetter(letter);
   if (!kind) return Invalid(where, ": field \"kind\" is none of A, M, H and L");
   block.kind = *kind;
   return block;

@@ -137,9 +137,9 @@ class Walk {
 };
 
 // Instructions for people.
-class Words {
+class InstructionText {
  public:
-  explicit Words(const Plan* plan) : plan_(plan) {}
+  explicit InstructionText(const Plan* plan) : plan_(plan) {}
 
   // Parts [lo, hi) of one block.
   std::string Parts(int32_t lo, int32_t hi) const {
@@ -215,7 +215,7 @@ const char* PayloadName(Payload payload) {
 }
 
 std::string Program::DebugString(const Plan* plan) const {
-  const Words words(plan);
+  const InstructionText words(plan);
   std::string text = absl::StrCat(words.Device(device), ", ring ", FormatBytes(ring_bytes), "\n");
   for (size_t i = 0; i < loads.size(); ++i) {
     absl::StrAppendFormat(&text, "  load %-3d %-18s %10s  when the load %d before it is evicted%s\n", i,

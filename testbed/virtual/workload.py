@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 LEAST_MBIT, MOST_MBIT = 50, 250  # the paper's section V-D
 PAGE_TOKENS = 16
-LEAD = 24  # steps ahead of which the engine has pages: twice kResidencyLead of daemon/logic/order.h
+LEAD = 24  # steps ahead of which the engine has pages: twice kResidencyLead of common/order.h
 WINDOW = 50
 LEAST_CHUNK = 64
 

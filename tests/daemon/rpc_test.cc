@@ -6,7 +6,7 @@
 #include <future>
 
 #include "absl/time/clock.h"
-#include "coordinator/cli/logits_hash.h"
+#include "common/logits_hash.h"
 #include "coordinator/rpc/cluster_run.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/rpc/activation_wire.h"

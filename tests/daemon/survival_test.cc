@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/clock.h"
-#include "coordinator/cli/logits_hash.h"
+#include "common/logits_hash.h"
 #include "coordinator/rpc/cluster_run.h"
 #include "daemon/rpc/kv_reader.h"
 #include "gmock/gmock.h"
@@ -68,7 +68,7 @@ class SurvivalTest : public RpcTest {
     EXPECT_GE(recoveries_ + changes_, 1);
     for (size_t r = 0; r < 2; ++r) {
       EXPECT_EQ(outcome.tokens[r], FakeTokens(prompts_[r], kTokens, 4));
-      cli::LogitsHash hash;
+      LogitsHash hash;
       for (const int32_t token : outcome.tokens[r]) {
         std::vector<float> logits(kFakeVocab, 0);
         logits[static_cast<size_t>(token)] = 1;

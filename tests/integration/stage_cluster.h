@@ -15,9 +15,9 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "coordinator/cli/logits_hash.h"
+#include "common/flow.h"
+#include "common/logits_hash.h"
 #include "daemon/engine/stage_engine.h"
-#include "daemon/logic/flow.h"
 #include "gtest/gtest.h"
 #include "planner/plan/kv_eviction.h"
 #include "tests/integration/stage_plans.h"
@@ -40,13 +40,13 @@ class GreedySampler final : public TokenSampler {
   uint64_t hash(int32_t sequence) { return hashes_[sequence].value(); }
   std::string HashState(int32_t sequence) { return hashes_[sequence].State(); }
   void Continue(int32_t sequence, const std::string& state) {
-    absl::StatusOr<cli::LogitsHash> hash = cli::LogitsHash::Continue(state);
+    absl::StatusOr<LogitsHash> hash = LogitsHash::Continue(state);
     ASSERT_TRUE(hash.ok()) << hash.status();
     hashes_[sequence] = *std::move(hash);
   }
 
  private:
-  std::map<int32_t, cli::LogitsHash> hashes_;
+  std::map<int32_t, LogitsHash> hashes_;
 };
 
 enum class Delivery {

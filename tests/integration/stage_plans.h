@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/cli/logits_hash.h"
-#include "daemon/logic/order.h"
+#include "common/logits_hash.h"
+#include "common/order.h"
 #include "gtest/gtest.h"
 #include "planner/plan_problem.h"
 #include "tests/integration/models.h"
@@ -40,7 +40,7 @@ inline Reference Alone(const std::string& dir, std::vector<int32_t> prompt, size
     EXPECT_TRUE((*engine)->Step(batch).ok());
     batch.rows.clear();
   }
-  cli::LogitsHash hash;
+  LogitsHash hash;
   while (reference.tokens.size() < new_tokens) {
     const auto logits = (*engine)->Step(batch);
     EXPECT_TRUE(logits.ok()) << logits.status();

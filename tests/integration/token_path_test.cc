@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "common/sampler.h"
 #include "coordinator/cli/generate.h"
-#include "coordinator/text/sampler.h"
 #include "gtest/gtest.h"
 #include "tests/integration/models.h"
 

@@ -1,5 +1,5 @@
 // What is sent arrives as it was; anything else is refused and reads nothing beyond its end.
-#include "daemon/logic/activation.h"
+#include "common/activation.h"
 
 #include <random>
 

@@ -1,5 +1,5 @@
 // Who reads what of the KV that a plan has left, where hosts have some of it.
-#include "daemon/logic/kv_take.h"
+#include "common/kv_take.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

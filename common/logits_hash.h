@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "planner/base/status.h"
 
-namespace lime::cli {
+namespace lime {
 
 class LogitsHash {
  public:
@@ -65,4 +65,4 @@ inline std::string HashText(uint64_t hash) {
   return absl::StrFormat("%016x", hash);
 }
 
-}  // namespace lime::cli
+}  // namespace lime

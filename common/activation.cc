@@ -1,7 +1,7 @@
-#include "daemon/logic/activation.h"
+#include "common/activation.h"
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/little_endian.h"
+#include "common/little_endian.h"
 #include "planner/plan/instance.h"
 
 namespace lime {

@@ -1,4 +1,4 @@
-#include "coordinator/text/sampler.h"
+#include "common/sampler.h"
 
 #include <gmock/gmock.h>
 
@@ -9,8 +9,8 @@
 #include <numeric>
 #include <random>
 
-#include "coordinator/text/philox.h"
-#include "coordinator/text/softmax.h"
+#include "common/philox.h"
+#include "common/softmax.h"
 
 namespace lime {
 namespace {

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/logic/link_estimator.h"
+#include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/program.h"
 
@@ -47,6 +47,8 @@ struct SampledToken {
 };
 
 inline constexpr size_t kActivationHeaderBytes = 48;
+// Of one probe, headers and all. A large one costs its sender and receiver little more time than a small one, and says less.
+inline constexpr Bytes kProbeBytes = 8 * kKiB, kLargeProbeBytes = 64 * kKiB;
 // Of one message: 4,096 rows of 16,384 fp32 values.
 inline constexpr int64_t kMaxActivationBytes = int64_t{1} << 28;
 // Of messages that wait for one link.

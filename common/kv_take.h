@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/logic/order.h"
+#include "common/order.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 

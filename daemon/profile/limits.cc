@@ -1,4 +1,4 @@
-#include "bench/limits.h"
+#include "daemon/profile/limits.h"
 
 #include <chrono>
 #include <cstdlib>
@@ -13,7 +13,7 @@
 #include "planner/base/check.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/limits.cc"
+#define HWY_TARGET_INCLUDE "daemon/profile/limits.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 

@@ -1,9 +1,9 @@
-#include "daemon/logic/kv_take.h"
+#include "common/kv_take.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/logic/kv_pages.h"
+#include "planner/base/bytes.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
 
@@ -103,7 +103,7 @@ absl::StatusOr<std::vector<int64_t>> AwayAtFirst(const Plan& plan, int32_t devic
   if (layers == 0) return away;
   const int64_t reach = PositionsAway(plan, plan.devices[device], ResidencyOf(plan).layer_pages) / kKvPiece;
   int64_t pages = 0;  // of a layer, in memory
-  for (const KvSequence& sequence : sequences) pages += KvPages::PagesFor(sequence.positions, 1);
+  for (const KvSequence& sequence : sequences) pages += RoundUp(sequence.positions, kPageTokens) / kPageTokens;
   const int64_t room = plan.devices[device].kv_pages / layers;
   while (pages > room) {
     size_t best = away.size();

@@ -1,4 +1,4 @@
-#include "coordinator/cluster/toml_file.h"
+#include "common/toml_file.h"
 
 #include <algorithm>
 #include <exception>

@@ -1,4 +1,4 @@
-#include "coordinator/text/sampler.h"
+#include "common/sampler.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/text/philox.h"
-#include "coordinator/text/softmax.h"
+#include "common/philox.h"
+#include "common/softmax.h"
 
 namespace lime {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/text/softmax.h"
+#include "common/softmax.h"
 
 #include <algorithm>
 #include <array>

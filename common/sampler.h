@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "coordinator/text/softmax.h"
+#include "common/softmax.h"
 #include "planner/base/status.h"
 
 namespace lime {
