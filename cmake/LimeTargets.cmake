@@ -23,7 +23,17 @@ if(LIME_SANITIZE)
   add_compile_options(-fsanitize=${LIME_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LIME_SANITIZE})
   add_compile_definitions(LIME_SANITIZED)
+  # Coverage for the fuzz targets, in all files alike: headers that are parsed once serve one set of options. Not for ThreadSanitizer, which
+  # would report its counters.
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND LIME_SANITIZE MATCHES "address|undefined")
+    set(LIME_FUZZ ON)
+    add_compile_options(-fsanitize=fuzzer-no-link)
+  endif()
 endif()
+
+# gRPC's and asio's users have -pthread, and parsed headers serve one set of options. GCC 12 forgets that they are the system's, and takes
+# std::string's own code for an access out of bounds.
+add_compile_options(-pthread $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
 
 find_package(absl REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -57,37 +67,14 @@ function(lime_optimize target level)
   endif()
 endfunction()
 
-# lime_precompile(target headers...): what most files of the target include, and is slow to parse.
-function(lime_precompile target)
-  if(LIME_PARSE_ONCE)
-    target_precompile_headers(${target} PRIVATE ${ARGN})
-  endif()
-endfunction()
-
-# lime_compile_together(target): several files at a time, so that what they include is parsed once for all of them.
-function(lime_compile_together target)
-  if(LIME_PARSE_ONCE)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # nobody else includes those files
-  endif()
-endfunction()
-
-if(LIME_PARSE_ONCE)
-  add_compile_options(-pthread)  # gRPC's and asio's users have it, and parsed headers serve one set of options
-  # GCC 12 forgets that they are the system's, and takes std::string's own code for an access out of bounds.
-  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
-endif()
-
-# What nearly all files include, parsed once for all libraries. Not for fuzz targets' libraries, which are compiled in a way of their own.
-if(LIME_PARSE_ONCE AND NOT LIME_SANITIZE)
-  file(WRITE ${CMAKE_BINARY_DIR}/headers.cc "")
-  add_library(lime_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
-  target_link_libraries(lime_headers PUBLIC absl::statusor absl::strings absl::synchronization)
-  lime_options(lime_headers)
-  set(LIME_HEADERS <algorithm> <chrono> <functional> <map> <memory> <optional> <span> <string> <utility> <variant> <vector>
-    <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h>)
-  lime_precompile(lime_headers ${LIME_HEADERS})
-endif()
+# What nearly all files include, parsed once for all libraries.
+file(WRITE ${CMAKE_BINARY_DIR}/headers.cc "")
+add_library(lime_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
+target_link_libraries(lime_headers PUBLIC absl::statusor absl::strings absl::synchronization)
+lime_options(lime_headers)
+set(LIME_HEADERS <algorithm> <chrono> <functional> <map> <memory> <optional> <span> <string> <utility> <variant> <vector>
+  <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h>)
+target_precompile_headers(lime_headers PRIVATE ${LIME_HEADERS})
 
 # lime_library(name SRCS ... [DEPS ...] [HEADERS target]): a static library of one folder, and whose parsed headers it uses.
 function(lime_library name)
@@ -95,23 +82,20 @@ function(lime_library name)
   add_library(${name} STATIC ${ARG_SRCS})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   lime_options(${name})
-  lime_compile_together(${name})
-  if(TARGET lime_headers)
-    if(NOT ARG_HEADERS)
-      set(ARG_HEADERS lime_headers)
-    endif()
-    target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
-    set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a file with other options parses them itself
+  if(NOT ARG_HEADERS)
+    set(ARG_HEADERS lime_headers)
   endif()
+  target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
+  set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a file with other options parses them itself
 endfunction()
 
 # What all include that speak to other devices, for the same reason.
-if(TARGET lime_headers AND NOT LIME_LOGIC_ONLY)
+if(NOT LIME_LOGIC_ONLY)
   find_package(gRPC REQUIRED)
   add_library(lime_rpc_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
   target_link_libraries(lime_rpc_headers PUBLIC lime_headers gRPC::grpc++ nlohmann_json::nlohmann_json)
   lime_options(lime_rpc_headers)
-  lime_precompile(lime_rpc_headers ${LIME_HEADERS} <grpcpp/grpcpp.h> <nlohmann/json.hpp>)
+  target_precompile_headers(lime_rpc_headers PRIVATE ${LIME_HEADERS} <grpcpp/grpcpp.h> <nlohmann/json.hpp>)
 endif()
 
 # lime_program(name SRCS ... [DEPS ...])
@@ -135,16 +119,15 @@ if(LIME_SANITIZE)
 endif()
 
 # What all tests include, parsed once for each level: GCC 12 dies of headers that were parsed for another one.
-if(LIME_PARSE_ONCE)
-  file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "int main() {}\n")
-  foreach(level 0 1 2)
-    set(name lime_test_headers_${level})
-    lime_program(${name} SRCS ${CMAKE_BINARY_DIR}/test_headers.cc DEPS GTest::gmock GTest::gtest_main absl::status absl::statusor absl::strings)
-    lime_optimize(${name} ${level})
-    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
-    lime_precompile(${name} <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
-  endforeach()
-endif()
+file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "int main() {}\n")
+foreach(level 0 1 2)
+  set(name lime_test_headers_${level})
+  lime_program(${name} SRCS ${CMAKE_BINARY_DIR}/test_headers.cc DEPS GTest::gmock GTest::gtest_main absl::status absl::statusor absl::strings)
+  lime_optimize(${name} ${level})
+  set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  target_precompile_headers(${name} PRIVATE
+    <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
+endforeach()
 
 # lime_test(name SRCS ... [DEPS ...] [TIMEOUT seconds] [WAITS]): one GoogleTest program, one ctest entry.
 # WAITS: it mostly waits for other processes and for time to pass. scripts/test gives ctest two slots for each core, and a test takes two
@@ -157,10 +140,8 @@ function(lime_test name)
   endif()
   lime_program(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   lime_optimize(${name} ${LIME_TEST_LEVEL})
-  if(LIME_PARSE_ONCE)
-    target_precompile_headers(${name} REUSE_FROM lime_test_headers_${LIME_TEST_LEVEL})
-    set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a test with other definitions parses them itself
-  endif()
+  target_precompile_headers(${name} REUSE_FROM lime_test_headers_${LIME_TEST_LEVEL})
+  set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a test with other definitions parses them itself
   target_compile_definitions(${name} PRIVATE
     LIME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LIME_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
   add_test(NAME ${name} COMMAND ${name})

@@ -52,5 +52,5 @@ build() {
   shift
   export CCACHE_DIR=${CCACHE_DIR:-$root/.cache/ccache}
   export CCACHE_SLOPPINESS=pch_defines,time_macros  # or it would not keep what was compiled with parsed headers
-  (cd "$root" && cmake --preset "$preset" -DLIME_PARSE_ONCE=ON >/dev/null && cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}) >&2
+  (cd "$root" && cmake --preset "$preset" >/dev/null && cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}) >&2
 }
