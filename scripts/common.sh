@@ -12,6 +12,7 @@ packages=(
 )
 # Of tests alone: a machine that only runs LIME gets no SSH server.
 test_packages=(openssh-server openssh-client)
+lint_packages=(clang-format clang-tidy git)
 
 say() { printf '%s\n' "$*" >&2; }
 
