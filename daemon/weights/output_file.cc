@@ -233,7 +233,7 @@ absl::Status WriteInPlace(const std::string& path, const OutputPlace& place, std
   return ::fsync(file.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path, "sync");
 }
 
-absl::StatusOr<NewFile> Stage(const OutputPlace& place, std::string_view text, bool secret) {
+absl::StatusOr<NewFile> StageAt(const OutputPlace& place, std::string_view text, bool secret) {
   LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(place.path, secret ? kSecretMode : kFileMode));
   if (place.info && !secret) ::fchmod(file.descriptor().get(), place.info->st_mode & 07777);
   LIME_RETURN_IF_ERROR(WriteExactly(file.descriptor(), place.path, 0, std::as_bytes(std::span(text))));
@@ -271,7 +271,7 @@ absl::Status WriteOutput(const std::string& path, std::string_view text, const O
   LIME_RETURN_IF_ERROR(CheckPlace(path, place, options));
   if (place.descriptor || (place.info && !S_ISREG(place.info->st_mode))) return WriteThrough(path, place, text, options.cancelled);
   if (place.info && place.info->st_nlink > 1) return WriteInPlace(path, place, text);
-  LIME_ASSIGN_OR_RETURN(NewFile file, Stage(place, text, options.secret));
+  LIME_ASSIGN_OR_RETURN(NewFile file, StageAt(place, text, options.secret));
   return file.Commit();
 }
 
@@ -280,7 +280,7 @@ absl::StatusOr<NewFile> StageOutput(const std::string& path, std::string_view te
   LIME_RETURN_IF_ERROR(CheckPlace(path, place, options));
   const bool plain = !place.info || (S_ISREG(place.info->st_mode) && place.info->st_nlink == 1);
   if (place.descriptor || !plain) return Refused(path, "is a pipe, a device or a file with several names; move it away");
-  return Stage(place, text, options.secret);
+  return StageAt(place, text, options.secret);
 }
 
 bool LooksLikeWeights(const std::string& path) {
