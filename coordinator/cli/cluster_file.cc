@@ -102,7 +102,7 @@ absl::Status TakeModelOf(const std::string& cluster, std::string& model) {
   if (file.config.model.empty())
     return WrongCall(absl::StrCat("no model: ", cluster, " names none; add model = \"FOLDER\" under [cluster], or give --model FOLDER"));
   model = file.Beside(file.config.model);
-  return absl::OkStatus();
+  return CheckModelFolder(model, absl::StrCat(cluster, ": model"));
 }
 
 std::string HowToStart(const ClusterConfig::Device& device, const std::string& path) {
