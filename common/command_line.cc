@@ -1,8 +1,11 @@
 #include "common/command_line.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <map>
 #include <optional>
 
@@ -19,12 +22,16 @@ namespace {
 constexpr char kFreeText[] = "ANY TEXT";  // what `--help` shows as the kind of value
 constexpr size_t kShownBytes = 80;
 
-// What of a word is shown: its begin, without control characters.
-std::string Shown(std::string_view word) {
-  std::string shown(word.substr(0, kShownBytes));
+// The begin of a word, without control characters.
+std::string Begin(std::string_view word) {
+  std::string begin(word.substr(0, kShownBytes));
   std::ranges::replace_if(
-      shown, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }, '?');
-  return word.size() > kShownBytes ? shown + "..." : shown;
+      begin, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }, '?');
+  return word.size() > kShownBytes ? begin + "..." : begin;
+}
+
+std::string Quoted(std::string_view word) {
+  return absl::StrCat("\"", Begin(word), "\"");
 }
 
 bool IsFreeText(const CLI::Option& option) {
@@ -68,12 +75,19 @@ absl::Status CheckWholeNumber(const std::string& flag, std::string_view value, b
   if (has_sign && digits.starts_with('-')) digits.remove_prefix(1);
   const bool plain =
       !digits.empty() && std::ranges::all_of(digits, [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
-  if (!plain) return Invalid(flag, " ", Shown(value), " is not a whole number", has_sign ? "" : " of 0 or more");
-  if (digits.size() > 1 && digits.front() == '0') return Invalid(flag, " ", Shown(value), ": write the number without leading zeros");
+  if (!plain) return Invalid(flag, " ", AsTyped(value), " is not a whole number", has_sign ? "" : " of 0 or more");
+  if (digits.size() > 1 && digits.front() == '0') return Invalid(flag, " ", AsTyped(value), ": write the number without leading zeros");
   int64_t number = 0;
   uint64_t natural = 0;
   const bool fits = has_sign ? absl::SimpleAtoi(Text(value), &number) : absl::SimpleAtoi(Text(value), &natural);
-  return fits ? absl::OkStatus() : Invalid(flag, " ", Shown(value), " is larger than any number that it could be");
+  return fits ? absl::OkStatus() : Invalid(flag, " ", AsTyped(value), " is larger than any number that it could be");
+}
+
+// A decimal number that is one: no hexadecimal, no white space, neither infinity nor NaN.
+bool IsNumber(std::string_view value) {
+  double number = 0;
+  return value.find_first_not_of("0123456789.+-eE") == std::string_view::npos && absl::SimpleAtod(Text(value), &number) &&
+         std::isfinite(number);
 }
 
 absl::Status CheckNumbers(const CLI::Option& option, const std::string& flag, const std::string& value) {
@@ -83,9 +97,8 @@ absl::Status CheckNumbers(const CLI::Option& option, const std::string& flag, co
   std::vector<std::string> items = {value};
   if (option.get_delimiter() != '\0') items = absl::StrSplit(value, option.get_delimiter());
   for (const std::string& item : items) {
-    double number = 0;
     if (whole) LIME_RETURN_IF_ERROR(CheckWholeNumber(flag, item, type.starts_with("INT")));
-    if (!whole && !absl::SimpleAtod(item, &number)) return Invalid(flag, " ", Shown(item), " is not a number");
+    if (!whole && !IsNumber(item)) return Invalid(flag, " ", AsTyped(item), " is not a number");
   }
   return absl::OkStatus();
 }
@@ -93,7 +106,7 @@ absl::Status CheckNumbers(const CLI::Option& option, const std::string& flag, co
 // Walks over the words as CLI11 will, command by command.
 class WordCheck {
  public:
-  WordCheck(const CLI::App& app, std::span<const std::string> words) : app_(&app), words_(words) {}
+  WordCheck(const CLI::App& app, std::vector<std::string>& words) : app_(&app), words_(words) {}
 
   // The first error. Help answers other slips, but not an unknown command.
   absl::Status Run() {
@@ -109,7 +122,7 @@ class WordCheck {
   }
 
   absl::Status OneWord() {
-    const std::string& word = words_[at_++];
+    const std::string word = words_[at_++];
     if (word.size() > 2 && word.starts_with("--")) return LongFlag(word);
     if (word.size() > 1 && word[0] == '-' && word[1] != '-') return ShortFlag(word);
     return PlainWord(word);
@@ -128,24 +141,27 @@ class WordCheck {
     const CLI::Option* const option = Find(name);
     if (option == nullptr) return UnknownFlag(name);
     if (option == app_->get_help_ptr() || option == app_->get_version_ptr()) help_ = true;
-    if (!TakesValue(*option)) return absl::OkStatus();
+    if (!TakesValue(*option))
+      return equals == std::string::npos ? absl::OkStatus() : Wrong(name, " takes no value; leave ", AsTyped(word.substr(equals)), " out");
     if (equals == std::string::npos) return NextValue(*option, name);
     if (equals + 1 < word.size()) return Value(*option, name, word.substr(equals + 1));
-    return Wrong(name, "= has nothing behind it; write ", name, " VALUE, or leave it out",
-                 IsFreeText(*option) ? absl::StrCat(" (", name, " \"\" is an empty text)") : "");
+    if (!IsFreeText(*option)) return Wrong(name, "= has nothing behind it; write ", name, " VALUE, or leave it out");
+    words_[at_ - 1] = name;  // CLI11 would take the next word for the value
+    words_.insert(words_.begin() + static_cast<ptrdiff_t>(at_), "");
+    return NextValue(*option, name);
   }
 
   absl::Status ShortFlag(const std::string& word) {
     const std::string as_long = "-" + word;
     if (word.size() > 2 && Find(as_long.substr(0, as_long.find('='))) != nullptr)
-      return Wrong("unknown flag ", Shown(word), "; did you mean -", Shown(word), "?");
+      return Wrong("unknown flag ", AsTyped(word), "; did you mean -", AsTyped(word), "?");
     const std::string name = word.substr(0, 2);
     const CLI::Option* const option = Find(name);
     if (option == nullptr) return UnknownFlag(word);
     if (option == app_->get_help_ptr()) help_ = true;
     if (!TakesValue(*option)) return word.size() == 2 ? absl::OkStatus() : UnknownFlag(word);
     if (word.size() == 2) return NextValue(*option, name);
-    if (word[2] == '=') return Wrong("write ", name, " ", Shown(word.substr(3)), " instead of ", Shown(word));
+    if (word[2] == '=') return Wrong("write ", name, " ", AsTyped(word.substr(3)), " instead of ", AsTyped(word));
     return Value(*option, name, word.substr(2));
   }
 
@@ -153,7 +169,7 @@ class WordCheck {
     const std::vector<std::string> flags = FlagsOf(*app_);
     std::string advice = DidYouMean(name, flags);
     if (advice.empty()) advice = absl::StrCat("; ", HelpOf(*app_), " lists the flags");
-    return Wrong("unknown flag ", Shown(name), advice);
+    return Wrong("unknown flag ", AsTyped(name), advice);
   }
 
   absl::Status NextValue(const CLI::Option& option, const std::string& name) {
@@ -172,7 +188,7 @@ class WordCheck {
     if (IsFreeText(option)) return absl::OkStatus();
     if (value.empty()) return Wrong(name, " is empty; give a value, or leave it out");
     if (value.starts_with("--") && Find(value.substr(0, value.find('='))) != nullptr)
-      return Wrong(name, " needs a value, and ", Shown(value), " is a flag");
+      return Wrong(name, " needs a value, and ", AsTyped(value), " is a flag");
     const absl::Status numbers = CheckNumbers(option, name, value);
     return numbers.ok() ? numbers : Wrong(Text(std::string(numbers.message())));
   }
@@ -187,10 +203,9 @@ class WordCheck {
     std::error_code ignored;
     const bool folder = std::filesystem::is_directory(word, ignored);
     if (folder && Find("--model") != nullptr)
-      return Wrong("unexpected folder ", Shown(word), "; the model is given as --model ", Shown(word));
-    if (Find("--prompt") != nullptr)
-      return Wrong("unexpected word \"", Shown(word), "\"; a prompt is given as --prompt \"TEXT\", in quotes");
-    return Wrong("unexpected word \"", Shown(word), "\"; ", HelpOf(*app_), " tells what follows");
+      return Wrong("unexpected folder ", AsTyped(word), "; the model is given as --model ", AsTyped(word));
+    if (Find("--prompt") != nullptr) return Wrong("unexpected word ", Quoted(word), "; a prompt is given as --prompt \"TEXT\", in quotes");
+    return Wrong("unexpected word ", Quoted(word), "; ", HelpOf(*app_), " tells what follows");
   }
 
   absl::Status Command(const std::string& word, const std::vector<std::string>& commands) {
@@ -203,11 +218,11 @@ class WordCheck {
     unknown_command_ = true;
     std::string advice = DidYouMean(word, commands, absl::StrCat(app_->get_name(), " "));
     if (advice.empty()) advice = absl::StrCat("; ", HelpOf(*app_), " lists the commands");
-    return Wrong("unknown command \"", Shown(word), "\"", advice);
+    return Wrong("unknown command ", Quoted(word), advice);
   }
 
   const CLI::App* app_;  // the command at hand
-  const std::span<const std::string> words_;
+  std::vector<std::string>& words_;
   size_t at_ = 0;
   bool help_ = false;                        // it is asked for
   bool unknown_command_ = false;             // the words behind it cannot be read
@@ -216,11 +231,16 @@ class WordCheck {
 
 }  // namespace
 
+std::string AsTyped(std::string_view word) {
+  const bool plain = !word.empty() && std::ranges::all_of(word, [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
+  return plain ? Begin(word) : Quoted(word);
+}
+
 CLI::Option* FreeText(CLI::Option* option) {
   return option->type_name(kFreeText);
 }
 
-absl::Status CheckWords(const CLI::App& app, std::span<const std::string> words) {
+absl::Status CheckWords(const CLI::App& app, std::vector<std::string>& words) {
   return WordCheck(app, words).Run();
 }
 
@@ -241,6 +261,11 @@ std::vector<std::string> WithHelpWords(std::vector<std::string> words) {
 
 bool AsksForJson(std::span<const std::string> words) {
   return std::ranges::find(words, "--json") != words.end();
+}
+
+bool AnswerWritten() {
+  std::cout.flush();
+  return std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
 }
 
 }  // namespace lime

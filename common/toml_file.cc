@@ -39,6 +39,15 @@ constexpr size_t kMaxStringBytes = 4096;
 constexpr std::ptrdiff_t kMaxDotsPerLine = 64;
 constexpr size_t kShownBytes = 160;
 
+// The parser's words, but for the most frequent slip: a quotation mark that is missing at the end of a line.
+std::string WordsOf(const toml::parse_error& error) {
+  const std::string words(error.description());
+  const size_t prohibited = words.find("unescaped control characters");
+  return prohibited == std::string::npos
+             ? words
+             : words.substr(0, prohibited) + "its closing quotation mark is missing, or it holds a control character";
+}
+
 int64_t LineOf(const toml::node& node) {
   return static_cast<int64_t>(node.source().begin.line);
 }
@@ -54,6 +63,10 @@ absl::Status CheckShape(std::string_view text, std::string_view file, Bytes most
     text.remove_prefix(std::min(text.size(), row.size() + 1));
   }
   return absl::OkStatus();
+}
+
+std::string ShownBudget(Bytes bytes) {
+  return FormatBytes(std::max(bytes, kLeastBudget));
 }
 
 TomlNode ToNode(const toml::node& node) {
@@ -90,7 +103,7 @@ absl::StatusOr<TomlNode> ParseToml(std::string_view text, std::string_view file,
   try {
     return ToNode(toml::parse(text));
   } catch (const toml::parse_error& error) {
-    return WrongLine(file, static_cast<int64_t>(error.source().begin.line), "is no TOML: ", ShownToml(error.description()));
+    return WrongLine(file, static_cast<int64_t>(error.source().begin.line), "is no TOML: ", ShownToml(WordsOf(error)));
   } catch (const std::exception& error) {
     return Invalid(Text(file), ": is no TOML: ", ShownToml(error.what()));
   }
@@ -142,12 +155,23 @@ bool TomlFields::Bool(const char* key) {
 Bytes TomlFields::Budget(const char* key) {
   const TomlNode* const node = table_.Find(key);
   const bool plain = node != nullptr && node->kind == TomlNode::Kind::kInteger;
-  const Bytes bytes = plain ? Int(key, 1, kMaxDeviceMemory) : Parsed<Bytes>(key, ParseBytes, 1, kMaxDeviceMemory);
+  const Bytes bytes = plain ? Int(key, 1, kMaxDeviceMemory) : Parsed<Bytes>(key, ParseBytes, 0, kMaxDeviceMemory, ShownBudget);
   if (node != nullptr && bytes < kLeastBudget) {
     FailAt(key, absl::StrCat("= ", plain ? absl::StrCat(node->number) : ShownToml(node->text), " is ", FormatBytes(bytes),
                              ", and limed alone takes more; write the size with its unit, such as \"8GiB\""));
   }
   return bytes;
+}
+
+std::map<std::string, TomlValue> TomlFields::Written() const {
+  std::map<std::string, TomlValue> written;
+  for (const TomlNode& node : table_.fields) {
+    std::string text = absl::StrCat(node.number);
+    if (node.kind == TomlNode::Kind::kString) text = absl::StrCat("\"", ShownToml(node.text), "\"");
+    if (node.kind == TomlNode::Kind::kBoolean) text = node.number != 0 ? "true" : "false";
+    written[node.key] = {.line = node.line, .text = text};
+  }
+  return written;
 }
 
 void TomlFields::FailAt(const char* key, const std::string& problem) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -47,6 +48,12 @@ absl::Status WrongLine(std::string_view file, int64_t line, const What&... what)
 // Text of the file as an error shows it: its begin, control characters as \xNN, all others as they are.
 std::string ShownToml(std::string_view text);
 
+// A field as the file has it: `"8GiB"` in line 7.
+struct TomlValue {
+  int64_t line = 0;
+  std::string text;
+};
+
 // What comes between an unknown word, with the nearest known one or not, and all known ones.
 std::string ThereAre(const std::string& did_you_mean);
 
@@ -67,16 +74,20 @@ class TomlFields {
   bool Bool(const char* key);
   // Memory of a daemon: a size in a string, or bytes. 0 where there is none.
   Bytes Budget(const char* key);
-  // A string that `parse` reads; T{} where there is none.
+  // A string that `parse` reads; T{} where there is none. `show` writes the range as people write it.
   template <typename T>
-  T Parsed(const char* key, absl::StatusOr<T> (*parse)(std::string_view), T low, T high) {
+  T Parsed(const char* key, absl::StatusOr<T> (*parse)(std::string_view), T low, T high, std::string (*show)(T)) {
     const std::string text = String(key);
     if (!Has(key) || !error_.ok()) return T{};
     const absl::StatusOr<T> value = parse(text);
     if (!value.ok()) return FailAt(key, absl::StrCat(": ", value.status().message())), T{};
-    if (!(*value >= low && *value <= high)) return FailAt(key, absl::StrCat("= ", ShownToml(text), " is out of range")), T{};
+    if (!(*value >= low && *value <= high))
+      return FailAt(key, absl::StrCat("= ", ShownToml(text), " is out of range; give ", show(low), " to ", show(high))), T{};
     return *value;
   }
+
+  // Every field that is a string, a whole number or a switch.
+  std::map<std::string, TomlValue> Written() const;
 
   // Keeps an error about a field that is there; about one that is not.
   void FailAt(const char* key, const std::string& problem);

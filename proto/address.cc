@@ -12,9 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "planner/base/strings.h"
 
 namespace lime {
 namespace {
@@ -41,19 +39,6 @@ Resolved ResolveNow(const HostPort& address) {
 }
 
 }  // namespace
-
-absl::StatusOr<HostPort> ParseAddress(std::string_view address) {
-  const size_t colon = address.rfind(':');
-  HostPort parsed;
-  if (colon == std::string_view::npos || !absl::SimpleAtoi(Text(address.substr(colon + 1)), &parsed.port) || parsed.port < 0 ||
-      parsed.port > 65535)
-    return absl::InvalidArgumentError(absl::StrCat("\"", Text(address.substr(0, 80)), "\" is no address; write HOST:PORT"));
-  std::string_view host = address.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  if (host.empty()) return absl::InvalidArgumentError(absl::StrCat("\"", Text(address), "\" names no host; write HOST:PORT"));
-  parsed.host = std::string(host);
-  return parsed;
-}
 
 std::string SocketAddress::Host() const {
   char text[NI_MAXHOST] = {};

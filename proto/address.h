@@ -1,23 +1,16 @@
-// HOST:PORT as people write it, and what it resolves to.
+// What HOST:PORT resolves to.
 #pragma once
 
 #include <sys/socket.h>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/host_port.h"
 #include "planner/base/status.h"
 
 namespace lime {
-
-struct HostPort {
-  std::string host;  // a name, or an address without brackets
-  int port = 0;
-};
-// "host:port", "[::1]:7001". InvalidArgument where it is no address.
-absl::StatusOr<HostPort> ParseAddress(std::string_view address);
 
 // What a socket connects or binds to.
 struct SocketAddress {

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/activation.h"
 #include "daemon/weights/files.h"
-#include "proto/address.h"
 #include "proto/certificate.h"
 
 namespace lime {
@@ -76,14 +75,6 @@ void SetServerOptions(grpc::ServerBuilder& builder) {
   SetTransport([&](const char* key, int value) { builder.AddChannelArgument(key, value); });
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second daemon on the port is an error
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-}
-
-absl::StatusOr<bool> IsLoopback(std::string_view address) {
-  const absl::StatusOr<HostPort> parsed = ParseAddress(address);
-  if (!parsed.ok()) return parsed.status();
-  const std::string& host = parsed->host;
-  const bool v4 = host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
-  return v4 || host == "localhost" || host == "::1";
 }
 
 }  // namespace lime

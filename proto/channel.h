@@ -11,7 +11,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "planner/base/status.h"
 
@@ -39,8 +38,5 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address, const std
 
 // Limits and options of whatever listens.
 void SetServerOptions(grpc::ServerBuilder& builder);
-
-// "host:port", "[::1]:7001": whether the host is this machine alone. InvalidArgument where it is no address.
-absl::StatusOr<bool> IsLoopback(std::string_view address);
 
 }  // namespace lime

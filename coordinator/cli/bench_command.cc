@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -264,10 +265,12 @@ absl::Status Bench(const BenchFlags& flags) {
   if (flags.rounds < 1 || flags.rounds > 10000) return WrongCall(absl::StrCat("--rounds ", flags.rounds, " is outside 1 to 10000"));
   LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(flags.model.model));
-  const int64_t context = std::max(flags.prompt, flags.position + 1);
-  if (flags.prompt < 1 || flags.position < 1 || context > spec.config.max_positions) {
-    return WrongCall(absl::StrCat("--prompt and --position must be from 1 to the model's ", spec.config.max_positions, " positions"));
+  for (const auto& [name, value, most] : {std::tuple("--prompt", flags.prompt, spec.config.max_positions),
+                                          std::tuple("--position", flags.position, spec.config.max_positions - 1)}) {
+    if (value < 1 || value > most)
+      return WrongCall(absl::StrCat(name, " ", value, " is outside 1 to ", most, ", as long as the model goes"));
   }
+  const int64_t context = std::max(flags.prompt, flags.position + 1);
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model.model));
   LIME_ASSIGN_OR_RETURN(const double before, DiskRate(checkpoint));
   LIME_ASSIGN_OR_RETURN(Report report, MeasureModel(flags, context));
@@ -289,6 +292,7 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
                                          "Load, decode and prefill of a model beside the limits of this machine: disk, memory and dot "
                                          "products where all of it is resident, the disk where it streams (--memory)");
   flags->model.AddTo(*command);
+  for (const char* own : {"--context", "--chunk"}) command->remove_option(command->get_option(own));  // --prompt and --position say them
   command->add_option("--prompt", flags->prompt, "Tokens of the prefill")->capture_default_str();
   command->add_option("--position", flags->position, "Position at which decoding is measured")->capture_default_str();
   command->add_option("--batch", flags->batch, "Sequences of the batched decode")->capture_default_str();

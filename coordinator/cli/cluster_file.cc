@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/host_port.h"
 #include "coordinator/cli/command.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/user_name.h"
@@ -31,15 +32,32 @@ absl::Status CheckAddress(const ClusterFile& file, const ClusterConfig::Device& 
                                                  "tls = \"FOLDER\", or give --insecure"));
 }
 
-absl::Status CheckOwner(const FileDescriptor& file, const std::string& path) {
+// A folder in which anybody may put another file in the place of this one; empty: there is none. Where the folder is sticky, only owners
+// may.
+std::string OpenFolderOf(const fs::path& path) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
   struct stat info = {};
-  if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
-  const char* const advice = "; `lime up` starts what it names, so give --cluster ";
-  if (info.st_uid != geteuid())
-    return absl::PermissionDeniedError(absl::StrCat(path, " belongs to ", UserName(info.st_uid), advice, path, " if you trust it"));
-  if ((info.st_mode & S_IWOTH) != 0)
+  const bool open = stat(folder.c_str(), &info) == 0 && (info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0;
+  return open ? folder.string() : "";
+}
+
+// Of the file that is read, and of the link that may lead to it.
+absl::Status CheckOwner(const FileDescriptor& file, const std::string& path) {
+  const auto refuse = [&path](const std::string& why, const std::string& mend) {
     return absl::PermissionDeniedError(
-        absl::StrCat(path, " can be written by anybody", advice, path, " if you trust it, or run `chmod o-w ", path, "`"));
+        absl::StrCat(path, why, "; `lime up` starts what it names, so give --cluster ", path, " if you trust it", mend));
+  };
+  struct stat info = {}, link = {};
+  if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
+  if (info.st_uid != geteuid()) return refuse(absl::StrCat(" belongs to ", UserName(info.st_uid)), "");
+  if ((info.st_mode & S_IWOTH) != 0) return refuse(" can be written by anybody", absl::StrCat(", or run `chmod o-w ", path, "`"));
+  if (lstat(path.c_str(), &link) != 0) return ErrnoStatus(errno, path, "stat");
+  if (link.st_uid != geteuid()) return refuse(absl::StrCat(" is a link of ", UserName(link.st_uid)), "");
+  std::error_code ignored;
+  for (const fs::path& each : {fs::path(path), fs::canonical(path, ignored)}) {
+    const std::string folder = OpenFolderOf(each);
+    if (!folder.empty()) return refuse(" can be replaced by anybody", absl::StrCat(", or run `chmod o-w ", folder, "`"));
+  }
   return absl::OkStatus();
 }
 
@@ -48,7 +66,7 @@ bool HasOwnAddress(const std::string& address) {
   const absl::StatusOr<HostPort> parsed = ParseAddress(address);
   if (!parsed.ok()) return false;
   const std::vector<std::string> own = OwnAddresses();
-  return IsLoopback(address).value_or(false) || std::ranges::find(own, parsed->host) != own.end();
+  return IsLoopback(*parsed) || std::ranges::find(own, parsed->host) != own.end();
 }
 
 }  // namespace
@@ -71,8 +89,7 @@ absl::StatusOr<ClusterFile> ClusterFile::OpenOwn(const std::string& path, bool i
 
 absl::StatusOr<ClusterFile> ClusterFile::Parse(const std::string& path, const std::string& text, bool insecure, bool distinct) {
   ClusterFile file{.path = path};
-  LIME_ASSIGN_OR_RETURN(file.config, OfUser(ParseClusterConfig(text, path)));
-  if (distinct) LIME_RETURN_IF_ERROR(OfUser(CheckDistinctAddresses(file.config, path)));
+  LIME_ASSIGN_OR_RETURN(file.config, OfUser(ParseClusterConfig(text, path, distinct)));
   for (const ClusterConfig::Device& device : file.config.devices) LIME_RETURN_IF_ERROR(OfUser(CheckAddress(file, device, insecure)));
   if (file.config.tls.empty()) return file;
   LIME_ASSIGN_OR_RETURN(file.keys, OfUser(ClusterKeys::Read(file.Beside(file.config.tls), kCoordinatorName)));
@@ -85,6 +102,12 @@ std::string ClusterFile::Name() const {
 
 std::string ClusterFile::Beside(const std::string& relative) const {
   return (fs::absolute(path).parent_path() / relative).lexically_normal().string();
+}
+
+std::string ClusterFile::FullPath() const {
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  return (error ? fs::absolute(path).lexically_normal() : real).string();
 }
 
 std::vector<std::unique_ptr<DeviceClient>> ClusterFile::Clients() const {
@@ -102,7 +125,7 @@ absl::Status TakeModelOf(const std::string& cluster, std::string& model) {
   if (file.config.model.empty())
     return WrongCall(absl::StrCat("no model: ", cluster, " names none; add model = \"FOLDER\" under [cluster], or give --model FOLDER"));
   model = file.Beside(file.config.model);
-  return absl::OkStatus();
+  return CheckModelFolder(model, absl::StrCat(cluster, ": model"));
 }
 
 std::string HowToStart(const ClusterConfig::Device& device, const std::string& path) {

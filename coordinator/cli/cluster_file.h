@@ -10,8 +10,6 @@
 
 namespace lime::cli {
 
-inline constexpr char kCoordinatorName[] = "coordinator";  // of its own keys
-
 struct ClusterFile {
   std::string path;
   ClusterConfig config;
@@ -21,13 +19,15 @@ struct ClusterFile {
   // No two have the same, unless `distinct` is false: for `lime down`, which asks no device.
   static absl::StatusOr<ClusterFile> Open(const std::string& path, bool insecure, bool distinct = true);
 
-  // Likewise, of a file that this user owns and nobody else may write: PermissionDenied names the owner of any other.
+  // Likewise, of a file that this user owns and nobody else may write or replace: PermissionDenied says who may.
   static absl::StatusOr<ClusterFile> OpenOwn(const std::string& path, bool insecure, bool distinct = true);
 
   // Its own, or after the file.
   std::string Name() const;
   // A path that the file names relative to itself.
   std::string Beside(const std::string& relative) const;
+  // The path without links, the same from every folder.
+  std::string FullPath() const;
   std::vector<std::unique_ptr<DeviceClient>> Clients() const;
 
  private:

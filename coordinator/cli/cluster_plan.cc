@@ -18,6 +18,8 @@
 namespace lime::cli {
 namespace {
 
+constexpr int64_t kPushContext = 2048;  // where nobody says how long requests become
+
 absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options, const ModelWeights& weights) {
   LIME_ASSIGN_OR_RETURN(Plan plan, OfUser(ReadPlanOf(weights, options.plan)));
   if (plan.prefill_chunk > 0) return plan;
@@ -77,6 +79,7 @@ absl::StatusOr<KnownCluster> KnowCluster(const ClusterSession::Options& options)
   if (const absl::Status left = LeaveOut(options.without, cluster.file.config); !left.ok()) return WrongCall(std::string(left.message()));
   LIME_ASSIGN_OR_RETURN(const uint64_t model, PushedModel(cluster.file.config, options.model));
   LIME_ASSIGN_OR_RETURN(cluster.weights, LookAtWeights(options.model));
+  if (!options.plan.empty()) LIME_RETURN_IF_ERROR(ReadPlan(options, cluster.weights).status());  // before devices are asked
   cluster.client.digest = cluster.weights.digest;
   cluster.client.keys = cluster.file.keys;
   for (const ClusterConfig::Device& device : cluster.file.config.devices)
@@ -89,6 +92,21 @@ absl::StatusOr<KnownCluster> KnowCluster(const ClusterSession::Options& options)
   LIME_RETURN_IF_ERROR(CheckAllAnswer(devices));
   LIME_ASSIGN_OR_RETURN(cluster.holdings, AskHoldings(cluster.file, devices, model));
   return cluster;
+}
+
+absl::Status CompletePush(ClusterSession::Options& options) {
+  if (!options.plan.empty()) return absl::OkStatus();
+  if (options.context < 0) return WrongCall(absl::StrCat("--context ", options.context, " is negative"));
+  if (options.sequences < 1 || options.sequences > kMaxMicrobatches)
+    return WrongCall(absl::StrCat("--sequences ", options.sequences, " is outside 1 to ", kMaxMicrobatches));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(options.model));
+  const int64_t most = spec.config.max_positions;
+  if (options.context > most)
+    return WrongCall(absl::StrCat("--context ", options.context, " is outside 1 to the ", most, " positions of the model"));
+  if (options.context == 0) options.context = std::min(kPushContext, most);
+  if (options.prompt_tokens < 0 || options.prompt_tokens > options.context)
+    return WrongCall(absl::StrCat("--prompt-tokens ", options.prompt_tokens, " is outside 0 to the ", options.context, " of --context"));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const BlockHomes& homes, const std::set<std::string>& devices) {

@@ -30,6 +30,9 @@ absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, 
 // Of what `lime plan` is without further flags; for these devices alone, where any are named.
 absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const BlockHomes& homes, const std::set<std::string>& devices);
 
+// Of a push that plans now: refuses what is out of range, and says for how many positions where the call does not.
+absl::Status CompletePush(ClusterSession::Options& options);
+
 // The plan for those inputs, with a line of progress.
 absl::StatusOr<Plan> SearchNow(const ClusterSession::Options& options, PlanInputs inputs);
 

@@ -93,8 +93,9 @@ absl::StatusOr<std::unique_ptr<StoreSource>> OpenPushSource(const std::string& m
 
 absl::Status PushToAll(const ClusterPushOptions& options, std::vector<PushedDevice>& devices) {
   Pusher(options, devices).Run();
-  for (const PushedDevice& device : devices) LIME_RETURN_IF_ERROR(device.status);
-  return absl::OkStatus();
+  std::vector<absl::Status> statuses;
+  for (const PushedDevice& device : devices) statuses.push_back(device.status);
+  return AllOf(statuses);
 }
 
 std::string PushedLine(const PushedDevice& device) {

@@ -34,7 +34,7 @@ struct ClusterPushOptions {
   const ClusterKeys& keys;
   bool check = true;  // devices read back what they have
 };
-// All devices at once, with one line of progress. Returns the first error, in order; each device's own is in its `status`.
+// All devices at once, with one line of progress. Returns the errors of all; each device's own is in its `status`.
 absl::Status PushToAll(const ClusterPushOptions& options, std::vector<PushedDevice>& devices);
 
 // "cleo         took 300.00 MiB of its 357.00 MiB in 2.1 s (142.00 MiB/s)".

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -9,6 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/command_line.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/call_limits.h"
@@ -38,7 +41,8 @@ const char* KindOf(int exit_code) {
 // What a signal broke off ends with errors of all kinds; only those that say so are worth reading.
 std::string SentenceOf(const absl::Status& status, int exit_code) {
   const std::string message(status.message());
-  return exit_code == kInterrupted && !absl::StartsWith(message, kInterruptedWord) ? kInterruptedWord : message;
+  const bool says_so = absl::IsCancelled(status) && absl::StrContains(message, kInterruptedWord);
+  return exit_code == kInterrupted && !says_so ? kInterruptedWord : message;
 }
 
 void PrintJsonError(const absl::Status& status, const std::string& sentence, int exit_code) {
@@ -57,22 +61,36 @@ absl::Status WrongCall(std::string message) {
   return status;
 }
 
-absl::Status CheckModelFolder(const std::string& model) {
+absl::Status CheckModelFolder(const std::string& model, const std::string& says) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   if (fs::is_directory(model, ignored)) return absl::OkStatus();
   constexpr char kAdvice[] = "give the folder of a Hugging Face checkpoint: config.json, *.safetensors and the tokenizer's files";
-  if (model.ends_with(".gguf")) return WrongCall(absl::StrCat("--model ", model, ": GGUF files are not read; ", kAdvice));
-  if (fs::exists(model, ignored)) return WrongCall(absl::StrCat("--model ", model, " is a file; ", kAdvice));
+  if (model.ends_with(".gguf")) return WrongCall(absl::StrCat(says, " ", model, ": GGUF files are not read; ", kAdvice));
+  if (fs::exists(model, ignored)) return WrongCall(absl::StrCat(says, " ", model, " is a file; ", kAdvice));
   const size_t slash = model.find('/');
   const bool hub_name = slash != std::string::npos && slash > 0 && slash + 1 < model.size() &&
                         model.find('/', slash + 1) == std::string::npos && model.front() != '.';
   return WrongCall(absl::StrCat(
-      "--model ", model, " is not a folder; ",
+      says, " ", model, " is not a folder; ",
       hub_name
           ? absl::StrCat("LIME downloads nothing: if this is a model's name, get it first, such as with `git clone https://huggingface.co/",
                          model, "` (git-lfs), and give the folder")
           : std::string(kAdvice)));
+}
+
+absl::Status AllOf(std::span<const absl::Status> statuses) {
+  absl::Status all;
+  std::vector<std::string> sentences;
+  for (const absl::Status& status : statuses) {
+    if (status.ok() || std::ranges::count(sentences, std::string(status.message())) > 0) continue;
+    sentences.push_back(std::string(status.message()));
+    all.Update(status);
+  }
+  if (sentences.size() < 2) return all;
+  absl::Status joined(all.code(), absl::StrJoin(sentences, "; "));
+  all.ForEachPayload([&joined](absl::string_view type, const absl::Cord& payload) { joined.SetPayload(type, payload); });
+  return joined;
 }
 
 absl::Status OfUser(absl::Status status) {
@@ -135,14 +153,21 @@ absl::Status ModelFlags::Check(bool on_cluster) const {
     return WrongCall("--cluster: this command runs on one device only; `lime run` and `lime score` take it");
   if (model.empty()) return WrongCall("--model is required: the folder of a Hugging Face checkpoint");
   if (loader != "auto" && loader != "read" && loader != "mmap")
-    return WrongCall(absl::StrCat("--loader ", loader, " is unknown; use auto, read or mmap"));
-  if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", kv, " is unknown; use reserve or grow"));
+    return WrongCall(absl::StrCat("--loader ", AsTyped(loader), " is unknown; use auto, read or mmap"));
+  if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", AsTyped(kv), " is unknown; use reserve or grow"));
   if (numerics != "auto" && numerics != "portable")
-    return WrongCall(absl::StrCat("--numerics ", numerics, " is unknown; use auto or portable"));
+    return WrongCall(absl::StrCat("--numerics ", AsTyped(numerics), " is unknown; use auto or portable"));
   LIME_RETURN_IF_ERROR(OfUser(CheckThreads("--threads", threads)));
   if (context < 0) return WrongCall(absl::StrCat("--context ", context, " is negative"));
   if (chunk < 0 || chunk > 65536) return WrongCall(absl::StrCat("--chunk ", chunk, " is outside 0 to 65536"));
-  return absl::OkStatus();
+  Engine::Options checked;
+  return residency.Apply(checked);
+}
+
+absl::StatusOr<int64_t> ModelFlags::MostPositions(const ModelSpec& spec) const {
+  const int64_t most = spec.config.max_positions;
+  if (context > most) return WrongCall(absl::StrCat("--context ", context, " is outside 1 to the ", most, " positions of the model"));
+  return context > 0 ? context : most;
 }
 
 }  // namespace lime::cli

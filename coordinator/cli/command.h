@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/residency_flags.h"
 #include "planner/base/status.h"
+#include "planner/plan/model_spec.h"
 
 namespace lime::cli {
 
@@ -34,8 +36,11 @@ absl::StatusOr<T> OfUser(absl::StatusOr<T> result) {
 // "error" added. REQUIRES: !status.ok().
 absl::Status WithAnswer(absl::Status status, std::string json);
 
-// Refuses what --model may not name: a model that was not downloaded, a single file.
-absl::Status CheckModelFolder(const std::string& model);
+// Refuses what --model (or what else `says` names) may not name: a model that was not downloaded, a single file.
+absl::Status CheckModelFolder(const std::string& model, const std::string& says = "--model");
+
+// One error of all that failed, with the code of the first and the sentences of all. OK where none did.
+absl::Status AllOf(std::span<const absl::Status> statuses);
 
 // The exit code of a command that ended with `status`. Where it failed, prints the one sentence to
 // stderr, and with --json {"error": {"message", "kind", "exit_code"}} to stdout. After a signal it
@@ -63,8 +68,10 @@ struct ModelFlags {
   bool json = false;
 
   void AddTo(CLI::App& app);
-  // Refuses values out of range, and flags of parts that are not built yet.
+  // Refuses values out of range.
   absl::Status Check(bool on_cluster = false) const;  // on_cluster: the command can run on the devices of a cluster
+  // How long a sequence may become: --context, or all that the model has.
+  absl::StatusOr<int64_t> MostPositions(const ModelSpec& spec) const;
 };
 
 }  // namespace lime::cli

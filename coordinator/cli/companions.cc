@@ -33,6 +33,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadCompanions(const std::stri
   std::vector<std::vector<int32_t>> companions;
   if (path.empty()) return companions;
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadUserText("--batch-with", path, kMaxCompanionBytes));
+  if (text.empty()) return WrongCall(absl::StrCat("--batch-with ", path, " is empty; write ids like 1,2,3, one sequence a line"));
   std::istringstream file(text);
   for (std::string line; std::getline(file, line);) {
     if (companions.size() == most) return WrongCall(absl::StrCat("--batch-with ", path, " has more than ", most, " lines"));

@@ -47,7 +47,10 @@ std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const W
 
 std::string Sentence(const std::vector<SettingDifference>& differences) {
   return absl::StrJoin(differences, ", and ", [](std::string* out, const SettingDifference& difference) {
-    absl::StrAppend(out, difference.setting, " ", difference.runs_with, " where the file says ", difference.file_says);
+    absl::StrAppend(out,
+                    difference.runs_with == kNothing ? absl::StrCat("no ", difference.setting)
+                                                     : absl::StrCat(difference.setting, " ", difference.runs_with),
+                    " where the file says ", difference.file_says);
   });
 }
 

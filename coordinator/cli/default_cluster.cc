@@ -41,10 +41,14 @@ std::string Resolve(const std::string& value) {
 }  // namespace
 
 absl::StatusOr<std::string> FindClusterFile() {
-  std::error_code ignored;
-  if (fs::exists(kName, ignored)) return std::string(kName);
   const std::string own = OwnClusterFile();
-  if (!own.empty() && fs::exists(own, ignored)) return own;
+  for (const std::string& path : {std::string(kName), own}) {
+    std::error_code ignored;
+    if (path.empty() || !fs::exists(fs::symlink_status(path, ignored))) continue;
+    if (fs::exists(path, ignored)) return path;
+    return WrongCall(absl::StrCat(path, " leads to ", fs::read_symlink(path, ignored).string(),
+                                  ", which is not there; mend or remove the link, or give --cluster FILE"));
+  }
   return WrongCall(absl::StrCat("there is no ./", kName, own.empty() ? "" : absl::StrCat(" and no ", own),
                                 "; write one (docs/CLUSTER.md), or give --cluster FILE"));
 }

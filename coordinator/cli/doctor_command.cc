@@ -14,6 +14,7 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/device_checks.h"
+#include "coordinator/cli/store_room.h"
 #include "coordinator/cli/text_table.h"
 #include "daemon/inspect/inspect.h"
 #include "daemon/weights/files.h"
@@ -68,7 +69,7 @@ absl::StatusOr<DescribedCluster> KeptProfiles(const ClusterFile& file) {
 }
 
 // The file, its keys, then its devices.
-void CheckCluster(const ClusterFile& file, std::vector<Checked>& rows) {
+void CheckCluster(const ClusterFile& file, const DoctorFlags& flags, const std::string& model, std::vector<Checked>& rows) {
   rows.push_back({kHere, {"cluster file", Grade::kOk, absl::StrCat(file.path, ": ", file.config.devices.size(), " devices"), ""}});
   if (file.keys.empty()) {
     rows.push_back({kHere, {"keys", Grade::kOk, "the cluster's file names none", ""}});
@@ -85,6 +86,8 @@ void CheckCluster(const ClusterFile& file, std::vector<Checked>& rows) {
   if (!kept.ok())
     rows.push_back({kHere, {"profiles", Grade::kFail, std::string(kept.status().message()), "run `lime profile --cluster` again"}});
   std::vector<Checked> devices = CheckDevices(file, kept.ok() ? *kept : DescribedCluster(), {});
+  const bool all_answer = std::ranges::none_of(devices, [](const Checked& row) { return row.fault != Fault::kNone; });
+  if (!model.empty() && all_answer) CheckStoreRoom({.cluster = file.path, .model = model, .insecure = flags.insecure}, devices);
   std::ranges::move(devices, std::back_inserter(rows));
 }
 
@@ -120,7 +123,12 @@ std::string ClusterToCheck(const std::string& given) {
 }
 
 absl::Status Doctor(const DoctorFlags& flags) {
+  if (!flags.model.empty()) LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
   const std::string cluster = ClusterToCheck(flags.cluster);
+  if (!cluster.empty()) {  // beside keys and devices, which are rows of the table
+    LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(cluster, kMaxClusterBytes + 1)));
+    LIME_RETURN_IF_ERROR(OfUser(ParseClusterConfig(text, cluster)).status());
+  }
   std::vector<Checked> rows;
   absl::StatusOr<ClusterFile> file = absl::NotFoundError("");
   if (!cluster.empty()) file = ClusterFile::Open(cluster, flags.insecure);
@@ -131,7 +139,7 @@ absl::Status Doctor(const DoctorFlags& flags) {
   }
   CheckThisMachine(model, rows);
   if (file.ok()) {
-    CheckCluster(*file, rows);
+    CheckCluster(*file, flags, model, rows);
   } else if (!cluster.empty()) {
     rows.push_back({kHere, {"cluster file", Grade::kFail, std::string(file.status().message()), "correct it, and call this again"}});
   }

@@ -1,16 +1,12 @@
 #include "coordinator/cli/keys_command.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <ctime>
-#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +17,7 @@
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/cluster/key_maker.h"
 #include "daemon/weights/files.h"
+#include "daemon/weights/output_file.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"
 #include "proto/certificate.h"
@@ -28,7 +25,6 @@
 namespace lime::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr Bytes kMaxPem = kMiB;
@@ -52,42 +48,40 @@ std::string PathIn(const std::string& folder, const std::string& name, const cha
   return absl::StrCat(folder, "/", name, ending);
 }
 
-// Whole or not at all, and from the first byte on read by its owner alone.
-absl::Status WriteSecretFile(const std::string& path, const std::string& text) {
-  const std::string temporary = absl::StrCat(path, ".partial");
-  (void)::unlink(temporary.c_str());
-  const FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file.valid()) return ErrnoStatus(errno, temporary, "create");
-  absl::Status status = WriteExactly(file, temporary, 0, std::as_bytes(std::span(text)));
-  if (status.ok() && ::fsync(file.get()) != 0) status = ErrnoStatus(errno, temporary, "sync");
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) status = ErrnoStatus(errno, path, "write");
-  if (!status.ok()) (void)::unlink(temporary.c_str());
-  LIME_RETURN_IF_ERROR(status);
-  return SyncDirectoryOf(path);
+// Adds both to the files that are still without names. The private key first: a certificate that is there has its key.
+absl::Status StageKeys(const std::string& folder, const std::string& name, const MadeKeys& keys, std::vector<NewFile>& files) {
+  for (const auto& [ending, text] : {std::pair(".key", &keys.key), std::pair(".pem", &keys.certificate)}) {
+    // What is there was judged before.
+    LIME_ASSIGN_OR_RETURN(NewFile file, OfUser(StageOutput(PathIn(folder, name, ending), *text, {.overwrite = true, .secret = true})));
+    files.push_back(std::move(file));
+  }
+  return absl::OkStatus();
 }
 
-// The private key first: a certificate that is there has its key.
-absl::Status WriteKeys(const std::string& folder, const std::string& name, const MadeKeys& keys) {
-  LIME_RETURN_IF_ERROR(WriteSecretFile(PathIn(folder, name, ".key"), keys.key));
-  return WriteSecretFile(PathIn(folder, name, ".pem"), keys.certificate);
+// Where there is no authority yet, nothing but the names to come may be there; FindKeys judges those.
+absl::Status CheckNewFolder(const std::string& folder, const std::vector<std::string>& names) {
+  OutputFolderOptions options{.what = "keys of a cluster", .ours = {"ca.pem", "ca.key"}, .names = {}};
+  for (const std::string& name : names) options.ours.insert(options.ours.end(), {name + ".pem", name + ".key"});
+  return OfUser(CheckOutputFolder(folder, options));
 }
 
 // The folder's own, made now where nothing is there.
-absl::StatusOr<MadeKeys> AuthorityOf(const std::string& folder) {
+absl::StatusOr<MadeKeys> AuthorityOf(const std::string& folder, const std::vector<std::string>& names, std::vector<NewFile>& files) {
   const std::string certificate = PathIn(folder, "ca", ".pem"), key = PathIn(folder, "ca", ".key");
   if (!FileExists(certificate) && !FileExists(key)) {
+    LIME_RETURN_IF_ERROR(CheckNewFolder(folder, names));
     LIME_ASSIGN_OR_RETURN(const MadeKeys made, MakeAuthority(ValidityOfNewKeys(std::time(nullptr))));
-    LIME_RETURN_IF_ERROR(WriteKeys(folder, "ca", made));
+    LIME_RETURN_IF_ERROR(StageKeys(folder, "ca", made, files));
     return made;
   }
   for (const std::string& path : {certificate, key}) {
     if (!FileExists(path))
-      return absl::FailedPreconditionError(
+      return WrongCall(
           absl::StrCat(path, " is not there: keys are added where the others were made, in the folder that has ca.pem and ca.key"));
   }
   MadeKeys there;
-  LIME_ASSIGN_OR_RETURN(there.certificate, ReadTextFile(certificate, kMaxPem));
-  LIME_ASSIGN_OR_RETURN(there.key, ReadTextFile(key, kMaxPem));
+  LIME_ASSIGN_OR_RETURN(there.certificate, OfUser(ReadTextFile(certificate, kMaxPem)));
+  LIME_ASSIGN_OR_RETURN(there.key, OfUser(ReadTextFile(key, kMaxPem)));
   return there;
 }
 
@@ -100,8 +94,8 @@ absl::StatusOr<std::vector<std::string>> NamesOf(const KeysFlags& flags) {
   }
   if (names.empty()) return WrongCall("keys: no devices; give --cluster C.toml, or --name for each");
   for (const std::string& name : names) {
-    if (!IsDeviceName(name) || name == "ca" || name.front() == '-' || name.front() == '.')
-      return WrongCall(absl::StrCat("--name ", name.substr(0, 80), ": a name is ", std::string(kDeviceNameRule), ", and not \"ca\""));
+    const absl::Status named = name == kCoordinatorName ? absl::OkStatus() : CheckDeviceName(name);
+    if (!named.ok()) return WrongCall(absl::StrCat("--name: ", named.message()));
   }
   if (!flags.renew || flags.names.empty()) names.push_back(kCoordinatorName);
   std::ranges::sort(names);
@@ -109,25 +103,35 @@ absl::StatusOr<std::vector<std::string>> NamesOf(const KeysFlags& flags) {
   return names;
 }
 
-// What is there stays, unless it is to be made anew; only what this folder's authority has made is ever replaced.
-absl::StatusOr<KeyOutcome> MakeOne(const KeysFlags& flags, const MadeKeys& authority, const std::string& name) {
-  const std::string certificate = PathIn(flags.out, name, ".pem"), key = PathIn(flags.out, name, ".key");
-  if (FileExists(certificate)) {
-    LIME_ASSIGN_OR_RETURN(const std::string pem, ReadTextFile(certificate, kMaxPem));
-    const Trust trust = Judge(authority.certificate, pem, std::time(nullptr));
-    const absl::StatusOr<Certificate> there = ReadCertificate(pem);
-    if (!there.ok() || trust == Trust::kForeign || trust == Trust::kUnusable)
-      return absl::FailedPreconditionError(
-          absl::StrCat(certificate, " was not made by the authority of ", flags.out, "/ca.pem; move it away, then call this again"));
-    if (!flags.renew) return KeyOutcome{.name = name, .until = there->until};
-  } else if (FileExists(key) && !flags.renew) {
-    return absl::FailedPreconditionError(absl::StrCat(key, " is there without ", certificate,
-                                                      "; make both anew with `lime keys --renew --name ", name, " --out ", flags.out, "`"));
+// The certificate that is there, if one is. WrongCall where one of the files is of somebody else.
+absl::StatusOr<std::optional<Certificate>> FindKeys(const std::string& folder, const MadeKeys& authority, const std::string& name) {
+  const std::string certificate = PathIn(folder, name, ".pem"), key = PathIn(folder, name, ".key");
+  if (!FileExists(certificate)) {
+    if (!FileExists(key)) return std::nullopt;
+    return WrongCall(
+        absl::StrCat(key, " is there without ", certificate, ": LIME makes them together; move it away, then call this again"));
   }
+  ClusterKeys there{.authority = authority.certificate, .certificate = "", .key = ""};
+  LIME_ASSIGN_OR_RETURN(there.certificate, OfUser(ReadTextFile(certificate, kMaxPem)));
+  const absl::StatusOr<Certificate> read = ReadCertificate(there.certificate);
+  const Trust trust = Judge(there.authority, there.certificate, std::time(nullptr));
+  if (!read.ok() || trust == Trust::kForeign || trust == Trust::kUnusable)
+    return WrongCall(absl::StrCat(certificate, " was not made by the authority of ", folder, "; move it away, then call this again"));
+  if (!FileExists(key)) return *read;
+  LIME_ASSIGN_OR_RETURN(there.key, OfUser(ReadTextFile(key, kMaxPem)));
+  if (CheckKeys(there, folder, name).ok()) return *read;
+  return WrongCall(absl::StrCat(certificate, " and ", key, " are not the keys of ", name, "; move them away, then call this again"));
+}
+
+// What is there stays, unless it is to be made anew; only what this folder's authority has made is ever replaced.
+absl::StatusOr<KeyOutcome> MakeOne(const KeysFlags& flags, const MadeKeys& authority, const std::string& name,
+                                   std::vector<NewFile>& files) {
+  LIME_ASSIGN_OR_RETURN(const std::optional<Certificate> there, FindKeys(flags.out, authority, name));
+  if (there && !flags.renew) return KeyOutcome{.name = name, .until = there->until};
   const Validity validity = ValidityOfNewKeys(std::time(nullptr));
   const absl::StatusOr<MadeKeys> made = MakeDeviceKeys(authority, name, validity);
-  if (!made.ok()) return absl::Status(made.status().code(), absl::StrCat(flags.out, ": ", made.status().message()));
-  LIME_RETURN_IF_ERROR(WriteKeys(flags.out, name, *made));
+  if (!made.ok()) return OfUser(absl::Status(made.status().code(), absl::StrCat(flags.out, ": ", made.status().message())));
+  LIME_RETURN_IF_ERROR(StageKeys(flags.out, name, *made, files));
   return KeyOutcome{.name = name, .made = true, .until = validity.until};
 }
 
@@ -159,15 +163,17 @@ void Print(const KeysFlags& flags, const std::vector<KeyOutcome>& outcomes) {
 absl::Status Run(const KeysFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesOf(flags));
   if (flags.out.empty()) return WrongCall("--out is empty; name a folder");
-  std::error_code error;
-  fs::create_directories(flags.out, error);
-  if (error) return WrongCall(absl::StrCat("--out ", flags.out, ": ", error.message()));
-  LIME_ASSIGN_OR_RETURN(const MadeKeys authority, AuthorityOf(flags.out));
+  const GracefulStop graceful;  // all of them, or none
+  LIME_ASSIGN_OR_RETURN(OutputFolder folder, OfUser(OutputFolder::Make(flags.out, "lime keys")));
+  std::vector<NewFile> files;
+  LIME_ASSIGN_OR_RETURN(const MadeKeys authority, AuthorityOf(flags.out, names, files));
   std::vector<KeyOutcome> outcomes;
   for (const std::string& name : names) {
-    LIME_ASSIGN_OR_RETURN(KeyOutcome outcome, MakeOne(flags, authority, name));
+    LIME_ASSIGN_OR_RETURN(KeyOutcome outcome, MakeOne(flags, authority, name, files));
     outcomes.push_back(std::move(outcome));
   }
+  for (NewFile& file : files) LIME_RETURN_IF_ERROR(file.Commit());
+  folder.Keep();
   if (!flags.json) return Print(flags, outcomes), absl::OkStatus();
   json root = {{"folder", flags.out}, {"keys", json::array()}};
   for (const KeyOutcome& outcome : outcomes)

@@ -16,9 +16,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/device_name.h"
+#include "common/host_port.h"
 #include "coordinator/cli/child_daemons.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cluster/remote_command.h"
+#include "coordinator/rpc/this_coordinator.h"
 #include "daemon/weights/files.h"
 
 extern char** environ;
@@ -39,13 +41,17 @@ std::string FileOf(const ClusterFile& file, const std::string& path) {
 absl::StatusOr<LimedCall> LimedCall::For(const ClusterFile& file, const ClusterConfig::Device& device, bool insecure) {
   LimedCall call;
   call.device_ = device;
+  call.file_ = file.path;
   call.where_ = absl::StrCat(file.path, " line ", device.line, ": device \"", device.name, "\"");
   call.cluster_ = file.Name();
-  if (!IsDeviceName(call.cluster_) || call.cluster_.front() == '.')
-    return WrongCall(
-        absl::StrCat(file.path, ": [cluster] name = \"", call.cluster_.substr(0, 80), "\" is not ", std::string(kDeviceNameRule)));
-  call.id_ = {"--name", device.name, "--background", call.cluster_};
+  if (!IsDeviceName(call.cluster_))
+    return WrongCall(absl::StrCat(file.path, ": the name of the file names no cluster: it is not ", std::string(kDeviceNameRule),
+                                  "; add name = \"NAME\" under [cluster]"));
+  const std::string from = device.ssh.empty() ? file.FullPath() : absl::StrCat(NewCoordinator().host, ":", file.FullPath());
+  call.id_ = {"--name", device.name, "--background", call.cluster_, "--cluster-file", from};
   LIME_ASSIGN_OR_RETURN(call.keys_, call.KeysOf(file, insecure));
+  call.id_.insert(call.id_.end(), {"--listen", call.listen()});
+  call.id_.insert(call.id_.end(), call.keys_.begin(), call.keys_.end());
   if (!device.ssh.empty()) {
     LIME_ASSIGN_OR_RETURN(call.ssh_, ParseSshWay(device.ssh));
     call.ssh_.identity = FileOf(file, call.ssh_.identity);
@@ -67,12 +73,10 @@ std::vector<std::string> LimedCall::Start() const {
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) words.push_back(flag), words.push_back(value);
   };
-  add("--listen", listen());
   add("--memory", device_.memory > 0 ? absl::StrCat(device_.memory) : "");
   add("--threads", device_.threads > 0 ? absl::StrCat(device_.threads) : "");
   add("--model", device_.weights);
   add("--store", device_.store);
-  words.insert(words.end(), keys_.begin(), keys_.end());
   return Reach(words);
 }
 
@@ -81,6 +85,23 @@ std::vector<std::string> LimedCall::Stop() const {
   words.insert(words.end(), id_.begin(), id_.end());
   words.push_back("--stop");
   return Reach(words);
+}
+
+absl::Status LimedCall::InFile(std::string_view sentence) const {
+  static constexpr std::pair<const char*, const char*> kFieldOf[] = {
+      {"--memory", "memory"}, {"--threads", "threads"}, {"--model", "weights"}, {"--store", "store"}};
+  for (const auto& [flag, field] : kFieldOf) {
+    const auto written = device_.written.find(field);
+    if (!sentence.starts_with(flag) || written == device_.written.end()) continue;
+    // Behind the flag stands its value, as limed got it.
+    std::string_view problem = sentence.substr(std::string_view(flag).size());
+    for (const std::string& value : {absl::StrCat(device_.memory), absl::StrCat(device_.threads), device_.weights, device_.store}) {
+      if (!value.empty() && problem.starts_with(absl::StrCat(" ", value))) problem.remove_prefix(value.size() + 1);
+    }
+    return WrongCall(absl::StrCat(file_, " line ", written->second.line, ": device \"", name(), "\": ", field, " = ", written->second.text,
+                                  std::string(problem)));
+  }
+  return WrongCall(absl::StrCat(where_, ": ", std::string(sentence)));
 }
 
 WantedSettings LimedCall::Wanted() const {
@@ -128,16 +149,16 @@ absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words) {
   text.resize(text.find_last_not_of("\n\r ") + 1);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return text;
   text = text.substr(text.rfind('\n') + 1);
-  return absl::UnavailableError(text.empty() ? absl::StrCat(words.front(), " has failed without a word") : text);
+  if (text.empty()) return absl::UnavailableError(absl::StrCat(words.front(), " has failed without a word"));
+  return WIFEXITED(status) && WEXITSTATUS(status) == kWrongCall ? absl::InvalidArgumentError(text) : absl::UnavailableError(text);
 }
 
 bool IsOfThisMachine(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const absl::StatusOr<HostPort> parsed = ParseAddress(address);
+  if (!parsed.ok()) return true;
   const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
   struct addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), "0", &hints, &found) != 0) return true;
+  if (getaddrinfo(parsed->host.c_str(), "0", &hints, &found) != 0) return true;
   const std::unique_ptr<struct addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
   for (const struct addrinfo* each = found; each != nullptr; each = each->ai_next) {
     const FileDescriptor probe(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/cli/cluster_file.h"
@@ -22,6 +23,8 @@ class LimedCall {
   // `FILE line 7: device "orin"`
   const std::string& where() const { return where_; }
   bool is_remote() const { return !device_.ssh.empty(); }
+  // What limed says is wrong with the call, as a wrong call of this program: about the field of the file that its flag came from.
+  absl::Status InFile(std::string_view sentence) const;
   // HOST:PORT that it is to listen on.
   const std::string& listen() const { return device_.listen.empty() ? device_.address : device_.listen; }
   WantedSettings Wanted() const;
@@ -32,11 +35,12 @@ class LimedCall {
 
   ClusterConfig::Device device_;
   SshWay ssh_;
-  std::string where_, program_, cluster_;
+  std::string file_, where_, program_, cluster_;
   std::vector<std::string> id_, keys_;
 };
 
-// Runs a program to its end: what it says, on either stream; an error, with that, where it fails.
+// Runs a program to its end: what it says, on either stream; an error, with that, where it fails. InvalidArgument: it calls that a wrong
+// call.
 absl::StatusOr<std::string> RunToEnd(std::vector<std::string> words);
 
 // Whether a daemon of this machine can listen on the host of `address`. A name that is not known here is said to be: limed tells why not.

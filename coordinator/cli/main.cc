@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "coordinator/cli/demo_command.h"
 #include "coordinator/cli/devices_command.h"
 #include "coordinator/cli/doctor_command.h"
+#include "coordinator/cli/flag_rules.h"
 #include "coordinator/cli/keys_command.h"
 #include "coordinator/cli/plan_command.h"
 #include "coordinator/cli/prepare_command.h"
@@ -31,11 +34,16 @@
 #include "coordinator/cli/unload_command.h"
 #include "coordinator/cli/up_command.h"
 #include "daemon/weights/unreadable_pages.h"
+#include "nlohmann/json.hpp"
 #include "planner/base/release.h"
 #include "proto/convert.h"
 #include "proto/grpc_log.h"
 
 namespace {
+
+struct WrongFlags : std::runtime_error {  // past CLI11, which calls back
+  using std::runtime_error::runtime_error;
+};
 
 // Commands of parts that are not built yet answer so, whatever follows them.
 void AddUnbuilt(CLI::App& app, int& exit_code) {
@@ -43,39 +51,46 @@ void AddUnbuilt(CLI::App& app, int& exit_code) {
   for (const auto& [name, what] : kCommands) {
     CLI::App* command = app.add_subcommand(name, std::string(what) + " (not built yet)");
     command->group("Not built yet")->allow_extras();
+    command->add_flag("--json")->description("Print one JSON object");
     command->callback([name = std::string(name), &exit_code] {
       exit_code = lime::cli::Finish(lime::cli::WrongCall("`" + name + "` is not built yet; see `lime --help` for what is"));
     });
   }
 }
 
-// An answer that did not reach stdout is no answer.
-int AnswerWritten() {
-  std::cout.flush();
-  if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return lime::cli::kDone;
-  std::fputs("lime: the answer cannot be written to stdout\n", stderr);
-  return lime::cli::kFailed;
-}
-
-// Tells how errors are printed before the command runs: a command's flags are parsed by then.
-void NoteJson(CLI::App& app) {
+// Before a command runs, when its flags are parsed: tells how errors are printed, and refuses flags that would change nothing.
+void LookAtFlags(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
     command->parse_complete_callback([command] {
-      const CLI::Option* const json = command->get_option_no_throw("--json");
-      lime::cli::AnswerInJson(json != nullptr && json->count() > 0);
+      lime::cli::AnswerInJson(command->count("--json") > 0);
+      if (const absl::Status checked = lime::cli::CheckFlagRules(*command); !checked.ok()) throw WrongFlags(std::string(checked.message()));
     });
   }
 }
 
+// The help or the version that was asked for.
+void Tell(CLI::App& app, const CLI::Success& asked, bool in_json) {
+  if (!in_json) return void(app.exit(asked));
+  std::ostringstream text;
+  app.exit(asked, text, text);
+  nlohmann::json answer = {{"help", text.str()}};
+  if (asked.get_name() == "CallForVersion") answer = {{"version", std::string(lime::Release())}, {"protocol", lime::kProtocol}};
+  std::cout << answer.dump() << "\n";
+}
+
 // CLI11 takes the words from the last to the first.
 int Parse(CLI::App& app, std::vector<std::string> words, const int& exit_code) {
-  lime::cli::AnswerInJson(lime::AsksForJson(words));
+  const bool in_json = lime::AsksForJson(words);
+  lime::cli::AnswerInJson(in_json);
   if (const absl::Status checked = lime::CheckWords(app, words); !checked.ok()) return lime::cli::Finish(lime::cli::OfUser(checked));
   try {
     std::ranges::reverse(words);
     app.parse(std::move(words));
   } catch (const CLI::Success& asked) {  // --help, --version
-    return app.exit(asked);
+    Tell(app, asked, in_json);
+    return lime::cli::kDone;
+  } catch (const WrongFlags& error) {
+    return lime::cli::Finish(lime::cli::WrongCall(error.what()));
   } catch (const CLI::ParseError& error) {
     return lime::cli::Finish(lime::cli::WrongCall(lime::SentenceOf(app, error)));
   }
@@ -118,11 +133,13 @@ int main(int argc, char** argv) {
   lime::cli::AddPushCommand(app, exit_code);
   lime::cli::AddDemoCommand(app, exit_code);
   AddUnbuilt(app, exit_code);
-  NoteJson(app);
+  LookAtFlags(app);
   try {
     exit_code = Parse(app, lime::WithHelpWords({argv + 1, argv + argc}), exit_code);
   } catch (const std::exception& error) {  // no memory, no thread: what no Status told
     return lime::cli::Finish(absl::ResourceExhaustedError(absl::StrCat(error.what(), "; the machine may be out of memory or threads")));
   }
-  return exit_code == lime::cli::kDone ? AnswerWritten() : exit_code;
+  if (exit_code != lime::cli::kDone || lime::AnswerWritten()) return exit_code;
+  std::fputs("lime: the answer cannot be written to stdout\n", stderr);
+  return lime::cli::kFailed;
 }

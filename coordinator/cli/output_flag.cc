@@ -27,9 +27,24 @@ bool IsOurs(OutputKind kind, std::string_view text) {
   return false;
 }
 
+std::string NameOf(OutputKind kind) {
+  switch (kind) {
+    case OutputKind::kPlan:
+      return "a plan";
+    case OutputKind::kTrace:
+      return "a trace";
+    case OutputKind::kProfile:
+      return "the profile of a device";
+    case OutputKind::kClusterProfiles:
+      return "the profiles of a cluster";
+  }
+  return "";
+}
+
 OutputOptions OptionsOf(const OutputFlag& out) {
   return {.overwrite = out.overwrite,
           .is_ours = [kind = out.kind](std::string_view text) { return IsOurs(kind, text); },
+          .kind = NameOf(out.kind),
           .cancelled = &Interrupted()};
 }
 

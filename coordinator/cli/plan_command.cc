@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/command_line.h"
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/kv_levels_report.h"
@@ -41,7 +42,7 @@ struct PlanFlags {
 absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
   const std::optional<Strategy> strategy = ParseStrategy(flags.strategy);
   if (!strategy) {
-    return WrongCall(absl::StrCat("--strategy ", flags.strategy.substr(0, 80),
+    return WrongCall(absl::StrCat("--strategy ", AsTyped(flags.strategy),
                                   " is unknown; use lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard"));
   }
   if (flags.time_limit_ms && !(*flags.time_limit_ms >= 1 && *flags.time_limit_ms <= kMaxTimeLimitMs))

@@ -43,7 +43,6 @@ absl::Status CheckFlags(const PlanInputFlags& flags) {
   if (flags.cluster.empty() == flags.device_profiles.empty())
     return WrongCall(flags.cluster.empty() ? "plan: no devices; give --cluster C.toml or --device-profiles F.json"
                                            : "plan: --cluster and --device-profiles both name devices; leave one out");
-  if (!flags.without.empty() && flags.cluster.empty()) return WrongCall("--without leaves out a device of --cluster; give that, too");
   if (!flags.model.empty() && !flags.model_spec.empty())
     return WrongCall("plan: --model and --model-spec both name a model; leave one out");
   if (flags.tokens < 1 || flags.tokens > kMaxTokens)
@@ -64,9 +63,10 @@ absl::Status CheckFlags(const PlanInputFlags& flags) {
 }
 
 absl::Status ReadModel(const PlanInputFlags& flags, const std::string& cluster_model, PlanInputs& inputs) {
-  const std::string& folder = flags.model.empty() && flags.model_spec.empty() ? cluster_model : flags.model;
+  const bool of_cluster = flags.model.empty() && flags.model_spec.empty();
+  const std::string& folder = of_cluster ? cluster_model : flags.model;
   if (!folder.empty()) {
-    LIME_RETURN_IF_ERROR(CheckModelFolder(folder));
+    LIME_RETURN_IF_ERROR(CheckModelFolder(folder, of_cluster ? absl::StrCat(flags.cluster, ": model") : "--model"));
     LIME_ASSIGN_OR_RETURN(inputs.spec, LoadModelSpec(folder));
     inputs.model_argument = folder;
     inputs.request.model_name = NameOf(folder);
@@ -202,15 +202,21 @@ absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const Clus
   return cluster;
 }
 
+// Bytes per second of every link; nothing where the call says none.
+absl::StatusOr<std::optional<double>> ReadBandwidth(const std::string& said) {
+  if (said.empty()) return std::nullopt;
+  const absl::StatusOr<double> rate = ParseBandwidth(said);
+  if (!rate.ok()) return WrongCall(absl::StrCat("--bandwidth: ", rate.status().message()));
+  if (*rate < 1 || *rate > kMaxBytesPerSecond) return WrongCall(absl::StrCat("--bandwidth ", said, " is out of range"));
+  return *rate;
+}
+
 // Every pair has a link, or there is one for all others.
-absl::Status CheckLinks(const PlanInputFlags& flags, DescribedCluster& cluster, PlanRequest& request) {
-  if (!flags.bandwidth.empty()) {
-    const absl::StatusOr<double> rate = ParseBandwidth(flags.bandwidth);
-    if (!rate.ok()) return WrongCall(absl::StrCat("--bandwidth: ", rate.status().message()));
-    if (*rate < 1 || *rate > kMaxBytesPerSecond) return WrongCall(absl::StrCat("--bandwidth ", flags.bandwidth, " is out of range"));
-    cluster.link = LinkPoint{.peer = "", .bytes_per_second = *rate, .latency_ms = cluster.link ? cluster.link->latency_ms : 0.3};
+absl::Status CheckLinks(const PlanInputFlags& flags, std::optional<double> bandwidth, DescribedCluster& cluster, PlanRequest& request) {
+  if (bandwidth) {
+    cluster.link = LinkPoint{.peer = "", .bytes_per_second = *bandwidth, .latency_ms = cluster.link ? cluster.link->latency_ms : 0.3};
     for (DescribedDevice& device : cluster.devices) {
-      for (LinkPoint& link : device.profile.links) link.bytes_per_second = *rate;
+      for (LinkPoint& link : device.profile.links) link.bytes_per_second = *bandwidth;
     }
   }
   if (cluster.link) {
@@ -306,25 +312,27 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   LIME_RETURN_IF_ERROR(CheckFlags(flags));
   PlanInputs inputs;
   LIME_RETURN_IF_ERROR(ReadRequest(flags, inputs.request));
+  LIME_ASSIGN_OR_RETURN(const std::optional<double> bandwidth, ReadBandwidth(flags.bandwidth));
   inputs.split_head = flags.split_head;
   inputs.kv_spill = !flags.no_kv_spill;
   inputs.kv_lending = !flags.no_kv_lending;
   inputs.remote_attention = !flags.no_remote_attention;
   DescribedCluster cluster;
-  std::string cluster_model;
   if (!flags.cluster.empty()) {
     LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.cluster, kMaxClusterBytes + 1)));
     LIME_ASSIGN_OR_RETURN(ClusterConfig config, OfUser(ParseClusterConfig(text, flags.cluster)));
     if (const absl::Status left = LeaveOut(flags.without, config); !left.ok()) return WrongCall(std::string(left.message()));
+    std::string cluster_model;
     if (!config.model.empty()) cluster_model = (fs::path(flags.cluster).parent_path() / config.model).string();
+    LIME_RETURN_IF_ERROR(ReadModel(flags, cluster_model, inputs));
     LIME_ASSIGN_OR_RETURN(cluster, OfUser(ReadCluster(flags.cluster, config)));
     inputs.shared = MachinesShared(config);
   } else {
+    LIME_RETURN_IF_ERROR(ReadModel(flags, "", inputs));
     LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.device_profiles, kMaxJsonBytes)));
     LIME_ASSIGN_OR_RETURN(cluster, OfUser(ParseDeviceProfiles(text, flags.device_profiles)));
   }
-  LIME_RETURN_IF_ERROR(OfUser(CheckLinks(flags, cluster, inputs.request)));
-  LIME_RETURN_IF_ERROR(ReadModel(flags, cluster_model, inputs));
+  LIME_RETURN_IF_ERROR(OfUser(CheckLinks(flags, bandwidth, cluster, inputs.request)));
   for (const DescribedDevice& device : cluster.devices) inputs.devices.push_back(MakeDevice(device, inputs, cluster.devices.size()));
   AddNotes(cluster, inputs);
   return inputs;

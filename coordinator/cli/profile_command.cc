@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/command_line.h"
 #include "common/sampler.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_profile.h"
@@ -64,8 +66,9 @@ absl::StatusOr<Bytes> Allowed(const ProfileFlags& flags) {
   LIME_RETURN_IF_ERROR(OfUser(CheckBudget(absl::StrCat("--memory ", flags.memory), *memory)));
   const Bytes own = ProcessResidentBytes();
   if (*memory < own + kMeasuringRoom) {
-    return absl::ResourceExhaustedError(absl::StrCat("--memory ", flags.memory, " leaves no room to measure with: this process takes ",
-                                                     FormatBytes(own), "; give ", BudgetAtLeast(own + 2 * kMeasuringRoom), " or more"));
+    return absl::ResourceExhaustedError(absl::StrCat("--memory ", AsTyped(flags.memory),
+                                                     " leaves no room to measure with: this process takes ", FormatBytes(own), "; give ",
+                                                     BudgetAtLeast(own + 2 * kMeasuringRoom), " or more"));
   }
   return std::min(free, *memory - own);
 }
@@ -156,19 +159,23 @@ absl::Status Profile(const ProfileFlags& flags) {
   if (bytes < kMiB) return absl::ResourceExhaustedError("less than 1 MiB of memory may be used; end other programs, or raise --memory");
   const int threads = flags.threads > 0 ? flags.threads : UsableCores();
   LIME_RETURN_IF_ERROR(flags.out.Check());
+  std::optional<Checkpoint> checkpoint;
+  std::optional<ModelSpec> spec;
+  if (!flags.model.empty()) {
+    LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
+    LIME_ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(flags.model));
+    LIME_ASSIGN_OR_RETURN(spec, checkpoint->BuildModelSpec());
+  }
   const std::string out = flags.out.path.empty() ? DefaultProfilePath() : flags.out.path;
   if (out.empty()) return WrongCall(kNoProfilePath);
   LIME_ASSIGN_OR_RETURN(DeviceProfile profile, KnownProfile(flags, out, threads));
   MeasureRates(flags.seconds / 2, bytes, profile);
   if (Interrupted()) return absl::CancelledError("interrupted");
   std::string key;
-  if (!flags.model.empty()) {
-    LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
-    LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
-    LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
-    LIME_RETURN_IF_ERROR(MeasureDiskOf(checkpoint, flags, memory, profile));
-    LIME_RETURN_IF_ERROR(MeasureBlocksOf(spec, flags, memory, profile));
-    key = ModelKey(spec);
+  if (checkpoint) {
+    LIME_RETURN_IF_ERROR(MeasureDiskOf(*checkpoint, flags, memory, profile));
+    LIME_RETURN_IF_ERROR(MeasureBlocksOf(*spec, flags, memory, profile));
+    key = ModelKey(*spec);
   }
   if (flags.out.path.empty()) LIME_RETURN_IF_ERROR(WriteProfile(profile, out));
   LIME_RETURN_IF_ERROR(flags.out.Write(ToJsonText(profile) + "\n"));
@@ -227,6 +234,7 @@ absl::Status CheckBudgetOf(const ClusterFile& file, const ClusterConfig::Device&
 }
 
 absl::Status ProfileDevices(const ProfileFlags& flags) {
+  if (!flags.model.empty()) LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(flags.cluster, flags.insecure));
   const OutputFlag beside{.kind = OutputKind::kClusterProfiles,
                           .flag = "the figures' file",
@@ -235,10 +243,13 @@ absl::Status ProfileDevices(const ProfileFlags& flags) {
   LIME_RETURN_IF_ERROR(beside.Check());
   const std::vector<std::unique_ptr<DeviceClient>> devices = file.Clients();
   constexpr absl::Duration kPatience = absl::Seconds(5);
+  std::vector<absl::Status> silent;
   for (size_t i = 0; i < devices.size(); ++i) {
-    LIME_ASSIGN_OR_RETURN(const DeviceHealth health, devices[i]->Health(kPatience));
-    LIME_RETURN_IF_ERROR(CheckBudgetOf(file, file.config.devices[i], health));
+    const absl::StatusOr<DeviceHealth> health = devices[i]->Health(kPatience);
+    silent.push_back(health.status());
+    if (health.ok()) LIME_RETURN_IF_ERROR(CheckBudgetOf(file, file.config.devices[i], *health));
   }
+  LIME_RETURN_IF_ERROR(AllOf(silent));
   std::vector<std::string> problems;
   ProgressLine line("Profiling");
   ClusterProfileOptions options{.config = ConfigOf(flags, file),
@@ -269,8 +280,6 @@ absl::Status ProfileAny(const ProfileFlags& flags) {
     return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is outside 0.01 to ", kMaxProfileSeconds));
   if (!(flags.link_seconds > 0.01 && flags.link_seconds <= 60))
     return WrongCall(absl::StrCat("--link-seconds ", flags.link_seconds, " is outside 0.01 to 60"));
-  if (!flags.out.path.empty() || !flags.profile.empty() || !flags.memory.empty() || flags.threads != 0)
-    return WrongCall("--out, --profile, --memory and --threads are for this machine alone; leave them out with --cluster");
   return ProfileDevices(flags);
 }
 

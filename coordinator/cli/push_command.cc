@@ -15,7 +15,6 @@
 #include "coordinator/cli/cluster_push.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/default_cluster.h"
-#include "daemon/weights/checkpoint.h"
 #include "nlohmann/json.hpp"
 
 namespace lime::cli {
@@ -64,22 +63,11 @@ json Describe(const std::vector<PushedDevice>& devices, double seconds) {
   return {{"devices", list}, {"sent_bytes", sent}, {"seconds", seconds}};
 }
 
-// Where nobody says how long requests become.
-constexpr int64_t kContext = 2048;
-
-absl::Status TakeContext(ClusterSession::Options& inputs) {
-  if (inputs.context < 0) return WrongCall(absl::StrCat("--context ", inputs.context, " is negative"));
-  if (inputs.context > 0 || !inputs.plan.empty()) return absl::OkStatus();
-  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, LoadModelSpec(inputs.model));
-  inputs.context = std::min(kContext, spec.config.max_positions);
-  return absl::OkStatus();
-}
-
 absl::Status Push(PushFlags& flags) {
   const absl::Time begin = absl::Now();
   LIME_RETURN_IF_ERROR(TakeModelOf(flags.inputs.cluster, flags.inputs.model));
   LIME_RETURN_IF_ERROR(CheckModelFolder(flags.inputs.model));
-  LIME_RETURN_IF_ERROR(TakeContext(flags.inputs));
+  LIME_RETURN_IF_ERROR(CompletePush(flags.inputs));
   LIME_ASSIGN_OR_RETURN(const KnownCluster cluster, KnowCluster(flags.inputs));
   std::optional<HeldPlan> chosen;
   if (!flags.all) {

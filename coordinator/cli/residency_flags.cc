@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/command_line.h"
 #include "coordinator/cli/command.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
@@ -20,13 +21,15 @@ using nlohmann::json;
 constexpr int64_t kMaxPieces = 1024;  // more than that is meant as bytes
 
 // "0.5" or "50%", 0 to 1.
-absl::StatusOr<double> ParseShare(std::string text) {
+absl::StatusOr<double> ParseShare(const std::string& said) {
+  std::string text = said;
   const bool percent = !text.empty() && text.back() == '%';
   if (percent) text.pop_back();
   double value = 0;
-  if (!absl::SimpleAtod(text, &value) || !std::isfinite(value)) return WrongCall("--resident " + text + " is no share, such as 0.5 or 50%");
+  if (text.find_first_not_of("0123456789.+-eE") != std::string::npos || !absl::SimpleAtod(text, &value) || !std::isfinite(value))
+    return WrongCall(absl::StrCat("--resident ", AsTyped(said), " is no share, such as 0.5 or 50%"));
   if (percent) value /= 100;
-  if (value < 0 || value > 1) return WrongCall(absl::StrCat("--resident ", text, " is outside 0 to 1"));
+  if (value < 0 || value > 1) return WrongCall(absl::StrCat("--resident ", said, " is outside 0 to 1"));
   return value;
 }
 

@@ -71,26 +71,13 @@ struct RunFlags {
 absl::StatusOr<std::optional<OnlineRule>> RuleOf(const RunFlags& flags) {
   if (flags.no_memory_planner && flags.online != "lime") {
     return WrongCall(
-        absl::StrCat("--no-memory-planner streams whole layers and --online ", flags.online.substr(0, 80), " does not; leave one out"));
+        absl::StrCat("--no-memory-planner streams whole layers and --online ", AsTyped(flags.online), " does not; leave one out"));
   }
   if (flags.no_memory_planner) return OnlineRule::kWholeLayers;
   if (flags.online == "lime") return OnlineRule::kLime;
   if (flags.online == "paper") return OnlineRule::kPaper;
   if (flags.online == "off") return std::nullopt;
-  return WrongCall(absl::StrCat("--online ", flags.online.substr(0, 80), " is unknown; use lime, paper or off"));
-}
-
-// One process has nothing to do with them.
-absl::Status CheckNoneIsForClusters(const RunFlags& flags) {
-  if (!flags.cluster_plan.empty()) return WrongCall("--plan is for --cluster, which names the devices");
-  for (const auto& [given, name] :
-       {std::pair(flags.push, "--push"), std::pair(!flags.without.empty(), "--without"), std::pair(flags.kv_tokens > 0, "--kv-tokens"),
-        std::pair(flags.no_kv_spill, "--no-kv-spill"), std::pair(flags.no_kv_lending, "--no-kv-lending"),
-        std::pair(flags.no_remote_attention, "--no-remote-attention"), std::pair(flags.no_memory_planner, "--no-memory-planner"),
-        std::pair(flags.no_replan, "--no-replan"), std::pair(flags.online != RunFlags().online, "--online")}) {
-    if (given) return WrongCall(absl::StrCat(name, " is for --cluster, and changes nothing of one process; leave it out"));
-  }
-  return absl::OkStatus();
+  return WrongCall(absl::StrCat("--online ", AsTyped(flags.online), " is unknown; use lime, paper or off"));
 }
 
 absl::Status CheckFlags(RunFlags& flags) {
@@ -102,21 +89,12 @@ absl::Status CheckFlags(RunFlags& flags) {
   for (const int64_t tokens : flags.max_tokens) {
     if (tokens < 1) return WrongCall(absl::StrCat("--max-tokens ", tokens, " is less than 1"));
   }
-  if (flags.model.cluster.empty()) LIME_RETURN_IF_ERROR(CheckNoneIsForClusters(flags));
-  if (flags.token_times && !flags.model.json) return WrongCall("--token-times is a field of the answer of --json; give both");
   for (const auto& [name, seconds] : {std::pair("--patience", flags.patience_s), std::pair("--give-up", flags.give_up_s)}) {
     if (!(seconds >= 0 && seconds <= kMaxSeconds))
       return WrongCall(absl::StrCat(name, " ", seconds, " is outside 0 to ", kMaxSeconds, " s"));
   }
   if (const auto rule = RuleOf(flags); !rule.ok()) return rule.status();
   if (flags.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is negative"));
-  if (flags.kv_tokens > 0 && !flags.cluster_plan.empty())
-    return WrongCall("--kv-tokens is for planning now, and --plan is planned already; make that with `lime plan --kv-tokens`");
-  for (const auto& [given, name] : {std::pair(flags.no_kv_spill, "--no-kv-spill"), std::pair(flags.no_kv_lending, "--no-kv-lending"),
-                                    std::pair(flags.no_remote_attention, "--no-remote-attention")}) {
-    if (given && !flags.cluster_plan.empty())
-      return WrongCall(absl::StrCat(name, " is for planning now, and --plan is planned already; make that with `lime plan ", name, "`"));
-  }
   LIME_RETURN_IF_ERROR(ReadPrompts(flags.prompts_file, flags.prompts));
   if (flags.max_tokens.size() > std::max<size_t>(1, flags.prompts.size()))
     return WrongCall(absl::StrCat("--max-tokens has ", flags.max_tokens.size(), " numbers for ", flags.prompts.size(), " prompts"));
@@ -144,7 +122,7 @@ absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files)
   plan.prompts.insert(plan.prompts.end(), companions.begin(), companions.end());
   int64_t longest = 0;
   for (const auto& prompt : plan.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
-  const int64_t limit = flags.model.context > 0 ? flags.model.context : files.spec.config.max_positions;
+  LIME_ASSIGN_OR_RETURN(const int64_t limit, flags.model.MostPositions(files.spec));
   plan.max_new_tokens = flags.max_tokens;
   if (plan.max_new_tokens.empty()) plan.max_new_tokens = {std::min(kDefaultMaxTokens, std::max<int64_t>(1, limit - longest))};
   plan.most_new_tokens = std::ranges::max(plan.max_new_tokens);
@@ -154,8 +132,8 @@ absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files)
     if (asked > limit - length) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "the request needs ", length, " prompt + ", asked, " new = ", static_cast<uint64_t>(length) + static_cast<uint64_t>(asked),
-          " positions and the ", flags.model.context > 0 ? "--context" : "model's context", " is ", limit,
-          "; shorten the prompt, lower --max-tokens", flags.model.context > 0 ? ", or raise --context" : ""));
+          " positions and the ", flags.model.context > 0 ? "--context" : "model's context", " is ", limit, "; shorten the prompt",
+          flags.model.context > 0 ? ", lower --max-tokens, or raise --context" : ", or lower --max-tokens"));
     }
     needed = std::max(needed, length + asked);
   }

@@ -57,7 +57,7 @@ std::vector<std::vector<int32_t>> Windows(const std::vector<int32_t>& ids, std::
 }
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flags, const ModelFiles& files) {
-  const int64_t limit = flags.model.context > 0 ? flags.model.context : files.spec.config.max_positions;
+  LIME_ASSIGN_OR_RETURN(const int64_t limit, flags.model.MostPositions(files.spec));
   if (!flags.ids.empty()) {
     LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, ParseIds(flags.ids, files.spec.config.vocab_size, "--ids"));
     if (static_cast<int64_t>(ids.size()) > limit) {
@@ -147,8 +147,6 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
 absl::Status Score(ScoreFlags& flags) {
   LIME_RETURN_IF_ERROR(TakeModelOf(flags.model.cluster, flags.model.model));
   LIME_RETURN_IF_ERROR(flags.model.Check(/*on_cluster=*/true));
-  if (flags.model.cluster.empty() && (!flags.cluster_plan.empty() || flags.insecure || flags.push || !flags.without.empty()))
-    return WrongCall("--plan, --push, --without and --insecure are for --cluster; give that too, or leave them out");
   if (flags.ids.empty() == flags.text_file.empty()) return WrongCall("give either --ids 1,2,3 or --text-file FILE");
   const int64_t top = flags.top.value_or(kTopInJson);
   if (top < 0 || top > 1000) return WrongCall(absl::StrCat("--top ", top, " is outside 0 to 1000"));

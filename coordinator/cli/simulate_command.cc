@@ -61,7 +61,6 @@ absl::Status CheckFlags(const SimulateFlags& flags) {
   if (flags.steps < 1 || flags.steps > kMostSteps) return WrongCall(absl::StrCat("--steps ", flags.steps, " is outside 1 to ", kMostSteps));
   if (!(flags.link_speed >= 1 / kMostLinkSpeed && flags.link_speed <= kMostLinkSpeed))
     return WrongCall(absl::StrCat("--link-speed ", flags.link_speed, " is outside 1e-6 to 1e6"));
-  if (flags.prompt && flags.from_start) return WrongCall("--prompt begins at the start anyway; leave --from-start out");
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/user_text.h"
 #include "planner/solve.h"
 
 namespace lime::cli {
@@ -21,6 +22,7 @@ std::string ReadProblem(std::istream& in) {
 }
 
 absl::Status RunSolve() {
+  LIME_RETURN_IF_ERROR(CheckStdin());
   const auto now_ms = [] { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
   const absl::StatusOr<std::string> answer = Solve(ReadProblem(std::cin), {.now_ms = now_ms});
   if (!answer.ok()) return WrongCall(std::string(answer.status().message()));

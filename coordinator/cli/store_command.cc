@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/command_line.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/default_cluster.h"
@@ -61,7 +62,7 @@ absl::StatusOr<std::vector<Holder>> Ask(const ClusterFile& file, const StoreFlag
     if (flags.device.empty() || device.name == flags.device)
       holders.push_back({.config = &device, .content = StoreContent(), .freed = Bytes{0}});
   }
-  if (holders.empty()) return WrongCall(absl::StrCat("--device ", flags.device, ": ", file.path, " has no such device"));
+  if (holders.empty()) return WrongCall(absl::StrCat("--device ", AsTyped(flags.device), ": ", file.path, " has no such device"));
   ForAll(holders, [&file](Holder& holder) {
     const absl::StatusOr<DeviceHealth> health =
         DeviceClient(holder.config->name, holder.config->address, file.keys, HowToStart(*holder.config, file.path)).Health(kStorePatience);
@@ -145,9 +146,11 @@ absl::StatusOr<uint64_t> ModelMeant(const std::string& word, const std::vector<S
   return chosen;
 }
 
-absl::Status FirstProblem(const std::vector<Holder>& holders) {
-  for (const Holder& holder : holders) LIME_RETURN_IF_ERROR(holder.content.status());
-  return absl::OkStatus();
+// Of all devices: what failed at them, asked or removing.
+absl::Status Problems(const std::vector<Holder>& holders) {
+  std::vector<absl::Status> problems;
+  for (const Holder& holder : holders) problems.push_back(holder.content.ok() ? holder.freed.status() : holder.content.status());
+  return AllOf(problems);
 }
 
 absl::Status Remove(const ClusterFile& file, const StoreFlags& flags, std::vector<Holder>& holders) {
@@ -155,7 +158,7 @@ absl::Status Remove(const ClusterFile& file, const StoreFlags& flags, std::vecto
   for (const Holder& holder : holders) {
     if (holder.content.ok()) contents.push_back(*holder.content);
   }
-  if (contents.empty()) return FirstProblem(holders);
+  if (contents.empty()) return Problems(holders);
   LIME_ASSIGN_OR_RETURN(const uint64_t model, ModelMeant(flags.remove, contents));
   bool held = false;
   for (Holder& holder : holders) {
@@ -163,7 +166,7 @@ absl::Status Remove(const ClusterFile& file, const StoreFlags& flags, std::vecto
         holder.content.ok() && std::ranges::find(holder.content->models, model, &StoredModel::model) != holder.content->models.end();
     held = held || holder.asked;
   }
-  if (!held) LIME_RETURN_IF_ERROR(FirstProblem(holders));
+  if (!held) LIME_RETURN_IF_ERROR(Problems(holders));
   if (!held) return absl::NotFoundError(absl::StrCat("no device holds ", flags.remove, " (", DigestText(model), ")"));
   ForAll(holders, [&](Holder& holder) {
     if (holder.asked) holder.freed = ClientOf(file, holder).Remove(model);
@@ -177,10 +180,8 @@ absl::Status Remove(const ClusterFile& file, const StoreFlags& flags, std::vecto
   }
   std::fflush(stdout);
   const std::string answer = Dump({{"cluster_file", file.path}, {"removed", removed}});
-  absl::Status problem;
-  for (const Holder& holder : holders) problem.Update(holder.freed.status());
-  problem.Update(FirstProblem(holders));  // nobody knows whether a silent device holds the model
-  if (!problem.ok()) return WithAnswer(problem, answer);
+  // Nobody knows whether a silent device holds the model.
+  if (const absl::Status problem = Problems(holders); !problem.ok()) return WithAnswer(problem, answer);
   if (flags.json) std::cout << answer << std::endl;
   return absl::OkStatus();
 }
@@ -199,7 +200,7 @@ absl::Status Store(const StoreFlags& flags) {
   }
   json answer = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
   for (const Holder& holder : holders) answer["devices"].push_back(ToJson(holder));
-  if (const absl::Status problem = FirstProblem(holders); !problem.ok()) return WithAnswer(problem, Dump(answer));
+  if (const absl::Status problem = Problems(holders); !problem.ok()) return WithAnswer(problem, Dump(answer));
   std::cout << Dump(answer) << std::endl;
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/user_text.h"
 #include "coordinator/text/tokenize_command.h"
 
 namespace lime::cli {
@@ -12,6 +13,7 @@ namespace lime::cli {
 namespace {
 
 absl::Status Tokenize(const std::string& model, const TokenizeOptions& options) {
+  LIME_RETURN_IF_ERROR(CheckStdin());
   LIME_RETURN_IF_ERROR(CheckModelFolder(model));
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model));
   return RunTokenize(*tokenizer, std::cin, std::cout, options);

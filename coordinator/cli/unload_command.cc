@@ -81,9 +81,9 @@ absl::Status Unload(const UnloadFlags& flags) {
   std::fflush(stdout);
   const json answer = {{"cluster_file", file.path}, {"devices", list}};
   const std::string text = answer.dump(-1, ' ', false, json::error_handler_t::replace);
-  absl::Status problem;
-  for (const absl::StatusOr<ReleasedPlan>& each : released) problem.Update(each.status());
-  if (!problem.ok()) return WithAnswer(problem, text);
+  std::vector<absl::Status> problems;
+  for (const absl::StatusOr<ReleasedPlan>& each : released) problems.push_back(each.status());
+  if (const absl::Status problem = AllOf(problems); !problem.ok()) return WithAnswer(problem, text);
   if (flags.json) std::cout << text << std::endl;
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -117,10 +118,18 @@ class Starter {
     return absl::StrJoin(ExpiryNotices({}, {{call_.name(), &health}}, std::time(nullptr)), "; ");
   }
 
+  static constexpr std::string_view kSpeaker = "limed: ";
   static constexpr char kEdited[] = ". If its address was edited meanwhile, `lime down` and `lime up` start it again";
 
   absl::Status NotUp(const std::string& why) const {
     return absl::UnavailableError(absl::StrCat("device \"", call_.name(), "\" is not up: ", why));
+  }
+  // limed has failed, or refuses what the file says.
+  absl::Status NotUp(const absl::Status& failed) const {
+    std::string_view said(failed.message().data(), failed.message().size());
+    if (!absl::IsInvalidArgument(failed)) return NotUp(std::string(said));
+    if (said.starts_with(kSpeaker)) said.remove_prefix(kSpeaker.size());
+    return call_.InFile(said);
   }
 
   // Started by its own user or a service there, or not at all.
@@ -135,7 +144,7 @@ class Starter {
   // What keeps limed from listening may be the same device, started otherwise.
   absl::StatusOr<DeviceOutcome> OtherThatAnswers(const absl::Status& failed) const {
     const absl::StatusOr<DeviceHealth> health = client_.Health(kLookAgain);
-    if (!health.ok()) return NotUp(std::string(failed.message()));
+    if (!health.ok()) return NotUp(failed);
     return Compare(*health, RunsAlready(*health));
   }
 
@@ -169,9 +178,9 @@ class Starter {
   }
 
   absl::StatusOr<DeviceOutcome> Restart() const {
-    if (const absl::StatusOr<std::string> ended = RunToEnd(call_.Stop()); !ended.ok()) return NotUp(std::string(ended.status().message()));
+    if (const absl::StatusOr<std::string> ended = RunToEnd(call_.Stop()); !ended.ok()) return NotUp(ended.status());
     const absl::StatusOr<std::string> said = RunToEnd(call_.Start());
-    if (!said.ok()) return NotUp(std::string(said.status().message()));
+    if (!said.ok()) return NotUp(said.status());
     const absl::StatusOr<DeviceHealth> health = client_.Health(kUpPatience);
     if (!health.ok()) return absl::UnavailableError(absl::StrCat(health.status().message(), ". It said: ", *said));
     return DeviceOutcome{.state = "restarted", .said = absl::StrCat(*said, "; started again")};

@@ -1,5 +1,8 @@
 #include "coordinator/cli/user_text.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -8,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/command_line.h"
 #include "coordinator/cli/command.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
@@ -68,9 +72,17 @@ absl::Status ReadPromptsFile(const std::string& path, std::vector<std::string>& 
 
 }  // namespace
 
+absl::Status CheckStdin() {
+  struct stat info = {};
+  const bool readable = fstat(STDIN_FILENO, &info) == 0 && (S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode) ||
+                                                            S_ISSOCK(info.st_mode) || S_ISBLK(info.st_mode));
+  return readable ? absl::OkStatus() : WrongCall("stdin is closed, or no file or pipe; pipe into it what is to be read");
+}
+
 absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::string& path, Bytes most) {
-  const std::string name = absl::StrCat(Text(flag), " ", path);
+  const std::string name = absl::StrCat(Text(flag), " ", AsTyped(path));
   const bool from_stdin = path == kStdin;
+  if (from_stdin) LIME_RETURN_IF_ERROR(CheckStdin());
   std::error_code ignored;
   if (!from_stdin && std::filesystem::is_directory(path, ignored)) return WrongCall(absl::StrCat(name, " is a folder; name a file in it"));
   std::ifstream file;

@@ -10,6 +10,9 @@
 
 namespace lime::cli {
 
+// Refuses a stdin that is closed or a folder. REQUIRES: it is to be read.
+absl::Status CheckStdin();
+
 // The text of the file that `flag` names, or of stdin where `path` is "-": UTF-8, without a byte
 // order mark. What cannot be read is a wrong call, as are folders, UTF-16 and more than `most` bytes.
 absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::string& path, Bytes most);

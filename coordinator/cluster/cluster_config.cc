@@ -5,11 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/device_name.h"
+#include "common/host_port.h"
 #include "common/toml_file.h"
 #include "coordinator/cluster/remote_command.h"
 #include "coordinator/cluster/units.h"
@@ -20,20 +19,18 @@
 namespace lime {
 namespace {
 
-bool IsAddress(std::string_view address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string_view::npos || colon == 0 || address.find(' ') != std::string_view::npos) return false;
-  const std::string_view host = address.substr(0, colon);
-  if (host.find(':') != std::string_view::npos && !(host.front() == '[' && host.back() == ']')) return false;
-  return absl::SimpleAtoi(Text(address.substr(colon + 1)), &port) && port >= 1 && port <= 65535;
+// The address in the one text for its place; as it is where it is none, which `fields` keeps.
+std::string ReadAddress(TomlFields& fields, const char* key) {
+  std::string text = fields.String(key);
+  if (text.empty()) return text;
+  const absl::StatusOr<HostPort> address = ParseAddress(text);
+  if (address.ok() && address->port > 0) return AddressText(*address);
+  fields.FailAt(key, absl::StrCat("= \"", ShownToml(text), "\" is not host:port; ", Text(kAddressRule)));
+  return text;
 }
 
-// The same text for the same place, as far as that can be told without asking a name server.
-std::string PlainAddress(const std::string& address) {
-  constexpr absl::string_view kLocal = "localhost:";
-  const std::string plain = absl::AsciiStrToLower(address);
-  return absl::StartsWith(plain, kLocal) ? absl::StrCat("127.0.0.1:", plain.substr(kLocal.size())) : plain;
+std::string ShownLatency(double milliseconds) {
+  return absl::StrCat(milliseconds, "ms");
 }
 
 absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::string_view file) {
@@ -41,7 +38,7 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::str
   ClusterConfig::Device device;
   device.line = static_cast<int>(fields.line());
   device.name = fields.String("name");
-  device.address = fields.String("address");
+  device.address = ReadAddress(fields, "address");
   device.memory = fields.Budget("memory");
   device.weights = fields.String("weights");
   device.store = fields.String("store");
@@ -51,16 +48,13 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::str
   device.ssh = fields.String("ssh");
   device.limed = fields.String("limed");
   device.tls = fields.String("tls");
-  device.listen = fields.String("listen");
+  device.listen = ReadAddress(fields, "listen");
+  device.written = fields.Written();
   LIME_RETURN_IF_ERROR(fields.Finish());
   if (!fields.Has("name"))
     fields.Missing("name", "every device has one of its own");
-  else if (!IsDeviceName(device.name))
-    fields.FailAt("name", absl::StrCat("= \"", ShownToml(device.name), "\" is not ", Text(kDeviceNameRule)));
-  else if (fields.Has("address") && !IsAddress(device.address))
-    fields.FailAt("address", absl::StrCat("= \"", ShownToml(device.address), "\" is not host:port"));
-  else if (fields.Has("listen") && !IsAddress(device.listen))
-    fields.FailAt("listen", absl::StrCat("= \"", ShownToml(device.listen), "\" is not host:port"));
+  else if (const absl::Status name = CheckDeviceName(device.name); !name.ok())
+    fields.FailAt("name", absl::StrCat("= ", name.message()));
   else if (fields.Has("ssh") && !ParseSshWay(device.ssh).ok())
     fields.FailAt("ssh", absl::StrCat("= \"", ShownToml(device.ssh), "\" is not ", kSshWayRule));
   else if (fields.Has("backend") && backend != "cpu" && backend != "cuda" && backend != "mps")
@@ -75,8 +69,8 @@ absl::StatusOr<ClusterConfig::Link> ReadLink(const TomlNode& table, std::string_
   ClusterConfig::Link link;
   link.from = fields.String("from");
   link.to = fields.String("to");
-  link.bytes_per_second = fields.Parsed<double>("bandwidth", ParseBandwidth, 1, kMaxBytesPerSecond);
-  link.latency_ms = fields.Parsed<double>("latency", ParseMilliseconds, 0, kMaxLatencyMs);
+  link.bytes_per_second = fields.Parsed<double>("bandwidth", ParseBandwidth, 1, kMaxBytesPerSecond, FormatBandwidth);
+  link.latency_ms = fields.Parsed<double>("latency", ParseMilliseconds, 0, kMaxLatencyMs, ShownLatency);
   LIME_RETURN_IF_ERROR(fields.Finish());
   if (!fields.Has("bandwidth")) fields.Missing("bandwidth", "write one such as \"100Mbit/s\"");
   if (fields.Has("from") != fields.Has("to"))
@@ -142,12 +136,29 @@ absl::Status ReadCluster(const TomlNode& root, std::string_view file, ClusterCon
   config.name = fields.String("name");
   config.model = fields.String("model");
   config.tls = fields.String("tls");
+  if (fields.Has("name") && !IsDeviceName(config.name))
+    fields.FailAt("name", absl::StrCat("= \"", ShownToml(config.name), "\" is not ", Text(kDeviceNameRule)));
   return fields.Finish();
+}
+
+// "localhost" is 127.0.0.1: only one of the two devices can answer there.
+absl::Status CheckDistinctAddresses(const ClusterConfig& config, std::string_view name) {
+  std::map<std::string, const ClusterConfig::Device*> at;
+  for (const ClusterConfig::Device& device : config.devices) {
+    if (device.address.empty()) continue;
+    const absl::StatusOr<HostPort> address = ParseAddress(device.address);
+    if (!address.ok()) return address.status();
+    const auto [first, is_new] = at.emplace(absl::StrCat(PlainHost(address->host), " ", address->port), &device);
+    if (is_new) continue;
+    return WrongLine(name, device.line, "[[device]]: device \"", device.name, "\" has the address ", device.address, " of device \"",
+                     first->second->name, "\"; give each a port or a host of its own");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name) {
+absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name, bool distinct) {
   LIME_ASSIGN_OR_RETURN(const TomlNode root, ParseToml(text, name, kMaxClusterBytes));
   for (const TomlNode& node : root.fields) {
     const std::vector<std::string> known = {"cluster", "device", "link"};
@@ -159,19 +170,8 @@ absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::str
   LIME_RETURN_IF_ERROR(ReadCluster(root, name, config));
   LIME_RETURN_IF_ERROR(ReadDevices(root, name, config));
   LIME_RETURN_IF_ERROR(ReadLinks(root, name, config));
+  if (distinct) LIME_RETURN_IF_ERROR(CheckDistinctAddresses(config, name));
   return config;
-}
-
-absl::Status CheckDistinctAddresses(const ClusterConfig& config, std::string_view name) {
-  std::map<std::string, const ClusterConfig::Device*> at;
-  for (const ClusterConfig::Device& device : config.devices) {
-    if (device.address.empty()) continue;
-    const auto [first, is_new] = at.emplace(PlainAddress(device.address), &device);
-    if (is_new) continue;
-    return WrongLine(name, device.line, "[[device]]: device \"", device.name, "\" has the address ", device.address, " of device \"",
-                     first->second->name, "\"; give each a port or a host of its own");
-  }
-  return absl::OkStatus();
 }
 
 absl::Status LeaveOut(const std::vector<std::string>& names, ClusterConfig& config) {

@@ -29,10 +29,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/device_name.h"
+#include "common/toml_file.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 
@@ -42,19 +45,20 @@ inline constexpr Bytes kMaxClusterBytes = 256 * kKiB;
 
 struct ClusterConfig {
   struct Device {
-    std::string name;     // letters, digits, '.', '_' and '-'; no two the same
-    std::string address;  // host:port; empty: not said
+    std::string name;     // no two the same
+    std::string address;  // host:port in the one text for its place; empty: not said
     Bytes memory = 0;     // 0: not said
     std::string weights;  // path on that device; empty: not said
     std::string store;    // likewise; empty: nothing can be pushed
     int32_t threads = 0;  // 0: one for every core
     std::string backend = "cpu";
-    std::string profile;  // path, relative to the file's folder; empty: not said
-    std::string ssh;      // SshWay, its files relative to the file's folder; empty: this machine
-    std::string limed;    // path on that device; empty: beside lime on this machine, on the PATH of another
-    std::string tls;      // folder on that device; empty: that of the cluster, on this machine
-    std::string listen;   // host:port; empty: the address
-    int line = 0;         // in the file
+    std::string profile;                       // path, relative to the file's folder; empty: not said
+    std::string ssh;                           // SshWay, its files relative to the file's folder; empty: this machine
+    std::string limed;                         // path on that device; empty: beside lime on this machine, on the PATH of another
+    std::string tls;                           // folder on that device; empty: that of the cluster, on this machine
+    std::string listen;                        // host:port; empty: the address
+    int line = 0;                              // in the file
+    std::map<std::string, TomlValue> written;  // its fields, as they are in the file
   };
 
   struct Link {
@@ -68,12 +72,10 @@ struct ClusterConfig {
   std::vector<Link> links;       // no pair twice
 };
 
-// `name` (the path) opens every error.
-absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name);
+// `name` (the path) opens every error. Two devices may have one address where `distinct` is false: for ending what was started before the
+// file said so.
+absl::StatusOr<ClusterConfig> ParseClusterConfig(std::string_view text, std::string_view name, bool distinct = true);
 
-// Refuses two devices with one address, "localhost" being 127.0.0.1: only one of them can answer
-// there. For every use of a cluster but ending what was started before the file said so.
-absl::Status CheckDistinctAddresses(const ClusterConfig& config, std::string_view name);
 // Takes the devices of these names away, and links to them. InvalidArgument where there is no such device, or none is left.
 absl::Status LeaveOut(const std::vector<std::string>& names, ClusterConfig& config);
 

@@ -36,8 +36,15 @@ absl::Status CheckKnown(const json& object, const std::set<std::string>& known, 
   return absl::OkStatus();
 }
 
+// One thing that is said twice could be said differently.
+absl::Status CheckSaidOnce(const JsonFields& fields, const char* one, const char* other, const std::string& where) {
+  if (!fields.Has(one) || !fields.Has(other)) return absl::OkStatus();
+  return Wrong(where, absl::StrCat("has both \"", one, "\" and \"", other, "\"; leave one out"));
+}
+
 absl::StatusOr<Bytes> ReadMemory(const json& object, const std::string& where) {
   JsonFields fields(object, where);
+  LIME_RETURN_IF_ERROR(CheckSaidOnce(fields, "memory", "memory_bytes", where));
   if (fields.Has("memory_bytes") || !fields.Has("memory")) {
     const Bytes bytes = fields.Int("memory_bytes", 1, kMaxDeviceMemory);
     LIME_RETURN_IF_ERROR(fields.status());
@@ -63,6 +70,9 @@ absl::StatusOr<json> ProfileOfRates(const json& object, const std::string& where
     return Wrong(where,
                  "has neither \"profile\" (the JSON that `lime profile --out F` writes on the device) nor \"read_bytes_per_second\"");
   }
+  // In what was measured 0 means that it was not.
+  if (object.contains("flops") && object.at("flops").is_number() && object.at("flops").get<double>() < 1)
+    return Wrong(where, "field \"flops\" is below 1; give operations per second, or leave it out");
   json profile = {{"cpu", "described"}, {"threads", 1}, {"disk", json::array()}, {"models", json::array()}, {"links", json::array()}};
   for (const char* key : {"read_bytes_per_second", "flops", "block_overhead_ms"}) {
     if (object.contains(key)) profile[key] = object.at(key);
@@ -81,7 +91,7 @@ absl::StatusOr<DeviceProfile> ReadProfileOf(const json& object, const std::strin
   json profile;
   if (object.contains("profile")) {
     for (const char* key : {"read_bytes_per_second", "flops", "block_overhead_ms", "disk"}) {
-      if (object.contains(key)) return Wrong(where, absl::StrCat("has both \"profile\" and \"", key, "\"; leave one out"));
+      LIME_RETURN_IF_ERROR(CheckSaidOnce(JsonFields(object, where), "profile", key, where));
     }
     profile = object.at("profile");
     if (!profile.is_object()) return Wrong(where, "field \"profile\" is not an object");
@@ -117,6 +127,7 @@ absl::StatusOr<DescribedDevice> ReadDevice(const json& object, const std::string
 absl::StatusOr<LinkPoint> ReadLink(const json& object, const std::string& where) {
   LIME_RETURN_IF_ERROR(CheckKnown(object, {"bandwidth", "bytes_per_second", "latency_ms"}, where));
   JsonFields fields(object, where);
+  LIME_RETURN_IF_ERROR(CheckSaidOnce(fields, "bandwidth", "bytes_per_second", where));
   LinkPoint link;
   link.latency_ms = fields.DoubleOr("latency_ms", 0, 0, kMaxLatencyMs);
   if (fields.Has("bytes_per_second") || !fields.Has("bandwidth")) {

@@ -9,7 +9,7 @@
 //
 // `profile` is what `lime profile --out` writes; without it the rates beside the name are taken. Of the memory, `runtime_bytes`,
 // `activation_bytes` and `margin_bytes` are not for weights and KV; where they are not said they are assumed (device_memory.h).
-// Pure. Hostile input: bounded, and the first wrong field is named. A field that is not known is wrong.
+// Pure. Hostile input: bounded, and the first wrong field is named. A field that is not known is wrong, and so are two that say the same.
 #pragma once
 
 #include <optional>

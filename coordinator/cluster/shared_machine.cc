@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <map>
 
+#include "common/host_port.h"
+
 namespace lime {
 
 std::string MachineOf(std::string_view address) {
-  std::string host(address.substr(0, address.rfind(':')));
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return host == "localhost" || host == "::1" || host.starts_with("127.") ? "localhost" : host;
+  const absl::StatusOr<HostPort> parsed = ParseAddress(address);
+  if (!parsed.ok()) return std::string(address);
+  return IsLoopback(*parsed) ? "localhost" : PlainHost(parsed->host);
 }
 
 std::vector<std::vector<std::string>> SharedMachines(const std::vector<std::string>& names, const std::vector<std::string>& addresses) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/unicode.h"
 #include "coordinator/text/utf8.h"
@@ -26,8 +27,8 @@ absl::StatusOr<AddedToken> ParseToken(const Json& json) {
   return token;
 }
 
-absl::Status CheckToken(const AddedToken& token, const Vocab& vocab) {
-  if (token.id < 0 || token.id >= kMaxTokenId) {
+absl::Status CheckToken(const AddedToken& token) {
+  if (token.id >= kMaxTokenId) {
     return absl::InvalidArgumentError(
         absl::StrCat("added token \"", Text(token.content), "\" has id ", token.id, ", need 0 to ", kMaxTokenId - 1));
   }
@@ -35,12 +36,27 @@ absl::Status CheckToken(const AddedToken& token, const Vocab& vocab) {
     return absl::InvalidArgumentError(
         absl::StrCat("added token ", token.id, " has ", token.content.size(), " bytes; at most ", kMaxContentBytes));
   }
-  const std::string_view piece = vocab.Piece(token.id);
-  if (!piece.empty() && piece != token.content) {
+  return absl::OkStatus();
+}
+
+// Of a token that is no piece: that the id which it states, if any, belongs to nothing else.
+absl::Status CheckStatedId(const AddedToken& token, const Vocab& vocab, absl::flat_hash_set<int32_t>& stated) {
+  if (const std::string_view piece = vocab.Piece(token.id); !piece.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("id ", token.id, " belongs to the piece \"", Text(piece), "\" and to the added token \"", token.content, "\""));
   }
+  if (token.id >= 0 && !stated.insert(token.id).second)
+    return absl::InvalidArgumentError(absl::StrCat("two added tokens have the id ", token.id));
   return absl::OkStatus();
+}
+
+// Ids are counted on from the number of pieces, which a vocabulary with gaps uses already.
+absl::Status CheckCountedId(int32_t id, const AddedToken& token, const Vocab& vocab) {
+  const std::string_view piece = vocab.Piece(id);
+  if (piece.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the vocabulary of ", vocab.count(), " pieces has gaps, so that the tokenizers library gives the added token \"", token.content,
+      "\" the id ", id, ", which is that of the piece \"", Text(piece), "\"; list the added token among the pieces, with its own id"));
 }
 
 bool TouchesWord(std::string_view before, std::string_view behind) {
@@ -59,29 +75,37 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokens::Parse(const Json& json) {
   return tokens;
 }
 
-absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, const Vocab& vocab,
+absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, std::vector<AddedToken> later, const Vocab& vocab,
                                                 const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize) {
   AddedTokens added;
-  for (AddedToken& token : tokens) {
-    if (!token.content.empty()) LIME_RETURN_IF_ERROR(added.Add(std::move(token), vocab, normalize));
+  absl::flat_hash_set<int32_t> stated;
+  for (std::vector<AddedToken>* list : {&tokens, &later}) {
+    int32_t next_id = std::max(vocab.count(), added.id_end_);
+    for (AddedToken& token : *list) {
+      if (token.content.empty()) continue;
+      LIME_RETURN_IF_ERROR(CheckToken(token));
+      const AddedToken* known = added.FindContent(token.content);
+      int32_t id = known != nullptr ? known->id : vocab.Find(token.content);
+      if (id < 0) {
+        LIME_RETURN_IF_ERROR(CheckStatedId(token, vocab, stated));
+        id = next_id++;
+        LIME_RETURN_IF_ERROR(CheckCountedId(id, token, vocab));
+      }
+      token.id = id;
+      LIME_RETURN_IF_ERROR(added.Add(std::move(token), normalize));
+    }
   }
   for (size_t i = 0; i < added.tokens_.size(); ++i) {
     const AddedToken& token = added.tokens_[i];
     const auto index = static_cast<int32_t>(i);
-    if (!added.by_id_.emplace(token.id, index).second)
-      return absl::InvalidArgumentError(absl::StrCat("two added tokens have the id ", token.id));
+    added.by_id_.emplace(token.id, index);
     ByteTrie& trie = token.normalized ? added.normalized_ : added.raw_;
     trie.Insert(token.form.empty() ? token.content : token.form, index);
   }
   return added;
 }
 
-absl::Status AddedTokens::Add(AddedToken token, const Vocab& vocab,
-                              const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize) {
-  if (const int32_t piece = vocab.Find(token.content); piece >= 0) token.id = piece;
-  if (const AddedToken* known = FindContent(token.content); known != nullptr && token.id < 0) token.id = known->id;
-  if (token.id < 0) token.id = std::max(vocab.size(), id_end_);
-  LIME_RETURN_IF_ERROR(CheckToken(token, vocab));
+absl::Status AddedTokens::Add(AddedToken token, const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize) {
   if (token.normalized) {
     LIME_ASSIGN_OR_RETURN(token.form, normalize(token.content));
     if (token.form == token.content) token.form.clear();

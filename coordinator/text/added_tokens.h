@@ -33,9 +33,10 @@ struct Section {
 // Immutable. Thread: any.
 class AddedTokens {
  public:
-  // `normalize` makes the form in which normalised tokens are looked for. A token whose content is a piece of the model has that piece's
-  // id, whatever it states; id -1 asks for the next free one. Of two tokens with one content the later is taken.
-  static absl::StatusOr<AddedTokens> Create(std::vector<AddedToken> tokens, const Vocab& vocab,
+  // `tokens` are the tokenizer's own, `later` those of the files beside it. Ids are the tokenizers library's, whatever the tokens state: a
+  // token whose content is a piece of the model has that piece's id, the others are counted on from the number of pieces, in their order.
+  // Of two tokens with one content the later is taken. `normalize` makes the form in which normalised tokens are looked for.
+  static absl::StatusOr<AddedTokens> Create(std::vector<AddedToken> tokens, std::vector<AddedToken> later, const Vocab& vocab,
                                             const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
 
   static absl::StatusOr<std::vector<AddedToken>> Parse(const Json& json);
@@ -54,7 +55,7 @@ class AddedTokens {
  private:
   AddedTokens() = default;
 
-  absl::Status Add(AddedToken token, const Vocab& vocab, const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
+  absl::Status Add(AddedToken token, const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
 
   std::vector<AddedToken> tokens_;
   absl::flat_hash_map<int32_t, int32_t> by_id_;           // id -> index

@@ -25,7 +25,8 @@ absl::StatusOr<int32_t> ParsePair(const Json& json) {
 absl::Status AppendSpecial(const Json& item, const Json& special_tokens, std::vector<int32_t>& ids) {
   LIME_ASSIGN_OR_RETURN(const std::string name, RequiredString(item, "id"));
   const Json& token = Field(Field(special_tokens, name), "ids");
-  if (!token.is_array()) return absl::InvalidArgumentError(absl::StrCat("post_processor: special token \"", name, "\" has no ids"));
+  if (!token.is_array() || token.empty())
+    return absl::InvalidArgumentError(absl::StrCat("post_processor: special token \"", name, "\" has no ids"));
   for (const Json& entry : token) {
     LIME_ASSIGN_OR_RETURN(const int32_t id, ParseId(entry));
     ids.push_back(id);
@@ -53,11 +54,15 @@ absl::Status AppendTemplate(const Json& json, PostProcessor& result) {
 absl::Status Append(const Json& json, PostProcessor& result) {
   LIME_ASSIGN_OR_RETURN(const std::string type, ComponentType(json));
   if (type.empty() || type == "ByteLevel") return absl::OkStatus();  // ByteLevel trims offsets, which we do not keep
-  if (type == "TemplateProcessing") return AppendTemplate(json, result);
   if (type == "Sequence") {
     for (const Json& part : Field(json, "processors")) LIME_RETURN_IF_ERROR(Append(part, result));
     return absl::OkStatus();
   }
+  if (!result.prefix.empty() || !result.suffix.empty()) {
+    return absl::UnimplementedError(absl::StrCat("post_processor: a Sequence with \"", type,
+                                                 "\" behind another processor that adds tokens is not supported; one that adds them is"));
+  }
+  if (type == "TemplateProcessing") return AppendTemplate(json, result);
   if (type == "BertProcessing" || type == "RobertaProcessing") {
     LIME_ASSIGN_OR_RETURN(const int32_t cls, ParsePair(Field(json, "cls")));
     LIME_ASSIGN_OR_RETURN(const int32_t sep, ParsePair(Field(json, "sep")));

@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kMaxSpelledBytes = 4 << 20;
 constexpr size_t kMaxNameBytes = 64;
+constexpr char32_t kLastCode = 0x10FFFF;
 
 std::string SpellRanges(CodeSet set) {
   std::string out;
@@ -27,7 +28,12 @@ std::string SpellSet(const std::string& ranges, bool negated) {
   return absl::StrCat(negated ? "[^" : "[", ranges, "]");
 }
 
-// The ranges of \w, \s or \d. Outside a class, where it reads Latin-1 from a table of its own, Oniguruma's \w has six more characters.
+// Outside a class, where it reads Latin-1 from a table of its own, Oniguruma's Word has six more characters.
+std::string WordRanges(bool in_class) {
+  return absl::StrCat(in_class ? "" : R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})", SpellRanges(GetCodeSet("Word")));
+}
+
+// The ranges of \w, \s or \d.
 std::string EscapeRanges(char letter, bool in_class) {
   switch (letter) {
     case 's':
@@ -35,8 +41,26 @@ std::string EscapeRanges(char letter, bool in_class) {
     case 'd':
       return SpellRanges(GetCodeSet("Digit"));
     default:
-      return absl::StrCat(in_class ? "" : R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})", SpellRanges(GetCodeSet("Word")));
+      return WordRanges(in_class);
   }
+}
+
+// What is not of `set`, in a class. Its negation would do, but of a set with all of Latin-1 Oniguruma takes that for anything else.
+std::string SpellComplement(CodeSet set) {
+  std::vector<CodeRange> others;
+  char32_t next = 0;
+  for (const CodeRange& range : set) {
+    if (range.first > next) others.push_back({next, range.first - 1});
+    next = range.last + 1;
+  }
+  if (next <= kLastCode) others.push_back({next, kLastCode});
+  return others.empty() ? "[a&&b]" : SpellSet(SpellRanges(others), false);
+}
+
+// \p{name}, or its negation.
+std::string SpellProperty(CodeSet set, bool negated, bool in_class) {
+  if (negated && in_class) return SpellComplement(set);
+  return SpellSet(set.data() == GetCodeSet("Word").data() ? WordRanges(in_class) : SpellRanges(set), negated);
 }
 
 // [[:punct:]] has the symbols, which \p{Punct} has not.
@@ -126,7 +150,7 @@ class Speller {
     }
     const std::optional<CodeSet> set = FindCodeSet(name);
     if (!set.has_value() || set->empty()) return Copy(end + 1);
-    Replace(end + 1, SpellSet(SpellRanges(*set), negated));
+    Replace(end + 1, Plain(SpellProperty(*set, negated, depth_ > 0)));
   }
 
   // Where one neighbour is of a word and the other is not.

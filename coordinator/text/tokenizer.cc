@@ -54,9 +54,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(TokenizerParts part
     LIME_RETURN_IF_ERROR(Normalize(parts.normalizer, text));
     return std::move(text.text);
   };
-  auto tokens = std::move(parts.added_tokens);
-  AppendAddedTokens(config, tokens);
-  LIME_ASSIGN_OR_RETURN(auto added, AddedTokens::Create(std::move(tokens), parts.model->vocab(), normalize));
+  auto later = TokensBeside(config, parts.added_tokens);
+  LIME_ASSIGN_OR_RETURN(auto added, AddedTokens::Create(std::move(parts.added_tokens), std::move(later), parts.model->vocab(), normalize));
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(parts), std::move(added)));
   LIME_RETURN_IF_ERROR(tokenizer->Finish(config));
   return tokenizer;

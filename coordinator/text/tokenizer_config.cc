@@ -11,7 +11,12 @@ namespace {
 
 // Fields that name one special token each, in the order in which new ones get ids.
 constexpr std::string_view kTokenFields[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
-constexpr std::string_view kTokenLists[] = {"additional_special_tokens", "extra_special_tokens"};
+constexpr std::string_view kTokenLists[] = {"additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"};
+
+absl::Status InFile(std::string_view file, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(Text(file), ": ", status.message()));
+}
 
 absl::StatusOr<std::optional<bool>> OptionalBool(const Json& json, std::string_view key) {
   if (Field(json, key).is_null()) return std::nullopt;
@@ -57,10 +62,9 @@ absl::Status ReadDecoder(const Json& decoder, std::vector<AddedToken>& tokens) {
 
 // Reads added_tokens.json, {"content": id}.
 absl::Status ReadAddedTokens(const Json& file, const std::vector<AddedToken>& named, std::vector<AddedToken>& tokens) {
-  if (!file.is_object()) return absl::InvalidArgumentError("added_tokens.json is no object");
   for (const auto& [content, id] : file.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
-      return absl::InvalidArgumentError(absl::StrCat("added_tokens.json: the id of \"", content, "\" is no token id"));
+      return absl::InvalidArgumentError(absl::StrCat("the id of \"", content, "\" is no token id"));
     }
     const bool special = Holds(named, content);
     tokens.push_back({.id = id.get<int32_t>(), .content = content, .normalized = !special, .special = special});
@@ -74,11 +78,19 @@ class Fields {
   Fields(const TokenizerConfigFiles& files, bool map_counts) : files_(files), map_counts_(map_counts) {}
 
   const Json& operator()(std::string_view key) const {
-    const Json& of_map = Field(files_.special_tokens_map, key);
-    return map_counts_ && !of_map.is_null() ? of_map : Field(files_.tokenizer_config, key);
+    return Field(OfMap(key) ? files_.special_tokens_map : files_.tokenizer_config, key);
+  }
+
+  std::string_view FileOf(std::string_view key) const { return OfMap(key) ? "special_tokens_map.json" : "tokenizer_config.json"; }
+
+  // There, and null.
+  bool IsNull(const char* key) const {
+    return !OfMap(key) && files_.tokenizer_config.contains(key) && files_.tokenizer_config[key].is_null();
   }
 
  private:
+  bool OfMap(std::string_view key) const { return map_counts_ && !Field(files_.special_tokens_map, key).is_null(); }
+
   const TokenizerConfigFiles& files_;
   const bool map_counts_;
 };
@@ -86,8 +98,9 @@ class Fields {
 absl::StatusOr<std::vector<AddedToken>> NamedTokens(const Fields& fields) {
   std::vector<AddedToken> tokens;
   const auto add = [&](const Json& value, std::string_view key) -> absl::Status {
-    LIME_ASSIGN_OR_RETURN(AddedToken token, ParseNamedToken(value, key, true));
-    if (!Holds(tokens, token.content)) tokens.push_back(std::move(token));
+    auto token = ParseNamedToken(value, key, true);
+    if (!token.ok()) return InFile(fields.FileOf(key), token.status());
+    if (!Holds(tokens, token->content)) tokens.push_back(*std::move(token));
     return absl::OkStatus();
   };
   for (const std::string_view key : kTokenFields) {
@@ -111,12 +124,43 @@ bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> name
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-void NamesDefaultTokens(TokenizerConfig& config) {
+// What LlamaTokenizer and its kin take where nothing is stated. A flag that is null is off, and a token that is null there is none.
+absl::Status CompleteLlamaClass(const Fields& fields, TokenizerConfig& config) {
   const bool gemma = config.tokenizer_class == "GemmaTokenizer", cohere = config.tokenizer_class == "CohereTokenizer";
-  if (!IsLlamaClass(config)) return;
-  if (!config.bos_token.has_value()) config.bos_token = gemma ? "<bos>" : cohere ? "<BOS_TOKEN>" : "<s>";
-  if (!config.eos_token.has_value()) config.eos_token = gemma ? "<eos>" : cohere ? "<|END_OF_TURN_TOKEN|>" : "</s>";
-  if (!config.add_bos_token.has_value()) config.add_bos_token = true;
+  if (!IsLlamaClass(config)) return absl::OkStatus();
+  if (!config.add_bos_token.has_value()) config.add_bos_token = !fields.IsNull("add_bos_token");
+  const bool no_bos = fields.IsNull("bos_token"), no_eos = fields.IsNull("eos_token");
+  if ((no_bos && *config.add_bos_token) || (no_eos && config.add_eos_token.value_or(false))) {
+    const std::string_view end = no_bos && *config.add_bos_token ? "bos" : "eos";
+    return absl::InvalidArgumentError(absl::StrCat("field \"", Text(end), "_token\" is null, but the text gets that token: \"add_",
+                                                   Text(end), "_token\" is true for ", config.tokenizer_class,
+                                                   "; name the token, or set \"add_", Text(end), "_token\" to false"));
+  }
+  if (!config.bos_token.has_value() && !no_bos) config.bos_token = gemma ? "<bos>" : cohere ? "<BOS_TOKEN>" : "<s>";
+  if (!config.eos_token.has_value() && !no_eos) config.eos_token = gemma ? "<eos>" : cohere ? "<|END_OF_TURN_TOKEN|>" : "</s>";
+  return absl::OkStatus();
+}
+
+absl::Status ReadFlags(const Json& json, TokenizerConfig& config) {
+  LIME_ASSIGN_OR_RETURN(config.tokenizer_class, StringField(json, "tokenizer_class", ""));
+  if (config.tokenizer_class.ends_with("Fast")) config.tokenizer_class.resize(config.tokenizer_class.size() - 4);
+  LIME_ASSIGN_OR_RETURN(config.add_bos_token, OptionalBool(json, "add_bos_token"));
+  LIME_ASSIGN_OR_RETURN(config.add_eos_token, OptionalBool(json, "add_eos_token"));
+  LIME_ASSIGN_OR_RETURN(config.add_prefix_space, OptionalBool(json, "add_prefix_space"));
+  LIME_ASSIGN_OR_RETURN(config.legacy, BoolField(json, "legacy", true));
+  LIME_ASSIGN_OR_RETURN(config.pretokenize_regex, StringField(json, "pretokenize_regex", ""));
+  LIME_ASSIGN_OR_RETURN(config.split_special_tokens, BoolField(json, "split_special_tokens", false));
+  return absl::OkStatus();
+}
+
+absl::Status CheckObjects(const TokenizerConfigFiles& files) {
+  for (const auto& [name, file] :
+       {std::pair("tokenizer_config.json", &files.tokenizer_config), std::pair("special_tokens_map.json", &files.special_tokens_map),
+        std::pair("added_tokens.json", &files.added_tokens)}) {
+    if (!file->is_null() && !file->is_object())
+      return absl::InvalidArgumentError(absl::StrCat(name, ": is ", file->type_name(), ", need an object: {\"name\": ...}"));
+  }
+  return absl::OkStatus();
 }
 
 // add_prefix_space of one component, as far as it has such a thing.
@@ -139,26 +183,20 @@ void SetPrefixSpace(bool value, bool llama, Json& component) {
 }  // namespace
 
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const TokenizerConfigFiles& files) {
+  LIME_RETURN_IF_ERROR(CheckObjects(files));
   TokenizerConfig config;
   const Json& json = files.tokenizer_config;
   const Json& decoder = Field(json, "added_tokens_decoder");
   const Fields fields(files, decoder.is_null());
-  LIME_ASSIGN_OR_RETURN(config.tokenizer_class, StringField(json, "tokenizer_class", ""));
-  if (config.tokenizer_class.ends_with("Fast")) config.tokenizer_class.resize(config.tokenizer_class.size() - 4);
-  LIME_ASSIGN_OR_RETURN(config.add_bos_token, OptionalBool(json, "add_bos_token"));
-  LIME_ASSIGN_OR_RETURN(config.add_eos_token, OptionalBool(json, "add_eos_token"));
-  LIME_ASSIGN_OR_RETURN(config.add_prefix_space, OptionalBool(json, "add_prefix_space"));
-  LIME_ASSIGN_OR_RETURN(config.legacy, BoolField(json, "legacy", true));
-  LIME_ASSIGN_OR_RETURN(config.pretokenize_regex, StringField(json, "pretokenize_regex", ""));
-  LIME_ASSIGN_OR_RETURN(config.split_special_tokens, BoolField(json, "split_special_tokens", false));
+  LIME_RETURN_IF_ERROR(InFile("tokenizer_config.json", ReadFlags(json, config)));
   LIME_ASSIGN_OR_RETURN(const std::vector<AddedToken> named, NamedTokens(fields));
   config.bos_token = Content(fields("bos_token"));
   config.eos_token = Content(fields("eos_token"));
-  NamesDefaultTokens(config);
+  LIME_RETURN_IF_ERROR(InFile("tokenizer_config.json", CompleteLlamaClass(fields, config)));
   if (!decoder.is_null()) {
-    LIME_RETURN_IF_ERROR(ReadDecoder(decoder, config.added_tokens));
+    LIME_RETURN_IF_ERROR(InFile("tokenizer_config.json", ReadDecoder(decoder, config.added_tokens)));
   } else if (!files.added_tokens.is_null()) {
-    LIME_RETURN_IF_ERROR(ReadAddedTokens(files.added_tokens, named, config.added_tokens));
+    LIME_RETURN_IF_ERROR(InFile("added_tokens.json", ReadAddedTokens(files.added_tokens, named, config.added_tokens)));
   }
   std::stable_sort(config.added_tokens.begin(), config.added_tokens.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
@@ -181,11 +219,12 @@ void ApplyFlags(const TokenizerConfig& config, Json& tokenizer) {
   }
 }
 
-void AppendAddedTokens(const TokenizerConfig& config, std::vector<AddedToken>& tokens) {
-  const std::vector<AddedToken> before = tokens;
+std::vector<AddedToken> TokensBeside(const TokenizerConfig& config, const std::vector<AddedToken>& tokens) {
+  std::vector<AddedToken> beside;
   for (const AddedToken& token : config.added_tokens) {
-    if (token.id >= 0 || !Holds(before, token.content)) tokens.push_back(token);
+    if (token.id >= 0 || !Holds(tokens, token.content)) beside.push_back(token);
   }
+  return beside;
 }
 
 }  // namespace lime

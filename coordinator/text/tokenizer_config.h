@@ -23,7 +23,7 @@ struct TokenizerConfig {
   bool legacy = true;                 // a prefix of tokenizer.model stands behind every added token, not only at the text's start
   std::string pretokenize_regex;      // in place of the pattern of a Qwen class; empty: that of the class
   bool split_special_tokens = false;  // special tokens in a text are text
-  // Those with an id first, in the order of the file. Id -1: its piece's, or else the next free one.
+  // Those with an id first, in the order of their ids; then those without, which have id -1.
   std::vector<AddedToken> added_tokens;
 };
 
@@ -34,6 +34,7 @@ struct TokenizerConfigFiles {
   Json added_tokens;
 };
 
+// Errors open with the name of the file that is wrong.
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const TokenizerConfigFiles& files);
 
 // LlamaTokenizer and its kin, whose post-processor follows the flags and not tokenizer.json.
@@ -42,7 +43,7 @@ bool IsLlamaClass(const TokenizerConfig& config);
 // Puts the flags of `config` into the components of a tokenizer.json.
 void ApplyFlags(const TokenizerConfig& config, Json& tokenizer);
 
-// Adds the added tokens of `config` behind `tokens`. A token that the model steers by and that is there already stays as it is.
-void AppendAddedTokens(const TokenizerConfig& config, std::vector<AddedToken>& tokens);
+// The added tokens of `config` that say more than `tokens`: a special token without an id that is there already stays as it is.
+std::vector<AddedToken> TokensBeside(const TokenizerConfig& config, const std::vector<AddedToken>& tokens);
 
 }  // namespace lime

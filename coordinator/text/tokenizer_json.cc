@@ -57,6 +57,8 @@ absl::StatusOr<MergeTable> ParseMerges(const Json& merges, std::string_view cont
   MergeTable table;
   table.reserve(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {
+    // As merges.txt has it. The library passes it over.
+    if (merges[i].is_string() && merges[i].get_ref<const std::string&>().starts_with("#version")) continue;
     if (const auto added = AddMerge(merges[i], static_cast<uint32_t>(i), continuing_prefix, vocab, table); !added.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("model: merge ", i, ": ", added.message()));
     }

@@ -48,7 +48,7 @@ absl::StatusOr<TokenizerConfig> LoadConfig(const std::filesystem::path& folder) 
     LIME_ASSIGN_OR_RETURN(files.added_tokens, ReadJson(folder / "added_tokens.json"));
   }
   auto config = ParseTokenizerConfig(files);
-  if (!config.ok()) return WithName((folder / "tokenizer_config.json").string(), config.status());
+  if (!config.ok()) return absl::Status(config.status().code(), absl::StrCat((folder / "").string(), config.status().message()));
   return config;
 }
 
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesys
   }
   auto json = JsonFromVocabAndMerges(std::move(vocab), merges, config);
   if (!json.ok()) return WithName(name, json.status());
-  return FromParsedJson(*std::move(json), name, config);
+  return FromParsedJson(*std::move(json), absl::StrCat(name, " with merges.txt"), config);
 }
 
 }  // namespace

@@ -26,6 +26,9 @@ class Vocab {
   // One more than the largest id.
   int32_t size() const { return static_cast<int32_t>(pieces_.size()); }
 
+  // How many pieces there are.
+  int32_t count() const { return static_cast<int32_t>(ids_.size()); }
+
   // -1 where there is none.
   int32_t Find(std::string_view piece) const {
     const auto it = ids_.find(piece);

@@ -47,12 +47,13 @@ absl::StatusOr<KnownClass> FindClass(const std::string& name) {
 
 Json ParseMergeLines(std::string_view text) {
   Json merges = Json::array();
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (!line.empty() && !line.starts_with("#version")) merges.push_back(std::string(line));
+    if (!line.empty()) merges.push_back(std::string(line));
   }
   return merges;
 }

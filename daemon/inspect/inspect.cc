@@ -89,7 +89,7 @@ std::vector<Finding> InspectMachine(const InspectOptions& options) {
   }
   if (!options.store.empty()) {
     findings.push_back(InspectStore(options.store));
-    findings.push_back(InspectDisk("disk of the store", options.store, true, options.seconds));
+    findings.push_back(InspectDisk(kStoreDiskCheck, options.store, true, options.seconds));
   }
   if (!options.kv.empty() && options.kv != options.weights && options.kv != options.store)
     findings.push_back(InspectDisk("disk for KV", options.kv, true, 0));

@@ -22,6 +22,8 @@ struct InspectOptions {
 };
 std::vector<Finding> InspectMachine(const InspectOptions& options);
 
+inline constexpr char kStoreDiskCheck[] = "disk of the store";  // name of a row
+
 // Its parts.
 Finding InspectMemory(Bytes budget, Bytes runtime);
 // `check` names the row; `writes`: files are to be made there, so that room matters, and the folder may be made later.

@@ -13,10 +13,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/device_name.h"
 
 namespace lime {
@@ -29,6 +32,8 @@ using std::chrono_literals::operator""s;
 
 constexpr Clock::duration kGraceful = 10s, kLook = 20ms;
 constexpr int kStartMs = 60'000;
+constexpr int kWrongCall = 2;  // exit code
+constexpr std::string_view kSpeaker = "limed: ";
 
 struct flock WholeFile(short type) {
   struct flock lock = {};
@@ -48,6 +53,21 @@ absl::Status TakeLock(const std::string& path) {
   LIME_RETURN_IF_ERROR(WriteExactly(file, path, 0, std::as_bytes(std::span(text))));
   (void)file.Release();
   return absl::OkStatus();
+}
+
+// Three lines. A daemon of an earlier release has written none.
+absl::StatusOr<Origin> ReadOrigin(const std::string& path) {
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMiB));
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  if (lines.size() != 4) return absl::InvalidArgumentError(absl::StrCat(path, " was not written by limed"));
+  return Origin{.file = lines[0], .listen = lines[1], .tls = lines[2]};
+}
+
+absl::Status WriteOrigin(const std::string& path, const Origin& origin) {
+  const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, path, "open");
+  const std::string text = absl::StrCat(origin.file, "\n", origin.listen, "\n", origin.tls, "\n");
+  return WriteExactly(file, path, 0, std::as_bytes(std::span(text)));
 }
 
 absl::Status SpeakToLog(const std::string& path) {
@@ -81,12 +101,15 @@ absl::Status AwaitReady(pid_t child, const FileDescriptor& ready, const StateFil
     _exit(0);
   }
   if (!in_time) kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
+  int status = 0;
+  waitpid(child, &status, 0);
   std::string words = "it says nothing";
   if (const absl::StatusOr<std::string> log = ReadTextFile(files.log, kMiB); log.ok() && !log->empty()) {
     words = log->substr(0, log->find_last_not_of('\n') + 1);
     words = words.substr(words.rfind('\n') + 1);
   }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kWrongCall)
+    return absl::InvalidArgumentError(words.starts_with(kSpeaker) ? words.substr(kSpeaker.size()) : words);
   return absl::UnavailableError(absl::StrCat("device \"", device, "\" has not started: ", words, " (log ", files.log, ")"));
 }
 
@@ -94,7 +117,7 @@ absl::Status AwaitReady(pid_t child, const FileDescriptor& ready, const StateFil
 
 absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::string& device) {
   for (const std::string& name : {cluster, device}) {
-    if (!IsDeviceName(name) || name.front() == '.')
+    if (!IsDeviceName(name))
       return absl::InvalidArgumentError(
           absl::StrCat("\"", name.substr(0, 80), "\" is no name of files; a name is ", std::string(kDeviceNameRule)));
   }
@@ -108,7 +131,18 @@ absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::s
   fs::create_directories(folder, error);
   if (error) return absl::UnavailableError(absl::StrCat(folder.string(), " cannot be made: ", error.message()));
   (void)chmod(folder.c_str(), 0700);
-  return StateFiles{.pid = (folder / (device + ".pid")).string(), .log = (folder / (device + ".log")).string()};
+  return StateFiles{.pid = (folder / (device + ".pid")).string(),
+                    .log = (folder / (device + ".log")).string(),
+                    .origin = (folder / (device + ".origin")).string()};
+}
+
+std::string OtherOrigin(const StateFiles& files, const Origin& origin) {
+  if (HolderOf(files.pid) == 0) return "";
+  const absl::StatusOr<Origin> other = ReadOrigin(files.origin);
+  if (!other.ok() || (!origin.file.empty() && other->file == origin.file)) return "";
+  if (other->listen == origin.listen && other->tls == origin.tls) return "";
+  return absl::StrCat("the one of ", other->file.empty() ? "a call by hand" : other->file, " at ", other->listen, ", process ",
+                      HolderOf(files.pid));
 }
 
 pid_t HolderOf(const std::string& pid_path) {
@@ -128,7 +162,11 @@ absl::StatusOr<pid_t> EndHolder(const std::string& pid_path) {
   return absl::UnavailableError(absl::StrCat("process ", holder, " does not end"));
 }
 
-absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device) {
+absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device, const Origin& origin) {
+  if (const std::string other = OtherOrigin(files, origin); !other.empty())
+    return absl::AlreadyExistsError(absl::StrCat("device \"", device, "\" of a cluster of this name runs already, ", other,
+                                                 "; give this cluster a name of its own (name = \"NAME\" under [cluster]), or end that one "
+                                                 "first"));
   if (const pid_t holder = HolderOf(files.pid); holder > 0) {
     std::printf("device %s runs already; process %d, log %s\n", device.c_str(), static_cast<int>(holder), files.log.c_str());
     return -1;
@@ -145,6 +183,7 @@ absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string&
   setsid();
   LIME_RETURN_IF_ERROR(SpeakToLog(files.log));
   LIME_RETURN_IF_ERROR(TakeLock(files.pid));
+  LIME_RETURN_IF_ERROR(WriteOrigin(files.origin, origin));
   return tell.Release();
 }
 

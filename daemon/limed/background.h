@@ -16,9 +16,20 @@ namespace lime {
 // In $XDG_STATE_HOME/lime/CLUSTER, or ~/.local/state/lime/CLUSTER.
 struct StateFiles {
   std::string pid, log;  // paths; the log of the run before is LOG.old
+  std::string origin;    // what the holder of the lock was started from
 };
 // Makes the folder, which nobody else may read. InvalidArgument for names that are none.
 absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::string& device);
+
+// What started a daemon. Two clusters may have the same name, and then the same files.
+struct Origin {
+  std::string file;         // cluster.toml of `lime up`; empty: started by hand
+  std::string listen, tls;  // HOST:PORT and folder
+};
+
+// Whose the daemon is that holds the lock, in a few words, where it was started from another file, address and keys; empty: it was not, or
+// none runs.
+std::string OtherOrigin(const StateFiles& files, const Origin& origin);
 
 // The process that holds the lock; 0: none.
 pid_t HolderOf(const std::string& pid_path);
@@ -28,7 +39,8 @@ absl::StatusOr<pid_t> EndHolder(const std::string& pid_path);
 
 // Goes on in a child that holds the lock, in a session of its own, and writes to the log. The parent waits until the child's TellReady or
 // its end, says on stdout what became of it, and exits. Returns in the child, with the descriptor for TellReady; or with an error in the
-// parent, or where the daemon runs already, with -1. REQUIRES: this process has one thread.
-absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device);
+// parent (InvalidArgument where the child ends with exit code 2), or where the daemon runs already, with -1. AlreadyExists where another
+// one has its files. REQUIRES: this process has one thread.
+absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device, const Origin& origin);
 
 }  // namespace lime

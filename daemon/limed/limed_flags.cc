@@ -1,6 +1,7 @@
 #include "daemon/limed/limed_flags.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/device_name.h"
+#include "common/host_port.h"
 #include "common/toml_file.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/weights/files.h"
@@ -27,21 +29,33 @@ namespace fs = std::filesystem;
 constexpr std::array<const char*, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 constexpr std::array<const char*, 2> kNumerics = {"auto", "portable"};
 
-absl::Status CheckReadable(const char* flag, const std::string& folder) {
+// `said` opens the sentence, as LimedFlags::Said().
+absl::Status CheckReadable(const std::string& said, const std::string& folder) {
   std::error_code error;
-  if (!fs::is_directory(folder, error))
-    return Invalid(flag, " ", folder, " is not a folder; give one that holds config.json and safetensors");
-  if (access(folder.c_str(), R_OK | X_OK) != 0) return Invalid(flag, " ", folder, " may not be read; change its permissions");
+  if (!fs::is_directory(folder, error)) return Invalid(said, " is not a folder; give one that holds config.json and safetensors");
+  if (access(folder.c_str(), R_OK | X_OK) != 0) return Invalid(said, " may not be read; change its permissions");
   return absl::OkStatus();
 }
 
-absl::Status CheckWritable(const char* flag, const std::string& folder) {
+// That the folder can be written, or made in the one that is there.
+absl::Status CheckWritable(const std::string& said, const std::string& folder) {
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (!fs::is_directory(folder, error)) return Invalid(flag, " ", folder, " is not a folder, and none can be made there");
-  if (access(folder.c_str(), R_OK | W_OK | X_OK) != 0)
-    return Invalid(flag, " ", folder, " may not be written (", std::strerror(errno), "); choose another folder, or change its permissions");
-  return absl::OkStatus();
+  const bool is_there = fs::is_directory(folder, error);
+  if (!is_there && fs::exists(fs::symlink_status(folder, error))) return Invalid(said, " is not a folder, and none can be made there");
+  const fs::path path = fs::absolute(folder, error).lexically_normal(),
+                 above = (path.has_filename() ? path : path.parent_path()).parent_path();
+  if (!is_there && !fs::is_directory(above, error))
+    return Invalid(said, " is not there, and ", above.string(), " is no folder; make it, mount its disk, or correct the path");
+  if (access((is_there ? path : above).c_str(), R_OK | W_OK | X_OK) == 0) return absl::OkStatus();
+  return Invalid(said, is_there ? " may not be written (" : " cannot be made (", std::strerror(errno),
+                 "); choose another folder, or change ",
+                 is_there ? "its permissions" : absl::StrCat("the permissions of ", above.string()));
+}
+
+// An error that names what the flag names, and not the flag: after where the file says it, else after `opening`.
+absl::Status InFile(const LimedFlags& flags, const char* flag, const absl::Status& error, const char* opening = "") {
+  const std::string where = flags.from_file.contains(flag) ? flags.Said(flag, "") + ": " : opening;
+  return absl::Status(error.code(), absl::StrCat(where, error.message()));
 }
 
 // The fields of the file, each into the flag of its name where the call does not give that.
@@ -79,6 +93,16 @@ class FileFields {
   }
   absl::Status Finish() { return fields_.Finish(); }
 
+  // How an error about each flag that the file gives begins.
+  std::map<std::string, std::string> Openings(std::string_view file) const {
+    std::map<std::string, std::string> openings;
+    for (const auto& [key, value] : fields_.Written()) {
+      if (Counts(key.c_str()))
+        openings[key] = absl::StrCat(std::string(file), " line ", value.line, ": field \"", key, "\" = ", value.text);
+    }
+    return openings;
+  }
+
  private:
   bool Counts(const char* key) const { return fields_.Has(key) && app_.count(absl::StrCat("--", key)) == 0; }
 
@@ -106,13 +130,16 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.Name("background", flags.background);
   fields.Switch("insecure", flags.insecure);
   fields.Switch("no-link-probes", flags.no_link_probes);
-  return fields.Finish();
+  LIME_RETURN_IF_ERROR(fields.Finish());
+  flags.from_file = fields.Openings(file);
+  return absl::OkStatus();
 }
 
 absl::Status ReadLimedFile(const CLI::App& app, LimedFlags& flags) {
   if (flags.config.empty()) return absl::OkStatus();
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.config, kMaxTomlBytes + 1));
-  return ReadLimedText(text, flags.config, app, flags);
+  const absl::StatusOr<std::string> text = ReadNamedText(flags.config, kMaxTomlBytes + 1);
+  if (!text.ok()) return InFile(flags, "config", text.status(), "--config ");
+  return ReadLimedText(*text, flags.config, app, flags);
 }
 
 void LimedFlags::AddTo(CLI::App& app) {
@@ -138,21 +165,35 @@ void LimedFlags::AddTo(CLI::App& app) {
                      "~/.local/state/lime/NAME");
   app.add_flag("--stop", stop, "End the one that --background started, and no other")->needs(cluster);
   app.add_option("--ready-fd", ready_fd, "Descriptor that the port is written to, once it listens")->group("");
+  app.add_option("--cluster-file", cluster_file,
+                 "That `lime up` and `lime down` were given: with --stop, what another file has started stays")
+      ->group("");
   app.add_option("--config", config, "TOML file with the names of these flags, without dashes in front; a flag wins over it");
+}
+
+std::string LimedFlags::Said(const std::string& flag, const std::string& value) const {
+  const auto found = from_file.find(flag);
+  return found != from_file.end() ? found->second : absl::StrCat("--", flag, " ", value);
+}
+
+absl::Status CheckName(const LimedFlags& flags) {
+  if (flags.name.empty()) return Invalid("--name is missing; give the device's name in cluster.toml");
+  const absl::Status name = CheckDeviceName(flags.name);
+  return name.ok() ? name : Invalid(flags.from_file.contains("name") ? flags.Said("name", "") : "--name", ": ", name.message());
 }
 
 absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   LimedSettings settings;
-  if (flags.name.empty()) return Invalid("--name is missing; give the device's name in cluster.toml");
-  if (!IsDeviceName(flags.name)) return Invalid("--name: a name is ", std::string(kDeviceNameRule));
-  LIME_RETURN_IF_ERROR(CheckThreads("--threads", flags.threads));
+  LIME_RETURN_IF_ERROR(CheckName(flags));
+  const std::string threads = flags.Said("threads", absl::StrCat(flags.threads));
+  LIME_RETURN_IF_ERROR(CheckThreads(threads.substr(0, threads.rfind(' ')), flags.threads));
   if (std::ranges::find(kLogLevels, flags.log_level) == kLogLevels.end())
     return Invalid("--log ", flags.log_level, " is unknown; use ", absl::StrJoin(kLogLevels, ", "));
   if (flags.ready_fd >= 0 && fcntl(flags.ready_fd, F_GETFD) < 0) return Invalid("--ready-fd ", flags.ready_fd, " is no open descriptor");
   settings.threads = flags.threads;
   if (!flags.compute_cores.empty()) {
     const absl::StatusOr<Cores> cores = ParseCores(flags.compute_cores);
-    if (!cores.ok()) return absl::InvalidArgumentError(absl::StrCat("--compute-cores: ", cores.status().message()));
+    if (!cores.ok()) return Invalid(flags.Said("compute-cores", flags.compute_cores), ": ", cores.status().message());
     settings.compute_cores = *cores;
     if (flags.threads == 0) settings.threads = static_cast<int>(cores->size());
   }
@@ -161,28 +202,43 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   if (!flags.memory.empty()) {
     const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
     if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
-    LIME_RETURN_IF_ERROR(CheckBudget(absl::StrCat("--memory ", flags.memory), *memory));
+    LIME_RETURN_IF_ERROR(CheckBudget(flags.Said("memory", flags.memory), *memory));
     settings.memory = *memory;
   }
-  if (!flags.model.empty()) LIME_RETURN_IF_ERROR(CheckReadable("--model", flags.model));
-  if (!flags.store.empty()) LIME_RETURN_IF_ERROR(CheckWritable("--store", flags.store));
-  if (!flags.kv_dir.empty()) LIME_RETURN_IF_ERROR(CheckWritable("--kv-dir", flags.kv_dir));
+  if (!flags.model.empty()) LIME_RETURN_IF_ERROR(CheckReadable(flags.Said("model", flags.model), flags.model));
+  if (!flags.store.empty()) LIME_RETURN_IF_ERROR(CheckWritable(flags.Said("store", flags.store), flags.store));
+  if (!flags.kv_dir.empty()) LIME_RETURN_IF_ERROR(CheckWritable(flags.Said("kv-dir", flags.kv_dir), flags.kv_dir));
   if (!flags.pace.empty()) {
-    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.pace, kMaxJsonBytes));
-    LIME_ASSIGN_OR_RETURN(settings.pace, ParseDeviceProfile(text, flags.pace));
+    const absl::StatusOr<std::string> text = ReadNamedText(flags.pace, kMaxJsonBytes);
+    if (!text.ok()) return InFile(flags, "pace", text.status(), "--pace ");
+    absl::StatusOr<DeviceProfile> pace = ParseDeviceProfile(*text, flags.pace);
+    if (!pace.ok()) return InFile(flags, "pace", pace.status());
+    settings.pace = *std::move(pace);
   }
-  if (!flags.tls.empty() && flags.insecure) return absl::InvalidArgumentError("--tls and --insecure exclude each other; leave one out");
-  const absl::StatusOr<bool> loopback = IsLoopback(flags.listen);
-  if (!loopback.ok()) return absl::InvalidArgumentError(absl::StrCat("--listen: ", loopback.status().message()));
+  if (!flags.tls.empty() && flags.insecure)
+    return InFile(flags, flags.from_file.contains("insecure") ? "insecure" : "tls",
+                  Invalid("--tls and --insecure exclude each other; leave one out"));
+  const absl::StatusOr<HostPort> listen = ParseAddress(flags.listen);
+  if (!listen.ok()) return InFile(flags, "listen", listen.status(), "--listen: ");
+  settings.listen = AddressText(*listen);
   if (!flags.tls.empty()) {
-    LIME_ASSIGN_OR_RETURN(settings.keys, ClusterKeys::Read(flags.tls, flags.name));
-  } else if (!*loopback && !flags.insecure) {
+    absl::StatusOr<ClusterKeys> keys = ClusterKeys::Read(flags.tls, flags.name);
+    if (!keys.ok()) return InFile(flags, "tls", keys.status());
+    settings.keys = *std::move(keys);
+  } else if (!IsLoopback(*listen) && !flags.insecure) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--listen ", flags.listen,
+        absl::StrCat(flags.Said("listen", flags.listen),
                      " can be reached from other machines: give --tls FOLDER with the keys that `lime keys` makes, or --insecure to let "
                      "anyone in"));
   }
   return settings;
+}
+
+absl::Status MakeFolders(const LimedFlags& flags) {
+  for (const std::string& folder : {flags.store, flags.kv_dir}) {
+    if (!folder.empty() && mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) return ErrnoStatus(errno, folder, "make the folder");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lime

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,11 +32,15 @@ struct LimedFlags {
   std::string background;     // name of a cluster: run as its device in the background
   bool insecure = false;
   bool no_link_probes = false;
-  bool stop = false;   // end the one that runs there
-  int ready_fd = -1;   // that the port is written to
-  std::string config;  // file of ReadLimedFile
+  bool stop = false;                             // end the one that runs there
+  int ready_fd = -1;                             // that the port is written to
+  std::string config;                            // file of ReadLimedFile
+  std::string cluster_file;                      // that `lime up` starts it from; empty: started by hand
+  std::map<std::string, std::string> from_file;  // of a flag that the file gives: `FILE line 3: field "memory" = "8GiB"`
 
   void AddTo(CLI::App& app);
+  // How an error about a flag begins: "--memory 8GiB", or where the file says it.
+  std::string Said(const std::string& flag, const std::string& value) const;
 };
 
 // Takes from the TOML file `flags.config`, where there is one, what the call itself does not say:
@@ -45,6 +50,7 @@ absl::Status ReadLimedFile(const CLI::App& app, LimedFlags& flags);
 absl::Status ReadLimedText(std::string_view text, std::string_view file, const CLI::App& app, LimedFlags& flags);
 
 struct LimedSettings {
+  std::string listen;  // in the one text for its place
   Bytes memory = 0;
   std::optional<DeviceProfile> pace;
   Cores compute_cores;  // ascending; empty: any
@@ -52,8 +58,15 @@ struct LimedSettings {
   ClusterKeys keys;     // empty: connections are not encrypted
 };
 
-// Names the first thing wrong, folders that are not there or may not be written included; makes those
-// that limed writes to. An address that others can reach needs keys, or that nobody wants any is spelled out.
+// Refuses a name that no device may have.
+absl::Status CheckName(const LimedFlags& flags);
+
+// Names the first thing wrong, folders that are not there or may not be written included. An address that others can reach needs keys, or
+// that nobody wants any is spelled out.
 absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags);
+
+// Makes the folders that limed writes to, where only the last part of their path is missing: a disk that is not mounted is told, not
+// replaced by a folder. After everything else was checked.
+absl::Status MakeFolders(const LimedFlags& flags);
 
 }  // namespace lime

@@ -17,6 +17,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/command_line.h"
+#include "common/host_port.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/inspect/inspect.h"
@@ -62,8 +63,8 @@ constexpr lime::Bytes kLeastBeside = 32 * lime::kMiB;
 
 absl::Status CheckOwnNeed(const lime::LimedFlags& flags, lime::Bytes memory, lime::Bytes runtime) {
   if (memory == 0 || memory >= runtime + kLeastBeside) return absl::OkStatus();
-  return lime::Invalid("--memory ", flags.memory, " is less than limed needs, which itself takes ", lime::FormatBytes(runtime), "; give ",
-                       lime::BudgetAtLeast(runtime + 2 * kLeastBeside), " or more");
+  return lime::Invalid(flags.Said("memory", flags.memory), " is less than limed needs, which itself takes ", lime::FormatBytes(runtime),
+                       "; give ", lime::BudgetAtLeast(runtime + 2 * kLeastBeside), " or more");
 }
 
 int Fail(const absl::Status& status, int code) {
@@ -71,17 +72,33 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
-// Ends the daemon that runs in the background, if it does.
+// Where that was all that was asked for.
+int AnswerPrinted() {
+  return lime::AnswerWritten() ? kDone : Fail(absl::UnavailableError("the answer cannot be written to stdout"), kFailed);
+}
+
+lime::Origin OriginOf(const lime::LimedFlags& flags) {
+  const absl::StatusOr<lime::HostPort> listen = lime::ParseAddress(flags.listen);
+  return {.file = flags.cluster_file, .listen = listen.ok() ? lime::AddressText(*listen) : flags.listen, .tls = flags.tls};
+}
+
+// Ends the daemon that runs in the background, if it does. For `lime down` only what the same file has started.
 int Stop(const lime::LimedFlags& flags) {
+  if (const absl::Status named = lime::CheckName(flags); !named.ok()) return Fail(named, kWrongCall);
   const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.background, flags.name);
   if (!files.ok()) return Fail(files.status(), kWrongCall);
+  const std::string other = flags.cluster_file.empty() ? "" : lime::OtherOrigin(*files, OriginOf(flags));
+  if (!other.empty()) {
+    std::printf("device %s does not run; another cluster of this name has one, which stays: %s\n", flags.name.c_str(), other.c_str());
+    return AnswerPrinted();
+  }
   const absl::StatusOr<pid_t> ended = lime::EndHolder(files->pid);
   if (!ended.ok()) return Fail(ended.status(), kFailed);
   if (*ended > 0)
     std::printf("device %s has ended; it was process %d\n", flags.name.c_str(), static_cast<int>(*ended));
   else
     std::printf("device %s does not run\n", flags.name.c_str());
-  return kDone;
+  return AnswerPrinted();
 }
 
 int Run(lime::LimedFlags flags) {
@@ -91,9 +108,9 @@ int Run(lime::LimedFlags flags) {
   if (!flags.background.empty()) {
     const absl::StatusOr<lime::StateFiles> files = lime::StateFilesOf(flags.background, flags.name);
     if (!files.ok()) return Fail(files.status(), kWrongCall);
-    const absl::StatusOr<int> ready = lime::GoOnInBackground(*files, flags.name);
-    if (!ready.ok()) return Fail(ready.status(), kFailed);
-    if (*ready < 0) return kDone;
+    const absl::StatusOr<int> ready = lime::GoOnInBackground(*files, flags.name, OriginOf(flags));
+    if (!ready.ok()) return Fail(ready.status(), absl::IsInvalidArgument(ready.status()) ? kWrongCall : kFailed);
+    if (*ready < 0) return AnswerPrinted();
     flags.ready_fd = *ready;
   }
   if (!settings->compute_cores.empty()) lime::KeepTo(lime::OtherCores(settings->compute_cores));
@@ -110,6 +127,8 @@ int Run(lime::LimedFlags flags) {
   if (const absl::Status loaded = lime::LoadKernels(); !loaded.ok()) return Fail(loaded, kFailed);
   const lime::Bytes runtime = lime::ProcessResidentBytes();
   if (const absl::Status enough = CheckOwnNeed(flags, settings->memory, runtime); !enough.ok()) return Fail(enough, kWrongCall);
+  if (const absl::Status made = lime::MakeFolders(flags); !made.ok()) return Fail(made, kFailed);
+  flags.listen = settings->listen;
   lime::DeviceServer::Options options;
   options.listen = flags.listen;
   options.name = flags.name;
@@ -186,8 +205,9 @@ int main(int argc, char** argv) {
     app.parse(std::move(words));
     if (const absl::Status read = lime::ReadLimedFile(app, flags); !read.ok()) return Fail(read, kWrongCall);
     return Run(flags);
-  } catch (const CLI::Success& asked) {  // --help
-    return app.exit(asked);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    app.exit(asked);
+    return AnswerPrinted();
   } catch (const CLI::ParseError& error) {
     return Fail(absl::InvalidArgumentError(lime::SentenceOf(app, error)), kWrongCall);
   } catch (const std::exception& error) {  // no memory, no thread: what no Status told

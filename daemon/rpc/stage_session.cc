@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/host_port.h"
 #include "common/steady_clock.h"
 #include "daemon/rpc/kv_reader.h"
 #include "daemon/weights/system_memory.h"

@@ -1,11 +1,6 @@
 #include "daemon/weights/block_store.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -90,7 +85,7 @@ class Preparer {
   // Where not one file of weights is finished there is nothing to go on with: then no journal stays either.
   absl::StatusOr<PrepareReport> Run() {
     absl::StatusOr<PrepareReport> report = Write();
-    if (!report.ok() && lock_.valid() && begun_ && manifest_.files.empty()) disk_.Remove(Path(kStoreJournalName)).IgnoreError();
+    if (!report.ok() && begun_ && manifest_.files.empty()) disk_.Remove(Path(kStoreJournalName)).IgnoreError();
     return report;
   }
 
@@ -99,7 +94,6 @@ class Preparer {
     LIME_ASSIGN_OR_RETURN(manifest_.source_xxh3, DigestTensors(source_));
     LIME_ASSIGN_OR_RETURN(side_files_, SideFiles(source_.dir()));
     LIME_RETURN_IF_ERROR(disk_.MakeFolder(dir_));
-    LIME_RETURN_IF_ERROR(Lock());
     LIME_RETURN_IF_ERROR(Resume());
     if (report_.was_complete) return Report();
     LIME_RETURN_IF_ERROR(CheckFreeSpace());
@@ -118,14 +112,6 @@ class Preparer {
     report.files = static_cast<int64_t>(manifest_.files.size());
     report.bytes = manifest_.bytes();
     return report;
-  }
-
-  // Held until the process ends or this goes, so that two calls do not write the same files.
-  absl::Status Lock() {
-    lock_ = FileDescriptor(::open(dir_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!lock_.valid()) return ErrnoStatus(errno, dir_, "open the folder");
-    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(dir_, ": another `lime prepare` is writing here; wait for it to end"));
   }
 
   // Takes over what is there and removes what an interrupted call left unfinished.
@@ -264,6 +250,7 @@ class Preparer {
 
   absl::Status Flush(StoreFileWriter& writer, LoadWatcher& watcher) {
     if (watcher.cancelled()) {
+      if (manifest_.files.empty()) return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted; nothing of it is left"));
       return absl::CancelledError(absl::StrCat(dir_, ": preparing was interrupted with ", manifest_.files.size(), " of ", layouts_.size(),
                                                " weight files written; run the same command to go on"));
     }
@@ -311,7 +298,6 @@ class Preparer {
   StoreDisk& disk_;
   const std::vector<StoreFileLayout> layouts_;
   std::vector<std::string> side_files_;
-  FileDescriptor lock_;
   StoreManifest manifest_;  // what is finished
   PrepareReport report_;
   bool begun_ = false;  // the journal is this call's
@@ -331,9 +317,7 @@ absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, c
   if (fs::equivalent(source_dir, store_dir, ignored)) {
     return absl::InvalidArgumentError(absl::StrCat(store_dir, ": is the model itself; give another folder for the store"));
   }
-  if (fs::exists(fs::symlink_status(store_dir, ignored)) && !fs::is_directory(store_dir, ignored))
-    return absl::InvalidArgumentError(absl::StrCat(store_dir, ": is no folder; give an empty or a new one"));
-  LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir));
+  LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir, "lime prepare"));
   absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, options).Run();
   if (report.ok()) folder.Keep();
   return report;

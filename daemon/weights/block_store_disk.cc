@@ -25,11 +25,12 @@ Bytes FreeBeside(const std::string& path) {
 
 }  // namespace
 
-absl::Status DiskFull(const std::string& path, Bytes needed, Bytes free) {
+absl::Status DiskFull(const std::string& path, Bytes needed, Bytes free, bool resumes) {
   const std::string numbers =
       absl::StrCat(path, ": needs ", FormatBytes(needed), " (", needed, " bytes) and ", FormatBytes(free), " are free there");
   const char* const cause = free >= needed ? ", where no more files can be made or a quota is used up" : "";
-  return absl::ResourceExhaustedError(absl::StrCat(numbers, cause, "; make room and run the same command, it goes on where it stopped"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(numbers, cause, "; make room and run the same command", resumes ? ", it goes on where it stopped" : ""));
 }
 
 absl::Status StoreDisk::MakeFolder(const std::string& dir) {

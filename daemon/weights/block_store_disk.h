@@ -31,8 +31,8 @@ class StoreDisk {
   virtual absl::StatusOr<Bytes> FreeBytes(const std::string& dir);
 };
 
-// "PATH: needs 2.00 GiB and 1.00 GiB are free there; ...".
-absl::Status DiskFull(const std::string& path, Bytes needed, Bytes free);
+// "PATH: needs 2.00 GiB and 1.00 GiB are free there; make room and run the same command", which goes on where it stopped if it `resumes`.
+absl::Status DiskFull(const std::string& path, Bytes needed, Bytes free, bool resumes = true);
 
 // Written bytes on their way to the disk and out of the page cache, behind the one who writes.
 class WriteBehind {

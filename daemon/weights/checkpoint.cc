@@ -119,7 +119,7 @@ absl::Status Checkpoint::CheckHolds(std::span<const BlockId> blocks) const {
                                                     missing, "); send them with `lime push`"));
 }
 
-absl::Status Checkpoint::AddFile(const std::string& path) {
+absl::Status Checkpoint::AddFile(const std::string& path, const std::map<std::string, std::string>& named) {
   LIME_ASSIGN_OR_RETURN(SafetensorsHeader header, ReadSafetensorsHeader(path));
   const int32_t file = static_cast<int32_t>(files_.size());
   files_.push_back({path, header.file_bytes});
@@ -129,12 +129,17 @@ absl::Status Checkpoint::AddFile(const std::string& path) {
       unknown_dtypes_.emplace(std::move(tensor.name), std::move(tensor.unknown_dtype));
       continue;
     }
-    const auto [at, added] = locations_.emplace(tensor.name, TensorLocation{file, tensor.offset, tensor.info.bytes});
+    const TensorLocation here{file, tensor.offset, tensor.info.bytes};
+    const auto [at, added] = locations_.emplace(tensor.name, here);
     if (!added) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": tensor \"", absl::CEscape(tensor.name), "\" is also in ", files_[at->second.file].path));
+      const auto shard = named.find(tensor.name);
+      if (shard == named.end() || Join(dir_, shard->second) != path) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path, ": tensor \"", absl::CEscape(tensor.name), "\" is also in ", files_[at->second.file].path));
+      }
+      at->second = here;
     }
-    index_.emplace(std::move(tensor.name), std::move(tensor.info));
+    index_.insert_or_assign(std::move(tensor.name), std::move(tensor.info));
   }
   return absl::OkStatus();
 }
@@ -153,7 +158,7 @@ absl::Status Checkpoint::AddShards(const std::string& index_path) {
   }
   for (const auto& [shard, tensor] : first_tensor) {
     const std::string path = Join(dir_, shard);
-    if (FileExists(path)) LIME_RETURN_IF_ERROR(AddFile(path));
+    if (FileExists(path)) LIME_RETURN_IF_ERROR(AddFile(path, weight_map));
   }
   shard_index_ = index_path;
   for (const auto& [tensor, shard] : weight_map) {

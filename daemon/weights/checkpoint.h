@@ -87,7 +87,9 @@ class Checkpoint {
   std::vector<std::string> IgnoredTensors(const ModelSpec& spec) const;
 
  private:
-  absl::Status AddFile(const std::string& path);
+  // A tensor that an earlier file has, too, is an error unless `named` (tensor -> name of its file) says that it is here: then the index
+  // and transformers, which takes the last, agree.
+  absl::Status AddFile(const std::string& path, const std::map<std::string, std::string>& named = {});
   absl::Status AddShards(const std::string& index_path);
   absl::Status AddNumberedShards(const std::vector<std::string>& names);
   absl::Status MissingShard(const std::string& shard, const std::string& tensor) const;

@@ -50,6 +50,7 @@ absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path) {
 absl::StatusOr<Bytes> FileBytes(const FileDescriptor& file, const std::string& path) {
   struct stat info;
   if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
+  if (S_ISDIR(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is a folder; name a file"));
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file"));
   return static_cast<Bytes>(info.st_size);
 }
@@ -102,6 +103,24 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, Bytes limit) {
   std::string text(static_cast<size_t>(bytes), '\0');
   LIME_RETURN_IF_ERROR(ReadExactly(file, path, 0, std::as_writable_bytes(std::span(text))));
   return text;
+}
+
+absl::StatusOr<std::string> ReadNamedText(const std::string& path, Bytes limit) {
+  LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path));
+  struct stat info;
+  if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
+  if (!S_ISFIFO(info.st_mode)) return ReadTextFile(path, limit);
+  if (::fcntl(file.get(), F_SETFL, 0) != 0) return ErrnoStatus(errno, path, "read");  // waits for whoever writes
+  std::string text;
+  for (char some[4096];;) {
+    const ssize_t got = ::read(file.get(), some, sizeof(some));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoStatus(errno, path, "read");
+    if (got == 0) return text;
+    text.append(some, static_cast<size_t>(got));
+    if (static_cast<Bytes>(text.size()) > limit)
+      return absl::InvalidArgumentError(absl::StrCat(path, ": brings more than the ", limit, " bytes that are expected of such a file"));
+  }
 }
 
 absl::Status SyncDirectoryOf(const std::string& path) {

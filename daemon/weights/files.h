@@ -45,6 +45,8 @@ absl::Status WriteExactly(const FileDescriptor& file, const std::string& path, i
 
 // The whole file as text; one longer than `limit` is kInvalidArgument.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, Bytes limit);
+// The same of a file that the user names, which may be a pipe, such as <(COMMAND): it is read to its end.
+absl::StatusOr<std::string> ReadNamedText(const std::string& path, Bytes limit);
 
 // Writes a temporary file beside `path`, syncs it, and renames it, so that `path` is either whole or absent.
 absl::Status WriteTextFile(const std::string& path, std::string_view text);

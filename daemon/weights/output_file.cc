@@ -1,6 +1,7 @@
 #include "daemon/weights/output_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,13 +20,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "planner/base/strings.h"
 
 namespace lime {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr mode_t kFileMode = 0644;
+constexpr mode_t kFileMode = 0644, kSecretMode = 0600;
 constexpr Bytes kMaxOursBytes = 256 * kMiB;  // of a text that LIME writes: a longer one is somebody else's
 constexpr size_t kMostListed = 5;            // files that a refusal lists
 
@@ -39,13 +41,13 @@ std::string HiddenName(const std::string& path) {
 }
 
 // Named while it grows.
-absl::StatusOr<std::pair<FileDescriptor, std::string>> MakeHidden(const std::string& path) {
+absl::StatusOr<std::pair<FileDescriptor, std::string>> MakeHidden(const std::string& path, mode_t mode) {
   std::string name = HiddenName(path);
   FileDescriptor file(::mkostemp(name.data(), O_CLOEXEC));
   if (!file.valid()) return ErrnoStatus(errno, path, "create");
   const mode_t mask = ::umask(0);
   ::umask(mask);
-  ::fchmod(file.get(), kFileMode & ~mask);
+  ::fchmod(file.get(), mode & ~mask);
   return std::pair(std::move(file), std::move(name));
 }
 
@@ -62,14 +64,14 @@ absl::StatusOr<std::string> LinkHidden(const FileDescriptor& file, const std::st
 
 }  // namespace
 
-absl::StatusOr<NewFile> NewFile::Create(const std::string& path) {
+absl::StatusOr<NewFile> NewFile::Create(const std::string& path, unsigned mode) {
 #ifdef O_TMPFILE
   if (::access("/proc/self/fd", X_OK) == 0) {
-    FileDescriptor file(::open(FolderBeside(path).c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, kFileMode));
+    FileDescriptor file(::open(FolderBeside(path).c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, mode));
     if (file.valid()) return NewFile(path, std::move(file), "");
   }
 #endif
-  LIME_ASSIGN_OR_RETURN(auto hidden, MakeHidden(path));
+  LIME_ASSIGN_OR_RETURN(auto hidden, MakeHidden(path, mode));
   return NewFile(path, std::move(hidden.first), std::move(hidden.second));
 }
 
@@ -99,7 +101,7 @@ absl::Status WriteTextFile(const std::string& path, std::string_view text) {
 namespace {
 
 absl::Status Refused(const std::string& path, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(why)));
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", Text(why)));
 }
 
 // The descriptor of this process that a path means, such as /dev/stdout: opening it anew would begin at its first byte.
@@ -159,7 +161,8 @@ absl::Status CheckOldFile(const std::string& asked, const OutputPlace& place, co
   }
   if (LooksLikeWeights(place.path)) return Refused(asked, "holds weights of a model, which are never replaced; name another file");
   if (options.overwrite) return absl::OkStatus();
-  return Refused(asked, "is there already, and LIME did not write it; name another file, or give --overwrite");
+  const std::string as = options.kind.empty() ? "" : absl::StrCat(" as ", options.kind);
+  return Refused(asked, absl::StrCat("is there already, and LIME did not write it", as, "; name another file, or give --overwrite"));
 }
 
 absl::Status CheckPlace(const std::string& asked, const OutputPlace& place, const OutputOptions& options) {
@@ -230,16 +233,30 @@ absl::Status WriteInPlace(const std::string& path, const OutputPlace& place, std
   return ::fsync(file.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path, "sync");
 }
 
-absl::Status WriteNew(const OutputPlace& place, std::string_view text) {
-  LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(place.path));
-  if (place.info) ::fchmod(file.descriptor().get(), place.info->st_mode & 07777);
+absl::StatusOr<NewFile> StageAt(const OutputPlace& place, std::string_view text, bool secret) {
+  LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(place.path, secret ? kSecretMode : kFileMode));
+  if (place.info && !secret) ::fchmod(file.descriptor().get(), place.info->st_mode & 07777);
   LIME_RETURN_IF_ERROR(WriteExactly(file.descriptor(), place.path, 0, std::as_bytes(std::span(text))));
-  return file.Commit();
+  return file;
 }
 
 std::string LowerCase(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text;
+}
+
+// Weights, and the marks of what LIME makes of them: block stores, pushed blocks, quantised copies.
+bool IsOfModel(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  return name.starts_with("lime_store.") || name.starts_with("lime_quantized.") || LooksLikeWeights(path);
+}
+
+// "a, b, c, d, e and 3 more".
+std::string Listed(std::vector<std::string> names) {
+  std::ranges::sort(names);
+  const size_t more = names.size() - std::min(names.size(), kMostListed);
+  names.resize(names.size() - more);
+  return absl::StrCat(absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
 }
 
 }  // namespace
@@ -253,7 +270,17 @@ absl::Status WriteOutput(const std::string& path, std::string_view text, const O
   LIME_ASSIGN_OR_RETURN(const OutputPlace place, FollowLinks(path));
   LIME_RETURN_IF_ERROR(CheckPlace(path, place, options));
   if (place.descriptor || (place.info && !S_ISREG(place.info->st_mode))) return WriteThrough(path, place, text, options.cancelled);
-  return place.info && place.info->st_nlink > 1 ? WriteInPlace(path, place, text) : WriteNew(place, text);
+  if (place.info && place.info->st_nlink > 1) return WriteInPlace(path, place, text);
+  LIME_ASSIGN_OR_RETURN(NewFile file, StageAt(place, text, options.secret));
+  return file.Commit();
+}
+
+absl::StatusOr<NewFile> StageOutput(const std::string& path, std::string_view text, const OutputOptions& options) {
+  LIME_ASSIGN_OR_RETURN(const OutputPlace place, FollowLinks(path));
+  LIME_RETURN_IF_ERROR(CheckPlace(path, place, options));
+  const bool plain = !place.info || (S_ISREG(place.info->st_mode) && place.info->st_nlink == 1);
+  if (place.descriptor || !plain) return Refused(path, "is a pipe, a device or a file with several names; move it away");
+  return StageAt(place, text, options.secret);
 }
 
 bool LooksLikeWeights(const std::string& path) {
@@ -274,14 +301,21 @@ bool LooksLikeWeights(const std::string& path) {
   return head[8] == '{' && header >= 2 && header <= static_cast<uint64_t>(info.st_size) - 8;
 }
 
-absl::StatusOr<OutputFolder> OutputFolder::Make(const std::string& dir) {
+absl::StatusOr<OutputFolder> OutputFolder::Make(const std::string& dir, std::string_view command) {
   OutputFolder folder;
   std::error_code error;
+  if (fs::exists(fs::symlink_status(dir, error)) && !fs::is_directory(dir, error))
+    return Refused(dir, "is no folder; give an empty or a new one");
   for (fs::path path = fs::absolute(dir, error).lexically_normal(); !path.empty() && !fs::exists(path, error); path = path.parent_path())
     folder.made_.push_back(path.string());
   fs::create_directories(dir, error);
+  if (error == std::errc::not_a_directory) return Refused(dir, "lies below a file; give another folder");
   if (error) return ErrnoStatus(error.value(), dir, "make the folder");
-  return folder;
+  folder.lock_ = FileDescriptor(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.lock_.valid()) return ErrnoStatus(errno, dir, "open the folder");
+  if (::flock(folder.lock_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return folder;
+  folder.Keep();
+  return absl::FailedPreconditionError(absl::StrCat(dir, ": another `", Text(command), "` is writing here; wait for it to end"));
 }
 
 OutputFolder::~OutputFolder() {
@@ -302,20 +336,17 @@ absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions
     foreign.push_back(name);
     const bool replaced = std::ranges::find(options.names, name) != options.names.end();
     const bool plain = entry.is_regular_file(ignored) && !entry.is_symlink(ignored);
-    if (replaced && (!plain || LooksLikeWeights(entry.path().string()))) kept.push_back(name);
+    if ((replaced && !plain) || IsOfModel(entry.path().string())) kept.push_back(name);
   }
   if (error) return ErrnoStatus(error.value(), dir, "list the folder");
-  std::vector<std::string>& wrong = options.overwrite ? kept : foreign;
-  if (wrong.empty()) return absl::OkStatus();
-  std::ranges::sort(wrong);
-  const size_t more = wrong.size() - std::min(wrong.size(), kMostListed);
-  wrong.resize(std::min(wrong.size(), kMostListed));
-  const std::string list = absl::StrCat(absl::StrJoin(wrong, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
+  if (foreign.empty() || (options.overwrite && kept.empty())) return absl::OkStatus();
   if (options.overwrite) {
-    return absl::InvalidArgumentError(absl::StrCat(dir, ": holds weights of another model, or links (", list,
-                                                   "), which are never replaced; give an empty or a new folder"));
+    return Refused(
+        dir, absl::StrCat("holds another model, or links (", Listed(kept), "), which are never replaced; give an empty or a new folder"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(dir, ": holds files that are no ", options.what, " (", list, "); ", options.remedy));
+  const bool helps = kept.empty() && !options.names.empty();
+  return Refused(dir, absl::StrCat("holds files that are no ", options.what, " (", Listed(foreign), "); give an empty or a new folder",
+                                   helps ? ", or --overwrite to replace files of the same names" : ""));
 }
 
 }  // namespace lime

@@ -17,8 +17,8 @@ namespace lime {
 // A file without a name, where the file system can do that; else one under a hidden name beside `path`, which goes with this object.
 class NewFile {
  public:
-  // In the folder of `path`.
-  static absl::StatusOr<NewFile> Create(const std::string& path);
+  // In the folder of `path`. `mode` as for open().
+  static absl::StatusOr<NewFile> Create(const std::string& path, unsigned mode = 0644);
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) = delete;
   ~NewFile();
@@ -43,6 +43,10 @@ struct OutputOptions {
   bool overwrite = false;
   // Whether a file with this text is one of the kind that LIME writes here. Null: nothing is.
   std::function<bool(std::string_view text)> is_ours = nullptr;
+  // That kind, in sentences: "a plan". May be empty.
+  std::string kind;
+  // Its owner alone may read it, from its first byte on.
+  bool secret = false;
   // Ends the wait for somebody who reads a pipe. Null: it does not end.
   const std::atomic<bool>* cancelled = nullptr;
 };
@@ -60,15 +64,20 @@ absl::Status CheckOutput(const std::string& path, const OutputOptions& options);
 // as are links, those to the descriptors of this process (/dev/stdout) included, and files with several names.
 absl::Status WriteOutput(const std::string& path, std::string_view text, const OutputOptions& options);
 
+// For files that come together or not at all: as WriteOutput, but each takes its name with Commit(). InvalidArgument also where a pipe, a
+// device or a file with several names is there.
+absl::StatusOr<NewFile> StageOutput(const std::string& path, std::string_view text, const OutputOptions& options);
+
 // By its name or its first bytes: weights in the form of safetensors, GGUF, PyTorch or NumPy.
 bool LooksLikeWeights(const std::string& path);
 
-// A folder that goes again, if it is empty, unless it is kept: where it was made for what did not come about.
+// A folder that one call alone writes. It goes again, if it is empty, unless it is kept: where it was made for what did not come about.
 class OutputFolder {
  public:
-  // Makes `dir` and its parents where they are missing.
-  static absl::StatusOr<OutputFolder> Make(const std::string& dir);
-  OutputFolder(OutputFolder&& other) noexcept : made_(std::exchange(other.made_, {})) {}
+  // Makes `dir` and its parents where they are missing. InvalidArgument where something else is there; FailedPrecondition while another
+  // `command`, such as "lime prepare", writes there.
+  static absl::StatusOr<OutputFolder> Make(const std::string& dir, std::string_view command);
+  OutputFolder(OutputFolder&& other) noexcept : made_(std::exchange(other.made_, {})), lock_(std::move(other.lock_)) {}
   OutputFolder& operator=(OutputFolder&&) = delete;
   ~OutputFolder();
   void Keep() { made_.clear(); }
@@ -76,18 +85,19 @@ class OutputFolder {
  private:
   OutputFolder() = default;
   std::vector<std::string> made_;  // the innermost first
+  FileDescriptor lock_;
 };
 
 struct OutputFolderOptions {
   std::string what;                // that lies there otherwise: "a block store", in sentences
   std::vector<std::string> ours;   // names that may be there
   std::vector<std::string> names;  // that will be written
-  bool overwrite = false;          // files of those names that somebody else wrote, unless they are weights or links
-  std::string remedy = "give an empty or a new folder, or --overwrite to replace files of the same names";
+  bool overwrite = false;          // files of those names that somebody else wrote
 };
 
-// Whether names may be written into `dir`. Missing, empty, or with nothing but `ours` it may. InvalidArgument with the first names of
-// what else is there.
+// Whether names may be written into `dir`. Missing, empty, or with nothing but `ours` it may; with `overwrite` also beside files of other
+// names, and over files of these, but never where weights lie, under any name, what LIME made of another model, or a link of these names.
+// InvalidArgument with the first names of what is in the way.
 absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions& options);
 
 }  // namespace lime

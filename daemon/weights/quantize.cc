@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/weights/affine.h"
+#include "daemon/weights/block_store_disk.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/float_codec.h"
@@ -37,6 +38,13 @@ struct Job {
   TensorLocation at;
   bool pack = false;
   size_t target = 0;  // its index in the target file; scales and biases follow a packed weight
+};
+
+// One weight file of the copy, and of the source.
+struct CopiedFile {
+  std::string name, source_path;
+  std::vector<Job> jobs;
+  std::vector<SafetensorsWriter::Tensor> targets;
 };
 
 // Rows [begin, end) of a packed tensor, or bytes [begin, end) of a copied one.
@@ -106,16 +114,17 @@ class Quantizer {
 
   absl::StatusOr<QuantizeReport> Run() {
     report_.source_bytes = TensorBytesOf(source_);
-    nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
-    for (size_t file = 0; file < source_.files().size(); ++file) {
-      const std::string name = fs::path(source_.files()[file].path).filename().string();
-      LIME_RETURN_IF_ERROR(WriteFile(static_cast<int32_t>(file), name, weight_map));
-    }
-    watcher_.Finish();
+    std::vector<CopiedFile> files;
+    for (size_t file = 0; file < source_.files().size(); ++file) files.push_back(Plan(static_cast<int32_t>(file)));
     if (report_.quantized == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(source_.dir(), ": no matrix has a multiple of ", packing_.group_size, " columns; choose a smaller group size"));
     }
+    LIME_ASSIGN_OR_RETURN(const Bytes free, FreeDiskBytes(target_dir_));
+    if (report_.bytes > free) return DiskFull(target_dir_, report_.bytes, free, /*resumes=*/false);
+    nlohmann::ordered_json weight_map = nlohmann::ordered_json::object();
+    for (const CopiedFile& file : files) LIME_RETURN_IF_ERROR(WriteFile(file, weight_map));
+    watcher_.Finish();
     index_ = {{"metadata", {{"total_size", report_.bytes}}}, {"weight_map", weight_map}};
     return report_;
   }
@@ -136,9 +145,12 @@ class Quantizer {
     return bytes;
   }
 
-  // The tensors of one source file, in file order, and what they become.
-  std::vector<Job> Plan(int32_t file, std::vector<SafetensorsWriter::Tensor>& targets) {
-    std::vector<Job> jobs;
+  // The tensors of one source file, in file order, and what they become. Counts them in the report.
+  CopiedFile Plan(int32_t file) {
+    const std::string& path = source_.files()[static_cast<size_t>(file)].path;
+    CopiedFile copied{.name = fs::path(path).filename().string(), .source_path = path, .jobs = {}, .targets = {}};
+    std::vector<Job>& jobs = copied.jobs;
+    std::vector<SafetensorsWriter::Tensor>& targets = copied.targets;
     for (const auto& [name, info] : source_.index()) {
       if (source_.location(name).file == file) jobs.push_back({.name = name, .info = info, .at = source_.location(name)});
     }
@@ -159,7 +171,8 @@ class Quantizer {
         targets.push_back({Stem(job.name) + part, job.info.dtype, {rows, cols / packing_.group_size}});
       }
     }
-    return jobs;
+    for (const SafetensorsWriter::Tensor& target : targets) report_.bytes += TensorBytes(target.dtype, target.shape);
+    return copied;
   }
 
   static std::vector<Chunk> ChunksOf(const std::vector<Job>& jobs) {
@@ -172,20 +185,14 @@ class Quantizer {
     return chunks;
   }
 
-  absl::Status WriteFile(int32_t file, const std::string& name, nlohmann::ordered_json& weight_map) {
-    std::vector<SafetensorsWriter::Tensor> targets;
-    const std::vector<Job> jobs = Plan(file, targets);
-    LIME_ASSIGN_OR_RETURN(auto created, SafetensorsWriter::Create(target_dir_ + "/" + name, targets));
+  absl::Status WriteFile(const CopiedFile& file, nlohmann::ordered_json& weight_map) {
+    LIME_ASSIGN_OR_RETURN(auto created, SafetensorsWriter::Create(target_dir_ + "/" + file.name, file.targets));
     const auto& writer = writers_.emplace_back(std::move(created));
-    for (size_t i = 0; i < targets.size(); ++i) {
-      weight_map[targets[i].name] = name;
-      report_.bytes += writer->tensor_bytes(i);
-    }
-    const std::string& path = source_.files()[static_cast<size_t>(file)].path;
-    LIME_ASSIGN_OR_RETURN(const FileDescriptor input, OpenForReading(path));
-    const std::vector<Chunk> chunks = ChunksOf(jobs);
+    for (const SafetensorsWriter::Tensor& target : file.targets) weight_map[target.name] = file.name;
+    LIME_ASSIGN_OR_RETURN(const FileDescriptor input, OpenForReading(file.source_path));
+    const std::vector<Chunk> chunks = ChunksOf(file.jobs);
     LIME_RETURN_IF_ERROR(ParallelFor(static_cast<int64_t>(chunks.size()),
-                                     [&](int64_t i) { return DoChunk(chunks[static_cast<size_t>(i)], input, path, *writer); }));
+                                     [&](int64_t i) { return DoChunk(chunks[static_cast<size_t>(i)], input, file.source_path, *writer); }));
     return writer->Complete();
   }
 
@@ -332,8 +339,8 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
         absl::StrCat(source_dir, ": is already quantised to ", spec.config.quantization->bits, " bits; give the original checkpoint"));
   }
   LIME_ASSIGN_OR_RETURN(const Mark mark, Mark::Of(source));
+  LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(target_dir, "lime quantize"));
   LIME_RETURN_IF_ERROR(CheckTarget(source_dir, target_dir, mark, options.overwrite));
-  LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(target_dir));
   Quantizer quantizer(source, spec, target_dir, packing, options.watch);
   LIME_ASSIGN_OR_RETURN(QuantizeReport report, quantizer.Run());
   LIME_ASSIGN_OR_RETURN(std::vector<NewFile> small, SmallFiles(source, mark, target_dir, packing, quantizer.index_text()));

@@ -247,7 +247,7 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const std::string& path)
   LIME_ASSIGN_OR_RETURN(const Bytes bytes, FileBytes(file, path));
   std::string beginning(static_cast<size_t>(std::min<Bytes>(bytes, kForeignFileBytes)), '\0');
   LIME_RETURN_IF_ERROR(ReadExactly(file, path, 0, std::as_writable_bytes(std::span(beginning))));
-  LIME_RETURN_IF_ERROR(RefuseForeignFile(beginning, path));
+  LIME_RETURN_IF_ERROR(RefuseTextFile(beginning, path));
   LIME_ASSIGN_OR_RETURN(const int64_t length, ParseSafetensorsLength(std::as_bytes(std::span(beginning)), bytes, path));
   std::string json(static_cast<size_t>(length), '\0');
   LIME_RETURN_IF_ERROR(ReadExactly(file, path, kSafetensorsLengthBytes, std::as_writable_bytes(std::span(json))));

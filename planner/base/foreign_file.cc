@@ -1,8 +1,10 @@
 #include "planner/base/foreign_file.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "planner/base/strings.h"
@@ -25,14 +27,27 @@ bool StartsWithWord(std::string_view text, std::string_view word) {
 absl::Status RefuseForeignFile(std::string_view beginning, std::string_view name) {
   const auto refuse = [&](std::string_view what) { return absl::InvalidArgumentError(absl::StrCat(Text(name), ": ", Text(what))); };
   const std::string_view text = WithoutLeadingSpace(beginning.substr(0, kForeignFileBytes));
-  if (text.starts_with("version https://git-lfs.github.com/"))
+  if (text.starts_with("version http") && (absl::StrContains(Text(text), "/git-lfs") || absl::StrContains(Text(text), "oid sha256:")))
     return refuse("is a pointer of git-lfs, not the file itself; fetch it with `git lfs pull` in its folder, or download the file again");
+  if (text.starts_with("# xet version")) return refuse("is a pointer of git-xet, not the file itself; download the file again");
+  if (text.starts_with("/annex/objects/"))
+    return refuse("is a pointer of git-annex, not the file itself; fetch it with `git annex get` in its folder");
   if (StartsWithWord(text, "<!doctype html") || StartsWithWord(text, "<html"))
     return refuse("is a web page, not the file itself; download the file again, where needed with a login");
   if (StartsWithWord(text, "<?xml")) return refuse("is an XML document, such as servers answer with errors; download the file again");
   if (beginning.starts_with("GGUF")) return refuse("is a GGUF file; LIME reads the safetensors that it was made from");
   if (beginning.starts_with("PK\x03\x04")) return refuse("is a zip archive, as PyTorch writes its weights; convert it to safetensors");
   return absl::OkStatus();
+}
+
+absl::Status RefuseTextFile(std::string_view beginning, std::string_view name) {
+  LIME_RETURN_IF_ERROR(RefuseForeignFile(beginning, name));
+  const auto in_text = [](unsigned char c) { return c >= 0x20 ? c != 0x7f : absl::ascii_isspace(c); };
+  if (beginning.empty() || !std::ranges::all_of(beginning, in_text)) return absl::OkStatus();
+  const std::string_view line = WithoutLeadingSpace(beginning);
+  const std::string shown = absl::CHexEscape(Text(line.substr(0, std::min<size_t>(line.find('\n'), 60))));
+  return absl::InvalidArgumentError(
+      absl::StrCat(Text(name), ": is a text file that begins with \"", shown, "\", not weights; download the file again"));
 }
 
 }  // namespace lime

@@ -138,8 +138,9 @@ absl::Status ReadRope(const json& root, const LayerTypes& layers, std::string_vi
   rope.beta_fast = fields.DoubleOr("beta_fast", 32.0, 1e-6, kMaxFactor);
   rope.beta_slow = fields.DoubleOr("beta_slow", 1.0, 1e-6, kMaxFactor);
   rope.truncate = fields.BoolOr("truncate", true);
-  rope.original_max_position =
-      fields.IntOr("original_max_position_embeddings", rope.type == RopeType::kDynamic ? config.max_positions : original, 1, kMaxPositions);
+  const int64_t stated = fields.IntOr("original_max_position_embeddings", original, 1, kMaxPositions);
+  // As transformers: of dynamic, max_position_embeddings says where the scaling begins, whatever else is stated.
+  rope.original_max_position = rope.type == RopeType::kDynamic ? config.max_positions : stated;
   if (rope.type == RopeType::kYarn) {
     ReadYarn(fields, config.max_positions, rope);
   } else {

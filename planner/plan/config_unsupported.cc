@@ -36,18 +36,39 @@ constexpr const char* kSwitches[] = {
     "attn_logit_softcapping", "attention_chunk_size", "attn_temperature_tuning", "clip_qkv", "use_logn_attn", "use_dynamic_ntk",
     "qk_layernorm", "query_key_norm", "use_alibi", "alibi", "use_bidirectional_attention", "attention_sink", "use_attention_sink",
     "num_kv_shared_layers", "kv_lora_rank", "q_lora_rank", "add_cross_attention", "is_encoder_decoder", "sliding_window_pattern",
-    "cla_share_factor",
+    "cla_share_factor", "attn_output_gate", "use_gated_attention", "scale_attn_by_inverse_layer_idx", "attn_logit_softcap",
     // rotary embedding
     "rope_interleaved", "rope_interleave", "rope_traditional", "no_rope_layer_interval", "nope_layer_interval",
     // layers
     "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "use_parallel_residual", "parallel_attn", "use_post_norm",
-    "scale_depth", "dim_model_base", "pruned_heads", "compression_config",
-    // the head
-    "final_logit_softcapping", "lm_head_bias"};
+    "scale_depth", "dim_model_base", "pruned_heads", "compression_config", "parallel_residual", "parallel_block", "sandwich_norm",
+    "layernorm_zero_centered", "rms_norm_add_unit_offset",
+    // the embedding and the head
+    "scale_embedding", "scale_embeddings", "final_logit_softcapping", "final_logit_softcap", "logits_soft_cap", "lm_head_bias"};
 
 // Factors that are 1 where nothing is scaled.
-constexpr const char* kFactors[] = {"residual_multiplier", "embedding_multiplier", "logits_scaling", "logit_scale", "lm_head_multiplier",
-                                    "scale_emb",           "rope_ratio",           "rope_pct",       "rotary_pct"};
+constexpr const char* kFactors[] = {"residual_multiplier",
+                                    "embedding_multiplier",
+                                    "embedding_multiplier_scale",
+                                    "embedding_scale",
+                                    "scale_emb",
+                                    "key_multiplier",
+                                    "attention_in_multiplier",
+                                    "attention_out_multiplier",
+                                    "attn_output_multiplier",
+                                    "logits_scaling",
+                                    "logit_scaling",
+                                    "logit_scale",
+                                    "output_multiplier_scale",
+                                    "lm_head_multiplier",
+                                    "rope_ratio",
+                                    "rope_pct",
+                                    "rotary_pct",
+                                    "rotary_percent",
+                                    "rotary_emb_fraction"};
+
+// Whether heads are rotated at all.
+constexpr const char* kRotations[] = {"use_rope", "use_rotary", "use_rotary_embeddings"};
 
 // SmolLM3's and Llama 4's list, 1 where a layer has the rotary embedding.
 bool EveryLayerRotates(const json& value) {
@@ -73,6 +94,8 @@ absl::Status RefuseOtherComputations(const json& root, std::string_view name, co
   LIME_RETURN_IF_ERROR(check("no_rope_layers", EveryLayerRotates));
   LIME_RETURN_IF_ERROR(check("is_causal", [](const json& value) { return value.is_null() || value == true; }));
   if (config.family == ModelFamily::kOpt) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(check("rotary_dim", [&](const json& value) { return IsNumber(value, dimension); }));
+  for (const char* key : kRotations) LIME_RETURN_IF_ERROR(check(key, [](const json& value) { return value.is_null() || value == true; }));
   LIME_RETURN_IF_ERROR(check("position_embedding_type", [](const json& value) {
     return value.is_null() || value == "rope" || value == "rotary" || value == "rotary_embedding";
   }));

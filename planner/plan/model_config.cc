@@ -19,6 +19,7 @@ using nlohmann::json;
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
+constexpr double kMaxEps = 1e6;
 
 struct Architecture {
   std::string_view name;
@@ -155,7 +156,7 @@ void ReadGatedGeometry(const json& root, JsonFields& fields, ModelConfig& config
       fields.IntOr("num_key_value_heads", missing("num_key_value_heads", defaults.kv_heads, config.num_heads), 1, config.num_heads);
   config.head_dim = fields.IntOr("head_dim", missing("head_dim", defaults.head_dim, config.hidden_size / config.num_heads), 1, 1024);
   config.max_positions = fields.IntOr("max_position_embeddings", defaults.positions, 1, kMaxPositions);
-  config.norm_eps = fields.DoubleOr("rms_norm_eps", 1e-6, 0.0, 1.0);
+  config.norm_eps = fields.DoubleOr("rms_norm_eps", 1e-6, 0.0, kMaxEps);
   config.tie_embeddings = fields.BoolOr("tie_word_embeddings", false);
 }
 
@@ -181,6 +182,8 @@ void ReadBiases(JsonFields& fields, ModelConfig& config) {
 absl::Status ReadGated(const json& root, std::string_view name, ModelConfig& config) {
   if (config.num_heads > config.hidden_size)
     return absl::InvalidArgumentError(absl::StrCat(Text(name), ": more attention heads than hidden_size"));
+  if (root.contains("rms_norm_eps") && root.at("rms_norm_eps").is_null())
+    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"rms_norm_eps\" is null; state it, or leave it out for 1e-6"));
   JsonFields fields(root, std::string(name));
   ReadGatedGeometry(root, fields, config);
   ReadBiases(fields, config);

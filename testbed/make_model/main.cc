@@ -61,8 +61,7 @@ absl::Status Run(Flags& flags) {
 
   // What is replaced is what this program wrote.
   const std::string mark = flags.out + "/" + kMarkName;
-  if (!FileExists(mark))
-    LIME_RETURN_IF_ERROR(CheckOutputFolder(flags.out, {.what = "model that make_model wrote", .remedy = "give an empty or a new folder"}));
+  if (!FileExists(mark)) LIME_RETURN_IF_ERROR(CheckOutputFolder(flags.out, {.what = "model that make_model wrote"}));
   const auto begin = std::chrono::steady_clock::now();
   std::atomic<Bytes> written = 0;
   LIME_RETURN_IF_ERROR(MakeModel(flags.options, flags.out, [&](Bytes bytes) { written += bytes; }));

@@ -150,11 +150,11 @@ class FaultyCluster:
 
     def run_words(self, prompt, tokens, seed):
         return [str(self.bin / "lime"), "run", "--model", str(self.model), "--prompt", prompt, "--max-tokens", str(tokens), "--context", str(self.context),
-                "--json", "--hash-logits", "--ignore-eos", "--temperature", "0.8", "--seed", str(seed), "--threads", "1"]
+                "--json", "--hash-logits", "--ignore-eos", "--temperature", "0.8", "--seed", str(seed)]
 
     def alone(self, *request):
         """What one process answers."""
-        return json.loads(network.call(*self.run_words(*request)))
+        return json.loads(network.call(*self.run_words(*request), "--threads", "1"))
 
     def begin(self, *request, patience_s=5):
         words = self.inside() + self.run_words(*request) + ["--cluster", str(self.toml), "--plan", str(self.plan), "--insecure", "--patience",

@@ -36,7 +36,7 @@ class CommandLineTest : public ::testing::Test {
   }
 
   // The sentence about the call, or "" where it passes.
-  std::string Error(const Words& words) { return std::string(CheckWords(app_, words).message()); }
+  std::string Error(Words words) { return std::string(CheckWords(app_, words).message()); }
 
   CLI::App app_{"", "lime"};
   std::string model_, memory_, cluster_;
@@ -86,7 +86,7 @@ TEST_F(CommandLineTest, WholeNumbersAreWrittenPlainlyAndFit) {
   EXPECT_EQ(Error({"run", "--seed", "-1"}), "run: --seed -1 is not a whole number of 0 or more");
   EXPECT_EQ(Error({"run", "-n", "99999999999999999999"}), "run: -n 99999999999999999999 is larger than any number that it could be");
   EXPECT_EQ(Error({"run", "-n", "5,x"}), "run: -n x is not a whole number");
-  EXPECT_EQ(Error({"run", "-n", "5,"}), "run: -n  is not a whole number");
+  EXPECT_EQ(Error({"run", "-n", "5,"}), "run: -n \"\" is not a whole number");
   EXPECT_EQ(Error({"run", "-n", "1e3"}), "run: -n 1e3 is not a whole number");
   EXPECT_EQ(Error({"run", "-n", "0x10"}), "run: -n 0x10 is not a whole number");
   EXPECT_EQ(Error({"run", "-n", "010"}), "run: -n 010: write the number without leading zeros");
@@ -94,6 +94,25 @@ TEST_F(CommandLineTest, WholeNumbersAreWrittenPlainlyAndFit) {
   EXPECT_EQ(Error({"run", "--temperature", "warm"}), "run: --temperature warm is not a number");
   EXPECT_EQ(Error({"run", "-n", "0", "--seed", "18446744073709551615", "--temperature", "1e-6", "--top", "-5"}), "");
   EXPECT_EQ(Error({"run", "-n", "9223372036854775807"}), "");
+}
+
+TEST_F(CommandLineTest, AValueIsQuotedWhereItsEndsAreNotSeen) {
+  EXPECT_EQ(Error({"run", "-n", "3,,"}), "run: -n \"\" is not a whole number");
+  EXPECT_EQ(Error({"run", "-n", " 5"}), "run: -n \" 5\" is not a whole number");
+  EXPECT_EQ(Error({"run", "--top", "５"}), "run: --top \"５\" is not a whole number");
+  for (const char* wrong : {"nan", "inf", "0x10", " 5", "5 ", "1_000", "5s", "1e999"})
+    EXPECT_THAT(Error({"run", "--temperature", wrong}), HasSubstr("is not a number")) << wrong;
+}
+
+TEST_F(CommandLineTest, AFlagThatTakesNoValueIsGivenNone) {
+  EXPECT_EQ(Error({"run", "--json=no"}), "run: --json takes no value; leave =no out");
+  EXPECT_EQ(Error({"run", "--json="}), "run: --json takes no value; leave = out");
+}
+
+TEST_F(CommandLineTest, ATextIsEmptyInBothForms) {
+  Words words = {"run", "--prompt=", "--json", "--prompt", "--prompt=", "-p", ""};
+  ASSERT_EQ(CheckWords(app_, words).message(), "");
+  EXPECT_EQ(words, (Words{"run", "--prompt", "", "--json", "--prompt", "--prompt=", "-p", ""}));
 }
 
 TEST_F(CommandLineTest, AFlagGivenTwiceIsNamed) {

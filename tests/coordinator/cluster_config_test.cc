@@ -123,6 +123,7 @@ TEST(ClusterConfigTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error(Device("memory = 0")), HasSubstr("field \"memory\" = 0 is outside 1 to"));
   EXPECT_THAT(Error(Device("memory = 6")), HasSubstr("field \"memory\" = 6 is 6 B, and limed alone takes more"));
   EXPECT_THAT(Error(Device("memory = \"6\"")), HasSubstr("write the size with its unit, such as \"8GiB\""));
+  EXPECT_THAT(Error(Device("memory = \"0\"")), HasSubstr("field \"memory\" = 0 is 0 B, and limed alone takes more"));
   EXPECT_THAT(Error(Device("memory = -5")), HasSubstr("field \"memory\" = -5 is outside"));
   EXPECT_THAT(Error(Device("memory = 1.5")), HasSubstr("field \"memory\" is not a string"));
   EXPECT_THAT(Error(Device("memory = \"999999TiB\"")), HasSubstr("\"memory\""));
@@ -137,10 +138,31 @@ TEST(ClusterConfigTest, NamesTheFirstWrongField) {
 
 TEST(ClusterConfigTest, AddressesAreHostAndPort) {
   EXPECT_THAT(Error(Device("address = \"\"")), HasSubstr("field \"address\" is empty; give a value, or leave it out"));
-  for (const char* wrong : {"host", ":7001", "host:", "host:0", "host:65536", "host:x", "a b:1", "fe80::1:7001", "[fe80::1:7001"})
+  for (const char* wrong :
+       {"host", ":7001", "host:", "host:0", "host:65536", "host:x", "host:+1", "host:01", "a b:1", "fe80::1:7001", "[fe80::1:7001"})
     EXPECT_THAT(Error(Device(absl::StrCat("address = \"", wrong, "\""))), HasSubstr("is not host:port")) << wrong;
   for (const char* right : {"host:1", "10.0.0.1:65535", "[::1]:7001"})
     EXPECT_EQ(Error(Device(absl::StrCat("address = \"", right, "\""))), "");
+}
+
+TEST(ClusterConfigTest, NamesAreThoseOfFilesAndNotOfTheClustersOwnKeys) {
+  for (const char* name : {"..", ".a", "-a", "a/b", "../../x", "a b"}) {
+    EXPECT_THAT(Error(absl::StrCat("[[device]]\nname = \"", name, "\"\n")), HasSubstr("is not 1 to 64 letters")) << name;
+    EXPECT_THAT(Error(absl::StrCat("[cluster]\nname = \"", name, "\"\n", Device(""))),
+                StartsWith(absl::StrCat("c.toml line 2: [cluster]: field \"name\" = \"", name, "\" is not 1 to 64 letters")));
+  }
+  for (const char* name : {"ca", "coordinator"}) {
+    EXPECT_EQ(Error(absl::StrCat("[[device]]\nname = \"", name, "\"\n")),
+              absl::StrCat("c.toml line 2: [[device]]: field \"name\" = \"", name,
+                           "\" is the name of keys that every cluster has; choose another"));
+  }
+}
+
+TEST(ClusterConfigTest, WhatTheFileSaysIsKeptAsItIsWritten) {
+  const ClusterConfig::Device device = Parsed(Device("memory = \"2GiB\"\nthreads = 3")).devices[0];
+  EXPECT_EQ(device.written.at("memory").text, "\"2GiB\"");
+  EXPECT_EQ(device.written.at("memory").line, 3);
+  EXPECT_EQ(device.written.at("threads").text, "3");
 }
 
 TEST(ClusterConfigTest, NamesAndLinksAreThereOnce) {
@@ -156,7 +178,7 @@ TEST(ClusterConfigTest, NamesAndLinksAreThereOnce) {
   EXPECT_THAT(Error(two + link("from = \"a\"\n")), HasSubstr("field \"to\" is missing; name both ends"));
   EXPECT_THAT(Error(two + "[[link]]\nlatency = \"1ms\"\n"), HasSubstr("field \"bandwidth\" is missing"));
   EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"fast\"\n"), HasSubstr("\"fast\" is no bandwidth; write one such as 100Mbit/s"));
-  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"0MB/s\"\n"), HasSubstr("is out of range"));
+  EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"0MB/s\"\n"), HasSubstr("= 0MB/s is out of range; give 8e-06 Mbit/s to 8e+06 Gbit/s"));
   EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1MB/s\"\nlatency = \"-1ms\"\n"), HasSubstr("\"latency\""));
   EXPECT_THAT(Error(two + "[[link]]\nbandwidth = \"1e300GB/s\"\n"), HasSubstr("is out of range"));
 }
@@ -165,14 +187,17 @@ TEST(ClusterConfigTest, TwoDevicesWithOneAddressCannotBothAnswer) {
   const auto error = [](const std::string& a, const std::string& b) {
     const std::string text =
         absl::StrCat("[[device]]\nname = \"a\"\naddress = \"", a, "\"\n[[device]]\nname = \"b\"\naddress = \"", b, "\"\n");
-    return std::string(CheckDistinctAddresses(Parsed(text), "c.toml").message());
+    EXPECT_TRUE(ParseClusterConfig(text, "c.toml", /*distinct=*/false).ok());
+    return Error(text);
   };
   EXPECT_EQ(error("h:7001", "h:7001"),
             "c.toml line 4: [[device]]: device \"b\" has the address h:7001 of device \"a\"; give each a port or a host of its own");
   EXPECT_THAT(error("H:7001", "h:7001"), HasSubstr("has the address"));
   EXPECT_THAT(error("127.0.0.1:7001", "localhost:7001"), HasSubstr("has the address localhost:7001 of device \"a\""));
+  EXPECT_THAT(error("127.0.0.1:7001", "127.1:7001"), HasSubstr("has the address 127.0.0.1:7001 of device \"a\""));
+  EXPECT_THAT(error("[::1]:7001", "[0:0:0:0:0:0:0:1]:7001"), HasSubstr("has the address [::1]:7001 of device \"a\""));
   EXPECT_EQ(error("h:7001", "h:7002"), "");
-  EXPECT_EQ(CheckDistinctAddresses(Parsed("[[device]]\nname = \"a\"\n[[device]]\nname = \"b\"\n"), "c.toml"), absl::OkStatus());
+  EXPECT_EQ(Error("[[device]]\nname = \"a\"\n[[device]]\nname = \"b\"\n"), "");
 }
 
 TEST(ClusterConfigTest, DevicesMayBeLeftOutByName) {
@@ -194,6 +219,7 @@ TEST(ClusterConfigTest, BrokenTomlIsOneSentence) {
   EXPECT_THAT(Error("[cluster\nname"), HasSubstr("']'"));  // not escaped twice
   EXPECT_THAT(Error("[cluster\nname"), StartsWith("c.toml line 1: is no TOML: "));
   EXPECT_THAT(Error("a = \"\n\"\n"), StartsWith("c.toml line 1: is no TOML: "));
+  EXPECT_THAT(Error("a = \"x\nb = 1\n"), HasSubstr("its closing quotation mark is missing"));
   EXPECT_THAT(Error(std::string("a = \"\xff\xfe\"\n")), HasSubstr("is no TOML: "));
   EXPECT_THAT(Error("[[[link]]\n"), HasSubstr("c.toml: is no TOML: "));  // asserted by the parser
   EXPECT_THAT(Error("a = 1\na = 2\n"), StartsWith("c.toml line 2: is no TOML: "));

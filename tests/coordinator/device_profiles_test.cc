@@ -87,6 +87,9 @@ TEST(DeviceProfilesTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error(One(R"("memory_bytes": 1)")), HasSubstr("has neither \"profile\" (the JSON that `lime profile --out F` writes"));
   EXPECT_THAT(Error(One(R"("memory_bytes": 1, "profile": 3)")), HasSubstr("field \"profile\" is not an object"));
   EXPECT_THAT(Error(One(R"("memory_bytes": 1, "profile": {}, "flops": 1)")), HasSubstr("has both \"profile\" and \"flops\""));
+  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "memory": "5 potatoes", "read_bytes_per_second": 1e9)")),
+              HasSubstr("has both \"memory\" and \"memory_bytes\"; leave one out"));
+  EXPECT_THAT(Error(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "flops": 0)")), HasSubstr("field \"flops\" is below 1"));
   EXPECT_THAT(Error(One(R"("memory_bytes": 1, "read_bytes_per_second": -4)")), HasSubstr("\"read_bytes_per_second\" = -4 is outside"));
   EXPECT_THAT(Error(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "speed": 3)")), HasSubstr("field \"speed\" is unknown"));
   EXPECT_THAT(Error(One(R"("memory_bytes": 1, "read_bytes_per_second": 1e9, "disk": 3)")), HasSubstr("field \"disk\" is neither"));
@@ -99,6 +102,8 @@ TEST(DeviceProfilesTest, NamesTheFirstWrongField) {
   const std::string a = R"({"name": "a", "memory_bytes": 1, "read_bytes_per_second": 1})";
   EXPECT_THAT(Error(absl::StrCat(R"({"devices": [)", a, ",", a, "]}")), HasSubstr("there are two devices \"a\""));
   EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bandwidth": "x"}, "devices": [)", a, "]}")), HasSubstr("is no bandwidth"));
+  EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bytes_per_second": 9, "bandwidth": "1MB/s"}, "devices": [)", a, "]}")),
+              HasSubstr("has both \"bandwidth\" and \"bytes_per_second\""));
   EXPECT_THAT(Error(absl::StrCat(R"({"link": {"bytes_per_second": 0}, "devices": [)", a, "]}")), HasSubstr("= 0 is outside"));
 }
 

@@ -34,6 +34,8 @@ TEST(RegexTest, ClassesIntersectAndNest) {
   EXPECT_THAT(Find("[a-z&&[^aeiou]]+", "hello world"), ElementsAre("h", "ll", "w", "rld"));
   EXPECT_THAT(Find("[\\p{L}&&[^\\p{Han}]]+", "ab\u4E2Dc"), ElementsAre("ab", "c"));
   EXPECT_THAT(Find("[a-c[x-z]]+", "abmxz"), ElementsAre("ab", "xz"));
+  EXPECT_THAT(Find("[\\P{Assigned}]", "a\u00E9\u0378"), ElementsAre("\u0378"));
+  EXPECT_THAT(Find("[\\P{Any}]", "a\u00E9"), IsEmpty());
 }
 
 TEST(RegexTest, AnchorsHoldAtEveryLine) {
@@ -59,6 +61,8 @@ TEST(RegexTest, CharactersOfUnicode15AreKnown) {
 TEST(RegexTest, OnigurumaHasSomeNumbersInWordsOutsideClasses) {
   EXPECT_THAT(Find("\\w", "\u00B2"), ElementsAre("\u00B2"));
   EXPECT_THAT(Find("[\\w]", "\u00B2"), IsEmpty());
+  EXPECT_THAT(Find("\\p{Word}+", "a\u00B2b\u00BDc"), ElementsAre("a\u00B2b\u00BDc"));
+  EXPECT_THAT(Find("\\P{Word}|\\p{^word}|[\\p{Word}]", "\u00B2"), IsEmpty());
   EXPECT_THAT(Find("[[:punct:]]", "\u20AC"), ElementsAre("\u20AC"));
   EXPECT_THAT(Find("\\p{Punct}", "$\u20AC"), IsEmpty());
 }
@@ -66,6 +70,8 @@ TEST(RegexTest, OnigurumaHasSomeNumbersInWordsOutsideClasses) {
 TEST(RegexTest, IgnoredCaseConcernsLettersOfThePatternOnly) {
   EXPECT_THAT(Find("(?i)S+", "s\u017F"), ElementsAre("s\u017F"));
   EXPECT_THAT(Find("(?i)\\w", "\u00DF"), ElementsAre("\u00DF"));
+  EXPECT_THAT(Find("(?i)\\p{Lu}", "aA"), ElementsAre("A"));
+  EXPECT_THAT(Find("(?i)[\\p{Lu}]", "aA"), ElementsAre("a", "A"));
   EXPECT_THAT(Find("(?i:'s)", "'S"), ElementsAre("'S"));
 }
 
@@ -99,7 +105,7 @@ TEST(RegexClassesTest, OptionsThatChangeClassesLeaveThePatternAlone) {
 
 TEST(RegexClassesTest, NamesAreSpelledOutWhereverTheyStand) {
   EXPECT_EQ(*SpellOutClasses("\\p{ascii}"), "[\\x{0}-\\x{7f}]");
-  EXPECT_EQ(*SpellOutClasses("\\p{^ASCII}[a\\P{ascii}]"), "[^\\x{0}-\\x{7f}][a[^\\x{0}-\\x{7f}]]");
+  EXPECT_EQ(*SpellOutClasses("\\p{^ASCII}[a\\P{ascii}]"), "[^\\x{0}-\\x{7f}][a[\\x{80}-\\x{10ffff}]]");
   EXPECT_EQ(*SpellOutClasses("[[:xdigit:]]"), "[[\\x{30}-\\x{39}\\x{41}-\\x{46}\\x{61}-\\x{66}]]");
   EXPECT_EQ(*SpellOutClasses("\\\\w"), "\\\\w");
 }

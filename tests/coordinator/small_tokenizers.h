@@ -16,6 +16,8 @@ namespace lime {
 inline Json ByteLevelJson() {
   Json vocab;
   for (int byte = 0; byte < 256; ++byte) vocab[std::string(ByteLevelChar(static_cast<unsigned char>(byte)))] = byte;
+  vocab["<s>"] = 256;
+  vocab["</s>"] = 257;
   vocab["ab"] = 258;
   vocab["abc"] = 259;
   const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};

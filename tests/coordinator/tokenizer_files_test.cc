@@ -78,6 +78,26 @@ TEST(TokenizerFlagsTest, LlamaClassesPutBosWithoutAFlag) {
   EXPECT_EQ(Encode(folder, "x"), (Ids{'x'}));
 }
 
+TEST(TokenizerFlagsTest, OfLlamaClassesAFlagThatIsNullIsOff) {
+  TempDir folder;
+  WriteJson(folder, {{"tokenizer_class", "LlamaTokenizerFast"}, {"add_bos_token", nullptr}});
+  EXPECT_EQ(Encode(folder, "x"), (Ids{'x'}));
+}
+
+TEST(TokenizerFlagsTest, OfLlamaClassesATokenThatIsNullCannotBeAdded) {
+  TempDir folder;
+  const Json llama = {{"tokenizer_class", "LlamaTokenizerFast"}};
+  const auto with = [&](Json fields) {
+    fields.update(llama);
+    WriteJson(folder, fields);
+    return LoadError(folder);
+  };
+  EXPECT_THAT(with({{"add_bos_token", true}, {"bos_token", nullptr}}), HasSubstr("tokenizer_config.json: field \"bos_token\" is null"));
+  EXPECT_THAT(with({{"bos_token", nullptr}}), HasSubstr("\"add_bos_token\" is true for LlamaTokenizer"));
+  EXPECT_THAT(with({{"add_eos_token", true}, {"eos_token", nullptr}}), HasSubstr("field \"eos_token\" is null"));
+  EXPECT_EQ(with({{"add_bos_token", false}, {"bos_token", nullptr}}), "");
+}
+
 TEST(TokenizerFlagsTest, AddPrefixSpaceOfTheConfigurationWins) {
   TempDir json, vocab;
   WriteJson(json, {{"add_prefix_space", true}, {"tokenizer_class", "GPT2Tokenizer"}, {"add_bos_token", false}, {"bos_token", "<s>"}});
@@ -144,6 +164,7 @@ TEST(TokenizerFilesTest, EverySourceOfSpecialTokensCountsForVocabJson) {
   EXPECT_EQ(ids_with({{"pad_token", token}}, "", {}), want);
   EXPECT_EQ(ids_with({{"additional_special_tokens", {"<pad>"}}}, "", {}), want);
   EXPECT_EQ(ids_with({{"extra_special_tokens", {{"padding", "<pad>"}}}}, "", {}), want);
+  EXPECT_EQ(ids_with({{"model_specific_special_tokens", {{"padding", "<pad>"}}}}, "", {}), want);
   EXPECT_EQ(ids_with({{"added_tokens_decoder", {{"260", token}}}}, "", {}), want);
   EXPECT_EQ(ids_with({}, "special_tokens_map.json", {{"pad_token", "<pad>"}}), want);
   EXPECT_EQ(ids_with({}, "added_tokens.json", {{"<pad>", 260}}), want);
@@ -172,6 +193,26 @@ TEST(TokenizerFilesTest, PretokenizeRegexReplacesThePatternOfTheClass) {
   EXPECT_EQ(Encode(folder, "abc"), (Ids{'a', 'b', 'c'}));
 }
 
+TEST(TokenizerFilesTest, MergesTxtIsNamedAndMayOpenWithAByteOrderMark) {
+  TempDir folder;
+  WriteVocab(folder, {{"tokenizer_class", "GPT2Tokenizer"}});
+  folder.Write("merges.txt", "\xEF\xBB\xBF#version: 0.2\na b\n");
+  EXPECT_EQ(Encode(folder, "ab"), (Ids{258}));
+  folder.Write("merges.txt", "#version: 0.2\na b c\n");
+  EXPECT_THAT(LoadError(folder), HasSubstr("vocab.json with merges.txt: model: merge 1: it is neither"));
+}
+
+TEST(TokenizerFilesTest, ErrorsNameTheFileThatIsWrong) {
+  TempDir folder;
+  WriteJson(folder, Json::array());
+  EXPECT_EQ(LoadError(folder), folder.file("tokenizer_config.json") + ": is array, need an object: {\"name\": ...}");
+  WriteJson(folder, Json::object());
+  folder.Write("added_tokens.json", R"({"<x>": -1})");
+  EXPECT_EQ(LoadError(folder), folder.file("added_tokens.json") + ": the id of \"<x>\" is no token id");
+  folder.Write("special_tokens_map.json", R"({"pad_token": 7})");
+  EXPECT_THAT(LoadError(folder), HasSubstr("special_tokens_map.json: field \"pad_token\" is number"));
+}
+
 TEST(TokenizerFilesTest, RobertaStandsBetweenItsEnds) {
   TempDir folder;
   WriteVocab(folder, {{"tokenizer_class", "RobertaTokenizer"}});
@@ -193,7 +234,7 @@ TEST(TokenizerFilesTest, BrokenFilesAreErrorsThatNameTheField) {
   EXPECT_THAT(error({.tokenizer_config = {{"added_tokens_decoder", {{"99999999999", {{"content", "x"}}}}}}}), HasSubstr("is no token id"));
   EXPECT_THAT(error({.tokenizer_config = {{"legacy", "no"}}}), HasSubstr("field \"legacy\" is string, need true or false"));
   EXPECT_THAT(error({.tokenizer_config = {}, .added_tokens = {{"<x>", -1}}}), HasSubstr("the id of \"<x>\" is no token id"));
-  EXPECT_THAT(error({.tokenizer_config = {}, .added_tokens = 3}), HasSubstr("added_tokens.json is no object"));
+  EXPECT_THAT(error({.tokenizer_config = {}, .added_tokens = 3}), HasSubstr("added_tokens.json: is number, need an object"));
 }
 
 }  // namespace

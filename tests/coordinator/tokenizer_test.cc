@@ -114,31 +114,31 @@ TEST(NormalizerTest, EachKind) {
 
 TEST(AddedTokensTest, FlagsDecideWhereTheyMatch) {
   Json json = CharJson("ab _x");
-  json["added_tokens"] = {{{"id", 10}, {"content", "<l>"}, {"lstrip", true}, {"normalized", false}},
-                          {{"id", 11}, {"content", "<r>"}, {"rstrip", true}, {"normalized", false}},
-                          {{"id", 12}, {"content", "ab"}, {"single_word", true}, {"normalized", false}},
-                          {{"id", 13}, {"content", "<s>"}, {"special", true}},
-                          {{"id", 14}, {"content", "<s><s>"}, {"special", true}}};
+  json["added_tokens"] = {{{"id", 5}, {"content", "<l>"}, {"lstrip", true}, {"normalized", false}},
+                          {{"id", 6}, {"content", "<r>"}, {"rstrip", true}, {"normalized", false}},
+                          {{"id", 7}, {"content", "ab"}, {"single_word", true}, {"normalized", false}},
+                          {{"id", 8}, {"content", "<s>"}, {"special", true}},
+                          {{"id", 9}, {"content", "<s><s>"}, {"special", true}}};
   const auto tokenizer = FromJsonOrDie(json);
-  EXPECT_EQ(*tokenizer->Encode("a  <l> b"), (Ids{0, 10, 2, 1}));
-  EXPECT_EQ(*tokenizer->Encode("a <r>  b"), (Ids{0, 2, 11, 1}));
-  EXPECT_EQ(*tokenizer->Encode("ab xab ab"), (Ids{12, 2, 4, 0, 1, 2, 12}));
-  EXPECT_EQ(*tokenizer->Encode("<s>a<s><s>"), (Ids{13, 0, 14}));
+  EXPECT_EQ(*tokenizer->Encode("a  <l> b"), (Ids{0, 5, 2, 1}));
+  EXPECT_EQ(*tokenizer->Encode("a <r>  b"), (Ids{0, 2, 6, 1}));
+  EXPECT_EQ(*tokenizer->Encode("ab xab ab"), (Ids{7, 2, 4, 0, 1, 2, 7}));
+  EXPECT_EQ(*tokenizer->Encode("<s>a<s><s>"), (Ids{8, 0, 9}));
   EXPECT_EQ(*tokenizer->Encode("<s>a", {.parse_special = false}), (Ids{0})) << "characters without a piece and no unknown token vanish";
-  EXPECT_EQ(tokenizer->Decode(Ids{13, 0}), "a");
-  EXPECT_EQ(tokenizer->Decode(Ids{13, 0}, {.skip_special = false}), "<s>a");
+  EXPECT_EQ(tokenizer->Decode(Ids{8, 0}), "a");
+  EXPECT_EQ(tokenizer->Decode(Ids{8, 0}, {.skip_special = false}), "<s>a");
 }
 
 TEST(AddedTokensTest, TokensInStrippedWhiteSpaceAreFoundToo) {
   Json json = ByteLevelJson();
-  json["added_tokens"] = {{{"id", 300}, {"content", "<r>"}, {"rstrip", true}, {"special", true}},
-                          {{"id", 301}, {"content", "\n\n"}, {"normalized", false}},
-                          {{"id", 302}, {"content", "  "}, {"lstrip", true}, {"normalized", false}}};
+  json["added_tokens"] = {{{"id", 260}, {"content", "<r>"}, {"rstrip", true}, {"special", true}},
+                          {{"id", 261}, {"content", "\n\n"}, {"normalized", false}},
+                          {{"id", 262}, {"content", "  "}, {"lstrip", true}, {"normalized", false}}};
   json["post_processor"] = nullptr;
   const auto tokenizer = FromJsonOrDie(json);
-  EXPECT_EQ(*tokenizer->Encode("<r>\n\nx"), (Ids{300, 301, 'x'}));
-  EXPECT_EQ(*tokenizer->Encode("<r>\n\n x"), (Ids{300, 301, ' ', 'x'}));
-  EXPECT_EQ(*tokenizer->Encode("<r>  x"), (Ids{300, 'x'})) << "nothing is left of a token that takes what is taken";
+  EXPECT_EQ(*tokenizer->Encode("<r>\n\nx"), (Ids{260, 261, 'x'}));
+  EXPECT_EQ(*tokenizer->Encode("<r>\n\n x"), (Ids{260, 261, ' ', 'x'}));
+  EXPECT_EQ(*tokenizer->Encode("<r>  x"), (Ids{260, 'x'})) << "nothing is left of a token that takes what is taken";
 }
 
 TEST(AddedTokensTest, APieceKeepsItsId) {
@@ -149,12 +149,38 @@ TEST(AddedTokensTest, APieceKeepsItsId) {
   EXPECT_EQ(tokenizer->TokenToId("A"), 'A');
 }
 
+Json Added(const std::string& content, int id) {
+  return {{"id", id}, {"content", content}, {"special", true}};
+}
+
+TEST(AddedTokensTest, IdsAreCountedOnFromThePiecesAsTheLibraryDoes) {
+  const auto ids = [](const Json& added) {
+    Json json = ByteLevelJson();
+    json["added_tokens"] = added;
+    return *FromJsonOrDie(json)->Encode("<x><y>", {.add_special = false});
+  };
+  EXPECT_EQ(ids({Added("<x>", 300), Added("<y>", 400)}), (Ids{260, 261})) << "gaps close";
+  EXPECT_EQ(ids({Added("<y>", 261), Added("<x>", 260)}), (Ids{261, 260})) << "in the order of the list";
+  EXPECT_EQ(ids({Added("<x>", 260), Added("<x>", 261), Added("<y>", 262)}), (Ids{260, 261})) << "a content counts once";
+  Json gap = ByteLevelJson();
+  gap["model"]["vocab"]["zzz"] = 300;
+  gap["added_tokens"] = {Added("zzz", 300), Added("<x>", 261)};
+  EXPECT_EQ(*FromJsonOrDie(gap)->Encode("<x>zzz", {.add_special = false}), (Ids{261, 300})) << "the pieces are counted";
+  const auto config = ParseTokenizerConfig({.tokenizer_config = {{"pad_token", "<p>"}}});
+  EXPECT_EQ((*Tokenizer::FromJson(gap.dump(), "test", *config))->TokenToId("<p>"), 301) << "behind the tokenizer's own";
+  gap["model"]["vocab"].erase("<s>");
+  EXPECT_THAT(Tokenizer::FromJson(gap.dump(), "test").status().message(), testing::IsEmpty());
+  gap["model"]["vocab"].erase("</s>");
+  EXPECT_THAT(Tokenizer::FromJson(gap.dump(), "test").status().message(),
+              HasSubstr("gives the added token \"<x>\" the id 259, which is that of the piece \"abc\""));
+}
+
 TEST(AddedTokensTest, NormalizedTokensAreFoundInNormalizedText) {
   Json json = CharJson("ab");
   json["normalizer"] = {{"type", "Lowercase"}};
-  json["added_tokens"] = {{{"id", 5}, {"content", "Tok"}, {"normalized", true}}, {{"id", 6}, {"content", "RAW"}, {"normalized", false}}};
+  json["added_tokens"] = {{{"id", 2}, {"content", "Tok"}, {"normalized", true}}, {{"id", 3}, {"content", "RAW"}, {"normalized", false}}};
   const auto tokenizer = FromJsonOrDie(json);
-  EXPECT_EQ(*tokenizer->Encode("AtokTOKRAWraw"), (Ids{0, 5, 5, 6, 0}));
+  EXPECT_EQ(*tokenizer->Encode("AtokTOKRAWraw"), (Ids{0, 2, 2, 3, 0}));
 }
 
 TEST(BpeTest, UnknownCharactersFollowThePolicy) {
@@ -334,6 +360,7 @@ TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
   EXPECT_EQ(JsonError(Json::object()), "");
   EXPECT_THAT(JsonError({{"model", {{"type", "WordPiece"}}}}),
               HasSubstr("model \"WordPiece\" is not supported; supported are BPE and Unigram"));
+  EXPECT_EQ(JsonError({{"model", {{"merges", {"#version: 0.2", "a b"}}}}}), "");
   EXPECT_THAT(JsonError({{"model", {{"merges", {"a zz"}}}}}), HasSubstr("merge 0: piece \"zz\" is not in the vocabulary"));
   EXPECT_THAT(JsonError({{"model", {{"merges", {"b a"}}}}}), HasSubstr("piece \"ba\" is not in the vocabulary"));
   EXPECT_THAT(JsonError({{"model", {{"merges", {"abc"}}}}}), HasSubstr("merge 0: it is neither"));
@@ -357,6 +384,10 @@ TEST(TokenizerJsonTest, HostileFilesAreErrorsThatNameTheCause) {
   EXPECT_THAT(JsonError({{"added_tokens", {{{"id", 300}, {"content", "<x>"}}, {{"id", 300}, {"content", "<y>"}}}}}),
               HasSubstr("two added tokens"));
   EXPECT_THAT(JsonError({{"added_tokens", "x"}}), HasSubstr("\"added_tokens\" is no array"));
+  const Json adds = ByteLevelJson()["post_processor"];
+  EXPECT_EQ(JsonError({{"post_processor", {{"type", "Sequence"}, {"processors", {adds, {{"type", "ByteLevel"}}}}}}}), "");
+  EXPECT_THAT(JsonError({{"post_processor", {{"type", "Sequence"}, {"processors", {adds, adds}}}}}),
+              HasSubstr("\"TemplateProcessing\" behind another processor that adds tokens is not supported"));
 }
 
 TEST(TokenizerJsonTest, BrokenJsonIsAnErrorThatNamesTheFile) {

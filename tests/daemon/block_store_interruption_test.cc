@@ -119,6 +119,14 @@ TEST_F(PreparedTest, OfAnInterruptedCallFinishedFilesAreNotWrittenAgain) {
   EXPECT_EQ(fs::last_write_time(InStore("layer_0000.safetensors")), first);
 }
 
+TEST_F(PreparedTest, AnInterruptBeforeTheFirstFileLeavesNothingAndSaysSo) {
+  const std::atomic<bool> stop = true;
+  PrepareOptions options;
+  options.watch.cancelled = &stop;
+  EXPECT_THAT(std::string(PrepareBlockStore(model_, store_, options).status().message()), HasSubstr("interrupted; nothing of it is left"));
+  EXPECT_FALSE(fs::exists(store_));
+}
+
 TEST_F(PreparedTest, ADiskTooSmallIsToldBeforeTheCopyWithTheNumbers) {
   const std::string mount = dir_.file("small");
   fs::create_directory(mount);

@@ -177,6 +177,14 @@ TEST_F(PreparedTest, OtherModelsAndOtherFoldersAreRefusedUntouched) {
               HasSubstr("holds files that are no block store"));
 }
 
+TEST_F(PreparedTest, OverwriteReplacesNoOtherModel) {
+  ASSERT_TRUE(MakeModel({.seed = 2}, dir_.file("other")).ok());  // its weights have a name that a store has not
+  const auto before = Contents(dir_.file("other"));
+  EXPECT_THAT(std::string(PrepareBlockStore(model_, dir_.file("other"), {.overwrite = true}).status().message()),
+              HasSubstr("holds another model, or links (model.safetensors)"));
+  EXPECT_EQ(Contents(dir_.file("other")), before);
+}
+
 TEST_F(PreparedTest, TwoCallsAtOnceAreTold) {
   fs::create_directory(store_);
   const FileDescriptor lock(::open(store_.c_str(), O_RDONLY | O_DIRECTORY));

@@ -74,6 +74,16 @@ TEST_F(ShardsTest, ATensorInTwoShardsIsRefused) {
   EXPECT_THAT(OpenError(dir_), AllOf(HasSubstr("two.safetensors: tensor \"x\" is also in"), HasSubstr("one.safetensors")));
 }
 
+TEST_F(ShardsTest, ATensorInTwoShardsIsThatOfTheLastWhereTheIndexSaysSo) {
+  WriteShard(dir_, "two.safetensors", {"z", "x"});
+  WriteIndex(R"({"x":"two.safetensors","y":"one.safetensors","z":"two.safetensors"})");
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const TensorLocation& x = checkpoint->location("x");
+  EXPECT_EQ(checkpoint->files()[static_cast<size_t>(x.file)].path, dir_.file("two.safetensors"));
+  EXPECT_EQ(dir_.Read("two.safetensors").substr(static_cast<size_t>(x.offset), static_cast<size_t>(x.bytes)), "bbbb");
+}
+
 TEST_F(ShardsTest, AShardOutsideTheFolderIsRefused) {
   for (const char* name : {"../one.safetensors", "/etc/passwd", "..", "", ".hidden", "a/b.safetensors", "a\\\\b"}) {
     WriteIndex(std::string(R"({"x":")") + name + "\"}");

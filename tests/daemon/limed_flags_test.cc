@@ -1,5 +1,7 @@
 #include "daemon/limed/limed_flags.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -123,9 +125,55 @@ TEST(LimedFlagsTest, FoldersAreLookedAtBeforeWorkBegins) {
   flags.store.clear();
   flags.kv_dir = dir / "file/kv";
   EXPECT_THAT(Refusal(flags), HasSubstr("--kv-dir"));
-  flags.kv_dir = dir / "new/kv";
-  EXPECT_EQ(Refusal(flags), "");
-  EXPECT_TRUE(std::filesystem::is_directory(dir / "new/kv"));
+}
+
+// A path that is mistyped, or of a disk that is not mounted, becomes no folder of another disk.
+TEST(LimedFlagsTest, OnlyTheLastFolderIsMadeAndOnlyInTheEnd) {
+  const TempDir dir;
+  LimedFlags flags = Flags();
+  flags.kv_dir = dir / "unmounted/kv";
+  EXPECT_THAT(Refusal(flags), HasSubstr(dir / "unmounted is no folder; make it, mount its disk, or correct the path"));
+  for (const std::string& path : {dir / "kv", dir / "kv2/"}) {
+    flags.kv_dir = path;
+    EXPECT_EQ(Refusal(flags), "");
+    EXPECT_FALSE(std::filesystem::exists(path));
+    EXPECT_EQ(MakeFolders(flags), absl::OkStatus());
+    EXPECT_EQ(MakeFolders(flags), absl::OkStatus());
+    EXPECT_TRUE(std::filesystem::is_directory(path));
+  }
+}
+
+TEST(LimedFlagsTest, WhatIsWrongInTheFileIsToldWithItsLineAsItIsWritten) {
+  const auto refusal = [](const std::string& line) { return Refusal(*Read("name = \"a\"\n" + line + "\n")); };
+  const auto opens = [](const std::string& field) { return StartsWith("limed.toml line 2: field " + field); };
+  EXPECT_THAT(refusal("memory = \"15TiB\""),
+              testing::AnyOf(opens("\"memory\" = \"15TiB\": this machine has "), HasSubstr("control group")));
+  EXPECT_THAT(refusal("threads = 1000"), opens("\"threads\" = 1000 is outside 0 to "));
+  EXPECT_THAT(refusal("model = \"/nope\""), opens("\"model\" = \"/nope\" is not a folder"));
+  EXPECT_THAT(refusal("store = \"/nope/s\""), opens("\"store\" = \"/nope/s\" is not there, and /nope is no folder"));
+  EXPECT_THAT(refusal("listen = \"h:+1\""), opens("\"listen\" = \"h:+1\": \"h:+1\" is no address"));
+  EXPECT_THAT(refusal("listen = \"h:1\""), opens("\"listen\" = \"h:1\" can be reached from other machines"));
+  EXPECT_THAT(refusal("compute-cores = \"x\""), opens("\"compute-cores\" = \"x\": "));
+  EXPECT_THAT(refusal("tls = \"/nope\""), opens("\"tls\" = \"/nope\": /nope/ca.pem is not there"));
+  EXPECT_THAT(refusal("tls = \"/nope\"\ninsecure = true"), StartsWith("limed.toml line 3: field \"insecure\" = true: --tls and "));
+  EXPECT_THAT(refusal("pace = \"/nope\""), opens("\"pace\" = \"/nope\": /nope: cannot open"));
+}
+
+TEST(LimedFlagsTest, FilesThatTheCallNamesMayBePipes) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const std::string text = "threads = 1\nname = \"a\"\n";
+  ASSERT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(ends[1]);
+  CLI::App app;
+  LimedFlags flags;
+  flags.AddTo(app);
+  app.parse(std::vector<std::string>{"/dev/fd/" + std::to_string(ends[0]), "--config"});
+  EXPECT_EQ(ReadLimedFile(app, flags), absl::OkStatus());
+  EXPECT_EQ(flags.name, "a");
+  close(ends[0]);
+  flags.config = "/";
+  EXPECT_EQ(ReadLimedFile(app, flags).message(), "--config /: is a folder; name a file");
 }
 
 TEST(LimedFlagsTest, LevelsDescriptorsThreadsAndBudgetsAreChecked) {
@@ -144,6 +192,8 @@ TEST(LimedFlagsTest, LevelsDescriptorsThreadsAndBudgetsAreChecked) {
   flags = Flags();
   flags.name.clear();
   EXPECT_EQ(Refusal(flags), "--name is missing; give the device's name in cluster.toml");
+  flags.name = "ca";
+  EXPECT_THAT(Refusal(flags), StartsWith("--name: \"ca\" is the name of keys"));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kOurs[] = "ours: ";
 
@@ -58,6 +59,9 @@ TEST(OutputFileTest, OnlyWhatLimeWroteOrWhatIsEmptyIsReplacedUnlessOverwriteSays
   ASSERT_EQ(::stat((dir / "ours").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0640u);
   EXPECT_THAT(Refusal(dir / "letter"), HasSubstr("is there already, and LIME did not write it; name another file, or give --overwrite"));
+  OutputOptions plan = Options();
+  plan.kind = "a plan";
+  EXPECT_THAT(Refusal(dir / "letter", plan), HasSubstr("LIME did not write it as a plan; name another file"));
   EXPECT_EQ(dir.Read("letter"), "dear reader");
   EXPECT_TRUE(WriteOutput(dir / "letter", "new", Options(/*overwrite=*/true)).ok());
   EXPECT_EQ(dir.Read("letter"), "new");
@@ -200,6 +204,23 @@ TEST(NewFileTest, AFileThatIsNotCommittedIsNowhere) {
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
+TEST(NewFileTest, WhatIsStagedComesThroughLinksForItsOwnerAloneOnceItIsCommitted) {
+  TempDir dir;
+  fs::create_symlink("target", dir / "link");
+  const OutputOptions secret{.overwrite = true, .secret = true};
+  {
+    absl::StatusOr<NewFile> file = StageOutput(dir / "link", "secret", secret);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_FALSE(fs::exists(dir / "target"));
+    ASSERT_TRUE(file->Commit().ok());
+  }
+  EXPECT_TRUE(fs::is_symlink(dir / "link"));
+  EXPECT_EQ(dir.Read("target"), "secret");
+  EXPECT_EQ(fs::status(dir / "target").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_hard_link(dir / "target", dir / "name");
+  EXPECT_THAT(std::string(StageOutput(dir / "name", "x", secret).status().message()), HasSubstr("a file with several names"));
+}
+
 TEST(OutputFolderTest, AFolderThatHoldsOtherThingsIsRefusedWithTheirNames) {
   TempDir dir;
   const auto check = [&](bool overwrite) {
@@ -212,11 +233,19 @@ TEST(OutputFolderTest, AFolderThatHoldsOtherThingsIsRefusedWithTheirNames) {
   EXPECT_TRUE(check(false).ok());
   dir.Write("out/config.json", "{}");
   dir.Write("out/photo.jpg", "");
-  EXPECT_THAT(std::string(check(false).message()), HasSubstr("holds files that are no copy (config.json, photo.jpg)"));
+  EXPECT_THAT(std::string(check(false).message()),
+              HasSubstr("holds files that are no copy (config.json, photo.jpg); give an empty or a new folder, or --overwrite"));
   EXPECT_TRUE(check(true).ok());
   dir.Write("out/w.safetensors", "w");
   EXPECT_THAT(std::string(check(true).message()), HasSubstr("(w.safetensors), which are never replaced"));
+  EXPECT_THAT(std::string(check(false).message()), Not(HasSubstr("--overwrite"))) << "which would not help";
   fs::remove(dir / "out/w.safetensors");
+  // Not to be written, but the folder is another model's.
+  for (const char* name : {"model.gguf", "pytorch_model.bin", "lime_store.partial", "lime_quantized.json"}) {
+    dir.Write(std::string("out/") + name, "x");
+    EXPECT_THAT(std::string(check(true).message()), HasSubstr(std::string("holds another model, or links (") + name + ")"));
+    fs::remove(dir / (std::string("out/") + name));
+  }
   fs::remove(dir / "out/config.json");
   fs::create_symlink("photo.jpg", dir / "out/config.json");
   EXPECT_THAT(std::string(check(true).message()), HasSubstr("links (config.json)"));
@@ -225,15 +254,31 @@ TEST(OutputFolderTest, AFolderThatHoldsOtherThingsIsRefusedWithTheirNames) {
 TEST(OutputFolderTest, OnlyFoldersThatWereMadeGoAgain) {
   TempDir dir;
   fs::create_directory(dir / "a");
-  { EXPECT_TRUE(OutputFolder::Make(dir / "a/b/c").ok()); }
+  { EXPECT_TRUE(OutputFolder::Make(dir / "a/b/c", "lime").ok()); }
   EXPECT_TRUE(fs::exists(dir / "a"));
   EXPECT_FALSE(fs::exists(dir / "a/b"));
   {
-    absl::StatusOr<OutputFolder> kept = OutputFolder::Make(dir / "a/b");
+    absl::StatusOr<OutputFolder> kept = OutputFolder::Make(dir / "a/b", "lime");
     ASSERT_TRUE(kept.ok());
     kept->Keep();
   }
   EXPECT_TRUE(fs::exists(dir / "a/b"));
+}
+
+TEST(OutputFolderTest, OneCallAloneWrites) {
+  TempDir dir;
+  {
+    const absl::StatusOr<OutputFolder> first = OutputFolder::Make(dir / "a", "lime keys");
+    ASSERT_TRUE(first.ok()) << first.status();
+    const absl::Status second = OutputFolder::Make(dir / "a", "lime keys").status();
+    EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(second.message()), HasSubstr("another `lime keys` is writing here; wait for it to end"));
+    EXPECT_TRUE(fs::exists(dir / "a"));
+  }
+  EXPECT_TRUE(OutputFolder::Make(dir / "a", "lime keys").ok());
+  dir.Write("file", "");
+  EXPECT_THAT(std::string(OutputFolder::Make(dir / "file", "lime").status().message()), HasSubstr("is no folder"));
+  EXPECT_THAT(std::string(OutputFolder::Make(dir / "file/a", "lime").status().message()), HasSubstr("lies below a file"));
 }
 
 }  // namespace

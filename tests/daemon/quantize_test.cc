@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
 #include <cmath>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "daemon/weights/affine.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/float_codec.h"
+#include "daemon/weights/output_file.h"
 #include "daemon/weights/weight_store.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/temp_dir.h"
@@ -266,6 +268,28 @@ TEST(QuantizeTest, ACancelledRunLeavesNothing) {
       QuantizeCheckpoint(dir.file("dense"), dir.file("packed"), {.bits = 4, .group_size = 64}, {.watch = {.cancelled = &cancelled}});
   EXPECT_EQ(report.status().code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(std::filesystem::exists(dir.file("packed")));
+}
+
+TEST(QuantizeTest, ADiskTooSmallIsToldWithTheNumbersAndNothingIsLeft) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  std::filesystem::create_directory(dir.file("small"));
+  if (::mount("tmpfs", dir.file("small").c_str(), "tmpfs", 0, "size=16k") != 0) GTEST_SKIP() << "this process may not mount a tmpfs";
+  const absl::Status status = QuantizeCheckpoint(dir.file("dense"), dir.file("small/copy"), {.bits = 4, .group_size = 64}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::ContainsRegex("copy: needs .* and .* are free there; make room and run the same command$"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir.file("small")));
+  ::umount(dir.file("small").c_str());
+}
+
+TEST(QuantizeTest, TwoCallsAtOnceAreTold) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  const absl::StatusOr<OutputFolder> other = OutputFolder::Make(dir.file("copy"), "lime quantize");
+  ASSERT_TRUE(other.ok());
+  EXPECT_THAT(std::string(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 64}).status().message()),
+              HasSubstr("another `lime quantize` is writing here"));
 }
 
 // By path below the folder.

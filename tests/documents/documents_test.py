@@ -72,6 +72,7 @@ class DocumentsTest(unittest.TestCase):
         folder = Path(tempfile.mkdtemp(prefix="lime-page."))
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         (folder / "build/release").mkdir(parents=True)
+        (folder / "data").mkdir()  # where weights lie on every device; limed makes the last part of a store's path alone
         (folder / "build/release/bin").symlink_to(BIN)
         (folder / "testbed").symlink_to(ROOT / "testbed")
         (folder / "Llama-3.1-8B").symlink_to(self.models / "large")

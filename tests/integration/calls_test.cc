@@ -92,6 +92,43 @@ TEST_F(CallsTest, AnErrorIsOneObjectWithJson) {
   ExpectRefused(Call({"down", "--cluster", dir_ / "none.toml", "--json"}), 2, "none.toml");
 }
 
+TEST_F(CallsTest, WhatIsNotBuiltYetAndWhatIsAskedForAreOneObjectToo) {
+  ExpectRefused(Call({"serve", "--json"}), 2, "`serve` is not built yet");
+  ExpectRefused(Call({"serve", "--port", "1", "--json"}), 2, "`serve` is not built yet");
+  for (const char* words : {"version", "--version"}) {
+    const json version = Call({words, "--json"}).Json();
+    EXPECT_TRUE(version.is_object() && version.contains("version") && version.contains("protocol")) << words;
+  }
+  EXPECT_EQ(Call({"run", "--help", "--json"}).Json()["help"], Call({"help", "run"}).out);
+}
+
+TEST_F(CallsTest, FilesOfTheCallAreLookedAtBeforeAnythingElse) {
+  ExpectRefused(Call({"doctor", "--cluster", dir_ / "none.toml", "--json"}), 2, "none.toml");
+  ExpectRefused(Call({"doctor", "--model", dir_ / "none", "--json"}), 2, "is not a folder");
+  WriteFile(dir_ / "c.toml", "[cluster]\nmodel = \"/none\"\n[[device]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n");
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"plan"}, {"run", "-p", "x"}, {"score", "--ids", "1"}, {"push"}}) {
+    std::vector<std::string> call = words;
+    call.insert(call.end(), {"--cluster", dir_ / "c.toml"});
+    ExpectRefused(Call(call), 2, absl::StrCat(dir_ / "c.toml", ": model /none is not a folder"));
+  }
+  ExpectRefused(Call({"profile", "--model", dir_ / "none"}), 2, "is not a folder");
+  WriteFile(dir_ / "c.toml", "[[device]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n");
+  ExpectRefused(Call({"run", "-m", model_, "-p", "x", "--cluster", dir_ / "c.toml", "--plan", dir_ / "none"}), 2, "none");
+}
+
+TEST_F(CallsTest, EveryDeviceThatIsSilentIsNamed) {
+  WriteFile(dir_ / "c.toml", "[[device]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n[[device]]\nname = \"b\"\naddress = \"127.0.0.1:2\"\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"unload"}, {"profile"}, {"store", "--remove", "x"}, {"store", "--json"}, {"push", "--model", model_}}) {
+    std::vector<std::string> call = words;
+    call.insert(call.end(), {"--cluster", dir_ / "c.toml"});
+    const Answer answer = Call(call);
+    EXPECT_EQ(answer.exit_code, 1) << words.front();
+    EXPECT_THAT(answer.err, HasSubstr("device \"a\" at 127.0.0.1:1: nobody listens")) << words.front();
+    EXPECT_THAT(answer.err, HasSubstr("device \"b\" at 127.0.0.1:2: nobody listens")) << words.front();
+  }
+}
+
 TEST_F(CallsTest, NumbersAreWhatIsWritten) {
   ExpectRefused(Call(Run({"--prompt", "x", "--seed", "-1"})), 2, "--seed -1 is not a whole number of 0 or more");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "-n", "99999999999999999999"}), 2, "-n 99999999999999999999 is larger");
@@ -102,6 +139,8 @@ TEST_F(CallsTest, EmptyValuesAreWrongAndAnEmptyPromptStartsFromBos) {
   ExpectRefused(Call(Run({"--prompt", "x", "--memory", ""})), 2, "--memory is empty");
   ExpectRefused(Call({"run", "--model", "", "--prompt", "x"}), 2, "--model is empty");
   EXPECT_EQ(Call(Run({"--prompt", "x", "--stop", ""})).exit_code, 0);  // no text ends before nothing
+  EXPECT_EQ(Call(Run({"--prompt", "x", "--stop="})).exit_code, 0);
+  EXPECT_EQ(Call(Run({"--prompt="})).Json()["prompt_tokens"], 1);
   const Answer answer = Call(Run({"--prompt", ""}));
   ASSERT_EQ(answer.exit_code, 0) << answer.err;
   EXPECT_EQ(answer.Json()["prompt_tokens"], 1);
@@ -129,6 +168,14 @@ TEST_F(CallsTest, PromptsArePipedIn) {
   ExpectRefused(Call(Run({"--prompts-file", model_})), 2, "is a folder; name a file in it");
   ExpectRefused(Call(Run({"--prompts-file", dir_ / "none"})), 2, "cannot be read");
   ExpectRefused(Call({"score", "--model", model_, "--text-file", model_}), 2, "is a folder; name a file in it");
+  for (const std::string& words :
+       {"run -p - -m " + model_, "run --prompts-file - -m " + model_, "tokenize -m " + model_, std::string("solve")}) {
+    for (const std::string& in : {std::string("<&-"), "< " + model_}) {
+      const std::string call = absl::StrCat(LIME_BINARY, " ", words, " ", in, " 2> ", dir_ / "said");
+      EXPECT_EQ(WEXITSTATUS(std::system(call.c_str())), 2) << call;
+      EXPECT_THAT(Slurp(dir_ / "said"), HasSubstr("lime: stdin is closed")) << call;
+    }
+  }
 }
 
 TEST_F(CallsTest, ScorePrintsWhatIsAskedForToAPersonToo) {

@@ -96,6 +96,19 @@ TEST_F(CliTest, FlagsThatWouldDoNothingAreRefused) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv-tokens", "64"}), 2, "--kv-tokens is for --cluster");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--online", "paper"}), 2, "--online is for --cluster");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--token-times"}), 2, "--token-times is a field of the answer of --json");
+  for (const char* flag : {"--patience", "--give-up"})
+    ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", flag, "5"}), 2, absl::StrCat("run: ", flag, " is for --cluster, and"));
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--insecure"}), 2, "--insecure is for --cluster");
+  ExpectRefused(Call({"profile", "--link-seconds", "1"}), 2, "--link-seconds is for --cluster");
+  ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--overwrite"}), 2, "--overwrite is for --trace");
+  WriteFile(dir_ / "c.toml", "[[device]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n");
+  for (const char* flag : {"--threads", "--chunk"}) {
+    ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--cluster", dir_ / "c.toml", flag, "2"}), 2,
+                  absl::StrCat(flag, " is for this machine alone, and changes nothing with --cluster"));
+  }
+  ExpectRefused(Call({"profile", "--cluster", dir_ / "c.toml", "--memory", "1GiB"}), 2, "--memory is for this machine alone");
+  ExpectRefused(Call({"push", "--cluster", dir_ / "c.toml", "--all", "--context", "9"}), 2, "--context is for planning now");
+  ExpectRefused(Call({"bench", "--model", model_, "--context", "9"}), 2, "unknown flag --context");
 }
 
 TEST_F(CliTest, APromptsAnswerIsTheSameAloneAndInABatch) {
@@ -272,6 +285,22 @@ TEST_F(CliTest, CtrlCEndsTheGenerationAndPrintsTheSummary) {
   EXPECT_THAT(answer.err, HasSubstr("lime: interrupted after "));
 }
 
+TEST_F(CliTest, AnInterruptedPrepareSaysWhetherItGoesOn) {
+  MakeModelOptions large;
+  large.config.hidden_size = 1024;
+  large.config.intermediate_size = 4096;
+  large.config.num_layers = 16;
+  ASSERT_TRUE(MakeModel(large, dir_ / "large").ok());
+  Lime lime({"prepare", dir_ / "large", "--out", dir_ / "store"});
+  for (int i = 0; i < 30'000 && !std::filesystem::exists(dir_ / "store/layer_0000.safetensors"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  kill(lime.pid(), SIGINT);
+  const Answer answer = lime.Wait();
+  if (answer.exit_code == 0) return;  // it was done
+  EXPECT_EQ(answer.exit_code, 130) << answer.err;
+  EXPECT_THAT(answer.err, HasSubstr("weight files written; run the same command to go on"));
+}
+
 TEST_F(CliTest, AMappedFileThatIsTruncatedEndsTheRunWithItsName) {
   const std::string model = dir_ / "copy";
   std::filesystem::copy(LIME_SOURCE_DIR "/models/lime-fables", model, std::filesystem::copy_options::recursive);
@@ -347,8 +376,7 @@ TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
   ExpectRefused(Call({"quantize", "--model", model_, "--out", dir_ / "q", "--bits", "5"}), 2, "--bits 5 is not one of");
   ExpectRefused(Call({"serve", "--model", model_}), 2, "`serve` is not built yet");
   ExpectRefused(Call({"bench", "--model", model_, "--cluster", "c.toml"}), 2, "one device only");
-  ExpectRefused(Call({"score", "--model", model_, "--ids", "1,2", "--plan", "p.json"}), 2,
-                "--plan, --push, --without and --insecure are for --cluster");
+  ExpectRefused(Call({"score", "--model", model_, "--ids", "1,2", "--plan", "p.json"}), 2, "--plan is for --cluster");
 }
 
 TEST_F(CliTest, WhatCannotFitIsRefusedBeforeItStarts) {
@@ -357,7 +385,12 @@ TEST_F(CliTest, WhatCannotFitIsRefusedBeforeItStarts) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "9223372036854775807"}), 1,
                 "5 prompt + 9223372036854775807 new = 9223372036854775812 positions and the model's context is 512");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "hello", "--max-tokens", "20", "--context", "10"}), 1,
-                "and the --context is 10");
+                "and the --context is 10; shorten the prompt, lower --max-tokens, or raise --context");
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"run", "--prompt", "x"}, {"score", "--ids", "1,2"}}) {
+    std::vector<std::string> call = words;
+    call.insert(call.end(), {"--model", model_, "--context", "99999999"});
+    ExpectRefused(Call(call), 2, "--context 99999999 is outside 1 to the 512 positions of the model");
+  }
   ExpectRefused(Call({"run", "--model", model_, "--prompt", std::string(100000, 'x')}), 1, "positions and the model's context is 512");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--memory", "1MiB"}), 1, "--memory allows 1.00 MiB");
 }

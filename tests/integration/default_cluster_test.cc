@@ -104,5 +104,36 @@ TEST_F(DefaultClusterTest, UpStartsNothingThatAnotherUsersFileNames) {
   EXPECT_THAT(Call({"up", "--cluster", "cluster.toml"}).err, HasSubstr("/bin/false"));  // who names it trusts it
 }
 
+TEST_F(DefaultClusterTest, UpTakesNoFileThatOthersCanPutThere) {
+  Write("elsewhere.toml", "linked");
+  std::filesystem::create_symlink(dir_ / "elsewhere.toml", "cluster.toml");
+  EXPECT_THAT(Call({"up"}).err, HasSubstr("/bin/false"));  // its own link to its own file
+  ASSERT_EQ(chmod(".", 0777), 0);
+  ExpectAlso(Call({"up"}), "cluster.toml can be replaced by anybody");
+  ASSERT_EQ(chmod(".", 01777), 0);  // as /tmp, where only owners may replace a file
+  EXPECT_THAT(Call({"up"}).err, HasSubstr("/bin/false"));
+  ASSERT_EQ(chmod(".", 0755), 0);
+  if (lchown("cluster.toml", 65534, 65534) != 0) GTEST_SKIP() << "only root can give a link away";
+  ExpectAlso(Call({"up"}), "cluster.toml is a link of nobody");
+}
+
+TEST_F(DefaultClusterTest, ALinkThatLeadsNowhereIsToldAndNotPassedOver) {
+  Write("config/lime/cluster.toml", "own");
+  std::filesystem::create_symlink("gone.toml", "cluster.toml");
+  ExpectRefused(Call({"devices"}), 2, "cluster.toml leads to gone.toml, which is not there");
+}
+
+TEST_F(DefaultClusterTest, OneAddressTwiceIsRefusedByEveryCommand) {
+  Write("here/cluster.toml", "a");
+  const std::string one = dir_.Read("here/cluster.toml");
+  std::string other = one;
+  dir_.Write("here/cluster.toml", one + other.replace(other.find("\"a\""), 3, "\"b\""));
+  for (const std::vector<std::string>& call : {std::vector<std::string>{"plan", "--model", kModel}, {"devices"}, {"up"}}) {
+    std::vector<std::string> words = call;
+    words.insert(words.end(), {"--cluster", "cluster.toml"});
+    ExpectRefused(Call(words), 2, "device \"b\" has the address 127.0.0.1:9 of device \"a\"");
+  }
+}
+
 }  // namespace
 }  // namespace lime

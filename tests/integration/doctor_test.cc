@@ -1,6 +1,8 @@
 // Each fault between coordinator and device, provoked with real daemons and sockets of loopback: its own name, sentence and remedy, in
 // `lime doctor --json`, `lime devices --json` and the commands that need the device.
 
+#include <sys/mount.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -246,6 +248,17 @@ TEST_F(DoctorTest, ARunTellsOnceOfKeysThatWillExpire) {
   EXPECT_EQ(run.err.find(words), run.err.rfind(words));
 }
 
+TEST_F(DoctorTest, AStoresDiskIsComparedWithWhatIsStillToBePushed) {
+  const Limed a("a", {.more = {"--store", dir_ / "store", "--memory", "1GiB"}});
+  dir_.Write("c.toml", absl::StrCat("[[device]]\nname = \"a\"\naddress = \"", At(a.port()), "\"\nstore = \"", dir_ / "store", "\"\n"));
+  const auto disk = [&] {
+    return RowOf(Call({"doctor", "--cluster", path(), "--model", kModel, "--json"}).Json(), "a", "disk of the store").value("what", "");
+  };
+  EXPECT_THAT(disk(), HasSubstr("; the whole model needs "));  // nothing is measured: no plan says which part
+  ASSERT_EQ(Call({"push", "--cluster", path(), "--model", kModel, "--all"}).exit_code, 0);
+  EXPECT_THAT(disk(), Not(HasSubstr("needs")));
+}
+
 TEST_F(DoctorTest, BrokenKeysAreTheFaultOfTheirFile) {
   const std::string keys = MakeKeys("keys", {"b", "coordinator"}, authority_);
   const Limed b("b", {.more = {"--tls", keys}});
@@ -355,6 +368,12 @@ TEST_F(DoctorTest, LimedTellsItsRelease) {
   EXPECT_EQ(Call({"--version"}).out, absl::StrCat("lime ", std::string(Release()), ", protocol ", kProtocol, "\n"));
 }
 
+TEST_F(DoctorTest, AnAnswerThatDoesNotReachStdoutIsNone) {
+  for (const char* program : {LIME_BINARY, LIMED_BINARY})
+    for (const char* flag : {"--help", "--version"})
+      EXPECT_EQ(WEXITSTATUS(std::system(absl::StrCat(program, " ", flag, " >/dev/full 2>/dev/null").c_str())), 1) << program << flag;
+}
+
 TEST_F(DoctorTest, LimedLogsWhatGrpcSaysAtDebugOnly) {
   const MadeKeys other = *MakeAuthority(ValidityOfNewKeys(std::time(nullptr)));
   const std::string ours = MakeKeys("ours", {"coordinator"}, authority_), theirs = MakeKeys("theirs", {"b"}, other);
@@ -397,10 +416,40 @@ TEST_F(DoctorTest, KeysOfOthersAreNotReplaced) {
   const MadeKeys other = *MakeAuthority(ValidityOfNewKeys(std::time(nullptr)));
   WriteKey("made", "box", *MakeDeviceKeys(other, "box", ValidityOfNewKeys(std::time(nullptr))));
   const std::string box = Slurp(out + "/box.pem");
-  ExpectRefused(Call({"keys", "--renew", "--name", "box", "--out", out}), 1, "was not made by the authority of");
+  ExpectRefused(Call({"keys", "--renew", "--name", "box", "--out", out}), 2, "was not made by the authority of");
   EXPECT_EQ(Slurp(out + "/box.pem"), box);
+  WriteKey("made", "box", *MakeDeviceKeys(authority_, "box", ValidityOfNewKeys(std::time(nullptr))));
+  dir_.Write("made/box.key", "my own");
+  ExpectRefused(Call({"keys", "--renew", "--name", "box", "--out", out}), 2, "are not the keys of box; move them away");
+  EXPECT_EQ(Slurp(out + "/box.key"), "my own");
   std::filesystem::remove(out + "/ca.key");
-  ExpectRefused(Call({"keys", "--name", "nx", "--out", out}), 1, "ca.key is not there");
+  ExpectRefused(Call({"keys", "--name", "nx", "--out", out}), 2, "ca.key is not there");
+}
+
+TEST_F(DoctorTest, KeysGoOnlyWhereNothingElseIsAndTogetherOrNotAtAll) {
+  const auto files = [](const std::string& folder) { return std::distance(std::filesystem::directory_iterator(folder), {}); };
+  const std::string out = dir_ / "new";
+  std::filesystem::create_directory(out);
+  dir_.Write("new/a.key", "my own");
+  ExpectRefused(Call({"keys", "--renew", "--name", "a", "--out", out}), 2, "a.key is there without");
+  dir_.Write("new/a.pem", "my notes");
+  ExpectRefused(Call({"keys", "--name", "a", "--out", out}), 2, "was not made by the authority of");
+  dir_.Write("new/config.json", "{}");
+  ExpectRefused(Call({"keys", "--name", "a", "--out", out}), 2, "holds files that are no keys of a cluster (config.json); give");
+  EXPECT_EQ(files(out), 3);
+
+  std::filesystem::create_directory(dir_ / "linked");
+  std::filesystem::create_symlink("../target.key", dir_ / "linked/a.key");
+  EXPECT_EQ(Call({"keys", "--name", "a", "--out", dir_ / "linked"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(dir_ / "linked/a.key"));
+  EXPECT_THAT(Slurp(dir_ / "target.key"), HasSubstr("PRIVATE KEY"));
+
+  std::filesystem::create_directory(dir_ / "full");
+  if (::mount("tmpfs", (dir_ / "full").c_str(), "tmpfs", 0, "size=4k") != 0) GTEST_SKIP() << "this process may not mount a tmpfs";
+  const Answer full = Call({"keys", "--name", "a", "--out", dir_ / "full/keys"});
+  EXPECT_EQ(full.exit_code, 1) << full.err;
+  EXPECT_EQ(files(dir_ / "full"), 0);
+  ::umount((dir_ / "full").c_str());
 }
 
 }  // namespace

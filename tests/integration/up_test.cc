@@ -233,6 +233,48 @@ TEST_F(UpTest, EditedBudgetsAreToldAndTakenOverWhenAsked) {
   EXPECT_EQ(Over({"up"}).err, "");
 }
 
+TEST_F(UpTest, ClustersOfOneNameAreToldApart) {
+  WriteCluster({kModel});
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const pid_t a = PidOf("a");
+  const std::string first = dir_.Read("pair.toml");
+  WriteCluster({kModel});
+  dir_.Write("other.toml", dir_.Read("pair.toml"));
+  dir_.Write("pair.toml", first);
+  const auto other = [this](const std::string& command) { return Call({command, "--cluster", dir_ / "other.toml"}); };
+  const std::string whose = absl::StrCat("the one of ", dir_ / "pair.toml", " at 127.0.0.1:", PortOf("a"), ", process ", a);
+  const Answer up = other("up");
+  EXPECT_EQ(up.exit_code, 1) << up.out;
+  EXPECT_THAT(up.err, HasSubstr(whose));
+  EXPECT_THAT(up.err, HasSubstr("give this cluster a name of its own"));
+  const Answer down = other("down");
+  EXPECT_EQ(down.exit_code, 0) << down.err;
+  EXPECT_THAT(down.out, HasSubstr("device a does not run"));
+  EXPECT_THAT(down.out, HasSubstr(whose));
+  EXPECT_TRUE(Runs(a));
+  std::filesystem::rename(dir_ / "pair.toml", dir_ / "moved.toml");  // the same address and keys
+  EXPECT_THAT(Call({"down", "--cluster", dir_ / "moved.toml"}).out, HasSubstr("device a has ended"));
+}
+
+TEST_F(UpTest, AValueThatLimedRefusesIsToldWithItsLine) {
+  const auto refusal = [this](const std::string& what, const std::string& into) {
+    WriteCluster({kModel});
+    Edit(what, into);
+    const Answer up = Over({"up"});
+    EXPECT_EQ(up.exit_code, 2) << up.err;
+    return up.err;
+  };
+  const std::string where = absl::StrCat("lime: ", dir_ / "pair.toml", " line ");
+  EXPECT_THAT(refusal("threads = 1", "threads = 1000"), HasSubstr(where + "8: device \"a\": threads = 1000 is outside 0 to "));
+  EXPECT_THAT(refusal("1GiB", "15TiB"), HasSubstr(where + "7: device \"a\": memory = \"15TiB\": "));
+  EXPECT_THAT(refusal("1GiB", "50MiB"), HasSubstr(where + "7: device \"a\": memory = \"50MiB\" is less than limed needs"));
+  EXPECT_THAT(refusal("weights = \"" + kModel, "weights = \"/nope"),
+              HasSubstr(where + "9: device \"a\": weights = \"/nope\" is not a folder"));
+  EXPECT_THAT(refusal("weights = \"" + kModel, "store = \"/nope/s"),
+              HasSubstr(where + "9: device \"a\": store = \"/nope/s\" is not there"));
+  EXPECT_THAT(refusal("weights", "tls = \"/nope\"\nweights"), HasSubstr(where + "4: device \"a\": "));
+}
+
 TEST_F(UpTest, ADaemonThatWasStartedOtherwiseIsToldAsSuch) {
   WriteCluster({kModel});
   const pid_t limed = StartByHand("a");

@@ -18,12 +18,27 @@ std::string ErrorOf(std::string_view beginning) {
 TEST(ForeignFileTest, WhatLiesInPlaceOfAFileIsNamedWithItsRemedy) {
   const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1048576\n";
   EXPECT_THAT(ErrorOf(pointer), HasSubstr("the.file: is a pointer of git-lfs, not the file itself; fetch it with `git lfs pull`"));
+  for (const char* old :
+       {"version http://git-media.io/v/2\noid sha256:4d7a\nsize 7\n", "version https://hawser.github.com/spec/v1\noid sha256:4d\n"})
+    EXPECT_THAT(ErrorOf(old), HasSubstr("is a pointer of git-lfs"));
+  EXPECT_THAT(ErrorOf("# xet version 0\nfilesize = 14\n"), HasSubstr("is a pointer of git-xet"));
+  EXPECT_THAT(ErrorOf("/annex/objects/SHA256E-s7--4d7a\n"), HasSubstr("is a pointer of git-annex"));
   EXPECT_THAT(ErrorOf("\n <!DOCTYPE html><html>"), HasSubstr("is a web page"));
   EXPECT_THAT(ErrorOf("\xef\xbb\xbf<HTML lang=en>"), HasSubstr("is a web page"));
   EXPECT_THAT(ErrorOf("<?xml version=\"1.0\"?><Error><Code>AccessDenied"), HasSubstr("is an XML document"));
   EXPECT_THAT(ErrorOf("GGUF\x03"), HasSubstr("is a GGUF file"));
   EXPECT_THAT(ErrorOf("PK\x03\x04"), HasSubstr("convert it to safetensors"));
   EXPECT_THAT(std::string(ParsePythonJson(pointer, "config.json").status().message()), HasSubstr("config.json: is a pointer of git-lfs"));
+}
+
+TEST(ForeignFileTest, TextInPlaceOfWeightsIsShown) {
+  const auto error = [](std::string_view beginning) { return std::string(RefuseTextFile(beginning, "w").message()); };
+  EXPECT_THAT(error("{\"error\":\"Repository not found\"}\nmore"),
+              HasSubstr("w: is a text file that begins with \"{\\\"error\\\":\\\"Repository not found\\\"}\", not weights; download"));
+  EXPECT_THAT(error("Entry not found"), HasSubstr("begins with \"Entry not found\""));
+  EXPECT_THAT(error("<!doctype html>"), HasSubstr("is a web page"));
+  EXPECT_EQ(error(std::string_view("\x10\0\0\0\0\0\0\0{}", 10)), "");
+  EXPECT_EQ(error(""), "");
 }
 
 TEST(ForeignFileTest, EverythingElseIsLeftToItsReader) {

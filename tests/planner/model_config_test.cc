@@ -243,7 +243,8 @@ TEST(ModelConfigTest, AScalingReachesPositionsBeyondThoseThatAreStated) {
     EXPECT_EQ(Parse(config)->max_positions, 512) << type;
     EXPECT_EQ(Parse(config)->rope.original_max_position, 128) << type;
     config["rope_scaling"]["original_max_position_embeddings"] = 32;
-    EXPECT_EQ(Parse(config)->max_positions, 128) << "which are stated already";
+    const bool dynamic = std::string_view(type) == "dynamic";
+    EXPECT_EQ(Parse(config)->max_positions, dynamic ? 512 : 128) << "of dynamic transformers reads max_position_embeddings alone";
   }
   config["rope_scaling"] = {{"type", "yarn"}, {"factor", 1e6}};
   EXPECT_EQ(Parse(config)->max_positions, 1 << 24) << "bounded";
@@ -292,6 +293,12 @@ TEST(ModelConfigTest, FieldsOfOtherComputationsAreRefusedByNameUnlessTheyChangeN
                                                                    {"embedding_multiplier", 1.0, 12.0},
                                                                    {"logits_scaling", 1.0, 8.0},
                                                                    {"logit_scale", nullptr, 0.0625},
+                                                                   {"attention_out_multiplier", 1.0, 0.5},
+                                                                   {"scale_embedding", false, true},
+                                                                   {"attn_output_gate", false, true},
+                                                                   {"parallel_residual", false, true},
+                                                                   {"rotary_dim", 8, 4},
+                                                                   {"use_rope", true, false},
                                                                    {"attention_multiplier", 0.35355339059, 0.0078125},
                                                                    {"query_pre_attn_scalar", 8, 256},
                                                                    {"no_rope_layers", {1, 1}, {1, 0}},
@@ -368,6 +375,11 @@ TEST(ModelConfigTest, RefusesLyingNumbers) {
     EXPECT_FALSE(Parse(config).ok()) << key << " = " << value;
     EXPECT_THAT(Error(config), HasSubstr("m/config.json: "));
   }
+  json config = Llama();
+  config["rms_norm_eps"] = nullptr;
+  EXPECT_THAT(Error(config), HasSubstr("field \"rms_norm_eps\" is null"));
+  config["rms_norm_eps"] = 10;
+  EXPECT_EQ(Parse(config)->norm_eps, 10) << "large, but defined";
   EXPECT_FALSE(ParseModelConfig("", "c").ok());
   EXPECT_FALSE(ParseModelConfig("[1]", "c").ok());
   EXPECT_FALSE(ParseModelConfig("{\"architectures\": [", "c").ok());

@@ -1,0 +1,86 @@
+#include "coordinator/cli/flag_rules.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace lime::cli {
+namespace {
+
+struct FlagRule {
+  const char* commands;
+  const char* flags;  // what these change nothing of, and why
+  const char* others;
+  const char* why = "is for";
+};
+
+// Without any of the others.
+constexpr FlagRule kNeeds[] = {
+    {"run trace",
+     "--plan --push --without --patience --give-up --kv-tokens --no-kv-spill --no-kv-lending --no-remote-attention --online --no-replan "
+     "--no-memory-planner --insecure",
+     "--cluster"},
+    {"score", "--plan --push --without --insecure", "--cluster"},
+    {"plan", "--without", "--cluster"},
+    {"profile", "--link-seconds --insecure", "--cluster"},
+    {"run trace", "--token-times", "--json", "is a field of the answer of"},
+    {"run trace simulate", "--overwrite", "--trace"},
+    {"plan prepare", "--overwrite", "--out"},
+    {"profile", "--overwrite", "--out --cluster"},
+};
+
+// Beside any of the others.
+constexpr FlagRule kNothingBeside[] = {
+    {"run trace score", "--threads --loader --kv --chunk --memory --memory-mode --placement --pool --resident --profile --numerics",
+     "--cluster", "is for this machine alone"},
+    {"profile", "--out --profile --memory --threads", "--cluster", "is for this machine alone"},
+    {"run trace score bench", "--memory-mode", "--memory", "is for a budget that LIME chooses"},
+    {"run trace", "--kv-tokens --no-kv-spill --no-kv-lending --no-remote-attention", "--plan", "is for planning now"},
+    {"push", "--context --prompt-tokens --sequences", "--plan --all", "is for planning now"},
+    {"simulate", "--steps --from-start", "--prompt", "is for decode steps"},
+    {"trace", "--steps", "--json", "is for the picture"},
+};
+
+std::vector<std::string> Words(const char* words) {
+  return absl::StrSplit(words, ' ');
+}
+
+bool IsGiven(const CLI::App& command, const std::string& flag) {
+  const CLI::Option* const option = command.get_option_no_throw(flag);
+  return option != nullptr && option->count() > 0;
+}
+
+bool IsOf(const FlagRule& rule, const CLI::App& command) {
+  return std::ranges::count(Words(rule.commands), command.get_name()) > 0;
+}
+
+// The first word that is given; empty: none is.
+std::string FirstGiven(const CLI::App& command, const char* flags) {
+  for (const std::string& flag : Words(flags)) {
+    if (IsGiven(command, flag)) return flag;
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::Status CheckFlagRules(const CLI::App& command) {
+  for (const FlagRule& rule : kNeeds) {
+    const std::string flag = IsOf(rule, command) ? FirstGiven(command, rule.flags) : "";
+    if (flag.empty() || !FirstGiven(command, rule.others).empty()) continue;
+    return Invalid(command.get_name(), ": ", flag, " ", rule.why, " ", absl::StrJoin(Words(rule.others), " or "),
+                   ", and changes nothing without it; give both, or leave it out");
+  }
+  for (const FlagRule& rule : kNothingBeside) {
+    const std::string flag = IsOf(rule, command) ? FirstGiven(command, rule.flags) : "", other = FirstGiven(command, rule.others);
+    if (flag.empty() || other.empty()) continue;
+    return Invalid(command.get_name(), ": ", flag, " ", rule.why, ", and changes nothing with ", other, "; leave one of them out");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lime::cli
