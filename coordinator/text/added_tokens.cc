@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/unicode.h"
 #include "coordinator/text/utf8.h"
@@ -39,24 +38,22 @@ absl::Status CheckToken(const AddedToken& token) {
   return absl::OkStatus();
 }
 
-// Of a token that is no piece: that the id which it states, if any, belongs to nothing else.
-absl::Status CheckStatedId(const AddedToken& token, const Vocab& vocab, absl::flat_hash_set<int32_t>& stated) {
-  if (const std::string_view piece = vocab.Piece(token.id); !piece.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("id ", token.id, " belongs to the piece \"", Text(piece), "\" and to the added token \"", token.content, "\""));
-  }
-  if (token.id >= 0 && !stated.insert(token.id).second)
-    return absl::InvalidArgumentError(absl::StrCat("two added tokens have the id ", token.id));
-  return absl::OkStatus();
-}
-
-// Ids are counted on from the number of pieces, which a vocabulary with gaps uses already.
-absl::Status CheckCountedId(int32_t id, const AddedToken& token, const Vocab& vocab) {
+absl::Status CheckNoPiece(int32_t id, const AddedToken& token, const Vocab& vocab) {
   const std::string_view piece = vocab.Piece(id);
   if (piece.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the vocabulary of ", vocab.count(), " pieces has gaps, so that the tokenizers library gives the added token \"", token.content,
-      "\" the id ", id, ", which is that of the piece \"", Text(piece), "\"; list the added token among the pieces, with its own id"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("id ", id, " belongs to the piece \"", Text(piece), "\" and to the added token \"", token.content, "\""));
+}
+
+// Of a token that is no piece: whether `counted`, the id that the tokenizers library gives it, is what it states, if it states any.
+absl::Status CheckId(const AddedToken& token, int32_t counted, const Vocab& vocab) {
+  LIME_RETURN_IF_ERROR(CheckNoPiece(token.id, token, vocab));
+  if (token.id >= 0 && token.id != counted) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "added token \"", token.content, "\" states the id ", token.id, ", but the tokenizers library gives it ", counted,
+        ", as it counts on from the ", vocab.count(), " pieces; state that id, or list the token among the pieces with its own"));
+  }
+  return CheckNoPiece(counted, token, vocab);
 }
 
 bool TouchesWord(std::string_view before, std::string_view behind) {
@@ -78,7 +75,6 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokens::Parse(const Json& json) {
 absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, std::vector<AddedToken> later, const Vocab& vocab,
                                                 const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize) {
   AddedTokens added;
-  absl::flat_hash_set<int32_t> stated;
   for (std::vector<AddedToken>* list : {&tokens, &later}) {
     int32_t next_id = std::max(vocab.count(), added.id_end_);
     for (AddedToken& token : *list) {
@@ -87,9 +83,8 @@ absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, 
       const AddedToken* known = added.FindContent(token.content);
       int32_t id = known != nullptr ? known->id : vocab.Find(token.content);
       if (id < 0) {
-        LIME_RETURN_IF_ERROR(CheckStatedId(token, vocab, stated));
         id = next_id++;
-        LIME_RETURN_IF_ERROR(CheckCountedId(id, token, vocab));
+        LIME_RETURN_IF_ERROR(CheckId(token, id, vocab));
       }
       token.id = id;
       LIME_RETURN_IF_ERROR(added.Add(std::move(token), normalize));

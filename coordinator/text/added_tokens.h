@@ -33,9 +33,10 @@ struct Section {
 // Immutable. Thread: any.
 class AddedTokens {
  public:
-  // `tokens` are the tokenizer's own, `later` those of the files beside it. Ids are the tokenizers library's, whatever the tokens state: a
-  // token whose content is a piece of the model has that piece's id, the others are counted on from the number of pieces, in their order.
-  // Of two tokens with one content the later is taken. `normalize` makes the form in which normalised tokens are looked for.
+  // `tokens` are the tokenizer's own, `later` those of the files beside it. Ids are the tokenizers library's: a token whose content is
+  // a piece of the model has that piece's id, whatever it states; the others are counted on from the number of pieces, in their order, and
+  // stating another id is an error. Of two tokens with one content the later is taken. `normalize` makes the form in which normalised
+  // tokens are looked for.
   static absl::StatusOr<AddedTokens> Create(std::vector<AddedToken> tokens, std::vector<AddedToken> later, const Vocab& vocab,
                                             const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
 

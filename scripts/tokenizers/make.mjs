@@ -9,7 +9,7 @@ const PATTERNS = [
   "[一-龥\u3040-ゟ゠-ヿ]+", "\\p{N}{1,3}", "(?=(\\d{3})+(?!\\d))", " ?[^(\\s|[.,!?…。，、।۔،])]+", "\\b", "\\B", "^.", ".$", "(?<=\\s)", "\\w+", "\\W+", "[\\w&&[^_]]+",
   "[[:punct:]]", "[^[:alnum:][:space:]]+", "[[:^alpha:]]+", "(?i)s+", "(?i)[a-z]+", "(?<![a-z])[A-Z]", "\\s{2,}", "\\h+", "[\\h]+", "\\R", "\\p{^L}+", "\\P{L}+", "[^\\P{L}a-e]+",
   "(\\s)\\1+", "(?>a+)b?", "a*+b", "[]a]", "[^]a]", "\\x41", "\\x{4e2d}", "\\u00e9", "\\d+|[a-z]{2,4}?", "(?m:.)+", "(?x) [a-z]+ # letters", "\\A\\S+", "\\S+\\z", "\\Gx", "(?<n>a)\\k<n>",
-  "\\p{Lu}\\p{Ll}*", "\\p{Alphabetic}+", "\\p{Emoji}+", "\\p{Script=Greek}+", "\\p{Greek}+", "\\p{Punct}+", "[\\p{Mn}\\p{Mc}]+", "\\X", "[a-c[x-z]]+", "[&&a]", "é", ""];
+  "\\p{Lu}\\p{Ll}*", "\\p{Alphabetic}+", "\\p{Emoji}+", "\\p{Script=Greek}+", "\\p{Greek}+", "\\p{Punct}+", "\\p{Word}+", "(?i)\\p{Lu}+", "[\\P{Assigned}]", "[\\p{Mn}\\p{Mc}]+", "\\X", "[a-c[x-z]]+", "[&&a]", "é", ""];
 const BEHAVIORS = ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"];
 const SPACE_MARK = "\u2581";
 
