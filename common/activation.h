@@ -22,9 +22,9 @@ struct ActivationHeader {
   int32_t stage = 0;  // that it comes from
   int32_t microbatch = 0;
   Payload payload = Payload::kHidden;
-  int64_t bytes = 0;   // of what follows
-  bool probe = false;  // measures the link and is for nobody: a payload of zeros, no step, no stage
-  bool kv = false;     // a message of daemon/logic/kv_message.h: no step, no stage
+  int64_t bytes = 0;      // of what follows
+  bool probe = false;     // measures the link and is for nobody: a payload of zeros, no step, no stage
+  bool kv = false;        // a message of daemon/logic/kv_message.h: no step, no stage
   bool answered = false;  // the receiver says when it has arrived
 
   friend bool operator==(const ActivationHeader&, const ActivationHeader&) = default;

@@ -182,7 +182,9 @@ class ClusterClient::Impl {
     absl::MutexLock lock(&mutex_);
     opening_ = true;
     mutex_.Await(absl::Condition(
-        +[](Impl* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return !self->failure_.ok() || self->opened_ == self->users_.size(); }, this));
+        +[](Impl* self)
+             ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return !self->failure_.ok() || self->opened_ == self->users_.size(); },
+        this));
     opening_ = false;
     return failure_;
   }

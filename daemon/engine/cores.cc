@@ -43,8 +43,9 @@ absl::StatusOr<Cores> ParseCores(std::string_view text) {
     if (range.find('-') != absl::string_view::npos && (!absl::SimpleAtoi(ends.second, &last) || last < first)) return NoCores(text);
     for (int core = first; core <= last; ++core) {
       if (!std::ranges::binary_search(usable, core)) {
-        return absl::InvalidArgumentError(absl::StrCat("core ", core, " is none that this process may use; it may use ", usable.size(),
-                                                       usable.empty() ? "" : absl::StrCat(", from ", usable.front(), " to ", usable.back())));
+        return absl::InvalidArgumentError(
+            absl::StrCat("core ", core, " is none that this process may use; it may use ", usable.size(),
+                         usable.empty() ? "" : absl::StrCat(", from ", usable.front(), " to ", usable.back())));
       }
       cores.push_back(core);
     }

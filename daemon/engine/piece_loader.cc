@@ -122,8 +122,8 @@ absl::Status PieceLoader::FinishBlock() {
   StartLoads();
   if (!status_.ok()) return status_;
   const int block = stream_.block();
-  LIME_RETURN_IF_ERROR(
-      Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !stream_.DropsPending(); }, [&] { return reader_->Describe(block + 1, 0); }));
+  LIME_RETURN_IF_ERROR(Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !stream_.DropsPending(); },
+                             [&] { return reader_->Describe(block + 1, 0); }));
   if (stream_.FinishBlock()) Freed(block);
   if (stream_.block() == 0) interrupted_ = false;
   StartLoads();

@@ -764,10 +764,10 @@ class StageEngine::Impl {
     bool has_room = false;   // and was made
   };
   ResidencyChange change_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<const Plan> residency_ ABSL_GUARDED_BY(mutex_);    // the plan as it is, or as the change under way makes it
-  std::optional<Residency> target_ ABSL_GUARDED_BY(mutex_);          // ordered and not begun
-  std::vector<Program> entering_ ABSL_GUARDED_BY(mutex_);            // of the change under way
-  std::vector<Program> settled_ ABSL_GUARDED_BY(mutex_);             // when it has ended
+  std::shared_ptr<const Plan> residency_ ABSL_GUARDED_BY(mutex_);  // the plan as it is, or as the change under way makes it
+  std::optional<Residency> target_ ABSL_GUARDED_BY(mutex_);        // ordered and not begun
+  std::vector<Program> entering_ ABSL_GUARDED_BY(mutex_);          // of the change under way
+  std::vector<Program> settled_ ABSL_GUARDED_BY(mutex_);           // when it has ended
   ArrivalForecast forecast_ ABSL_GUARDED_BY(mutex_);
   double answered_at_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the last question of another device
   Stats stats_ ABSL_GUARDED_BY(mutex_);

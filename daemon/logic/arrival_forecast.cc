@@ -23,7 +23,8 @@ std::optional<ArrivalForecast::Window> ArrivalForecast::Expect(int64_t place) co
   const double low = ms[1], middle = ms[kRemembered / 2], high = ms[kRemembered - 2];
   const double side = std::max(kLeastMs, 2 * (high - low)), most = std::max(kLeastMs, std::min(kMostMs, kMostShare * middle));
   if (high - low > 2 * most) return std::nullopt;
-  return Window{.from_ms = std::max(0.0, middle - std::min(side + middle - low, most)), .to_ms = middle + std::min(side + high - middle, most)};
+  return Window{.from_ms = std::max(0.0, middle - std::min(side + middle - low, most)),
+                .to_ms = middle + std::min(side + high - middle, most)};
 }
 
 }  // namespace lime

@@ -53,7 +53,8 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     if (attempt_ != nullptr) attempt_->Cancel();
     if (waiting_) alarm_.Cancel();
     mutex_.Await(absl::Condition(
-        +[](Impl* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->attempt_ == nullptr && !self->waiting_ && self->telling_ == 0; },
+        +[](Impl* self)
+             ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->attempt_ == nullptr && !self->waiting_ && self->telling_ == 0; },
         this));
   }
 

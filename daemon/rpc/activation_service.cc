@@ -22,8 +22,8 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
-// Reads one message after another and answers when each has arrived that asks for it; several in one answer where they come faster than answers
-// go out. No message waits for an answer.
+// Reads one message after another and answers when each has arrived that asks for it; several in one answer where they come faster than
+// answers go out. No message waits for an answer.
 class Stream final : public grpc::ServerGenericBidiReactor {
  public:
   Stream(std::shared_ptr<StageSession> session, int32_t from, const DeviceLog& log) : session_(std::move(session)), from_(from), log_(log) {

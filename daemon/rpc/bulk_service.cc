@@ -187,7 +187,8 @@ void BulkService::Work() {
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(
-          +[](BulkService* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->stopping_ || self->stream_ != nullptr; }, this));
+          +[](BulkService* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->stopping_ || self->stream_ != nullptr; },
+          this));
       stream = stream_;
       if (stream == nullptr) return;
     }

@@ -37,7 +37,8 @@ void BulkStream::Say(const PushEvent& event) {
   absl::MutexLock lock(&mutex_);
   waits_since_ = absl::Now();
   mutex_.Await(absl::Condition(
-      +[](BulkStream* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->cancelled_ || self->queue_.size() < kMaxQueued; }, this));
+      +[](BulkStream* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->cancelled_ || self->queue_.size() < kMaxQueued; },
+      this));
   waits_since_ = absl::InfiniteFuture();
   ToProto(event, queue_.emplace_back());
   Write();

@@ -232,7 +232,8 @@ int main(int argc, char** argv) {
   app.add_option("--hidden-act", o.hidden_act, "silu or relu")->check(CLI::IsMember({"silu", "relu"}))->capture_default_str();
   app.add_option("--sparsity", o.sparsity, "weight of the mean activation in the loss")->capture_default_str();
   app.add_option("--grammar", o.grammar)->capture_default_str();
-  app.add_option("--root", o.root, "rule of the grammar that a document expands: document, reader, pupil or scholar")->capture_default_str();
+  app.add_option("--root", o.root, "rule of the grammar that a document expands: document, reader, pupil or scholar")
+      ->capture_default_str();
   app.add_option("--seed", o.seed, "of the corpus and of the first weights")->capture_default_str();
   app.add_option("--steps", o.steps)->capture_default_str();
   app.add_option("--long-steps", o.long_steps, "last steps, in rows of the long context")->capture_default_str();

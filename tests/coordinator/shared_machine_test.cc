@@ -13,7 +13,8 @@ TEST(SharedMachineTest, ThePortIsNotPartOfTheMachineAndLoopbackIsOneMachine) {
   EXPECT_EQ(MachineOf("10.0.0.3:7000"), "10.0.0.3");
   EXPECT_EQ(MachineOf("orin.local:7000"), "orin.local");
   EXPECT_EQ(MachineOf("[fe80::1]:7000"), "fe80::1");
-  for (const char* loopback : {"127.0.0.1:1", "127.1.2.3:1", "localhost:9", "[::1]:7000", "127.1:1", "[0::1]:1"}) EXPECT_EQ(MachineOf(loopback), "localhost");
+  for (const char* loopback : {"127.0.0.1:1", "127.1.2.3:1", "localhost:9", "[::1]:7000", "127.1:1", "[0::1]:1"})
+    EXPECT_EQ(MachineOf(loopback), "localhost");
 }
 
 TEST(SharedMachineTest, DevicesOnOneMachineAreNamedTogether) {

@@ -1,10 +1,9 @@
 // A profile that is not there yet is measured without a trace in the memory of the process that asks.
 
-#include "daemon/profile/profile_file.h"
-
 #include <sys/resource.h>
 
 #include "daemon/engine/process_memory.h"
+#include "daemon/profile/profile_file.h"
 #include "tests/integration/models.h"
 
 namespace lime {

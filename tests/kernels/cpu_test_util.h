@@ -8,11 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "hwy/targets.h"  // after hwy_targets.h
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/hwy_targets.h"
 #include "planner/base/dtype.h"
-
-#include "hwy/targets.h"  // after hwy_targets.h
 
 namespace lime::cpu {
 
@@ -61,8 +60,8 @@ inline double Tolerance(DType dtype, double x, double arithmetic = 2e-6) {
   return std::abs(x) * relative * 1.01 + smallest + arithmetic * (1 + std::abs(x));
 }
 
-// Calls fn on each instruction set that both this build and this CPU have; the scalar code, which every build has, comes last. Under a sanitizer the scalar
-// code, which is the same source as the others and fifty times slower, is left to the plain build.
+// Calls fn on each instruction set that both this build and this CPU have; the scalar code, which every build has, comes last. Under a
+// sanitizer the scalar code, which is the same source as the others and fifty times slower, is left to the plain build.
 template <typename Fn>
 void ForEachTarget(Fn fn) {
 #ifdef LIME_SANITIZED

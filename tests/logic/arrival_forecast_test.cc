@@ -59,7 +59,8 @@ TEST(ArrivalForecastTest, MostArrivalsComeInAShortWindow) {
       if (const auto window = forecast.Expect(0)) {
         ++expected;
         caught += ms >= window->from_ms && ms <= window->to_ms ? 1 : 0;
-        EXPECT_LE(window->to_ms - window->from_ms, 2 * std::max(0.05, std::min(ArrivalForecast::kMostMs, ArrivalForecast::kMostShare * usual * 1.01)) + 1e-9);
+        EXPECT_LE(window->to_ms - window->from_ms,
+                  2 * std::max(0.05, std::min(ArrivalForecast::kMostMs, ArrivalForecast::kMostShare * usual * 1.01)) + 1e-9);
       }
       forecast.Waited(0, ms);
     }
