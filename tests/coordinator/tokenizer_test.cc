@@ -163,7 +163,7 @@ TEST(AddedTokensTest, IdsAreCountedOnFromThePiecesAsTheLibraryDoes) {
 }
 
 TEST(AddedTokensTest, AnIdThatTheLibraryDoesNotGiveIsRefused) {
-  const auto error = [](const Json& added, const TokenizerConfig& config = {}) {
+  const auto error = [](const std::vector<Json>& added, const TokenizerConfig& config = {}) {
     Json json = ByteLevelJson();
     json["added_tokens"] = added;
     return std::string(Tokenizer::FromJson(json.dump(), "test", config).status().message());
@@ -172,7 +172,7 @@ TEST(AddedTokensTest, AnIdThatTheLibraryDoesNotGiveIsRefused) {
   EXPECT_THAT(error({Added("<y>", 261), Added("<x>", 260)}), HasSubstr("\"<y>\" states the id 261"));
   EXPECT_THAT(error({Added("<x>", 260), Added("<y>", 260)}), HasSubstr("\"<y>\" states the id 260"));
   const auto config = ParseTokenizerConfig({.tokenizer_config = {{"added_tokens_decoder", {{"300", {{"content", "<x>"}}}}}}});
-  EXPECT_THAT(error(Json::array(), *config), HasSubstr("\"<x>\" states the id 300"));
+  EXPECT_THAT(error({}, *config), HasSubstr("\"<x>\" states the id 300"));
   Json gap = ByteLevelJson();
   gap["model"]["vocab"].erase("<s>");
   gap["model"]["vocab"].erase("</s>");
