@@ -45,19 +45,19 @@ bool IsDeviceName(std::string_view name);
 
 struct ClusterConfig {
   struct Device {
-    std::string name;     // letters, digits, '.', '_' and '-'; no two the same
-    std::string address;  // host:port; empty: not said
-    Bytes memory = 0;     // 0: not said
-    std::string weights;  // path on that device; empty: not said
-    std::string store;    // likewise; empty: nothing can be pushed
-    int32_t threads = 0;  // 0: one for every core
-    std::string backend = "cpu";
-    std::string profile;  // path, relative to the file's folder; empty: not said
-    std::string ssh;      // SshWay, its files relative to the file's folder; empty: this machine
-    std::string limed;    // path on that device; empty: beside lime on this machine, on the PATH of another
-    std::string tls;      // folder on that device; empty: that of the cluster, on this machine
-    std::string listen;   // host:port; empty: the address
-    int line = 0;         // in the file
+    std::string name;             // letters, digits, '.', '_' and '-'; no two the same
+    std::string address;          // host:port; empty: not said
+    Bytes memory = 0;             // 0: not said
+    std::string weights;          // path on that device; empty: not said
+    std::string store;            // likewise; empty: nothing can be pushed
+    int32_t threads = 0;          // 0: one for every core
+    std::string backend = "cpu";  // what computes there (planner/plan/backend_names.h)
+    std::string profile;          // path, relative to the file's folder; empty: not said
+    std::string ssh;              // SshWay, its files relative to the file's folder; empty: this machine
+    std::string limed;            // path on that device; empty: beside lime on this machine, on the PATH of another
+    std::string tls;              // folder on that device; empty: that of the cluster, on this machine
+    std::string listen;           // host:port; empty: the address
+    int line = 0;                 // in the file
   };
 
   struct Link {
