@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/linear.h"
-#include "kernels/module.h"
+#include "kernels/registry.h"
 #include "kernels/torch/decoder.h"
 #include "kernels/torch/kv_pool.h"
 #include "kernels/torch/ops.h"
