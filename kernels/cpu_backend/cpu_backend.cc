@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check_batch.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu_backend/decoder.h"
@@ -107,7 +108,6 @@ class CpuBackend final : public Backend {
       : spec_(spec),
         options_(options),
         numerics_(NumericsOf(spec, options.numerics)),
-        positions_(spec.config.learned_positions() ? std::min(options.context, spec.config.max_positions) : options.context),
         workspace_(spec, options, numerics_),
         kv_(spec, options),
         attention_(static_cast<size_t>(spec.config.num_layers)),
@@ -155,11 +155,7 @@ class CpuBackend final : public Backend {
   absl::Status ResizeKv(int64_t pages) override { return kv_.Resize(pages); }
 
   absl::Status Begin(const MicroBatch& batch) override {
-    LIME_RETURN_IF_ERROR(Check(batch));
-    int64_t logit_rows = 0;
-    for (const BatchRow& row : batch.rows) logit_rows += row.wants_logits ? 1 : 0;
-    if (logit_rows > options_.max_logit_rows)
-      return Invalid("a batch asks for logits of ", logit_rows, " rows, at most ", options_.max_logit_rows, " were planned");
+    LIME_ASSIGN_OR_RETURN(const int64_t logit_rows, CheckBatch(batch, spec_, options_, kv_.positions()));
     workspace_.SetRows(std::ssize(batch.rows), logit_rows);
     FillRows(batch);
     return absl::OkStatus();
@@ -284,19 +280,6 @@ class CpuBackend final : public Backend {
             .window = config.sliding_window};
   }
 
-  absl::Status Check(const MicroBatch& batch) const {
-    if (batch.rows.empty() || std::ssize(batch.rows) > options_.max_rows)
-      return Invalid("a batch of ", batch.rows.size(), " rows, 1 to ", options_.max_rows, " were planned");
-    for (const BatchRow& row : batch.rows) {
-      if (row.token < 0 || row.token >= spec_.config.vocab_size)
-        return Invalid("token id ", row.token, " is outside the vocabulary of ", spec_.config.vocab_size);
-      if (row.sequence < 0 || row.sequence >= options_.max_sequences || row.position < 0 || row.position >= kv_.positions(row.sequence))
-        return Invalid("position ", row.position, " of sequence slot ", row.sequence, " has no KV page reserved");
-      if (row.position >= positions_) return Invalid("position ", row.position, ", and ", positions_, " were planned");
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status CheckForOthers(std::span<const int32_t> positions, int64_t pieces) const {
     if (positions.empty() || std::ssize(positions) > options_.max_rows)
       return Invalid(positions.size(), " rows for another device, 1 to ", options_.max_rows, " were planned");
@@ -318,7 +301,6 @@ class CpuBackend final : public Backend {
   const ModelSpec& spec_;
   const BackendOptions options_;
   const Numerics numerics_;
-  const int64_t positions_;  // that a row's may be below
   Workspace workspace_;
   KvPool kv_;
   EmbeddingBlock embedding_;

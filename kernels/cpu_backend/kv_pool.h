@@ -30,8 +30,8 @@ class KvPool {
   std::shared_ptr<const std::byte> Take() const { return memory_; }
   // The pages of one layer, as the operators reach them.
   KvView layer(int64_t layer) const;
-  // Positions that the sequence has pages for; the whole context where no attention is computed, and so no page is needed.
-  int64_t positions(int32_t sequence) const { return positions_[sequence]; }
+  // By sequence slot, the positions that it has pages for; the whole context where no attention is computed, and so no page is needed.
+  std::span<const int64_t> positions() const { return positions_; }
   Bytes bytes() const { return bytes_; }
 
  private:
