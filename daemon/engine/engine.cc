@@ -14,7 +14,7 @@
 #include "daemon/engine/traced.h"
 #include "daemon/weights/kept_tensors.h"
 #include "daemon/weights/system_memory.h"
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
 

@@ -37,7 +37,7 @@ class Engine {
     int64_t context = 0;                // positions of one sequence; at most the model's
     int64_t expected_positions = 0;     // of a sequence on average, for predictions; 0: the context
     bool grow_kv = false;               // KV memory comes as it is written, instead of up front; counted in full all the same
-    std::string backend = kCpuBackend;  // of kernels/registry.h
+    std::string backend = kCpuBackend;  // of kernels/registry/registry.h
     std::string numerics = "auto";
     Bytes memory = 0;  // budget of the whole process; 0: what the machine has
     LoadOptions load;  // progress and cancellation, of steps too

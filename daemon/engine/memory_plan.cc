@@ -13,7 +13,7 @@
 #include "daemon/weights/kept_tensors.h"
 #include "daemon/weights/row_reader.h"
 #include "daemon/weights/system_memory.h"
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 
 namespace lime {
 namespace {

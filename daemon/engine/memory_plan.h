@@ -33,7 +33,7 @@ struct EngineMemory {
 };
 
 struct MemoryRequest {
-  std::string backend = kCpuBackend;                    // of kernels/registry.h
+  std::string backend = kCpuBackend;                    // of kernels/registry/registry.h
   Bytes budget = 0;                                     // of the process; 0: derived from what the machine has
   MemoryPriority priority = MemoryPriority::kBalanced;  // then
   Placement placement = Placement::kAuto;

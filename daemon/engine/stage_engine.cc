@@ -24,7 +24,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
 #include "kernels/backend.h"
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"

@@ -47,7 +47,7 @@ class StageEngine {
   struct Options {
     int num_threads = 0;                // that compute; 0: one for every core this process may use
     Cores cores;                        // that these keep to; empty: any
-    std::string backend = kCpuBackend;  // of kernels/registry.h
+    std::string backend = kCpuBackend;  // of kernels/registry/registry.h
     std::string numerics = "auto";
     TokenSampler* sampler = nullptr;  // where the plan gives this device a part of the head; outlives the engine
     Peers peers;

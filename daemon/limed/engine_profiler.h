@@ -12,7 +12,7 @@ namespace lime {
 struct EngineProfilerOptions {
   int num_threads = 0;                // 0: one for every core this process may use
   Cores cores;                        // that these keep to; empty: any
-  std::string backend = kCpuBackend;  // of kernels/registry.h
+  std::string backend = kCpuBackend;  // of kernels/registry/registry.h
   std::string numerics = "auto";
   Bytes memory = 0;     // that the process may use; 0: not said
   std::string weights;  // folder, where a call names none

@@ -29,7 +29,7 @@
 #include "daemon/rpc/device_server.h"
 #include "daemon/weights/unreadable_pages.h"
 #include "daemon/weights/user_name.h"
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 #include "planner/base/release.h"
 #include "proto/certificate.h"
 #include "proto/convert.h"

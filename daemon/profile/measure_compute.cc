@@ -13,7 +13,7 @@
 #include "daemon/profile/clock.h"
 #include "daemon/profile/scale_model.h"
 #include "daemon/weights/system_memory.h"
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 

@@ -17,7 +17,7 @@
 #include "kernels/check_batch.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/rope.h"
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 #include "kernels/torch/decoder.h"
 #include "planner/base/check.h"
 

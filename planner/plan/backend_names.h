@@ -1,4 +1,4 @@
-// What computes a device's blocks, by name: in cluster.toml, in limed's flags, and in kernels/registry.h, which opens it.
+// What computes a device's blocks, by name: in cluster.toml, in limed's flags, and in kernels/registry/registry.h, which opens it.
 #pragma once
 
 #include <array>

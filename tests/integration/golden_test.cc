@@ -10,7 +10,7 @@
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/score.h"
 #include "gtest/gtest.h"
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 #include "planner/plan/backend_names.h"
 #include "tests/integration/models.h"
 

@@ -14,7 +14,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan_blocks.h"
 #include "tests/integration/models.h"

@@ -1,4 +1,4 @@
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

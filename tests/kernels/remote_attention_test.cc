@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "kernels/cpu/attention.h"
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/described_model.h"
 #include "tests/kernels/random_model.h"

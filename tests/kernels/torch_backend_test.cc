@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/described_model.h"
 #include "tests/kernels/random_model.h"

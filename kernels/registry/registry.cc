@@ -1,4 +1,4 @@
-#include "kernels/registry.h"
+#include "kernels/registry/registry.h"
 
 #include <dlfcn.h>
 
