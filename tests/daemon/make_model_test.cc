@@ -109,7 +109,7 @@ TEST(MakeModelTest, RopeScalingOfEveryTypeIsReadBack) {
     EXPECT_EQ(config->rope.theta, 500'000);
     if (type != RopeType::kDefault) {
       EXPECT_EQ(config->rope.factor, 4);
-      EXPECT_EQ(config->rope.original_max_position, type == RopeType::kDynamic ? config->max_positions : 128);
+      EXPECT_EQ(config->rope.original_max_position, type == RopeType::kDynamic ? options.config.max_positions : 128);
     }
   }
 }
