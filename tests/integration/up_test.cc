@@ -288,7 +288,7 @@ TEST_F(UpTest, AValueThatLimedRefusesIsToldWithItsLine) {
   const std::string where = absl::StrCat("lime: ", dir_ / "pair.toml", " line ");
   EXPECT_THAT(refusal("threads = 1", "threads = 1000"), HasSubstr(where + "8: device \"a\": threads = 1000 is outside 0 to "));
   EXPECT_THAT(refusal("1GiB", "15TiB"), HasSubstr(where + "7: device \"a\": memory = \"15TiB\": "));
-  EXPECT_THAT(refusal("1GiB", "10MiB"), HasSubstr(where + "7: device \"a\": memory = \"10MiB\" is less than limed needs"));
+  EXPECT_THAT(refusal("1GiB", "24MiB"), HasSubstr(where + "7: device \"a\": memory = \"24MiB\" is less than limed needs"));
   EXPECT_THAT(refusal("weights = \"" + kModel, "weights = \"/nope"),
               HasSubstr(where + "9: device \"a\": weights = \"/nope\" is not a folder"));
   EXPECT_THAT(refusal("weights = \"" + kModel, "store = \"/nope/s"),
