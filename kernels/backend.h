@@ -1,5 +1,4 @@
-// What computes a device's blocks. Free of torch: the implementation is a shared module (see module.h), opened only by programs that
-// compute.
+// What computes a device's blocks. registry.h opens one by its name.
 //
 // Thread: the compute thread, one call at a time.   Owner: Engine.
 // Memory: everything is allocated and pre-faulted by Create; the calls below allocate nothing.

@@ -87,6 +87,7 @@ void SettingsToProto(const DaemonSettings& settings, v1::DaemonSettings& message
   message.set_store(Sentence(settings.store));
   message.set_tls(Sentence(settings.tls));
   message.set_threads(settings.threads);
+  message.set_backend(Ascii(settings.backend));
   message.set_cluster(Ascii(settings.cluster));
   message.set_user(Ascii(settings.user));
   message.set_process(settings.process);
@@ -95,6 +96,7 @@ void SettingsToProto(const DaemonSettings& settings, v1::DaemonSettings& message
 absl::StatusOr<DaemonSettings> SettingsFromProto(const v1::DaemonSettings& message) {
   for (const std::string* const path : {&message.listen(), &message.weights(), &message.store(), &message.tls()})
     LIME_RETURN_IF_ERROR(Printable("settings", *path, kMaxWirePath));
+  LIME_RETURN_IF_ERROR(Printable("backend", message.backend(), kMaxName));
   LIME_RETURN_IF_ERROR(Printable("cluster", message.cluster(), kMaxName));
   LIME_RETURN_IF_ERROR(Printable("user", message.user(), kMaxName));
   LIME_RETURN_IF_ERROR(Within("threads", message.threads(), 0, kMaxWireThreads));
@@ -104,6 +106,7 @@ absl::StatusOr<DaemonSettings> SettingsFromProto(const v1::DaemonSettings& messa
                         .store = message.store(),
                         .tls = message.tls(),
                         .threads = message.threads(),
+                        .backend = message.backend().empty() ? kCpuBackend : message.backend(),
                         .cluster = message.cluster(),
                         .user = message.user(),
                         .process = message.process()};

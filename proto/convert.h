@@ -18,6 +18,7 @@
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/timeline_span.h"
@@ -69,6 +70,7 @@ std::string PeerAddress(std::string_view peer);
 struct DaemonSettings {
   std::string listen, weights, store, tls;
   int32_t threads = 0;
+  std::string backend = kCpuBackend;
   std::string cluster;  // of --background; empty: started otherwise
   std::string user;     // that it runs as
   int64_t process = 0;

@@ -36,6 +36,7 @@ std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const W
   };
   compare("memory", health.memory != wanted.memory, wanted.memory > 0, ShownBytes(health.memory), ShownBytes(wanted.memory));
   compare("threads", runs.threads != wanted.threads, wanted.threads > 0, ShownThreads(runs.threads), ShownThreads(wanted.threads));
+  compare("backend", runs.backend != wanted.backend, wanted.backend != kCpuBackend, runs.backend, wanted.backend);
   compare("weights", runs.weights != wanted.weights, !wanted.weights.empty(), Shown(runs.weights), Shown(wanted.weights));
   compare("store", runs.store != wanted.store, !wanted.store.empty(), Shown(runs.store), Shown(wanted.store));
   // Where another one listens and keeps its keys is its own affair: it answered, with the right keys.

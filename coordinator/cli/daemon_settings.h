@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "planner/base/bytes.h"
+#include "planner/plan/backend_names.h"
 #include "proto/convert.h"
 
 namespace lime::cli {
@@ -15,6 +16,7 @@ struct WantedSettings {
   std::string listen, weights, store, tls;
   Bytes memory = 0;
   int32_t threads = 0;
+  std::string backend = kCpuBackend;
 };
 
 struct SettingDifference {

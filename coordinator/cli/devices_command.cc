@@ -75,6 +75,11 @@ std::string Numerics(const Seen& device) {
   return device.measured != nullptr ? device.measured->numerics_id : "";
 }
 
+// What the daemon runs with, else what the file says.
+std::string BackendOf(const Seen& device) {
+  return device.health.ok() && device.health->settings ? device.health->settings->backend : device.config->backend;
+}
+
 double DiskRate(const Seen& device) {
   return device.measured != nullptr ? device.measured->profile.DiskRate(kMiB, 8) : 0;
 }
@@ -96,7 +101,7 @@ json ToJson(const Seen& device) {
   json object = {{"name", device.config->name},
                  {"address", device.config->address},
                  {"answers", device.health.ok()},
-                 {"backend", device.config->backend},
+                 {"backend", BackendOf(device)},
                  {"numerics_id", Numerics(device)},
                  {"memory_bytes", MemoryOf(device)},
                  {"disk_bytes_per_second", DiskRate(device)},
@@ -151,7 +156,7 @@ void Print(const std::vector<Seen>& devices, const ClusterKeys& own) {
   for (const Seen& device : devices) {
     const Bytes memory = MemoryOf(device);
     const std::string numerics = Numerics(device);
-    table.AddRow({device.config->name, device.config->address, device.health.ok() ? "yes" : "no", ReleaseOf(device), device.config->backend,
+    table.AddRow({device.config->name, device.config->address, device.health.ok() ? "yes" : "no", ReleaseOf(device), BackendOf(device),
                   numerics.empty() ? "-" : numerics, memory > 0 ? FormatBytes(memory) : "-",
                   device.health.ok() ? Installed(*device.health) : "-",
                   DiskRate(device) > 0 ? absl::StrFormat("%.2f GB/s", DiskRate(device) / 1e9) : "-", Links(device)});

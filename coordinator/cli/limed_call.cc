@@ -22,6 +22,7 @@
 #include "coordinator/cluster/remote_command.h"
 #include "coordinator/rpc/this_coordinator.h"
 #include "daemon/weights/files.h"
+#include "planner/plan/backend_names.h"
 
 extern char** environ;
 
@@ -75,6 +76,7 @@ std::vector<std::string> LimedCall::Start() const {
   };
   add("--memory", device_.memory > 0 ? absl::StrCat(device_.memory) : "");
   add("--threads", device_.threads > 0 ? absl::StrCat(device_.threads) : "");
+  add("--backend", device_.backend == kCpuBackend ? "" : device_.backend);
   add("--model", device_.weights);
   add("--store", device_.store);
   return Reach(words);
@@ -111,7 +113,8 @@ WantedSettings LimedCall::Wanted() const {
           .store = device_.store,
           .tls = keys_.size() == 2 ? keys_[1] : "",
           .memory = device_.memory,
-          .threads = device_.threads};
+          .threads = device_.threads,
+          .backend = device_.backend};
 }
 
 absl::StatusOr<std::vector<std::string>> LimedCall::KeysOf(const ClusterFile& file, bool insecure) const {

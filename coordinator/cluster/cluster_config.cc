@@ -14,6 +14,7 @@
 #include "coordinator/cluster/units.h"
 #include "planner/base/nearest.h"
 #include "planner/base/strings.h"
+#include "planner/plan/backend_names.h"
 #include "planner/plan/limits.h"
 
 namespace lime {
@@ -57,8 +58,8 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::str
     fields.FailAt("name", absl::StrCat("= ", name.message()));
   else if (fields.Has("ssh") && !ParseSshWay(device.ssh).ok())
     fields.FailAt("ssh", absl::StrCat("= \"", ShownToml(device.ssh), "\" is not ", kSshWayRule));
-  else if (fields.Has("backend") && backend != "cpu" && backend != "cuda" && backend != "mps")
-    fields.FailAt("backend", absl::StrCat("= \"", ShownToml(backend), "\" is none of cpu, cuda and mps"));
+  else if (fields.Has("backend") && std::ranges::find(kBackendNames, backend) == kBackendNames.end())
+    fields.FailAt("backend", absl::StrCat("= \"", ShownToml(backend), "\" is none of ", absl::StrJoin(kBackendNames, " and ")));
   if (fields.Has("backend")) device.backend = backend;
   LIME_RETURN_IF_ERROR(fields.Finish());
   return device;

@@ -45,13 +45,13 @@ inline constexpr Bytes kMaxClusterBytes = 256 * kKiB;
 
 struct ClusterConfig {
   struct Device {
-    std::string name;     // no two the same
-    std::string address;  // host:port in the one text for its place; empty: not said
-    Bytes memory = 0;     // 0: not said
-    std::string weights;  // path on that device; empty: not said
-    std::string store;    // likewise; empty: nothing can be pushed
-    int32_t threads = 0;  // 0: one for every core
-    std::string backend = "cpu";
+    std::string name;                          // no two the same
+    std::string address;                       // host:port in the one text for its place; empty: not said
+    Bytes memory = 0;                          // 0: not said
+    std::string weights;                       // path on that device; empty: not said
+    std::string store;                         // likewise; empty: nothing can be pushed
+    int32_t threads = 0;                       // 0: one for every core
+    std::string backend = "cpu";               // what computes there (planner/plan/backend_names.h)
     std::string profile;                       // path, relative to the file's folder; empty: not said
     std::string ssh;                           // SshWay, its files relative to the file's folder; empty: this machine
     std::string limed;                         // path on that device; empty: beside lime on this machine, on the PATH of another

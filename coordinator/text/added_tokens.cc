@@ -45,17 +45,6 @@ absl::Status CheckNoPiece(int32_t id, const AddedToken& token, const Vocab& voca
       absl::StrCat("id ", id, " belongs to the piece \"", Text(piece), "\" and to the added token \"", token.content, "\""));
 }
 
-// Of a token that is no piece: whether `counted`, the id that the tokenizers library gives it, is what it states, if it states any.
-absl::Status CheckId(const AddedToken& token, int32_t counted, const Vocab& vocab) {
-  LIME_RETURN_IF_ERROR(CheckNoPiece(token.id, token, vocab));
-  if (token.id >= 0 && token.id != counted) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "added token \"", token.content, "\" states the id ", token.id, ", but the tokenizers library gives it ", counted,
-        ", as it counts on from the ", vocab.count(), " pieces; state that id, or list the token among the pieces with its own"));
-  }
-  return CheckNoPiece(counted, token, vocab);
-}
-
 bool TouchesWord(std::string_view before, std::string_view behind) {
   return (!before.empty() && IsUnicodeWord(LastChar(before))) || (!behind.empty() && IsUnicodeWord(DecodeUtf8(behind).code));
 }
@@ -81,19 +70,23 @@ absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, 
       if (token.content.empty()) continue;
       LIME_RETURN_IF_ERROR(CheckToken(token));
       const AddedToken* known = added.FindContent(token.content);
-      int32_t id = known != nullptr ? known->id : vocab.Find(token.content);
-      if (id < 0) {
-        id = next_id++;
-        LIME_RETURN_IF_ERROR(CheckId(token, id, vocab));
+      const int32_t own = known != nullptr ? known->id : vocab.Find(token.content);
+      if (own >= 0) {
+        token.id = own;
+      } else {
+        const int32_t counted = next_id++;
+        if (token.id < 0) token.id = counted;
+        token.counted = counted;
+        LIME_RETURN_IF_ERROR(CheckNoPiece(token.id, token, vocab));
       }
-      token.id = id;
       LIME_RETURN_IF_ERROR(added.Add(std::move(token), normalize));
     }
   }
   for (size_t i = 0; i < added.tokens_.size(); ++i) {
     const AddedToken& token = added.tokens_[i];
     const auto index = static_cast<int32_t>(i);
-    added.by_id_.emplace(token.id, index);
+    if (!added.by_id_.emplace(token.id, index).second)
+      return absl::InvalidArgumentError(absl::StrCat("two added tokens have the id ", token.id));
     ByteTrie& trie = token.normalized ? added.normalized_ : added.raw_;
     trie.Insert(token.form.empty() ? token.content : token.form, index);
   }
@@ -134,6 +127,14 @@ std::vector<Section> AddedTokens::Split(std::string_view text, bool normalized, 
   }
   if (done < text.size()) sections.push_back({text.substr(done)});
   return sections;
+}
+
+absl::StatusOr<int32_t> AddedTokens::IdOf(const Section& section) const {
+  const AddedToken& token = *Find(section.id);
+  if (token.counted < 0 || token.counted == token.id) return token.id;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "added token \"", token.content, "\", which the text has, states the id ", token.id, ", but the tokenizers library gives it ",
+      token.counted, ", as it counts on from the pieces; state that id, or list the token among the pieces with its own"));
 }
 
 const AddedToken* AddedTokens::Find(int32_t id) const {

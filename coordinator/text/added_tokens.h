@@ -21,6 +21,7 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space behind it along
   bool normalized = false;   // looked for in the normalised text, by its own normalised content
   bool special = false;      // steers the model; not text
+  int32_t counted = -1;      // the id that the tokenizers library gives it; -1: that of its piece
   std::string form;          // what a normalised token is looked for as and decoded from, where that is not its content
 };
 
@@ -34,9 +35,9 @@ struct Section {
 class AddedTokens {
  public:
   // `tokens` are the tokenizer's own, `later` those of the files beside it. Ids are the tokenizers library's: a token whose content is
-  // a piece of the model has that piece's id, whatever it states; the others are counted on from the number of pieces, in their order, and
-  // stating another id is an error. Of two tokens with one content the later is taken. `normalize` makes the form in which normalised
-  // tokens are looked for.
+  // a piece of the model has that piece's id, whatever it states; the library counts the others on from the number of pieces, in their
+  // order. Where one states another id, no text may have it (IdOf). Of two tokens with one content the later is taken. `normalize` makes
+  // the form in which normalised tokens are looked for.
   static absl::StatusOr<AddedTokens> Create(std::vector<AddedToken> tokens, std::vector<AddedToken> later, const Vocab& vocab,
                                             const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
 
@@ -45,6 +46,9 @@ class AddedTokens {
   // Cuts `text` at the added tokens of one kind, leftmost and longest first. Special tokens stay text unless `parse_special`.
   // Tokens in the white space that another one takes along are found too, so sections may overlap.
   std::vector<Section> Split(std::string_view text, bool normalized, bool parse_special) const;
+
+  // The id of a section that is an added token. InvalidArgument where the token states another id than the library gives it.
+  absl::StatusOr<int32_t> IdOf(const Section& section) const;
 
   // Null where there is no such added token.
   const AddedToken* Find(int32_t id) const;

@@ -104,7 +104,8 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, co
   const bool parse_special = options.parse_special && !split_special_tokens_;
   for (const Section& section : added_.Split(text, /*normalized=*/false, parse_special)) {
     if (section.id >= 0) {
-      ids.push_back(section.id);
+      LIME_ASSIGN_OR_RETURN(const int32_t id, added_.IdOf(section));
+      ids.push_back(id);
     } else {
       LIME_RETURN_IF_ERROR(EncodeSection(section.text, section.text.data() == text.data(), parse_special, ids));
     }
@@ -118,7 +119,8 @@ absl::Status Tokenizer::EncodeSection(std::string_view text, bool at_start, bool
   LIME_RETURN_IF_ERROR(Normalize(parts_.normalizer, normalized));
   for (const Section& section : added_.Split(normalized.text, /*normalized=*/true, parse_special)) {
     if (section.id >= 0) {
-      ids.push_back(section.id);
+      LIME_ASSIGN_OR_RETURN(const int32_t id, added_.IdOf(section));
+      ids.push_back(id);
     } else {
       const auto begin = static_cast<size_t>(section.text.data() - normalized.text.data());
       const size_t start_bytes = normalized.start_bytes - std::min(normalized.start_bytes, begin);

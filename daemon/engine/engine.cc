@@ -14,7 +14,7 @@
 #include "daemon/engine/traced.h"
 #include "daemon/weights/kept_tensors.h"
 #include "daemon/weights/system_memory.h"
-#include "kernels/module.h"
+#include "kernels/registry/registry.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
 
@@ -82,7 +82,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
       PieceReader::Open(
           engine->checkpoint_, engine->spec_,
           {.lanes = kStreamedReads, .read_bytes = kStreamedRead, .piece_bytes = options.piece_bytes, .wrap_device = options.wrap_device}));
-  const MemoryRequest request{.budget = options.memory,
+  const MemoryRequest request{.backend = options.backend,
+                              .budget = options.memory,
                               .priority = options.priority,
                               .placement = options.placement,
                               .ring = options.ring,
@@ -113,7 +114,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
 
 // What the libraries took for themselves while they were set up shows only now, and counts as runtime: the margin pays for it.
 absl::Status Engine::Open(const Options& options, const BackendOptions& backend, std::unique_ptr<PieceReader> reader) {
-  LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
+  LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(options.backend, spec_, backend));
   LIME_CHECK_LE(backend_->ActivationBytes(), memory_.activations) << "the plan of activations differs from what was allocated";
   LIME_CHECK_EQ(backend_->KvBytes(), memory_.kv);
   const Bytes resident_kv = options.grow_kv ? 0 : memory_.kv;

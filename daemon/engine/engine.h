@@ -18,6 +18,7 @@
 #include "daemon/logic/kv_pages.h"
 #include "daemon/weights/weight_store.h"
 #include "kernels/backend.h"
+#include "planner/plan/backend_names.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/model_spec.h"
 
@@ -33,9 +34,10 @@ class Engine {
     Workload work;              // where it says prompt tokens, their chunks are as long as is best for it: max_rows is then chosen
     int64_t max_logit_rows = 1;
     int64_t max_sequences = 1;
-    int64_t context = 0;             // positions of one sequence; at most the model's
-    int64_t expected_positions = 0;  // of a sequence on average, for predictions; 0: the context
-    bool grow_kv = false;            // KV memory comes as it is written, instead of up front; counted in full all the same
+    int64_t context = 0;                // positions of one sequence; at most the model's
+    int64_t expected_positions = 0;     // of a sequence on average, for predictions; 0: the context
+    bool grow_kv = false;               // KV memory comes as it is written, instead of up front; counted in full all the same
+    std::string backend = kCpuBackend;  // of kernels/registry/registry.h
     std::string numerics = "auto";
     Bytes memory = 0;  // budget of the whole process; 0: what the machine has
     LoadOptions load;  // progress and cancellation, of steps too

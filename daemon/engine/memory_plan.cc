@@ -13,7 +13,7 @@
 #include "daemon/weights/kept_tensors.h"
 #include "daemon/weights/row_reader.h"
 #include "daemon/weights/system_memory.h"
-#include "kernels/module.h"
+#include "kernels/registry/registry.h"
 
 namespace lime {
 namespace {
@@ -35,8 +35,7 @@ double DiskBytesPerMs(const DeviceProfile* profile) {
   return measured > 0 ? measured : kDiskBytesPerMs;
 }
 
-constexpr Bytes kRuntimeGrowth = 24 * kMiB;    // that libraries take for themselves once the kernels are opened
-constexpr Bytes kAssumedKernels = 192 * kMiB;  // runtime and activations, where there is no room to open them
+constexpr Bytes kRuntimeGrowth = 8 * kMiB;  // that libraries and threads take for themselves while the model is set up
 
 // A budget that suffices for a model that streams all it can.
 Bytes Enough(const EngineMemory& need) {
@@ -53,23 +52,12 @@ std::string ButAllows(const MemoryRequest& request, Bytes budget, Bytes enough) 
                       ", or give a smaller --context or --chunk");
 }
 
-absl::Status TooSmall(const MemoryRequest& request, Bytes budget, const EngineMemory& need, const std::string& what) {
+absl::Status TooSmall(const MemoryRequest& request, Bytes budget, const EngineMemory& need) {
   const Bytes enough = Enough(need);
-  return absl::ResourceExhaustedError(
-      absl::StrCat(request.model, " needs ", BudgetAtLeast(enough), " (", what, " ", FormatBytes(need.weights + need.ring), ", KV ",
-                   FormatBytes(need.kv), ", activations ", FormatBytes(need.activations), ", runtime ", FormatBytes(need.runtime),
-                   ", margin ", FormatBytes(enough - need.total() + need.margin), ")", ButAllows(request, budget, enough)));
-}
-
-// Said before the kernels are opened, where there is no room for that: from them come most of the runtime and all activations.
-absl::Status TooSmallForKernels(const MemoryRequest& request, Bytes budget, EngineMemory need) {
-  need.runtime += kAssumedKernels;
-  return TooSmall(request, budget, need, "weights that must be in memory");
-}
-
-// Whether the kernels can be opened to count what they take, however small the budget is.
-bool MayOpenKernels(const MemoryRequest& request) {
-  return request.budget > 0 && AvailableMemory() > 2 * kAssumedKernels;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      request.model, " needs ", BudgetAtLeast(enough), " (two pieces of streamed weights ", FormatBytes(need.weights + need.ring), ", KV ",
+      FormatBytes(need.kv), ", activations ", FormatBytes(need.activations), ", runtime ", FormatBytes(need.runtime), ", margin ",
+      FormatBytes(enough - need.total() + need.margin), ")", ButAllows(request, budget, enough)));
 }
 
 ResidencyProblem::Kind KindOf(BlockKind kind) {
@@ -145,16 +133,12 @@ absl::StatusOr<MemoryPlan> PlanEngineMemory(const ModelSpec& spec, const Backend
   MemoryPlan plan;
   EngineMemory& memory = plan.memory;
   memory.kv = backend.num_kv_pages * KvPageBytes(spec);
-  memory.runtime = ProcessResidentBytes();
-  plan.budget = request.budget > 0 ? request.budget : std::min(AvailableMemory() + memory.runtime, MachineMemory());
+  plan.budget = request.budget;
   const Bytes least_ring = PieceLoader::LeastRing(reader, static_cast<int>(spec.blocks.size()));
   Bytes kept = 0;
   for (const BlockSpec& block : spec.blocks) kept += KeptMemory(block);
-  EngineMemory early = memory;  // what can be said before the kernels are opened
-  early.weights = std::min(spec.WeightBytes(), kept + least_ring);
-  if (early.total() > plan.budget && !MayOpenKernels(request)) return TooSmallForKernels(request, plan.budget, early);
-  LIME_ASSIGN_OR_RETURN(memory.activations, PlanActivationBytes(spec, backend));
-  memory.runtime = ProcessResidentBytes();
+  LIME_ASSIGN_OR_RETURN(memory.activations, PlanActivationBytes(request.backend, spec, backend));
+  memory.runtime = ProcessResidentBytes();  // with what the backend loads
   // What a model takes at least that streams as much as it can.
   EngineMemory least = memory;
   least.margin = kLeastMargin;
@@ -191,7 +175,7 @@ absl::StatusOr<MemoryPlan> PlanEngineMemory(const ModelSpec& spec, const Backend
     }
     memory.ring = std::max(problem.ring.value_or(0), least_ring);
     memory.margin = kLeastMargin;
-    return TooSmall(request, plan.budget, memory, "two pieces of streamed weights");
+    return TooSmall(request, plan.budget, memory);
   }
   plan.residency = *std::move(residency);
   plan.problem = std::move(problem);

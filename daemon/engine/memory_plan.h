@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "planner/base/status.h"
 #include "planner/memory_budget.h"
+#include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/model_spec.h"
 #include "planner/residency.h"
@@ -32,6 +33,7 @@ struct EngineMemory {
 };
 
 struct MemoryRequest {
+  std::string backend = kCpuBackend;                    // of kernels/registry/registry.h
   Bytes budget = 0;                                     // of the process; 0: derived from what the machine has
   MemoryPriority priority = MemoryPriority::kBalanced;  // then
   Placement placement = Placement::kAuto;

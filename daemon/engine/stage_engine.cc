@@ -24,7 +24,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
 #include "kernels/backend.h"
-#include "kernels/module.h"
+#include "kernels/registry/registry.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
@@ -184,7 +184,7 @@ class StageEngine::Impl {
                                  .attends_pieces = device.max_layer_pages > 0,
                                  .attends_for_others = device.memory.hosted > 0,
                                  .numerics = options_.numerics};
-    LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(spec_, backend));
+    LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(options_.backend, spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
     KeepWeights();
     const Bytes others = device.memory.hosted + device.memory.fetched, left = LeftBytes();
@@ -207,7 +207,7 @@ class StageEngine::Impl {
     }
     {
       const KeptTo kept(options_.cores);
-      LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(spec_, backend));
+      LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(options_.backend, spec_, backend));
     }
     if (options_.wrap_backend) backend_ = options_.wrap_backend(std::move(backend_), spec_);
     if (!device.numerics_id.empty() && device.numerics_id != backend_->numerics_id()) {

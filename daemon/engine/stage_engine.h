@@ -26,6 +26,7 @@
 #include "daemon/weights/weights_digest.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
+#include "planner/plan/backend_names.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
@@ -44,8 +45,9 @@ class StageEngine {
     std::function<void(const absl::Status& status)> failed;
   };
   struct Options {
-    int num_threads = 0;  // that compute; 0: one for every core this process may use
-    Cores cores;          // that these keep to; empty: any
+    int num_threads = 0;                // that compute; 0: one for every core this process may use
+    Cores cores;                        // that these keep to; empty: any
+    std::string backend = kCpuBackend;  // of kernels/registry/registry.h
     std::string numerics = "auto";
     TokenSampler* sampler = nullptr;  // where the plan gives this device a part of the head; outlives the engine
     Peers peers;

@@ -153,6 +153,7 @@ class SelfProfile {
     LIME_ASSIGN_OR_RETURN(ModelCompute compute, MeasureCompute(model.spec, {.num_threads = static_cast<int>(measured_.profile.threads),
                                                                             .seconds = 2 * call_.seconds,
                                                                             .memory = room_,
+                                                                            .backend = options_.backend,
                                                                             .numerics = options_.numerics,
                                                                             .progress = Progress("blocks", 3.0 / 7, 1),
                                                                             .numerics_id = &measured_.numerics_id,

@@ -5,12 +5,14 @@
 
 #include "daemon/engine/cores.h"
 #include "daemon/rpc/profiler.h"
+#include "planner/plan/backend_names.h"
 
 namespace lime {
 
 struct EngineProfilerOptions {
-  int num_threads = 0;  // 0: one for every core this process may use
-  Cores cores;          // that these keep to; empty: any
+  int num_threads = 0;                // 0: one for every core this process may use
+  Cores cores;                        // that these keep to; empty: any
+  std::string backend = kCpuBackend;  // of kernels/registry/registry.h
   std::string numerics = "auto";
   Bytes memory = 0;     // that the process may use; 0: not said
   std::string weights;  // folder, where a call names none

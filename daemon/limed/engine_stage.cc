@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
   }
   StageEngine::Options engine_options{.num_threads = options.num_threads,
                                       .cores = options.cores,
+                                      .backend = options.backend,
                                       .numerics = options.numerics,
                                       .sampler = setup.sampler,
                                       .peers = std::move(setup.peers),

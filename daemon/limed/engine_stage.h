@@ -7,13 +7,15 @@
 
 #include "daemon/engine/cores.h"
 #include "daemon/rpc/stage.h"
+#include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
 
 namespace lime {
 
 struct EngineStageOptions {
-  int num_threads = 0;  // 0: one for every core this process may use
-  Cores cores;          // that these keep to; empty: any
+  int num_threads = 0;                // 0: one for every core this process may use
+  Cores cores;                        // that these keep to; empty: any
+  std::string backend = kCpuBackend;  // of kernels/registry/registry.h
   std::string numerics = "auto";
   std::string kv_dir;                 // for KV that memory has no room for; empty: the folder of the weights
   Bytes memory = 0;                   // that the process may use; a plan that takes more is refused; 0: not said

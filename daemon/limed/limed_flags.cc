@@ -124,6 +124,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.Text("tls", flags.tls);
   fields.Text("pace", flags.pace);
   fields.OneOf("log", flags.log_level, kLogLevels);
+  fields.OneOf("backend", flags.backend, kBackendNames);
   fields.OneOf("numerics", flags.numerics, kNumerics);
   fields.Number("threads", flags.threads, kMostThreads);
   fields.Text("compute-cores", flags.compute_cores);
@@ -155,6 +156,8 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_option("--compute-cores", compute_cores,
                  "Cores that compute, such as 4-7, and nothing else of this process: what brings work then never takes their time. Not for "
                  "cores that others compute on, too");
+  app.add_option("--backend", backend, "What computes: cpu, or torch: libtorch, to compare with, where its module is installed")
+      ->capture_default_str();
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
   app.add_option("--pace", pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
   app.add_flag("--no-link-probes", no_link_probes, "Know of links only what the traffic itself tells: nothing is sent to measure them");
@@ -197,6 +200,8 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
     settings.compute_cores = *cores;
     if (flags.threads == 0) settings.threads = static_cast<int>(cores->size());
   }
+  if (std::ranges::find(kBackendNames, flags.backend) == kBackendNames.end())
+    return Invalid("--backend ", flags.backend, " is unknown; use ", absl::StrJoin(kBackendNames, " or "));
   if (flags.numerics != "auto" && flags.numerics != "portable")
     return absl::InvalidArgumentError(absl::StrCat("--numerics ", flags.numerics, " is unknown; use auto or portable"));
   if (!flags.memory.empty()) {

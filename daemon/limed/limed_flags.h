@@ -11,6 +11,7 @@
 #include "daemon/engine/cores.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
 #include "proto/channel.h"
 
@@ -26,6 +27,7 @@ struct LimedFlags {
   std::string tls;     // folder of the cluster's keys
   std::string pace;    // file of a profile
   std::string log_level = "info";
+  std::string backend = kCpuBackend;
   std::string numerics = "auto";
   int threads = 0;
   std::string compute_cores;  // "4-7"; empty: any

@@ -29,7 +29,7 @@
 #include "daemon/rpc/device_server.h"
 #include "daemon/weights/unreadable_pages.h"
 #include "daemon/weights/user_name.h"
-#include "kernels/module.h"
+#include "kernels/registry/registry.h"
 #include "planner/base/release.h"
 #include "proto/certificate.h"
 #include "proto/convert.h"
@@ -124,7 +124,7 @@ int Run(lime::LimedFlags flags) {
   lime::GrpcLogTo([logger](std::string_view line) { logger->debug("{}", line); }, logger->should_log(spdlog::level::debug));
   const auto log = [logger, name = flags.name](const std::string& sentence) { logger->info("device {}: {}", name, sentence); };
 
-  if (const absl::Status loaded = lime::LoadKernels(); !loaded.ok()) return Fail(loaded, kFailed);
+  if (const absl::Status loaded = lime::LoadBackend(flags.backend); !loaded.ok()) return Fail(loaded, kFailed);
   const lime::Bytes runtime = lime::ProcessResidentBytes();
   if (const absl::Status enough = CheckOwnNeed(flags, settings->memory, runtime); !enough.ok()) return Fail(enough, kWrongCall);
   if (const absl::Status made = lime::MakeFolders(flags); !made.ok()) return Fail(made, kFailed);
@@ -139,11 +139,13 @@ int Run(lime::LimedFlags flags) {
                       .store = flags.store,
                       .tls = flags.tls,
                       .threads = flags.threads,
+                      .backend = flags.backend,
                       .cluster = flags.background,
                       .user = lime::UserName(geteuid()),
                       .process = getpid()};
   options.profile = lime::MakeEngineProfiler({.num_threads = settings->threads,
                                               .cores = settings->compute_cores,
+                                              .backend = flags.backend,
                                               .numerics = flags.numerics,
                                               .memory = settings->memory,
                                               .weights = flags.model,
@@ -165,6 +167,7 @@ int Run(lime::LimedFlags flags) {
   options.debug = [logger, name = flags.name](const std::string& sentence) { logger->debug("device {}: {}", name, sentence); };
   options.plans.make_stage = lime::MakeEngineStages({.num_threads = settings->threads,
                                                      .cores = settings->compute_cores,
+                                                     .backend = flags.backend,
                                                      .numerics = flags.numerics,
                                                      .kv_dir = flags.kv_dir,
                                                      .memory = settings->memory,

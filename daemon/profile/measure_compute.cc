@@ -13,7 +13,7 @@
 #include "daemon/profile/clock.h"
 #include "daemon/profile/scale_model.h"
 #include "daemon/weights/system_memory.h"
-#include "kernels/module.h"
+#include "kernels/registry/registry.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 
@@ -95,7 +95,7 @@ absl::StatusOr<Need> NeedOf(const std::vector<Shape>& shapes, const ModelSpec& s
   const int64_t page_bytes = std::max<Bytes>(PageBytes(spec), 1);
   need.backend.num_kv_pages = std::max(pages, std::min(pages * spec.config.num_layers, sweep / page_bytes));
   need.kv = need.backend.num_kv_pages * page_bytes;
-  LIME_ASSIGN_OR_RETURN(need.activations, PlanActivationBytes(spec, need.backend));
+  LIME_ASSIGN_OR_RETURN(need.activations, PlanActivationBytes(options.backend, spec, need.backend));
   return need;
 }
 
@@ -161,12 +161,12 @@ class ComputeMeter {
     const Bytes sweep = std::min<Bytes>(kSweepCaches * LastCacheBytes(), options_.memory / 4);
     scale_ = MakeScaleModel(model_, std::max<Bytes>(sweep, 1));
     const Bytes least = LeastRingBytes(scale_.spec), ring = std::max(sweep, least);
-    // Loads the module, whose own memory the system then counts.
+    // Loads the backend, whose own memory the system then counts.
     LIME_RETURN_IF_ERROR(NeedOf(shapes_, scale_.spec, options_, sweep).status());
     const Bytes free = std::min(options_.memory, static_cast<Bytes>(kShareOfMemory * static_cast<double>(AvailableMemory())));
     LIME_ASSIGN_OR_RETURN(const Need need, FitShapes(shapes_, scale_.spec, options_, sweep, free - ring));
     LIME_ASSIGN_OR_RETURN(weights_, RingWeights::Make(scale_.spec, ring));
-    LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(scale_.spec, need.backend));
+    LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(options_.backend, scale_.spec, need.backend));
     num_pages_ = need.backend.num_kv_pages;
     for (size_t i = 0; i < scale_.spec.blocks.size(); ++i)
       LIME_RETURN_IF_ERROR(backend_->BindBlock(scale_.spec.blocks[i], weights_.blocks()[i]));

@@ -8,6 +8,7 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/model_spec.h"
 
@@ -15,8 +16,9 @@ namespace lime {
 
 struct MeasureComputeOptions {
   int num_threads = 1;
-  double seconds = 5;  // for all points together, about: every point takes a few steps, however long they are
-  Bytes memory = 0;    // most that may be held for it; points that need more are left out
+  double seconds = 5;                 // for all points together, about: every point takes a few steps, however long they are
+  Bytes memory = 0;                   // most that may be held for it; points that need more are left out
+  std::string backend = kCpuBackend;  // of kernels/registry/registry.h
   std::string numerics = "auto";
   // What a decode step does with its logits, so that its time counts as overhead of the step. May be empty.
   std::function<void(std::span<const float>)> after_step;

@@ -27,7 +27,9 @@ class RopeTable {
   int64_t half() const { return half_; }
   const float* cos() const { return cos_.data(); }  // [positions, half]
   const float* sin() const { return sin_.data(); }
-  Bytes bytes() const { return static_cast<Bytes>((cos_.size() + sin_.size()) * sizeof(float)); }
+  Bytes bytes() const { return BytesFor(2 * half_, positions_); }
+  // What such a table holds, without making it.
+  static Bytes BytesFor(int64_t head_dim, int64_t positions) { return 2 * positions * (head_dim / 2) * static_cast<Bytes>(sizeof(float)); }
 
  private:
   int64_t positions_;

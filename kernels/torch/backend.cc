@@ -1,9 +1,12 @@
-// The Backend of the CPU: decoder blocks over the operators, behind the module's one exported function.
+// The backend "torch": decoder blocks in ATen's operators, behind the module's two exported functions.
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -11,49 +14,62 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check_batch.h"
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/linear.h"
-#include "kernels/module.h"
+#include "kernels/cpu/rope.h"
+#include "kernels/registry/registry.h"
 #include "kernels/torch/decoder.h"
-#include "kernels/torch/kv_pool.h"
-#include "kernels/torch/ops.h"
-#include "kernels/torch/workspace.h"
 #include "planner/base/check.h"
-#include "planner/base/strings.h"
 
-namespace lime {
+namespace lime::torch_ops {
 namespace {
 
-at::ScalarType StorageType(DType dtype) {
-  return dtype == DType::kU32 ? at::kInt : ToTorch(dtype);
+at::ScalarType ToTorch(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return at::kBFloat16;
+    case DType::kF16:
+      return at::kHalf;
+    case DType::kU32:
+      return at::kInt;
+    default:
+      return at::kFloat;
+  }
 }
 
-// A view of weights that `storage` keeps alive.
-at::Tensor View(const TensorSpec& spec, const std::byte* data, const std::shared_ptr<const void>& storage) {
+// A view of memory that `storage` keeps alive. Null data: sizes alone.
+at::Tensor View(const TensorInfo& info, const std::byte* data, const std::shared_ptr<const void>& storage) {
   return at::from_blob(
-      const_cast<std::byte*>(data), spec.info.shape, [storage](void*) {}, at::TensorOptions().dtype(StorageType(spec.info.dtype)));
+      const_cast<std::byte*>(data), info.shape, [storage](void*) {}, at::TensorOptions().dtype(ToTorch(info.dtype)));
 }
 
-// Points a tensor at other memory, in place: nothing is allocated.
-void PointAt(const void* data, at::IntArrayRef sizes, at::Tensor& tensor) {
-  const at::Device device = tensor.device();
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(const_cast<void*>(data), device));
+// `like` with `rows` rows, at `data`. Undefined where `like` is.
+at::Tensor RowsLike(const at::Tensor& like, const std::byte* data, int64_t rows) {
+  return like.defined() ? at::from_blob(const_cast<std::byte*>(data), {rows, like.size(1)}, like.options()) : at::Tensor();
 }
 
-// To be pointed at memory.
-at::Tensor Pointer(at::ScalarType dtype) {
-  static int64_t nothing = 0;
-  return at::from_blob(&nothing, {1}, at::dtype(dtype));
+// The rows that have arrived, as a layer of their own.
+LinearWeight PartOf(const LinearWeight& whole, const RowsInMemory& from) {
+  const int64_t begin = from.rows.begin, end = from.rows.end, rows = end - begin;
+  return {.weight = RowsLike(whole.weight, from.weight, rows),
+          .bias = whole.bias.defined() ? whole.bias.slice(0, begin, end) : whole.bias,
+          .scales = RowsLike(whole.scales, from.scales, rows),
+          .biases = RowsLike(whole.biases, from.biases, rows),
+          .bits = whole.bits,
+          .group_size = whole.group_size};
 }
 
-void PointAt(const RowsInMemory& from, ops::LinearWeight& linear) {
-  const int64_t rows = from.rows.end - from.rows.begin;
-  linear.row_begin = from.rows.begin;
-  PointAt(from.weight, {rows, linear.weight.size(1)}, linear.weight);
-  if (linear.bits == 0) return;
-  PointAt(from.scales, {rows, linear.scales.size(1)}, linear.scales);
-  PointAt(from.biases, {rows, linear.biases.size(1)}, linear.biases);
+// Rows of a layer that streams gather in memory of their own until the block has all; the first ones make room for the others.
+void Gather(const RowsInMemory& from, LinearWeight& into) {
+  const LinearWeight part = PartOf(into, from);
+  const auto gather = [&](const at::Tensor& rows, at::Tensor& whole) {
+    if (!whole.defined()) return;
+    if (from.rows.begin == 0) whole = at::empty(whole.sizes(), whole.options());
+    whole.slice(0, from.rows.begin, from.rows.end).copy_(rows);
+  };
+  gather(part.weight, into.weight);
+  gather(part.scales, into.scales);
+  gather(part.biases, into.biases);
 }
 
 // Takes the tensors of one block by role.
@@ -61,26 +77,26 @@ class BlockReader {
  public:
   BlockReader(const BlockSpec& spec, const BlockWeights& weights) : spec_(spec), weights_(weights) {}
 
+  bool Has(TensorRole role) const { return Find(role, TensorPart::kWeight).has_value(); }
+
   at::Tensor Get(TensorRole role, TensorPart part = TensorPart::kWeight) const {
     const std::optional<size_t> i = Find(role, part);
-    return i ? View(spec_.tensors[*i], weights_.tensors[*i], weights_.storage) : at::Tensor();
+    return i ? View(spec_.tensors[*i].info, weights_.tensors[*i], weights_.storage) : at::Tensor();
   }
 
   // cols: input features, which a packed weight does not state.
-  ops::LinearWeight Linear(TensorRole role, int64_t cols) const {
-    ops::LinearWeight linear;
-    linear.weight = Get(role);
-    linear.bias = Get(role, TensorPart::kBias);
+  LinearWeight Layer(TensorRole role, int64_t cols) const {
+    LinearWeight layer{.weight = Get(role), .bias = Get(role, TensorPart::kBias)};
     if (const std::optional<size_t> scales = Find(role, TensorPart::kScales)) {
       const absl::StatusOr<Quantization> packing =
           PackingOf(spec_.tensors[*Find(role, TensorPart::kWeight)].info, spec_.tensors[*scales].info, cols);
       LIME_CHECK(packing.ok()) << packing.status().message();  // ModelSpec::Build has checked it
-      linear.scales = Get(role, TensorPart::kScales);
-      linear.biases = Get(role, TensorPart::kGroupBiases);
-      linear.bits = packing->bits;
-      linear.group_size = packing->group_size;
+      layer.scales = Get(role, TensorPart::kScales);
+      layer.biases = Get(role, TensorPart::kGroupBiases);
+      layer.bits = packing->bits;
+      layer.group_size = packing->group_size;
     }
-    return linear;
+    return layer;
   }
 
   Norm ReadNorm(const ModelConfig& config) const {
@@ -102,316 +118,276 @@ class BlockReader {
   const BlockWeights& weights_;
 };
 
-// The orders that a model can follow: without a linear layer of bf16 by bf16 they are all the portable one.
-cpu::Numerics NumericsOf(const ModelSpec& spec, const std::string& numerics) {
-  if (numerics == "portable" || spec.working_dtype != DType::kBF16) return cpu::Numerics::kPortable;
-  const auto is_bf16_layer = [](const TensorSpec& tensor) {
-    return tensor.part == TensorPart::kWeight && tensor.info.dtype == DType::kBF16 && tensor.info.shape.size() == 2;
+RopeTensors MakeRope(const ModelSpec& spec, int64_t positions) {
+  if (spec.config.rope.type == RopeType::kNone) return {};
+  const cpu::RopeTable table(spec.config.rope, spec.config.head_dim, positions);
+  const auto copy = [&](const float* data) {
+    return at::from_blob(const_cast<float*>(data), {positions, table.half()}, at::kFloat).clone();
   };
-  const bool bf16 = std::ranges::any_of(spec.blocks, [&](const BlockSpec& block) {
-    return block.id.kind != BlockKind::kEmbedding && std::ranges::any_of(block.tensors, is_bf16_layer);
-  });
-  if (!bf16) return cpu::Numerics::kPortable;
-  return numerics == "emulated-bf16" ? cpu::Numerics::kEmulatedBf16 : cpu::Numerics::kAuto;
+  return {.cos = copy(table.cos()), .sin = copy(table.sin())};
 }
 
-ops::ComputeContext::Options ContextOptions(const ModelSpec& spec, const BackendOptions& options, cpu::Numerics numerics) {
+// What a step takes at most, about: its tensors in fp32, an operator's input beside its output, some rows of a weight, and a block whose
+// rows gather.
+Bytes StepBytes(const ModelSpec& spec, const BackendOptions& options) {
   const ModelConfig& config = spec.config;
-  return {.num_threads = options.num_threads,
-          .max_rows = options.max_rows,
-          .max_cols = std::max({config.intermediate_size, config.hidden_size, config.num_heads * config.head_dim}),
-          .heads = config.num_heads,
-          .head_dim = config.head_dim,
-          .max_positions = options.context,
-          .carries = options.attends_pieces,
-          .attends_for_others = options.attends_for_others,
-          .numerics = numerics};
+  const int64_t q_cols = config.num_heads * config.head_dim;
+  Bytes block_bytes = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    if (block.id.kind == BlockKind::kAttention || block.id.kind == BlockKind::kMlp) block_bytes = std::max(block_bytes, block.bytes);
+  }
+  const int64_t row = 4 * config.hidden_size + 4 * q_cols + 4 * config.intermediate_size;
+  return static_cast<Bytes>(sizeof(float)) * (options.max_rows * row + 2 * options.max_logit_rows * config.vocab_size) +
+         cpu::RopeTable::BytesFor(config.head_dim, options.context) + block_bytes +
+         LinearScratchBytes(std::max({config.hidden_size, config.intermediate_size, q_cols}));
 }
 
-class CpuBackend final : public Backend {
+class TorchBackend final : public Backend {
  public:
-  CpuBackend(const ModelSpec& spec, const BackendOptions& options)
+  TorchBackend(const ModelSpec& spec, const BackendOptions& options)
       : spec_(spec),
         options_(options),
-        numerics_(NumericsOf(spec, options.numerics)),
-        context_(ContextOptions(spec, options, numerics_)),
-        workspace_(spec, options),
-        kv_(spec, options),
-        attention_(spec.config.num_layers),
-        mlp_(spec.config.num_layers) {
-    if (spec.config.rope.type != RopeType::kNone) rope_.emplace(spec.config.rope, spec.config.head_dim, options.context);
+        working_(ToTorch(spec.working_dtype)),
+        page_bytes_(cpu::KvPageBytes(spec.working_dtype, spec.config.num_kv_heads, spec.config.head_dim)),
+        kv_bytes_((options.present_kv_pages >= 0 ? options.present_kv_pages : options.num_kv_pages) * page_bytes_),
+        positions_(static_cast<size_t>(options.max_sequences), options.num_kv_pages == 0 ? options.context : 0),
+        rope_(MakeRope(spec, options.context)),
+        attention_(static_cast<size_t>(spec.config.num_layers)),
+        mlp_(static_cast<size_t>(spec.config.num_layers)) {
+    at::set_num_threads(options.num_threads);
+    const int64_t page = page_bytes_ / ElementBytes(spec.working_dtype);
+    const int64_t table_cols = RoundUp(options.context, cpu::kPagePositions) / cpu::kPagePositions;
+    const at::Tensor pages = at::zeros({options.num_kv_pages, page}, working_);
+    for (int64_t layer = 0; layer < spec.config.num_layers; ++layer) {
+      kv_.push_back({.pages = pages,
+                     .page_table = at::zeros({options.max_sequences, table_cols}, at::kInt),
+                     .kv_heads = spec.config.num_kv_heads,
+                     .head_dim = spec.config.head_dim});
+    }
   }
 
-  std::string numerics_id() const override { return cpu::NumericsId(numerics_); }
-  std::string description() const override { return absl::StrCat("CPU, ", cpu::InstructionSet(), ", ", options_.num_threads, " threads"); }
+  std::string numerics_id() const override { return "torch"; }
+  std::string description() const override { return absl::StrCat("libtorch, CPU, ", options_.num_threads, " threads"); }
 
   absl::Status BindBlock(const BlockSpec& block, BlockWeights weights) override {
     return Guarded([&] { Bind(block, weights); });
   }
 
-  void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override { kv_.SetPages(sequence, layer, pages); }
+  void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override {
+    const at::Tensor& table = kv_[static_cast<size_t>(layer)].page_table;
+    LIME_CHECK_LE(std::ssize(pages), table.size(1));
+    for (const int32_t page : pages) LIME_CHECK(page >= -1 && page < options_.num_kv_pages) << page;
+    std::ranges::copy(pages, table.data_ptr<int32_t>() + sequence * table.size(1));
+    positions_[static_cast<size_t>(sequence)] = std::ssize(pages) * cpu::kPagePositions;
+  }
 
-  std::byte* KvPage(int32_t page) override { return kv_.page(page); }
-  std::shared_ptr<const std::byte> TakeKv() override { return kv_.Take(); }
-
-  absl::Status ResizeKv(int64_t pages) override { return kv_.Resize(pages); }
-
-  absl::Status Begin(const MicroBatch& batch) override {
-    LIME_RETURN_IF_ERROR(Check(batch));
-    int64_t logit_rows = 0;
-    for (const BatchRow& row : batch.rows) logit_rows += row.wants_logits ? 1 : 0;
-    if (logit_rows > options_.max_logit_rows) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a batch asks for logits of ", logit_rows, " rows, at most ", options_.max_logit_rows, " were planned"));
-    }
-    workspace_.SetRows(static_cast<int64_t>(batch.rows.size()), logit_rows);
-    FillRows(batch);
+  std::byte* KvPage(int32_t page) override { return PoolData() + page * page_bytes_; }
+  std::shared_ptr<const std::byte> TakeKv() override { return {std::make_shared<at::Tensor>(kv_.front().pages), PoolData()}; }
+  // The pool lies in memory of which the system gives a page when it is first written.
+  absl::Status ResizeKv(int64_t pages) override {
+    LIME_CHECK(pages >= 0 && pages <= options_.num_kv_pages) << pages;
+    kv_bytes_ = pages * page_bytes_;
     return absl::OkStatus();
   }
 
+  absl::Status Begin(const MicroBatch& batch) override {
+    LIME_ASSIGN_OR_RETURN(const int64_t logit_rows, CheckBatch(batch, spec_, options_, positions_));
+    return Guarded([&] { Fill(batch, logit_rows); });
+  }
+
   absl::Status Embed() override {
-    return Guarded([&] { embedding_.Forward(workspace_); });
+    return Guarded([&] { SetX(embedding_.Forward(batch_, spec_.config.hidden_size, working_)); });
   }
   absl::Status Attention(int64_t layer) override {
-    return Guarded([&] { attention_[layer].Forward(workspace_, kv_.layer(layer), rope_ ? &*rope_ : nullptr); });
+    const size_t i = static_cast<size_t>(layer);
+    return Guarded([&] { SetX(attention_[i].Forward(x_, batch_, kv_[i], rope_)); });
   }
   absl::Status Mlp(int64_t layer) override {
-    return Guarded([&] { mlp_[layer].Forward(workspace_); });
+    return Guarded([&] { SetX(mlp_[static_cast<size_t>(layer)].Forward(x_)); });
   }
   absl::Status Head() override {
-    if (workspace_.logits.size(0) == 0) return absl::OkStatus();
-    return Guarded([&] { head_.Forward(workspace_); });
+    if (logits_.size(0) == 0) return absl::OkStatus();
+    return Guarded([&] { logits_.copy_(head_.Forward(HeadX(), head_.output)); });
   }
 
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
     return Guarded([&] { ForwardRows(block, rows); });
   }
 
-  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {
-    LIME_CHECK(begin < end && static_cast<int64_t>(places.size()) == options_.max_sequences * (end - begin)) << begin << " to " << end;
-    return Guarded([&] {
-      PointAt(places.data(), {options_.max_sequences, end - begin}, pieces_.places);
-      pieces_.begin = begin, pieces_.end = end;
-      attention_[layer].AttendPieces(workspace_, kv_.layer(layer), rope_ ? &*rope_ : nullptr, pieces_);
-    });
-  }
-
-  absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
-    LIME_RETURN_IF_ERROR(Guarded([&] { attention_[layer].Queries(workspace_, kv_.layer(layer), rope_ ? &*rope_ : nullptr); }));
-    return std::span<const float>(workspace_.q.data_ptr<float>(), static_cast<size_t>(workspace_.q.numel()));
-  }
-
-  int64_t RecordFloats() const override { return cpu::PackedRecordFloats(spec_.config.num_heads, spec_.config.head_dim); }
-
-  absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
-                         std::span<float> records) override {
-    LIME_CHECK(options_.attends_for_others);
-    const int64_t rows = std::ssize(positions), q_cols = spec_.config.num_heads * spec_.config.head_dim;
-    LIME_RETURN_IF_ERROR(CheckForOthers(positions, std::ssize(pieces)));
-    LIME_RETURN_IF_ERROR(CheckSize("queries", std::ssize(queries), rows * q_cols));
-    LIME_RETURN_IF_ERROR(CheckSize("records", std::ssize(records), rows * RecordFloats()));
-    return Guarded([&] {
-      PointAt(positions.data(), {rows}, remote_.positions);
-      PointAt(queries.data(), {rows, q_cols}, remote_.queries);
-      PointAt(pieces.data(), {1, std::ssize(pieces)}, remote_.places);
-      PointAt(records.data(), {rows, RecordFloats()}, remote_.records);
-      ops::AttendForOut(remote_.queries, remote_.positions, remote_.places, kv_.layer(0), spec_.config.sliding_window, remote_.records);
-    });
-  }
-
-  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override {
-    LIME_CHECK(options_.attends_pieces && std::ssize(taken) == options_.max_sequences) << taken.size();
-    const int64_t rows = workspace_.positions.size(0);
-    LIME_RETURN_IF_ERROR(CheckSize("records", std::ssize(records), rows * RecordFloats()));
-    for (int64_t row = 0; row < rows; ++row) {
-      LIME_RETURN_IF_ERROR(CheckBehind(workspace_.positions.data_ptr<int32_t>()[row], taken[workspace_.slots.data_ptr<int32_t>()[row]]));
-    }
-    return Guarded([&] {
-      std::ranges::copy(taken, workspace_.taken.data_ptr<int32_t>());
-      PointAt(records.data(), {rows, RecordFloats()}, remote_.records);
-      attention_[layer].TakeRecords(workspace_, remote_.records);
-    });
-  }
-
   absl::Status EmbedRows(const RowsInMemory& rows) override {
-    int32_t* const tokens = workspace_.tokens.data_ptr<int32_t>();
-    std::iota(tokens, tokens + workspace_.tokens.size(0), 0);
     return Guarded([&] {
-      PointAt(rows, embedding_.table);
-      embedding_.Forward(workspace_);
+      EmbeddingBlock block = embedding_;
+      block.table = PartOf(embedding_.table, rows);
+      BatchRows batch = batch_;
+      batch.tokens = at::arange(batch_.tokens.size(0), at::kInt);
+      SetX(block.Forward(batch, spec_.config.hidden_size, working_));
     });
   }
 
-  std::span<std::byte> Hidden() override {
-    return {static_cast<std::byte*>(workspace_.x.data_ptr()), static_cast<size_t>(workspace_.x.nbytes())};
+  // KV is attended to where it lies, in the pool: OpenTorchBackend refuses options that ask for more.
+  absl::Status AttendPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return InPoolAlone(); }
+  absl::StatusOr<std::span<const float>> Queries(int64_t) override { return InPoolAlone(); }
+  int64_t RecordFloats() const override { return cpu::PackedRecordFloats(spec_.config.num_heads, spec_.config.head_dim); }
+  absl::Status AttendFor(std::span<const int32_t>, std::span<const float>, std::span<const std::byte* const>, std::span<float>) override {
+    return InPoolAlone();
   }
+  absl::Status TakeRecords(int64_t, std::span<const int32_t>, std::span<const float>) override { return InPoolAlone(); }
 
-  std::span<float> Logits() override { return {workspace_.logits.data_ptr<float>(), static_cast<size_t>(workspace_.logits.numel())}; }
+  std::span<std::byte> Hidden() override { return {static_cast<std::byte*>(x_.data_ptr()), static_cast<size_t>(x_.nbytes())}; }
+  std::span<float> Logits() override { return {logits_.data_ptr<float>(), static_cast<size_t>(logits_.numel())}; }
 
-  Bytes ActivationBytes() const override { return workspace_.bytes() + context_.bytes() + (rope_ ? rope_->bytes() : 0); }
-  Bytes KvBytes() const override { return kv_.bytes(); }
+  Bytes ActivationBytes() const override { return StepBytes(spec_, options_); }
+  Bytes KvBytes() const override { return kv_bytes_; }
+
+  static absl::Status InPoolAlone() {
+    return absl::UnimplementedError(
+        "the backend \"torch\" attends to KV in its own memory alone; plan without KV on a disk or on another device, or use the backend "
+        "\"cpu\"");
+  }
 
  private:
   // Exceptions of torch end here.
   template <typename Fn>
-  absl::Status Guarded(Fn&& fn) {
+  static absl::Status Guarded(Fn&& fn) {
     try {
       const at::AutoDispatchBelowAutograd below_autograd;
-      const ops::ContextScope scope(context_);
       fn();
       return absl::OkStatus();
     } catch (const std::exception& error) {
       const std::string message = error.what();
-      return absl::InternalError(absl::StrCat("kernels: ", message.substr(0, message.find('\n'))));
+      return absl::InternalError(absl::StrCat("torch: ", message.substr(0, message.find('\n'))));
     }
   }
+
+  std::byte* PoolData() const { return static_cast<std::byte*>(kv_.front().pages.data_ptr()); }
+
+  // In place: Hidden() stays where it is.
+  void SetX(const at::Tensor& x) { x_.copy_(x); }
+
+  void Fill(const MicroBatch& batch, int64_t logit_rows) {
+    const int64_t rows = std::ssize(batch.rows);
+    batch_ = {.tokens = at::empty({rows}, at::kInt), .slots = at::empty({rows}, at::kInt), .positions = at::empty({rows}, at::kInt)};
+    head_rows_.clear();
+    for (int64_t i = 0; i < rows; ++i) {
+      const BatchRow& row = batch.rows[static_cast<size_t>(i)];
+      batch_.tokens.data_ptr<int32_t>()[i] = row.token;
+      batch_.slots.data_ptr<int32_t>()[i] = row.sequence;
+      batch_.positions.data_ptr<int32_t>()[i] = row.position;
+      if (row.wants_logits) head_rows_.push_back(i);
+    }
+    x_ = at::empty({rows, spec_.config.hidden_size}, working_);
+    logits_ = at::empty({logit_rows, spec_.config.vocab_size}, at::kFloat);
+  }
+
+  at::Tensor HeadX() const { return x_.index_select(0, at::tensor(head_rows_, at::kLong)); }
 
   void Bind(const BlockSpec& block, const BlockWeights& weights) {
     const ModelConfig& config = spec_.config;
     const BlockReader reader(block, weights);
+    const size_t layer = static_cast<size_t>(block.id.layer);
     switch (block.id.kind) {
       case BlockKind::kEmbedding:
-        embedding_ = {.table = reader.Linear(TensorRole::kTokenEmbedding, config.hidden_size),
+        embedding_ = {.table = reader.Layer(TensorRole::kTokenEmbedding, config.hidden_size),
                       .position_table = reader.Get(TensorRole::kPositionEmbedding),
                       .position_offset = config.position_offset};
         break;
       case BlockKind::kAttention:
-        attention_[block.id.layer] = ReadAttention(reader);
+        attention_[layer] = {.norm = reader.ReadNorm(config),
+                             .q = reader.Layer(TensorRole::kQ, config.hidden_size),
+                             .k = reader.Layer(TensorRole::kK, config.hidden_size),
+                             .v = reader.Layer(TensorRole::kV, config.hidden_size),
+                             .o = reader.Layer(TensorRole::kO, config.num_heads * config.head_dim),
+                             .q_norm = reader.Get(TensorRole::kQNorm),
+                             .k_norm = reader.Get(TensorRole::kKNorm),
+                             .window = config.sliding_window};
         break;
       case BlockKind::kMlp:
-        mlp_[block.id.layer] = {.norm = reader.ReadNorm(config),
-                                .gate = reader.Linear(TensorRole::kGate, config.hidden_size),
-                                .up = reader.Linear(TensorRole::kUp, config.hidden_size),
-                                .down = reader.Linear(TensorRole::kDown, config.intermediate_size),
-                                .activation = config.activation};
+        mlp_[layer] = {.norm = reader.ReadNorm(config),
+                       .up = reader.Layer(TensorRole::kUp, config.hidden_size),
+                       .down = reader.Layer(TensorRole::kDown, config.intermediate_size),
+                       .activation = config.activation};
+        if (reader.Has(TensorRole::kGate)) mlp_[layer].gate = reader.Layer(TensorRole::kGate, config.hidden_size);
         break;
       case BlockKind::kHead:
-        head_ = {.norm = reader.ReadNorm(config),
-                 .has_norm = config.final_norm,
-                 .output = reader.Linear(TensorRole::kOutput, config.hidden_size)};
+        head_ = {.output = reader.Layer(TensorRole::kOutput, config.hidden_size)};
+        if (config.final_norm) head_.norm = reader.ReadNorm(config);
         break;
     }
   }
 
+  // The rows of a block gather until all are here; it is then computed as a resident one, and they go.
   void ForwardRows(BlockId block, const RowsInMemory& rows) {
     const TensorRole role = rows.rows.role;
     switch (block.kind) {
       case BlockKind::kEmbedding:
         return;
       case BlockKind::kAttention: {
-        AttentionBlock& attention = attention_[block.layer];
-        PointAt(rows, attention.linear(role));
-        return attention.ForwardRows(role, workspace_, kv_.layer(block.layer), rope_ ? &*rope_ : nullptr);
+        AttentionBlock& whole = attention_[static_cast<size_t>(block.layer)];
+        Gather(rows, role == TensorRole::kQ ? whole.q : role == TensorRole::kK ? whole.k : role == TensorRole::kV ? whole.v : whole.o);
+        if (role != TensorRole::kO || rows.rows.end < whole.o.weight.size(0)) return;
+        SetX(whole.Forward(x_, batch_, kv_[static_cast<size_t>(block.layer)], rope_));
+        for (LinearWeight* const layer : {&whole.q, &whole.k, &whole.v, &whole.o}) LetGo(*layer);
+        return;
       }
-      case BlockKind::kMlp:
-        PointAt(rows, mlp_[block.layer].linear(role));
-        return mlp_[block.layer].ForwardRows(role, workspace_);
+      case BlockKind::kMlp: {
+        MlpBlock& whole = mlp_[static_cast<size_t>(block.layer)];
+        Gather(rows, role == TensorRole::kGate ? *whole.gate : role == TensorRole::kUp ? whole.up : whole.down);
+        if (role != TensorRole::kDown || rows.rows.end < whole.down.weight.size(0)) return;
+        SetX(whole.Forward(x_));
+        if (whole.gate) LetGo(*whole.gate);
+        LetGo(whole.up), LetGo(whole.down);
+        return;
+      }
       case BlockKind::kHead:
-        if (workspace_.logits.size(0) == 0) return;
-        PointAt(rows, head_.output);
-        return head_.ForwardRows(workspace_);
+        if (logits_.size(0) == 0) return;
+        logits_.slice(1, rows.rows.begin, rows.rows.end).copy_(head_.Forward(HeadX(), PartOf(head_.output, rows)));
     }
   }
 
-  AttentionBlock ReadAttention(const BlockReader& reader) const {
-    const ModelConfig& config = spec_.config;
-    return {.norm = reader.ReadNorm(config),
-            .q = reader.Linear(TensorRole::kQ, config.hidden_size),
-            .k = reader.Linear(TensorRole::kK, config.hidden_size),
-            .v = reader.Linear(TensorRole::kV, config.hidden_size),
-            .o = reader.Linear(TensorRole::kO, config.num_heads * config.head_dim),
-            .q_norm = reader.Get(TensorRole::kQNorm),
-            .k_norm = reader.Get(TensorRole::kKNorm),
-            .norm_eps = config.norm_eps,
-            .heads = config.num_heads,
-            .kv_heads = config.num_kv_heads,
-            .head_dim = config.head_dim,
-            .window = config.sliding_window};
-  }
-
-  absl::Status Check(const MicroBatch& batch) const {
-    if (batch.rows.empty() || static_cast<int64_t>(batch.rows.size()) > options_.max_rows) {
-      return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.rows.size(), " rows, 1 to ", options_.max_rows, " were planned"));
-    }
-    for (const BatchRow& row : batch.rows) {
-      if (row.token < 0 || row.token >= spec_.config.vocab_size) {
-        return absl::InvalidArgumentError(absl::StrCat("token id ", row.token, " is outside the vocabulary of ", spec_.config.vocab_size));
-      }
-      if (row.sequence < 0 || row.sequence >= options_.max_sequences || row.position < 0 || row.position >= kv_.positions(row.sequence)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("position ", row.position, " of sequence slot ", row.sequence, " has no KV page reserved"));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckForOthers(std::span<const int32_t> positions, int64_t pieces) const {
-    if (positions.empty() || std::ssize(positions) > options_.max_rows) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(positions.size(), " rows for another device, 1 to ", options_.max_rows, " were planned"));
-    }
-    if (pieces < 1) return absl::InvalidArgumentError("no pieces of KV to attend to for another device");
-    for (const int32_t position : positions) LIME_RETURN_IF_ERROR(CheckBehind(position, pieces));
-    return absl::OkStatus();
-  }
-
-  static absl::Status CheckBehind(int32_t position, int64_t pieces) {
-    if (position >= 0 && pieces >= 0 && position / cpu::kPiecePositions >= pieces) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("position ", position, " is not behind ", pieces, " pieces of KV"));
-  }
-
-  static absl::Status CheckSize(const char* what, int64_t size, int64_t expected) {
-    if (size == expected) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(what, ": ", size, " floats, need ", expected));
-  }
-
-  void FillRows(const MicroBatch& batch) {
-    int32_t* const tokens = workspace_.tokens.data_ptr<int32_t>();
-    int32_t* const slots = workspace_.slots.data_ptr<int32_t>();
-    int32_t* const positions = workspace_.positions.data_ptr<int32_t>();
-    int32_t* head_row = workspace_.head_rows.data_ptr<int32_t>();
-    for (size_t i = 0; i < batch.rows.size(); ++i) {
-      tokens[i] = batch.rows[i].token;
-      slots[i] = batch.rows[i].sequence;
-      positions[i] = batch.rows[i].position;
-      if (batch.rows[i].wants_logits) *head_row++ = static_cast<int32_t>(i);
+  // Sizes alone are kept.
+  static void LetGo(LinearWeight& layer) {
+    for (at::Tensor* const tensor : {&layer.weight, &layer.scales, &layer.biases}) {
+      if (tensor->defined()) *tensor = at::from_blob(nullptr, tensor->sizes(), tensor->options());
     }
   }
 
   const ModelSpec& spec_;
   const BackendOptions options_;
-  const cpu::Numerics numerics_;
-  ops::ComputeContext context_;
-  Workspace workspace_;
-  KvPool kv_;
-  std::optional<ops::RopeTables> rope_;
+  const at::ScalarType working_;
+  const Bytes page_bytes_;
+  std::atomic<Bytes> kv_bytes_;     // present
+  std::vector<int64_t> positions_;  // by sequence slot, those that have pages
+  RopeTensors rope_;
+  std::vector<KvLayer> kv_;
   EmbeddingBlock embedding_;
   std::vector<AttentionBlock> attention_;
   std::vector<MlpBlock> mlp_;
   HeadBlock head_;
-  // Of AttendPieces: the places are those of its call.
-  ops::KvPieces pieces_{.places = Pointer(at::kLong)};
-  // Of AttendFor and TakeRecords: memory of their calls.
-  struct {
-    at::Tensor positions = Pointer(at::kInt), queries = Pointer(at::kFloat), places = Pointer(at::kLong), records = Pointer(at::kFloat);
-  } remote_;
+  // Of the batch.
+  BatchRows batch_;
+  std::vector<int64_t> head_rows_;
+  at::Tensor x_;       // [rows, hidden] working dtype
+  at::Tensor logits_;  // [logit rows, vocab] fp32
 };
 
 }  // namespace
-}  // namespace lime
+}  // namespace lime::torch_ops
 
 extern "C" __attribute__((visibility("default"))) void lime_create_backend(const lime::ModelSpec& spec, const lime::BackendOptions& options,
                                                                            absl::StatusOr<std::unique_ptr<lime::Backend>>* result) {
+  using lime::torch_ops::TorchBackend;
+  if (options.attends_pieces || options.attends_for_others) {
+    *result = TorchBackend::InPoolAlone();
+    return;
+  }
   try {
-    *result = std::make_unique<lime::CpuBackend>(spec, options);
+    *result = std::make_unique<TorchBackend>(spec, options);
   } catch (const std::exception& error) {
-    *result = absl::ResourceExhaustedError(absl::StrCat("the kernels cannot be set up: ", error.what()));
+    *result = absl::ResourceExhaustedError(absl::StrCat("the backend \"torch\" cannot be set up: ", error.what()));
   }
 }
 
 extern "C" __attribute__((visibility("default"))) lime::Bytes lime_activation_bytes(const lime::ModelSpec& spec,
                                                                                     const lime::BackendOptions& options) {
-  return lime::Workspace::BytesFor(spec, options) +
-         lime::ops::ComputeContext::BytesFor(lime::ContextOptions(spec, options, lime::NumericsOf(spec, options.numerics))) +
-         lime::ops::RopeTables::BytesFor(spec.config.rope, spec.config.head_dim, options.context);
+  return lime::torch_ops::StepBytes(spec, options);
 }

@@ -1,250 +1,141 @@
 #include "kernels/torch/ops.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
+#include <ATen/TensorIndexing.h>
 
-#include <array>
+#include <algorithm>
+#include <cmath>
+#include <vector>
 
-#include "kernels/cpu/rope.h"
-#include "kernels/torch/compute_context.h"
-#include "kernels/torch/ops_impl.h"
+#include "kernels/cpu/attention.h"
 
-namespace lime::ops {
-
-// ---- Registration
-
-#define LIME_REGISTER(m, ns)                               \
-  m.impl("linear_many_out", &ns::LinearManyOut);           \
-  m.impl("linear_add_", &ns::LinearAdd);                   \
-  m.impl("rms_norm_out", &ns::RmsNormOut);                 \
-  m.impl("layer_norm_out", &ns::LayerNormOut);             \
-  m.impl("head_rms_norm_", &ns::HeadRmsNorm);              \
-  m.impl("rope_", &ns::Rope);                              \
-  m.impl("kv_append", &ns::KvAppend);                      \
-  m.impl("attend_out", &ns::AttendOut);                    \
-  m.impl("gated_activation_out", &ns::GatedActivationOut); \
-  m.impl("activation_out", &ns::ActivationOut);            \
-  m.impl("embed_out", &ns::EmbedOut);                      \
-  m.impl("gather_rows_out", &ns::GatherRowsOut);           \
-  m.impl("top_k_out", &ns::TopKOut)
-
-TORCH_LIBRARY(lime, m) {
-  m.def("linear_many_out(Tensor x, Tensor[] parameters, int[] packing, Tensor(a!)[] outs) -> ()");
-  m.def("linear_add_(Tensor(a!) y, Tensor x, Tensor[] parameters, int[] packing) -> ()");
-  m.def("rms_norm_out(Tensor x, Tensor weight, float eps, Tensor(a!) out) -> ()");
-  m.def("layer_norm_out(Tensor x, Tensor weight, Tensor bias, float eps, Tensor(a!) out) -> ()");
-  m.def("head_rms_norm_(Tensor(a!) qk, Tensor weight, float eps) -> ()");
-  m.def("rope_(Tensor(a!) qk, Tensor positions, Tensor cos, Tensor sin) -> ()");
-  m.def("kv_append(Tensor k, Tensor v, Tensor slots, Tensor positions, Tensor(a!) pages, Tensor page_table, int kv_heads) -> ()");
-  m.def(
-      "attend_out(Tensor q, Tensor slots, Tensor positions, Tensor pages, Tensor page_table, int kv_heads, int head_dim, int window, "
-      "Tensor(a!) out) -> ()");
-  m.def(
-      "attend_pieces_out(Tensor q, Tensor slots, Tensor positions, Tensor pages, Tensor page_table, Tensor? places, Tensor? taken, "
-      "int kv_heads, int head_dim, int window, int begin, int end, Tensor(a!) out) -> ()");
-  m.def(
-      "attend_for_out(Tensor q, Tensor positions, Tensor places, Tensor pages, int kv_heads, int head_dim, int window, "
-      "Tensor(a!) records) -> ()");
-  m.def("take_records(Tensor records, Tensor slots, Tensor positions, Tensor taken, int head_dim, int window) -> ()");
-  m.def("gated_activation_out(Tensor gate, Tensor up, int activation, Tensor(a!) out) -> ()");
-  m.def("activation_out(Tensor x, int activation, Tensor(a!) out) -> ()");
-  m.def(
-      "embed_out(Tensor tokens, Tensor[] parameters, int[] packing, Tensor positions, Tensor position_table, int position_offset, "
-      "Tensor(a!) out) -> ()");
-  m.def("gather_rows_out(Tensor x, Tensor rows, Tensor(a!) out) -> ()");
-  m.def("top_k_out(Tensor logits, Tensor(a!) values, Tensor(b!) ids) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(lime, CPU, m) {
-  LIME_REGISTER(m, cpu);
-  // No other device has memory that the CPU's pointers mean anything to.
-  m.impl("attend_pieces_out", &cpu::AttendPiecesOut);
-  m.impl("attend_for_out", &cpu::AttendForOut);
-  m.impl("take_records", &cpu::TakeRecords);
-}
-
-// Serves every device that has no implementation of its own.
-TORCH_LIBRARY_IMPL(lime, CompositeExplicitAutograd, m) {
-  LIME_REGISTER(m, aten);
-}
-
+namespace lime::torch_ops {
 namespace {
 
-// The operator `name` with the signature of `implementation`, looked up once.
-template <typename... Args>
-c10::TypedOperatorHandle<void(Args...)> Find(const char* name, void (* /*implementation*/)(Args...)) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<void(Args...)>();
+using at::indexing::Slice;
+using cpu::kPagePositions;
+
+constexpr int64_t kRowsAtATime = 1024;  // of a weight, so that a large one is never all in fp32
+
+// Packed words [rows, cols * bits / 32] int32 to codes [rows, cols]; a code may lie in two words.
+at::Tensor Unpack(const at::Tensor& words, int64_t bits, int64_t cols) {
+  const at::Tensor wide = words.to(at::kLong).bitwise_and(int64_t{0xffffffff});
+  const at::Tensor next = at::cat({wide.slice(1, 1), at::zeros_like(wide.slice(1, 0, 1))}, 1);
+  const at::Tensor pairs = wide.bitwise_or(at::bitwise_left_shift(next, 32));
+  const at::Tensor first_bit = at::arange(cols, wide.options()) * bits;
+  const at::Tensor word = at::floor_divide(first_bit, 32), shift = first_bit.bitwise_and(31);
+  return at::bitwise_right_shift(pairs.index_select(1, word), shift).bitwise_and((int64_t{1} << bits) - 1);
 }
 
-// The tensors of up to three layers, held on the stack.
-class LayerList {
- public:
-  void Add(const LinearWeight& w) {
-    TORCH_CHECK(layers_ < kMaxLayers, "at most ", kMaxLayers, " linear layers share a call");
-    at::Tensor* slot = &tensors_[layers_ * kParametersPerLayer];
-    slot[0] = w.weight, slot[1] = w.bias, slot[2] = w.scales, slot[3] = w.biases;
-    packing_[layers_ * kPackingPerLayer] = w.bits;
-    packing_[layers_ * kPackingPerLayer + 1] = w.group_size;
-    packing_[layers_ * kPackingPerLayer + 2] = w.row_begin;
-    ++layers_;
-  }
-  at::TensorList tensors() const { return {tensors_.data(), layers_ * kParametersPerLayer}; }
-  at::IntArrayRef packing() const { return {packing_.data(), layers_ * kPackingPerLayer}; }
+// Some rows of a layer in fp32: take(t) gives those of each of its tensors.
+template <typename Take>
+at::Tensor Unpacked(const LinearWeight& w, int64_t cols, Take&& take) {
+  if (w.bits == 0) return take(w.weight).to(at::kFloat);
+  const at::Tensor codes = Unpack(take(w.weight), w.bits, cols).to(at::kFloat);
+  const auto spread = [&](const at::Tensor& t) { return take(t).to(at::kFloat).repeat_interleave(w.group_size, 1); };
+  return spread(w.scales) * codes + spread(w.biases);
+}
 
- private:
-  static constexpr size_t kMaxLayers = 3;
-  size_t layers_ = 0;
-  std::array<at::Tensor, kMaxLayers * kParametersPerLayer> tensors_;
-  std::array<int64_t, kMaxLayers * kPackingPerLayer> packing_;
+at::Tensor RmsScaled(const at::Tensor& x, double eps) {
+  return x * at::rsqrt(x.pow(2).mean({-1}, /*keepdim=*/true) + eps);
+}
+
+// K [pages, kv_heads, head_dim, 16] and V [pages, kv_heads, 16, head_dim] of the pool.
+struct KvParts {
+  at::Tensor k, v;
 };
+KvParts Split(const KvLayer& kv) {
+  const int64_t half = kv.kv_heads * kv.head_dim * kPagePositions, pages = kv.pages.size(0);
+  return {kv.pages.slice(1, 0, half).view({pages, kv.kv_heads, kv.head_dim, kPagePositions}),
+          kv.pages.slice(1, half, 2 * half).view({pages, kv.kv_heads, kPagePositions, kv.head_dim})};
+}
 
-thread_local ComputeContext* current_context = nullptr;
+// One row: softmax(q K / sqrt(head_dim)) V over the positions that it sees.   q: [heads, head_dim]; pages: this sequence's, in order.
+at::Tensor AttendRow(const at::Tensor& q, const KvParts& kv, const at::Tensor& pages, int64_t begin, int64_t end) {
+  const int64_t kv_heads = kv.k.size(1), head_dim = q.size(1);
+  const at::Tensor used = pages.slice(0, 0, (end + kPagePositions - 1) / kPagePositions);
+  const at::Tensor k =
+      kv.k.index_select(0, used).permute({1, 2, 0, 3}).reshape({kv_heads, head_dim, -1}).slice(2, begin, end).to(at::kFloat);
+  const at::Tensor v =
+      kv.v.index_select(0, used).permute({1, 0, 2, 3}).reshape({kv_heads, -1, head_dim}).slice(1, begin, end).to(at::kFloat);
+  const at::Tensor scores = at::matmul(q.view({kv_heads, -1, head_dim}), k) / std::sqrt(static_cast<double>(head_dim));
+  return at::matmul(at::softmax(scores, -1), v).reshape({-1});
+}
 
 }  // namespace
 
-// ---- Context
-
-ComputeContext::ComputeContext(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
-ComputeContext::~ComputeContext() = default;
-Bytes ComputeContext::bytes() const {
-  return impl_->linear.bytes() + impl_->attention.bytes() + (impl_->for_others ? impl_->for_others->bytes() : 0);
+at::Tensor Linear(const at::Tensor& x, const LinearWeight& w) {
+  const at::Tensor wide = x.to(at::kFloat);
+  const int64_t rows = w.weight.size(0);
+  at::Tensor y = at::empty({x.size(0), rows}, at::kFloat);
+  for (int64_t begin = 0; begin < rows; begin += kRowsAtATime) {
+    const int64_t end = std::min(rows, begin + kRowsAtATime);
+    const at::Tensor part = Unpacked(w, x.size(1), [&](const at::Tensor& t) { return t.slice(0, begin, end); });
+    y.slice(1, begin, end).copy_(at::matmul(wide, part.t()));
+  }
+  return w.bias.defined() ? y.add_(w.bias.to(at::kFloat)) : y;
 }
 
-Bytes ComputeContext::BytesFor(const Options& options) {
-  return lime::cpu::LinearWorkspace::BytesFor(options.num_threads, options.max_rows, options.max_cols) +
-         lime::cpu::AttentionWorkspace::BytesFor(Impl::AttentionOptions(options, options.carries)) +
-         (options.attends_for_others ? lime::cpu::AttentionWorkspace::BytesFor(Impl::AttentionOptions(options, true)) : 0);
+int64_t LinearScratchBytes(int64_t cols) {
+  return kRowsAtATime * cols * 5 * static_cast<int64_t>(sizeof(int64_t));
 }
 
-ContextScope::ContextScope(ComputeContext& context) : previous_(current_context) {
-  current_context = &context;
-}
-ContextScope::~ContextScope() {
-  current_context = previous_;
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return (RmsScaled(x.to(at::kFloat), eps) * weight.to(at::kFloat)).to(x.scalar_type());
 }
 
-ComputeContext::Impl& CurrentContext() {
-  TORCH_CHECK(current_context != nullptr, "a CPU operator was called outside a ContextScope");
-  return current_context->impl();
+at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) {
+  const auto wide = [](const at::Tensor& t) { return t.defined() ? t.to(at::kFloat) : t; };
+  return at::layer_norm(x.to(at::kFloat), {x.size(1)}, wide(weight), wide(bias), eps).to(x.scalar_type());
 }
 
-RopeTables::RopeTables(const RopeConfig& rope, int64_t head_dim, int64_t positions) : head_dim(head_dim) {
-  const lime::cpu::RopeTable table(rope, head_dim, positions);
-  const auto copy = [&](const float* data) {
-    return at::from_blob(const_cast<float*>(data), {positions, head_dim / 2}, at::kFloat).clone();
-  };
-  cos = copy(table.cos());
-  sin = copy(table.sin());
+at::Tensor HeadRmsNorm(const at::Tensor& qk, const at::Tensor& weight, double eps) {
+  const at::Tensor heads = qk.view({qk.size(0), -1, weight.numel()});
+  return (RmsScaled(heads, eps) * weight.to(at::kFloat)).view(qk.sizes());
 }
 
-Bytes RopeTables::BytesFor(const RopeConfig& rope, int64_t head_dim, int64_t positions) {
-  return rope.type == RopeType::kNone ? 0 : 2 * positions * (head_dim / 2) * static_cast<Bytes>(sizeof(float));
-}
-
-Bytes RopeTables::bytes() const {
-  return static_cast<Bytes>(cos.nbytes() + sin.nbytes());
-}
-
-// ---- Calls
-
-void LinearOut(const at::Tensor& x, const LinearWeight& w, at::Tensor& out) {
-  LinearManyOut(x, {&w}, {&out});
-}
-
-void LinearManyOut(const at::Tensor& x, std::initializer_list<const LinearWeight*> weights, std::initializer_list<at::Tensor*> outs) {
-  static const auto op = Find("lime::linear_many_out", &cpu::LinearManyOut);
-  LayerList layers;
-  for (const LinearWeight* w : weights) layers.Add(*w);
-  std::array<at::Tensor, 3> out_list;
-  TORCH_CHECK(outs.size() == weights.size() && outs.size() <= out_list.size(), weights.size(), " layers, ", outs.size(), " outputs");
-  size_t count = 0;
-  for (const at::Tensor* out : outs) out_list[count++] = *out;
-  op.call(x, layers.tensors(), layers.packing(), at::TensorList(out_list.data(), count));
-}
-
-void LinearAddTo(const at::Tensor& x, const LinearWeight& w, at::Tensor& y) {
-  static const auto op = Find("lime::linear_add_", &cpu::LinearAdd);
-  LayerList layers;
-  layers.Add(w);
-  op.call(y, x, layers.tensors(), layers.packing());
-}
-
-void RmsNormOut(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& out) {
-  static const auto op = Find("lime::rms_norm_out", &cpu::RmsNormOut);
-  op.call(x, weight, eps, out);
-}
-
-void LayerNormOut(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps, at::Tensor& out) {
-  static const auto op = Find("lime::layer_norm_out", &cpu::LayerNormOut);
-  op.call(x, weight, bias, eps, out);
-}
-
-void HeadRmsNormInPlace(at::Tensor& qk, const at::Tensor& weight, double eps) {
-  static const auto op = Find("lime::head_rms_norm_", &cpu::HeadRmsNorm);
-  op.call(qk, weight, eps);
-}
-
-void RopeInPlace(at::Tensor& qk, const at::Tensor& positions, const RopeTables& rope) {
-  static const auto op = Find("lime::rope_", &cpu::Rope);
-  op.call(qk, positions, rope.cos, rope.sin);
+at::Tensor Rope(const at::Tensor& qk, const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin) {
+  const int64_t half = cos.size(1);
+  const at::Tensor heads = qk.view({qk.size(0), -1, 2 * half}), rows = positions.to(at::kLong);
+  const at::Tensor c = cos.index_select(0, rows).unsqueeze(1), s = sin.index_select(0, rows).unsqueeze(1);
+  const at::Tensor a = heads.slice(2, 0, half), b = heads.slice(2, half);
+  return at::cat({a * c - b * s, b * c + a * s}, 2).view(qk.sizes());
 }
 
 void KvAppend(const at::Tensor& k, const at::Tensor& v, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv) {
-  static const auto op = Find("lime::kv_append", &cpu::KvAppend);
-  op.call(k, v, slots, positions, const_cast<at::Tensor&>(kv.pages), kv.page_table, kv.kv_heads);
+  KvParts parts = Split(kv);
+  const at::Tensor where = positions.to(at::kLong), offset = at::remainder(where, kPagePositions);
+  const at::Tensor page = kv.page_table.index({slots.to(at::kLong), at::floor_divide(where, kPagePositions)}).to(at::kLong);
+  TORCH_CHECK((page >= 0).all().item<bool>(), "a row has no KV page");
+  const auto rows = [&](const at::Tensor& x) { return x.view({-1, kv.kv_heads, kv.head_dim}).to(kv.pages.scalar_type()); };
+  parts.k.index_put_({page, Slice(), Slice(), offset}, rows(k));
+  parts.v.index_put_({page, Slice(), offset}, rows(v));
 }
 
-void AttendOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window,
-               at::Tensor& out) {
-  static const auto op = Find("lime::attend_out", &cpu::AttendOut);
-  op.call(q, slots, positions, kv.pages, kv.page_table, kv.kv_heads, kv.head_dim, window, out);
+at::Tensor Attend(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, int64_t window) {
+  const KvParts parts = Split(kv);
+  std::vector<at::Tensor> out;
+  for (int64_t row = 0; row < q.size(0); ++row) {
+    const int64_t end = positions.data_ptr<int32_t>()[row] + 1, begin = window > 0 ? std::max<int64_t>(0, end - window) : 0;
+    const at::Tensor pages = kv.page_table.select(0, slots.data_ptr<int32_t>()[row]).to(at::kLong);
+    out.push_back(AttendRow(q.select(0, row).view({-1, kv.head_dim}), parts, pages, begin, end));
+  }
+  return at::stack(out).to(kv.pages.scalar_type());
 }
 
-void AttendPiecesOut(const at::Tensor& q, const at::Tensor& slots, const at::Tensor& positions, const KvLayer& kv, const KvPieces& pieces,
-                     int64_t window, at::Tensor& out) {
-  static const auto op = Find("lime::attend_pieces_out", &cpu::AttendPiecesOut);
-  op.call(q, slots, positions, kv.pages, kv.page_table, pieces.places, pieces.taken, kv.kv_heads, kv.head_dim, window, pieces.begin,
-          pieces.end, out);
+at::Tensor GatedActivation(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+  return PlainActivation(gate, activation) * up;
 }
 
-void AttendForOut(const at::Tensor& q, const at::Tensor& positions, const at::Tensor& places, const KvLayer& kv, int64_t window,
-                  at::Tensor& records) {
-  static const auto op = Find("lime::attend_for_out", &cpu::AttendForOut);
-  op.call(q, positions, places, kv.pages, kv.kv_heads, kv.head_dim, window, records);
+at::Tensor PlainActivation(const at::Tensor& x, Activation activation) {
+  return activation == Activation::kSilu ? at::silu(x) : at::relu(x);
 }
 
-void TakeRecords(const at::Tensor& records, const at::Tensor& slots, const at::Tensor& positions, const at::Tensor& taken, int64_t head_dim,
-                 int64_t window) {
-  static const auto op = Find("lime::take_records", &cpu::TakeRecords);
-  op.call(records, slots, positions, taken, head_dim, window);
+at::Tensor Embed(const at::Tensor& tokens, const LinearWeight& table, int64_t hidden, const at::Tensor& positions,
+                 const at::Tensor& position_table, int64_t position_offset) {
+  const at::Tensor rows = tokens.to(at::kLong);
+  const at::Tensor x = Unpacked(table, hidden, [&](const at::Tensor& t) { return t.index_select(0, rows); });
+  if (!position_table.defined()) return x;
+  return x + position_table.index_select(0, positions.to(at::kLong) + position_offset).to(at::kFloat);
 }
 
-void GatedActivationOut(const at::Tensor& gate, const at::Tensor& up, Activation activation, at::Tensor& out) {
-  static const auto op = Find("lime::gated_activation_out", &cpu::GatedActivationOut);
-  op.call(gate, up, static_cast<int64_t>(activation), out);
-}
-
-void ActivationOut(const at::Tensor& x, Activation activation, at::Tensor& out) {
-  static const auto op = Find("lime::activation_out", &cpu::ActivationOut);
-  op.call(x, static_cast<int64_t>(activation), out);
-}
-
-void EmbedOut(const at::Tensor& tokens, const LinearWeight& table, const at::Tensor& positions, const at::Tensor& position_table,
-              int64_t position_offset, at::Tensor& out) {
-  static const auto op = Find("lime::embed_out", &cpu::EmbedOut);
-  LayerList layers;
-  layers.Add(table);
-  op.call(tokens, layers.tensors(), layers.packing(), positions, position_table, position_offset, out);
-}
-
-void GatherRowsOut(const at::Tensor& x, const at::Tensor& rows, at::Tensor& out) {
-  static const auto op = Find("lime::gather_rows_out", &cpu::GatherRowsOut);
-  op.call(x, rows, out);
-}
-
-void TopKOut(const at::Tensor& logits, at::Tensor& values, at::Tensor& ids) {
-  static const auto op = Find("lime::top_k_out", &cpu::TopKOut);
-  op.call(logits, values, ids);
-}
-
-}  // namespace lime::ops
+}  // namespace lime::torch_ops

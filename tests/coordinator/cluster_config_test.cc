@@ -25,7 +25,7 @@ memory = "26GiB"
 weights = "/data/llama"
 store = "/data/lime"
 threads = 8
-backend = "cuda"
+backend = "torch"
 profile = "orin.json"
 ssh = "me@orin"
 limed = "/opt/lime/limed"
@@ -78,7 +78,7 @@ TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
   EXPECT_EQ(orin.weights, "/data/llama");
   EXPECT_EQ(orin.store, "/data/lime");
   EXPECT_EQ(orin.threads, 8);
-  EXPECT_EQ(orin.backend, "cuda");
+  EXPECT_EQ(orin.backend, "torch");
   EXPECT_EQ(orin.profile, "orin.json");
   EXPECT_EQ(orin.ssh, "me@orin");
   EXPECT_EQ(orin.limed, "/opt/lime/limed");
@@ -131,7 +131,7 @@ TEST(ClusterConfigTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error(Device("threads = true")), HasSubstr("field \"threads\" is not a whole number"));
   EXPECT_THAT(Error(Device("ssh = \"-oProxyCommand=id\"")), HasSubstr("field \"ssh\" = \"-oProxyCommand=id\" is not [USER@]HOST"));
   EXPECT_THAT(Error(Device("listen = \"7001\"")), HasSubstr("field \"listen\" = \"7001\" is not host:port"));
-  EXPECT_THAT(Error(Device("backend = \"tpu\"")), HasSubstr("is none of cpu, cuda and mps"));
+  EXPECT_THAT(Error(Device("backend = \"tpu\"")), HasSubstr("is none of cpu and torch"));
   EXPECT_THAT(Error(Device("weights = \"a\\u0000b\"")), HasSubstr("holds control characters"));
   EXPECT_THAT(Error(Device("weights = \"" + std::string(5000, 'x') + "\"")), HasSubstr("is longer than 4096 bytes"));
 }

@@ -179,7 +179,7 @@ std::string AdviceOf(const std::string& sentence) {
 
 TEST(BadBudgetTest, OneRefusalNamesABudgetThatSuffices) {
   std::string advice;
-  for (const char* little : {"1", "1MiB", "64MiB", "100MiB"}) {
+  for (const char* little : {"1", "1MiB", "16MiB", "32MiB"}) {
     const Answer refused = Call(Generation(kShipped, {"--memory", little}));
     ExpectRefused(refused, 1, "two pieces of streamed weights");
     EXPECT_THAT(refused.err, HasSubstr("--memory allows"));

@@ -3,12 +3,15 @@
 // fp32: 1e-3 absolute. bf16 and f16, whose residual stream is rounded at block boundaries: within 0.3, 0.05 on average, perplexity within 1
 // %; greedy ids equal up to the first step whose golden margin is below 0.3.
 
+#include <algorithm>
 #include <cmath>
 
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/model_session.h"
 #include "coordinator/cli/score.h"
 #include "gtest/gtest.h"
+#include "kernels/registry/registry.h"
+#include "planner/plan/backend_names.h"
 #include "tests/integration/models.h"
 
 namespace lime {
@@ -33,7 +36,7 @@ class GoldenTest : public ::testing::TestWithParam<std::string> {
 
   // Teacher-forced positions of one sequence, with the `top` likeliest.
   std::vector<cli::ScoredPosition> Score(const std::vector<int32_t>& ids, int64_t top) {
-    auto engine = OpenEngine(dir_, {.numerics = numerics_}, static_cast<int64_t>(ids.size()));
+    auto engine = OpenEngine(dir_, {.backend = backend_, .numerics = numerics_}, static_cast<int64_t>(ids.size()));
     EXPECT_TRUE(engine.ok()) << engine.status();
     cli::ScoreOptions options;
     options.chunk = 512;
@@ -70,6 +73,7 @@ class GoldenTest : public ::testing::TestWithParam<std::string> {
 
   // One order of sums on every machine: over the few values of one test, what another order rounds otherwise decides.
   std::string numerics_ = "portable";
+  std::string backend_ = kCpuBackend;
   std::string dir_;
   json golden_;
   std::unique_ptr<cli::ModelFiles> files_;
@@ -161,6 +165,13 @@ TEST_P(GoldenTest, AllLogitsAgreeInTheOrderOfThisMachine) {
   CompareLastLogitsOfOnePrompt();
   if (golden_.contains("teacher_forced")) CompareWindows();
   CompareGreedyPath();
+  CheckMean();
+}
+
+TEST_P(GoldenTest, LogitsOfTheBackendTorchAgreeOverTheWholeVocabulary) {
+  if (std::ranges::count(BackendsHere(), kTorchBackend) == 0) GTEST_SKIP() << "liblime_torch.so was not built";
+  backend_ = kTorchBackend;
+  CompareLastLogitsOfOnePrompt();
   CheckMean();
 }
 

@@ -36,6 +36,9 @@ TEST(DaemonSettingsTest, EveryFieldThatWasEditedIsNamedWithBothValues) {
   WantedSettings wanted = Wanted();
   wanted.memory = 2 * kGiB;
   EXPECT_THAT(DifferencesOf(RunsAsWanted(), wanted), ElementsAre(SettingDifference{"memory", "1.00 GiB", "2.00 GiB"}));
+  wanted = Wanted();
+  wanted.backend = "torch";
+  EXPECT_THAT(DifferencesOf(RunsAsWanted(), wanted), ElementsAre(SettingDifference{"backend", "cpu", "torch"}));
   wanted = {.cluster = "shelf", .listen = "127.0.0.1:2", .store = "/s"};
   const std::vector<SettingDifference> all = DifferencesOf(RunsAsWanted(), wanted);
   EXPECT_THAT(all, ElementsAre(SettingDifference{"memory", "1.00 GiB", "nothing"}, SettingDifference{"threads", "2", "one for every core"},

@@ -86,7 +86,7 @@ TEST(MemoryLimitTest, AModelLargerThanTheBudgetRunsUnderAHardLimitOfExactlyTheBu
   options.config.vocab_size = 4096;
   options.config.max_positions = 4096;
   ASSERT_TRUE(MakeModel(options, dir / "model").ok());  // 240 MB
-  constexpr Bytes kBudget = 384 * kMiB;
+  constexpr Bytes kBudget = 192 * kMiB;
   const LimitedGroup group(kBudget), wide(8 * kGiB);
   if (!group.exists() || !wide.exists()) GTEST_SKIP() << "no memory cgroup can be made here";
   std::string ids = "1";

@@ -48,7 +48,8 @@ struct RunShape {
   int threads = 2;
   int64_t chunk = 512;
   std::vector<std::vector<int32_t>> companions;  // sequences computed beside
-  std::string numerics = "auto";                 // but for this one, which names the bits
+  std::string backend = kCpuBackend;             // but for these two, which name the bits
+  std::string numerics = "auto";
   // What stays in memory; all of it where no share is given.
   std::optional<double> resident;
   Placement placement = Placement::kAuto;
@@ -64,6 +65,7 @@ inline absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::string& dir
   options.max_rows = shape.chunk * options.max_sequences;
   options.max_logit_rows = shape.chunk;
   options.context = context;
+  options.backend = shape.backend;
   options.numerics = shape.numerics;
   options.resident_share = shape.resident;
   options.placement = shape.placement;

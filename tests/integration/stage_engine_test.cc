@@ -200,13 +200,13 @@ TEST_F(TwoDevices, MessagesThatComeAgainOrOutOfTurnAreRefusedAsThemselvesOnly) {
 
 TEST_F(TwoDevices, APlanThatDoesNotFitIsRefusedWithTheNumbers) {
   for (PlanDevice& device : plan_.devices) {
-    device.memory.margin -= device.budget - 32 * kMiB;
-    device.budget = 32 * kMiB;  // less than the libraries take
+    device.memory.margin -= device.budget - 8 * kMiB;
+    device.budget = 8 * kMiB;  // less than the program itself takes
   }
   const auto engine = StageEngine::Install(dir_, plan_, 0, {});
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(engine.status().message()), HasSubstr("may take 32.00 MiB"));
+  EXPECT_THAT(std::string(engine.status().message()), HasSubstr("may take 8.00 MiB"));
 }
 
 TEST_F(TwoDevices, APlanOfAnotherModelIsRefused) {

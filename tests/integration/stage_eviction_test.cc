@@ -14,7 +14,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/module.h"
+#include "kernels/registry/registry.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan_blocks.h"
 #include "tests/integration/models.h"
@@ -178,7 +178,7 @@ TEST(StageEvictionTest, APlanOfThePlannersIsInstalledWithinItsBudgets) {
                                  .max_sequences = plan.sequences,
                                  .context = plan.context,
                                  .num_kv_pages = plan.devices[d].kv_pages};
-    const auto activations = PlanActivationBytes(spec, backend);
+    const auto activations = PlanActivationBytes(kCpuBackend, spec, backend);
     ASSERT_TRUE(activations.ok()) << activations.status();
     EXPECT_GE(plan.devices[d].memory.activations, *activations + StageInbox::WaitingBytes(plan, d, row) + SlicedVisit::BytesFor(plan, row));
   }

@@ -133,6 +133,27 @@ TEST_F(UpTest, DevicesComeUpAreMeasuredRunAndGoDown) {
   EXPECT_THAT(still.out, HasSubstr("device b does not run"));
 }
 
+TEST_F(UpTest, TheBackendThatTheFileNamesComputes) {
+  if (!std::filesystem::exists(std::filesystem::path(LIME_BINARY).parent_path() / "liblime_torch.so"))
+    GTEST_SKIP() << "liblime_torch.so was not built";
+  WriteCluster({kModel});
+  Edit("threads = 1\n", "threads = 1\nbackend = \"cuda\"\n");
+  ExpectRefused(Over({"up"}), 2, "\"backend\" = \"cuda\" is none of cpu and torch");
+  Edit("cuda", "torch");
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const Answer profile = Over({"profile", "--seconds", "0.2"});
+  ASSERT_EQ(profile.exit_code, 0) << profile.err;
+  const nlohmann::json device = Over({"devices", "--json"}).Json()["devices"][0];
+  EXPECT_EQ(device["backend"], "torch");
+  EXPECT_EQ(device["numerics_id"], "torch");
+  const Answer run = Over({"run", "--model", kModel, "--prompt", "Once upon a time", "--max-tokens", "4", "--json"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.Json()["completion_tokens"], 4);
+  Edit("torch", "cpu");
+  const Answer again = Over({"up"});
+  EXPECT_THAT(again.out + again.err, HasSubstr("backend torch where the file says cpu"));
+}
+
 TEST_F(UpTest, ADeviceWithAStoreIsSentItsWeights) {
   WriteCluster({""});
   ASSERT_EQ(Over({"up"}).exit_code, 0);
@@ -267,7 +288,7 @@ TEST_F(UpTest, AValueThatLimedRefusesIsToldWithItsLine) {
   const std::string where = absl::StrCat("lime: ", dir_ / "pair.toml", " line ");
   EXPECT_THAT(refusal("threads = 1", "threads = 1000"), HasSubstr(where + "8: device \"a\": threads = 1000 is outside 0 to "));
   EXPECT_THAT(refusal("1GiB", "15TiB"), HasSubstr(where + "7: device \"a\": memory = \"15TiB\": "));
-  EXPECT_THAT(refusal("1GiB", "50MiB"), HasSubstr(where + "7: device \"a\": memory = \"50MiB\" is less than limed needs"));
+  EXPECT_THAT(refusal("1GiB", "24MiB"), HasSubstr(where + "7: device \"a\": memory = \"24MiB\" is less than limed needs"));
   EXPECT_THAT(refusal("weights = \"" + kModel, "weights = \"/nope"),
               HasSubstr(where + "9: device \"a\": weights = \"/nope\" is not a folder"));
   EXPECT_THAT(refusal("weights = \"" + kModel, "store = \"/nope/s"),

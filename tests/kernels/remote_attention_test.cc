@@ -3,67 +3,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
 
 #include "kernels/cpu/attention.h"
-#include "kernels/module.h"
+#include "kernels/registry/registry.h"
+#include "planner/plan/backend_names.h"
 #include "planner/plan/described_model.h"
-#include "tests/kernels/cpu_test_util.h"
+#include "tests/kernels/random_model.h"
 
 namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kSequences = 3, kContext = 1024, kMaxRows = 96, kPages = kContext / cpu::kPagePositions;
-
-std::string Llama(const std::string& names, const std::string& rest) {
-  return "{" + names + R"(, "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 160, "vocab_size": 300, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, )" +
-         rest + "}";
-}
-
-std::string Config(const std::string& name) {
-  if (name == "llama") {
-    return Llama(R"("architectures": ["LlamaForCausalLM"], "model_type": "llama")", R"("dtype": "bfloat16", "head_dim": 64)");
-  }
-  if (name == "qwen3")
-    return Llama(R"("architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3")", R"("dtype": "float16", "head_dim": 32)");
-  if (name == "opt") {
-    return R"({"architectures": ["OPTForCausalLM"], "model_type": "opt", "dtype": "float32", "num_hidden_layers": 2, "hidden_size": 96,
-      "word_embed_proj_dim": 96, "num_attention_heads": 4, "ffn_dim": 160, "vocab_size": 300, "max_position_embeddings": 1024,
-      "activation_function": "relu", "do_layer_norm_before": true})";
-  }
-  return Llama(R"("architectures": ["MistralForCausalLM"], "model_type": "mistral")",
-               R"("dtype": "bfloat16", "head_dim": 24, "sliding_window": )" + name.substr(name.find('_') + 1));
-}
-
-// Random tensors, those of each block by its place in the spec.
-std::vector<std::vector<cpu::Array>> RandomWeights(const ModelSpec& spec) {
-  std::vector<std::vector<cpu::Array>> weights;
-  uint32_t seed = 1;
-  for (const BlockSpec& block : spec.blocks) {
-    weights.emplace_back();
-    for (const TensorSpec& tensor : block.tensors) {
-      int64_t elements = 1;
-      for (const int64_t size : tensor.info.shape) elements *= size;
-      const float scale = tensor.info.shape.size() == 2 ? 2 / std::sqrt(static_cast<float>(tensor.info.shape[1])) : 0.7F;
-      weights.back().push_back(cpu::RandomArray(tensor.info.dtype, elements, seed++, scale));
-    }
-  }
-  return weights;
-}
-
-// Rows [begin, end) of one sequence; the last one asks for logits.
-void Add(int32_t sequence, int32_t begin, int32_t end, MicroBatch& batch) {
-  for (int32_t p = begin; p < end; ++p) {
-    batch.rows.push_back(
-        {.sequence = sequence, .token = (17 * p + 31 * sequence + p / 7) % 300, .position = p, .wants_logits = p == end - 1});
-  }
-}
+constexpr int64_t kSequences = 3, kContext = kRandomModelContext, kMaxRows = 96, kPages = kContext / cpu::kPagePositions;
 
 template <typename T>
 std::vector<std::byte> BitsOf(std::span<T> values) {
@@ -78,14 +33,15 @@ class Device {
 
   Device(const ModelSpec& spec, const std::vector<std::vector<cpu::Array>>& weights, int threads) : spec_(spec), weights_(weights) {
     const int64_t layers = spec.config.num_layers;
-    auto backend = OpenBackend(spec, {.num_threads = threads,
-                                      .max_rows = kMaxRows,
-                                      .max_logit_rows = kSequences,
-                                      .max_sequences = kSequences,
-                                      .context = kContext,
-                                      .num_kv_pages = kSequences * layers * kPages,
-                                      .attends_pieces = true,
-                                      .attends_for_others = true});
+    auto backend = OpenBackend(kCpuBackend, spec,
+                               {.num_threads = threads,
+                                .max_rows = kMaxRows,
+                                .max_logit_rows = kSequences,
+                                .max_sequences = kSequences,
+                                .context = kContext,
+                                .num_kv_pages = kSequences * layers * kPages,
+                                .attends_pieces = true,
+                                .attends_for_others = true});
     EXPECT_TRUE(backend.ok()) << backend.status();
     backend_ = *std::move(backend);
     for (size_t i = 0; i < spec.blocks.size(); ++i) {
@@ -119,7 +75,7 @@ class Device {
   void Prefill(int32_t sequence, int32_t end) {
     for (int32_t begin = 0; begin < end; begin += kMaxRows) {
       MicroBatch batch;
-      Add(sequence, begin, std::min<int32_t>(end, begin + kMaxRows), batch);
+      AddRows(sequence, begin, std::min<int32_t>(end, begin + kMaxRows), batch);
       Step(batch);
     }
   }
@@ -183,10 +139,10 @@ struct Asked {
 
 class RemoteAttentionTest : public ::testing::TestWithParam<std::string> {
  protected:
-  RemoteAttentionTest() : spec_(DescribeModel(Config(GetParam()), GetParam()).value()), weights_(RandomWeights(spec_)) {
-    Add(0, 700, 701, batch_);
-    Add(1, 520, 560, batch_);  // a chunk of a prompt, into a piece that begins within
-    Add(2, 40, 41, batch_);
+  RemoteAttentionTest() : spec_(DescribeModel(RandomModelConfig(GetParam()), GetParam()).value()), weights_(RandomWeights(spec_)) {
+    AddRows(0, 700, 701, batch_);
+    AddRows(1, 520, 560, batch_);  // a chunk of a prompt, into a piece that begins within
+    AddRows(2, 40, 41, batch_);
   }
 
   void Prefill(Device& device) {
@@ -324,15 +280,15 @@ INSTANTIATE_TEST_SUITE_P(Families, RemoteAttentionTest, ::testing::Values("llama
                          [](const auto& info) { return info.param; });
 
 TEST(RemoteAttentionMemoryTest, RoomForOthersIsPlannedAsItIsMade) {
-  const ModelSpec spec = DescribeModel(Config("llama"), "llama").value();
+  const ModelSpec spec = DescribeModel(RandomModelConfig("llama"), "llama").value();
   BackendOptions options{.max_rows = kMaxRows, .max_logit_rows = 1, .max_sequences = kSequences, .context = kContext, .num_kv_pages = 1};
   std::vector<Bytes> bytes;
   for (const auto& [pieces, others] : {std::pair(false, false), std::pair(true, false), std::pair(false, true), std::pair(true, true)}) {
     options.attends_pieces = pieces, options.attends_for_others = others;
-    const auto backend = OpenBackend(spec, options);
+    const auto backend = OpenBackend(kCpuBackend, spec, options);
     ASSERT_TRUE(backend.ok()) << backend.status();
     bytes.push_back((*backend)->ActivationBytes());
-    EXPECT_EQ(bytes.back(), *PlanActivationBytes(spec, options));
+    EXPECT_EQ(bytes.back(), *PlanActivationBytes(kCpuBackend, spec, options));
   }
   EXPECT_GT(bytes[2], bytes[0] + kMaxRows * 4 * (2 + 64) * static_cast<Bytes>(sizeof(float)));
   EXPECT_EQ(bytes[3] - bytes[1], bytes[2] - bytes[0]);

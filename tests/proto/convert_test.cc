@@ -92,6 +92,7 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
                                  .store = "/store",
                                  .tls = "/keys",
                                  .threads = 4,
+                                 .backend = "torch",
                                  .cluster = "shelf",
                                  .user = "lime",
                                  .process = 77};

@@ -1,0 +1,16 @@
+// The backend "cpu": decoder blocks over plain memory and the operators of kernels/cpu.
+#pragma once
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace lime::cpu {
+
+// ResourceExhausted where memory or threads are missing. REQUIRES: `spec` outlives the backend.
+absl::StatusOr<std::unique_ptr<Backend>> OpenCpuBackend(const ModelSpec& spec, const BackendOptions& options);
+
+// Backend::ActivationBytes of such a backend, without making it.
+Bytes CpuActivationBytes(const ModelSpec& spec, const BackendOptions& options);
+
+}  // namespace lime::cpu

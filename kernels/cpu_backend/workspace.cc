@@ -1,0 +1,86 @@
+#include "kernels/cpu_backend/workspace.h"
+
+#include <algorithm>
+
+namespace lime::cpu {
+namespace {
+
+int64_t WidestInput(const ModelConfig& config) {
+  return std::max({config.intermediate_size, config.hidden_size, config.num_heads * config.head_dim});
+}
+
+AttentionWorkspace::Options AttentionOptions(const ModelSpec& spec, const BackendOptions& options, bool carries) {
+  return {.max_rows = options.max_rows,
+          .heads = spec.config.num_heads,
+          .head_dim = spec.config.head_dim,
+          .max_positions = options.context,
+          .carries = carries};
+}
+
+// Calls take(array, its bytes) for every array that such a backend has.
+template <typename Take>
+void ForEachArray(const ModelSpec& spec, const BackendOptions& options, BatchArrays& arrays, Take&& take) {
+  const ModelConfig& config = spec.config;
+  const int64_t rows = options.max_rows, logit_rows = options.max_logit_rows, working = ElementBytes(spec.working_dtype);
+  const int64_t q_cols = config.num_heads * config.head_dim, kv_cols = config.num_kv_heads * config.head_dim;
+  constexpr int64_t kIndex = sizeof(int32_t), kFloat = sizeof(float);
+  take(arrays.tokens, rows * kIndex);
+  take(arrays.slots, rows * kIndex);
+  take(arrays.positions, rows * kIndex);
+  take(arrays.x, rows * config.hidden_size * working);
+  take(arrays.normed, rows * config.hidden_size * working);
+  take(arrays.q, rows * q_cols * kFloat);
+  take(arrays.k, rows * kv_cols * kFloat);
+  take(arrays.v, rows * kv_cols * kFloat);
+  take(arrays.attended, rows * q_cols * working);
+  if (config.gated_mlp()) take(arrays.gate, rows * config.intermediate_size * kFloat);
+  take(arrays.up, rows * config.intermediate_size * kFloat);
+  take(arrays.mixed, rows * config.intermediate_size * working);
+  take(arrays.head_rows, logit_rows * kIndex);
+  take(arrays.head_x, logit_rows * config.hidden_size * working);
+  take(arrays.logits, logit_rows * config.vocab_size * kFloat);
+  if (options.attends_pieces) take(arrays.taken, options.max_sequences * kIndex);
+}
+
+}  // namespace
+
+Workspace::Workspace(const ModelSpec& spec, const BackendOptions& options, Numerics numerics)
+    : dtype(spec.working_dtype),
+      hidden(spec.config.hidden_size),
+      intermediate(spec.config.intermediate_size),
+      vocab(spec.config.vocab_size),
+      pool(options.num_threads),
+      linear(options.num_threads, options.max_rows, WidestInput(spec.config), numerics),
+      attention(AttentionOptions(spec, options, options.attends_pieces)) {
+  if (options.attends_for_others) for_others.emplace(AttentionOptions(spec, options, true));
+  if (spec.config.rope.type != RopeType::kNone) rope.emplace(spec.config.rope, spec.config.head_dim, options.context);
+  ForEachArray(spec, options, *this, [&](auto*& array, Bytes bytes) {
+    array_bytes_ += bytes;
+    memory_.push_back(MakePrefaulted(bytes));
+    array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(memory_.back().get());
+  });
+}
+
+Bytes Workspace::BytesFor(const ModelSpec& spec, const BackendOptions& options) {
+  Bytes bytes = LinearWorkspace::BytesFor(options.num_threads, options.max_rows, WidestInput(spec.config)) +
+                AttentionWorkspace::BytesFor(AttentionOptions(spec, options, options.attends_pieces));
+  if (options.attends_for_others) bytes += AttentionWorkspace::BytesFor(AttentionOptions(spec, options, true));
+  if (spec.config.rope.type != RopeType::kNone) bytes += RopeTable::BytesFor(spec.config.head_dim, options.context);
+  BatchArrays none;
+  ForEachArray(spec, options, none, [&](const auto* /*array*/, Bytes of_array) { bytes += of_array; });
+  return bytes;
+}
+
+Bytes Workspace::bytes() const {
+  return array_bytes_ + linear.bytes() + attention.bytes() + (for_others ? for_others->bytes() : 0) + (rope ? rope->bytes() : 0);
+}
+
+void Workspace::SetRows(int64_t new_rows, int64_t new_logit_rows) {
+  rows = new_rows;
+  logit_rows = new_logit_rows;
+  head_selected = false;
+  pieces_attended = -1;
+  records_taken = false;
+}
+
+}  // namespace lime::cpu
