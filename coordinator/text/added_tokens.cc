@@ -83,13 +83,11 @@ absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens, 
     }
   }
   for (size_t i = 0; i < added.tokens_.size(); ++i) {
-    const AddedToken& token = added.tokens_[i];
-    const auto index = static_cast<int32_t>(i);
-    if (!added.by_id_.emplace(token.id, index).second)
-      return absl::InvalidArgumentError(absl::StrCat("two added tokens have the id ", token.id));
-    ByteTrie& trie = token.normalized ? added.normalized_ : added.raw_;
-    trie.Insert(token.form.empty() ? token.content : token.form, index);
+    if (!added.by_id_.emplace(added.tokens_[i].id, static_cast<int32_t>(i)).second)
+      return absl::InvalidArgumentError(absl::StrCat("two added tokens have the id ", added.tokens_[i].id));
   }
+  added.InsertForms(/*special=*/false);
+  added.InsertForms(/*special=*/true);
   return added;
 }
 
@@ -106,6 +104,15 @@ absl::Status AddedTokens::Add(AddedToken token, const std::function<absl::Status
     tokens_[known->second] = std::move(token);
   }
   return absl::OkStatus();
+}
+
+void AddedTokens::InsertForms(bool special) {
+  for (size_t i = tokens_.size(); i-- > 0;) {
+    const AddedToken& token = tokens_[i];
+    if (token.special != special) continue;
+    ByteTrie& trie = token.normalized ? normalized_ : raw_;
+    trie.Insert(token.form.empty() ? token.content : token.form, static_cast<int32_t>(i));
+  }
 }
 
 std::vector<Section> AddedTokens::Split(std::string_view text, bool normalized, bool parse_special) const {

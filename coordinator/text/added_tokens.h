@@ -61,6 +61,9 @@ class AddedTokens {
   AddedTokens() = default;
 
   absl::Status Add(AddedToken token, const std::function<absl::StatusOr<std::string>(std::string_view)>& normalize);
+  // Of tokens with one form, which normalizers make, the first is found, a special one ahead of the others: so each list is inserted from
+  // its end, the special one last.
+  void InsertForms(bool special);
 
   std::vector<AddedToken> tokens_;
   absl::flat_hash_map<int32_t, int32_t> by_id_;           // id -> index

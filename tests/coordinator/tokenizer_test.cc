@@ -198,6 +198,18 @@ TEST(AddedTokensTest, NormalizedTokensAreFoundInNormalizedText) {
   EXPECT_EQ(*tokenizer->Encode("AtokTOKRAWraw"), (Ids{0, 2, 2, 3, 0}));
 }
 
+TEST(AddedTokensTest, OfTokensWithOneNormalizedFormTheFirstIsFoundSpecialOnesAheadOfTheOthers) {
+  Json json = CharJson("ab");
+  json["normalizer"] = {{"type", "Lowercase"}};
+  const auto token = [](int id, const char* content, bool special) {
+    return Json{{"id", id}, {"content", content}, {"special", special}, {"normalized", true}};
+  };
+  json["added_tokens"] = {token(2, "TOK", false), token(3, "Tok", false)};
+  EXPECT_EQ(*FromJsonOrDie(json)->Encode("tok"), (Ids{2}));
+  json["added_tokens"] = {token(2, "TOK", false), token(3, "Tok", true), token(4, "tOK", true)};
+  EXPECT_EQ(*FromJsonOrDie(json)->Encode("tok"), (Ids{3}));
+}
+
 TEST(BpeTest, UnknownCharactersFollowThePolicy) {
   Json json = CharJson("ab");
   json["model"]["vocab"]["<unk>"] = 2;
