@@ -72,7 +72,15 @@ function compare(json, texts) {
   if (refused) return { result: "refused", detail: refused };
   const decoded = lime(folder, encoded.map((ids) => ({ ids: ids instanceof Error ? [] : ids })), "text").answers;
   const difference = firstDifference(texts, expected.results, encoded, decoded);
-  return difference ? { result: "different", detail: difference } : { result: "equal" };
+  if (!difference) return { result: "equal" };
+  if (disagreesWithItself(folder, texts, expected)) return { result: "invalid", detail: "the library's answers change from run to run" };
+  return { result: "different", detail: difference };
+}
+
+// From 0.23 on the library keeps added tokens in a map without an order, and of two with one normalized form finds either.
+function disagreesWithItself(folder, texts, first) {
+  const answers = JSON.stringify(first.results);
+  return Array.from({ length: 10 }).some(() => JSON.stringify(library(folder, texts).results) !== answers);
 }
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "compare-tokenizers."));
