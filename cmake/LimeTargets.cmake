@@ -25,7 +25,7 @@ if(LIME_SANITIZE)
   add_compile_definitions(LIME_SANITIZED)
   # Coverage for the fuzz targets, in all files alike: headers that are parsed once serve one set of options. Not for ThreadSanitizer, which
   # would report its counters.
-  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND LIME_SANITIZE MATCHES "address|undefined")
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND NOT LIME_SANITIZE STREQUAL "thread")
     set(LIME_FUZZ ON)
     add_compile_options(-fsanitize=fuzzer-no-link)
   endif()
@@ -55,7 +55,7 @@ function(lime_options target)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 
-# lime_optimize(target level): for what takes longer to optimise than it will ever run.
+# lime_optimize(target level): as it is said, whatever the preset says.
 function(lime_optimize target level)
   target_compile_options(${target} PRIVATE -O${level})
   if(level EQUAL 0)  # where some distributions' own flags ask for checks that need more
@@ -67,6 +67,13 @@ function(lime_optimize target level)
   endif()
 endfunction()
 
+# lime_cold(target): flags and tables, which run once. The sanitizer builds optimise nothing but HOT libraries, and tests with a level.
+function(lime_cold target)
+  if(NOT LIME_SANITIZE)
+    lime_optimize(${target} 1)
+  endif()
+endfunction()
+
 # What nearly all files include, parsed once for all libraries.
 file(WRITE ${CMAKE_BINARY_DIR}/headers.cc "")
 add_library(lime_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
@@ -75,15 +82,27 @@ lime_options(lime_headers)
 set(LIME_HEADERS <algorithm> <chrono> <functional> <map> <memory> <optional> <span> <string> <utility> <variant> <vector>
   <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/synchronization/mutex.h>)
 target_precompile_headers(lime_headers PRIVATE ${LIME_HEADERS})
+if(LIME_SANITIZE)
+  add_library(lime_hot_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
+  target_link_libraries(lime_hot_headers PUBLIC lime_headers)
+  lime_options(lime_hot_headers)
+  lime_optimize(lime_hot_headers 1)
+  target_precompile_headers(lime_hot_headers PRIVATE ${LIME_HEADERS})
+endif()
 
-# lime_library(name SRCS ... [DEPS ...] [HEADERS target]): a static library of one folder, and whose parsed headers it uses.
+# lime_library(name SRCS ... [DEPS ...] [HEADERS target] [HOT]): a static library of one folder, and whose parsed headers it uses.
+# HOT: what tests spend their time in.
 function(lime_library name)
-  cmake_parse_arguments(ARG "" "HEADERS" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "HOT" "HEADERS" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SRCS})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   lime_options(${name})
   if(NOT ARG_HEADERS)
     set(ARG_HEADERS lime_headers)
+  endif()
+  if(ARG_HOT AND LIME_SANITIZE)
+    lime_optimize(${name} 1)
+    set(ARG_HEADERS lime_hot_headers)
   endif()
   target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
   set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a file with other options parses them itself
@@ -96,11 +115,19 @@ if(NOT LIME_LOGIC_ONLY)
   target_link_libraries(lime_rpc_headers PUBLIC lime_headers gRPC::grpc++ nlohmann_json::nlohmann_json)
   lime_options(lime_rpc_headers)
   target_precompile_headers(lime_rpc_headers PRIVATE ${LIME_HEADERS} <grpcpp/grpcpp.h> <nlohmann/json.hpp>)
+
+  # What reads flags and writes reports. Parsed for the level at which that is compiled.
+  find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
+  add_library(lime_flag_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
+  target_link_libraries(lime_flag_headers PUBLIC lime_headers nlohmann_json::nlohmann_json)
+  lime_options(lime_flag_headers)
+  lime_cold(lime_flag_headers)
+  target_precompile_headers(lime_flag_headers PRIVATE ${LIME_HEADERS} <CLI/CLI.hpp> <nlohmann/json.hpp>)
 endif()
 
-# lime_program(name SRCS ... [DEPS ...])
+# lime_program(name SRCS ... [DEPS ...] [HEADERS target])
 function(lime_program name)
-  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "HEADERS" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
   if(TARGET lime_tsan_abseil)
@@ -110,13 +137,15 @@ function(lime_program name)
     endif()
   endif()
   lime_options(${name})
+  if(ARG_HEADERS)
+    target_compile_options(${name} PRIVATE -fPIC)  # as they were parsed for a library
+    target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
+    set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)
+  endif()
 endfunction()
 
-# Tests are compiled once and run once: what they call is optimised, they themselves are not. With a sanitizer they are, else they are too slow.
+# Tests are compiled once and run once: what they call is optimised, they themselves are not, but for those that compute for long.
 set(LIME_TEST_LEVEL 0)
-if(LIME_SANITIZE)
-  set(LIME_TEST_LEVEL 1)
-endif()
 
 # What all tests include, parsed once for each level: GCC 12 dies of headers that were parsed for another one.
 file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "int main() {}\n")
@@ -129,18 +158,21 @@ foreach(level 0 1 2)
     <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
 endforeach()
 
-# lime_test(name SRCS ... [DEPS ...] [TIMEOUT seconds] [WAITS]): one GoogleTest program, one ctest entry.
+# lime_test(name SRCS ... [DEPS ...] [TIMEOUT seconds] [WAITS] [LEVEL 0|1|2]): one GoogleTest program, one ctest entry.
 # WAITS: it mostly waits for other processes and for time to pass. scripts/test gives ctest two slots for each core, and a test takes two
 # of them, or one if it waits.
-# LIME_TEST_LEVEL: how it is optimised. LIME_SOURCE_DIR and LIME_SHARED_DIR tell a test where the project and the models and vectors beside it are.
+# LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised. LIME_SOURCE_DIR and LIME_SHARED_DIR tell a test where the project and the models and vectors beside it are.
 function(lime_test name)
-  cmake_parse_arguments(ARG "WAITS" "TIMEOUT" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "WAITS" "TIMEOUT;LEVEL" "SRCS;DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   lime_program(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  lime_optimize(${name} ${LIME_TEST_LEVEL})
-  target_precompile_headers(${name} REUSE_FROM lime_test_headers_${LIME_TEST_LEVEL})
+  if(NOT DEFINED ARG_LEVEL)
+    set(ARG_LEVEL ${LIME_TEST_LEVEL})
+  endif()
+  lime_optimize(${name} ${ARG_LEVEL})
+  target_precompile_headers(${name} REUSE_FROM lime_test_headers_${ARG_LEVEL})
   set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a test with other definitions parses them itself
   target_compile_definitions(${name} PRIVATE
     LIME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LIME_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
