@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <random>
 
 #include "tests/kernels/cpu_test_util.h"
 

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/hwy_targets.h"
 #include "planner/base/dtype.h"
+#include "tests/kernels/random_floats.h"
 
 namespace lime::cpu {
 
@@ -36,14 +36,6 @@ struct Array {
     WithWorkingType(dtype, [&](auto type) { reinterpret_cast<decltype(type)*>(data.data())[i] = FromFloat<decltype(type)>(value); });
   }
 };
-
-inline std::vector<float> RandomFloats(int64_t n, uint32_t seed, float scale = 1.0f) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> x(n);
-  for (float& value : x) value = normal(generator);
-  return x;
-}
 
 inline Array RandomArray(DType dtype, int64_t n, uint32_t seed, float scale = 1.0f) {
   Array a(dtype, n);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <vector>
 
 #if defined(__linux__)
@@ -14,15 +13,14 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/linear.h"
+#include "tests/kernels/random_floats.h"
 
 namespace lime::cpu {
 namespace {
 
 std::vector<BF16> Random(int64_t n, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  std::vector<BF16> values(n);
-  for (BF16& value : values) value = FromFloat<BF16>(normal(rng));
+  std::vector<BF16> values;
+  for (const float value : RandomFloats(n, seed)) values.push_back(FromFloat<BF16>(value));
   return values;
 }
 

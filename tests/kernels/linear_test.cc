@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/linear_bf16.h"
+#include "tests/kernels/random_floats.h"
 
 namespace lime::cpu {
 namespace {
@@ -41,14 +42,6 @@ float Element(const Bytes& bytes, DType dtype, int64_t i) {
     value = ToFloat(element);
   });
   return value;
-}
-
-std::vector<float> Random(int64_t n, uint32_t seed, float scale = 1.0f) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> values(n);
-  for (float& value : values) value = normal(rng);
-  return values;
 }
 
 // A format that weights can have.
@@ -82,13 +75,13 @@ std::unique_ptr<Weights> MakeWeights(const Format& format, int64_t rows, int64_t
                .scale_dtype = format.scale_dtype};
   w->exact.resize(rows * cols);
   if (format.bits == 0) {
-    w->data = FromFloats(Random(rows * cols, seed), format.dtype);
+    w->data = FromFloats(RandomFloats(rows * cols, seed), format.dtype);
     for (int64_t i = 0; i < rows * cols; ++i) w->exact[i] = Element(w->data, format.dtype, i);
   } else {
     w->matrix.dtype = DType::kU32;
     const int64_t groups = cols / format.group_size;
-    w->scales = FromFloats(Random(rows * groups, seed + 1, 0.1f), format.scale_dtype);
-    w->biases = FromFloats(Random(rows * groups, seed + 2), format.scale_dtype);
+    w->scales = FromFloats(RandomFloats(rows * groups, seed + 1, 0.1f), format.scale_dtype);
+    w->biases = FromFloats(RandomFloats(rows * groups, seed + 2), format.scale_dtype);
     w->data.resize(rows * w->matrix.RowBytes());
     std::mt19937 rng(seed);
     for (int64_t r = 0; r < rows; ++r) {
@@ -179,7 +172,7 @@ TEST_P(LinearFormatTest, AgreesWithExactArithmetic) {
       for (int64_t rows : {1, 5, 67}) {
         const auto w = MakeWeights(GetParam(), rows, cols, rows * cols);
         for (int64_t tokens : {1, 4, 5, 13}) {
-          const Bytes x = FromFloats(Random(tokens * cols, 7), x_dtype);
+          const Bytes x = FromFloats(RandomFloats(tokens * cols, 7), x_dtype);
           ExpectClose(*w, x, x_dtype, tokens,
                       Apply(w->matrix, x, {.x_dtype = x_dtype, .tokens = tokens, .threads = 2, .numerics = GetParam().numerics}));
         }
@@ -192,7 +185,7 @@ TEST_P(LinearFormatTest, BitsDependOnTheRowAlone) {
   constexpr int64_t kRows = 70, kCols = 4224, kTokens = 64;  // 132 chunks: more than one block of the GEMM
   const DType x_dtype = GetParam().scale_dtype;
   const auto w = MakeWeights(GetParam(), kRows, kCols, 3);
-  const Bytes x = FromFloats(Random(kTokens * kCols, 4), x_dtype);
+  const Bytes x = FromFloats(RandomFloats(kTokens * kCols, 4), x_dtype);
   const std::vector<float> all = Apply(w->matrix, x, {.x_dtype = x_dtype, .tokens = kTokens, .numerics = GetParam().numerics});
   ExpectClose(*w, x, x_dtype, 2, all);
   for (int64_t tokens : {1, 2, 3, 4, 5, 7, 16, 64}) {
@@ -210,7 +203,7 @@ TEST_P(LinearFormatTest, BitsDoNotDependOnTheSplitOfTheRows) {
   const auto w = MakeWeights(GetParam(), kRows, kCols, 5);
   const int64_t groups = GetParam().bits == 0 ? 0 : kCols / GetParam().group_size * ElementBytes(GetParam().scale_dtype);
   for (int64_t tokens : {1, 9}) {
-    const Bytes x = FromFloats(Random(tokens * kCols, 6), DType::kBF16);
+    const Bytes x = FromFloats(RandomFloats(tokens * kCols, 6), DType::kBF16);
     const std::vector<float> whole = Apply(w->matrix, x, {.tokens = tokens, .numerics = GetParam().numerics});
     for (int64_t split : {1, 7, 32, 60}) {
       Matrix upper = w->matrix, lower = w->matrix;
@@ -234,7 +227,7 @@ TEST_P(LinearFormatTest, EveryInstructionSetGivesTheSameBits) {
   const int64_t cols = GetParam().bits == 0 ? 301 : 384;
   const auto w = MakeWeights(GetParam(), 21, cols, 8);
   for (DType x_dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const Bytes x = FromFloats(Random(9 * cols, 9), x_dtype), bias = FromFloats(Random(21, 10), x_dtype);
+    const Bytes x = FromFloats(RandomFloats(9 * cols, 9), x_dtype), bias = FromFloats(RandomFloats(21, 10), x_dtype);
     for (int64_t tokens : {1, 3, 9}) {
       const Call call{.x_dtype = x_dtype, .tokens = tokens, .bias = bias.data(), .numerics = GetParam().numerics};
       hwy::SetSupportedTargetsForTest(0);
@@ -281,10 +274,10 @@ TEST_P(LinearWorkingTypeTest, AddsBiasAndResidualInFloatAndRoundsOnce) {
   constexpr int64_t kRows = 37, kCols = 65, kStride = 40;
   const DType dtype = GetParam();
   const auto w = MakeWeights({dtype}, kRows, kCols, 20);
-  const Bytes bias = FromFloats(Random(kRows, 21), dtype);
+  const Bytes bias = FromFloats(RandomFloats(kRows, 21), dtype);
   ThreadPool pool(2);
   for (int64_t tokens : {1, 3, 11}) {
-    const Bytes x = FromFloats(Random(tokens * kCols, 22), dtype), before = FromFloats(Random(tokens * kStride, 23), dtype);
+    const Bytes x = FromFloats(RandomFloats(tokens * kCols, 22), dtype), before = FromFloats(RandomFloats(tokens * kStride, 23), dtype);
     const std::vector<float> plain = Apply(w->matrix, x, {.x_dtype = dtype, .tokens = tokens});
     const std::vector<float> biased = Apply(w->matrix, x, {.x_dtype = dtype, .tokens = tokens, .bias = bias.data()});
     Bytes after = before;
@@ -311,7 +304,7 @@ TEST(LinearTest, TasksOfDifferentFormatsShareOneCall) {
   const auto dense = MakeWeights({DType::kF16}, 33, kCols, 30);
   const auto packed = MakeWeights({.bits = 6, .group_size = 64}, 129, kCols, 31);
   for (int64_t tokens : {1, 6, 20}) {
-    const Bytes x = FromFloats(Random(tokens * kCols, 32), DType::kBF16);
+    const Bytes x = FromFloats(RandomFloats(tokens * kCols, 32), DType::kBF16);
     std::vector<float> y1(tokens * 33), y2(tokens * 129);
     const LinearTask tasks[] = {{.weight = &dense->matrix, .out = y1.data(), .out_stride = 33},
                                 {.weight = &packed->matrix, .out = y2.data(), .out_stride = 129}};
@@ -325,14 +318,14 @@ TEST(LinearTest, TasksOfDifferentFormatsShareOneCall) {
 
 TEST(LinearTest, MoreTokensThanOneBatchOfTheGemm) {
   const auto w = MakeWeights({DType::kBF16}, 10, 64, 40);
-  const Bytes x = FromFloats(Random(1100 * 64, 41), DType::kBF16);
+  const Bytes x = FromFloats(RandomFloats(1100 * 64, 41), DType::kBF16);
   ExpectClose(*w, x, DType::kBF16, 1100, Apply(w->matrix, x, {.tokens = 1100, .threads = 2}));
 }
 
 TEST(LinearTest, StridedTokensAndPaddedOutputs) {
   constexpr int64_t kRows = 6, kCols = 48, kTokens = 7, kXStride = 50, kOutStride = 9;
   const auto w = MakeWeights({DType::kF32}, kRows, kCols, 50);
-  const std::vector<float> x = Random(kTokens * kXStride, 51);
+  const std::vector<float> x = RandomFloats(kTokens * kXStride, 51);
   std::vector<float> dense, y(kTokens * kOutStride, 7.0f);
   for (int64_t t = 0; t < kTokens; ++t) dense.insert(dense.end(), x.begin() + t * kXStride, x.begin() + t * kXStride + kCols);
   ThreadPool pool(1);
