@@ -8,7 +8,7 @@
 #include <string>
 
 #include "planner/base/status.h"
-#include "proto/channel.h"
+#include "proto/cluster_keys.h"
 
 namespace lime {
 

@@ -12,18 +12,9 @@
 #include <memory>
 #include <string>
 
-#include "planner/base/status.h"
+#include "proto/cluster_keys.h"
 
 namespace lime {
-
-// PEM texts; all empty: connections are not encrypted.
-struct ClusterKeys {
-  std::string authority, certificate, key;
-
-  bool empty() const { return authority.empty(); }
-  // `folder`/ca.pem, `folder`/`name`.pem and `folder`/`name`.key, which nobody else may read. Checked: they belong together.
-  static absl::StatusOr<ClusterKeys> Read(const std::string& folder, const std::string& name);
-};
 
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const ClusterKeys& keys);
 

@@ -15,6 +15,7 @@
 #include "coordinator/rpc/this_coordinator.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
+#include "proto/channel.h"
 #include "proto/grpc_status.h"
 
 namespace lime {

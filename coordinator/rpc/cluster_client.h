@@ -19,7 +19,7 @@
 
 #include "absl/time/time.h"
 #include "planner/plan/plan.h"
-#include "proto/channel.h"
+#include "proto/cluster_keys.h"
 #include "proto/convert.h"
 
 namespace lime {

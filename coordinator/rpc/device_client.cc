@@ -6,6 +6,9 @@
 #include "absl/time/clock.h"
 #include "coordinator/rpc/ask_health.h"
 #include "coordinator/rpc/this_coordinator.h"
+#include "lime/v1/bulk.grpc.pb.h"
+#include "lime/v1/control.grpc.pb.h"
+#include "proto/channel.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -18,18 +21,26 @@ constexpr double kProfileFactor = 10;  // a device may be slow to come to its en
 
 }  // namespace
 
+struct DeviceClient::Stubs {
+  explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
+      : control(v1::Control::NewStub(channel)), bulk(v1::Bulk::NewStub(channel)) {}
+
+  const std::unique_ptr<v1::Control::Stub> control;
+  const std::unique_ptr<v1::Bulk::Stub> bulk;
+};
+
 DeviceClient::DeviceClient(std::string name, std::string address, const ClusterKeys& keys, std::string start)
     : target_{.name = std::move(name), .address = std::move(address), .keys = keys, .start = std::move(start)},
-      channel_(OpenChannel(target_.address, target_.name, keys, ChannelUse::kControl)),
-      stub_(v1::Control::NewStub(channel_)),
-      bulk_(v1::Bulk::NewStub(channel_)) {}
+      stubs_(std::make_unique<Stubs>(OpenChannel(target_.address, target_.name, keys, ChannelUse::kControl))) {}
+
+DeviceClient::~DeviceClient() = default;
 
 std::string DeviceClient::Who() const {
   return absl::StrCat("device \"", name(), "\" at ", address());
 }
 
 absl::StatusOr<DeviceHealth> DeviceClient::Health(absl::Duration patience) const {
-  return AskHealth(*stub_, target_, {.patience = patience});
+  return AskHealth(*stubs_->control, target_, {.patience = patience});
 }
 
 absl::StatusOr<std::vector<Finding>> DeviceClient::Inspect(const InspectCall& call) const {
@@ -38,7 +49,7 @@ absl::StatusOr<std::vector<Finding>> DeviceClient::Inspect(const InspectCall& ca
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kInspectPatience + absl::Seconds(4 * call.seconds)));
   v1::InspectReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Inspect(&context, request, &reply), Who()));
+  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->Inspect(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 
@@ -46,7 +57,7 @@ absl::StatusOr<DeviceStatistics> DeviceClient::Statistics(absl::Duration patienc
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
   v1::StatisticsReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Statistics(&context, v1::StatisticsRequest(), &reply), Who()));
+  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->Statistics(&context, v1::StatisticsRequest(), &reply), Who()));
   return FromProto(reply);
 }
 
@@ -56,7 +67,7 @@ absl::StatusOr<ReleasedPlan> DeviceClient::Release(bool force) const {
   v1::ReleaseRequest request;
   ToProto(ReleaseCall{.force = force, .by = NewCoordinator()}, request);
   v1::ReleaseReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Release(&context, request, &reply), Who()));
+  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->Release(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 
@@ -66,7 +77,7 @@ absl::StatusOr<MeasuredDevice> DeviceClient::Profile(const ProfileCall& call, co
   ToProto(call, request);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kProfilePatience + absl::Seconds(kProfileFactor * call.seconds)));
-  const auto reader = stub_->Profile(&context, request);
+  const auto reader = stubs_->control->Profile(&context, request);
   absl::StatusOr<MeasuredDevice> measured = absl::InternalError(absl::StrCat(Who(), " has ended the measurement without a word"));
   for (v1::ProfileEvent event; reader->Read(&event);) {
     absl::StatusOr<ProfileNews> news = FromProto(event);
@@ -92,7 +103,7 @@ absl::StatusOr<MeasuredLink> DeviceClient::ProbeLink(const LinkProbe& probe) con
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kProbePatience + absl::Seconds(4 * probe.seconds)));
   v1::ProbeLinkReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stub_->ProbeLink(&context, request, &reply), Who()));
+  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->ProbeLink(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 
@@ -103,7 +114,7 @@ absl::StatusOr<DeviceHoldings> DeviceClient::Holdings(const HoldingsCall& call, 
   context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
   context.set_wait_for_ready(true);
   v1::HoldingsReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(bulk_->Holdings(&context, request, &reply), Who()));
+  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->bulk->Holdings(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 
@@ -113,7 +124,7 @@ absl::StatusOr<TraceChunk> DeviceClient::Trace(const TraceCall& call) const {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kTracePatience));
   v1::TraceReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stub_->Trace(&context, request, &reply), Who()));
+  LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->Trace(&context, request, &reply), Who()));
   return FromProto(reply);
 }
 

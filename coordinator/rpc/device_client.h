@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "lime/v1/bulk.grpc.pb.h"
-#include "lime/v1/control.grpc.pb.h"
 #include "proto/bulk_convert.h"
-#include "proto/channel.h"
+#include "proto/cluster_keys.h"
 #include "proto/convert.h"
 #include "proto/diagnosis.h"
 #include "proto/finding_convert.h"
@@ -24,6 +22,7 @@ class DeviceClient {
  public:
   // `start`: what to type where nobody listens (ProbeTarget).
   DeviceClient(std::string name, std::string address, const ClusterKeys& keys, std::string start = "");
+  ~DeviceClient();
 
   // As AskHealth.
   absl::StatusOr<DeviceHealth> Health(absl::Duration patience) const;
@@ -57,9 +56,8 @@ class DeviceClient {
   std::string Who() const;
 
   const ProbeTarget target_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::Control::Stub> stub_;
-  const std::unique_ptr<v1::Bulk::Stub> bulk_;
+  struct Stubs;
+  const std::unique_ptr<Stubs> stubs_;
 };
 
 }  // namespace lime

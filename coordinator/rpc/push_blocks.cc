@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "lime/v1/bulk.grpc.pb.h"
 #include "proto/bulk_convert.h"
+#include "proto/channel.h"
 #include "proto/grpc_status.h"
 #include "proto/prober.h"
 

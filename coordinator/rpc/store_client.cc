@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "lime/v1/bulk.grpc.pb.h"
+#include "proto/channel.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -19,10 +21,16 @@ void SetStoreDeadline(grpc::ClientContext& context, absl::Duration patience) {
 
 }  // namespace
 
+struct StoreClient::Stub {
+  const std::unique_ptr<v1::Bulk::Stub> bulk;
+};
+
 StoreClient::StoreClient(std::string name, std::string address, const ClusterKeys& keys)
     : name_(std::move(name)),
       address_(std::move(address)),
-      stub_(v1::Bulk::NewStub(OpenChannel(address_, name_, keys, ChannelUse::kBulk))) {}
+      stub_(new Stub{.bulk = v1::Bulk::NewStub(OpenChannel(address_, name_, keys, ChannelUse::kBulk))}) {}
+
+StoreClient::~StoreClient() = default;
 
 std::string StoreClient::Who() const {
   return absl::StrCat("device \"", name_, "\" at ", address_);
@@ -32,7 +40,7 @@ absl::StatusOr<StoreContent> StoreClient::List() const {
   grpc::ClientContext context;
   SetStoreDeadline(context, kListPatience);
   v1::ListStoreReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stub_->ListStore(&context, v1::ListStoreRequest(), &reply), Who()));
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->bulk->ListStore(&context, v1::ListStoreRequest(), &reply), Who()));
   return FromProto(reply);
 }
 
@@ -42,7 +50,7 @@ absl::StatusOr<Bytes> StoreClient::Remove(uint64_t model) const {
   v1::RemoveStoredRequest request;
   request.set_model(model);
   v1::RemoveStoredReply reply;
-  LIME_RETURN_IF_ERROR(FromGrpc(stub_->RemoveStored(&context, request, &reply), Who()));
+  LIME_RETURN_IF_ERROR(FromGrpc(stub_->bulk->RemoveStored(&context, request, &reply), Who()));
   return std::max<Bytes>(0, reply.freed_bytes());
 }
 

@@ -6,15 +6,15 @@
 #include <memory>
 #include <string>
 
-#include "lime/v1/bulk.grpc.pb.h"
 #include "proto/bulk_convert.h"
-#include "proto/channel.h"
+#include "proto/cluster_keys.h"
 
 namespace lime {
 
 class StoreClient {
  public:
   StoreClient(std::string name, std::string address, const ClusterKeys& keys);
+  ~StoreClient();
 
   absl::StatusOr<StoreContent> List() const;
   // The bytes that are free again. FailedPrecondition while a plan that reads the model is installed, or it is being pushed.
@@ -24,7 +24,8 @@ class StoreClient {
   std::string Who() const;
 
   const std::string name_, address_;
-  const std::unique_ptr<v1::Bulk::Stub> stub_;
+  struct Stub;
+  const std::unique_ptr<Stub> stub_;
 };
 
 }  // namespace lime
