@@ -4,7 +4,7 @@
 #include "coordinator/rpc/cluster_client.h"
 #include "coordinator/serving/cluster_run.h"
 #include "daemon/rpc/device_server.h"
-#include "daemon/limed/engine_stage.h"
+#include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
