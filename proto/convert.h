@@ -11,10 +11,9 @@
 #include <variant>
 #include <vector>
 
-#include "common/activation.h"
-#include "common/order.h"
-#include "common/row_score.h"
-#include "common/sampler.h"
+#include "common/device_news.h"
+#include "common/device_report.h"
+#include "common/order_message.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
@@ -134,43 +133,9 @@ struct LoadedBytes {
   Bytes done = 0, total = 0;
   friend bool operator==(const LoadedBytes&, const LoadedBytes&) = default;
 };
-struct InstalledPlan {
-  std::string numerics_id;
-  Bytes resident = 0;  // of the process
-  friend bool operator==(const InstalledPlan&, const InstalledPlan&) = default;
-};
 using InstallNews = std::variant<LoadedBytes, InstalledPlan>;
 void ToProto(const InstallNews& news, v1::InstallEvent& message);
 absl::StatusOr<InstallNews> FromProto(const v1::InstallEvent& message);
-
-// How fast a way out of a device is now, by what passed.
-struct LinkRate {
-  std::string peer;
-  double bytes_per_second = 0;
-  double age_ms = 0;  // since it was measured
-  friend bool operator==(const LinkRate&, const LinkRate&) = default;
-};
-struct DeviceStatistics {
-  int64_t epoch = -1;
-  int64_t steps = 0;
-  Bytes bytes_read = 0;
-  Bytes kv_written = 0, kv_read = 0;  // to the disk or a host for want of memory, and back from the disk; the latter in bytes_read too
-  Bytes kv_fetched = 0;               // back from the host
-  double compute_ms = 0, wait_weights_ms = 0, wait_input_ms = 0;
-  double decode_ms = 0, planned_decode_ms = 0;  // computing micro-batches that decode, and what the plan says of the same
-  double disk_ms = 0;                           // that the disk was at work, but for beginnings
-  Bytes disk_bytes = 0;                         // read in that time
-  std::optional<Bytes> kv_room;                 // free on the disk beside what KV of the plan may still take; nothing: not known
-  int64_t sent_messages = 0;
-  Bytes sent_bytes = 0;
-  int64_t received_messages = 0;
-  Bytes received_bytes = 0;
-  Bytes peak_resident = 0;
-  int64_t residency_changes = 0;
-  std::vector<LinkRate> links;
-
-  friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;
-};
 void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message);
 absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message);
 
@@ -249,15 +214,6 @@ absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message);
 
 // ---- From the coordinator
 
-// How the tokens of one request are chosen.
-struct RequestSampling {
-  SamplingParams params;
-  bool hash_logits = false;
-  std::string hash_state;  // LogitsHash::State, that it goes on from; empty: it begins
-  // So many likeliest ids of every position of the prompt are told, and the log-probabilities of its ids; the hash goes on over all
-  // requests that are scored, in the order in which they are computed. Nothing: it is not scored.
-  std::optional<int32_t> score_top;
-};
 inline constexpr int32_t kMostScoreTop = 1000;
 inline constexpr int64_t kMostHashState = 1024;
 
@@ -265,41 +221,12 @@ struct OpenOrders {
   int64_t epoch = 0;
   friend bool operator==(const OpenOrders&, const OpenOrders&) = default;
 };
-struct OrderMessage {
-  Order order;
-  RequestSampling sampling;  // of an AdmitOrder
-};
-struct Alive {
-  friend bool operator==(const Alive&, const Alive&) = default;
-};
 using FromCoordinator = std::variant<OpenOrders, OrderMessage, Alive>;
 void ToProto(const FromCoordinator& what, v1::OrderRequest& message);
 absl::StatusOr<FromCoordinator> FromProto(const v1::OrderRequest& message);
 
 // ---- From a device
 
-struct Opened {
-  friend bool operator==(const Opened&, const Opened&) = default;
-};
-struct SampledNews {
-  int64_t step = 0;
-  std::vector<SampledToken> tokens;
-  std::vector<uint64_t> logits_hashes;               // of each token's request so far; 0 where nobody asked
-  std::vector<std::optional<cpu::RowScore>> scores;  // likewise, of each token
-  bool ends_step = false;                            // as StepEndedNews says
-
-  friend bool operator==(const SampledNews&, const SampledNews&) = default;
-};
-struct StepEndedNews {
-  int64_t step = 0;
-  friend bool operator==(const StepEndedNews&, const StepEndedNews&) = default;
-};
-// The device has given the plan up.
-struct FailedNews {
-  absl::Status status;
-  friend bool operator==(const FailedNews&, const FailedNews&) = default;
-};
-using FromDevice = std::variant<Opened, SampledNews, StepEndedNews, FailedNews, Alive>;
 void ToProto(const FromDevice& what, v1::OrderEvent& message);
 absl::StatusOr<FromDevice> FromProto(const v1::OrderEvent& message);
 

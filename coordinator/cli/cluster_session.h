@@ -15,9 +15,10 @@
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/trace_timeline.h"
 #include "coordinator/logic/cluster_difference.h"
-#include "coordinator/rpc/cluster_run.h"
+#include "coordinator/rpc/cluster_client.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/trace_collector.h"
+#include "coordinator/serving/cluster_run.h"
 #include "nlohmann/json.hpp"
 #include "planner/kv_levels.h"
 

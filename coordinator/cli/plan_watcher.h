@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "coordinator/cli/change_costs.h"
 #include "coordinator/logic/replanner.h"
-#include "coordinator/rpc/cluster_run.h"
+#include "coordinator/serving/cluster_run.h"
 #include "planner/kv_levels.h"
 
 namespace lime::cli {

@@ -27,7 +27,6 @@ constexpr absl::Duration kHurry = absl::Seconds(1);             // with devices 
 constexpr absl::Duration kTakeover = absl::Milliseconds(2500);  // for devices to notice that a coordinator has gone before it used its plan
 constexpr double kSettledSeconds = 5;                           // who uses a plan for so long does not wait for other devices to load
 constexpr absl::Duration kLoading = absl::Seconds(3);           // for a device to answer while it loads a plan
-constexpr char kDeviceMark[] = "lime/device";
 
 struct Connection {
   ClusterClient::Device device;
@@ -474,25 +473,6 @@ std::set<std::string> ClusterClient::Free() {
 absl::Status InUse(const std::string& who, const DeviceHealth& health) {
   return absl::FailedPreconditionError(absl::StrCat(who, " runs ", health.model, " for ", health.used_by ? health.used_by->Who() : "nobody",
                                                     "; wait for its end, or take the device from it with `lime unload --force`"));
-}
-
-absl::Status WithDevice(const absl::Status& status, const std::string& device) {
-  absl::Status about = status;
-  if (!about.ok()) about.SetPayload(kDeviceMark, absl::Cord(device));
-  return about;
-}
-
-std::string DeviceOf(const absl::Status& status) {
-  const absl::optional<absl::Cord> device = status.GetPayload(kDeviceMark);
-  return device ? std::string(*device) : "";
-}
-
-std::set<std::string> DevicesUsed(const Plan& plan) {
-  std::set<std::string> used;
-  for (int d = 0; d < plan.NumDevices(); ++d) {
-    if (HasPart(plan, d)) used.insert(plan.devices[d].name);
-  }
-  return used;
 }
 
 }  // namespace lime

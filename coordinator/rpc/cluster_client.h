@@ -1,16 +1,9 @@
-// The devices of a cluster as the coordinator sees them: asks how they are, installs a plan on them, gives orders, hears of tokens.
-//
-//   Connect -> Install -> Open -> Send ... Send -> Unload
-//                 ▲ ▲                          │ │
-//                 │ └────────── Leave ◄────────┤ another plan is to go on
-//                 └── Free ◄── Abandon ◄───────┴ a device has failed
+// The devices of a cluster, over gRPC.
 //
 // Threads: one owner. News comes on gRPC's threads.
 #pragma once
 
 #include <atomic>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -18,13 +11,14 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/serving/devices.h"
 #include "planner/plan/plan.h"
 #include "proto/cluster_keys.h"
 #include "proto/convert.h"
 
 namespace lime {
 
-class ClusterClient {
+class ClusterClient final : public Devices {
  public:
   struct Device {
     std::string name, address;
@@ -39,46 +33,27 @@ class ClusterClient {
     absl::Duration connect = absl::Seconds(5);           // for a device to answer
     absl::Duration silence = absl::Seconds(2);           // a device that says nothing for so long is lost
   };
-  // News of a device, which is an index of the plan. FailedNews is the last of it.
-  using News = std::function<void(int32_t device, FromDevice what)>;
-
   // Asks every device how it is; the first that does not answer as it should is the error, as AskHealth tells it.
   static absl::StatusOr<std::unique_ptr<ClusterClient>> Connect(Options options);
-  ~ClusterClient();  // lets the devices unload what is open
+  ~ClusterClient() override;
 
   const std::vector<DeviceHealth>& health() const { return health_; }
 
-  struct InstallOptions {
-    std::function<void(Bytes done, Bytes total)> progress;  // of all devices together; on any thread, one at a time
-    const std::atomic<bool>* cancelled = nullptr;
-    int64_t trace_spans = 0;     // room for spans on each device, for TraceCollector to collect; 0: nothing is recorded
-    std::vector<KvSequence> kv;  // that go on with what Leave has left; empty: all begin anew
-  };
-  // Installs the plan, under an epoch that all of its devices take for new, wherever it has a stage: all at once. What one refuses is
-  // unloaded from the others. A device that does not answer while it loads is lost. DeviceOf(the error) is who it was.
-  absl::Status Install(Plan plan, const InstallOptions& options);
-  const Plan& plan() const { return plan_; }                                  // as installed
-  const std::vector<InstalledPlan>& installed() const { return installed_; }  // by device of the plan
+  // All devices load at once. One that does not answer while it loads is lost.
+  absl::Status Install(Plan plan, const InstallOptions& options) override;
+  const Plan& plan() const override { return plan_; }
+  const std::vector<InstalledPlan>& installed() const override { return installed_; }
 
-  // Opens the streams of orders; returns when all devices await orders.
-  absl::Status Open(News news);
-  // To every device of the plan that has a stage.
-  void Send(const OrderMessage& order);
+  // Opens the streams of orders.
+  absl::Status Open(News news) override;
+  void Send(const OrderMessage& order) override;
 
-  // Of a device of the plan.
-  absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const;
-  // Ends the streams and unloads the plan everywhere; the first error, if any.
-  absl::Status Unload();
-  // Likewise, but for the KV, which the plan that is installed next may take over.  REQUIRES: no step is under way.
-  struct Left {
-    bool all = false;                       // of every device
-    std::map<int32_t, std::string> hashes;  // of logits, by slot: LogitsHash::State
-  };
-  absl::StatusOr<Left> Leave();
-  // Ends the streams, and waits for nobody: devices that are there unload the plan by themselves.
-  void Abandon();
-  // Names of the devices that answer within a second and hold no plan; what is left there of the plans of this client is unloaded.
-  std::set<std::string> Free();
+  absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const override;
+  absl::Status Unload() override;
+  absl::StatusOr<Left> Leave() override;
+  void Abandon() override;
+  // Waits a second for each device to answer.
+  std::set<std::string> Free() override;
 
  private:
   class Impl;
@@ -95,11 +70,5 @@ class ClusterClient {
 
 // FailedPrecondition: a device that another coordinator uses. `who` opens the sentence.  REQUIRES: health.used_by
 absl::Status InUse(const std::string& who, const DeviceHealth& health);
-
-// The name of the device that an error is about; empty where it is about none.
-absl::Status WithDevice(const absl::Status& status, const std::string& device);
-std::string DeviceOf(const absl::Status& status);
-// Those of a plan's devices that have a stage, by name.
-std::set<std::string> DevicesUsed(const Plan& plan);
 
 }  // namespace lime

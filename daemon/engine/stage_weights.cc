@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "daemon/engine/block_weights.h"
 #include "daemon/weights/kept_tensors.h"
 #include "planner/base/check.h"
@@ -128,23 +128,12 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
   return absl::OkStatus();
 }
 
-// Each into memory of its own, so that some of them may stay where others go; but a head that is the embedding is one memory with it.
+// All in one buffer, whose ends alone are on small pages; some of them may stay where others go.
 absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, const Options& options) {
   if (ids.empty()) return absl::OkStatus();
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(checkpoint, spec_, {.loader = LoaderKind::kRead}));
-  Bytes total = 0, before = 0;
-  for (const BlockId id : ids) total += spec_.block(id).bytes;
-  const absl::Time begin = absl::Now();
-  for (const BlockId id : ids) {
-    LoadOptions load = options.load;
-    if (load.progress)
-      load.progress = [&](const LoadProgress& state) {
-        options.load.progress({.done = std::min(total, before + state.done), .total = total, .elapsed = absl::Now() - begin});
-      };
-    LIME_ASSIGN_OR_RETURN(std::vector<LoadedBlock> loaded, store->LoadBlocks({&id, 1}, load));
-    blocks_.push_back(std::move(loaded.front()));
-    before += spec_.block(id).bytes;
-  }
+  LIME_ASSIGN_OR_RETURN(std::vector<LoadedBlock> loaded, store->LoadBlocks(ids, options.load));
+  std::ranges::move(loaded, std::back_inserter(blocks_));
   return absl::OkStatus();
 }
 

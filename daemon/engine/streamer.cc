@@ -1,7 +1,5 @@
 #include "daemon/engine/streamer.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -14,8 +12,6 @@ namespace {
 
 using Use = WeightStream::Use;
 using State = WeightStream::State;
-
-constexpr uintptr_t kPage = 4096;
 
 // Whole, as it was loaded.
 bool InMemory(const LoadedBlock& block) {
@@ -242,13 +238,7 @@ void FreeMatrices(LoadedBlock& block, const BlockSpec& spec) {
   for (size_t i = 0; i < block.tensors.size(); ++i) {
     LoadedTensor& tensor = block.tensors[i];
     if (IsKept(spec.tensors[i]) || tensor.data == nullptr) continue;
-    const uintptr_t begin = reinterpret_cast<uintptr_t>(std::exchange(tensor.data, nullptr));
-    const uintptr_t first = (begin + kPage - 1) / kPage * kPage, last = (begin + static_cast<uintptr_t>(tensor.bytes)) / kPage * kPage;
-    if (first >= last) continue;
-#ifdef MADV_NOHUGEPAGE
-    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_NOHUGEPAGE);  // or the kernel joins what is left with zeros again
-#endif
-    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    ReturnPages(std::exchange(tensor.data, nullptr), tensor.bytes);
   }
 }
 

@@ -39,7 +39,7 @@ class WeightsLeft {
   };
 
   std::string dir_;
-  std::vector<LoadedBlock> blocks_;  // each with memory of its own
+  std::vector<LoadedBlock> blocks_;  // each with memory that goes back with it
   std::vector<Part> parts_;
 };
 

@@ -16,8 +16,8 @@
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/rpc/activation_link.h"
-#include "daemon/rpc/plan_sampler.h"
-#include "daemon/rpc/stage.h"
+#include "daemon/stage/plan_sampler.h"
+#include "daemon/stage/stage.h"
 #include "planner/plan/plan_blocks.h"
 #include "proto/convert.h"
 

@@ -60,6 +60,16 @@ absl::StatusOr<HugeBuffer> HugeBuffer::Allocate(Bytes bytes) {
   return buffer;
 }
 
+void ReturnPages(const std::byte* data, Bytes bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(data), page = static_cast<uintptr_t>(kSmallPage);
+  const uintptr_t first = (begin + page - 1) / page * page, last = (begin + static_cast<uintptr_t>(bytes)) / page * page;
+  if (first >= last) return;
+#ifdef MADV_NOHUGEPAGE
+  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_NOHUGEPAGE);  // or the kernel joins what is left with zeros again
+#endif
+  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 HugeBuffer::HugeBuffer(HugeBuffer&& other) noexcept {
   *this = std::move(other);
 }

@@ -36,6 +36,9 @@ class HugeBuffer {
   Bytes bytes_ = 0;
 };
 
+// Gives pages that lie whole within these bytes back to the system, and keeps their addresses; nothing reads them any more.
+void ReturnPages(const std::byte* data, Bytes bytes);
+
 // Makes a buffer's pages present from its begin on, by several threads, while it is filled: clearing pages takes one core as long as a fast
 // disk takes to fill them, and in a virtual machine, whose host has to find the memory first, several times as long. What is filled before
 // they come to it is left as it is; where memory runs out, or the system cannot do it beside who fills the buffer, they stop.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/page_cache.h"
 #include "daemon/weights/parallel.h"
 #include "daemon/weights/system_memory.h"
@@ -27,9 +28,19 @@ double CachedShare(const Checkpoint& checkpoint) {
   return total > 0 ? cached / total : 0;
 }
 
-// Keeps what a block needs when its tensors come from two loads.
-struct TwoStorages {
-  std::shared_ptr<const void> first, second;
+// A tensor in the buffer of a load. Its pages go back to the system with it, whoever else has a part of the buffer.
+class TensorPages {
+ public:
+  TensorPages(std::shared_ptr<const void> buffer, const std::byte* data, Bytes bytes)
+      : buffer_(std::move(buffer)), data_(data), bytes_(bytes) {}
+  ~TensorPages() { ReturnPages(data_, bytes_); }
+  TensorPages(const TensorPages&) = delete;
+  TensorPages& operator=(const TensorPages&) = delete;
+
+ private:
+  const std::shared_ptr<const void> buffer_;
+  const std::byte* const data_;
+  const Bytes bytes_;
 };
 
 }  // namespace
@@ -60,20 +71,19 @@ absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadAll(const LoadOptions&
 absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadBlocks(std::span<const BlockId> ids, const LoadOptions& options) {
   absl::MutexLock lock(&mutex_);
   // What is asked for, once each and in file order, less what an earlier block still holds.
-  std::map<std::string_view, Shared> known;
+  struct Known {
+    std::shared_ptr<const void> storage;
+    const std::byte* data = nullptr;
+  };
+  std::map<std::string_view, Known> known;
   std::vector<const TensorSpec*> wanted_specs;
-  std::shared_ptr<const void> earlier;
   for (const BlockId id : ids) {
     for (const TensorSpec& tensor : spec_.block(id).tensors) {
-      if (!known.emplace(tensor.name, Shared{}).second) continue;
+      const auto [entry, is_new] = known.try_emplace(tensor.name);
+      if (!is_new) continue;
       const auto found = shared_.find(tensor.name);
-      std::shared_ptr<const void> alive = found == shared_.end() ? nullptr : found->second.storage.lock();
-      if (alive) {
-        known[tensor.name].data = found->second.data;
-        earlier = std::make_shared<TwoStorages>(TwoStorages{std::move(alive), std::move(earlier)});
-      } else {
-        wanted_specs.push_back(&tensor);
-      }
+      if (found != shared_.end()) entry->second = {found->second.storage.lock(), found->second.data};
+      if (entry->second.storage == nullptr) wanted_specs.push_back(&tensor);
     }
   }
   const auto location = [&](const TensorSpec* spec) -> const TensorLocation& { return checkpoint_.location(spec->name); };
@@ -84,17 +94,23 @@ absl::StatusOr<std::vector<LoadedBlock>> WeightStore::LoadBlocks(std::span<const
   for (const TensorSpec* spec : wanted_specs) wanted.push_back({location(spec), spec->info.dtype});
 
   LIME_ASSIGN_OR_RETURN(LoadedTensors loaded, LoadChecked(wanted, options));
-  for (size_t i = 0; i < wanted.size(); ++i) known[wanted_specs[i]->name].data = loaded.data[i];
-  const std::shared_ptr<const void> storage =
-      earlier ? std::make_shared<TwoStorages>(TwoStorages{std::move(loaded.storage), std::move(earlier)}) : std::move(loaded.storage);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    std::shared_ptr<const void> storage = loaded.storage;
+    if (choice_.kind == LoaderKind::kRead)
+      storage = std::make_shared<TensorPages>(loaded.storage, loaded.data[i], wanted_specs[i]->info.bytes);
+    known[wanted_specs[i]->name] = {std::move(storage), loaded.data[i]};
+  }
 
   std::vector<LoadedBlock> blocks;
   for (const BlockId id : ids) {
-    LoadedBlock& block = blocks.emplace_back(LoadedBlock{.id = id, .tensors = {}, .storage = storage});
+    auto storages = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+    LoadedBlock& block = blocks.emplace_back(LoadedBlock{.id = id, .tensors = {}, .storage = storages});
     for (const TensorSpec& tensor : spec_.block(id).tensors) {
-      block.tensors.push_back({tensor.role, tensor.part, tensor.info.dtype, tensor.info.shape, known[tensor.name].data, tensor.info.bytes});
+      const auto& [storage, data] = known[tensor.name];
+      storages->push_back(storage);
+      block.tensors.push_back({tensor.role, tensor.part, tensor.info.dtype, tensor.info.shape, data, tensor.info.bytes});
       if (spec_.config.tie_embeddings && (id.kind == BlockKind::kEmbedding || id.kind == BlockKind::kHead)) {
-        shared_[tensor.name] = {storage, known[tensor.name].data};
+        shared_[tensor.name] = {storage, data};
       }
     }
   }

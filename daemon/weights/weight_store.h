@@ -29,8 +29,10 @@ struct LoadedTensor {
 
 struct LoadedBlock {
   BlockId id;
-  std::vector<LoadedTensor> tensors;    // in the order of BlockSpec
-  std::shared_ptr<const void> storage;  // mapping or buffer, shared by the blocks of one LoadBlocks call
+  std::vector<LoadedTensor> tensors;  // in the order of BlockSpec
+  // Mapping or buffer, which the blocks of one LoadBlocks call share. Of a buffer, pages whose tensors no block has any more are given
+  // back.
+  std::shared_ptr<const void> storage;
 };
 
 // Thread: LoadBlocks from any thread, one load at a time; the rest is immutable. Blocks outlive the store.

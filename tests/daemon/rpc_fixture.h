@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "coordinator/rpc/cluster_run.h"
+#include "coordinator/serving/cluster_run.h"
 #include "gtest/gtest.h"
 #include "lime/v1/control.grpc.pb.h"
 #include "tests/daemon/fake_cluster.h"

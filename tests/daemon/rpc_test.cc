@@ -7,8 +7,8 @@
 
 #include "absl/time/clock.h"
 #include "common/logits_hash.h"
-#include "coordinator/rpc/cluster_run.h"
 #include "coordinator/rpc/device_client.h"
+#include "coordinator/serving/cluster_run.h"
 #include "daemon/rpc/activation_wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

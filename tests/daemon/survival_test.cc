@@ -5,7 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "common/logits_hash.h"
-#include "coordinator/rpc/cluster_run.h"
+#include "coordinator/serving/cluster_run.h"
 #include "daemon/rpc/kv_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -47,6 +47,12 @@ struct OpenModel {
   ModelSpec spec;
 };
 
+Bytes ResidentBytes() {
+  Bytes size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * 4 * kKiB;
+}
+
 // Every way of loading that a user or the system can bring about.
 std::vector<WeightStore::Options> AllWays() {
   std::vector<WeightStore::Options> ways;
@@ -202,6 +208,29 @@ TEST(WeightStoreTest, ProgressEndsWithAllBytes) {
     EXPECT_EQ(last.done, last.total);
     EXPECT_GE(last.total, model.spec.WeightBytes());
     EXPECT_GT(last.bytes_per_second(), 0);
+  }
+}
+
+TEST(WeightStoreTest, MemoryOfABlockGoesBackWithItAndTheOthersStay) {
+  TempDir dir;
+  MakeModelOptions options;
+  options.config.hidden_size = 1024;
+  options.config.intermediate_size = 4096;  // 24 MiB of an MLP
+  ASSERT_TRUE(MakeModel(options, dir.path()).ok());
+  const OpenModel model(dir.path());
+  const auto store = model.Store({.loader = LoaderKind::kRead});
+  const auto before = store->LoadAll();
+  ASSERT_TRUE(before.ok()) << before.status();
+  auto blocks = store->LoadAll();
+  ASSERT_TRUE(blocks.ok()) << blocks.status();
+  const BlockId mlp = {BlockKind::kMlp, 0};
+  const Bytes loaded = ResidentBytes();
+  std::erase_if(*blocks, [&](const LoadedBlock& block) { return block.id == mlp; });
+  EXPECT_LT(ResidentBytes(), loaded - model.spec.block(mlp).bytes * 9 / 10);
+  for (const LoadedBlock& block : *blocks) {
+    const auto same = std::ranges::find(*before, block.id, &LoadedBlock::id);
+    for (size_t i = 0; i < block.tensors.size(); ++i)
+      ASSERT_EQ(std::memcmp(block.tensors[i].data, same->tensors[i].data, static_cast<size_t>(block.tensors[i].bytes)), 0);
   }
 }
 

@@ -1,9 +1,10 @@
 // A run that changes its plan while tokens come, over real servers with engines that compute: KV follows its layers, and tokens and logits
 // stay those of one engine.
 
-#include "coordinator/rpc/cluster_run.h"
-#include "daemon/limed/engine_stage.h"
+#include "coordinator/rpc/cluster_client.h"
+#include "coordinator/serving/cluster_run.h"
 #include "daemon/rpc/device_server.h"
+#include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

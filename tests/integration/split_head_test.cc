@@ -4,7 +4,7 @@
 #include <string>
 
 #include "daemon/logic/head_partial.h"
-#include "daemon/rpc/plan_sampler.h"
+#include "daemon/stage/plan_sampler.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

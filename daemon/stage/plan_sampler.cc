@@ -1,4 +1,4 @@
-#include "daemon/rpc/plan_sampler.h"
+#include "daemon/stage/plan_sampler.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,4 +1,4 @@
-#include "daemon/limed/engine_stage.h"
+#include "daemon/stage/engine_stage.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-// The stage that computes, for a daemon.
+// The stage that computes.
 #pragma once
 
 #include <functional>
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "daemon/engine/cores.h"
-#include "daemon/rpc/stage.h"
+#include "daemon/stage/stage.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
 

@@ -1,4 +1,4 @@
-#include "coordinator/rpc/cluster_run.h"
+#include "coordinator/serving/cluster_run.h"
 
 #include <algorithm>
 
@@ -17,12 +17,12 @@ bool IsSet(const std::atomic<bool>* cancel) {
 
 }  // namespace
 
-ClusterRun::ClusterRun(ClusterClient& client, std::optional<Survival> survival, LevelsOf levels)
-    : client_(client), survival_(std::move(survival)), levels_(std::move(levels)), writer_(OrdersFor(client.plan())) {
+ClusterRun::ClusterRun(Devices& devices, std::optional<Survival> survival, LevelsOf levels)
+    : devices_(devices), survival_(std::move(survival)), levels_(std::move(levels)), writer_(OrdersFor(devices.plan())) {
   CompareKernels();
   if (!survival_) return;
-  first_ = newest_ = client.plan();
-  recovery_.emplace(survival_->recovery, DevicesUsed(client.plan()));
+  first_ = newest_ = devices.plan();
+  recovery_.emplace(survival_->recovery, DevicesUsed(devices.plan()));
 }
 
 absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling& sampling) {
@@ -53,7 +53,7 @@ absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, 
 absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
   if (!open_) {
     inbox_ = std::make_shared<Inbox>();
-    LIME_RETURN_IF_ERROR(client_.Open([inbox = inbox_](int32_t device, FromDevice what) {
+    LIME_RETURN_IF_ERROR(devices_.Open([inbox = inbox_](int32_t device, FromDevice what) {
       absl::MutexLock lock(&inbox->mutex);
       inbox->news.emplace_back(device, std::move(what));
     }));
@@ -86,7 +86,7 @@ std::deque<ClusterRun::News> ClusterRun::AwaitNews() {
 
 absl::Status ClusterRun::OnNews(const News& news, const std::function<bool(const Token&)>& on_token) {
   const auto& [device, what] = news;
-  if (const auto* failed = std::get_if<FailedNews>(&what)) return WithDevice(failed->status, client_.plan().devices[device].name);
+  if (const auto* failed = std::get_if<FailedNews>(&what)) return WithDevice(failed->status, devices_.plan().devices[device].name);
   if (device != head()) return absl::OkStatus();
   if (const auto* sampled = std::get_if<SampledNews>(&what)) {
     LIME_RETURN_IF_ERROR(OnSampled(*sampled, on_token));
@@ -128,7 +128,7 @@ void ClusterRun::SendOrders() {
     OrderMessage message{.order = std::move(order)};
     if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what))
       message.sampling = asked_[static_cast<size_t>(admit->request)].sampling;
-    client_.Send(message);
+    devices_.Send(message);
   }
 }
 
@@ -147,14 +147,14 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
   LIME_RETURN_IF_ERROR(status);
   ++changes_;
   recoveries_ += recovery_->recoveries();
-  first_ = newest_ = client_.plan();
-  recovery_.emplace(survival_->recovery, DevicesUsed(client_.plan()));
+  first_ = newest_ = devices_.plan();
+  recovery_.emplace(survival_->recovery, DevicesUsed(devices_.plan()));
   return absl::OkStatus();
 }
 
 absl::Status ClusterRun::ChangeTaking(const Change& change, const std::atomic<bool>* cancel) {
   StatePause(absl::StrCat(change.why, "; changes to another plan"), *change.taking_over);
-  const absl::StatusOr<ClusterClient::Left> left = client_.Leave();
+  const absl::StatusOr<Devices::Left> left = devices_.Leave();
   open_ = false;
   LIME_RETURN_IF_ERROR(left.status());
   const absl::Status status = InstallTaking(change.plan, *left);
@@ -167,7 +167,7 @@ absl::Status ClusterRun::ChangeTaking(const Change& change, const std::atomic<bo
 absl::Status ClusterRun::ChangeComputingAgain(const Change& change) {
   goes_on_in_prompt_ = false;
   StatePause(absl::StrCat(change.why, "; changes to another plan and computes the KV so far again"), change.computing_again);
-  const absl::Status unloaded = client_.Unload();
+  const absl::Status unloaded = devices_.Unload();
   open_ = false;
   LIME_RETURN_IF_ERROR(unloaded);
   return InstallAgain(change.plan);
@@ -179,7 +179,7 @@ void ClusterRun::StatePause(const std::string& what, absl::Duration most) {
   Say(absl::StrCat(what, ", which takes ", absl::FormatDuration(stated), " at most"));
 }
 
-absl::Status ClusterRun::InstallTaking(const Plan& plan, const ClusterClient::Left& left) {
+absl::Status ClusterRun::InstallTaking(const Plan& plan, const Devices::Left& left) {
   if (!left.all) return absl::FailedPreconditionError("not every device has left its own");
   const bool computed = writer_.left().pages > 0;
   LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(OrdersFor(plan)));
@@ -208,7 +208,7 @@ void ClusterRun::TellPause() {
 // ---- After a failure
 
 absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<bool>* cancel) {
-  client_.Abandon();
+  devices_.Abandon();
   open_ = false;
   Recovery::Event event = Recovery::Failed{DeviceOf(failure), failure};
   while (!IsSet(cancel)) {
@@ -225,7 +225,7 @@ absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<
 
 Recovery::Event ClusterRun::Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel) {
   for (const absl::Time until = absl::Now() + ask.after; absl::Now() < until && !IsSet(cancel);) absl::SleepFor(kLook);
-  return Recovery::Answered{client_.Free()};
+  return Recovery::Answered{devices_.Free()};
 }
 
 Recovery::Event ClusterRun::Do(const Recovery::MakePlan& make) {
@@ -250,10 +250,10 @@ absl::Status ClusterRun::InstallAgain(const Plan& plan) {
 }
 
 absl::Status ClusterRun::Install(const Plan& plan, const std::vector<KvSequence>& kv) {
-  ClusterClient::InstallOptions options = survival_->install;
+  Devices::InstallOptions options = survival_->install;
   options.kv = kv;
-  LIME_RETURN_IF_ERROR(client_.Install(plan, options));
-  if (survival_->in_use) survival_->in_use(client_.plan());
+  LIME_RETURN_IF_ERROR(devices_.Install(plan, options));
+  if (survival_->in_use) survival_->in_use(devices_.plan());
   CompareKernels();
   return absl::OkStatus();
 }
@@ -268,10 +268,10 @@ OrderWriter::Options ClusterRun::OrdersFor(const Plan& plan) const {
 // The same bits come of the same order of every sum. Where a layer may now be computed by other kernels that is said, once.
 void ClusterRun::CompareKernels() {
   const size_t before = numerics_.size();
-  for (const InstalledPlan& installed : client_.installed()) {
+  for (const InstalledPlan& installed : devices_.installed()) {
     if (!installed.numerics_id.empty()) numerics_.insert(installed.numerics_id);
   }
-  const bool moved = first_ && DevicesUsed(client_.plan()) != DevicesUsed(*first_);
+  const bool moved = first_ && DevicesUsed(devices_.plan()) != DevicesUsed(*first_);
   const bool same = before == 0 || numerics_.size() == 1 || (numerics_.size() == before && !moved);
   if (same || std::exchange(told_bits_, true)) return;
   Say("the devices' kernels add up in different orders, so logits may differ in their last bits from now on; --numerics portable on every "

@@ -2,7 +2,7 @@
 // fails, Recovery says what to do, this does it, and the requests go on with their tokens so far. So they do when another plan is to be
 // used because it is better now.
 //
-// Threads: one owner, that waits in Run; news comes on gRPC's threads and waits for it in a queue.
+// Threads: one owner, that waits in Run; news comes on threads of the devices and waits for it in a queue.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "coordinator/logic/order_writer.h"
 #include "coordinator/logic/recovery.h"
-#include "coordinator/rpc/cluster_client.h"
+#include "coordinator/serving/devices.h"
 
 namespace lime {
 
@@ -42,7 +42,7 @@ class ClusterRun {
     Recovery::Options recovery;
     // A plan for some of these devices, which are all that answer.
     std::function<absl::StatusOr<Plan>(const Recovery::Devices& devices)> plan;
-    ClusterClient::InstallOptions install;
+    Devices::InstallOptions install;
     std::function<void(const std::string& sentence)> say;  // what is going on
     // Asked often while tokens come, and never waits.
     std::function<std::optional<Change>(const OrderWriter::Left& left)> change = nullptr;
@@ -53,8 +53,8 @@ class ClusterRun {
   using LevelsOf = std::function<std::vector<Residency>(const Plan& plan)>;
 
   // Without `survival` the first failure is the end; without `levels` requests have the KV that a plan begins with.
-  // REQUIRES: a plan is installed; `client` outlives this.
-  explicit ClusterRun(ClusterClient& client, std::optional<Survival> survival = {}, LevelsOf levels = {});
+  // REQUIRES: a plan is installed; `devices` outlives this.
+  explicit ClusterRun(Devices& devices, std::optional<Survival> survival = {}, LevelsOf levels = {});
 
   absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling);
 
@@ -93,7 +93,7 @@ class ClusterRun {
   absl::Status ChangeComputingAgain(const Change& change);
   void StatePause(const std::string& what, absl::Duration most);  // from now on
   // Requests go on with what the plan before has left.
-  absl::Status InstallTaking(const Plan& plan, const ClusterClient::Left& left);
+  absl::Status InstallTaking(const Plan& plan, const Devices::Left& left);
   void TellPause();
   // OK: it is installed again, or `cancel` is set.
   absl::Status Recover(const absl::Status& failure, const std::atomic<bool>* cancel);
@@ -118,16 +118,16 @@ class ClusterRun {
     int32_t position = -1;  // of the newest token
     uint64_t logits_hash = 0;
   };
-  int32_t head() const { return client_.plan().stages.back().device; }  // it samples, and with it a step ends
+  int32_t head() const { return devices_.plan().stages.back().device; }  // it samples, and with it a step ends
 
-  ClusterClient& client_;
+  Devices& devices_;
   const std::optional<Survival> survival_;
   const LevelsOf levels_;
   OrderWriter writer_;
   std::vector<Asked> asked_;  // by request
   bool open_ = false;
   int64_t steps_ = 0;
-  std::shared_ptr<Inbox> inbox_;  // of the plan in use; the client's too: news may come after this is gone
+  std::shared_ptr<Inbox> inbox_;  // of the plan in use; the devices' too: news may come after this is gone
 
   std::optional<Change> change_;                      // to be done
   absl::Time change_began_ = absl::InfiniteFuture();  // until the first token behind it

@@ -1,0 +1,122 @@
+#include "coordinator/local/local_device.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "daemon/engine/process_memory.h"
+#include "planner/base/check.h"
+
+namespace lime {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(100);  // how often loading looks whether it is cancelled
+
+}  // namespace
+
+LocalDevice::LocalDevice(Options options) : options_(std::move(options)) {}
+
+LocalDevice::~LocalDevice() {
+  Abandon();
+}
+
+absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
+  LIME_CHECK(session_ == nullptr) << "epoch " << plan_.epoch << " is installed";
+  if (plan.NumDevices() != 1)
+    return absl::InvalidArgumentError(absl::StrCat("a plan for ", plan.NumDevices(), " devices cannot run in one process"));
+  plan.epoch = std::max(plan.epoch, plan_.epoch + 1);
+  const std::string name = plan.devices.front().name;
+  std::optional<KvTake> take = TakeOf(plan, options.kv);
+  LeftByPlan left = std::exchange(left_, {});  // what nobody takes is gone before anything is loaded
+  if (!take) left = {};
+  before_.reset();
+  auto session = std::make_shared<StageSession>(StageSession::Options{.call = {.plan = plan,
+                                                                               .device = 0,
+                                                                               .addresses = {""},
+                                                                               .weights = options_.weights,
+                                                                               .trace_spans = options.trace_spans,
+                                                                               .kv = std::move(take)},
+                                                                      .make_stage = options_.make_stage,
+                                                                      .log = options_.log,
+                                                                      .progress =
+                                                                          [tell = options.progress](const LoadProgress& progress) {
+                                                                            if (tell) tell(progress.done, progress.total);
+                                                                          },
+                                                                      .left = std::move(left)});
+  absl::StatusOr<InstalledPlan> installed = Load(*session, options.cancelled);
+  if (!installed.ok()) {
+    session->Close();
+    return WithDevice(installed.status(), name);
+  }
+  session_ = std::move(session);
+  installed_ = {*std::move(installed)};
+  plan_ = std::move(plan);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<InstalledPlan> LocalDevice::Load(StageSession& session, const std::atomic<bool>* cancelled) {
+  absl::Notification ended;
+  std::thread watch([&] {
+    while (!ended.WaitForNotificationWithTimeout(kLook)) {
+      if (cancelled != nullptr && cancelled->load(std::memory_order_relaxed)) session.Cancel();
+    }
+  });
+  absl::StatusOr<InstalledPlan> installed = session.Open();
+  ended.Notify();
+  watch.join();
+  if (installed.ok()) installed->resident = ProcessResidentBytes();
+  return installed;
+}
+
+std::optional<KvTake> LocalDevice::TakeOf(const Plan& plan, const std::vector<KvSequence>& sequences) const {
+  if (!before_ || sequences.empty()) return std::nullopt;
+  return MakeKvTake(plan, 0, *before_, sequences, {}, {});
+}
+
+absl::Status LocalDevice::Open(News news) {
+  news_ = std::move(news);
+  return WithDevice(session_->SetSink([news = news_](FromDevice what) { news(0, std::move(what)); }), plan_.devices.front().name);
+}
+
+void LocalDevice::Send(const OrderMessage& order) {
+  const absl::Status status = session_->OnOrder(order);
+  if (!status.ok()) news_(0, FailedNews{status});
+}
+
+absl::StatusOr<DeviceStatistics> LocalDevice::Statistics(int32_t /*device*/) const {
+  if (session_ == nullptr) return absl::FailedPreconditionError("no plan is installed");
+  DeviceStatistics statistics = session_->Statistics();
+  statistics.peak_resident = ProcessPeakResidentBytes();
+  return statistics;
+}
+
+absl::Status LocalDevice::Unload() {
+  Abandon();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Devices::Left> LocalDevice::Leave() {
+  StageSession::Left left = session_->Leave();
+  session_.reset();
+  left_ = std::move(left.plan);
+  if (left_.kv == nullptr) return Left{};
+  before_ = plan_;
+  return Left{.all = true, .hashes = {left.hashes.begin(), left.hashes.end()}};
+}
+
+void LocalDevice::Abandon() {
+  if (session_ != nullptr) session_->Close();
+  session_.reset();
+}
+
+std::set<std::string> LocalDevice::Free() {
+  Abandon();
+  left_ = {};
+  before_.reset();
+  return DevicesUsed(plan_);
+}
+
+}  // namespace lime

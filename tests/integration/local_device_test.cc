@@ -1,0 +1,317 @@
+// One process that runs a model by a plan, through the coordinator's loop and a stage, gives every
+// bit that the engine and its loop give.
+
+#include "coordinator/local/local_device.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/generate.h"
+#include "coordinator/cli/text_stream.h"
+#include "coordinator/local/local_plan.h"
+#include "coordinator/serving/cluster_run.h"
+#include "daemon/stage/engine_stage.h"
+#include "daemon/weights/checkpoint.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/models.h"
+#include "tests/integration/variants.h"
+
+namespace lime {
+namespace {
+
+constexpr int64_t kContext = 96;
+constexpr int32_t kSlots = 3;  // fewer than there are requests: slots are used again
+constexpr int64_t kChunk = 24;
+
+// Of every kind of block and of weights.
+std::vector<Variant> Models() {
+  return {{.name = "llama_bf16", .quantization = std::nullopt},
+          {.name = "qwen2_f16", .family = ModelFamily::kQwen2, .dtype = DType::kF16, .quantization = std::nullopt},
+          {.name = "qwen3_f32", .family = ModelFamily::kQwen3, .dtype = DType::kF32, .quantization = std::nullopt},
+          {.name = "opt_f16",
+           .family = ModelFamily::kOpt,
+           .dtype = DType::kF16,
+           .quantization = std::nullopt,
+           .rope = RopeType::kNone,
+           .activation = Activation::kRelu,
+           .head_dim = 24},
+          {.name = "llama_q4_bf16", .dtype = DType::kBF16, .quantization = Quantization{4, 64}}};
+}
+
+struct Shape {
+  std::optional<double> resident;  // nothing: all
+  int threads = 1;
+};
+std::vector<Shape> Shapes() {
+  return {{.threads = 1}, {.threads = 2}, {.resident = 0.9, .threads = 2}, {.resident = 0.6}, {.resident = 0, .threads = 2}};
+}
+
+class LocalDeviceTest : public ::testing::Test {
+ protected:
+  void Make(const Variant& variant) {
+    model_ = dir_ / variant.name;
+    ASSERT_TRUE(MakeModel(OptionsOf(variant), model_).ok());
+    const auto checkpoint = Checkpoint::Open(model_);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    auto spec = checkpoint->BuildModelSpec();
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    spec_ = *std::move(spec);
+    auto tokenizer = Tokenizer::Load(model_);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    tokenizer_ = *std::move(tokenizer);
+    prompts_.clear();
+    for (const int length : {60, 33, 5, 1, 20})
+      prompts_.push_back(RandomIds(static_cast<uint32_t>(length), length, std::min<int64_t>(200, spec_.config.vocab_size)));
+  }
+
+  Plan PlanFor(const Shape& shape, int32_t sequences, int64_t prompt_tokens) {
+    const auto plan = PlanForThisProcess(spec_, {.budget = 8 * kGiB,
+                                                 .context = kContext,
+                                                 .sequences = sequences,
+                                                 .prompt_tokens = prompt_tokens,
+                                                 .chunk = kChunk,
+                                                 .resident_share = shape.resident,
+                                                 .piece_bytes = 16 * kKiB,
+                                                 .num_threads = shape.threads});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *plan : Plan{};
+  }
+
+  std::unique_ptr<LocalDevice> Install(const Plan& plan, const Shape& shape) {
+    auto device = std::make_unique<LocalDevice>(
+        LocalDevice::Options{.weights = model_, .make_stage = MakeEngineStages({.num_threads = shape.threads})});
+    const absl::Status status = device->Install(plan, {});
+    EXPECT_TRUE(status.ok()) << status << plan.DebugString();
+    return device;
+  }
+
+  cli::GenerateOptions Options(const SamplingParams& sampling) const {
+    cli::GenerateOptions options;
+    options.sampling = sampling;
+    options.max_new_tokens = {30, 12, 1, 20};
+    options.chunk = kChunk;
+    options.hash_logits = true;
+    return options;
+  }
+
+  std::vector<cli::Generated> ByTheEngine(const cli::GenerateOptions& options) {
+    RunShape shape{.chunk = kChunk};
+    shape.companions.resize(kSlots - 1);
+    auto engine = OpenEngine(model_, shape, kContext);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    if (!engine.ok()) return {};
+    auto summary = cli::Generate(**engine, *tokenizer_, prompts_, kSlots, options);
+    EXPECT_TRUE(summary.ok()) << summary.status();
+    return summary.ok() ? std::move(summary->results) : std::vector<cli::Generated>{};
+  }
+
+  std::vector<cli::Generated> ByAPlan(Devices& device, const cli::GenerateOptions& options) {
+    ClusterRun run(device);
+    std::vector<std::unique_ptr<cli::TextStream>> streams;
+    for (const std::vector<int32_t>& prompt : prompts_) {
+      const Request request{.prompt = prompt, .max_new_tokens = options.MaxNewTokens(streams.size()), .end_tokens = options.end_tokens};
+      EXPECT_TRUE(run.Add(request, {.params = options.sampling, .hash_logits = options.hash_logits}).ok());
+      streams.push_back(std::make_unique<cli::TextStream>(*tokenizer_, options, streams.size(), prompt));
+    }
+    const absl::Status status = run.Run(
+        [&](const ClusterRun::Token& token) {
+          cli::TextStream& stream = *streams[static_cast<size_t>(token.request)];
+          stream.result().logits_hash = token.logits_hash;
+          const FinishReason reason = stream.Take(token.token, token.reason);
+          if (reason != FinishReason::kNone) stream.Close(reason, {});
+          return reason == FinishReason::kNone;
+        },
+        nullptr);
+    EXPECT_TRUE(status.ok()) << status;
+    std::vector<cli::Generated> results;
+    for (const auto& stream : streams) results.push_back(std::move(stream->result()));
+    return results;
+  }
+
+  static void ExpectSame(const std::vector<cli::Generated>& plan, const std::vector<cli::Generated>& engine) {
+    ASSERT_EQ(plan.size(), engine.size());
+    for (size_t i = 0; i < plan.size(); ++i) {
+      SCOPED_TRACE(absl::StrCat("request ", i));
+      EXPECT_EQ(plan[i].token_ids, engine[i].token_ids);
+      EXPECT_EQ(plan[i].text, engine[i].text);
+      EXPECT_EQ(plan[i].logits_hash, engine[i].logits_hash);
+      EXPECT_EQ(plan[i].finish, engine[i].finish);
+    }
+  }
+
+  TempDir dir_;
+  std::string model_;
+  ModelSpec spec_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<std::vector<int32_t>> prompts_;
+};
+
+TEST_F(LocalDeviceTest, TokensAndLogitsAreThoseOfTheEngine) {
+  const std::vector<SamplingParams> samplings = {{.temperature = 0},
+                                                 {.repetition_penalty = 1.2, .temperature = 0.9, .top_k = 40, .top_p = 0.9, .seed = 7}};
+  for (const Variant& variant : Models()) {
+    SCOPED_TRACE(variant.name);
+    ASSERT_NO_FATAL_FAILURE(Make(variant));
+    std::vector<std::vector<cli::Generated>> engine;
+    for (const SamplingParams& sampling : samplings) engine.push_back(ByTheEngine(Options(sampling)));
+    for (const Shape& shape : Shapes()) {
+      const Plan plan = PlanFor(shape, kSlots, 60);
+      SCOPED_TRACE(plan.DebugString());
+      for (size_t i = 0; i < samplings.size(); ++i) {
+        const auto device = Install(plan, shape);
+        ExpectSame(ByAPlan(*device, Options(samplings[i])), engine[i]);
+        EXPECT_TRUE(device->Unload().ok());
+      }
+    }
+  }
+}
+
+TEST_F(LocalDeviceTest, WhatFitsIsResidentAndTheRestStreams) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  const auto streamed = [](const Plan& plan) { return std::ranges::count_if(plan.parts, &PlanPart::streamed); };
+  const Plan whole = PlanFor({}, kSlots, 60);
+  EXPECT_EQ(streamed(whole), 0);
+  EXPECT_EQ(whole.embedding, EmbeddingPlacement::kResident);
+  EXPECT_EQ(whole.devices.front().memory.ring, 0);
+  const Plan half = PlanFor({.resident = 0.5}, kSlots, 60), none = PlanFor({.resident = 0}, kSlots, 60);
+  EXPECT_GT(streamed(half), 0);
+  EXPECT_LT(streamed(half), half.NumParts());
+  EXPECT_EQ(streamed(none), none.NumParts());
+  const auto too_small = PlanForThisProcess(spec_, {.budget = 1 * kMiB, .context = kContext});
+  EXPECT_TRUE(absl::IsResourceExhausted(too_small.status())) << too_small.status();
+}
+
+TEST_F(LocalDeviceTest, ABudgetThatIsTooSmallForAllIsKept) {
+  const std::string model = dir_ / "larger";
+  MakeModelOptions options;
+  options.config.num_layers = 8;
+  options.config.hidden_size = 512;
+  options.config.num_heads = 8;
+  options.config.intermediate_size = 1536;
+  ASSERT_TRUE(MakeModel(options, model).ok());
+  const ModelSpec spec = *Checkpoint::Open(model)->BuildModelSpec();
+  LocalPlanRequest request{.budget = 8 * kGiB, .context = kContext, .prompt_tokens = 60, .piece_bytes = kMiB, .num_threads = 1};
+  const auto whole = PlanForThisProcess(spec, request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const PlanMemory& memory = whole->devices.front().memory;
+  request.budget = memory.total() - memory.margin + 16 * kMiB - memory.weights / 2;
+  const auto tight = PlanForThisProcess(spec, request);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_LE(tight->devices.front().memory.total(), request.budget);
+  Bytes streamed = 0;
+  for (const PlanPart& part : tight->parts) streamed += part.streamed ? part.bytes : 0;
+  EXPECT_GT(streamed, memory.weights / 2);
+  EXPECT_LT(streamed, memory.weights);
+  LocalDevice device({.weights = model, .make_stage = MakeEngineStages({.num_threads = 1})});
+  const absl::Status installed = device.Install(*tight, {});
+  EXPECT_TRUE(installed.ok()) << installed << tight->DebugString();
+}
+
+TEST_F(LocalDeviceTest, RequestsEndAtEndTokensAndStopStrings) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  cli::GenerateOptions options = Options({.temperature = 1.0, .seed = 3});
+  options.max_new_tokens = {30};
+  const std::vector<cli::Generated> plain = ByTheEngine(options);
+  ASSERT_EQ(plain.size(), prompts_.size());
+  options.end_tokens = {plain[0].token_ids[9], plain[1].token_ids[3]};
+  ASSERT_GE(plain[2].text.size(), 12u);
+  options.stop_strings = {plain[2].text.substr(6, 3)};
+  const std::vector<cli::Generated> engine = ByTheEngine(options);
+  for (const Shape& shape : Shapes()) {
+    const auto device = Install(PlanFor(shape, kSlots, 60), shape);
+    ExpectSame(ByAPlan(*device, options), engine);
+  }
+}
+
+TEST_F(LocalDeviceTest, ScoresAreThoseOfTheEngine) {
+  for (const Variant& variant : Models()) {
+    SCOPED_TRACE(variant.name);
+    ASSERT_NO_FATAL_FAILURE(Make(variant));
+    const std::vector<int32_t> ids = prompts_[0];
+    auto engine = OpenEngine(model_, {.chunk = kChunk}, kContext);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const cli::ScoreOptions options{.chunk = kChunk, .top = 4};
+    cli::Scorer scorer(**engine, options);
+    std::vector<cli::ScoredPosition> expected;
+    ASSERT_TRUE(scorer.Score(ids, expected).ok());
+    for (const Shape& shape : {Shape{.threads = 2}, Shape{.resident = 0.6}}) {
+      const auto device = Install(PlanFor(shape, 1, std::ssize(ids)), shape);
+      ClusterRun run(*device);
+      ASSERT_TRUE(run.Add({.prompt = ids, .max_new_tokens = 0}, {.score_top = 4}).ok());
+      std::vector<cpu::RowScore> scores;
+      uint64_t hash = 0;
+      const absl::Status status = run.Run(
+          [&](const ClusterRun::Token& token) {
+            if (token.score != nullptr) scores.push_back(*token.score);
+            hash = token.logits_hash;
+            return true;
+          },
+          nullptr);
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(scores.size(), ids.size());
+      EXPECT_EQ(hash, scorer.hash());
+      for (size_t i = 0; i < ids.size(); ++i) {
+        EXPECT_EQ(scores[i].top, expected[i].top) << i;
+        if (i + 1 == ids.size()) break;
+        EXPECT_EQ(scores[i].logprob, expected[i + 1].logprob) << i;
+      }
+    }
+  }
+}
+
+TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  cli::GenerateOptions options = Options({.temperature = 0});
+  prompts_.resize(2);
+  const std::vector<cli::Generated> engine = ByTheEngine(options);
+  const auto device = Install(PlanFor({}, kSlots, 60), {});
+  bool changed = false;
+  std::string said;
+  ClusterRun::Survival survival{.say = [&](const std::string& sentence) { said += sentence + "\n"; }};
+  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+    if (left.steps > 20 || std::exchange(changed, true)) return std::nullopt;
+    return ClusterRun::Change{.plan = PlanFor({.resident = 0.5}, kSlots, 60),
+                              .why = "why",
+                              .taking_over = absl::Seconds(20),
+                              .computing_again = absl::Seconds(40)};
+  };
+  ClusterRun run(*device, survival);
+  for (size_t i = 0; i < prompts_.size(); ++i)
+    ASSERT_TRUE(
+        run.Add({.prompt = prompts_[i], .max_new_tokens = options.MaxNewTokens(i)}, {.params = options.sampling, .hash_logits = true})
+            .ok());
+  std::vector<cli::Generated> results(prompts_.size());
+  const absl::Status status = run.Run(
+      [&](const ClusterRun::Token& token) {
+        results[static_cast<size_t>(token.request)].token_ids.push_back(token.token);
+        results[static_cast<size_t>(token.request)].logits_hash = token.logits_hash;
+        return true;
+      },
+      nullptr);
+  ASSERT_TRUE(status.ok()) << status << said;
+  EXPECT_EQ(run.changes(), 1) << said;
+  EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("computed again")));
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(results[i].token_ids, engine[i].token_ids);
+    EXPECT_EQ(results[i].logits_hash, engine[i].logits_hash);
+  }
+}
+
+TEST_F(LocalDeviceTest, APlanThatCannotBeIsRefusedAndLeavesNothing) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  Plan plan = PlanFor({}, kSlots, 60);
+  LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1})});
+  Plan two = plan;
+  two.devices.push_back(two.devices.front());
+  EXPECT_TRUE(absl::IsInvalidArgument(device.Install(two, {})));
+  plan.model_key = "another";
+  EXPECT_TRUE(absl::IsInvalidArgument(device.Install(plan, {})));
+  EXPECT_FALSE(device.Statistics(0).ok());
+  EXPECT_TRUE(device.Unload().ok());
+}
+
+}  // namespace
+}  // namespace lime
