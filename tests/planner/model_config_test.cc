@@ -323,6 +323,18 @@ TEST(ModelConfigTest, NamesOfArchitecturesMayBeSpelledInOtherCasesAndBeSeveral) 
   EXPECT_THAT(Error(config), HasSubstr("architecture \"LlamaBidirectionalModel\" is not supported"));
 }
 
+TEST(ModelConfigTest, AModelTypeOfAnotherFamilyIsNoneOfTheArchitectureBesideIt) {
+  json config = Llama();
+  for (const char* type : {"qwen3_moe", "mixtral", "llama4_text", "gemma"}) {
+    config["model_type"] = type;
+    EXPECT_THAT(Error(config), HasSubstr("model_type \"" + std::string(type) + "\" is not supported; LlamaForCausalLM, ")) << type;
+  }
+  for (const json& none : {json(nullptr), json(""), json("llama"), json("LLaMA")}) {
+    config["model_type"] = none;
+    EXPECT_EQ(Parse(config)->family, ModelFamily::kLlama);
+  }
+}
+
 TEST(ModelConfigTest, WhatPythonWritesForInfinityIsPassedOverWhereNobodyReadsIt) {
   const std::string text = Llama().dump();
   const auto with = [&](const std::string& field) {
