@@ -40,8 +40,10 @@ absl::StatusOr<Json> ReadJson(const std::filesystem::path& path) {
   return ParsePythonJson(bytes, path.string());
 }
 
-absl::StatusOr<TokenizerConfig> LoadConfig(const std::filesystem::path& folder) {
+// `implied_class`: of tokenizers whose files do not say how text is split, where tokenizer_config.json does not either.
+absl::StatusOr<TokenizerConfig> LoadConfig(const std::filesystem::path& folder, std::string implied_class = "") {
   TokenizerConfigFiles files;
+  files.implied_class = std::move(implied_class);
   LIME_ASSIGN_OR_RETURN(files.tokenizer_config, ReadJson(folder / "tokenizer_config.json"));
   if (Field(files.tokenizer_config, "added_tokens_decoder").is_null()) {
     LIME_ASSIGN_OR_RETURN(files.special_tokens_map, ReadJson(folder / "special_tokens_map.json"));
@@ -61,16 +63,25 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromParsedJson(Json json, std::string
   return tokenizer;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesystem::path& folder, TokenizerConfig config) {
+// The configuration of vocab.json with merges.txt, whose class says how text is split: where tokenizer_config.json names none, the one that
+// config.json stands for, or GPT-2's without a model_type there.
+absl::StatusOr<TokenizerConfig> LoadConfigWithClass(const std::filesystem::path& folder, std::string_view name) {
+  LIME_ASSIGN_OR_RETURN(TokenizerConfig config, LoadConfig(folder));
+  if (!NamesNoClass(config.tokenizer_class)) return config;
+  LIME_ASSIGN_OR_RETURN(const Json model, ReadJson(folder / "config.json"));
+  const Json& type = Field(model, "model_type");
+  if (!type.is_string() || type == "") return LoadConfig(folder, "GPT2Tokenizer");
+  auto implied = ClassOfModelType(type.get_ref<const std::string&>());
+  if (!implied.ok()) return WithName(name, implied.status());
+  return LoadConfig(folder, *std::move(implied));
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesystem::path& folder) {
   const std::string name = (folder / "vocab.json").string();
   LIME_ASSIGN_OR_RETURN(const std::string vocab_bytes, ReadFile(name));
   LIME_ASSIGN_OR_RETURN(const std::string merges, ReadFile(folder / "merges.txt"));
   LIME_ASSIGN_OR_RETURN(Json vocab, ParsePythonJson(vocab_bytes, name, kMaxFileBytes));
-  if (config.tokenizer_class.empty()) {
-    LIME_ASSIGN_OR_RETURN(const Json model, ReadJson(folder / "config.json"));
-    if (Field(model, "model_type").is_string())
-      config.tokenizer_class = ClassOfModelType(model["model_type"].get_ref<const std::string&>());
-  }
+  LIME_ASSIGN_OR_RETURN(const TokenizerConfig config, LoadConfigWithClass(folder, name));
   auto json = JsonFromVocabAndMerges(std::move(vocab), merges, config);
   if (!json.ok()) return WithName(name, json.status());
   return FromParsedJson(*std::move(json), absl::StrCat(name, " with merges.txt"), config);
@@ -96,18 +107,17 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromSentencePiece(std::str
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
   const std::filesystem::path folder(model_dir);
-  LIME_ASSIGN_OR_RETURN(const auto config, LoadConfig(folder));
   if (const auto path = folder / "tokenizer.json"; std::filesystem::exists(path)) {
     LIME_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+    LIME_ASSIGN_OR_RETURN(const TokenizerConfig config, LoadConfig(folder));
     return FromJson(bytes, path.string(), config);
   }
   if (const auto path = folder / "tokenizer.model"; std::filesystem::exists(path)) {
     LIME_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+    LIME_ASSIGN_OR_RETURN(const TokenizerConfig config, LoadConfig(folder));
     return FromSentencePiece(bytes, path.string(), config);
   }
-  if (std::filesystem::exists(folder / "vocab.json") && std::filesystem::exists(folder / "merges.txt")) {
-    return LoadVocabAndMerges(folder, config);
-  }
+  if (std::filesystem::exists(folder / "vocab.json") && std::filesystem::exists(folder / "merges.txt")) return LoadVocabAndMerges(folder);
   return absl::NotFoundError(absl::StrCat(model_dir, " holds no tokenizer.json, no tokenizer.model, and no vocab.json with merges.txt"));
 }
 

@@ -173,7 +173,70 @@ TEST(TokenizerFilesTest, EverySourceOfSpecialTokensCountsForVocabJson) {
 TEST(TokenizerFilesTest, ASpecialTokenWithoutAPieceGetsTheNextId) {
   TempDir folder;
   WriteVocab(folder, {{"tokenizer_class", "GPT2Tokenizer"}, {"sep_token", "<new>"}, {"pad_token", "<pad>"}});
+  EXPECT_EQ(Encode(folder, "<new><pad>"), (Ids{262, 260})) << "behind <|endoftext|>, which the class has";
+  folder.Write("tokenizer_config.json", R"({"tokenizer_class": "OPTTokenizer", "sep_token": "<new>", "pad_token": "<pad>"})");
   EXPECT_EQ(Encode(folder, "<new><pad>"), (Ids{261, 260}));
+}
+
+TEST(TokenizerFilesTest, AClassHasSpecialTokensThatNoFileNames) {
+  const auto load = [](const Json& config, const char* model_type, const char* piece) {
+    TempDir folder;
+    WriteVocab(folder, config);
+    Json vocab = Json::parse(folder.Read("vocab.json"));
+    vocab[piece] = 261;
+    folder.Write("vocab.json", vocab.dump());
+    if (*model_type != '\0') folder.Write("config.json", Json{{"model_type", model_type}}.dump());
+    return *Tokenizer::Load(folder.path());
+  };
+  const Json none = Json::object();
+  for (const auto& [config, model_type] : {std::pair(Json{{"tokenizer_class", "GPT2Tokenizer"}}, ""),
+                                           {none, ""},
+                                           {none, "gpt2"},
+                                           {none, "qwen3"},
+                                           {Json{{"tokenizer_class", "Qwen2TokenizerFast"}}, "llama"},
+                                           {Json{{"tokenizer_class", "PreTrainedTokenizerFast"}}, "qwen2"},
+                                           {Json{{"tokenizer_class", "CodeGenTokenizer"}}, ""},
+                                           {none, "gpt_neox"}}) {
+    const auto tokenizer = load(config, model_type, "<|endoftext|>");
+    EXPECT_EQ(*tokenizer->Encode("x<|endoftext|>"), (Ids{'x', 261})) << config << model_type;
+    EXPECT_EQ(tokenizer->eos_id(), 261);
+    EXPECT_TRUE(tokenizer->IsSpecial(261));
+    const bool qwen = tokenizer->bos_id() == std::nullopt;
+    EXPECT_EQ(qwen, config.dump().find("Qwen") != std::string::npos || std::string_view(model_type).starts_with("qwen"));
+  }
+  const auto roberta = load({{"tokenizer_class", "RobertaTokenizer"}}, "", "<mask>");
+  EXPECT_EQ(*roberta->Encode("x <mask>"), (Ids{256, 'x', 261, 257})) << "the mask takes the space before it";
+  EXPECT_EQ(roberta->eos_id(), 257);
+}
+
+TEST(TokenizerFilesTest, ATokenThatAFileStatesOrDeniesIsNotThatOfTheClass) {
+  TempDir folder;
+  WriteVocab(folder, {{"tokenizer_class", "GPT2Tokenizer"}, {"eos_token", "</s>"}, {"bos_token", nullptr}, {"unk_token", nullptr}});
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->eos_id(), 257);
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->bos_id(), std::nullopt);
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->vocab_size(), 261) << "nothing was added";
+  folder.Write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer"})");
+  folder.Write("special_tokens_map.json", R"({"eos_token": "</s>"})");
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->eos_id(), 257);
+  WriteJson(folder, {{"tokenizer_class", "Qwen2Tokenizer"}, {"unk_token", "<s>"}, {"pad_token", "<s>"}});
+  folder.Write("special_tokens_map.json", "{}");
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->eos_id(), (*Tokenizer::Load(folder.path()))->vocab_size() - 1)
+      << "beside tokenizer.json, too: added where no piece has it";
+}
+
+TEST(TokenizerFilesTest, AModelWhoseTokenizerHasOtherFilesIsRefusedByName) {
+  for (const char* name : {"", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"}) {
+    for (const char* model_type : {"llama", "mistral", "no_such_model"}) {
+      TempDir folder;
+      WriteVocab(folder, *name == '\0' ? Json::object() : Json{{"tokenizer_class", name}});
+      folder.Write("config.json", Json{{"model_type", model_type}}.dump());
+      EXPECT_THAT(LoadError(folder), HasSubstr("config.json has model_type \"" + std::string(model_type) +
+                                               "\", whose tokenizer is made of "
+                                               "other files; download its tokenizer.json or tokenizer.model, or name the"));
+      folder.Write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer"})");
+      EXPECT_EQ(Encode(folder, "x"), (Ids{'x'}));
+    }
+  }
 }
 
 TEST(TokenizerFilesTest, Qwen2SplitsByItsOwnPatternAndComposes) {
