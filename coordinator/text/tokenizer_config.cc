@@ -133,8 +133,9 @@ absl::Status CompleteLlamaClass(const Fields& fields, TokenizerConfig& config) {
   const bool gemma = config.tokenizer_class == "GemmaTokenizer", cohere = config.tokenizer_class == "CohereTokenizer";
   if (!IsLlamaClass(config)) return absl::OkStatus();
   if (!config.add_bos_token.has_value()) config.add_bos_token = !fields.IsNull("add_bos_token");
+  if (!config.add_eos_token.has_value()) config.add_eos_token = false;
   const bool no_bos = fields.IsNull("bos_token"), no_eos = fields.IsNull("eos_token");
-  if ((no_bos && *config.add_bos_token) || (no_eos && config.add_eos_token.value_or(false))) {
+  if ((no_bos && *config.add_bos_token) || (no_eos && *config.add_eos_token)) {
     const std::string_view end = no_bos && *config.add_bos_token ? "bos" : "eos";
     return absl::InvalidArgumentError(absl::StrCat("field \"", Text(end), "_token\" is null, but the text gets that token: \"add_",
                                                    Text(end), "_token\" is true for ", config.tokenizer_class,

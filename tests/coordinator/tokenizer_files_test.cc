@@ -78,6 +78,26 @@ TEST(TokenizerFlagsTest, LlamaClassesPutBosWithoutAFlag) {
   EXPECT_EQ(Encode(folder, "x"), (Ids{'x'}));
 }
 
+TEST(TokenizerFlagsTest, LlamaClassesPutEosWithAFlagAlone) {
+  Json both = ByteLevelJson();
+  Json& single = both["post_processor"]["single"];
+  single.push_back({{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}});
+  both["post_processor"]["special_tokens"]["</s>"] = {{"id", "</s>"}, {"ids", {257}}, {"tokens", {"</s>"}}};
+  const auto ids_with = [&](const Json& config) {
+    TempDir folder;
+    folder.Write("tokenizer.json", both.dump());
+    folder.Write("tokenizer_config.json", config.dump());
+    return Encode(folder, "x");
+  };
+  for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer"}) {
+    EXPECT_EQ(ids_with({{"tokenizer_class", name}}), (Ids{256, 'x'})) << name;
+    EXPECT_EQ(ids_with({{"tokenizer_class", name}, {"add_eos_token", nullptr}}), (Ids{256, 'x'})) << name;
+    EXPECT_EQ(ids_with({{"tokenizer_class", name}, {"eos_token", nullptr}}), (Ids{256, 'x'})) << name;
+    EXPECT_EQ(ids_with({{"tokenizer_class", name}, {"add_eos_token", true}}), (Ids{256, 'x', 257})) << name;
+  }
+  EXPECT_EQ(ids_with({{"tokenizer_class", "PreTrainedTokenizerFast"}}), (Ids{256, 'x', 257}));
+}
+
 TEST(TokenizerFlagsTest, OfLlamaClassesAFlagThatIsNullIsOff) {
   TempDir folder;
   WriteJson(folder, {{"tokenizer_class", "LlamaTokenizerFast"}, {"add_bos_token", nullptr}});
