@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/model_file.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/process_memory.h"
@@ -25,7 +26,8 @@ using nlohmann::json;
 absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir) {
   std::vector<int32_t> ids;
   const std::string path = dir + "/generation_config.json";
-  if (!FileExists(path)) return ids;
+  LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));
+  if (!is_here) return ids;
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
   LIME_ASSIGN_OR_RETURN(const json root, ParsePythonJsonObject(text, path));
   const auto field = root.find("eos_token_id");

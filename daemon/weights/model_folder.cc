@@ -85,7 +85,8 @@ std::vector<std::string> WeightFiles(const std::string& folder) {
     const std::string name = at->path().filename().string();
     const bool is_weights = std::ranges::any_of(kEndings, [&](std::string_view ending) { return name.ends_with(ending); });
     std::error_code ignored;
-    if (is_weights && at->is_regular_file(ignored)) names.push_back(name);
+    const bool is_dead_link = at->is_symlink(ignored) && !at->exists(ignored);
+    if (is_weights && (is_dead_link || at->is_regular_file(ignored))) names.push_back(name);
   }
   return names;
 }

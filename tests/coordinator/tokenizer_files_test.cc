@@ -1,5 +1,9 @@
 // What stands beside a tokenizer: special tokens, added tokens and flags, read from folders as transformers reads them.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "coordinator/text/vocab_merges.h"
 #include "tests/coordinator/small_tokenizers.h"
@@ -307,6 +311,65 @@ TEST(TokenizerFilesTest, AnUnknownClassOfVocabJsonIsRefusedByName) {
   WriteVocab(folder, {{"tokenizer_class", "HerbertTokenizerFast"}});
   EXPECT_THAT(LoadError(folder),
               HasSubstr("tokenizer_class \"HerbertTokenizer\" of vocab.json with merges.txt is not supported; supported are GPT2"));
+}
+
+// As a hub's cache has them of a download that broke off. Taken for missing files, they leave another one in their place.
+TEST(TokenizerFilesTest, ALinkToNothingIsNoMissingFile) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
+    TempDir folder;
+    WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"}});
+    std::filesystem::remove(folder.file(name));
+    std::filesystem::create_symlink("../blobs/abc", folder.file(name));
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a link to ../blobs/abc, which is not there; download it again");
+  }
+  for (const char* name : {"vocab.json", "merges.txt", "config.json"}) {
+    TempDir folder;
+    WriteVocab(folder, Json::object());
+    std::filesystem::remove(folder.file(name));
+    std::filesystem::create_symlink(folder.file("nowhere"), folder.file(name));
+    EXPECT_THAT(LoadError(folder), HasSubstr(std::string(name) + ": is a link to "));
+  }
+}
+
+TEST(TokenizerFilesTest, AFolderOrAPipeInPlaceOfAFileIsNoMissingFile) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
+    TempDir folder;
+    WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"}});
+    std::filesystem::remove(folder.file(name));
+    std::filesystem::create_directory(folder.file(name));
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a folder, where a file of the model belongs");
+    std::filesystem::remove(folder.file(name));
+    ASSERT_EQ(::mkfifo(folder.file(name).c_str(), 0600), 0);
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a pipe or a device, where a file of the model belongs");
+  }
+}
+
+TEST(TokenizerFilesTest, OtherTokenizersAreNamed) {
+  for (const char* name :
+       {"tekken.json", "spiece.model", "tokenizer.model.v3", "vocab.txt", "qwen.tiktoken", "encoder.json", "sentencepiece.bpe.model"}) {
+    TempDir folder;
+    folder.Write(name, "{}");
+    EXPECT_THAT(LoadError(folder), HasSubstr("vocab.json with merges.txt, but " + std::string(name) + ", which is ")) << name;
+    EXPECT_THAT(LoadError(folder), HasSubstr("; download tokenizer.json"));
+  }
+  TempDir folder;
+  EXPECT_EQ(LoadError(folder), folder.path() +
+                                   ": holds no tokenizer.json, no tokenizer.model, and no vocab.json with merges.txt; download "
+                                   "the whole folder of the model");
+  folder.Write("merges.txt", "");
+  EXPECT_THAT(LoadError(folder), HasSubstr(", but merges.txt, without its vocab.json; "));
+  std::filesystem::rename(folder.file("merges.txt"), folder.file("vocab.json"));
+  EXPECT_THAT(LoadError(folder), HasSubstr(", but vocab.json, without its merges.txt; "));
+}
+
+TEST(TokenizerFilesTest, AFileThatMayNotBeReadIsSaidSo) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read every file";
+  TempDir folder;
+  WriteJson(folder, Json::object());
+  for (const char* name : {"tokenizer_config.json", "tokenizer.json"}) {
+    std::filesystem::permissions(folder.file(name), std::filesystem::perms::none);
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": cannot open: Permission denied");
+  }
 }
 
 TEST(TokenizerFilesTest, BrokenFilesAreErrorsThatNameTheField) {

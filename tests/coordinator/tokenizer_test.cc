@@ -419,7 +419,7 @@ TEST(TokenizerJsonTest, BrokenJsonIsAnErrorThatNamesTheFile) {
   EXPECT_THAT(Tokenizer::FromJson("{", "the.json").status().message(), HasSubstr("the.json: is not valid JSON"));
   EXPECT_THAT(Tokenizer::FromJson(std::string(1 << 20, '['), "the.json").status().message(), HasSubstr("nests more than 64 levels"));
   EXPECT_FALSE(Tokenizer::FromJson("null", "the.json").ok());
-  EXPECT_THAT(Tokenizer::Load("/nonexistent").status().message(), HasSubstr("/nonexistent holds no tokenizer.json"));
+  EXPECT_THAT(Tokenizer::Load("/nonexistent").status().message(), HasSubstr("/nonexistent: holds no tokenizer.json"));
 }
 
 TEST(TokenizerTest, ConfigNamesBosAndEos) {
