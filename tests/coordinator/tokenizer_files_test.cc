@@ -362,6 +362,25 @@ TEST(TokenizerFilesTest, OtherTokenizersAreNamed) {
   EXPECT_THAT(LoadError(folder), HasSubstr(", but vocab.json, without its merges.txt; "));
 }
 
+TEST(TokenizerFilesTest, WhatIsNoSentencePieceModelIsSaidToBeWhatItIs) {
+  TempDir folder;
+  WriteModel(folder, Json::object());
+  const std::string whole = folder.Read("tokenizer.model");
+  const auto error_of = [&](const std::string& bytes) {
+    folder.Write("tokenizer.model", bytes);
+    return LoadError(folder);
+  };
+  const std::string name = folder.file("tokenizer.model");
+  EXPECT_EQ(error_of(""), name + ": is empty; download it again");
+  EXPECT_THAT(error_of("IQ== 0\nIg== 1\r\n"), HasSubstr(name + ": is a file of tiktoken, which is not read; download tokenizer.json"));
+  for (size_t bytes = 1; bytes < whole.size() - 1; bytes += 5) {
+    const std::string error = error_of(whole.substr(0, bytes));
+    if (error.empty()) continue;  // the cut is behind the last field that counts
+    EXPECT_EQ(error, name + ": is cut short, or no SentencePiece model; download it again") << bytes;
+  }
+  EXPECT_THAT(error_of(whole.substr(0, whole.size() / 2)), HasSubstr("is cut short"));
+}
+
 TEST(TokenizerFilesTest, AFileThatMayNotBeReadIsSaidSo) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may read every file";
   TempDir folder;
