@@ -16,6 +16,7 @@
 #include "daemon/weights/files.h"
 #include "daemon/weights/system_memory.h"
 #include "planner/base/json_text.h"
+#include "planner/plan/token_ids.h"
 
 namespace lime::cli {
 namespace {
@@ -24,21 +25,12 @@ using nlohmann::json;
 
 // eos_token_id of generation_config.json: one id or several. None where the file or the field is absent.
 absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir) {
-  std::vector<int32_t> ids;
   const std::string path = dir + "/generation_config.json";
   LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));
-  if (!is_here) return ids;
+  if (!is_here) return std::vector<int32_t>();
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
   LIME_ASSIGN_OR_RETURN(const json root, ParsePythonJsonObject(text, path));
-  const auto field = root.find("eos_token_id");
-  if (field == root.end() || field->is_null()) return ids;
-  for (const json& id : field->is_array() ? *field : json::array({*field})) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > (1 << 24)) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": field \"eos_token_id\" is not a token id or a list of them"));
-    }
-    ids.push_back(id.get<int32_t>());
-  }
-  return ids;
+  return ParseTokenIds(root, "eos_token_id", path);
 }
 
 // As transformers does: without a word, a model that lacks its biases looks like one that is merely bad.

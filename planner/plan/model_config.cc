@@ -7,6 +7,7 @@
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
 #include "planner/plan/config_parts.h"
+#include "planner/plan/token_ids.h"
 
 namespace lime {
 namespace {
@@ -18,7 +19,6 @@ using nlohmann::json;
 // Bounds that keep every product of sizes far below 2^63 and every id in 32 bits.
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
-constexpr int64_t kMaxVocab = int64_t{1} << 24;
 constexpr double kMaxEps = 1e6;
 
 struct Architecture {
@@ -111,20 +111,6 @@ absl::Status ParseQuantization(const json& root, std::string_view name, ModelCon
     return Unsupported(name, absl::StrCat("a quantisation group of ", packing.group_size), "groups of 32, 64 and 128 are supported");
   config.quantization = packing;
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const json& root, const std::string& key, std::string_view name) {
-  std::vector<int32_t> ids;
-  const auto found = root.find(key);
-  if (found == root.end() || found->is_null()) return ids;
-  const json list = found->is_array() ? *found : json::array({*found});
-  for (const json& id : list) {
-    if (!id.is_number_integer() || id.get<int64_t>() < -1 || id.get<int64_t>() >= kMaxVocab) {
-      return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"", key, "\" is not a token id"));
-    }
-    if (id.get<int64_t>() >= 0) ids.push_back(static_cast<int32_t>(id.get<int64_t>()));  // -1 stands for none
-  }
-  return ids;
 }
 
 // What transformers' class takes where a field is missing. One that is null is worked out of the others.

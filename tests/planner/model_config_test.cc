@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "planner/plan/token_ids.h"
 
 namespace lime {
 namespace {
@@ -321,6 +322,18 @@ TEST(ModelConfigTest, NamesOfArchitecturesMayBeSpelledInOtherCasesAndBeSeveral) 
   }
   config["architectures"] = {"LlamaBidirectionalModel"};
   EXPECT_THAT(Error(config), HasSubstr("architecture \"LlamaBidirectionalModel\" is not supported"));
+}
+
+TEST(TokenIdsTest, OneOrSeveralOrNone) {
+  const auto ids = [](const json& value) { return *ParseTokenIds({{"eos_token_id", value}}, "eos_token_id", "f"); };
+  EXPECT_THAT(ids(7), ElementsAre(7));
+  EXPECT_THAT(ids({7, 0, (1 << 24) - 1}), ElementsAre(7, 0, (1 << 24) - 1));
+  for (const json& none : {json(nullptr), json(-1), json(json::array()), json({-1})}) EXPECT_THAT(ids(none), ElementsAre()) << none;
+  EXPECT_THAT(ids({-1, 3}), ElementsAre(3));
+  for (const json& wrong : {json("7"), json(7.0), json(true), json(-2), json(1 << 24), json(UINT64_MAX), json({7, nullptr}), json({{7}})}) {
+    EXPECT_EQ(ParseTokenIds({{"eos_token_id", wrong}}, "eos_token_id", "f").status().message(),
+              "f: field \"eos_token_id\" is not a token id or a list of them");
+  }
 }
 
 TEST(ModelConfigTest, AModelTypeOfAnotherFamilyIsNoneOfTheArchitectureBesideIt) {
