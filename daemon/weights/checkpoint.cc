@@ -45,6 +45,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_v
     }
     shards.emplace(tensor, shard.get<std::string>());
   }
+  if (shards.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": weight_map is empty; download the file again"));
   return shards;
 }
 
@@ -168,7 +169,7 @@ absl::Status Checkpoint::AddShards(const std::string& index_path) {
   for (const auto& [tensor, shard] : weight_map) {
     if (!locations_.contains(tensor)) not_in_shards_.emplace(tensor, shard);
   }
-  if (files_.empty() && !first_tensor.empty()) return MissingShard(first_tensor.begin()->first, first_tensor.begin()->second);
+  if (files_.empty()) return MissingShard(first_tensor.begin()->first, first_tensor.begin()->second);
   return absl::OkStatus();
 }
 
@@ -322,10 +323,10 @@ std::vector<std::string> Checkpoint::IgnoredTensors(const ModelSpec& spec) const
   }
   std::vector<std::string> ignored;
   for (const auto& [name, info] : index_) {
-    if (!used.contains(name) && BelongsToModel(name, spec.config)) ignored.push_back(name);
+    if (!used.contains(name) && BelongsToModel(name, spec)) ignored.push_back(name);
   }
   for (const auto& [name, dtype] : unknown_dtypes_) {
-    if (BelongsToModel(name, spec.config)) ignored.push_back(name);
+    if (BelongsToModel(name, spec)) ignored.push_back(name);
   }
   return ignored;
 }

@@ -119,6 +119,8 @@ TEST_F(ShardsTest, AnIndexWithoutAWeightMapIsRefused) {
   EXPECT_THAT(OpenError(dir_), HasSubstr("lacks the object \"weight_map\""));
   dir_.Write("model.safetensors.index.json", "{");
   EXPECT_THAT(OpenError(dir_), HasSubstr("is not valid JSON"));
+  WriteIndex("{}");
+  EXPECT_THAT(OpenError(dir_), HasSubstr("weight_map is empty; download the file again"));
   WriteIndex(R"({"x":7})");
   EXPECT_THAT(OpenError(dir_), HasSubstr("gives tensor \"x\" no file name but number"));
 }
