@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "common/model_file.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/screen.h"
@@ -15,6 +13,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/system_memory.h"
+#include "daemon/weights/unused_tensors.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/token_ids.h"
 
@@ -33,16 +32,10 @@ absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir)
   return ParseTokenIds(root, "eos_token_id", path);
 }
 
-// As transformers does: without a word, a model that lacks its biases looks like one that is merely bad.
-void MentionIgnored(const Checkpoint& checkpoint, const ModelSpec& spec) {
-  constexpr size_t kNamed = 3;
-  const std::vector<std::string> ignored = checkpoint.IgnoredTensors(spec);
-  if (ignored.empty()) return;
-  const size_t named = std::min(ignored.size(), kNamed);
-  const std::string more = ignored.size() > named ? absl::StrCat(" and ", ignored.size() - named, " more") : "";
-  absl::FPrintF(stderr, "lime: %s: %d %s not used, since config.json does not say that the model has %s: %s%s\n", checkpoint.dir(),
-                ignored.size(), ignored.size() == 1 ? "tensor is" : "tensors are", ignored.size() == 1 ? "it" : "them",
-                absl::CEscape(absl::StrJoin(ignored.begin(), ignored.begin() + static_cast<ptrdiff_t>(named), ", ")), more);
+absl::Status MentionUnused(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<std::string> sentences, DescribeUnused(checkpoint, spec));
+  for (const std::string& sentence : sentences) absl::FPrintF(stderr, "lime: %s: %s\n", checkpoint.dir(), sentence);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LoaderKind> LoaderOf(const std::string& name) {
@@ -69,12 +62,18 @@ double PredictStepMs(const Engine& engine, const DeviceProfile& profile, const M
 
 }  // namespace
 
+absl::Status CheckWeights(const std::string& dir) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
+  return MentionUnused(checkpoint, spec);
+}
+
 absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir, bool with_text) {
   LIME_RETURN_IF_ERROR(CheckModelFolder(dir));
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
   ModelFiles files;
   LIME_ASSIGN_OR_RETURN(files.spec, checkpoint.BuildModelSpec());
-  MentionIgnored(checkpoint, files.spec);
+  LIME_RETURN_IF_ERROR(MentionUnused(checkpoint, files.spec));
   if (!with_text) return files;
   LIME_ASSIGN_OR_RETURN(files.tokenizer, Tokenizer::Load(dir));
   LIME_ASSIGN_OR_RETURN(files.end_tokens, GenerationEndTokens(dir));
