@@ -68,13 +68,14 @@ absl::StatusOr<std::string> StatedType(const json& object, std::string_view wher
   const std::string type = fields.StringOr("rope_type", ""), older = fields.StringOr("type", type);
   LIME_RETURN_IF_ERROR(fields.status());
   if (type.empty() || type == older) return older;
+  if (older.empty()) return type;
   return Unsupported(where, absl::StrCat("\"type\" ", Json(older), " beside \"rope_type\" ", Json(type)), "state the same, or only one");
 }
 
 // What rope_parameters says and rope_scaling, which counts, does not: an error, but for what changes nothing.
 absl::Status CheckReplaced(const json& parameters, const json& scaling, double theta, std::string_view name) {
   for (const auto& [key, value] : parameters.items()) {
-    if (key == "type" || key == "rope_type" || value.is_null()) continue;
+    if (key == "type" || key == "rope_type" || value.is_null() || (key == "partial_rotary_factor" && value == 1.0)) continue;
     const auto stated = scaling.find(key);
     const bool is_taken = stated != scaling.end() ? *stated == value : key == "rope_theta" && value == theta;
     if (is_taken) continue;

@@ -222,6 +222,8 @@ TEST(ModelConfigTest, AScalingBesideRopeParametersOfNoneIsApplied) {
     config["rope_scaling"] = {{key, "linear"}, {"factor", 2.0}};
     EXPECT_EQ(Parse(config)->rope.type, RopeType::kLinear) << key;
   }
+  config["rope_parameters"]["partial_rotary_factor"] = 1.0;
+  EXPECT_EQ(Parse(config)->rope.type, RopeType::kLinear) << "which changes nothing";
   config["rope_scaling"] = json::object();
   config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
   EXPECT_EQ(Parse(config)->rope.theta, 500000.0) << "an empty one is none";
@@ -255,6 +257,9 @@ TEST(ModelConfigTest, TheTypeOfAScalingIsStatedOnceOrTwiceTheSame) {
     EXPECT_THAT(Error(config), HasSubstr(std::string(field) + ": \"type\" \"linear\" beside \"rope_type\" \"yarn\" is not supported"));
     config[field]["type"] = "yarn";
     EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn);
+    config[field]["type"] = "";
+    EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn);
+    config[field]["type"] = "yarn";
     config[field]["rope_type"] = nullptr;
     EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn);
   }
