@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "common/model_file.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/process_memory.h"
@@ -14,7 +13,9 @@
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/system_memory.h"
+#include "daemon/weights/unused_tensors.h"
 #include "planner/base/json_text.h"
+#include "planner/plan/token_ids.h"
 
 namespace lime::cli {
 namespace {
@@ -23,32 +24,18 @@ using nlohmann::json;
 
 // eos_token_id of generation_config.json: one id or several. None where the file or the field is absent.
 absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir) {
-  std::vector<int32_t> ids;
   const std::string path = dir + "/generation_config.json";
-  if (!FileExists(path)) return ids;
+  LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));
+  if (!is_here) return std::vector<int32_t>();
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
   LIME_ASSIGN_OR_RETURN(const json root, ParsePythonJsonObject(text, path));
-  const auto field = root.find("eos_token_id");
-  if (field == root.end() || field->is_null()) return ids;
-  for (const json& id : field->is_array() ? *field : json::array({*field})) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > (1 << 24)) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": field \"eos_token_id\" is not a token id or a list of them"));
-    }
-    ids.push_back(id.get<int32_t>());
-  }
-  return ids;
+  return ParseTokenIds(root, "eos_token_id", path);
 }
 
-// As transformers does: without a word, a model that lacks its biases looks like one that is merely bad.
-void MentionIgnored(const Checkpoint& checkpoint, const ModelSpec& spec) {
-  constexpr size_t kNamed = 3;
-  const std::vector<std::string> ignored = checkpoint.IgnoredTensors(spec);
-  if (ignored.empty()) return;
-  const size_t named = std::min(ignored.size(), kNamed);
-  const std::string more = ignored.size() > named ? absl::StrCat(" and ", ignored.size() - named, " more") : "";
-  absl::FPrintF(stderr, "lime: %s: %d %s not used, since config.json does not say that the model has %s: %s%s\n", checkpoint.dir(),
-                ignored.size(), ignored.size() == 1 ? "tensor is" : "tensors are", ignored.size() == 1 ? "it" : "them",
-                absl::CEscape(absl::StrJoin(ignored.begin(), ignored.begin() + static_cast<ptrdiff_t>(named), ", ")), more);
+absl::Status MentionUnused(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<std::string> sentences, DescribeUnused(checkpoint, spec));
+  for (const std::string& sentence : sentences) absl::FPrintF(stderr, "lime: %s: %s\n", checkpoint.dir(), sentence);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LoaderKind> LoaderOf(const std::string& name) {
@@ -75,12 +62,18 @@ double PredictStepMs(const Engine& engine, const DeviceProfile& profile, const M
 
 }  // namespace
 
+absl::Status CheckWeights(const std::string& dir) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
+  return MentionUnused(checkpoint, spec);
+}
+
 absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir, bool with_text) {
   LIME_RETURN_IF_ERROR(CheckModelFolder(dir));
   LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
   ModelFiles files;
   LIME_ASSIGN_OR_RETURN(files.spec, checkpoint.BuildModelSpec());
-  MentionIgnored(checkpoint, files.spec);
+  LIME_RETURN_IF_ERROR(MentionUnused(checkpoint, files.spec));
   if (!with_text) return files;
   LIME_ASSIGN_OR_RETURN(files.tokenizer, Tokenizer::Load(dir));
   LIME_ASSIGN_OR_RETURN(files.end_tokens, GenerationEndTokens(dir));

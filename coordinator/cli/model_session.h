@@ -32,6 +32,9 @@ struct ModelFiles {
   std::optional<int32_t> bos() const;
 };
 
+// That the weights of `dir` make its model. Says on stderr what of them it does not use although the result may depend on it.
+absl::Status CheckWeights(const std::string& dir);
+
 class ModelSession {
  public:
   struct Shape {

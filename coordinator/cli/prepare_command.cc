@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/model_session.h"
 #include "coordinator/cli/progress.h"
 #include "daemon/weights/block_store.h"
 #include "nlohmann/json.hpp"
@@ -93,7 +94,7 @@ absl::Status Prepare(const PrepareFlags& flags) {
   const GracefulStop graceful;  // what is written stays whole, so that the next call goes on from it
   nlohmann::json root = nlohmann::json::object();
   if (!flags.out.empty()) {
-    LIME_RETURN_IF_ERROR(LoadModelSpec(flags.model).status());  // what is wrong below is the folder to write
+    LIME_RETURN_IF_ERROR(CheckWeights(flags.model));  // what is wrong below is the folder to write
     const absl::Status written = Write(flags, root).status();
     if (absl::IsInvalidArgument(written)) return WrongCall(std::string(written.message()));
     LIME_RETURN_IF_ERROR(written);

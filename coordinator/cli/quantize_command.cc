@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/model_session.h"
 #include "coordinator/cli/progress.h"
 #include "daemon/weights/quantize.h"
 #include "nlohmann/json.hpp"
@@ -36,8 +37,8 @@ absl::Status Quantize(const QuantizeFlags& flags) {
   if (bits != 3 && bits != 4 && bits != 6 && bits != 8) return WrongCall(absl::StrCat("--bits ", bits, " is not one of 3, 4, 6 and 8"));
   if (group != 32 && group != 64 && group != 128) return WrongCall(absl::StrCat("--group-size ", group, " is not one of 32, 64 and 128"));
   LIME_RETURN_IF_ERROR(CheckModelFolder(flags.model));
-  LIME_RETURN_IF_ERROR(LoadModelSpec(flags.model).status());  // what is wrong below is the folder to write
-  const GracefulStop graceful;                                // no half-written folder stays
+  LIME_RETURN_IF_ERROR(CheckWeights(flags.model));  // what is wrong below is the folder to write
+  const GracefulStop graceful;                      // no half-written folder stays
   const absl::StatusOr<QuantizeReport> written = QuantizeWatched(flags);
   if (absl::IsInvalidArgument(written.status())) return WrongCall(std::string(written.status().message()));
   LIME_RETURN_IF_ERROR(written.status());

@@ -16,6 +16,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
+#include "planner/base/wide_text.h"
 
 namespace lime::cli {
 namespace {
@@ -91,7 +92,8 @@ absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::strin
   std::string text = ReadUpTo(from_stdin ? std::cin : file, most);
   if (file.bad() || (from_stdin && std::cin.bad())) return absl::UnavailableError(absl::StrCat(name, " cannot be read to its end"));
   if (static_cast<Bytes>(text.size()) > most) return WrongCall(absl::StrCat(name, " is larger than ", FormatBytes(most)));
-  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return WrongCall(absl::StrCat(name, " is UTF-16; save it as UTF-8"));
+  if (const std::string_view wide = WideMark(text); !wide.empty())
+    return WrongCall(absl::StrCat(name, " is ", Text(wide), "; save it as UTF-8"));
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   return text;
 }

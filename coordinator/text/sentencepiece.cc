@@ -4,12 +4,15 @@
 #include <cmath>
 #include <map>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/bpe.h"
 #include "coordinator/text/charsmap.h"
 #include "coordinator/text/unigram.h"
 #include "coordinator/text/utf8.h"
 #include "lime/v1/sentencepiece_model.pb.h"
+#include "planner/base/strings.h"
 
 namespace lime {
 namespace {
@@ -227,13 +230,28 @@ void CompleteConfig(const ModelProto& model, TokenizerConfig& config) {
   if (!config.add_bos_token.has_value()) config.add_bos_token = true;
 }
 
+// A line of a tiktoken file: a piece in base64, and its rank.
+bool IsTiktokenLine(std::string_view line) {
+  const size_t space = line.find(' ');
+  if (space == 0 || space == std::string_view::npos || space + 1 == line.size()) return false;
+  std::string piece;
+  return absl::Base64Unescape(Text(line.substr(0, space)), &piece) && std::ranges::all_of(line.substr(space + 1), absl::ascii_isdigit);
+}
+
+// What lies in place of a model.
+absl::Status NoModel(std::string_view bytes) {
+  if (bytes.empty()) return absl::InvalidArgumentError("is empty; download it again");
+  if (IsTiktokenLine(bytes.substr(0, bytes.find_first_of("\r\n"))))
+    return absl::UnimplementedError("is a file of tiktoken, which is not read; download tokenizer.json, which would be read instead");
+  return absl::InvalidArgumentError("is cut short, or no SentencePiece model; download it again");
+}
+
 }  // namespace
 
 absl::StatusOr<TokenizerParts> PartsFromSentencePiece(std::string_view bytes, TokenizerConfig& config) {
   ModelProto model;
-  if (bytes.size() > INT32_MAX || !model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) || model.pieces_size() == 0) {
-    return absl::InvalidArgumentError("it is no SentencePiece model, or holds no pieces");
-  }
+  const bool is_read = bytes.size() <= INT32_MAX && model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+  if (!is_read || model.pieces_size() == 0 || !model.has_trainer_spec()) return NoModel(bytes);  // trainer_spec is behind the pieces
   TokenizerParts parts;
   const bool add_prefix = model.normalizer_spec().add_dummy_prefix() && config.add_prefix_space.value_or(true);
   LIME_ASSIGN_OR_RETURN(parts.model, MakeModel(model));

@@ -46,6 +46,8 @@ absl::StatusOr<std::vector<int32_t>> IdsFromJson(const Json& json, const Tokeniz
   std::vector<int32_t> ids;
   for (const Json& entry : json) {
     if (!entry.is_number_integer()) return absl::InvalidArgumentError("\"ids\" holds something that is no whole number");
+    if (entry.is_number_unsigned() && entry.get<uint64_t>() > INT64_MAX)
+      return absl::InvalidArgumentError(absl::StrCat("id ", entry.dump(), " is outside the vocabulary"));
     LIME_RETURN_IF_ERROR(CheckId(entry.get<int64_t>(), tokenizer));
     ids.push_back(entry.get<int32_t>());
   }

@@ -70,6 +70,7 @@ void Tokenizer::PlaceEnds(const TokenizerConfig& config) {
     if (*config.add_bos_token && !there) prefix.insert(prefix.begin(), *bos_id_);
     if (!*config.add_bos_token) std::erase(prefix, *bos_id_);
   }
+  if (IsLlamaClass(config) && !config.add_eos_token.value_or(false)) suffix.clear();  // the class makes a template of its own
   if (config.add_eos_token.has_value() && eos_id_.has_value()) {
     const bool there = std::find(suffix.begin(), suffix.end(), *eos_id_) != suffix.end();
     if (*config.add_eos_token && !there) suffix.push_back(*eos_id_);

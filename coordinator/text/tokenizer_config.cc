@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/text/class_tokens.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -72,13 +73,15 @@ absl::Status ReadAddedTokens(const Json& file, const std::vector<AddedToken>& na
   return absl::OkStatus();
 }
 
-// The value of a field: of special_tokens_map.json where that counts and has it, else of tokenizer_config.json.
+// The value of a field: of special_tokens_map.json where that counts and has it, else of tokenizer_config.json, else of the class.
 class Fields {
  public:
-  Fields(const TokenizerConfigFiles& files, bool map_counts) : files_(files), map_counts_(map_counts) {}
+  Fields(const TokenizerConfigFiles& files, bool map_counts, std::string_view tokenizer_class)
+      : files_(files), map_counts_(map_counts), of_class_(TokensOfClass(tokenizer_class)) {}
 
   const Json& operator()(std::string_view key) const {
-    return Field(OfMap(key) ? files_.special_tokens_map : files_.tokenizer_config, key);
+    if (OfMap(key)) return Field(files_.special_tokens_map, key);
+    return files_.tokenizer_config.contains(key) ? Field(files_.tokenizer_config, key) : Field(of_class_, key);
   }
 
   std::string_view FileOf(std::string_view key) const { return OfMap(key) ? "special_tokens_map.json" : "tokenizer_config.json"; }
@@ -93,6 +96,7 @@ class Fields {
 
   const TokenizerConfigFiles& files_;
   const bool map_counts_;
+  const Json& of_class_;
 };
 
 absl::StatusOr<std::vector<AddedToken>> NamedTokens(const Fields& fields) {
@@ -129,8 +133,9 @@ absl::Status CompleteLlamaClass(const Fields& fields, TokenizerConfig& config) {
   const bool gemma = config.tokenizer_class == "GemmaTokenizer", cohere = config.tokenizer_class == "CohereTokenizer";
   if (!IsLlamaClass(config)) return absl::OkStatus();
   if (!config.add_bos_token.has_value()) config.add_bos_token = !fields.IsNull("add_bos_token");
+  if (!config.add_eos_token.has_value()) config.add_eos_token = false;
   const bool no_bos = fields.IsNull("bos_token"), no_eos = fields.IsNull("eos_token");
-  if ((no_bos && *config.add_bos_token) || (no_eos && config.add_eos_token.value_or(false))) {
+  if ((no_bos && *config.add_bos_token) || (no_eos && *config.add_eos_token)) {
     const std::string_view end = no_bos && *config.add_bos_token ? "bos" : "eos";
     return absl::InvalidArgumentError(absl::StrCat("field \"", Text(end), "_token\" is null, but the text gets that token: \"add_",
                                                    Text(end), "_token\" is true for ", config.tokenizer_class,
@@ -187,8 +192,9 @@ absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const TokenizerConfigFiles&
   TokenizerConfig config;
   const Json& json = files.tokenizer_config;
   const Json& decoder = Field(json, "added_tokens_decoder");
-  const Fields fields(files, decoder.is_null());
   LIME_RETURN_IF_ERROR(InFile("tokenizer_config.json", ReadFlags(json, config)));
+  if (NamesNoClass(config.tokenizer_class) && !files.implied_class.empty()) config.tokenizer_class = files.implied_class;
+  const Fields fields(files, decoder.is_null(), config.tokenizer_class);
   LIME_ASSIGN_OR_RETURN(const std::vector<AddedToken> named, NamedTokens(fields));
   config.bos_token = Content(fields("bos_token"));
   config.eos_token = Content(fields("eos_token"));
@@ -205,6 +211,10 @@ absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const TokenizerConfigFiles&
     if (!Holds(config.added_tokens, token.content)) config.added_tokens.push_back(token);
   }
   return config;
+}
+
+bool NamesNoClass(std::string_view tokenizer_class) {
+  return tokenizer_class.empty() || IsOneOf(tokenizer_class, {"PreTrainedTokenizer", "TokenizersBackend"});
 }
 
 bool IsLlamaClass(const TokenizerConfig& config) {

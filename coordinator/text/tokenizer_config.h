@@ -1,7 +1,7 @@
 // What the files beside a tokenizer say about it: tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 //
 // Read as transformers reads them. "added_tokens_decoder" of tokenizer_config.json replaces the two other files; without it the tokens that
-// special_tokens_map.json names override those of tokenizer_config.json.
+// special_tokens_map.json names override those of tokenizer_config.json. Tokens that neither names are those of the class (class_tokens.h).
 #pragma once
 
 #include <optional>
@@ -32,10 +32,14 @@ struct TokenizerConfigFiles {
   Json tokenizer_config;
   Json special_tokens_map;
   Json added_tokens;
+  std::string implied_class;  // where tokenizer_config.json names none; without "Fast"
 };
 
 // Errors open with the name of the file that is wrong.
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(const TokenizerConfigFiles& files);
+
+// No class at all, or one that says nothing of how text is split.
+bool NamesNoClass(std::string_view tokenizer_class);
 
 // LlamaTokenizer and its kin, whose post-processor follows the flags and not tokenizer.json.
 bool IsLlamaClass(const TokenizerConfig& config);

@@ -1,8 +1,11 @@
 // Finds and reads the tokenizer's files of a model folder.
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/model_file.h"
 #include "coordinator/text/sentencepiece.h"
 #include "coordinator/text/tokenizer.h"
 #include "coordinator/text/tokenizer_json.h"
@@ -16,15 +19,20 @@ namespace {
 constexpr uintmax_t kMaxFileBytes = 256 << 20;  // tokenizer.json of a large vocabulary has tens of megabytes
 
 absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
+  const auto failed = [&](std::string_view what) {
+    return absl::UnavailableError(absl::StrCat(path.string(), ": cannot ", Text(what), ": ", std::strerror(errno)));
+  };
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return absl::NotFoundError(absl::StrCat(path.string(), ": ", error.message()));
   if (size > kMaxFileBytes)
     return absl::InvalidArgumentError(absl::StrCat(path.string(), " has ", size, " bytes; at most ", kMaxFileBytes));
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
+  if (!file) return failed("open");
   std::string bytes(size, '\0');
   file.read(bytes.data(), static_cast<std::streamsize>(size));
-  if (!file) return absl::UnavailableError(absl::StrCat(path.string(), " could not be read to its end"));
+  if (!file) return failed("read to its end");
   LIME_RETURN_IF_ERROR(RefuseForeignFile(bytes, path.string()));
   return bytes;
 }
@@ -35,13 +43,16 @@ absl::Status WithName(std::string_view name, const absl::Status& status) {
 
 // Null where there is no such file.
 absl::StatusOr<Json> ReadJson(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return Json();
+  LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path.string()));
+  if (!is_here) return Json();
   LIME_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
   return ParsePythonJson(bytes, path.string());
 }
 
-absl::StatusOr<TokenizerConfig> LoadConfig(const std::filesystem::path& folder) {
+// `implied_class`: of tokenizers whose files do not say how text is split, where tokenizer_config.json does not either.
+absl::StatusOr<TokenizerConfig> LoadConfig(const std::filesystem::path& folder, std::string implied_class = "") {
   TokenizerConfigFiles files;
+  files.implied_class = std::move(implied_class);
   LIME_ASSIGN_OR_RETURN(files.tokenizer_config, ReadJson(folder / "tokenizer_config.json"));
   if (Field(files.tokenizer_config, "added_tokens_decoder").is_null()) {
     LIME_ASSIGN_OR_RETURN(files.special_tokens_map, ReadJson(folder / "special_tokens_map.json"));
@@ -61,19 +72,51 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromParsedJson(Json json, std::string
   return tokenizer;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesystem::path& folder, TokenizerConfig config) {
+// The configuration of vocab.json with merges.txt, whose class says how text is split: where tokenizer_config.json names none, the one that
+// config.json stands for, or GPT-2's without a model_type there.
+absl::StatusOr<TokenizerConfig> LoadConfigWithClass(const std::filesystem::path& folder, std::string_view name) {
+  LIME_ASSIGN_OR_RETURN(TokenizerConfig config, LoadConfig(folder));
+  if (!NamesNoClass(config.tokenizer_class)) return config;
+  LIME_ASSIGN_OR_RETURN(const Json model, ReadJson(folder / "config.json"));
+  const Json& type = Field(model, "model_type");
+  if (!type.is_string() || type == "") return LoadConfig(folder, "GPT2Tokenizer");
+  auto implied = ClassOfModelType(type.get_ref<const std::string&>());
+  if (!implied.ok()) return WithName(name, implied.status());
+  return LoadConfig(folder, *std::move(implied));
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadVocabAndMerges(const std::filesystem::path& folder) {
   const std::string name = (folder / "vocab.json").string();
   LIME_ASSIGN_OR_RETURN(const std::string vocab_bytes, ReadFile(name));
   LIME_ASSIGN_OR_RETURN(const std::string merges, ReadFile(folder / "merges.txt"));
   LIME_ASSIGN_OR_RETURN(Json vocab, ParsePythonJson(vocab_bytes, name, kMaxFileBytes));
-  if (config.tokenizer_class.empty()) {
-    LIME_ASSIGN_OR_RETURN(const Json model, ReadJson(folder / "config.json"));
-    if (Field(model, "model_type").is_string())
-      config.tokenizer_class = ClassOfModelType(model["model_type"].get_ref<const std::string&>());
-  }
+  LIME_ASSIGN_OR_RETURN(const TokenizerConfig config, LoadConfigWithClass(folder, name));
   auto json = JsonFromVocabAndMerges(std::move(vocab), merges, config);
   if (!json.ok()) return WithName(name, json.status());
   return FromParsedJson(*std::move(json), absl::StrCat(name, " with merges.txt"), config);
+}
+
+// Why a folder without the files of a tokenizer that is read has none: names what it has instead.
+absl::Status NoTokenizer(const std::filesystem::path& folder) {
+  constexpr std::pair<const char*, const char*> kOthers[] = {{"vocab.json", "without its merges.txt"},
+                                                             {"merges.txt", "without its vocab.json"},
+                                                             {"tekken.json", "which is Mistral's own format"},
+                                                             {"tokenizer.model.v3", "which is Mistral's own name"},
+                                                             {"spiece.model", "which is of T5 and its kin"},
+                                                             {"sentencepiece.bpe.model", "which is of XLM-RoBERTa and its kin"},
+                                                             {"vocab.txt", "which is WordPiece, of BERT and its kin"},
+                                                             {"qwen.tiktoken", "which is the first Qwen's format"},
+                                                             {"encoder.json", "which is fairseq's name of vocab.json"}};
+  std::string others;
+  std::error_code ignored;
+  for (const auto& [name, what] : kOthers) {
+    if (std::filesystem::exists(folder / name, ignored)) absl::StrAppend(&others, others.empty() ? "" : " and ", name, ", ", what);
+  }
+  return absl::NotFoundError(absl::StrCat(
+      folder.string(), ": holds no tokenizer.json, no tokenizer.model, and no vocab.json with merges.txt",
+      others.empty()
+          ? "; download the whole folder of the model"
+          : absl::StrCat(", but ", others, "; download tokenizer.json of a repository for transformers, or convert it to that")));
 }
 
 }  // namespace
@@ -96,19 +139,19 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromSentencePiece(std::str
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
   const std::filesystem::path folder(model_dir);
-  LIME_ASSIGN_OR_RETURN(const auto config, LoadConfig(folder));
-  if (const auto path = folder / "tokenizer.json"; std::filesystem::exists(path)) {
+  const auto find = [&](const char* name) { return FindModelFile((folder / name).string()); };
+  LIME_ASSIGN_OR_RETURN(const bool has_json, find("tokenizer.json"));
+  LIME_ASSIGN_OR_RETURN(const bool has_model, has_json ? false : find("tokenizer.model"));
+  if (has_json || has_model) {
+    const std::filesystem::path path = folder / (has_json ? "tokenizer.json" : "tokenizer.model");
     LIME_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
-    return FromJson(bytes, path.string(), config);
+    LIME_ASSIGN_OR_RETURN(const TokenizerConfig config, LoadConfig(folder));
+    return has_json ? FromJson(bytes, path.string(), config) : FromSentencePiece(bytes, path.string(), config);
   }
-  if (const auto path = folder / "tokenizer.model"; std::filesystem::exists(path)) {
-    LIME_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
-    return FromSentencePiece(bytes, path.string(), config);
-  }
-  if (std::filesystem::exists(folder / "vocab.json") && std::filesystem::exists(folder / "merges.txt")) {
-    return LoadVocabAndMerges(folder, config);
-  }
-  return absl::NotFoundError(absl::StrCat(model_dir, " holds no tokenizer.json, no tokenizer.model, and no vocab.json with merges.txt"));
+  LIME_ASSIGN_OR_RETURN(const bool has_vocab, find("vocab.json"));
+  LIME_ASSIGN_OR_RETURN(const bool has_merges, find("merges.txt"));
+  if (has_vocab && has_merges) return LoadVocabAndMerges(folder);
+  return NoTokenizer(folder);
 }
 
 }  // namespace lime

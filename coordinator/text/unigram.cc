@@ -13,7 +13,7 @@ constexpr double kUnknownPenalty = 10.0;  // below the worst piece, as SentenceP
 // The best way to reach a position of the word.
 struct Node {
   double score = -std::numeric_limits<double>::infinity();
-  int32_t id = -1;   // of the piece that ends here; the unknown token's, or -1: an unknown character
+  int32_t id = -1;   // of the piece that ends here; the unknown token's: an unknown character
   size_t begin = 0;  // where that piece begins
 };
 
@@ -44,15 +44,13 @@ double UnigramModel::Score(int32_t id, size_t length) const {
 }
 
 // A run of characters without a piece, or of the unknown token's own piece.
-absl::Status UnigramModel::AppendUnknown(std::string_view text, std::vector<int32_t>& ids) const {
+void UnigramModel::AppendUnknown(std::string_view text, std::vector<int32_t>& ids) const {
   const int32_t id = vocab_.Find(text);
   if (id >= 0 && id == options_.unknown.unk_id && !options_.not_from_text.contains(id)) {
     ids.push_back(id);
   } else if (!AppendBytes(text, options_.unknown, vocab_, ids)) {
-    if (options_.unknown.unk_id < 0) return NoUnknownToken(text, options_.unknown);
     ids.push_back(options_.unknown.unk_id);
   }
-  return absl::OkStatus();
 }
 
 absl::Status UnigramModel::Tokenize(std::string_view word, std::vector<int32_t>& ids) const {
@@ -66,23 +64,29 @@ absl::Status UnigramModel::Tokenize(std::string_view word, std::vector<int32_t>&
       Relax(nodes[begin + length], score + Score(id, length), id, begin);
       covered = covered || length == char_length;
     });
-    if (!covered) Relax(nodes[begin + char_length], score + unknown_score_, options_.unknown.unk_id, begin);
+    if (covered) continue;
+    Node& behind = nodes[begin + char_length];
+    // As in the library, whatever the bytes could stand for.
+    if (options_.unknown.unk_id < 0 && score + unknown_score_ > behind.score)
+      return NoUnknownToken(word.substr(begin, char_length), options_.unknown);
+    Relax(behind, score + unknown_score_, options_.unknown.unk_id, begin);
   }
   std::vector<size_t> ends;
   for (size_t end = word.size(); end > 0; end = nodes[end].begin) ends.push_back(end);
   std::string_view unknown;  // what was seen of a run of unknown characters
   for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
     const Node& node = nodes[*end];
-    if (node.id < 0 || node.id == options_.unknown.unk_id) {
+    if (node.id == options_.unknown.unk_id) {
       const size_t begin = unknown.empty() ? node.begin : static_cast<size_t>(unknown.data() - word.data());
       unknown = word.substr(begin, *end - begin);
       continue;
     }
-    if (!unknown.empty()) LIME_RETURN_IF_ERROR(AppendUnknown(unknown, ids));
+    if (!unknown.empty()) AppendUnknown(unknown, ids);
     unknown = {};
     ids.push_back(node.id);
   }
-  return unknown.empty() ? absl::OkStatus() : AppendUnknown(unknown, ids);
+  if (!unknown.empty()) AppendUnknown(unknown, ids);
+  return absl::OkStatus();
 }
 
 }  // namespace lime

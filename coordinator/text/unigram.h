@@ -26,7 +26,7 @@ class UnigramModel : public TokenModel {
 
  private:
   double Score(int32_t id, size_t length) const;
-  absl::Status AppendUnknown(std::string_view text, std::vector<int32_t>& ids) const;
+  void AppendUnknown(std::string_view text, std::vector<int32_t>& ids) const;
 
   Options options_;
   Vocab vocab_;

@@ -26,7 +26,6 @@ constexpr KnownClass kClasses[] = {
     {.name = "OPTTokenizer"},
     {.name = "CodeGenTokenizer"},
     {.name = "GPTNeoXTokenizer", .composes = true},
-    {.name = "PreTrainedTokenizer"},
     {.name = "Qwen2Tokenizer", .composes = true, .pattern = kQwen2Pattern},
     {.name = "Qwen3_5Tokenizer", .composes = true, .pattern = kQwen35Pattern},
     {.name = "RobertaTokenizer", .between_ends = true},
@@ -34,14 +33,18 @@ constexpr KnownClass kClasses[] = {
     {.name = "LongformerTokenizer", .between_ends = true},
 };
 
-absl::StatusOr<KnownClass> FindClass(const std::string& name) {
+std::string KnownClasses() {
   std::string known;
+  for (const KnownClass& entry : kClasses) absl::StrAppend(&known, known.empty() ? "" : ", ", Text(entry.name));
+  return known;
+}
+
+absl::StatusOr<KnownClass> FindClass(const std::string& name) {
   for (const KnownClass& entry : kClasses) {
-    if (entry.name == name || name.empty()) return entry;
-    absl::StrAppend(&known, known.empty() ? "" : ", ", Text(entry.name));
+    if (entry.name == name || NamesNoClass(name)) return entry;
   }
   return absl::UnimplementedError(absl::StrCat("tokenizer_class \"", name,
-                                               "\" of vocab.json with merges.txt is not supported; supported are ", known,
+                                               "\" of vocab.json with merges.txt is not supported; supported are ", KnownClasses(),
                                                "; a tokenizer.json beside them would be read instead"));
 }
 
@@ -92,12 +95,22 @@ absl::StatusOr<Json> JsonFromVocabAndMerges(Json vocab, std::string_view merges_
   return json;
 }
 
-std::string ClassOfModelType(std::string_view model_type) {
+absl::StatusOr<std::string> ClassOfModelType(std::string_view model_type) {
+  constexpr std::pair<std::string_view, std::string_view> kModels[] = {
+      {"gpt2", "GPT2Tokenizer"},        {"gpt_neo", "GPT2Tokenizer"}, {"gptj", "GPT2Tokenizer"},
+      {"gpt_bigcode", "GPT2Tokenizer"}, {"opt", "GPT2Tokenizer"},     {"starcoder2", "GPT2Tokenizer"},
+      {"codegen", "CodeGenTokenizer"},  {"phi", "CodeGenTokenizer"},  {"gpt_neox", "GPTNeoXTokenizer"},
+      {"roberta", "RobertaTokenizer"},  {"bart", "BartTokenizer"},    {"longformer", "LongformerTokenizer"}};
+  for (const auto& [type, name] : kModels) {
+    if (model_type == type) return std::string(name);
+  }
   if (model_type.starts_with("qwen3_5")) return "Qwen3_5Tokenizer";
-  if (model_type == "gpt_neox") return "GPTNeoXTokenizer";
   if (model_type.starts_with("qwen2") || model_type.starts_with("qwen3")) return "Qwen2Tokenizer";
-  if (model_type == "roberta" || model_type == "bart") return "RobertaTokenizer";
-  return "";
+  return absl::UnimplementedError(
+      absl::StrCat("nothing says how merges.txt and it split a text: config.json has model_type \"", Text(model_type.substr(0, 80)),
+                   "\", whose tokenizer is made of other files; download its tokenizer.json or tokenizer.model, or name "
+                   "the \"tokenizer_class\" in tokenizer_config.json: ",
+                   KnownClasses()));
 }
 
 }  // namespace lime

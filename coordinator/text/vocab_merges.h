@@ -9,10 +9,11 @@
 namespace lime {
 
 // Each class splits text and marks its ends in a way of its own, which only its code tells: an error that names the class for one that is
-// not known. An empty class is GPT-2's.
+// not known. One that says nothing (NamesNoClass) is GPT-2's.
 absl::StatusOr<Json> JsonFromVocabAndMerges(Json vocab, std::string_view merges_txt, const TokenizerConfig& config);
 
-// The class that the model_type of config.json stands for where tokenizer_config.json names none.
-std::string ClassOfModelType(std::string_view model_type);
+// The class that a model_type of config.json stands for where tokenizer_config.json names none. An error that says what to do for a
+// model_type whose tokenizer has no such files, or is not known.
+absl::StatusOr<std::string> ClassOfModelType(std::string_view model_type);
 
 }  // namespace lime

@@ -10,6 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/model_file.h"
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/held_blocks.h"
@@ -44,6 +45,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_v
     }
     shards.emplace(tensor, shard.get<std::string>());
   }
+  if (shards.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": weight_map is empty; download the file again"));
   return shards;
 }
 
@@ -76,9 +78,11 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& dir) {
   checkpoint.config_path_ = Join(dir, "config.json");
   LIME_ASSIGN_OR_RETURN(checkpoint.config_json_, ReadTextFile(checkpoint.config_path_, kMaxJsonBytes));
   const std::string single = Join(dir, "model.safetensors"), sharded = Join(dir, "model.safetensors.index.json");
-  if (FileExists(single)) {
+  LIME_ASSIGN_OR_RETURN(const bool has_single, FindModelFile(single));
+  LIME_ASSIGN_OR_RETURN(const bool has_index, has_single ? false : FindModelFile(sharded));
+  if (has_single) {
     LIME_RETURN_IF_ERROR(checkpoint.AddFile(single));
-  } else if (FileExists(sharded)) {
+  } else if (has_index) {
     LIME_RETURN_IF_ERROR(checkpoint.AddShards(sharded));
   } else {
     LIME_ASSIGN_OR_RETURN(const std::vector<std::string> shards, FindNumberedShards(dir));
@@ -158,13 +162,14 @@ absl::Status Checkpoint::AddShards(const std::string& index_path) {
   }
   for (const auto& [shard, tensor] : first_tensor) {
     const std::string path = Join(dir_, shard);
-    if (FileExists(path)) LIME_RETURN_IF_ERROR(AddFile(path, weight_map));
+    LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));
+    if (is_here) LIME_RETURN_IF_ERROR(AddFile(path, weight_map));
   }
   shard_index_ = index_path;
   for (const auto& [tensor, shard] : weight_map) {
     if (!locations_.contains(tensor)) not_in_shards_.emplace(tensor, shard);
   }
-  if (files_.empty() && !first_tensor.empty()) return MissingShard(first_tensor.begin()->first, first_tensor.begin()->second);
+  if (files_.empty()) return MissingShard(first_tensor.begin()->first, first_tensor.begin()->second);
   return absl::OkStatus();
 }
 
@@ -318,10 +323,10 @@ std::vector<std::string> Checkpoint::IgnoredTensors(const ModelSpec& spec) const
   }
   std::vector<std::string> ignored;
   for (const auto& [name, info] : index_) {
-    if (!used.contains(name) && BelongsToModel(name, spec.config)) ignored.push_back(name);
+    if (!used.contains(name) && BelongsToModel(name, spec)) ignored.push_back(name);
   }
   for (const auto& [name, dtype] : unknown_dtypes_) {
-    if (BelongsToModel(name, spec.config)) ignored.push_back(name);
+    if (BelongsToModel(name, spec)) ignored.push_back(name);
   }
   return ignored;
 }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/model_file.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -43,8 +44,10 @@ absl::Status ErrnoStatus(int error, std::string_view path, std::string_view what
 
 absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // a pipe that nobody writes is not waited for
-  if (!file.valid()) return ErrnoStatus(errno, path, "open");
-  return file;
+  if (file.valid()) return file;
+  const int error = errno;
+  LIME_RETURN_IF_ERROR(RefuseDeadLink(path));
+  return ErrnoStatus(error, path, "open");
 }
 
 absl::StatusOr<Bytes> FileBytes(const FileDescriptor& file, const std::string& path) {

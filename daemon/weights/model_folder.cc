@@ -85,7 +85,8 @@ std::vector<std::string> WeightFiles(const std::string& folder) {
     const std::string name = at->path().filename().string();
     const bool is_weights = std::ranges::any_of(kEndings, [&](std::string_view ending) { return name.ends_with(ending); });
     std::error_code ignored;
-    if (is_weights && at->is_regular_file(ignored)) names.push_back(name);
+    const bool is_dead_link = at->is_symlink(ignored) && !at->exists(ignored);
+    if (is_weights && (is_dead_link || at->is_regular_file(ignored))) names.push_back(name);
   }
   return names;
 }
@@ -132,23 +133,20 @@ absl::StatusOr<std::vector<std::string>> FindNumberedShards(const std::string& f
                                           "; download what is missing, with the index"));
 }
 
-bool BelongsToModel(std::string_view tensor, const ModelConfig& config) {
-  for (const std::string_view table : {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"}) {
-    if (tensor.ends_with(table)) return false;
-  }
-  if (tensor.starts_with("lm_head.")) return !config.tie_embeddings || tensor == "lm_head.bias";
-  bool of_model = false;
-  for (const std::string_view prefix : {"model.decoder.", "decoder.", "model."}) {
-    of_model = tensor.starts_with(prefix);
-    if (of_model) tensor.remove_prefix(prefix.size());
-    if (of_model) break;
-  }
-  if (!of_model) return false;
+bool IsRotaryTable(std::string_view tensor) {
+  return tensor.ends_with("rotary_emb.inv_freq") || tensor.ends_with("rotary_emb.cos_cached") || tensor.ends_with("rotary_emb.sin_cached");
+}
+
+bool BelongsToModel(std::string_view tensor, const ModelSpec& spec) {
+  if (IsRotaryTable(tensor)) return false;
+  if (tensor.starts_with("lm_head.")) return !spec.config.tie_embeddings || tensor == "lm_head.bias";
+  if (!tensor.starts_with(spec.tensor_prefix)) return false;
+  tensor.remove_prefix(spec.tensor_prefix.size());
   constexpr std::string_view kLayers = "layers.";
   if (tensor.starts_with(kLayers)) {
     int64_t layer = -1;
     std::from_chars(tensor.data() + kLayers.size(), tensor.data() + tensor.size(), layer);
-    return layer >= 0 && layer < config.num_layers;
+    return layer >= 0 && layer < spec.config.num_layers;
   }
   for (const std::string_view module : {"embed_", "norm.", "final_layer_norm.", "project_in.", "project_out.", "layernorm_embedding."}) {
     if (tensor.starts_with(module)) return true;

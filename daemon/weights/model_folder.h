@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
-#include "planner/plan/model_config.h"
+#include "planner/plan/model_spec.h"
 
 namespace lime {
 
@@ -18,8 +18,11 @@ absl::Status NoModelFolder(const std::string& path);
 absl::StatusOr<std::vector<std::string>> FindNumberedShards(const std::string& folder);
 
 // Whether a tensor of this name lies in a layer that the model uses, or at its embedding, final
-// norm or head: then the result may depend on it. Tables of rotary embeddings, which are computed,
-// do not count, nor does a head beside a tied embedding.
-bool BelongsToModel(std::string_view tensor, const ModelConfig& config);
+// norm or head: then the result may depend on it. Tables of rotary embeddings do not count, nor does
+// a head beside a tied embedding.
+bool BelongsToModel(std::string_view tensor, const ModelSpec& spec);
+
+// Tables of rotary embeddings, which are computed.
+bool IsRotaryTable(std::string_view tensor);
 
 }  // namespace lime

@@ -1,10 +1,10 @@
 #include "daemon/weights/side_files.h"
 
-#include <algorithm>
-#include <filesystem>
 #include <string_view>
 
-#include "daemon/weights/files.h"
+#include "absl/strings/str_cat.h"
+#include "common/model_file.h"
+#include "planner/base/strings.h"
 
 namespace lime {
 namespace {
@@ -28,15 +28,10 @@ constexpr std::string_view kNeeded[] = {"added_tokens.json",
 
 absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
-    const std::filesystem::directory_entry& entry = *at;
-    const std::string name = entry.path().filename().string();
-    std::error_code ignored;
-    if (entry.is_regular_file(ignored) && std::ranges::find(kNeeded, name) != std::end(kNeeded)) names.push_back(name);
+  for (const std::string_view name : kNeeded) {
+    LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(absl::StrCat(dir, "/", Text(name))));
+    if (is_here) names.emplace_back(name);
   }
-  if (error) return ErrnoStatus(error.value(), dir, "list the folder");
-  std::ranges::sort(names);
   return names;
 }
 

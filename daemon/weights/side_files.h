@@ -12,7 +12,8 @@ namespace lime {
 
 inline constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // the largest tokenizer.json known has 34 MB
 
-// Their names, sorted; config.json and an index of shards, which a copy has of its own, are not among them.
+// Their names, sorted; config.json and an index of shards, which a copy has of its own, are not among them. One that is no file is an error
+// (common/model_file.h): the copy would lack it without a word.
 absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir);
 
 }  // namespace lime

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/foreign_file.h"
 #include "planner/base/strings.h"
+#include "planner/base/wide_text.h"
 
 namespace lime {
 namespace {
@@ -33,6 +34,10 @@ bool NestsTooDeep(std::string_view text) {
 
 absl::Status Wrong(std::string_view name, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(Text(name), ": ", Text(what)));
+}
+
+bool IsBlank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
 bool IsOfWord(char c) {
@@ -93,6 +98,9 @@ absl::StatusOr<nlohmann::json> Parse(std::string_view text, std::string_view nam
 
 absl::Status CheckBounds(std::string_view text, std::string_view name, Bytes max_bytes) {
   if (static_cast<Bytes>(text.size()) > max_bytes) return Wrong(name, absl::StrCat("is larger than ", max_bytes, " bytes"));
+  if (IsBlank(text)) return Wrong(name, "is empty");
+  if (const std::string_view wide = WideJson(text); !wide.empty())
+    return Wrong(name, absl::StrCat("is ", Text(wide), "; save it as UTF-8"));
   if (NestsTooDeep(text)) return Wrong(name, absl::StrCat("nests more than ", kMaxJsonDepth, " levels deep"));
   return absl::OkStatus();
 }
@@ -115,6 +123,7 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::strin
 
 absl::StatusOr<nlohmann::json> ParsePythonJson(std::string_view text, std::string_view name, Bytes max_bytes) {
   LIME_RETURN_IF_ERROR(RefuseForeignFile(text, name));
+  if (IsBlank(text) && static_cast<Bytes>(text.size()) <= max_bytes) return Wrong(name, "is empty; download it again");
   LIME_RETURN_IF_ERROR(CheckBounds(text, name, max_bytes));
   const QuotedText quoted = QuoteWords(text);
   return Parse(quoted.text, name, &quoted);

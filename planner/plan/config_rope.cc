@@ -15,6 +15,10 @@ using nlohmann::json;
 constexpr double kMaxFactor = 1e6;
 constexpr double kLowestTheta = 1.0, kHighestTheta = 1e15;
 
+std::string Json(const json& value) {
+  return value.dump(-1, ' ', true, json::error_handler_t::replace);
+}
+
 double YarnScale(double factor, double multiplier) {
   return factor <= 1 ? 1.0 : 0.1 * multiplier * std::log(factor) + 1.0;
 }
@@ -58,22 +62,59 @@ absl::StatusOr<json> OfLayers(json field, const char* key, const LayerTypes& lay
   return used ? *std::move(used) : json::object();
 }
 
-// rope_scaling of older files and rope_parameters of newer ones. Both are fine where they do not
-// contradict each other.
-absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, std::string_view name, const char*& key) {
-  json joined = json::object();
-  for (const char* field : {"rope_parameters", "rope_scaling"}) {
-    LIME_ASSIGN_OR_RETURN(json value, RopeField(root, field, name));
-    LIME_ASSIGN_OR_RETURN(value, OfLayers(std::move(value), field, layers, name));
-    if (!value.empty()) key = field;
-    for (const auto& [inner, number] : value.items()) {
-      const auto [at, added] = joined.emplace(inner, number);
-      if (!added && *at != number)
-        return Unsupported(name, absl::StrCat("rope_scaling beside a rope_parameters with another \"", inner.substr(0, 80), "\""),
-                           "state the scaling once");
-    }
+// "rope_type", which older files call "type". Empty where neither says anything.
+absl::StatusOr<std::string> StatedType(const json& object, std::string_view where) {
+  JsonFields fields(object, std::string(where));
+  const std::string type = fields.StringOr("rope_type", ""), older = fields.StringOr("type", type);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (type.empty() || type == older) return older;
+  if (older.empty()) return type;
+  return Unsupported(where, absl::StrCat("\"type\" ", Json(older), " beside \"rope_type\" ", Json(type)), "state the same, or only one");
+}
+
+// What rope_parameters says and rope_scaling, which counts, does not: an error, but for what changes nothing.
+absl::Status CheckReplaced(const json& parameters, const json& scaling, double theta, std::string_view name) {
+  for (const auto& [key, value] : parameters.items()) {
+    if (key == "type" || key == "rope_type" || value.is_null() || (key == "partial_rotary_factor" && value == 1.0)) continue;
+    const auto stated = scaling.find(key);
+    const bool is_taken = stated != scaling.end() ? *stated == value : key == "rope_theta" && value == theta;
+    if (is_taken) continue;
+    return Unsupported(name, absl::StrCat("rope_scaling beside a rope_parameters with another ", Json(key.substr(0, 80))),
+                       absl::StrCat("rope_scaling replaces rope_parameters; write ", Json(key.substr(0, 80)), ": ",
+                                    Json(value).substr(0, 80), " in it, or state both in rope_parameters alone"));
   }
-  return joined;
+  return absl::OkStatus();
+}
+
+// rope_scaling of older files and rope_parameters of newer ones. As in transformers rope_scaling counts where it is not empty; what would
+// be lost with the other is an error. `theta` is what counts where neither says it.
+absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, double theta, std::string_view name, const char*& key) {
+  const auto read = [&](const char* field) -> absl::StatusOr<json> {
+    LIME_ASSIGN_OR_RETURN(json value, RopeField(root, field, name));
+    return OfLayers(std::move(value), field, layers, name);
+  };
+  LIME_ASSIGN_OR_RETURN(json parameters, read("rope_parameters"));
+  LIME_ASSIGN_OR_RETURN(json scaling, read("rope_scaling"));
+  key = scaling.empty() && !parameters.empty() ? "rope_parameters" : "rope_scaling";
+  if (scaling.empty() || parameters.empty()) return scaling.empty() ? parameters : scaling;
+  LIME_ASSIGN_OR_RETURN(const std::string replaced, StatedType(parameters, absl::StrCat(Text(name), ": rope_parameters")));
+  LIME_ASSIGN_OR_RETURN(const std::string type, StatedType(scaling, absl::StrCat(Text(name), ": rope_scaling")));
+  if (!replaced.empty() && replaced != "default" && replaced != type)
+    return Unsupported(name, "rope_scaling beside a rope_parameters with another \"rope_type\"", "state the scaling once");
+  LIME_RETURN_IF_ERROR(CheckReplaced(parameters, scaling, theta, name));
+  return scaling;
+}
+
+// The numbers of a scaling without the type that says what to do with them.
+absl::Status RefuseUntyped(JsonFields fields, std::string_view where) {
+  for (const char* key : {"factor", "short_factor", "long_factor", "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast",
+                          "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"}) {
+    if (!fields.Has(key)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(Text(where), ": states \"", key,
+                                                   "\", but no \"rope_type\" says which scaling it is of; add "
+                                                   "it, such as \"linear\" or \"yarn\", or remove the field"));
+  }
+  return absl::OkStatus();
 }
 
 void ReadYarn(JsonFields& fields, int64_t stated_positions, RopeConfig& rope) {
@@ -123,12 +164,12 @@ absl::Status ReadRope(const json& root, const LayerTypes& layers, std::string_vi
   LIME_RETURN_IF_ERROR(top.status());
   LIME_RETURN_IF_ERROR(RefusePartialRotation(top, name));
   const char* key = "rope_scaling";
-  LIME_ASSIGN_OR_RETURN(const json object, FindRope(root, layers, name, key));
+  LIME_ASSIGN_OR_RETURN(const json object, FindRope(root, layers, rope.theta, name, key));
   const std::string where = absl::StrCat(Text(name), ": ", key);
   JsonFields fields(object, where);
-  const std::string type = fields.StringOr("rope_type", fields.StringOr("type", "default"));
-  LIME_RETURN_IF_ERROR(fields.status());
-  LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type, name));
+  LIME_ASSIGN_OR_RETURN(const std::string type, StatedType(object, where));
+  if (type.empty()) LIME_RETURN_IF_ERROR(RefuseUntyped(fields, where));
+  LIME_ASSIGN_OR_RETURN(rope.type, ParseRopeType(type.empty() ? "default" : type, name));
   LIME_RETURN_IF_ERROR(RefusePartialRotation(fields, where));
   LIME_RETURN_IF_ERROR(RefuseOtherScalings(object, where));
   rope.theta = fields.DoubleOr("rope_theta", rope.theta, kLowestTheta, kHighestTheta);

@@ -7,6 +7,7 @@
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
 #include "planner/plan/config_parts.h"
+#include "planner/plan/token_ids.h"
 
 namespace lime {
 namespace {
@@ -18,7 +19,6 @@ using nlohmann::json;
 // Bounds that keep every product of sizes far below 2^63 and every id in 32 bits.
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
-constexpr int64_t kMaxVocab = int64_t{1} << 24;
 constexpr double kMaxEps = 1e6;
 
 struct Architecture {
@@ -47,28 +47,31 @@ const Architecture* FindName(std::string_view spelled) {
 const Architecture* FindModelType(const json& root) {
   const auto type = root.find("model_type");
   for (const Architecture& known : kArchitectures) {
-    if (type != root.end() && type->is_string() && known.model_type == type->get_ref<const std::string&>()) return &known;
+    if (type != root.end() && type->is_string() && absl::EqualsIgnoreCase(Text(known.model_type), type->get_ref<const std::string&>()))
+      return &known;
   }
   return nullptr;
 }
 
-// The first name that is known decides whether the model can be run, and as in transformers model_type, where it is known, which class
-// reads the rest.
+// model_type, where it is stated, decides as in transformers, and must be of a family that is known, whatever "architectures" says; without
+// it the first name there that is known does.
 absl::StatusOr<Architecture> FindArchitecture(const json& root, std::string_view name) {
-  const Architecture* const by_type = FindModelType(root);
   const auto list = root.find("architectures");
-  if (list != root.end() && list->is_array() && !list->empty() && list->front().is_string()) {
-    for (const json& spelled : *list) {
-      const Architecture* const known = spelled.is_string() ? FindName(spelled.get_ref<const std::string&>()) : nullptr;
-      if (known != nullptr) return by_type != nullptr ? *by_type : *known;
-    }
+  const bool lists = list != root.end() && list->is_array() && !list->empty() && list->front().is_string();
+  const Architecture* by_name = nullptr;
+  for (const json& spelled : lists ? *list : json::array()) {
+    if (by_name == nullptr && spelled.is_string()) by_name = FindName(spelled.get_ref<const std::string&>());
+  }
+  if (lists && by_name == nullptr) {
     return Unsupported(name, absl::StrCat("architecture \"", list->front().get<std::string>().substr(0, 80), "\""),
                        kSupportedArchitectures);
   }
-  if (by_type != nullptr) return *by_type;
   const auto type = root.find("model_type");
-  if (type != root.end() && type->is_string())
+  if (type != root.end() && type->is_string() && *type != "") {
+    if (const Architecture* const by_type = FindModelType(root)) return *by_type;
     return Unsupported(name, absl::StrCat("model_type \"", type->get<std::string>().substr(0, 80), "\""), kSupportedArchitectures);
+  }
+  if (by_name != nullptr) return *by_name;
   return absl::InvalidArgumentError(
       absl::StrCat(Text(name), ": names no architecture; \"architectures\" must hold one, such as [\"LlamaForCausalLM\"]"));
 }
@@ -108,20 +111,6 @@ absl::Status ParseQuantization(const json& root, std::string_view name, ModelCon
     return Unsupported(name, absl::StrCat("a quantisation group of ", packing.group_size), "groups of 32, 64 and 128 are supported");
   config.quantization = packing;
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const json& root, const std::string& key, std::string_view name) {
-  std::vector<int32_t> ids;
-  const auto found = root.find(key);
-  if (found == root.end() || found->is_null()) return ids;
-  const json list = found->is_array() ? *found : json::array({*found});
-  for (const json& id : list) {
-    if (!id.is_number_integer() || id.get<int64_t>() < -1 || id.get<int64_t>() >= kMaxVocab) {
-      return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"", key, "\" is not a token id"));
-    }
-    if (id.get<int64_t>() >= 0) ids.push_back(static_cast<int32_t>(id.get<int64_t>()));  // -1 stands for none
-  }
-  return ids;
 }
 
 // What transformers' class takes where a field is missing. One that is null is worked out of the others.

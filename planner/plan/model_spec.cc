@@ -1,8 +1,10 @@
 #include "planner/plan/model_spec.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "planner/base/check.h"
@@ -26,7 +28,7 @@ class SpecBuilder {
       : config_(config), index_(implied_), name_(name), implied_dtype_(dtype) {}
 
   absl::StatusOr<ModelSpec> Build() {
-    FindPrefix();
+    FindNames();
     AddEmbedding();
     for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
       AddAttention(layer);
@@ -35,17 +37,25 @@ class SpecBuilder {
     }
     AddHead();
     if (!status_.ok()) return status_;
-    return ModelSpec{config_, *working_, std::move(blocks_)};
+    return ModelSpec{config_, *working_, std::move(blocks_), prefix_};
   }
 
  private:
   bool opt() const { return config_.family == ModelFamily::kOpt; }
 
-  // OPT checkpoints come with and without the leading "model.".
-  void FindPrefix() {
-    prefix_ = opt() ? "model.decoder." : "model.";
-    if (opt() && !index_.contains("model.decoder.embed_tokens.weight") && index_.contains("decoder.embed_tokens.weight"))
-      prefix_ = "decoder.";
+  bool HasLayers(const std::string& prefix) const {
+    const std::string begin = prefix + "layers.";
+    const auto at = index_.lower_bound(begin);
+    return at != index_.end() && at->first.starts_with(begin);
+  }
+
+  // Checkpoints that were saved without the head lack the leading "model.".
+  void FindNames() {
+    const std::string whole = opt() ? "model.decoder." : "model.", base = opt() ? "decoder." : "";
+    prefix_ = !HasLayers(whole) && HasLayers(base) ? base : whole;
+    // As in transformers 5, which ties the embedding to the head where only that is stored.
+    embedding_ = prefix_ + "embed_tokens";
+    if (config_.tie_embeddings && !index_.contains(embedding_ + ".weight") && index_.contains("lm_head.weight")) embedding_ = "lm_head";
   }
 
   void Begin(BlockKind kind, int32_t layer = 0) { blocks_.push_back({.id = {kind, layer}, .tensors = {}}); }
@@ -69,11 +79,24 @@ class SpecBuilder {
     }
   }
 
+  // What to do about a tensor that is missing.
+  std::string Remedy(std::string_view tensor) const {
+    if (tensor == "lm_head.weight")
+      return ", since config.json does not say tie_word_embeddings; a checkpoint of the base model alone has no head: download that of the "
+             "whole";
+    const std::string_view inner = tensor.substr(std::min(prefix_.size(), tensor.size()));
+    for (const auto& [name, info] : index_) {
+      if (!name.ends_with(absl::StrCat(".", Text(inner))) || name == tensor) continue;
+      return absl::StrCat(", and here is ", absl::CEscape(name.substr(0, 120)), "; save the weights with the names of that class");
+    }
+    return "; download the weights again, all files of them";
+  }
+
   const TensorInfo* Find(const std::string& tensor) {
     const auto found = index_.find(tensor);
     if (found != index_.end()) return &found->second;
     const bool first = status_.ok();
-    Fail(absl::StrCat("tensor ", tensor, " is missing; ", config_.architecture, " needs it"));
+    Fail(absl::StrCat("tensor ", tensor, " is missing; ", config_.architecture, " needs it", Remedy(tensor)));
     if (first) status_.SetPayload(kMissingTensorMark, absl::Cord(tensor));
     return nullptr;
   }
@@ -164,7 +187,7 @@ class SpecBuilder {
 
   void AddEmbedding() {
     Begin(BlockKind::kEmbedding);
-    AddMatrix(TensorRole::kTokenEmbedding, prefix_ + "embed_tokens", config_.vocab_size, config_.hidden_size);
+    AddMatrix(TensorRole::kTokenEmbedding, embedding_, config_.vocab_size, config_.hidden_size);
     if (config_.learned_positions()) {
       AddDense(TensorRole::kPositionEmbedding, TensorPart::kWeight, prefix_ + "embed_positions.weight",
                {config_.max_positions + config_.position_offset, config_.hidden_size});
@@ -201,7 +224,7 @@ class SpecBuilder {
   void AddHead() {
     Begin(BlockKind::kHead);
     if (config_.final_norm) AddNorm(TensorRole::kNorm, prefix_ + (opt() ? "final_layer_norm" : "norm"), config_.hidden_size);
-    AddMatrix(TensorRole::kOutput, config_.tie_embeddings ? prefix_ + "embed_tokens" : "lm_head", config_.vocab_size, config_.hidden_size);
+    AddMatrix(TensorRole::kOutput, config_.tie_embeddings ? embedding_ : "lm_head", config_.vocab_size, config_.hidden_size);
   }
 
   const ModelConfig& config_;
@@ -209,7 +232,7 @@ class SpecBuilder {
   const TensorIndex& index_;
   const std::string name_;
   const std::optional<DType> implied_dtype_;
-  std::string prefix_;
+  std::string prefix_, embedding_;
   std::optional<DType> working_;
   std::vector<BlockSpec> blocks_;
   absl::Status status_;

@@ -90,6 +90,7 @@ struct ModelSpec {
   DType working_dtype =
       DType::kBF16;  // of the residual stream, KV and operands; of quantised layers that of the scales (OptMLX section 3.3)
   std::vector<BlockSpec> blocks;
+  std::string tensor_prefix;  // of the names of all tensors but the head's
 
   const BlockSpec& block(BlockId id) const;
   // Weights, a tied output counted once.

@@ -1,5 +1,9 @@
 // What stands beside a tokenizer: special tokens, added tokens and flags, read from folders as transformers reads them.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "coordinator/text/vocab_merges.h"
 #include "tests/coordinator/small_tokenizers.h"
@@ -76,6 +80,26 @@ TEST(TokenizerFlagsTest, LlamaClassesPutBosWithoutAFlag) {
   EXPECT_EQ(Encode(folder, "x"), (Ids{256, 'x'}));
   folder.Write("tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>"})");
   EXPECT_EQ(Encode(folder, "x"), (Ids{'x'}));
+}
+
+TEST(TokenizerFlagsTest, LlamaClassesPutEosWithAFlagAlone) {
+  Json both = ByteLevelJson();
+  Json& single = both["post_processor"]["single"];
+  single.push_back({{"SpecialToken", {{"id", "</s>"}, {"type_id", 0}}}});
+  both["post_processor"]["special_tokens"]["</s>"] = {{"id", "</s>"}, {"ids", {257}}, {"tokens", {"</s>"}}};
+  const auto ids_with = [&](const Json& config) {
+    TempDir folder;
+    folder.Write("tokenizer.json", both.dump());
+    folder.Write("tokenizer_config.json", config.dump());
+    return Encode(folder, "x");
+  };
+  for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer"}) {
+    EXPECT_EQ(ids_with({{"tokenizer_class", name}}), (Ids{256, 'x'})) << name;
+    EXPECT_EQ(ids_with({{"tokenizer_class", name}, {"add_eos_token", nullptr}}), (Ids{256, 'x'})) << name;
+    EXPECT_EQ(ids_with({{"tokenizer_class", name}, {"eos_token", nullptr}}), (Ids{256, 'x'})) << name;
+    EXPECT_EQ(ids_with({{"tokenizer_class", name}, {"add_eos_token", true}}), (Ids{256, 'x', 257})) << name;
+  }
+  EXPECT_EQ(ids_with({{"tokenizer_class", "PreTrainedTokenizerFast"}}), (Ids{256, 'x', 257}));
 }
 
 TEST(TokenizerFlagsTest, OfLlamaClassesAFlagThatIsNullIsOff) {
@@ -173,7 +197,70 @@ TEST(TokenizerFilesTest, EverySourceOfSpecialTokensCountsForVocabJson) {
 TEST(TokenizerFilesTest, ASpecialTokenWithoutAPieceGetsTheNextId) {
   TempDir folder;
   WriteVocab(folder, {{"tokenizer_class", "GPT2Tokenizer"}, {"sep_token", "<new>"}, {"pad_token", "<pad>"}});
+  EXPECT_EQ(Encode(folder, "<new><pad>"), (Ids{262, 260})) << "behind <|endoftext|>, which the class has";
+  folder.Write("tokenizer_config.json", R"({"tokenizer_class": "OPTTokenizer", "sep_token": "<new>", "pad_token": "<pad>"})");
   EXPECT_EQ(Encode(folder, "<new><pad>"), (Ids{261, 260}));
+}
+
+TEST(TokenizerFilesTest, AClassHasSpecialTokensThatNoFileNames) {
+  const auto load = [](const Json& config, const char* model_type, const char* piece) {
+    TempDir folder;
+    WriteVocab(folder, config);
+    Json vocab = Json::parse(folder.Read("vocab.json"));
+    vocab[piece] = 261;
+    folder.Write("vocab.json", vocab.dump());
+    if (*model_type != '\0') folder.Write("config.json", Json{{"model_type", model_type}}.dump());
+    return *Tokenizer::Load(folder.path());
+  };
+  const Json none = Json::object();
+  for (const auto& [config, model_type] : {std::pair(Json{{"tokenizer_class", "GPT2Tokenizer"}}, ""),
+                                           {none, ""},
+                                           {none, "gpt2"},
+                                           {none, "qwen3"},
+                                           {Json{{"tokenizer_class", "Qwen2TokenizerFast"}}, "llama"},
+                                           {Json{{"tokenizer_class", "PreTrainedTokenizerFast"}}, "qwen2"},
+                                           {Json{{"tokenizer_class", "CodeGenTokenizer"}}, ""},
+                                           {none, "gpt_neox"}}) {
+    const auto tokenizer = load(config, model_type, "<|endoftext|>");
+    EXPECT_EQ(*tokenizer->Encode("x<|endoftext|>"), (Ids{'x', 261})) << config << model_type;
+    EXPECT_EQ(tokenizer->eos_id(), 261);
+    EXPECT_TRUE(tokenizer->IsSpecial(261));
+    const bool qwen = tokenizer->bos_id() == std::nullopt;
+    EXPECT_EQ(qwen, config.dump().find("Qwen") != std::string::npos || std::string_view(model_type).starts_with("qwen"));
+  }
+  const auto roberta = load({{"tokenizer_class", "RobertaTokenizer"}}, "", "<mask>");
+  EXPECT_EQ(*roberta->Encode("x <mask>"), (Ids{256, 'x', 261, 257})) << "the mask takes the space before it";
+  EXPECT_EQ(roberta->eos_id(), 257);
+}
+
+TEST(TokenizerFilesTest, ATokenThatAFileStatesOrDeniesIsNotThatOfTheClass) {
+  TempDir folder;
+  WriteVocab(folder, {{"tokenizer_class", "GPT2Tokenizer"}, {"eos_token", "</s>"}, {"bos_token", nullptr}, {"unk_token", nullptr}});
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->eos_id(), 257);
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->bos_id(), std::nullopt);
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->vocab_size(), 261) << "nothing was added";
+  folder.Write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer"})");
+  folder.Write("special_tokens_map.json", R"({"eos_token": "</s>"})");
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->eos_id(), 257);
+  WriteJson(folder, {{"tokenizer_class", "Qwen2Tokenizer"}, {"unk_token", "<s>"}, {"pad_token", "<s>"}});
+  folder.Write("special_tokens_map.json", "{}");
+  EXPECT_EQ((*Tokenizer::Load(folder.path()))->eos_id(), (*Tokenizer::Load(folder.path()))->vocab_size() - 1)
+      << "beside tokenizer.json, too: added where no piece has it";
+}
+
+TEST(TokenizerFilesTest, AModelWhoseTokenizerHasOtherFilesIsRefusedByName) {
+  for (const char* name : {"", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"}) {
+    for (const char* model_type : {"llama", "mistral", "no_such_model"}) {
+      TempDir folder;
+      WriteVocab(folder, *name == '\0' ? Json::object() : Json{{"tokenizer_class", name}});
+      folder.Write("config.json", Json{{"model_type", model_type}}.dump());
+      EXPECT_THAT(LoadError(folder), HasSubstr("config.json has model_type \"" + std::string(model_type) +
+                                               "\", whose tokenizer is made of "
+                                               "other files; download its tokenizer.json or tokenizer.model, or name the"));
+      folder.Write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer"})");
+      EXPECT_EQ(Encode(folder, "x"), (Ids{'x'}));
+    }
+  }
 }
 
 TEST(TokenizerFilesTest, Qwen2SplitsByItsOwnPatternAndComposes) {
@@ -224,6 +311,84 @@ TEST(TokenizerFilesTest, AnUnknownClassOfVocabJsonIsRefusedByName) {
   WriteVocab(folder, {{"tokenizer_class", "HerbertTokenizerFast"}});
   EXPECT_THAT(LoadError(folder),
               HasSubstr("tokenizer_class \"HerbertTokenizer\" of vocab.json with merges.txt is not supported; supported are GPT2"));
+}
+
+// As a hub's cache has them of a download that broke off. Taken for missing files, they leave another one in their place.
+TEST(TokenizerFilesTest, ALinkToNothingIsNoMissingFile) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
+    TempDir folder;
+    WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"}});
+    std::filesystem::remove(folder.file(name));
+    std::filesystem::create_symlink("../blobs/abc", folder.file(name));
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a link to ../blobs/abc, which is not there; download it again");
+  }
+  for (const char* name : {"vocab.json", "merges.txt", "config.json"}) {
+    TempDir folder;
+    WriteVocab(folder, Json::object());
+    std::filesystem::remove(folder.file(name));
+    std::filesystem::create_symlink(folder.file("nowhere"), folder.file(name));
+    EXPECT_THAT(LoadError(folder), HasSubstr(std::string(name) + ": is a link to "));
+  }
+}
+
+TEST(TokenizerFilesTest, AFolderOrAPipeInPlaceOfAFileIsNoMissingFile) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
+    TempDir folder;
+    WriteModel(folder, {{"tokenizer_class", "LlamaTokenizer"}});
+    std::filesystem::remove(folder.file(name));
+    std::filesystem::create_directory(folder.file(name));
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a folder, where a file of the model belongs");
+    std::filesystem::remove(folder.file(name));
+    ASSERT_EQ(::mkfifo(folder.file(name).c_str(), 0600), 0);
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": is a pipe or a device, where a file of the model belongs");
+  }
+}
+
+TEST(TokenizerFilesTest, OtherTokenizersAreNamed) {
+  for (const char* name :
+       {"tekken.json", "spiece.model", "tokenizer.model.v3", "vocab.txt", "qwen.tiktoken", "encoder.json", "sentencepiece.bpe.model"}) {
+    TempDir folder;
+    folder.Write(name, "{}");
+    EXPECT_THAT(LoadError(folder), HasSubstr("vocab.json with merges.txt, but " + std::string(name) + ", which is ")) << name;
+    EXPECT_THAT(LoadError(folder), HasSubstr("; download tokenizer.json"));
+  }
+  TempDir folder;
+  EXPECT_EQ(LoadError(folder), folder.path() +
+                                   ": holds no tokenizer.json, no tokenizer.model, and no vocab.json with merges.txt; download "
+                                   "the whole folder of the model");
+  folder.Write("merges.txt", "");
+  EXPECT_THAT(LoadError(folder), HasSubstr(", but merges.txt, without its vocab.json; "));
+  std::filesystem::rename(folder.file("merges.txt"), folder.file("vocab.json"));
+  EXPECT_THAT(LoadError(folder), HasSubstr(", but vocab.json, without its merges.txt; "));
+}
+
+TEST(TokenizerFilesTest, WhatIsNoSentencePieceModelIsSaidToBeWhatItIs) {
+  TempDir folder;
+  WriteModel(folder, Json::object());
+  const std::string whole = folder.Read("tokenizer.model");
+  const auto error_of = [&](const std::string& bytes) {
+    folder.Write("tokenizer.model", bytes);
+    return LoadError(folder);
+  };
+  const std::string name = folder.file("tokenizer.model");
+  EXPECT_EQ(error_of(""), name + ": is empty; download it again");
+  EXPECT_THAT(error_of("IQ== 0\nIg== 1\r\n"), HasSubstr(name + ": is a file of tiktoken, which is not read; download tokenizer.json"));
+  for (size_t bytes = 1; bytes < whole.size() - 1; bytes += 5) {
+    const std::string error = error_of(whole.substr(0, bytes));
+    if (error.empty()) continue;  // the cut is behind the last field that counts
+    EXPECT_EQ(error, name + ": is cut short, or no SentencePiece model; download it again") << bytes;
+  }
+  EXPECT_THAT(error_of(whole.substr(0, whole.size() / 2)), HasSubstr("is cut short"));
+}
+
+TEST(TokenizerFilesTest, AFileThatMayNotBeReadIsSaidSo) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read every file";
+  TempDir folder;
+  WriteJson(folder, Json::object());
+  for (const char* name : {"tokenizer_config.json", "tokenizer.json"}) {
+    std::filesystem::permissions(folder.file(name), std::filesystem::perms::none);
+    EXPECT_EQ(LoadError(folder), folder.file(name) + ": cannot open: Permission denied");
+  }
 }
 
 TEST(TokenizerFilesTest, BrokenFilesAreErrorsThatNameTheField) {

@@ -210,6 +210,16 @@ TEST(AddedTokensTest, OfTokensWithOneNormalizedFormTheFirstIsFoundSpecialOnesAhe
   EXPECT_EQ(*FromJsonOrDie(json)->Encode("tok"), (Ids{3}));
 }
 
+TEST(AddedTokensTest, ATokenListedAgainHasTheLastFlagsAndStaysSpecial) {
+  Json json = CharJson("ab");
+  json["added_tokens"] = {{{"id", 2}, {"content", "<x>"}, {"special", true}},
+                          {{"id", 3}, {"content", "<x>"}, {"special", false}, {"rstrip", true}}};
+  const auto tokenizer = FromJsonOrDie(json);
+  EXPECT_EQ(*tokenizer->Encode("a<x>  b"), (Ids{0, 2, 1}));
+  EXPECT_TRUE(tokenizer->IsSpecial(2));
+  EXPECT_EQ(tokenizer->Decode(Ids{0, 2, 1}), "ab");
+}
+
 TEST(BpeTest, UnknownCharactersFollowThePolicy) {
   Json json = CharJson("ab");
   json["model"]["vocab"]["<unk>"] = 2;
@@ -242,6 +252,12 @@ TEST(UnigramTest, WithoutAnUnknownTokenUnknownTextIsAnError) {
   const auto tokenizer = FromJsonOrDie({{"model", {{"type", "Unigram"}, {"vocab", Json::array({{"a", -1.0}})}}}});
   EXPECT_EQ(*tokenizer->Encode("a"), (Ids{0}));
   EXPECT_THAT(tokenizer->Encode("b").status().message(), HasSubstr("the model has no unk_id"));
+  const Json vocab = Json::array({{"a", -1.0}, {"<0x62>", -2.0}, {"bc", -3.0}});
+  const auto bytes = FromJsonOrDie({{"model", {{"type", "Unigram"}, {"byte_fallback", true}, {"vocab", vocab}}}});
+  EXPECT_EQ(*bytes->Encode("a"), (Ids{0}));
+  for (const char* text : {"b", "bc"}) {
+    EXPECT_THAT(bytes->Encode(text).status().message(), HasSubstr("the model has no unk_id")) << "although bytes or another piece cover it";
+  }
 }
 
 TEST(DecoderTest, BrokenByteTokensGiveOneReplacementEach) {
@@ -419,7 +435,7 @@ TEST(TokenizerJsonTest, BrokenJsonIsAnErrorThatNamesTheFile) {
   EXPECT_THAT(Tokenizer::FromJson("{", "the.json").status().message(), HasSubstr("the.json: is not valid JSON"));
   EXPECT_THAT(Tokenizer::FromJson(std::string(1 << 20, '['), "the.json").status().message(), HasSubstr("nests more than 64 levels"));
   EXPECT_FALSE(Tokenizer::FromJson("null", "the.json").ok());
-  EXPECT_THAT(Tokenizer::Load("/nonexistent").status().message(), HasSubstr("/nonexistent holds no tokenizer.json"));
+  EXPECT_THAT(Tokenizer::Load("/nonexistent").status().message(), HasSubstr("/nonexistent: holds no tokenizer.json"));
 }
 
 TEST(TokenizerTest, ConfigNamesBosAndEos) {

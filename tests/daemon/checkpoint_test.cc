@@ -64,6 +64,29 @@ TEST_F(ShardsTest, AFolderWithoutAnyOfItsShardsNamesOneWithATensorOfIt) {
   EXPECT_THAT(OpenError(dir_), AllOf(HasSubstr("one.safetensors: the shard is missing"), HasSubstr("\"x\"")));
 }
 
+TEST_F(ShardsTest, ALinkToNothingIsNoMissingFile) {
+  const auto error_with = [&](const std::string& name) {
+    std::filesystem::remove(dir_.file(name));
+    std::filesystem::create_symlink("../blobs/abc", dir_.file(name));
+    const std::string error = OpenError(dir_);
+    std::filesystem::remove(dir_.file(name));
+    return error;
+  };
+  const auto dead = [&](const std::string& name) {
+    return dir_.file(name) + ": is a link to ../blobs/abc, which is not there; download it again";
+  };
+  EXPECT_EQ(error_with("two.safetensors"), dead("two.safetensors"));
+  EXPECT_EQ(error_with("model.safetensors"), dead("model.safetensors"));
+  EXPECT_EQ(error_with("model.safetensors.index.json"), dead("model.safetensors.index.json"));
+  EXPECT_EQ(error_with("model-00001-of-00001.safetensors"), dead("model-00001-of-00001.safetensors")) << "without an index";
+  EXPECT_EQ(error_with("config.json"), dead("config.json"));
+}
+
+TEST_F(ShardsTest, AFolderInPlaceOfTheWeightsIsNoMissingFile) {
+  std::filesystem::create_directory(dir_.file("model.safetensors"));
+  EXPECT_EQ(OpenError(dir_), dir_.file("model.safetensors") + ": is a folder, where a file of the model belongs");
+}
+
 TEST_F(ShardsTest, AnIndexThatNamesTheWrongShardIsPassedOver) {
   WriteIndex(R"({"x":"two.safetensors","y":"one.safetensors","z":"two.safetensors"})");
   EXPECT_EQ(OpenError(dir_), "no error") << "transformers reads every shard that the index names, whatever it says is where";
@@ -96,6 +119,8 @@ TEST_F(ShardsTest, AnIndexWithoutAWeightMapIsRefused) {
   EXPECT_THAT(OpenError(dir_), HasSubstr("lacks the object \"weight_map\""));
   dir_.Write("model.safetensors.index.json", "{");
   EXPECT_THAT(OpenError(dir_), HasSubstr("is not valid JSON"));
+  WriteIndex("{}");
+  EXPECT_THAT(OpenError(dir_), HasSubstr("weight_map is empty; download the file again"));
   WriteIndex(R"({"x":7})");
   EXPECT_THAT(OpenError(dir_), HasSubstr("gives tensor \"x\" no file name but number"));
 }

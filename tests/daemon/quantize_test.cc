@@ -326,6 +326,19 @@ TEST(QuantizeTest, AnotherModelsFolderIsRefusedAndKeptAsItIs) {
   EXPECT_TRUE(QuantizeCheckpoint(dir.file("dense"), dir.file("notes"), {.bits = 4, .group_size = 64}, {.overwrite = true}).ok());
 }
 
+TEST(QuantizeTest, AFileThatTheCopyWouldLackIsAnError) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  std::filesystem::create_symlink("../blobs/abc", dir.file("dense/tokenizer_config.json"));
+  const auto refused = [&] {
+    return std::string(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 64}).status().message());
+  };
+  EXPECT_THAT(refused(), HasSubstr("tokenizer_config.json: is a link to ../blobs/abc, which is not there; download it again"));
+  EXPECT_FALSE(std::filesystem::exists(dir.file("copy/config.json")));
+  std::filesystem::remove(dir.file("dense/tokenizer_config.json"));
+  EXPECT_EQ(refused(), "");
+}
+
 TEST(QuantizeTest, AGroupThatFitsNoMatrixChangesNothingWhereACopyLies) {
   TempDir dir;
   ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());

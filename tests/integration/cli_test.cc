@@ -370,6 +370,7 @@ TEST_F(CliTest, CallsThatAreWrongExitWithTwo) {
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--loader", "tape"}), 2,
                 "--loader tape is unknown; use auto, read or mmap");
   ExpectRefused(Call({"run", "--model", model_, "--prompt", "x", "--kv", "shrink"}), 2, "--kv shrink is unknown; use reserve or grow");
+  EXPECT_TRUE(Call({"score", "--model", model_, "--ids", "5", "--json"}).Json().at("perplexity").is_null()) << "nothing was scored";
   ExpectRefused(Call({"score", "--model", model_, "--ids", "1,x"}), 2, "\"x\" is not an id below 320");
   ExpectRefused(Call({"score", "--model", model_, "--ids", "320"}), 2, "is not an id below 320");
   ExpectRefused(Call({"score", "--model", model_}), 2, "give either --ids");

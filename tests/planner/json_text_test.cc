@@ -1,7 +1,12 @@
 #include "planner/base/json_text.h"
 
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/base/wide_text.h"
 
 namespace lime {
 namespace {
@@ -30,9 +35,43 @@ TEST(JsonTextTest, WhatIsBeyondThemIsOneSentence) {
   EXPECT_EQ(ErrorOf("{\"a\": nonsense\n}"), "the.json: is not valid JSON in UTF-8 at byte 8");
   EXPECT_THAT(ErrorOf("{\"\xff\": 1}"), HasSubstr("is not valid JSON in UTF-8"));
   EXPECT_THAT(ErrorOf("{} {}"), HasSubstr("is not valid JSON in UTF-8"));
-  EXPECT_THAT(ErrorOf(""), HasSubstr("is not valid JSON in UTF-8"));
   EXPECT_EQ(ErrorOf("{\"a\": 1e999}"), "the.json: holds a number beyond the range of a double");
   EXPECT_EQ(ErrorOf("[1]"), "the.json: is not a JSON object but array");
+}
+
+TEST(JsonTextTest, EmptyTextsAreCalledThat) {
+  for (const char* text : {"", " ", "\n\r\n\t"}) EXPECT_EQ(ErrorOf(text), "the.json: is empty");
+  EXPECT_EQ(ParsePythonJson("", "config.json").status().message(), "config.json: is empty; download it again");
+}
+
+TEST(JsonTextTest, TextsInOtherEncodingsAreCalledByTheirNames) {
+  // `bytes` to a character, the lowest first or last.
+  const auto wide = [](std::string_view text, size_t bytes, bool low_first, bool marked) {
+    std::string out;
+    const auto put = [&](char low, char high) {
+      std::string character(bytes, '\0');
+      character[0] = low, character[1] = high;
+      if (!low_first) std::reverse(character.begin(), character.end());
+      out += character;
+    };
+    if (marked) put('\xFF', '\xFE');
+    for (const char c : text) put(c, '\0');
+    return out;
+  };
+  for (const char* text : {"{\"a\": 1}", "[]", "1"}) {
+    for (const bool low_first : {true, false}) {
+      for (const bool marked : {true, false}) {
+        for (const auto& [bytes, name] : {std::pair(2, "UTF-16"), std::pair(4, "UTF-32")}) {
+          const std::string written = wide(text, static_cast<size_t>(bytes), low_first, marked);
+          EXPECT_EQ(ErrorOf(written), absl::StrCat("the.json: is ", name, "; save it as UTF-8")) << text << low_first << marked;
+          EXPECT_EQ(ParsePythonJson(written, "the.json").status().message(), ErrorOf(written));
+          EXPECT_EQ(WideMark(written), marked ? name : "");
+        }
+      }
+    }
+    EXPECT_EQ(WideJson(text), "");
+  }
+  EXPECT_EQ(WideMark("\xEF\xBB\xBF{}"), "");
 }
 
 TEST(JsonTextTest, WordsThatPythonWritesForNumbersAreReadAsStrings) {

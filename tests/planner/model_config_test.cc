@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "planner/plan/token_ids.h"
 
 namespace lime {
 namespace {
@@ -210,15 +211,73 @@ TEST(ModelConfigTest, RopeParametersByLayerTypeAreThoseOfTheLayersThatThereAre) 
   EXPECT_EQ(Parse(config)->rope.theta, 500000.0);
 }
 
-TEST(ModelConfigTest, TwoStatementsOfTheRopeMustAgree) {
+TEST(ModelConfigTest, AScalingBesideRopeParametersOfNoneIsApplied) {
   json config = Llama();
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
+  for (const char* key : {"type", "rope_type"}) {
+    config["rope_scaling"] = {{key, "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
+    ASSERT_TRUE(Parse(config).ok()) << Error(config);
+    EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn) << key;
+    EXPECT_EQ(Parse(config)->rope.factor, 4.0);
+    config["rope_scaling"] = {{key, "linear"}, {"factor", 2.0}};
+    EXPECT_EQ(Parse(config)->rope.type, RopeType::kLinear) << key;
+  }
+  config["rope_parameters"]["partial_rotary_factor"] = 1.0;
+  EXPECT_EQ(Parse(config)->rope.type, RopeType::kLinear) << "which changes nothing";
   config["rope_scaling"] = json::object();
   config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
   EXPECT_EQ(Parse(config)->rope.theta, 500000.0) << "an empty one is none";
-  config["rope_scaling"] = {{"rope_type", "default"}};
-  EXPECT_EQ(Parse(config)->rope.theta, 500000.0);
-  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+}
+
+// transformers takes rope_scaling alone: what only the other says would be lost.
+TEST(ModelConfigTest, RopeScalingMustSayWhatTheRopeParametersSayThatItReplaces) {
+  json config = Llama();
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+  for (const json& scaling : {json{{"rope_type", "default"}}, json{{"type", "linear"}, {"factor", 2.0}}}) {
+    config["rope_scaling"] = scaling;
+    EXPECT_THAT(Error(config), HasSubstr("rope_scaling replaces rope_parameters; write \"rope_theta\": 500000.0 in it"));
+    config["rope_scaling"]["rope_theta"] = 500000.0;
+    EXPECT_EQ(Parse(config)->rope.theta, 500000.0);
+  }
+  config["rope_theta"] = 500000.0, config["rope_scaling"].erase("rope_theta");
+  EXPECT_EQ(Parse(config)->rope.theta, 500000.0) << "the field beside them counts for both";
+  config["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 2.0}};
   EXPECT_THAT(Error(config), HasSubstr("rope_scaling beside a rope_parameters with another \"rope_type\""));
+  config["rope_parameters"] = {{"type", "linear"}, {"factor", 4.0}};
+  EXPECT_THAT(Error(config), HasSubstr("rope_scaling beside a rope_parameters with another \"factor\""));
+  config["rope_parameters"]["factor"] = 2.0;
+  EXPECT_EQ(Parse(config)->rope.type, RopeType::kLinear);
+}
+
+TEST(ModelConfigTest, TheTypeOfAScalingIsStatedOnceOrTwiceTheSame) {
+  json config = Llama();
+  for (const char* field : {"rope_scaling", "rope_parameters"}) {
+    config = Llama();
+    config[field] = {{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 4.0}};
+    EXPECT_THAT(Error(config), HasSubstr(std::string(field) + ": \"type\" \"linear\" beside \"rope_type\" \"yarn\" is not supported"));
+    config[field]["type"] = "yarn";
+    EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn);
+    config[field]["type"] = "";
+    EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn);
+    config[field]["type"] = "yarn";
+    config[field]["rope_type"] = nullptr;
+    EXPECT_EQ(Parse(config)->rope.type, RopeType::kYarn);
+  }
+}
+
+TEST(ModelConfigTest, NumbersOfAScalingNeedItsType) {
+  json config = Llama();
+  for (const json& type : {json(nullptr), json("")}) {
+    config["rope_scaling"] = {{"type", type}, {"factor", 4.0}};
+    EXPECT_THAT(Error(config), HasSubstr("rope_scaling: states \"factor\", but no \"rope_type\" says which scaling it is of"));
+  }
+  config["rope_scaling"] = nullptr;
+  for (const char* number : {"factor", "beta_fast", "low_freq_factor", "original_max_position_embeddings"}) {
+    config["rope_parameters"] = {{"rope_theta", 500000.0}, {number, 4}};
+    EXPECT_THAT(Error(config), HasSubstr("rope_parameters: states \"" + std::string(number) + "\""));
+  }
+  config["rope_parameters"] = {{"rope_theta", 500000.0}, {"factor", nullptr}};
+  EXPECT_EQ(Parse(config)->rope.type, RopeType::kDefault);
 }
 
 TEST(ModelConfigTest, YarnWithoutAFactorIsStretchedByItsPositions) {
@@ -268,6 +327,30 @@ TEST(ModelConfigTest, NamesOfArchitecturesMayBeSpelledInOtherCasesAndBeSeveral) 
   }
   config["architectures"] = {"LlamaBidirectionalModel"};
   EXPECT_THAT(Error(config), HasSubstr("architecture \"LlamaBidirectionalModel\" is not supported"));
+}
+
+TEST(TokenIdsTest, OneOrSeveralOrNone) {
+  const auto ids = [](const json& value) { return *ParseTokenIds({{"eos_token_id", value}}, "eos_token_id", "f"); };
+  EXPECT_THAT(ids(7), ElementsAre(7));
+  EXPECT_THAT(ids({7, 0, (1 << 24) - 1}), ElementsAre(7, 0, (1 << 24) - 1));
+  for (const json& none : {json(nullptr), json(-1), json(json::array()), json({-1})}) EXPECT_THAT(ids(none), ElementsAre()) << none;
+  EXPECT_THAT(ids({-1, 3}), ElementsAre(3));
+  for (const json& wrong : {json("7"), json(7.0), json(true), json(-2), json(1 << 24), json(UINT64_MAX), json({7, nullptr}), json({{7}})}) {
+    EXPECT_EQ(ParseTokenIds({{"eos_token_id", wrong}}, "eos_token_id", "f").status().message(),
+              "f: field \"eos_token_id\" is not a token id or a list of them");
+  }
+}
+
+TEST(ModelConfigTest, AModelTypeOfAnotherFamilyIsNoneOfTheArchitectureBesideIt) {
+  json config = Llama();
+  for (const char* type : {"qwen3_moe", "mixtral", "llama4_text", "gemma"}) {
+    config["model_type"] = type;
+    EXPECT_THAT(Error(config), HasSubstr("model_type \"" + std::string(type) + "\" is not supported; LlamaForCausalLM, ")) << type;
+  }
+  for (const json& none : {json(nullptr), json(""), json("llama"), json("LLaMA")}) {
+    config["model_type"] = none;
+    EXPECT_EQ(Parse(config)->family, ModelFamily::kLlama);
+  }
 }
 
 TEST(ModelConfigTest, WhatPythonWritesForInfinityIsPassedOverWhereNobodyReadsIt) {

@@ -122,5 +122,57 @@ TEST(ModelSpecTest, RefusesPackedShapesThatFitNoGroup) {
   EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("biases [64, 3]"));
 }
 
+// The same tensors with other names.
+TensorIndex Renamed(const std::string& from, const std::string& to, TensorIndex index = TinyIndex()) {
+  TensorIndex renamed;
+  for (auto& [name, info] : index) renamed[name.starts_with(from) ? to + name.substr(from.size()) : name] = info;
+  return renamed;
+}
+
+TEST(ModelSpecTest, NamesOfTheBaseModelAloneLackItsPrefix) {
+  for (const ModelFamily family : {ModelFamily::kLlama, ModelFamily::kMistral}) {
+    ModelConfig config = TinyConfig();
+    config.family = family;
+    const auto spec = ModelSpec::Build(config, Renamed("model.", ""), "folder");
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->tensor_prefix, "");
+    EXPECT_EQ(spec->blocks[0].tensors[0].name, "embed_tokens.weight");
+    EXPECT_EQ(spec->blocks[1].tensors[0].name, "layers.0.input_layernorm.weight");
+    EXPECT_EQ(spec->blocks.back().tensors[1].name, "lm_head.weight");
+  }
+  EXPECT_EQ(ModelSpec::Build(TinyConfig(), TinyIndex(), "folder")->tensor_prefix, "model.");
+  TensorIndex headless = Renamed("model.", "");
+  headless.erase("lm_head.weight");
+  EXPECT_THAT(Error(TinyConfig(), headless), HasSubstr("a checkpoint of the base model alone has no head"));
+  ModelConfig tied = TinyConfig();
+  tied.tie_embeddings = true;
+  EXPECT_EQ(Error(tied, headless), "");
+}
+
+TEST(ModelSpecTest, NamesOfAnotherClassAreShown) {
+  for (const std::string prefix : {"model.model.", "base_model.model.model.", "language_model.model.", "transformer."}) {
+    EXPECT_THAT(Error(TinyConfig(), Renamed("model.", prefix)),
+                HasSubstr("tensor model.embed_tokens.weight is missing; LlamaForCausalLM needs it, and here is " + prefix +
+                          "embed_tokens.weight; save"));
+  }
+  TensorIndex index = TinyIndex();
+  index.erase("model.norm.weight");
+  EXPECT_THAT(Error(TinyConfig(), index), HasSubstr("needs it; download the weights again"));
+}
+
+TEST(ModelSpecTest, ATiedModelMayStoreItsHeadAlone) {
+  ModelConfig config = TinyConfig();
+  config.tie_embeddings = true;
+  TensorIndex index = TinyIndex();
+  index.erase("model.embed_tokens.weight");
+  const auto spec = ModelSpec::Build(config, index, "folder");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->blocks.front().tensors[0].name, "lm_head.weight");
+  EXPECT_EQ(spec->blocks.back().tensors[1].name, "lm_head.weight");
+  EXPECT_EQ(spec->WeightBytes(), ModelSpec::Build(config, TinyIndex(), "folder")->WeightBytes());
+  config.tie_embeddings = false;
+  EXPECT_THAT(Error(config, index), HasSubstr("model.embed_tokens.weight is missing"));
+}
+
 }  // namespace
 }  // namespace lime

@@ -221,7 +221,7 @@ TEST(SolveTest, KindsThatAreNotKnownAreNamed) {
 }
 
 TEST(SolveTest, MalformedProblemsAreNamed) {
-  EXPECT_THAT(TextError(""), HasSubstr("is not valid JSON"));
+  EXPECT_THAT(TextError(""), HasSubstr("is empty"));
   EXPECT_THAT(TextError("{\"kind\": "), HasSubstr("is not valid JSON"));
   EXPECT_THAT(TextError("{\"kind\": NaN}"), HasSubstr("is not valid JSON"));
   EXPECT_THAT(TextError("[]"), HasSubstr("is not a JSON object"));

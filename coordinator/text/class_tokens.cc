@@ -1,0 +1,32 @@
+#include "coordinator/text/class_tokens.h"
+
+#include <map>
+#include <string>
+
+namespace lime {
+namespace {
+
+constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+std::map<std::string, Json, std::less<>> MakeTable() {
+  const Json gpt2 = {{"bos_token", kEndOfText}, {"eos_token", kEndOfText}, {"unk_token", kEndOfText}};
+  const Json qwen = {{"eos_token", kEndOfText}, {"unk_token", kEndOfText}, {"pad_token", kEndOfText}};
+  Json neox = gpt2;
+  neox["pad_token"] = "<|padding|>";
+  const Json mask = {{"content", "<mask>"}, {"lstrip", true}};
+  const Json roberta = {{"bos_token", "<s>"}, {"eos_token", "</s>"},  {"unk_token", "<unk>"}, {"sep_token", "</s>"},
+                        {"cls_token", "<s>"}, {"pad_token", "<pad>"}, {"mask_token", mask}};
+  return {{"GPT2Tokenizer", gpt2},    {"CodeGenTokenizer", gpt2},    {"GPTNeoXTokenizer", neox}, {"Qwen2Tokenizer", qwen},
+          {"Qwen3_5Tokenizer", qwen}, {"RobertaTokenizer", roberta}, {"BartTokenizer", roberta}, {"LongformerTokenizer", roberta}};
+}
+
+}  // namespace
+
+const Json& TokensOfClass(std::string_view tokenizer_class) {
+  static const auto& table = *new std::map<std::string, Json, std::less<>>(MakeTable());
+  static const Json none = Json::object();
+  const auto found = table.find(tokenizer_class);
+  return found == table.end() ? none : found->second;
+}
+
+}  // namespace lime

@@ -1,0 +1,96 @@
+#include "daemon/weights/unused_tensors.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/weights/files.h"
+#include "daemon/weights/model_folder.h"
+
+namespace lime {
+namespace {
+
+constexpr size_t kNamed = 3;  // in one sentence
+constexpr Bytes kPiece = 64 * kKiB;
+constexpr int64_t kMostPieces = 256;  // heads differ everywhere, or nowhere
+constexpr char kHead[] = "lm_head.weight";
+
+std::string DescribeIgnored(const std::vector<std::string>& ignored) {
+  const size_t named = std::min(ignored.size(), kNamed);
+  const std::string more = ignored.size() > named ? absl::StrCat(" and ", ignored.size() - named, " more") : "";
+  const bool one = ignored.size() == 1;
+  return absl::StrCat(
+      ignored.size(), one ? " tensor is" : " tensors are", " not used, since config.json does not say that the model has ",
+      one ? "it: " : "them: ", absl::CEscape(absl::StrJoin(ignored.begin(), ignored.begin() + static_cast<ptrdiff_t>(named), ", ")), more);
+}
+
+// Numbers of the layers that `spec` has not.
+std::set<int64_t> FurtherLayers(const TensorIndex& index, const ModelSpec& spec) {
+  std::set<int64_t> layers;
+  const std::string begin = spec.tensor_prefix + "layers.";
+  for (auto at = index.lower_bound(begin); at != index.end() && at->first.starts_with(begin); ++at) {
+    int64_t layer = -1;
+    const std::string& name = at->first;
+    std::from_chars(name.data() + begin.size(), name.data() + name.size(), layer);
+    if (layer >= spec.config.num_layers && !IsRotaryTable(name)) layers.insert(layer);
+  }
+  return layers;
+}
+
+std::string DescribeFurther(const std::set<int64_t>& layers, const ModelSpec& spec) {
+  const bool one = layers.size() == 1;
+  const std::string which =
+      one ? absl::StrCat("layer ", *layers.begin()) : absl::StrCat("layers ", *layers.begin(), " to ", *layers.rbegin());
+  return absl::StrCat(which, " of the weights ", one ? "is" : "are", " not used, since config.json says num_hidden_layers ",
+                      spec.config.num_layers, " (they count from 0)");
+}
+
+// Whether pieces of the two tensors, evenly spread, differ. REQUIRES: both have as many bytes.
+absl::StatusOr<bool> BytesDiffer(const Checkpoint& checkpoint, const TensorLocation& a, const TensorLocation& b) {
+  const std::string &path_a = checkpoint.files()[a.file].path, &path_b = checkpoint.files()[b.file].path;
+  LIME_ASSIGN_OR_RETURN(const FileDescriptor file_a, OpenForReading(path_a));
+  LIME_ASSIGN_OR_RETURN(const FileDescriptor file_b, OpenForReading(path_b));
+  const int64_t pieces = std::min((a.bytes + kPiece - 1) / kPiece, kMostPieces);
+  std::vector<std::byte> of_a(static_cast<size_t>(std::min(a.bytes, kPiece))), of_b(of_a.size());
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t last = a.bytes - static_cast<Bytes>(of_a.size());
+    const int64_t at = pieces == 1 ? 0 : last / (pieces - 1) * i + last % (pieces - 1) * i / (pieces - 1);
+    LIME_RETURN_IF_ERROR(ReadExactly(file_a, path_a, a.offset + at, of_a));
+    LIME_RETURN_IF_ERROR(ReadExactly(file_b, path_b, b.offset + at, of_b));
+    if (std::memcmp(of_a.data(), of_b.data(), of_a.size()) != 0) return true;
+  }
+  return false;
+}
+
+// Whether there is a head beside the embedding that is to be it, and another one.
+absl::StatusOr<bool> HeadDiffers(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  const auto head = checkpoint.index().find(kHead);
+  if (!spec.config.tie_embeddings || head == checkpoint.index().end()) return false;
+  const TensorSpec& embedding = spec.block({BlockKind::kEmbedding, 0}).tensors.front();
+  if (embedding.name == kHead) return false;
+  if (head->second.dtype != embedding.info.dtype || head->second.shape != embedding.info.shape) return true;
+  return BytesDiffer(checkpoint, checkpoint.location(kHead), checkpoint.location(embedding.name));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> DescribeUnused(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  std::vector<std::string> sentences;
+  if (const std::vector<std::string> ignored = checkpoint.IgnoredTensors(spec); !ignored.empty())
+    sentences.push_back(DescribeIgnored(ignored));
+  if (const std::set<int64_t> layers = FurtherLayers(checkpoint.index(), spec); !layers.empty())
+    sentences.push_back(DescribeFurther(layers, spec));
+  LIME_ASSIGN_OR_RETURN(const bool head_differs, HeadDiffers(checkpoint, spec));
+  if (head_differs) {
+    sentences.push_back(
+        "lm_head.weight is not used, although it is not the same as the embedding: config.json says tie_word_embeddings; where the head is "
+        "to count, as transformers 5 has it, set that to false");
+  }
+  return sentences;
+}
+
+}  // namespace lime
