@@ -76,7 +76,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ToScore(const ScoreFlags& flag
   return Windows(ids, files.bos(), limit);
 }
 
-double Perplexity(const std::vector<ScoredPosition>& positions) {
+// Nothing of one id: it has no id before it that could foretell it.
+std::optional<double> Perplexity(const std::vector<ScoredPosition>& positions) {
   double sum = 0;
   int64_t count = 0;
   for (const ScoredPosition& position : positions) {
@@ -84,11 +85,13 @@ double Perplexity(const std::vector<ScoredPosition>& positions) {
     sum -= *position.logprob;
     ++count;
   }
-  return count > 0 ? std::exp(sum / static_cast<double>(count)) : 0;
+  if (count == 0) return std::nullopt;
+  return std::exp(sum / static_cast<double>(count));
 }
 
 void PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t hash) {
-  root["perplexity"] = Perplexity(positions);
+  const std::optional<double> perplexity = Perplexity(positions);
+  root["perplexity"] = perplexity ? json(*perplexity) : json();
   root["logits_xxh3"] = HashText(hash);
   json& list = root["positions"] = json::array();
   for (const ScoredPosition& position : positions) {
@@ -112,8 +115,9 @@ void PrintTop(const std::vector<ScoredPosition>& positions) {
 }
 
 void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, double seconds, uint64_t hash) {
-  absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %.4f\nlogits_xxh3 %s\n", positions.size(), windows, seconds,
-               Perplexity(positions), HashText(hash));
+  const std::optional<double> perplexity = Perplexity(positions);
+  absl::PrintF("%d positions in %d windows, %.1f s\nperplexity  %s\nlogits_xxh3 %s\n", positions.size(), windows, seconds,
+               perplexity ? absl::StrFormat("%.4f", *perplexity) : "none: no id has one before it", HashText(hash));
 }
 
 // A window at a time, in prompt chunks; with the logits of one row of each micro-batch, which is what devices are made for.
