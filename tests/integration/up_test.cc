@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "testbed/make_model/make_model.h"
 #include "tests/integration/lime_process.h"
 #include "tests/integration/loopback_sshd.h"
 
@@ -183,6 +184,25 @@ TEST_F(UpTest, ADeviceWithAStoreIsSentItsWeights) {
   EXPECT_TRUE(std::filesystem::is_empty(dir_ / "store_a"));
   EXPECT_THAT(Over({"store"}).out, HasSubstr("a holds nothing"));
   ExpectRefused(Over(run), 1, "lime push");
+}
+
+TEST_F(UpTest, AnIdleDaemonHoldsNoMoreAfterPushesThanBefore) {
+  MakeModelOptions large;
+  large.config.num_layers = 8, large.config.hidden_size = 512, large.config.intermediate_size = 1536;
+  ASSERT_TRUE(MakeModel(large, dir_ / "large").ok());
+  WriteCluster({""});
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const auto held = [this] { return Over({"devices", "--json"}).Json()["devices"][0]["runtime_bytes"].get<Bytes>(); };
+  const auto push = [this] {
+    std::filesystem::remove_all(dir_ / "store_a");
+    std::filesystem::create_directory(dir_ / "store_a");
+    const Answer pushed = Over({"push", "--all", "--model", dir_ / "large"});
+    EXPECT_EQ(pushed.exit_code, 0) << pushed.err;
+  };
+  push();  // threads and tables of the first call stay
+  const Bytes before = held();
+  for (int i = 0; i < 3; ++i) push();
+  EXPECT_LT(held(), before + 6 * kMiB);
 }
 
 TEST_F(UpTest, PushingToAStoreThatMayNotBeWrittenIsOneSentenceAtOnce) {
