@@ -48,8 +48,8 @@ absl::StatusOr<LimedCall> LimedCall::For(const ClusterFile& file, const ClusterC
   if (!IsDeviceName(call.cluster_))
     return WrongCall(absl::StrCat(file.path, ": the name of the file names no cluster: it is not ", std::string(kDeviceNameRule),
                                   "; add name = \"NAME\" under [cluster]"));
-  const std::string from = device.ssh.empty() ? file.FullPath() : absl::StrCat(NewCoordinator().host, ":", file.FullPath());
-  call.id_ = {"--name", device.name, "--background", call.cluster_, "--cluster-file", from};
+  call.from_ = device.ssh.empty() ? file.FullPath() : absl::StrCat(NewCoordinator().host, ":", file.FullPath());
+  call.id_ = {"--name", device.name, "--background", call.cluster_, "--cluster-file", call.from_};
   LIME_ASSIGN_OR_RETURN(call.keys_, call.KeysOf(file, insecure));
   call.id_.insert(call.id_.end(), {"--listen", call.listen()});
   call.id_.insert(call.id_.end(), call.keys_.begin(), call.keys_.end());
@@ -87,6 +87,10 @@ std::vector<std::string> LimedCall::Stop() const {
   words.insert(words.end(), id_.begin(), id_.end());
   words.push_back("--stop");
   return Reach(words);
+}
+
+std::vector<std::string> LimedCall::StopAll() const {
+  return Reach({program_, "--cluster-file", from_, "--stop-all"});
 }
 
 absl::Status LimedCall::InFile(std::string_view sentence) const {

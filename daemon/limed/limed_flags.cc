@@ -171,6 +171,7 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_option("--cluster-file", cluster_file,
                  "That `lime up` and `lime down` were given: with --stop, what another file has started stays")
       ->group("");
+  app.add_flag("--stop-all", stop_all, "End all that `lime up` has started from --cluster-file here")->group("");
   app.add_option("--config", config, "TOML file with the names of these flags, without dashes in front; a flag wins over it");
 }
 

@@ -297,6 +297,60 @@ TEST_F(UpTest, ClustersOfOneNameAreToldApart) {
   EXPECT_THAT(Call({"down", "--cluster", dir_ / "moved.toml"}).out, HasSubstr("device a has ended"));
 }
 
+TEST_F(UpTest, DownEndsWhatItsFileHasStartedWhateverTheFileSaysNow) {
+  struct Case {
+    const char *what, *into, *ended;
+  };
+  for (const auto& [what, into, ended] : {Case{"name = \"b\"", "name = \"renamed\"", "device b has ended"},
+                                          Case{"name = \"pair\"", "name = \"trio\"", "device a has ended"}}) {
+    SCOPED_TRACE(into);
+    WriteCluster({kModel, kModel});
+    ASSERT_EQ(Over({"up"}).exit_code, 0);
+    const pid_t a = PidOf("a"), b = PidOf("b");
+    Edit(what, into);
+    const Answer down = Over({"down"});
+    EXPECT_EQ(down.exit_code, 0) << down.err;
+    EXPECT_THAT(down.out, HasSubstr(ended));
+    EXPECT_THAT(down.out, HasSubstr("this file had started it"));
+    EXPECT_FALSE(Runs(a) || Runs(b));
+  }
+  WriteCluster({kModel, kModel});
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const pid_t b = PidOf("b");
+  const std::string text = dir_.Read("pair.toml");
+  dir_.Write("pair.toml", text.substr(0, text.rfind("[[device]]")));
+  const Answer down = Over({"down", "--json"});
+  EXPECT_EQ(down.exit_code, 0) << down.err;
+  EXPECT_EQ(down.Json()["devices"][1]["name"], "b");
+  EXPECT_EQ(down.Json()["devices"][1]["state"], "ended");
+  EXPECT_FALSE(Runs(b));
+}
+
+TEST_F(UpTest, DownTellsOfALimedThatAnswersByAnotherName) {
+  WriteCluster({kModel});
+  const pid_t limed = StartByHand("a");
+  ASSERT_TRUE(AwaitAnswer());
+  Edit("name = \"a\"", "name = \"c\"");
+  ExpectRefused(Over({"down"}), 1, "the address of device \"c\": it calls itself \"a\"; end it where it was started");
+  kill(limed, SIGTERM);
+  waitpid(limed, nullptr, 0);
+}
+
+TEST_F(UpTest, WhatUpHasStartedIsKnownWhereItsFilesCannotBeFound) {
+  WriteCluster({kModel});
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const char* const home = std::getenv("HOME");
+  const std::string before = home == nullptr ? "" : home;
+  unsetenv("XDG_STATE_HOME");
+  setenv("HOME", "relative", 1);
+  const Answer up = Over({"up"});
+  setenv("XDG_STATE_HOME", dir_.path().c_str(), 1);
+  home == nullptr ? unsetenv("HOME") : setenv("HOME", before.c_str(), 1);
+  EXPECT_EQ(up.exit_code, 0) << up.err;
+  EXPECT_THAT(up.out, HasSubstr(absl::StrCat("device a runs already at 127.0.0.1:", PortOf("a"), "; process ", PidOf("a"))));
+  EXPECT_THAT(up.out, Not(HasSubstr("other means")));
+}
+
 TEST_F(UpTest, AValueThatLimedRefusesIsToldWithItsLine) {
   const auto refusal = [this](const std::string& what, const std::string& into) {
     WriteCluster({kModel});
