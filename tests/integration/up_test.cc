@@ -326,6 +326,16 @@ TEST_F(UpTest, DownEndsWhatItsFileHasStartedWhateverTheFileSaysNow) {
   EXPECT_FALSE(Runs(b));
 }
 
+TEST_F(UpTest, PathsOfThisMachineAreRelativeToTheFileWhereverLimeIsCalled) {
+  std::filesystem::create_directory_symlink(kModel, dir_ / "llama");
+  WriteCluster({"llama", ""});
+  Edit("store = \"" + dir_.path() + "/", "store = \"");
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_directory(dir_ / "store_b"));
+  EXPECT_FALSE(std::filesystem::exists("store_b"));
+  EXPECT_EQ(Over({"up"}).err, "") << "no setting differs";
+}
+
 TEST_F(UpTest, DownTellsOfALimedThatAnswersByAnotherName) {
   WriteCluster({kModel});
   const pid_t limed = StartByHand("a");
