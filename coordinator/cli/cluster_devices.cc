@@ -30,18 +30,21 @@ std::vector<Answer> AskAll(const Clients& devices, Ask ask) {
 
 }  // namespace
 
-absl::Status CheckAllAnswer(const Clients& devices) {
-  const std::vector<absl::Status> answers =
-      AskAll<absl::Status>(devices, [&](size_t i) { return devices[i]->Health(kHoldingsPatience).status(); });
+absl::StatusOr<std::vector<DeviceHealth>> AskHealth(const Clients& devices) {
+  const auto answers = AskAll<absl::StatusOr<DeviceHealth>>(devices, [&](size_t i) { return devices[i]->Health(kHoldingsPatience); });
+  std::vector<DeviceHealth> health;
   std::vector<std::string> problems, flags;
   absl::Status first;
   for (size_t i = 0; i < devices.size(); ++i) {
-    if (answers[i].ok()) continue;
-    first.Update(answers[i]);
-    problems.push_back(std::string(answers[i].message()));
+    if (answers[i].ok()) {
+      health.push_back(*answers[i]);
+      continue;
+    }
+    first.Update(answers[i].status());
+    problems.push_back(std::string(answers[i].status().message()));
     flags.push_back(absl::StrCat("--without ", devices[i]->name()));
   }
-  if (problems.empty()) return absl::OkStatus();
+  if (problems.empty()) return health;
   if (problems.size() == devices.size()) return absl::Status(first.code(), absl::StrJoin(problems, "; "));
   return absl::Status(first.code(), absl::StrCat(absl::StrJoin(problems, "; "), "; or go on without ", problems.size() > 1 ? "them" : "it",
                                                  ": ", absl::StrJoin(flags, " ")));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -12,13 +13,15 @@
 
 namespace lime::cli {
 
+// Of the devices that are asked.
 struct ClusterHoldings {
-  BlockHomes homes;            // of devices that do not hold the whole model
-  std::set<std::string> keep;  // of them, those that nothing can be pushed to
+  BlockHomes homes;                      // of devices that do not hold the whole model
+  std::set<std::string> keep;            // of them, those that nothing can be pushed to
+  std::map<std::string, Bytes> runtime;  // memory that limed itself takes now, where no plan is installed
 };
 
 // Asks all devices at once. Unavailable, in one sentence that names all that do not answer and says how to go on without them.
-absl::Status CheckAllAnswer(const std::vector<std::unique_ptr<DeviceClient>>& devices);
+absl::StatusOr<std::vector<DeviceHealth>> AskHealth(const std::vector<std::unique_ptr<DeviceClient>>& devices);
 
 // `model`: its digest, for devices that have no weights of their own; 0: not said.
 absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const std::vector<std::unique_ptr<DeviceClient>>& devices,

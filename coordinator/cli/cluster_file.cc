@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <utility>
@@ -90,7 +91,10 @@ absl::StatusOr<ClusterFile> ClusterFile::OpenOwn(const std::string& path, bool i
 absl::StatusOr<ClusterFile> ClusterFile::Parse(const std::string& path, const std::string& text, bool insecure, bool distinct) {
   ClusterFile file{.path = path};
   LIME_ASSIGN_OR_RETURN(file.config, OfUser(ParseClusterConfig(text, path, distinct)));
-  for (const ClusterConfig::Device& device : file.config.devices) LIME_RETURN_IF_ERROR(OfUser(CheckAddress(file, device, insecure)));
+  for (ClusterConfig::Device& device : file.config.devices) {
+    LIME_RETURN_IF_ERROR(OfUser(CheckAddress(file, device, insecure)));
+    if (device.ssh.empty()) file.MakeWhole(device);
+  }
   if (file.config.tls.empty()) return file;
   LIME_ASSIGN_OR_RETURN(file.keys, OfUser(ClusterKeys::Read(file.Beside(file.config.tls), kCoordinatorName)));
   return file;
@@ -100,8 +104,19 @@ std::string ClusterFile::Name() const {
   return config.name.empty() ? fs::path(path).stem().string() : config.name;
 }
 
-std::string ClusterFile::Beside(const std::string& relative) const {
-  return (fs::absolute(path).parent_path() / relative).lexically_normal().string();
+std::string ClusterFile::Beside(const std::string& named) const {
+  const char* const home = std::getenv("HOME");
+  if (named.starts_with("~/") && home != nullptr && *home == '/') return absl::StrCat(home, named.substr(1));
+  return (fs::absolute(path).parent_path() / named).lexically_normal().string();
+}
+
+// A program without a folder is looked for on the PATH.
+void ClusterFile::MakeWhole(ClusterConfig::Device& device) const {
+  for (std::string* const named : {&device.weights, &device.store, &device.tls, &device.limed}) {
+    const bool on_path = named == &device.limed && named->find('/') == std::string::npos;
+    const bool relative = !named->empty() && named->front() != '/';
+    if (relative && !on_path) *named = Beside(*named);
+  }
 }
 
 std::string ClusterFile::FullPath() const {

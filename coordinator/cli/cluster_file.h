@@ -16,7 +16,8 @@ struct ClusterFile {
   ClusterKeys keys;  // of the coordinator; empty: connections are not encrypted
 
   // Every device has an address; one that others can reach needs keys unless `insecure` is spelled out.
-  // No two have the same, unless `distinct` is false: for `lime down`, which asks no device.
+  // Paths of devices of this machine are whole ones then. No two have the same, unless `distinct` is false: for `lime down`, which asks no
+  // device.
   static absl::StatusOr<ClusterFile> Open(const std::string& path, bool insecure, bool distinct = true);
 
   // Likewise, of a file that this user owns and nobody else may write or replace: PermissionDenied says who may.
@@ -24,13 +25,14 @@ struct ClusterFile {
 
   // Its own, or after the file.
   std::string Name() const;
-  // A path that the file names relative to itself.
-  std::string Beside(const std::string& relative) const;
+  // A path that the file names relative to itself; `~/` is this user's home.
+  std::string Beside(const std::string& named) const;
   // The path without links, the same from every folder.
   std::string FullPath() const;
   std::vector<std::unique_ptr<DeviceClient>> Clients() const;
 
  private:
+  void MakeWhole(ClusterConfig::Device& device) const;
   static absl::StatusOr<ClusterFile> Parse(const std::string& path, const std::string& text, bool insecure, bool distinct);
 };
 

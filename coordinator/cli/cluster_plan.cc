@@ -53,6 +53,14 @@ absl::Status MayNotPush(const ClusterSession::Options& options, const std::strin
   return absl::FailedPreconditionError(absl::StrCat(lacking, "; give --push to send them first, or type: ", PushCall(options)));
 }
 
+// A device may hold more by now than when it was measured. Up to its margin that makes no other plan of the same figures.
+void TakeRuntimes(const std::map<std::string, Bytes>& runtime, PlanInputs& inputs) {
+  for (ClusterDevice& device : inputs.devices) {
+    const auto now = runtime.find(device.name);
+    if (now != runtime.end() && now->second > device.runtime + device.margin) device.runtime = now->second;
+  }
+}
+
 // Of a plan that was read: whether its devices are there, and what may be done about blocks that are not.
 absl::Status CheckGiven(const ClusterSession::Options& options, const KnownCluster& cluster, const Plan& plan, bool may_push) {
   for (const std::string& name : DevicesUsed(plan)) {
@@ -89,8 +97,11 @@ absl::StatusOr<KnownCluster> KnowCluster(const ClusterSession::Options& options)
                                       .model = model,
                                       .start = HowToStart(device, cluster.file.path)});
   const auto devices = cluster.file.Clients();
-  LIME_RETURN_IF_ERROR(CheckAllAnswer(devices));
+  LIME_ASSIGN_OR_RETURN(const std::vector<DeviceHealth> health, AskHealth(devices));
   LIME_ASSIGN_OR_RETURN(cluster.holdings, AskHoldings(cluster.file, devices, model));
+  for (size_t i = 0; i < health.size(); ++i) {
+    if (health[i].epoch < 0) cluster.holdings.runtime[devices[i]->name()] = health[i].runtime;
+  }
   return cluster;
 }
 
@@ -109,7 +120,8 @@ absl::Status CompletePush(ClusterSession::Options& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const BlockHomes& homes, const std::set<std::string>& devices) {
+absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const ClusterHoldings& holdings,
+                                    const std::set<std::string>& devices) {
   PlanInputFlags flags;
   flags.cluster = options.cluster;
   flags.without = options.without;
@@ -123,7 +135,8 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });
-  inputs.homes = homes;
+  inputs.homes = holdings.homes;
+  TakeRuntimes(holdings.runtime, inputs);
   return inputs;
 }
 
@@ -143,7 +156,8 @@ absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, 
     LIME_RETURN_IF_ERROR(CheckGiven(options, cluster, plan, may_push));
     return HeldPlan{.plan = std::move(plan), .source = PlanSource::kGiven};
   }
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, {}, {}));
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options, cluster.holdings, {}));
+  inputs.homes.clear();  // it is looked for with them and without
   absl::StatusOr<HeldPlan> chosen =
       ChooseHeldPlan(inputs, cluster.holdings, may_push, [&](PlanInputs of) { return SearchNow(options, std::move(of)); });
   if (absl::IsFailedPrecondition(chosen.status())) return MayNotPush(options, std::string(chosen.status().message()));

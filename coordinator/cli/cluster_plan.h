@@ -27,8 +27,10 @@ absl::StatusOr<KnownCluster> KnowCluster(const ClusterSession::Options& options)
 // so, and what to type.
 absl::StatusOr<HeldPlan> PlanForCluster(const ClusterSession::Options& options, const KnownCluster& cluster, bool may_push);
 
-// Of what `lime plan` is without further flags; for these devices alone, where any are named.
-absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const BlockHomes& homes, const std::set<std::string>& devices);
+// Of what `lime plan` is without further flags, with the blocks that devices hold and the memory that limed takes there now; for these
+// devices alone, where any are named.
+absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, const ClusterHoldings& holdings,
+                                    const std::set<std::string>& devices);
 
 // Of a push that plans now: refuses what is out of range, and says for how many positions where the call does not.
 absl::Status CompletePush(ClusterSession::Options& options);

@@ -173,14 +173,14 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
   const Plan& plan = chosen.plan;
   if (const std::string sentence = ChoiceSentence(chosen); !sentence.empty()) Say(sentence);
   LIME_RETURN_IF_ERROR(PushMissing(options, plan, cluster));
-  std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings.homes), chosen.source));
+  std::unique_ptr<ClusterSession> session(new ClusterSession(options, std::move(cluster.holdings), chosen.source));
   LIME_ASSIGN_OR_RETURN(session->client_, ClusterClient::Connect(cluster.client));
   TellExpiry(cluster.client, session->client_->health());
   for (const ClusterClient::Device& device : cluster.client.devices) {
     session->addresses_[device.name] = device.address;
     session->asked_.push_back(std::make_shared<DeviceClient>(device.name, device.address, cluster.client.keys));
   }
-  if (auto inputs = InputsOf(options, session->homes_, {}); inputs.ok())
+  if (auto inputs = InputsOf(options, session->holdings_, {}); inputs.ok())
     session->inputs_ = std::make_shared<PlanInputs>(*std::move(inputs));
   (void)session->WorkOutLevels(plan);
   LIME_RETURN_IF_ERROR(session->Install(plan));
@@ -194,7 +194,7 @@ absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Optio
 // A plan that is given stays; and what cannot be planned for is not watched.
 std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
   if (!options_.replan || !options_.plan.empty() || options_.trace || asked_.size() < 2) return nullptr;
-  const auto inputs = InputsOf(options_, homes_, {});
+  const auto inputs = InputsOf(options_, holdings_, {});
   if (!inputs.ok()) return nullptr;
   const auto measure = [this, meter = std::make_shared<RateMeter>()](const Plan& plan, RateAges& ages) {
     ClusterRates rates;
@@ -229,7 +229,7 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
 }
 
 absl::StatusOr<PlanWatcher::Candidate> ClusterSession::SearchAgain(const PlanWatcher::Search& search) {
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, homes_, {}));
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, holdings_, {}));
   ChangeSearchOptions options{
       .online = options_.online, .first = &first_, .install_ms = install_seconds_ * 1000, .time_limit_ms = kPlanAgainMs};
   for (const auto& device : asked_) {
@@ -266,7 +266,7 @@ absl::Status ClusterSession::Install(const Plan& plan) {
 
 // For the devices that are left, and the blocks that they hold.
 absl::StatusOr<Plan> ClusterSession::PlanAgain(const Recovery::Devices& devices) const {
-  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, homes_, devices));
+  LIME_ASSIGN_OR_RETURN(PlanInputs inputs, InputsOf(options_, holdings_, devices));
   return SearchNow(options_, std::move(inputs));
 }
 

@@ -83,8 +83,8 @@ class ClusterSession {
   absl::StatusOr<MeasuredTimeline> TakeTrace();
 
  private:
-  ClusterSession(const Options& options, BlockHomes homes, PlanSource source)
-      : options_(options), homes_(std::move(homes)), source_(source) {}
+  ClusterSession(const Options& options, ClusterHoldings holdings, PlanSource source)
+      : options_(options), holdings_(std::move(holdings)), source_(source) {}
   absl::Status Install(const Plan& plan);
   void StartTrace(const ClusterClient::Options& cluster);
   std::unique_ptr<PlanWatcher> WatchPlan();
@@ -97,7 +97,7 @@ class ClusterSession {
   absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
   const Options options_;
-  const BlockHomes homes_;  // what devices hold, of those that do not hold everything
+  const ClusterHoldings holdings_;  // as they were at the start
   const PlanSource source_;
   const GracefulStop graceful_;  // devices are left free
   std::unique_ptr<ClusterClient> client_;

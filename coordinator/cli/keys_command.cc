@@ -60,9 +60,10 @@ absl::Status StageKeys(const std::string& folder, const std::string& name, const
 
 // Where there is no authority yet, nothing but the names to come may be there; FindKeys judges those.
 absl::Status CheckNewFolder(const std::string& folder, const std::vector<std::string>& names) {
-  OutputFolderOptions options{.what = "keys of a cluster", .ours = {"ca.pem", "ca.key"}, .names = {}};
-  for (const std::string& name : names) options.ours.insert(options.ours.end(), {name + ".pem", name + ".key"});
-  return OfUser(CheckOutputFolder(folder, options));
+  const auto to_come = [&names](const std::string& file) {
+    return std::ranges::any_of(names, [&](const std::string& name) { return file == name + ".pem" || file == name + ".key"; });
+  };
+  return OfUser(CheckOutputFolder(folder, {.what = "keys of a cluster", .is_ours = to_come, .names = {}}));
 }
 
 // The folder's own, made now where nothing is there.

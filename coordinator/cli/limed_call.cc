@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -27,18 +26,6 @@
 extern char** environ;
 
 namespace lime::cli {
-namespace {
-
-// A file of this machine that cluster.toml names.
-std::string FileOf(const ClusterFile& file, const std::string& path) {
-  const char* const home = std::getenv("HOME");
-  if (path.empty()) return path;
-  if (path.starts_with("~/") && home != nullptr) return absl::StrCat(home, path.substr(1));
-  return file.Beside(path);
-}
-
-}  // namespace
-
 absl::StatusOr<LimedCall> LimedCall::For(const ClusterFile& file, const ClusterConfig::Device& device, bool insecure) {
   LimedCall call;
   call.device_ = device;
@@ -48,15 +35,16 @@ absl::StatusOr<LimedCall> LimedCall::For(const ClusterFile& file, const ClusterC
   if (!IsDeviceName(call.cluster_))
     return WrongCall(absl::StrCat(file.path, ": the name of the file names no cluster: it is not ", std::string(kDeviceNameRule),
                                   "; add name = \"NAME\" under [cluster]"));
-  const std::string from = device.ssh.empty() ? file.FullPath() : absl::StrCat(NewCoordinator().host, ":", file.FullPath());
-  call.id_ = {"--name", device.name, "--background", call.cluster_, "--cluster-file", from};
+  call.from_ = device.ssh.empty() ? file.FullPath() : absl::StrCat(NewCoordinator().host, ":", file.FullPath());
+  call.id_ = {"--name", device.name, "--background", call.cluster_, "--cluster-file", call.from_};
   LIME_ASSIGN_OR_RETURN(call.keys_, call.KeysOf(file, insecure));
   call.id_.insert(call.id_.end(), {"--listen", call.listen()});
   call.id_.insert(call.id_.end(), call.keys_.begin(), call.keys_.end());
   if (!device.ssh.empty()) {
     LIME_ASSIGN_OR_RETURN(call.ssh_, ParseSshWay(device.ssh));
-    call.ssh_.identity = FileOf(file, call.ssh_.identity);
-    call.ssh_.config = FileOf(file, call.ssh_.config);
+    for (std::string* const named : {&call.ssh_.identity, &call.ssh_.config}) {
+      if (!named->empty()) *named = file.Beside(*named);
+    }
   }
   if (!device.limed.empty()) {
     call.program_ = device.limed;
@@ -87,6 +75,10 @@ std::vector<std::string> LimedCall::Stop() const {
   words.insert(words.end(), id_.begin(), id_.end());
   words.push_back("--stop");
   return Reach(words);
+}
+
+std::vector<std::string> LimedCall::StopAll() const {
+  return Reach({program_, "--cluster-file", from_, "--stop-all"});
 }
 
 absl::Status LimedCall::InFile(std::string_view sentence) const {

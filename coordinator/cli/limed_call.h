@@ -18,6 +18,8 @@ class LimedCall {
   // Program and arguments, the same words on this machine and on another.
   std::vector<std::string> Start() const;
   std::vector<std::string> Stop() const;
+  // Ends whatever was started there from the cluster's file: the same words for all devices of a machine.
+  std::vector<std::string> StopAll() const;
 
   const std::string& name() const { return device_.name; }
   // `FILE line 7: device "orin"`
@@ -36,6 +38,7 @@ class LimedCall {
   ClusterConfig::Device device_;
   SshWay ssh_;
   std::string file_, where_, program_, cluster_;
+  std::string from_;  // the cluster's file, as its daemons know it
   std::vector<std::string> id_, keys_;
 };
 

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/default_cluster.h"
@@ -55,12 +57,18 @@ absl::StatusOr<std::vector<LimedCall>> CallsOf(const ClusterFile& file, bool ins
 
 // The same for every device at once.
 template <typename Do>
-Outcomes ForAll(size_t count, Do what) {
-  Outcomes outcomes(count);
+auto ForAll(size_t count, Do what) {
+  std::vector<decltype(what(size_t{0}))> results(count);
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { outcomes[i] = what(i); });
+  for (size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { results[i] = what(i); });
   for (std::thread& thread : threads) thread.join();
-  return outcomes;
+  return results;
+}
+
+std::vector<std::string> NamesOf(const std::vector<LimedCall>& calls) {
+  std::vector<std::string> names;
+  for (const LimedCall& call : calls) names.push_back(call.name());
+  return names;
 }
 
 json ToJson(const std::string& name, const absl::StatusOr<DeviceOutcome>& outcome) {
@@ -77,12 +85,12 @@ json ToJson(const std::string& name, const absl::StatusOr<DeviceOutcome>& outcom
 }
 
 // What each says, in order. The first error, in order, is the answer.
-absl::Status Tell(const ClusterFile& file, const std::vector<LimedCall>& calls, const Outcomes& outcomes, bool as_json) {
+absl::Status Tell(const ClusterFile& file, const std::vector<std::string>& names, const Outcomes& outcomes, bool as_json) {
   absl::Status first;
   json answer = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
   for (size_t i = 0; i < outcomes.size(); ++i) {
     first.Update(outcomes[i].status());
-    answer["devices"].push_back(ToJson(calls[i].name(), outcomes[i]));
+    answer["devices"].push_back(ToJson(names[i], outcomes[i]));
     if (!outcomes[i].ok()) continue;
     if (!as_json) std::cout << outcomes[i]->said << "\n";
   }
@@ -149,6 +157,8 @@ class Starter {
   }
 
   std::string RunsAlready(const DeviceHealth& health) const {
+    if (health.settings && IsStartedByUp(*health.settings, call_.Wanted()))  // whose files cannot be found: HOME has changed
+      return absl::StrCat("device ", call_.name(), " runs already at ", client_.address(), "; process ", health.settings->process);
     const std::string who =
         health.settings && !health.settings->user.empty()
             ? absl::StrCat("; ", health.settings->user, " started it by other means, as process ", health.settings->process)
@@ -203,7 +213,8 @@ absl::Status Up(const UpFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, flags.insecure));
   const auto clients = file.Clients();
   for (const std::string& notice : ExpiryNotices(file.keys, {}, std::time(nullptr))) std::fprintf(stderr, "lime: %s\n", notice.c_str());
-  return Tell(file, calls, ForAll(calls.size(), [&](size_t i) { return Starter(calls[i], *clients[i], flags.restart).Run(); }), flags.json);
+  const Outcomes outcomes = ForAll(calls.size(), [&](size_t i) { return Starter(calls[i], *clients[i], flags.restart).Run(); });
+  return Tell(file, NamesOf(calls), outcomes, flags.json);
 }
 
 // ---- Down
@@ -217,16 +228,45 @@ std::string HowToEnd(const DeviceHealth& health) {
   return absl::StrCat(process, "; end it there with `kill ", settings.process, "`, or `systemctl stop limed` if it is a service");
 }
 
-absl::StatusOr<DeviceOutcome> EndOne(const LimedCall& call, const DeviceClient& client) {
+constexpr std::string_view kNotRunning = "does not run";
+
+// Asks the device's limed to end, where that can be asked.
+absl::StatusOr<std::string> AskToEnd(const LimedCall& call) {
   // limed of the PATH here would look on this machine for what runs on another.
   const bool here = call.is_remote() || IsOfThisMachine(call.listen());
-  const absl::StatusOr<std::string> said = here ? RunToEnd(call.Stop()) : absl::StrCat("device ", call.name(), " does not run");
+  return here ? RunToEnd(call.Stop()) : absl::StrCat("device ", call.name(), " ", std::string(kNotRunning));
+}
+
+// What the file names no longer, or by another name: it was started from the file all the same.
+void EndOthers(const std::vector<LimedCall>& calls, std::vector<std::string>& names, Outcomes& outcomes) {
+  std::set<std::vector<std::string>> machines;
+  for (const LimedCall& call : calls) machines.insert(call.StopAll());
+  for (const std::vector<std::string>& words : machines) {
+    const absl::StatusOr<std::string> said = RunToEnd(words);
+    if (!said.ok()) continue;  // an earlier release, or a machine of which its devices have told
+    const std::vector<std::string> lines = absl::StrSplit(*said, '\n', absl::SkipEmpty());
+    for (const std::string& line : lines) {
+      const std::vector<std::string> parts = absl::StrSplit(line, ' ');
+      names.push_back(parts.size() > 1 ? parts[1] : "");
+      outcomes.push_back(DeviceOutcome{.state = "ended", .said = absl::StrCat(std::string(line), "; this file had started it")});
+    }
+  }
+}
+
+// What became of it, once all have been asked.
+absl::StatusOr<DeviceOutcome> LookAfterEnd(const LimedCall& call, const DeviceClient& client, const absl::StatusOr<std::string>& said) {
   if (!said.ok()) return absl::UnavailableError(absl::StrCat("device \"", call.name(), "\" is not down: ", said.status().message()));
-  if (said->find("does not run") == std::string::npos) return DeviceOutcome{.state = "ended", .said = *said};
+  if (said->find(kNotRunning) == std::string::npos) return DeviceOutcome{.state = "ended", .said = *said};
   const absl::StatusOr<DeviceHealth> health = client.Health(kLookAgain);
-  if (!health.ok()) return DeviceOutcome{.state = "not_running", .said = *said};
-  return absl::FailedPreconditionError(absl::StrCat("device \"", call.name(), "\" still answers at ", client.address(),
-                                                    ": this `lime up` did not start it; ", HowToEnd(*health)));
+  if (health.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("device \"", call.name(), "\" still answers at ", client.address(),
+                                                      ": this `lime up` did not start it; ", HowToEnd(*health)));
+  }
+  const Diagnosis diagnosis = DiagnosisOf(health.status());
+  if (diagnosis.fault != Fault::kWrongName && diagnosis.fault != Fault::kOtherRelease)
+    return DeviceOutcome{.state = "not_running", .said = *said};
+  return absl::FailedPreconditionError(absl::StrCat("a limed still answers at ", client.address(), ", the address of device \"",
+                                                    call.name(), "\": ", diagnosis.what, "; end it where it was started"));
 }
 
 absl::Status Down(const UpFlags& flags) {
@@ -236,7 +276,15 @@ absl::Status Down(const UpFlags& flags) {
                                                                       : ClusterFile::Open(path, /*insecure=*/true, /*distinct=*/false));
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, /*insecure=*/true));
   const auto clients = file.Clients();
-  return Tell(file, calls, ForAll(calls.size(), [&](size_t i) { return EndOne(calls[i], *clients[i]); }), flags.json);
+  const auto asked = ForAll(calls.size(), [&](size_t i) { return AskToEnd(calls[i]); });
+  std::vector<std::string> others;
+  Outcomes others_ended;
+  EndOthers(calls, others, others_ended);
+  Outcomes outcomes = ForAll(calls.size(), [&](size_t i) { return LookAfterEnd(calls[i], *clients[i], asked[i]); });
+  std::vector<std::string> names = NamesOf(calls);
+  names.insert(names.end(), others.begin(), others.end());
+  outcomes.insert(outcomes.end(), others_ended.begin(), others_ended.end());
+  return Tell(file, names, outcomes, flags.json);
 }
 
 }  // namespace

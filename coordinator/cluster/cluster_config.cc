@@ -34,6 +34,17 @@ std::string ShownLatency(double milliseconds) {
   return absl::StrCat(milliseconds, "ms");
 }
 
+// Over ssh a path begins wherever that logs in to, and `~` is not expanded. A program without a folder is looked for on the PATH.
+void CheckPathsThere(const ClusterConfig::Device& device, TomlFields& fields) {
+  for (const auto& [key, path] : {std::pair("weights", &device.weights), std::pair("store", &device.store), std::pair("tls", &device.tls),
+                                  std::pair("limed", &device.limed)}) {
+    const bool on_path = std::string_view(key) == "limed" && path->find('/') == std::string::npos;
+    if (path->empty() || path->front() == '/' || on_path) continue;
+    return fields.FailAt(
+        key, absl::StrCat("= \"", ShownToml(*path), "\" is relative, and the device is on another machine; write the whole path"));
+  }
+}
+
 absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::string_view file) {
   TomlFields fields(table, file, "[[device]]");
   ClusterConfig::Device device;
@@ -60,6 +71,7 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::str
     fields.FailAt("ssh", absl::StrCat("= \"", ShownToml(device.ssh), "\" is not ", kSshWayRule));
   else if (fields.Has("backend") && std::ranges::find(kBackendNames, backend) == kBackendNames.end())
     fields.FailAt("backend", absl::StrCat("= \"", ShownToml(backend), "\" is none of ", absl::StrJoin(kBackendNames, " and ")));
+  if (fields.Has("ssh")) CheckPathsThere(device, fields);
   if (fields.Has("backend")) device.backend = backend;
   LIME_RETURN_IF_ERROR(fields.Finish());
   return device;

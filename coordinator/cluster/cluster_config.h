@@ -24,6 +24,8 @@
 //     bandwidth = "100Mbit/s"
 //     latency = "0.3ms"
 //
+// Paths of this machine are relative to the file's folder.
+//
 // Pure: text in, checked values out. Hostile input: sizes, depth and numbers are bounded, and the first thing wrong is one sentence with
 // its line. A field or table that is not known is wrong: most often it is a typing error.
 #pragma once
@@ -48,7 +50,7 @@ struct ClusterConfig {
     std::string name;                          // no two the same
     std::string address;                       // host:port in the one text for its place; empty: not said
     Bytes memory = 0;                          // 0: not said
-    std::string weights;                       // path on that device; empty: not said
+    std::string weights;                       // path on that device, a whole one where ssh leads there; empty: not said
     std::string store;                         // likewise; empty: nothing can be pushed
     int32_t threads = 0;                       // 0: one for every core
     std::string backend = "cpu";               // what computes there (planner/plan/backend_names.h)

@@ -1,5 +1,6 @@
 #include "daemon/engine/process_memory.h"
 
+#include <malloc.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -33,6 +34,12 @@ Bytes ProcessResidentBytes() {
 // Not that of getrusage(2), which cannot be begun anew (daemon/limed/engine_profiler.cc).
 Bytes ProcessPeakResidentBytes() {
   return FieldOf("/proc/self/status", "VmHWM:").value_or(0) * kKiB;
+}
+
+void ReturnFreedMemory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 Bytes ProcessDiskReadBytes() {

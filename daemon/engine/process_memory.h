@@ -9,6 +9,10 @@ namespace lime {
 Bytes ProcessResidentBytes();
 Bytes ProcessPeakResidentBytes();
 
+// Pages of the heap that hold nothing any longer go back to the system: of each thread's own heap, which keeps them otherwise, and counts
+// as resident. Takes milliseconds.
+void ReturnFreedMemory();
+
 // Bytes that this process has caused to be read from disks.
 Bytes ProcessDiskReadBytes();
 

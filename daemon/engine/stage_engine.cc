@@ -38,6 +38,14 @@ namespace {
 constexpr int kLoadsUnderWay = 2;  // the disk has the next load before the last one ends
 static_assert(kLoadsUnderWay <= StageTrace::kMaxLoadsUnderWay);
 
+// What to do about a plan that takes more than the device may.
+std::string HowToFit(const PlanDevice& device, Bytes runtime) {
+  const Bytes planned = device.memory.runtime + device.memory.margin;
+  if (runtime <= planned) return "; raise its memory, or plan with a longer list of devices or a shorter context";
+  return absl::StrCat("; limed itself holds ", FormatBytes(runtime), " by now where the plan leaves it ", FormatBytes(planned),
+                      ": plan again, or start limed anew");
+}
+
 }  // namespace
 
 class StageEngine::Impl {
@@ -187,16 +195,17 @@ class StageEngine::Impl {
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(options_.backend, spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
     KeepWeights();
+    ReturnFreedMemory();  // what is resident and free is not taken
     const Bytes others = device.memory.hosted + device.memory.fetched, left = LeftBytes();
     const Bytes runtime = std::max<Bytes>(0, ProcessResidentBytes() - left - KeptBytes()), kv = device.kv_pages * plan_.page_bytes,
                 rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
                 waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes() + LeavingBytes() +
                           SlicedVisit::BytesFor(plan_, RowBytes());
     if (const Bytes total = runtime + activations + rows + waiting + kv + others + weights; total > device.budget) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ", FormatBytes(runtime), ", activations ",
-          FormatBytes(activations + rows + waiting), ", KV ", FormatBytes(kv + others), ", weights and ring ", FormatBytes(weights),
-          ") and may take ", FormatBytes(device.budget), "; raise its memory, or plan with a longer list of devices or a shorter context"));
+      return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ",
+                                                       FormatBytes(runtime), ", activations ", FormatBytes(activations + rows + waiting),
+                                                       ", KV ", FormatBytes(kv + others), ", weights and ring ", FormatBytes(weights),
+                                                       ") and may take ", FormatBytes(device.budget), HowToFit(device, runtime)));
     }
     const Bytes both =
         runtime + left + activations + rows + waiting + kv + others + (options_.takeover == nullptr ? 0 : TakeoverBytes(plan_));

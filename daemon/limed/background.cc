@@ -115,25 +115,52 @@ absl::Status AwaitReady(pid_t child, const FileDescriptor& ready, const StateFil
 
 }  // namespace
 
+namespace {
+
+// Empty where no variable names a folder.
+fs::path StateFolder() {
+  const char* const state = std::getenv("XDG_STATE_HOME");
+  if (state != nullptr && *state == '/') return fs::path(state) / "lime";
+  const char* const home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? fs::path(home) / ".local/state/lime" : fs::path();
+}
+
+StateFiles FilesIn(const fs::path& folder, const std::string& device) {
+  return {.device = device,
+          .pid = (folder / (device + ".pid")).string(),
+          .log = (folder / (device + ".log")).string(),
+          .origin = (folder / (device + ".origin")).string()};
+}
+
+}  // namespace
+
 absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::string& device) {
   for (const std::string& name : {cluster, device}) {
     if (!IsDeviceName(name))
       return absl::InvalidArgumentError(
           absl::StrCat("\"", name.substr(0, 80), "\" is no name of files; a name is ", std::string(kDeviceNameRule)));
   }
-  const char* const state = std::getenv("XDG_STATE_HOME");
-  const char* const home = std::getenv("HOME");
-  if ((state == nullptr || *state != '/') && (home == nullptr || *home != '/'))
-    return absl::FailedPreconditionError("neither HOME nor XDG_STATE_HOME says where to keep the log; set one");
-  const fs::path base = state != nullptr && *state == '/' ? fs::path(state) : fs::path(home) / ".local/state";
-  const fs::path folder = base / "lime" / cluster;
+  const fs::path base = StateFolder();
+  if (base.empty())
+    return absl::FailedPreconditionError("neither HOME nor XDG_STATE_HOME says where to keep the log; set one to an absolute path");
+  const fs::path folder = base / cluster;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return absl::UnavailableError(absl::StrCat(folder.string(), " cannot be made: ", error.message()));
   (void)chmod(folder.c_str(), 0700);
-  return StateFiles{.pid = (folder / (device + ".pid")).string(),
-                    .log = (folder / (device + ".log")).string(),
-                    .origin = (folder / (device + ".origin")).string()};
+  return FilesIn(folder, device);
+}
+
+std::vector<StateFiles> StartedFrom(const std::string& cluster_file) {
+  std::vector<StateFiles> started;
+  std::error_code ignored;
+  for (fs::recursive_directory_iterator at(StateFolder(), ignored), end; !ignored && at != end; at.increment(ignored)) {
+    if (at->path().extension() != ".origin") continue;
+    const absl::StatusOr<Origin> origin = ReadOrigin(at->path().string());
+    const StateFiles files = FilesIn(at->path().parent_path(), at->path().stem().string());
+    if (origin.ok() && origin->file == cluster_file && HolderOf(files.pid) > 0) started.push_back(files);
+  }
+  return started;
 }
 
 std::string OtherOrigin(const StateFiles& files, const Origin& origin) {

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "daemon/weights/files.h"
 #include "planner/base/status.h"
@@ -15,11 +16,15 @@ namespace lime {
 
 // In $XDG_STATE_HOME/lime/CLUSTER, or ~/.local/state/lime/CLUSTER.
 struct StateFiles {
+  std::string device;
   std::string pid, log;  // paths; the log of the run before is LOG.old
   std::string origin;    // what the holder of the lock was started from
 };
 // Makes the folder, which nobody else may read. InvalidArgument for names that are none.
 absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::string& device);
+
+// Those of every daemon that runs and was started from this cluster.toml, whatever the cluster and the device were called then.
+std::vector<StateFiles> StartedFrom(const std::string& cluster_file);
 
 // What started a daemon. Two clusters may have the same name, and then the same files.
 struct Origin {

@@ -82,7 +82,7 @@ class SelfProfile {
     if (cancelled_) return absl::CancelledError("interrupted");
     LIME_RETURN_IF_ERROR(ReadDisk(model));
     LIME_RETURN_IF_ERROR(ComputeBlocks(model));
-    malloc_trim(0);
+    ReturnFreedMemory();
     BeginPeakAnew();
     measured_.runtime = ProcessResidentBytes();
     return std::move(measured_);

@@ -61,11 +61,17 @@ absl::Status InFile(const LimedFlags& flags, const char* flag, const absl::Statu
 // The fields of the file, each into the flag of its name where the call does not give that.
 class FileFields {
  public:
-  FileFields(const TomlNode& root, std::string_view file, const CLI::App& app) : fields_(root, file), app_(app) {}
+  FileFields(const TomlNode& root, std::string_view file, const CLI::App& app)
+      : fields_(root, file), app_(app), folder_(FolderOf(fs::path(file))) {}
 
   void Text(const char* key, std::string& flag) {
     const std::string value = fields_.String(key);
     if (Counts(key)) flag = value;
+  }
+  // Relative to the file's folder, whatever the folder is that limed is started in.
+  void Path(const char* key, std::string& flag) {
+    Text(key, flag);
+    if (Counts(key) && !flag.empty()) flag = (folder_ / flag).string();
   }
   void OneOf(const char* key, std::string& flag, std::span<const char* const> known) {
     const std::string value = fields_.String(key);
@@ -106,8 +112,16 @@ class FileFields {
  private:
   bool Counts(const char* key) const { return fields_.Has(key) && app_.count(absl::StrCat("--", key)) == 0; }
 
+  // Empty, the working directory, where the file is a pipe.
+  static fs::path FolderOf(const fs::path& file) {
+    std::error_code ignored;
+    const bool is_pipe = fs::exists(file, ignored) && !fs::is_regular_file(file, ignored);
+    return is_pipe ? fs::path() : file.parent_path();
+  }
+
   TomlFields fields_;
   const CLI::App& app_;
+  const fs::path folder_;
 };
 
 }  // namespace
@@ -118,11 +132,11 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.Text("listen", flags.listen);
   fields.Name("name", flags.name);
   fields.Budget("memory", flags.memory);
-  fields.Text("model", flags.model);
-  fields.Text("store", flags.store);
-  fields.Text("kv-dir", flags.kv_dir);
-  fields.Text("tls", flags.tls);
-  fields.Text("pace", flags.pace);
+  fields.Path("model", flags.model);
+  fields.Path("store", flags.store);
+  fields.Path("kv-dir", flags.kv_dir);
+  fields.Path("tls", flags.tls);
+  fields.Path("pace", flags.pace);
   fields.OneOf("log", flags.log_level, kLogLevels);
   fields.OneOf("backend", flags.backend, kBackendNames);
   fields.OneOf("numerics", flags.numerics, kNumerics);
@@ -171,6 +185,7 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_option("--cluster-file", cluster_file,
                  "That `lime up` and `lime down` were given: with --stop, what another file has started stays")
       ->group("");
+  app.add_flag("--stop-all", stop_all, "End all that `lime up` has started from --cluster-file here")->group("");
   app.add_option("--config", config, "TOML file with the names of these flags, without dashes in front; a flag wins over it");
 }
 

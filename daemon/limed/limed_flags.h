@@ -35,6 +35,7 @@ struct LimedFlags {
   bool insecure = false;
   bool no_link_probes = false;
   bool stop = false;                             // end the one that runs there
+  bool stop_all = false;                         // end all that were started from `cluster_file`
   int ready_fd = -1;                             // that the port is written to
   std::string config;                            // file of ReadLimedFile
   std::string cluster_file;                      // that `lime up` starts it from; empty: started by hand

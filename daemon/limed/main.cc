@@ -101,7 +101,19 @@ int Stop(const lime::LimedFlags& flags) {
   return AnswerPrinted();
 }
 
+// A line for each that has ended: of devices that the file names no longer, or by another name.
+int StopAll(const lime::LimedFlags& flags) {
+  absl::Status first;
+  for (const lime::StateFiles& files : lime::StartedFrom(flags.cluster_file)) {
+    const absl::StatusOr<pid_t> ended = lime::EndHolder(files.pid);
+    first.Update(ended.status());
+    if (ended.ok() && *ended > 0) std::printf("device %s has ended; it was process %d\n", files.device.c_str(), static_cast<int>(*ended));
+  }
+  return first.ok() ? AnswerPrinted() : Fail(first, kFailed);
+}
+
 int Run(lime::LimedFlags flags) {
+  if (flags.stop_all) return StopAll(flags);
   if (flags.stop) return Stop(flags);
   const absl::StatusOr<lime::LimedSettings> settings = lime::CheckFlags(flags);
   if (!settings.ok()) return Fail(settings.status(), kWrongCall);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/engine/process_memory.h"
 #include "daemon/rpc/kv_reader.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/pushed_models.h"
@@ -51,6 +52,8 @@ void PlanKeeper::Work() {
       tasks_.pop_front();
     }
     task();
+    task = nullptr;  // and with it the session that it unloads
+    ReturnFreedMemory();
   }
 }
 

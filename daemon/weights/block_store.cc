@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/weights/block_store_hash.h"
 #include "daemon/weights/block_store_layout.h"
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/checkpoint.h"
@@ -23,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kIndexName[] = "model.safetensors.index.json";
+constexpr char kIndexName[] = "model.safetensors.index.json", kConfigName[] = "config.json";
 
 // Reads tensors of the source front to back; files that were not cached before do not stay so.
 class SourceReader {
@@ -69,6 +71,22 @@ class SourceReader {
 bool Matches(const StoredFile& stored, const StoreFileLayout& layout, const std::string& path) {
   std::error_code error;
   return SameShape(stored, layout) && fs::file_size(path, error) == static_cast<uintmax_t>(stored.bytes) && !error;
+}
+
+// Whether the file begins with `header`, or with as much of it as it has.
+bool BeginsAs(std::string_view header, const std::string& path) {
+  const absl::StatusOr<FileDescriptor> file = OpenForReading(path);
+  if (!file.ok()) return false;
+  const absl::StatusOr<Bytes> bytes = FileBytes(*file, path);
+  if (!bytes.ok()) return false;
+  std::string begin(std::min(header.size(), static_cast<size_t>(*bytes)), '\0');
+  return ReadExactly(*file, path, 0, std::as_writable_bytes(std::span(begin))).ok() && header.starts_with(begin);
+}
+
+uint64_t Xxh3Of(std::string_view text) {
+  Xxh3 hash;
+  hash.Add(std::as_bytes(std::span(text)));
+  return hash.value();
 }
 
 class Preparer {
@@ -128,29 +146,52 @@ class Preparer {
       return absl::InvalidArgumentError(
           absl::StrCat(dir_, ": is the block store of another model than ", source_.dir(), "; give another folder, or remove this one"));
     }
-    LIME_RETURN_IF_ERROR(RemovePartialFiles());
     if (complete && AllThere(found)) {
+      LIME_RETURN_IF_ERROR(RemovePartialFiles());
       manifest_ = std::move(found);
       report_.was_complete = true;
       return disk_.Remove(Path(kStoreJournalName));
     }
     KeepMatching(found);
+    LIME_RETURN_IF_ERROR(CheckReplaced(found));
+    LIME_RETURN_IF_ERROR(RemovePartialFiles());
     LIME_RETURN_IF_ERROR(WriteJournal());
     return disk_.Remove(Path(kStoreManifestName));
   }
 
   // A folder of somebody else's files would become a strange store, and lose some of them.
   absl::Status CheckEmpty() const {
-    return CheckOutputFolder(dir_, {.what = "block store",
-                                    .ours = {absl::StrCat(kStoreJournalName, ".partial")},
-                                    .names = NamesToWrite(),
-                                    .overwrite = options_.overwrite});
+    return CheckFolder("block store", [](const std::string& name) { return name == absl::StrCat(kStoreJournalName, ".partial"); });
+  }
+
+  // Of a store that is there: what would be written anew, and is not as `found` or this call has it, somebody else has put there since.
+  absl::Status CheckReplaced(const StoreManifest& found) const {
+    const std::vector<std::string> names = NamesToWrite();
+    return CheckFolder("block store as LIME wrote it", [&](const std::string& name) {
+      return std::ranges::find(names, name) == names.end() || name.starts_with(kStoreFilePrefix) || IsOurs(name, found);
+    });
+  }
+
+  absl::Status CheckFolder(const std::string& what, const std::function<bool(const std::string&)>& is_ours) const {
+    return CheckOutputFolder(dir_, {.what = what, .is_ours = is_ours, .names = NamesToWrite(), .overwrite = options_.overwrite});
+  }
+
+  // Weights that are kept, or begin as they will: a damaged file is cut off or longer. Other files by their text.
+  bool IsOurs(const std::string& name, const StoreManifest& found) const {
+    const auto layout = std::ranges::find(layouts_, name, &StoreFileLayout::name);
+    if (layout != layouts_.end()) return Kept(*layout) || BeginsAs(layout->header, Path(name));
+    const absl::StatusOr<std::string> text = ReadTextFile(Path(name), kMaxSideFileBytes);
+    if (!text.ok()) return false;
+    const auto stored = std::ranges::find(found.files, name, &StoredFile::name);
+    if (stored != found.files.end() && stored->xxh3 == Xxh3Of(*text)) return true;
+    const absl::StatusOr<std::string> to_write = SideText(name);
+    return to_write.ok() && *to_write == *text;
   }
 
   std::vector<std::string> NamesToWrite() const {
     std::vector<std::string> names = side_files_;
     for (const StoreFileLayout& layout : layouts_) names.push_back(layout.name);
-    names.insert(names.end(), {"config.json", kIndexName, kStoreManifestName, kStoreJournalName});
+    names.insert(names.end(), {kConfigName, kIndexName, kStoreManifestName, kStoreJournalName});
     return names;
   }
 
@@ -263,18 +304,22 @@ class Preparer {
 
   // What makes the folder a checkpoint for other programs too; config.json last.
   absl::Status WriteSideFiles() {
-    LIME_RETURN_IF_ERROR(WriteSide(kIndexName, IndexText()));
-    for (const std::string& name : side_files_) {
-      LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source_.dir() + "/" + name, kMaxSideFileBytes));
-      LIME_RETURN_IF_ERROR(WriteSide(name, text));
-    }
-    return WriteSide("config.json", source_.config_json());
+    LIME_RETURN_IF_ERROR(WriteSide(kIndexName));
+    for (const std::string& name : side_files_) LIME_RETURN_IF_ERROR(WriteSide(name));
+    return WriteSide(kConfigName);
   }
 
-  absl::Status WriteSide(const std::string& name, std::string_view text) {
+  absl::Status WriteSide(const std::string& name) {
+    LIME_ASSIGN_OR_RETURN(const std::string text, SideText(name));
     LIME_ASSIGN_OR_RETURN(StoredFile written, WriteStoreText(disk_, Path(name), text));
     manifest_.files.push_back(std::move(written));
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> SideText(const std::string& name) const {
+    if (name == kIndexName) return IndexText();
+    if (name == kConfigName) return source_.config_json();
+    return ReadTextFile(source_.dir() + "/" + name, kMaxSideFileBytes);
   }
 
   std::string IndexText() const {

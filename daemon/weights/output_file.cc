@@ -332,7 +332,7 @@ absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions
     const fs::directory_entry& entry = *at;
     std::error_code ignored;
     const std::string name = entry.path().filename().string();
-    if (name == "lost+found" || std::ranges::find(options.ours, name) != options.ours.end()) continue;
+    if (name == "lost+found" || (options.is_ours && options.is_ours(name))) continue;
     foreign.push_back(name);
     const bool replaced = std::ranges::find(options.names, name) != options.names.end();
     const bool plain = entry.is_regular_file(ignored) && !entry.is_symlink(ignored);

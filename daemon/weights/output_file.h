@@ -89,14 +89,16 @@ class OutputFolder {
 };
 
 struct OutputFolderOptions {
-  std::string what;                // that lies there otherwise: "a block store", in sentences
-  std::vector<std::string> ours;   // names that may be there
+  std::string what;  // that lies there otherwise: "block store", in sentences
+  // Whether the file of this name in the folder may be there: because LIME wrote what is in it now. Null: none may.
+  std::function<bool(const std::string& name)> is_ours = nullptr;
   std::vector<std::string> names;  // that will be written
   bool overwrite = false;          // files of those names that somebody else wrote
 };
 
-// Whether names may be written into `dir`. Missing, empty, or with nothing but `ours` it may; with `overwrite` also beside files of other
-// names, and over files of these, but never where weights lie, under any name, what LIME made of another model, or a link of these names.
+// Whether names may be written into `dir`. Missing, empty, or with nothing but what is ours it may; with `overwrite` also beside files of
+// other names, and over files of these, but never where weights lie, under any name, what LIME made of another model, or a link of these
+// names.
 // InvalidArgument with the first names of what is in the way.
 absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions& options);
 

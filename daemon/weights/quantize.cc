@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/weights/affine.h"
@@ -19,6 +20,7 @@
 #include "daemon/weights/parallel.h"
 #include "daemon/weights/safetensors_writer.h"
 #include "daemon/weights/side_files.h"
+#include "daemon/weights/written_file.h"
 
 namespace lime {
 namespace {
@@ -129,6 +131,16 @@ class Quantizer {
     return report_;
   }
 
+  // By what the weight files are known again.  REQUIRES: Run() succeeded
+  absl::StatusOr<std::vector<WrittenFile>> Records() const {
+    std::vector<WrittenFile> records;
+    for (const auto& writer : writers_) {
+      LIME_ASSIGN_OR_RETURN(WrittenFile record, RecordOf(writer->file().descriptor(), writer->file().path()));
+      records.push_back(std::move(record));
+    }
+    return records;
+  }
+
   // Gives the weight files their names.  REQUIRES: Run() succeeded
   absl::Status Commit() {
     for (const auto& writer : writers_) LIME_RETURN_IF_ERROR(writer->Finish());
@@ -230,20 +242,23 @@ absl::Status CheckPacking(const Quantization& packing) {
                                                  "; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported"));
 }
 
-// What says that a folder is a copy that LIME made, of which model, and of which files it is made.
+// The names of all files of a copy.
+absl::StatusOr<std::vector<std::string>> NamesToWrite(const Checkpoint& source) {
+  LIME_ASSIGN_OR_RETURN(std::vector<std::string> names, SideFiles(source.dir()));
+  for (const CheckpointFile& file : source.files()) names.push_back(fs::path(file.path).filename().string());
+  names.insert(names.end(), {kShardIndexName, kConfigName, kMarkName});
+  return names;
+}
+
+// What says that a folder is a copy that LIME made, of which model, and by what each of its other files is known again.
 struct Mark {
   std::string source;  // ModelDigest, in hex
-  std::vector<std::string> files;
+  std::vector<WrittenFile> files;
+  bool names_only = false;  // an earlier release wrote it
 
   static absl::StatusOr<Mark> Of(const Checkpoint& source) {
-    Mark mark;
     LIME_ASSIGN_OR_RETURN(const uint64_t digest, ModelDigest(source));
-    mark.source = absl::StrCat(absl::Hex(digest, absl::kZeroPad16));
-    for (const CheckpointFile& file : source.files()) mark.files.push_back(fs::path(file.path).filename().string());
-    LIME_ASSIGN_OR_RETURN(const std::vector<std::string> side_files, SideFiles(source.dir()));
-    mark.files.insert(mark.files.end(), side_files.begin(), side_files.end());
-    mark.files.insert(mark.files.end(), {kShardIndexName, kConfigName, kMarkName});
-    return mark;
+    return Mark{.source = absl::StrCat(absl::Hex(digest, absl::kZeroPad16)), .files = {}};
   }
 
   // Empty where there is none that can be read.
@@ -255,31 +270,55 @@ struct Mark {
     if (!root.is_object() || !root.contains("source_xxh3") || !root["source_xxh3"].is_string()) return mark;
     if (!root.contains("files") || !root["files"].is_array()) return mark;
     mark.source = root["source_xxh3"];
-    for (const nlohmann::json& name : root["files"]) {
-      if (name.is_string() && IsPlainFileName(name.get<std::string>())) mark.files.push_back(name);
-    }
+    for (const nlohmann::json& file : root["files"]) mark.AddFile(file);
     return mark;
   }
 
+  bool Wrote(const std::string& dir, const std::string& name) const {
+    if (name == kMarkName) return !source.empty();
+    const auto file = std::ranges::find(files, name, &WrittenFile::name);
+    return file != files.end() && IsUnchanged(dir, *file);
+  }
+
   std::string Text(const Quantization& packing) const {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const WrittenFile& file : files)
+      list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", absl::StrCat(absl::Hex(file.xxh3, absl::kZeroPad16))}});
     const nlohmann::ordered_json root = {
-        {"source_xxh3", source}, {"bits", packing.bits}, {"group_size", packing.group_size}, {"files", files}};
+        {"source_xxh3", source}, {"bits", packing.bits}, {"group_size", packing.group_size}, {"files", list}};
     return root.dump(2) + "\n";
+  }
+
+ private:
+  void AddFile(const nlohmann::json& file) {
+    names_only = names_only || file.is_string();
+    if (!file.is_object() || !file.contains("name") || !file["name"].is_string()) return;
+    if (!file.contains("bytes") || !file["bytes"].is_number_integer() || !file.contains("xxh3") || !file["xxh3"].is_string()) return;
+    WrittenFile written{.name = file["name"], .bytes = file["bytes"]};
+    if (!absl::SimpleHexAtoi(file["xxh3"].get<std::string>(), &written.xxh3)) return;
+    if (IsPlainFileName(written.name)) files.push_back(std::move(written));
   }
 };
 
-// Where a copy of the same model lies, that one alone may be replaced.
-absl::Status CheckTarget(const std::string& source_dir, const std::string& target_dir, const Mark& mark, bool overwrite) {
+// Where a copy of the same model lies, that one alone may be replaced, as far as it is what LIME wrote.
+absl::Status CheckTarget(const Checkpoint& source, const std::string& target_dir, const Mark& mark, bool overwrite) {
   std::error_code error;
-  if (fs::equivalent(source_dir, target_dir, error))
+  if (fs::equivalent(source.dir(), target_dir, error))
     return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the source itself; give another folder"));
   const Mark found = Mark::Read(target_dir);
   if (!found.source.empty() && found.source != mark.source) {
-    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the quantised copy of another model than ", source_dir,
+    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the quantised copy of another model than ", source.dir(),
                                                    "; give another folder, or remove this one"));
   }
-  return CheckOutputFolder(target_dir,
-                           {.what = "quantised copy that LIME made", .ours = found.files, .names = mark.files, .overwrite = overwrite});
+  if (found.names_only) {
+    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the quantised copy of an earlier release, which kept no checksums ",
+                                                   "by which its files are known; give another folder, or remove this one"));
+  }
+  LIME_ASSIGN_OR_RETURN(std::vector<std::string> names, NamesToWrite(source));
+  return CheckOutputFolder(target_dir, {.what = found.source.empty() ? "quantised copy that LIME made" : "quantised copy as LIME wrote it",
+                                        .is_ours = [&](const std::string& name) { return found.Wrote(target_dir, name); },
+                                        .names = std::move(names),
+                                        .overwrite = overwrite});
 }
 
 // The config's own text with one more field: parsed and written again it would lose what JSON cannot
@@ -292,17 +331,21 @@ std::string WithQuantization(const std::string& config_json, const Quantization&
                       ", \"bits\": ", packing.bits, "}\n}\n");
 }
 
+absl::StatusOr<NewFile> NewText(const std::string& path, std::string_view text) {
+  LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
+  LIME_RETURN_IF_ERROR(WriteExactly(file.descriptor(), path, 0, std::as_bytes(std::span(text))));
+  return file;
+}
+
 // The copy's small files, config.json last: a folder without it is no checkpoint. They have no names yet.
-absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const Mark& mark, const std::string& dir,
-                                                const Quantization& packing, const std::string& index) {
+absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const std::string& dir, const Quantization& packing,
+                                                const std::string& index) {
   std::vector<NewFile> files;
   const auto add = [&](const std::string& name, std::string_view text) -> absl::Status {
-    LIME_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(dir + "/" + name));
-    LIME_RETURN_IF_ERROR(WriteExactly(file.descriptor(), file.path(), 0, std::as_bytes(std::span(text))));
+    LIME_ASSIGN_OR_RETURN(NewFile file, NewText(dir + "/" + name, text));
     files.push_back(std::move(file));
     return absl::OkStatus();
   };
-  LIME_RETURN_IF_ERROR(add(kMarkName, mark.Text(packing)));
   LIME_RETURN_IF_ERROR(add(kShardIndexName, index));
   LIME_ASSIGN_OR_RETURN(const std::vector<std::string> side_files, SideFiles(source.dir()));
   for (const std::string& name : side_files) {
@@ -313,17 +356,35 @@ absl::StatusOr<std::vector<NewFile>> SmallFiles(const Checkpoint& source, const 
   return files;
 }
 
-// All files take their names. What an earlier copy had beside them goes.
-absl::Status CommitAll(Quantizer& quantizer, std::vector<NewFile>& small, const Mark& mark, const std::string& dir) {
+// Records the files that are about to take their names.
+absl::Status Record(const Quantizer& quantizer, const std::vector<NewFile>& small, Mark& mark) {
+  LIME_ASSIGN_OR_RETURN(mark.files, quantizer.Records());
+  for (const NewFile& file : small) {
+    LIME_ASSIGN_OR_RETURN(WrittenFile written, RecordOf(file.descriptor(), file.path()));
+    mark.files.push_back(std::move(written));
+  }
+  return absl::OkStatus();
+}
+
+// What an earlier copy left goes, config.json first; files that somebody has changed since stay. So at any time the files that are LIME's
+// are those of the mark that is there.
+absl::Status RemoveEarlier(const std::string& dir) {
   std::error_code error;
   fs::remove(dir + "/" + kConfigName, error);
   if (error) return ErrnoStatus(error.value(), dir + "/" + kConfigName, "remove");
-  for (const std::string& name : Mark::Read(dir).files) {
-    if (std::ranges::find(mark.files, name) == mark.files.end()) fs::remove(dir + "/" + name, error);
+  const Mark found = Mark::Read(dir);
+  for (const WrittenFile& file : found.files) {
+    if (IsUnchanged(dir, file)) fs::remove(dir + "/" + file.name, error);
   }
-  LIME_RETURN_IF_ERROR(small.front().Commit());  // the mark: from here on the folder is known as ours
+  return absl::OkStatus();
+}
+
+// All files take their names, the mark before them.
+absl::Status CommitAll(Quantizer& quantizer, std::vector<NewFile>& small, NewFile& mark, const std::string& dir) {
+  LIME_RETURN_IF_ERROR(RemoveEarlier(dir));
+  LIME_RETURN_IF_ERROR(mark.Commit());
   LIME_RETURN_IF_ERROR(quantizer.Commit());
-  for (size_t i = 1; i < small.size(); ++i) LIME_RETURN_IF_ERROR(small[i].Commit());
+  for (NewFile& file : small) LIME_RETURN_IF_ERROR(file.Commit());
   return absl::OkStatus();
 }
 
@@ -338,13 +399,15 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
     return absl::InvalidArgumentError(
         absl::StrCat(source_dir, ": is already quantised to ", spec.config.quantization->bits, " bits; give the original checkpoint"));
   }
-  LIME_ASSIGN_OR_RETURN(const Mark mark, Mark::Of(source));
+  LIME_ASSIGN_OR_RETURN(Mark mark, Mark::Of(source));
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(target_dir, "lime quantize"));
-  LIME_RETURN_IF_ERROR(CheckTarget(source_dir, target_dir, mark, options.overwrite));
+  LIME_RETURN_IF_ERROR(CheckTarget(source, target_dir, mark, options.overwrite));
   Quantizer quantizer(source, spec, target_dir, packing, options.watch);
   LIME_ASSIGN_OR_RETURN(QuantizeReport report, quantizer.Run());
-  LIME_ASSIGN_OR_RETURN(std::vector<NewFile> small, SmallFiles(source, mark, target_dir, packing, quantizer.index_text()));
-  LIME_RETURN_IF_ERROR(CommitAll(quantizer, small, mark, target_dir));
+  LIME_ASSIGN_OR_RETURN(std::vector<NewFile> small, SmallFiles(source, target_dir, packing, quantizer.index_text()));
+  LIME_RETURN_IF_ERROR(Record(quantizer, small, mark));
+  LIME_ASSIGN_OR_RETURN(NewFile mark_file, NewText(target_dir + "/" + kMarkName, mark.Text(packing)));
+  LIME_RETURN_IF_ERROR(CommitAll(quantizer, small, mark_file, target_dir));
   folder.Keep();
   return report;
 }

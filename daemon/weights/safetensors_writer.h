@@ -42,6 +42,7 @@ class SafetensorsWriter {
   Bytes tensor_bytes(size_t tensor) const { return begins_[tensor + 1] - begins_[tensor]; }
   // Of the whole file.
   Bytes file_bytes() const { return begins_.back(); }
+  const NewFile& file() const { return file_; }
 
   // Writes bytes [begin, begin + data.size()) of a tensor. Any thread; every byte exactly once.
   absl::Status Write(size_t tensor, int64_t begin, std::span<const std::byte> data);

@@ -65,6 +65,18 @@ std::string Device(const std::string& field) {
   return "[[device]]\nname = \"a\"\n" + field + "\n";
 }
 
+TEST(ClusterConfigTest, PathsOnAnotherMachineAreWholeOnes) {
+  for (const char* key : {"weights", "store", "tls", "limed"}) {
+    for (const char* path : {"data/llama", "./llama", "~/llama"}) {
+      const std::string field = absl::StrCat(key, " = \"", path, "\"\n");
+      EXPECT_EQ(Error(Device(field)), "") << "of this machine: beside the file";
+      EXPECT_THAT(Error(Device("ssh = \"me@orin\"\n" + field)),
+                  StartsWith(absl::StrCat("c.toml line 4: [[device]]: field \"", key, "\" = \"", path, "\" is relative, and")));
+    }
+  }
+  EXPECT_EQ(Error(Device("ssh = \"me@orin\"\nlimed = \"limed\"")), "") << "on the PATH there";
+}
+
 TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
   const ClusterConfig config = Parsed(kShelf);
   EXPECT_EQ(config.name, "shelf");

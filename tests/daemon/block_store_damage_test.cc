@@ -31,6 +31,40 @@ TEST_F(PreparedTest, ATruncatedFileIsNamedByEveryoneAndWrittenAgain) {
   EXPECT_EQ(Contents(store_), whole);
 }
 
+TEST_F(PreparedTest, WhatSomebodyPutIntoAStoreSinceIsNotWrittenAnew) {
+  ASSERT_TRUE(MakeModel(options_, model_).ok());
+  dir_.Write("model/generation_config.json", "{}");
+  Prepare();
+  const auto whole = Contents(store_);
+  const auto again = [this](bool overwrite) { return PrepareBlockStore(model_, store_, {.overwrite = overwrite}).status(); };
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "layer_0001.safetensors", "non_layer.safetensors"}) {
+    SCOPED_TRACE(name);
+    const bool weights = std::string_view(name).ends_with(".safetensors");
+    dir_.Write(absl::StrCat("store/", name), weights ? dir_.Read("model/model.safetensors") : "my own");
+    const auto before = Contents(store_);
+    EXPECT_THAT(std::string(again(false).message()), HasSubstr(absl::StrCat("no block store as LIME wrote it (", name, ")")));
+    EXPECT_EQ(Contents(store_), before);
+    if (weights) {
+      EXPECT_THAT(std::string(again(true).message()), HasSubstr("which are never replaced"));
+      EXPECT_EQ(Contents(store_), before);
+      fs::remove(InStore(name));
+      EXPECT_TRUE(again(false).ok());
+    } else {
+      EXPECT_TRUE(again(true).ok());
+    }
+    EXPECT_EQ(Contents(store_), whole);
+  }
+}
+
+TEST_F(PreparedTest, ASideFileOfAnEarlierCallIsWrittenAnewWhereTheModelHasAnother) {
+  Prepare();
+  dir_.Write("model/tokenizer.json", dir_.Read("model/tokenizer.json") + "\n");
+  fs::remove(InStore("layer_0000.safetensors"));
+  const auto report = PrepareBlockStore(model_, store_);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(dir_.Read("store/tokenizer.json"), dir_.Read("model/tokenizer.json"));
+}
+
 TEST_F(PreparedTest, OneFlippedBitAnywhereIsFoundAndNamed) {
   Prepare();
   const auto manifest = ReadStoreManifest(store_);

@@ -71,6 +71,21 @@ no-link-probes = true
   EXPECT_TRUE(flags->no_link_probes);
 }
 
+TEST(LimedFileTest, PathsAreRelativeToTheFile) {
+  CLI::App app;
+  LimedFlags flags;
+  flags.AddTo(app);
+  app.parse(std::vector<std::string>{"typed", "--store"});
+  ASSERT_TRUE(
+      ReadLimedText("model = \"m\"\nstore = \"s\"\nkv-dir = \"../k\"\ntls = \"/t\"\npace = \"p.json\"", "/etc/lime/limed.toml", app, flags)
+          .ok());
+  EXPECT_EQ(flags.model, "/etc/lime/m");
+  EXPECT_EQ(flags.store, "typed") << "of the call: the working directory's";
+  EXPECT_EQ(flags.kv_dir, "/etc/lime/../k");
+  EXPECT_EQ(flags.tls, "/t");
+  EXPECT_EQ(flags.pace, "/etc/lime/p.json");
+}
+
 TEST(LimedFileTest, AFlagOfTheCallWins) {
   const auto flags = Read("name = \"orin\"\nthreads = 3\n", {"--name", "nano"});
   ASSERT_TRUE(flags.ok());

@@ -224,8 +224,10 @@ TEST(NewFileTest, WhatIsStagedComesThroughLinksForItsOwnerAloneOnceItIsCommitted
 TEST(OutputFolderTest, AFolderThatHoldsOtherThingsIsRefusedWithTheirNames) {
   TempDir dir;
   const auto check = [&](bool overwrite) {
-    return CheckOutputFolder(dir / "out",
-                             {.what = "copy", .ours = {"mark"}, .names = {"config.json", "w.safetensors"}, .overwrite = overwrite});
+    return CheckOutputFolder(dir / "out", {.what = "copy",
+                                           .is_ours = [](const std::string& name) { return name == "mark"; },
+                                           .names = {"config.json", "w.safetensors"},
+                                           .overwrite = overwrite});
   };
   EXPECT_TRUE(check(false).ok());
   fs::create_directory(dir / "out");

@@ -339,6 +339,47 @@ TEST(QuantizeTest, AFileThatTheCopyWouldLackIsAnError) {
   EXPECT_EQ(refused(), "");
 }
 
+TEST(QuantizeTest, WhatSomebodyHasChangedInAnEarlierCopyIsNoLongerLimes) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  dir.Write("dense/generation_config.json", "{}");
+  const auto again = [&](bool overwrite) {
+    return QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 8, .group_size = 64}, {.overwrite = overwrite}).status();
+  };
+  ASSERT_TRUE(again(false).ok());
+  ASSERT_TRUE(again(false).ok()) << "as LIME wrote it";
+  const auto whole = FilesOf(dir, "copy");
+  for (const auto& [name, text] : whole) {
+    if (name == "lime_quantized.json") continue;
+    SCOPED_TRACE(name);
+    dir.Write("copy/" + name, text.substr(0, text.size() - 1) + "\t");
+    const auto before = FilesOf(dir, "copy");
+    EXPECT_THAT(std::string(again(false).message()), HasSubstr("holds files that are no quantised copy as LIME wrote it (" + name + ")"));
+    EXPECT_EQ(FilesOf(dir, "copy"), before);
+    if (name.ends_with(".safetensors")) {
+      EXPECT_THAT(std::string(again(true).message()), HasSubstr("which are never replaced"));
+      EXPECT_EQ(FilesOf(dir, "copy"), before);
+      dir.Write("copy/" + name, text);
+    } else {
+      EXPECT_TRUE(again(true).ok());
+    }
+    EXPECT_EQ(FilesOf(dir, "copy"), whole);
+  }
+}
+
+TEST(QuantizeTest, TheMarkOfAnEarlierReleaseDoesNotTellWhatIsLimes) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());
+  ASSERT_TRUE(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 64}).ok());
+  nlohmann::json mark = nlohmann::json::parse(dir.Read("copy/lime_quantized.json"));
+  for (nlohmann::json& file : mark["files"]) file = file["name"].get<std::string>();
+  dir.Write("copy/lime_quantized.json", mark.dump());
+  const auto before = FilesOf(dir, "copy");
+  EXPECT_THAT(std::string(QuantizeCheckpoint(dir.file("dense"), dir.file("copy"), {.bits = 4, .group_size = 64}).status().message()),
+              HasSubstr("of an earlier release, which kept no checksums"));
+  EXPECT_EQ(FilesOf(dir, "copy"), before);
+}
+
 TEST(QuantizeTest, AGroupThatFitsNoMatrixChangesNothingWhereACopyLies) {
   TempDir dir;
   ASSERT_TRUE(MakeModel({}, dir.file("dense")).ok());

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "testbed/make_model/make_model.h"
 #include "tests/integration/lime_process.h"
 #include "tests/integration/loopback_sshd.h"
 
@@ -185,6 +186,25 @@ TEST_F(UpTest, ADeviceWithAStoreIsSentItsWeights) {
   ExpectRefused(Over(run), 1, "lime push");
 }
 
+TEST_F(UpTest, AnIdleDaemonHoldsNoMoreAfterPushesThanBefore) {
+  MakeModelOptions large;
+  large.config.num_layers = 8, large.config.hidden_size = 512, large.config.intermediate_size = 1536;
+  ASSERT_TRUE(MakeModel(large, dir_ / "large").ok());
+  WriteCluster({""});
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const auto held = [this] { return Over({"devices", "--json"}).Json()["devices"][0]["runtime_bytes"].get<Bytes>(); };
+  const auto push = [this] {
+    std::filesystem::remove_all(dir_ / "store_a");
+    std::filesystem::create_directory(dir_ / "store_a");
+    const Answer pushed = Over({"push", "--all", "--model", dir_ / "large"});
+    EXPECT_EQ(pushed.exit_code, 0) << pushed.err;
+  };
+  push();  // threads and tables of the first call stay
+  const Bytes before = held();
+  for (int i = 0; i < 3; ++i) push();
+  EXPECT_LT(held(), before + 6 * kMiB);
+}
+
 TEST_F(UpTest, PushingToAStoreThatMayNotBeWrittenIsOneSentenceAtOnce) {
   WriteCluster({""});
   ASSERT_EQ(Over({"up"}).exit_code, 0);
@@ -275,6 +295,70 @@ TEST_F(UpTest, ClustersOfOneNameAreToldApart) {
   EXPECT_TRUE(Runs(a));
   std::filesystem::rename(dir_ / "pair.toml", dir_ / "moved.toml");  // the same address and keys
   EXPECT_THAT(Call({"down", "--cluster", dir_ / "moved.toml"}).out, HasSubstr("device a has ended"));
+}
+
+TEST_F(UpTest, DownEndsWhatItsFileHasStartedWhateverTheFileSaysNow) {
+  struct Case {
+    const char *what, *into, *ended;
+  };
+  for (const auto& [what, into, ended] : {Case{"name = \"b\"", "name = \"renamed\"", "device b has ended"},
+                                          Case{"name = \"pair\"", "name = \"trio\"", "device a has ended"}}) {
+    SCOPED_TRACE(into);
+    WriteCluster({kModel, kModel});
+    ASSERT_EQ(Over({"up"}).exit_code, 0);
+    const pid_t a = PidOf("a"), b = PidOf("b");
+    Edit(what, into);
+    const Answer down = Over({"down"});
+    EXPECT_EQ(down.exit_code, 0) << down.err;
+    EXPECT_THAT(down.out, HasSubstr(ended));
+    EXPECT_THAT(down.out, HasSubstr("this file had started it"));
+    EXPECT_FALSE(Runs(a) || Runs(b));
+  }
+  WriteCluster({kModel, kModel});
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const pid_t b = PidOf("b");
+  const std::string text = dir_.Read("pair.toml");
+  dir_.Write("pair.toml", text.substr(0, text.rfind("[[device]]")));
+  const Answer down = Over({"down", "--json"});
+  EXPECT_EQ(down.exit_code, 0) << down.err;
+  EXPECT_EQ(down.Json()["devices"][1]["name"], "b");
+  EXPECT_EQ(down.Json()["devices"][1]["state"], "ended");
+  EXPECT_FALSE(Runs(b));
+}
+
+TEST_F(UpTest, PathsOfThisMachineAreRelativeToTheFileWhereverLimeIsCalled) {
+  std::filesystem::create_directory_symlink(kModel, dir_ / "llama");
+  WriteCluster({"llama", ""});
+  Edit("store = \"" + dir_.path() + "/", "store = \"");
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_directory(dir_ / "store_b"));
+  EXPECT_FALSE(std::filesystem::exists("store_b"));
+  EXPECT_EQ(Over({"up"}).err, "") << "no setting differs";
+}
+
+TEST_F(UpTest, DownTellsOfALimedThatAnswersByAnotherName) {
+  WriteCluster({kModel});
+  const pid_t limed = StartByHand("a");
+  ASSERT_TRUE(AwaitAnswer());
+  Edit("name = \"a\"", "name = \"c\"");
+  ExpectRefused(Over({"down"}), 1, "the address of device \"c\": it calls itself \"a\"; end it where it was started");
+  kill(limed, SIGTERM);
+  waitpid(limed, nullptr, 0);
+}
+
+TEST_F(UpTest, WhatUpHasStartedIsKnownWhereItsFilesCannotBeFound) {
+  WriteCluster({kModel});
+  ASSERT_EQ(Over({"up"}).exit_code, 0);
+  const char* const home = std::getenv("HOME");
+  const std::string before = home == nullptr ? "" : home;
+  unsetenv("XDG_STATE_HOME");
+  setenv("HOME", "relative", 1);
+  const Answer up = Over({"up"});
+  setenv("XDG_STATE_HOME", dir_.path().c_str(), 1);
+  home == nullptr ? unsetenv("HOME") : setenv("HOME", before.c_str(), 1);
+  EXPECT_EQ(up.exit_code, 0) << up.err;
+  EXPECT_THAT(up.out, HasSubstr(absl::StrCat("device a runs already at 127.0.0.1:", PortOf("a"), "; process ", PidOf("a"))));
+  EXPECT_THAT(up.out, Not(HasSubstr("other means")));
 }
 
 TEST_F(UpTest, AValueThatLimedRefusesIsToldWithItsLine) {
