@@ -2,9 +2,11 @@
 // signals at any moment.
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -144,6 +146,22 @@ TEST_F(CallsTest, EmptyValuesAreWrongAndAnEmptyPromptStartsFromBos) {
   const Answer answer = Call(Run({"--prompt", ""}));
   ASSERT_EQ(answer.exit_code, 0) << answer.err;
   EXPECT_EQ(answer.Json()["prompt_tokens"], 1);
+}
+
+// As with ulimit -f, or LimitFSIZE= of a service.
+TEST_F(CallsTest, AFileThatMayNotGrowFurtherIsOneSentenceAndNothingIsLeft) {
+  struct rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const struct rlimit small = {.rlim_cur = 64 << 10, .rlim_max = before.rlim_max};
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"prepare", model_, "--out", dir_ / "store"}, {"quantize", "--model", model_, "--out", dir_ / "copy"}}) {
+    SCOPED_TRACE(words.front());
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    Lime lime(words);
+    setrlimit(RLIMIT_FSIZE, &before);
+    ExpectRefused(lime.Wait(), 1, "File too large");
+    EXPECT_FALSE(std::filesystem::exists(words.back()));
+  }
 }
 
 TEST_F(CallsTest, AByteOrderMarkIsNoPartOfAPrompt) {
