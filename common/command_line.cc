@@ -34,10 +34,6 @@ std::string Quoted(std::string_view word) {
   return absl::StrCat("\"", Begin(word), "\"");
 }
 
-bool IsFreeText(const CLI::Option& option) {
-  return option.get_type_name() == kFreeText;
-}
-
 bool TakesValue(const CLI::Option& option) {
   return option.get_items_expected_max() > 0;
 }
@@ -230,6 +226,10 @@ class WordCheck {
 };
 
 }  // namespace
+
+bool IsFreeText(const CLI::Option& option) {
+  return option.get_type_name() == kFreeText;
+}
 
 std::string AsTyped(std::string_view word) {
   const bool plain = !word.empty() && std::ranges::all_of(word, [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });

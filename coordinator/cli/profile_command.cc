@@ -48,7 +48,7 @@ struct ProfileFlags {
   std::string model;
   std::string cluster;
   std::string profile;
-  OutputFlag out{.kind = OutputKind::kProfile};
+  OutputFlag out{.kind = OutputKind::kProfile, .adds_to = "--profile"};
   std::string memory;
   int threads = 0;
   double seconds = 5;

@@ -26,6 +26,10 @@ constexpr std::string_view kNeeded[] = {"added_tokens.json",
 
 }  // namespace
 
+bool IsSideFile(std::string_view name) {
+  return std::ranges::find(kNeeded, name) != std::end(kNeeded);
+}
+
 absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir) {
   std::vector<std::string> names;
   std::error_code error;
@@ -33,7 +37,7 @@ absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir) {
     const std::filesystem::directory_entry& entry = *at;
     const std::string name = entry.path().filename().string();
     std::error_code ignored;
-    if (entry.is_regular_file(ignored) && std::ranges::find(kNeeded, name) != std::end(kNeeded)) names.push_back(name);
+    if (entry.is_regular_file(ignored) && IsSideFile(name)) names.push_back(name);
   }
   if (error) return ErrnoStatus(error.value(), dir, "list the folder");
   std::ranges::sort(names);
