@@ -83,6 +83,23 @@ TEST_F(CallsTest, AModelThatIsNoFolderIsSaidWithWhereModelsComeFrom) {
   ExpectRefused(Call({"score", "--model", model_ + "/config.json", "--ids", "1"}), 2, "is a file; give the folder");
 }
 
+TEST_F(CallsTest, AFolderWithoutAModelIsAWrongCallOfEveryCommand) {
+  std::filesystem::create_directory(dir_ / "m");
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"run", "--prompt", "x"},
+                                                {"trace", "--prompt", "x"},
+                                                {"score", "--ids", "1,2"},
+                                                {"bench"},
+                                                {"prepare", "--out", dir_ / "s"},
+                                                {"quantize", "--out", dir_ / "q"},
+                                                {"profile"},
+                                                {"demo"},
+                                                {"tokenize"}}) {
+    std::vector<std::string> call = words;
+    call.insert(call.end(), {"--model", dir_ / "m"});
+    ExpectRefused(Call(call), 2, "holds no config.json; give the folder of a Hugging Face checkpoint");
+  }
+}
+
 TEST_F(CallsTest, AnErrorIsOneObjectWithJson) {
   const Answer wrong = Call({"runn", "--json"});
   EXPECT_EQ(wrong.exit_code, 2);

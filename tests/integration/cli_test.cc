@@ -422,7 +422,7 @@ TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
   std::filesystem::remove(model_ + "/model.safetensors");
   ExpectRefused(Score(), 1, "model.safetensors");
   std::filesystem::remove(model_ + "/config.json");
-  ExpectRefused(Score(), 1, "config.json");
+  ExpectRefused(Score(), 2, "holds no config.json");
 }
 
 TEST_F(CliTest, ATruncatedFileIsNamed) {
@@ -562,7 +562,7 @@ TEST_F(CliTest, PrepareThatIsKilledOrInterruptedGoesOn) {
     if (std::filesystem::exists(store + "/lime_store.json")) break;
     EXPECT_NE(answer.exit_code, 0);
     if (std::filesystem::exists(store)) {
-      EXPECT_EQ(Call({"score", "--model", store, "--ids", "1,2"}).exit_code, 1);
+      EXPECT_NE(Call({"score", "--model", store, "--ids", "1,2"}).exit_code, 0);
     }
   }
   ASSERT_EQ(Call({"prepare", dir_ / "large", "--out", store, "--verify"}).exit_code, 0);
