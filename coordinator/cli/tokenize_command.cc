@@ -1,7 +1,9 @@
 #include "coordinator/cli/tokenize_command.h"
 
 #include <iostream>
+#include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include "coordinator/cli/command.h"
@@ -22,7 +24,10 @@ absl::Status Tokenize(const std::string& model, const TokenizeOptions& options) 
   LIME_RETURN_IF_ERROR(CheckStdin());
   if (!HasTokenizer(model)) LIME_RETURN_IF_ERROR(CheckModelFolder(model));
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model));
-  return RunTokenize(*tokenizer, std::cin, std::cout, options);
+  if (options.jsonl || options.decode) return RunTokenize(*tokenizer, std::cin, std::cout, options);
+  std::istringstream text(std::string(std::istreambuf_iterator<char>(std::cin), {}));
+  LIME_RETURN_IF_ERROR(CheckIsUtf8("stdin", text.view()));
+  return RunTokenize(*tokenizer, text, std::cout, options);
 }
 
 }  // namespace

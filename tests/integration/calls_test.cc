@@ -204,6 +204,15 @@ TEST_F(CallsTest, AByteOrderMarkIsNoPartOfAPrompt) {
   ExpectRefused(Call(Run({"--prompts-file", dir_ / "prompts"})), 2, "is UTF-16; save it as UTF-8");
 }
 
+TEST_F(CallsTest, TextThatIsNoUtf8IsRefusedWithItsPlace) {
+  const std::string latin = "Once\nupon \xe9t\xe9\n";
+  WriteFile(dir_ / "p", latin);
+  ExpectRefused(Call(Run({"--prompts-file", dir_ / "p"})), 2, "p line 2 byte 6 is no UTF-8 (0xe9); save it as UTF-8");
+  ExpectRefused(Call({"score", "--model", model_, "--text-file", dir_ / "p"}), 2, "p line 2 byte 6 is no UTF-8");
+  ExpectRefused(Call(Run({"--prompt", "-"}), latin), 2, "line 2 byte 6 is no UTF-8");
+  ExpectRefused(Call({"tokenize", "--model", model_}, latin), 2, "stdin line 2 byte 6 is no UTF-8");
+}
+
 TEST_F(CallsTest, PromptsArePipedIn) {
   const json typed = Call(Run({"--prompt", "hello"})).Json();
   EXPECT_EQ(Call(Run({"--prompt", "-"}), "hello\n").Json()["token_ids"], typed["token_ids"]);
