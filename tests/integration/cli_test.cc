@@ -354,7 +354,7 @@ TEST_F(CliTest, AProfileThatIsNoneIsRefusedByName) {
   ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 2, "\"threads\" = -3");
   WriteFile(dir_ / "other.json", R"({"cpu": "another", "threads": 7, "read_bytes_per_second": 1e9})");
   ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is of another with 7 threads");
-  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 is outside");
+  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 is not more than 0 and at most 600");
   ExpectRefused(Call({"profile", "--memory", "lots"}), 2, "--memory");
 }
 
