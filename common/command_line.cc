@@ -34,10 +34,6 @@ std::string Quoted(std::string_view word) {
   return absl::StrCat("\"", Begin(word), "\"");
 }
 
-bool IsFreeText(const CLI::Option& option) {
-  return option.get_type_name() == kFreeText;
-}
-
 bool TakesValue(const CLI::Option& option) {
   return option.get_items_expected_max() > 0;
 }
@@ -183,7 +179,9 @@ class WordCheck {
   }
 
   absl::Status Value(const CLI::Option& option, const std::string& name, const std::string& value) {
-    const bool once = option.get_items_expected_max() == 1 && option.get_multi_option_policy() == CLI::MultiOptionPolicy::Throw;
+    // A list that is one value holds all that is to be said.
+    const bool list = option.get_delimiter() != '\0',
+               once = list || (option.get_items_expected_max() == 1 && option.get_multi_option_policy() == CLI::MultiOptionPolicy::Throw);
     if (++given_[&option] > 1 && once) return Wrong(name, " is given twice; leave one out");
     if (IsFreeText(option)) return absl::OkStatus();
     if (value.empty()) return Wrong(name, " is empty; give a value, or leave it out");
@@ -230,6 +228,10 @@ class WordCheck {
 };
 
 }  // namespace
+
+bool IsFreeText(const CLI::Option& option) {
+  return option.get_type_name() == kFreeText;
+}
 
 std::string AsTyped(std::string_view word) {
   const bool plain = !word.empty() && std::ranges::all_of(word, [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });

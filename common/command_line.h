@@ -36,4 +36,7 @@ bool AsksForJson(std::span<const std::string> words);
 // Flushes stdout. False where something that was printed did not reach it: then there is no answer.
 bool AnswerWritten();
 
+// Whether the option's value is text of any kind, a prompt for example.
+bool IsFreeText(const CLI::Option& option);
+
 }  // namespace lime

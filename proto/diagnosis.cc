@@ -208,8 +208,8 @@ Diagnosis DiagnoseAnswer(const ProbeTarget& target, const std::string& name, uin
   }
   if (name != target.name)
     return {Fault::kWrongName, absl::StrCat("it calls itself \"", name, "\""),
-            absl::StrCat("correct the address in the cluster's file (are those of \"", target.name, "\" and \"", name,
-                         "\" changed round?), or start limed there with --name ", target.name)};
+            absl::StrCat("correct the address in the cluster's file (where \"", name,
+                         "\" is in it too, the two may be changed round), or start limed there with --name ", target.name)};
   return {};
 }
 

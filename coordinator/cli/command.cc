@@ -15,6 +15,7 @@
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/call_limits.h"
+#include "daemon/weights/block_store_manifest.h"
 #include "nlohmann/json.hpp"
 
 namespace lime::cli {
@@ -64,8 +65,12 @@ absl::Status WrongCall(std::string message) {
 absl::Status CheckModelFolder(const std::string& model, const std::string& says) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (fs::is_directory(model, ignored)) return absl::OkStatus();
   constexpr char kAdvice[] = "give the folder of a Hugging Face checkpoint: config.json, *.safetensors and the tokenizer's files";
+  if (fs::is_directory(model, ignored)) {
+    // Without one, but begun: the store says what is to be done.
+    if (fs::exists(model + "/config.json", ignored) || fs::exists(model + "/" + kStoreJournalName, ignored)) return absl::OkStatus();
+    return WrongCall(absl::StrCat(says, " ", model, " holds no config.json; ", kAdvice));
+  }
   if (model.ends_with(".gguf")) return WrongCall(absl::StrCat(says, " ", model, ": GGUF files are not read; ", kAdvice));
   if (fs::exists(model, ignored)) return WrongCall(absl::StrCat(says, " ", model, " is a file; ", kAdvice));
   const size_t slash = model.find('/');

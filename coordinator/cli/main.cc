@@ -1,6 +1,7 @@
 // lime: the coordinator and its command line. Each command lives in its own file; this one only gathers them.
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -101,6 +102,7 @@ int Parse(CLI::App& app, std::vector<std::string> words, const int& exit_code) {
 
 int main(int argc, char** argv) {
   lime::cli::HandleInterrupts();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is an error of writing, as a full disk is
   lime::ExitOnUnreadablePages();
   lime::SilenceGrpc();
   CLI::App app("LIME runs a large language model, losslessly, on the small machines you own.", "lime");

@@ -3,7 +3,9 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "common/command_line.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/screen.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "daemon/weights/output_file.h"
 #include "planner/plan/cluster_plan_json.h"
@@ -41,11 +43,26 @@ std::string NameOf(OutputKind kind) {
   return "";
 }
 
+// Files and pipes that the flags of the call name, its other outputs aside.
+std::vector<std::string> InputsOf(const OutputFlag& out) {
+  std::vector<std::string> inputs;
+  if (out.command == nullptr) return inputs;
+  for (const CLI::Option* option : out.command->get_options()) {
+    const std::string name = option->get_name();
+    if (name == out.flag || name == out.adds_to || IsFreeText(*option)) continue;
+    const std::vector<std::string>& values = option->results();
+    inputs.insert(inputs.end(), values.begin(), values.end());
+  }
+  return inputs;
+}
+
 OutputOptions OptionsOf(const OutputFlag& out) {
   return {.overwrite = out.overwrite,
           .is_ours = [kind = out.kind](std::string_view text) { return IsOurs(kind, text); },
           .kind = NameOf(out.kind),
-          .cancelled = &Interrupted()};
+          .inputs = InputsOf(out),
+          .cancelled = &Interrupted(),
+          .waits = [path = out.path] { Screen::Say(absl::StrCat("waits until somebody reads ", path)); }};
 }
 
 }  // namespace
@@ -54,6 +71,7 @@ void OutputFlag::AddTo(CLI::App& app, const std::string& names, const std::strin
   CLI::Option* const file = app.add_option(names, path, what);
   file->check([](const std::string& given) { return given.empty() ? std::string("an empty path names no file") : std::string(); });
   flag = file->get_name();
+  command = &app;
   CLI::Option* const replaces =
       app.add_flag("--overwrite", overwrite, absl::StrCat("Replace the file of ", flag, " even where LIME did not write it"));
   if (!group.empty()) file->group(group), replaces->group(group);

@@ -22,6 +22,8 @@ struct OutputFlag {
   std::string flag;  // "--out", in sentences
   std::string path;  // empty: nothing is written
   bool overwrite = false;
+  std::string adds_to;                // a flag of the call whose file may be the same: what that holds is written again
+  const CLI::App* command = nullptr;  // whose other flags name what the call reads
 
   // The flag `flag`, and `--overwrite`.
   void AddTo(CLI::App& app, const std::string& names, const std::string& what, const std::string& group = "");

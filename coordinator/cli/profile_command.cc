@@ -48,7 +48,7 @@ struct ProfileFlags {
   std::string model;
   std::string cluster;
   std::string profile;
-  OutputFlag out{.kind = OutputKind::kProfile};
+  OutputFlag out{.kind = OutputKind::kProfile, .adds_to = "--profile"};
   std::string memory;
   int threads = 0;
   double seconds = 5;
@@ -153,7 +153,8 @@ void Print(const DeviceProfile& profile, const ModelCompute* model) {
 
 absl::Status Profile(const ProfileFlags& flags) {
   LIME_RETURN_IF_ERROR(OfUser(CheckThreads("--threads", flags.threads)));
-  if (!(flags.seconds > 0 && flags.seconds <= 600)) return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is outside 0 to 600"));
+  if (!(flags.seconds > 0 && flags.seconds <= 600))
+    return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is not more than 0 and at most 600"));
   LIME_ASSIGN_OR_RETURN(const Bytes memory, Allowed(flags));
   const Bytes bytes = std::min(kMeasuredBytes, memory / kMiB * kMiB);
   if (bytes < kMiB) return absl::ResourceExhaustedError("less than 1 MiB of memory may be used; end other programs, or raise --memory");
@@ -260,6 +261,7 @@ absl::Status ProfileDevices(const ProfileFlags& flags) {
                                 .cancelled = &Interrupted()};
   for (const ClusterConfig::Device& device : file.config.devices) options.weights.push_back(device.weights);
   LIME_ASSIGN_OR_RETURN(DescribedCluster measured, MeasureCluster(devices, options));
+  line.Finish();
   for (size_t i = 0; i < measured.devices.size(); ++i) {
     if (const Bytes memory = file.config.devices[i].memory; memory > 0) measured.devices[i].memory = memory;
   }
@@ -277,9 +279,9 @@ absl::Status ProfileDevices(const ProfileFlags& flags) {
 absl::Status ProfileAny(const ProfileFlags& flags) {
   if (flags.cluster.empty()) return Profile(flags);
   if (!(flags.seconds > 0.01 && flags.seconds <= kMaxProfileSeconds))
-    return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is outside 0.01 to ", kMaxProfileSeconds));
+    return WrongCall(absl::StrCat("--seconds ", flags.seconds, " is not more than 0.01 and at most ", kMaxProfileSeconds));
   if (!(flags.link_seconds > 0.01 && flags.link_seconds <= 60))
-    return WrongCall(absl::StrCat("--link-seconds ", flags.link_seconds, " is outside 0.01 to 60"));
+    return WrongCall(absl::StrCat("--link-seconds ", flags.link_seconds, " is not more than 0.01 and at most 60"));
   return ProfileDevices(flags);
 }
 

@@ -1,22 +1,33 @@
 #include "coordinator/cli/tokenize_command.h"
 
 #include <iostream>
+#include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/user_text.h"
 #include "coordinator/text/tokenize_command.h"
+#include "daemon/weights/files.h"
 
 namespace lime::cli {
 
 namespace {
 
+// Its files alone suffice, without a model.
+bool HasTokenizer(const std::string& folder) {
+  return FileExists(folder + "/tokenizer.json") || FileExists(folder + "/tokenizer.model") || FileExists(folder + "/vocab.json");
+}
+
 absl::Status Tokenize(const std::string& model, const TokenizeOptions& options) {
   LIME_RETURN_IF_ERROR(CheckStdin());
-  LIME_RETURN_IF_ERROR(CheckModelFolder(model));
+  if (!HasTokenizer(model)) LIME_RETURN_IF_ERROR(CheckModelFolder(model));
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model));
-  return RunTokenize(*tokenizer, std::cin, std::cout, options);
+  if (options.jsonl || options.decode) return RunTokenize(*tokenizer, std::cin, std::cout, options);
+  std::istringstream text(std::string(std::istreambuf_iterator<char>(std::cin), {}));
+  LIME_RETURN_IF_ERROR(CheckIsUtf8("stdin", text.view()));
+  return RunTokenize(*tokenizer, text, std::cout, options);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/command_line.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/text/utf8.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
@@ -80,6 +81,21 @@ absl::Status CheckStdin() {
   return readable ? absl::OkStatus() : WrongCall("stdin is closed, or no file or pipe; pipe into it what is to be read");
 }
 
+absl::Status CheckIsUtf8(std::string_view name, std::string_view text) {
+  if (const std::string_view wide = WideMark(text); !wide.empty())
+    return WrongCall(absl::StrCat(Text(name), " is ", Text(wide), "; save it as UTF-8"));
+  size_t line = 1, begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char next = DecodeUtf8(text.substr(at));
+    if (!next.ok)
+      return WrongCall(absl::StrCat(Text(name), " line ", line, " byte ", at - begin + 1, " is no UTF-8 (0x",
+                                    absl::Hex(static_cast<unsigned char>(text[at]), absl::kZeroPad2), "); save it as UTF-8"));
+    at += static_cast<size_t>(next.length);
+    if (next.code == U'\n') ++line, begin = at;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::string& path, Bytes most) {
   const std::string name = absl::StrCat(Text(flag), " ", AsTyped(path));
   const bool from_stdin = path == kStdin;
@@ -92,8 +108,7 @@ absl::StatusOr<std::string> ReadUserText(std::string_view flag, const std::strin
   std::string text = ReadUpTo(from_stdin ? std::cin : file, most);
   if (file.bad() || (from_stdin && std::cin.bad())) return absl::UnavailableError(absl::StrCat(name, " cannot be read to its end"));
   if (static_cast<Bytes>(text.size()) > most) return WrongCall(absl::StrCat(name, " is larger than ", FormatBytes(most)));
-  if (const std::string_view wide = WideMark(text); !wide.empty())
-    return WrongCall(absl::StrCat(name, " is ", Text(wide), "; save it as UTF-8"));
+  LIME_RETURN_IF_ERROR(CheckIsUtf8(name, text));
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   return text;
 }

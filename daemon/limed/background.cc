@@ -141,8 +141,7 @@ absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::s
           absl::StrCat("\"", name.substr(0, 80), "\" is no name of files; a name is ", std::string(kDeviceNameRule)));
   }
   const fs::path base = StateFolder();
-  if (base.empty())
-    return absl::FailedPreconditionError("neither HOME nor XDG_STATE_HOME says where to keep the log; set one to an absolute path");
+  if (base.empty()) return absl::FailedPreconditionError("neither HOME nor XDG_STATE_HOME is an absolute path to keep the log in; set one");
   const fs::path folder = base / cluster;
   std::error_code error;
   fs::create_directories(folder, error);

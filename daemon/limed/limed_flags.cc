@@ -34,6 +34,7 @@ absl::Status CheckReadable(const std::string& said, const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) return Invalid(said, " is not a folder; give one that holds config.json and safetensors");
   if (access(folder.c_str(), R_OK | X_OK) != 0) return Invalid(said, " may not be read; change its permissions");
+  if (!FileExists(folder + "/config.json")) return Invalid(said, " holds no model; give a folder that holds config.json and safetensors");
   return absl::OkStatus();
 }
 
@@ -222,6 +223,7 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   if (!flags.memory.empty()) {
     const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
     if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
+    if (*memory < 1) return Invalid(flags.Said("memory", flags.memory), " is nothing; give a size such as 8GiB, or leave it out");
     LIME_RETURN_IF_ERROR(CheckBudget(flags.Said("memory", flags.memory), *memory));
     settings.memory = *memory;
   }

@@ -207,6 +207,7 @@ int Run(lime::LimedFlags flags) {
 
 int main(int argc, char** argv) {
   lime::ExitOnUnreadablePages();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is an error of writing, as a full disk is
   lime::SilenceGrpc();
   CLI::App app("limed runs one device's part of a model that several devices compute together.", "limed");
   app.footer("Example: limed --name orin --listen 192.168.1.10:7001 --memory 26GiB --model /data/llama-70b --tls keys");

@@ -12,7 +12,8 @@ namespace lime {
 // $XDG_CACHE_HOME/lime/profile.json, or ~/.cache/lime/profile.json. Empty where neither names a folder: a place that anybody may write,
 // such as /tmp, would let others say how fast this machine is.
 std::string DefaultProfilePath();
-inline constexpr char kNoProfilePath[] = "neither HOME nor XDG_CACHE_HOME says where to keep the figures; set one, or give --out FILE";
+inline constexpr char kNoProfilePath[] =
+    "neither HOME nor XDG_CACHE_HOME is an absolute path to keep the figures in; set one, or give --out FILE";
 
 // NotFound where there is none, InvalidArgument with the field where it is not a profile.
 absl::StatusOr<DeviceProfile> ReadProfile(const std::string& path);

@@ -20,6 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/weights/side_files.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -153,13 +154,28 @@ absl::Status CheckFolder(const std::string& asked, const OutputPlace& place) {
   return absl::OkStatus();
 }
 
+// What a model needs beside its weights, where weights lie.
+bool IsBesideWeights(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  if (name != "config.json" && name != "model.safetensors.index.json" && !IsSideFile(name)) return false;
+  std::error_code ignored;
+  const fs::directory_iterator files(FolderBeside(path), ignored);
+  return std::any_of(begin(files), end(files), [](const fs::directory_entry& entry) { return LooksLikeWeights(entry.path().string()); });
+}
+
 absl::Status CheckOldFile(const std::string& asked, const OutputPlace& place, const OutputOptions& options) {
+  for (const std::string& input : options.inputs) {
+    std::error_code ignored;
+    if (fs::equivalent(place.path, input, ignored))
+      return Refused(asked, "is read by the same call, which would lose it; name another file");
+  }
   if (place.info->st_size == 0) return absl::OkStatus();
   if (options.is_ours) {
     const absl::StatusOr<std::string> text = ReadTextFile(place.path, kMaxOursBytes);
     if (text.ok() && options.is_ours(*text)) return absl::OkStatus();
   }
   if (LooksLikeWeights(place.path)) return Refused(asked, "holds weights of a model, which are never replaced; name another file");
+  if (IsBesideWeights(place.path)) return Refused(asked, "belongs to the model in its folder, and is never replaced; name another file");
   if (options.overwrite) return absl::OkStatus();
   const std::string as = options.kind.empty() ? "" : absl::StrCat(" as ", options.kind);
   return Refused(asked, absl::StrCat("is there already, and LIME did not write it", as, "; name another file, or give --overwrite"));
@@ -197,11 +213,16 @@ class NoSigpipe {
   struct sigaction before_ = {};
 };
 
+bool HasNoReader(const std::string& pipe) {
+  return !FileDescriptor(::open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)).valid() && errno == ENXIO;
+}
+
 // Of a pipe nobody reads, waits until somebody does.
-absl::Status WriteThrough(const std::string& path, const OutputPlace& place, std::string_view text, const std::atomic<bool>* cancelled) {
-  const auto ended = [&] { return cancelled != nullptr && cancelled->load(); };
+absl::Status WriteThrough(const std::string& path, const OutputPlace& place, std::string_view text, const OutputOptions& options) {
+  const auto ended = [&] { return options.cancelled != nullptr && options.cancelled->load(); };
   const NoSigpipe no_sigpipe;
   const absl::Status interrupted = absl::CancelledError(absl::StrCat(path, ": writing was interrupted"));
+  if (!place.descriptor && options.waits && HasNoReader(place.path)) options.waits();
   int fd = -1;
   do {
     if (ended()) return interrupted;
@@ -269,7 +290,7 @@ absl::Status CheckOutput(const std::string& path, const OutputOptions& options) 
 absl::Status WriteOutput(const std::string& path, std::string_view text, const OutputOptions& options) {
   LIME_ASSIGN_OR_RETURN(const OutputPlace place, FollowLinks(path));
   LIME_RETURN_IF_ERROR(CheckPlace(path, place, options));
-  if (place.descriptor || (place.info && !S_ISREG(place.info->st_mode))) return WriteThrough(path, place, text, options.cancelled);
+  if (place.descriptor || (place.info && !S_ISREG(place.info->st_mode))) return WriteThrough(path, place, text, options);
   if (place.info && place.info->st_nlink > 1) return WriteInPlace(path, place, text);
   LIME_ASSIGN_OR_RETURN(NewFile file, StageAt(place, text, options.secret));
   return file.Commit();

@@ -45,15 +45,19 @@ struct OutputOptions {
   std::function<bool(std::string_view text)> is_ours = nullptr;
   // That kind, in sentences: "a plan". May be empty.
   std::string kind;
+  // Files that the same call reads: none of them is replaced, whatever `overwrite` says.
+  std::vector<std::string> inputs = {};
   // Its owner alone may read it, from its first byte on.
   bool secret = false;
   // Ends the wait for somebody who reads a pipe. Null: it does not end.
   const std::atomic<bool>* cancelled = nullptr;
+  // Called before that wait. May be null.
+  std::function<void()> waits = nullptr;
 };
 
 // Whether `path` may be written, without changing anything. Where there is
 //   nothing, or an empty file: it may, if its folder may be written;
-//   a file: if it is ours or `overwrite` says so, and it is not weights;
+//   a file: if it is ours or `overwrite` says so, and it is neither an input nor a file of a model;
 //   a link: if that which it leads to may;
 //   a pipe, a terminal or another character device: if it may be written;
 //   a folder, a block device or a socket: never.

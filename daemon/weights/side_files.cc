@@ -1,5 +1,6 @@
 #include "daemon/weights/side_files.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,10 @@ constexpr std::string_view kNeeded[] = {"added_tokens.json",
                                         "vocab.txt"};
 
 }  // namespace
+
+bool IsSideFile(std::string_view name) {
+  return std::ranges::find(kNeeded, name) != std::end(kNeeded);
+}
 
 absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir) {
   std::vector<std::string> names;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "planner/base/bytes.h"
@@ -15,5 +16,8 @@ inline constexpr Bytes kMaxSideFileBytes = 128 * kMiB;  // the largest tokenizer
 // Their names, sorted; config.json and an index of shards, which a copy has of its own, are not among them. One that is no file is an error
 // (common/model_file.h): the copy would lack it without a word.
 absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir);
+
+// Whether a file of this name is one of them.
+bool IsSideFile(std::string_view name);
 
 }  // namespace lime

@@ -85,6 +85,7 @@ TEST_F(CommandLineTest, APromptMayBeAnyText) {
 TEST_F(CommandLineTest, WholeNumbersAreWrittenPlainlyAndFit) {
   EXPECT_EQ(Error({"run", "--seed", "-1"}), "run: --seed -1 is not a whole number of 0 or more");
   EXPECT_EQ(Error({"run", "-n", "99999999999999999999"}), "run: -n 99999999999999999999 is larger than any number that it could be");
+  EXPECT_EQ(Error({"run", "-n", "5", "-n", "6"}), "run: -n is given twice; leave one out");
   EXPECT_EQ(Error({"run", "-n", "5,x"}), "run: -n x is not a whole number");
   EXPECT_EQ(Error({"run", "-n", "5,"}), "run: -n \"\" is not a whole number");
   EXPECT_EQ(Error({"run", "-n", "1e3"}), "run: -n 1e3 is not a whole number");

@@ -134,6 +134,8 @@ TEST(LimedFlagsTest, FoldersAreLookedAtBeforeWorkBegins) {
   LimedFlags flags = Flags();
   flags.model = dir / "nothing";
   EXPECT_THAT(Refusal(flags), HasSubstr("is not a folder; give one that holds config.json"));
+  flags.model = dir.path();
+  EXPECT_THAT(Refusal(flags), HasSubstr("holds no model; give a folder that holds config.json"));
   flags = Flags();
   std::ofstream(dir / "file") << "x";
   flags.store = dir / "file";
@@ -203,6 +205,10 @@ TEST(LimedFlagsTest, LevelsDescriptorsThreadsAndBudgetsAreChecked) {
   flags.threads = 1000;
   EXPECT_THAT(Refusal(flags), StartsWith("--threads 1000 is outside 0 to "));
   flags = Flags();
+  for (const char* nothing : {"0", "0GiB"}) {
+    flags.memory = nothing;
+    EXPECT_EQ(Refusal(flags), std::string("--memory ") + nothing + " is nothing; give a size such as 8GiB, or leave it out");
+  }
   flags.memory = "500TiB";
   EXPECT_THAT(Refusal(flags), StartsWith("--memory 500TiB: "));
   flags = Flags();

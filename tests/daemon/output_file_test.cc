@@ -67,6 +67,24 @@ TEST(OutputFileTest, OnlyWhatLimeWroteOrWhatIsEmptyIsReplacedUnlessOverwriteSays
   EXPECT_EQ(dir.Read("letter"), "new");
 }
 
+TEST(OutputFileTest, WhatTheCallReadsAndWhatAModelNeedsIsNotReplacedWhateverTheFlags) {
+  TempDir dir;
+  dir.Write("read", std::string(kOurs) + "old");
+  fs::create_symlink("read", dir / "link");
+  OutputOptions reading = Options(/*overwrite=*/true);
+  reading.inputs = {"a word", dir / "nothing", dir / "read"};
+  for (const char* name : {"read", "link"}) EXPECT_THAT(Refusal(dir / name, reading), HasSubstr("is read by the same call"));
+  EXPECT_TRUE(WriteOutput(dir / "other", "new", reading).ok());
+  fs::create_directory(dir / "model");
+  for (const char* name : {"model/config.json", "model/tokenizer.json", "model/model.safetensors.index.json"}) {
+    dir.Write(name, "{}");
+    EXPECT_TRUE(CheckOutput(dir / name, Options(/*overwrite=*/true)).ok()) << "no model is there";
+    dir.Write("model/weights.safetensors", "w");
+    EXPECT_THAT(Refusal(dir / name, Options(/*overwrite=*/true)), HasSubstr("belongs to the model in its folder"));
+    fs::remove(dir / "model/weights.safetensors");
+  }
+}
+
 TEST(OutputFileTest, WeightsAreNotReplacedWhateverTheFlags) {
   TempDir dir;
   dir.Write("named.safetensors", "anything");

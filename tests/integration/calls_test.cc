@@ -2,9 +2,11 @@
 // signals at any moment.
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -81,6 +83,23 @@ TEST_F(CallsTest, AModelThatIsNoFolderIsSaidWithWhereModelsComeFrom) {
   ExpectRefused(Call({"score", "--model", model_ + "/config.json", "--ids", "1"}), 2, "is a file; give the folder");
 }
 
+TEST_F(CallsTest, AFolderWithoutAModelIsAWrongCallOfEveryCommand) {
+  std::filesystem::create_directory(dir_ / "m");
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"run", "--prompt", "x"},
+                                                {"trace", "--prompt", "x"},
+                                                {"score", "--ids", "1,2"},
+                                                {"bench"},
+                                                {"prepare", "--out", dir_ / "s"},
+                                                {"quantize", "--out", dir_ / "q"},
+                                                {"profile"},
+                                                {"demo"},
+                                                {"tokenize"}}) {
+    std::vector<std::string> call = words;
+    call.insert(call.end(), {"--model", dir_ / "m"});
+    ExpectRefused(Call(call), 2, "holds no config.json; give the folder of a Hugging Face checkpoint");
+  }
+}
+
 TEST_F(CallsTest, AnErrorIsOneObjectWithJson) {
   const Answer wrong = Call({"runn", "--json"});
   EXPECT_EQ(wrong.exit_code, 2);
@@ -146,6 +165,32 @@ TEST_F(CallsTest, EmptyValuesAreWrongAndAnEmptyPromptStartsFromBos) {
   EXPECT_EQ(answer.Json()["prompt_tokens"], 1);
 }
 
+// As with ulimit -f, or LimitFSIZE= of a service.
+TEST_F(CallsTest, AFileThatMayNotGrowFurtherIsOneSentenceAndNothingIsLeft) {
+  struct rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const struct rlimit small = {.rlim_cur = 64 << 10, .rlim_max = before.rlim_max};
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"prepare", model_, "--out", dir_ / "store"}, {"quantize", "--model", model_, "--out", dir_ / "copy"}}) {
+    SCOPED_TRACE(words.front());
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    Lime lime(words);
+    setrlimit(RLIMIT_FSIZE, &before);
+    ExpectRefused(lime.Wait(), 1, "File too large");
+    EXPECT_FALSE(std::filesystem::exists(words.back()));
+  }
+}
+
+TEST_F(CallsTest, AnOutputReplacesNothingThatTheCallReads) {
+  WriteFile(dir_ / "p", "Once\n");
+  const auto trace = [this](const std::string& path) { return Call(Run({"--prompts-file", dir_ / "p", "--trace", path, "--overwrite"})); };
+  ExpectRefused(trace(dir_ / "p"), 2, "is read by the same call");
+  ExpectRefused(trace(model_ + "/config.json"), 2, "belongs to the model in its folder");
+  EXPECT_EQ(Slurp(dir_ / "p"), "Once\n");
+  EXPECT_EQ(trace(dir_ / "t").exit_code, 0);
+  EXPECT_EQ(trace(dir_ / "t").exit_code, 0) << "which LIME wrote";
+}
+
 TEST_F(CallsTest, AByteOrderMarkIsNoPartOfAPrompt) {
   const std::string mark = "\xEF\xBB\xBF";
   for (const std::string& text : {mark + "hello\nhello\n", mark + "\"hello\"\n\"hello\"\n", mark + "{\"prompt\": \"hello\"}\nhello\n"}) {
@@ -157,6 +202,15 @@ TEST_F(CallsTest, AByteOrderMarkIsNoPartOfAPrompt) {
   }
   WriteFile(dir_ / "prompts", std::string("\xFF\xFEh\0i\0", 6));
   ExpectRefused(Call(Run({"--prompts-file", dir_ / "prompts"})), 2, "is UTF-16; save it as UTF-8");
+}
+
+TEST_F(CallsTest, TextThatIsNoUtf8IsRefusedWithItsPlace) {
+  const std::string latin = "Once\nupon \xe9t\xe9\n";
+  WriteFile(dir_ / "p", latin);
+  ExpectRefused(Call(Run({"--prompts-file", dir_ / "p"})), 2, "p line 2 byte 6 is no UTF-8 (0xe9); save it as UTF-8");
+  ExpectRefused(Call({"score", "--model", model_, "--text-file", dir_ / "p"}), 2, "p line 2 byte 6 is no UTF-8");
+  ExpectRefused(Call(Run({"--prompt", "-"}), latin), 2, "line 2 byte 6 is no UTF-8");
+  ExpectRefused(Call({"tokenize", "--model", model_}, latin), 2, "stdin line 2 byte 6 is no UTF-8");
 }
 
 TEST_F(CallsTest, PromptsArePipedIn) {

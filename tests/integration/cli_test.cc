@@ -354,7 +354,7 @@ TEST_F(CliTest, AProfileThatIsNoneIsRefusedByName) {
   ExpectRefused(Call({"run", "--model", model_, "--profile", dir_ / "wrong.json", "--prompt", "x"}), 2, "\"threads\" = -3");
   WriteFile(dir_ / "other.json", R"({"cpu": "another", "threads": 7, "read_bytes_per_second": 1e9})");
   ExpectRefused(Call({"profile", "--profile", dir_ / "other.json"}), 2, "is of another with 7 threads");
-  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 is outside");
+  ExpectRefused(Call({"profile", "--seconds", "-1"}), 2, "--seconds -1 is not more than 0 and at most 600");
   ExpectRefused(Call({"profile", "--memory", "lots"}), 2, "--memory");
 }
 
@@ -423,7 +423,7 @@ TEST_F(CliTest, MissingFoldersAndFilesAreNamed) {
   std::filesystem::remove(model_ + "/model.safetensors");
   ExpectRefused(Score(), 1, "model.safetensors");
   std::filesystem::remove(model_ + "/config.json");
-  ExpectRefused(Score(), 1, "config.json");
+  ExpectRefused(Score(), 2, "holds no config.json");
 }
 
 TEST_F(CliTest, ATruncatedFileIsNamed) {
@@ -563,7 +563,7 @@ TEST_F(CliTest, PrepareThatIsKilledOrInterruptedGoesOn) {
     if (std::filesystem::exists(store + "/lime_store.json")) break;
     EXPECT_NE(answer.exit_code, 0);
     if (std::filesystem::exists(store)) {
-      EXPECT_EQ(Call({"score", "--model", store, "--ids", "1,2"}).exit_code, 1);
+      EXPECT_NE(Call({"score", "--model", store, "--ids", "1,2"}).exit_code, 0);
     }
   }
   ASSERT_EQ(Call({"prepare", dir_ / "large", "--out", store, "--verify"}).exit_code, 0);

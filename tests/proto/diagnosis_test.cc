@@ -90,9 +90,10 @@ TEST_F(DiagnosisTest, KeysOfAnotherClusterAreForeignAlthoughAllAuthoritiesHaveOn
 }
 
 TEST_F(DiagnosisTest, AnotherDeviceAtTheAddressIsNamed) {
-  ExpectSentence(Shows(KeysOf(authority_, "a"), Probed::Verdict::kAccepted), Fault::kWrongName,
-                 "it calls itself \"a\"; correct the address in the cluster's file (are those of \"b\" and \"a\" changed round?), or start "
-                 "limed there with --name b");
+  ExpectSentence(
+      Shows(KeysOf(authority_, "a"), Probed::Verdict::kAccepted), Fault::kWrongName,
+      "it calls itself \"a\"; correct the address in the cluster's file (where \"a\" is in it too, the two may be changed round), or start "
+      "limed there with --name b");
 }
 
 TEST_F(DiagnosisTest, ExpiredKeysAndClocksThatAreApartAreToldApart) {
