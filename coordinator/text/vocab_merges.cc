@@ -107,7 +107,7 @@ absl::StatusOr<std::string> ClassOfModelType(std::string_view model_type) {
   if (model_type.starts_with("qwen3_5")) return "Qwen3_5Tokenizer";
   if (model_type.starts_with("qwen2") || model_type.starts_with("qwen3")) return "Qwen2Tokenizer";
   return absl::UnimplementedError(
-      absl::StrCat("nothing says how merges.txt and it split a text: config.json has model_type \"", Text(model_type.substr(0, 80)),
+      absl::StrCat("no file says how this tokenizer splits a text: config.json has model_type \"", Text(model_type.substr(0, 80)),
                    "\", whose tokenizer is made of other files; download its tokenizer.json or tokenizer.model, or name "
                    "the \"tokenizer_class\" in tokenizer_config.json: ",
                    KnownClasses()));
