@@ -211,8 +211,8 @@ TEST_F(PlanTest, AFileIsReplacedWhereLimeWroteOneOfItsKindAndElseKept) {
     EXPECT_EQ(Call({"simulate", "--plan", plan, "--trace", trace}).exit_code, 0);
   }
   const std::string planned = Slurp(plan);
-  ExpectRefused(Call({"simulate", "--plan", plan, "--trace", plan}), 2,
-                "--trace " + plan + ": is there already, and LIME did not write it");
+  ExpectRefused(Call({"simulate", "--plan", plan, "--trace", plan}), 2, "--trace " + plan + ": is read by the same call");
+  ExpectRefused(Plan({"--out", trace}), 2, "--out " + trace + ": is there already, and LIME did not write it as a plan");
   dir_.Write("letter", "dear reader");
   ExpectRefused(Plan({"--out", letter}), 2, "or give --overwrite");
   EXPECT_EQ(Slurp(letter), "dear reader");
