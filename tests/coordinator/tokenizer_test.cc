@@ -385,7 +385,7 @@ TEST(SentencePieceTest, HostileModelsAreErrors) {
     return std::string(Tokenizer::FromSentencePiece(model.SerializeAsString(), "the.model").status().message());
   };
   EXPECT_THAT(std::string(Tokenizer::FromSentencePiece("\xFF\xFF", "the.model").status().message()),
-              HasSubstr("the.model: it is no SentencePiece"));
+              HasSubstr("the.model: is cut short, or no SentencePiece model"));
   EXPECT_THAT(error(SmallModel(TrainerSpec::WORD, false, {})), HasSubstr("model type 3 is not supported"));
   EXPECT_THAT(error(SmallModel(TrainerSpec::BPE, false, {{"a", 0}, {"a", 0}})), HasSubstr("has the ids 3 and 4"));
   EXPECT_THAT(error(SmallModel(TrainerSpec::BPE, false, {{"a", NAN}})), HasSubstr("piece 3 has a score that is not finite"));
