@@ -38,7 +38,7 @@ using nlohmann::json;
 
 constexpr const char* kNames[] = {"anna", "bert", "cleo"};
 constexpr int64_t kStoryTokens = 96;
-constexpr Bytes kMargin = 8 * kMiB;   // of each daemon: page tables, connections, and threads that it starts for them when cores are busy
+constexpr Bytes kMargin = 16 * kMiB;  // of each daemon: page tables, connections, and threads that it starts for them when cores are busy
 constexpr double kShareOfPart = 0.6;  // room for weights and KV on each device, of a third of the model's: so little that disks decide
 constexpr double kMeasureSeconds = 0.3;
 

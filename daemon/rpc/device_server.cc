@@ -119,6 +119,7 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
                                    v1::HealthReply* reply) override {
     keeper_.Await(request->awaited());
     const int64_t epoch = keeper_.epoch();
+    if (epoch < 0) ReturnFreedMemory();  // a plan is made for what is left beside what is told now
     return Answer(context,
                   DeviceHealth{.name = options_.name,
                                .protocol = options_.protocol,
