@@ -1,11 +1,13 @@
 #include "daemon/weights/block_store.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/block_store_hash.h"
@@ -66,6 +68,29 @@ class SourceReader {
   int32_t open_ = -1;
   bool keep_cached_ = false;
 };
+
+struct FileRange {
+  int64_t begin = 0;
+  Bytes bytes = 0;  // none or less: the file ends before it
+};
+
+// Whether no sample of the tensor `source` is what `file` has in `range`, zeros aside.
+bool IsOther(const FileDescriptor& file, const std::string& path, FileRange range, const TensorLocation& source, SourceReader& reader) {
+  constexpr Bytes kSample = 64;
+  constexpr int64_t kSamples = 8;
+  std::array<std::byte, kSample> there{}, expected{};
+  bool other = false;
+  for (int64_t i = 0; i < kSamples; ++i) {
+    const auto bytes = static_cast<size_t>(std::clamp<Bytes>(range.bytes, 0, kSample));
+    const int64_t at = (range.bytes - static_cast<Bytes>(bytes)) * i / (kSamples - 1);
+    const std::span<std::byte> have = std::span(there).first(bytes), want = std::span(expected).first(bytes);
+    if (!ReadExactly(file, path, range.begin + at, have).ok() || !reader.Read(source, at, want).ok()) return false;
+    if (std::ranges::all_of(have, [](std::byte value) { return value == std::byte{0}; })) continue;
+    if (std::ranges::equal(have, want)) return false;
+    other = true;
+  }
+  return other;
+}
 
 // Whether what was recorded is the file that would be written, and lies there.
 bool Matches(const StoredFile& stored, const StoreFileLayout& layout, const std::string& path) {
@@ -179,13 +204,29 @@ class Preparer {
   // Weights that are kept, or begin as they will: a damaged file is cut off or longer. Other files by their text.
   bool IsOurs(const std::string& name, const StoreManifest& found) const {
     const auto layout = std::ranges::find(layouts_, name, &StoreFileLayout::name);
-    if (layout != layouts_.end()) return Kept(*layout) || BeginsAs(layout->header, Path(name));
+    if (layout != layouts_.end()) return Kept(*layout) || (BeginsAs(layout->header, Path(name)) && !HoldsOtherTensor(*layout));
     const absl::StatusOr<std::string> text = ReadTextFile(Path(name), kMaxSideFileBytes);
     if (!text.ok()) return false;
     const auto stored = std::ranges::find(found.files, name, &StoredFile::name);
     if (stored != found.files.end() && stored->xxh3 == Xxh3Of(*text)) return true;
     const absl::StatusOr<std::string> to_write = SideText(name);
     return to_write.ok() && *to_write == *text;
+  }
+
+  // Whether a tensor of the file is another model's of the same shapes: it differs from the source wherever both are looked at. Of a
+  // damaged file of ours a part differs, is zero or is missing.
+  bool HoldsOtherTensor(const StoreFileLayout& layout) const {
+    const std::string path = Path(layout.name);
+    const absl::StatusOr<FileDescriptor> file = OpenForReading(path);
+    const absl::StatusOr<Bytes> there = file.ok() ? FileBytes(*file, path) : file.status();
+    if (!there.ok()) return false;
+    SourceReader reader(source_);
+    auto begin = static_cast<int64_t>(layout.header.size());
+    for (const StoreTensor& tensor : layout.tensors) {
+      if (tensor.source && IsOther(*file, path, {begin, std::min(tensor.bytes, *there - begin)}, *tensor.source, reader)) return true;
+      begin += tensor.bytes;
+    }
+    return false;
   }
 
   std::vector<std::string> NamesToWrite() const {

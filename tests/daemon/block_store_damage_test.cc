@@ -56,6 +56,28 @@ TEST_F(PreparedTest, WhatSomebodyPutIntoAStoreSinceIsNotWrittenAnew) {
   }
 }
 
+// Fine-tuned models have the same shapes; one tensor that was trained is enough.
+TEST_F(PreparedTest, AFileOfAnotherModelOfTheSameShapesIsNotWrittenAnew) {
+  Prepare();
+  for (const char* name : {"layer_0001.safetensors", "non_layer.safetensors"}) {
+    SCOPED_TRACE(name);
+    const auto whole = Contents(store_);
+    const auto manifest = ReadStoreManifest(store_);
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    const auto file = std::ranges::find(manifest->files, name, &StoredFile::name);
+    std::string other = dir_.Read(absl::StrCat("store/", name));
+    const StoredBlock& block = file->blocks.back();
+    for (int64_t at = block.offset; at < block.offset + block.bytes; ++at) other[static_cast<size_t>(at)] ^= 1;
+    dir_.Write(absl::StrCat("store/", name), other + "longer");  // so that it is looked at
+    EXPECT_THAT(std::string(PrepareBlockStore(model_, store_).status().message()),
+                HasSubstr(absl::StrCat("no block store as LIME wrote it (", name, ")")));
+    EXPECT_EQ(dir_.Read(absl::StrCat("store/", name)), other + "longer");
+    fs::remove(InStore(name));
+    ASSERT_TRUE(PrepareBlockStore(model_, store_).ok());
+    EXPECT_EQ(Contents(store_), whole);
+  }
+}
+
 TEST_F(PreparedTest, ASideFileOfAnEarlierCallIsWrittenAnewWhereTheModelHasAnother) {
   Prepare();
   dir_.Write("model/tokenizer.json", dir_.Read("model/tokenizer.json") + "\n");
