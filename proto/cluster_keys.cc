@@ -20,9 +20,7 @@ absl::StatusOr<ClusterKeys> ClusterKeys::Read(const std::string& folder, const s
     return absl::PermissionDeniedError(absl::StrCat(key_path, " can be read by others; run `chmod 600 ", key_path, "`"));
   for (const std::string& path : {folder + "/ca.pem", absl::StrCat(folder, "/", name, ".pem"), key_path}) {
     if (FileExists(path)) continue;
-    return absl::NotFoundError(absl::StrCat(path,
-                                            " is not there; `lime keys --cluster CLUSTER.toml --out FOLDER` makes the keys of a cluster, "
-                                            "and each machine needs ca.pem, NAME.pem and NAME.key of its own from there"));
+    return absl::NotFoundError(absl::StrCat(path, " is not there"));
   }
   ClusterKeys keys;
   LIME_ASSIGN_OR_RETURN(keys.authority, ReadTextFile(folder + "/ca.pem", kMaxPemBytes));

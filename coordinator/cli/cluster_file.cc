@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/command_line.h"
 #include "common/host_port.h"
 #include "coordinator/cli/command.h"
 #include "daemon/weights/files.h"
@@ -96,7 +97,13 @@ absl::StatusOr<ClusterFile> ClusterFile::Parse(const std::string& path, const st
     if (device.ssh.empty()) file.MakeWhole(device);
   }
   if (file.config.tls.empty()) return file;
-  LIME_ASSIGN_OR_RETURN(file.keys, OfUser(ClusterKeys::Read(file.Beside(file.config.tls), kCoordinatorName)));
+  const std::string folder = file.Beside(file.config.tls);
+  absl::StatusOr<ClusterKeys> keys = ClusterKeys::Read(folder, kCoordinatorName);
+  if (absl::IsNotFound(keys.status())) {
+    return WrongCall(absl::StrCat(keys.status().message(), "; `lime keys --cluster ", AsTyped(path), " --out ", AsTyped(folder),
+                                  "` makes the keys of this cluster"));
+  }
+  LIME_ASSIGN_OR_RETURN(file.keys, OfUser(std::move(keys)));
   return file;
 }
 

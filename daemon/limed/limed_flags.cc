@@ -245,6 +245,11 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   settings.listen = AddressText(*listen);
   if (!flags.tls.empty()) {
     absl::StatusOr<ClusterKeys> keys = ClusterKeys::Read(flags.tls, flags.name);
+    if (absl::IsNotFound(keys.status())) {
+      return InFile(flags, "tls",
+                    absl::NotFoundError(absl::StrCat(keys.status().message(), "; copy ca.pem, ", flags.name, ".pem and ", flags.name,
+                                                     ".key there from the folder where `lime keys` made them")));
+    }
     if (!keys.ok()) return InFile(flags, "tls", keys.status());
     settings.keys = *std::move(keys);
   } else if (!IsLoopback(*listen) && !flags.insecure) {

@@ -269,7 +269,8 @@ TEST_F(DoctorTest, BrokenKeysAreTheFaultOfTheirFile) {
   EXPECT_THAT(RowOf(doctor.Json(), "this machine", "cluster file").value("what", ""),
               HasSubstr("coordinator.key is not the private key of coordinator.pem"));
   std::filesystem::remove_all(keys);
-  ExpectRefused(Call({"devices", "--cluster", path()}), 2, "`lime keys --cluster CLUSTER.toml --out FOLDER` makes the keys");
+  ExpectRefused(Call({"devices", "--cluster", path()}), 2,
+                "ca.pem is not there; `lime keys --cluster " + path() + " --out " + keys + "` makes the keys of this cluster");
 }
 
 // ---- Clocks and releases
