@@ -60,6 +60,10 @@ absl::StatusOr<std::string> ClusterFileOr(const std::string& given) {
   return found;
 }
 
+std::string ClusterFileMeant(const std::string& value) {
+  return value == kNoValue ? FindClusterFile().value_or("") : value;
+}
+
 CLI::Option* AddClusterFlag(CLI::App& app, std::string& path) {
   return app.add_option("--cluster,-c", path, "cluster.toml; without it ./cluster.toml, then ~/.config/lime/cluster.toml")
       ->check([](const std::string& value) { return value.empty() ? "--cluster is empty; name a file, or leave the flag out" : ""; });

@@ -25,4 +25,7 @@ CLI::Option* AddClusterFlag(CLI::App& app, std::string& path);
 // which is named on stderr.
 CLI::Option* AddOptionalClusterFlag(CLI::App& app, std::string& path, const std::string& help);
 
+// The file that a value of --cluster means: itself, or the default. Empty where that is not there.
+std::string ClusterFileMeant(const std::string& value);
+
 }  // namespace lime::cli

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/command_line.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/screen.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "daemon/weights/output_file.h"
@@ -50,8 +51,7 @@ std::vector<std::string> InputsOf(const OutputFlag& out) {
   for (const CLI::Option* option : out.command->get_options()) {
     const std::string name = option->get_name();
     if (name == out.flag || name == out.adds_to || IsFreeText(*option)) continue;
-    const std::vector<std::string>& values = option->results();
-    inputs.insert(inputs.end(), values.begin(), values.end());
+    for (const std::string& value : option->results()) inputs.push_back(name == "--cluster" ? ClusterFileMeant(value) : value);
   }
   return inputs;
 }

@@ -82,6 +82,32 @@ TEST_F(DefaultClusterTest, AFileInTheFolderNeverMovesALocalRunElsewhere) {
   EXPECT_THAT(Call({"profile", "--cluster", "--json"}).err, HasSubstr("cluster file cluster.toml"));
 }
 
+TEST_F(DefaultClusterTest, AnOutputDoesNotReplaceTheFileThatTheFlagWithoutAValueFinds) {
+  Write("here/cluster.toml", "here");
+  const std::string before = dir_.Read("here/cluster.toml");
+  for (const std::vector<std::string>& call : {std::vector<std::string>{"plan", "--model", kModel, "--out", "cluster.toml"},
+                                               {"run", "--model", kModel, "--prompt", "Once", "--trace", "./cluster.toml"}}) {
+    std::vector<std::string> words = call;
+    words.insert(words.end(), {"--overwrite", "--cluster"});
+    ExpectAlso(Call(words), "is read by the same call");
+    EXPECT_EQ(dir_.Read("here/cluster.toml"), before);
+  }
+}
+
+TEST_F(DefaultClusterTest, AFolderWithoutAModelIsAWrongCallBeforeAnyDeviceIsAsked) {
+  Write("here/cluster.toml", "here");
+  std::filesystem::create_directory("m");
+  for (const std::vector<std::string>& call : {std::vector<std::string>{"push"},
+                                               {"plan", "--cluster"},
+                                               {"profile", "--cluster"},
+                                               {"run", "--prompt", "x", "--cluster"},
+                                               {"score", "--ids", "1,2", "--cluster"}}) {
+    std::vector<std::string> words = call;
+    words.insert(words.begin() + 1, {"--model", "m"});
+    ExpectAlso(Call(words), "m holds no config.json; give the folder of a Hugging Face checkpoint");
+  }
+}
+
 TEST_F(DefaultClusterTest, AnEmptyNameIsAWrongCall) {
   Write("here/cluster.toml", "here");
   const std::vector<std::vector<std::string>> calls = {{"devices", "--cluster", ""},
