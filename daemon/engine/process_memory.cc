@@ -36,8 +36,9 @@ Bytes ProcessPeakResidentBytes() {
   return FieldOf("/proc/self/status", "VmHWM:").value_or(0) * kKiB;
 }
 
+// A sanitizer's heap is its own: glibc's is not set up then, and two threads that ask it at once would set it up twice.
 void ReturnFreedMemory() {
-#ifdef __GLIBC__
+#if defined(__GLIBC__) && !defined(LIME_SANITIZED)
   malloc_trim(0);
 #endif
 }
