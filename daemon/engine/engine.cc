@@ -26,6 +26,7 @@ constexpr Bytes kLeastBytes = 32 * kMiB;
 constexpr double kLeastSeconds = 0.1;
 constexpr double kSureSeconds = 0.5;
 constexpr double kSameRate = 0.1;      // rates that differ by less are one
+constexpr double kSameBurst = 0.15;    // likewise, of reads that follow one another
 constexpr double kWaitedShare = 0.25;  // of the time that the disk read, the computation waited for it: it was what held it up
 
 constexpr Bytes kRoomBeside = 16 * kMiB;  // of a budget that is advised after one was just too small
@@ -46,6 +47,15 @@ BackendOptions ToBackendOptions(const ModelSpec& spec, const Engine::Options& op
           .num_kv_pages = options.max_sequences * KvPages::PagesFor(options.context, spec.config.num_layers),
           .grow_kv = options.grow_kv,
           .numerics = options.numerics};
+}
+
+// A few tens of megabytes alone can be an eighth too fast: a limit lets a burst pass, and a disk has a cache.
+bool AreOneRate(const SteadyReads& before, const SteadyReads& now) {
+  return before.seconds > 0 && now.seconds > 0 && std::abs(now.bytes_per_second() / before.bytes_per_second() - 1) <= kSameBurst;
+}
+
+SteadyReads Together(const SteadyReads& before, const SteadyReads& now) {
+  return {.bytes = before.bytes + now.bytes, .seconds = before.seconds + now.seconds};
 }
 
 // In memory with all of its tensors.
@@ -195,6 +205,7 @@ absl::StatusOr<std::vector<LoadedBlock>> Engine::LoadResident(WeightStore& store
 // Where enough was read to tell. Returns whether that differs from what was planned with.
 bool Engine::TakeDiskRate(const SteadyReads& reads) {
   if (!problem_ || reads.seconds < kLeastSeconds || reads.bytes < kLeastBytes) return false;
+  seen_reads_ = reads;
   disk_rates_.seen = reads.bytes_per_second();
   problem_->disk_bytes_per_ms = disk_rates_.seen / 1000;
   residency_.ms_per_step = ResidencyMsPerStep(*problem_, residency_);
@@ -222,7 +233,7 @@ bool Engine::LearnDiskRate() {
   const bool waited = now.waited - learnt_.waited >= kWaitedShare * (now.busy - learnt_.busy);
   learnt_ = now;
   if (!waited && reads.bytes_per_second() / 1000 < problem_->disk_bytes_per_ms) return false;
-  TakeDiskRate(reads);
+  TakeDiskRate(AreOneRate(seen_reads_, reads) ? Together(seen_reads_, reads) : reads);
   return true;
 }
 

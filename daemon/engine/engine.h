@@ -141,6 +141,7 @@ class Engine {
   ResidencyPlan residency_;
   std::optional<ResidencyProblem> problem_;  // that residency_ solves, at the disk's rate as it was seen last
   DiskRates disk_rates_;
+  SteadyReads seen_reads_;              // of which the rate seen is
   PieceLoader::Stats learnt_;           // of the streamer, when its rate was looked at last
   Streamer::Options streaming_;         // its trace is that of a resident model too
   int32_t step_ = -1;                   // number of the one begun last
