@@ -125,7 +125,12 @@ if(NOT LIME_LOGIC_ONLY)
   lime_options(lime_rpc_headers)
   target_precompile_headers(lime_rpc_headers PRIVATE ${LIME_HEADERS} <grpcpp/grpcpp.h> <nlohmann/json.hpp>)
 
-  # What reads flags and writes reports. Parsed for the level at which that is compiled.
+  # What writes reports, and what reads flags besides. Parsed for the level at which that is compiled.
+  add_library(lime_json_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
+  target_link_libraries(lime_json_headers PUBLIC lime_headers nlohmann_json::nlohmann_json)
+  lime_options(lime_json_headers)
+  lime_cold(lime_json_headers)
+  target_precompile_headers(lime_json_headers PRIVATE ${LIME_HEADERS} <nlohmann/json.hpp>)
   find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
   add_library(lime_flag_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
   target_link_libraries(lime_flag_headers PUBLIC lime_headers nlohmann_json::nlohmann_json)

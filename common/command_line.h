@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 #include "planner/base/status.h"
 
 namespace lime {

@@ -1,7 +1,7 @@
 // lime bench: decode and prefill beside the limits of this machine.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/command_line.h"
-#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/weights/block_store_manifest.h"
@@ -130,27 +129,6 @@ int Finish(const absl::Status& status) {
   Screen::Say(sentence);
   if (answer_in_json) PrintJsonError(status, sentence, exit_code);
   return exit_code;
-}
-
-void AddWithoutFlag(CLI::App& app, std::vector<std::string>& without) {
-  app.add_option("--without", without, "With --cluster, a device to leave out; may be given several times")
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-}
-
-void ModelFlags::AddTo(CLI::App& app) {
-  app.add_option("--model,-m", model, "Folder of a Hugging Face checkpoint; with --cluster, without it the one that the file names");
-  app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
-  app.add_option("--loader", loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto")->capture_default_str();
-  app.add_option("--context", context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
-  app.add_option("--kv", kv, "Memory of the KV cache: reserve all of it up front, or let it grow as it is written")->capture_default_str();
-  app.add_option("--chunk", chunk, "Tokens of a prompt computed in one step; 0: chosen for the machine");
-  residency.AddTo(app);
-  app.add_option("--profile", profile, "File of `lime profile --out` to predict from, instead of the figures kept for this machine");
-  app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
-  AddOptionalClusterFlag(app, cluster, "cluster.toml: run on its devices instead of this one (`run`, `score`)");
-  app.add_flag("--json", json, "Print one JSON object and nothing else on stdout");
 }
 
 absl::Status ModelFlags::Check(bool on_cluster) const {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 #include "coordinator/cli/interrupt.h"
 #include "coordinator/cli/residency_flags.h"
 #include "planner/base/status.h"

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/command.h"
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 #include "planner/base/status.h"
 
 namespace lime::cli {

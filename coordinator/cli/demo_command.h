@@ -1,7 +1,7 @@
 // lime demo: lets the shipped model tell a story and explains what happened.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/command.h"

@@ -1,7 +1,7 @@
 // lime doctor
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

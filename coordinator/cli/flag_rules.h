@@ -1,7 +1,7 @@
 // Flags that would change nothing in the form of the call given: each is refused by name.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 #include "planner/base/status.h"
 
 namespace lime::cli {

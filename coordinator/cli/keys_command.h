@@ -1,7 +1,7 @@
 // lime keys: an authority for a cluster, and a key for each of its devices.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/command_line.h"
 #include "coordinator/cli/command.h"

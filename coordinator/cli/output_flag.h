@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 #include "planner/base/status.h"
 
 namespace lime::cli {

@@ -1,7 +1,7 @@
 // lime plan: which device would run what, how fast, and why; nothing is loaded.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -10,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "common/flow.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"
@@ -277,35 +276,6 @@ Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t ba
                 rows = flow.EvictingAhead() * flow.sequences * flow.evicted + 2 * (VisitRows(plan) + own);
   const auto activations = [&](int64_t most) { return AssumedActivations(inputs.spec, most, request.sequences, request.context); };
   return rows * inputs.spec.config.hidden_size * ElementBytes(inputs.spec.working_dtype) + activations(computed) - activations(own);
-}
-
-void PlanInputFlags::AddTo(CLI::App& app) {
-  app.add_option("--model,-m", model, "Folder of a checkpoint; its headers are read, its weights are not")->group("What to plan");
-  app.add_option("--model-spec", model_spec, "A config.json with a dtype: a model whose weights are not here")->group("What to plan");
-  AddOptionalClusterFlag(app, cluster, "cluster.toml: the devices, each with a profile")->group("What to plan");
-  AddWithoutFlag(app, without);
-  app.add_option("--device-profiles", device_profiles, "JSON that describes devices by profiles or by rates")->group("What to plan");
-  app.add_option("--bandwidth", bandwidth, "Of every link, such as 200Mbit/s, instead of what the files say")->group("What to plan");
-  app.add_option("--tokens,--context", tokens, "Context planned for: prompt and answer of each sequence")
-      ->capture_default_str()
-      ->group("Request");
-  app.add_option("--sequences", sequences, "Requests served at a time; how they are batched is chosen (without it: 1)")->group("Request");
-  app.add_option("--batch", batch, "Sequences in one micro-batch, instead of choosing; alone it is also the number of requests")
-      ->group("Request");
-  app.add_option("--kv-tokens", kv_tokens, "Of them, those that KV is reserved for at first: more comes as parts stream instead; 0: all")
-      ->group("Request");
-  app.add_flag("--no-kv-spill", no_kv_spill, "Keep all KV in memory: none of it goes to the devices' disks")->group("Request");
-  app.add_flag("--no-kv-lending", no_kv_lending, "Keep all KV on the devices of its layers: none of it in the memory of others")
-      ->group("Request");
-  app.add_flag("--no-remote-attention", no_remote_attention,
-               "No device attends to KV of another one's layers: what it keeps of it comes back for every use")
-      ->group("Request");
-  app.add_option("--prompt-tokens", prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned")->group("Request");
-  app.add_option(
-         "--piece", piece,
-         "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for the strategies that lime is "
-         "compared with")
-      ->group("Search");
 }
 
 absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 #include "planner/base/status.h"
 #include "planner/block_homes.h"
 #include "planner/plan/model_spec.h"

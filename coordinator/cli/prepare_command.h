@@ -1,7 +1,7 @@
 // lime prepare: writes the block store that streams fastest, and verifies it.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

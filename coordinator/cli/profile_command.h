@@ -1,7 +1,7 @@
 // lime profile: measures this machine and keeps the figures for predictions.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

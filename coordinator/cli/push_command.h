@@ -1,7 +1,7 @@
 // lime push: sends the devices of a cluster the weights that they need.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -1,7 +1,7 @@
 // lime quantize: makes an MLX-style affine checkpoint.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

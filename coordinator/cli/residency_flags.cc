@@ -35,17 +35,6 @@ absl::StatusOr<double> ParseShare(const std::string& said) {
 
 }  // namespace
 
-void ResidencyFlags::AddTo(CLI::App& app) {
-  app.add_option("--memory", memory, "Memory budget of the process, such as 2GiB; what does not fit streams from the disk");
-  app.add_option("--memory-mode", priority,
-                 "Without --memory, what is kept free: max-tps (KV of 512 tokens), balanced (1,024) or max-context (all of the model's)")
-      ->capture_default_str();
-  app.add_option("--placement", placement, "Which blocks stay where not all fit: first_n, last_n, interleaved, or auto for the fastest")
-      ->capture_default_str();
-  app.add_option("--pool", pool, "Ring for streamed pieces: a number of pieces or a size such as 128MiB, two pieces at least; else chosen");
-  app.add_option("--resident", resident, "Share of the weights to keep in memory at most, such as 50%; else as much as fits");
-}
-
 absl::Status ResidencyFlags::Apply(Engine::Options& options) const {
   if (!memory.empty()) {
     const absl::StatusOr<Bytes> bytes = ParseBytes(memory);

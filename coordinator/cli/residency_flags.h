@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 #include "daemon/engine/engine.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"

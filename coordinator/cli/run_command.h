@@ -1,7 +1,7 @@
 // lime run: generates text from a checkpoint.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -1,7 +1,7 @@
 // lime score: teacher-forced log-probabilities and perplexity.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -1,7 +1,7 @@
 // lime simulate: the timeline of a plan, as text and as a Perfetto trace.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

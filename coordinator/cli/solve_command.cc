@@ -5,6 +5,7 @@
 #include <iostream>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/user_text.h"

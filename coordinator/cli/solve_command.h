@@ -1,7 +1,7 @@
 // lime solve: planner problems, JSON on stdin, JSON on stdout.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -1,7 +1,7 @@
 // `lime store`: the models that devices hold, and their removal.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/user_text.h"
 #include "coordinator/text/tokenize_command.h"

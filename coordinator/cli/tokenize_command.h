@@ -1,7 +1,7 @@
 // lime tokenize: text on stdin to ids, or back.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

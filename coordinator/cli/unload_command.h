@@ -1,7 +1,7 @@
 // `lime unload`: takes a plan off the devices that a coordinator has left behind, or a person wants back.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -1,7 +1,7 @@
 // lime up, lime down: the daemons of a cluster, on this machine and over ssh.
 #pragma once
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 
 namespace lime::cli {
 

@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/device_name.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "CLI/CLI.hpp"
+#include "common/cli11.h"
 #include "daemon/engine/cores.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
