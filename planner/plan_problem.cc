@@ -52,6 +52,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("context", request.context, 1, kMaxContext));
   LIME_RETURN_IF_ERROR(CheckInt("kv_tokens", request.kv_tokens, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("kept_positions", request.kept_positions, 0, request.context));
+  LIME_RETURN_IF_ERROR(CheckInt("expected_positions", request.expected_positions, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
@@ -379,11 +380,12 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   problem.tied_embedding = spec.config.tie_embeddings;
   instance.sequences = request.sequences;
   const std::vector<int32_t> batches = Batches(request);
+  const int64_t read = request.expected_positions > 0 && !EvictsKv(problem.head) ? request.expected_positions : request.context;
   for (const ClusterDevice& device : devices) {
     Instance::Device& added = instance.devices.emplace_back(ToDevice(device, problem.head));
     if (EvictsKv(problem.head)) problem.kept_ms.emplace_back();
     for (const int32_t batch : batches) {
-      Rows rows = {.sequences = batch, .logits = batch, .context = request.context, .evicted = MostEvicted(problem.head)};
+      Rows rows = {.sequences = batch, .logits = batch, .context = read, .evicted = MostEvicted(problem.head)};
       added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
       if (!EvictsKv(problem.head)) continue;
       rows.evicted = 0;

@@ -164,6 +164,20 @@ TEST(PlanProblemTest, ATiedEmbeddingIsCountedOnceWhereAllOfTheHeadStays) {
   EXPECT_FALSE(plan->Validate(untied).ok());
 }
 
+TEST(PlanProblemTest, AttentionIsPredictedForThePositionsThatAreExpected) {
+  const ModelSpec spec = SmallModel();
+  const std::vector<ClusterDevice> devices = {Board("a", 500 * kMiB)};
+  const auto ms = [&](int64_t context, int64_t expected) {
+    const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.context = context, .expected_positions = expected});
+    EXPECT_TRUE(problem.ok()) << problem.status().message();
+    return problem->instance.devices[0].comp_ms;
+  };
+  EXPECT_EQ(ms(4000, 100), ms(100, 0));
+  EXPECT_EQ(ms(4000, 0), ms(4000, 4000));
+  EXPECT_NE(ms(4000, 100), ms(4000, 0));
+  EXPECT_FALSE(MakePlanProblem(spec, devices, {.context = 100, .expected_positions = 101}).ok());
+}
+
 TEST(PlanProblemTest, ADeviceTooSmallForAnythingIsLeftOut) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("tiny", kMiB), Board("b", 80 * kMiB)};
