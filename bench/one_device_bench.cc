@@ -87,12 +87,14 @@ class Bench {
     Engine::Options engine{
         .num_threads = flags_.threads, .loader = LoaderKind::kRead, .max_rows = flags_.prompt + 1, .context = context, .memory = Budget()};
     LIME_ASSIGN_OR_RETURN(engine_, Engine::Create(flags_.model, engine));
-    LIME_ASSIGN_OR_RETURN(
-        const Plan plan,
-        PlanForThisProcess(spec, {.budget = Budget(), .context = context, .prompt_tokens = flags_.prompt, .num_threads = flags_.threads}));
+    LIME_ASSIGN_OR_RETURN(const LocalPlan local, PlanForThisProcess(spec, {.budget = Budget(),
+                                                                           .context = context,
+                                                                           .prompt_tokens = flags_.prompt,
+                                                                           .chunk = flags_.prompt,
+                                                                           .num_threads = flags_.threads}));
     device_ = std::make_unique<LocalDevice>(
         LocalDevice::Options{.weights = flags_.model, .make_stage = MakeEngineStages({.num_threads = flags_.threads})});
-    LIME_RETURN_IF_ERROR(device_->Install(plan, {}));
+    LIME_RETURN_IF_ERROR(device_->Install(local.plan, {}));
     run_ = std::make_unique<ClusterRun>(*device_);
     return absl::OkStatus();
   }

@@ -10,6 +10,7 @@
 #include "planner/evaluator.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/limits.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime {
 namespace {
@@ -51,6 +52,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("context", request.context, 1, kMaxContext));
   LIME_RETURN_IF_ERROR(CheckInt("kv_tokens", request.kv_tokens, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("kept_positions", request.kept_positions, 0, request.context));
+  LIME_RETURN_IF_ERROR(CheckInt("expected_positions", request.expected_positions, 0, request.context));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", request.sequences, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("piece_bytes", request.piece_bytes, 0, kMaxDeviceMemory));
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
@@ -293,7 +295,8 @@ absl::StatusOr<Instance> Chosen(const PlanProblem& problem, int32_t batch) {
   return instance;
 }
 
-absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, Plan& plan) {
+// `stages`: those of the choice, but where the embedding is with the head: held.
+absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, const StagePlan& stages, Plan& plan) {
   if (!problem.first_token) return absl::OkStatus();
   const FirstToken& first = choice.first_token;
   const auto chunk = std::ranges::find(problem.first_token->chunks, first.chunk_rows, &PrefillChunk::rows);
@@ -302,9 +305,12 @@ absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, Pla
   plan.prefill_chunk = first.chunk_rows;
   plan.chunks_per_sweep = std::min(first.chunks_per_sweep, first.chunks);
   plan.predicted.ttft_ms = first.ms;
-  if (choice.reads == ReadsPerStep::kPerMicrobatch && plan.chunks_per_sweep > 1) {
-    plan.chunks_per_sweep = 1;
-    plan.predicted.ttft_ms = Evaluator(chunk->instance).PromptMs(choice.stages, first.chunks, 1);
+  const bool alone = choice.reads == ReadsPerStep::kPerMicrobatch && plan.chunks_per_sweep > 1;
+  if (alone) plan.chunks_per_sweep = 1;
+  if (alone || plan.embedding == EmbeddingPlacement::kWithHead) {
+    Instance held = chunk->instance;
+    if (plan.embedding == EmbeddingPlacement::kWithHead) held.embed_mb = 0;
+    plan.predicted.ttft_ms = Evaluator(held).PromptMs(stages, first.chunks, plan.chunks_per_sweep);
   }
   const Instance& instance = chunk->instance;
   plan.prefill = {.tx_ms = instance.net.tx_ms, .lat_ms = instance.net.lat_ms};
@@ -371,13 +377,15 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   for (const PlanPart& part : problem.head.parts) instance.blocks.push_back(ToBlock(part, problem.head.page_bytes));
   instance.blocks.front().kv_mb += Mb(problem.head.embedding_kept_bytes);
   instance.embed_mb = Mb(problem.head.embedding_bytes);
+  problem.tied_embedding = spec.config.tie_embeddings;
   instance.sequences = request.sequences;
   const std::vector<int32_t> batches = Batches(request);
+  const int64_t read = request.expected_positions > 0 && !EvictsKv(problem.head) ? request.expected_positions : request.context;
   for (const ClusterDevice& device : devices) {
     Instance::Device& added = instance.devices.emplace_back(ToDevice(device, problem.head));
     if (EvictsKv(problem.head)) problem.kept_ms.emplace_back();
     for (const int32_t batch : batches) {
-      Rows rows = {.sequences = batch, .logits = batch, .context = request.context, .evicted = MostEvicted(problem.head)};
+      Rows rows = {.sequences = batch, .logits = batch, .context = read, .evicted = MostEvicted(problem.head)};
       added.comp_ms_by_batch[batch] = ComputeTimes(spec, device.profile, problem.head, rows);
       if (!EvictsKv(problem.head)) continue;
       rows.evicted = 0;
@@ -439,20 +447,31 @@ void SetLinks(std::span<const ClusterDevice> devices, const ModelSpec& spec, con
   plan.prefill.lat_ms = link.latency_ms;
 }
 
+bool EmbeddingIsWithHead(const PlanProblem& problem, const StagePlan& stages) {
+  if (!problem.tied_embedding || GrowsKv(problem.head)) return false;
+  const auto [begin, end] = PartsOf(problem.head, {BlockKind::kHead, 0});
+  const Stage& last = stages.stages.back();
+  return last.device == stages.stages.front().device && last.lo <= begin && (stages.streamed.empty() || stages.streamed.back() < begin);
+}
+
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice) {
   Plan plan = problem.head;
   plan.batch = choice.batch > 0 ? choice.batch : problem.head.sequences;
-  LIME_ASSIGN_OR_RETURN(const Instance instance, Chosen(problem, plan.batch));
+  LIME_ASSIGN_OR_RETURN(Instance instance, Chosen(problem, plan.batch));
   LIME_RETURN_IF_ERROR(choice.stages.Validate(instance));
+  const bool with_head = EmbeddingIsWithHead(problem, choice.stages);
+  StagePlan stages = choice.stages;
+  if (with_head) stages.embedding_by_rows = false, instance.embed_mb = 0;
   Evaluator evaluator(instance,
                       choice.reads == ReadsPerStep::kOnce ? Evaluator::Reload::kOncePerStep : Evaluator::Reload::kEveryMicrobatch);
-  const double ms_per_step = evaluator.MsPerStep(choice.stages);
+  const double ms_per_step = evaluator.MsPerStep(stages);
   if (const std::string reason = evaluator.Infeasibility(); !reason.empty()) return absl::ResourceExhaustedError(reason);
   AddDecode(problem, instance, choice, plan);
+  if (with_head) plan.embedding = EmbeddingPlacement::kWithHead;
   plan.predicted = {.ms_per_step = ms_per_step,
                     .ms_per_token = ms_per_step / plan.sequences,
                     .lower_bound_ms = std::isfinite(choice.lower_bound_ms) ? choice.lower_bound_ms : 0};
-  LIME_RETURN_IF_ERROR(AddPrompt(problem, choice, plan));
+  LIME_RETURN_IF_ERROR(AddPrompt(problem, choice, stages, plan));
   DivideMemory(plan);
   LIME_RETURN_IF_ERROR(plan.Validate());
   return plan;

@@ -41,9 +41,11 @@ struct ClusterDevice {
 };
 
 struct PlanRequest {
-  std::string model_name;           // for people
-  int64_t context = 2048;           // tokens of each sequence, prompt and answer
-  int64_t kv_tokens = 0;            // of them, KV is reserved for at first (planner/kv_levels.h); 0: all
+  std::string model_name;  // for people
+  int64_t context = 2048;  // tokens of each sequence, prompt and answer
+  int64_t kv_tokens = 0;   // of them, KV is reserved for at first (planner/kv_levels.h); 0: all
+  int64_t expected_positions =
+      0;  // of them, what attention reads of a sequence in a step that is predicted; 0: the context, as where KV is evicted
   int64_t kept_positions = 0;       // of them, KV is kept of the newest (planner/plan/kv_eviction.h); 0: all
   int32_t sequences = 1;            // at a time
   std::vector<int32_t> batches;     // sequences in a micro-batch, to choose among; empty: 1, 2, 4 .. and all of them
@@ -62,6 +64,7 @@ struct PlanProblem {
   std::optional<FirstTokenProblem> first_token;  // where there is a prompt: one instance for each size of chunk
   // By device and batch, what of the decode times is no computing of evicted KV; empty where none is evicted.
   std::vector<std::map<int32_t, std::vector<double>>> kept_ms;
+  bool tied_embedding = false;  // it is the head's tensor
   // The plan without stages: model, request, a part for each block of the instance, devices as far as they are known.
   Plan head;
 };
@@ -94,6 +97,11 @@ struct PlanChoice {
   double lower_bound_ms = 0;
   int64_t epoch = 1;
 };
+
+// Whether the embedding is the head's memory where `stages` are: one tensor, and all of the head stays on the first stage's device.
+// MakePlan then says so, and has no memory for it beside; an Instance cannot, so that `stages` that read it by rows are tried where memory
+// is short.
+bool EmbeddingIsWithHead(const PlanProblem& problem, const StagePlan& stages);
 
 // The plan, valid, with its ms_per_step by the Evaluator. ResourceExhausted, with Evaluator's reason, where it does not fit.
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem, const PlanChoice& choice);

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
-#include "planner/base/strings.h"
 #include "planner/evaluator.h"
 
 namespace lime {
@@ -20,8 +19,6 @@ constexpr double kBytesPerMb = 1e6;
 constexpr std::array<Bytes, 5> kRingShares = {64 * kMiB, 128 * kMiB, 256 * kMiB, 512 * kMiB, 1024 * kMiB};
 constexpr double kTightRing = 1.02;  // what a ring of two pieces is expected to cost beside the evaluation
 constexpr size_t kMixes = 6;         // of block counts that are evaluated, from the fewest streamed bytes up
-constexpr std::array<std::pair<Placement, std::string_view>, 4> kNames = {
-    {{Placement::kAuto, "auto"}, {Placement::kFirstN, "first_n"}, {Placement::kLastN, "last_n"}, {Placement::kInterleaved, "interleaved"}}};
 
 Bytes StreamedOf(const ResidencyProblem::Block& block) {
   return std::accumulate(block.pieces.begin(), block.pieces.end(), Bytes{0});
@@ -221,20 +218,6 @@ class Planner {
 };
 
 }  // namespace
-
-absl::StatusOr<Placement> ParsePlacement(std::string_view name) {
-  for (const auto& [placement, text] : kNames) {
-    if (text == name) return placement;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("\"", Text(name), "\" is no placement; auto, first_n, last_n and interleaved are"));
-}
-
-std::string_view PlacementName(Placement placement) {
-  for (const auto& [known, text] : kNames) {
-    if (known == placement) return text;
-  }
-  return "?";
-}
 
 absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem) {
   return Planner(problem).Plan();

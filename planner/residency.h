@@ -6,23 +6,13 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/placement.h"
 
 namespace lime {
-
-// Which blocks stay (Layer-Streaming, section 3.3).
-enum class Placement {
-  kAuto,         // whatever is fastest
-  kFirstN,       // the first ones, in order of use
-  kLastN,        // the last ones
-  kInterleaved,  // evenly spread
-};
-absl::StatusOr<Placement> ParsePlacement(std::string_view name);  // "auto", "first_n", "last_n", "interleaved"
-std::string_view PlacementName(Placement placement);
 
 struct ResidencyProblem {
   enum class Kind : uint8_t {

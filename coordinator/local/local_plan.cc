@@ -1,147 +1,230 @@
 #include "coordinator/local/local_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
 #include <utility>
 
-#include "coordinator/cluster/device_memory.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/engine/call_limits.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/weights/row_reader.h"
+#include "daemon/weights/system_memory.h"
 #include "kernels/registry/registry.h"
-#include "planner/batches.h"
-#include "planner/first_token.h"
-#include "planner/lower_bound.h"
+#include "planner/one_device.h"
 #include "planner/plan_problem.h"
 
 namespace lime {
 namespace {
 
-constexpr Bytes kRuntimeGrowth = 8 * kMiB;  // that libraries and threads take for themselves while the model is set up
-constexpr double kSearchMs = 200;           // a run waits for it
-constexpr double kGoodEnough = 1.0001;      // of the bound that no plan can beat
-constexpr int64_t kSmallRing = 4;  // pieces: two for a disk and a computation that are steady, and two for what real ones differ by
+// Assumed where nothing was measured: a small machine with a plain SSD; of what computes a prompt, a large one.
+constexpr double kMemoryRate = 10e9;
+constexpr double kFlops = 1e12;
+constexpr DiskPoint kDisk = {.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.5};
 
-// Where nothing was measured: a small machine with a plain SSD.
+constexpr Bytes kLeastMargin = 16 * kMiB;   // for page tables and what a run allocates beside its plan
+constexpr Bytes kMarginShare = 256;         // of the budget, beside that where something streams
+constexpr Bytes kRuntimeGrowth = 8 * kMiB;  // of a budget that is advised: what a process has differs from one to the next
+
+constexpr std::array<int64_t, 9> kChunks = {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
+
 DeviceProfile Assumed(const DeviceProfile* measured) {
   DeviceProfile profile = measured != nullptr ? *measured : DeviceProfile{};
-  if (profile.read_bytes_per_second <= 0) profile.read_bytes_per_second = 10e9;
-  if (profile.flops <= 0) profile.flops = 1e12;
-  if (profile.disk.empty()) profile.SetDisk({{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.5}});
+  if (profile.read_bytes_per_second <= 0) profile.read_bytes_per_second = kMemoryRate;
+  if (profile.flops <= 0) profile.flops = kFlops;
+  if (profile.DiskRate(kDisk.read_bytes, kDisk.depth) <= 0) profile.SetDisk({kDisk});
   return profile;
+}
+
+absl::Status CheckRequest(const ModelSpec& spec, const LocalPlanRequest& request) {
+  const int64_t most = spec.config.max_positions;
+  if (request.context < 1 || request.context > most) {
+    return absl::InvalidArgumentError(absl::StrCat(request.model_name, ": a context of ", request.context, " positions is outside 1 to ",
+                                                   most, ", which config.json states as max_position_embeddings"));
+  }
+  const int64_t pages = (request.context + kPageTokens - 1) / kPageTokens * spec.config.num_layers;
+  if (pages <= std::numeric_limits<int32_t>::max() / std::max(1, request.sequences)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(request.model_name, ": ", request.sequences, " sequences of ", request.context, " positions need ",
+                   static_cast<uint64_t>(pages) * static_cast<uint64_t>(request.sequences), " KV pages, more than can be numbered"));
 }
 
 class LocalPlanning {
  public:
-  LocalPlanning(const ModelSpec& spec, const LocalPlanRequest& request) : spec_(spec), request_(request) {
+  LocalPlanning(const ModelSpec& spec, const LocalPlanRequest& request)
+      : spec_(spec),
+        request_(request),
+        prompt_tokens_(std::clamp<int64_t>(request.prompt_tokens, 1, request.context)),
+        work_tokens_(std::max(prompt_tokens_, request.all_prompt_tokens)),
+        profile_(Assumed(request.profile)),
+        disk_profiled_(request.profile != nullptr && request.profile->DiskRate(kDisk.read_bytes, kDisk.depth) > 0) {
     plan_request_ = {.model_name = request.model_name,
                      .context = request.context,
+                     .expected_positions = std::clamp<int64_t>(request.expected_positions, 0, request.context),
                      .sequences = request.sequences,
                      .batches = {request.sequences},
                      .piece_bytes = request.piece_bytes,
-                     .prompt_tokens = std::max<int64_t>(1, request.prompt_tokens)};
-    plan_request_.chunks = {std::min(std::max<int64_t>(1, request.chunk), plan_request_.prompt_tokens)};
+                     .prompt_tokens = prompt_tokens_};
   }
 
-  absl::StatusOr<Plan> Run() {
-    LIME_RETURN_IF_ERROR(DescribeDevice());
-    if (!request_.resident_share || *request_.resident_share >= 1) {
-      absl::StatusOr<Plan> resident = KeepAll();
-      if (resident.ok() || !absl::IsResourceExhausted(resident.status())) return resident;
-    }
-    return Stream();
+  absl::StatusOr<LocalPlan> Run() {
+    if (request_.chunk > 0) return PlanFor(request_.chunk);
+    absl::StatusOr<LocalPlan> best = PlanFor(kUsualChunk);
+    if (best.ok() ? !Summarize(best->plan).streams() : !absl::IsResourceExhausted(best.status())) return best;
+    return BestChunk(std::move(best));
   }
 
  private:
-  int64_t MostRows() const { return std::max<int64_t>(plan_request_.chunks.front(), request_.sequences); }
-  int64_t LayerPages() const { return request_.sequences * ((request_.context + kPageTokens - 1) / kPageTokens); }
+  // Where something streams, every chunk costs a sweep over the disk, longer chunks take memory from what stays, and shorter ones let a
+  // model run in a budget that is too small for the usual one.
+  absl::StatusOr<LocalPlan> BestChunk(absl::StatusOr<LocalPlan> best) {
+    double best_ms = best.ok() ? WorkMs(best->plan) : 0;
+    const int64_t usual = Chunk(kUsualChunk);
+    for (const int64_t chunk : kChunks) {
+      if (chunk == usual || chunk >= 2 * prompt_tokens_) continue;
+      absl::StatusOr<LocalPlan> other = PlanFor(chunk);
+      if (!other.ok()) continue;
+      const double ms = WorkMs(other->plan);
+      if (best.ok() && ms >= best_ms) continue;
+      best = std::move(other), best_ms = ms;
+    }
+    // The refusal names what the shortest chunk would need: all of them were tried.
+    return best.ok() ? std::move(best) : PlanFor(kChunks.front());
+  }
 
-  absl::Status DescribeDevice() {
+  // Milliseconds until all is computed: a sweep over the disk for every chunk, or few of them, which its computation covers or not. A
+  // machine that is slower than what is assumed gets longer chunks than it needs, which costs memory of activations; with too slow an
+  // assumption a fast one would read its weights from the disk for every few rows.
+  double WorkMs(const Plan& plan) const {
+    const auto chunks = static_cast<double>(plan.chunks_per_sweep);
+    const double sweeps = std::ceil(static_cast<double>(work_tokens_) / static_cast<double>(plan.prefill_chunk) / chunks);
+    const double chunk_ms = profile_.StepMs(spec_, {.rows = plan.prefill_chunk, .context = prompt_tokens_, .logit_rows = 1});
+    const LocalPlanSummary summary = Summarize(plan);
+    const double load_ms = summary.streams() ? 1000 * static_cast<double>(summary.streamed_bytes) / summary.disk_bytes_per_second : 0;
+    return sweeps * std::max(chunks * chunk_ms, load_ms) + static_cast<double>(request_.new_tokens) * plan.predicted.ms_per_step;
+  }
+
+  // As the plan has it: it counts the chunks of a prompt up to a bound.
+  int64_t Chunk(int64_t wanted) const {
+    return std::clamp<int64_t>(wanted, (prompt_tokens_ + kMaxPrefillChunks - 1) / kMaxPrefillChunks, prompt_tokens_);
+  }
+
+  absl::StatusOr<LocalPlan> PlanFor(int64_t wanted) {
+    plan_request_.chunks = {Chunk(wanted)};
+    const int64_t rows = std::max<int64_t>(plan_request_.chunks.front(), request_.sequences);
+    LIME_ASSIGN_OR_RETURN(const ClusterDevice device, Describe(rows));
+    LIME_ASSIGN_OR_RETURN(PlanProblem problem, MakePlanProblem(spec_, {&device, 1}, plan_request_));
+    const Bytes largest = std::ranges::max_element(problem.head.parts, {}, &PlanPart::bytes)->bytes;
+    OneDeviceRequest residency{
+        .placement = request_.placement, .ring = request_.ring, .share = request_.resident_share, .rows = RowReader::BytesFor(spec_, rows)};
+    if (request_.ring_pieces) residency.ring = *request_.ring_pieces * largest;
+    const PlanMemory least = LeastMemory(problem, residency);
+    Bytes& budget = problem.head.devices.front().budget;
+    LocalPlan answer{.disk_profiled = disk_profiled_};
+    if (budget == 0) {
+      DerivedBudget derived = Derive(least);
+      budget = derived.budget, answer.budget_text = std::move(derived.text);
+    }
+    residency.streaming_margin = budget / kMarginShare;
+    absl::StatusOr<Plan> plan = PlanOneDevice(problem, residency);
+    if (absl::IsResourceExhausted(plan.status())) {
+      if (least.ring <= 2 * largest) return TooSmall(budget, least, largest);
+      return absl::ResourceExhaustedError(absl::StrCat(request_.model_name, ": ", plan.status().message(), "; lower --pool"));
+    }
+    LIME_RETURN_IF_ERROR(plan.status());
+    answer.plan = *std::move(plan);
+    return answer;
+  }
+
+  absl::StatusOr<ClusterDevice> Describe(int64_t rows) const {
+    const int64_t pages = request_.sequences * ((request_.context + kPageTokens - 1) / kPageTokens) * spec_.config.num_layers;
     const BackendOptions backend{.num_threads = request_.num_threads > 0 ? request_.num_threads : UsableCores(),
-                                 .max_rows = MostRows(),
+                                 .max_rows = rows,
                                  .max_logit_rows = request_.sequences,
                                  .max_sequences = request_.sequences,
                                  .context = request_.context,
-                                 .num_kv_pages = LayerPages() * spec_.config.num_layers,
+                                 .num_kv_pages = pages,
                                  .numerics = request_.numerics};
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(request_.backend, spec_, backend));
-    device_ = {.name = "local",
-               .budget = request_.budget,
-               .runtime = ProcessResidentBytes() + kRuntimeGrowth,
-               .activations = activations,
-               .margin = kAssumedMargin,
-               .profile = Assumed(request_.profile)};
-    return absl::OkStatus();
+    return ClusterDevice{.name = "local",
+                         .budget = request_.budget,
+                         .runtime = ProcessResidentBytes(),  // with what the backend loads
+                         .activations = activations,
+                         .margin = kLeastMargin,
+                         .profile = profile_};
   }
 
-  absl::StatusOr<Plan> KeepAll() const {
-    LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec_, {&device_, 1}, plan_request_));
-    return Make(problem, {.stages = {{0, 0, problem.instance.NumBlocks()}}});
+  DerivedBudget Derive(const PlanMemory& least) const {
+    return DeriveBudget({.available = AvailableMemory(),
+                         .machine = MachineMemory(),
+                         .process = least.runtime,
+                         .fixed = least.total() - least.kv - least.runtime,
+                         .planned_kv = least.kv,
+                         .kv_bytes_per_token = spec_.KvBytesPerToken(),
+                         .context = spec_.config.max_positions,
+                         .priority = request_.priority});
   }
 
-  // Beside what streams are its ring, whose places are contiguous, and rows of the embedding.
-  absl::StatusOr<Plan> Stream() {
-    device_.activations += RowReader::BytesFor(spec_, MostRows()) + RingSlack(spec_, request_.piece_bytes);
-    if (request_.resident_share) return KeepShare(*request_.resident_share);
-    LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec_, {&device_, 1}, plan_request_));
-    SearchOptions search;
-    search.time_limit_ms = kSearchMs;
-    search.good_enough_ms = LowerBoundMs(problem.instance) * kGoodEnough;
-    LIME_ASSIGN_OR_RETURN(const BatchedPlan best, PlanBatches(Strategy::kLime, problem.instance, search));
-    if (!best.found.feasible) return absl::ResourceExhaustedError(best.found.reason);
-    return Make(problem, best.found.plan);
-  }
-
-  absl::StatusOr<Plan> KeepShare(double share) {
-    LIME_ASSIGN_OR_RETURN(const PlanProblem roomy, MakePlanProblem(spec_, {&device_, 1}, plan_request_));
-    const StagePlan stages = Spread(roomy.head, share);
-    device_.budget = std::min(device_.budget, BudgetFor(roomy.head, stages));
-    LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec_, {&device_, 1}, plan_request_));
-    return Make(problem, stages);
-  }
-
-  // Of every stretch of the model about that share stays.
-  static StagePlan Spread(const Plan& plan, double share) {
-    StagePlan stages{.stages = {{0, 0, plan.NumParts()}}, .embedding_by_rows = true};
-    double seen = 0, kept = 0;
-    for (int part = 0; part < plan.NumParts(); ++part) {
-      const auto bytes = static_cast<double>(plan.parts[part].bytes);
-      seen += bytes;
-      const bool stays = kept + bytes <= share * seen;
-      if (stays) kept += bytes;
-      if (!stays) stages.streamed.push_back(part);
-    }
-    return stages;
-  }
-
-  // With what stays, a small ring and all else.
-  Bytes BudgetFor(Plan plan, const StagePlan& stages) const {
-    plan.stages = stages.stages;
-    plan.embedding = EmbeddingPlacement::kByRows;
-    Bytes largest = 0;
-    for (const int32_t part : stages.streamed) {
-      plan.parts[part].streamed = true;
-      largest = std::max(largest, plan.parts[part].bytes);
-    }
-    const PlanNeed need = NeedsOf(plan).front();
-    return device_.runtime + device_.activations + device_.margin + need.weights + need.embedding + need.kv_pages * plan.page_bytes +
-           std::max(need.ring, kSmallRing * largest);
-  }
-
-  absl::StatusOr<Plan> Make(const PlanProblem& problem, const StagePlan& stages) const {
-    PlanChoice choice{.stages = stages, .batch = request_.sequences};
-    choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(stages);
-    return MakePlan(problem, choice);
+  // A budget that is advised suffices for a model that streams all it can. `piece`: of the activations, what the ring may leave unused.
+  absl::Status TooSmall(Bytes budget, const PlanMemory& least, Bytes piece) const {
+    const double share = 1.0 - 1.0 / static_cast<double>(kMarginShare);
+    const auto enough = static_cast<Bytes>(std::ceil(static_cast<double>(least.total() + kRuntimeGrowth) / share));
+    const std::string advised = BudgetAtLeast(enough);
+    const std::string but =
+        request_.budget > 0
+            ? absl::StrCat("--memory allows ", FormatBytes(budget), "; give --memory ", advised,
+                           " or more, or a smaller --context or --chunk")
+            : absl::StrCat(FormatBytes(budget), " are free here; end other programs, raise the limit of the control group to ", advised,
+                           ", or give a smaller --context or --chunk");
+    return absl::ResourceExhaustedError(absl::StrCat(request_.model_name, " needs ", advised, " (two pieces of streamed weights ",
+                                                     FormatBytes(least.weights + least.embedding + least.ring + piece), ", KV ",
+                                                     FormatBytes(least.kv), ", activations ", FormatBytes(least.activations - piece),
+                                                     ", runtime ", FormatBytes(least.runtime), ", margin ",
+                                                     FormatBytes(enough - least.total() + least.margin), ") and ", but));
   }
 
   const ModelSpec& spec_;
   const LocalPlanRequest& request_;
+  const int64_t prompt_tokens_;
+  const int64_t work_tokens_;
+  const DeviceProfile profile_;
+  const bool disk_profiled_;
   PlanRequest plan_request_;
-  ClusterDevice device_;
 };
 
 }  // namespace
 
-absl::StatusOr<Plan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request) {
+absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request) {
+  LIME_RETURN_IF_ERROR(CheckRequest(spec, request));
   return LocalPlanning(spec, request).Run();
+}
+
+LocalPlanSummary Summarize(const Plan& plan) {
+  const PlanDevice& device = plan.devices.front();
+  const PlanMemory& memory = device.memory;
+  LocalPlanSummary summary{.weights = memory.weights + memory.embedding,
+                           .ring = memory.ring,
+                           .kv = memory.kv,
+                           .activations = memory.activations,
+                           .runtime = memory.runtime,
+                           .margin = memory.margin,
+                           .blocks = 1,
+                           .resident_blocks = plan.embedding == EmbeddingPlacement::kByRows ? 0 : 1,
+                           .resident_bytes = plan.embedding == EmbeddingPlacement::kResident ? plan.embedding_bytes : 0,
+                           .ms_per_step = plan.predicted.ms_per_step};
+  for (int begin = 0, end = 0; begin < plan.NumParts(); begin = end) {
+    end = PartsOf(plan, plan.parts[begin].block).second;
+    bool stays = true;
+    for (int p = begin; p < end; ++p) {
+      (plan.parts[p].streamed ? summary.streamed_bytes : summary.resident_bytes) += plan.parts[p].bytes;
+      stays = stays && !plan.parts[p].streamed;
+    }
+    ++summary.blocks;
+    summary.resident_blocks += stays ? 1 : 0;
+  }
+  if (summary.streams()) summary.disk_bytes_per_second = device.disk_mb_per_ms * 1e9;
+  return summary;
 }
 
 }  // namespace lime

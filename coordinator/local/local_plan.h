@@ -1,5 +1,6 @@
 // A plan for this process alone, made as a cluster's is: what fits stays in memory, the rest
-// streams.
+// streams. It is made before anything is allocated, so that a budget that is too small is refused
+// with the numbers.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/memory_budget.h"
+#include "planner/placement.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/block_pieces.h"
 #include "planner/plan/device_profile.h"
@@ -16,25 +19,66 @@
 
 namespace lime {
 
+// Tokens of a prompt that are computed together where everything is resident: enough for the
+// matrices, few enough for others to wait beside.
+inline constexpr int64_t kUsualChunk = 512;
+
 struct LocalPlanRequest {
-  std::string model_name;  // for people
-  Bytes budget = 0;        // of the whole process
-  int64_t context = 2048;  // positions of each sequence, prompt and answer
-  int32_t sequences = 1;   // at a time
-  int64_t prompt_tokens = 1;
-  int64_t chunk = 512;                   // of them, that are computed together at most
-  std::optional<double> resident_share;  // of the weights, 0 to 1, that stay, evenly spread, beside a small ring; nothing: as much as fits
+  std::string model_name;                               // for people; opens every error
+  Bytes budget = 0;                                     // of the whole process; 0: derived from what the machine has
+  MemoryPriority priority = MemoryPriority::kBalanced;  // then
+  int64_t context = 2048;                               // positions of each sequence, prompt and answer
+  int64_t expected_positions = 0;                       // of them, those of a sequence on average, for predictions; 0: all
+  int32_t sequences = 1;                                // at a time
+  int64_t prompt_tokens = 1;                            // of the longest prompt
+  int64_t chunk = 0;              // of a prompt, that are computed together at most; 0: as many as is best for the work
+  int64_t all_prompt_tokens = 0;  // the work: of all prompts; 0: of one
+  int64_t new_tokens = 0;         // and steps of decoding
+
+  // Where not everything stays in memory.
+  Placement placement = Placement::kAuto;
+  std::optional<Bytes> ring;             // of streamed pieces; else chosen
+  std::optional<int64_t> ring_pieces;    // the same in pieces of the largest kind
+  std::optional<double> resident_share;  // of the weights, 0 to 1, that stay at most; else as much as fits
   Bytes piece_bytes = kPieceBytes;       // longest streamed piece
 
   int num_threads = 0;  // that compute; 0: one for every core this process may use
   std::string backend = kCpuBackend;
   std::string numerics = "auto";
-  const DeviceProfile* profile = nullptr;  // of this machine; null: a small one is assumed
+  const DeviceProfile* profile = nullptr;  // of this machine; null, or without a rate: that of a small one is assumed
 };
 
-// The plan, of one device named "local". Everything is resident where the budget has room for it,
-// without any search. ResourceExhausted where the budget is too small for any plan; what the
-// backend says where it does not know the model.
-absl::StatusOr<Plan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
+struct LocalPlan {
+  Plan plan;                   // of one device, named "local"; its memory by kind adds up to the budget
+  std::string budget_text;     // how the budget was derived; empty where it was asked for
+  bool disk_profiled = false;  // else the rate that is planned with is an assumption
+};
+
+// InvalidArgument for a context that the model has not; ResourceExhausted, with the numbers by kind
+// and a budget that suffices, where that is too small for any plan; what the backend says where it
+// does not know the model. KV counts in full, also where its memory comes as it is written.
+absl::StatusOr<LocalPlan> PlanForThisProcess(const ModelSpec& spec, const LocalPlanRequest& request);
+
+// What people are told of such a plan.
+struct LocalPlanSummary {
+  // By kind; together the budget.
+  Bytes weights = 0;  // with the embedding, and what is kept of parts that stream
+  Bytes ring = 0;
+  Bytes kv = 0;
+  Bytes activations = 0;  // with rows of an embedding that is not resident, and what the ring may leave unused at its end
+  Bytes runtime = 0;
+  Bytes margin = 0;
+
+  int blocks = 0;                    // of the model
+  int resident_blocks = 0;           // all of whose parts stay
+  Bytes resident_bytes = 0;          // of weights, but for what is kept whatever streams
+  Bytes streamed_bytes = 0;          // read in every step
+  double ms_per_step = 0;            // every sequence decodes one token
+  double disk_bytes_per_second = 0;  // that it is planned with; 0: nothing streams
+
+  Bytes total() const { return weights + ring + kv + activations + runtime + margin; }
+  bool streams() const { return streamed_bytes > 0; }
+};
+LocalPlanSummary Summarize(const Plan& plan);
 
 }  // namespace lime

@@ -1,5 +1,6 @@
 #include "planner/plan/cluster_plan_json.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <optional>
@@ -44,6 +45,21 @@ std::optional<TensorRole> ParseRole(const json& name) {
     if (name.is_string() && name.get_ref<const std::string&>() == other) return role;
   }
   return std::nullopt;
+}
+
+constexpr std::array<std::pair<const char*, EmbeddingPlacement>, 3> kPlacements = {
+    {{"resident", EmbeddingPlacement::kResident}, {"by_rows", EmbeddingPlacement::kByRows}, {"with_head", EmbeddingPlacement::kWithHead}}};
+
+absl::StatusOr<EmbeddingPlacement> ParseEmbedding(JsonFields& fields, const std::string& where) {
+  const std::string text = fields.StringOr("embedding", "resident");
+  for (const auto& [name, placement] : kPlacements) {
+    if (text == name) return placement;
+  }
+  return Invalid(where, ": field \"embedding\" is none of resident, by_rows and with_head");
+}
+
+const char* EmbeddingName(EmbeddingPlacement embedding) {
+  return std::ranges::find(kPlacements, embedding, &std::pair<const char*, EmbeddingPlacement>::second)->first;
 }
 
 absl::StatusOr<bool> ParseChoice(JsonFields& fields, const std::string& key, const std::string& no, const std::string& yes,
@@ -160,9 +176,8 @@ absl::Status ReadHead(JsonFields& fields, const std::string& where, Plan& plan) 
   plan.prefill_chunk = fields.IntOr("prefill_chunk", 0, 0, kMaxInt);
   plan.chunks_per_sweep = static_cast<int32_t>(fields.IntOr("chunks_per_sweep", 0, 0, kMaxInt32));
   LIME_ASSIGN_OR_RETURN(const bool again, ParseChoice(fields, "reads", "once", "per_microbatch", where));
-  LIME_ASSIGN_OR_RETURN(const bool by_rows, ParseChoice(fields, "embedding", "resident", "by_rows", where));
+  LIME_ASSIGN_OR_RETURN(plan.embedding, ParseEmbedding(fields, where));
   plan.reads = again ? ReadsPerStep::kPerMicrobatch : ReadsPerStep::kOnce;
-  plan.embedding = by_rows ? EmbeddingPlacement::kByRows : EmbeddingPlacement::kResident;
   LIME_RETURN_IF_ERROR(ReadTimes(fields, "decode", where, plan.decode));
   LIME_RETURN_IF_ERROR(ReadTimes(fields, "prefill", where, plan.prefill));
   LIME_RETURN_IF_ERROR(ReadPrediction(fields, where, plan.predicted));
@@ -230,7 +245,7 @@ ordered_json HeadToJson(const Plan& plan) {
                       {"microbatches", plan.microbatches},
                       {"batch", plan.batch},
                       {"reads", plan.reads == ReadsPerStep::kOnce ? "once" : "per_microbatch"},
-                      {"embedding", plan.embedding == EmbeddingPlacement::kResident ? "resident" : "by_rows"},
+                      {"embedding", EmbeddingName(plan.embedding)},
                       {"embedding_bytes", plan.embedding_bytes},
                       {"embedding_kept_bytes", plan.embedding_kept_bytes},
                       {"page_bytes", plan.page_bytes},

@@ -9,6 +9,7 @@
 #include "planner/base/check.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime {
 namespace {
@@ -214,6 +215,17 @@ absl::Status CheckStages(const Plan& plan) {
   return WrongPlan("field \"stages\" ends at part ", plan.stages.back().hi, " of ", plan.NumParts(), "; cover all parts");
 }
 
+absl::Status CheckEmbedding(const Plan& plan) {
+  if (plan.embedding != EmbeddingPlacement::kWithHead) return absl::OkStatus();
+  if (GrowsKv(plan)) return WrongPlan("the embedding is with the head, parts of which may come to stream as KV grows");
+  for (int p = plan.NumParts() - 1; p >= 0 && plan.parts[p].block.kind == BlockKind::kHead; --p) {
+    if (plan.parts[p].streamed) return WrongPlan("the embedding is with the head, and parts[", p, "] of that streams");
+    if (plan.stages[StageOf(plan, p)].device != plan.stages.front().device)
+      return WrongPlan("the embedding is with the head, and parts[", p, "] of that is on another device than the first stage");
+  }
+  return absl::OkStatus();
+}
+
 // A host computes as the device does.
 absl::Status CheckHost(const Plan& plan, int d) {
   const PlanDevice& device = plan.devices[d];
@@ -356,6 +368,7 @@ absl::Status Plan::Validate() const {
   if (parts.back().block.kind != BlockKind::kHead)
     return WrongPlan("the last part is of ", BlockName(parts.back().block), ", not of the head");
   LIME_RETURN_IF_ERROR(CheckStages(*this));
+  LIME_RETURN_IF_ERROR(CheckEmbedding(*this));
   LIME_RETURN_IF_ERROR(CheckSpill(*this));
   LIME_RETURN_IF_ERROR(CheckEviction(*this));
   const std::vector<PlanNeed> needs = NeedsOf(*this);

@@ -89,6 +89,9 @@ struct PlanDevice {
 enum class EmbeddingPlacement : uint8_t {
   kResident,  // they are in memory
   kByRows,    // each is read from the disk when a token needs it
+  // They are the rows of the head, which is the same tensor, and stays as a whole in the memory of
+  // this device: so they take none of their own. Not where KV grows, and parts may come to stream.
+  kWithHead,
 };
 
 // How often a streamed part is read in a step of several micro-batches.

@@ -45,7 +45,7 @@ std::vector<int> PartsOn(const Plan& plan, int32_t device) {
 ResidentWeights ResidentWeightsOn(const Plan& plan, int32_t device) {
   ResidentWeights resident;
   if (plan.stages.front().device == device)
-    (plan.embedding == EmbeddingPlacement::kResident ? resident.whole : resident.kept).push_back({BlockKind::kEmbedding, 0});
+    (plan.embedding == EmbeddingPlacement::kByRows ? resident.kept : resident.whole).push_back({BlockKind::kEmbedding, 0});
   const bool parts_leave = GrowsKv(plan);
   for (const int part : PartsOn(plan, device)) {
     const PlanPart& what = plan.parts[part];

@@ -86,6 +86,8 @@ absl::Status Plan::Validate(const ModelSpec& spec) const {
     return WrongModel("embedding_bytes = ", embedding_bytes, " and ", embedding_kept_bytes, " kept where the model has ", table.bytes,
                       " and ", KeptBytes(table));
   }
+  if (embedding == EmbeddingPlacement::kWithHead && !spec.config.tie_embeddings)
+    return WrongModel("the embedding is with the head, and the model has a tensor for each");
   const Bytes page = spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens;
   if (page_bytes != page) return WrongModel("page_bytes = ", page_bytes, " where the model's are ", page);
   return absl::OkStatus();

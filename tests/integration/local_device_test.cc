@@ -77,7 +77,7 @@ class LocalDeviceTest : public ::testing::Test {
                                                  .piece_bytes = 16 * kKiB,
                                                  .num_threads = shape.threads});
     EXPECT_TRUE(plan.ok()) << plan.status();
-    return plan.ok() ? *plan : Plan{};
+    return plan.ok() ? plan->plan : Plan{};
   }
 
   std::unique_ptr<LocalDevice> Install(const Plan& plan, const Shape& shape) {
@@ -196,18 +196,18 @@ TEST_F(LocalDeviceTest, ABudgetThatIsTooSmallForAllIsKept) {
   LocalPlanRequest request{.budget = 8 * kGiB, .context = kContext, .prompt_tokens = 60, .piece_bytes = kMiB, .num_threads = 1};
   const auto whole = PlanForThisProcess(spec, request);
   ASSERT_TRUE(whole.ok()) << whole.status();
-  const PlanMemory& memory = whole->devices.front().memory;
+  const PlanMemory& memory = whole->plan.devices.front().memory;
   request.budget = memory.total() - memory.margin + 16 * kMiB - memory.weights / 2;
   const auto tight = PlanForThisProcess(spec, request);
   ASSERT_TRUE(tight.ok()) << tight.status();
-  EXPECT_LE(tight->devices.front().memory.total(), request.budget);
+  EXPECT_LE(tight->plan.devices.front().memory.total(), request.budget);
   Bytes streamed = 0;
-  for (const PlanPart& part : tight->parts) streamed += part.streamed ? part.bytes : 0;
+  for (const PlanPart& part : tight->plan.parts) streamed += part.streamed ? part.bytes : 0;
   EXPECT_GT(streamed, memory.weights / 2);
   EXPECT_LT(streamed, memory.weights);
   LocalDevice device({.weights = model, .make_stage = MakeEngineStages({.num_threads = 1})});
-  const absl::Status installed = device.Install(*tight, {});
-  EXPECT_TRUE(installed.ok()) << installed << tight->DebugString();
+  const absl::Status installed = device.Install(tight->plan, {});
+  EXPECT_TRUE(installed.ok()) << installed << tight->plan.DebugString();
 }
 
 TEST_F(LocalDeviceTest, RequestsEndAtEndTokensAndStopStrings) {

@@ -33,11 +33,44 @@ Plan SmallPlan() {
   return plan;
 }
 
+// The same, all of whose head is on the first device, where the embedding is the same tensor.
+Plan TiedPlan() {
+  Plan plan = SmallPlan();
+  plan.embedding = EmbeddingPlacement::kWithHead;
+  plan.stages = {{0, 0, 5}};
+  plan.devices[0].memory.weights += 303, plan.devices[0].memory.embedding = 20;
+  plan.devices[1].memory = {.runtime = 10, .activations = 20};
+  for (PlanDevice& device : plan.devices) device.budget = device.memory.total();
+  return plan;
+}
+
 struct Wrong {
   const char* what;
   std::function<void(Plan&)> make;
   const char* says;
 };
+
+TEST(ClusterPlanTest, AnEmbeddingIsWithTheHeadWhereAllOfThatStaysOnTheFirstDevice) {
+  ASSERT_TRUE(TiedPlan().Validate().ok()) << TiedPlan().Validate().message();
+  const absl::StatusOr<Plan> parsed = ParsePlan(ToJsonText(TiedPlan()), "plan");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(*parsed, TiedPlan());
+  const Wrong wrongs[] = {
+      {"a head that streams", [](Plan& p) { p.parts[4].streamed = true; }, "the embedding is with the head, and parts[4] of that streams"},
+      {"a head elsewhere",
+       [](Plan& p) {
+         p.stages = {{0, 0, 3}, {1, 3, 5}};
+       },
+       "parts[4] of that is on another device"},
+      {"KV that grows", [](Plan& p) { p.parts[0].kv_pages = 3; }, "as KV grows"},
+      {"memory of its own", [](Plan& p) { p.devices[0].memory.embedding = 520; }, "devices[0].memory.embedding\" = 520 is not 20"},
+  };
+  for (const Wrong& wrong : wrongs) {
+    Plan plan = TiedPlan();
+    wrong.make(plan);
+    EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr(wrong.says)) << wrong.what;
+  }
+}
 
 TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
   ASSERT_TRUE(SmallPlan().Validate().ok()) << SmallPlan().Validate().message();

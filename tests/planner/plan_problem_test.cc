@@ -133,6 +133,51 @@ TEST(PlanProblemTest, ALargeHeadIsSplitByVocabularyWhereThatPays) {
   EXPECT_LE(plan->predicted.ms_per_step, 1.01 * LowerBoundMs(problem->instance)) << plan->DebugString();
 }
 
+// Room for the weights, and not for the table a second time.
+TEST(PlanProblemTest, ATiedEmbeddingIsCountedOnceWhereAllOfTheHeadStays) {
+  const ModelSpec spec = *DescribeModel(LlamaConfig(/*layers=*/3, /*hidden=*/512, /*inner=*/1536, /*vocab=*/20000, /*tied=*/true), "tied");
+  const std::vector<ClusterDevice> devices = {
+      Board("a", spec.WeightBytes() + 24 * kMiB - spec.block({BlockKind::kEmbedding, 0}).bytes / 2)};
+  const PlanRequest request = {.context = 100, .prompt_tokens = 64, .chunks = {32}};
+  const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, request);
+  ASSERT_TRUE(problem.ok()) << problem.status().message();
+  const absl::StatusOr<Plan> plan = PlanFor(*problem);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->embedding, EmbeddingPlacement::kWithHead) << plan->DebugString();
+  EXPECT_TRUE(std::ranges::none_of(plan->parts, &PlanPart::streamed)) << plan->DebugString();
+  EXPECT_EQ(plan->devices[0].memory.embedding, 0);
+  EXPECT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec).message();
+  const absl::StatusOr<SimulationResult> decode = SimulateDecode(*plan), prefill = SimulatePrefill(*plan);
+  ASSERT_TRUE(decode.ok() && prefill.ok());
+  EXPECT_EQ(decode->MsPerStep(), plan->predicted.ms_per_step);
+  EXPECT_EQ(prefill->step_ends_ms.back(), plan->predicted.ttft_ms);
+  // Where parts of it stream, or KV grows and they may come to, the table is read by rows or has memory of its own.
+  StagePlan stages{.stages = {{0, 0, plan->NumParts()}}, .embedding_by_rows = true};
+  EXPECT_TRUE(EmbeddingIsWithHead(*problem, stages));
+  stages.streamed = {plan->NumParts() - 1};
+  EXPECT_FALSE(EmbeddingIsWithHead(*problem, stages));
+  PlanRequest grows = request;
+  grows.kv_tokens = 32;
+  EXPECT_FALSE(EmbeddingIsWithHead(*MakePlanProblem(spec, devices, grows), {.stages = {{0, 0, plan->NumParts()}}}));
+  const ModelSpec untied = *DescribeModel(LlamaConfig(3, 512, 1536, 20000), "untied");
+  EXPECT_FALSE(EmbeddingIsWithHead(*MakePlanProblem(untied, devices, request), {.stages = {{0, 0, plan->NumParts()}}}));
+  EXPECT_FALSE(plan->Validate(untied).ok());
+}
+
+TEST(PlanProblemTest, AttentionIsPredictedForThePositionsThatAreExpected) {
+  const ModelSpec spec = SmallModel();
+  const std::vector<ClusterDevice> devices = {Board("a", 500 * kMiB)};
+  const auto ms = [&](int64_t context, int64_t expected) {
+    const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, {.context = context, .expected_positions = expected});
+    EXPECT_TRUE(problem.ok()) << problem.status().message();
+    return problem->instance.devices[0].comp_ms;
+  };
+  EXPECT_EQ(ms(4000, 100), ms(100, 0));
+  EXPECT_EQ(ms(4000, 0), ms(4000, 4000));
+  EXPECT_NE(ms(4000, 100), ms(4000, 0));
+  EXPECT_FALSE(MakePlanProblem(spec, devices, {.context = 100, .expected_positions = 101}).ok());
+}
+
 TEST(PlanProblemTest, ADeviceTooSmallForAnythingIsLeftOut) {
   const ModelSpec spec = SmallModel();
   const std::vector<ClusterDevice> devices = {Board("tiny", kMiB), Board("b", 80 * kMiB)};

@@ -1,0 +1,259 @@
+#include "planner/one_device.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
+#include "planner/evaluator.h"
+#include "planner/first_token.h"
+#include "planner/kv_levels.h"
+
+namespace lime {
+namespace {
+
+// Rings beside those of one, two and kSteadyPieces parts.
+constexpr std::array<Bytes, 5> kRings = {64 * kMiB, 128 * kMiB, 256 * kMiB, 512 * kMiB, 1024 * kMiB};
+// Two parts are enough for a disk and a computation that take the same time every time. Four bridge what real ones differ by.
+constexpr int64_t kSteadyPieces = 4;
+constexpr double kAsGood = 1.005;    // times that differ by less are one
+constexpr double kTightRing = 1.02;  // what a smaller ring is expected to cost beside the evaluation
+constexpr double kScattered = 1.01;  // likewise a resident part in every block, each in memory of its own and read alone
+
+double ToMb(Bytes bytes) {
+  return (static_cast<double>(bytes) - 0.5) / 1e6;  // as PlanProblem has devices
+}
+
+// What streams.
+struct Draft {
+  std::vector<uint8_t> streamed;  // by part
+  Bytes resident = 0;             // of parts
+  bool scattered = false;
+};
+struct Choice {
+  Draft draft;
+  Bytes ring = 0;
+  double ms = 0;  // a step, with what is expected beside the evaluation
+};
+
+class Planner {
+ public:
+  Planner(const PlanProblem& problem, const OneDeviceRequest& request)
+      : problem_(problem), request_(request), instance_(problem.instance), evaluator_(instance_) {
+    LIME_CHECK_EQ(problem.head.NumDevices(), 1);
+    const PlanDevice& device = problem.head.devices.front();
+    Bytes fixed = device.memory.total() + problem.head.embedding_kept_bytes;
+    for (const PlanPart& part : problem.head.parts) {
+      fixed += part.kept_bytes + part.kv_pages * problem.head.page_bytes;
+      parts_ += part.bytes;
+      largest_ = std::max(largest_, part.bytes);
+    }
+    all_ = parts_ + (problem.tied_embedding ? 0 : problem.head.embedding_bytes);
+    fixed_ = fixed - device.memory.total();
+    room_ = device.budget - fixed;
+    for (const double ms : instance_.devices.front().comp_ms) compute_ms_ += ms;
+  }
+
+  absl::StatusOr<Plan> Make() {
+    const Bytes most = MostResident();
+    if (all_ <= std::min(room_, most)) return MakeWith({}, /*by_rows=*/problem_.tied_embedding, 0);
+    room_ -= request_.rows;
+    if (parts_ <= std::min(room_, most)) return MakeWith({}, /*by_rows=*/true, 0);
+    room_ -= request_.streaming_margin + largest_;
+    const Bytes least = request_.ring ? std::max(*request_.ring, 2 * largest_) : largest_;
+    if (least > room_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("weights would have ", FormatBytes(std::max<Bytes>(0, room_ + largest_)), ", and a ring of two pieces takes ",
+                       FormatBytes(2 * largest_), request_.ring ? absl::StrCat(", --pool asks for ", FormatBytes(*request_.ring)) : ""));
+    }
+    for (const Bytes ring : Rings()) {
+      for (Draft& draft : Drafts(std::min(room_ - ring, most))) Consider(std::move(draft), ring);
+    }
+    const Choice& best = Best();
+    return MakeWith(best.draft.streamed, /*by_rows=*/true, best.ring);
+  }
+
+ private:
+  Bytes MostResident() const {
+    if (!request_.share || *request_.share >= 1) return std::numeric_limits<Bytes>::max();
+    return static_cast<Bytes>(*request_.share * static_cast<double>(all_));
+  }
+
+  std::vector<Bytes> Rings() const {
+    if (request_.ring) return {std::max(*request_.ring, 2 * largest_)};
+    std::vector<Bytes> rings = {largest_};
+    const auto add = [&](Bytes ring) {
+      if (ring > rings.back() && ring <= room_) rings.push_back(ring);
+    };
+    add(2 * largest_);
+    add(kSteadyPieces * largest_);
+    for (const Bytes ring : kRings) add(ring);
+    return rings;
+  }
+
+  // ---- What may stay, in `room`
+
+  std::vector<Draft> Drafts(Bytes room) const {
+    std::vector<Draft> drafts;
+    const auto wanted = [&](Placement placement) { return request_.placement == Placement::kAuto || request_.placement == placement; };
+    if (wanted(Placement::kFirstN)) drafts.push_back(InOrder(room, /*backwards=*/false));
+    if (wanted(Placement::kLastN)) drafts.push_back(InOrder(room, /*backwards=*/true));
+    if (wanted(Placement::kInterleaved)) {
+      drafts.push_back(Spread(room, /*by_parts=*/false));
+      drafts.push_back(Spread(room, /*by_parts=*/true));
+    }
+    return drafts;
+  }
+
+  Draft AllStreamed() const { return {.streamed = std::vector<uint8_t>(problem_.head.parts.size(), 1)}; }
+  Bytes BytesOf(int begin, int end) const {
+    Bytes bytes = 0;
+    for (int p = begin; p < end; ++p) bytes += problem_.head.parts[p].bytes;
+    return bytes;
+  }
+  static void Keep(int begin, int end, Bytes bytes, Draft& draft) {
+    std::fill(draft.streamed.begin() + begin, draft.streamed.begin() + end, 0);
+    draft.resident += bytes;
+  }
+
+  // Parts in order of use as long as they fit.
+  Draft InOrder(Bytes room, bool backwards) const {
+    Draft draft = AllStreamed();
+    const int parts = problem_.head.NumParts();
+    for (int i = 0; i < parts; ++i) {
+      const int p = backwards ? parts - 1 - i : i;
+      const Bytes bytes = problem_.head.parts[p].bytes;
+      if (draft.resident + bytes > room) break;
+      Keep(p, p + 1, bytes, draft);
+    }
+    return draft;
+  }
+
+  // Of every stretch of the model about the same share; whole blocks, or parts. Then more parts as long as they fit.
+  Draft Spread(Bytes room, bool by_parts) const {
+    Draft draft = AllStreamed();
+    draft.scattered = by_parts;
+    const double share = static_cast<double>(std::max<Bytes>(0, room)) / static_cast<double>(parts_);
+    const int parts = problem_.head.NumParts();
+    Bytes seen = 0;
+    for (int begin = 0, end = 0; begin < parts; begin = end) {
+      end = by_parts ? begin + 1 : PartsOf(problem_.head, problem_.head.parts[begin].block).second;
+      const Bytes bytes = BytesOf(begin, end);
+      seen += bytes;
+      if (static_cast<double>(draft.resident + bytes) <= share * static_cast<double>(seen) && draft.resident + bytes <= room)
+        Keep(begin, end, bytes, draft);
+    }
+    for (int p = 0; p < parts; ++p) {
+      const Bytes bytes = problem_.head.parts[p].bytes;
+      if (draft.streamed[p] != 0 && draft.resident + bytes <= room) Keep(p, p + 1, bytes, draft);
+    }
+    return draft;
+  }
+
+  // ---- Which is best
+
+  // No schedule is faster than its disk or its computation: what cannot be chosen is not evaluated.
+  void Consider(Draft draft, Bytes ring) {
+    const double factor = (ring < kSteadyPieces * largest_ ? kTightRing : 1) * (draft.scattered ? kScattered : 1);
+    const double read_ms = static_cast<double>(parts_ - draft.resident) / 1e6 / instance_.devices.front().disk_mb_per_ms;
+    if (factor * std::max(compute_ms_, read_ms) > kAsGood * best_ms_) return;
+    instance_.devices.front().mem_mb = ToMb(fixed_ + draft.resident + ring);
+    const Stage all{0, 0, problem_.head.NumParts()};
+    const double ms = factor * evaluator_.MsPerStep({&all, 1}, draft.streamed, /*embedding_by_rows=*/true);
+    best_ms_ = std::min(best_ms_, ms);
+    choices_.push_back({.draft = std::move(draft), .ring = ring, .ms = ms});
+  }
+
+  // Of the fastest, and what is about as fast, the one that reads least; then the smallest ring.
+  const Choice& Best() const {
+    const Choice* best = nullptr;
+    const auto rank = [](const Choice& choice) { return std::tuple(-choice.draft.resident, choice.ring, choice.ms); };
+    for (const Choice& choice : choices_) {
+      if (choice.ms <= kAsGood * best_ms_ && (best == nullptr || rank(choice) < rank(*best))) best = &choice;
+    }
+    LIME_CHECK(best != nullptr) << "no ring of " << room_ << " bytes";
+    return *best;
+  }
+
+  // ---- The plan
+
+  absl::StatusOr<Plan> MakeWith(const std::vector<uint8_t>& streamed, bool by_rows, Bytes ring) const {
+    PlanProblem problem = problem_;
+    StagePlan stages{.stages = {{0, 0, problem.head.NumParts()}}, .embedding_by_rows = by_rows};
+    Bytes resident = parts_, largest = 0;
+    for (size_t p = 0; p < streamed.size(); ++p) {
+      if (streamed[p] == 0) continue;
+      stages.streamed.push_back(static_cast<int32_t>(p));
+      resident -= problem.head.parts[p].bytes;
+      largest = std::max(largest, problem.head.parts[p].bytes);
+    }
+    PlanMemory& memory = problem.head.devices.front().memory;
+    if (by_rows && !EmbeddingIsWithHead(problem, stages)) memory.activations += request_.rows;
+    memory.activations += largest;
+    if (largest > 0) memory.margin += request_.streaming_margin;
+    SetRoom(largest > 0 ? fixed_ + resident + ring : problem.head.devices.front().budget - memory.total(), problem);
+    PlanChoice choice{.stages = stages, .batch = problem.head.sequences};
+    if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(stages);
+    LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem, choice));
+    PlanMemory& divided = plan.devices.front().memory;
+    if (!request_.ring) ring = std::min(ring, divided.ring);
+    divided.margin += divided.ring - ring;
+    divided.ring = ring;
+    LIME_RETURN_IF_ERROR(plan.Validate());
+    return plan;
+  }
+
+  // The ring is what is left beside what stays.
+  static void SetRoom(Bytes room, PlanProblem& problem) {
+    problem.instance.devices.front().mem_mb = ToMb(room);
+    if (!problem.first_token) return;
+    for (PrefillChunk& chunk : problem.first_token->chunks) chunk.instance.devices.front().mem_mb = ToMb(room);
+  }
+
+  const PlanProblem& problem_;
+  const OneDeviceRequest& request_;
+  Instance instance_;
+  Evaluator evaluator_;
+  Bytes parts_ = 0;    // of all parts
+  Bytes all_ = 0;      // of them and the embedding
+  Bytes largest_ = 0;  // part
+  Bytes fixed_ = 0;    // what is kept of parts and embedding whatever streams, and KV
+  Bytes room_ = 0;     // beside that, for what is resident and the ring
+  double compute_ms_ = 0;
+
+  std::vector<Choice> choices_;
+  double best_ms_ = std::numeric_limits<double>::infinity();
+};
+
+}  // namespace
+
+absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRequest& request) {
+  return Planner(problem, request).Make();
+}
+
+PlanMemory LeastMemory(const PlanProblem& problem, const OneDeviceRequest& request) {
+  PlanMemory memory = problem.head.devices.front().memory;
+  memory.embedding = problem.head.embedding_kept_bytes;
+  Bytes largest = 0;
+  for (const PlanPart& part : problem.head.parts) {
+    memory.weights += part.kept_bytes;
+    memory.kv += part.kv_pages * problem.head.page_bytes;
+    largest = std::max(largest, part.bytes);
+  }
+  memory.ring = request.ring ? std::max(*request.ring, 2 * largest) : largest;
+  memory.activations += request.rows + largest;
+  return memory;
+}
+
+double MsPerStepAt(const Plan& plan, double disk_bytes_per_second) {
+  Plan at = plan;
+  at.devices.front().disk_mb_per_ms = std::max(kMinDiskRate, disk_bytes_per_second / 1e9);
+  return MakeKvLevels(at, {.max_levels = 1}).levels.front().ms_per_step;
+}
+
+}  // namespace lime

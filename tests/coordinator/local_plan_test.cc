@@ -1,0 +1,269 @@
+#include "coordinator/local/local_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "coordinator/local/local_device.h"
+#include "daemon/engine/memory_plan.h"
+#include "daemon/engine/process_memory.h"
+#include "daemon/stage/engine_stage.h"
+#include "daemon/weights/checkpoint.h"
+#include "testbed/make_model/make_model.h"
+#include "tests/sparse_model.h"
+#include "tests/temp_dir.h"
+
+namespace lime {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Config(int layers, int hidden, int inner, int vocab, bool tied, int heads = 16, int kv_heads = 4) {
+  return absl::StrCat(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "num_hidden_layers": )",
+                      layers, R"(, "hidden_size": )", hidden, R"(, "num_attention_heads": )", heads, R"(, "num_key_value_heads": )",
+                      kv_heads, R"(, "intermediate_size": )", inner, R"(, "vocab_size": )", vocab,
+                      R"(, "max_position_embeddings": 131072, "tie_word_embeddings": )", tied ? "true" : "false", "}");
+}
+
+// Of 1, 3 and 8 billion parameters, and one with a large table of its own.
+struct Shape {
+  const char* name;
+  std::string config;
+};
+std::vector<Shape> Shapes() {
+  return {{"1b, tied", Config(16, 2048, 8192, 128256, true, 32, 8)},
+          {"3b, tied", Config(28, 3072, 8192, 128256, true, 24, 8)},
+          {"8b", Config(32, 4096, 14336, 128256, false, 32, 8)},
+          {"1b", Config(22, 2048, 5632, 32000, false, 32, 4)}};
+}
+
+// 75 MB, with weights.
+class LocalPlanTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    model_ = dir_ / "model";
+    MakeModelOptions options;
+    options.config.num_layers = 8;
+    options.config.hidden_size = 512;
+    options.config.num_heads = 8;
+    options.config.intermediate_size = 1536;
+    options.config.max_positions = 4096;
+    options.tokenizer = false;
+    ASSERT_TRUE(MakeModel(options, model_).ok());
+    auto spec = Checkpoint::Open(model_)->BuildModelSpec();
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    spec_ = *std::move(spec);
+  }
+
+  LocalPlanRequest Request(Bytes budget) const {
+    return {.model_name = model_, .budget = budget, .context = 96, .prompt_tokens = 60, .piece_bytes = kMiB, .num_threads = 1};
+  }
+
+  std::string Refusal(const LocalPlanRequest& request) const {
+    const auto plan = PlanForThisProcess(spec_, request);
+    EXPECT_TRUE(absl::IsResourceExhausted(plan.status())) << plan.status();
+    return std::string(plan.status().message());
+  }
+
+  TempDir dir_;
+  std::string model_;
+  ModelSpec spec_;
+};
+
+Bytes Advised(const std::string& sentence) {
+  std::smatch found;
+  EXPECT_TRUE(std::regex_search(sentence, found, std::regex("give --memory ([0-9]+)MiB or more"))) << sentence;
+  return found.empty() ? 0 : std::stoll(found[1]) * kMiB;
+}
+
+TEST_F(LocalPlanTest, ABudgetIsDerivedWhereNoneIsGiven) {
+  for (const MemoryPriority priority : {MemoryPriority::kMaxTps, MemoryPriority::kBalanced, MemoryPriority::kMaxContext}) {
+    LocalPlanRequest request = Request(0);
+    request.priority = priority;
+    const auto derived = PlanForThisProcess(spec_, request);
+    ASSERT_TRUE(derived.ok()) << derived.status();
+    const PlanDevice& device = derived->plan.devices.front();
+    EXPECT_THAT(derived->budget_text, HasSubstr(FormatBytes(device.budget)));
+    EXPECT_THAT(derived->budget_text, HasSubstr(std::string(MemoryPriorityName(priority))));
+    EXPECT_EQ(device.memory.total(), device.budget);
+    EXPECT_FALSE(Summarize(derived->plan).streams());
+  }
+  const auto asked = PlanForThisProcess(spec_, Request(4 * kGiB));
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(asked->budget_text, "");
+  EXPECT_EQ(asked->plan.devices.front().budget, 4 * kGiB);
+}
+
+TEST_F(LocalPlanTest, ARefusalSaysByKindWhatIsNeededAndABudgetThatSuffices) {
+  for (const int32_t sequences : {1, 5}) {
+    for (const int64_t chunk : {0, 16, 60}) {
+      LocalPlanRequest request = Request(20 * kMiB);
+      request.sequences = sequences, request.chunk = chunk;
+      const std::string sentence = Refusal(request);
+      SCOPED_TRACE(sentence);
+      EXPECT_THAT(sentence, ::testing::ContainsRegex(
+                                "needs [0-9]+MiB \\(two pieces of streamed weights .*, KV .*, activations .*, runtime .*, margin .*\\) and "
+                                "--memory allows 20.00 MiB; give --memory [0-9]+MiB or more, or a smaller --context or --chunk"));
+      EXPECT_THAT(sentence, ::testing::StartsWith(model_));
+      request.budget = Advised(sentence);
+      const auto plan = PlanForThisProcess(spec_, request);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(plan->plan.devices.front().memory.total(), request.budget);
+      EXPECT_GT(Summarize(plan->plan).streamed_bytes, 0);
+      LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1})});
+      const absl::Status installed = device.Install(plan->plan, {});
+      EXPECT_TRUE(installed.ok()) << installed;
+      EXPECT_TRUE(device.Unload().ok());
+      request.budget -= 26 * kMiB;  // what a process has differs from one to the next, and a MiB is rounded up
+      Refusal(request);
+    }
+  }
+}
+
+TEST_F(LocalPlanTest, ARingThatIsAskedForIsKeptOrRefused) {
+  LocalPlanRequest request = Request(ProcessResidentBytes() + 66 * kMiB);
+  request.chunk = 60;
+  request.ring = 20 * kMiB;
+  const auto bytes = PlanForThisProcess(spec_, request);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(Summarize(bytes->plan).ring, 20 * kMiB);
+  request.ring.reset(), request.ring_pieces = 7;
+  const auto pieces = PlanForThisProcess(spec_, request);
+  ASSERT_TRUE(pieces.ok()) << pieces.status();
+  EXPECT_EQ(Summarize(pieces->plan).ring, 7 * std::ranges::max_element(pieces->plan.parts, {}, &PlanPart::bytes)->bytes);
+  request.ring_pieces.reset(), request.ring = 500 * kMiB;
+  EXPECT_THAT(Refusal(request), ::testing::EndsWith("--pool asks for 500.00 MiB; lower --pool"));
+}
+
+TEST_F(LocalPlanTest, WhatTheModelHasNotIsRefused) {
+  LocalPlanRequest request = Request(kGiB);
+  for (const int64_t context : {0, 4097}) {
+    request.context = context;
+    const auto plan = PlanForThisProcess(spec_, request);
+    EXPECT_TRUE(absl::IsInvalidArgument(plan.status()));
+    EXPECT_THAT(std::string(plan.status().message()), HasSubstr("positions is outside 1 to 4096"));
+  }
+  ModelSpec deep = spec_;
+  deep.config.max_positions = int64_t{1} << 40;
+  request.context = int64_t{1} << 36;
+  EXPECT_THAT(std::string(PlanForThisProcess(deep, request).status().message()), HasSubstr("KV pages, more than can be numbered"));
+  request = Request(kGiB);
+  request.backend = "abacus";
+  EXPECT_TRUE(absl::IsInvalidArgument(PlanForThisProcess(spec_, request).status()));
+}
+
+TEST_F(LocalPlanTest, ChunksAreUsualWhereAllIsResidentAndLongWhereEachCostsASweep) {
+  const ModelSpec spec = *DescribeModel(Shapes()[0].config, "model");
+  LocalPlanRequest request{.budget = 16 * kGiB, .context = 4096, .prompt_tokens = 4000, .new_tokens = 10};
+  const auto resident = PlanForThisProcess(spec, request);
+  ASSERT_TRUE(resident.ok()) << resident.status();
+  EXPECT_EQ(resident->plan.prefill_chunk, kUsualChunk);
+  DeviceProfile profile{.read_bytes_per_second = 20e9, .flops = 4e12};
+  profile.SetDisk({{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 2e8, .latency_ms = 1}});
+  request.profile = &profile;
+  request.budget = 2 * kGiB;
+  const auto streams = PlanForThisProcess(spec, request);
+  ASSERT_TRUE(streams.ok()) << streams.status();
+  EXPECT_TRUE(streams->disk_profiled);
+  EXPECT_GT(Summarize(streams->plan).streamed_bytes, 0);
+  EXPECT_GE(streams->plan.prefill_chunk, 2000) << "a slow disk";
+  request.chunk = 100;
+  const auto asked = PlanForThisProcess(spec, request);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  EXPECT_EQ(asked->plan.prefill_chunk, 100);
+  // Too small a budget for the usual chunk.
+  request.chunk = 0, request.budget = 1;
+  const Bytes least = Advised(std::string(PlanForThisProcess(spec, request).status().message()));
+  request.budget = least;
+  const auto tight = PlanForThisProcess(spec, request);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_LT(tight->plan.prefill_chunk, kUsualChunk);
+}
+
+TEST_F(LocalPlanTest, ASummarySaysWhatStaysAndWhatStreams) {
+  const auto all = PlanForThisProcess(spec_, Request(4 * kGiB));
+  ASSERT_TRUE(all.ok()) << all.status();
+  const LocalPlanSummary whole = Summarize(all->plan);
+  EXPECT_EQ(whole.total(), 4 * kGiB);
+  EXPECT_EQ(whole.blocks, 18);
+  EXPECT_EQ(whole.resident_blocks, 18);
+  EXPECT_EQ(whole.streamed_bytes, 0);
+  EXPECT_EQ(whole.disk_bytes_per_second, 0);
+  EXPECT_FALSE(all->disk_profiled);
+  LocalPlanRequest request = Request(4 * kGiB);
+  request.resident_share = 0.5;
+  const auto half = PlanForThisProcess(spec_, request);
+  ASSERT_TRUE(half.ok()) << half.status();
+  const LocalPlanSummary some = Summarize(half->plan);
+  EXPECT_EQ(some.total(), 4 * kGiB);
+  EXPECT_EQ(some.disk_bytes_per_second, 1e9) << "assumed";
+  EXPECT_NEAR(static_cast<double>(some.resident_bytes), 0.5 * static_cast<double>(whole.resident_bytes), 2.0 * kMiB);
+  EXPECT_GT(some.resident_blocks, 4);
+  EXPECT_LT(some.resident_blocks, 14);
+  EXPECT_GT(some.ms_per_step, whole.ms_per_step);
+}
+
+TEST_F(LocalPlanTest, PredictionsAreForThePositionsThatAreExpected) {
+  const ModelSpec spec = *DescribeModel(Shapes()[0].config, "model");
+  const DeviceProfile profile{.read_bytes_per_second = 20e9, .flops = 1e12};
+  LocalPlanRequest request{.budget = 64 * kGiB, .context = 100000, .profile = &profile};
+  const auto at = [&](int64_t positions) {
+    request.expected_positions = positions;
+    const auto plan = PlanForThisProcess(spec, request);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    EXPECT_NEAR(plan->plan.predicted.ms_per_step, profile.StepMs(spec, {.rows = 1, .context = positions > 0 ? positions : 100000}), 1e-6);
+    return plan->plan.predicted.ms_per_step;
+  };
+  EXPECT_LT(at(100), at(50000));
+  EXPECT_LT(at(50000), at(0));
+}
+
+// What stays in memory beside the memory plan of the engine that goes, in equal budgets.
+TEST_F(LocalPlanTest, AsMuchStaysAsTheEnginesMemoryPlanKeeps) {
+  for (const Shape& shape : Shapes()) {
+    const std::string dir = dir_ / shape.name;
+    ASSERT_NO_FATAL_FAILURE(MakeSparseModel(shape.config, dir));
+    const auto checkpoint = Checkpoint::Open(dir);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const auto spec = checkpoint->BuildModelSpec();
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    const auto reader = PieceReader::Open(*checkpoint, *spec, {});
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    for (const double share : {0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 1.05}) {
+      for (const bool fast_disk : {false, true}) {
+        DeviceProfile profile{.read_bytes_per_second = 20e9, .flops = 1e12};
+        profile.SetDisk({{.read_bytes = kMiB, .depth = 8, .bytes_per_second = fast_disk ? 5e9 : 5e8, .latency_ms = 0.5}});
+        const Bytes budget = ProcessResidentBytes() + 300 * kMiB + static_cast<Bytes>(share * static_cast<double>(spec->WeightBytes()));
+        const int64_t context = 2048, pages = context / kPageTokens * spec->config.num_layers;
+        const BackendOptions backend{
+            .num_threads = 2, .max_rows = 512, .max_logit_rows = 1, .max_sequences = 1, .context = context, .num_kv_pages = pages};
+        const auto engine = PlanEngineMemory(*spec, backend, **reader, {.budget = budget, .profile = &profile, .model = dir});
+        const auto plan = PlanForThisProcess(*spec, {.model_name = dir,
+                                                     .budget = budget,
+                                                     .context = context,
+                                                     .prompt_tokens = 512,
+                                                     .chunk = 512,
+                                                     .num_threads = 2,
+                                                     .profile = &profile});
+        ASSERT_TRUE(engine.ok() && plan.ok()) << engine.status() << plan.status();
+        const LocalPlanSummary summary = Summarize(plan->plan);
+        SCOPED_TRACE(absl::StrCat(shape.name, " ", share, " resident ", summary.resident_bytes, " for ", engine->residency.resident_bytes,
+                                  ", ", summary.ms_per_step, " ms for ", engine->residency.ms_per_step));
+        EXPECT_LE(summary.streams(), engine->residency.streams());
+        // The ring may leave a piece unused. A fast disk may be covered as well by a deeper ring.
+        EXPECT_GE(summary.resident_bytes + 3 * kPieceBytes, engine->residency.resident_bytes - (fast_disk ? 512 * kMiB : 0));
+        EXPECT_LE(summary.total(), budget);
+        if (engine->residency.streams()) {
+          EXPECT_LE(summary.ms_per_step, 1.04 * engine->residency.ms_per_step);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lime
