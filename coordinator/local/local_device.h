@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "coordinator/serving/devices.h"
-#include "daemon/rpc/stage_session.h"
 #include "daemon/stage/stage.h"
+#include "daemon/stage/stage_session.h"
 
 namespace lime {
 

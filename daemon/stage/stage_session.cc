@@ -1,33 +1,19 @@
-#include "daemon/rpc/stage_session.h"
+#include "daemon/stage/stage_session.h"
 
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/host_port.h"
 #include "common/steady_clock.h"
-#include "daemon/rpc/kv_reader.h"
-#include "daemon/weights/system_memory.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
 
-namespace {
-
-bool IsHere(const std::string& address) {
-  const absl::StatusOr<bool> loopback = IsLoopback(address);
-  return loopback.ok() && *loopback;
-}
-
-}  // namespace
-
 StageSession::StageSession(Options options)
     : call_(std::move(options.call)),
       make_stage_(std::move(options.make_stage)),
-      keys_(std::move(options.keys)),
-      patience_(options.patience),
-      probes_(options.probes),
+      transport_(std::move(options.transport)),
       log_(std::move(options.log)),
       progress_(std::move(options.progress)),
       left_(std::move(options.left)),
@@ -123,16 +109,16 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
         LIME_RETURN_IF_ERROR(ReadKvFromHere(layer, holder, numerics_id, extents, take));
         continue;
       }
-      std::shared_ptr<grpc::Channel>& channel = kv_channels_[holder.address];
-      if (channel == nullptr) channel = OpenChannel(holder.address, holder.name, keys_, ChannelUse::kBulk);
-      LIME_RETURN_IF_ERROR(ReadKvFrom({.name = holder.name, .address = holder.address, .channel = channel, .cancelled = &cancelled_},
-                                      {.epoch = call_.kv->epoch,
-                                       .layer = layer,
-                                       .hosts = hosts,
-                                       .extents = extents,
-                                       .numerics_id = numerics_id,
-                                       .page_bytes = call_.plan.page_bytes},
-                                      take));
+      if (transport_ == nullptr)
+        return absl::NotFoundError(absl::StrCat("KV of layer ", layer, " is on ", holder.name, ", which nothing reaches"));
+      LIME_RETURN_IF_ERROR(transport_->ReadKv(holder,
+                                              {.epoch = call_.kv->epoch,
+                                               .layer = layer,
+                                               .hosts = hosts,
+                                               .extents = extents,
+                                               .numerics_id = numerics_id,
+                                               .page_bytes = call_.plan.page_bytes},
+                                              cancelled_, take));
     }
   }
   return found ? absl::OkStatus() : absl::NotFoundError(absl::StrCat("nobody is said to have KV of layer ", layer));
@@ -154,7 +140,7 @@ absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder,
 
 // Weights take the place of what others have read.
 absl::Status StageSession::LetGo() {
-  kv_channels_.clear();
+  if (transport_ != nullptr) transport_->EndKvReads();
   const std::shared_ptr<KvLeft> left = std::exchange(left_.kv, nullptr);
   if (left == nullptr) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(left->AwaitGiven(call_.kv->given, kKvLeftPatience, cancelled_));
@@ -179,16 +165,14 @@ void StageSession::OpenLinks() {
   absl::MutexLock lock(&stage_mutex_);
   if (!links_.empty()) return;
   for (const int32_t device : next) {
-    links_[device] = std::make_unique<ActivationLink>(ActivationLink::Options{.peer = plan.devices[device].name,
-                                                                              .address = call_.addresses[device],
-                                                                              .keys = keys_,
-                                                                              .epoch = plan.epoch,
-                                                                              .from = call_.device,
-                                                                              .to = device,
-                                                                              .patience = patience_,
-                                                                              .lost = [this](const absl::Status& status) { Fail(status); },
-                                                                              .probes = probes_.value_or(!IsHere(call_.addresses[device])),
-                                                                              .trace = trace_.get()});
+    LIME_CHECK(transport_ != nullptr) << "device " << device << " is to be reached";
+    links_[device] = transport_->OpenLink({.peer = plan.devices[device].name,
+                                           .address = call_.addresses[device],
+                                           .epoch = plan.epoch,
+                                           .from = call_.device,
+                                           .to = device,
+                                           .lost = [this](const absl::Status& status) { Fail(status); },
+                                           .trace = trace_.get()});
   }
 }
 
