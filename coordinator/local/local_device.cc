@@ -78,7 +78,7 @@ std::optional<KvTake> LocalDevice::TakeOf(const Plan& plan, const std::vector<Kv
 
 absl::Status LocalDevice::Open(News news) {
   news_ = std::move(news);
-  return WithDevice(session_->SetSink([news = news_](FromDevice what) { news(0, std::move(what)); }), plan_.devices.front().name);
+  return WithDevice(session_->SetSink([news = news_](const FromDevice& what) { news(0, what); }), plan_.devices.front().name);
 }
 
 void LocalDevice::Send(const OrderMessage& order) {

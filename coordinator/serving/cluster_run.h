@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "coordinator/logic/order_writer.h"
 #include "coordinator/logic/recovery.h"
 #include "coordinator/serving/devices.h"
+#include "planner/base/recycled_queue.h"
 
 namespace lime {
 
@@ -77,11 +77,16 @@ class ClusterRun {
   bool finished(RequestId request) const { return writer_.finished(request); }
 
  private:
-  using News = std::pair<int32_t, FromDevice>;  // by device of the plan
+  struct News {
+    int32_t device = 0;    // of the plan
+    bool sampled = false;  // `tokens` is what it tells, else `other`: they keep their memory
+    SampledNews tokens;
+    FromDevice other;
+  };
 
   struct Inbox {
     absl::Mutex mutex;
-    std::deque<News> news ABSL_GUARDED_BY(mutex);
+    RecycledQueue<News> news ABSL_GUARDED_BY(mutex);
   };
   // One installed plan, until its requests have ended or it is no use any more.
   absl::Status RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
@@ -107,7 +112,9 @@ class ClusterRun {
   void CompareLogits(RequestId request, int32_t position, uint64_t logits_hash);
   void Say(const std::string& sentence) const;
 
-  std::deque<News> AwaitNews();
+  void ReserveNews(RecycledQueue<News>& news) const;
+  void AwaitNews();  // into news_
+  absl::Status OnNextNews(const std::function<bool(const Token&)>& on_token);
   absl::Status OnNews(const News& news, const std::function<bool(const Token&)>& on_token);
   absl::Status OnStepEnded(int64_t step);
   absl::Status OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token);
@@ -127,6 +134,8 @@ class ClusterRun {
   std::vector<Asked> asked_;  // by request
   bool open_ = false;
   int64_t steps_ = 0;
+  RecycledQueue<News> news_;      // taken
+  OrderMessage message_;          // sent last
   std::shared_ptr<Inbox> inbox_;  // of the plan in use; the devices' too: news may come after this is gone
 
   std::optional<Change> change_;                      // to be done

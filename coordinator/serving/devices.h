@@ -34,7 +34,7 @@ class Devices {
 
   // News of a device, which is an index of the plan. FailedNews is the last of it. Whoever tells it
   // may hold locks: it takes what it is given and returns at once.
-  using News = std::function<void(int32_t device, FromDevice what)>;
+  using News = std::function<void(int32_t device, const FromDevice& what)>;
 
   struct InstallOptions {
     std::function<void(Bytes done, Bytes total)> progress;  // of all devices together; on any thread, one at a time

@@ -315,7 +315,7 @@ class StageEngine::Impl {
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (std::exchange(pumping_, true)) return;
     while (health_.ok() && inbox_->NextOrder() != nullptr && !inbox_->step_under_way() && HasPagesFor(*inbox_->NextOrder())) {
-      Order order = inbox_->TakeOrder();
+      Order& order = inbox_->TakeOrder();
       std::visit([this](auto& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Execute(what); }, order.what);
     }
     pumping_ = false;
@@ -491,9 +491,12 @@ class StageEngine::Impl {
   void Post(const ProgramRunner::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!health_.ok()) return;
     std::vector<ProgramRunner::Action> actions;
+    if (!spare_actions_.empty()) actions.swap(spare_actions_.back()), spare_actions_.pop_back();
     const absl::Status status = runner_->OnEvent(event, SteadyMs(), actions);
     if (!status.ok()) return Fail(status);
     Carry(actions);
+    actions.clear();
+    spare_actions_.push_back(std::move(actions));
   }
 
   void Carry(const std::vector<ProgramRunner::Action>& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -528,7 +531,11 @@ class StageEngine::Impl {
     if (!health_.ok()) return;  // what it was for may be gone
     disk_.LoadEnded(end_ms, BytesRead());
     if (trace_) trace_->LoadEnded(load, end_ms);
-    loaded_.insert(load);
+    if (load != next_loaded_) {
+      loaded_.insert(load);
+      return;
+    }
+    Post(ProgramRunner::Loaded{next_loaded_++});
     while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
   }
 
@@ -539,10 +546,9 @@ class StageEngine::Impl {
     const Send& send = start.what;
     ActivationMessage activation{
         .header = {.epoch = plan_.epoch, .step = start.step, .stage = send.stage, .microbatch = send.microbatch, .payload = send.payload}};
-    std::vector<SampledToken> sampled;
+    const std::vector<SampledToken>& sampled = compute_->sampled();
     if (send.payload == Payload::kToken) {
-      sampled = compute_->TakeSampled();
-      activation.payload = Encode(sampled);
+      if (send.to != device_) activation.payload = Encode(sampled);
     } else if (send.payload == Payload::kHeadPartial) {
       activation.payload = compute_->TakeHeadPartial();
     } else if (!inbox_->batch(send.microbatch).rows.empty()) {
@@ -762,6 +768,7 @@ class StageEngine::Impl {
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   std::optional<ProgramRunner::KvArrived> answered_at_once_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<ProgramRunner::Action>> spare_actions_ ABSL_GUARDED_BY(mutex_);  // empty, with memory for those of an event
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
   std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one

@@ -31,7 +31,15 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
       shape_(shape),
       grows_kv_(GrowsKv(plan)),
       waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
-      latest_(static_cast<size_t>(plan.sequences)) {}
+      latest_(static_cast<size_t>(plan.sequences)) {
+  const auto reserve = [&](std::vector<MicroBatch>& batches) {
+    batches.resize(static_cast<size_t>(shape_.microbatches));
+    for (MicroBatch& batch : batches) batch.rows.reserve(static_cast<size_t>(plan_.batch));
+  };
+  orders_.Reserve(static_cast<size_t>(Flow::kDecodeAhead) + 1,
+                  [&](Order& order) { reserve(order.what.emplace<StepOrder>().microbatches); });
+  reserve(batches_);
+}
 
 Bytes StageInbox::WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes) {
   const bool has_peers = std::ranges::any_of(plan.stages, [&](const Stage& stage) { return stage.device != device; });
@@ -43,18 +51,16 @@ Bytes StageInbox::WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes
 
 // ---- Orders
 
-absl::Status StageInbox::AddOrder(Order order) {
+absl::Status StageInbox::AddOrder(const Order& order) {
   LIME_RETURN_IF_ERROR(Check(order));
   ++next_order_;
-  orders_.push_back(std::move(order));
+  orders_.Push() = order;
   return absl::OkStatus();
 }
 
-Order StageInbox::TakeOrder() {
+Order& StageInbox::TakeOrder() {
   LIME_CHECK(!orders_.empty());
-  Order order = std::move(orders_.front());
-  orders_.pop_front();
-  return order;
+  return orders_.Pop();
 }
 
 absl::Status StageInbox::Check(const Order& order) const {
@@ -245,9 +251,9 @@ void StageInbox::Admit(const AdmitOrder& admit) {
   if (KeepsTokens()) latest.known = admit.prompt;
 }
 
-std::vector<StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch> batches) {
+std::vector<StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch>&& batches) {
   LIME_CHECK(!step_under_way_);
-  batches_ = std::move(batches);
+  batches_.swap(batches);
   step_under_way_ = true;
   tokens_awaited_ = 0;
   ++steps_begun_;

@@ -274,31 +274,34 @@ TraceChunk StageSession::TakeTrace(const TraceCall& call) {
   return chunk;
 }
 
-void StageSession::Tell(FromDevice what) {
+void StageSession::Tell(const FromDevice& what) {
   absl::MutexLock lock(&events_mutex_);
-  if (sink_) sink_(std::move(what));
+  if (sink_) sink_(what);
 }
 
 void StageSession::TellSampled(int64_t step, std::span<const SampledToken> tokens) {
   if (tokens.empty()) return;
-  SampledNews news{.step = step, .tokens = {tokens.begin(), tokens.end()}};
+  auto& news = std::get<SampledNews>(sampled_);
+  news.step = step, news.ends_step = false;
+  news.tokens.assign(tokens.begin(), tokens.end());
+  news.logits_hashes.clear(), news.scores.clear();
   for (const SampledToken& token : tokens) {
     PlanSampler::Told told = sampler_.Take(token);
     news.logits_hashes.push_back(told.logits_hash);
     news.scores.push_back(std::move(told.score));
   }
   if (call_.plan.microbatches == 1 && call_.plan.chunks_per_sweep <= 1) {
-    newest_ = std::move(news);
+    awaits_end_ = true;
   } else {
-    Tell(std::move(news));
+    Tell(sampled_);
   }
 }
 
 // Of the last stage's device alone: with it a step ends everywhere. One message with its tokens, where no others are to come.
 void StageSession::TellEnded(int64_t step) {
-  if (newest_) {
-    newest_->ends_step = true;
-    Tell(*std::exchange(newest_, std::nullopt));
+  if (std::exchange(awaits_end_, false)) {
+    std::get<SampledNews>(sampled_).ends_step = true;
+    Tell(sampled_);
   } else if (call_.plan.stages.back().device == call_.device) {
     Tell(StepEndedNews{step});
   }

@@ -40,7 +40,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
     LeftByPlan left;                               // by the plan before, where the call takes some of it
     std::function<void()> left_is_read = nullptr;  // nobody needs it any more
   };
-  using Sink = std::function<void(FromDevice)>;
+  using Sink = std::function<void(const FromDevice&)>;
 
   explicit StageSession(Options options);
 
@@ -88,7 +88,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   absl::Status ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id, std::span<const KvExtent> extents,
                               const KvTakeover::Take& take) const;
   absl::Status LetGo();
-  void Tell(FromDevice what);
+  void Tell(const FromDevice& what);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);
   void TellEnded(int64_t step);
   void Fail(const absl::Status& status);
@@ -120,8 +120,10 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   mutable absl::Mutex events_mutex_ ABSL_ACQUIRED_AFTER(stage_mutex_);
   Sink sink_ ABSL_GUARDED_BY(events_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(events_mutex_);
-  std::optional<SampledNews> newest_;  // of a step of one micro-batch, until its end goes with them; the stage's, under its lock
-  std::atomic<int64_t> steps_ = 0;     // ended
+  // The stage's, under its lock.
+  FromDevice sampled_ = SampledNews{};  // the newest, in the memory of those before
+  bool awaits_end_ = false;             // they are of a step of one micro-batch, and its end goes with them
+  std::atomic<int64_t> steps_ = 0;      // ended
   std::atomic<int64_t> received_messages_ = 0, received_bytes_ = 0;
 };
 
