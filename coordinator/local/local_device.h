@@ -41,6 +41,7 @@ class LocalDevice final : public Devices {
 
   absl::Status Open(News news) override;
   void Send(const OrderMessage& order) override;
+  double StepShare() const override { return session_ != nullptr ? session_->StepShare() : 0; }
 
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const override;
   absl::Status Unload() override;

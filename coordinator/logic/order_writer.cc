@@ -121,7 +121,7 @@ absl::Status OrderWriter::Restart(const Options& options) {
   waiting_ = std::move(again);
   running_.clear(), to_retire_.clear(), under_way_.clear();
   BeginPlan();
-  next_order_ = next_step_ = 0;
+  next_order_ = next_step_ = rows_computed_ = 0;
   return absl::OkStatus();
 }
 
@@ -139,6 +139,7 @@ absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& 
   for (const Kept& each : kept) {
     entries_[each.request].slot = each.sequence.to;
     entries_[each.request].ordered = each.sequence.positions;
+    rows_computed_ += each.sequence.positions;
     std::erase(free_slots_, each.sequence.to);
   }
   // Who has a slot waits for nobody's.
@@ -262,6 +263,8 @@ bool OrderWriter::WriteStep() {
     for (const RequestId id : running_) positions.positions[static_cast<size_t>(entries_[id].slot)] = entries_[id].ordered;
     Tell(positions);
   }
+  step.rows = 0;
+  for (const MicroBatch& batch : batches_) step.rows += std::ssize(batch.rows);
   WriteBatches();
   ++next_step_;
   return true;
@@ -354,7 +357,7 @@ absl::Status OrderWriter::OnStepEnded(int64_t step) {
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " is said to have ended, and is not the oldest under way"));
   if (const size_t missing = under_way_.front().awaited.size(); missing > 0)
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " has ended without ", missing, " of its tokens"));
-  under_way_.Pop();
+  rows_computed_ += under_way_.Pop().rows;
   return absl::OkStatus();
 }
 
@@ -378,6 +381,17 @@ void OrderWriter::Finish(Entry& entry) {
 
 bool OrderWriter::decodes() const {
   return std::ranges::any_of(running_, [&](RequestId id) { return !entries_[id].generated.empty() && Decodes(entries_[id]); });
+}
+
+OrderWriter::Prompts OrderWriter::prompts() const {
+  Prompts prompts{.computed = rows_computed_, .under_way = under_way_.empty() ? 0 : under_way_.front().rows};
+  int32_t slots = options_.sequences;
+  for (const Entry& entry : entries_) {
+    if (entry.state == State::kFinished) continue;
+    if (slots-- == 0) break;
+    prompts.rows += std::ssize(entry.tokens);
+  }
+  return prompts;
 }
 
 OrderWriter::Left OrderWriter::left() const {

@@ -107,6 +107,12 @@ class OrderWriter {
     bool decodes = false;     // as below
   };
   Left left() const;
+  // Of the prompts that are computed together until the first token: rows of steps that have ended, rows of the oldest step under way, and
+  // all of them.
+  struct Prompts {
+    int64_t computed = 0, under_way = 0, rows = 0;
+  };
+  Prompts prompts() const;
   bool decodes() const;  // a request that runs has made a token, and will make another
   bool idle() const { return waiting_.empty() && running_.empty(); }
   int64_t steps_ordered() const { return next_step_; }
@@ -137,6 +143,7 @@ class OrderWriter {
     int64_t step = 0;
     std::vector<Sampling> awaited;
     int32_t prompt_logits = 0;  // rows of prompts that asked for them
+    int64_t rows = 0;
   };
 
   static absl::Status CheckFits(const Request& request, const Options& options);
@@ -181,6 +188,7 @@ class OrderWriter {
   std::vector<Token> tokens_;        // its answer
   int64_t next_order_ = 0;
   int64_t next_step_ = 0;
+  int64_t rows_computed_ = 0;  // by steps that have ended, and before this plan where it goes on with KV
 };
 
 }  // namespace lime

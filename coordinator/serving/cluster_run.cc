@@ -75,6 +75,7 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   SendOrders();
   while (!writer_.idle() && !IsSet(cancel)) {
     LIME_RETURN_IF_ERROR(OnNextNews(on_token));
+    TellPrompt();
     if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
     if (change_) return Drain(on_token, cancel);
     SendOrders();
@@ -143,6 +144,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     asked.position = sampled.position, asked.logits_hash = logits_hash;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
     TellPause();
+    if (!token.again) on_prompt_ = nullptr;
     const bool go_on =
         on_token({.request = token.request, .token = sampled.token, .logits_hash = logits_hash, .score = score, .reason = token.reason});
     if (!go_on && token.reason == FinishReason::kNone) writer_.Stop(token.request);
@@ -156,6 +158,15 @@ void ClusterRun::SendOrders() {
     if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) message_.sampling = asked_[static_cast<size_t>(admit->request)].sampling;
     devices_.Send(message_);
   }
+}
+
+void ClusterRun::TellPrompt() {
+  if (!on_prompt_) return;
+  const OrderWriter::Prompts prompts = writer_.prompts();
+  if (prompts.rows == 0) return;
+  const double computed = static_cast<double>(prompts.computed) + static_cast<double>(prompts.under_way) * devices_.StepShare();
+  const double share = std::min(1.0, computed / static_cast<double>(prompts.rows));
+  if (share > told_share_) on_prompt_(told_share_ = share);
 }
 
 // ---- Another plan while all is well
@@ -271,6 +282,7 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
 // Whether the requests fit is known, and the levels are worked out, before a device loads anything.
 absl::Status ClusterRun::InstallAgain(const Plan& plan) {
   LIME_RETURN_IF_ERROR(writer_.Restart(OrdersFor(plan)));
+  told_share_ = 0;
   for (Asked& asked : asked_) asked.sampling.hash_state.clear();
   return Install(plan, {});
 }

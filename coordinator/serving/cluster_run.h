@@ -56,6 +56,10 @@ class ClusterRun {
   // REQUIRES: a plan is installed; `devices` outlives this.
   explicit ClusterRun(Devices& devices, std::optional<Survival> survival = {}, LevelsOf levels = {});
 
+  // From now on `tell` hears in Run, until the first token, how much is computed of the prompts that begin together: at every step's end,
+  // and every 100 ms where the devices say how far their step is. It grows, but where another plan computes them again.
+  void OnPrompt(std::function<void(double share)> tell) { on_prompt_ = std::move(tell), told_share_ = 0; }
+
   absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling);
 
   struct Token {
@@ -119,6 +123,7 @@ class ClusterRun {
   absl::Status OnStepEnded(int64_t step);
   absl::Status OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token);
   void SendOrders();
+  void TellPrompt();
 
   struct Asked {
     RequestSampling sampling;
@@ -131,7 +136,9 @@ class ClusterRun {
   const std::optional<Survival> survival_;
   const LevelsOf levels_;
   OrderWriter writer_;
-  std::vector<Asked> asked_;  // by request
+  std::vector<Asked> asked_;                     // by request
+  std::function<void(double share)> on_prompt_;  // empty: nobody asks, or a token was made
+  double told_share_ = 0;
   bool open_ = false;
   int64_t steps_ = 0;
   RecycledQueue<News> news_;      // taken

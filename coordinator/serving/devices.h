@@ -55,6 +55,8 @@ class Devices {
 
   // Of a device of the plan.
   virtual absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const = 0;
+  // Of the oldest step that has not ended, the share that is computed, as far as that is known here without asking anybody.
+  virtual double StepShare() const { return 0; }
   // No more news comes, and the plan is unloaded everywhere; the first error, if any.
   virtual absl::Status Unload() = 0;
   // Likewise, but for the KV, which the plan that is installed next may take over.  REQUIRES: no

@@ -147,6 +147,11 @@ class StageEngine::Impl {
     return health_;
   }
 
+  double StepShare() const {
+    const int32_t all = computes_.load(std::memory_order_relaxed);
+    return all == 0 ? 0 : std::min(1.0, static_cast<double>(computed_.load(std::memory_order_relaxed)) / all);
+  }
+
   Stats stats() const {
     Stats stats;
     const StageKv* kv = nullptr;
@@ -345,6 +350,9 @@ class StageEngine::Impl {
     const auto program = std::ranges::find_if(
         programs_, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
     order.microbatches.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
+    const auto computes =
+        std::ranges::count_if(program->step, [](const Instruction& what) { return std::holds_alternative<Compute>(what); });
+    computed_.store(0, std::memory_order_relaxed), computes_.store(static_cast<int32_t>(computes), std::memory_order_relaxed);
     const std::vector<Visit> came = inbox_->BeginStep(std::move(order.microbatches));
     Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs_.begin())});
     for (const Visit& visit : came) PostArrived(visit);
@@ -697,6 +705,7 @@ class StageEngine::Impl {
       const MicroBatch& batch = inbox_->batch(start.what.microbatch);  // of the step under way, which goes on until this is computed
       mutex_.Unlock();
       const absl::Status status = compute_->Run(start, batch, input);
+      computed_.fetch_add(1, std::memory_order_relaxed);
       mutex_.Lock();
       const double end = SteadyMs();
       NoteTime(start.what, batch, end - begin);
@@ -762,7 +771,8 @@ class StageEngine::Impl {
 
   mutable absl::Mutex mutex_;
   absl::CondVar work_;
-  std::atomic<bool> given_work_ = false;  // since the compute thread began to stay awake
+  std::atomic<int32_t> computes_ = 0, computed_ = 0;  // of the step under way; for who watches
+  std::atomic<bool> given_work_ = false;              // since the compute thread began to stay awake
   std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageInbox> inbox_ ABSL_GUARDED_BY(mutex_);
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -824,6 +834,10 @@ absl::Status StageEngine::OnActivation(ActivationMessage activation) {
 
 absl::Status StageEngine::OnKv(int32_t from, const std::vector<std::byte>& message) {
   return impl_->OnKv(from, message);
+}
+
+double StageEngine::StepShare() const {
+  return impl_->StepShare();
 }
 
 StageEngine::Stats StageEngine::stats() const {

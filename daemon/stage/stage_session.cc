@@ -330,6 +330,11 @@ void StageSession::Tick() {
   for (const auto& [device, link] : links_) link->Tick();
 }
 
+double StageSession::StepShare() const {
+  absl::ReaderMutexLock lock(&stage_mutex_);
+  return stage_ == nullptr ? 0 : stage_->StepShare();
+}
+
 DeviceStatistics StageSession::Statistics() const {
   DeviceStatistics statistics{.epoch = epoch(), .received_messages = received_messages_.load(), .received_bytes = received_bytes_.load()};
   absl::ReaderMutexLock lock(&stage_mutex_);
