@@ -10,7 +10,9 @@
 
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/text_stream.h"
+#include "coordinator/cli/trace_timeline.h"
 #include "coordinator/local/local_plan.h"
+#include "coordinator/rpc/trace_collector.h"
 #include "coordinator/serving/cluster_run.h"
 #include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
@@ -298,6 +300,31 @@ TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
     EXPECT_EQ(results[i].token_ids, engine[i].token_ids);
     EXPECT_EQ(results[i].logits_hash, engine[i].logits_hash);
   }
+}
+
+TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  const Plan plan = PlanFor({.resident = 0.5}, kSlots, 60);
+  LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1})});
+  EXPECT_FALSE(device.TakeTrace({.most = 1}).ok());
+  ASSERT_TRUE(device.Install(plan, {.trace_spans = kTraceSpans}).ok());
+  TraceCollector collector({{plan.devices[0].name, [&](const TraceCall& call) { return device.TakeTrace(call); }}}, {});
+  ByAPlan(device, Options({.temperature = 0}));
+  const std::vector<DeviceTrace> traces = collector.Finish();
+  ASSERT_EQ(traces.size(), 1u);
+  EXPECT_TRUE(traces[0].status.ok()) << traces[0].status;
+  EXPECT_EQ(traces[0].epoch, device.plan().epoch);
+  EXPECT_EQ(traces[0].lost, 0);
+  std::vector<std::string> parts;
+  for (int part = 0; part < plan.NumParts(); ++part) parts.push_back(PartName(plan, part));
+  const auto measured = cli::MergeTraces({plan.devices[0].name}, parts, traces);
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_TRUE(measured->devices[0].traced);
+  EXPECT_EQ(std::ssize(cli::StepsOf(measured->timeline)), device.Statistics(0)->steps);
+  EXPECT_TRUE(
+      std::ranges::any_of(measured->timeline.spans, [](const TimelineSpan& span) { return span.kind == TimelineSpan::Kind::kLoad; }));
+  EXPECT_TRUE(device.Unload().ok());
+  EXPECT_FALSE(device.TakeTrace({.most = 1}).ok());
 }
 
 TEST_F(LocalDeviceTest, APlanThatCannotBeIsRefusedAndLeavesNothing) {
