@@ -52,12 +52,13 @@ class LocalPlanning {
 
  private:
   int64_t MostRows() const { return std::max<int64_t>(plan_request_.chunks.front(), request_.sequences); }
+  int64_t LogitRows() const { return std::min(request_.logit_rows, MostRows()); }
   int64_t LayerPages() const { return request_.sequences * ((request_.context + kPageTokens - 1) / kPageTokens); }
 
   absl::Status DescribeDevice() {
     const BackendOptions backend{.num_threads = request_.num_threads > 0 ? request_.num_threads : UsableCores(),
                                  .max_rows = MostRows(),
-                                 .max_logit_rows = request_.sequences,
+                                 .max_logit_rows = std::max<int64_t>(request_.sequences, LogitRows()),
                                  .max_sequences = request_.sequences,
                                  .context = request_.context,
                                  .num_kv_pages = LayerPages() * spec_.config.num_layers,
@@ -129,7 +130,9 @@ class LocalPlanning {
   absl::StatusOr<Plan> Make(const PlanProblem& problem, const StagePlan& stages) const {
     PlanChoice choice{.stages = stages, .batch = request_.sequences};
     choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(stages);
-    return MakePlan(problem, choice);
+    LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem, choice));
+    plan.logit_rows = static_cast<int32_t>(LogitRows());
+    return plan;
   }
 
   const ModelSpec& spec_;

@@ -23,6 +23,7 @@ struct LocalPlanRequest {
   int32_t sequences = 1;   // at a time
   int64_t prompt_tokens = 1;
   int64_t chunk = 512;                   // of them, that are computed together at most
+  int64_t logit_rows = 0;                // of a chunk, rows that may ask for logits, to score prompts; at least one for each sequence can
   std::optional<double> resident_share;  // of the weights, 0 to 1, that stay, evenly spread, beside a small ring; nothing: as much as fits
   Bytes piece_bytes = kPieceBytes;       // longest streamed piece
 

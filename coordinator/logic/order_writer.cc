@@ -25,6 +25,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.sequences = plan.sequences;
   options.context = plan.context;
   options.batch = plan.batch;
+  options.logit_rows = MostLogitRows(plan);
   options.microbatches = plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
   options.max_rows = OwnRows(plan);
   options.chunk = options.max_rows;
@@ -298,11 +299,13 @@ int64_t OrderWriter::AddPrompt(RequestId id, UnderWay& step, int64_t room) {
   const int64_t before = entry.ordered;
   std::span<MicroBatch> free = batches_;
   if (options_.kept_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
+  const int64_t most_logits = std::max<int64_t>(options_.batch, options_.logit_rows);
   for (MicroBatch& batch : free) {
+    int64_t logits = LogitRows(batch);
     while (InPrompt(entry) && entry.ordered - before < room && static_cast<int64_t>(batch.rows.size()) < options_.max_rows) {
       const bool wants_logits = WantsLogits(entry);
-      if (wants_logits && (LogitRows(batch) >= options_.batch || step.prompt_logits >= options_.prompt_logits)) break;
-      step.prompt_logits += wants_logits ? 1 : 0;
+      if (wants_logits && (logits >= most_logits || step.prompt_logits >= options_.prompt_logits)) break;
+      if (wants_logits) ++step.prompt_logits, ++logits;
       AddRow(id, entry.tokens[static_cast<size_t>(entry.ordered)], wants_logits, batch, step);
     }
   }

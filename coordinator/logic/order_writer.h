@@ -34,7 +34,8 @@ class OrderWriter {
   struct Options {
     int32_t sequences = 1;          // slots
     int64_t context = 0;            // positions of one slot
-    int32_t batch = 1;              // of one micro-batch, rows that decode or ask for logits
+    int32_t batch = 1;              // of one micro-batch, rows that decode
+    int64_t logit_rows = 0;         // likewise, rows that ask for logits, those that decode included; no more than batch: as many
     int32_t microbatches = 1;       // of one step
     int64_t max_rows = 1;           // of one micro-batch
     int64_t chunk = 1;              // prompt rows of a step in which others decode

@@ -189,7 +189,7 @@ class StageEngine::Impl {
     const PlanDevice& device = plan_.devices[device_];
     const BackendOptions backend{.num_threads = options_.num_threads > 0 ? options_.num_threads : UsableCores(),
                                  .max_rows = MaxRows(plan_),
-                                 .max_logit_rows = HasHead(plan_, device_) ? plan_.batch : 0,
+                                 .max_logit_rows = HasHead(plan_, device_) ? MostLogitRows(plan_) : 0,
                                  .max_sequences = plan_.sequences,
                                  .context = plan_.context,
                                  .num_kv_pages = pages_come_ ? FullLayerPages(plan_) * NumLayers() : device.kv_pages,

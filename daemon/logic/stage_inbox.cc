@@ -109,7 +109,8 @@ absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
     if (row.parent != -1) return absl::UnimplementedError("trees of speculated tokens are not computed yet");
     logit_rows += row.wants_logits ? 1 : 0;
   }
-  if (logit_rows > plan_.batch) return Invalid("logits of ", logit_rows, " rows in one micro-batch, at most ", plan_.batch);
+  if (const int64_t most = MostLogitRows(plan_); logit_rows > most)
+    return Invalid("logits of ", logit_rows, " rows in one micro-batch, at most ", most);
   return EvictsKv(plan_) ? CheckOwn(batch) : absl::OkStatus();
 }
 
@@ -147,8 +148,9 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
   const ActivationHeader& header = activation.header;
   LIME_RETURN_IF_ERROR(CheckActivation(activation));
   if (header.payload == Payload::kToken) {
-    LIME_ASSIGN_OR_RETURN(const std::vector<SampledToken> tokens,
-                          ParseSampledTokens(activation.payload, static_cast<size_t>(plan_.sequences)));
+    LIME_ASSIGN_OR_RETURN(
+        const std::vector<SampledToken> tokens,
+        ParseSampledTokens(activation.payload, static_cast<size_t>(std::max<int64_t>(plan_.sequences, MostLogitRows(plan_)))));
     LIME_RETURN_IF_ERROR(CheckTokens(header.step, tokens));
     TakeTokens(header.step, tokens);
     return std::nullopt;
