@@ -14,6 +14,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/score.h"
 #include "coordinator/cli/text_stream.h"
 #include "coordinator/local/local_device.h"
 #include "coordinator/local/local_plan.h"
@@ -30,12 +31,16 @@ namespace {
 
 using Clock = cli::TextStream::Clock;
 
+constexpr int64_t kChunk = 512;  // of a prompt that is scored
+
 struct Flags {
   std::string model;
   int threads = 2;
   int64_t memory_mb = 0;
   int prompt = 64;
   int64_t tokens = 32;
+  int score = 0;
+  int64_t logit_rows = kChunk;
   int rounds = 9;
 };
 
@@ -81,16 +86,22 @@ class Bench {
     LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags_.model));
     LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
     LIME_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(flags_.model));
-    for (int i = 0; i < flags_.prompt; ++i)
+    for (int i = 0; i < (flags_.score > 0 ? flags_.score : flags_.prompt); ++i)
       prompt_.push_back(static_cast<int32_t>((7 * i + 3) % std::min<int64_t>(250, spec.config.vocab_size)));
-    const int64_t context = flags_.prompt + flags_.tokens;
-    Engine::Options engine{
-        .num_threads = flags_.threads, .loader = LoaderKind::kRead, .max_rows = flags_.prompt + 1, .context = context, .memory = Budget()};
+    const auto prompt = std::ssize(prompt_);
+    const int64_t context = flags_.score > 0 ? prompt : prompt + flags_.tokens, chunk = flags_.score > 0 ? kChunk : prompt;
+    Engine::Options engine{.num_threads = flags_.threads,
+                           .loader = LoaderKind::kRead,
+                           .max_rows = chunk + 1,
+                           .max_logit_rows = flags_.score > 0 ? chunk : 1,
+                           .context = context,
+                           .memory = Budget()};
     LIME_ASSIGN_OR_RETURN(engine_, Engine::Create(flags_.model, engine));
     LIME_ASSIGN_OR_RETURN(const LocalPlan local, PlanForThisProcess(spec, {.budget = Budget(),
                                                                            .context = context,
-                                                                           .prompt_tokens = flags_.prompt,
-                                                                           .chunk = flags_.prompt,
+                                                                           .prompt_tokens = prompt,
+                                                                           .chunk = chunk,
+                                                                           .logit_rows = flags_.score > 0 ? flags_.logit_rows : 0,
                                                                            .num_threads = flags_.threads}));
     device_ = std::make_unique<LocalDevice>(
         LocalDevice::Options{.weights = flags_.model, .make_stage = MakeEngineStages({.num_threads = flags_.threads})});
@@ -134,6 +145,38 @@ class Bench {
                             {"wait_weights_ms", statistics.wait_weights_ms},
                             {"wait_input_ms", statistics.wait_input_ms}};
     return answer;
+  }
+
+  // Every logit of a prompt, either way.
+  absl::StatusOr<nlohmann::ordered_json> Score() {
+    const cli::ScoreOptions options{.chunk = kChunk, .top = 1};
+    std::vector<double> engine, plan, ratios;
+    for (int round = 0; round <= flags_.rounds; ++round) {
+      const Clock::time_point begin = Clock::now();
+      cli::Scorer scorer(*engine_, options);
+      std::vector<cli::ScoredPosition> positions;
+      LIME_RETURN_IF_ERROR(scorer.Score(prompt_, positions));
+      const Clock::time_point middle = Clock::now();
+      uint64_t hash = 0;
+      LIME_RETURN_IF_ERROR(run_->Add({.prompt = prompt_, .max_new_tokens = 0}, {.score_top = 1}).status());
+      const auto take = [&](const ClusterRun::Token& token) {
+        hash = token.logits_hash;
+        return true;
+      };
+      LIME_RETURN_IF_ERROR(run_->Run(take, nullptr));
+      const Clock::time_point end = Clock::now();
+      if (round == 0 && hash != scorer.hash()) return absl::InternalError("the two ways give different bits");
+      if (round == 0) continue;
+      engine.push_back(cli::Milliseconds(middle - begin)), plan.push_back(cli::Milliseconds(end - middle));
+      ratios.push_back(plan.back() / engine.back());
+    }
+    return nlohmann::ordered_json{{"model", flags_.model},
+                                  {"threads", flags_.threads},
+                                  {"memory_mb", flags_.memory_mb},
+                                  {"scored", flags_.score},
+                                  {"logit_rows", device_->plan().logit_rows},
+                                  {"rounds", flags_.rounds},
+                                  {"score_ms", {{"engine", Median(engine)}, {"plan", Median(plan)}, {"ratio", Median(ratios)}}}};
   }
 
  private:
@@ -193,7 +236,7 @@ class Bench {
 absl::Status Run(const Flags& flags) {
   Bench bench(flags);
   LIME_RETURN_IF_ERROR(bench.Open());
-  LIME_ASSIGN_OR_RETURN(const nlohmann::ordered_json answer, bench.Run());
+  LIME_ASSIGN_OR_RETURN(const nlohmann::ordered_json answer, flags.score > 0 ? bench.Score() : bench.Run());
   std::puts(answer.dump(2).c_str());
   return absl::OkStatus();
 }
@@ -210,6 +253,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--prompt", flags.prompt, "Tokens of the prompt, in one chunk")->capture_default_str();
   app.add_option("--tokens", flags.tokens, "Generated in a round; at least 2")->capture_default_str();
+  app.add_option("--score", flags.score, "Tokens of a prompt that is scored, instead of generating; 0: generates")->capture_default_str();
+  app.add_option("--logit-rows", flags.logit_rows, "Of a step, where the plan scores")->capture_default_str();
   app.add_option("--rounds", flags.rounds, "Of each way")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = lime::Run(flags);

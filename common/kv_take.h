@@ -58,6 +58,17 @@ struct KvGiven {
   friend bool operator==(const KvGiven&, const KvGiven&) = default;
 };
 
+// Pages of one layer, as a device asks another one for them.
+struct KvReadCall {
+  int64_t epoch = 0;
+  int32_t layer = 0;
+  bool hosts = false;             // of what the device has as a host
+  std::vector<KvExtent> extents;  // none: the reader needs nothing of it
+  std::string numerics_id;        // of the kernels that go on with it
+  Bytes page_bytes = 0;
+  friend bool operator==(const KvReadCall&, const KvReadCall&) = default;
+};
+
 // What a device of a plan takes of the plan before, and gives of it.
 struct KvTake {
   int64_t epoch = -1;  // of the plan before

@@ -135,7 +135,7 @@ void ProgramRunner::NoteBorder(std::vector<Action>& actions) {
 
 void ProgramRunner::EndStep(std::vector<Action>& actions) {
   actions.push_back(StepEnded{step_++});
-  steps_.pop_front();
+  steps_.erase(steps_.begin());
   at_ = 0;
   NoteBorder(actions);
   if (settled() || step_ <= generations_[1].first_step) return;

@@ -181,9 +181,9 @@ class ProgramRunner {
   std::deque<Generation> generations_;
   const int64_t loads_limit_;
   const int loads_under_way_;
-  std::deque<int32_t> steps_;  // begun; the first is the one under way
-  int64_t step_ = 0;           // number of that
-  size_t at_ = 0;              // in its instructions
+  std::vector<int32_t> steps_;  // begun; the first is the one under way
+  int64_t step_ = 0;            // number of that
+  size_t at_ = 0;               // in its instructions
   bool computing_ = false;
   double waiting_since_ms_ = -1;  // negative where it does not wait
   Arrivals arrivals_;

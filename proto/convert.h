@@ -13,15 +13,15 @@
 
 #include "common/device_news.h"
 #include "common/device_report.h"
+#include "common/install_call.h"
 #include "common/order_message.h"
+#include "common/trace_chunk.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
-#include "planner/plan/timeline_span.h"
-#include "planner/plan/weights_digest.h"
 #include "proto/kv_convert.h"
 
 namespace lime {
@@ -39,13 +39,6 @@ inline constexpr int64_t kMaxTraceSpans = int64_t{1} << 20;      // that a devic
 inline constexpr int64_t kMaxWireTraceSpans = int64_t{1} << 13;  // of one message: half a megabyte
 inline constexpr double kMaxWireClockMs = 1e12;                  // thirty years
 
-// A program that installs plans, and for whom.
-struct Coordinator {
-  std::string user, host;
-  uint64_t id = 0;  // no two have the same; 0: not said
-
-  friend bool operator==(const Coordinator&, const Coordinator&) = default;
-};
 struct PlanUser {
   Coordinator coordinator;
   std::string address;  // that it calls from
@@ -114,17 +107,6 @@ struct ReleasedPlan {
 void ToProto(const ReleasedPlan& released, v1::ReleaseReply& message);
 absl::StatusOr<ReleasedPlan> FromProto(const v1::ReleaseReply& message);
 
-struct InstallCall {
-  Plan plan;
-  int32_t device = 0;                   // of the plan
-  std::vector<std::string> addresses;   // of its devices; empty where one does nothing
-  std::string weights;                  // folder on the device; empty: its own
-  uint64_t model = 0;                   // ModelDigest, by which it finds its own; 0: not said
-  int64_t trace_spans = 0;              // room for what it records; 0: nothing
-  std::optional<KvTake> kv;             // of the plan before; nothing: every sequence begins anew
-  std::optional<WeightsDigest> digest;  // that the weights must have; nothing: not said
-  Coordinator coordinator;              // who asks
-};
 void ToProto(const InstallCall& call, v1::InstallRequest& message);
 // The plan is valid, and the device is one of it.
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message);
@@ -141,22 +123,9 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message);
 
 // ---- Tracing
 
-struct TraceCall {
-  int64_t most = 0;  // spans; 0: the clock alone
-  friend bool operator==(const TraceCall&, const TraceCall&) = default;
-};
 void ToProto(const TraceCall& call, v1::TraceRequest& message);
 absl::StatusOr<TraceCall> FromProto(const v1::TraceRequest& message);
 
-// Times are of the device's steady clock.
-struct TraceChunk {
-  int64_t epoch = -1;  // of the plan that the spans are of
-  double received_ms = 0, answered_ms = 0;
-  int64_t lost = 0;                 // spans that found no room, so far
-  std::vector<TimelineSpan> spans;  // `device` is not said
-
-  friend bool operator==(const TraceChunk&, const TraceChunk&) = default;
-};
 void ToProto(const TraceChunk& chunk, v1::TraceReply& message);
 // Whether stages, parts and peers are there is for those to check who know the plan.
 absl::StatusOr<TraceChunk> FromProto(const v1::TraceReply& message);

@@ -37,15 +37,6 @@ struct UnloadedPlan {
 void ToProto(const UnloadedPlan& unloaded, v1::UnloadReply& message);
 absl::StatusOr<UnloadedPlan> FromProto(const v1::UnloadReply& message);
 
-struct KvReadCall {
-  int64_t epoch = 0;
-  int32_t layer = 0;
-  bool hosts = false;             // of what the device has as a host
-  std::vector<KvExtent> extents;  // none: the reader needs nothing of it
-  std::string numerics_id;        // of the kernels that go on with it
-  Bytes page_bytes = 0;
-  friend bool operator==(const KvReadCall&, const KvReadCall&) = default;
-};
 void ToProto(const KvReadCall& call, v1::KvRequest& message);
 absl::StatusOr<KvReadCall> FromProto(const v1::KvRequest& message);
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/steady_clock.h"
 #include "daemon/engine/process_memory.h"
 #include "planner/base/check.h"
 
@@ -52,6 +53,7 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
     return WithDevice(installed.status(), name);
   }
   session_ = std::move(session);
+  ShowToTrace(session_);
   installed_ = {*std::move(installed)};
   plan_ = std::move(plan);
   return absl::OkStatus();
@@ -78,7 +80,7 @@ std::optional<KvTake> LocalDevice::TakeOf(const Plan& plan, const std::vector<Kv
 
 absl::Status LocalDevice::Open(News news) {
   news_ = std::move(news);
-  return WithDevice(session_->SetSink([news = news_](FromDevice what) { news(0, std::move(what)); }), plan_.devices.front().name);
+  return WithDevice(session_->SetSink([news = news_](const FromDevice& what) { news(0, what); }), plan_.devices.front().name);
 }
 
 void LocalDevice::Send(const OrderMessage& order) {
@@ -93,12 +95,31 @@ absl::StatusOr<DeviceStatistics> LocalDevice::Statistics(int32_t /*device*/) con
   return statistics;
 }
 
+absl::StatusOr<TraceChunk> LocalDevice::TakeTrace(const TraceCall& call) const {
+  const double received_ms = SteadyMs();
+  std::shared_ptr<StageSession> session;
+  {
+    absl::MutexLock lock(&traced_mutex_);
+    session = traced_;
+  }
+  if (session == nullptr) return absl::FailedPreconditionError("no plan is installed");
+  TraceChunk chunk = session->TakeTrace(call);
+  chunk.received_ms = received_ms, chunk.answered_ms = SteadyMs();
+  return chunk;
+}
+
+void LocalDevice::ShowToTrace(std::shared_ptr<StageSession> session) {
+  absl::MutexLock lock(&traced_mutex_);
+  traced_ = std::move(session);
+}
+
 absl::Status LocalDevice::Unload() {
   Abandon();
   return absl::OkStatus();
 }
 
 absl::StatusOr<Devices::Left> LocalDevice::Leave() {
+  ShowToTrace(nullptr);
   StageSession::Left left = session_->Leave();
   session_.reset();
   left_ = std::move(left.plan);
@@ -108,6 +129,7 @@ absl::StatusOr<Devices::Left> LocalDevice::Leave() {
 }
 
 void LocalDevice::Abandon() {
+  ShowToTrace(nullptr);
   if (session_ != nullptr) session_->Close();
   session_.reset();
 }

@@ -5,7 +5,7 @@
 //   news ◄── StageSession ◄──
 //
 // Threads: one owner. News comes on threads of the stage, under its locks; of an order that the
-// stage refuses on the owner's.
+// stage refuses on the owner's. Traces may be taken on another thread.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
+#include "common/trace_chunk.h"
 #include "coordinator/serving/devices.h"
-#include "daemon/rpc/stage_session.h"
 #include "daemon/stage/stage.h"
+#include "daemon/stage/stage_session.h"
 
 namespace lime {
 
@@ -41,8 +43,12 @@ class LocalDevice final : public Devices {
 
   absl::Status Open(News news) override;
   void Send(const OrderMessage& order) override;
+  double StepShare() const override { return session_ != nullptr ? session_->StepShare() : 0; }
 
   absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const override;
+  // As a daemon answers it: spans since the last call, oldest first, where the installation asked for some. The clock is this process's.
+  // FailedPrecondition while nothing is installed.  Thread: any, one call at a time
+  absl::StatusOr<TraceChunk> TakeTrace(const TraceCall& call) const;
   absl::Status Unload() override;
   absl::StatusOr<Left> Leave() override;
   // Nobody else would unload it: waits for the computation at hand.
@@ -51,12 +57,15 @@ class LocalDevice final : public Devices {
 
  private:
   absl::StatusOr<InstalledPlan> Load(StageSession& session, const std::atomic<bool>* cancelled);
+  void ShowToTrace(std::shared_ptr<StageSession> session);
   std::optional<KvTake> TakeOf(const Plan& plan, const std::vector<KvSequence>& sequences) const;
 
   const Options options_;
   Plan plan_;
   std::vector<InstalledPlan> installed_;
   std::shared_ptr<StageSession> session_;  // null: nothing is installed
+  mutable absl::Mutex traced_mutex_;
+  std::shared_ptr<StageSession> traced_ ABSL_GUARDED_BY(traced_mutex_);  // session_, for who traces it
   News news_;
   std::optional<Plan> before_;  // that has left its KV
   LeftByPlan left_;             // of it

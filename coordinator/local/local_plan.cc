@@ -76,6 +76,8 @@ class LocalPlanning {
   }
 
  private:
+  int64_t LogitRows(int64_t rows) const { return std::min(request_.logit_rows, rows); }
+
   // Where something streams, every chunk costs a sweep over the disk, longer chunks take memory from what stays, and shorter ones let a
   // model run in a budget that is too small for the usual one.
   absl::StatusOr<LocalPlan> BestChunk(absl::StatusOr<LocalPlan> best) {
@@ -134,6 +136,7 @@ class LocalPlanning {
     }
     LIME_RETURN_IF_ERROR(plan.status());
     answer.plan = *std::move(plan);
+    answer.plan.logit_rows = static_cast<int32_t>(LogitRows(rows));
     return answer;
   }
 
@@ -141,7 +144,7 @@ class LocalPlanning {
     const int64_t pages = request_.sequences * ((request_.context + kPageTokens - 1) / kPageTokens) * spec_.config.num_layers;
     const BackendOptions backend{.num_threads = request_.num_threads > 0 ? request_.num_threads : UsableCores(),
                                  .max_rows = rows,
-                                 .max_logit_rows = request_.sequences,
+                                 .max_logit_rows = std::max<int64_t>(request_.sequences, LogitRows(rows)),
                                  .max_sequences = request_.sequences,
                                  .context = request_.context,
                                  .num_kv_pages = pages,

@@ -34,6 +34,7 @@ struct LocalPlanRequest {
   int64_t chunk = 0;              // of a prompt, that are computed together at most; 0: as many as is best for the work
   int64_t all_prompt_tokens = 0;  // the work: of all prompts; 0: of one
   int64_t new_tokens = 0;         // and steps of decoding
+  int64_t logit_rows = 0;         // of a chunk, rows that may ask for logits, to score prompts; at least one for each sequence can
 
   // Where not everything stays in memory.
   Placement placement = Placement::kAuto;

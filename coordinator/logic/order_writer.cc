@@ -25,6 +25,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.sequences = plan.sequences;
   options.context = plan.context;
   options.batch = plan.batch;
+  options.logit_rows = MostLogitRows(plan);
   options.microbatches = plan.reads == ReadsPerStep::kOnce ? std::max(plan.microbatches, plan.chunks_per_sweep) : plan.microbatches;
   options.max_rows = OwnRows(plan);
   options.chunk = options.max_rows;
@@ -48,6 +49,7 @@ OrderWriter::OrderWriter(const Options& options) : options_(options) {
 }
 
 void OrderWriter::BeginPlan() {
+  ReserveMemory();
   free_slots_.clear();
   for (int32_t slot = options_.sequences; slot-- > 0;) free_slots_.push_back(slot);
   memory_.reset();
@@ -55,6 +57,19 @@ void OrderWriter::BeginPlan() {
   MemoryPlanner::Options memory{.sequences = options_.sequences, .lead = kResidencyLead};
   for (const Residency& level : options_.levels) memory.layer_pages.push_back(level.layer_pages);
   memory_.emplace(memory);
+}
+
+// For as many steps as decode at a time, so that it does not depend on who is late when memory is taken.
+void OrderWriter::ReserveMemory() {
+  const auto batches = static_cast<size_t>(options_.microbatches), batch = static_cast<size_t>(options_.batch);
+  const auto steps = static_cast<size_t>(options_.look_ahead) + 1;
+  under_way_.Reserve(steps, [&](UnderWay& step) { step.awaited.reserve(batches * batch); });
+  awaited_.reserve(batches * batch), requests_.reserve(batches * batch), tokens_.reserve(batches * batch);
+  orders_.reserve(steps), spare_orders_.reserve(steps);
+  while (spare_orders_.size() < steps) spare_orders_.push_back({.what = StepOrder{std::vector<MicroBatch>(batches)}});
+  for (Order& order : spare_orders_) {
+    for (MicroBatch& rows : std::get<StepOrder>(order.what).microbatches) rows.rows.reserve(batch);
+  }
 }
 
 absl::Status OrderWriter::CheckFits(const Request& request, const Options& options) {
@@ -107,7 +122,7 @@ absl::Status OrderWriter::Restart(const Options& options) {
   waiting_ = std::move(again);
   running_.clear(), to_retire_.clear(), under_way_.clear();
   BeginPlan();
-  next_order_ = next_step_ = 0;
+  next_order_ = next_step_ = rows_computed_ = 0;
   return absl::OkStatus();
 }
 
@@ -125,6 +140,7 @@ absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& 
   for (const Kept& each : kept) {
     entries_[each.request].slot = each.sequence.to;
     entries_[each.request].ordered = each.sequence.positions;
+    rows_computed_ += each.sequence.positions;
     std::erase(free_slots_, each.sequence.to);
   }
   // Who has a slot waits for nobody's.
@@ -132,32 +148,36 @@ absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& 
   return kept;
 }
 
-std::vector<Order> OrderWriter::NextOrders() {
-  std::vector<Order> orders;
-  for (const int32_t slot : std::exchange(to_retire_, {})) {
-    Write(orders, RetireOrder{slot});
-    Tell(MemoryPlanner::Retire{slot}, orders);
+const std::vector<Order>& OrderWriter::NextOrders() {
+  for (Order& order : orders_) {
+    if (std::holds_alternative<StepOrder>(order.what)) spare_orders_.push_back(std::move(order));
+  }
+  orders_.clear();
+  for (const int32_t slot : to_retire_) {
+    Write(RetireOrder{slot});
+    Tell(MemoryPlanner::Retire{slot});
     free_slots_.push_back(slot);
   }
+  to_retire_.clear();
   do {
-    Admit(orders);
-  } while (MayOrderStep() && WriteStep(orders));
-  return orders;
+    Admit();
+  } while (MayOrderStep() && WriteStep());
+  return orders_;
 }
 
-void OrderWriter::Tell(const MemoryPlanner::Event& event, std::vector<Order>& orders) {
-  if (memory_) TakeLevel(memory_->OnEvent(event), orders);
+void OrderWriter::Tell(const MemoryPlanner::Event& event) {
+  if (memory_) TakeLevel(memory_->OnEvent(event));
 }
 
-void OrderWriter::TakeLevel(std::optional<int> level, std::vector<Order>& orders) {
-  if (level) Write(orders, ResidencyOrder{options_.levels[static_cast<size_t>(*level)]});
+void OrderWriter::TakeLevel(std::optional<int> level) {
+  if (level) Write(ResidencyOrder{options_.levels[static_cast<size_t>(*level)]});
 }
 
 MemoryPlanner::Claim OrderWriter::ClaimOf(const Entry& entry) {
   return {.prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end};
 }
 
-bool OrderWriter::MayAdmit(const Entry& entry, std::vector<Order>& orders) {
+bool OrderWriter::MayAdmit(const Entry& entry) {
   if (!memory_) return true;
   if (!memory_->Fits(entry.end)) return false;
   if (memory_->HasPages(ClaimOf(entry))) return true;
@@ -167,7 +187,7 @@ bool OrderWriter::MayAdmit(const Entry& entry, std::vector<Order>& orders) {
     if (entries_[id].slot < 0 && free-- == 0) break;
     claims.push_back(ClaimOf(entries_[id]));
   }
-  TakeLevel(memory_->Want(claims), orders);
+  TakeLevel(memory_->Want(claims));
   return false;
 }
 
@@ -176,12 +196,31 @@ bool OrderWriter::AwaitsPages() const {
   return memory_ && !waiting_.empty() && HasSlotFor(entries_[waiting_.front()]) && memory_->Fits(entries_[waiting_.front()].end);
 }
 
-void OrderWriter::Write(std::vector<Order>& orders, decltype(Order::what) what) {
-  orders.push_back({.number = next_order_++, .what = std::move(what)});
+void OrderWriter::Write(decltype(Order::what) what) {
+  orders_.push_back({.number = next_order_++, .what = std::move(what)});
 }
 
-void OrderWriter::Admit(std::vector<Order>& orders) {
-  while (!waiting_.empty() && HasSlotFor(entries_[waiting_.front()]) && MayAdmit(entries_[waiting_.front()], orders)) {
+// Those that have rows; one without any where none has.
+void OrderWriter::WriteBatches() {
+  if (spare_orders_.empty()) {
+    Write(StepOrder{});
+  } else {
+    orders_.push_back(std::move(spare_orders_.back()));
+    spare_orders_.pop_back();
+    orders_.back().number = next_order_++;
+  }
+  std::vector<MicroBatch>& written = std::get<StepOrder>(orders_.back().what).microbatches;
+  const auto with_rows = [](const MicroBatch& batch) { return !batch.rows.empty(); };
+  written.resize(static_cast<size_t>(std::max<std::ptrdiff_t>(1, std::ranges::count_if(batches_, with_rows))));
+  written.front().rows.clear();
+  size_t next = 0;
+  for (const MicroBatch& batch : batches_) {
+    if (with_rows(batch)) written[next++] = batch;
+  }
+}
+
+void OrderWriter::Admit() {
+  while (!waiting_.empty() && HasSlotFor(entries_[waiting_.front()]) && MayAdmit(entries_[waiting_.front()])) {
     const RequestId id = waiting_.front();
     waiting_.pop_front();
     Entry& entry = entries_[id];
@@ -191,9 +230,8 @@ void OrderWriter::Admit(std::vector<Order>& orders) {
       free_slots_.pop_back();
     }
     running_.push_back(id);
-    Tell(MemoryPlanner::Admit{.slot = entry.slot, .prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end}, orders);
-    Write(orders,
-          AdmitOrder{.sequence = entry.slot, .request = id, .positions = entry.end, .prompt = entry.tokens, .computed = entry.ordered});
+    Tell(MemoryPlanner::Admit{.slot = entry.slot, .prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end});
+    Write(AdmitOrder{.sequence = entry.slot, .request = id, .positions = entry.end, .prompt = entry.tokens, .computed = entry.ordered});
   }
 }
 
@@ -209,35 +247,42 @@ bool OrderWriter::Evicts() const {
   return std::ranges::any_of(running_, [&](RequestId id) { return entries_[id].ordered + options_.chunk > options_.kept_positions; });
 }
 
-bool OrderWriter::WriteStep(std::vector<Order>& orders) {
-  std::vector<MicroBatch> batches(static_cast<size_t>(options_.microbatches));
-  UnderWay step{.step = next_step_};
-  AddDecodeRows(batches, step);
-  AddPromptRows(batches, step, options_.chunk * (step.awaited.empty() ? options_.chunks : 1));
-  std::erase_if(batches, [](const MicroBatch& batch) { return batch.rows.empty(); });
-  if (batches.empty() && !AwaitsPages()) return false;
-  if (batches.empty()) batches.emplace_back();
-  MemoryPlanner::Step positions{.positions = std::vector<int64_t>(static_cast<size_t>(options_.sequences), -1)};
-  for (const RequestId id : running_) positions.positions[static_cast<size_t>(entries_[id].slot)] = entries_[id].ordered;
-  Tell(positions, orders);
-  Write(orders, StepOrder{std::move(batches)});
-  under_way_.push_back(std::move(step));
+bool OrderWriter::WriteStep() {
+  batches_.resize(static_cast<size_t>(options_.microbatches));
+  for (MicroBatch& batch : batches_) batch.Clear();
+  UnderWay& step = under_way_.Push();
+  step.step = next_step_, step.prompt_logits = 0, step.awaited.clear();
+  AddDecodeRows(step);
+  AddPromptRows(step, options_.chunk * (step.awaited.empty() ? options_.chunks : 1));
+  const bool computes = std::ranges::any_of(batches_, [](const MicroBatch& batch) { return !batch.rows.empty(); });
+  if (!computes && !AwaitsPages()) {
+    under_way_.Unpush();
+    return false;
+  }
+  if (memory_) {
+    MemoryPlanner::Step positions{.positions = std::vector<int64_t>(static_cast<size_t>(options_.sequences), -1)};
+    for (const RequestId id : running_) positions.positions[static_cast<size_t>(entries_[id].slot)] = entries_[id].ordered;
+    Tell(positions);
+  }
+  step.rows = 0;
+  for (const MicroBatch& batch : batches_) step.rows += std::ssize(batch.rows);
+  WriteBatches();
   ++next_step_;
   return true;
 }
 
 // A slot keeps its micro-batch, so that the tokens that one waits for were made together.
-void OrderWriter::AddDecodeRows(std::vector<MicroBatch>& batches, UnderWay& step) {
+void OrderWriter::AddDecodeRows(UnderWay& step) {
   for (const RequestId id : running_) {
     const Entry& entry = entries_[id];
-    if (Decodes(entry)) AddRow(id, kSampledToken, /*wants_logits=*/true, batches[static_cast<size_t>(entry.slot / options_.batch)], step);
+    if (Decodes(entry)) AddRow(id, kSampledToken, /*wants_logits=*/true, batches_[static_cast<size_t>(entry.slot / options_.batch)], step);
   }
 }
 
-void OrderWriter::AddPromptRows(std::vector<MicroBatch>& batches, UnderWay& step, int64_t room) {
+void OrderWriter::AddPromptRows(UnderWay& step, int64_t room) {
   for (const RequestId id : running_) {
     // One that decodes in this step already is not in its prompt; one whose prompt ends in it decodes in the next.
-    if (room > 0 && InPrompt(entries_[id])) room -= AddPrompt(id, batches, step, room);
+    if (room > 0 && InPrompt(entries_[id])) room -= AddPrompt(id, step, room);
   }
 }
 
@@ -249,16 +294,18 @@ bool OrderWriter::WantsLogits(const Entry& entry) const {
 
 // Fills what is free of the micro-batches in order; rows that want logits go where they are to be had. Where evicted positions go ahead of
 // a sequence's rows, they do so once in a step: all rows are in the micro-batch of its slot.
-int64_t OrderWriter::AddPrompt(RequestId id, std::vector<MicroBatch>& batches, UnderWay& step, int64_t room) {
+int64_t OrderWriter::AddPrompt(RequestId id, UnderWay& step, int64_t room) {
   Entry& entry = entries_[id];
   const int64_t before = entry.ordered;
-  std::span<MicroBatch> free = batches;
+  std::span<MicroBatch> free = batches_;
   if (options_.kept_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
+  const int64_t most_logits = std::max<int64_t>(options_.batch, options_.logit_rows);
   for (MicroBatch& batch : free) {
+    int64_t logits = LogitRows(batch);
     while (InPrompt(entry) && entry.ordered - before < room && static_cast<int64_t>(batch.rows.size()) < options_.max_rows) {
       const bool wants_logits = WantsLogits(entry);
-      if (wants_logits && (LogitRows(batch) >= options_.batch || step.prompt_logits >= options_.prompt_logits)) break;
-      step.prompt_logits += wants_logits ? 1 : 0;
+      if (wants_logits && (logits >= most_logits || step.prompt_logits >= options_.prompt_logits)) break;
+      if (wants_logits) ++step.prompt_logits, ++logits;
       AddRow(id, entry.tokens[static_cast<size_t>(entry.ordered)], wants_logits, batch, step);
     }
   }
@@ -272,28 +319,29 @@ void OrderWriter::AddRow(RequestId id, int32_t token, bool wants_logits, MicroBa
   if (wants_logits) step.awaited.push_back({.request = id, .slot = entry.slot, .position = position + 1});
 }
 
-absl::StatusOr<std::vector<OrderWriter::Token>> OrderWriter::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
-  const auto found = std::ranges::find(under_way_, step, &UnderWay::step);
-  if (found == under_way_.end()) return absl::InvalidArgumentError(absl::StrCat("tokens of step ", step, ", which is not under way"));
-  std::vector<Sampling> awaited = found->awaited;
-  std::vector<RequestId> requests;
+absl::StatusOr<std::span<const OrderWriter::Token>> OrderWriter::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
+  UnderWay* found = nullptr;
+  for (size_t i = 0; i < under_way_.size() && found == nullptr; ++i) found = under_way_[i].step == step ? &under_way_[i] : nullptr;
+  if (found == nullptr) return absl::InvalidArgumentError(absl::StrCat("tokens of step ", step, ", which is not under way"));
+  awaited_ = found->awaited;
+  requests_.clear();
   for (const SampledToken& token : tokens) {
     const auto sampling =
-        std::ranges::find_if(awaited, [&](const Sampling& s) { return s.slot == token.sequence && s.position == token.position; });
-    if (sampling == awaited.end()) {
+        std::ranges::find_if(awaited_, [&](const Sampling& s) { return s.slot == token.sequence && s.position == token.position; });
+    if (sampling == awaited_.end()) {
       return absl::InvalidArgumentError(absl::StrCat("step ", step, " makes no token of sequence ", token.sequence, " at position ",
                                                      token.position, ", or has made it already"));
     }
-    requests.push_back(sampling->request);
-    awaited.erase(sampling);
+    requests_.push_back(sampling->request);
+    awaited_.erase(sampling);
   }
-  found->awaited = std::move(awaited);
-  std::vector<Token> answer;
+  found->awaited.swap(awaited_);
+  tokens_.clear();
   for (size_t i = 0; i < tokens.size(); ++i) {
-    Entry& entry = entries_[requests[i]];
+    Entry& entry = entries_[requests_[i]];
     if (entry.state != State::kRunning) continue;
     if (tokens[i].position < static_cast<int32_t>(entry.tokens.size())) {
-      answer.push_back({.request = requests[i], .index = i, .again = true});
+      tokens_.push_back({.request = requests_[i], .index = i, .again = true});
       continue;
     }
     entry.generated.push_back(tokens[i].token);
@@ -302,9 +350,9 @@ absl::StatusOr<std::vector<OrderWriter::Token>> OrderWriter::OnTokens(int64_t st
                                 : static_cast<int64_t>(entry.generated.size()) >= entry.request.max_new_tokens ? FinishReason::kLength
                                                                                                                : FinishReason::kNone;
     if (reason != FinishReason::kNone) Finish(entry);
-    answer.push_back({.request = requests[i], .index = i, .reason = reason});
+    tokens_.push_back({.request = requests_[i], .index = i, .reason = reason});
   }
-  return answer;
+  return tokens_;
 }
 
 absl::Status OrderWriter::OnStepEnded(int64_t step) {
@@ -312,7 +360,7 @@ absl::Status OrderWriter::OnStepEnded(int64_t step) {
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " is said to have ended, and is not the oldest under way"));
   if (const size_t missing = under_way_.front().awaited.size(); missing > 0)
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " has ended without ", missing, " of its tokens"));
-  under_way_.pop_front();
+  rows_computed_ += under_way_.Pop().rows;
   return absl::OkStatus();
 }
 
@@ -336,6 +384,17 @@ void OrderWriter::Finish(Entry& entry) {
 
 bool OrderWriter::decodes() const {
   return std::ranges::any_of(running_, [&](RequestId id) { return !entries_[id].generated.empty() && Decodes(entries_[id]); });
+}
+
+OrderWriter::Prompts OrderWriter::prompts() const {
+  Prompts prompts{.computed = rows_computed_, .under_way = under_way_.empty() ? 0 : under_way_.front().rows};
+  int32_t slots = options_.sequences;
+  for (const Entry& entry : entries_) {
+    if (entry.state == State::kFinished) continue;
+    if (slots-- == 0) break;
+    prompts.rows += std::ssize(entry.tokens);
+  }
+  return prompts;
 }
 
 OrderWriter::Left OrderWriter::left() const {

@@ -23,6 +23,7 @@
 #include "common/order.h"
 #include "coordinator/logic/memory_planner.h"
 #include "coordinator/logic/request_scheduler.h"
+#include "planner/base/recycled_queue.h"
 #include "planner/plan/plan.h"
 
 namespace lime {
@@ -33,7 +34,8 @@ class OrderWriter {
   struct Options {
     int32_t sequences = 1;          // slots
     int64_t context = 0;            // positions of one slot
-    int32_t batch = 1;              // of one micro-batch, rows that decode or ask for logits
+    int32_t batch = 1;              // of one micro-batch, rows that decode
+    int64_t logit_rows = 0;         // likewise, rows that ask for logits, those that decode included; no more than batch: as many
     int32_t microbatches = 1;       // of one step
     int64_t max_rows = 1;           // of one micro-batch
     int64_t chunk = 1;              // prompt rows of a step in which others decode
@@ -73,8 +75,8 @@ class OrderWriter {
   };
   absl::StatusOr<std::vector<Kept>> GoOn(const Options& options);
 
-  // What may be ordered now, in order; empty where nothing may.
-  std::vector<Order> NextOrders();
+  // What may be ordered now, in order; empty where nothing may. Valid until the next call.
+  const std::vector<Order>& NextOrders();
 
   struct Token {
     RequestId request = 0;
@@ -83,8 +85,9 @@ class OrderWriter {
     bool again = false;  // it was known before: of a prompt that is scored, or generated before the Restart
   };
   // The device with the head has sampled. Answers with those tokens whose requests go on or end here; those of requests that have ended
-  // are dropped. InvalidArgument, and nothing has changed, for a step that is not under way or a token that it does not make.
-  absl::StatusOr<std::vector<Token>> OnTokens(int64_t step, std::span<const SampledToken> tokens);
+  // are dropped. InvalidArgument, and nothing has changed, for a step that is not under way or a token that it does not make. The answer is
+  // valid until the next call.
+  absl::StatusOr<std::span<const Token>> OnTokens(int64_t step, std::span<const SampledToken> tokens);
 
   // A step has ended on the last device. InvalidArgument where it is not the next, or tokens of it are missing.
   absl::Status OnStepEnded(int64_t step);
@@ -105,6 +108,12 @@ class OrderWriter {
     bool decodes = false;     // as below
   };
   Left left() const;
+  // Of the prompts that are computed together until the first token: rows of steps that have ended, rows of the oldest step under way, and
+  // all of them.
+  struct Prompts {
+    int64_t computed = 0, under_way = 0, rows = 0;
+  };
+  Prompts prompts() const;
   bool decodes() const;  // a request that runs has made a token, and will make another
   bool idle() const { return waiting_.empty() && running_.empty(); }
   int64_t steps_ordered() const { return next_step_; }
@@ -135,28 +144,31 @@ class OrderWriter {
     int64_t step = 0;
     std::vector<Sampling> awaited;
     int32_t prompt_logits = 0;  // rows of prompts that asked for them
+    int64_t rows = 0;
   };
 
   static absl::Status CheckFits(const Request& request, const Options& options);
   void BeginPlan();
+  void ReserveMemory();
   bool WantsLogits(const Entry& entry) const;
   bool InPrompt(const Entry& entry) const { return entry.ordered < static_cast<int64_t>(entry.tokens.size()); }
   // The last token that is generated is not computed again.
   bool Decodes(const Entry& entry) const { return !InPrompt(entry) && entry.ordered + 1 < entry.end; }
-  void Write(std::vector<Order>& orders, decltype(Order::what) what);
-  void Admit(std::vector<Order>& orders);
+  void Write(decltype(Order::what) what);
+  void WriteBatches();
+  void Admit();
   bool HasSlotFor(const Entry& entry) const { return entry.slot >= 0 || !free_slots_.empty(); }
-  bool MayAdmit(const Entry& entry, std::vector<Order>& orders);
+  bool MayAdmit(const Entry& entry);
   static MemoryPlanner::Claim ClaimOf(const Entry& entry);
   bool AwaitsPages() const;
-  void Tell(const MemoryPlanner::Event& event, std::vector<Order>& orders);
-  void TakeLevel(std::optional<int> level, std::vector<Order>& orders);
+  void Tell(const MemoryPlanner::Event& event);
+  void TakeLevel(std::optional<int> level);
   bool MayOrderStep() const;
   bool Evicts() const;
-  bool WriteStep(std::vector<Order>& orders);
-  void AddDecodeRows(std::vector<MicroBatch>& batches, UnderWay& step);
-  void AddPromptRows(std::vector<MicroBatch>& batches, UnderWay& step, int64_t room);
-  int64_t AddPrompt(RequestId id, std::vector<MicroBatch>& batches, UnderWay& step, int64_t room);
+  bool WriteStep();
+  void AddDecodeRows(UnderWay& step);
+  void AddPromptRows(UnderWay& step, int64_t room);
+  int64_t AddPrompt(RequestId id, UnderWay& step, int64_t room);
   void AddRow(RequestId id, int32_t token, bool wants_logits, MicroBatch& batch, UnderWay& step);
   void Finish(Entry& entry);
 
@@ -166,10 +178,18 @@ class OrderWriter {
   std::vector<RequestId> running_;       // in order of admission
   std::vector<int32_t> free_slots_;      // lowest last
   std::vector<int32_t> to_retire_;       // slots
-  std::deque<UnderWay> under_way_;       // oldest first
+  RecycledQueue<UnderWay> under_way_;    // oldest first
   std::optional<MemoryPlanner> memory_;  // where KV grows
+  // In the memory of the calls before: a step allocates nothing.
+  std::vector<Order> orders_;        // of the last call
+  std::vector<Order> spare_orders_;  // steps
+  std::vector<MicroBatch> batches_;  // of the step that is written
+  std::vector<Sampling> awaited_;    // by OnTokens
+  std::vector<RequestId> requests_;  // likewise, of its tokens
+  std::vector<Token> tokens_;        // its answer
   int64_t next_order_ = 0;
   int64_t next_step_ = 0;
+  int64_t rows_computed_ = 0;  // by steps that have ended, and before this plan where it goes on with KV
 };
 
 }  // namespace lime

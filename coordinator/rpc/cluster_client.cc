@@ -173,8 +173,8 @@ class ClusterClient::Impl {
     news_ = std::move(news);
     for (const int32_t device : users_) {
       const OrdersCall::Options options{
-          .device = plan.devices[device].name, .epoch = epoch, .silence = options_.silence, .news = [this, device](FromDevice what) {
-            OnNews(device, std::move(what));
+          .device = plan.devices[device].name, .epoch = epoch, .silence = options_.silence, .news = [this, device](const FromDevice& what) {
+            OnNews(device, what);
           }};
       calls_.push_back(std::make_unique<OrdersCall>(*by_plan_[device]->stub, options));
     }
@@ -376,7 +376,7 @@ class ClusterClient::Impl {
     if (options.progress) options.progress(all.done, all.total);
   }
 
-  void OnNews(int32_t device, FromDevice what) {
+  void OnNews(int32_t device, const FromDevice& what) {
     {
       absl::MutexLock lock(&mutex_);
       if (std::holds_alternative<Opened>(what)) {
@@ -386,7 +386,7 @@ class ClusterClient::Impl {
       if (const auto* failed = std::get_if<FailedNews>(&what); failed != nullptr && failure_.ok())
         failure_ = WithDevice(failed->status, by_plan_[device]->device.name);
     }
-    news_(device, std::move(what));
+    news_(device, what);
   }
 
   void TickAlways() {

@@ -110,7 +110,7 @@ void OrdersCall::Tell(FromDevice what) {
     absl::MutexLock lock(&mutex_);
     if (closing_) return;
   }
-  options_.news(std::move(what));
+  options_.news(what);
 }
 
 void OrdersCall::Tick(absl::Time now) {

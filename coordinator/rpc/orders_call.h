@@ -23,7 +23,7 @@ class OrdersCall final : public grpc::ClientBidiReactor<v1::OrderRequest, v1::Or
     int64_t epoch = 0;
     absl::Duration beat = absl::Milliseconds(500);  // something is said at least so often
     absl::Duration silence = absl::Seconds(2);      // a device that says nothing for so long is lost
-    std::function<void(FromDevice)> news;
+    std::function<void(const FromDevice&)> news;
   };
   // REQUIRES: `stub` outlives this.
   OrdersCall(v1::Control::Stub& stub, Options options);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/flow.h"
 #include "planner/plan/plan_residency.h"
 
 namespace lime {
@@ -53,15 +54,28 @@ absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, 
 absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
   if (!open_) {
     inbox_ = std::make_shared<Inbox>();
-    LIME_RETURN_IF_ERROR(devices_.Open([inbox = inbox_](int32_t device, FromDevice what) {
+    ReserveNews(news_);
+    {
+      absl::MutexLock lock(&inbox_->mutex);
+      ReserveNews(inbox_->news);
+    }
+    LIME_RETURN_IF_ERROR(devices_.Open([inbox = inbox_](int32_t device, const FromDevice& what) {
       absl::MutexLock lock(&inbox->mutex);
-      inbox->news.emplace_back(device, std::move(what));
+      News& news = inbox->news.Push();
+      const auto* tokens = std::get_if<SampledNews>(&what);
+      news.device = device, news.sampled = tokens != nullptr;
+      if (tokens != nullptr) {
+        news.tokens = *tokens;
+      } else {
+        news.other = what;
+      }
     }));
     open_ = true;
   }
   SendOrders();
   while (!writer_.idle() && !IsSet(cancel)) {
-    for (const News& news : AwaitNews()) LIME_RETURN_IF_ERROR(OnNews(news, on_token));
+    LIME_RETURN_IF_ERROR(OnNextNews(on_token));
+    TellPrompt();
     if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
     if (change_) return Drain(on_token, cancel);
     SendOrders();
@@ -70,29 +84,43 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
 }
 
 absl::Status ClusterRun::Drain(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
-  while (writer_.steps_under_way() > 0 && !IsSet(cancel)) {
-    for (const News& news : AwaitNews()) LIME_RETURN_IF_ERROR(OnNews(news, on_token));
-  }
+  while (writer_.steps_under_way() > 0 && !IsSet(cancel)) LIME_RETURN_IF_ERROR(OnNextNews(on_token));
   if (writer_.idle()) change_.reset();  // nothing is left to be faster
   return absl::OkStatus();
 }
 
-std::deque<ClusterRun::News> ClusterRun::AwaitNews() {
+// As much as may wait while requests decode, so that it does not depend on who is late when memory is taken.
+void ClusterRun::ReserveNews(RecycledQueue<News>& news) const {
+  const auto rows = static_cast<size_t>(devices_.plan().sequences);
+  news.clear();
+  news.Reserve(static_cast<size_t>(Flow::kDecodeAhead) + 1, [&](News& place) {
+    place.tokens.tokens.reserve(rows), place.tokens.logits_hashes.reserve(rows), place.tokens.scores.reserve(rows);
+  });
+}
+
+void ClusterRun::AwaitNews() {
+  news_.clear();
   absl::MutexLock lock(&inbox_->mutex);
   const auto has_news = +[](Inbox* inbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(inbox->mutex) { return !inbox->news.empty(); };
   inbox_->mutex.AwaitWithTimeout(absl::Condition(has_news, inbox_.get()), kLook);
-  return std::exchange(inbox_->news, {});
+  std::swap(inbox_->news, news_);
+}
+
+absl::Status ClusterRun::OnNextNews(const std::function<bool(const Token&)>& on_token) {
+  AwaitNews();
+  for (size_t i = 0; i < news_.size(); ++i) LIME_RETURN_IF_ERROR(OnNews(news_[i], on_token));
+  return absl::OkStatus();
 }
 
 absl::Status ClusterRun::OnNews(const News& news, const std::function<bool(const Token&)>& on_token) {
-  const auto& [device, what] = news;
-  if (const auto* failed = std::get_if<FailedNews>(&what)) return WithDevice(failed->status, devices_.plan().devices[device].name);
-  if (device != head()) return absl::OkStatus();
-  if (const auto* sampled = std::get_if<SampledNews>(&what)) {
-    LIME_RETURN_IF_ERROR(OnSampled(*sampled, on_token));
-    return sampled->ends_step ? OnStepEnded(sampled->step) : absl::OkStatus();
+  if (const auto* failed = std::get_if<FailedNews>(&news.other); failed != nullptr && !news.sampled)
+    return WithDevice(failed->status, devices_.plan().devices[news.device].name);
+  if (news.device != head()) return absl::OkStatus();
+  if (news.sampled) {
+    LIME_RETURN_IF_ERROR(OnSampled(news.tokens, on_token));
+    return news.tokens.ends_step ? OnStepEnded(news.tokens.step) : absl::OkStatus();
   }
-  if (const auto* ended = std::get_if<StepEndedNews>(&what)) return OnStepEnded(ended->step);
+  if (const auto* ended = std::get_if<StepEndedNews>(&news.other)) return OnStepEnded(ended->step);
   return absl::OkStatus();
 }
 
@@ -103,7 +131,7 @@ absl::Status ClusterRun::OnStepEnded(int64_t step) {
 }
 
 absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token) {
-  LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Token> tokens, writer_.OnTokens(news.step, news.tokens));
+  LIME_ASSIGN_OR_RETURN(const std::span<const OrderWriter::Token> tokens, writer_.OnTokens(news.step, news.tokens));
   for (const OrderWriter::Token& token : tokens) {
     const SampledToken& sampled = news.tokens[token.index];
     const uint64_t logits_hash = news.logits_hashes[token.index];
@@ -116,6 +144,7 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     asked.position = sampled.position, asked.logits_hash = logits_hash;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
     TellPause();
+    if (!token.again) on_prompt_ = nullptr;
     const bool go_on =
         on_token({.request = token.request, .token = sampled.token, .logits_hash = logits_hash, .score = score, .reason = token.reason});
     if (!go_on && token.reason == FinishReason::kNone) writer_.Stop(token.request);
@@ -124,12 +153,20 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
 }
 
 void ClusterRun::SendOrders() {
-  for (Order& order : writer_.NextOrders()) {
-    OrderMessage message{.order = std::move(order)};
-    if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what))
-      message.sampling = asked_[static_cast<size_t>(admit->request)].sampling;
-    devices_.Send(message);
+  for (const Order& order : writer_.NextOrders()) {
+    message_.order = order;
+    if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) message_.sampling = asked_[static_cast<size_t>(admit->request)].sampling;
+    devices_.Send(message_);
   }
+}
+
+void ClusterRun::TellPrompt() {
+  if (!on_prompt_) return;
+  const OrderWriter::Prompts prompts = writer_.prompts();
+  if (prompts.rows == 0) return;
+  const double computed = static_cast<double>(prompts.computed) + static_cast<double>(prompts.under_way) * devices_.StepShare();
+  const double share = std::min(1.0, computed / static_cast<double>(prompts.rows));
+  if (share > told_share_) on_prompt_(told_share_ = share);
 }
 
 // ---- Another plan while all is well
@@ -245,6 +282,7 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
 // Whether the requests fit is known, and the levels are worked out, before a device loads anything.
 absl::Status ClusterRun::InstallAgain(const Plan& plan) {
   LIME_RETURN_IF_ERROR(writer_.Restart(OrdersFor(plan)));
+  told_share_ = 0;
   for (Asked& asked : asked_) asked.sampling.hash_state.clear();
   return Install(plan, {});
 }

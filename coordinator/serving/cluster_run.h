@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "coordinator/logic/order_writer.h"
 #include "coordinator/logic/recovery.h"
 #include "coordinator/serving/devices.h"
+#include "planner/base/recycled_queue.h"
 
 namespace lime {
 
@@ -56,6 +56,10 @@ class ClusterRun {
   // REQUIRES: a plan is installed; `devices` outlives this.
   explicit ClusterRun(Devices& devices, std::optional<Survival> survival = {}, LevelsOf levels = {});
 
+  // From now on `tell` hears in Run, until the first token, how much is computed of the prompts that begin together: at every step's end,
+  // and every 100 ms where the devices say how far their step is. It grows, but where another plan computes them again.
+  void OnPrompt(std::function<void(double share)> tell) { on_prompt_ = std::move(tell), told_share_ = 0; }
+
   absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling);
 
   struct Token {
@@ -77,11 +81,16 @@ class ClusterRun {
   bool finished(RequestId request) const { return writer_.finished(request); }
 
  private:
-  using News = std::pair<int32_t, FromDevice>;  // by device of the plan
+  struct News {
+    int32_t device = 0;    // of the plan
+    bool sampled = false;  // `tokens` is what it tells, else `other`: they keep their memory
+    SampledNews tokens;
+    FromDevice other;
+  };
 
   struct Inbox {
     absl::Mutex mutex;
-    std::deque<News> news ABSL_GUARDED_BY(mutex);
+    RecycledQueue<News> news ABSL_GUARDED_BY(mutex);
   };
   // One installed plan, until its requests have ended or it is no use any more.
   absl::Status RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
@@ -107,11 +116,14 @@ class ClusterRun {
   void CompareLogits(RequestId request, int32_t position, uint64_t logits_hash);
   void Say(const std::string& sentence) const;
 
-  std::deque<News> AwaitNews();
+  void ReserveNews(RecycledQueue<News>& news) const;
+  void AwaitNews();  // into news_
+  absl::Status OnNextNews(const std::function<bool(const Token&)>& on_token);
   absl::Status OnNews(const News& news, const std::function<bool(const Token&)>& on_token);
   absl::Status OnStepEnded(int64_t step);
   absl::Status OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token);
   void SendOrders();
+  void TellPrompt();
 
   struct Asked {
     RequestSampling sampling;
@@ -124,9 +136,13 @@ class ClusterRun {
   const std::optional<Survival> survival_;
   const LevelsOf levels_;
   OrderWriter writer_;
-  std::vector<Asked> asked_;  // by request
+  std::vector<Asked> asked_;                     // by request
+  std::function<void(double share)> on_prompt_;  // empty: nobody asks, or a token was made
+  double told_share_ = 0;
   bool open_ = false;
   int64_t steps_ = 0;
+  RecycledQueue<News> news_;      // taken
+  OrderMessage message_;          // sent last
   std::shared_ptr<Inbox> inbox_;  // of the plan in use; the devices' too: news may come after this is gone
 
   std::optional<Change> change_;                      // to be done

@@ -34,7 +34,7 @@ class Devices {
 
   // News of a device, which is an index of the plan. FailedNews is the last of it. Whoever tells it
   // may hold locks: it takes what it is given and returns at once.
-  using News = std::function<void(int32_t device, FromDevice what)>;
+  using News = std::function<void(int32_t device, const FromDevice& what)>;
 
   struct InstallOptions {
     std::function<void(Bytes done, Bytes total)> progress;  // of all devices together; on any thread, one at a time
@@ -55,6 +55,8 @@ class Devices {
 
   // Of a device of the plan.
   virtual absl::StatusOr<DeviceStatistics> Statistics(int32_t device) const = 0;
+  // Of the oldest step that has not ended, the share that is computed, as far as that is known here without asking anybody.
+  virtual double StepShare() const { return 0; }
   // No more news comes, and the plan is unloaded everywhere; the first error, if any.
   virtual absl::Status Unload() = 0;
   // Likewise, but for the KV, which the plan that is installed next may take over.  REQUIRES: no

@@ -35,6 +35,9 @@
 
 namespace lime {
 
+// For KV that nobody reads: who is to read it may be making room, or reading from others first.
+inline constexpr absl::Duration kKvLeftPatience = absl::Minutes(10);
+
 class KvLeft {
  public:
   // What another device had lent to this one.

@@ -50,7 +50,6 @@ class StageCompute {
 
   // What the last part of the plan has sampled, in the order of the batch's rows.
   const std::vector<SampledToken>& sampled() const { return sampled_; }
-  std::vector<SampledToken> TakeSampled() { return std::exchange(sampled_, {}); }
   // After a part of the head that is its stage's last and not the plan's: what the next stage is handed; empty for a batch without rows.
   std::vector<std::byte> TakeHeadPartial() { return std::exchange(head_partial_, {}); }
 

@@ -147,6 +147,11 @@ class StageEngine::Impl {
     return health_;
   }
 
+  double StepShare() const {
+    const int32_t all = computes_.load(std::memory_order_relaxed);
+    return all == 0 ? 0 : std::min(1.0, static_cast<double>(computed_.load(std::memory_order_relaxed)) / all);
+  }
+
   Stats stats() const {
     Stats stats;
     const StageKv* kv = nullptr;
@@ -184,7 +189,7 @@ class StageEngine::Impl {
     const PlanDevice& device = plan_.devices[device_];
     const BackendOptions backend{.num_threads = options_.num_threads > 0 ? options_.num_threads : UsableCores(),
                                  .max_rows = MaxRows(plan_),
-                                 .max_logit_rows = HasHead(plan_, device_) ? plan_.batch : 0,
+                                 .max_logit_rows = HasHead(plan_, device_) ? MostLogitRows(plan_) : 0,
                                  .max_sequences = plan_.sequences,
                                  .context = plan_.context,
                                  .num_kv_pages = pages_come_ ? FullLayerPages(plan_) * NumLayers() : device.kv_pages,
@@ -315,7 +320,7 @@ class StageEngine::Impl {
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (std::exchange(pumping_, true)) return;
     while (health_.ok() && inbox_->NextOrder() != nullptr && !inbox_->step_under_way() && HasPagesFor(*inbox_->NextOrder())) {
-      Order order = inbox_->TakeOrder();
+      Order& order = inbox_->TakeOrder();
       std::visit([this](auto& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Execute(what); }, order.what);
     }
     pumping_ = false;
@@ -345,6 +350,9 @@ class StageEngine::Impl {
     const auto program = std::ranges::find_if(
         programs_, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
     order.microbatches.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
+    const auto computes =
+        std::ranges::count_if(program->step, [](const Instruction& what) { return std::holds_alternative<Compute>(what); });
+    computed_.store(0, std::memory_order_relaxed), computes_.store(static_cast<int32_t>(computes), std::memory_order_relaxed);
     const std::vector<Visit> came = inbox_->BeginStep(std::move(order.microbatches));
     Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs_.begin())});
     for (const Visit& visit : came) PostArrived(visit);
@@ -491,9 +499,12 @@ class StageEngine::Impl {
   void Post(const ProgramRunner::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!health_.ok()) return;
     std::vector<ProgramRunner::Action> actions;
+    if (!spare_actions_.empty()) actions.swap(spare_actions_.back()), spare_actions_.pop_back();
     const absl::Status status = runner_->OnEvent(event, SteadyMs(), actions);
     if (!status.ok()) return Fail(status);
     Carry(actions);
+    actions.clear();
+    spare_actions_.push_back(std::move(actions));
   }
 
   void Carry(const std::vector<ProgramRunner::Action>& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -528,7 +539,11 @@ class StageEngine::Impl {
     if (!health_.ok()) return;  // what it was for may be gone
     disk_.LoadEnded(end_ms, BytesRead());
     if (trace_) trace_->LoadEnded(load, end_ms);
-    loaded_.insert(load);
+    if (load != next_loaded_) {
+      loaded_.insert(load);
+      return;
+    }
+    Post(ProgramRunner::Loaded{next_loaded_++});
     while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
   }
 
@@ -539,10 +554,9 @@ class StageEngine::Impl {
     const Send& send = start.what;
     ActivationMessage activation{
         .header = {.epoch = plan_.epoch, .step = start.step, .stage = send.stage, .microbatch = send.microbatch, .payload = send.payload}};
-    std::vector<SampledToken> sampled;
+    const std::vector<SampledToken>& sampled = compute_->sampled();
     if (send.payload == Payload::kToken) {
-      sampled = compute_->TakeSampled();
-      activation.payload = Encode(sampled);
+      if (send.to != device_) activation.payload = Encode(sampled);
     } else if (send.payload == Payload::kHeadPartial) {
       activation.payload = compute_->TakeHeadPartial();
     } else if (!inbox_->batch(send.microbatch).rows.empty()) {
@@ -691,6 +705,7 @@ class StageEngine::Impl {
       const MicroBatch& batch = inbox_->batch(start.what.microbatch);  // of the step under way, which goes on until this is computed
       mutex_.Unlock();
       const absl::Status status = compute_->Run(start, batch, input);
+      computed_.fetch_add(1, std::memory_order_relaxed);
       mutex_.Lock();
       const double end = SteadyMs();
       NoteTime(start.what, batch, end - begin);
@@ -756,12 +771,14 @@ class StageEngine::Impl {
 
   mutable absl::Mutex mutex_;
   absl::CondVar work_;
-  std::atomic<bool> given_work_ = false;  // since the compute thread began to stay awake
+  std::atomic<int32_t> computes_ = 0, computed_ = 0;  // of the step under way; for who watches
+  std::atomic<bool> given_work_ = false;              // since the compute thread began to stay awake
   std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageInbox> inbox_ ABSL_GUARDED_BY(mutex_);
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   std::optional<ProgramRunner::KvArrived> answered_at_once_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<ProgramRunner::Action>> spare_actions_ ABSL_GUARDED_BY(mutex_);  // empty, with memory for those of an event
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
   std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one
@@ -817,6 +834,10 @@ absl::Status StageEngine::OnActivation(ActivationMessage activation) {
 
 absl::Status StageEngine::OnKv(int32_t from, const std::vector<std::byte>& message) {
   return impl_->OnKv(from, message);
+}
+
+double StageEngine::StepShare() const {
+  return impl_->StepShare();
 }
 
 StageEngine::Stats StageEngine::stats() const {

@@ -95,6 +95,8 @@ class StageEngine {
     std::optional<Bytes> kv_room;  // on the disk for KV of another plan beside what this one may still take there; nothing: not known
   };
   Stats stats() const;
+  // Of the step under way, or the last one, the share of its computations here that have ended. Waits for nothing.  Thread: any
+  double StepShare() const;
 
   // Stops, between two steps, and leaves KV and resident weights for the plan that follows. FailedPrecondition where a step is under way,
   // or the plan evicts KV. Nothing but the destructor is called after it, whatever it answers.

@@ -31,7 +31,15 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
       shape_(shape),
       grows_kv_(GrowsKv(plan)),
       waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
-      latest_(static_cast<size_t>(plan.sequences)) {}
+      latest_(static_cast<size_t>(plan.sequences)) {
+  const auto reserve = [&](std::vector<MicroBatch>& batches) {
+    batches.resize(static_cast<size_t>(shape_.microbatches));
+    for (MicroBatch& batch : batches) batch.rows.reserve(static_cast<size_t>(plan_.batch));
+  };
+  orders_.Reserve(static_cast<size_t>(Flow::kDecodeAhead) + 1,
+                  [&](Order& order) { reserve(order.what.emplace<StepOrder>().microbatches); });
+  reserve(batches_);
+}
 
 Bytes StageInbox::WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes) {
   const bool has_peers = std::ranges::any_of(plan.stages, [&](const Stage& stage) { return stage.device != device; });
@@ -43,18 +51,16 @@ Bytes StageInbox::WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes
 
 // ---- Orders
 
-absl::Status StageInbox::AddOrder(Order order) {
+absl::Status StageInbox::AddOrder(const Order& order) {
   LIME_RETURN_IF_ERROR(Check(order));
   ++next_order_;
-  orders_.push_back(std::move(order));
+  orders_.Push() = order;
   return absl::OkStatus();
 }
 
-Order StageInbox::TakeOrder() {
+Order& StageInbox::TakeOrder() {
   LIME_CHECK(!orders_.empty());
-  Order order = std::move(orders_.front());
-  orders_.pop_front();
-  return order;
+  return orders_.Pop();
 }
 
 absl::Status StageInbox::Check(const Order& order) const {
@@ -103,7 +109,8 @@ absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
     if (row.parent != -1) return absl::UnimplementedError("trees of speculated tokens are not computed yet");
     logit_rows += row.wants_logits ? 1 : 0;
   }
-  if (logit_rows > plan_.batch) return Invalid("logits of ", logit_rows, " rows in one micro-batch, at most ", plan_.batch);
+  if (const int64_t most = MostLogitRows(plan_); logit_rows > most)
+    return Invalid("logits of ", logit_rows, " rows in one micro-batch, at most ", most);
   return EvictsKv(plan_) ? CheckOwn(batch) : absl::OkStatus();
 }
 
@@ -141,8 +148,9 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
   const ActivationHeader& header = activation.header;
   LIME_RETURN_IF_ERROR(CheckActivation(activation));
   if (header.payload == Payload::kToken) {
-    LIME_ASSIGN_OR_RETURN(const std::vector<SampledToken> tokens,
-                          ParseSampledTokens(activation.payload, static_cast<size_t>(plan_.sequences)));
+    LIME_ASSIGN_OR_RETURN(
+        const std::vector<SampledToken> tokens,
+        ParseSampledTokens(activation.payload, static_cast<size_t>(std::max<int64_t>(plan_.sequences, MostLogitRows(plan_)))));
     LIME_RETURN_IF_ERROR(CheckTokens(header.step, tokens));
     TakeTokens(header.step, tokens);
     return std::nullopt;
@@ -245,9 +253,9 @@ void StageInbox::Admit(const AdmitOrder& admit) {
   if (KeepsTokens()) latest.known = admit.prompt;
 }
 
-std::vector<StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch> batches) {
+std::vector<StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch>&& batches) {
   LIME_CHECK(!step_under_way_);
-  batches_ = std::move(batches);
+  batches_.swap(batches);
   step_under_way_ = true;
   tokens_awaited_ = 0;
   ++steps_begun_;

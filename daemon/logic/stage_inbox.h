@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,6 +18,7 @@
 #include "common/activation.h"
 #include "common/order.h"
 #include "planner/base/bytes.h"
+#include "planner/base/recycled_queue.h"
 #include "planner/base/status.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/micro_batch.h"
@@ -45,11 +45,11 @@ class StageInbox {
   // ---- Orders, in the order of their numbers
 
   // InvalidArgument, and nothing has changed, where the order's number is not the next one or it names what is not there.
-  absl::Status AddOrder(Order order);
+  absl::Status AddOrder(const Order& order);
   // The oldest one that was not taken; null where there is none.
   const Order* NextOrder() const { return orders_.empty() ? nullptr : &orders_.front(); }
-  // REQUIRES: NextOrder() is not null
-  Order TakeOrder();
+  // Valid until the next AddOrder.  REQUIRES: NextOrder() is not null
+  Order& TakeOrder();
 
   // ---- From peers
 
@@ -64,8 +64,9 @@ class StageInbox {
   // A sequence takes its slot: what was sampled for one that had it before is not its own.
   void Admit(const AdmitOrder& admit);
 
-  // The next step has begun, with these micro-batches. Returns the visits that came before.
-  std::vector<Visit> BeginStep(std::vector<MicroBatch> batches);
+  // The next step has begun, with these micro-batches, in whose place those of the step before are left: their memory serves the next
+  // order. Returns the visits that came before.
+  std::vector<Visit> BeginStep(std::vector<MicroBatch>&& batches);
   void EndStep();
 
   // On the first device: the next micro-batch of the step under way, in order, whose tokens are all known; they are in its rows then.
@@ -116,7 +117,7 @@ class StageInbox {
   const bool grows_kv_;          // of the plan
   const Bytes waiting_allowed_;  // WaitingBytes of the plan
 
-  std::deque<Order> orders_;  // not carried out yet
+  RecycledQueue<Order> orders_;  // not carried out yet
   int64_t next_order_ = 0;
   int64_t steps_begun_ = 0;
   bool step_under_way_ = false;

@@ -20,12 +20,13 @@
 #include "absl/time/time.h"
 #include "common/activation.h"
 #include "daemon/logic/trace_ring.h"
+#include "daemon/stage/transport.h"
 #include "planner/base/bytes.h"
 #include "proto/channel.h"
 
 namespace lime {
 
-class ActivationLink {
+class ActivationLink final : public Link {
  public:
   struct Options {
     std::string peer;     // its name
@@ -44,23 +45,13 @@ class ActivationLink {
   // Begins to connect.
   explicit ActivationLink(Options options);
   // Nothing is called any more once this returns. Never on a thread that `lost` was called on.
-  ~ActivationLink();
+  ~ActivationLink() override;
 
-  void Send(ActivationMessage activation);
-
-  struct Counts {
-    int64_t messages = 0;
-    Bytes bytes = 0;  // headers and payloads; of probes none
-  };
-  Counts sent() const;
-
-  struct Rate {
-    double bytes_per_second = 0;  // with the headers of TCP, IP and Ethernet
-    double age_ms = 0;            // since it was measured
-  };
-  std::optional<Rate> rate() const;
+  void Send(ActivationMessage activation) override;
+  Counts sent() const override;
+  std::optional<Rate> rate() const override;
   // Sends probes where they are due: LinkEstimator::kAskAgainUs.
-  void Tick();
+  void Tick() override;
 
  private:
   class Impl;

@@ -16,8 +16,6 @@ namespace lime {
 // For a device that says nothing before it is given up. Slow links bring little at a time; and a device that is lost is noticed by the
 // coordinator, which cancels the installation everywhere.
 inline constexpr absl::Duration kKvPatience = absl::Minutes(1);
-// For KV that nobody reads: who is to read it may be making room, or reading from others first.
-inline constexpr absl::Duration kKvLeftPatience = absl::Minutes(10);
 
 struct KvSource {
   std::string name, address;

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/rpc/kv_reader.h"
+#include "daemon/rpc/rpc_transport.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/pushed_models.h"
 #include "planner/plan/plan_blocks.h"
@@ -106,11 +106,11 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
   taken_from_ = 0;
   const int64_t before_epoch = call.kv ? call.kv->epoch : -1;
   if (before_epoch != left_epoch_) gone = std::exchange(left_, {}), left_epoch_ = -1;
+  auto transport = std::make_unique<RpcTransport>(
+      RpcTransport::Options{.keys = options_.keys, .patience = options_.link_patience, .probes = options_.link_probes});
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = std::move(call),
                                                                       .make_stage = options_.make_stage,
-                                                                      .keys = options_.keys,
-                                                                      .patience = options_.link_patience,
-                                                                      .probes = options_.link_probes,
+                                                                      .transport = std::move(transport),
                                                                       .log = options_.log,
                                                                       .progress = installation.progress,
                                                                       .left = {left_.kv, std::move(left_.weights)},

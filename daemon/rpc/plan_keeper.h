@@ -17,7 +17,9 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/rpc/stage_session.h"
+#include "daemon/stage/stage_session.h"
+#include "proto/channel.h"
+#include "proto/convert.h"
 
 namespace lime {
 

@@ -18,6 +18,7 @@ class EngineStage final : public DeviceStage {
   absl::Status OnKv(int32_t from, std::vector<std::byte> message) override { return engine_->OnKv(from, message); }
   absl::StatusOr<LeftByPlan> Leave() override { return engine_->Leave(); }
   StageEngine::Stats stats() const override { return engine_->stats(); }
+  double StepShare() const override { return engine_->StepShare(); }
   std::string numerics_id() const override { return engine_->numerics_id(); }
 
  private:

@@ -73,7 +73,7 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
   }
   const bool known = next < sequence.ids.size();
   if (sequence.sampling.hash_logits || sequence.sampling.score_top) {
-    Told& told = told_[{row.sequence, row.position + 1}];
+    Told& told = told_.emplace_back(ToldOf{.sequence = row.sequence, .position = row.position + 1, .told = {}}).told;
     sequence.hash->Add(logits);
     told.logits_hash = sequence.hash->value();
     if (sequence.sampling.score_top) {
@@ -102,8 +102,12 @@ std::vector<std::pair<int32_t, std::string>> PlanSampler::HashStates() {
 
 PlanSampler::Told PlanSampler::Take(const SampledToken& token) {
   absl::MutexLock lock(&mutex_);
-  auto node = told_.extract({token.sequence, token.position});
-  return node.empty() ? Told{} : std::move(node.mapped());
+  if (taken_ == told_.size()) return {};
+  ToldOf& next = told_[taken_];
+  if (next.sequence != token.sequence || next.position != token.position) return {};
+  Told told = std::move(next.told);
+  if (++taken_ == told_.size()) told_.clear(), taken_ = 0;
+  return told;
 }
 
 }  // namespace lime

@@ -47,7 +47,7 @@ class PlanSampler final : public TokenSampler {
   // What the hashes of the sequences go on from elsewhere, by slot, of those that have one.
   std::vector<std::pair<int32_t, std::string>> HashStates();
 
-  // Once for each token.
+  // Once for each token, in the order in which they were sampled.
   Told Take(const SampledToken& token);
 
  private:
@@ -57,7 +57,12 @@ class PlanSampler final : public TokenSampler {
   absl::Mutex mutex_;
   std::map<int64_t, RequestSampling> expected_ ABSL_GUARDED_BY(mutex_);             // by request
   std::map<int32_t, std::unique_ptr<Sequence>> sequences_ ABSL_GUARDED_BY(mutex_);  // by slot
-  std::map<std::pair<int32_t, int32_t>, Told> told_ ABSL_GUARDED_BY(mutex_);        // by slot and position
+  struct ToldOf {
+    int32_t sequence = 0, position = 0;
+    Told told;
+  };
+  std::vector<ToldOf> told_ ABSL_GUARDED_BY(mutex_);  // of the tokens that ask for it, oldest first
+  size_t taken_ ABSL_GUARDED_BY(mutex_) = 0;          // of them
   std::shared_ptr<LogitsHash> scored_hash_ ABSL_GUARDED_BY(mutex_);
   Sampler sampler_;            // the compute thread's
   cpu::RowScorer row_scorer_;  // likewise

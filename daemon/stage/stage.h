@@ -23,6 +23,7 @@ class DeviceStage {
   // As StageEngine::Leave.
   virtual absl::StatusOr<LeftByPlan> Leave() { return absl::UnimplementedError("this device leaves no KV"); }
   virtual StageEngine::Stats stats() const = 0;
+  virtual double StepShare() const { return 0; }
   virtual std::string numerics_id() const = 0;
 };
 

@@ -169,6 +169,7 @@ absl::Status ReadHead(JsonFields& fields, const std::string& where, Plan& plan) 
   plan.sequences = static_cast<int32_t>(fields.Int("sequences", 1, kMaxInt32));
   plan.microbatches = static_cast<int32_t>(fields.Int("microbatches", 1, kMaxInt32));
   plan.batch = static_cast<int32_t>(fields.Int("batch", 1, kMaxInt32));
+  plan.logit_rows = static_cast<int32_t>(fields.IntOr("logit_rows", 0, 0, kMaxInt32));
   plan.embedding_bytes = fields.Int("embedding_bytes", 0, kMaxInt);
   plan.embedding_kept_bytes = fields.IntOr("embedding_kept_bytes", 0, 0, kMaxInt);
   plan.page_bytes = fields.Int("page_bytes", 1, kMaxInt);
@@ -259,6 +260,7 @@ ordered_json HeadToJson(const Plan& plan) {
                         {"lower_bound_ms", plan.predicted.lower_bound_ms}}},
                       {"decode", TimesToJson(plan.decode)},
                       {"prefill", TimesToJson(plan.prefill)}};
+  if (plan.logit_rows > 0) out["logit_rows"] = plan.logit_rows;
   if (plan.kept_positions > 0) out["kept_positions"] = plan.kept_positions;
   return out;
 }

@@ -62,6 +62,7 @@ absl::Status CheckHead(const Plan& plan) {
   LIME_RETURN_IF_ERROR(CheckInt("batch", plan.batch, 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, 1, int64_t{plan.microbatches} * plan.batch));
   LIME_RETURN_IF_ERROR(CheckInt("sequences", plan.sequences, (int64_t{plan.microbatches} - 1) * plan.batch + 1, kMaxTokens));
+  LIME_RETURN_IF_ERROR(CheckInt("logit_rows", plan.logit_rows, 0, plan.kept_positions > 0 ? 0 : OwnRows(plan)));
   LIME_RETURN_IF_ERROR(CheckInt("embedding_bytes", plan.embedding_bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt("embedding_kept_bytes", plan.embedding_kept_bytes, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt("page_bytes", plan.page_bytes, 1, kMaxPartBytes));
@@ -369,6 +370,8 @@ absl::Status Plan::Validate() const {
     return WrongPlan("the last part is of ", BlockName(parts.back().block), ", not of the head");
   LIME_RETURN_IF_ERROR(CheckStages(*this));
   LIME_RETURN_IF_ERROR(CheckEmbedding(*this));
+  if (logit_rows > 0 && IdsBefore(*this, stages.back().lo) > 0)
+    return WrongPlan("field \"logit_rows\" is given, and devices share the head");
   LIME_RETURN_IF_ERROR(CheckSpill(*this));
   LIME_RETURN_IF_ERROR(CheckEviction(*this));
   const std::vector<PlanNeed> needs = NeedsOf(*this);

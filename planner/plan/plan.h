@@ -128,6 +128,8 @@ struct Plan {
   int32_t sequences = 1;       // served at a time
   int32_t microbatches = 1;    // a decode step is so many
   int32_t batch = 1;           // sequences in one, the last may hold fewer
+  int32_t logit_rows = 0;      // rows of one that may ask for logits, to score prompts in few steps; 0: as many as sequences. Else the last
+                               // stage has the whole head, and all KV is kept
   ReadsPerStep reads = ReadsPerStep::kOnce;
   EmbeddingPlacement embedding = EmbeddingPlacement::kResident;
   Bytes embedding_bytes = 0;       // of its rows
@@ -173,6 +175,11 @@ std::vector<PlanNeed> NeedsOf(const Plan& plan);
 
 // What some rows of a block's matrices take in memory and of the disk: their bytes, and room for reads that begin and end on 4 KiB.
 Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows);
+
+// Rows of a micro-batch that may ask for logits.
+inline int64_t MostLogitRows(const Plan& plan) {
+  return plan.batch > plan.logit_rows ? plan.batch : plan.logit_rows;
+}
 
 // Whether a streamed part waits in the ring for the last of so many micro-batches.
 bool StaysTogether(const Plan& plan, int64_t microbatches);

@@ -9,6 +9,7 @@
 #include "common/logits_hash.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/serving/cluster_run.h"
+#include "daemon/rpc/activation_link.h"
 #include "daemon/rpc/activation_wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

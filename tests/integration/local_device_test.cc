@@ -10,12 +10,15 @@
 
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/text_stream.h"
+#include "coordinator/cli/trace_timeline.h"
 #include "coordinator/local/local_plan.h"
+#include "coordinator/rpc/trace_collector.h"
 #include "coordinator/serving/cluster_run.h"
 #include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "tests/integration/models.h"
 #include "tests/integration/variants.h"
 
@@ -44,6 +47,7 @@ std::vector<Variant> Models() {
 struct Shape {
   std::optional<double> resident;  // nothing: all
   int threads = 1;
+  int64_t logit_rows = 0;
 };
 std::vector<Shape> Shapes() {
   return {{.threads = 1}, {.threads = 2}, {.resident = 0.9, .threads = 2}, {.resident = 0.6}, {.resident = 0, .threads = 2}};
@@ -73,6 +77,7 @@ class LocalDeviceTest : public ::testing::Test {
                                                  .sequences = sequences,
                                                  .prompt_tokens = prompt_tokens,
                                                  .chunk = kChunk,
+                                                 .logit_rows = shape.logit_rows,
                                                  .resident_share = shape.resident,
                                                  .piece_bytes = 16 * kKiB,
                                                  .num_threads = shape.threads});
@@ -237,7 +242,8 @@ TEST_F(LocalDeviceTest, ScoresAreThoseOfTheEngine) {
     cli::Scorer scorer(**engine, options);
     std::vector<cli::ScoredPosition> expected;
     ASSERT_TRUE(scorer.Score(ids, expected).ok());
-    for (const Shape& shape : {Shape{.threads = 2}, Shape{.resident = 0.6}}) {
+    for (const Shape& shape : {Shape{.threads = 2}, Shape{.resident = 0.6}, Shape{.logit_rows = kChunk},
+                               Shape{.resident = 0.6, .threads = 2, .logit_rows = 10}}) {
       const auto device = Install(PlanFor(shape, 1, std::ssize(ids)), shape);
       ClusterRun run(*device);
       ASSERT_TRUE(run.Add({.prompt = ids, .max_new_tokens = 0}, {.score_top = 4}).ok());
@@ -253,6 +259,8 @@ TEST_F(LocalDeviceTest, ScoresAreThoseOfTheEngine) {
       ASSERT_TRUE(status.ok()) << status;
       ASSERT_EQ(scores.size(), ids.size());
       EXPECT_EQ(hash, scorer.hash());
+      const int64_t rows = std::max<int64_t>(1, shape.logit_rows);
+      EXPECT_LE(run.steps(), (std::ssize(ids) + rows - 1) / rows) << "chunks may share a step";
       for (size_t i = 0; i < ids.size(); ++i) {
         EXPECT_EQ(scores[i].top, expected[i].top) << i;
         if (i + 1 == ids.size()) break;
@@ -260,6 +268,58 @@ TEST_F(LocalDeviceTest, ScoresAreThoseOfTheEngine) {
       }
     }
   }
+}
+
+TEST_F(LocalDeviceTest, MemoryForMoreLogitsIsCounted) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  const Plan one = PlanFor({}, 1, 60), many = PlanFor({.logit_rows = kChunk}, 1, 60), bounded = PlanFor({.logit_rows = 1000}, 1, 60);
+  EXPECT_EQ(one.logit_rows, 0);
+  EXPECT_EQ(many.logit_rows, kChunk);
+  EXPECT_EQ(bounded.logit_rows, kChunk) << "a chunk has no more rows";
+  EXPECT_GE(many.devices[0].memory.activations - one.devices[0].memory.activations,
+            (kChunk - 1) * spec_.config.vocab_size * static_cast<Bytes>(sizeof(float)));
+  const auto read = ParsePlan(ToJsonText(many), "plan.json");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, many);
+}
+
+TEST_F(LocalDeviceTest, TellsHowMuchOfAPromptIsComputedWithinAStepToo) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  const DeviceProfile slow{.read_bytes_per_second = 1e12, .flops = 1e15, .block_overhead_ms = 80};  // for each of its blocks
+  LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .pace = slow})});
+  ASSERT_TRUE(device.Install(PlanFor({}, kSlots, 20), {}).ok());
+  EXPECT_EQ(device.StepShare(), 0);
+  ClusterRun run(device);
+  ASSERT_TRUE(run.Add({.prompt = prompts_[4], .max_new_tokens = 1}, {}).ok());
+  ASSERT_LE(std::ssize(prompts_[4]), kChunk) << "one step";
+  std::vector<double> shares;
+  run.OnPrompt([&](double share) { shares.push_back(share); });
+  const absl::Status status = run.Run([](const ClusterRun::Token&) { return true; }, nullptr);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_GE(shares.size(), 2u);
+  EXPECT_TRUE(std::ranges::is_sorted(shares));
+  EXPECT_GT(shares.front(), 0);
+  EXPECT_LE(shares.back(), 1);
+  EXPECT_EQ(device.StepShare(), 1);
+}
+
+TEST_F(LocalDeviceTest, TellsHowMuchOfAPromptIsComputedStepByStep) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  const auto device = Install(PlanFor({}, kSlots, 60), {});
+  ClusterRun run(*device);
+  ASSERT_TRUE(run.Add({.prompt = prompts_[0], .max_new_tokens = 3}, {}).ok());
+  std::vector<double> shares;
+  run.OnPrompt([&](double share) { shares.push_back(share); });
+  size_t before_tokens = 0;
+  const absl::Status status = run.Run(
+      [&](const ClusterRun::Token&) {
+        if (before_tokens == 0) before_tokens = shares.size();
+        return true;
+      },
+      nullptr);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(shares.size(), before_tokens) << "nothing after the first token";
+  EXPECT_TRUE(std::ranges::is_sorted(shares));
 }
 
 TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
@@ -298,6 +358,31 @@ TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
     EXPECT_EQ(results[i].token_ids, engine[i].token_ids);
     EXPECT_EQ(results[i].logits_hash, engine[i].logits_hash);
   }
+}
+
+TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  const Plan plan = PlanFor({.resident = 0.5}, kSlots, 60);
+  LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1})});
+  EXPECT_FALSE(device.TakeTrace({.most = 1}).ok());
+  ASSERT_TRUE(device.Install(plan, {.trace_spans = kTraceSpans}).ok());
+  TraceCollector collector({{plan.devices[0].name, [&](const TraceCall& call) { return device.TakeTrace(call); }}}, {});
+  ByAPlan(device, Options({.temperature = 0}));
+  const std::vector<DeviceTrace> traces = collector.Finish();
+  ASSERT_EQ(traces.size(), 1u);
+  EXPECT_TRUE(traces[0].status.ok()) << traces[0].status;
+  EXPECT_EQ(traces[0].epoch, device.plan().epoch);
+  EXPECT_EQ(traces[0].lost, 0);
+  std::vector<std::string> parts;
+  for (int part = 0; part < plan.NumParts(); ++part) parts.push_back(PartName(plan, part));
+  const auto measured = cli::MergeTraces({plan.devices[0].name}, parts, traces);
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_TRUE(measured->devices[0].traced);
+  EXPECT_EQ(std::ssize(cli::StepsOf(measured->timeline)), device.Statistics(0)->steps);
+  EXPECT_TRUE(
+      std::ranges::any_of(measured->timeline.spans, [](const TimelineSpan& span) { return span.kind == TimelineSpan::Kind::kLoad; }));
+  EXPECT_TRUE(device.Unload().ok());
+  EXPECT_FALSE(device.TakeTrace({.most = 1}).ok());
 }
 
 TEST_F(LocalDeviceTest, APlanThatCannotBeIsRefusedAndLeavesNothing) {

@@ -11,6 +11,12 @@
 
 #include "common/sampler.h"
 #include "coordinator/cli/generate.h"
+#include "coordinator/cli/text_stream.h"
+#include "coordinator/local/local_device.h"
+#include "coordinator/local/local_plan.h"
+#include "coordinator/serving/cluster_run.h"
+#include "daemon/stage/engine_stage.h"
+#include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
 #include "tests/integration/models.h"
 
@@ -159,6 +165,50 @@ TEST_F(TokenPathTest, GeneratingAllocatesNothingFromStepToText) {
     ASSERT_TRUE(summary.ok()) << summary.status();
     EXPECT_GE(calls, 20 + kSteps) << "too little text to count over";
     EXPECT_EQ(allocations.exchange(0), 0) << sequences << " sequences";
+  }
+}
+
+// Likewise where a plan runs in this process: orders, step, sampler, hash, news, text.
+TEST_F(TokenPathTest, APlanInOneProcessAllocatesNothingFromOrderToText) {
+  TempDir dir;
+  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
+  const auto tokenizer = Tokenizer::Load(dir.path());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto spec = Checkpoint::Open(dir.path())->BuildModelSpec();
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  for (const int32_t sequences : {1, 3}) {
+    SCOPED_TRACE(sequences);
+    const auto plan = PlanForThisProcess(
+        *spec, {.budget = 8 * kGiB, .context = 400, .sequences = sequences, .prompt_tokens = 3, .chunk = 64, .num_threads = 2});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    LocalDevice device({.weights = dir.path(), .make_stage = MakeEngineStages({.num_threads = 2})});
+    ASSERT_TRUE(device.Install(plan->plan, {}).ok());
+    cli::GenerateOptions options;
+    options.sampling = {.repetition_penalty = 1.1, .temperature = 1.0, .top_k = 200};
+    options.max_new_tokens = {380};
+    options.stop_strings = {"no such text", "nor this"};
+    int64_t calls = 0;
+    options.on_text = [&calls](size_t, std::string_view) {
+      ++calls;
+      if (calls == 20) counting = true;
+      if (calls == 20 + kSteps) counting = false;
+    };
+    ClusterRun run(device);
+    const std::vector<int32_t> prompt = {1, 2, 3};
+    std::vector<std::unique_ptr<cli::TextStream>> streams;
+    for (int32_t i = 0; i < sequences; ++i) {
+      ASSERT_TRUE(run.Add({.prompt = prompt, .max_new_tokens = 380}, {.params = options.sampling, .hash_logits = true}).ok());
+      streams.push_back(std::make_unique<cli::TextStream>(**tokenizer, options, static_cast<size_t>(i), prompt));
+    }
+    const absl::Status status = run.Run(
+        [&](const ClusterRun::Token& token) {
+          return streams[static_cast<size_t>(token.request)]->Take(token.token, token.reason) == FinishReason::kNone;
+        },
+        nullptr);
+    counting = false;
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_GE(calls, 20 + kSteps) << "too little text to count over";
+    EXPECT_EQ(allocations.exchange(0), 0);
   }
 }
 

@@ -331,6 +331,40 @@ TEST(OrderWriterTest, AScoredPromptHasTheLogitsOfEveryRowAndEndsWithItsLast) {
   EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("retire 0"));
 }
 
+TEST(OrderWriterTest, AScoredPromptHasAsManyLogitsInAStepAsThePlanHasRoomFor) {
+  OrderWriter::Options options = Small();
+  options.logit_rows = 3;
+  OrderWriter writer(options);
+  ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9}, 0), OrderWriter::Logits::kAll).ok());
+  EXPECT_THAT(Show(writer.NextOrders()), ElementsAre("admit 0=request 0", "step 0:5@0* 0:6@1* 0:7@2*", "step 0:8@3* 0:9@4*"));
+  EXPECT_EQ(writer.OnTokens(0, std::vector<SampledToken>{{0, 1, 6}, {0, 2, 7}, {0, 3, 8}})->size(), 3u);
+  EXPECT_EQ(writer.OnTokens(1, std::vector<SampledToken>{{0, 4, 9}, {0, 5, 1}})->back().reason, FinishReason::kLength);
+}
+
+TEST(OrderWriterTest, TellsHowMuchOfThePromptsIsComputed) {
+  OrderWriter::Options options = Small();
+  options.sequences = 2, options.batch = 2, options.prompts_ahead = 1;
+  OrderWriter writer(options);
+  ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9, 1}, 10)).ok());
+  ASSERT_TRUE(writer.Add(Ask({5, 6}, 10)).ok());
+  ASSERT_TRUE(writer.Add(Ask({5}, 10)).ok()) << "has no slot yet, and does not count";
+  const auto prompts = [&] {
+    const OrderWriter::Prompts prompts = writer.prompts();
+    return absl::StrCat(prompts.computed, " and ", prompts.under_way, " of ", prompts.rows);
+  };
+  EXPECT_EQ(prompts(), "0 and 0 of 8");
+  (void)writer.NextOrders();
+  EXPECT_EQ(prompts(), "0 and 4 of 8");
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  (void)writer.NextOrders();
+  EXPECT_EQ(prompts(), "4 and 4 of 8");
+  ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 6, 3}, {1, 2, 3}}).ok());
+  ASSERT_TRUE(writer.OnStepEnded(1).ok());
+  EXPECT_EQ(writer.prompts().computed, 8);
+  ASSERT_TRUE(writer.Restart(options).ok());
+  EXPECT_EQ(prompts(), "0 and 0 of 10") << "and the tokens so far are computed again";
+}
+
 TEST(OrderWriterTest, ARestartMakesLogitsAgainWhereTheyAreWanted) {
   OrderWriter writer(Small());
   ASSERT_TRUE(writer.Add(Ask({5, 6}, 4), OrderWriter::Logits::kAgain).ok());

@@ -92,6 +92,40 @@ TEST_F(StageInboxTest, OrdersComeInTheirTurnAndNameWhatIsThere) {
   EXPECT_EQ(inbox.NextOrder()->number, 1);
 }
 
+TEST_F(StageInboxTest, AsManyRowsAskForLogitsAsThePlanHasRoomFor) {
+  const auto ask = [](int rows) {
+    MicroBatch batch = Rows(0, 0, rows);
+    for (BatchRow& row : batch.rows) row.wants_logits = true;
+    return Order{.number = 0, .what = StepOrder{{batch}}};
+  };
+  EXPECT_THAT(Says(Inbox(1).AddOrder(ask(3))), HasSubstr("logits of 3 rows in one micro-batch, at most 2"));
+  Plan plan = plan_;
+  plan.logit_rows = 3;
+  StageInbox inbox(plan, 1, {.vocab_size = kVocab, .row_bytes = kRowBytes, .microbatches = 2});
+  EXPECT_THAT(Says(inbox.AddOrder(ask(4))), HasSubstr("at most 3"));
+  EXPECT_TRUE(inbox.AddOrder(ask(3)).ok());
+}
+
+TEST_F(StageInboxTest, ASteppedOrderLeavesItsMemoryToTheNext) {
+  StageInbox inbox = Inbox(1);
+  ASSERT_TRUE(inbox.AddOrder({.number = 0, .what = StepOrder{{Rows(0, 0, 4)}}}).ok());
+  auto* step = &std::get<StepOrder>(inbox.TakeOrder().what);
+  const BatchRow* const first = step->microbatches[0].rows.data();
+  inbox.BeginStep(std::move(step->microbatches));
+  EXPECT_EQ(inbox.batch(0).rows.data(), first);
+  inbox.EndStep();
+  ASSERT_TRUE(inbox.AddOrder({.number = 1, .what = StepOrder{{Rows(0, 4, 2)}}}).ok());
+  step = &std::get<StepOrder>(inbox.TakeOrder().what);
+  const BatchRow* const second = step->microbatches[0].rows.data();
+  EXPECT_NE(second, first);
+  inbox.BeginStep(std::move(step->microbatches));
+  inbox.EndStep();
+  ASSERT_TRUE(inbox.AddOrder({.number = 2, .what = StepOrder{{Rows(0, 6, 2)}}}).ok());
+  step = &std::get<StepOrder>(inbox.TakeOrder().what);
+  EXPECT_EQ(step->microbatches[0].rows.data(), first);
+  EXPECT_THAT(step->microbatches, ElementsAre(Rows(0, 6, 2)));
+}
+
 TEST_F(StageInboxTest, OrdersThatWaitAreBounded) {
   StageInbox inbox = Inbox(1);
   int64_t taken = 0;

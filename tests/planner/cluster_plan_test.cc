@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "planner/plan/cluster_plan_json.h"
+#include "planner/plan/kv_eviction.h"
 #include "tests/planner/random_clusters.h"
 #include "tests/planner/small_cluster.h"
 
@@ -107,6 +108,9 @@ TEST(ClusterPlanTest, ValidateNamesTheFirstThingWrong) {
       {"no device", [](Plan& p) { p.devices.clear(); }, "devices\" = 0"},
       {"reading again", [](Plan& p) { p.reads = ReadsPerStep::kPerMicrobatch; }, "stages[2] visits its device again"},
       {"a prompt without chunks", [](Plan& p) { p.prompt_tokens = 9; }, "prefill_chunk\" = 0"},
+      {"logits of more rows than a micro-batch has", [](Plan& p) { p.logit_rows = static_cast<int32_t>(OwnRows(p)) + 1; },
+       "logit_rows\" = "},
+      {"logits of many rows where the head is shared", [](Plan& p) { p.logit_rows = 1; }, "logit_rows\" is given, and devices share"},
       {"a prompt beyond the context", [](Plan& p) { p.prompt_tokens = 65, p.prefill_chunk = 5; }, "prompt_tokens\" = 65"},
   };
   for (const Wrong& wrong : wrongs) {

@@ -15,11 +15,15 @@
 #include <string>
 
 #include "absl/synchronization/mutex.h"
-#include "daemon/rpc/activation_link.h"
+#include "common/device_news.h"
+#include "common/device_report.h"
+#include "common/install_call.h"
+#include "common/order_message.h"
+#include "common/trace_chunk.h"
 #include "daemon/stage/plan_sampler.h"
 #include "daemon/stage/stage.h"
+#include "daemon/stage/transport.h"
 #include "planner/plan/plan_blocks.h"
-#include "proto/convert.h"
 
 namespace lime {
 
@@ -30,15 +34,13 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   struct Options {
     InstallCall call;
     StageFactory make_stage;
-    ClusterKeys keys;
-    absl::Duration patience;     // with links that do not open
-    std::optional<bool> probes;  // on links that are idle; not said: to other machines only
+    std::unique_ptr<Transport> transport;  // to the other devices; may be null where the plan has none
     DeviceLog log;
     std::function<void(const LoadProgress&)> progress;
     LeftByPlan left;                               // by the plan before, where the call takes some of it
     std::function<void()> left_is_read = nullptr;  // nobody needs it any more
   };
-  using Sink = std::function<void(FromDevice)>;
+  using Sink = std::function<void(const FromDevice&)>;
 
   explicit StageSession(Options options);
 
@@ -70,6 +72,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const Plan& plan() const { return call_.plan; }
   const InstallCall& call() const { return call_; }
   DeviceStatistics Statistics() const;
+  double StepShare() const;  // as StageEngine::StepShare
   // Every now and then: LinkEstimator::kAskAgainUs.
   void Tick();
   // Spans since the last call, oldest first; none where the installation asked for none.
@@ -86,7 +89,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   absl::Status ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id, std::span<const KvExtent> extents,
                               const KvTakeover::Take& take) const;
   absl::Status LetGo();
-  void Tell(FromDevice what);
+  void Tell(const FromDevice& what);
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);
   void TellEnded(int64_t step);
   void Fail(const absl::Status& status);
@@ -98,14 +101,11 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
 
   const InstallCall call_;
   const StageFactory make_stage_;
-  const ClusterKeys keys_;
-  const absl::Duration patience_;
-  const std::optional<bool> probes_;
+  const std::unique_ptr<Transport> transport_;
   const DeviceLog log_;
-  std::function<void(const LoadProgress&)> progress_;                  // until it is loaded: whoever listens may hold this session
-  LeftByPlan left_;                                                    // until it is taken and read
-  const std::weak_ptr<KvLeft> kv_left_;                                // of it, for who cancels
-  std::map<std::string, std::shared_ptr<grpc::Channel>> kv_channels_;  // by address, to those who have some of it; of who loads
+  std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
+  LeftByPlan left_;                                    // until it is taken and read
+  const std::weak_ptr<KvLeft> kv_left_;                // of it, for who cancels
   std::function<void()> left_is_read_;
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<TraceRing> trace_;  // made by Open, where spans are asked for
@@ -116,13 +116,15 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   mutable absl::Mutex stage_mutex_;
   std::unique_ptr<DeviceStage> stage_ ABSL_GUARDED_BY(stage_mutex_);
   bool has_left_ ABSL_GUARDED_BY(stage_mutex_) = false;
-  std::map<int32_t, std::unique_ptr<ActivationLink>> links_;  // by device; made before the stage, gone after it
+  std::map<int32_t, std::unique_ptr<Link>> links_;  // by device; made before the stage, gone after it
 
   mutable absl::Mutex events_mutex_ ABSL_ACQUIRED_AFTER(stage_mutex_);
   Sink sink_ ABSL_GUARDED_BY(events_mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(events_mutex_);
-  std::optional<SampledNews> newest_;  // of a step of one micro-batch, until its end goes with them; the stage's, under its lock
-  std::atomic<int64_t> steps_ = 0;     // ended
+  // The stage's, under its lock.
+  FromDevice sampled_ = SampledNews{};  // the newest, in the memory of those before
+  bool awaits_end_ = false;             // they are of a step of one micro-batch, and its end goes with them
+  std::atomic<int64_t> steps_ = 0;      // ended
   std::atomic<int64_t> received_messages_ = 0, received_bytes_ = 0;
 };
 

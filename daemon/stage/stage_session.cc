@@ -1,33 +1,19 @@
-#include "daemon/rpc/stage_session.h"
+#include "daemon/stage/stage_session.h"
 
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/host_port.h"
 #include "common/steady_clock.h"
-#include "daemon/rpc/kv_reader.h"
-#include "daemon/weights/system_memory.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
 
 namespace lime {
 
-namespace {
-
-bool IsHere(const std::string& address) {
-  const absl::StatusOr<bool> loopback = IsLoopback(address);
-  return loopback.ok() && *loopback;
-}
-
-}  // namespace
-
 StageSession::StageSession(Options options)
     : call_(std::move(options.call)),
       make_stage_(std::move(options.make_stage)),
-      keys_(std::move(options.keys)),
-      patience_(options.patience),
-      probes_(options.probes),
+      transport_(std::move(options.transport)),
       log_(std::move(options.log)),
       progress_(std::move(options.progress)),
       left_(std::move(options.left)),
@@ -123,16 +109,16 @@ absl::Status StageSession::ReadKv(int32_t layer, const std::string& numerics_id,
         LIME_RETURN_IF_ERROR(ReadKvFromHere(layer, holder, numerics_id, extents, take));
         continue;
       }
-      std::shared_ptr<grpc::Channel>& channel = kv_channels_[holder.address];
-      if (channel == nullptr) channel = OpenChannel(holder.address, holder.name, keys_, ChannelUse::kBulk);
-      LIME_RETURN_IF_ERROR(ReadKvFrom({.name = holder.name, .address = holder.address, .channel = channel, .cancelled = &cancelled_},
-                                      {.epoch = call_.kv->epoch,
-                                       .layer = layer,
-                                       .hosts = hosts,
-                                       .extents = extents,
-                                       .numerics_id = numerics_id,
-                                       .page_bytes = call_.plan.page_bytes},
-                                      take));
+      if (transport_ == nullptr)
+        return absl::NotFoundError(absl::StrCat("KV of layer ", layer, " is on ", holder.name, ", which nothing reaches"));
+      LIME_RETURN_IF_ERROR(transport_->ReadKv(holder,
+                                              {.epoch = call_.kv->epoch,
+                                               .layer = layer,
+                                               .hosts = hosts,
+                                               .extents = extents,
+                                               .numerics_id = numerics_id,
+                                               .page_bytes = call_.plan.page_bytes},
+                                              cancelled_, take));
     }
   }
   return found ? absl::OkStatus() : absl::NotFoundError(absl::StrCat("nobody is said to have KV of layer ", layer));
@@ -154,7 +140,7 @@ absl::Status StageSession::ReadKvFromHere(int32_t layer, const KvHolder& holder,
 
 // Weights take the place of what others have read.
 absl::Status StageSession::LetGo() {
-  kv_channels_.clear();
+  if (transport_ != nullptr) transport_->EndKvReads();
   const std::shared_ptr<KvLeft> left = std::exchange(left_.kv, nullptr);
   if (left == nullptr) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(left->AwaitGiven(call_.kv->given, kKvLeftPatience, cancelled_));
@@ -179,16 +165,14 @@ void StageSession::OpenLinks() {
   absl::MutexLock lock(&stage_mutex_);
   if (!links_.empty()) return;
   for (const int32_t device : next) {
-    links_[device] = std::make_unique<ActivationLink>(ActivationLink::Options{.peer = plan.devices[device].name,
-                                                                              .address = call_.addresses[device],
-                                                                              .keys = keys_,
-                                                                              .epoch = plan.epoch,
-                                                                              .from = call_.device,
-                                                                              .to = device,
-                                                                              .patience = patience_,
-                                                                              .lost = [this](const absl::Status& status) { Fail(status); },
-                                                                              .probes = probes_.value_or(!IsHere(call_.addresses[device])),
-                                                                              .trace = trace_.get()});
+    LIME_CHECK(transport_ != nullptr) << "device " << device << " is to be reached";
+    links_[device] = transport_->OpenLink({.peer = plan.devices[device].name,
+                                           .address = call_.addresses[device],
+                                           .epoch = plan.epoch,
+                                           .from = call_.device,
+                                           .to = device,
+                                           .lost = [this](const absl::Status& status) { Fail(status); },
+                                           .trace = trace_.get()});
   }
 }
 
@@ -290,31 +274,34 @@ TraceChunk StageSession::TakeTrace(const TraceCall& call) {
   return chunk;
 }
 
-void StageSession::Tell(FromDevice what) {
+void StageSession::Tell(const FromDevice& what) {
   absl::MutexLock lock(&events_mutex_);
-  if (sink_) sink_(std::move(what));
+  if (sink_) sink_(what);
 }
 
 void StageSession::TellSampled(int64_t step, std::span<const SampledToken> tokens) {
   if (tokens.empty()) return;
-  SampledNews news{.step = step, .tokens = {tokens.begin(), tokens.end()}};
+  auto& news = std::get<SampledNews>(sampled_);
+  news.step = step, news.ends_step = false;
+  news.tokens.assign(tokens.begin(), tokens.end());
+  news.logits_hashes.clear(), news.scores.clear();
   for (const SampledToken& token : tokens) {
     PlanSampler::Told told = sampler_.Take(token);
     news.logits_hashes.push_back(told.logits_hash);
     news.scores.push_back(std::move(told.score));
   }
   if (call_.plan.microbatches == 1 && call_.plan.chunks_per_sweep <= 1) {
-    newest_ = std::move(news);
+    awaits_end_ = true;
   } else {
-    Tell(std::move(news));
+    Tell(sampled_);
   }
 }
 
 // Of the last stage's device alone: with it a step ends everywhere. One message with its tokens, where no others are to come.
 void StageSession::TellEnded(int64_t step) {
-  if (newest_) {
-    newest_->ends_step = true;
-    Tell(*std::exchange(newest_, std::nullopt));
+  if (std::exchange(awaits_end_, false)) {
+    std::get<SampledNews>(sampled_).ends_step = true;
+    Tell(sampled_);
   } else if (call_.plan.stages.back().device == call_.device) {
     Tell(StepEndedNews{step});
   }
@@ -341,6 +328,11 @@ void StageSession::Tick() {
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return;
   for (const auto& [device, link] : links_) link->Tick();
+}
+
+double StageSession::StepShare() const {
+  absl::ReaderMutexLock lock(&stage_mutex_);
+  return stage_ == nullptr ? 0 : stage_->StepShare();
 }
 
 DeviceStatistics StageSession::Statistics() const {
