@@ -113,6 +113,8 @@ class StageEngine::Impl {
     return backend_->numerics_id();
   }
 
+  const LoadSummary& load() const { return weights_->loaded(); }
+
   absl::Status OnOrder(const Order& order) {
     absl::MutexLock lock(&mutex_);
     LIME_RETURN_IF_ERROR(health_);
@@ -246,6 +248,8 @@ class StageEngine::Impl {
     LIME_RETURN_IF_ERROR(TakeOver());
     LIME_ASSIGN_OR_RETURN(weights_, StageWeights::Load(checkpoint_, spec_, plan_, device_, *backend_,
                                                        {.load = options_.load,
+                                                        .loader = options_.loader,
+                                                        .passes = options_.planned_steps > 0 ? options_.planned_steps : plan_.context,
                                                         .kv = kv_.get(),
                                                         .left = options_.takeover == nullptr ? nullptr : options_.takeover->weights.get(),
                                                         .wrap_device = options_.wrap_device}));
@@ -800,11 +804,12 @@ absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::str
   LIME_RETURN_IF_ERROR(CheckCarriedOut(plan, spec));
   auto impl = std::make_unique<Impl>(std::move(checkpoint), std::move(spec), plan, device, std::move(options));
   LIME_ASSIGN_OR_RETURN(std::string numerics_id, impl->Open());
-  return std::unique_ptr<StageEngine>(new StageEngine(std::move(impl), std::move(numerics_id)));
+  LoadSummary load = impl->load();
+  return std::unique_ptr<StageEngine>(new StageEngine(std::move(impl), std::move(numerics_id), std::move(load)));
 }
 
-StageEngine::StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id)
-    : impl_(std::move(impl)), numerics_id_(std::move(numerics_id)) {}
+StageEngine::StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id, LoadSummary load)
+    : impl_(std::move(impl)), numerics_id_(std::move(numerics_id)), load_(std::move(load)) {}
 StageEngine::~StageEngine() = default;
 
 absl::Status StageEngine::OnOrder(const Order& order) {

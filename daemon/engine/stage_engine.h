@@ -18,9 +18,11 @@
 #include "common/order.h"
 #include "daemon/engine/cores.h"
 #include "daemon/engine/kv_left.h"
+#include "daemon/engine/load_summary.h"
 #include "daemon/engine/token_sampler.h"
 #include "daemon/logic/trace_ring.h"
 #include "daemon/weights/loader.h"
+#include "daemon/weights/loader_choice.h"
 #include "daemon/weights/piece_reader.h"
 #include "daemon/weights/stall_watch.h"
 #include "daemon/weights/weights_digest.h"
@@ -56,6 +58,8 @@ class StageEngine {
     std::optional<WeightsDigest> digest;   // that the weights must have; nothing: not said
     SampleMemory* samples = nullptr;       // of weights that were compared before; may be null
     LoadOptions load;
+    LoaderKind loader = LoaderKind::kRead;  // as StageWeights::Options
+    int64_t planned_steps = 0;   // how often the weights will be read, for its choice; 0: as for one request of the whole context
     StallReport report;          // while the disk delivers nothing
     TraceRing* trace = nullptr;  // what computes, loads and waits, where that is asked for; outlives the engine
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;                  // for tests
@@ -95,6 +99,8 @@ class StageEngine {
     std::optional<Bytes> kv_room;  // on the disk for KV of another plan beside what this one may still take there; nothing: not known
   };
   Stats stats() const;
+  // By what loader the weights have come, and how long it took.
+  const LoadSummary& load() const { return load_; }
 
   // Stops, between two steps, and leaves KV and resident weights for the plan that follows. FailedPrecondition where a step is under way,
   // or the plan evicts KV. Nothing but the destructor is called after it, whatever it answers.
@@ -103,9 +109,10 @@ class StageEngine {
 
  private:
   class Impl;
-  explicit StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id);
+  StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id, LoadSummary load);
   std::unique_ptr<Impl> impl_;
   std::string numerics_id_;
+  LoadSummary load_;
 };
 
 }  // namespace lime

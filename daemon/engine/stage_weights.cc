@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "daemon/engine/block_weights.h"
 #include "daemon/weights/kept_tensors.h"
 #include "planner/base/check.h"
@@ -86,7 +88,9 @@ absl::StatusOr<std::unique_ptr<StageWeights>> StageWeights::Load(const Checkpoin
                                                                  int32_t device, Backend& backend, const Options& options) {
   std::unique_ptr<StageWeights> weights(new StageWeights(spec, plan, options.kv));
   LIME_ASSIGN_OR_RETURN(weights->reader_, OpenReader(checkpoint, spec, plan, options));
+  const absl::Time begin = absl::Now();
   LIME_RETURN_IF_ERROR(weights->LoadAll(checkpoint, device, backend, options));
+  weights->load_.seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   return weights;
 }
 
@@ -118,22 +122,38 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
     if (left) blocks_.push_back(*std::move(left));
     if (!left) missing.push_back(id);
   }
-  LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, options));
+  num_copied_ = blocks_.size();
+  LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, kept.empty(), options));
   num_whole_ = blocks_.size();
   for (const BlockId id : kept) {
     LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadKept(checkpoint, spec_.block(id)));
+    load_.bytes += KeptBytes(spec_.block(id));
     blocks_.push_back(std::move(block));
   }
   for (const LoadedBlock& block : blocks_) LIME_RETURN_IF_ERROR(backend.BindBlock(spec_.block(block.id), ToWeights(block)));
   return absl::OkStatus();
 }
 
-// All in one buffer, whose ends alone are on small pages; some of them may stay where others go.
-absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, const Options& options) {
+// All in one buffer, whose ends alone are on small pages; some of them may stay where others go. Blocks that a plan keeps beside others
+// that stream are worth reading; the choice is for plans that keep all.
+absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole,
+                                     const Options& options) {
+  const LoaderKind loader = options.loader == LoaderKind::kAuto && !all_whole ? LoaderKind::kRead : options.loader;
+  if (loader != options.loader || (ids.empty() && !all_whole)) load_.loader = "read: blocks that stay are worth a copy of their own";
   if (ids.empty()) return absl::OkStatus();
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(checkpoint, spec_, {.loader = LoaderKind::kRead}));
+  Bytes bytes = 0;
+  for (const BlockId id : ids) bytes += spec_.block(id).bytes;
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store,
+                        WeightStore::Open(checkpoint, spec_,
+                                          {.loader = loader,
+                                           .weight_bytes = bytes,
+                                           .available_memory = all_whole ? 0 : std::numeric_limits<Bytes>::max(),
+                                           .passes = options.passes}));
   LIME_ASSIGN_OR_RETURN(std::vector<LoadedBlock> loaded, store->LoadBlocks(ids, options.load));
   std::ranges::move(loaded, std::back_inserter(blocks_));
+  if (store->choice().kind == LoaderKind::kRead) num_copied_ = blocks_.size();
+  if (load_.loader.empty()) load_.loader = store->Describe();
+  load_.bytes += bytes;
   return absl::OkStatus();
 }
 
@@ -145,7 +165,7 @@ void StageWeights::KeepFor(const ModelSpec& spec, const Plan& plan, int32_t devi
 }
 
 void StageWeights::Leave(WeightsLeft& left) {
-  for (size_t i = 0; i < num_whole_; ++i) left.Add(std::move(blocks_[i]));
+  for (size_t i = 0; i < num_copied_; ++i) left.Add(std::move(blocks_[i]));
   blocks_.clear();
   for (size_t part = 0; part < own_.size(); ++part) {
     if (own_[part].data() != nullptr) left.Add(plan_.parts[part], std::move(own_[part]));
@@ -155,6 +175,7 @@ void StageWeights::Leave(WeightsLeft& left) {
 // A resident part of a block of which others stream, into memory of its own.
 absl::Status StageWeights::ReadPart(int part) {
   LIME_ASSIGN_OR_RETURN(own_[part], Room(part));
+  load_.bytes += plan_.parts[part].bytes;
   absl::Notification ended;
   absl::Status status;
   reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), [&](const absl::Status& read) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/engine/load_summary.h"
 #include "daemon/engine/stage_kv.h"
 #include "daemon/engine/weights_left.h"
 #include "daemon/logic/byte_ring.h"
@@ -32,8 +33,10 @@ class StageWeights {
  public:
   struct Options {
     LoadOptions load;
-    StageKv* kv = nullptr;        // who reads KV parts; outlives this
-    WeightsLeft* left = nullptr;  // by the plan before: what of it stays is taken, the rest freed first
+    LoaderKind loader = LoaderKind::kRead;  // of blocks that are resident as a whole; kAuto is kRead where something streams
+    int64_t passes = 1;                     // how often all weights will be read, for that choice
+    StageKv* kv = nullptr;                  // who reads KV parts; outlives this
+    WeightsLeft* left = nullptr;            // by the plan before: what of it stays is taken, the rest freed first
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
 
@@ -46,7 +49,7 @@ class StageWeights {
 
   // What of `left` Load would take; the rest is freed.
   static void KeepFor(const ModelSpec& spec, const Plan& plan, int32_t device, WeightsLeft& left);
-  // What is resident goes to `left`.  REQUIRES: closed; nothing computes with it
+  // What is resident goes to `left`, but for views of files, which cost nothing to make again.  REQUIRES: closed; nothing computes with it
   void Leave(WeightsLeft& left);
 
   // Whether the part's block is computed as a whole, not by rows.
@@ -81,6 +84,7 @@ class StageWeights {
   // Ends all reads and the thread on which they end; nothing may be used afterwards.
   void Close() { reader_.reset(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
+  const LoadSummary& loaded() const { return load_; }
   bool embedding_resident() const { return embedding_resident_; }
 
  private:
@@ -94,7 +98,7 @@ class StageWeights {
   absl::Status LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options);
   absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
                           Backend& backend, const Options& options);
-  absl::Status LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, const Options& options);
+  absl::Status LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole, const Options& options);
   absl::Status ReadPart(int part);
   bool StreamsIn(int part, int64_t step) const { return step < border_ ? streamed_before_[part] : streamed_[part]; }
   const Loaded& OldestLoad(int part) const;
@@ -114,6 +118,8 @@ class StageWeights {
   int64_t border_ = 0;
   std::vector<LoadedBlock> blocks_;  // those that are whole, then what stays in memory of the others
   size_t num_whole_ = 0;
+  size_t num_copied_ = 0;  // of them, the first: their memory is of their own, and no view of a file
+  LoadSummary load_;
   bool embedding_resident_ = false;
   HugeBuffer ring_memory_;
   ByteRing ring_{0};

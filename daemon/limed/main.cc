@@ -181,6 +181,7 @@ int Run(lime::LimedFlags flags) {
                                                      .cores = settings->compute_cores,
                                                      .backend = flags.backend,
                                                      .numerics = flags.numerics,
+                                                     .loader = settings->loader,
                                                      .kv_dir = flags.kv_dir,
                                                      .memory = settings->memory,
                                                      .pace = settings->pace,

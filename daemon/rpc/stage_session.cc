@@ -343,6 +343,11 @@ void StageSession::Tick() {
   for (const auto& [device, link] : links_) link->Tick();
 }
 
+LoadSummary StageSession::load() const {
+  absl::ReaderMutexLock lock(&stage_mutex_);
+  return stage_ == nullptr ? LoadSummary{} : stage_->load();
+}
+
 DeviceStatistics StageSession::Statistics() const {
   DeviceStatistics statistics{.epoch = epoch(), .received_messages = received_messages_.load(), .received_bytes = received_bytes_.load()};
   absl::ReaderMutexLock lock(&stage_mutex_);

@@ -70,6 +70,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const Plan& plan() const { return call_.plan; }
   const InstallCall& call() const { return call_; }
   DeviceStatistics Statistics() const;
+  LoadSummary load() const;  // of the stage; empty where there is none
   // Every now and then: LinkEstimator::kAskAgainUs.
   void Tick();
   // Spans since the last call, oldest first; none where the installation asked for none.

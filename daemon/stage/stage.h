@@ -23,6 +23,7 @@ class DeviceStage {
   // As StageEngine::Leave.
   virtual absl::StatusOr<LeftByPlan> Leave() { return absl::UnimplementedError("this device leaves no KV"); }
   virtual StageEngine::Stats stats() const = 0;
+  virtual LoadSummary load() const { return {}; }
   virtual std::string numerics_id() const = 0;
 };
 

@@ -47,6 +47,7 @@ tls = "/t"
 pace = "p.json"
 log = "error"
 numerics = "portable"
+loader = "mmap"
 threads = 3
 compute-cores = "0-1"
 background = "shelf"
@@ -64,6 +65,7 @@ no-link-probes = true
   EXPECT_EQ(flags->pace, "p.json");
   EXPECT_EQ(flags->log_level, "error");
   EXPECT_EQ(flags->numerics, "portable");
+  EXPECT_EQ(flags->loader, "mmap");
   EXPECT_EQ(flags->threads, 3);
   EXPECT_EQ(flags->compute_cores, "0-1");
   EXPECT_EQ(flags->background, "shelf");

@@ -44,9 +44,14 @@ std::vector<Variant> Models() {
 struct Shape {
   std::optional<double> resident;  // nothing: all
   int threads = 1;
+  LoaderKind loader = LoaderKind::kRead;
 };
 std::vector<Shape> Shapes() {
-  return {{.threads = 1}, {.threads = 2}, {.resident = 0.9, .threads = 2}, {.resident = 0.6}, {.resident = 0, .threads = 2}};
+  return {{.threads = 1},
+          {.threads = 2, .loader = LoaderKind::kMmap},
+          {.resident = 0.9, .threads = 2, .loader = LoaderKind::kAuto},
+          {.resident = 0.6, .loader = LoaderKind::kMmap},
+          {.resident = 0, .threads = 2}};
 }
 
 class LocalDeviceTest : public ::testing::Test {
@@ -82,7 +87,7 @@ class LocalDeviceTest : public ::testing::Test {
 
   std::unique_ptr<LocalDevice> Install(const Plan& plan, const Shape& shape) {
     auto device = std::make_unique<LocalDevice>(
-        LocalDevice::Options{.weights = model_, .make_stage = MakeEngineStages({.num_threads = shape.threads})});
+        LocalDevice::Options{.weights = model_, .make_stage = MakeEngineStages({.num_threads = shape.threads, .loader = shape.loader})});
     const absl::Status status = device->Install(plan, {});
     EXPECT_TRUE(status.ok()) << status << plan.DebugString();
     return device;
@@ -267,37 +272,63 @@ TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
   cli::GenerateOptions options = Options({.temperature = 0});
   prompts_.resize(2);
   const std::vector<cli::Generated> engine = ByTheEngine(options);
-  const auto device = Install(PlanFor({}, kSlots, 60), {});
-  bool changed = false;
-  std::string said;
-  ClusterRun::Survival survival{.say = [&](const std::string& sentence) { said += sentence + "\n"; }};
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps > 20 || std::exchange(changed, true)) return std::nullopt;
-    return ClusterRun::Change{.plan = PlanFor({.resident = 0.5}, kSlots, 60),
-                              .why = "why",
-                              .taking_over = absl::Seconds(20),
-                              .computing_again = absl::Seconds(40)};
-  };
-  ClusterRun run(*device, survival);
-  for (size_t i = 0; i < prompts_.size(); ++i)
-    ASSERT_TRUE(
-        run.Add({.prompt = prompts_[i], .max_new_tokens = options.MaxNewTokens(i)}, {.params = options.sampling, .hash_logits = true})
-            .ok());
-  std::vector<cli::Generated> results(prompts_.size());
-  const absl::Status status = run.Run(
-      [&](const ClusterRun::Token& token) {
-        results[static_cast<size_t>(token.request)].token_ids.push_back(token.token);
-        results[static_cast<size_t>(token.request)].logits_hash = token.logits_hash;
-        return true;
-      },
-      nullptr);
-  ASSERT_TRUE(status.ok()) << status << said;
-  EXPECT_EQ(run.changes(), 1) << said;
-  EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("computed again")));
-  for (size_t i = 0; i < results.size(); ++i) {
-    EXPECT_EQ(results[i].token_ids, engine[i].token_ids);
-    EXPECT_EQ(results[i].logits_hash, engine[i].logits_hash);
+  for (const auto& [before, after] : {std::pair<Shape, Shape>{{}, {.resident = 0.5}},
+                                      {{.resident = 0.5}, {}},
+                                      {{.loader = LoaderKind::kMmap}, {.resident = 0.5}},
+                                      {{.resident = 0.5, .loader = LoaderKind::kMmap}, {}},
+                                      {{.loader = LoaderKind::kMmap}, {}}}) {
+    SCOPED_TRACE(
+        absl::StrCat(std::string(LoaderName(before.loader)), ", ", before.resident.value_or(1), " to ", after.resident.value_or(1)));
+    const auto device = Install(PlanFor(before, kSlots, 60), before);
+    bool changed = false;
+    std::string said;
+    ClusterRun::Survival survival{.say = [&](const std::string& sentence) { said += sentence + "\n"; }};
+    survival.change = [&, shape = after](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+      if (left.steps > 20 || std::exchange(changed, true)) return std::nullopt;
+      return ClusterRun::Change{
+          .plan = PlanFor(shape, kSlots, 60), .why = "why", .taking_over = absl::Seconds(20), .computing_again = absl::Seconds(40)};
+    };
+    ClusterRun run(*device, survival);
+    for (size_t i = 0; i < prompts_.size(); ++i)
+      ASSERT_TRUE(
+          run.Add({.prompt = prompts_[i], .max_new_tokens = options.MaxNewTokens(i)}, {.params = options.sampling, .hash_logits = true})
+              .ok());
+    std::vector<cli::Generated> results(prompts_.size());
+    const absl::Status status = run.Run(
+        [&](const ClusterRun::Token& token) {
+          results[static_cast<size_t>(token.request)].token_ids.push_back(token.token);
+          results[static_cast<size_t>(token.request)].logits_hash = token.logits_hash;
+          return true;
+        },
+        nullptr);
+    ASSERT_TRUE(status.ok()) << status << said;
+    EXPECT_EQ(run.changes(), 1) << said;
+    EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("computed again")));
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].token_ids, engine[i].token_ids);
+      EXPECT_EQ(results[i].logits_hash, engine[i].logits_hash);
+    }
   }
+}
+
+TEST_F(LocalDeviceTest, SaysHowTheWeightsWereLoaded) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  using ::testing::StartsWith;
+  const Bytes all = spec_.WeightBytes();
+  for (const auto& [shape, says] : {std::pair<Shape, const char*>{{}, "read ("},
+                                    {{.loader = LoaderKind::kMmap}, "mmap (views of the files"},
+                                    {{.resident = 0.5, .loader = LoaderKind::kAuto}, "read: blocks that stay"}}) {
+    const LoadSummary load = Install(PlanFor(shape, kSlots, 60), shape)->load();
+    EXPECT_THAT(load.loader, StartsWith(says));
+    EXPECT_GT(load.seconds, 0);
+    EXPECT_GT(load.bytes, 0);
+    if (shape.resident) {
+      EXPECT_LT(load.bytes, all * 3 / 4);
+    } else {
+      EXPECT_EQ(load.bytes, all);
+    }
+  }
+  EXPECT_EQ(LocalDevice({.weights = model_, .make_stage = MakeEngineStages({})}).load().loader, "");
 }
 
 TEST_F(LocalDeviceTest, APlanThatCannotBeIsRefusedAndLeavesNothing) {
