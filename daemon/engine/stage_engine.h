@@ -21,6 +21,7 @@
 #include "daemon/engine/load_summary.h"
 #include "daemon/engine/token_sampler.h"
 #include "daemon/logic/trace_ring.h"
+#include "daemon/pressure/pressure_monitor.h"
 #include "daemon/weights/loader.h"
 #include "daemon/weights/loader_choice.h"
 #include "daemon/weights/piece_reader.h"
@@ -59,9 +60,13 @@ class StageEngine {
     SampleMemory* samples = nullptr;       // of weights that were compared before; may be null
     LoadOptions load;
     LoaderKind loader = LoaderKind::kRead;  // as StageWeights::Options
-    int64_t planned_steps = 0;   // how often the weights will be read, for its choice; 0: as for one request of the whole context
-    StallReport report;          // while the disk delivers nothing
-    TraceRing* trace = nullptr;  // what computes, loads and waits, where that is asked for; outlives the engine
+    int64_t planned_steps = 0;  // how often the weights will be read, for its choice; 0: as for one request of the whole context
+    StallReport report;         // while the disk delivers nothing
+    // Pressure: gives weights back while others on the machine need the memory, and takes them back afterwards.
+    bool watch_pressure = false;
+    std::optional<PressureMonitor::Options> pressure;  // where the system is looked at, for tests
+    absl::Duration pressure_hold = absl::Seconds(2);   // how long it has to have passed; shorter for tests
+    TraceRing* trace = nullptr;                        // what computes, loads and waits, where that is asked for; outlives the engine
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;                  // for tests
     std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>, const ModelSpec& spec)> wrap_backend;  // for experiments
   };
@@ -89,6 +94,7 @@ class StageEngine {
     Bytes kv_read = 0;              // of them from the disk, again and again; counted in bytes_read too
     Bytes kv_fetched = 0;           // likewise back from the host
     int64_t residency_changes = 0;  // carried out
+    Bytes given = 0;                // of weights, back to the machine, as long as others need the memory (Options::watch_pressure)
     double compute_ms = 0;
     double wait_weights_ms = 0;    // the computation stood still for the disk
     double wait_input_ms = 0;      // for a peer

@@ -148,6 +148,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.Name("background", flags.background);
   fields.Switch("insecure", flags.insecure);
   fields.Switch("no-link-probes", flags.no_link_probes);
+  fields.Switch("follow-memory", flags.follow_memory);
   LIME_RETURN_IF_ERROR(fields.Finish());
   flags.from_file = fields.Openings(file);
   return absl::OkStatus();
@@ -181,6 +182,9 @@ void LimedFlags::AddTo(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--pace", pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
   app.add_flag("--no-link-probes", no_link_probes, "Know of links only what the traffic itself tells: nothing is sent to measure them");
+  app.add_flag(
+      "--follow-memory", follow_memory,
+      "Give weights back while others on this machine need the memory, and take them back afterwards; steps take longer meanwhile");
   app.add_option("--log", log_level, "trace, debug, info, warning or error")->capture_default_str();
   CLI::Option* const cluster =
       app.add_option("--background", background,

@@ -36,6 +36,7 @@ struct LimedFlags {
   std::string background;     // name of a cluster: run as its device in the background
   bool insecure = false;
   bool no_link_probes = false;
+  bool follow_memory = false;
   bool stop = false;                             // end the one that runs there
   bool stop_all = false;                         // end all that were started from `cluster_file`
   int ready_fd = -1;                             // that the port is written to

@@ -184,6 +184,7 @@ int Run(lime::LimedFlags flags) {
                                                      .loader = settings->loader,
                                                      .kv_dir = flags.kv_dir,
                                                      .memory = settings->memory,
+                                                     .follow_memory = flags.follow_memory,
                                                      .pace = settings->pace,
                                                      .log = log});
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);

@@ -64,6 +64,9 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
                                       .loader = options.loader,
                                       .planned_steps = options.planned_steps,
                                       .report = std::move(setup.report),
+                                      .watch_pressure = options.follow_memory,
+                                      .pressure = options.pressure,
+                                      .pressure_hold = options.pressure_hold,
                                       .trace = setup.trace,
                                       .wrap_backend = [options](std::unique_ptr<Backend> backend, const ModelSpec& spec) {
                                         return Pace(options, std::move(backend), spec);

@@ -53,6 +53,7 @@ compute-cores = "0-1"
 background = "shelf"
 insecure = true
 no-link-probes = true
+follow-memory = true
 )");
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->name, "orin");
@@ -71,6 +72,7 @@ no-link-probes = true
   EXPECT_EQ(flags->background, "shelf");
   EXPECT_TRUE(flags->insecure);
   EXPECT_TRUE(flags->no_link_probes);
+  EXPECT_TRUE(flags->follow_memory);
 }
 
 TEST(LimedFileTest, PathsAreRelativeToTheFile) {

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/text_stream.h"
 #include "coordinator/local/local_plan.h"
@@ -16,6 +18,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/fake_machine.h"
 #include "tests/integration/models.h"
 #include "tests/integration/variants.h"
 
@@ -309,6 +312,37 @@ TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
       EXPECT_EQ(results[i].logits_hash, engine[i].logits_hash);
     }
   }
+}
+
+TEST_F(LocalDeviceTest, GivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  const cli::GenerateOptions options = Options({.temperature = 0});
+  const std::vector<cli::Generated> engine = ByTheEngine(options);
+  FakeMachine machine;
+  absl::Notification ended;
+  std::thread others([&] {  // which need memory, and then do not, while requests are computed
+    for (Bytes i = 0; !ended.WaitForNotificationWithTimeout(absl::Milliseconds(7)); ++i)
+      machine.SetAvailable(i % 3 == 0 ? 8 * kGiB : i % 7 * kMiB);
+  });
+  int64_t changes = 0;
+  for (const Shape& shape : {Shape{}, Shape{.loader = LoaderKind::kMmap}, Shape{.resident = 0.6, .threads = 2}}) {
+    for (int run = 0; run < 4; ++run) {
+      LocalDevice device({.weights = model_,
+                          .make_stage = MakeEngineStages({.num_threads = shape.threads,
+                                                          .loader = shape.loader,
+                                                          .follow_memory = true,
+                                                          .pressure = machine.Watch(),
+                                                          .pressure_hold = absl::Milliseconds(20)})});
+      const absl::Status installed = device.Install(PlanFor(shape, kSlots, 60), {});
+      EXPECT_TRUE(installed.ok()) << installed;
+      if (!installed.ok()) break;
+      ExpectSame(ByAPlan(device, options), engine);
+      changes += device.Statistics(0)->residency_changes;
+    }
+  }
+  ended.Notify();
+  others.join();
+  EXPECT_GT(changes, 2);
 }
 
 TEST_F(LocalDeviceTest, SaysHowTheWeightsWereLoaded) {
