@@ -692,9 +692,10 @@ class StageEngine::Impl {
   mutable absl::Mutex mutex_;
   absl::CondVar work_;
   std::atomic<bool> given_work_ = false;  // since the compute thread began to stay awake
+  bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageInbox> inbox_ ABSL_GUARDED_BY(mutex_);
-  bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   std::optional<ProgramRunner::KvArrived> answered_at_once_ ABSL_GUARDED_BY(mutex_);
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -705,7 +706,6 @@ class StageEngine::Impl {
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageTrace> trace_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::unique_ptr<StageCompute> compute_;      // of the compute thread, which between two computations holds the lock
   std::unique_ptr<StageResidency> residency_;  // its methods under the lock

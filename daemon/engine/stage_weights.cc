@@ -107,8 +107,12 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.kept, backend, options));
   for (const int part : resident.parts) {
     std::optional<HugeBuffer> left = options.left != nullptr ? options.left->Take(plan_.parts[part]) : std::nullopt;
-    if (left) own_[part] = *std::move(left), read_[part] = true;
-    if (!left) LIME_RETURN_IF_ERROR(ReadPart(part));
+    if (!left) {
+      LIME_RETURN_IF_ERROR(ReadPart(part));
+      continue;
+    }
+    own_[part] = *std::move(left);
+    read_[part] = true;
   }
   // What does not fit before the end begins again at 0, and leaves less than a place unused.
   slack_ = LargestPlace(plan_, parts, [this](int part) { return PlaceBytes(part); });
@@ -125,8 +129,11 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
   std::vector<BlockId> missing;
   for (const BlockId id : whole) {
     std::optional<LoadedBlock> left = options.left != nullptr ? options.left->Take(id) : std::nullopt;
-    if (left) blocks_.push_back({.block = *std::move(left), .whole = true, .copied = true});
-    if (!left) missing.push_back(id);
+    if (!left) {
+      missing.push_back(id);
+      continue;
+    }
+    blocks_.push_back({.block = *std::move(left), .whole = true, .copied = true});
   }
   LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, kept.empty(), options));
   for (const BlockId id : kept) {

@@ -15,7 +15,7 @@ class EngineStage final : public DeviceStage {
 
   absl::Status OnOrder(const Order& order) override { return engine_->OnOrder(order); }
   absl::Status OnActivation(ActivationMessage activation) override { return engine_->OnActivation(std::move(activation)); }
-  absl::Status OnKv(int32_t from, std::vector<std::byte> message) override { return engine_->OnKv(from, message); }
+  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message) override { return engine_->OnKv(from, message); }
   absl::StatusOr<LeftByPlan> Leave() override { return engine_->Leave(); }
   StageEngine::Stats stats() const override { return engine_->stats(); }
   LoadSummary load() const override { return engine_->load(); }

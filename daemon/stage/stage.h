@@ -17,7 +17,7 @@ class DeviceStage {
   virtual absl::Status OnOrder(const Order& order) = 0;
   virtual absl::Status OnActivation(ActivationMessage activation) = 0;
   // From the host of this device's KV, or from a device whose host it is.
-  virtual absl::Status OnKv(int32_t /*from*/, std::vector<std::byte> /*message*/) {
+  virtual absl::Status OnKv(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
     return absl::InvalidArgumentError("this device has no KV with others");
   }
   // As StageEngine::Leave.

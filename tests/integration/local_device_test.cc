@@ -135,6 +135,7 @@ class LocalDeviceTest : public ::testing::Test {
         nullptr);
     EXPECT_TRUE(status.ok()) << status;
     std::vector<cli::Generated> results;
+    results.reserve(streams.size());
     for (const auto& stream : streams) results.push_back(std::move(stream->result()));
     return results;
   }
@@ -164,6 +165,7 @@ TEST_F(LocalDeviceTest, TokensAndLogitsAreThoseOfTheEngine) {
     SCOPED_TRACE(variant.name);
     ASSERT_NO_FATAL_FAILURE(Make(variant));
     std::vector<std::vector<cli::Generated>> engine;
+    engine.reserve(samplings.size());
     for (const SamplingParams& sampling : samplings) engine.push_back(ByTheEngine(Options(sampling)));
     for (const Shape& shape : Shapes()) {
       const Plan plan = PlanFor(shape, kSlots, 60);
