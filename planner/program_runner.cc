@@ -178,11 +178,12 @@ void ProgramRunner::TryLoad(std::vector<Action>& actions) {
   }
 }
 
-// Windows alone see to the room among loads of one residency; behind a border those before it count as well.
+// Windows alone see to the room among loads of one residency; behind a border those before it count as well. A ring that a change brings
+// is there with the room that it makes.
 bool ProgramRunner::MayBegin(const Prefetch& load) const {
   if (loads_begun_ - load.window >= evicted_) return false;  // negative: there has always been room
   if (load.keep) return room_made_;
-  return in_ring_ + load.bytes <= generations_.front().programs.front()->ring_bytes;
+  return in_ring_ + load.bytes <= (room_made_ ? OfNextLoad() : generations_.front()).programs.front()->ring_bytes;
 }
 
 bool ProgramRunner::TakeArrival(std::pair<int32_t, int32_t> key) {

@@ -56,12 +56,13 @@ class ProgramRunner {
   // The Compute under way has ended.
   struct Computed {};
   // Other parts stream: the border is the first step of which no load has begun and that has not begun itself. `entering` are the
-  // Programs of that one step (CompileChange), `settled` those of all after it, as many as there were, with the same ring; they outlive
-  // this unchanged, or until the next Change is taken. InvalidArgument while another change is not settled.
+  // Programs of that one step (CompileChange), `settled` those of all after it, as many as there were, with the same ring, or one where
+  // there was none or none where nothing streams any more; they outlive this unchanged, or until the next Change is taken.
+  // InvalidArgument while another change is not settled.
   struct Change {
     std::vector<const Program*> entering, settled;
   };
-  // What is to stay has room in memory: after a Border, or at once where nothing leaves.
+  // What is to stay has room in memory, and the ring is there: after a Border, or at once where nothing leaves.
   struct RoomMade {};
   using Event = std::variant<BeginStep, Arrived, KvArrived, Loaded, Computed, Change, RoomMade>;
 

@@ -220,7 +220,7 @@ absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
                                                                              .expected_positions = flags.position}));
   Engine& engine = session->engine();
   ModelBench bench(engine, flags, flags.model.threads > 0 ? flags.model.threads : UsableCores());
-  const Engine::LoadSummary& load = engine.load();
+  const LoadSummary& load = engine.load();
   Report report;
   if (load.bytes > 0) report.rows.push_back({"load", load.seconds * 1e3, static_cast<double>(load.bytes) / load.seconds / 1e9, 0, "GB/s"});
   if (engine.residency().streams()) {

@@ -15,6 +15,7 @@
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/weights/block_store_manifest.h"
+#include "daemon/weights/loader_choice.h"
 #include "nlohmann/json.hpp"
 
 namespace lime::cli {
@@ -135,8 +136,7 @@ absl::Status ModelFlags::Check(bool on_cluster) const {
   if (!cluster.empty() && !on_cluster)
     return WrongCall("--cluster: this command runs on one device only; `lime run` and `lime score` take it");
   if (model.empty()) return WrongCall("--model is required: the folder of a Hugging Face checkpoint");
-  if (loader != "auto" && loader != "read" && loader != "mmap")
-    return WrongCall(absl::StrCat("--loader ", AsTyped(loader), " is unknown; use auto, read or mmap"));
+  if (!LoaderNamed(loader)) return WrongCall(absl::StrCat("--loader ", AsTyped(loader), " is unknown; use auto, read or mmap"));
   if (kv != "reserve" && kv != "grow") return WrongCall(absl::StrCat("--kv ", AsTyped(kv), " is unknown; use reserve or grow"));
   if (numerics != "auto" && numerics != "portable")
     return WrongCall(absl::StrCat("--numerics ", AsTyped(numerics), " is unknown; use auto or portable"));

@@ -38,12 +38,6 @@ absl::Status MentionUnused(const Checkpoint& checkpoint, const ModelSpec& spec) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<LoaderKind> LoaderOf(const std::string& name) {
-  if (name == "read") return LoaderKind::kRead;
-  if (name == "mmap") return LoaderKind::kMmap;
-  return LoaderKind::kAuto;
-}
-
 // The file named, whatever it was measured on; else what this machine has kept, or a quick look at its memory.
 absl::StatusOr<DeviceProfile> ProfileFor(const ModelFlags& flags, Bytes budget) {
   if (!flags.profile.empty()) return OfUser(ReadProfile(flags.profile));
@@ -102,7 +96,7 @@ absl::StatusOr<std::vector<int32_t>> ModelFiles::EncodePrompt(std::string_view t
 absl::StatusOr<std::unique_ptr<ModelSession>> ModelSession::Open(const ModelFlags& flags, const Shape& shape) {
   Engine::Options options;
   options.num_threads = flags.threads;
-  LIME_ASSIGN_OR_RETURN(options.loader, LoaderOf(flags.loader));
+  options.loader = LoaderNamed(flags.loader).value_or(LoaderKind::kAuto);  // ModelFlags refuses all other names
   if (shape.max_rows > 0) {
     options.max_rows = shape.max_rows;
   } else {
@@ -168,7 +162,7 @@ json ModelSession::Describe() const {
 }
 
 std::string ModelSession::LoadLine() const {
-  const Engine::LoadSummary& load = engine_->load();
+  const LoadSummary& load = engine_->load();
   return absl::StrFormat("loaded %s in %.2f s: %s; %s", FormatBytes(load.bytes), load.seconds, load.loader, engine_->description());
 }
 

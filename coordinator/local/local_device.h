@@ -40,6 +40,8 @@ class LocalDevice final : public Devices {
   absl::Status Install(Plan plan, const InstallOptions& options) override;
   const Plan& plan() const override { return plan_; }
   const std::vector<InstalledPlan>& installed() const override { return installed_; }
+  // How the weights of the plan came into memory.
+  LoadSummary load() const { return session_ == nullptr ? LoadSummary{} : session_->load(); }
 
   absl::Status Open(News news) override;
   void Send(const OrderMessage& order) override;

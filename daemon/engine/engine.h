@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/engine/load_summary.h"
 #include "daemon/engine/memory_plan.h"
 #include "daemon/engine/residency_control.h"
 #include "daemon/engine/streamer.h"
@@ -55,12 +56,6 @@ class Engine {
     Bytes piece_bytes = kPieceBytes;                      // of streamed pieces
     TraceRing* trace = nullptr;                           // spans of every step, where that is asked for; outlives the engine
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
-  };
-
-  struct LoadSummary {
-    std::string loader;  // which one, and why
-    Bytes bytes = 0;
-    double seconds = 0;
   };
 
   // Bytes per second of streaming, where something streams.

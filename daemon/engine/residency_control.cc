@@ -5,8 +5,9 @@
 namespace lime {
 
 absl::StatusOr<std::unique_ptr<ResidencyControl>> ResidencyControl::Start(const ResidencyPolicy::Options& policy,
-                                                                          PressureMonitor::Options watching) {
-  std::unique_ptr<ResidencyControl> control(new ResidencyControl(policy));
+                                                                          PressureMonitor::Options watching,
+                                                                          std::function<void()> on_change) {
+  std::unique_ptr<ResidencyControl> control(new ResidencyControl(policy, std::move(on_change)));
   watching.reserve = policy.reserve;
   watching.on_sample = [self = control.get()](const MemorySample& sample) { self->OnSample(sample); };
   LIME_ASSIGN_OR_RETURN(control->monitor_, PressureMonitor::Start(std::move(watching)));
@@ -14,8 +15,12 @@ absl::StatusOr<std::unique_ptr<ResidencyControl>> ResidencyControl::Start(const 
 }
 
 void ResidencyControl::OnSample(const MemorySample& sample) {
-  absl::MutexLock lock(&mutex_);
-  if (policy_.OnSample(sample, resident_, absl::Now()) != resident_) changed_.store(true, std::memory_order_relaxed);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (policy_.OnSample(sample, resident_, absl::Now()) == resident_) return;
+    changed_.store(true, std::memory_order_relaxed);
+  }
+  if (on_change_) on_change_();
 }
 
 Bytes ResidencyControl::Target() {

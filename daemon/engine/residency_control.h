@@ -5,8 +5,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -17,7 +19,9 @@ namespace lime {
 
 class ResidencyControl {
  public:
-  static absl::StatusOr<std::unique_ptr<ResidencyControl>> Start(const ResidencyPolicy::Options& policy, PressureMonitor::Options watching);
+  // `on_change`, which may be empty, is called by the monitor's thread, under no lock, whenever changed() has become true.
+  static absl::StatusOr<std::unique_ptr<ResidencyControl>> Start(const ResidencyPolicy::Options& policy, PressureMonitor::Options watching,
+                                                                 std::function<void()> on_change = {});
 
   // Whether the target may have changed since Target() was asked.
   bool changed() const { return changed_.load(std::memory_order_relaxed); }
@@ -34,9 +38,11 @@ class ResidencyControl {
   const std::string& Describe() const { return monitor_->Describe(); }
 
  private:
-  explicit ResidencyControl(const ResidencyPolicy::Options& policy) : policy_(policy), resident_(policy.most) {}
+  ResidencyControl(const ResidencyPolicy::Options& policy, std::function<void()> on_change)
+      : on_change_(std::move(on_change)), policy_(policy), resident_(policy.most) {}
   void OnSample(const MemorySample& sample);
 
+  const std::function<void()> on_change_;
   std::atomic<bool> changed_ = false;
   absl::Mutex mutex_;
   ResidencyPolicy policy_ ABSL_GUARDED_BY(mutex_);

@@ -19,7 +19,7 @@ absl::Status WrongInput(const ProgramRunner::StartCompute& start, size_t bytes, 
 }  // namespace
 
 StageCompute::StageCompute(const Plan& plan, const ModelSpec& spec, Options options)
-    : plan_(plan), spec_(spec), options_(std::move(options)), has_head_(HasHead(plan, options_.device)) {}
+    : plan_(plan), spec_(spec), options_(std::move(options)), has_head_(HasHead(plan, options_.device)), rows_(options_.rows) {}
 
 absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   const Stage& stage = plan_.stages[start.what.stage];
@@ -64,11 +64,11 @@ absl::Status StageCompute::Embed(const MicroBatch& batch) {
 }
 
 absl::Status StageCompute::EmbedBegun(const MicroBatch& batch) {
-  if (options_.rows == nullptr) return options_.backend->Embed();
+  if (rows_ == nullptr) return options_.backend->Embed();
   tokens_.clear();
   for (const BatchRow& row : batch.rows) tokens_.push_back(row.token);
-  LIME_RETURN_IF_ERROR(options_.rows->Read(tokens_));
-  return options_.backend->EmbedRows(options_.rows->rows());
+  LIME_RETURN_IF_ERROR(rows_->Read(tokens_));
+  return options_.backend->EmbedRows(rows_->rows());
 }
 
 // Devices behind the first know what was sampled as hidden states only, and those without the head ask for no logits.

@@ -27,7 +27,7 @@ class StageCompute {
     int32_t device = 0;
     Backend* backend = nullptr;
     const StageWeights* weights = nullptr;
-    RowReader* rows = nullptr;        // null where the embedding is resident, or elsewhere
+    RowReader* rows = nullptr;        // null where the embedding is resident, or elsewhere; see also ReadRowsWith
     TokenSampler* sampler = nullptr;  // where this device has a part of the head
     // Where rows of a part lie in the step: StageWeights::Rows, under the owner's lock.
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
@@ -44,6 +44,8 @@ class StageCompute {
   // `input`: what the visit begins with, of PayloadInto its stage; empty where it goes on, or begins with the embedding. InvalidArgument
   // where this is not of the batch's size.
   absl::Status Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
+  // From now on rows of the embedding are read.  Any thread, while Run is not called
+  void ReadRowsWith(RowReader* rows) { rows_ = rows; }
 
   // The hidden states that the visit ends with.
   std::span<const std::byte> Hidden() const { return options_.visit != nullptr ? options_.visit->Hidden() : options_.backend->Hidden(); }
@@ -72,6 +74,7 @@ class StageCompute {
   const ModelSpec& spec_;
   const Options options_;
   const bool has_head_;
+  RowReader* rows_;
   std::vector<SampledToken> sampled_;
   std::vector<std::byte> head_partial_;
   std::vector<int32_t> tokens_;

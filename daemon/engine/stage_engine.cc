@@ -15,9 +15,9 @@
 #include "daemon/engine/stage_compute.h"
 #include "daemon/engine/stage_kv.h"
 #include "daemon/engine/stage_programs.h"
+#include "daemon/engine/stage_residency.h"
 #include "daemon/engine/stage_trace.h"
 #include "daemon/engine/stage_weights.h"
-#include "daemon/engine/worker_thread.h"
 #include "daemon/logic/arrival_forecast.h"
 #include "daemon/logic/disk_meter.h"
 #include "daemon/logic/stage_inbox.h"
@@ -58,7 +58,6 @@ class StageEngine::Impl {
         options_(std::move(options)),
         pages_come_(GrowsKv(plan) || SpillsKv(plan)),
         layers_(LayersOn(plan_, device)),
-        residency_(std::make_shared<Plan>(plan_)),
         forecast_(QuestionPlace() + 1) {}
 
   ~Impl() {
@@ -84,8 +83,9 @@ class StageEngine::Impl {
   }
 
   absl::StatusOr<std::string> Open() {
-    LIME_ASSIGN_OR_RETURN(programs_, CompileAll(plan_, device_));
+    LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, CompileAll(plan_, device_));
     LIME_RETURN_IF_ERROR(OpenAll());
+    residency_ = MakeResidency(std::move(programs));
     compute_ = std::make_unique<StageCompute>(
         plan_, spec_,
         StageCompute::Options{.device = device_,
@@ -97,21 +97,12 @@ class StageEngine::Impl {
                               .attend = [this](int part, int64_t step, const MicroBatch& batch) { return Attend(part, step, batch); },
                               .visit = visit_.get(),
                               .whole_batch = [this](int32_t microbatch) { return WholeBatch(microbatch); }});
-    if (pages_come_) worker_.emplace();
-    absl::MutexLock lock(&mutex_);
-    kv_->SetReach(ReachOf(plan_));
-    inbox_.emplace(
-        plan_, device_,
-        StageInbox::Shape{.vocab_size = spec_.config.vocab_size, .row_bytes = RowBytes(), .microbatches = programs_.back().microbatches});
-    if (options_.trace != nullptr) trace_.emplace(*options_.trace);
-    runner_.emplace(Pointers(programs_), INT64_MAX, kLoadsUnderWay);
-    std::vector<ProgramRunner::Action> actions;
-    runner_->Start(actions);
-    Carry(actions);
-    const KeptTo kept(options_.cores);
-    thread_ = std::thread([this] { ComputeThread(); });
+    Begin();
+    LIME_RETURN_IF_ERROR(residency_->Watch());
     return backend_->numerics_id();
   }
+
+  const LoadSummary& load() const { return weights_->loaded(); }
 
   absl::Status OnOrder(const Order& order) {
     absl::MutexLock lock(&mutex_);
@@ -163,6 +154,7 @@ class StageEngine::Impl {
         kv = kv_.get();
         stats.kv_read = kv->bytes_read(), stats.kv_written = kv->bytes_written(), stats.kv_fetched = kv->bytes_fetched();
         stats.bytes_read = BytesRead();
+        stats.residency_changes = residency_->num_changes(), stats.given = residency_->given();
       }
     }
     if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: not under the lock
@@ -182,7 +174,57 @@ class StageEngine::Impl {
       GiveWork();
     }
     if (thread_.joinable()) thread_.join();
-    worker_.reset();
+    if (residency_ != nullptr) residency_->Stop();
+  }
+
+  void Begin() {
+    absl::MutexLock lock(&mutex_);
+    kv_->SetReach(residency_->Reach());
+    const std::vector<Program>& programs = residency_->programs();
+    inbox_.emplace(
+        plan_, device_,
+        StageInbox::Shape{.vocab_size = spec_.config.vocab_size, .row_bytes = RowBytes(), .microbatches = programs.back().microbatches});
+    if (options_.trace != nullptr) trace_.emplace(*options_.trace);
+    runner_.emplace(Pointers(programs), INT64_MAX, kLoadsUnderWay);
+    residency_->Start(&*runner_, compute_.get());
+    std::vector<ProgramRunner::Action> actions;
+    runner_->Start(actions);
+    Carry(actions);
+    const KeptTo kept(options_.cores);
+    thread_ = std::thread([this] { ComputeThread(); });
+  }
+
+  std::unique_ptr<StageResidency> MakeResidency(std::vector<Program> programs) {
+    return std::make_unique<StageResidency>(
+        plan_, std::move(programs),
+        StageResidency::Options{
+            .device = device_,
+            .by_order = pages_come_,
+            .layers = layers_,
+            .mutex = &mutex_,
+            .backend = backend_.get(),
+            .kv = kv_.get(),
+            .weights = weights_.get(),
+            .watching = options_.watch_pressure ? std::optional(options_.pressure.value_or(PressureMonitor::Options{})) : std::nullopt,
+            .hold = options_.pressure_hold,
+            .tied = spec_.config.tie_embeddings,
+            .rows_bytes = RowReader::BytesFor(spec_, MaxRows(plan_)),
+            .open_rows = [this] { return OpenRows(); },
+            .report = options_.report,
+            .healthy = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return health_.ok(); },
+            .steps_begun = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return inbox_->steps_begun(); },
+            .idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !inbox_->step_under_way() && inbox_->NextOrder() == nullptr; },
+            .carry = [this](const std::vector<ProgramRunner::Action>& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Carry(actions); },
+            .post = [this](const ProgramRunner::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Post(event); },
+            .pump = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Pump(); },
+            .fail = [this](const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Fail(status); },
+            .loaded = [this](int64_t load, const absl::Status& status) { OnLoaded(load, status); }});
+  }
+
+  absl::StatusOr<std::unique_ptr<RowReader>> OpenRows() const {
+    return RowReader::Open(
+        checkpoint_, spec_,
+        {.max_rows = MaxRows(plan_), .cancelled = options_.load.cancelled, .report = options_.report, .wrap_device = options_.wrap_device});
   }
 
   absl::Status OpenAll() {
@@ -251,6 +293,8 @@ class StageEngine::Impl {
     LIME_RETURN_IF_ERROR(TakeOver());
     LIME_ASSIGN_OR_RETURN(weights_, StageWeights::Load(checkpoint_, spec_, plan_, device_, *backend_,
                                                        {.load = options_.load,
+                                                        .loader = options_.loader,
+                                                        .passes = options_.planned_steps > 0 ? options_.planned_steps : plan_.context,
                                                         .kv = kv_.get(),
                                                         .left = options_.takeover == nullptr ? nullptr : options_.takeover->weights.get(),
                                                         .wrap_device = options_.wrap_device}));
@@ -258,11 +302,7 @@ class StageEngine::Impl {
       LIME_ASSIGN_OR_RETURN(visit_, SlicedVisit::Create(plan_, RowBytes(), *backend_));
     }
     if (!EmbedsByRows()) return absl::OkStatus();
-    LIME_ASSIGN_OR_RETURN(rows_, RowReader::Open(checkpoint_, spec_,
-                                                 {.max_rows = MaxRows(plan_),
-                                                  .cancelled = options_.load.cancelled,
-                                                  .report = options_.report,
-                                                  .wrap_device = options_.wrap_device}));
+    LIME_ASSIGN_OR_RETURN(rows_, OpenRows());
     return absl::OkStatus();
   }
 
@@ -340,21 +380,22 @@ class StageEngine::Impl {
 
   void Execute(const RetireOrder& retire) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     kv_->Release(retire.sequence);
-    TryChange();
+    residency_->TryChange();
     if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Retire(retire.sequence);
   }
 
   void Execute(StepOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const absl::Status evicted = kv_->Evict(order);
     if (!evicted.ok()) return Fail(evicted);
-    const auto program = std::ranges::find_if(
-        programs_, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
+    const std::vector<Program>& programs = residency_->programs();
+    const auto program =
+        std::ranges::find_if(programs, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
     order.microbatches.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
     const auto computes =
         std::ranges::count_if(program->step, [](const Instruction& what) { return std::holds_alternative<Compute>(what); });
     computed_.store(0, std::memory_order_relaxed), computes_.store(static_cast<int32_t>(computes), std::memory_order_relaxed);
     const std::vector<Visit> came = inbox_->BeginStep(std::move(order.microbatches));
-    Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs_.begin())});
+    Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs.begin())});
     for (const Visit& visit : came) PostArrived(visit);
     GiveTokens();
   }
@@ -374,125 +415,19 @@ class StageEngine::Impl {
     }
   }
 
-  // ---- KV pages and residency, where the plan lets KV grow
-  //
-  // ResidencyOrder ──► its pages are free ──► worker: pages go, Programs ──► Change ──► Border ──► worker: parts go, pages come ──► settled
-
-  // Positions of each sequence that may be on the disk under a plan.
-  int64_t ReachOf(const Plan& plan) const {
-    const int64_t layer_pages = ResidencyOf(plan).layer_pages;
-    return layers_.empty() ? 0 : PositionsAway(plan, plan.devices[device_], layer_pages);
-  }
+  // ---- KV pages, where the plan lets KV grow
 
   // Gives the rows of a step their pages. False while it has to wait for some.
   bool HasPagesFor(const Order& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto* step = std::get_if<StepOrder>(&order.what);
     if (!pages_come_ || step == nullptr) return true;
-    if (change_.under_way && !change_.begun && inbox_->steps_begun() >= change_.ordered_at + kResidencySteps)
-      return false;  // BeginChange goes on
+    if (residency_->MustBegin()) return false;  // and goes on then
     const absl::StatusOr<bool> extended = kv_->Extend(*step);
-    if (!extended.ok() && !PagesCome()) Fail(extended.status());
+    if (!extended.ok() && !residency_->PagesCome()) Fail(extended.status());
     return extended.ok() && *extended;
   }
 
-  // Of the change under way, whatever the next step does.
-  bool PagesCome() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const bool grows =
-        change_.under_way && (residency_->devices[device_].kv_pages > kv_->pages().num_pages() || ReachOf(*residency_) > kv_->reach());
-    return grows && (!change_.begun || change_.at_work || runner_->border() <= inbox_->steps_begun());
-  }
-
-  void Execute(const ResidencyOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    target_ = order.to;
-    TryChange();
-  }
-
-  void TryChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!target_ || change_.under_way) return;
-    const PlanDevice& device = residency_->devices[device_];
-    const int64_t after = PagesInMemory(device, target_->layer_pages) * NumLayers();
-    const int64_t reach = layers_.empty() ? 0 : PositionsAway(plan_, device, target_->layer_pages);
-    kv_->pages().SetNumPages(std::min(device.kv_pages, after));
-    kv_->SetReach(std::min(ReachOf(*residency_), reach));
-    if (!kv_->pages().Fits() || kv_->most_away() > reach) return;  // until those who hold them have ended
-    change_ = {.under_way = true, .ordered_at = inbox_->steps_begun()};
-    worker_->Post([this, to = *std::exchange(target_, std::nullopt), from = residency_] { Prepare(*from, to); });
-  }
-
-  // Thread: the worker.
-  void Prepare(const Plan& from, const Residency& to) {
-    std::vector<Program> entering, settled;
-    absl::StatusOr<Plan> after = WithResidency(from, to);
-    const absl::Status status = [&] {
-      LIME_RETURN_IF_ERROR(after.status());
-      LIME_ASSIGN_OR_RETURN(entering, CompileAll(*after, device_, &from));
-      LIME_ASSIGN_OR_RETURN(settled, CompileAll(*after, device_));
-      const int64_t pages = after->devices[device_].kv_pages;
-      return pages < from.devices[device_].kv_pages ? backend_->ResizeKv(pages) : absl::OkStatus();
-    }();
-    absl::MutexLock lock(&mutex_);
-    if (!status.ok()) return Fail(status);
-    entering_ = std::move(entering), settled_ = std::move(settled);
-    residency_ = std::make_shared<Plan>(*std::move(after));
-    BeginChange();
-  }
-
-  void BeginChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!health_.ok()) return;
-    std::vector<ProgramRunner::Action> actions;
-    const absl::Status status =
-        runner_->OnEvent(ProgramRunner::Change{.entering = Pointers(entering_), .settled = Pointers(settled_)}, SteadyMs(), actions);
-    if (!status.ok()) return Fail(status);
-    change_.begun = true;
-    weights_->Change(*residency_, runner_->border());
-    if (!weights_->Leaves()) MakeRoom();
-    Carry(actions);
-    Pump();  // what waited may know now that it waits in vain
-  }
-
-  // From this step on KV parts stream as they are to.
-  void Carry(const ProgramRunner::Border&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    kv_->SetReach(ReachOf(*residency_));
-    if (!change_.at_work && !change_.has_room) MakeRoom();
-  }
-
-  // Parts leave memory first, pages come then.
-  void MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    change_.at_work = true;
-    auto leaving = std::make_shared<std::vector<HugeBuffer>>(weights_->TakeLeaving());
-    worker_->Post([this, leaving, pages = residency_->devices[device_].kv_pages, before = kv_->pages().num_pages()] {
-      leaving->clear();
-      const absl::Status status = pages > before ? backend_->ResizeKv(pages) : absl::OkStatus();
-      absl::MutexLock lock(&mutex_);
-      if (!status.ok()) return Fail(status);
-      kv_->pages().SetNumPages(pages);
-      change_.at_work = false, change_.has_room = true;
-      if (!runner_->settled()) Post(ProgramRunner::RoomMade{});
-      EndChange();
-      Pump();
-    });
-  }
-
-  void EndChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!change_.has_room || !runner_->settled()) return;
-    programs_ = std::move(settled_);
-    change_ = {};
-    ++stats_.residency_changes;
-    TryChange();
-  }
-
-  // Memory for what is to stay is made present off the token's way.
-  void Keep(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    worker_->Post([this, start] {
-      if (plan_.parts[start.what.part].is_kv()) return OnLoaded(start.load, absl::OkStatus());  // none of it is on the disk: TryChange
-      absl::StatusOr<HugeBuffer> room = weights_->Room(start.what.part);
-      absl::MutexLock lock(&mutex_);
-      if (!room.ok()) return Fail(room.status());
-      if (health_.ok())
-        weights_->StartKeeping(start.what.part, *std::move(room),
-                               [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
-    });
-  }
+  void Execute(const ResidencyOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { residency_->Order(order.to); }
 
   // ---- Events and what follows from them
 
@@ -528,7 +463,7 @@ class StageEngine::Impl {
     const double now_ms = SteadyMs();
     disk_.LoadBegun(now_ms);
     if (trace_) trace_->LoadBegun(start, StepOf(start), now_ms);
-    if (start.what.keep) return Keep(start);
+    if (start.what.keep) return residency_->Keep(start);
     weights_->StartLoad(start.what.part, [this, load = start.load](const absl::Status& status) { OnLoaded(load, status); });
   }
 
@@ -548,6 +483,7 @@ class StageEngine::Impl {
   }
 
   void Carry(const ProgramRunner::Release&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights_->ReleaseOldest(); }
+  void Carry(const ProgramRunner::Border&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { residency_->OnBorder(); }
 
   // Directly after the last Compute of the visit: what it made is still the backend's.
   void Carry(const ProgramRunner::StartSend& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -602,7 +538,7 @@ class StageEngine::Impl {
     kv_->EndStep();
     inbox_->EndStep();
     ++stats_.steps;
-    EndChange();
+    residency_->OnStepEnded();
     if (options_.peers.step_ended) options_.peers.step_ended(ended.step);
   }
 
@@ -629,7 +565,7 @@ class StageEngine::Impl {
 
   // The step that a load is for, where residency stays as it is; else the one under way.
   int64_t StepOf(const ProgramRunner::StartLoad& start) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return pages_come_ ? runner_->steps_ended() : start.load / static_cast<int64_t>(programs_.front().loads.size());
+    return residency_->changes() ? runner_->steps_ended() : start.load / static_cast<int64_t>(residency_->programs().front().loads.size());
   }
 
   // A block that is whole is computed with its first part: the others have nothing to do.
@@ -761,7 +697,6 @@ class StageEngine::Impl {
   const Options options_;
   const bool pages_come_;              // as sequences go on, and residency may change; else all of one's at once
   const std::vector<int32_t> layers_;  // whose KV is here
-  std::vector<Program> programs_;      // by micro-batches, ascending
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<SlicedVisit> visit_;  // null: nothing is evicted
   std::unique_ptr<RowReader> rows_;
@@ -773,37 +708,26 @@ class StageEngine::Impl {
   absl::CondVar work_;
   std::atomic<int32_t> computes_ = 0, computed_ = 0;  // of the step under way; for who watches
   std::atomic<bool> given_work_ = false;              // since the compute thread began to stay awake
+  std::atomic<bool> given_work_ = false;              // since the compute thread began to stay awake
+  bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageInbox> inbox_ ABSL_GUARDED_BY(mutex_);
-  bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
   std::optional<ProgramRunner::KvArrived> answered_at_once_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<ProgramRunner::Action>> spare_actions_ ABSL_GUARDED_BY(mutex_);  // empty, with memory for those of an event
   int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
   std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one
-  struct ResidencyChange {
-    bool under_way = false;
-    int64_t ordered_at = 0;  // steps begun by then
-    bool begun = false;      // the runner has taken it
-    bool at_work = false;    // room is being made
-    bool has_room = false;   // and was made
-  };
-  ResidencyChange change_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<const Plan> residency_ ABSL_GUARDED_BY(mutex_);  // the plan as it is, or as the change under way makes it
-  std::optional<Residency> target_ ABSL_GUARDED_BY(mutex_);        // ordered and not begun
-  std::vector<Program> entering_ ABSL_GUARDED_BY(mutex_);          // of the change under way
-  std::vector<Program> settled_ ABSL_GUARDED_BY(mutex_);           // when it has ended
   ArrivalForecast forecast_ ABSL_GUARDED_BY(mutex_);
   double answered_at_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the last question of another device
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   std::optional<StageTrace> trace_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::unique_ptr<StageCompute> compute_;  // of the compute thread, which between two computations holds the lock
+  std::unique_ptr<StageCompute> compute_;      // of the compute thread, which between two computations holds the lock
+  std::unique_ptr<StageResidency> residency_;  // its methods under the lock
   std::thread thread_;
-  std::optional<WorkerThread> worker_;  // frees, grows, compiles
 };
 
 absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::string& model_dir, const Plan& plan, int32_t device,
@@ -817,11 +741,12 @@ absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::str
   LIME_RETURN_IF_ERROR(CheckCarriedOut(plan, spec));
   auto impl = std::make_unique<Impl>(std::move(checkpoint), std::move(spec), plan, device, std::move(options));
   LIME_ASSIGN_OR_RETURN(std::string numerics_id, impl->Open());
-  return std::unique_ptr<StageEngine>(new StageEngine(std::move(impl), std::move(numerics_id)));
+  LoadSummary load = impl->load();
+  return std::unique_ptr<StageEngine>(new StageEngine(std::move(impl), std::move(numerics_id), std::move(load)));
 }
 
-StageEngine::StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id)
-    : impl_(std::move(impl)), numerics_id_(std::move(numerics_id)) {}
+StageEngine::StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id, LoadSummary load)
+    : impl_(std::move(impl)), numerics_id_(std::move(numerics_id)), load_(std::move(load)) {}
 StageEngine::~StageEngine() = default;
 
 absl::Status StageEngine::OnOrder(const Order& order) {

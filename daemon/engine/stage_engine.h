@@ -18,9 +18,12 @@
 #include "common/order.h"
 #include "daemon/engine/cores.h"
 #include "daemon/engine/kv_left.h"
+#include "daemon/engine/load_summary.h"
 #include "daemon/engine/token_sampler.h"
 #include "daemon/logic/trace_ring.h"
+#include "daemon/pressure/pressure_monitor.h"
 #include "daemon/weights/loader.h"
+#include "daemon/weights/loader_choice.h"
 #include "daemon/weights/piece_reader.h"
 #include "daemon/weights/stall_watch.h"
 #include "daemon/weights/weights_digest.h"
@@ -56,8 +59,14 @@ class StageEngine {
     std::optional<WeightsDigest> digest;   // that the weights must have; nothing: not said
     SampleMemory* samples = nullptr;       // of weights that were compared before; may be null
     LoadOptions load;
-    StallReport report;          // while the disk delivers nothing
-    TraceRing* trace = nullptr;  // what computes, loads and waits, where that is asked for; outlives the engine
+    LoaderKind loader = LoaderKind::kRead;  // as StageWeights::Options
+    int64_t planned_steps = 0;  // how often the weights will be read, for its choice; 0: as for one request of the whole context
+    StallReport report;         // while the disk delivers nothing
+    // Pressure: gives weights back while others on the machine need the memory, and takes them back afterwards.
+    bool watch_pressure = false;
+    std::optional<PressureMonitor::Options> pressure;  // where the system is looked at, for tests
+    absl::Duration pressure_hold = absl::Seconds(2);   // how long it has to have passed; shorter for tests
+    TraceRing* trace = nullptr;                        // what computes, loads and waits, where that is asked for; outlives the engine
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;                  // for tests
     std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>, const ModelSpec& spec)> wrap_backend;  // for experiments
   };
@@ -85,6 +94,7 @@ class StageEngine {
     Bytes kv_read = 0;              // of them from the disk, again and again; counted in bytes_read too
     Bytes kv_fetched = 0;           // likewise back from the host
     int64_t residency_changes = 0;  // carried out
+    Bytes given = 0;                // of weights, back to the machine, as long as others need the memory (Options::watch_pressure)
     double compute_ms = 0;
     double wait_weights_ms = 0;    // the computation stood still for the disk
     double wait_input_ms = 0;      // for a peer
@@ -97,6 +107,8 @@ class StageEngine {
   Stats stats() const;
   // Of the step under way, or the last one, the share of its computations here that have ended. Waits for nothing.  Thread: any
   double StepShare() const;
+  // By what loader the weights have come, and how long it took.
+  const LoadSummary& load() const { return load_; }
 
   // Stops, between two steps, and leaves KV and resident weights for the plan that follows. FailedPrecondition where a step is under way,
   // or the plan evicts KV. Nothing but the destructor is called after it, whatever it answers.
@@ -105,9 +117,10 @@ class StageEngine {
 
  private:
   class Impl;
-  explicit StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id);
+  StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id, LoadSummary load);
   std::unique_ptr<Impl> impl_;
   std::string numerics_id_;
+  LoadSummary load_;
 };
 
 }  // namespace lime

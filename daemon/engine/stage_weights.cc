@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "daemon/engine/block_weights.h"
 #include "daemon/weights/kept_tensors.h"
 #include "planner/base/check.h"
+#include "planner/plan/block_pieces.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
 
@@ -39,10 +42,6 @@ int BlockIndex(const ModelSpec& spec, BlockId id) {
   return static_cast<int>(std::ranges::find(spec.blocks, id, &BlockSpec::id) - spec.blocks.begin());
 }
 
-bool HasEmbedding(const Plan& plan, int32_t device) {
-  return plan.stages.front().device == device;
-}
-
 absl::StatusOr<std::unique_ptr<PieceReader>> OpenReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
                                                         const StageWeights::Options& options) {
   return PieceReader::Open(checkpoint, spec, {.cut = CutOf(plan), .wrap_device = options.wrap_device});
@@ -62,7 +61,13 @@ Bytes LargestPlace(const Plan& plan, const std::vector<int>& parts, const PlaceB
 }  // namespace
 
 StageWeights::StageWeights(const ModelSpec& spec, const Plan& plan, StageKv* kv)
-    : spec_(spec), plan_(plan), kv_(kv), parts_leave_(GrowsKv(plan)), whole_(plan.parts.size()), own_(plan.parts.size()) {
+    : spec_(spec),
+      plan_(plan),
+      kv_(kv),
+      parts_leave_(GrowsKv(plan)),
+      whole_(plan.parts.size()),
+      own_(plan.parts.size()),
+      read_(std::make_unique<std::atomic<bool>[]>(plan.parts.size())) {
   for (int part = 0; part < plan.NumParts(); ++part) {
     place_of_.emplace_back(BlockIndex(spec, plan.parts[part].block), PieceIndex(plan, part));
     streamed_.push_back(plan.parts[part].streamed);
@@ -86,28 +91,37 @@ absl::StatusOr<std::unique_ptr<StageWeights>> StageWeights::Load(const Checkpoin
                                                                  int32_t device, Backend& backend, const Options& options) {
   std::unique_ptr<StageWeights> weights(new StageWeights(spec, plan, options.kv));
   LIME_ASSIGN_OR_RETURN(weights->reader_, OpenReader(checkpoint, spec, plan, options));
+  const absl::Time begin = absl::Now();
   LIME_RETURN_IF_ERROR(weights->LoadAll(checkpoint, device, backend, options));
+  weights->load_.seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   return weights;
 }
 
 absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device, Backend& backend, const Options& options) {
   const std::vector<int> parts = PartsOn(plan_, device);
   const ResidentWeights resident = ResidentWeightsOn(plan_, device);
-  embedding_resident_ = HasEmbedding(plan_, device) && plan_.embedding == EmbeddingPlacement::kResident;
+  parts_here_ = parts;
+  backend_ = &backend;
   for (const int part : parts) whole_[part] = std::ranges::find(resident.whole, plan_.parts[part].block) != resident.whole.end();
   if (options.left != nullptr) KeepFor(spec_, plan_, device, *options.left);
   LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.kept, backend, options));
   for (const int part : resident.parts) {
     std::optional<HugeBuffer> left = options.left != nullptr ? options.left->Take(plan_.parts[part]) : std::nullopt;
-    if (left) own_[part] = *std::move(left);
-    if (!left) LIME_RETURN_IF_ERROR(ReadPart(part));
+    if (!left) {
+      LIME_RETURN_IF_ERROR(ReadPart(part));
+      continue;
+    }
+    own_[part] = *std::move(left);
+    read_[part] = true;
   }
-  const Bytes largest = LargestPlace(plan_, parts, [this](int part) { return PlaceBytes(part); });
-  if (largest == 0) return absl::OkStatus();
   // What does not fit before the end begins again at 0, and leaves less than a place unused.
-  LIME_ASSIGN_OR_RETURN(ring_memory_, HugeBuffer::Allocate(plan_.devices[device].memory.ring + largest));
-  ring_ = ByteRing(ring_memory_.bytes());
-  return ring_memory_.Prefault();
+  slack_ = LargestPlace(plan_, parts, [this](int part) { return PlaceBytes(part); });
+  if (slack_ == 0) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(plan_.devices[device].memory.ring + slack_));
+  LIME_RETURN_IF_ERROR(memory.Prefault());
+  SetRing(std::move(memory));
+  ring_is_made_ = false;
+  return absl::OkStatus();
 }
 
 absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
@@ -115,25 +129,42 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
   std::vector<BlockId> missing;
   for (const BlockId id : whole) {
     std::optional<LoadedBlock> left = options.left != nullptr ? options.left->Take(id) : std::nullopt;
-    if (left) blocks_.push_back(*std::move(left));
-    if (!left) missing.push_back(id);
+    if (!left) {
+      missing.push_back(id);
+      continue;
+    }
+    blocks_.push_back({.block = *std::move(left), .whole = true, .copied = true});
   }
-  LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, options));
-  num_whole_ = blocks_.size();
+  LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, kept.empty(), options));
   for (const BlockId id : kept) {
     LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadKept(checkpoint, spec_.block(id)));
-    blocks_.push_back(std::move(block));
+    load_.bytes += KeptBytes(spec_.block(id));
+    blocks_.push_back({.block = std::move(block)});
   }
-  for (const LoadedBlock& block : blocks_) LIME_RETURN_IF_ERROR(backend.BindBlock(spec_.block(block.id), ToWeights(block)));
+  for (const Bound& bound : blocks_) LIME_RETURN_IF_ERROR(backend.BindBlock(spec_.block(bound.block.id), ToWeights(bound.block)));
   return absl::OkStatus();
 }
 
-// All in one buffer, whose ends alone are on small pages; some of them may stay where others go.
-absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, const Options& options) {
+// All in one buffer, whose ends alone are on small pages; some of them may stay where others go. Blocks that a plan keeps beside others
+// that stream are worth reading; the choice is for plans that keep all.
+absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole,
+                                     const Options& options) {
+  const LoaderKind loader = options.loader == LoaderKind::kAuto && !all_whole ? LoaderKind::kRead : options.loader;
+  if (loader != options.loader || (ids.empty() && !all_whole)) load_.loader = "read: blocks that stay are worth a copy of their own";
   if (ids.empty()) return absl::OkStatus();
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(checkpoint, spec_, {.loader = LoaderKind::kRead}));
+  Bytes bytes = 0;
+  for (const BlockId id : ids) bytes += spec_.block(id).bytes;
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store,
+                        WeightStore::Open(checkpoint, spec_,
+                                          {.loader = loader,
+                                           .weight_bytes = bytes,
+                                           .available_memory = all_whole ? 0 : std::numeric_limits<Bytes>::max(),
+                                           .passes = options.passes}));
   LIME_ASSIGN_OR_RETURN(std::vector<LoadedBlock> loaded, store->LoadBlocks(ids, options.load));
-  std::ranges::move(loaded, std::back_inserter(blocks_));
+  const bool copied = store->choice().kind == LoaderKind::kRead;
+  for (LoadedBlock& block : loaded) blocks_.push_back({.block = std::move(block), .whole = true, .copied = copied});
+  if (load_.loader.empty()) load_.loader = store->Describe();
+  load_.bytes += bytes;
   return absl::OkStatus();
 }
 
@@ -145,16 +176,19 @@ void StageWeights::KeepFor(const ModelSpec& spec, const Plan& plan, int32_t devi
 }
 
 void StageWeights::Leave(WeightsLeft& left) {
-  for (size_t i = 0; i < num_whole_; ++i) left.Add(std::move(blocks_[i]));
+  for (Bound& bound : blocks_) {
+    if (bound.whole && bound.copied) left.Add(std::move(bound.block));
+  }
   blocks_.clear();
   for (size_t part = 0; part < own_.size(); ++part) {
-    if (own_[part].data() != nullptr) left.Add(plan_.parts[part], std::move(own_[part]));
+    if (own_[part].data() != nullptr && read_[part]) left.Add(plan_.parts[part], std::move(own_[part]));
   }
 }
 
 // A resident part of a block of which others stream, into memory of its own.
 absl::Status StageWeights::ReadPart(int part) {
   LIME_ASSIGN_OR_RETURN(own_[part], Room(part));
+  load_.bytes += plan_.parts[part].bytes;
   absl::Notification ended;
   absl::Status status;
   reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), [&](const absl::Status& read) {
@@ -162,6 +196,7 @@ absl::Status StageWeights::ReadPart(int part) {
     ended.Notify();
   });
   ended.WaitForNotification();
+  read_[part] = status.ok();
   return status;
 }
 
@@ -191,25 +226,81 @@ void StageWeights::StartLoad(int part, PieceReader::Completion done) {
   reader_->StartRead(BlockOf(part), PieceOf(part), place, std::move(done));
 }
 
-void StageWeights::Change(const Plan& after, int64_t border) {
+void StageWeights::Change(const Plan& after, int64_t border, bool embedding_leaves) {
+  embedding_leaves_ = embedding_leaves;
   streamed_before_ = streamed_;
   for (size_t part = 0; part < streamed_.size(); ++part) streamed_[part] = after.parts[part].streamed;
   border_ = border;
 }
 
-bool StageWeights::Leaves() const {
-  for (size_t part = 0; part < own_.size(); ++part) {
-    if (streamed_[part] && own_[part].data() != nullptr) return true;
-  }
-  return false;
+bool StageWeights::Streams() const {
+  return std::ranges::any_of(parts_here_, [this](int part) { return streamed_[part]; });
 }
 
-std::vector<HugeBuffer> StageWeights::TakeLeaving() {
-  std::vector<HugeBuffer> leaving;
-  for (size_t part = 0; part < own_.size(); ++part) {
-    if (streamed_[part] && own_[part].data() != nullptr) leaving.push_back(std::move(own_[part]));
+bool StageWeights::Leaves() const {
+  if (ring_is_made_ && !Streams()) return true;
+  if (std::ranges::any_of(parts_here_, [this](int part) { return streamed_[part] && (whole_[part] || own_[part].data() != nullptr); }))
+    return true;
+  return embedding_leaves_ &&
+         std::ranges::any_of(blocks_, [](const Bound& bound) { return bound.whole && bound.block.id.kind == BlockKind::kEmbedding; });
+}
+
+LeavingWeights StageWeights::TakeLeaving() {
+  LeavingWeights leaving;
+  for (const int part : parts_here_) {
+    if (!streamed_[part] || plan_.parts[part].is_kv()) continue;
+    if (whole_[part]) Unbind(plan_.parts[part].block, leaving);
+    read_[part] = false;
+    if (own_[part].data() != nullptr) leaving.parts.push_back(std::move(own_[part]));
+  }
+  if (embedding_leaves_) Unbind({BlockKind::kEmbedding, 0}, leaving);
+  if (ring_is_made_ && !Streams()) {
+    leaving.parts.push_back(std::move(ring_memory_));
+    ring_ = ByteRing(0), ring_is_made_ = false;
   }
   return leaving;
+}
+
+// From now on the backend has of the block what streaming leaves in memory.
+void StageWeights::Unbind(BlockId id, LeavingWeights& leaving) {
+  const auto bound = std::ranges::find_if(blocks_, [id](const Bound& b) { return b.block.id == id; });
+  LIME_CHECK(bound != blocks_.end()) << "a block that leaves is not here";
+  if (!std::exchange(bound->whole, false)) return;
+  if (id.kind != BlockKind::kEmbedding) {
+    const auto [begin, end] = PartsOf(plan_, id);
+    std::fill(whole_.begin() + begin, whole_.begin() + end, false);
+  }
+  const BlockSpec& spec = spec_.block(id);
+  LoadedBlock& matrices = leaving.blocks.emplace_back(bound->block);
+  for (size_t i = 0; i < spec.tensors.size(); ++i) (IsKept(spec.tensors[i]) ? matrices : bound->block).tensors[i].data = nullptr;
+  const absl::Status status = backend_->BindBlock(spec, ToWeights(bound->block));
+  LIME_CHECK(status.ok()) << status.message();  // it was bound before
+}
+
+LeavingWeights::~LeavingWeights() {
+  for (const LoadedBlock& block : blocks) {
+    for (const LoadedTensor& tensor : block.tensors) {
+      if (tensor.data != nullptr) ReturnPages(tensor.data, tensor.bytes);
+    }
+  }
+}
+
+bool StageWeights::NeedsRing() const {
+  return ring_memory_.data() == nullptr && Streams();
+}
+
+absl::StatusOr<HugeBuffer> StageWeights::MakeRing(Bytes ring) const {
+  Bytes largest = 0;
+  for (const int part : parts_here_) largest = std::max(largest, PlaceBytes(part));
+  LIME_ASSIGN_OR_RETURN(HugeBuffer memory, HugeBuffer::Allocate(ring + largest));
+  LIME_RETURN_IF_ERROR(memory.Prefault());
+  return memory;
+}
+
+void StageWeights::SetRing(HugeBuffer memory) {
+  ring_memory_ = std::move(memory);
+  ring_ = ByteRing(ring_memory_.bytes());
+  ring_is_made_ = true;
 }
 
 absl::StatusOr<HugeBuffer> StageWeights::Room(int part) const {
@@ -220,7 +311,10 @@ absl::StatusOr<HugeBuffer> StageWeights::Room(int part) const {
 
 void StageWeights::StartKeeping(int part, HugeBuffer room, PieceReader::Completion done) {
   own_[part] = std::move(room);
-  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), std::move(done));
+  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), [this, part, done = std::move(done)](const absl::Status& status) {
+    read_[part] = status.ok();
+    done(status);
+  });
 }
 
 void StageWeights::ReleaseOldest() {

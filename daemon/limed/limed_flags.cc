@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr std::array<const char*, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 constexpr std::array<const char*, 2> kNumerics = {"auto", "portable"};
+constexpr std::array<const char*, 3> kLoaders = {"auto", "read", "mmap"};
 
 // `said` opens the sentence, as LimedFlags::Said().
 absl::Status CheckReadable(const std::string& said, const std::string& folder) {
@@ -142,11 +143,13 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.OneOf("log", flags.log_level, kLogLevels);
   fields.OneOf("backend", flags.backend, kBackendNames);
   fields.OneOf("numerics", flags.numerics, kNumerics);
+  fields.OneOf("loader", flags.loader, kLoaders);
   fields.Number("threads", flags.threads, kMostThreads);
   fields.Text("compute-cores", flags.compute_cores);
   fields.Name("background", flags.background);
   fields.Switch("insecure", flags.insecure);
   fields.Switch("no-link-probes", flags.no_link_probes);
+  fields.Switch("follow-memory", flags.follow_memory);
   LIME_RETURN_IF_ERROR(fields.Finish());
   flags.from_file = fields.Openings(file);
   return absl::OkStatus();
@@ -175,8 +178,14 @@ void LimedFlags::AddTo(CLI::App& app) {
   app.add_option("--backend", backend, "What computes: cpu, or torch: libtorch, to compare with, where its module is installed")
       ->capture_default_str();
   app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
+  app.add_option("--loader", loader,
+                 "How weights reach memory: read (direct reads), mmap (zero copy), or auto: which suits the plan and what is cached")
+      ->capture_default_str();
   app.add_option("--pace", pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
   app.add_flag("--no-link-probes", no_link_probes, "Know of links only what the traffic itself tells: nothing is sent to measure them");
+  app.add_flag(
+      "--follow-memory", follow_memory,
+      "Give weights back while others on this machine need the memory, and take them back afterwards; steps take longer meanwhile");
   app.add_option("--log", log_level, "trace, debug, info, warning or error")->capture_default_str();
   CLI::Option* const cluster =
       app.add_option("--background", background,
@@ -221,6 +230,9 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
     return Invalid("--backend ", flags.backend, " is unknown; use ", absl::StrJoin(kBackendNames, " or "));
   if (flags.numerics != "auto" && flags.numerics != "portable")
     return absl::InvalidArgumentError(absl::StrCat("--numerics ", flags.numerics, " is unknown; use auto or portable"));
+  const std::optional<LoaderKind> loader = LoaderNamed(flags.loader);
+  if (!loader) return Invalid("--loader ", flags.loader, " is unknown; use ", absl::StrJoin(kLoaders, ", "));
+  settings.loader = *loader;
   if (!flags.memory.empty()) {
     const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
     if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));

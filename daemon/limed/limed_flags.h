@@ -9,6 +9,7 @@
 
 #include "common/cli11.h"
 #include "daemon/engine/cores.h"
+#include "daemon/weights/loader_choice.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/backend_names.h"
@@ -29,11 +30,13 @@ struct LimedFlags {
   std::string log_level = "info";
   std::string backend = kCpuBackend;
   std::string numerics = "auto";
+  std::string loader = "read";
   int threads = 0;
   std::string compute_cores;  // "4-7"; empty: any
   std::string background;     // name of a cluster: run as its device in the background
   bool insecure = false;
   bool no_link_probes = false;
+  bool follow_memory = false;
   bool stop = false;                             // end the one that runs there
   bool stop_all = false;                         // end all that were started from `cluster_file`
   int ready_fd = -1;                             // that the port is written to
@@ -56,6 +59,7 @@ struct LimedSettings {
   std::string listen;  // in the one text for its place
   Bytes memory = 0;
   std::optional<DeviceProfile> pace;
+  LoaderKind loader = LoaderKind::kRead;
   Cores compute_cores;  // ascending; empty: any
   int threads = 0;      // that compute; 0: one for every core this process may use
   ClusterKeys keys;     // empty: connections are not encrypted

@@ -181,8 +181,10 @@ int Run(lime::LimedFlags flags) {
                                                      .cores = settings->compute_cores,
                                                      .backend = flags.backend,
                                                      .numerics = flags.numerics,
+                                                     .loader = settings->loader,
                                                      .kv_dir = flags.kv_dir,
                                                      .memory = settings->memory,
+                                                     .follow_memory = flags.follow_memory,
                                                      .pace = settings->pace,
                                                      .log = log});
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);

@@ -8,7 +8,9 @@ Bytes ResidencyPolicy::OnSample(const MemorySample& sample, Bytes resident, absl
   Remember(sample.available + std::min(resident, target_), now);
   const Bytes room = sample.available + resident - target_;
   const bool stalled = Stalled(sample, now);
-  if (room < options_.reserve) {
+  if (sample.available < options_.emergency) {
+    Shed(0, Reason::kEmergency, now);
+  } else if (room < options_.reserve) {
     Shed(target_ - (options_.reserve + Margin() - room), Reason::kRoom, now);
   } else if (stalled) {
     Shed(std::min(target_, resident) - std::max(options_.block, resident / 4), Reason::kStall, now);
@@ -86,6 +88,8 @@ std::string_view ReasonText(ResidencyPolicy::Reason reason) {
       return "room fell below the reserve";
     case ResidencyPolicy::Reason::kStall:
       return "tasks waited for memory";
+    case ResidencyPolicy::Reason::kEmergency:
+      return "next to nothing was available";
     case ResidencyPolicy::Reason::kRegained:
       return "the pressure has passed";
   }

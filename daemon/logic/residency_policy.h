@@ -7,6 +7,7 @@
 //
 //   room < reserve                the target falls: room becomes reserve + margin
 //   stalls and no free memory     it falls by a quarter of what is resident
+//   available < emergency         it falls to nothing
 //   room >= reserve + margin + step at every moment of the last `hold`
 //                                 it rises by that step, a quarter of what was given back, and then every `step_interval`
 //   a step is given back soon     `hold` doubles: a neighbour that wants the same memory is not fought for it
@@ -41,9 +42,10 @@ struct MemorySample {
 class ResidencyPolicy {
  public:
   struct Options {
-    Bytes most = 0;     // what the plan keeps resident, within the user's budget
-    Bytes reserve = 0;  // room left to others: PressureReserve() of planner/memory_budget.h
-    Bytes block = 0;    // the largest block: taking back less is of no use
+    Bytes most = 0;       // what the plan keeps resident, within the user's budget
+    Bytes reserve = 0;    // room left to others: PressureReserve() of planner/memory_budget.h
+    Bytes block = 0;      // the largest block: taking back less is of no use
+    Bytes emergency = 0;  // available below this: others are about to be killed; 0: never
     absl::Duration hold = absl::Seconds(2);
     absl::Duration step_interval = absl::Seconds(1);
     absl::Duration soon = absl::Seconds(10);         // and at least twice the hold: a shed within it doubles the hold
@@ -53,10 +55,11 @@ class ResidencyPolicy {
 
   // Why the target is what it is.
   enum class Reason {
-    kPlan,      // nothing has happened
-    kRoom,      // room fell below the reserve
-    kStall,     // tasks waited for memory while none was free
-    kRegained,  // the pressure has passed
+    kPlan,       // nothing has happened
+    kRoom,       // room fell below the reserve
+    kStall,      // tasks waited for memory while none was free
+    kEmergency,  // next to nothing was available
+    kRegained,   // the pressure has passed
   };
 
   explicit ResidencyPolicy(const Options& options) : options_(options), target_(options.most), hold_(options.hold) {}

@@ -15,10 +15,11 @@ class EngineStage final : public DeviceStage {
 
   absl::Status OnOrder(const Order& order) override { return engine_->OnOrder(order); }
   absl::Status OnActivation(ActivationMessage activation) override { return engine_->OnActivation(std::move(activation)); }
-  absl::Status OnKv(int32_t from, std::vector<std::byte> message) override { return engine_->OnKv(from, message); }
+  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message) override { return engine_->OnKv(from, message); }
   absl::StatusOr<LeftByPlan> Leave() override { return engine_->Leave(); }
   StageEngine::Stats stats() const override { return engine_->stats(); }
   double StepShare() const override { return engine_->StepShare(); }
+  LoadSummary load() const override { return engine_->load(); }
   std::string numerics_id() const override { return engine_->numerics_id(); }
 
  private:
@@ -29,6 +30,10 @@ class EngineStage final : public DeviceStage {
 std::string PaceSentence(const PaceReport& report) {
   return absl::StrFormat("paced %d parts to %.0f ms, of which the kernels took %.0f; %d came late, at most by %.1f ms", report.parts,
                          report.paced_ms, report.real_ms, report.late, report.latest_ms);
+}
+
+std::string LoadSentence(const LoadSummary& load) {
+  return absl::StrCat("loaded ", FormatBytes(load.bytes), " of weights in ", absl::StrFormat("%.1f s", load.seconds), ", ", load.loader);
 }
 
 std::unique_ptr<Backend> Pace(const EngineStageOptions& options, std::unique_ptr<Backend> backend, const ModelSpec& spec) {
@@ -57,13 +62,19 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
                                       .digest = std::move(setup.digest),
                                       .samples = &samples,
                                       .load = std::move(setup.load),
+                                      .loader = options.loader,
+                                      .planned_steps = options.planned_steps,
                                       .report = std::move(setup.report),
+                                      .watch_pressure = options.follow_memory,
+                                      .pressure = options.pressure,
+                                      .pressure_hold = options.pressure_hold,
                                       .trace = setup.trace,
                                       .wrap_backend = [options](std::unique_ptr<Backend> backend, const ModelSpec& spec) {
                                         return Pace(options, std::move(backend), spec);
                                       }};
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<StageEngine> engine,
                         StageEngine::Install(setup.weights, setup.plan, setup.device, std::move(engine_options)));
+  if (options.log && engine->load().bytes > 0) options.log(LoadSentence(engine->load()));
   return std::make_unique<EngineStage>(std::move(engine));
 }
 

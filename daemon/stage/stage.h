@@ -17,13 +17,14 @@ class DeviceStage {
   virtual absl::Status OnOrder(const Order& order) = 0;
   virtual absl::Status OnActivation(ActivationMessage activation) = 0;
   // From the host of this device's KV, or from a device whose host it is.
-  virtual absl::Status OnKv(int32_t /*from*/, std::vector<std::byte> /*message*/) {
+  virtual absl::Status OnKv(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
     return absl::InvalidArgumentError("this device has no KV with others");
   }
   // As StageEngine::Leave.
   virtual absl::StatusOr<LeftByPlan> Leave() { return absl::UnimplementedError("this device leaves no KV"); }
   virtual StageEngine::Stats stats() const = 0;
   virtual double StepShare() const { return 0; }
+  virtual LoadSummary load() const { return {}; }
   virtual std::string numerics_id() const = 0;
 };
 

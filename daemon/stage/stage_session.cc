@@ -71,10 +71,13 @@ StageSession::Left StageSession::Leave() {
   Left left;
   if (const std::unique_ptr<DeviceStage> stage = TakeStage(/*leaves=*/true); stage != nullptr) {
     absl::StatusOr<LeftByPlan> plan = stage->Leave();
-    if (plan.ok()) left.plan = *std::move(plan);
-    // Others that have a part of the head hash nothing.
-    if (plan.ok() && call_.plan.stages.back().device == call_.device) left.hashes = sampler_.HashStates();
-    if (!plan.ok()) Log(absl::StrCat("leaves no KV for the next plan: ", plan.status().message()));
+    if (plan.ok()) {
+      left.plan = *std::move(plan);
+      // Others that have a part of the head hash nothing.
+      if (call_.plan.stages.back().device == call_.device) left.hashes = sampler_.HashStates();
+    } else {
+      Log(absl::StrCat("leaves no KV for the next plan: ", plan.status().message()));
+    }
   }
   links_.clear();
   return left;
@@ -229,7 +232,7 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
         absl::StrCat("an activation of epoch ", activation.header.epoch, ", and epoch ", plan.epoch, " is installed"));
   }
   if (activation.header.probe) return absl::OkStatus();  // that it has come is all it says
-  if (activation.header.kv) return OnKv(from, std::move(activation.payload));
+  if (activation.header.kv) return OnKv(from, activation.payload);
   if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
     return absl::InvalidArgumentError(absl::StrCat("an activation of stage ", activation.header.stage, ", which is not the sender's"));
   received_messages_.fetch_add(1, std::memory_order_relaxed);
@@ -242,7 +245,7 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
   return absl::OkStatus();
 }
 
-absl::Status StageSession::OnKv(int32_t from, std::vector<std::byte> message) {
+absl::Status StageSession::OnKv(int32_t from, const std::vector<std::byte>& message) {
   const Plan& plan = call_.plan;
   const auto hosts = [&](int32_t host, int32_t device) {
     return HasKvOnHost(plan.devices[device]) && plan.devices[device].kv_host == host;
@@ -252,7 +255,7 @@ absl::Status StageSession::OnKv(int32_t from, std::vector<std::byte> message) {
   absl::ReaderMutexLock lock(&stage_mutex_);
   if (stage_ == nullptr) return NoStage();
   if (!links_.contains(from)) return absl::FailedPreconditionError("no coordinator uses the plan yet");  // nothing could be answered
-  return stage_->OnKv(from, std::move(message));
+  return stage_->OnKv(from, message);
 }
 
 void StageSession::NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms) {
@@ -333,6 +336,11 @@ void StageSession::Tick() {
 double StageSession::StepShare() const {
   absl::ReaderMutexLock lock(&stage_mutex_);
   return stage_ == nullptr ? 0 : stage_->StepShare();
+}
+
+LoadSummary StageSession::load() const {
+  absl::ReaderMutexLock lock(&stage_mutex_);
+  return stage_ == nullptr ? LoadSummary{} : stage_->load();
 }
 
 DeviceStatistics StageSession::Statistics() const {

@@ -73,6 +73,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const InstallCall& call() const { return call_; }
   DeviceStatistics Statistics() const;
   double StepShare() const;  // as StageEngine::StepShare
+  LoadSummary load() const;  // of the stage; empty where there is none
   // Every now and then: LinkEstimator::kAskAgainUs.
   void Tick();
   // Spans since the last call, oldest first; none where the installation asked for none.
@@ -93,7 +94,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   void TellSampled(int64_t step, std::span<const SampledToken> tokens);
   void TellEnded(int64_t step);
   void Fail(const absl::Status& status);
-  absl::Status OnKv(int32_t from, std::vector<std::byte> message);
+  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message);
   void NoteReceived(int32_t from, const ActivationHeader& header, double begin_ms);
   void LogOrder(const Order& order) const;
   // With the epoch, and the step that has not ended yet.

@@ -37,6 +37,13 @@ std::string_view LoaderName(LoaderKind kind) {
   return "?";
 }
 
+std::optional<LoaderKind> LoaderNamed(std::string_view name) {
+  for (const LoaderKind kind : {LoaderKind::kAuto, LoaderKind::kRead, LoaderKind::kMmap}) {
+    if (LoaderName(kind) == name) return kind;
+  }
+  return std::nullopt;
+}
+
 LoaderChoice ChooseLoader(LoaderKind wanted, const LoaderFacts& facts) {
   const bool fits = facts.weight_bytes + kReserveBytes <= facts.available_memory;
   if (wanted != LoaderKind::kAuto) return {.kind = wanted, .populate = fits, .reason = "as asked"};

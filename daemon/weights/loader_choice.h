@@ -1,6 +1,7 @@
 // Which loader brings a run to its end soonest, without asking for more memory than there is. Pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,8 @@ enum class LoaderKind {
 };
 
 std::string_view LoaderName(LoaderKind kind);
+// Nothing where no loader has that name.
+std::optional<LoaderKind> LoaderNamed(std::string_view name);
 
 struct LoaderFacts {
   Bytes weight_bytes = 0;      // of all tensors to load

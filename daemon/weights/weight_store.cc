@@ -47,7 +47,7 @@ class TensorPages {
 
 absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Open(const Checkpoint& checkpoint, const ModelSpec& spec,
                                                                const Options& options) {
-  const LoaderFacts facts{.weight_bytes = spec.WeightBytes(),
+  const LoaderFacts facts{.weight_bytes = options.weight_bytes > 0 ? options.weight_bytes : spec.WeightBytes(),
                           .available_memory = options.available_memory > 0 ? options.available_memory : AvailableMemory(),
                           .cached = CachedShare(checkpoint),
                           .passes = options.passes};

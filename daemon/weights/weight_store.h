@@ -41,6 +41,7 @@ class WeightStore {
   struct Options {
     LoaderKind loader = LoaderKind::kAuto;
     ReadLoaderOptions read;
+    Bytes weight_bytes = 0;      // that will be loaded, for the choice; 0: all of the model
     Bytes available_memory = 0;  // 0: ask the system
     int64_t passes = 1;          // times the run will read all weights, for the choice
   };

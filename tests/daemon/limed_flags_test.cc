@@ -47,11 +47,13 @@ tls = "/t"
 pace = "p.json"
 log = "error"
 numerics = "portable"
+loader = "mmap"
 threads = 3
 compute-cores = "0-1"
 background = "shelf"
 insecure = true
 no-link-probes = true
+follow-memory = true
 )");
   ASSERT_TRUE(flags.ok()) << flags.status();
   EXPECT_EQ(flags->name, "orin");
@@ -64,11 +66,13 @@ no-link-probes = true
   EXPECT_EQ(flags->pace, "p.json");
   EXPECT_EQ(flags->log_level, "error");
   EXPECT_EQ(flags->numerics, "portable");
+  EXPECT_EQ(flags->loader, "mmap");
   EXPECT_EQ(flags->threads, 3);
   EXPECT_EQ(flags->compute_cores, "0-1");
   EXPECT_EQ(flags->background, "shelf");
   EXPECT_TRUE(flags->insecure);
   EXPECT_TRUE(flags->no_link_probes);
+  EXPECT_TRUE(flags->follow_memory);
 }
 
 TEST(LimedFileTest, PathsAreRelativeToTheFile) {

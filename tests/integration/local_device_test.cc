@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/text_stream.h"
 #include "coordinator/cli/trace_timeline.h"
@@ -19,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/cluster_plan_json.h"
+#include "tests/integration/fake_machine.h"
 #include "tests/integration/models.h"
 #include "tests/integration/variants.h"
 
@@ -48,9 +51,14 @@ struct Shape {
   std::optional<double> resident;  // nothing: all
   int threads = 1;
   int64_t logit_rows = 0;
+  LoaderKind loader = LoaderKind::kRead;
 };
 std::vector<Shape> Shapes() {
-  return {{.threads = 1}, {.threads = 2}, {.resident = 0.9, .threads = 2}, {.resident = 0.6}, {.resident = 0, .threads = 2}};
+  return {{.threads = 1},
+          {.threads = 2, .loader = LoaderKind::kMmap},
+          {.resident = 0.9, .threads = 2, .loader = LoaderKind::kAuto},
+          {.resident = 0.6, .loader = LoaderKind::kMmap},
+          {.resident = 0, .threads = 2}};
 }
 
 class LocalDeviceTest : public ::testing::Test {
@@ -87,7 +95,7 @@ class LocalDeviceTest : public ::testing::Test {
 
   std::unique_ptr<LocalDevice> Install(const Plan& plan, const Shape& shape) {
     auto device = std::make_unique<LocalDevice>(
-        LocalDevice::Options{.weights = model_, .make_stage = MakeEngineStages({.num_threads = shape.threads})});
+        LocalDevice::Options{.weights = model_, .make_stage = MakeEngineStages({.num_threads = shape.threads, .loader = shape.loader})});
     const absl::Status status = device->Install(plan, {});
     EXPECT_TRUE(status.ok()) << status << plan.DebugString();
     return device;
@@ -132,6 +140,7 @@ class LocalDeviceTest : public ::testing::Test {
         nullptr);
     EXPECT_TRUE(status.ok()) << status;
     std::vector<cli::Generated> results;
+    results.reserve(streams.size());
     for (const auto& stream : streams) results.push_back(std::move(stream->result()));
     return results;
   }
@@ -161,6 +170,7 @@ TEST_F(LocalDeviceTest, TokensAndLogitsAreThoseOfTheEngine) {
     SCOPED_TRACE(variant.name);
     ASSERT_NO_FATAL_FAILURE(Make(variant));
     std::vector<std::vector<cli::Generated>> engine;
+    engine.reserve(samplings.size());
     for (const SamplingParams& sampling : samplings) engine.push_back(ByTheEngine(Options(sampling)));
     for (const Shape& shape : Shapes()) {
       const Plan plan = PlanFor(shape, kSlots, 60);
@@ -327,36 +337,42 @@ TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
   cli::GenerateOptions options = Options({.temperature = 0});
   prompts_.resize(2);
   const std::vector<cli::Generated> engine = ByTheEngine(options);
-  const auto device = Install(PlanFor({}, kSlots, 60), {});
-  bool changed = false;
-  std::string said;
-  ClusterRun::Survival survival{.say = [&](const std::string& sentence) { said += sentence + "\n"; }};
-  survival.change = [&](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
-    if (left.steps > 20 || std::exchange(changed, true)) return std::nullopt;
-    return ClusterRun::Change{.plan = PlanFor({.resident = 0.5}, kSlots, 60),
-                              .why = "why",
-                              .taking_over = absl::Seconds(20),
-                              .computing_again = absl::Seconds(40)};
-  };
-  ClusterRun run(*device, survival);
-  for (size_t i = 0; i < prompts_.size(); ++i)
-    ASSERT_TRUE(
-        run.Add({.prompt = prompts_[i], .max_new_tokens = options.MaxNewTokens(i)}, {.params = options.sampling, .hash_logits = true})
-            .ok());
-  std::vector<cli::Generated> results(prompts_.size());
-  const absl::Status status = run.Run(
-      [&](const ClusterRun::Token& token) {
-        results[static_cast<size_t>(token.request)].token_ids.push_back(token.token);
-        results[static_cast<size_t>(token.request)].logits_hash = token.logits_hash;
-        return true;
-      },
-      nullptr);
-  ASSERT_TRUE(status.ok()) << status << said;
-  EXPECT_EQ(run.changes(), 1) << said;
-  EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("computed again")));
-  for (size_t i = 0; i < results.size(); ++i) {
-    EXPECT_EQ(results[i].token_ids, engine[i].token_ids);
-    EXPECT_EQ(results[i].logits_hash, engine[i].logits_hash);
+  for (const auto& [before, after] : {std::pair<Shape, Shape>{{}, {.resident = 0.5}},
+                                      {{.resident = 0.5}, {}},
+                                      {{.loader = LoaderKind::kMmap}, {.resident = 0.5}},
+                                      {{.resident = 0.5, .loader = LoaderKind::kMmap}, {}},
+                                      {{.loader = LoaderKind::kMmap}, {}}}) {
+    SCOPED_TRACE(
+        absl::StrCat(std::string(LoaderName(before.loader)), ", ", before.resident.value_or(1), " to ", after.resident.value_or(1)));
+    const auto device = Install(PlanFor(before, kSlots, 60), before);
+    bool changed = false;
+    std::string said;
+    ClusterRun::Survival survival{.say = [&](const std::string& sentence) { said += sentence + "\n"; }};
+    survival.change = [&, shape = after](const OrderWriter::Left& left) -> std::optional<ClusterRun::Change> {
+      if (left.steps > 20 || std::exchange(changed, true)) return std::nullopt;
+      return ClusterRun::Change{
+          .plan = PlanFor(shape, kSlots, 60), .why = "why", .taking_over = absl::Seconds(20), .computing_again = absl::Seconds(40)};
+    };
+    ClusterRun run(*device, survival);
+    for (size_t i = 0; i < prompts_.size(); ++i)
+      ASSERT_TRUE(
+          run.Add({.prompt = prompts_[i], .max_new_tokens = options.MaxNewTokens(i)}, {.params = options.sampling, .hash_logits = true})
+              .ok());
+    std::vector<cli::Generated> results(prompts_.size());
+    const absl::Status status = run.Run(
+        [&](const ClusterRun::Token& token) {
+          results[static_cast<size_t>(token.request)].token_ids.push_back(token.token);
+          results[static_cast<size_t>(token.request)].logits_hash = token.logits_hash;
+          return true;
+        },
+        nullptr);
+    ASSERT_TRUE(status.ok()) << status << said;
+    EXPECT_EQ(run.changes(), 1) << said;
+    EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("computed again")));
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].token_ids, engine[i].token_ids);
+      EXPECT_EQ(results[i].logits_hash, engine[i].logits_hash);
+    }
   }
 }
 
@@ -383,6 +399,57 @@ TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
       std::ranges::any_of(measured->timeline.spans, [](const TimelineSpan& span) { return span.kind == TimelineSpan::Kind::kLoad; }));
   EXPECT_TRUE(device.Unload().ok());
   EXPECT_FALSE(device.TakeTrace({.most = 1}).ok());
+}
+
+TEST_F(LocalDeviceTest, GivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  const cli::GenerateOptions options = Options({.temperature = 0});
+  const std::vector<cli::Generated> engine = ByTheEngine(options);
+  FakeMachine machine;
+  absl::Notification ended;
+  std::thread others([&] {  // which need memory, and then do not, while requests are computed
+    for (Bytes i = 0; !ended.WaitForNotificationWithTimeout(absl::Milliseconds(7)); ++i)
+      machine.SetAvailable(i % 3 == 0 ? 8 * kGiB : i % 7 * kMiB);
+  });
+  int64_t changes = 0;
+  for (const Shape& shape : {Shape{}, Shape{.loader = LoaderKind::kMmap}, Shape{.resident = 0.6, .threads = 2}}) {
+    for (int run = 0; run < 4; ++run) {
+      LocalDevice device({.weights = model_,
+                          .make_stage = MakeEngineStages({.num_threads = shape.threads,
+                                                          .loader = shape.loader,
+                                                          .follow_memory = true,
+                                                          .pressure = machine.Watch(),
+                                                          .pressure_hold = absl::Milliseconds(20)})});
+      const absl::Status installed = device.Install(PlanFor(shape, kSlots, 60), {});
+      EXPECT_TRUE(installed.ok()) << installed;
+      if (!installed.ok()) break;
+      ExpectSame(ByAPlan(device, options), engine);
+      changes += device.Statistics(0)->residency_changes;
+    }
+  }
+  ended.Notify();
+  others.join();
+  EXPECT_GT(changes, 2);
+}
+
+TEST_F(LocalDeviceTest, SaysHowTheWeightsWereLoaded) {
+  ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
+  using ::testing::StartsWith;
+  const Bytes all = spec_.WeightBytes();
+  for (const auto& [shape, says] : {std::pair<Shape, const char*>{{}, "read ("},
+                                    {{.loader = LoaderKind::kMmap}, "mmap (views of the files"},
+                                    {{.resident = 0.5, .loader = LoaderKind::kAuto}, "read: blocks that stay"}}) {
+    const LoadSummary load = Install(PlanFor(shape, kSlots, 60), shape)->load();
+    EXPECT_THAT(load.loader, StartsWith(says));
+    EXPECT_GT(load.seconds, 0);
+    EXPECT_GT(load.bytes, 0);
+    if (shape.resident) {
+      EXPECT_LT(load.bytes, all * 3 / 4);
+    } else {
+      EXPECT_EQ(load.bytes, all);
+    }
+  }
+  EXPECT_EQ(LocalDevice({.weights = model_, .make_stage = MakeEngineStages({})}).load().loader, "");
 }
 
 TEST_F(LocalDeviceTest, APlanThatCannotBeIsRefusedAndLeavesNothing) {

@@ -58,10 +58,12 @@ class StageCluster {
  public:
   using MakeSampler = std::function<std::unique_ptr<TokenSampler>()>;
   using Takeover = std::function<std::shared_ptr<KvTakeover>(int32_t device)>;
+  using Adjust = std::function<void(int32_t device, StageEngine::Options& options)>;
 
   StageCluster(
       const std::string& model, const Plan& plan, uint64_t seed, int threads = 1, Delivery delivery = Delivery::kInOrder,
-      const MakeSampler& make_sampler = [] { return std::make_unique<GreedySampler>(); }, const Takeover& takeover = {})
+      const MakeSampler& make_sampler = [] { return std::make_unique<GreedySampler>(); }, const Takeover& takeover = {},
+      const Adjust& adjust = {})
       : last_device_(plan.stages.back().device),
         random_(seed),
         delivery_(delivery),
@@ -76,6 +78,7 @@ class StageCluster {
       options.peers.sampled = [this](int64_t, std::span<const SampledToken> tokens) { Take(tokens); };
       options.peers.step_ended = [this, d](int64_t step) { End(d, step); };
       options.peers.failed = [this](const absl::Status& status) { Fail(status); };
+      if (adjust) adjust(d, options);
       auto engine = StageEngine::Install(model, plan, d, std::move(options));
       EXPECT_TRUE(engine.ok()) << engine.status() << "\n" << plan.DebugString();
       if (!engine.ok()) return;

@@ -133,4 +133,17 @@ class RandomPlan {
   std::mt19937_64 random_;
 };
 
+// The same plan with everything in memory.
+inline Plan KeepingAll(Plan plan) {
+  for (PlanPart& part : plan.parts) part.streamed = false;
+  plan.embedding = EmbeddingPlacement::kResident;
+  const std::vector<PlanNeed> needs = NeedsOf(plan);
+  for (size_t d = 0; d < needs.size(); ++d) {
+    PlanMemory& memory = plan.devices[d].memory;
+    memory.margin += memory.weights + memory.embedding + memory.ring - needs[d].weights - needs[d].embedding;
+    memory.weights = needs[d].weights, memory.embedding = needs[d].embedding, memory.ring = 0;
+  }
+  return plan;
+}
+
 }  // namespace lime

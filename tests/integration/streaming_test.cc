@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/daemon/faulty_device.h"
+#include "tests/integration/fake_machine.h"
 #include "tests/integration/models.h"
 #include "tests/integration/single_tokens.h"
 #include "tests/integration/variants.h"
@@ -74,31 +75,6 @@ TEST(StreamingTest, SheddingBetweenTwoBlocksOfAStepChangesNoBit) {
   });
   EXPECT_TRUE(SameBits(Generate(**engine, ids, [](size_t) {}), Generate(**resident, ids, [](size_t) {})));
 }
-
-// A machine whose memory the test decides.
-class FakeMachine {
- public:
-  FakeMachine() {
-    std::filesystem::create_directories(dir_ / "proc");
-    SetAvailable(8 * kGiB);
-  }
-  void SetAvailable(Bytes bytes) {
-    const std::string path = dir_ / "proc/meminfo";
-    std::ofstream(path + ".new") << "MemTotal: 16777216 kB\nMemFree: " << bytes / kKiB << " kB\nMemAvailable: " << bytes / kKiB << " kB\n";
-    std::filesystem::rename(path + ".new", path);
-  }
-  PressureMonitor::Options Watch() const {
-    PressureMonitor::Options options;
-    options.proc = dir_ / "proc";
-    options.groups = {};
-    options.use_events = false;
-    options.interval = options.near_interval = absl::Milliseconds(10);
-    return options;
-  }
-
- private:
-  TempDir dir_;
-};
 
 TEST(StreamingTest, AModelThatWasAllResidentGivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
   const std::vector<int32_t> ids = RandomIds(7, 48, 512);

@@ -167,6 +167,22 @@ TEST(ResidencyPolicyTest, ARoomThatFlickersIsNotTaken) {
             "4.00s neighbour 1000: 425 -> 375, room fell below the reserve\n");
 }
 
+TEST(ResidencyPolicyTest, WhereNextToNothingIsAvailableEverythingIsGiven) {
+  ResidencyPolicy::Options options = SmallOptions();
+  options.emergency = 25;
+  Machine machine(1500, 50, options);
+  EXPECT_EQ(Play(machine, absl::Seconds(12), [](double s) { return s < 1   ? 0
+                                                                   : s < 2 ? 470
+                                                                   : s < 3 ? 1400
+                                                                           : 0; }),
+            "1.00s neighbour 470: 1000 -> 905, room fell below the reserve\n"
+            "2.00s neighbour 600: 905 -> 0, next to nothing was available\n"
+            "5.00s neighbour 0: 0 -> 250, the pressure has passed\n"
+            "6.00s neighbour 0: 250 -> 500, the pressure has passed\n"
+            "7.00s neighbour 0: 500 -> 750, the pressure has passed\n"
+            "8.00s neighbour 0: 750 -> 1000, the pressure has passed\n");
+}
+
 TEST(ResidencyPolicyTest, StallsWithoutFreeMemoryGiveBackAQuarterEverySecondWhateverIsCalledAvailable) {
   Machine machine(3000, 50, SmallOptions());
   machine.reclaimable = 2950;  // somebody's hot page cache: available, and not free

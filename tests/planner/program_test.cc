@@ -182,6 +182,46 @@ TEST(CompileTest, TheLoadsOfADeviceAreTheSameForEveryShape) {
   }
 }
 
+// A ring that comes with a change is not used before the room that the change makes is there, and one that goes is not used behind it.
+TEST(ProgramRunnerTest, ARingThatAChangeBringsIsUsedOnceItIsThere) {
+  const Program whole = {.num_stages = 1, .microbatches = 1, .step = {Compute{0, 0, 0, 1, 0}}};
+  Program streamed = whole, kept = whole;
+  streamed.ring_bytes = kept.ring_bytes = 10;
+  streamed.loads = {{.part = 0, .bytes = 10, .window = 1}};
+  kept.loads = {{.part = 0, .bytes = 10, .window = 1, .keep = true}};
+  streamed.step = kept.step = {AwaitWeights{0}, Compute{0, 0, 0, 1, 0}, Evict{0}};
+  Runner runner({&whole});
+  std::vector<Runner::Action> actions;
+  const auto on = [&](const Runner::Event& event) {
+    actions.clear();
+    const absl::Status status = runner.OnEvent(event, 0, actions);
+    EXPECT_TRUE(status.ok()) << status;
+    return actions.size();
+  };
+  runner.Start(actions);
+  EXPECT_TRUE(actions.empty());
+  EXPECT_EQ(on(Runner::Change{{&streamed}, {&streamed}}), 1u);
+  EXPECT_TRUE(std::holds_alternative<Runner::Border>(actions[0]));
+  EXPECT_EQ(on(Runner::BeginStep{}), 0u) << "no ring yet";
+  EXPECT_EQ(on(Runner::RoomMade{}), 1u);
+  EXPECT_TRUE(std::holds_alternative<Runner::StartLoad>(actions[0]));
+  EXPECT_EQ(on(Runner::Loaded{0}), 1u);
+  EXPECT_EQ(on(Runner::Computed{}), 3u) << "its room is free, the step has ended, the next one's load begins";
+  EXPECT_TRUE(runner.settled());
+  // The load of the next step has begun: what it reads is used.
+  EXPECT_EQ(on(Runner::Loaded{1}), 0u);
+  EXPECT_EQ(on(Runner::Change{{&kept}, {&whole}}), 0u);
+  EXPECT_EQ(on(Runner::BeginStep{}), 1u);
+  EXPECT_EQ(on(Runner::Computed{}), 3u) << "nothing is read for the step behind the border, which is noted";
+  EXPECT_TRUE(std::holds_alternative<Runner::Border>(actions[2]));
+  EXPECT_EQ(on(Runner::RoomMade{}), 1u);
+  EXPECT_EQ(on(Runner::Loaded{2}), 0u);
+  EXPECT_EQ(on(Runner::BeginStep{}), 1u);
+  EXPECT_EQ(on(Runner::Computed{}), 1u);
+  EXPECT_TRUE(runner.settled());
+  EXPECT_EQ(on(Runner::BeginStep{}), 1u) << "computes at once";
+}
+
 TEST(CompileTest, EveryMessageThatIsSentIsReceivedAndLogitsAreMadeOncePerToken) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);
