@@ -708,7 +708,6 @@ class StageEngine::Impl {
   absl::CondVar work_;
   std::atomic<int32_t> computes_ = 0, computed_ = 0;  // of the step under way; for who watches
   std::atomic<bool> given_work_ = false;              // since the compute thread began to stay awake
-  std::atomic<bool> given_work_ = false;              // since the compute thread began to stay awake
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
