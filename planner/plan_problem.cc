@@ -377,7 +377,7 @@ absl::StatusOr<PlanProblem> MakePlanProblem(const ModelSpec& spec, std::span<con
   for (const PlanPart& part : problem.head.parts) instance.blocks.push_back(ToBlock(part, problem.head.page_bytes));
   instance.blocks.front().kv_mb += Mb(problem.head.embedding_kept_bytes);
   instance.embed_mb = Mb(problem.head.embedding_bytes);
-  problem.tied_embedding = spec.config.tie_embeddings;
+  problem.tied_embedding = spec.config.tie_embeddings && request.embedding_with_head;
   instance.sequences = request.sequences;
   const std::vector<int32_t> batches = Batches(request);
   const int64_t read = request.expected_positions > 0 && !EvictsKv(problem.head) ? request.expected_positions : request.context;

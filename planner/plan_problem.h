@@ -46,11 +46,12 @@ struct PlanRequest {
   int64_t kv_tokens = 0;   // of them, KV is reserved for at first (planner/kv_levels.h); 0: all
   int64_t expected_positions =
       0;  // of them, what attention reads of a sequence in a step that is predicted; 0: the context, as where KV is evicted
-  int64_t kept_positions = 0;       // of them, KV is kept of the newest (planner/plan/kv_eviction.h); 0: all
-  int32_t sequences = 1;            // at a time
-  std::vector<int32_t> batches;     // sequences in a micro-batch, to choose among; empty: 1, 2, 4 .. and all of them
-  Bytes piece_bytes = kPieceBytes;  // longest streamed piece; 0: whole blocks
-  int64_t prompt_tokens = 0;        // 0: the time to the first token does not matter
+  int64_t kept_positions = 0;        // of them, KV is kept of the newest (planner/plan/kv_eviction.h); 0: all
+  int32_t sequences = 1;             // at a time
+  std::vector<int32_t> batches;      // sequences in a micro-batch, to choose among; empty: 1, 2, 4 .. and all of them
+  Bytes piece_bytes = kPieceBytes;   // longest streamed piece; 0: whole blocks
+  bool embedding_with_head = false;  // a tied embedding may be counted once, with its head: where all of that stays, and no KV will grow
+  int64_t prompt_tokens = 0;         // 0: the time to the first token does not matter
   std::vector<int64_t> chunks = {128, 256, 512, 1024, 2048};                             // lengths of prompt chunks to choose among
   LinkPoint default_link = {.peer = "", .bytes_per_second = 12.5e6, .latency_ms = 0.3};  // where no profile has one between two devices
   bool embedding_by_rows = true;  // whether it may be read by rows, where there is a disk

@@ -65,6 +65,7 @@ class LocalPlanning {
                      .sequences = request.sequences,
                      .batches = {request.sequences},
                      .piece_bytes = request.piece_bytes,
+                     .embedding_with_head = true,
                      .prompt_tokens = prompt_tokens_};
   }
 

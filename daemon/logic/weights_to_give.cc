@@ -20,7 +20,9 @@ WeightsToGive::WeightsToGive(const Plan& plan, Options options) : plan_(plan), o
   together_ = StaysTogether(plan, std::max(plan.microbatches, plan.chunks_per_sweep));
   if (EvictsKv(plan) || plan.reads != ReadsPerStep::kOnce || (!has_ring && (together_ || GrowsKv(plan)))) return;
   const bool is_first = plan.stages.front().device == options_.device && plan.embedding != EmbeddingPlacement::kByRows;
-  has_embedding_ = is_first && options_.embedding && (options_.tied || plan.embedding_bytes > options_.rows_bytes);
+  // Where the plan counts the embedding with the head, the head stays, as the plan says.
+  has_embedding_ = is_first && plan.embedding == EmbeddingPlacement::kResident && options_.embedding &&
+                   (options_.tied || plan.embedding_bytes > options_.rows_bytes);
   std::vector<Block> head;
   Bytes largest_part = 0;
   for (const BlockId id : BlocksOn(plan, options_.device)) {

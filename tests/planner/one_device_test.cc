@@ -24,9 +24,14 @@ ModelSpec Model(bool tied) {
 
 PlanProblem ProblemOf(const ModelSpec& spec, Bytes budget, double disk_rate = 1e9, int32_t sequences = 1) {
   const ClusterDevice device = Board("local", budget, 10e9, disk_rate);
-  const auto problem = MakePlanProblem(
-      spec, {&device, 1},
-      {.context = 200, .sequences = sequences, .batches = {sequences}, .piece_bytes = kPiece, .prompt_tokens = 100, .chunks = {64}});
+  const auto problem = MakePlanProblem(spec, {&device, 1},
+                                       {.context = 200,
+                                        .sequences = sequences,
+                                        .batches = {sequences},
+                                        .piece_bytes = kPiece,
+                                        .embedding_with_head = true,
+                                        .prompt_tokens = 100,
+                                        .chunks = {64}});
   EXPECT_TRUE(problem.ok()) << problem.status();
   return *problem;
 }

@@ -138,7 +138,7 @@ TEST(PlanProblemTest, ATiedEmbeddingIsCountedOnceWhereAllOfTheHeadStays) {
   const ModelSpec spec = *DescribeModel(LlamaConfig(/*layers=*/3, /*hidden=*/512, /*inner=*/1536, /*vocab=*/20000, /*tied=*/true), "tied");
   const std::vector<ClusterDevice> devices = {
       Board("a", spec.WeightBytes() + 24 * kMiB - spec.block({BlockKind::kEmbedding, 0}).bytes / 2)};
-  const PlanRequest request = {.context = 100, .prompt_tokens = 64, .chunks = {32}};
+  const PlanRequest request = {.context = 100, .embedding_with_head = true, .prompt_tokens = 64, .chunks = {32}};
   const absl::StatusOr<PlanProblem> problem = MakePlanProblem(spec, devices, request);
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const absl::StatusOr<Plan> plan = PlanFor(*problem);
