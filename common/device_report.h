@@ -40,6 +40,7 @@ struct DeviceStatistics {
   Bytes received_bytes = 0;
   Bytes peak_resident = 0;
   int64_t residency_changes = 0;
+  Bytes given = 0;  // of weights, back to the machine, as long as others need the memory
   std::vector<LinkRate> links;
 
   friend bool operator==(const DeviceStatistics&, const DeviceStatistics&) = default;

@@ -15,9 +15,6 @@
 namespace lime {
 namespace {
 
-// How weights are read: as many requests of this size in flight as keep a disk busy.
-constexpr Bytes kDiskRead = 1 * kMiB;
-constexpr int64_t kDiskDepth = 8;
 constexpr double kPartLatencyMs = 0.02;  // the next part is queued while one is read
 constexpr int64_t kRowReads = 32;        // of the embedding, in flight
 

@@ -29,6 +29,10 @@
 
 namespace lime {
 
+// How weights are read: as many requests of this size in flight as keep a disk busy.
+inline constexpr Bytes kDiskRead = 1 * kMiB;
+inline constexpr int64_t kDiskDepth = 8;
+
 // A device as far as planning goes.
 struct ClusterDevice {
   std::string name;         // to which other profiles' links refer

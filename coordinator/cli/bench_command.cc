@@ -12,14 +12,16 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/cli/model_session.h"
+#include "coordinator/cli/local_session.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/limits.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/weights/checkpoint.h"
 #include "kernels/cpu/linear.h"
 #include "planner/base/median.h"
+#include "planner/plan_problem.h"
 
 namespace lime::cli {
 namespace {
@@ -65,19 +67,67 @@ absl::StatusOr<double> DiskRate(const Checkpoint& checkpoint) {
   }
   LIME_ASSIGN_OR_RETURN(
       const std::vector<DiskPoint> points,
-      MeasureDisk(files, {.seconds = 1, .read_bytes = {bytes >= 16 * kMiB ? kStreamedRead : 4 * kKiB}, .depths = {kStreamedReads}}));
+      MeasureDisk(files, {.seconds = 1, .read_bytes = {bytes >= 16 * kMiB ? kDiskRead : 4 * kKiB}, .depths = {kDiskDepth}}));
   return points.front().bytes_per_second;
 }
+
+// Steps of a plan in this process, one at a time and each as it is asked for: the same positions again and again, a steady state without
+// end. Every slot has a sequence as long as the context, all of whose ids are known, so that nothing is sampled.
+//
+// Thread: the caller's; the plan's threads tell it when a step has ended.
+class SingleSteps {
+ public:
+  explicit SingleSteps(LocalDevice& device) : device_(device) {}
+  ~SingleSteps() { device_.Abandon(); }
+
+  absl::Status Open(const std::vector<int32_t>& ids) {
+    LIME_RETURN_IF_ERROR(device_.Open([this](int32_t /*device*/, const FromDevice& what) { OnNews(what); }));
+    for (int32_t slot = 0; slot < device_.plan().sequences; ++slot)
+      Send(AdmitOrder{.sequence = slot, .request = slot, .positions = std::ssize(ids), .prompt = ids});
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(const MicroBatch& batch) {
+    Send(StepOrder{.microbatches = {batch}});
+    const int64_t wanted = ++ordered_;
+    absl::MutexLock lock(&mutex_);
+    const auto done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ >= wanted || !health_.ok(); };
+    while (!mutex_.AwaitWithTimeout(absl::Condition(&done), kLook)) {
+      if (Interrupted()) return absl::CancelledError("interrupted");
+    }
+    return health_;
+  }
+
+ private:
+  static constexpr absl::Duration kLook = absl::Milliseconds(100);  // how often a wait looks for Ctrl-C
+
+  void Send(decltype(Order::what) what) { device_.Send({.order = {.number = next_++, .what = std::move(what)}, .sampling = {}}); }
+
+  void OnNews(const FromDevice& what) {
+    absl::MutexLock lock(&mutex_);
+    const auto* const sampled = std::get_if<SampledNews>(&what);
+    if (std::holds_alternative<StepEndedNews>(what) || (sampled != nullptr && sampled->ends_step)) ++ended_;
+    if (const auto* const failed = std::get_if<FailedNews>(&what)) health_ = failed->status;
+  }
+
+  LocalDevice& device_;
+  int64_t next_ = 0;     // order
+  int64_t ordered_ = 0;  // steps
+  absl::Mutex mutex_;
+  int64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status health_ ABSL_GUARDED_BY(mutex_);
+};
 
 // Runs figures and limits in turn, so that both see the same noise. Where the model streams, the disk works beside the computation and from
 // one step into the next: steps of one kind follow each other then, and nothing is measured between them.
 class ModelBench {
  public:
-  ModelBench(Engine& engine, const BenchFlags& flags, int threads)
-      : engine_(engine),
+  ModelBench(LocalSession& session, const BenchFlags& flags)
+      : session_(session),
         flags_(flags),
-        numerics_(engine.numerics_id() == cpu::NumericsId(cpu::Numerics::kPortable) ? cpu::Numerics::kPortable : cpu::Numerics::kAuto),
-        pool_(threads) {}
+        numerics_(session.numerics_id() == cpu::NumericsId(cpu::Numerics::kPortable) ? cpu::Numerics::kPortable : cpu::Numerics::kAuto),
+        steps_(session.device()),
+        pool_(session.threads()) {}
 
   absl::StatusOr<std::vector<Sweep>> RunStreaming() {
     LIME_RETURN_IF_ERROR(FillSequences());
@@ -107,7 +157,9 @@ class ModelBench {
 
  private:
   absl::Status FillSequences() {
-    for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(engine_.StartSequence(slot, engine_.context()));
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < session_.plan().context; ++i) ids.push_back(TokenAt(0, i));
+    LIME_RETURN_IF_ERROR(steps_.Open(ids));
     for (int32_t slot = 0; slot < flags_.batch; ++slot) LIME_RETURN_IF_ERROR(Prefill(slot, flags_.position));
     return absl::OkStatus();
   }
@@ -119,13 +171,13 @@ class ModelBench {
     Bytes before = 0;
     for (int round = -2; round < rounds; ++round) {
       if (Interrupted()) return absl::CancelledError("interrupted");
-      if (round == 0) before = engine_.streamer()->stats().bytes_read;
+      if (round == 0) before = session_.statistics().bytes_read;
       absl::Status status;
       const double took = SecondsOf([&] { status = step(); });
       LIME_RETURN_IF_ERROR(status);
       if (round >= 0) seconds.push_back(took);
     }
-    const Bytes bytes = engine_.streamer()->stats().bytes_read - before;
+    const Bytes bytes = session_.statistics().bytes_read - before;
     return Sweep{figure, Median(seconds), static_cast<double>(bytes) / static_cast<double>(rounds)};
   }
 
@@ -149,24 +201,27 @@ class ModelBench {
   absl::Status Decode(int64_t sequences) {
     batch_.Clear();
     for (int32_t slot = 0; slot < sequences; ++slot) AddRow(slot, flags_.position, true);
-    return engine_.Step(batch_).status();
+    return steps_.Step(batch_);
   }
 
   absl::Status Prefill(int32_t slot, int64_t tokens) {
     batch_.Clear();
     for (int64_t i = 0; i < tokens; ++i) AddRow(slot, i, i + 1 == tokens);
-    return engine_.Step(batch_).status();
+    return steps_.Step(batch_);
   }
 
   void AddRow(int32_t slot, int64_t position, bool wants_logits) {
-    const int64_t token = (7919 * (position + 1) + slot) % engine_.spec().config.vocab_size;
     batch_.rows.push_back(
-        {.sequence = slot, .token = static_cast<int32_t>(token), .position = static_cast<int32_t>(position), .wants_logits = wants_logits});
+        {.sequence = slot, .token = TokenAt(slot, position), .position = static_cast<int32_t>(position), .wants_logits = wants_logits});
+  }
+  int32_t TokenAt(int32_t slot, int64_t position) const {
+    return static_cast<int32_t>((7919 * (position + 1) + slot) % session_.spec().config.vocab_size);
   }
 
-  Engine& engine_;
+  LocalSession& session_;
   const BenchFlags& flags_;
-  const cpu::Numerics numerics_;  // of the engine, whose prefill is compared with their peak
+  const cpu::Numerics numerics_;  // of the plan, whose prefill is compared with their peak
+  SingleSteps steps_;
   cpu::ThreadPool pool_;
   std::optional<bench::HugeMemory> memory_;  // read beside a resident model
   MicroBatch batch_;
@@ -189,21 +244,28 @@ struct Row {
   std::string limited_by = "";
 };
 
-std::vector<Row> ResidentRows(const Engine& engine, const BenchFlags& flags, const Measured& measured) {
+// Bytes that a step of decoding reads from memory: weights once, and the KV of `positions` positions of each of `sequences`.
+Bytes BytesPerStep(const ModelSpec& spec, int64_t sequences, int64_t positions) {
+  Bytes bytes = sequences * positions * spec.KvBytesPerToken();
+  for (const BlockSpec& block : spec.blocks) bytes += block.id.kind == BlockKind::kEmbedding ? 0 : block.bytes;
+  return bytes;
+}
+
+std::vector<Row> ResidentRows(const ModelSpec& spec, const BenchFlags& flags, const Measured& measured) {
   const double read = Median(measured.read_rate), flops = Median(measured.flops);
   const auto reading = [&](const std::string& name, const std::vector<double>& seconds, int64_t sequences) {
     const double step = Median(seconds);
-    return Row{name,       step * 1e3, static_cast<double>(engine.BytesPerStep(sequences, flags.position)) / step / 1e9,
+    return Row{name,       step * 1e3, static_cast<double>(BytesPerStep(spec, sequences, flags.position)) / step / 1e9,
                read / 1e9, "GB/s",     "memory"};
   };
   const double prefill = Median(measured.prefill);
   return {reading("decode", measured.decode, 1),
           reading(absl::StrCat("decode, batch of ", flags.batch), measured.batched, flags.batch),
-          {absl::StrCat("prefill of ", flags.prompt), prefill * 1e3, PrefillOperations(engine.spec(), flags.prompt) / prefill / 1e9,
-           flops / 1e9, "GFLOP/s", "dot products"}};
+          {absl::StrCat("prefill of ", flags.prompt), prefill * 1e3, PrefillOperations(spec, flags.prompt) / prefill / 1e9, flops / 1e9,
+           "GFLOP/s", "dot products"}};
 }
 
-// What was measured with the engine open. The disk's rate is the limit of the rows that have none yet.
+// What was measured with the model loaded. The disk's rate is the limit of the rows that have none yet.
 struct Report {
   std::vector<Row> rows;
   double batch_cost = 0;
@@ -212,25 +274,25 @@ struct Report {
 };
 
 absl::StatusOr<Report> MeasureModel(const BenchFlags& flags, int64_t context) {
-  LIME_ASSIGN_OR_RETURN(const auto session, ModelSession::Open(flags.model, {.max_rows = std::max(context, flags.batch),
-                                                                             .max_logit_rows = flags.batch,
-                                                                             .max_sequences = flags.batch,
-                                                                             .context = context,
-                                                                             .planned_steps = flags.rounds * 4,
-                                                                             .expected_positions = flags.position}));
-  Engine& engine = session->engine();
-  ModelBench bench(engine, flags, flags.model.threads > 0 ? flags.model.threads : UsableCores());
-  const LoadSummary& load = engine.load();
+  ModelFlags whole = flags.model;
+  whole.chunk = std::max(flags.prompt, flags.batch);  // a prompt in one step
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session, LocalSession::Open(whole, {.context = context,
+                                                                                                .expected_positions = flags.position,
+                                                                                                .sequences = flags.batch,
+                                                                                                .prompt_tokens = context,
+                                                                                                .new_tokens = int64_t{flags.rounds} * 4}));
+  ModelBench bench(*session, flags);
+  const LoadSummary load = session->load();
   Report report;
   if (load.bytes > 0) report.rows.push_back({"load", load.seconds * 1e3, static_cast<double>(load.bytes) / load.seconds / 1e9, 0, "GB/s"});
-  if (engine.residency().streams()) {
+  if (session->streams()) {
     LIME_ASSIGN_OR_RETURN(const std::vector<Sweep> sweeps, bench.RunStreaming());
     for (const Sweep& sweep : sweeps)
       report.rows.push_back({sweep.figure, sweep.seconds * 1e3, sweep.bytes / sweep.seconds / 1e9, 0, "GB/s"});
     report.batch_cost = sweeps[1].seconds / sweeps[0].seconds;
   } else {
     LIME_ASSIGN_OR_RETURN(const Measured measured, bench.Run());
-    for (Row& row : ResidentRows(engine, flags, measured)) report.rows.push_back(std::move(row));
+    for (Row& row : ResidentRows(session->spec(), flags, measured)) report.rows.push_back(std::move(row));
     report.batch_cost = Median(measured.batched) / Median(measured.decode);
   }
   report.description = session->Describe();

@@ -31,7 +31,7 @@
 namespace lime::cli {
 namespace {
 
-using Clock = TextStream::Clock;
+using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 constexpr double kPlanAgainMs = 3000;  // of each search while a plan runs
@@ -65,105 +65,6 @@ void TellExpiry(const ClusterClient::Options& cluster, const std::vector<DeviceH
   for (size_t i = 0; i < health.size(); ++i) devices.emplace_back(cluster.devices[i].name, &health[i]);
   for (const std::string& notice : ExpiryNotices(cluster.keys, devices, std::time(nullptr))) Say(notice);
 }
-
-class ClusterGenerator {
- public:
-  ClusterGenerator(std::unique_ptr<ClusterRun> run, const Tokenizer& tokenizer, const GenerateOptions& options,
-                   double expected_prompt_seconds)
-      : run_(std::move(run)), tokenizer_(tokenizer), options_(options), expected_prompt_seconds_(expected_prompt_seconds) {}
-
-  absl::Status Add(const std::vector<int32_t>& prompt) {
-    Request request{.prompt = prompt, .max_new_tokens = options_.MaxNewTokens(streams_.size()), .end_tokens = options_.end_tokens};
-    const auto id = run_->Add(std::move(request), {.params = options_.sampling, .hash_logits = options_.hash_logits});
-    if (!id.ok()) return id.status();
-    streams_.push_back(std::make_unique<TextStream>(tokenizer_, options_, streams_.size(), prompt));
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<GenerateSummary> Run() {
-    start_ = Clock::now();
-    if (!streams_.empty()) prompt_line_.emplace("Prompt", expected_prompt_seconds_);
-    LIME_RETURN_IF_ERROR(run_->Run([this](const ClusterRun::Token& token) { return TakeToken(token); }, options_.cancel));
-    return Summary();
-  }
-
-  void set_on_first_token(std::function<void()> call) { on_first_token_ = std::move(call); }
-  // Standard deviation of the steps of all streams; 0 for fewer than two.
-  double StepDeviationMs() const {
-    if (steps_ < 2) return 0;
-    const double n = static_cast<double>(steps_), mean = step_ms_ / n;
-    return std::sqrt(std::max(0.0, (summary_.decode_ms_squared - n * mean * mean) / (n - 1)));
-  }
-  int64_t recoveries() const { return run_->recoveries(); }
-  int64_t changes() const { return run_->changes(); }
-
- private:
-  bool TakeToken(const ClusterRun::Token& token) {
-    prompt_line_.reset();
-    if (on_first_token_) std::exchange(on_first_token_, nullptr)();
-    TextStream& stream = *streams_[static_cast<size_t>(token.request)];
-    stream.result().logits_hash = token.logits_hash;
-    CountStep(stream);
-    const FinishReason reason = stream.Take(token.token, token.reason);
-    if (reason != FinishReason::kNone) stream.Close(reason, start_);
-    return reason == FinishReason::kNone;
-  }
-
-  // The time since the stream's token before. A step that a recovery or a change of plans held up is a pause, of all streams at once.
-  void CountStep(TextStream& stream) {
-    const Clock::time_point now = Clock::now();
-    const int64_t breaks = run_->recoveries() + run_->changes();
-    if (breaks != breaks_ && last_ != Clock::time_point()) {
-      summary_.pause_ms += Milliseconds(now - last_);
-      ++summary_.pauses;
-      for (const auto& other : streams_) {
-        const Generated& result = other->result();
-        if (!result.token_ids.empty() && result.finish == FinishReason::kNone) other->LeaveOut(now - last_);
-      }
-      pause_end_ = now;
-    } else if (!stream.result().token_ids.empty() && stream.last_token() >= pause_end_) {
-      const double ms = Milliseconds(now - stream.last_token());
-      summary_.decode_ms_squared += ms * ms, step_ms_ += ms, ++steps_;
-    }
-    breaks_ = breaks, last_ = now;
-  }
-
-  // All tokens after the first of all, over the time from then on, without the pauses.
-  GenerateSummary Summary() {
-    GenerateSummary summary = summary_;
-    summary.interrupted = options_.cancel != nullptr && options_.cancel->load();
-    Clock::time_point first = Clock::time_point::max(), last = start_;
-    int64_t tokens = 0, longest = 0;
-    for (size_t i = 0; i < streams_.size(); ++i) {
-      TextStream& stream = *streams_[i];
-      if (stream.result().finish == FinishReason::kNone) stream.Close(FinishReason::kInterrupted, start_);
-      const int64_t count = static_cast<int64_t>(stream.result().token_ids.size());
-      if (count > 0) first = std::min(first, stream.first_token()), last = std::max(last, stream.last_token());
-      tokens += count, longest = std::max(longest, count);
-      summary.results.push_back(std::move(stream.result()));
-    }
-    if (tokens == 0) return summary;
-    summary.prefill_ms = Milliseconds(first - start_);
-    summary.decode_ms = std::max(0.0, Milliseconds(last - first) - summary.pause_ms);
-    summary.decode_steps = std::max<int64_t>(0, longest - 1 - summary.pauses);
-    summary.decode_tokens = std::max<int64_t>(0, tokens - static_cast<int64_t>(streams_.size()) - summary.pauses);
-    return summary;
-  }
-
-  const std::unique_ptr<ClusterRun> run_;
-  const Tokenizer& tokenizer_;
-  const GenerateOptions& options_;
-  const double expected_prompt_seconds_;
-  std::vector<std::unique_ptr<TextStream>> streams_;  // by request id
-  std::function<void()> on_first_token_;
-  std::optional<ElapsedLine> prompt_line_;  // until the first token
-  Clock::time_point start_, last_;          // the latter: of the newest token of all
-  Clock::time_point pause_end_;             // of the newest
-  GenerateSummary summary_;                 // pauses and squares so far
-  int64_t breaks_ = 0;                      // recoveries and changes of plans so far
-  double step_ms_ = 0;
-  int64_t steps_ = 0;
-};
 
 }  // namespace
 
@@ -298,53 +199,29 @@ std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
   return levels_in_use_;
 }
 
-absl::StatusOr<ClusterSession::Scores> ClusterSession::Score(const std::vector<std::vector<int32_t>>& windows,
-                                                             const ScoreOptions& options) {
-  absl::StatusOr<Scores> scores = ScoreWindows(windows, options);
+absl::StatusOr<Scores> ClusterSession::Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
+  ClusterRun run(*client_, {}, [this](const Plan& plan) { return WorkOutLevels(plan); });
+  absl::StatusOr<Scores> scores = ScoreWindows(run, windows, options);
   const absl::Status closed = Close();
   if (scores.ok() && !closed.ok()) Say(absl::StrCat(closed.message(), "; everything was scored before"));
-  return scores;
-}
-
-absl::StatusOr<ClusterSession::Scores> ClusterSession::ScoreWindows(const std::vector<std::vector<int32_t>>& windows,
-                                                                    const ScoreOptions& options) {
-  ClusterRun run(*client_, {}, [this](const Plan& plan) { return WorkOutLevels(plan); });
-  Scores scores;
-  for (const std::vector<int32_t>& window : windows) {
-    const size_t first = scores.positions.size();
-    for (const int32_t id : window) scores.positions.push_back({.id = id, .logprob = std::nullopt, .top = {}});
-    LIME_ASSIGN_OR_RETURN(const RequestId scored,
-                          run.Add({.prompt = window, .max_new_tokens = 0}, {.score_top = static_cast<int32_t>(options.top)}));
-    for (const std::vector<int32_t>& companion : options.companions)
-      LIME_RETURN_IF_ERROR(run.Add({.prompt = companion, .max_new_tokens = 1}, {}).status());
-    size_t at = first;  // whose row comes next
-    LIME_RETURN_IF_ERROR(run.Run(
-        [&](const ClusterRun::Token& token) {
-          if (token.request != scored || token.score == nullptr || at == scores.positions.size()) return true;
-          ScoredPosition* const next = at + 1 < scores.positions.size() ? &scores.positions[at + 1] : nullptr;
-          TakeScore(*token.score, scores.positions[at++], next);
-          scores.logits_hash = token.logits_hash;
-          return true;
-        },
-        options.cancel));
-    if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) return absl::CancelledError("interrupted");
-    if (at < scores.positions.size()) return absl::InternalError("the devices left out logits that were asked for");
-  }
   return scores;
 }
 
 absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
                                                          const GenerateOptions& options) {
   const std::unique_ptr<PlanWatcher> watcher = WatchPlan();
-  ClusterGenerator generator(
-      std::make_unique<ClusterRun>(*client_, HowToSurvive(watcher.get()), [this](const Plan& plan) { return WorkOutLevels(plan); }),
-      tokenizer, options, plan().predicted.ttft_ms / 1000);
-  for (const std::vector<int32_t>& prompt : prompts) LIME_RETURN_IF_ERROR(generator.Add(prompt));
   std::thread correcting;  // asks the devices while tokens come
-  generator.set_on_first_token([&] { correcting = std::thread([this, plan = plan()] { CorrectPrediction(plan); }); });
+  GenerateOptions watched = options;
+  watched.on_first_token = [&] {
+    if (options.on_first_token) options.on_first_token();
+    correcting = std::thread([this, plan = plan()] { CorrectPrediction(plan); });
+  };
+  Generator generator(
+      std::make_unique<ClusterRun>(*client_, HowToSurvive(watcher.get()), [this](const Plan& plan) { return WorkOutLevels(plan); }),
+      tokenizer, watched, plan().predicted.ttft_ms / 1000);
+  for (const std::vector<int32_t>& prompt : prompts) LIME_RETURN_IF_ERROR(generator.Add(prompt));
   absl::StatusOr<GenerateSummary> summary = generator.Run();
   if (correcting.joinable()) correcting.join();
-  step_deviation_ms_ = generator.StepDeviationMs();
   recoveries_ = generator.recoveries(), changes_ = generator.changes();
   const absl::Status closed = Close();
   if (summary.ok() && !closed.ok()) Say(absl::StrCat(closed.message(), "; everything was generated before"));
@@ -437,7 +314,7 @@ void ClusterSession::CorrectPrediction(const Plan& plan) {
 PredictionReport ClusterSession::Compare(const GenerateSummary& summary) const {
   ClusterObservations seen{.steps = static_cast<double>(summary.decode_steps),
                            .decode_seconds = summary.decode_ms / 1000,
-                           .step_deviation_ms = step_deviation_ms_};
+                           .step_deviation_ms = summary.step_deviation_ms};
   const ClusterRates planned = inputs_ != nullptr ? PlannedRates(*inputs_, plan()) : ClusterRates{};
   if (inputs_ != nullptr) seen.shared = inputs_->shared;
   for (size_t i = 0; i < statistics_.size(); ++i) {

@@ -58,10 +58,6 @@ class ClusterSession {
   // Asks the devices what they did, then unloads the plan.
   absl::Status Close();
 
-  struct Scores {
-    std::vector<ScoredPosition> positions;  // of all windows
-    uint64_t logits_hash = 0;
-  };
   // Teacher-forced logits of sequences, one after another, with the companions beside each. A device that fails is the end of it.
   absl::StatusOr<Scores> Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
@@ -94,7 +90,6 @@ class ClusterSession {
   void CorrectPrediction(const Plan& plan);
   ClusterRun::Survival HowToSurvive(PlanWatcher* watcher) const;
   std::vector<Residency> WorkOutLevels(const Plan& plan);
-  absl::StatusOr<Scores> ScoreWindows(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
   const Options options_;
   const ClusterHoldings holdings_;  // as they were at the start
@@ -118,7 +113,6 @@ class ClusterSession {
   mutable absl::Mutex corrected_mutex_;
   std::optional<Plan> corrected_ ABSL_GUARDED_BY(corrected_mutex_);  // a plan with the rates of its disks as they turned out
   int64_t recoveries_ = 0, changes_ = 0;
-  double step_deviation_ms_ = 0;
 };
 
 }  // namespace lime::cli

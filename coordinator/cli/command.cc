@@ -143,7 +143,7 @@ absl::Status ModelFlags::Check(bool on_cluster) const {
   LIME_RETURN_IF_ERROR(OfUser(CheckThreads("--threads", threads)));
   if (context < 0) return WrongCall(absl::StrCat("--context ", context, " is negative"));
   if (chunk < 0 || chunk > 65536) return WrongCall(absl::StrCat("--chunk ", chunk, " is outside 0 to 65536"));
-  Engine::Options checked;
+  LocalPlanRequest checked;
   return residency.Apply(checked);
 }
 

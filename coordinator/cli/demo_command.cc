@@ -20,7 +20,8 @@
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/generate.h"
-#include "coordinator/cli/model_session.h"
+#include "coordinator/cli/local_session.h"
+#include "coordinator/cli/model_files.h"
 #include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/plan_table.h"
 #include "coordinator/cli/prediction_report.h"
@@ -145,8 +146,7 @@ struct Story {
 };
 
 GenerateOptions Options(const ModelFiles& files, bool aloud) {
-  GenerateOptions options{
-      .max_new_tokens = {kStoryTokens}, .chunk = kDefaultChunk - 1, .end_tokens = files.end_tokens, .hash_logits = true};
+  GenerateOptions options{.max_new_tokens = {kStoryTokens}, .end_tokens = files.end_tokens, .hash_logits = true};
   options.cancel = &Interrupted();
   if (aloud) options.on_text = [](size_t, std::string_view text) { Screen::Text(text); };
   return options;
@@ -193,13 +193,11 @@ absl::StatusOr<Story> TellAlone(const std::string& model, const ModelFiles& file
   ModelFlags flags;
   flags.model = model;
   const int64_t context = static_cast<int64_t>(prompt.size()) + kStoryTokens;
-  LIME_ASSIGN_OR_RETURN(const auto session, ModelSession::Open(flags, {.max_rows = kDefaultChunk,
-                                                                       .max_logit_rows = 1,
-                                                                       .max_sequences = 1,
-                                                                       .context = context,
-                                                                       .planned_steps = kStoryTokens,
-                                                                       .expected_positions = kStoryTokens}));
-  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, Generate(session->engine(), *files.tokenizer, {prompt}, 1, Options(files, false)));
+  LIME_ASSIGN_OR_RETURN(const auto session, LocalSession::Open(flags, {.context = context,
+                                                                       .expected_positions = kStoryTokens,
+                                                                       .prompt_tokens = std::ssize(prompt),
+                                                                       .new_tokens = kStoryTokens}));
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, session->Generate(*files.tokenizer, {prompt}, Options(files, false)));
   return Story{std::move(summary)};
 }
 

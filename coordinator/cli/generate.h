@@ -1,18 +1,22 @@
-// The generation loop: scheduler, engine, sampler and text, one step after another.
+// Prompts continued over a plan that is installed: their text as it comes, and the figures of all.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/sampler.h"
-#include "coordinator/logic/request_scheduler.h"
+#include "coordinator/cli/progress.h"
+#include "coordinator/logic/request.h"
+#include "coordinator/serving/cluster_run.h"
 #include "coordinator/text/tokenizer.h"
-#include "daemon/engine/engine.h"
 #include "daemon/profile/cpu_usage.h"
 
 namespace lime::cli {
@@ -20,12 +24,11 @@ namespace lime::cli {
 struct GenerateOptions {
   SamplingParams sampling;
   std::vector<int64_t> max_new_tokens;  // by prompt; the last one's holds for all others.  REQUIRES: at least one
-  int64_t chunk = 0;
   std::vector<int32_t> end_tokens;
   std::vector<std::string> stop_strings;
   bool hash_logits = false;
   bool keep_times = false;                      // token_times
-  std::function<void()> before_decoding;        // called once, before the first step that only decodes. May be empty
+  std::function<void()> on_first_token;         // called once, before its text. May be empty
   std::function<void(double share)> on_prompt;  // how much is computed of the prompts that begin together, until the first token. May be
                                                 // empty
   const std::atomic<bool>* cancel = nullptr;
@@ -46,7 +49,7 @@ struct Generated {
   std::vector<double> token_times;  // when each was sampled: seconds of the steady clock, which on Linux all processes share
 };
 
-// What steps that only decode took of the machine.
+// What decoding took of this machine, where all of it happens here.
 struct DecodeUse {
   CpuUsage cpu;
   Bytes disk_bytes = 0;          // that this process read
@@ -56,23 +59,58 @@ struct DecodeUse {
 
 struct GenerateSummary {
   std::vector<Generated> results;
-  double prefill_ms = 0;         // steps that held prompt rows
-  double decode_ms = 0;          // steps that only decoded
-  double decode_ms_squared = 0;  // sum of the squares of their times
+  double prefill_ms = 0;  // to the first token of all
+  double decode_ms = 0;   // from then on, without pauses
   int64_t decode_steps = 0;
   int64_t decode_tokens = 0;
-  int64_t pauses = 0;   // on a cluster: steps that a recovery or a change of plans held up, which decode_* do not count
-  double pause_ms = 0;  // of them together
+  double ms_per_step = 0;        // from a token of a prompt to its next one, on average, without pauses
+  double step_deviation_ms = 0;  // standard deviation of that; 0 for fewer than two
+  int64_t pauses = 0;            // steps that a recovery or a change of plans held up, which decode_* do not count
+  double pause_ms = 0;           // of them together
   DecodeUse use;
   bool interrupted = false;
-
-  double MsPerStep() const { return decode_steps > 0 ? decode_ms / static_cast<double>(decode_steps) : 0; }
-  double StepDeviationMs() const;  // standard deviation; 0 for fewer than two steps
 };
 
-// Generates for every prompt, batched over the engine's sequence slots. The engine must have been created with `max_sequences` slots and
-// logit rows.
-absl::StatusOr<GenerateSummary> Generate(Engine& engine, const Tokenizer& tokenizer, const std::vector<std::vector<int32_t>>& prompts,
-                                         int64_t max_sequences, const GenerateOptions& options);
+class TextStream;
+
+// Thread: one; its functions are called on it.
+class Generator {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `expected_prompt_seconds`: for a line on the terminal that says how long the prompts have taken so far; nothing: no such line.
+  // REQUIRES: all but `run` outlive this.
+  Generator(std::unique_ptr<ClusterRun> run, const Tokenizer& tokenizer, const GenerateOptions& options,
+            std::optional<double> expected_prompt_seconds);
+  ~Generator();
+
+  // Prompts count from 0. Errors as of ClusterRun::Add.
+  absl::Status Add(const std::vector<int32_t>& prompt);
+  // Until all have ended or options.cancel is set.
+  absl::StatusOr<GenerateSummary> Run();
+
+  int64_t recoveries() const { return run_->recoveries(); }
+  int64_t changes() const { return run_->changes(); }
+
+ private:
+  bool TakeToken(const ClusterRun::Token& token);
+  void CountStep(TextStream& stream);
+  GenerateSummary Summary();
+  double StepDeviationMs() const;
+
+  const std::unique_ptr<ClusterRun> run_;
+  const Tokenizer& tokenizer_;
+  const GenerateOptions& options_;
+  const std::optional<double> expected_prompt_seconds_;
+  std::vector<std::unique_ptr<TextStream>> streams_;  // by request id
+  bool has_token_ = false;
+  std::optional<ElapsedLine> prompt_line_;  // until the first token
+  Clock::time_point start_, last_;          // the latter: of the newest token of all
+  Clock::time_point pause_end_;             // of the newest
+  GenerateSummary summary_;                 // pauses so far
+  int64_t breaks_ = 0;                      // recoveries and changes of plans so far
+  double step_ms_ = 0, step_ms_squared_ = 0;
+  int64_t steps_ = 0;
+};
 
 }  // namespace lime::cli

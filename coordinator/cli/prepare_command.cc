@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/cli/model_session.h"
+#include "coordinator/cli/model_files.h"
 #include "coordinator/cli/progress.h"
 #include "daemon/weights/block_store.h"
 #include "nlohmann/json.hpp"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/command.h"
-#include "coordinator/cli/model_session.h"
+#include "coordinator/cli/model_files.h"
 #include "coordinator/cli/progress.h"
 #include "daemon/weights/quantize.h"
 #include "nlohmann/json.hpp"

@@ -17,8 +17,8 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/companions.h"
 #include "coordinator/cli/generate.h"
-#include "coordinator/cli/local_trace.h"
-#include "coordinator/cli/model_session.h"
+#include "coordinator/cli/local_session.h"
+#include "coordinator/cli/model_files.h"
 #include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/prediction_report.h"
 #include "coordinator/cli/text_output.h"
@@ -179,7 +179,7 @@ json AnswerJson(json root, const GenerateSummary& summary, const RunFlags& flags
   } else {
     root["results"] = json::array();
     for (const Generated& result : summary.results) root["results"].push_back(ResultJson(result, flags));
-    root["ms_per_step"] = summary.MsPerStep();
+    root["ms_per_step"] = summary.ms_per_step;
   }
   root["interrupted"] = summary.interrupted;
   return root;
@@ -189,15 +189,15 @@ std::string DumpJson(const json& root) {
   return root.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-json LocalJson(ModelSession& session, const GenerateSummary& summary, const RunFlags& flags) {
+json LocalJson(const LocalSession& session, const GenerateSummary& summary, const RunFlags& flags) {
   json root = AnswerJson(session.Describe(), summary, flags);
   root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.use.disk_bytes / summary.decode_tokens : 0;
-  root["prediction"] = ToJson(ComparePrediction(session, summary));
+  root["prediction"] = ToJson(session.Compare(summary));
   root["prediction"]["planned_ms"] = session.planned_ms_per_token();
   return root;
 }
 
-void PrintSummary(ModelSession& session, const GenerateSummary& summary) {
+void PrintSummary(const LocalSession& session, const GenerateSummary& summary) {
   int64_t prompt_tokens = 0, generated = 0;
   double first = 0;
   for (const Generated& result : summary.results) {
@@ -212,14 +212,14 @@ void PrintSummary(ModelSession& session, const GenerateSummary& summary) {
   } else {
     absl::FPrintF(stderr, "no token yet\n");
   }
-  const double per_step = summary.MsPerStep();
+  const double per_step = summary.ms_per_step;
   absl::FPrintF(stderr, "generated   %6d tokens", generated);
   if (per_step > 0) {
     absl::FPrintF(stderr, ", %.2f ms per step (predicted %.2f), %.1f tokens/s", per_step, session.predicted_ms_per_token(),
                   static_cast<double>(summary.decode_tokens) / summary.decode_ms * 1000);
   }
   absl::FPrintF(stderr, "%s\n%s\n", summary.interrupted ? " (interrupted)" : "", session.MemoryLine());
-  const PredictionReport report = ComparePrediction(session, summary);
+  const PredictionReport report = session.Compare(summary);
   if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
@@ -245,7 +245,7 @@ GenerateOptions MakeOptions(const RunFlags& flags, const RunShape& plan, const M
   options.keep_times = flags.token_times;
   options.cancel = &Interrupted();
   options.on_prompt = [&output](double share) { output.Prompt(share); };
-  options.before_decoding = [&output] { output.PromptDone(); };
+  options.on_first_token = [&output] { output.PromptDone(); };
   if (!flags.model.json && plan.answered == 1) {
     options.on_text = [&output](size_t prompt, std::string_view text) {
       if (prompt == 0) output.Text(text);
@@ -337,40 +337,23 @@ absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const 
   return End(flags, summary, root, status);
 }
 
-absl::Status Run(RunFlags& flags) {
-  LIME_RETURN_IF_ERROR(CheckFlags(flags));
-  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
-  LIME_ASSIGN_OR_RETURN(const RunShape plan, PlanRun(flags, files));
-  int64_t longest = 0, prompt_tokens = 0;
-  for (const auto& prompt : plan.prompts) {
-    longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
-    prompt_tokens += static_cast<int64_t>(prompt.size());
-  }
-  if (!flags.model.cluster.empty()) return RunOnCluster(flags, files, plan, longest);
-  const int64_t asked = std::min(flags.model.chunk, longest * plan.sequences);
-  const int64_t rounds = (static_cast<int64_t>(plan.prompts.size()) + plan.sequences - 1) / plan.sequences;
-  std::optional<LocalTrace> tracing;
-  if (flags.traces()) tracing.emplace();
-  LIME_ASSIGN_OR_RETURN(
-      std::unique_ptr<ModelSession> session,
-      ModelSession::Open(flags.model, {.max_rows = asked > 0 ? asked + plan.sequences : 0,
-                                       .work = {.prompt_tokens = prompt_tokens, .new_tokens = plan.most_new_tokens * rounds},
-                                       .max_logit_rows = plan.sequences,
-                                       .max_sequences = plan.sequences,
-                                       .context = plan.context,
-                                       .planned_steps = plan.most_new_tokens * rounds + prompt_tokens / (asked > 0 ? asked : kDefaultChunk),
-                                       .expected_positions = longest + plan.most_new_tokens / 2,
-                                       .trace = tracing ? tracing->ring() : nullptr}));
+absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
+  int64_t prompt_tokens = 0;
+  for (const auto& prompt : shape.prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
+  const int64_t rounds = (static_cast<int64_t>(shape.prompts.size()) + shape.sequences - 1) / shape.sequences;
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
+                        LocalSession::Open(flags.model, {.context = shape.context,
+                                                         .expected_positions = longest + shape.most_new_tokens / 2,
+                                                         .sequences = shape.sequences,
+                                                         .prompt_tokens = longest,
+                                                         .all_prompt_tokens = prompt_tokens,
+                                                         .new_tokens = shape.most_new_tokens * rounds,
+                                                         .trace = flags.traces()}));
   const GracefulStop graceful;  // what is generated is told
   TextOutput output(flags.prompts.front(), static_cast<size_t>(prompt_tokens));
-  GenerateOptions options = MakeOptions(flags, plan, files, output);
-  options.before_decoding = [&] {
-    output.PromptDone();
-    session->CorrectPrediction();
-  };
-  options.chunk = session->engine().max_rows() - plan.sequences;
-  LIME_ASSIGN_OR_RETURN(GenerateSummary summary, Generate(session->engine(), *files.tokenizer, plan.prompts, plan.sequences, options));
-  summary.results.resize(plan.answered);
+  LIME_ASSIGN_OR_RETURN(GenerateSummary summary,
+                        session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files, output)));
+  summary.results.resize(shape.answered);
   json root;
   if (flags.model.json) {
     root = LocalJson(*session, summary, flags);
@@ -379,13 +362,20 @@ absl::Status Run(RunFlags& flags) {
     PrintSummary(*session, summary);
   }
   absl::Status status;
-  if (tracing) {
-    std::vector<std::string> parts = PartsOfModel(session->engine().spec());
-    session.reset();  // a trace is written in the room that the model had
-    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, tracing->Finish(std::move(parts)));
+  if (flags.traces()) {
+    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session->TakeTrace());
     status = TellTrace(flags, trace, root);
   }
   return End(flags, summary, root, status);
+}
+
+absl::Status Run(RunFlags& flags) {
+  LIME_RETURN_IF_ERROR(CheckFlags(flags));
+  LIME_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::Open(flags.model.model));
+  LIME_ASSIGN_OR_RETURN(const RunShape shape, PlanRun(flags, files));
+  int64_t longest = 0;
+  for (const auto& prompt : shape.prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
+  return flags.model.cluster.empty() ? RunHere(flags, files, shape, longest) : RunOnCluster(flags, files, shape, longest);
 }
 
 // What `--help` shows together; the rest stays under "Options".

@@ -1,70 +1,37 @@
 #include "coordinator/cli/score.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace lime::cli {
+namespace {
 
-void TakeScore(cpu::RowScore score, ScoredPosition& here, ScoredPosition* next) {
-  here.top = std::move(score.top);
-  if (next != nullptr) next->logprob = score.logprob;
+// Appends a position for each id of `window`.
+absl::Status ScoreWindow(ClusterRun& run, const std::vector<int32_t>& window, const ScoreOptions& options, Scores& scores) {
+  size_t at = scores.positions.size();  // whose row comes next
+  for (const int32_t id : window) scores.positions.push_back({.id = id, .logprob = std::nullopt, .top = {}});
+  LIME_ASSIGN_OR_RETURN(const RequestId scored,
+                        run.Add({.prompt = window, .max_new_tokens = 0}, {.score_top = static_cast<int32_t>(options.top)}));
+  for (const std::vector<int32_t>& companion : options.companions)
+    LIME_RETURN_IF_ERROR(run.Add({.prompt = companion, .max_new_tokens = 1}, {}).status());
+  LIME_RETURN_IF_ERROR(run.Run(
+      [&](const ClusterRun::Token& token) {
+        if (token.request != scored || token.score == nullptr || at == scores.positions.size()) return true;
+        scores.positions[at++].top = token.score->top;
+        if (at < scores.positions.size()) scores.positions[at].logprob = token.score->logprob;
+        scores.logits_hash = token.logits_hash;
+        return true;
+      },
+      options.cancel));
+  if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) return absl::CancelledError("interrupted");
+  return at == scores.positions.size() ? absl::OkStatus() : absl::InternalError("the devices left out logits that were asked for");
 }
 
-Scorer::Scorer(Engine& engine, const ScoreOptions& options) : engine_(engine), options_(options) {}
+}  // namespace
 
-absl::Status Scorer::Score(std::span<const int32_t> ids, std::vector<ScoredPosition>& positions) {
-  LIME_RETURN_IF_ERROR(StartSlots(ids));
-  const size_t first = positions.size();
-  for (const int32_t id : ids) positions.push_back({.id = id, .top = {}});
-  const size_t vocab = engine_.spec().config.vocab_size;
-  for (int64_t begin = 0; begin < static_cast<int64_t>(ids.size());) {
-    if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed)) return absl::CancelledError("interrupted");
-    const int64_t end = FillBatch(ids, begin);
-    LIME_ASSIGN_OR_RETURN(const std::span<const float> logits, engine_.Step(batch_));
-    for (int64_t i = begin; i < end; ++i) {
-      ScoredPosition* const next = i + 1 < static_cast<int64_t>(ids.size()) ? &positions[first + i + 1] : nullptr;
-      LIME_RETURN_IF_ERROR(TakeRow(logits.subspan((i - begin) * vocab, vocab), positions[first + i], next));
-    }
-    begin = end;
-  }
-  for (int32_t slot = 0; slot <= static_cast<int32_t>(options_.companions.size()); ++slot) engine_.EndSequence(slot);
-  return absl::OkStatus();
-}
-
-absl::Status Scorer::StartSlots(std::span<const int32_t> ids) {
-  LIME_RETURN_IF_ERROR(engine_.StartSequence(0, static_cast<int64_t>(ids.size())));
-  for (size_t i = 0; i < options_.companions.size(); ++i) {
-    LIME_RETURN_IF_ERROR(engine_.StartSequence(static_cast<int32_t>(i) + 1, static_cast<int64_t>(options_.companions[i].size())));
-  }
-  return absl::OkStatus();
-}
-
-// The next chunk of the scored sequence, then the same positions of its companions. Returns where the chunk ends.
-int64_t Scorer::FillBatch(std::span<const int32_t> ids, int64_t begin) {
-  batch_.Clear();
-  const int64_t end = std::min<int64_t>(static_cast<int64_t>(ids.size()), begin + options_.chunk);
-  const auto add = [&](int32_t slot, std::span<const int32_t> tokens) {
-    for (int64_t i = begin; i < std::min<int64_t>(end, static_cast<int64_t>(tokens.size())); ++i) {
-      batch_.rows.push_back({.sequence = slot, .token = tokens[i], .position = static_cast<int32_t>(i), .wants_logits = slot == 0});
-    }
-  };
-  add(0, ids);
-  for (size_t i = 0; i < options_.companions.size(); ++i) add(static_cast<int32_t>(i) + 1, options_.companions[i]);
-  return end;
-}
-
-absl::Status Scorer::TakeRow(std::span<const float> logits, ScoredPosition& here, ScoredPosition* next) {
-  hash_.Add(logits);
-  std::optional<cpu::RowScore> score =
-      row_scorer_.Score(logits, options_.top, next == nullptr ? std::nullopt : std::optional<int32_t>(next->id));
-  if (!score) {
-    return absl::DataLossError(
-        absl::StrCat("the logits after id ", here.id, " hold NaN; the weights are broken, check the checkpoint's files"));
-  }
-  TakeScore(*std::move(score), here, next);
-  return absl::OkStatus();
+absl::StatusOr<Scores> ScoreWindows(ClusterRun& run, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
+  Scores scores;
+  for (const std::vector<int32_t>& window : windows) LIME_RETURN_IF_ERROR(ScoreWindow(run, window, options, scores));
+  return scores;
 }
 
 }  // namespace lime::cli

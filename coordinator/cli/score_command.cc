@@ -15,7 +15,8 @@
 #include "coordinator/cli/cluster_session.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/companions.h"
-#include "coordinator/cli/model_session.h"
+#include "coordinator/cli/local_session.h"
+#include "coordinator/cli/model_files.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/user_text.h"
@@ -121,31 +122,63 @@ void PrintText(const std::vector<ScoredPosition>& positions, size_t windows, dou
                perplexity ? absl::StrFormat("%.4f", *perplexity) : "none; an id is scored behind another one", HashText(hash));
 }
 
+// The longest window, and each companion with the token that it makes after its ids.
+int64_t ContextOf(const ScoreOptions& options, int64_t longest) {
+  int64_t context = longest;
+  for (const auto& companion : options.companions) context = std::max<int64_t>(context, static_cast<int64_t>(companion.size()) + 1);
+  return context;
+}
+
+void Tell(const ScoreFlags& flags, const Scores& scores, size_t windows, double seconds) {
+  if (flags.top_asked()) PrintTop(scores.positions);
+  PrintText(scores.positions, windows, seconds, scores.logits_hash);
+}
+
 // A window at a time, in prompt chunks; with the logits of one row of each micro-batch, which is what devices are made for.
 absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options,
                             int64_t longest) {
-  int64_t context = longest;  // a companion makes a token after its ids
-  for (const auto& companion : options.companions) context = std::max<int64_t>(context, static_cast<int64_t>(companion.size()) + 1);
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session,
                         ClusterSession::Open({.cluster = flags.model.cluster,
                                               .model = flags.model.model,
                                               .without = flags.without,
                                               .push = flags.push,
                                               .plan = flags.cluster_plan,
-                                              .context = context,
+                                              .context = ContextOf(options, longest),
                                               .sequences = 1 + static_cast<int64_t>(options.companions.size()),
                                               .prompt_tokens = longest,
                                               .insecure = flags.insecure,
                                               .cancel = &Interrupted()}));
   const auto start = absl::Now();
-  LIME_ASSIGN_OR_RETURN(const ClusterSession::Scores scores, session->Score(windows, options));
+  LIME_ASSIGN_OR_RETURN(const Scores scores, session->Score(windows, options));
   if (flags.model.json) {
     PrintJson(session->Describe(), scores.positions, scores.logits_hash);
   } else {
-    if (flags.top_asked()) PrintTop(scores.positions);
-    PrintText(scores.positions, windows.size(), absl::ToDoubleSeconds(absl::Now() - start), scores.logits_hash);
+    Tell(flags, scores, windows.size(), absl::ToDoubleSeconds(absl::Now() - start));
     absl::FPrintF(stderr, "%s", session->DeviceLines());
   }
+  return absl::OkStatus();
+}
+
+// In prompt chunks, with the logits of as many of their rows in a step as memory has room for.
+absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options, int64_t longest,
+                       int64_t chunk) {
+  flags.model.chunk = chunk;
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
+                        LocalSession::Open(flags.model, {.context = ContextOf(options, longest),
+                                                         .expected_positions = longest / 2,
+                                                         .sequences = 1 + static_cast<int64_t>(options.companions.size()),
+                                                         .prompt_tokens = longest,
+                                                         .all_prompt_tokens = longest * std::ssize(windows),
+                                                         .logit_rows = chunk}));
+  const auto start = absl::Now();
+  LIME_ASSIGN_OR_RETURN(const Scores scores, session->Score(windows, options));
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  if (flags.model.json) {
+    PrintJson(session->Describe(), scores.positions, scores.logits_hash);
+    return absl::OkStatus();
+  }
+  absl::FPrintF(stderr, "%s\n%s\n", session->LoadLine(), session->MemoryLine());
+  Tell(flags, scores, windows.size(), seconds);
   return absl::OkStatus();
 }
 
@@ -159,34 +192,17 @@ absl::Status Score(ScoreFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const auto windows, ToScore(flags, files));
   ScoreOptions options;
   LIME_ASSIGN_OR_RETURN(options.companions, ReadCompanions(flags.batch_with, files.spec.config.vocab_size, kMaxCompanions));
+  for (std::vector<int32_t>& companion : options.companions) {  // it makes a token after its ids, which is thrown away
+    if (std::ssize(companion) == files.spec.config.max_positions) companion.pop_back();
+  }
   int64_t longest = static_cast<int64_t>(windows.front().size());
   for (const auto& companion : options.companions) longest = std::max<int64_t>(longest, static_cast<int64_t>(companion.size()));
   const int64_t affordable = std::max<int64_t>(1, kLogitsBytes / (4 * files.spec.config.vocab_size));
-  options.chunk = std::min(longest, flags.model.chunk > 0 ? flags.model.chunk : std::min(kDefaultChunk, affordable));
+  const int64_t chunk = std::min(longest, flags.model.chunk > 0 ? flags.model.chunk : std::min(kUsualChunk, affordable));
   options.top = std::min(top, files.spec.config.vocab_size);
   options.cancel = &Interrupted();
   if (!flags.model.cluster.empty()) return ScoreOnCluster(flags, windows, options, longest);
-  const int64_t sequences = 1 + static_cast<int64_t>(options.companions.size());
-  LIME_ASSIGN_OR_RETURN(const auto session, ModelSession::Open(flags.model, {.max_rows = options.chunk * sequences,
-                                                                             .max_logit_rows = options.chunk,
-                                                                             .max_sequences = sequences,
-                                                                             .context = longest,
-                                                                             .planned_steps = static_cast<int64_t>(windows.size()) *
-                                                                                              (longest + options.chunk - 1) / options.chunk,
-                                                                             .expected_positions = longest / 2}));
-  Scorer scorer(session->engine(), options);
-  std::vector<ScoredPosition> positions;
-  const auto start = absl::Now();
-  for (size_t i = 0; i < windows.size(); ++i) LIME_RETURN_IF_ERROR(scorer.Score(windows[i], positions));
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  if (flags.model.json) {
-    PrintJson(session->Describe(), positions, scorer.hash());
-  } else {
-    absl::FPrintF(stderr, "%s\n%s\n", session->LoadLine(), session->MemoryLine());
-    if (flags.top_asked()) PrintTop(positions);
-    PrintText(positions, windows.size(), seconds, scorer.hash());
-  }
-  return absl::OkStatus();
+  return ScoreHere(flags, windows, options, longest, chunk);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ absl::Status LocalDevice::Install(Plan plan, const InstallOptions& options) {
                                                                                .trace_spans = options.trace_spans,
                                                                                .kv = std::move(take)},
                                                                       .make_stage = options_.make_stage,
-                                                                      .log = options_.log,
+                                                                      .report = options_.report,
                                                                       .progress =
                                                                           [tell = options.progress](const LoadProgress& progress) {
                                                                             if (tell) tell(progress.done, progress.total);

@@ -28,7 +28,7 @@ class LocalDevice final : public Devices {
   struct Options {
     std::string weights;      // folder of the checkpoint
     StageFactory make_stage;  // MakeEngineStages, or in tests something that computes nothing
-    DeviceLog log = nullptr;  // sentences about requests, and about a disk that delivers nothing; any thread
+    StallReport report;       // sentences for a person: of a disk that delivers nothing, of memory that others need; any thread
   };
 
   explicit LocalDevice(Options options);

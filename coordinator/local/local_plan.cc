@@ -21,7 +21,7 @@ namespace {
 // Assumed where nothing was measured: a small machine with a plain SSD; of what computes a prompt, a large one.
 constexpr double kMemoryRate = 10e9;
 constexpr double kFlops = 1e12;
-constexpr DiskPoint kDisk = {.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.5};
+constexpr DiskPoint kDisk = {.read_bytes = kDiskRead, .depth = kDiskDepth, .bytes_per_second = 1e9, .latency_ms = 0.5};
 
 constexpr Bytes kLeastMargin = 16 * kMiB;   // for page tables and what a run allocates beside its plan
 constexpr Bytes kMarginShare = 256;         // of the budget, beside that where something streams
@@ -153,7 +153,7 @@ class LocalPlanning {
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(request_.backend, spec_, backend));
     return ClusterDevice{.name = "local",
                          .budget = request_.budget,
-                         .runtime = ProcessResidentBytes(),  // with what the backend loads
+                         .runtime = ProcessResidentBytes() + request_.beside,  // with what the backend loads
                          .activations = activations,
                          .margin = kLeastMargin,
                          .profile = profile_};

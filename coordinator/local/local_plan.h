@@ -42,6 +42,7 @@ struct LocalPlanRequest {
   std::optional<int64_t> ring_pieces;    // the same in pieces of the largest kind
   std::optional<double> resident_share;  // of the weights, 0 to 1, that stay at most; else as much as fits
   Bytes piece_bytes = kPieceBytes;       // longest streamed piece
+  Bytes beside = 0;                      // that the process will take beside the plan, a trace for instance
 
   int num_threads = 0;  // that compute; 0: one for every core this process may use
   std::string backend = kCpuBackend;

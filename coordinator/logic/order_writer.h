@@ -22,7 +22,7 @@
 #include "common/activation.h"
 #include "common/order.h"
 #include "coordinator/logic/memory_planner.h"
-#include "coordinator/logic/request_scheduler.h"
+#include "coordinator/logic/request.h"
 #include "planner/base/recycled_queue.h"
 #include "planner/plan/plan.h"
 
@@ -58,7 +58,8 @@ class OrderWriter {
     kAgain,   // after a Restart also those that generated tokens were taken from, for a hash over all of them
     kAll,     // the prompt's too, to score it; max_new_tokens may be 0 then: it ends with the logits after its prompt
   };
-  // Queues a request; ids count from 0. Errors as of RequestScheduler::Add.
+  // Queues a request; ids count from 0. InvalidArgument where it is empty; ResourceExhausted, with the numbers, where it can
+  // never fit its slot.
   absl::StatusOr<RequestId> Add(Request request, Logits logits = Logits::kNewest);
 
   // Another plan goes on. What has not ended is admitted again, what ran first, and computed as far as its tokens are known: prompt and

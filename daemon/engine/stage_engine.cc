@@ -102,7 +102,11 @@ class StageEngine::Impl {
     return backend_->numerics_id();
   }
 
-  const LoadSummary& load() const { return weights_->loaded(); }
+  LoadSummary load() const {
+    LoadSummary load = weights_->loaded();
+    load.backend = backend_->description();
+    return load;
+  }
 
   absl::Status OnOrder(const Order& order) {
     absl::MutexLock lock(&mutex_);
@@ -238,6 +242,7 @@ class StageEngine::Impl {
                                  .present_kv_pages = pages_come_ ? device.kv_pages : -1,
                                  .attends_pieces = device.max_layer_pages > 0,
                                  .attends_for_others = device.memory.hosted > 0,
+                                 .grow_kv = options_.grow_kv,
                                  .numerics = options_.numerics};
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(options_.backend, spec_, backend));
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
@@ -604,18 +609,29 @@ class StageEngine::Impl {
 
   // Sleeps, but for the moments in which what is awaited is likely to come.
   void AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::optional<StallWatch> disk;
     while (!HasWork()) {
       const std::optional<Awaited> awaited = NowAwaited();
       const auto window = awaited ? forecast_.Expect(awaited->place) : std::nullopt;
       const double waited_ms = awaited ? SteadyMs() - awaited->since_ms : 0;
       if (!window || waited_ms >= window->to_ms) {
-        work_.Wait(&mutex_);
+        Sleep(disk);
       } else if (waited_ms < window->from_ms) {
         work_.WaitWithTimeout(&mutex_, absl::Milliseconds(window->from_ms - waited_ms));
       } else {
         StayAwake(SteadyMs() + window->to_ms - waited_ms);
       }
     }
+    if (disk) disk->End();
+  }
+
+  // Where it is the disk that is waited for, looks whether that delivers anything.
+  void Sleep(std::optional<StallWatch>& disk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Instruction* const waiting = runner_->waiting();
+    if (waiting == nullptr || !std::holds_alternative<AwaitWeights>(*waiting)) return work_.Wait(&mutex_);
+    if (!disk) disk.emplace(options_.report, awaited_part_, BytesRead());
+    work_.WaitWithTimeout(&mutex_, StallWatch::kPoll);
+    disk->Poll(BytesRead());
   }
 
   // Until there is work, leaving the core to whoever wants it: the thread that brings the work may.
@@ -721,6 +737,10 @@ class StageEngine::Impl {
   ArrivalForecast forecast_ ABSL_GUARDED_BY(mutex_);
   double answered_at_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the last question of another device
   Stats stats_ ABSL_GUARDED_BY(mutex_);
+  // The part that is waited for, for people.  REQUIRES: one is
+  const std::function<std::string()> awaited_part_ = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return PartName(plan_, residency_->programs().front().loads[std::get<AwaitWeights>(*runner_->waiting()).load].part);
+  };
   std::optional<StageTrace> trace_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good
 

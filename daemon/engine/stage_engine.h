@@ -52,6 +52,7 @@ class StageEngine {
     Cores cores;                        // that these keep to; empty: any
     std::string backend = kCpuBackend;  // of kernels/registry/registry.h
     std::string numerics = "auto";
+    bool grow_kv = false;             // memory of KV comes as it is written, instead of up front; it counts in full all the same
     TokenSampler* sampler = nullptr;  // where the plan gives this device a part of the head; outlives the engine
     Peers peers;
     std::string kv_folder;                 // for KV that memory has no room for; empty: that of the model
@@ -107,7 +108,6 @@ class StageEngine {
   Stats stats() const;
   // Of the step under way, or the last one, the share of its computations here that have ended. Waits for nothing.  Thread: any
   double StepShare() const;
-  // By what loader the weights have come, and how long it took.
   const LoadSummary& load() const { return load_; }
 
   // Stops, between two steps, and leaves KV and resident weights for the plan that follows. FailedPrecondition where a step is under way,

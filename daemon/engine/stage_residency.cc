@@ -66,11 +66,7 @@ StageResidency::~StageResidency() {
 }
 
 absl::Status StageResidency::Watch() {
-  if (!to_give_) return absl::OkStatus();
-  if (most_ <= 0) {
-    if (options_.report) options_.report("memory is not watched: of this plan nothing can be given back");
-    return absl::OkStatus();
-  }
+  if (!to_give_ || most_ <= 0) return absl::OkStatus();  // nothing can be given back
   const Bytes reserve = PressureReserve(MachineMemory(), plan_.devices[options_.device].budget);
   absl::MutexLock lock(options_.mutex);  // its first sample waits
   const ResidencyPolicy::Options policy{.most = most_,

@@ -138,7 +138,6 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
   LIME_RETURN_IF_ERROR(LoadWhole(checkpoint, missing, kept.empty(), options));
   for (const BlockId id : kept) {
     LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadKept(checkpoint, spec_.block(id)));
-    load_.bytes += KeptBytes(spec_.block(id));
     blocks_.push_back({.block = std::move(block)});
   }
   for (const Bound& bound : blocks_) LIME_RETURN_IF_ERROR(backend.BindBlock(spec_.block(bound.block.id), ToWeights(bound.block)));
@@ -153,7 +152,11 @@ absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::ve
   if (loader != options.loader || (ids.empty() && !all_whole)) load_.loader = "read: blocks that stay are worth a copy of their own";
   if (ids.empty()) return absl::OkStatus();
   Bytes bytes = 0;
-  for (const BlockId id : ids) bytes += spec_.block(id).bytes;
+  const bool has_head = std::ranges::any_of(ids, [](BlockId id) { return id.kind == BlockKind::kHead; });
+  for (const BlockId id : ids) {
+    const bool with_head = id.kind == BlockKind::kEmbedding && has_head && spec_.config.tie_embeddings;  // one tensor
+    bytes += with_head ? 0 : spec_.block(id).bytes;
+  }
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store,
                         WeightStore::Open(checkpoint, spec_,
                                           {.loader = loader,
@@ -161,6 +164,7 @@ absl::Status StageWeights::LoadWhole(const Checkpoint& checkpoint, const std::ve
                                            .available_memory = all_whole ? 0 : std::numeric_limits<Bytes>::max(),
                                            .passes = options.passes}));
   LIME_ASSIGN_OR_RETURN(std::vector<LoadedBlock> loaded, store->LoadBlocks(ids, options.load));
+  load_.steady = store->steady();
   const bool copied = store->choice().kind == LoaderKind::kRead;
   for (LoadedBlock& block : loaded) blocks_.push_back({.block = std::move(block), .whole = true, .copied = copied});
   if (load_.loader.empty()) load_.loader = store->Describe();

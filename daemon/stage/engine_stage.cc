@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<DeviceStage>> MakeStage(const EngineStageOptions&
                                       .cores = options.cores,
                                       .backend = options.backend,
                                       .numerics = options.numerics,
+                                      .grow_kv = options.grow_kv,
                                       .sampler = setup.sampler,
                                       .peers = std::move(setup.peers),
                                       .kv_folder = options.kv_dir,

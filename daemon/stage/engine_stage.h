@@ -20,6 +20,7 @@ struct EngineStageOptions {
   std::string numerics = "auto";
   LoaderKind loader = LoaderKind::kRead;
   int64_t planned_steps = 0;   // of each plan, for the choice of the loader; 0: those of one request of the whole context
+  bool grow_kv = false;        // memory of KV comes as it is written, instead of up front; it counts in full all the same
   std::string kv_dir;          // for KV that memory has no room for; empty: the folder of the weights
   Bytes memory = 0;            // that the process may use; a plan that takes more is refused; 0: not said
   bool follow_memory = false;  // give weights back while others on the machine need the memory

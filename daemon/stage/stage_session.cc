@@ -15,6 +15,7 @@ StageSession::StageSession(Options options)
       make_stage_(std::move(options.make_stage)),
       transport_(std::move(options.transport)),
       log_(std::move(options.log)),
+      report_(std::move(options.report)),
       progress_(std::move(options.progress)),
       left_(std::move(options.left)),
       kv_left_(left_.kv),
@@ -31,7 +32,7 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
                    .sampler = HasHead() ? &sampler_ : nullptr};
   setup.load.progress = std::exchange(progress_, {});
   setup.load.cancelled = &cancelled_;
-  setup.report = [this](const std::string& sentence) { Log(sentence); };
+  setup.report = report_ ? report_ : [this](const std::string& sentence) { Log(sentence); };
   setup.trace = trace_.get();
   LIME_ASSIGN_OR_RETURN(std::unique_ptr<DeviceStage> stage, make_stage_(std::move(setup)));
   InstalledPlan installed{.numerics_id = stage->numerics_id()};
@@ -362,6 +363,7 @@ DeviceStatistics StageSession::Statistics() const {
   statistics.disk_bytes = stats.disk_bytes;
   statistics.kv_room = stats.kv_room;
   statistics.residency_changes = stats.residency_changes;
+  statistics.given = stats.given;
   for (const auto& [device, link] : links_) {
     statistics.sent_messages += link->sent().messages;
     statistics.sent_bytes += link->sent().bytes;

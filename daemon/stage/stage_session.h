@@ -35,7 +35,8 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
     InstallCall call;
     StageFactory make_stage;
     std::unique_ptr<Transport> transport;  // to the other devices; may be null where the plan has none
-    DeviceLog log;
+    DeviceLog log;                         // of a daemon: sentences about requests, and what else happens
+    StallReport report;                    // what a person has to know; empty: the log is told
     std::function<void(const LoadProgress&)> progress;
     LeftByPlan left;                               // by the plan before, where the call takes some of it
     std::function<void()> left_is_read = nullptr;  // nobody needs it any more
@@ -104,6 +105,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   const StageFactory make_stage_;
   const std::unique_ptr<Transport> transport_;
   const DeviceLog log_;
+  const StallReport report_;
   std::function<void(const LoadProgress&)> progress_;  // until it is loaded: whoever listens may hold this session
   LeftByPlan left_;                                    // until it is taken and read
   const std::weak_ptr<KvLeft> kv_left_;                // of it, for who cancels

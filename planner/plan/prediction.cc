@@ -60,10 +60,10 @@ Explanation OfDisk(const PredictionObservations& seen, double predicted_ms) {
 Explanation OfShedding(const PredictionObservations& seen) {
   const double rate =
       seen.disk_busy_seconds > 0 && seen.disk_bytes > 0 ? seen.disk_bytes / seen.disk_busy_seconds : seen.disk_rate_profiled;
-  if (seen.blocks_shed <= 0 || rate <= 0) return {};
+  if (seen.shed_bytes_per_step <= 0 || rate <= 0) return {};
   return {DifferenceCause::kMemoryShed, 1000 * seen.shed_bytes_per_step / rate,
-          absl::StrCat("memory pressure took ", seen.blocks_shed, " blocks out of memory, and ",
-                       FormatBytes(static_cast<Bytes>(seen.shed_bytes_per_step)), " more were read for every step")};
+          absl::StrCat("others needed memory: ", FormatBytes(static_cast<Bytes>(seen.shed_bytes_per_step)),
+                       " of weights were given back, and read for every step")};
 }
 
 Explanation OfCpu(const PredictionObservations& seen, double measured_ms) {

@@ -28,8 +28,7 @@ struct PredictionObservations {
   double disk_rate_profiled = 0;  // bytes per second, at the read size and depth in use
   RateSource disk_rate_source = RateSource::kProfile;
 
-  int blocks_shed = 0;
-  double shed_bytes_per_step = 0;  // read again in every step since then
+  double shed_bytes_per_step = 0;  // of weights, given back to the machine and read in every step since then
 
   int threads = 0;             // that compute
   int cores = 0;               // of the machine

@@ -4,17 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <regex>
 #include <string>
 #include <vector>
 
 #include "coordinator/local/local_device.h"
-#include "daemon/engine/memory_plan.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
+#include "planner/plan/described_model.h"
 #include "testbed/make_model/make_model.h"
-#include "tests/sparse_model.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -222,45 +222,52 @@ TEST_F(LocalPlanTest, PredictionsAreForThePositionsThatAreExpected) {
   EXPECT_LT(at(50000), at(0));
 }
 
-// What stays in memory beside the memory plan of the engine that goes, in equal budgets.
-TEST_F(LocalPlanTest, AsMuchStaysAsTheEnginesMemoryPlanKeeps) {
+// Whatever the model, the budget and the disk: it adds up, no memory is left over, and more of it is never worse.
+TEST_F(LocalPlanTest, AsMuchStaysAsFitsAndMoreMemoryIsNotSlower) {
+  constexpr double kAsGood = 1.04;            // times that differ by less may be taken for one
+  constexpr Bytes kUnused = 3 * kPieceBytes;  // a part that just does not fit, room at the end of the ring, rows of the embedding
+  constexpr Bytes kOther = 8 * kMiB;          // that this process takes between two plans
   for (const Shape& shape : Shapes()) {
-    const std::string dir = dir_ / shape.name;
-    ASSERT_NO_FATAL_FAILURE(MakeSparseModel(shape.config, dir));
-    const auto checkpoint = Checkpoint::Open(dir);
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-    const auto spec = checkpoint->BuildModelSpec();
-    ASSERT_TRUE(spec.ok()) << spec.status();
-    const auto reader = PieceReader::Open(*checkpoint, *spec, {});
-    ASSERT_TRUE(reader.ok()) << reader.status();
-    for (const double share : {0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 1.05}) {
-      for (const bool fast_disk : {false, true}) {
-        DeviceProfile profile{.read_bytes_per_second = 20e9, .flops = 1e12};
-        profile.SetDisk({{.read_bytes = kMiB, .depth = 8, .bytes_per_second = fast_disk ? 5e9 : 5e8, .latency_ms = 0.5}});
-        const Bytes budget = ProcessResidentBytes() + 300 * kMiB + static_cast<Bytes>(share * static_cast<double>(spec->WeightBytes()));
-        const int64_t context = 2048, pages = context / kPageTokens * spec->config.num_layers;
-        const BackendOptions backend{
-            .num_threads = 2, .max_rows = 512, .max_logit_rows = 1, .max_sequences = 1, .context = context, .num_kv_pages = pages};
-        const auto engine = PlanEngineMemory(*spec, backend, **reader, {.budget = budget, .profile = &profile, .model = dir});
-        const auto plan = PlanForThisProcess(*spec, {.model_name = dir,
-                                                     .budget = budget,
-                                                     .context = context,
-                                                     .prompt_tokens = 512,
-                                                     .chunk = 512,
-                                                     .num_threads = 2,
-                                                     .profile = &profile});
-        ASSERT_TRUE(engine.ok() && plan.ok()) << engine.status() << plan.status();
+    const ModelSpec spec = *DescribeModel(shape.config, shape.name);
+    for (const double disk_rate : {5e8, 5e9}) {
+      DeviceProfile profile{.read_bytes_per_second = 20e9, .flops = 1e12};
+      profile.SetDisk({{.read_bytes = kMiB, .depth = 8, .bytes_per_second = disk_rate, .latency_ms = 0.5}});
+      LocalPlanRequest request{.model_name = shape.name,
+                               .budget = 64 * kGiB,
+                               .context = 2048,
+                               .prompt_tokens = 512,
+                               .chunk = 512,
+                               .num_threads = 2,
+                               .profile = &profile};
+      const auto all = PlanForThisProcess(spec, request);
+      ASSERT_TRUE(all.ok()) << all.status();
+      const LocalPlanSummary whole = Summarize(all->plan);
+      ASSERT_FALSE(whole.streams());
+      const Bytes needed = whole.total() - whole.margin + 16 * kMiB;
+      LocalPlanSummary before{.ms_per_step = std::numeric_limits<double>::infinity()};
+      for (const double share : {0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 1.05}) {
+        request.budget = ProcessResidentBytes() + 300 * kMiB + static_cast<Bytes>(share * static_cast<double>(spec.WeightBytes()));
+        const auto plan = PlanForThisProcess(spec, request);
+        ASSERT_TRUE(plan.ok()) << plan.status();
         const LocalPlanSummary summary = Summarize(plan->plan);
-        SCOPED_TRACE(absl::StrCat(shape.name, " ", share, " resident ", summary.resident_bytes, " for ", engine->residency.resident_bytes,
-                                  ", ", summary.ms_per_step, " ms for ", engine->residency.ms_per_step));
-        EXPECT_LE(summary.streams(), engine->residency.streams());
-        // The ring may leave a piece unused. A fast disk may be covered as well by a deeper ring.
-        EXPECT_GE(summary.resident_bytes + 3 * kPieceBytes, engine->residency.resident_bytes - (fast_disk ? 512 * kMiB : 0));
-        EXPECT_LE(summary.total(), budget);
-        if (engine->residency.streams()) {
-          EXPECT_LE(summary.ms_per_step, 1.04 * engine->residency.ms_per_step);
+        SCOPED_TRACE(absl::StrCat(shape.name, ", disk ", disk_rate, ", ", share, ": ", summary.resident_bytes, " resident, ring ",
+                                  summary.ring, ", ", summary.ms_per_step, " ms"));
+        EXPECT_EQ(summary.total(), request.budget);
+        EXPECT_GE(summary.resident_bytes + summary.ring + kUnused, before.resident_bytes + before.ring);
+        EXPECT_LE(summary.ms_per_step, kAsGood * before.ms_per_step);
+        before = summary;
+        if (!summary.streams()) {
+          EXPECT_GT(request.budget, needed - plan->plan.embedding_bytes - kOther);
+          continue;
         }
+        EXPECT_LT(request.budget, needed + kOther);
+        EXPECT_LE(summary.margin, 16 * kMiB + request.budget / 256 + kUnused);
+        // No faster than the disk, no slower than one after the other.
+        const double read_ms = 1000 * static_cast<double>(summary.streamed_bytes) / summary.disk_bytes_per_second;
+        EXPECT_GE(summary.ms_per_step, 0.999 * read_ms);
+        EXPECT_LE(summary.ms_per_step, read_ms + kAsGood * whole.ms_per_step + 0.5 * plan->plan.NumParts());
       }
+      EXPECT_FALSE(before.streams()) << "the last one has room for all";
     }
   }
 }

@@ -1,5 +1,5 @@
-// The logits are the same bits for either loader, any number of threads, any chunking, alone or in a batch: tiny random models of every
-// family and dtype, and the shipped model.
+// A plan for this process gives the logits of the model by itself, bit by bit, for either loader, any number of threads, any chunking,
+// alone or in a batch: tiny random models of every family and dtype, and the shipped models.
 
 #include <set>
 
@@ -19,10 +19,10 @@ std::vector<std::string> AllNumerics() {
   return all;
 }
 
-// Every shape of the matrix gives the hash of the first, which is returned.
+// Every shape of the matrix gives the hash of the model by itself, which is returned.
 uint64_t ExpectSameBits(const std::string& dir, int64_t vocab, int64_t length, const std::string& numerics) {
   const std::vector<int32_t> ids = RandomIds(1, length, vocab);
-  const uint64_t expected = LogitsHashOf(dir, {.loader = LoaderKind::kRead, .threads = 1, .chunk = length, .numerics = numerics}, ids);
+  const uint64_t expected = ReferenceHash(dir, ids, {.threads = 1, .chunk = length, .numerics = numerics});
   for (const LoaderKind loader : {LoaderKind::kRead, LoaderKind::kMmap}) {
     for (const int threads : {1, 2}) {
       for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{64}, length}) {
@@ -84,14 +84,14 @@ class WideModelBitsTest : public ::testing::Test {
     ASSERT_TRUE(MakeModel(options, dir.path()).ok());
     const std::vector<int32_t> ids = RandomIds(1, 700, options.config.vocab_size);
     for (const std::string& numerics : all_numerics) {
-      const uint64_t expected = LogitsHashOf(dir.path(), {.threads = 1, .chunk = 700, .numerics = numerics}, ids);
+      const uint64_t expected = ReferenceHash(dir.path(), ids, {.threads = 1, .chunk = 700, .numerics = numerics});
       for (const int64_t chunk : {int64_t{7}, int64_t{64}, int64_t{512}, int64_t{700}}) {
         EXPECT_EQ(LogitsHashOf(dir.path(), {.loader = LoaderKind::kMmap, .chunk = chunk, .numerics = numerics}, ids), expected)
             << "numerics " << numerics << ", chunk " << chunk;
       }
       const std::vector<int32_t> some(ids.begin(), ids.begin() + 40);  // token by token the weights are read as often
       EXPECT_EQ(LogitsHashOf(dir.path(), {.chunk = 1, .numerics = numerics}, some),
-                LogitsHashOf(dir.path(), {.chunk = 40, .numerics = numerics}, some))
+                ReferenceHash(dir.path(), some, {.chunk = 40, .numerics = numerics}))
           << "numerics " << numerics << ", chunk 1";
       RunShape batch{.chunk = 100, .companions = {RandomIds(2, 650, 320), RandomIds(3, 40, 320), RandomIds(4, 300, 320)}};
       batch.numerics = numerics;

@@ -7,8 +7,9 @@
 #include <cmath>
 
 #include "coordinator/cli/generate.h"
-#include "coordinator/cli/model_session.h"
+#include "coordinator/cli/model_files.h"
 #include "coordinator/cli/score.h"
+#include "coordinator/serving/cluster_run.h"
 #include "gtest/gtest.h"
 #include "kernels/registry/registry.h"
 #include "planner/plan/backend_names.h"
@@ -36,15 +37,9 @@ class GoldenTest : public ::testing::TestWithParam<std::string> {
 
   // Teacher-forced positions of one sequence, with the `top` likeliest.
   std::vector<cli::ScoredPosition> Score(const std::vector<int32_t>& ids, int64_t top) {
-    auto engine = OpenEngine(dir_, {.backend = backend_, .numerics = numerics_}, static_cast<int64_t>(ids.size()));
-    EXPECT_TRUE(engine.ok()) << engine.status();
-    cli::ScoreOptions options;
-    options.chunk = 512;
-    options.top = top;
-    cli::Scorer scorer(**engine, options);
-    std::vector<cli::ScoredPosition> positions;
-    const absl::Status status = scorer.Score(ids, positions);
-    EXPECT_TRUE(status.ok()) << status;
+    std::vector<cli::ScoredPosition> positions = ScoresOf(dir_, {.backend = backend_, .numerics = numerics_}, ids, top).positions;
+    EXPECT_EQ(positions.size(), ids.size());
+    positions.resize(ids.size());
     return positions;
   }
 
@@ -180,16 +175,13 @@ TEST_P(GoldenTest, GreedyIdsAreTheGoldenOnes) {
     const std::vector<int32_t> prompt = *files_->EncodePrompt(golden["prompt"].get<std::string>());
     ASSERT_EQ(prompt, golden["prompt_ids"].get<std::vector<int32_t>>());
     const std::vector<int32_t> expected = golden["greedy_ids"].get<std::vector<int32_t>>();
-    RunShape shape;
-    shape.chunk = static_cast<int64_t>(prompt.size());
-    const int64_t length = static_cast<int64_t>(prompt.size() + expected.size());
-    Engine::Options options{.num_threads = 2, .max_rows = shape.chunk + 1, .context = length};
-    auto engine = Engine::Create(dir_, options);
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    cli::GenerateOptions generate;
-    generate.max_new_tokens = {static_cast<int64_t>(expected.size())};
-    generate.chunk = shape.chunk;
-    const auto summary = cli::Generate(**engine, *files_->tokenizer, {prompt}, 1, generate);
+    const auto device = InstallHere(dir_, {.chunk = std::ssize(prompt)}, std::ssize(prompt) + std::ssize(expected));
+    ASSERT_TRUE(device.ok()) << device.status();
+    cli::GenerateOptions options;
+    options.max_new_tokens = {std::ssize(expected)};
+    cli::Generator generator(std::make_unique<ClusterRun>(**device), *files_->tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
+    ASSERT_TRUE(generator.Add(prompt).ok());
+    const auto summary = generator.Run();
     ASSERT_TRUE(summary.ok()) << summary.status();
     const std::vector<int32_t>& got = summary->results[0].token_ids;
     size_t certain = expected.size();
@@ -199,6 +191,7 @@ TEST_P(GoldenTest, GreedyIdsAreTheGoldenOnes) {
         break;
       }
     }
+    ASSERT_EQ(got.size(), expected.size());
     for (size_t i = 0; i < certain; ++i)
       ASSERT_EQ(got[i], expected[i]) << "prompt \"" << golden["prompt"].get<std::string>() << "\" step " << i;
     if (certain == expected.size()) {

@@ -1,5 +1,5 @@
 // One process that runs a model by a plan, through the coordinator's loop and a stage, gives every
-// bit that the engine and its loop give.
+// bit that the model by itself gives, one request after another.
 
 #include "coordinator/local/local_device.h"
 
@@ -10,16 +10,20 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "common/logits_hash.h"
+#include "common/sampler.h"
 #include "coordinator/cli/generate.h"
-#include "coordinator/cli/text_stream.h"
 #include "coordinator/cli/trace_timeline.h"
 #include "coordinator/local/local_plan.h"
 #include "coordinator/rpc/trace_collector.h"
 #include "coordinator/serving/cluster_run.h"
+#include "coordinator/text/detokenizer.h"
+#include "coordinator/text/stop_strings.h"
 #include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/row_scorer.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "tests/integration/fake_machine.h"
 #include "tests/integration/models.h"
@@ -105,54 +109,76 @@ class LocalDeviceTest : public ::testing::Test {
     cli::GenerateOptions options;
     options.sampling = sampling;
     options.max_new_tokens = {30, 12, 1, 20};
-    options.chunk = kChunk;
     options.hash_logits = true;
     return options;
   }
 
-  std::vector<cli::Generated> ByTheEngine(const cli::GenerateOptions& options) {
-    RunShape shape{.chunk = kChunk};
-    shape.companions.resize(kSlots - 1);
-    auto engine = OpenEngine(model_, shape, kContext);
-    EXPECT_TRUE(engine.ok()) << engine.status();
-    if (!engine.ok()) return {};
-    auto summary = cli::Generate(**engine, *tokenizer_, prompts_, kSlots, options);
+  std::vector<cli::Generated> ByTheModel(const cli::GenerateOptions& options) const {
+    const auto model = OpenReference(model_, {.chunk = kChunk}, kContext);
+    EXPECT_TRUE(model.ok()) << model.status();
+    std::vector<cli::Generated> results;
+    for (size_t i = 0; model.ok() && i < prompts_.size(); ++i) results.push_back(OneByTheModel(**model, i, options));
+    return results;
+  }
+
+  cli::Generated OneByTheModel(ReferenceModel& model, size_t prompt, const cli::GenerateOptions& options) const {
+    cli::Generated result{.prompt_tokens = std::ssize(prompts_[prompt])};
+    std::vector<int32_t> ids = prompts_[prompt];
+    StreamingDetokenizer text(*tokenizer_);
+    for (const int32_t id : ids) text.Push(id);
+    StopStrings stop(options.stop_strings);
+    Sampler sampler;
+    LogitsHash hash;
+    EXPECT_TRUE(model.StartSequence(0, kContext).ok());
+    for (size_t at = 0; result.finish == FinishReason::kNone;) {
+      MicroBatch batch;
+      for (; at < ids.size() && std::ssize(batch.rows) < kChunk; ++at)
+        batch.rows.push_back({.token = ids[at], .position = static_cast<int32_t>(at), .wants_logits = at + 1 == ids.size()});
+      const auto logits = model.Step(batch);
+      EXPECT_TRUE(logits.ok()) << logits.status();
+      if (!logits.ok()) break;
+      if (at < ids.size()) continue;
+      hash.Add(*logits);
+      const auto token = sampler.Sample(*logits, options.sampling, ids, {.request = prompt, .position = ids.size()});
+      EXPECT_TRUE(token.ok()) << token.status();
+      if (!token.ok()) break;
+      ids.push_back(*token), result.token_ids.push_back(*token);
+      const bool ends = std::ranges::count(options.end_tokens, *token) > 0,
+                 is_last = std::ssize(result.token_ids) == options.MaxNewTokens(prompt);
+      if (!ends) result.text += stop.Push(text.Push(*token));
+      result.finish = ends             ? FinishReason::kEndToken
+                      : is_last        ? FinishReason::kLength
+                      : stop.stopped() ? FinishReason::kStopped
+                                       : FinishReason::kNone;
+    }
+    model.EndSequence(0);
+    if (!stop.stopped()) {
+      result.text += stop.Push(text.Finish());
+      result.text += stop.Finish();
+    }
+    result.logits_hash = hash.value();
+    return result;
+  }
+
+  std::vector<cli::Generated> ByAPlan(Devices& device, const cli::GenerateOptions& options) const {
+    cli::Generator generator(std::make_unique<ClusterRun>(device), *tokenizer_, options, /*expected_prompt_seconds=*/std::nullopt);
+    for (const std::vector<int32_t>& prompt : prompts_) {
+      const absl::Status added = generator.Add(prompt);
+      EXPECT_TRUE(added.ok()) << added;
+    }
+    auto summary = generator.Run();
     EXPECT_TRUE(summary.ok()) << summary.status();
     return summary.ok() ? std::move(summary->results) : std::vector<cli::Generated>{};
   }
 
-  std::vector<cli::Generated> ByAPlan(Devices& device, const cli::GenerateOptions& options) {
-    ClusterRun run(device);
-    std::vector<std::unique_ptr<cli::TextStream>> streams;
-    for (const std::vector<int32_t>& prompt : prompts_) {
-      const Request request{.prompt = prompt, .max_new_tokens = options.MaxNewTokens(streams.size()), .end_tokens = options.end_tokens};
-      EXPECT_TRUE(run.Add(request, {.params = options.sampling, .hash_logits = options.hash_logits}).ok());
-      streams.push_back(std::make_unique<cli::TextStream>(*tokenizer_, options, streams.size(), prompt));
-    }
-    const absl::Status status = run.Run(
-        [&](const ClusterRun::Token& token) {
-          cli::TextStream& stream = *streams[static_cast<size_t>(token.request)];
-          stream.result().logits_hash = token.logits_hash;
-          const FinishReason reason = stream.Take(token.token, token.reason);
-          if (reason != FinishReason::kNone) stream.Close(reason, {});
-          return reason == FinishReason::kNone;
-        },
-        nullptr);
-    EXPECT_TRUE(status.ok()) << status;
-    std::vector<cli::Generated> results;
-    results.reserve(streams.size());
-    for (const auto& stream : streams) results.push_back(std::move(stream->result()));
-    return results;
-  }
-
-  static void ExpectSame(const std::vector<cli::Generated>& plan, const std::vector<cli::Generated>& engine) {
-    ASSERT_EQ(plan.size(), engine.size());
+  static void ExpectSame(const std::vector<cli::Generated>& plan, const std::vector<cli::Generated>& model) {
+    ASSERT_EQ(plan.size(), model.size());
     for (size_t i = 0; i < plan.size(); ++i) {
       SCOPED_TRACE(absl::StrCat("request ", i));
-      EXPECT_EQ(plan[i].token_ids, engine[i].token_ids);
-      EXPECT_EQ(plan[i].text, engine[i].text);
-      EXPECT_EQ(plan[i].logits_hash, engine[i].logits_hash);
-      EXPECT_EQ(plan[i].finish, engine[i].finish);
+      EXPECT_EQ(plan[i].token_ids, model[i].token_ids);
+      EXPECT_EQ(plan[i].text, model[i].text);
+      EXPECT_EQ(plan[i].logits_hash, model[i].logits_hash);
+      EXPECT_EQ(plan[i].finish, model[i].finish);
     }
   }
 
@@ -163,21 +189,21 @@ class LocalDeviceTest : public ::testing::Test {
   std::vector<std::vector<int32_t>> prompts_;
 };
 
-TEST_F(LocalDeviceTest, TokensAndLogitsAreThoseOfTheEngine) {
+TEST_F(LocalDeviceTest, TokensAndLogitsAreThoseOfTheModelByItself) {
   const std::vector<SamplingParams> samplings = {{.temperature = 0},
                                                  {.repetition_penalty = 1.2, .temperature = 0.9, .top_k = 40, .top_p = 0.9, .seed = 7}};
   for (const Variant& variant : Models()) {
     SCOPED_TRACE(variant.name);
     ASSERT_NO_FATAL_FAILURE(Make(variant));
-    std::vector<std::vector<cli::Generated>> engine;
-    engine.reserve(samplings.size());
-    for (const SamplingParams& sampling : samplings) engine.push_back(ByTheEngine(Options(sampling)));
+    std::vector<std::vector<cli::Generated>> expected;
+    expected.reserve(samplings.size());
+    for (const SamplingParams& sampling : samplings) expected.push_back(ByTheModel(Options(sampling)));
     for (const Shape& shape : Shapes()) {
       const Plan plan = PlanFor(shape, kSlots, 60);
       SCOPED_TRACE(plan.DebugString());
       for (size_t i = 0; i < samplings.size(); ++i) {
         const auto device = Install(plan, shape);
-        ExpectSame(ByAPlan(*device, Options(samplings[i])), engine[i]);
+        ExpectSame(ByAPlan(*device, Options(samplings[i])), expected[i]);
         EXPECT_TRUE(device->Unload().ok());
       }
     }
@@ -229,29 +255,40 @@ TEST_F(LocalDeviceTest, RequestsEndAtEndTokensAndStopStrings) {
   ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
   cli::GenerateOptions options = Options({.temperature = 1.0, .seed = 3});
   options.max_new_tokens = {30};
-  const std::vector<cli::Generated> plain = ByTheEngine(options);
+  const std::vector<cli::Generated> plain = ByTheModel(options);
   ASSERT_EQ(plain.size(), prompts_.size());
   options.end_tokens = {plain[0].token_ids[9], plain[1].token_ids[3]};
   ASSERT_GE(plain[2].text.size(), 12u);
   options.stop_strings = {plain[2].text.substr(6, 3)};
-  const std::vector<cli::Generated> engine = ByTheEngine(options);
+  const std::vector<cli::Generated> expected = ByTheModel(options);
   for (const Shape& shape : Shapes()) {
     const auto device = Install(PlanFor(shape, kSlots, 60), shape);
-    ExpectSame(ByAPlan(*device, options), engine);
+    ExpectSame(ByAPlan(*device, options), expected);
   }
 }
 
-TEST_F(LocalDeviceTest, ScoresAreThoseOfTheEngine) {
+TEST_F(LocalDeviceTest, ScoresAreThoseOfTheModelByItself) {
   for (const Variant& variant : Models()) {
     SCOPED_TRACE(variant.name);
     ASSERT_NO_FATAL_FAILURE(Make(variant));
     const std::vector<int32_t> ids = prompts_[0];
-    auto engine = OpenEngine(model_, {.chunk = kChunk}, kContext);
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    const cli::ScoreOptions options{.chunk = kChunk, .top = 4};
-    cli::Scorer scorer(**engine, options);
-    std::vector<cli::ScoredPosition> expected;
-    ASSERT_TRUE(scorer.Score(ids, expected).ok());
+    const auto model = OpenReference(model_, {.chunk = std::ssize(ids)}, kContext);
+    ASSERT_TRUE(model.ok()) << model.status();
+    ASSERT_TRUE((*model)->StartSequence(0, kContext).ok());
+    MicroBatch all;
+    for (size_t i = 0; i < ids.size(); ++i)
+      all.rows.push_back({.token = ids[i], .position = static_cast<int32_t>(i), .wants_logits = true});
+    const auto logits = (*model)->Step(all);
+    ASSERT_TRUE(logits.ok()) << logits.status();
+    LogitsHash expected_hash;
+    expected_hash.Add(*logits);
+    cpu::RowScorer scorer;
+    std::vector<cpu::RowScore> expected;
+    const size_t vocab = logits->size() / ids.size();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto next = i + 1 < ids.size() ? std::optional(ids[i + 1]) : std::nullopt;
+      expected.push_back(scorer.Score(logits->subspan(i * vocab, vocab), /*top=*/4, next).value());
+    }
     for (const Shape& shape : {Shape{.threads = 2}, Shape{.resident = 0.6}, Shape{.logit_rows = kChunk},
                                Shape{.resident = 0.6, .threads = 2, .logit_rows = 10}}) {
       const auto device = Install(PlanFor(shape, 1, std::ssize(ids)), shape);
@@ -268,13 +305,12 @@ TEST_F(LocalDeviceTest, ScoresAreThoseOfTheEngine) {
           nullptr);
       ASSERT_TRUE(status.ok()) << status;
       ASSERT_EQ(scores.size(), ids.size());
-      EXPECT_EQ(hash, scorer.hash());
+      EXPECT_EQ(hash, expected_hash.value());
       const int64_t rows = std::max<int64_t>(1, shape.logit_rows);
       EXPECT_LE(run.steps(), (std::ssize(ids) + rows - 1) / rows) << "chunks may share a step";
       for (size_t i = 0; i < ids.size(); ++i) {
         EXPECT_EQ(scores[i].top, expected[i].top) << i;
-        if (i + 1 == ids.size()) break;
-        EXPECT_EQ(scores[i].logprob, expected[i + 1].logprob) << i;
+        EXPECT_EQ(scores[i].logprob, expected[i].logprob) << i;
       }
     }
   }
@@ -336,7 +372,7 @@ TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
   ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
   cli::GenerateOptions options = Options({.temperature = 0});
   prompts_.resize(2);
-  const std::vector<cli::Generated> engine = ByTheEngine(options);
+  const std::vector<cli::Generated> expected = ByTheModel(options);
   for (const auto& [before, after] : {std::pair<Shape, Shape>{{}, {.resident = 0.5}},
                                       {{.resident = 0.5}, {}},
                                       {{.loader = LoaderKind::kMmap}, {.resident = 0.5}},
@@ -370,8 +406,8 @@ TEST_F(LocalDeviceTest, AnotherPlanGoesOnWithTheKvOfTheOneBefore) {
     EXPECT_EQ(run.changes(), 1) << said;
     EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("computed again")));
     for (size_t i = 0; i < results.size(); ++i) {
-      EXPECT_EQ(results[i].token_ids, engine[i].token_ids);
-      EXPECT_EQ(results[i].logits_hash, engine[i].logits_hash);
+      EXPECT_EQ(results[i].token_ids, expected[i].token_ids);
+      EXPECT_EQ(results[i].logits_hash, expected[i].logits_hash);
     }
   }
 }
@@ -404,7 +440,7 @@ TEST_F(LocalDeviceTest, ItsTraceIsATimelineAsOneOfACluster) {
 TEST_F(LocalDeviceTest, GivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
   ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
   const cli::GenerateOptions options = Options({.temperature = 0});
-  const std::vector<cli::Generated> engine = ByTheEngine(options);
+  const std::vector<cli::Generated> expected = ByTheModel(options);
   FakeMachine machine;
   absl::Notification ended;
   std::thread others([&] {  // which need memory, and then do not, while requests are computed
@@ -423,7 +459,7 @@ TEST_F(LocalDeviceTest, GivesMemoryBackWhileOthersNeedItAndChangesNoBit) {
       const absl::Status installed = device.Install(PlanFor(shape, kSlots, 60), {});
       EXPECT_TRUE(installed.ok()) << installed;
       if (!installed.ok()) break;
-      ExpectSame(ByAPlan(device, options), engine);
+      ExpectSame(ByAPlan(device, options), expected);
       changes += device.Statistics(0)->residency_changes;
     }
   }

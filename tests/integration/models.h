@@ -1,6 +1,7 @@
-// Models for the integration tests: an engine over a folder, the folders beside the project, tiny random ones made here.
+// Models for the integration tests: the folders beside the project, and what a model computes by itself and by a plan for this process.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -9,11 +10,17 @@
 #include <string>
 #include <vector>
 
+#include "common/logits_hash.h"
 #include "coordinator/cli/score.h"
-#include "daemon/engine/engine.h"
+#include "coordinator/local/local_device.h"
+#include "coordinator/local/local_plan.h"
+#include "coordinator/serving/cluster_run.h"
+#include "daemon/stage/engine_stage.h"
+#include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "testbed/make_model/make_model.h"
+#include "tests/integration/reference_model.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
@@ -57,41 +64,89 @@ struct RunShape {
   Bytes piece_bytes = kPieceBytes;
 };
 
-inline absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::string& dir, const RunShape& shape, int64_t context) {
-  Engine::Options options;
-  options.loader = shape.loader;
-  options.num_threads = shape.threads;
-  options.max_sequences = 1 + static_cast<int64_t>(shape.companions.size());
-  options.max_rows = shape.chunk * options.max_sequences;
-  options.max_logit_rows = shape.chunk;
-  options.context = context;
-  options.backend = shape.backend;
-  options.numerics = shape.numerics;
-  options.resident_share = shape.resident;
-  options.placement = shape.placement;
-  options.ring_pieces = shape.ring_pieces;
-  options.piece_bytes = shape.piece_bytes;
-  return Engine::Create(dir, options);
+// The model by itself, with room for one sequence of `context` positions beside the companions'.
+inline absl::StatusOr<std::unique_ptr<ReferenceModel>> OpenReference(const std::string& dir, const RunShape& shape, int64_t context) {
+  return ReferenceModel::Open(dir, {.threads = shape.threads,
+                                    .max_rows = shape.chunk,
+                                    .max_sequences = 1 + static_cast<int64_t>(shape.companions.size()),
+                                    .context = context,
+                                    .backend = shape.backend,
+                                    .numerics = shape.numerics});
 }
 
-// Scores `ids` and returns the hash of all logits.
-inline uint64_t LogitsHashOf(Engine& engine, const RunShape& shape, const std::vector<int32_t>& ids) {
-  cli::ScoreOptions options;
-  options.chunk = shape.chunk;
-  options.companions = shape.companions;
-  cli::Scorer scorer(engine, options);
-  std::vector<cli::ScoredPosition> positions;
-  const absl::Status status = scorer.Score(ids, positions);
-  EXPECT_TRUE(status.ok()) << status;
-  return scorer.hash();
+// Of all logits of `ids`, by the reference.
+inline uint64_t ReferenceHash(const std::string& dir, const std::vector<int32_t>& ids, const RunShape& shape = {}) {
+  const auto length = static_cast<int64_t>(ids.size());
+  const auto model = OpenReference(dir, shape, length);
+  EXPECT_TRUE(model.ok()) << model.status();
+  if (!model.ok()) return 0;
+  EXPECT_TRUE((*model)->StartSequence(0, length).ok());
+  LogitsHash hash;
+  MicroBatch batch;
+  for (int64_t i = 0; i < length; ++i) {
+    batch.rows.push_back({.token = ids[static_cast<size_t>(i)], .position = static_cast<int32_t>(i), .wants_logits = true});
+    if (i + 1 < length && std::ssize(batch.rows) < shape.chunk) continue;
+    const auto logits = (*model)->Step(batch);
+    EXPECT_TRUE(logits.ok()) << logits.status();
+    if (!logits.ok()) return 0;
+    hash.Add(*logits);
+    batch.rows.clear();
+  }
+  return hash.value();
+}
+
+// Of a plan for this process alone. Its steps have room for as many rows of each companion as they have rows with logits, so that they are
+// computed together.
+inline LocalPlanRequest RequestFor(const std::string& dir, const RunShape& shape, int64_t context) {
+  const auto sequences = static_cast<int32_t>(1 + shape.companions.size());
+  return {.model_name = dir,
+          .budget = 8 * kGiB,
+          .context = context,
+          .sequences = sequences,
+          .prompt_tokens = context,
+          .chunk = shape.chunk * sequences,
+          .logit_rows = shape.chunk,
+          .placement = shape.placement,
+          .ring_pieces = shape.ring_pieces,
+          .resident_share = shape.resident,
+          .piece_bytes = shape.piece_bytes,
+          .num_threads = shape.threads,
+          .backend = shape.backend,
+          .numerics = shape.numerics};
+}
+
+// As the commands do without a cluster.
+inline absl::StatusOr<std::unique_ptr<LocalDevice>> InstallHere(const std::string& dir, const RunShape& shape,
+                                                                const LocalPlanRequest& request) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
+  LIME_ASSIGN_OR_RETURN(const LocalPlan plan, PlanForThisProcess(spec, request));
+  auto device = std::make_unique<LocalDevice>(LocalDevice::Options{
+      .weights = dir,
+      .make_stage =
+          MakeEngineStages({.num_threads = shape.threads, .backend = shape.backend, .numerics = shape.numerics, .loader = shape.loader})});
+  LIME_RETURN_IF_ERROR(device->Install(plan.plan, {}));
+  return device;
+}
+inline absl::StatusOr<std::unique_ptr<LocalDevice>> InstallHere(const std::string& dir, const RunShape& shape, int64_t context) {
+  return InstallHere(dir, shape, RequestFor(dir, shape, context));
+}
+
+// What a plan for this process scores `ids` with, beside the shape's companions.
+inline cli::Scores ScoresOf(const std::string& dir, const RunShape& shape, const std::vector<int32_t>& ids, int64_t top) {
+  int64_t context = std::ssize(ids);
+  for (const auto& companion : shape.companions) context = std::max<int64_t>(context, std::ssize(companion) + 1);  // it makes a token
+  const auto device = InstallHere(dir, shape, context);
+  EXPECT_TRUE(device.ok()) << device.status();
+  if (!device.ok()) return {};
+  ClusterRun run(**device);
+  absl::StatusOr<cli::Scores> scores = cli::ScoreWindows(run, {ids}, {.top = top, .companions = shape.companions});
+  EXPECT_TRUE(scores.ok()) << scores.status();
+  return scores.ok() ? *std::move(scores) : cli::Scores{};
 }
 
 inline uint64_t LogitsHashOf(const std::string& dir, const RunShape& shape, const std::vector<int32_t>& ids) {
-  int64_t context = static_cast<int64_t>(ids.size());
-  for (const auto& companion : shape.companions) context = std::max<int64_t>(context, static_cast<int64_t>(companion.size()));
-  auto engine = OpenEngine(dir, shape, context);
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  return engine.ok() ? LogitsHashOf(**engine, shape, ids) : 0;
+  return ScoresOf(dir, shape, ids, /*top=*/5).logits_hash;
 }
 
 }  // namespace lime

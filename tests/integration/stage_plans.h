@@ -1,4 +1,4 @@
-// What the tests of StageEngine share: random plans by seed, and what one engine alone answers.
+// What the tests of StageEngine share: random plans by seed, and what the model by itself answers.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace lime {
 inline constexpr int64_t kContext = 96;
 inline constexpr int kNewTokens = 12;
 
-// What one sequence asks for, and what one engine alone answers.
+// What one sequence asks for, and what the model by itself answers.
 struct Reference {
   std::vector<int32_t> prompt, tokens;
   uint64_t hash = 0;
@@ -28,21 +28,21 @@ struct Reference {
 inline Reference Alone(const std::string& dir, std::vector<int32_t> prompt, size_t new_tokens = kNewTokens, int64_t context = kContext) {
   constexpr size_t kChunk = 64;
   Reference reference{.prompt = std::move(prompt)};
-  auto engine = OpenEngine(dir, {.chunk = kChunk}, context);
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  if (!engine.ok()) return reference;
-  EXPECT_TRUE((*engine)->StartSequence(0, context).ok());
+  const auto model = OpenReference(dir, {.chunk = kChunk}, context);
+  EXPECT_TRUE(model.ok()) << model.status();
+  if (!model.ok()) return reference;
+  EXPECT_TRUE((*model)->StartSequence(0, context).ok());
   MicroBatch batch;
   for (size_t i = 0; i < reference.prompt.size(); ++i) {
     const bool last = i + 1 == reference.prompt.size();
     batch.rows.push_back({.token = reference.prompt[i], .position = static_cast<int32_t>(i), .wants_logits = last});
     if (last || batch.rows.size() < kChunk) continue;
-    EXPECT_TRUE((*engine)->Step(batch).ok());
+    EXPECT_TRUE((*model)->Step(batch).ok());
     batch.rows.clear();
   }
   LogitsHash hash;
   while (reference.tokens.size() < new_tokens) {
-    const auto logits = (*engine)->Step(batch);
+    const auto logits = (*model)->Step(batch);
     EXPECT_TRUE(logits.ok()) << logits.status();
     if (!logits.ok()) break;
     hash.Add(*logits);

@@ -1,11 +1,12 @@
-// Weights that are given back while others on the machine need the memory, and taken back afterwards, leave every bit as one engine makes
-// it: random plans and moments, by seed.
+// Weights that are given back while others on the machine need the memory, and taken back afterwards, leave every bit as the model by
+// itself makes it: random plans and moments, by seed.
 
 #include <chrono>
 #include <thread>
 
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/stage_engine.h"
+#include "daemon/weights/block_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -57,6 +58,8 @@ class StagePressure : public ::testing::Test {
     }
   }
 
+  void ExpectBitsOfRandomPlans(const std::string& model, int64_t vocab);
+
   // On one device, a token at a time, and all in memory.
   Plan OnOneDevice() const {
     for (uint64_t seed = 1;; ++seed) {
@@ -72,14 +75,13 @@ class StagePressure : public ::testing::Test {
   std::vector<Reference> references_;
 };
 
-// Random plans: those that keep all, those that stream, and those whose KV grows and whose residency changes by order too.
-class StagePressureFamilies : public StagePressure, public ::testing::WithParamInterface<Variant> {};
-
-TEST_P(StagePressureFamilies, LeavesTheBitsOfOneEngine) {
-  const MakeModelOptions options = OptionsOf(GetParam());
+// Random plans: those that keep all, those that stream, and those whose KV grows and whose residency changes by order too; of the folder
+// and of a store prepared from it, by either loader.
+void StagePressure::ExpectBitsOfRandomPlans(const std::string& model, int64_t vocab) {
+  ASSERT_NO_FATAL_FAILURE(Open(model, vocab));
   TempDir dir;
-  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
-  ASSERT_NO_FATAL_FAILURE(Open(dir / "model", std::min<int64_t>(200, options.config.vocab_size)));
+  const std::string store = dir / "store";
+  ASSERT_TRUE(PrepareBlockStore(model, store).ok());
   int64_t changes = 0;
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     std::mt19937_64 random(seed);
@@ -95,7 +97,11 @@ TEST_P(StagePressureFamilies, LeavesTheBitsOfOneEngine) {
     }
     SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", plan.DebugString()));
     FakeMachine machine;
-    StageCluster cluster(dir_, plan, seed, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
+    const auto adjust = [&](int32_t device, StageEngine::Options& options) {
+      Watching(machine)(device, options);
+      options.loader = seed / 3 % 2 == 0 ? LoaderKind::kRead : LoaderKind::kMmap;
+    };
+    StageCluster cluster(seed % 2 == 0 ? dir_ : store, plan, seed, 1, Delivery::kInOrder, Greedy, {}, adjust);
     ASSERT_TRUE(cluster.ok());
     const std::vector<Reference> requests = Requests(plan);
     for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[static_cast<size_t>(s)], kContext);
@@ -118,7 +124,27 @@ TEST_P(StagePressureFamilies, LeavesTheBitsOfOneEngine) {
   EXPECT_GT(changes, 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StagePressureFamilies, ::testing::ValuesIn(Variants()), [](const auto& info) { return info.param.name; });
+class StagePressureFamilies : public StagePressure, public ::testing::WithParamInterface<Variant> {};
+
+TEST_P(StagePressureFamilies, LeavesTheBitsOfTheModelByItself) {
+  const MakeModelOptions options = OptionsOf(GetParam());
+  TempDir dir;
+  ASSERT_TRUE(MakeModel(options, dir / "model").ok());
+  ExpectBitsOfRandomPlans(dir / "model", std::min<int64_t>(200, options.config.vocab_size));
+}
+
+constexpr auto kNameOf = [](const auto& info) { return info.param.name; };
+INSTANTIATE_TEST_SUITE_P(All, StagePressureFamilies, ::testing::ValuesIn(Variants()), kNameOf);
+INSTANTIATE_TEST_SUITE_P(Packed, StagePressureFamilies, ::testing::ValuesIn(PackedVariants()), kNameOf);
+
+class StagePressureShipped : public StagePressure, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(StagePressureShipped, LeavesTheBitsOfTheModelByItself) {
+  ExpectBitsOfRandomPlans(ShippedModel(GetParam()), 512);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StagePressureShipped, ::testing::Values("lime-fables", "lime-fables-relu"),
+                         [](const auto& info) { return info.param == "lime-fables" ? "Silu" : "Relu"; });
 
 TEST_F(StagePressure, AllThatCanBeGivenGoesWhereNothingIsLeftAndAllComesBack) {
   ASSERT_NO_FATAL_FAILURE(Open(ShippedModel("lime-fables"), 512));

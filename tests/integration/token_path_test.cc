@@ -1,4 +1,5 @@
-// Nothing is allocated on the token path: this program replaces the allocator and mmap by ones that count, and takes 64 steps.
+// Nothing is allocated on the token path, from the order to the text: this program replaces the allocator and mmap by ones that count, and
+// makes 64 tokens.
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -8,15 +9,14 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <memory>
+#include <string_view>
+#include <vector>
 
 #include "common/sampler.h"
 #include "coordinator/cli/generate.h"
-#include "coordinator/cli/text_stream.h"
-#include "coordinator/local/local_device.h"
-#include "coordinator/local/local_plan.h"
 #include "coordinator/serving/cluster_run.h"
-#include "daemon/stage/engine_stage.h"
-#include "daemon/weights/checkpoint.h"
+#include "coordinator/text/tokenizer.h"
 #include "gtest/gtest.h"
 #include "tests/integration/models.h"
 
@@ -71,53 +71,44 @@ namespace lime {
 namespace {
 
 constexpr int64_t kSteps = 64;
+constexpr int64_t kPrompt = 200, kContext = 512;
+constexpr int64_t kWarmUp = 20;  // tokens of each sequence before those that are counted
 
-class TokenPathTest : public ::testing::Test {
- protected:
-  // Decodes `sequences` side by side for kSteps steps after a warm-up, sampling each; returns the allocations counted.
-  int64_t Decode(const MakeModelOptions& model, int64_t sequences, const SamplingParams& sampling) {
-    TempDir dir;
-    EXPECT_TRUE(MakeModel(model, dir.path()).ok());
-    RunShape shape{.threads = 2, .chunk = 300};
-    shape.companions.resize(sequences - 1);
-    auto engine = OpenEngine(dir.path(), shape, 400);
-    EXPECT_TRUE(engine.ok()) << engine.status();
-    if (!engine.ok()) return -1;
-    MicroBatch batch;
-    batch.rows.reserve(300 * sequences);
-    for (int32_t slot = 0; slot < sequences; ++slot) EXPECT_TRUE((*engine)->StartSequence(slot, 400).ok());
-    for (int32_t slot = 0; slot < sequences; ++slot) {
-      batch.Clear();
-      for (int32_t i = 0; i < 240; ++i) batch.rows.push_back({.sequence = slot, .token = i, .position = i, .wants_logits = i == 239});
-      EXPECT_TRUE((*engine)->Step(batch).ok());
-    }
-    Sampler sampler;
-    std::vector<int32_t> tokens(sequences, 1);
-    bool ok = true;
-    for (int64_t step = -4; step < kSteps; ++step) {  // the positions cross from the first piece of 256 to the second
-      if (step == 0) counting = true;
-      batch.Clear();
-      const int32_t position = static_cast<int32_t>(244 + step);
-      for (int32_t slot = 0; slot < sequences; ++slot) {
-        batch.rows.push_back({.sequence = slot, .token = tokens[slot], .position = position, .wants_logits = true});
-      }
-      const auto logits = (*engine)->Step(batch);
-      ok = ok && logits.ok();
-      const size_t vocab = (*engine)->spec().config.vocab_size;
-      for (int32_t slot = 0; ok && slot < sequences; ++slot) {
-        const auto token =
-            sampler.Sample(logits->subspan(slot * vocab, vocab), sampling, {}, {.request = 0, .position = static_cast<uint64_t>(position)});
-        ok = ok && token.ok();
-        if (ok) tokens[slot] = *token;
-      }
-    }
-    counting = false;
-    EXPECT_TRUE(ok);
-    return allocations.exchange(0);
-  }
-};
+// Prompts of `sequences` at a time, continued as `lime run` does without a cluster: orders, step, sampler, hash, news, text, stop strings,
+// and a sink that only counts. Returns the allocations of kSteps tokens of each, which cross from the first 256 positions to the next ones.
+int64_t AllocationsOf(const MakeModelOptions& model, int32_t sequences, const SamplingParams& sampling) {
+  const TempDir dir;
+  EXPECT_TRUE(MakeModel(model, dir.path()).ok());
+  const auto tokenizer = Tokenizer::Load(dir.path());
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  RunShape shape{.chunk = 64};
+  shape.companions.resize(static_cast<size_t>(sequences - 1));
+  const auto device = InstallHere(dir.path(), shape, kContext);
+  EXPECT_TRUE(device.ok()) << device.status();
+  if (!tokenizer.ok() || !device.ok()) return -1;
+  cli::GenerateOptions options;
+  options.sampling = sampling;
+  options.max_new_tokens = {kContext - kPrompt};
+  options.stop_strings = {"no such text", "nor this"};
+  options.hash_logits = true;
+  int64_t calls = 0;
+  options.on_text = [&](size_t, std::string_view) {
+    ++calls;
+    if (calls == kWarmUp * sequences) counting = true;
+    if (calls == (kWarmUp + kSteps) * sequences) counting = false;
+  };
+  cli::Generator generator(std::make_unique<ClusterRun>(**device), **tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
+  std::vector<int32_t> prompt(kPrompt);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>('a' + i % 26);
+  for (int32_t i = 0; i < sequences; ++i) EXPECT_TRUE(generator.Add(prompt).ok());
+  const auto summary = generator.Run();
+  counting = false;
+  EXPECT_TRUE(summary.ok()) << summary.status();
+  EXPECT_GE(calls, (kWarmUp + kSteps) * sequences) << "too little text to count over";
+  return allocations.exchange(0);
+}
 
-TEST_F(TokenPathTest, TheCountersCount) {
+TEST(TokenPathTest, TheCountersCount) {
   counting = true;
   void* volatile memory = malloc(100);
   free(memory);
@@ -128,106 +119,35 @@ TEST_F(TokenPathTest, TheCountersCount) {
   EXPECT_GE(allocations.exchange(0), 2);
 }
 
-TEST_F(TokenPathTest, GreedyDecodingAllocatesNothing) {
-  EXPECT_EQ(Decode({}, 1, {}), 0);
+TEST(TokenPathTest, GreedyDecodingAllocatesNothing) {
+  EXPECT_EQ(AllocationsOf({}, 1, {}), 0);
 }
 
-TEST_F(TokenPathTest, SampledDecodingOfABatchAllocatesNothing) {
-  EXPECT_EQ(Decode({}, 4, {.temperature = 0.8, .top_k = 40, .top_p = 0.9}), 0);
+TEST(TokenPathTest, SampledDecodingOfABatchAllocatesNothing) {
+  EXPECT_EQ(AllocationsOf({}, 4, {.temperature = 0.8, .top_k = 40, .top_p = 0.9}), 0);
 }
 
-// The whole loop: scheduler, step, sampler, hash, text, stop strings, and a sink that only counts.
-TEST_F(TokenPathTest, GeneratingAllocatesNothingFromStepToText) {
-  TempDir dir;
-  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
-  const auto tokenizer = Tokenizer::Load(dir.path());
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  for (const int64_t sequences : {1, 3}) {
-    RunShape shape{.chunk = 300};
-    shape.companions.resize(sequences - 1);
-    auto engine = OpenEngine(dir.path(), shape, 400);
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    cli::GenerateOptions options;
-    options.sampling = {.repetition_penalty = 1.1, .temperature = 1.0, .top_k = 200};
-    options.max_new_tokens = {380};
-    options.chunk = 64;
-    options.stop_strings = {"no such text", "nor this"};
-    options.hash_logits = true;
-    int64_t calls = 0;
-    options.on_text = [&calls](size_t, std::string_view) {
-      ++calls;
-      if (calls == 20) counting = true;
-      if (calls == 20 + kSteps) counting = false;
-    };
-    const std::vector<std::vector<int32_t>> prompts(sequences, {1, 2, 3});
-    const auto summary = cli::Generate(**engine, **tokenizer, prompts, sequences, options);
-    counting = false;
-    ASSERT_TRUE(summary.ok()) << summary.status();
-    EXPECT_GE(calls, 20 + kSteps) << "too little text to count over";
-    EXPECT_EQ(allocations.exchange(0), 0) << sequences << " sequences";
-  }
+TEST(TokenPathTest, DecodingWithARepetitionPenaltyAllocatesNothing) {
+  for (const int32_t sequences : {1, 3})
+    EXPECT_EQ(AllocationsOf({}, sequences, {.repetition_penalty = 1.1, .temperature = 1.0, .top_k = 200}), 0) << sequences << " sequences";
 }
 
-// Likewise where a plan runs in this process: orders, step, sampler, hash, news, text.
-TEST_F(TokenPathTest, APlanInOneProcessAllocatesNothingFromOrderToText) {
-  TempDir dir;
-  ASSERT_TRUE(MakeModel({}, dir.path()).ok());
-  const auto tokenizer = Tokenizer::Load(dir.path());
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const auto spec = Checkpoint::Open(dir.path())->BuildModelSpec();
-  ASSERT_TRUE(spec.ok()) << spec.status();
-  for (const int32_t sequences : {1, 3}) {
-    SCOPED_TRACE(sequences);
-    const auto plan = PlanForThisProcess(
-        *spec, {.budget = 8 * kGiB, .context = 400, .sequences = sequences, .prompt_tokens = 3, .chunk = 64, .num_threads = 2});
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    LocalDevice device({.weights = dir.path(), .make_stage = MakeEngineStages({.num_threads = 2})});
-    ASSERT_TRUE(device.Install(plan->plan, {}).ok());
-    cli::GenerateOptions options;
-    options.sampling = {.repetition_penalty = 1.1, .temperature = 1.0, .top_k = 200};
-    options.max_new_tokens = {380};
-    options.stop_strings = {"no such text", "nor this"};
-    int64_t calls = 0;
-    options.on_text = [&calls](size_t, std::string_view) {
-      ++calls;
-      if (calls == 20) counting = true;
-      if (calls == 20 + kSteps) counting = false;
-    };
-    ClusterRun run(device);
-    const std::vector<int32_t> prompt = {1, 2, 3};
-    std::vector<std::unique_ptr<cli::TextStream>> streams;
-    for (int32_t i = 0; i < sequences; ++i) {
-      ASSERT_TRUE(run.Add({.prompt = prompt, .max_new_tokens = 380}, {.params = options.sampling, .hash_logits = true}).ok());
-      streams.push_back(std::make_unique<cli::TextStream>(**tokenizer, options, static_cast<size_t>(i), prompt));
-    }
-    const absl::Status status = run.Run(
-        [&](const ClusterRun::Token& token) {
-          return streams[static_cast<size_t>(token.request)]->Take(token.token, token.reason) == FinishReason::kNone;
-        },
-        nullptr);
-    counting = false;
-    ASSERT_TRUE(status.ok()) << status;
-    EXPECT_GE(calls, 20 + kSteps) << "too little text to count over";
-    EXPECT_EQ(allocations.exchange(0), 0);
-  }
-}
-
-TEST_F(TokenPathTest, PackedWeightsAndOtherFamiliesAllocateNothing) {
+TEST(TokenPathTest, PackedWeightsAndOtherFamiliesAllocateNothing) {
   MakeModelOptions packed;
   packed.config.hidden_size = 128;
   packed.config.intermediate_size = 256;
   packed.config.quantization = Quantization{4, 64};
-  EXPECT_EQ(Decode(packed, 1, {}), 0);
+  EXPECT_EQ(AllocationsOf(packed, 1, {}), 0);
   MakeModelOptions qwen3;
   qwen3.config.family = ModelFamily::kQwen3;
-  EXPECT_EQ(Decode(qwen3, 1, {}), 0);
+  EXPECT_EQ(AllocationsOf(qwen3, 1, {}), 0);
   MakeModelOptions opt;
   opt.config.family = ModelFamily::kOpt;
   opt.config.num_kv_heads = 4;
   opt.config.rope.type = RopeType::kNone;
   opt.config.activation = Activation::kRelu;
   opt.config.tie_embeddings = true;
-  EXPECT_EQ(Decode(opt, 1, {}), 0);
+  EXPECT_EQ(AllocationsOf(opt, 1, {}), 0);
 }
 
 }  // namespace

@@ -63,15 +63,14 @@ TEST(PredictionTest, ASlowDiskThatStillHidesBehindComputingExplainsNothing) {
   EXPECT_EQ(ExplainDifference(100, 150, seen).cause, DifferenceCause::kUnknown);
 }
 
-TEST(PredictionTest, ShedBlocksAreCounted) {
+TEST(PredictionTest, WeightsGivenBackAreCounted) {
   PredictionObservations seen = Quiet();
-  seen.blocks_shed = 3;
   seen.shed_bytes_per_step = 64.0 * kMiB;
   seen.disk_rate_profiled = 1e9;
   const PredictionReport report = ExplainDifference(100, 170, seen);
   EXPECT_EQ(report.cause, DifferenceCause::kMemoryShed);
   EXPECT_NEAR(report.explained_ms, 67.1, 0.1);
-  EXPECT_THAT(report.sentence, HasSubstr("took 3 blocks out of memory, and 64.00 MiB more"));
+  EXPECT_THAT(report.sentence, HasSubstr("64.00 MiB of weights were given back"));
 }
 
 // Of 20 s that two threads could have had, others took 8 s: 40 % of every step.

@@ -1,0 +1,75 @@
+#include "coordinator/cli/model_files.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/model_file.h"
+#include "coordinator/cli/command.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/files.h"
+#include "daemon/weights/unused_tensors.h"
+#include "planner/base/json_text.h"
+#include "planner/plan/token_ids.h"
+
+namespace lime::cli {
+namespace {
+
+using nlohmann::json;
+
+// eos_token_id of generation_config.json: one id or several. None where the file or the field is absent.
+absl::StatusOr<std::vector<int32_t>> GenerationEndTokens(const std::string& dir) {
+  const std::string path = dir + "/generation_config.json";
+  LIME_ASSIGN_OR_RETURN(const bool is_here, FindModelFile(path));
+  if (!is_here) return std::vector<int32_t>();
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
+  LIME_ASSIGN_OR_RETURN(const json root, ParsePythonJsonObject(text, path));
+  return ParseTokenIds(root, "eos_token_id", path);
+}
+
+absl::Status MentionUnused(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  LIME_ASSIGN_OR_RETURN(const std::vector<std::string> sentences, DescribeUnused(checkpoint, spec));
+  for (const std::string& sentence : sentences) absl::FPrintF(stderr, "lime: %s: %s\n", checkpoint.dir(), sentence);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckWeights(const std::string& dir) {
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  LIME_ASSIGN_OR_RETURN(const ModelSpec spec, checkpoint.BuildModelSpec());
+  return MentionUnused(checkpoint, spec);
+}
+
+absl::StatusOr<ModelFiles> ModelFiles::Open(const std::string& dir, bool with_text) {
+  LIME_RETURN_IF_ERROR(CheckModelFolder(dir));
+  LIME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  ModelFiles files;
+  LIME_ASSIGN_OR_RETURN(files.spec, checkpoint.BuildModelSpec());
+  LIME_RETURN_IF_ERROR(MentionUnused(checkpoint, files.spec));
+  if (!with_text) return files;
+  LIME_ASSIGN_OR_RETURN(files.tokenizer, Tokenizer::Load(dir));
+  LIME_ASSIGN_OR_RETURN(files.end_tokens, GenerationEndTokens(dir));
+  if (files.end_tokens.empty()) files.end_tokens = files.spec.config.eos_token_ids;
+  if (files.end_tokens.empty() && files.tokenizer->eos_id()) files.end_tokens = {*files.tokenizer->eos_id()};
+  return files;
+}
+
+std::optional<int32_t> ModelFiles::bos() const {
+  return tokenizer->bos_id() ? tokenizer->bos_id() : spec.config.bos_token_id;
+}
+
+absl::StatusOr<std::vector<int32_t>> ModelFiles::EncodePrompt(std::string_view text) const {
+  LIME_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->Encode(text));
+  if (ids.empty() && bos()) ids.push_back(*bos());
+  if (ids.empty()) return absl::InvalidArgumentError("the prompt is empty and the model has no BOS token to start from; give a prompt");
+  for (const int32_t id : ids) {
+    if (id >= spec.config.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat("the tokenizer gives id ", id, " and the model has ", spec.config.vocab_size,
+                                                     " ids; tokenizer and weights belong to different models"));
+    }
+  }
+  return ids;
+}
+
+}  // namespace lime::cli

@@ -1,0 +1,25 @@
+// A prompt to continue, and why its continuation ends. Pure data.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace lime {
+
+using RequestId = int32_t;
+
+struct Request {
+  std::vector<int32_t> prompt;      // at least one token
+  int64_t max_new_tokens = 0;       // at least one
+  std::vector<int32_t> end_tokens;  // generation ends after one of these
+};
+
+enum class FinishReason {
+  kNone,         // still running
+  kEndToken,     // an end token was generated
+  kLength,       // max_new_tokens reached
+  kStopped,      // the driver ended it: a stop string
+  kInterrupted,  // the call was interrupted before it was done
+};
+
+}  // namespace lime
