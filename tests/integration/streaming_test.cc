@@ -183,10 +183,15 @@ class GatedDevice : public FaultyDevice {
   const Bytes least_;
 };
 
-// Rows of the embedding are read in the smallest of reads.
+// Rows of the embedding are read in the smallest of reads. Where reading ahead has come to when the disk stalls says which part is waited
+// for.
 TEST(StreamingTest, ADiskThatStallsIsReportedWhileItStalls) {
-  for (const auto& [least, waits_for] : {std::pair<Bytes, const char*>{0, "rows of the embedding"}, {16 * kKiB, "waiting for attention"}}) {
-    SCOPED_TRACE(waits_for);
+  using ::testing::Matcher;
+  const Matcher<std::string> rows = HasSubstr("waiting for rows of the embedding");
+  const Matcher<std::string> part =
+      ::testing::AnyOf(HasSubstr("waiting for attention "), HasSubstr("waiting for mlp "), HasSubstr("waiting for head"));
+  for (const auto& [least, what] : {std::pair(Bytes{0}, rows), std::pair(16 * kKiB, part)}) {
+    SCOPED_TRACE(absl::StrCat("reads of ", least, " bytes and more"));
     Gate gate;
     absl::Mutex mutex;
     std::vector<std::string> sentences;
@@ -213,7 +218,7 @@ TEST(StreamingTest, ADiskThatStallsIsReportedWhileItStalls) {
     absl::MutexLock lock(&mutex);
     ASSERT_EQ(sentences.size(), 2u);
     EXPECT_THAT(sentences[0], HasSubstr("the disk has delivered nothing for 3 s"));
-    EXPECT_THAT(sentences[0], HasSubstr(waits_for));
+    EXPECT_THAT(sentences[0], what);
     EXPECT_THAT(sentences[1], HasSubstr("delivers again"));
   }
 }
