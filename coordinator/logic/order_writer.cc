@@ -72,51 +72,65 @@ void OrderWriter::ReserveMemory() {
   }
 }
 
-absl::Status OrderWriter::CheckFits(const Request& request, const Options& options) {
+OrderWriter::Room OrderWriter::RoomOf(const Options& options) {
+  Room room{.context = options.context};
+  if (!options.levels.empty()) room.layer_pages = options.levels.back().layer_pages;
+  return room;
+}
+
+absl::Status OrderWriter::CheckFits(const Request& request, const Room& room) {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
-  if (request.max_new_tokens > options.context - prompt) {
+  if (request.max_new_tokens > room.context - prompt) {
     return absl::ResourceExhaustedError(absl::StrCat("the request needs ", prompt, " prompt + ", request.max_new_tokens,
-                                                     " new tokens and the plan has ", options.context,
+                                                     " new tokens and the plan has ", room.context,
                                                      " positions for one; plan with more --tokens, or shorten the prompt or --max-tokens"));
   }
   const int64_t pages = (prompt + request.max_new_tokens + kPageTokens - 1) / kPageTokens;
-  if (!options.levels.empty() && pages > options.levels.back().layer_pages) {
+  if (pages > room.layer_pages) {
     return absl::ResourceExhaustedError(absl::StrCat("the request needs KV for ", prompt, " prompt + ", request.max_new_tokens,
-                                                     " new tokens, and the plan comes to have ", options.levels.back().layer_pages,
+                                                     " new tokens, and the plan comes to have ", room.layer_pages,
                                                      " pages of 16; plan with more --kv-tokens or memory, or shorten the prompt or "
                                                      "--max-tokens"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<RequestId> OrderWriter::Add(Request request, Logits logits) {
+absl::Status OrderWriter::Check(const Request& request, Logits logits, const Room& room) {
   if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens and the model no BOS token; give a prompt");
   if (request.max_new_tokens < (logits == Logits::kAll ? 0 : 1)) return absl::InvalidArgumentError("max-tokens must be at least 1");
-  LIME_RETURN_IF_ERROR(CheckFits(request, options_));
-  Entry entry;
+  return CheckFits(request, room);
+}
+
+absl::StatusOr<RequestId> OrderWriter::Add(Request request, Logits logits, std::optional<RequestId> id) {
+  LIME_RETURN_IF_ERROR(Check(request, logits, room()));
+  LIME_CHECK_GE(id.value_or(next_id_), next_id_);
+  Entry entry{.id = id.value_or(next_id_)};
+  next_id_ = entry.id + 1;
   entry.tokens = request.prompt;
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
   entry.logits_from = logits == Logits::kAll ? 1 : logits == Logits::kAgain ? prompt : std::numeric_limits<int64_t>::max();
   entry.end = prompt + request.max_new_tokens;
   entry.generated.reserve(static_cast<size_t>(request.max_new_tokens));
   entry.request = std::move(request);
-  entries_.push_back(std::move(entry));
-  const RequestId id = static_cast<RequestId>(entries_.size()) - 1;
-  waiting_.push_back(id);
-  return id;
+  waiting_.push_back(&entries_.emplace(entry.id, std::move(entry)).first->second);
+  return waiting_.back()->id;
+}
+
+OrderWriter::Entry* OrderWriter::Find(RequestId request) {
+  const auto found = entries_.find(request);
+  return found == entries_.end() ? nullptr : &found->second;
 }
 
 absl::Status OrderWriter::Restart(const Options& options) {
-  std::deque<RequestId> again(running_.begin(), running_.end());
+  std::deque<Entry*> again(running_.begin(), running_.end());
   again.insert(again.end(), waiting_.begin(), waiting_.end());
-  for (const RequestId id : again) LIME_RETURN_IF_ERROR(CheckFits(entries_[id].request, options));
-  for (const RequestId id : again) {
-    Entry& entry = entries_[id];
-    entry.state = State::kWaiting;
-    entry.slot = -1;
-    entry.ordered = 0;
-    entry.tokens = entry.request.prompt;
-    entry.tokens.insert(entry.tokens.end(), entry.generated.begin(), entry.generated.end());
+  for (const Entry* entry : again) LIME_RETURN_IF_ERROR(CheckFits(entry->request, RoomOf(options)));
+  for (Entry* entry : again) {
+    entry->running = false;
+    entry->slot = -1;
+    entry->ordered = entry->computed = 0;
+    entry->tokens = entry->request.prompt;
+    entry->tokens.insert(entry->tokens.end(), entry->generated.begin(), entry->generated.end());
   }
   options_ = options;
   waiting_ = std::move(again);
@@ -130,21 +144,22 @@ absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& 
   LIME_CHECK(under_way_.empty());
   std::vector<Kept> kept;
   int64_t pages = options.levels.empty() ? std::numeric_limits<int64_t>::max() : options.levels.front().layer_pages;
-  for (const RequestId id : running_) {
-    const Entry& entry = entries_[id];
-    pages -= (entry.ordered + kPageTokens - 1) / kPageTokens;
+  for (const Entry* entry : running_) {
+    pages -= (entry->ordered + kPageTokens - 1) / kPageTokens;
     if (pages < 0 || std::ssize(kept) == options.sequences) break;
-    if (entry.ordered > 0) kept.push_back({id, {.from = entry.slot, .to = static_cast<int32_t>(kept.size()), .positions = entry.ordered}});
+    if (entry->ordered > 0)
+      kept.push_back({entry->id, {.from = entry->slot, .to = static_cast<int32_t>(kept.size()), .positions = entry->ordered}});
   }
   LIME_RETURN_IF_ERROR(Restart(options));
   for (const Kept& each : kept) {
-    entries_[each.request].slot = each.sequence.to;
-    entries_[each.request].ordered = each.sequence.positions;
+    Entry& entry = entries_.at(each.request);
+    entry.slot = each.sequence.to;
+    entry.ordered = entry.computed = each.sequence.positions;
     rows_computed_ += each.sequence.positions;
     std::erase(free_slots_, each.sequence.to);
   }
   // Who has a slot waits for nobody's.
-  std::stable_partition(waiting_.begin(), waiting_.end(), [this](RequestId id) { return entries_[id].slot >= 0; });
+  std::stable_partition(waiting_.begin(), waiting_.end(), [](const Entry* entry) { return entry->slot >= 0; });
   return kept;
 }
 
@@ -183,9 +198,9 @@ bool OrderWriter::MayAdmit(const Entry& entry) {
   if (memory_->HasPages(ClaimOf(entry))) return true;
   std::vector<MemoryPlanner::Claim> claims;
   size_t free = free_slots_.size();
-  for (const RequestId id : waiting_) {
-    if (entries_[id].slot < 0 && free-- == 0) break;
-    claims.push_back(ClaimOf(entries_[id]));
+  for (const Entry* waiting : waiting_) {
+    if (waiting->slot < 0 && free-- == 0) break;
+    claims.push_back(ClaimOf(*waiting));
   }
   TakeLevel(memory_->Want(claims));
   return false;
@@ -193,7 +208,7 @@ bool OrderWriter::MayAdmit(const Entry& entry) {
 
 // The next request waits for pages alone.
 bool OrderWriter::AwaitsPages() const {
-  return memory_ && !waiting_.empty() && HasSlotFor(entries_[waiting_.front()]) && memory_->Fits(entries_[waiting_.front()].end);
+  return memory_ && !waiting_.empty() && HasSlotFor(*waiting_.front()) && memory_->Fits(waiting_.front()->end);
 }
 
 void OrderWriter::Write(decltype(Order::what) what) {
@@ -220,23 +235,23 @@ void OrderWriter::WriteBatches() {
 }
 
 void OrderWriter::Admit() {
-  while (!waiting_.empty() && HasSlotFor(entries_[waiting_.front()]) && MayAdmit(entries_[waiting_.front()])) {
-    const RequestId id = waiting_.front();
+  while (!waiting_.empty() && HasSlotFor(*waiting_.front()) && MayAdmit(*waiting_.front())) {
+    Entry& entry = *waiting_.front();
     waiting_.pop_front();
-    Entry& entry = entries_[id];
-    entry.state = State::kRunning;
+    entry.running = true;
     if (entry.slot < 0) {
       entry.slot = free_slots_.back();
       free_slots_.pop_back();
     }
-    running_.push_back(id);
+    running_.push_back(&entry);
     Tell(MemoryPlanner::Admit{.slot = entry.slot, .prompt = static_cast<int64_t>(entry.tokens.size()), .end = entry.end});
-    Write(AdmitOrder{.sequence = entry.slot, .request = id, .positions = entry.end, .prompt = entry.tokens, .computed = entry.ordered});
+    Write(
+        AdmitOrder{.sequence = entry.slot, .request = entry.id, .positions = entry.end, .prompt = entry.tokens, .computed = entry.ordered});
   }
 }
 
 bool OrderWriter::MayOrderStep() const {
-  const bool decodes = std::ranges::any_of(running_, [&](RequestId id) { return Decodes(entries_[id]); });
+  const bool decodes = std::ranges::any_of(running_, [&](const Entry* entry) { return Decodes(*entry); });
   const int32_t ahead = decodes ? options_.look_ahead : options_.prompts_ahead;
   return static_cast<int32_t>(under_way_.size()) < (Evicts() ? std::min(ahead, options_.evicting_ahead) : ahead);
 }
@@ -244,14 +259,14 @@ bool OrderWriter::MayOrderStep() const {
 // Whether the next step may have rows of a sequence of which not all is kept.
 bool OrderWriter::Evicts() const {
   if (options_.kept_positions == 0) return false;
-  return std::ranges::any_of(running_, [&](RequestId id) { return entries_[id].ordered + options_.chunk > options_.kept_positions; });
+  return std::ranges::any_of(running_, [&](const Entry* entry) { return entry->ordered + options_.chunk > options_.kept_positions; });
 }
 
 bool OrderWriter::WriteStep() {
   batches_.resize(static_cast<size_t>(options_.microbatches));
   for (MicroBatch& batch : batches_) batch.Clear();
   UnderWay& step = under_way_.Push();
-  step.step = next_step_, step.prompt_logits = 0, step.awaited.clear();
+  step.step = next_step_, step.prompt_logits = 0, step.awaited.clear(), step.chunks.clear();
   AddDecodeRows(step);
   AddPromptRows(step, options_.chunk * (step.awaited.empty() ? options_.chunks : 1));
   const bool computes = std::ranges::any_of(batches_, [](const MicroBatch& batch) { return !batch.rows.empty(); });
@@ -261,7 +276,7 @@ bool OrderWriter::WriteStep() {
   }
   if (memory_) {
     MemoryPlanner::Step positions{.positions = std::vector<int64_t>(static_cast<size_t>(options_.sequences), -1)};
-    for (const RequestId id : running_) positions.positions[static_cast<size_t>(entries_[id].slot)] = entries_[id].ordered;
+    for (const Entry* entry : running_) positions.positions[static_cast<size_t>(entry->slot)] = entry->ordered;
     Tell(positions);
   }
   step.rows = 0;
@@ -273,16 +288,16 @@ bool OrderWriter::WriteStep() {
 
 // A slot keeps its micro-batch, so that the tokens that one waits for were made together.
 void OrderWriter::AddDecodeRows(UnderWay& step) {
-  for (const RequestId id : running_) {
-    const Entry& entry = entries_[id];
-    if (Decodes(entry)) AddRow(id, kSampledToken, /*wants_logits=*/true, batches_[static_cast<size_t>(entry.slot / options_.batch)], step);
+  for (Entry* entry : running_) {
+    if (!Decodes(*entry)) continue;
+    AddRow(*entry, kSampledToken, /*wants_logits=*/true, batches_[static_cast<size_t>(entry->slot / options_.batch)], step);
   }
 }
 
 void OrderWriter::AddPromptRows(UnderWay& step, int64_t room) {
-  for (const RequestId id : running_) {
+  for (Entry* entry : running_) {
     // One that decodes in this step already is not in its prompt; one whose prompt ends in it decodes in the next.
-    if (room > 0 && InPrompt(entries_[id])) room -= AddPrompt(id, step, room);
+    if (room > 0 && InPrompt(*entry)) room -= AddPrompt(*entry, step, room);
   }
 }
 
@@ -294,8 +309,7 @@ bool OrderWriter::WantsLogits(const Entry& entry) const {
 
 // Fills what is free of the micro-batches in order; rows that want logits go where they are to be had. Where evicted positions go ahead of
 // a sequence's rows, they do so once in a step: all rows are in the micro-batch of its slot.
-int64_t OrderWriter::AddPrompt(RequestId id, UnderWay& step, int64_t room) {
-  Entry& entry = entries_[id];
+int64_t OrderWriter::AddPrompt(Entry& entry, UnderWay& step, int64_t room) {
   const int64_t before = entry.ordered;
   std::span<MicroBatch> free = batches_;
   if (options_.kept_positions > 0) free = free.subspan(static_cast<size_t>(entry.slot / options_.batch), 1);
@@ -306,17 +320,17 @@ int64_t OrderWriter::AddPrompt(RequestId id, UnderWay& step, int64_t room) {
       const bool wants_logits = WantsLogits(entry);
       if (wants_logits && (logits >= most_logits || step.prompt_logits >= options_.prompt_logits)) break;
       if (wants_logits) ++step.prompt_logits, ++logits;
-      AddRow(id, entry.tokens[static_cast<size_t>(entry.ordered)], wants_logits, batch, step);
+      AddRow(entry, entry.tokens[static_cast<size_t>(entry.ordered)], wants_logits, batch, step);
     }
   }
+  if (entry.ordered > before) step.chunks.push_back({entry.id, entry.ordered - before});
   return entry.ordered - before;
 }
 
-void OrderWriter::AddRow(RequestId id, int32_t token, bool wants_logits, MicroBatch& batch, UnderWay& step) {
-  Entry& entry = entries_[id];
+void OrderWriter::AddRow(Entry& entry, int32_t token, bool wants_logits, MicroBatch& batch, UnderWay& step) {
   const int32_t position = static_cast<int32_t>(entry.ordered++);
   batch.rows.push_back({.sequence = entry.slot, .token = token, .position = position, .wants_logits = wants_logits});
-  if (wants_logits) step.awaited.push_back({.request = id, .slot = entry.slot, .position = position + 1});
+  if (wants_logits) step.awaited.push_back({.request = entry.id, .slot = entry.slot, .position = position + 1});
 }
 
 absl::StatusOr<std::span<const OrderWriter::Token>> OrderWriter::OnTokens(int64_t step, std::span<const SampledToken> tokens) {
@@ -338,8 +352,9 @@ absl::StatusOr<std::span<const OrderWriter::Token>> OrderWriter::OnTokens(int64_
   found->awaited.swap(awaited_);
   tokens_.clear();
   for (size_t i = 0; i < tokens.size(); ++i) {
-    Entry& entry = entries_[requests_[i]];
-    if (entry.state != State::kRunning) continue;
+    Entry* const found_entry = Find(requests_[i]);
+    if (found_entry == nullptr) continue;
+    Entry& entry = *found_entry;
     if (tokens[i].position < static_cast<int32_t>(entry.tokens.size())) {
       tokens_.push_back({.request = requests_[i], .index = i, .again = true});
       continue;
@@ -360,48 +375,62 @@ absl::Status OrderWriter::OnStepEnded(int64_t step) {
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " is said to have ended, and is not the oldest under way"));
   if (const size_t missing = under_way_.front().awaited.size(); missing > 0)
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " has ended without ", missing, " of its tokens"));
-  rows_computed_ += under_way_.Pop().rows;
+  const UnderWay& ended = under_way_.Pop();
+  rows_computed_ += ended.rows;
+  for (const UnderWay::Chunk& chunk : ended.chunks) {
+    if (Entry* const entry = Find(chunk.request)) entry->computed += chunk.rows;
+  }
   return absl::OkStatus();
 }
 
 void OrderWriter::Stop(RequestId request) {
-  Entry& entry = entries_.at(request);
-  LIME_CHECK(entry.state != State::kFinished) << "request " << request;
-  Finish(entry);
+  Entry* const entry = Find(request);
+  LIME_CHECK(entry != nullptr) << "request " << request;
+  Finish(*entry);
 }
 
 void OrderWriter::Finish(Entry& entry) {
-  const RequestId id = static_cast<RequestId>(&entry - entries_.data());
-  if (entry.state == State::kRunning) {
-    std::erase(running_, id);
-    to_retire_.push_back(entry.slot);
+  if (entry.running) {
+    std::erase(running_, &entry);
   } else {
-    std::erase(waiting_, id);
-    if (entry.slot >= 0) to_retire_.push_back(entry.slot);  // with KV that was taken over for it
+    std::erase(waiting_, &entry);
   }
-  entry.state = State::kFinished;
+  if (entry.slot >= 0) to_retire_.push_back(entry.slot);  // of one that waits: with KV that was taken over for it
+  entries_.erase(entry.id);
 }
 
 bool OrderWriter::decodes() const {
-  return std::ranges::any_of(running_, [&](RequestId id) { return !entries_[id].generated.empty() && Decodes(entries_[id]); });
+  return std::ranges::any_of(running_, [&](const Entry* entry) { return !entry->generated.empty() && Decodes(*entry); });
 }
 
 OrderWriter::Prompts OrderWriter::prompts() const {
   Prompts prompts{.computed = rows_computed_, .under_way = under_way_.empty() ? 0 : under_way_.front().rows};
   int32_t slots = options_.sequences;
-  for (const Entry& entry : entries_) {
-    if (entry.state == State::kFinished) continue;
+  for (const auto& [id, entry] : entries_) {
     if (slots-- == 0) break;
     prompts.rows += std::ssize(entry.tokens);
   }
   return prompts;
 }
 
+std::span<const OrderWriter::InPromptOf> OrderWriter::in_prompt() {
+  in_prompt_.clear();
+  for (const Entry* entry : running_) {
+    const int64_t rows = std::ssize(entry->tokens);
+    if (entry->computed < rows) in_prompt_.push_back({.request = entry->id, .computed = entry->computed, .rows = rows});
+  }
+  if (in_prompt_.empty() || under_way_.empty()) return in_prompt_;
+  for (const UnderWay::Chunk& chunk : under_way_.front().chunks) {
+    const auto of = std::ranges::find(in_prompt_, chunk.request, &InPromptOf::request);
+    if (of != in_prompt_.end()) of->under_way = chunk.rows;
+  }
+  return in_prompt_;
+}
+
 OrderWriter::Left OrderWriter::left() const {
   Left left;
   int64_t tokens = 0;
-  for (const Entry& entry : entries_) {
-    if (entry.state == State::kFinished) continue;
+  for (const auto& [id, entry] : entries_) {
     const int64_t made = static_cast<int64_t>(entry.generated.size());
     const int64_t to_make = std::max<int64_t>(entry.request.max_new_tokens - made, 0);
     tokens += to_make;
@@ -409,7 +438,7 @@ OrderWriter::Left OrderWriter::left() const {
     const int64_t known = static_cast<int64_t>(entry.request.prompt.size()) + made;
     left.known = std::max(left.known, known);
     left.again = std::max(left.again, known - entry.logits_from);
-    if (entry.state != State::kRunning) continue;
+    if (!entry.running) continue;
     left.pages += (known + kPageTokens - 1) / kPageTokens, left.pages_at_end += (entry.end + kPageTokens - 1) / kPageTokens;
   }
   left.steps = std::max(left.steps, tokens / options_.sequences);

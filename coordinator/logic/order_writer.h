@@ -11,10 +11,13 @@
 // Where the plan's KV grows, orders of another residency are written among the others (MemoryPlanner). A request that waits for pages while
 // nobody computes is helped along by steps without rows: devices change what streams as steps go by.
 // Invariant: an order is carried out after all before it, so a slot is free for the next request once its RetireOrder is written.
+// Bounds: nothing is kept of a request that has ended, so memory grows with the requests that wait and run alone.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -58,9 +61,18 @@ class OrderWriter {
     kAgain,   // after a Restart also those that generated tokens were taken from, for a hash over all of them
     kAll,     // the prompt's too, to score it; max_new_tokens may be 0 then: it ends with the logits after its prompt
   };
-  // Queues a request; ids count from 0. InvalidArgument where it is empty; ResourceExhausted, with the numbers, where it can
-  // never fit its slot.
-  absl::StatusOr<RequestId> Add(Request request, Logits logits = Logits::kNewest);
+  // How long a request may be under a plan.
+  struct Room {
+    int64_t context = 0;                                        // positions of one slot
+    int64_t layer_pages = std::numeric_limits<int64_t>::max();  // KV pages that one may come to have, where KV grows
+  };
+  // InvalidArgument for a request that is none; ResourceExhausted, with the numbers, for one that can never fit.  Thread: any
+  static absl::Status Check(const Request& request, Logits logits, const Room& room);
+  Room room() const { return RoomOf(options_); }
+
+  // Queues a request behind all others. Errors as of Check. Ids count from 0 where the caller names none.
+  // REQUIRES: `id` is higher than all before
+  absl::StatusOr<RequestId> Add(Request request, Logits logits = Logits::kNewest, std::optional<RequestId> id = std::nullopt);
 
   // Another plan goes on. What has not ended is admitted again, what ran first, and computed as far as its tokens are known: prompt and
   // generated tokens in chunks. Orders and steps count from 0 again. ResourceExhausted, and nothing has changed, where a request does not
@@ -96,7 +108,8 @@ class OrderWriter {
   // Ends a request at once, in whatever state. REQUIRES: not finished.
   void Stop(RequestId request);
 
-  bool finished(RequestId request) const { return entries_.at(request).state == State::kFinished; }
+  bool finished(RequestId request) const { return request < next_id_ && !entries_.contains(request); }
+  // REQUIRES: not finished
   const std::vector<int32_t>& generated(RequestId request) const { return entries_.at(request).generated; }
   // Until all requests have ended, where none ends before its max_new_tokens: steps that decode, positions known of the longest, and KV
   // pages of a layer that those that run have now and at their ends. `again`: of a request's known positions, those whose logits a Restart
@@ -115,25 +128,30 @@ class OrderWriter {
     int64_t computed = 0, under_way = 0, rows = 0;
   };
   Prompts prompts() const;
+  // Of a request that runs, while not all that was known of it at its admission is computed: rows of steps that have ended, rows of the
+  // oldest step under way, and all of them.
+  struct InPromptOf {
+    RequestId request = 0;
+    int64_t computed = 0, under_way = 0, rows = 0;
+  };
+  // In order of admission. Valid until the next call.
+  std::span<const InPromptOf> in_prompt();
   bool decodes() const;  // a request that runs has made a token, and will make another
   bool idle() const { return waiting_.empty() && running_.empty(); }
   int64_t steps_ordered() const { return next_step_; }
   int64_t steps_under_way() const { return static_cast<int64_t>(under_way_.size()); }
 
  private:
-  enum class State {
-    kWaiting,   // for a slot
-    kRunning,   // in a slot
-    kFinished,  // ended; its slot is given back
-  };
   struct Entry {
+    RequestId id = 0;
     Request request;
-    State state = State::kWaiting;
-    int32_t slot = -1;
+    bool running = false;         // in a slot; else it waits
+    int32_t slot = -1;            // of one that waits: taken over with its KV
     int64_t logits_from = 0;      // after so many tokens, where more than the newest are made
     std::vector<int32_t> tokens;  // prompt, and what was generated before a Restart: what is computed in chunks
     int64_t end = 0;              // positions, those of all tokens that may be generated included
     int64_t ordered = 0;          // positions that are computed by the steps ordered so far
+    int64_t computed = 0;         // of `tokens`, by the steps that have ended
     std::vector<int32_t> generated;
   };
   struct Sampling {
@@ -146,9 +164,15 @@ class OrderWriter {
     std::vector<Sampling> awaited;
     int32_t prompt_logits = 0;  // rows of prompts that asked for them
     int64_t rows = 0;
+    struct Chunk {
+      RequestId request = 0;
+      int64_t rows = 0;
+    };
+    std::vector<Chunk> chunks;  // of prompts
   };
 
-  static absl::Status CheckFits(const Request& request, const Options& options);
+  static Room RoomOf(const Options& options);
+  static absl::Status CheckFits(const Request& request, const Room& room);
   void BeginPlan();
   void ReserveMemory();
   bool WantsLogits(const Entry& entry) const;
@@ -169,14 +193,16 @@ class OrderWriter {
   bool WriteStep();
   void AddDecodeRows(UnderWay& step);
   void AddPromptRows(UnderWay& step, int64_t room);
-  int64_t AddPrompt(RequestId id, UnderWay& step, int64_t room);
-  void AddRow(RequestId id, int32_t token, bool wants_logits, MicroBatch& batch, UnderWay& step);
+  int64_t AddPrompt(Entry& entry, UnderWay& step, int64_t room);
+  void AddRow(Entry& entry, int32_t token, bool wants_logits, MicroBatch& batch, UnderWay& step);
+  Entry* Find(RequestId request);
   void Finish(Entry& entry);
 
   Options options_;
-  std::vector<Entry> entries_;
-  std::deque<RequestId> waiting_;
-  std::vector<RequestId> running_;       // in order of admission
+  std::map<RequestId, Entry> entries_;  // that have not ended
+  RequestId next_id_ = 0;
+  std::deque<Entry*> waiting_;
+  std::vector<Entry*> running_;          // in order of admission
   std::vector<int32_t> free_slots_;      // lowest last
   std::vector<int32_t> to_retire_;       // slots
   RecycledQueue<UnderWay> under_way_;    // oldest first
@@ -188,6 +214,7 @@ class OrderWriter {
   std::vector<Sampling> awaited_;    // by OnTokens
   std::vector<RequestId> requests_;  // likewise, of its tokens
   std::vector<Token> tokens_;        // its answer
+  std::vector<InPromptOf> in_prompt_;
   int64_t next_order_ = 0;
   int64_t next_step_ = 0;
   int64_t rows_computed_ = 0;  // by steps that have ended, and before this plan where it goes on with KV

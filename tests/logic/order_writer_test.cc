@@ -227,8 +227,9 @@ TEST(OrderWriterTest, ARestartComputesAgainWhatIsKnownAndGoesOn) {
   EXPECT_THAT(std::get<AdmitOrder>(orders[0].what).prompt, ElementsAre(5, 6, 7, 8));
   EXPECT_EQ(Show(orders[1]), "step 0:5@0 0:6@1 0:7@2 0:8@3*");
   ASSERT_TRUE(writer.OnTokens(0, std::vector<SampledToken>{{0, 4, 1}}).ok());
+  EXPECT_THAT(writer.generated(0), ElementsAre(7, 8, 1));
   EXPECT_EQ(writer.OnTokens(1, std::vector<SampledToken>{{0, 5, 2}})->front().reason, FinishReason::kLength);
-  EXPECT_THAT(writer.generated(0), ElementsAre(7, 8, 1, 2));
+  EXPECT_TRUE(writer.finished(0));
   EXPECT_EQ(Show(writer.NextOrders()).at(1), "admit 0=request 1") << "requests keep their numbers";
 }
 
@@ -363,6 +364,44 @@ TEST(OrderWriterTest, TellsHowMuchOfThePromptsIsComputed) {
   EXPECT_EQ(writer.prompts().computed, 8);
   ASSERT_TRUE(writer.Restart(options).ok());
   EXPECT_EQ(prompts(), "0 and 0 of 10") << "and the tokens so far are computed again";
+}
+
+TEST(OrderWriterTest, TellsHowMuchOfEachPromptIsComputed) {
+  OrderWriter::Options options = Small();
+  options.sequences = 2, options.batch = 2, options.prompts_ahead = 1;
+  OrderWriter writer(options);
+  ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9, 1}, 10)).ok());
+  ASSERT_TRUE(writer.Add(Ask({5, 6}, 10)).ok());
+  ASSERT_TRUE(writer.Add(Ask({5}, 10)).ok()) << "has no slot yet, and is in no step";
+  const auto prompts = [&] {
+    std::vector<std::string> lines;
+    for (const OrderWriter::InPromptOf& of : writer.in_prompt())
+      lines.push_back(absl::StrCat(of.request, ": ", of.computed, " and ", of.under_way, " of ", of.rows));
+    return lines;
+  };
+  EXPECT_THAT(prompts(), IsEmpty());
+  (void)writer.NextOrders();
+  EXPECT_THAT(prompts(), ElementsAre("0: 0 and 4 of 6", "1: 0 and 0 of 2"));
+  ASSERT_TRUE(writer.OnStepEnded(0).ok());
+  (void)writer.NextOrders();
+  EXPECT_THAT(prompts(), ElementsAre("0: 4 and 2 of 6", "1: 0 and 2 of 2"));
+  ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 6, 3}, {1, 2, 3}}).ok());
+  ASSERT_TRUE(writer.OnStepEnded(1).ok());
+  EXPECT_THAT(prompts(), IsEmpty()) << "they decode";
+  ASSERT_TRUE(writer.Restart(options).ok());
+  (void)writer.NextOrders();
+  EXPECT_THAT(prompts(), ElementsAre("0: 0 and 4 of 7", "1: 0 and 0 of 3")) << "and the tokens so far are computed again";
+}
+
+TEST(OrderWriterTest, ARequestHasTheNumberThatItIsGivenAndLaterOnesHigherOnes) {
+  OrderWriter writer(Small());
+  EXPECT_EQ(*writer.Add(Ask({5}, 3), OrderWriter::Logits::kNewest, 7), 7);
+  EXPECT_EQ(*writer.Add(Ask({5}, 3)), 8);
+  EXPECT_EQ(Show(writer.NextOrders()).front(), "admit 0=request 7");
+  EXPECT_FALSE(writer.finished(7));
+  EXPECT_FALSE(writer.finished(9)) << "it is yet to come";
+  writer.Stop(7);
+  EXPECT_TRUE(writer.finished(7));
 }
 
 TEST(OrderWriterTest, ARestartMakesLogitsAgainWhereTheyAreWanted) {
@@ -531,6 +570,7 @@ TEST(OrderWriterTest, RandomRequestsAllEndWithTheirTokensAndBounds) {
         ASSERT_TRUE(writer.Add(Ask(std::vector<int32_t>(static_cast<size_t>(prompt), 5), draw(1, 64 - prompt), {1}), logits).ok());
         ++requests;
       }
+      if (const int id = draw(0, 4 * total); id < requests && !writer.finished(id)) writer.Stop(id);
       for (const Order& order : writer.NextOrders()) ASSERT_NO_FATAL_FAILURE(device.Take(order));
       ASSERT_LE(writer.steps_under_way(), std::max(options.look_ahead, options.prompts_ahead));
       if (device.samples.empty()) continue;

@@ -218,7 +218,7 @@ class Simulation {
     }
     if (ended_) return;
     for (size_t r = 0; r < references_.size(); ++r) {
-      EXPECT_EQ(writer_->generated(static_cast<RequestId>(r)), references_[r].tokens);
+      EXPECT_EQ(tokens_[r], references_[r].tokens);
       EXPECT_EQ(hashes_[r], references_[r].hash);
     }
   }
@@ -243,7 +243,7 @@ class Simulation {
     const int64_t count = Draw(1, 30);
     references_.push_back(WithoutFaults(prompt, count));
     ASSERT_TRUE(writer_->Add({.prompt = std::move(prompt), .max_new_tokens = count}, OrderWriter::Logits::kAgain).ok());
-    hashes_.push_back(0);
+    hashes_.push_back(0), tokens_.emplace_back();
   }
 
   // The next device to fail, some time from now, for some time or for ever.
@@ -289,7 +289,9 @@ class Simulation {
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     for (const OrderWriter::Token& token : *tokens) {
       hashes_[static_cast<size_t>(token.request)] = report.hashes[token.index];
-      if (!token.again) attempts_ = 0, (void)recovery_->OnEvent(Recovery::NewToken{}, now_);
+      if (token.again) continue;
+      tokens_[static_cast<size_t>(token.request)].push_back(report.tokens[token.index].token);
+      attempts_ = 0, (void)recovery_->OnEvent(Recovery::NewToken{}, now_);
     }
     ASSERT_TRUE(writer_->OnStepEnded(report.step).ok());
   }
@@ -361,7 +363,8 @@ class Simulation {
   OrderWriter::Options orders_;
   std::optional<OrderWriter> writer_;
   std::vector<Reference> references_;
-  std::vector<uint64_t> hashes_;  // as told last
+  std::vector<uint64_t> hashes_;              // as told last
+  std::vector<std::vector<int32_t>> tokens_;  // as told, each once
   absl::Time now_ = kStart, fault_at_, failed_at_;
   std::string fault_;
   std::map<std::string, absl::Time> down_until_;
