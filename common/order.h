@@ -19,7 +19,7 @@ inline constexpr int32_t kSampledToken = -1;
 // A sequence takes a slot: every device reserves its KV pages for it, or where KV grows as it goes on the first of them.
 struct AdmitOrder {
   int32_t sequence = 0;   // slot
-  int64_t request = 0;    // by which the coordinator knows it; seeds its random numbers
+  int64_t request = 0;    // by which the coordinator knows it
   int64_t positions = 0;  // prompt and generated tokens together
   std::vector<int32_t> prompt;
   int64_t computed = 0;  // positions, from the first on, of which every device has taken KV over from the plan before

@@ -14,6 +14,8 @@ namespace lime {
 // How the tokens of one request are chosen.
 struct RequestSampling {
   SamplingParams params;
+  // Which of its caller's requests it is: it draws at (seed, choice, position). Nothing: its number.
+  std::optional<uint64_t> choice;
   bool hash_logits = false;
   std::string hash_state;  // LogitsHash::State, that it goes on from; empty: it begins
   // So many likeliest ids of every position of the prompt are told, and the log-probabilities of

@@ -183,6 +183,7 @@ void SamplingToProto(const RequestSampling& sampling, v1::Sampling& message) {
   message.set_seed(sampling.params.seed);
   message.set_hash_logits(sampling.hash_logits);
   message.set_hash_state(sampling.hash_state);
+  if (sampling.choice) message.set_choice(*sampling.choice);
   message.set_score_top_plus_1(sampling.score_top ? *sampling.score_top + 1 : 0);
 }
 
@@ -197,6 +198,7 @@ absl::StatusOr<RequestSampling> SamplingFromProto(const v1::Sampling& message) {
                            .hash_state = message.hash_state()};
   LIME_RETURN_IF_ERROR(ValidateSamplingParams(sampling.params));
   LIME_RETURN_IF_ERROR(Within("score_top_plus_1", message.score_top_plus_1(), 0, kMostScoreTop + 1));
+  if (message.has_choice()) sampling.choice = message.choice();
   if (message.score_top_plus_1() > 0) sampling.score_top = message.score_top_plus_1() - 1;
   return sampling;
 }

@@ -84,9 +84,9 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
     }
   }
   if (known) return sequence.ids[next];
-  LIME_ASSIGN_OR_RETURN(const int32_t token,
-                        sampler_.Sample(logits, sequence.sampling.params, sequence.ids,
-                                        {.request = static_cast<uint64_t>(sequence.request), .position = static_cast<uint64_t>(next)}));
+  const SamplePoint point{.request = sequence.sampling.choice.value_or(static_cast<uint64_t>(sequence.request)),
+                          .position = static_cast<uint64_t>(next)};
+  LIME_ASSIGN_OR_RETURN(const int32_t token, sampler_.Sample(logits, sequence.sampling.params, sequence.ids, point));
   sequence.ids.push_back(token);
   return token;
 }

@@ -218,6 +218,7 @@ TEST(ConvertTest, OrdersReturn) {
   const AdmitOrder admit{.sequence = 4, .request = kHuge, .positions = 100, .prompt = {1, 2, 3}, .computed = 2};
   const RequestSampling sampling{
       .params = {.repetition_penalty = 1.5, .temperature = 0.25, .top_k = 3, .top_p = 0.5, .min_p = 0.125, .seed = ~0ull},
+      .choice = ~0ull - 1,
       .hash_logits = true,
       .hash_state = std::string("\0state", 6),
       .score_top = 0};
@@ -229,6 +230,7 @@ TEST(ConvertTest, OrdersReturn) {
     if (!std::holds_alternative<AdmitOrder>(order.what)) continue;
     const RequestSampling& read = std::get<OrderMessage>(*back).sampling;
     EXPECT_EQ(read.params.seed, sampling.params.seed);
+    EXPECT_EQ(read.choice, sampling.choice);
     EXPECT_EQ(read.params.repetition_penalty, 1.5);
     EXPECT_EQ(read.params.temperature, 0.25);
     EXPECT_EQ(read.params.top_k, 3);
