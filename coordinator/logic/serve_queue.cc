@@ -1,0 +1,77 @@
+#include "coordinator/logic/serve_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/base/check.h"
+
+namespace lime {
+
+absl::Status ServeQueue::Arrive(RequestId request, absl::Time now) {
+  if (state_ == State::kClosed) return why_;
+  if (state_ == State::kDraining) return absl::UnavailableError("no request is taken any more: those that run are the last");
+  if (std::ssize(requests_) >= slots_ + options_.most_waiting) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(waiting(), " requests wait and ", running(), " run, and no more may wait; try again later, or allow more to wait"));
+  }
+  const bool is_new = requests_.emplace(request, Waiter{.until = now + options_.most_wait}).second;
+  LIME_CHECK(is_new) << "request " << request;
+  return absl::OkStatus();
+}
+
+void ServeQueue::Start(RequestId request) {
+  requests_.at(request).started = true;
+}
+
+void ServeQueue::Leave(RequestId request) {
+  if (const auto found = requests_.find(request); found != requests_.end()) found->second.left = true;
+}
+
+void ServeQueue::End(RequestId request) {
+  requests_.erase(request);
+}
+
+void ServeQueue::Drain() {
+  if (state_ == State::kOpen) state_ = State::kDraining;
+}
+
+void ServeQueue::Close(absl::Status why) {
+  state_ = State::kClosed;
+  why_ = std::move(why);
+}
+
+absl::Status ServeQueue::WhyEnd(const Waiter& waiter, absl::Time now) const {
+  if (waiter.left) return absl::CancelledError("cancelled");
+  if (waiter.started) return absl::OkStatus();
+  if (state_ != State::kOpen) return absl::UnavailableError("it had no slot yet when the last requests had theirs; send it again later");
+  if (now < waiter.until) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("waited ", absl::FormatDuration(options_.most_wait), " for a slot, which is as long as it may; try again later"));
+}
+
+std::vector<ServeQueue::Ending> ServeQueue::Due(absl::Time now) {
+  std::vector<Ending> due;
+  for (auto& [request, waiter] : requests_) {
+    if (waiter.told) continue;
+    absl::Status why = WhyEnd(waiter, now);
+    if (why.ok()) continue;
+    waiter.told = true;
+    due.push_back({request, std::move(why)});
+  }
+  return due;
+}
+
+absl::Time ServeQueue::NextDue() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [request, waiter] : requests_) {
+    if (!waiter.started && !waiter.told) next = std::min(next, waiter.until);
+  }
+  return next;
+}
+
+int64_t ServeQueue::waiting() const {
+  return std::ranges::count_if(requests_, [](const auto& request) { return !request.second.started; });
+}
+
+}  // namespace lime

@@ -1,0 +1,101 @@
+#include "coordinator/logic/serve_queue.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lime {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const absl::Time kStart = absl::UnixEpoch();
+
+std::vector<std::string> Show(const std::vector<ServeQueue::Ending>& due) {
+  std::vector<std::string> lines;
+  for (const ServeQueue::Ending& ending : due)
+    lines.push_back(absl::StrCat(ending.request, " ", absl::StatusCodeToString(ending.why.code())));
+  return lines;
+}
+
+TEST(ServeQueueTest, TakesAsManyAsHaveSlotsAndMayWait) {
+  ServeQueue queue({.most_waiting = 1}, 2);
+  for (const RequestId request : {0, 1, 2}) EXPECT_TRUE(queue.Arrive(request, kStart).ok()) << request;
+  queue.Start(0), queue.Start(1);
+  const absl::Status full = queue.Arrive(3, kStart);
+  EXPECT_TRUE(absl::IsResourceExhausted(full));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("1 requests wait and 2 run"));
+  queue.End(0);
+  EXPECT_TRUE(queue.Arrive(3, kStart).ok());
+  EXPECT_EQ(queue.waiting(), 2);
+  EXPECT_EQ(queue.running(), 1);
+}
+
+TEST(ServeQueueTest, WithoutAQueueWhoHasASlotIsTaken) {
+  ServeQueue queue({.most_waiting = 0}, 1);
+  EXPECT_TRUE(queue.Arrive(0, kStart).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(1, kStart)));
+}
+
+TEST(ServeQueueTest, AnotherPlanHasOtherSlots) {
+  ServeQueue queue({.most_waiting = 0}, 2);
+  EXPECT_TRUE(queue.Arrive(0, kStart).ok() && queue.Arrive(1, kStart).ok());
+  queue.set_slots(1);
+  queue.End(0);
+  EXPECT_FALSE(queue.Arrive(2, kStart).ok());
+  queue.set_slots(2);
+  EXPECT_TRUE(queue.Arrive(2, kStart).ok());
+}
+
+TEST(ServeQueueTest, WhoWaitsForTooLongIsToldOnce) {
+  ServeQueue queue({.most_wait = absl::Seconds(10)}, 1);
+  EXPECT_EQ(queue.NextDue(), absl::InfiniteFuture());
+  EXPECT_TRUE(queue.Arrive(0, kStart).ok());
+  EXPECT_TRUE(queue.Arrive(1, kStart + absl::Seconds(3)).ok());
+  queue.Start(0);
+  EXPECT_EQ(queue.NextDue(), kStart + absl::Seconds(13));
+  EXPECT_THAT(queue.Due(kStart + absl::Seconds(12)), IsEmpty());
+  EXPECT_THAT(Show(queue.Due(kStart + absl::Seconds(13))), ElementsAre("1 DEADLINE_EXCEEDED"));
+  EXPECT_THAT(queue.Due(kStart + absl::Hours(1)), IsEmpty());
+  EXPECT_EQ(queue.NextDue(), absl::InfiniteFuture());
+}
+
+TEST(ServeQueueTest, WhoLeavesIsToldOnceWhereverItIs) {
+  ServeQueue queue({}, 1);
+  EXPECT_TRUE(queue.Arrive(0, kStart).ok() && queue.Arrive(1, kStart).ok());
+  queue.Start(0);
+  queue.Leave(0), queue.Leave(1), queue.Leave(1), queue.Leave(77);
+  EXPECT_THAT(Show(queue.Due(kStart)), ElementsAre("0 CANCELLED", "1 CANCELLED"));
+  EXPECT_THAT(queue.Due(kStart), IsEmpty());
+  queue.End(0), queue.End(1);
+  queue.Leave(0);
+  EXPECT_THAT(queue.Due(kStart), IsEmpty());
+}
+
+TEST(ServeQueueTest, ADrainEndsWhoWaitsAndIsOverWithTheLastThatRuns) {
+  ServeQueue queue({}, 1);
+  EXPECT_TRUE(queue.Arrive(0, kStart).ok() && queue.Arrive(1, kStart).ok());
+  queue.Start(0);
+  EXPECT_FALSE(queue.drained());
+  queue.Drain();
+  EXPECT_TRUE(absl::IsUnavailable(queue.Arrive(2, kStart)));
+  EXPECT_THAT(Show(queue.Due(kStart)), ElementsAre("1 UNAVAILABLE"));
+  queue.End(1);
+  EXPECT_FALSE(queue.drained());
+  queue.End(0);
+  EXPECT_TRUE(queue.drained());
+}
+
+TEST(ServeQueueTest, OnceClosedItRefusesWithTheReason) {
+  ServeQueue queue({}, 1);
+  queue.Close(absl::DataLossError("the disk is broken"));
+  queue.Drain();
+  EXPECT_TRUE(absl::IsDataLoss(queue.Arrive(0, kStart)));
+}
+
+}  // namespace
+}  // namespace lime
