@@ -8,8 +8,8 @@
 #include <map>
 #include <string>
 
-#include "absl/time/time.h"
 #include "coordinator/cli/plan_inputs.h"
+#include "coordinator/logic/replanner.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
@@ -33,14 +33,6 @@ int64_t MostPages(const Plan& before, const Plan& after, const KvRoom& room = {}
 // Of the slowest disk: reading the weights that are in memory under `after`. Those stay that are there under `before`, where there is room
 // for them beside KV of so many pages of each layer that is taken over; null: none do.
 double ReadWeightsMs(const ModelSpec& spec, const Plan& after, const Plan* before = nullptr, int64_t pages = 0);
-
-// Some of the way from the last token by one plan to the first by another.
-struct Pause {
-  double fixed_ms = 0;
-  double position_ms = 0;  // for each position of every sequence
-
-  absl::Duration Of(int64_t positions) const { return absl::Milliseconds(fixed_ms + position_ms * static_cast<double>(positions)); }
-};
 
 // Of the slowest device: what KV that follows its layers takes on its way, out of devices and into them, over links, from disks and to
 // them.

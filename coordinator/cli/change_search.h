@@ -6,7 +6,7 @@
 
 #include "coordinator/cli/change_costs.h"
 #include "coordinator/cli/plan_inputs.h"
-#include "coordinator/cli/plan_watcher.h"
+#include "coordinator/serving/plan_watcher.h"
 #include "planner/kv_levels.h"
 
 namespace lime::cli {

@@ -11,7 +11,6 @@
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/held_plan.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/plan_watcher.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/trace_timeline.h"
 #include "coordinator/logic/cluster_difference.h"
@@ -19,6 +18,7 @@
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/trace_collector.h"
 #include "coordinator/serving/cluster_run.h"
+#include "coordinator/serving/plan_watcher.h"
 #include "nlohmann/json.hpp"
 #include "planner/kv_levels.h"
 

@@ -10,6 +10,7 @@
 // Pure.   Thread: the owner's.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,6 +19,14 @@
 #include "coordinator/logic/cluster_rates.h"
 
 namespace lime {
+
+// Some of the way from the last token by one plan to the first by another.
+struct Pause {
+  double fixed_ms = 0;
+  double position_ms = 0;  // for each position of every sequence
+
+  absl::Duration Of(int64_t positions) const { return absl::Milliseconds(fixed_ms + position_ms * static_cast<double>(positions)); }
+};
 
 class Replanner {
  public:

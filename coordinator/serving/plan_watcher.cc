@@ -1,4 +1,4 @@
-#include "coordinator/cli/plan_watcher.h"
+#include "coordinator/serving/plan_watcher.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "planner/plan/plan_residency.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 constexpr int kNice = 10;
@@ -130,4 +130,4 @@ void PlanWatcher::OnPlan(const Plan& plan) {
   replanner_.OnPlan(std::move(planned), absl::Now());
 }
 
-}  // namespace lime::cli
+}  // namespace lime

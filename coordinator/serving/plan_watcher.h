@@ -11,12 +11,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "coordinator/cli/change_costs.h"
 #include "coordinator/logic/replanner.h"
 #include "coordinator/serving/cluster_run.h"
 #include "planner/kv_levels.h"
 
-namespace lime::cli {
+namespace lime {
 
 class PlanWatcher {
  public:
@@ -73,4 +72,4 @@ class PlanWatcher {
   std::thread thread_;
 };
 
-}  // namespace lime::cli
+}  // namespace lime

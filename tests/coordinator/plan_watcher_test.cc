@@ -1,5 +1,5 @@
 // The search for another plan in the background, with links that are told instead of measured.
-#include "coordinator/cli/plan_watcher.h"
+#include "coordinator/serving/plan_watcher.h"
 
 #include <atomic>
 
@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lime::cli {
+namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
@@ -222,4 +222,4 @@ TEST_F(PlanWatcherTest, ASearchThatNobodyWaitsForIsCancelled) {
 }
 
 }  // namespace
-}  // namespace lime::cli
+}  // namespace lime
