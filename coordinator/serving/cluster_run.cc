@@ -18,21 +18,41 @@ bool IsSet(const std::atomic<bool>* cancel) {
 
 }  // namespace
 
-ClusterRun::ClusterRun(Devices& devices, std::optional<Survival> survival, LevelsOf levels)
-    : devices_(devices), survival_(std::move(survival)), levels_(std::move(levels)), writer_(OrdersFor(devices.plan())) {
+ClusterRun::ClusterRun(Devices& devices, std::optional<Survival> survival, LevelsOf levels, Owner owner)
+    : devices_(devices),
+      survival_(std::move(survival)),
+      levels_(std::move(levels)),
+      writer_(OrdersFor(devices.plan())),
+      owner_(std::move(owner)),
+      border_at_(owner_.at_border ? absl::InfinitePast() : absl::InfiniteFuture()) {
   CompareKernels();
   if (!survival_) return;
   first_ = newest_ = devices.plan();
   recovery_.emplace(survival_->recovery, DevicesUsed(devices.plan()));
 }
 
-absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling& sampling) {
-  const auto logits = sampling.score_top     ? OrderWriter::Logits::kAll
-                      : sampling.hash_logits ? OrderWriter::Logits::kAgain
-                                             : OrderWriter::Logits::kNewest;
-  LIME_ASSIGN_OR_RETURN(const RequestId id, writer_.Add(std::move(request), logits));
-  asked_.push_back({.sampling = sampling});
-  return id;
+OrderWriter::Logits ClusterRun::LogitsFor(const RequestSampling& sampling) {
+  return sampling.score_top ? OrderWriter::Logits::kAll : sampling.hash_logits ? OrderWriter::Logits::kAgain : OrderWriter::Logits::kNewest;
+}
+
+absl::StatusOr<RequestId> ClusterRun::Add(Request request, const RequestSampling& sampling, std::optional<RequestId> id) {
+  LIME_ASSIGN_OR_RETURN(const RequestId added, writer_.Add(std::move(request), LogitsFor(sampling), id));
+  asked_.emplace(added, Asked{.sampling = sampling});
+  return added;
+}
+
+void ClusterRun::Stop(RequestId request) {
+  writer_.Stop(request);
+  asked_.erase(request);
+}
+
+void ClusterRun::Wake() {
+  absl::MutexLock lock(&inbox_->mutex);
+  inbox_->woken = true;
+}
+
+bool ClusterRun::Over(const std::atomic<bool>* cancel) const {
+  return IsSet(cancel) || (!owner_.at_border && writer_.idle());
 }
 
 absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
@@ -41,7 +61,7 @@ absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, 
     if (!status.ok()) change_began_ = absl::InfiniteFuture(), goes_on_in_prompt_ = false;
     if (status.ok() && change_ && !IsSet(cancel))
       status = ChangePlan(cancel);
-    else if (status.ok())
+    else if (status.ok() && Over(cancel))
       return status;
     if (!status.ok()) {
       if (!recovery_ || IsSet(cancel)) return status;
@@ -52,34 +72,40 @@ absl::Status ClusterRun::Run(const std::function<bool(const Token&)>& on_token, 
 }
 
 absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel) {
-  if (!open_) {
-    inbox_ = std::make_shared<Inbox>();
-    ReserveNews(news_);
-    {
-      absl::MutexLock lock(&inbox_->mutex);
-      ReserveNews(inbox_->news);
-    }
-    LIME_RETURN_IF_ERROR(devices_.Open([inbox = inbox_](int32_t device, const FromDevice& what) {
-      absl::MutexLock lock(&inbox->mutex);
-      News& news = inbox->news.Push();
-      const auto* tokens = std::get_if<SampledNews>(&what);
-      news.device = device, news.sampled = tokens != nullptr;
-      if (tokens != nullptr) {
-        news.tokens = *tokens;
-      } else {
-        news.other = what;
-      }
-    }));
-    open_ = true;
-  }
+  if (!open_) LIME_RETURN_IF_ERROR(Open());
   SendOrders();
-  while (!writer_.idle() && !IsSet(cancel)) {
+  while (!Over(cancel)) {
     LIME_RETURN_IF_ERROR(OnNextNews(on_token));
     TellPrompt();
+    TellPrompts();
     if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
     if (change_) return Drain(on_token, cancel);
     SendOrders();
   }
+  return absl::OkStatus();
+}
+
+absl::Status ClusterRun::Open() {
+  ReserveNews(news_);
+  int64_t opened = 0;
+  {
+    absl::MutexLock lock(&inbox_->mutex);
+    ReserveNews(inbox_->news);
+    opened = ++inbox_->opened;
+  }
+  LIME_RETURN_IF_ERROR(devices_.Open([inbox = inbox_, opened](int32_t device, const FromDevice& what) {
+    absl::MutexLock lock(&inbox->mutex);
+    if (inbox->opened != opened) return;
+    News& news = inbox->news.Push();
+    const auto* tokens = std::get_if<SampledNews>(&what);
+    news.device = device, news.sampled = tokens != nullptr;
+    if (tokens != nullptr) {
+      news.tokens = *tokens;
+    } else {
+      news.other = what;
+    }
+  }));
+  open_ = true;
   return absl::OkStatus();
 }
 
@@ -98,16 +124,27 @@ void ClusterRun::ReserveNews(RecycledQueue<News>& news) const {
   });
 }
 
-void ClusterRun::AwaitNews() {
+void ClusterRun::AwaitNews(absl::Time until) {
   news_.clear();
-  absl::MutexLock lock(&inbox_->mutex);
-  const auto has_news = +[](Inbox* inbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(inbox->mutex) { return !inbox->news.empty(); };
-  inbox_->mutex.AwaitWithTimeout(absl::Condition(has_news, inbox_.get()), kLook);
-  std::swap(inbox_->news, news_);
+  const bool looks = !owner_.at_border || (owner_.on_prompt && !writer_.in_prompt().empty());
+  until = std::min({until, border_at_, looks ? absl::Now() + kLook : absl::InfiniteFuture()});
+  bool woken = false;
+  {
+    absl::MutexLock lock(&inbox_->mutex);
+    const auto has_news = +[](Inbox* inbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(inbox->mutex) { return inbox->woken || !inbox->news.empty(); };
+    inbox_->mutex.AwaitWithDeadline(absl::Condition(has_news, inbox_.get()), until);
+    std::swap(inbox_->news, news_);
+    woken = std::exchange(inbox_->woken, false);
+  }
+  AskAtBorder(woken);
+}
+
+void ClusterRun::AskAtBorder(bool woken) {
+  if (owner_.at_border && (woken || absl::Now() >= border_at_)) border_at_ = owner_.at_border();
 }
 
 absl::Status ClusterRun::OnNextNews(const std::function<bool(const Token&)>& on_token) {
-  AwaitNews();
+  AwaitNews(absl::InfiniteFuture());
   for (size_t i = 0; i < news_.size(); ++i) LIME_RETURN_IF_ERROR(OnNews(news_[i], on_token));
   return absl::OkStatus();
 }
@@ -135,7 +172,9 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
   for (const OrderWriter::Token& token : tokens) {
     const SampledToken& sampled = news.tokens[token.index];
     const uint64_t logits_hash = news.logits_hashes[token.index];
-    Asked& asked = asked_[static_cast<size_t>(token.request)];
+    const auto found = asked_.find(token.request);
+    if (found == asked_.end()) continue;  // it was ended by a token before
+    Asked& asked = found->second;
     if (token.again && !asked.sampling.score_top) {
       CompareLogits(token.request, sampled.position, logits_hash);
       continue;
@@ -145,9 +184,17 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
     TellPause();
     if (!token.again) on_prompt_ = nullptr;
-    const bool go_on =
-        on_token({.request = token.request, .token = sampled.token, .logits_hash = logits_hash, .score = score, .reason = token.reason});
-    if (!go_on && token.reason == FinishReason::kNone) writer_.Stop(token.request);
+    const bool go_on = on_token({.request = token.request,
+                                 .token = sampled.token,
+                                 .known = token.again,
+                                 .logits_hash = logits_hash,
+                                 .score = score,
+                                 .reason = token.reason});
+    if (token.reason != FinishReason::kNone) {
+      asked_.erase(token.request);
+    } else if (!go_on) {
+      Stop(token.request);
+    }
   }
   return absl::OkStatus();
 }
@@ -155,7 +202,10 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
 void ClusterRun::SendOrders() {
   for (const Order& order : writer_.NextOrders()) {
     message_.order = order;
-    if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) message_.sampling = asked_[static_cast<size_t>(admit->request)].sampling;
+    if (const auto* admit = std::get_if<AdmitOrder>(&order.what)) {
+      message_.sampling = asked_.at(admit->request).sampling;
+      if (owner_.on_start) owner_.on_start(admit->request);
+    }
     devices_.Send(message_);
   }
 }
@@ -167,6 +217,19 @@ void ClusterRun::TellPrompt() {
   const double computed = static_cast<double>(prompts.computed) + static_cast<double>(prompts.under_way) * devices_.StepShare();
   const double share = std::min(1.0, computed / static_cast<double>(prompts.rows));
   if (share > told_share_) on_prompt_(told_share_ = share);
+}
+
+void ClusterRun::TellPrompts() {
+  if (!owner_.on_prompt) return;
+  const std::span<const OrderWriter::InPromptOf> prompts = writer_.in_prompt();
+  if (prompts.empty()) return;
+  const double in_step = devices_.StepShare();
+  for (const OrderWriter::InPromptOf& of : prompts) {
+    const double computed = static_cast<double>(of.computed) + static_cast<double>(of.under_way) * in_step;
+    Asked& asked = asked_.at(of.request);
+    const double share = std::min(1.0, computed / static_cast<double>(of.rows));
+    if (share > asked.told_share) owner_.on_prompt(of.request, asked.told_share = share);
+  }
 }
 
 // ---- Another plan while all is well
@@ -183,7 +246,6 @@ absl::Status ClusterRun::ChangePlan(const std::atomic<bool>* cancel) {
     StatePause("goes on with the plan before and computes the KV so far again", change.going_back);
   LIME_RETURN_IF_ERROR(status);
   ++changes_;
-  recoveries_ += recovery_->recoveries();
   first_ = newest_ = devices_.plan();
   recovery_.emplace(survival_->recovery, DevicesUsed(devices_.plan()));
   return absl::OkStatus();
@@ -221,10 +283,10 @@ absl::Status ClusterRun::InstallTaking(const Plan& plan, const Devices::Left& le
   const bool computed = writer_.left().pages > 0;
   LIME_ASSIGN_OR_RETURN(const std::vector<OrderWriter::Kept> kept, writer_.GoOn(OrdersFor(plan)));
   if (computed && kept.empty()) return absl::FailedPreconditionError("no request goes on with its KV: the plan begins with too little");
-  for (Asked& asked : asked_) asked.sampling.hash_state.clear();
+  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear();
   std::vector<KvSequence> sequences;
   for (const OrderWriter::Kept& each : kept) {
-    RequestSampling& sampling = asked_[static_cast<size_t>(each.request)].sampling;
+    RequestSampling& sampling = asked_.at(each.request).sampling;
     const auto state = left.hashes.find(each.sequence.from);
     if (sampling.hash_logits && state == left.hashes.end()) return absl::FailedPreconditionError("nobody has left the hash of the logits");
     if (sampling.hash_logits) sampling.hash_state = state->second;
@@ -247,6 +309,8 @@ void ClusterRun::TellPause() {
 absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<bool>* cancel) {
   devices_.Abandon();
   open_ = false;
+  ++recoveries_;
+  if (writer_.idle()) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());  // nobody waited for one
   Recovery::Event event = Recovery::Failed{DeviceOf(failure), failure};
   while (!IsSet(cancel)) {
     const Recovery::Answer answer = recovery_->OnEvent(event, absl::Now());
@@ -261,7 +325,7 @@ absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<
 }
 
 Recovery::Event ClusterRun::Do(const Recovery::Ask& ask, const std::atomic<bool>* cancel) {
-  for (const absl::Time until = absl::Now() + ask.after; absl::Now() < until && !IsSet(cancel);) absl::SleepFor(kLook);
+  for (const absl::Time until = absl::Now() + ask.after; absl::Now() < until && !IsSet(cancel);) AwaitNews(until);  // none comes
   return Recovery::Answered{devices_.Free()};
 }
 
@@ -283,7 +347,7 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
 absl::Status ClusterRun::InstallAgain(const Plan& plan) {
   LIME_RETURN_IF_ERROR(writer_.Restart(OrdersFor(plan)));
   told_share_ = 0;
-  for (Asked& asked : asked_) asked.sampling.hash_state.clear();
+  for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.told_share = 0;
   return Install(plan, {});
 }
 
@@ -292,6 +356,7 @@ absl::Status ClusterRun::Install(const Plan& plan, const std::vector<KvSequence>
   options.kv = kv;
   LIME_RETURN_IF_ERROR(devices_.Install(plan, options));
   if (survival_->in_use) survival_->in_use(devices_.plan());
+  if (owner_.on_plan) owner_.on_plan();
   CompareKernels();
   return absl::OkStatus();
 }
@@ -317,7 +382,7 @@ void ClusterRun::CompareKernels() {
 }
 
 void ClusterRun::CompareLogits(RequestId request, int32_t position, uint64_t logits_hash) {
-  const Asked& asked = asked_[static_cast<size_t>(request)];
+  const Asked& asked = asked_.at(request);
   if (position != asked.position || logits_hash == asked.logits_hash || std::exchange(told_bits_, true)) return;
   Say(absl::StrCat("request ", request, ": the logits computed again are not those of before, in some bits"));
 }

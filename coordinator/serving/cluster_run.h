@@ -2,12 +2,21 @@
 // fails, Recovery says what to do, this does it, and the requests go on with their tokens so far. So they do when another plan is to be
 // used because it is better now.
 //
-// Threads: one owner, that waits in Run; news comes on threads of the devices and waits for it in a queue.
+//                  ┌── a better plan: what is ordered ends, then ChangePlan ──┐
+//                  ▼                                                          │
+//   Run ─► RunPlan (orders out, news in; at each border the owner Adds and Stops) ─► idle, or cancelled: Run returns
+//                  ▲                                                          │
+//                  └──── it goes on ◄──── Recover ◄── a device fails ─────────┘
+//                                            └── it gives up: Run returns why
+//
+// Threads: one owner, that waits in Run; news comes on threads of the devices and waits for it in a queue. Wake: any.
+// Bounds: nothing is kept of a request that has ended.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -52,32 +61,53 @@ class ClusterRun {
   // Of a plan that is installed or to be: what streams at each level of its KV, its own first, and only that where KV does not grow.
   using LevelsOf = std::function<std::vector<Residency>(const Plan& plan)>;
 
+  // What an owner hears in Run, on its thread. All but `at_border` may be empty.
+  struct Owner {
+    // Called after Wake, and at the latest when the call before has said: between two reports of the devices, and while a recovery waits
+    // for them. May Add and Stop. With it Run waits for more where nothing is left to do, and ends when it is cancelled or fails.
+    std::function<absl::Time()> at_border;
+    std::function<void(RequestId request)> on_start;  // it has a slot; once more after a recovery or a change of plans
+    // How much of what is known of it is computed: at every step's end, and every 100 ms where the devices say how far their step is. It
+    // grows until its next token, but where another plan computes it again.
+    std::function<void(RequestId request, double share)> on_prompt;
+    std::function<void()> on_plan;  // another plan is in use
+  };
+
   // Without `survival` the first failure is the end; without `levels` requests have the KV that a plan begins with.
   // REQUIRES: a plan is installed; `devices` outlives this.
-  explicit ClusterRun(Devices& devices, std::optional<Survival> survival = {}, LevelsOf levels = {});
+  explicit ClusterRun(Devices& devices, std::optional<Survival> survival = {}, LevelsOf levels = {}, Owner owner = {});
 
   // From now on `tell` hears in Run, until the first token, how much is computed of the prompts that begin together: at every step's end,
   // and every 100 ms where the devices say how far their step is. It grows, but where another plan computes them again.
   void OnPrompt(std::function<void(double share)> tell) { on_prompt_ = std::move(tell), told_share_ = 0; }
 
-  absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling);
+  // As OrderWriter::Add.
+  absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling, std::optional<RequestId> id = std::nullopt);
+  // Ends a request at once, in whatever state: nothing more is heard of it.  REQUIRES: not finished
+  void Stop(RequestId request);
+  OrderWriter::Room room() const { return writer_.room(); }
+  // What Add takes for which logits of a request are made.
+  static OrderWriter::Logits LogitsFor(const RequestSampling& sampling);
+  // `at_border` is called soon.  Thread: any
+  void Wake();
 
   struct Token {
     RequestId request = 0;
     int32_t token = 0;
+    bool known = false;                    // an id of the prompt of a request that is scored
     uint64_t logits_hash = 0;              // of all logits of its request so far, where its sampling asks for it
     const cpu::RowScore* score = nullptr;  // likewise; for the call
     FinishReason reason = FinishReason::kNone;
   };
-  // Until all requests have ended or `cancel` is set. `on_token` is called for every token once, of a request that is scored
-  // also for every id of its prompt after the first, and answers whether its request may go
+  // Until all requests have ended or `cancel` is set, which an owner that is asked at borders follows with Wake. `on_token` is called for
+  // every token once, of a request that is scored also for every id of its prompt after the first, and answers whether its request may go
   // on. What a device reports as its failure, or a device that is lost, is the error where it was not survived; the plan is not to be used
   // any more after it.
   absl::Status Run(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
 
-  int64_t steps() const { return steps_; }  // ended
-  int64_t recoveries() const { return recoveries_ + (recovery_ ? recovery_->recoveries() : 0); }
-  int64_t changes() const { return changes_; }  // of plans, while all was well
+  int64_t steps() const { return steps_; }            // ended
+  int64_t recoveries() const { return recoveries_; }  // Thread: any
+  int64_t changes() const { return changes_; }        // of plans, while all was well.  Thread: any
   bool finished(RequestId request) const { return writer_.finished(request); }
 
  private:
@@ -91,6 +121,8 @@ class ClusterRun {
   struct Inbox {
     absl::Mutex mutex;
     RecycledQueue<News> news ABSL_GUARDED_BY(mutex);
+    int64_t opened ABSL_GUARDED_BY(mutex) = 0;  // plans: what comes of earlier ones is dropped
+    bool woken ABSL_GUARDED_BY(mutex) = false;
   };
   // One installed plan, until its requests have ended or it is no use any more.
   absl::Status RunPlan(const std::function<bool(const Token&)>& on_token, const std::atomic<bool>* cancel);
@@ -116,19 +148,24 @@ class ClusterRun {
   void CompareLogits(RequestId request, int32_t position, uint64_t logits_hash);
   void Say(const std::string& sentence) const;
 
+  absl::Status Open();
   void ReserveNews(RecycledQueue<News>& news) const;
-  void AwaitNews();  // into news_
+  void AwaitNews(absl::Time until);  // into news_
+  void AskAtBorder(bool woken);
+  bool Over(const std::atomic<bool>* cancel) const;
   absl::Status OnNextNews(const std::function<bool(const Token&)>& on_token);
   absl::Status OnNews(const News& news, const std::function<bool(const Token&)>& on_token);
   absl::Status OnStepEnded(int64_t step);
   absl::Status OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token);
   void SendOrders();
   void TellPrompt();
+  void TellPrompts();
 
   struct Asked {
     RequestSampling sampling;
     int32_t position = -1;  // of the newest token
     uint64_t logits_hash = 0;
+    double told_share = 0;
   };
   int32_t head() const { return devices_.plan().stages.back().device; }  // it samples, and with it a step ends
 
@@ -136,21 +173,22 @@ class ClusterRun {
   const std::optional<Survival> survival_;
   const LevelsOf levels_;
   OrderWriter writer_;
-  std::vector<Asked> asked_;                     // by request
+  const Owner owner_;
+  absl::Time border_at_;                         // when it wants to be asked at the latest
+  std::map<RequestId, Asked> asked_;             // that have not ended
   std::function<void(double share)> on_prompt_;  // empty: nobody asks, or a token was made
   double told_share_ = 0;
   bool open_ = false;
   int64_t steps_ = 0;
-  RecycledQueue<News> news_;      // taken
-  OrderMessage message_;          // sent last
-  std::shared_ptr<Inbox> inbox_;  // of the plan in use; the devices' too: news may come after this is gone
+  RecycledQueue<News> news_;                                        // taken
+  OrderMessage message_;                                            // sent last
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // the devices' too: news may come after this is gone
 
   std::optional<Change> change_;                      // to be done
   absl::Time change_began_ = absl::InfiniteFuture();  // until the first token behind it
   bool goes_on_in_prompt_ = false;                    // likewise, or the first step: no request had made a token
   absl::Duration stated_pause_;
-  int64_t changes_ = 0;
-  int64_t recoveries_ = 0;  // before the last change
+  std::atomic<int64_t> changes_ = 0, recoveries_ = 0;
   std::optional<Recovery> recovery_;
   std::optional<Plan> first_, newest_;  // that Recovery speaks of
   std::set<std::string> numerics_;      // of all kernels that have computed so far

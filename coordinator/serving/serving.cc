@@ -1,0 +1,209 @@
+#include "coordinator/serving/serving.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace lime {
+namespace {
+
+std::optional<ClusterRun::Survival> With(std::optional<ClusterRun::Survival> survival, const std::atomic<bool>& stop) {
+  if (survival) survival->install.cancelled = &stop;
+  return survival;
+}
+
+}  // namespace
+
+Serving::Serving(Devices& devices, Options options)
+    : devices_(devices),
+      tokenizer_(options.tokenizer),
+      vocab_size_(devices.plan().vocab_size),
+      run_(devices, With(std::move(options.survival), stop_), std::move(options.levels), OwnerOfRun()),
+      queue_(options.queue, devices.plan().sequences),
+      room_(run_.room()),
+      thread_([this] { Serve(); }) {}
+
+Serving::~Serving() {
+  (void)Drain(absl::InfinitePast());
+  thread_.join();
+}
+
+ClusterRun::Owner Serving::OwnerOfRun() {
+  return {.at_border = [this] { return AtBorder(); },
+          .on_start =
+              [this](RequestId request) {
+                RequestEnd& end = active_.at(request)->end;
+                if (end.started != ServingClock::time_point()) return;  // it is computed again
+                end.started = ServingClock::now();
+                absl::MutexLock lock(&mutex_);
+                queue_.Start(request);
+              },
+          .on_prompt = [this](RequestId request, double share) { active_.at(request)->sink->OnPrompt(share); },
+          .on_plan =
+              [this] {
+                absl::MutexLock lock(&mutex_);
+                room_ = run_.room();
+                queue_.set_slots(devices_.plan().sequences);
+              }};
+}
+
+absl::Status Serving::Check(const ServingRequest& request) const {
+  LIME_RETURN_IF_ERROR(ValidateSamplingParams(request.sampling.params));
+  if (tokenizer_ == nullptr && !request.stop_strings.empty())
+    return absl::InvalidArgumentError("stop strings were given, and there is no tokenizer that would make text of tokens");
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    if (request.prompt[i] >= 0 && request.prompt[i] < vocab_size_) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("id ", request.prompt[i], " of the prompt, number ", i, ", is none of the model's, which are 0 to ", vocab_size_ - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestId> Serving::Submit(ServingRequest request, std::shared_ptr<RequestSink> sink) {
+  LIME_RETURN_IF_ERROR(Check(request));
+  auto active = std::make_unique<Active>();
+  active->sink = std::move(sink);
+  active->request = {
+      .prompt = std::move(request.prompt), .max_new_tokens = request.max_new_tokens, .end_tokens = std::move(request.end_tokens)};
+  active->sampling = std::move(request.sampling);
+  LIME_RETURN_IF_ERROR(OrderWriter::Check(active->request, ClusterRun::LogitsFor(active->sampling), room()));
+  if (tokenizer_ != nullptr && request.max_new_tokens > 0) active->text.emplace(*tokenizer_, request.stop_strings, active->request.prompt);
+  active->end.submitted = ServingClock::now();
+  RequestId id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    LIME_RETURN_IF_ERROR(queue_.Arrive(next_, absl::Now()));
+    id = active->id = next_++;
+    arrived_.push_back(std::move(active));
+  }
+  run_.Wake();
+  return id;
+}
+
+void Serving::Cancel(RequestId request) {
+  {
+    absl::MutexLock lock(&mutex_);
+    queue_.Leave(request);
+  }
+  run_.Wake();
+}
+
+absl::Status Serving::Drain(absl::Time deadline) {
+  {
+    absl::MutexLock lock(&mutex_);
+    queue_.Drain();
+  }
+  run_.Wake();
+  if (!over_.WaitForNotificationWithDeadline(deadline)) {
+    stop_ = true;
+    run_.Wake();
+    over_.WaitForNotification();
+  }
+  absl::MutexLock lock(&mutex_);
+  return over_with_;
+}
+
+OrderWriter::Room Serving::room() const {
+  absl::MutexLock lock(&mutex_);
+  return room_;
+}
+
+Serving::Load Serving::load() const {
+  absl::MutexLock lock(&mutex_);
+  return {.waiting = queue_.waiting(), .running = queue_.running()};
+}
+
+// ---- The thread
+
+void Serving::Serve() {
+  absl::Status status = run_.Run([this](const ClusterRun::Token& token) { return Take(token); }, &stop_);
+  {
+    absl::MutexLock lock(&mutex_);
+    const int64_t left = queue_.waiting() + queue_.running();
+    if (stop_) status = absl::OkStatus();  // what broke off is not what ended it
+    if (stop_ && left > 0)
+      status = absl::DeadlineExceededError(absl::StrCat(left, left == 1 ? " request was" : " requests were", " cancelled at the deadline"));
+    queue_.Close(status.ok() ? absl::UnavailableError("no request is taken any more") : status);
+    over_with_ = status;
+    std::ranges::move(arrived_, std::back_inserter(beginning_));
+    arrived_.clear();
+  }
+  EndAll(stop_ ? absl::CancelledError("cancelled: no request may go on any more") : status);
+  over_.Notify();
+}
+
+absl::Time Serving::AtBorder() {
+  std::vector<ServeQueue::Ending> due;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::swap(arrived_, beginning_);
+    due = queue_.Due(absl::Now());
+  }
+  for (std::unique_ptr<Active>& active : beginning_) Begin(std::move(active));
+  beginning_.clear();
+  for (ServeQueue::Ending& ending : due) {
+    if (!active_.contains(ending.request)) continue;  // it has just been refused
+    run_.Stop(ending.request);
+    End(ending.request, FinishReason::kInterrupted, std::move(ending.why));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (queue_.drained()) stop_ = true;
+  return queue_.NextDue();
+}
+
+// Another plan may have come since it was checked.
+void Serving::Begin(std::unique_ptr<Active> active) {
+  const RequestId id = active->id;
+  Active& begun = *active_.emplace(id, std::move(active)).first->second;
+  const absl::Status added = run_.Add(std::move(begun.request), begun.sampling, id).status();
+  if (!added.ok()) End(id, FinishReason::kInterrupted, added);
+}
+
+bool Serving::Take(const ClusterRun::Token& token) {
+  Active& active = *active_.at(token.request);
+  ServedToken served{.token = token.token,
+                     .known = token.known,
+                     .text = {},
+                     .logits_hash = token.logits_hash,
+                     .score = token.score,
+                     .at = ServingClock::now()};
+  FinishReason reason = token.reason;
+  if (!token.known) {
+    if (!std::exchange(active.has_tokens, true)) active.end.first_token = served.at;
+    active.end.last_token = served.at;
+    if (active.text && reason != FinishReason::kEndToken) served.text = active.text->Push(token.token);
+    if (active.text && active.text->stopped() && reason == FinishReason::kNone) reason = FinishReason::kStopped;
+  }
+  active.sink->OnToken(served);
+  if (reason != FinishReason::kNone) End(token.request, reason, absl::OkStatus());
+  return reason == FinishReason::kNone;
+}
+
+void Serving::End(RequestId request, FinishReason reason, absl::Status status) {
+  const auto found = active_.find(request);
+  const std::unique_ptr<Active> active = std::move(found->second);
+  active_.erase(found);
+  {
+    absl::MutexLock lock(&mutex_);
+    queue_.End(request);
+    if (queue_.drained()) stop_ = true;
+  }
+  Tell(*active, reason, std::move(status));
+}
+
+void Serving::Tell(Active& active, FinishReason reason, absl::Status status) {
+  active.end.reason = reason;
+  active.end.status = std::move(status);
+  if (active.text) active.end.text = active.text->Finish();
+  active.sink->OnEnd(active.end);
+}
+
+void Serving::EndAll(const absl::Status& status) {
+  for (std::unique_ptr<Active>& active : beginning_) active_.emplace(active->id, std::move(active));
+  beginning_.clear();
+  while (!active_.empty()) End(active_.begin()->first, FinishReason::kInterrupted, status);
+}
+
+}  // namespace lime

@@ -1,0 +1,199 @@
+// Devices that compute nothing and never wait: a token is a hash of all ids before it, so loss, repetition and disorder show in it. Orders
+// are carried out where they are given, or one step at a time where a test holds them.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/serving/devices.h"
+#include "gtest/gtest.h"
+#include "tests/planner/small_cluster.h"
+
+namespace lime {
+
+// One stage on one device.
+inline Plan OneStage(int32_t sequences, int64_t context = 256) {
+  PlanRequest request;
+  request.model_name = "small", request.context = context, request.sequences = sequences, request.batches = {sequences};
+  request.prompt_tokens = 32, request.chunks = {16};
+  const std::vector<ClusterDevice> devices = {Board("a", 8 * kGiB)};
+  const PlanProblem problem = *MakePlanProblem(SmallModel(), devices, request);
+  PlanChoice choice{.microbatches = 1, .batch = sequences};
+  choice.first_token = {.feasible = true, .ms = 1, .chunk_rows = 16, .chunks = 2, .chunks_per_sweep = 1};
+  choice.stages.stages.push_back({.device = 0, .lo = 0, .hi = static_cast<int>(problem.head.parts.size())});
+  return *MakePlan(problem, choice);
+}
+
+class FakeDevices final : public Devices {
+ public:
+  static constexpr int32_t kVocab = 256;
+
+  explicit FakeDevices(const Plan& plan) : plan_(plan) {
+    plan_.epoch = 1;
+    installed_.resize(1);
+    free_ = DevicesUsed(plan);
+  }
+
+  static int32_t Next(const std::vector<int32_t>& known, uint64_t choice) {
+    uint64_t hash = 0x9e3779b97f4a7c15 * (choice + 1);
+    for (const int32_t id : known) hash = (hash ^ static_cast<uint64_t>(id)) * 0xff51afd7ed558ccd, hash ^= hash >> 29;
+    return static_cast<int32_t>(hash % kVocab);
+  }
+  static std::vector<int32_t> Answer(std::vector<int32_t> known, int64_t count, uint64_t choice) {
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i < count; ++i) tokens.push_back(Next(known, choice)), known.push_back(tokens.back());
+    return tokens;
+  }
+
+  // From now on steps wait for Step.
+  void Hold() {
+    absl::MutexLock lock(&mutex_);
+    held_ = true;
+  }
+  void Release() {
+    absl::MutexLock lock(&mutex_);
+    held_ = false;
+    Pump();
+  }
+  // Carries out what is ordered up to the next step, and that one; waits for it to be ordered.
+  void Step() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &FakeDevices::HasStep));
+    bool step = false;
+    while (!step) step = CarryOut();
+  }
+  // Until a request has this slot, without a step.
+  void AwaitRetired(int64_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto retired = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return retired_ >= count; };
+    mutex_.Await(absl::Condition(&retired));
+  }
+  void Fail(const absl::Status& why) {
+    absl::MutexLock lock(&mutex_);
+    if (news_) news_(0, FailedNews{why});
+  }
+  // Who answers after a failure.
+  void SetFree(std::set<std::string> devices) {
+    absl::MutexLock lock(&mutex_);
+    free_ = std::move(devices);
+  }
+  int installs() const {
+    absl::MutexLock lock(&mutex_);
+    return installs_;
+  }
+
+  absl::Status Install(Plan plan, const InstallOptions& options) override {
+    absl::MutexLock lock(&mutex_);
+    ++installs_;
+    plan.epoch = plan_.epoch + 1;
+    plan_ = std::move(plan);
+    std::map<int32_t, Slot> kept;
+    for (const KvSequence& sequence : options.kv) {
+      kept[sequence.to] = slots_.at(sequence.from);
+      EXPECT_EQ(std::ssize(kept[sequence.to].known), sequence.positions + 1) << "the last token is not computed";
+    }
+    slots_ = std::move(kept);
+    return absl::OkStatus();
+  }
+  const Plan& plan() const override { return plan_; }
+  const std::vector<InstalledPlan>& installed() const override { return installed_; }
+  absl::Status Open(News news) override {
+    absl::MutexLock lock(&mutex_);
+    news_ = std::move(news);
+    next_order_ = next_step_ = 0;
+    return absl::OkStatus();
+  }
+  void Send(const OrderMessage& message) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(message.order.number, next_order_++);
+    orders_.push_back(message);
+    retired_ += std::holds_alternative<RetireOrder>(message.order.what) ? 1 : 0;
+    if (!held_) Pump();
+  }
+  absl::StatusOr<DeviceStatistics> Statistics(int32_t) const override { return DeviceStatistics{}; }
+  absl::Status Unload() override {
+    Abandon();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Left> Leave() override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(orders_.empty()) << "a step is under way";
+    news_ = nullptr;
+    return Left{.all = true, .hashes = {}};
+  }
+  void Abandon() override {
+    absl::MutexLock lock(&mutex_);
+    news_ = nullptr;
+    orders_.clear();
+    slots_.clear();
+  }
+  std::set<std::string> Free() override {
+    absl::MutexLock lock(&mutex_);
+    return free_;
+  }
+
+ private:
+  struct Slot {
+    std::vector<int32_t> known;
+    uint64_t choice = 0;
+  };
+  bool HasStep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::ranges::any_of(orders_, [](const OrderMessage& each) { return std::holds_alternative<StepOrder>(each.order.what); });
+  }
+  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (!orders_.empty()) (void)CarryOut();
+  }
+  // Whether it was a step.
+  bool CarryOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const OrderMessage message = std::move(orders_.front());
+    orders_.pop_front();
+    if (const auto* admit = std::get_if<AdmitOrder>(&message.order.what)) {
+      Slot& slot = slots_[admit->sequence];
+      if (admit->computed > 0) {
+        EXPECT_EQ(slot.known, admit->prompt);
+      }
+      slot = {.known = admit->prompt, .choice = message.sampling.choice.value_or(static_cast<uint64_t>(admit->request))};
+    } else if (const auto* retire = std::get_if<RetireOrder>(&message.order.what)) {
+      EXPECT_EQ(slots_.erase(retire->sequence), 1u);
+    } else if (const auto* step = std::get_if<StepOrder>(&message.order.what)) {
+      Run(*step);
+      return true;
+    }
+    return false;
+  }
+  void Run(const StepOrder& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    sampled_.step = next_step_++, sampled_.ends_step = true;
+    sampled_.tokens.clear();
+    for (const MicroBatch& batch : step.microbatches) {
+      for (const BatchRow& row : batch.rows) {
+        if (!row.wants_logits) continue;
+        Slot& slot = slots_.at(row.sequence);
+        if (row.position + 1 == std::ssize(slot.known)) slot.known.push_back(Next(slot.known, slot.choice));
+        sampled_.tokens.push_back({row.sequence, row.position + 1, slot.known[static_cast<size_t>(row.position) + 1]});
+      }
+    }
+    sampled_.logits_hashes.assign(sampled_.tokens.size(), 0);
+    sampled_.scores.assign(sampled_.tokens.size(), std::nullopt);
+    if (news_) news_(0, sampled_);
+  }
+
+  mutable absl::Mutex mutex_;
+  Plan plan_;
+  std::vector<InstalledPlan> installed_;
+  News news_ ABSL_GUARDED_BY(mutex_);
+  std::deque<OrderMessage> orders_ ABSL_GUARDED_BY(mutex_);
+  std::map<int32_t, Slot> slots_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> free_ ABSL_GUARDED_BY(mutex_);
+  SampledNews sampled_ ABSL_GUARDED_BY(mutex_);
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  int installs_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0, next_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t retired_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace lime

@@ -1,0 +1,97 @@
+// Nothing is kept of requests that have ended: this program counts the bytes that its allocations hold.
+
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "coordinator/serving/serving.h"
+#include "gtest/gtest.h"
+#include "tests/coordinator/fake_devices.h"
+
+namespace {
+std::atomic<int64_t> held{0};
+
+void* Take(size_t size) {
+  void* const memory = std::malloc(size);
+  if (memory == nullptr) std::abort();
+  held.fetch_add(static_cast<int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
+  return memory;
+}
+void Give(void* memory) {
+  if (memory != nullptr) held.fetch_sub(static_cast<int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
+  std::free(memory);
+}
+}  // namespace
+
+void* operator new(size_t size) {
+  return Take(size);
+}
+void operator delete(void* memory) noexcept {
+  Give(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  Give(memory);
+}
+
+namespace lime {
+namespace {
+
+// Counts tokens, and lets the next request come when its own has ended.
+class Chain final : public RequestSink {
+ public:
+  Chain(Serving& serving, int64_t requests) : serving_(serving), left_(requests) {}
+
+  void Begin(const std::shared_ptr<Chain>& self) {
+    self_ = self;
+    Next();
+  }
+  void OnToken(const ServedToken&) override { ++tokens_; }
+  void OnEnd(const RequestEnd& end) override {
+    EXPECT_TRUE(end.status.ok()) << end.status;
+    if (--left_ > 0) return Next();
+    self_.reset();
+    done_.Notify();
+  }
+  int64_t Wait() {
+    done_.WaitForNotification();
+    return tokens_;
+  }
+
+ private:
+  void Next() {
+    ServingRequest request{
+        .prompt = {1, static_cast<int32_t>(left_ % 200)}, .max_new_tokens = 2, .end_tokens = {}, .stop_strings = {}, .sampling = {}};
+    EXPECT_TRUE(serving_.Submit(std::move(request), self_).ok());
+  }
+
+  Serving& serving_;
+  int64_t left_, tokens_ = 0;
+  std::shared_ptr<Chain> self_;
+  absl::Notification done_;
+};
+
+int64_t HeldAfter(Serving& serving, int64_t requests) {
+  std::vector<std::shared_ptr<Chain>> chains;
+  for (int i = 0; i < 5; ++i) chains.push_back(std::make_shared<Chain>(serving, requests / 5));
+  for (const auto& chain : chains) chain->Begin(chain);
+  int64_t tokens = 0;
+  for (const auto& chain : chains) tokens += chain->Wait();
+  EXPECT_EQ(tokens, 2 * requests);
+  while (serving.load().running + serving.load().waiting > 0) absl::SleepFor(absl::Milliseconds(1));
+  chains.clear();
+  absl::SleepFor(absl::Milliseconds(50));
+  return held.load();
+}
+
+TEST(ServingBoundsTest, AHundredThousandRequestsLeaveMemoryAsItWas) {
+  FakeDevices devices(OneStage(3));
+  Serving serving(devices, {});
+  const int64_t before = HeldAfter(serving, 1'000);
+  const int64_t after = HeldAfter(serving, 100'000);
+  EXPECT_LE(after - before, 16 * 1024) << "which is less than a byte for each";
+}
+
+}  // namespace
+}  // namespace lime
