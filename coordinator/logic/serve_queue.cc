@@ -8,15 +8,17 @@
 
 namespace lime {
 
-absl::Status ServeQueue::Arrive(RequestId request, absl::Time now) {
+absl::Status ServeQueue::Arrive(RequestId first, absl::Time now, int64_t count) {
   if (state_ == State::kClosed) return why_;
   if (state_ == State::kDraining) return absl::UnavailableError("no request is taken any more: those that run are the last");
-  if (std::ssize(requests_) >= slots_ + options_.most_waiting) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(waiting(), " requests wait and ", running(), " run, and no more may wait; try again later, or allow more to wait"));
+  if (std::ssize(requests_) + count > slots_ + options_.most_waiting) {
+    return absl::ResourceExhaustedError(absl::StrCat(waiting(), " requests wait and ", running(), " run, and ", options_.most_waiting,
+                                                     " may wait beside ", slots_, " that run; try again later, or allow more to wait"));
   }
-  const bool is_new = requests_.emplace(request, Waiter{.until = now + options_.most_wait}).second;
-  LIME_CHECK(is_new) << "request " << request;
+  for (RequestId request = first; request < first + count; ++request) {
+    const bool is_new = requests_.emplace(request, Waiter{.until = now + options_.most_wait}).second;
+    LIME_CHECK(is_new) << "request " << request;
+  }
   return absl::OkStatus();
 }
 

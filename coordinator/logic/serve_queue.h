@@ -29,8 +29,9 @@ class ServeQueue {
 
   void set_slots(int64_t slots) { slots_ = slots; }  // of another plan; those that are here stay
 
-  // A request comes. ResourceExhausted where as many wait as may; Unavailable while it drains; what Close was told after that.
-  absl::Status Arrive(RequestId request, absl::Time now);
+  // So many requests come together, numbered from `first` on; all are taken or none. ResourceExhausted where more would wait than may;
+  // Unavailable while it drains; what Close was told after that.
+  absl::Status Arrive(RequestId first, absl::Time now, int64_t count = 1);
   void Start(RequestId request);  // it has a slot, for good: a request that is computed again does not wait again
   void Leave(RequestId request);  // whoever sent it wants no more of it. Nothing where it has ended
   void End(RequestId request);

@@ -61,25 +61,44 @@ absl::Status Serving::Check(const ServingRequest& request) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RequestId> Serving::Submit(ServingRequest request, std::shared_ptr<RequestSink> sink) {
+absl::StatusOr<std::unique_ptr<Serving::Active>> Serving::Make(Submission submission) const {
+  ServingRequest& request = submission.request;
   LIME_RETURN_IF_ERROR(Check(request));
   auto active = std::make_unique<Active>();
-  active->sink = std::move(sink);
+  active->sink = std::move(submission.sink);
   active->request = {
       .prompt = std::move(request.prompt), .max_new_tokens = request.max_new_tokens, .end_tokens = std::move(request.end_tokens)};
   active->sampling = std::move(request.sampling);
   LIME_RETURN_IF_ERROR(OrderWriter::Check(active->request, ClusterRun::LogitsFor(active->sampling), room()));
   if (tokenizer_ != nullptr && request.max_new_tokens > 0) active->text.emplace(*tokenizer_, request.stop_strings, active->request.prompt);
   active->end.submitted = ServingClock::now();
-  RequestId id = 0;
+  return active;
+}
+
+absl::StatusOr<RequestId> Serving::Submit(ServingRequest request, std::shared_ptr<RequestSink> sink) {
+  std::vector<Submission> one;
+  one.push_back({std::move(request), std::move(sink)});
+  return SubmitTogether(std::move(one));
+}
+
+absl::StatusOr<RequestId> Serving::SubmitTogether(std::vector<Submission> submissions) {
+  std::vector<std::unique_ptr<Active>> made;
+  for (Submission& submission : submissions) {
+    LIME_ASSIGN_OR_RETURN(std::unique_ptr<Active> active, Make(std::move(submission)));
+    made.push_back(std::move(active));
+  }
+  RequestId first = 0;
   {
     absl::MutexLock lock(&mutex_);
-    LIME_RETURN_IF_ERROR(queue_.Arrive(next_, absl::Now()));
-    id = active->id = next_++;
-    arrived_.push_back(std::move(active));
+    LIME_RETURN_IF_ERROR(queue_.Arrive(next_, absl::Now(), std::ssize(made)));
+    first = next_;
+    for (std::unique_ptr<Active>& active : made) {
+      active->id = next_++;
+      arrived_.push_back(std::move(active));
+    }
   }
   run_.Wake();
-  return id;
+  return first;
 }
 
 void Serving::Cancel(RequestId request) {

@@ -53,6 +53,9 @@ class Serving {
   // fit, or as many wait as may; Unavailable after Drain; after a failure that was not survived, that. The sink hears of it only where this
   // answers with its id. Ids count from 0 and are never used again.
   absl::StatusOr<RequestId> Submit(ServingRequest request, std::shared_ptr<RequestSink> sink);
+  // Likewise for requests that begin with the same step where slots are free: all are taken or none. Answers with the id of the first; the
+  // others follow it.  REQUIRES: at least one
+  absl::StatusOr<RequestId> SubmitTogether(std::vector<Submission> submissions);
   // Ends a request at the next border of a step, in whatever state; its slot and its KV are free then. Nothing where it has ended.
   void Cancel(RequestId request);
   // Takes no more requests, ends those that wait, and returns when the last has ended; at the deadline those that run are ended too. Of
@@ -82,6 +85,7 @@ class Serving {
 
   ClusterRun::Owner OwnerOfRun();
   absl::Status Check(const ServingRequest& request) const;
+  absl::StatusOr<std::unique_ptr<Active>> Make(Submission submission) const;
   void Serve();
   absl::Time AtBorder();
   void Begin(std::unique_ptr<Active> active);

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,11 @@ class RequestSink {
   virtual void OnToken(const ServedToken& token) = 0;
   // The last call, once for every request that was taken.
   virtual void OnEnd(const RequestEnd& end) = 0;
+};
+
+struct Submission {
+  ServingRequest request;
+  std::shared_ptr<RequestSink> sink;
 };
 
 }  // namespace lime

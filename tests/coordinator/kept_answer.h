@@ -40,7 +40,7 @@ class KeptAnswer final : public RequestSink {
   }
   void AwaitTokens(size_t count) const {
     absl::MutexLock lock(&mutex_);
-    const auto are_there = [this, count] { return tokens_.size() >= count; };
+    const auto are_there = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return tokens_.size() >= count; };
     mutex_.Await(absl::Condition(&are_there));
   }
   int ends() const {

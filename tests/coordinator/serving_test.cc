@@ -157,6 +157,29 @@ TEST_F(ServingTest, AFullQueueSaysHowManyWait) {
   EXPECT_TRUE(Send(Ask(PromptOf(5), 4)).second->Wait().status.ok());
 }
 
+TEST_F(ServingTest, RequestsThatComeTogetherBeginTogetherOrNotAtAll) {
+  Start({.queue = {.most_waiting = 1}}, 2);
+  devices_->Hold();
+  std::vector<Submission> submissions;
+  std::vector<std::shared_ptr<KeptAnswer>> answers;
+  for (int r = 0; r < 4; ++r) {
+    answers.push_back(std::make_shared<KeptAnswer>());
+    submissions.push_back({Ask(PromptOf(r), 4), answers.back()});
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(serving_->SubmitTogether(submissions).status()));
+  submissions[2].request.max_new_tokens = 0;
+  submissions.pop_back();
+  EXPECT_TRUE(absl::IsInvalidArgument(serving_->SubmitTogether(submissions).status())) << "because of one";
+  submissions.pop_back();
+  EXPECT_EQ(*serving_->SubmitTogether(submissions), 0);
+  devices_->Step();
+  for (int r = 0; r < 2; ++r) answers[r]->AwaitTokens(1);
+  EXPECT_EQ(answers[0]->tokens().size() + answers[1]->tokens().size(), 2u) << "of one step";
+  devices_->Release();
+  for (int r = 0; r < 2; ++r) EXPECT_TRUE(answers[r]->Wait().status.ok());
+  EXPECT_EQ(answers[3]->ends(), 0);
+}
+
 TEST_F(ServingTest, WhoWaitsGetsASlotInTheOrderOfArrival) {
   Start({}, 1);
   devices_->Hold();

@@ -41,6 +41,15 @@ TEST(ServeQueueTest, WithoutAQueueWhoHasASlotIsTaken) {
   EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(1, kStart)));
 }
 
+TEST(ServeQueueTest, ThoseThatComeTogetherAreTakenOrRefusedTogether) {
+  ServeQueue queue({.most_waiting = 2}, 1);
+  EXPECT_TRUE(queue.Arrive(0, kStart).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(queue.Arrive(1, kStart, 3)));
+  EXPECT_EQ(queue.waiting(), 1);
+  EXPECT_TRUE(queue.Arrive(1, kStart, 2).ok());
+  EXPECT_EQ(queue.waiting(), 3);
+}
+
 TEST(ServeQueueTest, AnotherPlanHasOtherSlots) {
   ServeQueue queue({.most_waiting = 0}, 2);
   EXPECT_TRUE(queue.Arrive(0, kStart).ok() && queue.Arrive(1, kStart).ok());
