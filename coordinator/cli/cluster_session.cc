@@ -21,7 +21,6 @@
 #include "coordinator/cli/plan_rates.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/screen.h"
-#include "coordinator/cli/text_stream.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/engine/process_memory.h"
 #include "planner/plan/kv_spill.h"
@@ -155,7 +154,7 @@ absl::Status ClusterSession::Install(const Plan& plan) {
     const absl::Status status = client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); },
                                                         .cancelled = options_.cancel,
                                                         .trace_spans = options_.trace ? kTraceSpans : 0});
-    install_seconds_ = Milliseconds(Clock::now() - begin) / 1000;
+    install_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
     if (!absl::IsUnavailable(status) && !absl::IsAborted(status)) return status;
     Say(absl::StrCat(status.message(), "; waiting for it"));
     do {
@@ -174,7 +173,7 @@ absl::StatusOr<Plan> ClusterSession::PlanAgain(const Recovery::Devices& devices)
 ClusterRun::Survival ClusterSession::HowToSurvive(PlanWatcher* watcher) const {
   ClusterRun::Survival survival{.recovery = options_.recovery,
                                 .plan = [this](const Recovery::Devices& devices) { return PlanAgain(devices); },
-                                .install = {.cancelled = options_.cancel, .trace_spans = options_.trace ? kTraceSpans : 0},
+                                .install = {.trace_spans = options_.trace ? kTraceSpans : 0},
                                 .say = Say};
   if (watcher != nullptr) {
     survival.change = [watcher](const OrderWriter::Left& left) { return watcher->Next(left); };
@@ -200,8 +199,9 @@ std::vector<Residency> ClusterSession::WorkOutLevels(const Plan& plan) {
 }
 
 absl::StatusOr<Scores> ClusterSession::Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
-  ClusterRun run(*client_, {}, [this](const Plan& plan) { return WorkOutLevels(plan); });
-  absl::StatusOr<Scores> scores = ScoreWindows(run, windows, options);
+  Serving serving(*client_, {.levels = [this](const Plan& plan) { return WorkOutLevels(plan); }});
+  absl::StatusOr<Scores> scores = ScoreWindows(serving, windows, options);
+  (void)serving.Drain(absl::InfinitePast());
   const absl::Status closed = Close();
   if (scores.ok() && !closed.ok()) Say(absl::StrCat(closed.message(), "; everything was scored before"));
   return scores;
@@ -216,10 +216,10 @@ absl::StatusOr<GenerateSummary> ClusterSession::Generate(const Tokenizer& tokeni
     if (options.on_first_token) options.on_first_token();
     correcting = std::thread([this, plan = plan()] { CorrectPrediction(plan); });
   };
-  Generator generator(
-      std::make_unique<ClusterRun>(*client_, HowToSurvive(watcher.get()), [this](const Plan& plan) { return WorkOutLevels(plan); }),
-      tokenizer, watched, plan().predicted.ttft_ms / 1000);
-  for (const std::vector<int32_t>& prompt : prompts) LIME_RETURN_IF_ERROR(generator.Add(prompt));
+  Generator generator(*client_,
+                      {.survival = HowToSurvive(watcher.get()), .levels = [this](const Plan& plan) { return WorkOutLevels(plan); }},
+                      tokenizer, watched, plan().predicted.ttft_ms / 1000);
+  for (const std::vector<int32_t>& prompt : prompts) generator.Add(prompt);
   absl::StatusOr<GenerateSummary> summary = generator.Run();
   if (correcting.joinable()) correcting.join();
   recoveries_ = generator.recoveries(), changes_ = generator.changes();

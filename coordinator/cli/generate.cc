@@ -3,62 +3,144 @@
 #include <cmath>
 #include <utility>
 
-#include "coordinator/cli/text_stream.h"
-
 namespace lime::cli {
+namespace {
 
-Generator::Generator(std::unique_ptr<ClusterRun> run, const Tokenizer& tokenizer, const GenerateOptions& options,
+// Of the text of one prompt, reserved so that nothing grows while tokens come: more than a tokenizer gives on average.
+constexpr int64_t kBytesPerToken = 16;
+constexpr int64_t kMaxReservedBytes = 16 * kMiB;
+
+double Milliseconds(Generator::Clock::duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+}  // namespace
+
+// What is known of one prompt. Its memory is taken ahead: its tokens allocate nothing.
+class Generator::Prompt final : public RequestSink {
+ public:
+  Prompt(Generator& generator, size_t index, int64_t prompt_tokens) : generator_(generator), index_(index) {
+    const int64_t most = options().MaxNewTokens(index);
+    result.prompt_tokens = prompt_tokens;
+    result.token_ids.reserve(static_cast<size_t>(most));
+    if (options().keep_times) result.token_times.reserve(static_cast<size_t>(most));
+    result.text.reserve(static_cast<size_t>(std::min(most * kBytesPerToken, kMaxReservedBytes)));
+  }
+
+  void OnPrompt(double computed) override {
+    share = computed;
+    generator_.TellPrompts();
+  }
+  void OnToken(const ServedToken& token) override {
+    generator_.TakeToken(*this, token);
+    if (result.token_ids.empty()) first_token = token.at;
+    last_token = token.at;
+    result.logits_hash = token.logits_hash;
+    result.token_ids.push_back(token.token);
+    if (options().keep_times) result.token_times.push_back(std::chrono::duration<double>(token.at.time_since_epoch()).count());
+    Deliver(token.text);
+  }
+  void OnEnd(const RequestEnd& end) override {
+    Deliver(end.text);
+    result.finish = end.reason;
+    if (!result.token_ids.empty()) result.ttft_ms = Milliseconds(first_token - generator_.start_);
+    const int64_t later = std::ssize(result.token_ids) - 1 - steps_left_out_;
+    if (later > 0) result.ms_per_token = Milliseconds(last_token - first_token - left_out_) / static_cast<double>(later);
+    generator_.ends_->Count();
+  }
+  // The step that ends with the next token was held up for something else: it does not count in ms_per_token.
+  void LeaveOut(Clock::duration step) {
+    if (!result.token_ids.empty() && result.finish == FinishReason::kNone) left_out_ += step, ++steps_left_out_;
+  }
+
+  Generated result;
+  double share = 0;  // of the prompt, that is computed
+  Clock::time_point first_token, last_token;
+
+ private:
+  const GenerateOptions& options() const { return generator_.options_; }
+  void Deliver(std::string_view text) {
+    if (text.empty()) return;
+    result.text.append(text);
+    if (options().on_text) options().on_text(index_, text);
+  }
+
+  Generator& generator_;
+  const size_t index_;
+  Clock::duration left_out_ = {};
+  int64_t steps_left_out_ = 0;
+};
+
+Generator::Generator(Devices& devices, Serving::Options serving, const Tokenizer& tokenizer, const GenerateOptions& options,
                      std::optional<double> expected_prompt_seconds)
-    : run_(std::move(run)), tokenizer_(tokenizer), options_(options), expected_prompt_seconds_(expected_prompt_seconds) {}
+    : devices_(devices),
+      serving_options_(std::move(serving)),
+      tokenizer_(tokenizer),
+      options_(options),
+      expected_prompt_seconds_(expected_prompt_seconds),
+      slots_(devices.plan().sequences) {}
 
 Generator::~Generator() = default;
 
-absl::Status Generator::Add(const std::vector<int32_t>& prompt) {
-  Request request{.prompt = prompt, .max_new_tokens = options_.MaxNewTokens(streams_.size()), .end_tokens = options_.end_tokens};
-  LIME_RETURN_IF_ERROR(run_->Add(std::move(request), {.params = options_.sampling, .hash_logits = options_.hash_logits}).status());
-  streams_.push_back(std::make_unique<TextStream>(tokenizer_, options_, streams_.size(), prompt));
-  return absl::OkStatus();
+void Generator::Add(const std::vector<int32_t>& prompt) {
+  const size_t index = prompts_.size();
+  prompts_.push_back(std::make_shared<Prompt>(*this, index, std::ssize(prompt)));
+  submissions_.push_back({{.prompt = prompt,
+                           .max_new_tokens = options_.MaxNewTokens(index),
+                           .end_tokens = options_.end_tokens,
+                           .stop_strings = options_.stop_strings,
+                           .sampling = {.params = options_.sampling, .choice = index, .hash_logits = options_.hash_logits}},
+                          prompts_.back()});
 }
 
 absl::StatusOr<GenerateSummary> Generator::Run() {
+  if (prompts_.empty()) return summary_;
+  ends_.emplace(std::ssize(prompts_));
+  serving_options_.queue.most_waiting = std::ssize(prompts_);
+  serving_options_.tokenizer = &tokenizer_;
+  serving_ = std::make_unique<Serving>(devices_, std::move(serving_options_));
   start_ = Clock::now();
-  if (!streams_.empty() && expected_prompt_seconds_) prompt_line_.emplace("Prompt", *expected_prompt_seconds_);
-  if (options_.on_prompt) run_->OnPrompt(options_.on_prompt);
-  LIME_RETURN_IF_ERROR(run_->Run([this](const ClusterRun::Token& token) { return TakeToken(token); }, options_.cancel));
+  if (expected_prompt_seconds_) prompt_line_.emplace("Prompt", *expected_prompt_seconds_);
+  LIME_RETURN_IF_ERROR(serving_->SubmitTogether(std::move(submissions_)).status());
+  const bool ended = ends_->Wait(options_.cancel);
+  const absl::Status status = serving_->Drain(ended ? absl::InfiniteFuture() : absl::InfinitePast());
+  if (ended) LIME_RETURN_IF_ERROR(status);
   return Summary();
 }
 
-bool Generator::TakeToken(const ClusterRun::Token& token) {
-  prompt_line_.reset();
-  if (!std::exchange(has_token_, true) && options_.on_first_token) options_.on_first_token();
-  TextStream& stream = *streams_[static_cast<size_t>(token.request)];
-  stream.result().logits_hash = token.logits_hash;
-  CountStep(stream);
-  const FinishReason reason = stream.Take(token.token, token.reason);
-  if (reason != FinishReason::kNone) stream.Close(reason, start_);
-  return reason == FinishReason::kNone;
+// Of those that begin together, until a token comes.
+void Generator::TellPrompts() {
+  if (!options_.on_prompt || has_token_) return;
+  double computed = 0, rows = 0;
+  for (size_t i = 0; i < prompts_.size() && static_cast<int64_t>(i) < slots_; ++i) {
+    const auto tokens = static_cast<double>(prompts_[i]->result.prompt_tokens);
+    computed += prompts_[i]->share * tokens, rows += tokens;
+  }
+  options_.on_prompt(computed / rows);
 }
 
-// The time since the stream's token before. A step that a recovery or a change of plans held up is a pause, of all streams at once.
-void Generator::CountStep(TextStream& stream) {
-  const Clock::time_point now = Clock::now();
-  const int64_t breaks = run_->recoveries() + run_->changes();
+void Generator::TakeToken(Prompt& prompt, const ServedToken& token) {
+  prompt_line_.reset();
+  if (!std::exchange(has_token_, true) && options_.on_first_token) options_.on_first_token();
+  CountStep(prompt, token.at);
+}
+
+// The time since the prompt's token before. A step that a recovery or a change of plans held up is a pause, of all prompts at once.
+void Generator::CountStep(Prompt& prompt, Clock::time_point now) {
+  const int64_t breaks = serving_->recoveries() + serving_->changes();
   if (breaks != breaks_ && last_ != Clock::time_point()) {
     summary_.pause_ms += Milliseconds(now - last_);
     ++summary_.pauses;
-    for (const auto& other : streams_) {
-      const Generated& result = other->result();
-      if (!result.token_ids.empty() && result.finish == FinishReason::kNone) other->LeaveOut(now - last_);
-    }
+    for (const auto& other : prompts_) other->LeaveOut(now - last_);
     pause_end_ = now;
-  } else if (!stream.result().token_ids.empty() && stream.last_token() >= pause_end_) {
-    const double ms = Milliseconds(now - stream.last_token());
+  } else if (!prompt.result.token_ids.empty() && prompt.last_token >= pause_end_) {
+    const double ms = Milliseconds(now - prompt.last_token);
     step_ms_squared_ += ms * ms, step_ms_ += ms, ++steps_;
   }
   breaks_ = breaks, last_ = now;
 }
 
-// Of the steps of all streams.
+// Of the steps of all prompts.
 double Generator::StepDeviationMs() const {
   if (steps_ < 2) return 0;
   const double n = static_cast<double>(steps_), mean = step_ms_ / n;
@@ -73,18 +155,17 @@ GenerateSummary Generator::Summary() {
   summary.step_deviation_ms = StepDeviationMs();
   Clock::time_point first = Clock::time_point::max(), last = start_;
   int64_t tokens = 0, longest = 0;
-  for (const std::unique_ptr<TextStream>& stream : streams_) {
-    if (stream->result().finish == FinishReason::kNone) stream->Close(FinishReason::kInterrupted, start_);
-    const int64_t count = static_cast<int64_t>(stream->result().token_ids.size());
-    if (count > 0) first = std::min(first, stream->first_token()), last = std::max(last, stream->last_token());
+  for (const std::shared_ptr<Prompt>& prompt : prompts_) {
+    const int64_t count = std::ssize(prompt->result.token_ids);
+    if (count > 0) first = std::min(first, prompt->first_token), last = std::max(last, prompt->last_token);
     tokens += count, longest = std::max(longest, count);
-    summary.results.push_back(std::move(stream->result()));
+    summary.results.push_back(std::move(prompt->result));
   }
   if (tokens == 0) return summary;
   summary.prefill_ms = Milliseconds(first - start_);
   summary.decode_ms = std::max(0.0, Milliseconds(last - first) - summary.pause_ms);
   summary.decode_steps = std::max<int64_t>(0, longest - 1 - summary.pauses);
-  summary.decode_tokens = std::max<int64_t>(0, tokens - static_cast<int64_t>(streams_.size()) - summary.pauses);
+  summary.decode_tokens = std::max<int64_t>(0, tokens - std::ssize(prompts_) - summary.pauses);
   return summary;
 }
 

@@ -14,8 +14,9 @@
 
 #include "common/sampler.h"
 #include "coordinator/cli/progress.h"
+#include "coordinator/cli/request_ends.h"
 #include "coordinator/logic/request.h"
-#include "coordinator/serving/cluster_run.h"
+#include "coordinator/serving/serving.h"
 #include "coordinator/text/tokenizer.h"
 #include "daemon/profile/cpu_usage.h"
 
@@ -71,38 +72,44 @@ struct GenerateSummary {
   bool interrupted = false;
 };
 
-class TextStream;
-
-// Thread: one; its functions are called on it.
+// Sends prompts to a Serving of its own, and hears of all of them.
+//
+// Thread: the caller's; what `options` are told comes on the Serving's, one call at a time, and holds up all prompts.
 class Generator {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = ServingClock;
 
   // `expected_prompt_seconds`: for a line on the terminal that says how long the prompts have taken so far; nothing: no such line.
-  // REQUIRES: all but `run` outlive this.
-  Generator(std::unique_ptr<ClusterRun> run, const Tokenizer& tokenizer, const GenerateOptions& options,
+  // REQUIRES: a plan is installed, and all but `serving` outlive this.
+  Generator(Devices& devices, Serving::Options serving, const Tokenizer& tokenizer, const GenerateOptions& options,
             std::optional<double> expected_prompt_seconds);
   ~Generator();
 
-  // Prompts count from 0. Errors as of ClusterRun::Add.
-  absl::Status Add(const std::vector<int32_t>& prompt);
-  // Until all have ended or options.cancel is set.
+  // Prompts count from 0: so they seed their random numbers.
+  void Add(const std::vector<int32_t>& prompt);
+  // Until all have ended or options.cancel is set. Errors as of Serving::Submit and Drain. Once.
   absl::StatusOr<GenerateSummary> Run();
 
-  int64_t recoveries() const { return run_->recoveries(); }
-  int64_t changes() const { return run_->changes(); }
+  int64_t recoveries() const { return serving_ == nullptr ? 0 : serving_->recoveries(); }
+  int64_t changes() const { return serving_ == nullptr ? 0 : serving_->changes(); }
 
  private:
-  bool TakeToken(const ClusterRun::Token& token);
-  void CountStep(TextStream& stream);
+  class Prompt;
+  void TellPrompts();
+  void TakeToken(Prompt& prompt, const ServedToken& token);
+  void CountStep(Prompt& prompt, Clock::time_point now);
   GenerateSummary Summary();
   double StepDeviationMs() const;
 
-  const std::unique_ptr<ClusterRun> run_;
+  Devices& devices_;
+  Serving::Options serving_options_;
   const Tokenizer& tokenizer_;
   const GenerateOptions& options_;
   const std::optional<double> expected_prompt_seconds_;
-  std::vector<std::unique_ptr<TextStream>> streams_;  // by request id
+  const int64_t slots_;
+  std::vector<Submission> submissions_;
+  std::vector<std::shared_ptr<Prompt>> prompts_;
+  std::optional<RequestEnds> ends_;
   bool has_token_ = false;
   std::optional<ElapsedLine> prompt_line_;  // until the first token
   Clock::time_point start_, last_;          // the latter: of the newest token of all
@@ -111,6 +118,7 @@ class Generator {
   int64_t breaks_ = 0;                      // recoveries and changes of plans so far
   double step_ms_ = 0, step_ms_squared_ = 0;
   int64_t steps_ = 0;
+  std::unique_ptr<Serving> serving_;  // goes first
 };
 
 }  // namespace lime::cli

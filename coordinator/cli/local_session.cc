@@ -186,15 +186,16 @@ absl::StatusOr<GenerateSummary> LocalSession::Generate(const Tokenizer& tokenize
     CorrectPrediction();
     before = UseOfProcess(statistics());
   };
-  Generator generator(NewRun(), tokenizer, watched, /*expected_prompt_seconds=*/std::nullopt);
-  for (const std::vector<int32_t>& prompt : prompts) LIME_RETURN_IF_ERROR(generator.Add(prompt));
+  Generator generator(*device_, {}, tokenizer, watched, /*expected_prompt_seconds=*/std::nullopt);
+  for (const std::vector<int32_t>& prompt : prompts) generator.Add(prompt);
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary, generator.Run());
   if (before) summary.use = Since(*before, UseOfProcess(statistics()));
   return summary;
 }
 
 absl::StatusOr<Scores> LocalSession::Score(const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
-  return ScoreWindows(*NewRun(), windows, options);
+  Serving serving(*device_, {});
+  return ScoreWindows(serving, windows, options);
 }
 
 // ---- What is said of it

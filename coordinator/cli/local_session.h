@@ -71,7 +71,6 @@ class LocalSession {
   absl::StatusOr<MeasuredTimeline> TakeTrace();
 
  private:
-  std::unique_ptr<ClusterRun> NewRun() { return std::make_unique<ClusterRun>(*device_); }
   LocalSession(const ModelFlags& flags, ModelSpec spec) : flags_(flags), spec_(std::move(spec)) {}
   absl::Status MakePlan(const Shape& shape);
   absl::Status Install(const Shape& shape);

@@ -1,36 +1,71 @@
 #include "coordinator/cli/score.h"
 
+#include <memory>
 #include <utility>
+
+#include "coordinator/cli/request_ends.h"
 
 namespace lime::cli {
 namespace {
 
+// Takes what the logits of a sequence say to its positions.
+class ScoredSequence final : public RequestSink {
+ public:
+  // `at`: the position whose row comes next
+  ScoredSequence(Scores& scores, size_t at, RequestEnds& ends) : scores_(scores), at_(at), ends_(ends) {}
+
+  void OnToken(const ServedToken& token) override {
+    if (token.score == nullptr || at_ == scores_.positions.size()) return;
+    scores_.positions[at_++].top = token.score->top;
+    if (at_ < scores_.positions.size()) scores_.positions[at_].logprob = token.score->logprob;
+    scores_.logits_hash = token.logits_hash;
+  }
+  void OnEnd(const RequestEnd& end) override {
+    status_ = end.status;
+    ends_.Count();
+  }
+  absl::Status status() const {
+    LIME_RETURN_IF_ERROR(status_);
+    return at_ == scores_.positions.size() ? absl::OkStatus() : absl::InternalError("the devices left out logits that were asked for");
+  }
+
+ private:
+  Scores& scores_;
+  size_t at_;
+  RequestEnds& ends_;
+  absl::Status status_;
+};
+
+class Companion final : public RequestSink {
+ public:
+  explicit Companion(RequestEnds& ends) : ends_(ends) {}
+  void OnToken(const ServedToken&) override {}
+  void OnEnd(const RequestEnd&) override { ends_.Count(); }
+
+ private:
+  RequestEnds& ends_;
+};
+
 // Appends a position for each id of `window`.
-absl::Status ScoreWindow(ClusterRun& run, const std::vector<int32_t>& window, const ScoreOptions& options, Scores& scores) {
-  size_t at = scores.positions.size();  // whose row comes next
+absl::Status ScoreWindow(Serving& serving, const std::vector<int32_t>& window, const ScoreOptions& options, Scores& scores) {
+  RequestEnds ends(1 + std::ssize(options.companions));
+  const auto scored = std::make_shared<ScoredSequence>(scores, scores.positions.size(), ends);
   for (const int32_t id : window) scores.positions.push_back({.id = id, .logprob = std::nullopt, .top = {}});
-  LIME_ASSIGN_OR_RETURN(const RequestId scored,
-                        run.Add({.prompt = window, .max_new_tokens = 0}, {.score_top = static_cast<int32_t>(options.top)}));
+  std::vector<Submission> together;
+  together.push_back({{.prompt = window, .sampling = {.score_top = static_cast<int32_t>(options.top)}}, scored});
   for (const std::vector<int32_t>& companion : options.companions)
-    LIME_RETURN_IF_ERROR(run.Add({.prompt = companion, .max_new_tokens = 1}, {}).status());
-  LIME_RETURN_IF_ERROR(run.Run(
-      [&](const ClusterRun::Token& token) {
-        if (token.request != scored || token.score == nullptr || at == scores.positions.size()) return true;
-        scores.positions[at++].top = token.score->top;
-        if (at < scores.positions.size()) scores.positions[at].logprob = token.score->logprob;
-        scores.logits_hash = token.logits_hash;
-        return true;
-      },
-      options.cancel));
-  if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) return absl::CancelledError("interrupted");
-  return at == scores.positions.size() ? absl::OkStatus() : absl::InternalError("the devices left out logits that were asked for");
+    together.push_back({{.prompt = companion, .max_new_tokens = 1}, std::make_shared<Companion>(ends)});
+  LIME_RETURN_IF_ERROR(serving.SubmitTogether(std::move(together)).status());
+  if (ends.Wait(options.cancel)) return scored->status();
+  (void)serving.Drain(absl::InfinitePast());
+  return absl::CancelledError("interrupted");
 }
 
 }  // namespace
 
-absl::StatusOr<Scores> ScoreWindows(ClusterRun& run, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
+absl::StatusOr<Scores> ScoreWindows(Serving& serving, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options) {
   Scores scores;
-  for (const std::vector<int32_t>& window : windows) LIME_RETURN_IF_ERROR(ScoreWindow(run, window, options, scores));
+  for (const std::vector<int32_t>& window : windows) LIME_RETURN_IF_ERROR(ScoreWindow(serving, window, options, scores));
   return scores;
 }
 

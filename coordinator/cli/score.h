@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/serving/cluster_run.h"
+#include "coordinator/serving/serving.h"
 #include "planner/base/status.h"
 
 namespace lime::cli {
@@ -30,7 +30,7 @@ struct Scores {
   uint64_t logits_hash = 0;               // over all of their logits
 };
 
-// Scores sequences one after another. kCancelled where options.cancel was set; else a device that fails is the end of it.
-absl::StatusOr<Scores> ScoreWindows(ClusterRun& run, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
+// Scores sequences one after another. kCancelled where options.cancel was set: `serving` has ended then; else errors as of Serving.
+absl::StatusOr<Scores> ScoreWindows(Serving& serving, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options);
 
 }  // namespace lime::cli

@@ -136,7 +136,7 @@ absl::Status OrderWriter::Restart(const Options& options) {
   waiting_ = std::move(again);
   running_.clear(), to_retire_.clear(), under_way_.clear();
   BeginPlan();
-  next_order_ = next_step_ = rows_computed_ = 0;
+  next_order_ = next_step_ = 0;
   return absl::OkStatus();
 }
 
@@ -155,7 +155,6 @@ absl::StatusOr<std::vector<OrderWriter::Kept>> OrderWriter::GoOn(const Options& 
     Entry& entry = entries_.at(each.request);
     entry.slot = each.sequence.to;
     entry.ordered = entry.computed = each.sequence.positions;
-    rows_computed_ += each.sequence.positions;
     std::erase(free_slots_, each.sequence.to);
   }
   // Who has a slot waits for nobody's.
@@ -279,8 +278,6 @@ bool OrderWriter::WriteStep() {
     for (const Entry* entry : running_) positions.positions[static_cast<size_t>(entry->slot)] = entry->ordered;
     Tell(positions);
   }
-  step.rows = 0;
-  for (const MicroBatch& batch : batches_) step.rows += std::ssize(batch.rows);
   WriteBatches();
   ++next_step_;
   return true;
@@ -375,9 +372,7 @@ absl::Status OrderWriter::OnStepEnded(int64_t step) {
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " is said to have ended, and is not the oldest under way"));
   if (const size_t missing = under_way_.front().awaited.size(); missing > 0)
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " has ended without ", missing, " of its tokens"));
-  const UnderWay& ended = under_way_.Pop();
-  rows_computed_ += ended.rows;
-  for (const UnderWay::Chunk& chunk : ended.chunks) {
+  for (const UnderWay::Chunk& chunk : under_way_.Pop().chunks) {
     if (Entry* const entry = Find(chunk.request)) entry->computed += chunk.rows;
   }
   return absl::OkStatus();
@@ -401,16 +396,6 @@ void OrderWriter::Finish(Entry& entry) {
 
 bool OrderWriter::decodes() const {
   return std::ranges::any_of(running_, [&](const Entry* entry) { return !entry->generated.empty() && Decodes(*entry); });
-}
-
-OrderWriter::Prompts OrderWriter::prompts() const {
-  Prompts prompts{.computed = rows_computed_, .under_way = under_way_.empty() ? 0 : under_way_.front().rows};
-  int32_t slots = options_.sequences;
-  for (const auto& [id, entry] : entries_) {
-    if (slots-- == 0) break;
-    prompts.rows += std::ssize(entry.tokens);
-  }
-  return prompts;
 }
 
 std::span<const OrderWriter::InPromptOf> OrderWriter::in_prompt() {

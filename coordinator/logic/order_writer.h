@@ -122,12 +122,6 @@ class OrderWriter {
     bool decodes = false;     // as below
   };
   Left left() const;
-  // Of the prompts that are computed together until the first token: rows of steps that have ended, rows of the oldest step under way, and
-  // all of them.
-  struct Prompts {
-    int64_t computed = 0, under_way = 0, rows = 0;
-  };
-  Prompts prompts() const;
   // Of a request that runs, while not all that was known of it at its admission is computed: rows of steps that have ended, rows of the
   // oldest step under way, and all of them.
   struct InPromptOf {
@@ -163,7 +157,6 @@ class OrderWriter {
     int64_t step = 0;
     std::vector<Sampling> awaited;
     int32_t prompt_logits = 0;  // rows of prompts that asked for them
-    int64_t rows = 0;
     struct Chunk {
       RequestId request = 0;
       int64_t rows = 0;
@@ -217,7 +210,6 @@ class OrderWriter {
   std::vector<InPromptOf> in_prompt_;
   int64_t next_order_ = 0;
   int64_t next_step_ = 0;
-  int64_t rows_computed_ = 0;  // by steps that have ended, and before this plan where it goes on with KV
 };
 
 }  // namespace lime

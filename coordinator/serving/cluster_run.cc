@@ -76,7 +76,6 @@ absl::Status ClusterRun::RunPlan(const std::function<bool(const Token&)>& on_tok
   SendOrders();
   while (!Over(cancel)) {
     LIME_RETURN_IF_ERROR(OnNextNews(on_token));
-    TellPrompt();
     TellPrompts();
     if (survival_ && survival_->change && !writer_.idle()) change_ = survival_->change(writer_.left());
     if (change_) return Drain(on_token, cancel);
@@ -181,9 +180,9 @@ absl::Status ClusterRun::OnSampled(const SampledNews& news, const std::function<
     }
     const cpu::RowScore* const score = news.scores[token.index] ? &*news.scores[token.index] : nullptr;
     asked.position = sampled.position, asked.logits_hash = logits_hash;
+    if (!token.again) asked.told_share = 1;
     if (recovery_) (void)recovery_->OnEvent(Recovery::NewToken{}, absl::Now());
     TellPause();
-    if (!token.again) on_prompt_ = nullptr;
     const bool go_on = on_token({.request = token.request,
                                  .token = sampled.token,
                                  .known = token.again,
@@ -208,15 +207,6 @@ void ClusterRun::SendOrders() {
     }
     devices_.Send(message_);
   }
-}
-
-void ClusterRun::TellPrompt() {
-  if (!on_prompt_) return;
-  const OrderWriter::Prompts prompts = writer_.prompts();
-  if (prompts.rows == 0) return;
-  const double computed = static_cast<double>(prompts.computed) + static_cast<double>(prompts.under_way) * devices_.StepShare();
-  const double share = std::min(1.0, computed / static_cast<double>(prompts.rows));
-  if (share > told_share_) on_prompt_(told_share_ = share);
 }
 
 void ClusterRun::TellPrompts() {
@@ -346,7 +336,6 @@ Recovery::Event ClusterRun::Do(const Recovery::Install& install) {
 // Whether the requests fit is known, and the levels are worked out, before a device loads anything.
 absl::Status ClusterRun::InstallAgain(const Plan& plan) {
   LIME_RETURN_IF_ERROR(writer_.Restart(OrdersFor(plan)));
-  told_share_ = 0;
   for (auto& [id, asked] : asked_) asked.sampling.hash_state.clear(), asked.told_share = 0;
   return Install(plan, {});
 }

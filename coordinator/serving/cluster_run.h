@@ -77,10 +77,6 @@ class ClusterRun {
   // REQUIRES: a plan is installed; `devices` outlives this.
   explicit ClusterRun(Devices& devices, std::optional<Survival> survival = {}, LevelsOf levels = {}, Owner owner = {});
 
-  // From now on `tell` hears in Run, until the first token, how much is computed of the prompts that begin together: at every step's end,
-  // and every 100 ms where the devices say how far their step is. It grows, but where another plan computes them again.
-  void OnPrompt(std::function<void(double share)> tell) { on_prompt_ = std::move(tell), told_share_ = 0; }
-
   // As OrderWriter::Add.
   absl::StatusOr<RequestId> Add(Request request, const RequestSampling& sampling, std::optional<RequestId> id = std::nullopt);
   // Ends a request at once, in whatever state: nothing more is heard of it.  REQUIRES: not finished
@@ -158,7 +154,6 @@ class ClusterRun {
   absl::Status OnStepEnded(int64_t step);
   absl::Status OnSampled(const SampledNews& news, const std::function<bool(const Token&)>& on_token);
   void SendOrders();
-  void TellPrompt();
   void TellPrompts();
 
   struct Asked {
@@ -174,10 +169,8 @@ class ClusterRun {
   const LevelsOf levels_;
   OrderWriter writer_;
   const Owner owner_;
-  absl::Time border_at_;                         // when it wants to be asked at the latest
-  std::map<RequestId, Asked> asked_;             // that have not ended
-  std::function<void(double share)> on_prompt_;  // empty: nobody asks, or a token was made
-  double told_share_ = 0;
+  absl::Time border_at_;              // when it wants to be asked at the latest
+  std::map<RequestId, Asked> asked_;  // that have not ended
   bool open_ = false;
   int64_t steps_ = 0;
   RecycledQueue<News> news_;                                        // taken

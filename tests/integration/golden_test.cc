@@ -9,7 +9,6 @@
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/score.h"
-#include "coordinator/serving/cluster_run.h"
 #include "gtest/gtest.h"
 #include "kernels/registry/registry.h"
 #include "planner/plan/backend_names.h"
@@ -179,8 +178,8 @@ TEST_P(GoldenTest, GreedyIdsAreTheGoldenOnes) {
     ASSERT_TRUE(device.ok()) << device.status();
     cli::GenerateOptions options;
     options.max_new_tokens = {std::ssize(expected)};
-    cli::Generator generator(std::make_unique<ClusterRun>(**device), *files_->tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
-    ASSERT_TRUE(generator.Add(prompt).ok());
+    cli::Generator generator(**device, {}, *files_->tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
+    generator.Add(prompt);
     const auto summary = generator.Run();
     ASSERT_TRUE(summary.ok()) << summary.status();
     const std::vector<int32_t>& got = summary->results[0].token_ids;

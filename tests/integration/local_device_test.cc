@@ -161,11 +161,8 @@ class LocalDeviceTest : public ::testing::Test {
   }
 
   std::vector<cli::Generated> ByAPlan(Devices& device, const cli::GenerateOptions& options) const {
-    cli::Generator generator(std::make_unique<ClusterRun>(device), *tokenizer_, options, /*expected_prompt_seconds=*/std::nullopt);
-    for (const std::vector<int32_t>& prompt : prompts_) {
-      const absl::Status added = generator.Add(prompt);
-      EXPECT_TRUE(added.ok()) << added;
-    }
+    cli::Generator generator(device, {}, *tokenizer_, options, /*expected_prompt_seconds=*/std::nullopt);
+    for (const std::vector<int32_t>& prompt : prompts_) generator.Add(prompt);
     auto summary = generator.Run();
     EXPECT_TRUE(summary.ok()) << summary.status();
     return summary.ok() ? std::move(summary->results) : std::vector<cli::Generated>{};
@@ -335,11 +332,10 @@ TEST_F(LocalDeviceTest, TellsHowMuchOfAPromptIsComputedWithinAStepToo) {
   LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1, .pace = slow})});
   ASSERT_TRUE(device.Install(PlanFor({}, kSlots, 20), {}).ok());
   EXPECT_EQ(device.StepShare(), 0);
-  ClusterRun run(device);
+  std::vector<double> shares;
+  ClusterRun run(device, {}, {}, {.on_prompt = [&](RequestId, double share) { shares.push_back(share); }});
   ASSERT_TRUE(run.Add({.prompt = prompts_[4], .max_new_tokens = 1}, {}).ok());
   ASSERT_LE(std::ssize(prompts_[4]), kChunk) << "one step";
-  std::vector<double> shares;
-  run.OnPrompt([&](double share) { shares.push_back(share); });
   const absl::Status status = run.Run([](const ClusterRun::Token&) { return true; }, nullptr);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_GE(shares.size(), 2u);
@@ -352,10 +348,9 @@ TEST_F(LocalDeviceTest, TellsHowMuchOfAPromptIsComputedWithinAStepToo) {
 TEST_F(LocalDeviceTest, TellsHowMuchOfAPromptIsComputedStepByStep) {
   ASSERT_NO_FATAL_FAILURE(Make(Models().front()));
   const auto device = Install(PlanFor({}, kSlots, 60), {});
-  ClusterRun run(*device);
-  ASSERT_TRUE(run.Add({.prompt = prompts_[0], .max_new_tokens = 3}, {}).ok());
   std::vector<double> shares;
-  run.OnPrompt([&](double share) { shares.push_back(share); });
+  ClusterRun run(*device, {}, {}, {.on_prompt = [&](RequestId, double share) { shares.push_back(share); }});
+  ASSERT_TRUE(run.Add({.prompt = prompts_[0], .max_new_tokens = 3}, {}).ok());
   size_t before_tokens = 0;
   const absl::Status status = run.Run(
       [&](const ClusterRun::Token&) {

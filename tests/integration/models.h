@@ -14,7 +14,7 @@
 #include "coordinator/cli/score.h"
 #include "coordinator/local/local_device.h"
 #include "coordinator/local/local_plan.h"
-#include "coordinator/serving/cluster_run.h"
+#include "coordinator/serving/serving.h"
 #include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
@@ -139,8 +139,8 @@ inline cli::Scores ScoresOf(const std::string& dir, const RunShape& shape, const
   const auto device = InstallHere(dir, shape, context);
   EXPECT_TRUE(device.ok()) << device.status();
   if (!device.ok()) return {};
-  ClusterRun run(**device);
-  absl::StatusOr<cli::Scores> scores = cli::ScoreWindows(run, {ids}, {.top = top, .companions = shape.companions});
+  Serving serving(**device, {});
+  absl::StatusOr<cli::Scores> scores = cli::ScoreWindows(serving, {ids}, {.top = top, .companions = shape.companions});
   EXPECT_TRUE(scores.ok()) << scores.status();
   return scores.ok() ? *std::move(scores) : cli::Scores{};
 }

@@ -15,7 +15,6 @@
 
 #include "common/sampler.h"
 #include "coordinator/cli/generate.h"
-#include "coordinator/serving/cluster_run.h"
 #include "coordinator/text/tokenizer.h"
 #include "gtest/gtest.h"
 #include "tests/integration/models.h"
@@ -97,10 +96,10 @@ int64_t AllocationsOf(const MakeModelOptions& model, int32_t sequences, const Sa
     if (calls == kWarmUp * sequences) counting = true;
     if (calls == (kWarmUp + kSteps) * sequences) counting = false;
   };
-  cli::Generator generator(std::make_unique<ClusterRun>(**device), **tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
+  cli::Generator generator(**device, {}, **tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
   std::vector<int32_t> prompt(kPrompt);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>('a' + i % 26);
-  for (int32_t i = 0; i < sequences; ++i) EXPECT_TRUE(generator.Add(prompt).ok());
+  for (int32_t i = 0; i < sequences; ++i) generator.Add(prompt);
   const auto summary = generator.Run();
   counting = false;
   EXPECT_TRUE(summary.ok()) << summary.status();

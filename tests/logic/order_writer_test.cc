@@ -342,30 +342,6 @@ TEST(OrderWriterTest, AScoredPromptHasAsManyLogitsInAStepAsThePlanHasRoomFor) {
   EXPECT_EQ(writer.OnTokens(1, std::vector<SampledToken>{{0, 4, 9}, {0, 5, 1}})->back().reason, FinishReason::kLength);
 }
 
-TEST(OrderWriterTest, TellsHowMuchOfThePromptsIsComputed) {
-  OrderWriter::Options options = Small();
-  options.sequences = 2, options.batch = 2, options.prompts_ahead = 1;
-  OrderWriter writer(options);
-  ASSERT_TRUE(writer.Add(Ask({5, 6, 7, 8, 9, 1}, 10)).ok());
-  ASSERT_TRUE(writer.Add(Ask({5, 6}, 10)).ok());
-  ASSERT_TRUE(writer.Add(Ask({5}, 10)).ok()) << "has no slot yet, and does not count";
-  const auto prompts = [&] {
-    const OrderWriter::Prompts prompts = writer.prompts();
-    return absl::StrCat(prompts.computed, " and ", prompts.under_way, " of ", prompts.rows);
-  };
-  EXPECT_EQ(prompts(), "0 and 0 of 8");
-  (void)writer.NextOrders();
-  EXPECT_EQ(prompts(), "0 and 4 of 8");
-  ASSERT_TRUE(writer.OnStepEnded(0).ok());
-  (void)writer.NextOrders();
-  EXPECT_EQ(prompts(), "4 and 4 of 8");
-  ASSERT_TRUE(writer.OnTokens(1, std::vector<SampledToken>{{0, 6, 3}, {1, 2, 3}}).ok());
-  ASSERT_TRUE(writer.OnStepEnded(1).ok());
-  EXPECT_EQ(writer.prompts().computed, 8);
-  ASSERT_TRUE(writer.Restart(options).ok());
-  EXPECT_EQ(prompts(), "0 and 0 of 10") << "and the tokens so far are computed again";
-}
-
 TEST(OrderWriterTest, TellsHowMuchOfEachPromptIsComputed) {
   OrderWriter::Options options = Small();
   options.sequences = 2, options.batch = 2, options.prompts_ahead = 1;
