@@ -166,12 +166,13 @@ class PlaceSearch {
 
   int64_t PagesThatComeBack(int device, int host) const {
     const Plan& plan = best_.plan;
+    const Bytes free = plan.devices[host].memory.margin - options_.hosting->devices[static_cast<size_t>(host)].margin;
     const double token_mb =
         Mb(plan.page_bytes) / static_cast<double>(kPageTokens) * static_cast<double>(std::ssize(LayersOn(plan, device)));
     const int64_t tokens = TokensToLend({.period_ms = best_.levels.levels.back().ms_per_step,
                                          .bw_mb_per_ms = options_.hosting->pairs[device][host]->fetch_mb_per_ms,
                                          .kv_visit_mb = token_mb,
-                                         .target_free_mb = Mb(plan.devices[host].memory.margin),
+                                         .target_free_mb = Mb(std::max<Bytes>(0, free)),
                                          .kv_tok_mb = token_mb,
                                          .n = plan.context * plan.sequences});
     return tokens / kKvPiece * (kKvPiece / kPageTokens);

@@ -81,6 +81,7 @@ void AddHost(Plan& plan, const KvHosting& hosting, int host, bool sends, int sig
   if (others || HasStage(plan, host)) return;
   memory.activations += sign * device.activations;
   memory.runtime = sign > 0 ? device.runtime : std::min(device.runtime, plan.devices[host].budget);
+  plan.devices[host].least_margin = sign > 0 ? device.margin : 0;
   if (sign < 0) memory.hosted = 0, memory.margin = plan.devices[host].budget - memory.runtime;
 }
 
@@ -102,7 +103,7 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
         .position_ms = PositionMs(spec, host.profile, so_many, plan.context) - PositionMs(spec, owner.profile, so_many, plan.context)};
   };
   for (const ClusterDevice& owner : devices) {
-    hosting.devices.push_back({.runtime = owner.runtime, .activations = owner.activations});
+    hosting.devices.push_back({.runtime = owner.runtime, .activations = owner.activations, .margin = owner.margin});
     auto& row = hosting.pairs.emplace_back();
     for (const ClusterDevice& host : devices) {
       auto& pair = row.emplace_back();

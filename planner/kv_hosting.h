@@ -27,7 +27,7 @@ struct KvHosting {
     double fetch_mb_per_ms = 0;  // from the host to the owner
   };
   struct Device {
-    Bytes runtime = 0, activations = 0;  // where it is in use; a plan says nothing of these where it has no stage
+    Bytes runtime = 0, activations = 0, margin = 0;  // where it is in use; a plan says nothing of these where it has no stage
   };
   // [owner][host], by the plan's devices; nothing where one cannot have the other's KV: itself, kernels of another order.
   std::vector<std::vector<std::optional<Pair>>> pairs;

@@ -173,7 +173,7 @@ class Draft {
   std::vector<Bytes> stage_streamed_;  // by stage
 };
 
-// What a device may keep of its parts at a level. Negative: not even the pages fit.
+// What a device may keep of its parts at a level, what is to be left free taken off first. Negative: not even the pages fit.
 Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
   const PlanMemory& memory = plan.devices[device].memory;
   Bytes kept = 0, pages = 0;
@@ -185,8 +185,8 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
       if (first && part.block.kind == BlockKind::kAttention) pages += PagesInMemory(plan.devices[device], layer_pages);
     }
   }
-  return plan.devices[device].budget - memory.runtime - memory.activations - memory.ring - memory.embedding - memory.hosted -
-         memory.fetched - kept - pages * plan.page_bytes;
+  return plan.devices[device].budget - plan.devices[device].least_margin - memory.runtime - memory.activations - memory.ring -
+         memory.embedding - memory.hosted - memory.fetched - kept - pages * plan.page_bytes;
 }
 
 // One level from the one before.

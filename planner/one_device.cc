@@ -192,11 +192,12 @@ class Planner {
       resident -= problem.head.parts[p].bytes;
       largest = std::max(largest, problem.head.parts[p].bytes);
     }
-    PlanMemory& memory = problem.head.devices.front().memory;
+    PlanDevice& device = problem.head.devices.front();
+    PlanMemory& memory = device.memory;
     if (by_rows && !EmbeddingIsWithHead(problem, stages)) memory.activations += request_.rows;
     memory.activations += largest;
-    if (largest > 0) memory.margin += request_.streaming_margin;
-    SetRoom(largest > 0 ? fixed_ + resident + ring : problem.head.devices.front().budget - memory.total(), problem);
+    if (largest > 0) memory.margin += request_.streaming_margin, device.least_margin += request_.streaming_margin;
+    SetRoom(largest > 0 ? fixed_ + resident + ring : device.budget - memory.total(), problem);
     PlanChoice choice{.stages = stages, .batch = problem.head.sequences};
     if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(stages);
     LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem, choice));

@@ -248,6 +248,7 @@ Plan MakeHead(const ModelSpec& spec, std::span<const ClusterDevice> devices, con
     head.devices.push_back({.name = device.name,
                             .numerics_id = device.numerics_id,
                             .budget = device.budget,
+                            .least_margin = device.margin,
                             .memory = {.runtime = device.runtime, .activations = device.activations, .margin = device.margin}});
   }
   head.parts = MakeParts(spec, request);
@@ -352,7 +353,7 @@ void DivideMemory(Plan& plan) {
   }
   for (int d = 0; d < plan.NumDevices(); ++d) {
     PlanDevice& device = plan.devices[d];
-    if (!used[d]) device.memory = {.runtime = std::min(device.memory.runtime, device.budget)};
+    if (!used[d]) device.memory = {.runtime = std::min(device.memory.runtime, device.budget)}, device.least_margin = 0;
     device.kv_pages = needs[d].kv_pages;
     device.memory.kv = device.kv_pages * plan.page_bytes;
     device.memory.weights = needs[d].weights;

@@ -16,11 +16,12 @@ Bytes More(const Plan& plan, const ModelSpec& spec, int64_t rows) {
 
 Plan WithPromptChunk(Plan plan, const ModelSpec& spec, int64_t prompt_tokens) {
   const int64_t most = std::min(plan.context, std::max(prompt_tokens, kLeastPromptChunk));
-  const auto least = std::ranges::min_element(plan.devices, {}, [](const PlanDevice& device) { return device.memory.margin; });
+  const auto free = [](const PlanDevice& device) { return device.memory.margin - device.least_margin; };
+  const auto least = std::ranges::min_element(plan.devices, {}, free);
   if (least == plan.devices.end()) return plan;
   for (int64_t rows = std::min(most, kLeastPromptChunk); rows > plan.batch; rows /= 2) {
     const Bytes more = More(plan, spec, rows);
-    if (more > least->memory.margin) continue;
+    if (more > free(*least)) continue;
     Plan longer = plan;
     longer.prompt_tokens = most;
     longer.prefill_chunk = rows;

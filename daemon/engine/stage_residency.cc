@@ -19,7 +19,7 @@ namespace {
 // much was given: until then the budget has more than there is.
 Plan WithRing(Plan plan, int32_t device, Bytes ring) {
   PlanDevice& changed = plan.devices[device];
-  const Bytes free = std::min(changed.memory.margin, ring);
+  const Bytes free = std::min(changed.memory.margin - changed.least_margin, ring);
   changed.memory.ring += ring;
   changed.memory.margin -= free;
   changed.budget += ring - free;

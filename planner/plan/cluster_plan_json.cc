@@ -109,6 +109,7 @@ absl::StatusOr<PlanDevice> ReadDevice(JsonFields& fields, const std::string& whe
   device.name = fields.String("name");
   device.numerics_id = fields.StringOr("numerics_id", "");
   device.budget = fields.Int("budget", 0, kMaxInt);
+  device.least_margin = fields.IntOr("least_margin", 0, 0, kMaxInt / 8);
   device.kv_pages = fields.IntOr("kv_pages", 0, 0, kMaxInt);
   device.max_layer_pages = fields.IntOr("max_layer_pages", 0, 0, kMaxInt);
   device.kv_host = static_cast<int32_t>(fields.IntOr("kv_host", -1, -1, kMaxPlanDevices));
@@ -220,6 +221,7 @@ ordered_json DeviceToJson(const PlanDevice& device) {
                       {"kv_pages", device.kv_pages},
                       {"disk_mb_per_ms", device.disk_mb_per_ms},
                       {"disk_lat_ms", device.disk_lat_ms}};
+  if (device.least_margin > 0) out["least_margin"] = device.least_margin;
   if (device.max_layer_pages > 0) out["max_layer_pages"] = device.max_layer_pages;
   if (m.hosted > 0) out["memory"]["hosted"] = m.hosted;
   if (m.fetched > 0) out["memory"]["fetched"] = m.fetched;

@@ -299,7 +299,8 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckName(name + ".numerics_id", device.numerics_id));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.runtime", memory.runtime, 0, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.activations", memory.activations, 0, kMaxPartBytes));
-  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.margin", memory.margin, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".least_margin", device.least_margin, 0, kMaxPartBytes));
+  LIME_RETURN_IF_ERROR(CheckInt(name + ".memory.margin", memory.margin, device.least_margin, kMaxPartBytes));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".kv_pages", device.kv_pages, need.kv_pages, "the pages of its parts"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.kv", memory.kv, need.kv_pages * plan.page_bytes, "the bytes of its pages"));
   LIME_RETURN_IF_ERROR(CheckSum(name + ".memory.weights", memory.weights, need.weights, "the bytes of its parts that stay"));

@@ -60,7 +60,7 @@ struct PlanMemory {
   Bytes embedding = 0;
   Bytes hosted = 0;   // KV of other devices' layers
   Bytes fetched = 0;  // KV that the host has, back for a while
-  Bytes margin = 0;   // what the plan leaves free
+  Bytes margin = 0;   // what the plan leaves free; PlanDevice::least_margin at least
 
   Bytes total() const { return runtime + activations + kv + ring + weights + embedding + hosted + fetched + margin; }
   friend bool operator==(const PlanMemory&, const PlanMemory&) = default;
@@ -70,6 +70,7 @@ struct PlanDevice {
   std::string name;         // by which everyone knows it; where it is reached is not the plan's business
   std::string numerics_id;  // of its kernels: the fixed order of every sum. Layers keep theirs through re-plans
   Bytes budget = 0;
+  Bytes least_margin = 0;  // left free whatever streams and however much KV there is; 0 where the device has no part in the plan
   PlanMemory memory;
   int64_t kv_pages = 0;         // in memory
   int64_t max_layer_pages = 0;  // of each layer at most in memory; 0: all

@@ -31,17 +31,17 @@ absl::Status SetMemory(const PlanNeed& need, Bytes page_bytes, PlanDevice& devic
   memory.kv = need.kv_pages * page_bytes;
   memory.weights = need.weights;
   memory.hosted = need.hosted, memory.fetched = need.fetched;
-  memory.margin = 0;
+  memory.margin = device.least_margin;
   if (memory.ring < need.ring) {
     return absl::ResourceExhaustedError(absl::StrCat("residency: what device \"", device.name, "\" would stream needs a ring of ",
                                                      FormatBytes(need.ring), ", and it has ", FormatBytes(memory.ring)));
   }
   if (memory.total() > device.budget) {
-    return absl::ResourceExhaustedError(absl::StrCat("residency: device \"", device.name, "\" would take ", FormatBytes(memory.total()),
-                                                     " (KV ", FormatBytes(memory.kv), ", weights ", FormatBytes(memory.weights),
-                                                     ") and may take ", FormatBytes(device.budget)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "residency: device \"", device.name, "\" would take ", FormatBytes(memory.total()), " (KV ", FormatBytes(memory.kv), ", weights ",
+        FormatBytes(memory.weights), ", left free ", FormatBytes(memory.margin), ") and may take ", FormatBytes(device.budget)));
   }
-  memory.margin = device.budget - memory.total();
+  memory.margin += device.budget - memory.total();
   return absl::OkStatus();
 }
 

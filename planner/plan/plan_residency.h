@@ -19,8 +19,9 @@ struct Residency {
 
 Residency ResidencyOf(const Plan& plan);
 
-// The same plan with another residency; rings stay, margins give or take. ResourceExhausted, with the device and the numbers, where that
-// does not fit a budget; InvalidArgument for parts that are not there, or where layers do not have the same number of pages.
+// The same plan with another residency; rings stay, margins give or take, down to least_margin. ResourceExhausted, with the device and the
+// numbers, where that does not fit a budget; InvalidArgument for parts that are not there, or where layers do not have the same number of
+// pages.
 absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency);
 
 // Pages that a layer needs for all sequences at the whole context, or for what is kept of it.

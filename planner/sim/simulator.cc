@@ -272,10 +272,16 @@ class Simulation {
     return prefills() ? plan_.parts[part].prefill_ms : plan_.parts[part].decode_ms;
   }
 
+  // Of whatever plans it takes up the device has the same budget, and leaves the same free.
   void NoteMemory(const Device& device) {
     SimulatedMemory& memory = result_.devices[device.index];
+    const PlanDevice& planned = plan_.devices[device.index];
     memory.most_in_ring = std::max(memory.most_in_ring, device.in_ring);
     memory.most_used = std::max(memory.most_used, device.beside_ring + device.in_ring);
+    if (memory.most_used <= planned.budget - planned.least_margin) return;
+    status_ = absl::InternalError(absl::StrCat("simulation: device ", device.index, " has ", FormatBytes(memory.most_used), " of ",
+                                               FormatBytes(planned.budget), " in use, of which ", FormatBytes(planned.least_margin),
+                                               " are to be left free"));
   }
 
   // The last part of the last stage ends a micro-batch, the last micro-batch the step.

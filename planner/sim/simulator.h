@@ -66,7 +66,8 @@ struct SimulatedSteps {
   std::vector<int32_t> steps;                       // shapes, in order
   std::vector<SimulatedChange> changes;             // by time
 };
-// Internal where the Programs block one another, or compute with what is not in memory: a bug of whoever made them.
+// Internal where the Programs block one another, compute with what is not in memory, or use memory that the plan is to leave free: a bug
+// of whoever made them.
 absl::StatusOr<SimulationResult> Simulate(const Plan& plan, const SimulatedSteps& script, const SimulateOptions& options = {});
 
 }  // namespace lime

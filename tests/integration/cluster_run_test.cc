@@ -79,7 +79,7 @@ Plan GrowingPlan() {
   Plan plan = InterleavedPlan({.kv_tokens = 64});
   for (PlanDevice& device : plan.devices) {
     device.memory.ring = std::min<Bytes>(device.memory.ring, 192 * kKiB);
-    device.memory.margin = 0;
+    device.memory.margin = device.least_margin = 0;
     device.budget = device.memory.total();
   }
   EXPECT_TRUE(plan.Validate().ok()) << plan.Validate();
@@ -90,7 +90,7 @@ Plan GrowingPlan() {
 Plan EvictingPlan() {
   Plan plan = InterleavedPlan({.kept_positions = 64});
   for (PlanDevice& device : plan.devices) {
-    device.memory.margin = 0;
+    device.memory.margin = device.least_margin = 0;
     device.budget = device.memory.total();
   }
   return plan;
@@ -117,7 +117,7 @@ Plan SpillingPlan(KvFrom from = KvFrom::kDisks) {
   absl::StatusOr<Plan> plan = WithResidency(*cut, ResidencyOf(*cut));
   EXPECT_TRUE(plan.ok()) << plan.status();
   for (PlanDevice& device : plan->devices) {
-    device.memory.margin = 0;
+    device.memory.margin = device.least_margin = 0;
     device.budget = device.memory.total();
   }
   EXPECT_TRUE(plan->Validate().ok()) << plan->Validate();

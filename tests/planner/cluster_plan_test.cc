@@ -31,6 +31,7 @@ Plan SmallPlan() {
   plan.devices[0].memory = {.runtime = 10, .activations = 20, .kv = 4000, .ring = 90, .weights = 459, .embedding = 520, .margin = 1};
   plan.devices[1].memory = {.runtime = 10, .activations = 20, .weights = 303};
   for (PlanDevice& device : plan.devices) device.budget = device.memory.total();
+  plan.devices[0].least_margin = 1;
   return plan;
 }
 

@@ -3,10 +3,17 @@
 #include "planner/batches.h"
 #include "planner/kv_growth.h"
 #include "planner/sim/simulator.h"
+#include "tests/planner/random_clusters.h"
 #include "tests/planner/small_cluster.h"
 
 namespace lime {
 namespace {
+
+#ifdef LIME_SANITIZED
+constexpr int kSeeds = 60;
+#else
+constexpr int kSeeds = 400;
+#endif
 
 TEST(KvLevelsTest, AnAverageIsOverThePagesThatAreGoneThrough) {
   const KvLevels levels{.levels = {{{.layer_pages = 10}, 1}, {{.layer_pages = 20}, 2}, {{.layer_pages = 40}, 4}}};
@@ -46,6 +53,7 @@ TEST(KvLevelsTest, EveryLevelFitsAndIsPredictedAsItIsSimulated) {
       before = level.residency.layer_pages;
       const absl::StatusOr<Plan> changed = WithResidency(*plan, level.residency);
       ASSERT_TRUE(changed.ok()) << changed.status();
+      for (const PlanDevice& device : changed->devices) EXPECT_GE(device.memory.margin, device.least_margin);
       const absl::StatusOr<SimulationResult> result = SimulateDecode(*changed, {.timeline = false});
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_NEAR(result->MsPerStep(), level.ms_per_step, 1e-6 * level.ms_per_step);
@@ -77,6 +85,83 @@ TEST(KvLevelsTest, ThePapersRuleStreamsWholeBlocksInEveryVisitAndIsNotFaster) {
   }
 }
 
+// ---- Random clusters
+
+// A plan whose KV begins with few pages of a layer, and budgets that all of it makes tight.
+std::optional<Plan> GrowingPlan(uint64_t seed) {
+  RandomClusters clusters(seed);
+  const RandomClusters::Drawn drawn = clusters.Draw();
+  absl::StatusOr<Plan> plan = MakePlan(drawn.problem, drawn.choice);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  if (!plan.ok() || plan->reads != ReadsPerStep::kOnce) return std::nullopt;
+  RandomPlans& random = clusters.random();
+  const int64_t pages = plan->sequences * random.Int(1, 32);
+  for (int p = 0; p < plan->NumParts(); ++p) {
+    const bool first = p == 0 || !(plan->parts[p - 1].block == plan->parts[p].block);
+    plan->parts[p].kv_pages = first && plan->parts[p].block.kind == BlockKind::kAttention ? pages : 0;
+  }
+  const std::vector<PlanNeed> needs = NeedsOf(*plan);
+  for (int d = 0; d < plan->NumDevices(); ++d) {
+    if (needs[d].weights == 0) continue;
+    PlanDevice& device = plan->devices[d];
+    PlanMemory& memory = device.memory;
+    device.kv_pages = needs[d].kv_pages, memory.kv = needs[d].kv_pages * plan->page_bytes;
+    memory.margin = device.least_margin = random.Int(1, 16'000'000);
+    device.budget = memory.total();
+  }
+  EXPECT_TRUE(plan->Validate().ok()) << plan->Validate();
+  return *std::move(plan);
+}
+
+// What the plan has at a level, added up from what its parts, pages and rings need.
+void ExpectRoomAtEveryLevel(const Plan& plan, const KvLevels& levels) {
+  std::vector<PlanAt> changes;
+  for (const KvLevel& level : levels.levels) {
+    const absl::StatusOr<Plan> changed = WithResidency(plan, level.residency);
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    const std::vector<PlanNeed> needs = NeedsOf(*changed);
+    for (int d = 0; d < plan.NumDevices(); ++d) {
+      const PlanDevice& device = plan.devices[d];
+      const Bytes taken = needs[d].weights + needs[d].embedding + needs[d].hosted + needs[d].fetched + needs[d].kv_pages * plan.page_bytes +
+                          device.memory.ring + device.memory.activations + device.memory.runtime;
+      ASSERT_LE(needs[d].ring, device.memory.ring);
+      ASSERT_LE(taken + device.least_margin, device.budget) << level.residency.layer_pages << " pages, device " << device.name;
+      ASSERT_GE(changed->devices[d].memory.margin, device.least_margin);
+    }
+    if (level.residency != ResidencyOf(plan)) changes.push_back({10.1 * static_cast<double>(changes.size() + 1), *changed});
+  }
+  const absl::StatusOr<SimulationResult> result = SimulateChanges(plan, std::move(changes), {.steps = 40, .timeline = false});
+  ASSERT_TRUE(result.ok()) << result.status();
+}
+
+TEST(KvLevelsTest, WhatIsToBeLeftFreeIsFreeAtEveryLevelOfEveryRule) {
+  int grown = 0, tight = 0, refused = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const std::optional<Plan> plan = GrowingPlan(seed);
+    if (!plan) continue;
+    for (const OnlineRule rule : {OnlineRule::kLime, OnlineRule::kPaper, OnlineRule::kWholeLayers}) {
+      const KvLevelOptions options{.rule = rule, .max_levels = 5, .work = 1e5};
+      absl::StatusOr<Plan> grows = rule == OnlineRule::kLime ? PlanToGrow(*plan, options) : *plan;
+      if (!grows.ok()) {
+        ASSERT_EQ(grows.status().code(), absl::StatusCode::kResourceExhausted) << grows.status();
+        ++refused;
+        continue;
+      }
+      const KvLevels levels = MakeKvLevels(*grows, options);
+      ASSERT_NO_FATAL_FAILURE(ExpectRoomAtEveryLevel(*grows, levels));
+      grown += levels.levels.size() > 1 ? 1 : 0;
+      // With less left free more stays: what was held mattered.
+      Plan greedy = *grows;
+      for (PlanDevice& device : greedy.devices) device.least_margin = 0;
+      tight += MakeKvLevels(greedy, options).levels == levels.levels ? 0 : 1;
+    }
+  }
+  EXPECT_GT(grown, kSeeds / 8);
+  EXPECT_GT(tight, kSeeds / 8);
+  EXPECT_GT(refused, 0);
+}
+
 // Two devices that take turns, two layers at a time; memory for the plan's own level, and a ring.
 Plan ThreeVisits() {
   const ModelSpec spec = *DescribeModel(LlamaConfig(/*layers=*/12, /*hidden=*/512, /*inner=*/2048, /*vocab=*/8000), "deep");
@@ -94,7 +179,7 @@ Plan ThreeVisits() {
   Plan plan = *MakePlan(problem, choice);
   for (PlanDevice& device : plan.devices) {
     device.memory.ring = 16 * kMiB;
-    device.memory.margin = 0;
+    device.memory.margin = device.least_margin = 0;
     device.budget = device.memory.total();
   }
   return plan;

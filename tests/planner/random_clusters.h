@@ -172,7 +172,7 @@ class RandomClusters {
     for (int d = 0; d < plan.NumDevices(); ++d) {
       PlanDevice& device = problem.head.devices[d];
       device.memory.runtime = random_.Int(0, 1000000), device.memory.activations = random_.Int(0, 1000000);
-      device.memory.margin = random_.Int(0, 1000);
+      device.memory.margin = device.least_margin = random_.Int(0, 1000);
       const Bytes extra = random_.Chance(30) ? 0 : RandomBytes(0, random_.Chance(20) ? 400'000'000 : 40'000'000);
       const PlanNeed& need = needs[d];
       const Bytes mem = need.weights + need.embedding + need.kv_pages * plan.page_bytes + need.ring + extra;

@@ -60,8 +60,8 @@ Drawn Draw(uint64_t seed) {
   for (int d = 0; d < plan.NumDevices(); ++d) {
     PlanDevice& device = plan.devices[d];
     device.memory.ring = rings[d] + (clusters.random().Chance(50) ? 0 : clusters.random().Int(0, 60'000'000));
-    device.memory.margin = 0;
-    device.budget = device.memory.runtime + device.memory.activations + device.memory.ring + most[d];
+    device.memory.margin = device.least_margin;
+    device.budget = device.memory.runtime + device.memory.activations + device.memory.ring + most[d] + device.least_margin;
   }
   Drawn answer;
   for (const Residency& residency : residencies) {
@@ -94,9 +94,10 @@ TEST(ResidencyChangeTest, NothingIsMissingAndNoBudgetExceededWheneverItChanges) 
     for (int d = 0; d < plan.NumDevices(); ++d) {
       const SimulatedMemory& memory = result->devices[d];
       ASSERT_LE(memory.most_in_ring, plan.devices[d].memory.ring);
-      ASSERT_LE(memory.most_used, plan.devices[d].budget);
+      const Bytes room = plan.devices[d].budget - plan.devices[d].least_margin;
+      ASSERT_LE(memory.most_used, room);
       changed += memory.last_border >= 0 ? 1 : 0;
-      full += memory.most_used > 0 && memory.most_used == plan.devices[d].budget ? 1 : 0;
+      full += memory.most_used > 0 && memory.most_used == room ? 1 : 0;
     }
   }
   EXPECT_GT(changed, kSeeds);
@@ -156,12 +157,39 @@ TEST(ResidencyChangeTest, AChangeCostsNoReadOfItsOwn) {
   EXPECT_GT(left, 300);
 }
 
-TEST(ResidencyChangeTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
-  Plan plan;
-  for (uint64_t seed = 1; plan.parts.empty(); ++seed) {
-    const Drawn drawn = Draw(seed);
-    if (!drawn.plans.empty()) plan = drawn.plans[0];
+Plan FirstDrawn() {
+  for (uint64_t seed = 1;; ++seed) {
+    if (const Drawn drawn = Draw(seed); !drawn.plans.empty()) return drawn.plans[0];
   }
+}
+
+TEST(ResidencyChangeTest, WhatAPlanIsToLeaveFreeIsTakenByNoResidencyAndSimulatedByNone) {
+  Plan plan = FirstDrawn();
+  const int d = plan.stages.front().device;
+  PlanDevice& device = plan.devices[d];
+  device.least_margin = device.memory.margin = 5000;
+  device.budget = device.memory.total();
+  ASSERT_TRUE(plan.Validate().ok()) << plan.Validate();
+  const Residency same = ResidencyOf(plan);
+  ASSERT_TRUE(WithResidency(plan, same).ok());
+  device.memory.margin = 4999, device.budget -= 1;
+  EXPECT_THAT(std::string(plan.Validate().message()), HasSubstr(".memory.margin\" = 4999 is outside 5000 to"));
+  EXPECT_THAT(std::string(WithResidency(plan, same).status().message()), HasSubstr("left free 4.88 KiB"));
+  device.least_margin = 4999;
+  // As if a level counted its pages too low.
+  const StepShape shape = DecodeShape(plan);
+  SimulatedSteps script{.programs = {*Compile(plan, shape)}, .steps = std::vector<int32_t>(10, 0)};
+  script.changes.push_back(
+      {.at_ms = 0.01, .after = plan, .entering = {*CompileChange(plan, plan, shape)}, .settled = {*Compile(plan, shape)}});
+  ASSERT_TRUE(Simulate(plan, script).ok()) << Simulate(plan, script).status();
+  script.changes[0].after.devices[d].memory.kv += 1;
+  const auto result = Simulate(plan, script);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal) << result.status();
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("are to be left free"));
+}
+
+TEST(ResidencyChangeTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
+  Plan plan = FirstDrawn();
   const auto refusal = [&](const Residency& residency) {
     const absl::StatusOr<Plan> changed = WithResidency(plan, residency);
     EXPECT_FALSE(changed.ok());
