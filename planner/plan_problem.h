@@ -48,8 +48,8 @@ struct PlanRequest {
   std::string model_name;  // for people
   int64_t context = 2048;  // tokens of each sequence, prompt and answer
   int64_t kv_tokens = 0;   // of them, KV is reserved for at first (planner/kv_levels.h); 0: all
-  int64_t expected_positions =
-      0;  // of them, what attention reads of a sequence in a step that is predicted; 0: the context, as where KV is evicted
+  // Of them, those that attention reads of a sequence in a step that is predicted; 0: all, as where KV is evicted.
+  int64_t expected_positions = 0;
   int64_t kept_positions = 0;        // of them, KV is kept of the newest (planner/plan/kv_eviction.h); 0: all
   int32_t sequences = 1;             // at a time
   std::vector<int32_t> batches;      // sequences in a micro-batch, to choose among; empty: 1, 2, 4 .. and all of them
