@@ -12,7 +12,9 @@
 #include "planner/base/check.h"
 #include "planner/evaluator.h"
 #include "planner/first_token.h"
+#include "planner/kv_growth.h"
 #include "planner/kv_levels.h"
+#include "planner/plan/plan_residency.h"
 
 namespace lime {
 namespace {
@@ -44,8 +46,9 @@ struct Choice {
 class Planner {
  public:
   Planner(const PlanProblem& problem, const OneDeviceRequest& request)
-      : problem_(problem), request_(request), instance_(problem.instance), evaluator_(instance_) {
+      : problem_(problem), request_(request), grows_(GrowsKv(problem.head)), instance_(problem.instance), evaluator_(instance_) {
     LIME_CHECK_EQ(problem.head.NumDevices(), 1);
+    LIME_CHECK(!grows_ || (request.placement == Placement::kAuto && !request.ring && !request.share));
     const PlanDevice& device = problem.head.devices.front();
     Bytes fixed = device.memory.total() + problem.head.embedding_kept_bytes;
     for (const PlanPart& part : problem.head.parts) {
@@ -61,9 +64,9 @@ class Planner {
 
   absl::StatusOr<Plan> Make() {
     const Bytes most = MostResident();
-    if (all_ <= std::min(room_, most)) return MakeWith({}, /*by_rows=*/problem_.tied_embedding, 0);
+    if (!grows_ && all_ <= std::min(room_, most)) return MakeWith({}, /*by_rows=*/problem_.tied_embedding, 0);
     room_ -= request_.rows;
-    if (parts_ <= std::min(room_, most)) return MakeWith({}, /*by_rows=*/true, 0);
+    if (!grows_ && parts_ <= std::min(room_, most)) return MakeWith({}, /*by_rows=*/true, 0);
     room_ -= request_.streaming_margin + largest_;
     const Bytes least = request_.ring ? std::max(*request_.ring, 2 * largest_) : largest_;
     if (least > room_) {
@@ -75,7 +78,8 @@ class Planner {
       for (Draft& draft : Drafts(std::min(room_ - ring, most))) Consider(std::move(draft), ring);
     }
     const Choice& best = Best();
-    return MakeWith(best.draft.streamed, /*by_rows=*/true, best.ring);
+    absl::StatusOr<Plan> plan = MakeWith(best.draft.streamed, /*by_rows=*/true, best.ring);
+    return plan.ok() && grows_ ? PlanToGrow(*plan) : std::move(plan);
   }
 
  private:
@@ -185,7 +189,7 @@ class Planner {
   absl::StatusOr<Plan> MakeWith(const std::vector<uint8_t>& streamed, bool by_rows, Bytes ring) const {
     PlanProblem problem = problem_;
     StagePlan stages{.stages = {{0, 0, problem.head.NumParts()}}, .embedding_by_rows = by_rows};
-    Bytes resident = parts_, largest = 0;
+    Bytes resident = parts_, largest = grows_ ? largest_ : 0;
     for (size_t p = 0; p < streamed.size(); ++p) {
       if (streamed[p] == 0) continue;
       stages.streamed.push_back(static_cast<int32_t>(p));
@@ -199,6 +203,7 @@ class Planner {
     if (largest > 0) memory.margin += request_.streaming_margin, device.least_margin += request_.streaming_margin;
     SetRoom(largest > 0 ? fixed_ + resident + ring : device.budget - memory.total(), problem);
     PlanChoice choice{.stages = stages, .batch = problem.head.sequences};
+    if (grows_ && problem.first_token) problem.first_token->max_chunks_per_sweep = 1;  // others would hold in the ring what streams
     if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(stages);
     LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem, choice));
     PlanMemory& divided = plan.devices.front().memory;
@@ -218,6 +223,7 @@ class Planner {
 
   const PlanProblem& problem_;
   const OneDeviceRequest& request_;
+  const bool grows_;  // KV does, and any part may have to stream
   Instance instance_;
   Evaluator evaluator_;
   Bytes parts_ = 0;    // of all parts

@@ -26,7 +26,12 @@ struct OneDeviceRequest {
 // Everything stays where there is room for it. Else all parts do, and rows of the embedding are read; else parts stream. The ring is as
 // large as was chosen, and the margin has what is left. ResourceExhausted, with the numbers, where a ring of the least size, or as asked
 // for, does not fit beside what stays in any case. The budget is that of problem.head; what its instances say of memory does not matter.
-// REQUIRES: one device, one size of micro-batches, that has all sequences; no KV grows or is evicted
+//
+// Where KV grows (problem.head has that of the first level) parts may have to stream later, so there is a ring from the start, of the size
+// that is fastest on average over all levels (planner/kv_levels.h); ResourceExhausted also where no ring leads on to the whole context.
+//
+// REQUIRES: one device, one size of micro-batches, that has all sequences; no KV is evicted; where it grows, `request` asks for no
+// placement, ring or share
 absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRequest& request);
 
 // What the device takes where all that can streams, through the smallest ring: one part, and as activations the room for another, which

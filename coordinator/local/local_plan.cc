@@ -57,6 +57,7 @@ class LocalPlanning {
         request_(request),
         prompt_tokens_(std::clamp<int64_t>(request.prompt_tokens, 1, request.context)),
         work_tokens_(std::max(prompt_tokens_, request.all_prompt_tokens)),
+        budget_(request.budget),
         profile_(Assumed(request.profile)),
         disk_profiled_(request.profile != nullptr && request.profile->DiskRate(kDisk.read_bytes, kDisk.depth) > 0) {
     plan_request_ = {.model_name = request.model_name,
@@ -70,13 +71,25 @@ class LocalPlanning {
   }
 
   absl::StatusOr<LocalPlan> Run() {
+    absl::StatusOr<LocalPlan> whole = PlanForAllKv();
+    const bool asks = request_.placement != Placement::kAuto || request_.ring || request_.ring_pieces || request_.resident_share;
+    if (request_.kv_tokens <= 0 || asks || !whole.ok() || !Summarize(whole->plan).streams()) return whole;
+    plan_request_.kv_tokens = std::clamp(request_.kv_tokens, prompt_tokens_, request_.context);
+    budget_ = whole->plan.devices.front().budget;
+    absl::StatusOr<LocalPlan> grows = PlanFor(whole->plan.prefill_chunk);
+    if (grows.ok()) grows->budget_text = whole->budget_text;
+    const bool faster = grows.ok() && grows->plan.predicted.ms_per_step < whole->plan.predicted.ms_per_step;
+    return faster || !(grows.ok() || absl::IsResourceExhausted(grows.status())) ? std::move(grows) : std::move(whole);
+  }
+
+ private:
+  absl::StatusOr<LocalPlan> PlanForAllKv() {
     if (request_.chunk > 0) return PlanFor(request_.chunk);
     absl::StatusOr<LocalPlan> best = PlanFor(kUsualChunk);
     if (best.ok() ? !Summarize(best->plan).streams() : !absl::IsResourceExhausted(best.status())) return best;
     return BestChunk(std::move(best));
   }
 
- private:
   int64_t LogitRows(int64_t rows) const { return std::min(request_.logit_rows, rows); }
 
   // Where something streams, every chunk costs a sweep over the disk, longer chunks take memory from what stays, and shorter ones let a
@@ -152,7 +165,7 @@ class LocalPlanning {
                                  .numerics = request_.numerics};
     LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(request_.backend, spec_, backend));
     return ClusterDevice{.name = "local",
-                         .budget = request_.budget,
+                         .budget = budget_,
                          .runtime = ProcessResidentBytes() + request_.beside,  // with what the backend loads
                          .activations = activations,
                          .margin = kLeastMargin,
@@ -192,6 +205,7 @@ class LocalPlanning {
   const LocalPlanRequest& request_;
   const int64_t prompt_tokens_;
   const int64_t work_tokens_;
+  Bytes budget_;  // 0: to be derived
   const DeviceProfile profile_;
   const bool disk_profiled_;
   PlanRequest plan_request_;

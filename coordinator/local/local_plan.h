@@ -28,13 +28,17 @@ struct LocalPlanRequest {
   Bytes budget = 0;                                     // of the whole process; 0: derived from what the machine has
   MemoryPriority priority = MemoryPriority::kBalanced;  // then
   int64_t context = 2048;                               // positions of each sequence, prompt and answer
-  int64_t expected_positions = 0;                       // of them, those of a sequence on average, for predictions; 0: all
-  int32_t sequences = 1;                                // at a time
-  int64_t prompt_tokens = 1;                            // of the longest prompt
-  int64_t chunk = 0;              // of a prompt, that are computed together at most; 0: as many as is best for the work
-  int64_t all_prompt_tokens = 0;  // the work: of all prompts; 0: of one
-  int64_t new_tokens = 0;         // and steps of decoding
-  int64_t logit_rows = 0;         // of a chunk, rows that may ask for logits, to score prompts; at least one for each sequence can
+  // Of them, those that KV is reserved for at first, and at least those of a prompt; the rest comes by levels as parts stream instead
+  // (planner/kv_levels.h). 0: all. All of it is reserved where nothing streams beside it, where a placement, ring or share is asked for,
+  // and where the first level would be no faster.
+  int64_t kv_tokens = 0;
+  int64_t expected_positions = 0;  // of them, those of a sequence on average, for predictions; 0: all
+  int32_t sequences = 1;           // at a time
+  int64_t prompt_tokens = 1;       // of the longest prompt
+  int64_t chunk = 0;               // of a prompt, that are computed together at most; 0: as many as is best for the work
+  int64_t all_prompt_tokens = 0;   // the work: of all prompts; 0: of one
+  int64_t new_tokens = 0;          // and steps of decoding
+  int64_t logit_rows = 0;          // of a chunk, rows that may ask for logits, to score prompts; at least one for each sequence can
 
   // Where not everything stays in memory.
   Placement placement = Placement::kAuto;

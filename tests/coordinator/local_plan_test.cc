@@ -13,7 +13,9 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
+#include "planner/kv_levels.h"
 #include "planner/plan/described_model.h"
+#include "planner/plan/plan_residency.h"
 #include "testbed/make_model/make_model.h"
 #include "tests/temp_dir.h"
 
@@ -220,6 +222,42 @@ TEST_F(LocalPlanTest, PredictionsAreForThePositionsThatAreExpected) {
   };
   EXPECT_LT(at(100), at(50000));
   EXPECT_LT(at(50000), at(0));
+}
+
+TEST_F(LocalPlanTest, KvThatIsReservedForFewTokensGrowsByLevelsWithinTheSameBudget) {
+  LocalPlanRequest request = Request(0);
+  request.context = 4096, request.chunk = 60, request.sequences = 4;
+  const Bytes kv = request.sequences * request.context * spec_.KvBytesPerToken();
+  request.budget = ProcessResidentBytes() + kv + 56 * kMiB;
+  const auto whole = PlanForThisProcess(spec_, request);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_TRUE(Summarize(whole->plan).streams());
+  EXPECT_FALSE(GrowsKv(whole->plan));
+  request.kv_tokens = 512;
+  const auto grows = PlanForThisProcess(spec_, request);
+  ASSERT_TRUE(grows.ok()) << grows.status();
+  ASSERT_TRUE(GrowsKv(grows->plan));
+  EXPECT_EQ(ResidencyOf(grows->plan).layer_pages, 4 * 512 / kPageTokens);
+  EXPECT_LT(Summarize(grows->plan).streamed_bytes, Summarize(whole->plan).streamed_bytes);
+  EXPECT_EQ(grows->plan.devices.front().budget, request.budget);
+  const KvLevels levels = MakeKvLevels(grows->plan);
+  EXPECT_EQ(levels.exhausted, "");
+  ASSERT_GT(levels.levels.size(), 3u);
+  for (const KvLevel& level : levels.levels) {
+    const auto at = WithResidency(grows->plan, level.residency);
+    ASSERT_TRUE(at.ok()) << at.status();
+    EXPECT_GE(Summarize(*at).margin, 16 * kMiB + request.budget / 256);
+    EXPECT_EQ(Summarize(*at).total(), request.budget);
+  }
+  LocalDevice device({.weights = model_, .make_stage = MakeEngineStages({.num_threads = 1})});
+  const absl::Status installed = device.Install(grows->plan, {});
+  EXPECT_TRUE(installed.ok()) << installed;
+  EXPECT_TRUE(device.Unload().ok());
+  // All of it at once where that is what was asked for, or nothing streams.
+  request.ring_pieces = 4;
+  EXPECT_FALSE(GrowsKv(PlanForThisProcess(spec_, request)->plan));
+  request.ring_pieces.reset(), request.budget = 4 * kGiB;
+  EXPECT_FALSE(GrowsKv(PlanForThisProcess(spec_, request)->plan));
 }
 
 // Whatever the model, the budget and the disk: it adds up, no memory is left over, and more of it is never worse.

@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "planner/kv_levels.h"
+#include "planner/plan/plan_residency.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/small_cluster.h"
 
@@ -107,6 +109,50 @@ TEST(OneDeviceTest, MemoryAddsUpToTheBudgetWhateverIsAsked) {
       }
     }
     EXPECT_EQ(PlanOneDevice(ProblemOf(spec, least - kMiB), Request()).status().code(), absl::StatusCode::kResourceExhausted);
+  }
+}
+
+// Of 3,200 positions KV takes 50 MiB, beside 51 MiB of parts.
+TEST(OneDeviceTest, KvGrowsByLevelsAndLeavesTheMarginAtEachOfThem) {
+  for (const bool tied : {false, true}) {
+    const ModelSpec spec = Model(tied);
+    const auto problem_of = [&](Bytes budget, int64_t kv_tokens) {
+      const ClusterDevice device = Board("local", budget);
+      return *MakePlanProblem(spec, {&device, 1},
+                              {.context = 3200,
+                               .kv_tokens = kv_tokens,
+                               .batches = {1},
+                               .piece_bytes = kPiece,
+                               .embedding_with_head = true,
+                               .prompt_tokens = 100,
+                               .chunks = {64}});
+    };
+    int grown = 0;
+    const Bytes least = LeastMemory(problem_of(0, 0), Request()).total() + kStreamingMargin;
+    for (const Bytes more : {1 * kMiB, 12 * kMiB, 30 * kMiB, 60 * kMiB, 200 * kMiB}) {
+      const auto whole = PlanOneDevice(problem_of(least + more, 0), Request());
+      ASSERT_TRUE(whole.ok()) << whole.status();
+      EXPECT_FALSE(GrowsKv(*whole));
+      const auto grows = PlanOneDevice(problem_of(least + more, 256), Request());
+      if (!grows.ok()) continue;  // the least ring of what grows is of two parts
+      ++grown;
+      EXPECT_TRUE(grows->Validate(spec).ok()) << grows->Validate(spec);
+      ASSERT_TRUE(GrowsKv(*grows));
+      EXPECT_EQ(ResidencyOf(*grows).layer_pages, 16);
+      EXPECT_LE(Streamed(*grows), Streamed(*whole) + 2 * kPiece);
+      EXPECT_EQ(grows->devices[0].least_margin, Board("local", 0).margin + kStreamingMargin);
+      const KvLevels levels = MakeKvLevels(*grows);
+      EXPECT_EQ(levels.exhausted, "");
+      EXPECT_EQ(levels.levels.back().residency.layer_pages, FullLayerPages(*grows));
+      for (const KvLevel& level : levels.levels) {
+        const auto at = WithResidency(*grows, level.residency);
+        ASSERT_TRUE(at.ok()) << at.status();
+        EXPECT_GE(at->devices[0].memory.margin, grows->devices[0].least_margin);
+        EXPECT_EQ(at->devices[0].memory.total(), least + more);
+        EXPECT_NEAR(SimulateDecode(*at)->MsPerStep(), level.ms_per_step, 1e-6 * level.ms_per_step);
+      }
+    }
+    EXPECT_GE(grown, 4);
   }
 }
 
