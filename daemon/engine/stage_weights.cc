@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -104,6 +105,7 @@ absl::Status StageWeights::LoadAll(const Checkpoint& checkpoint, int32_t device,
   backend_ = &backend;
   for (const int part : parts) whole_[part] = std::ranges::find(resident.whole, plan_.parts[part].block) != resident.whole.end();
   if (options.left != nullptr) KeepFor(spec_, plan_, device, *options.left);
+  LIME_RETURN_IF_ERROR(LearnChecksums(options.load));
   LIME_RETURN_IF_ERROR(LoadBlocks(checkpoint, resident.whole, resident.kept, backend, options));
   for (const int part : resident.parts) {
     std::optional<HugeBuffer> left = options.left != nullptr ? options.left->Take(plan_.parts[part]) : std::nullopt;
@@ -140,7 +142,10 @@ absl::Status StageWeights::LoadBlocks(const Checkpoint& checkpoint, const std::v
     LIME_ASSIGN_OR_RETURN(LoadedBlock block, LoadKept(checkpoint, spec_.block(id)));
     blocks_.push_back({.block = std::move(block)});
   }
-  for (const Bound& bound : blocks_) LIME_RETURN_IF_ERROR(backend.BindBlock(spec_.block(bound.block.id), ToWeights(bound.block)));
+  for (const Bound& bound : blocks_) {
+    LIME_RETURN_IF_ERROR(backend.BindBlock(spec_.block(bound.block.id), ToWeights(bound.block)));
+    if (bound.whole && bound.copied) reader_->LearnChecksums(bound.block);  // it may come to stream
+  }
   return absl::OkStatus();
 }
 
@@ -187,6 +192,15 @@ void StageWeights::Leave(WeightsLeft& left) {
   for (size_t part = 0; part < own_.size(); ++part) {
     if (own_[part].data() != nullptr && read_[part]) left.Add(plan_.parts[part], std::move(own_[part]));
   }
+}
+
+absl::Status StageWeights::LearnChecksums(const LoadOptions& options) {
+  std::map<int, std::vector<int>> pieces;  // by block
+  for (const int part : parts_here_) {
+    if (!whole_[part] && !plan_.parts[part].is_kv()) pieces[BlockOf(part)].push_back(PieceOf(part));
+  }
+  for (const auto& [block, of_block] : pieces) LIME_RETURN_IF_ERROR(reader_->LearnChecksums(block, of_block, options.cancelled));
+  return absl::OkStatus();
 }
 
 // A resident part of a block of which others stream, into memory of its own.

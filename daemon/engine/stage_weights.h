@@ -120,6 +120,8 @@ class StageWeights {
   absl::Status LoadBlocks(const Checkpoint& checkpoint, const std::vector<BlockId>& whole, const std::vector<BlockId>& kept,
                           Backend& backend, const Options& options);
   absl::Status LoadWhole(const Checkpoint& checkpoint, const std::vector<BlockId>& ids, bool all_whole, const Options& options);
+  // Of all parts that are read by themselves.
+  absl::Status LearnChecksums(const LoadOptions& options);
   absl::Status ReadPart(int part);
   bool StreamsIn(int part, int64_t step) const { return step < border_ ? streamed_before_[part] : streamed_[part]; }
   bool Streams() const;

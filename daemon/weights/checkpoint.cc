@@ -236,6 +236,15 @@ std::optional<uint64_t> Checkpoint::RangeHash(int32_t file, int64_t offset, Byte
   return found->xxh3;
 }
 
+std::vector<BlockExtent> Checkpoint::RangesOver(int32_t file, int64_t offset, Bytes bytes) const {
+  std::vector<BlockExtent> over;
+  for (auto range = std::ranges::lower_bound(store_ranges_, file, {}, &BlockExtent::file);
+       range != store_ranges_.end() && range->file == file && range->offset < offset + bytes; ++range) {
+    if (range->offset + range->bytes > offset) over.push_back(*range);
+  }
+  return over;
+}
+
 std::span<const uint32_t> Checkpoint::RowHashes(const TensorLocation& at, Bytes row_bytes) const {
   const auto found = store_rows_.find({at.file, at.offset, row_bytes});
   if (found == store_rows_.end() || static_cast<Bytes>(found->second.size()) * row_bytes != at.bytes) return {};

@@ -71,6 +71,8 @@ class Checkpoint {
   // XXH3-64 of bytes [offset, offset + bytes) of files()[file], where the block store says it: for every tensor that IsKept(), and for the
   // rows of every part of a matrix in every piece of CutBlock(block).
   std::optional<uint64_t> RangeHash(int32_t file, int64_t offset, Bytes bytes) const;
+  // All such ranges that have some of these bytes, with their checksums, by offset.
+  std::vector<BlockExtent> RangesOver(int32_t file, int64_t offset, Bytes bytes) const;
 
   // Compares the bytes of a tensor, all of them in memory, with every checksum that the block store says of them. OK where it says none.
   // DataLoss names file and offset.

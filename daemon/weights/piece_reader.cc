@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/weights/covered_ranges.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -118,6 +120,45 @@ RowsInMemory PieceReader::Rows(int block, int piece, int i, const std::byte* pla
 std::string PieceReader::Describe(int block, int piece) const {
   const Extent& extent = blocks_[block][piece].reads.front().extent;
   return absl::StrCat(FileName(checkpoint_.files()[extent.file]), ", ", BlockName(spec_.blocks[block].id), ", offset ", extent.offset);
+}
+
+// ---- Checksums
+
+std::vector<PieceReader::Range*> PieceReader::Unchecked(int block, const std::vector<int>& pieces) {
+  std::vector<Range*> unchecked;
+  if (!checkpoint_.is_block_store()) return unchecked;
+  for (const int piece : pieces) {
+    for (Range& range : blocks_[block][piece].ranges) {
+      if (!range.xxh3) unchecked.push_back(&range);
+    }
+  }
+  return unchecked;
+}
+
+absl::Status PieceReader::LearnChecksums(int block, const std::vector<int>& pieces, const std::atomic<bool>* cancelled) {
+  const std::vector<Range*> unchecked = Unchecked(block, pieces);
+  std::vector<TensorLocation> places;
+  for (const Range* range : unchecked) places.push_back(range->at);
+  LIME_ASSIGN_OR_RETURN(
+      const std::vector<std::optional<uint64_t>> hashes,
+      HashCoveredRanges(checkpoint_, places,
+                        {.block = BlockName(spec_.blocks[block].id), .max_attempts = options_.max_attempts, .cancelled = cancelled}));
+  for (size_t i = 0; i < unchecked.size(); ++i) unchecked[i]->xxh3 = hashes[i];
+  return absl::OkStatus();
+}
+
+void PieceReader::LearnChecksums(const LoadedBlock& loaded) {
+  const auto block = std::ranges::find(spec_.blocks, loaded.id, &BlockSpec::id);
+  std::vector<int> all(blocks_[block - spec_.blocks.begin()].size());
+  std::iota(all.begin(), all.end(), 0);
+  for (Range* range : Unchecked(static_cast<int>(block - spec_.blocks.begin()), all)) {
+    for (size_t i = 0; i < block->tensors.size(); ++i) {
+      const TensorLocation& whole = checkpoint_.location(block->tensors[i].name);
+      const int64_t from = range->at.offset - whole.offset;
+      if (whole.file != range->at.file || from < 0 || from + range->at.bytes > whole.bytes) continue;
+      range->xxh3 = XXH3_64bits(loaded.tensors[i].data + from, static_cast<size_t>(range->at.bytes));
+    }
+  }
 }
 
 // ---- Reading

@@ -1,10 +1,12 @@
 // Brings the pieces of a model's blocks from its files into memory, checked, past the page cache.
 //
 // A piece lies in its place as one or several ranges of files, each as it lies there (the enclosing 4 KiB), so that the disk writes where
-// the computation reads. Where the model is a block store, every range has a checksum that is compared after the read.
+// the computation reads. Where the model is a block store, every range has a checksum that is compared after the read: the store's own, or
+// where the pieces are cut otherwise than there (a head along kVocabRange, pieces of another size) one that LearnChecksums found.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -14,12 +16,14 @@
 
 #include "daemon/weights/block_reader.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/weight_store.h"
 #include "planner/plan/block_pieces.h"
 #include "planner/plan/model_spec.h"
 
 namespace lime {
 
-// Thread: StartRead, Cancel and bytes_read from any; completions run on the reader's own thread. Immutable otherwise.
+// Thread: StartRead, Cancel and bytes_read from any; completions run on the reader's own thread. Immutable otherwise, but for the checksums
+// that are learned before anything is read.
 class PieceReader {
  public:
   struct Options {
@@ -48,6 +52,13 @@ class PieceReader {
   RowsInMemory Rows(int block, int piece, int i, const std::byte* place) const;
   // "layer_0003.safetensors, attention 3, offset 4096"; for people.
   std::string Describe(int block, int piece) const;
+
+  // Reads once, and compares, what of a block store covers those of the pieces that it has no checksums of by themselves, and keeps theirs
+  // for StartRead. Nothing where there is no store. Blocks, with 16 MiB of memory. DataLoss names file, block and offset; kCancelled soon
+  // after *cancelled is set.
+  absl::Status LearnChecksums(int block, const std::vector<int>& pieces, const std::atomic<bool>* cancelled);
+  // The same from all tensors of the block in memory, which were compared with what the store says.
+  void LearnChecksums(const LoadedBlock& loaded);
 
   // Reads a piece into `place`, aligned to 4 KiB, and calls `done` once. A failed read is repeated, and so is a piece whose checksum
   // differs; the error that remains names file, block and offset. REQUIRES: `place` lives until `done`.
@@ -86,6 +97,8 @@ class PieceReader {
 
   PieceReader(const Checkpoint& checkpoint, const ModelSpec& spec, const Options& options, std::unique_ptr<BlockReader> reader);
   Piece LayOut(const BlockSpec& block, const BlockPiece& piece) const;
+  // Of the pieces, those that have no checksum; none where there is no store.
+  std::vector<Range*> Unchecked(int block, const std::vector<int>& pieces);
   void LayOutReads(Piece& piece) const;
   void Start(const std::shared_ptr<Request>& request);
   void OnRead(const std::shared_ptr<Request>& request, const absl::Status& status);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
 #include "absl/synchronization/notification.h"
 #include "daemon/weights/block_store.h"
@@ -178,6 +179,109 @@ TEST(PieceReaderTest, DamageThatPassesIsReadAgainAndDamageThatStaysIsNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr("layer_0000.safetensors: mlp 0, "));
   EXPECT_THAT(std::string(status.message()), HasSubstr("differ from their checksum after 4 reads"));
+}
+
+void Flip(const std::string& path, int64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(offset);
+  const char flipped = static_cast<char>(file.get() ^ 16);
+  file.seekp(offset);
+  file.put(flipped);
+}
+
+std::vector<int> AllPieces(const PieceReader& reader, int block) {
+  std::vector<int> pieces(static_cast<size_t>(reader.NumPieces(block)));
+  std::iota(pieces.begin(), pieces.end(), 0);
+  return pieces;
+}
+
+// Pieces of another size than the store's ranges: each is compared nonetheless, whichever byte is damaged, and whenever.
+TEST(PieceReaderTest, PiecesThatAStoreIsNotCutInAreCheckedByItsRangesThatCoverThem) {
+  const TempDir dir;
+  MakeModelOptions untied, tied;
+  tied.config.tie_embeddings = true;
+  for (const auto& [name, options] : {std::pair<const char*, MakeModelOptions>{"dense", untied}, {"tied", tied}, {"packed", Packed()}}) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(MakeModel(options, dir.file(name)).ok());
+    const std::string store = dir.file(name) + "_store";
+    ASSERT_TRUE(PrepareBlockStore(dir.file(name), store).ok());
+    const Model model(store);
+    std::atomic<int> left = 0;
+    auto reader =
+        PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
+                                                           return std::make_unique<Spoiler>(std::move(device), left);
+                                                         }});
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    for (int block = 1; block < static_cast<int>(model.spec.blocks.size()); ++block) {
+      SCOPED_TRACE(BlockName(model.spec.blocks[static_cast<size_t>(block)].id));
+      ASSERT_GT((*reader)->NumPieces(block), 1);
+      const absl::Status learned = (*reader)->LearnChecksums(block, AllPieces(**reader, block), nullptr);
+      ASSERT_TRUE(learned.ok()) << learned;
+      for (int piece = 0; piece < (*reader)->NumPieces(block); ++piece) {
+        auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(block, piece));
+        ASSERT_TRUE(place.ok());
+        left = 1;
+        EXPECT_TRUE(ReadPiece(**reader, block, piece, place->data()).ok()) << "the second read is good";
+        EXPECT_EQ(left, 0);
+        left = 1000;
+        EXPECT_EQ(ReadPiece(**reader, block, piece, place->data()).code(), absl::StatusCode::kDataLoss) << piece;
+      }
+      left = 0;
+      for (const TensorSpec& tensor : model.spec.blocks[static_cast<size_t>(block)].tensors) {
+        if (IsKept(tensor)) continue;
+        const TensorLocation& at = model.checkpoint.location(tensor.name);
+        const std::string& path = model.checkpoint.files()[static_cast<size_t>(at.file)].path;
+        for (const int64_t byte : {int64_t{0}, at.bytes / 2, at.bytes - 1}) {
+          Flip(path, at.offset + byte);
+          auto damaged = PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB});
+          ASSERT_TRUE(damaged.ok()) << damaged.status();
+          absl::Status status = (*damaged)->LearnChecksums(block, AllPieces(**damaged, block), nullptr);
+          for (int piece = 0; status.ok() && piece < (*damaged)->NumPieces(block); ++piece) {  // that the store is cut in, too
+            auto place = HugeBuffer::Allocate((*damaged)->PlaceBytes(block, piece));
+            ASSERT_TRUE(place.ok());
+            status = ReadPiece(**damaged, block, piece, place->data());
+          }
+          EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << tensor.name << " " << byte;
+          EXPECT_THAT(std::string(status.message()),
+                      HasSubstr(path + ": " + BlockName(model.spec.blocks[static_cast<size_t>(block)].id) + ", "));
+          EXPECT_THAT(std::string(status.message()),
+                      HasSubstr("differ from their checksum after 4 reads; remove the file and run `lime prepare` again"));
+          Flip(path, at.offset + byte);
+        }
+      }
+    }
+    std::atomic<bool> cancelled = true;
+    auto other = PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB});
+    const int head = static_cast<int>(model.spec.blocks.size()) - 1;
+    EXPECT_TRUE(absl::IsCancelled((*other)->LearnChecksums(head, AllPieces(**other, head), &cancelled)));
+  }
+}
+
+TEST(PieceReaderTest, ChecksumsOfOtherPiecesAreThoseOfABlockInMemory) {
+  const TempDir dir;
+  ASSERT_TRUE(MakeModel(Packed(), dir.file("model")).ok());
+  ASSERT_TRUE(PrepareBlockStore(dir.file("model"), dir.file("store")).ok());
+  const Model model(dir.file("store"));
+  std::atomic<int> left = 0;
+  auto reader =
+      PieceReader::Open(model.checkpoint, model.spec, {.piece_bytes = 4 * kKiB, .wrap_device = [&](std::unique_ptr<BlockDevice> device) {
+                                                         return std::make_unique<Spoiler>(std::move(device), left);
+                                                       }});
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  auto store = WeightStore::Open(model.checkpoint, model.spec, {.loader = LoaderKind::kRead});
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::vector<BlockId> second = {model.spec.blocks[2].id};
+  const auto loaded = (*store)->LoadBlocks(second);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  (*reader)->LearnChecksums(loaded->front());
+  for (int piece = 0; piece < (*reader)->NumPieces(2); ++piece) {
+    auto place = HugeBuffer::Allocate((*reader)->PlaceBytes(2, piece));
+    ASSERT_TRUE(place.ok());
+    EXPECT_TRUE(ReadPiece(**reader, 2, piece, place->data()).ok());
+    left = 1000;
+    EXPECT_EQ(ReadPiece(**reader, 2, piece, place->data()).code(), absl::StatusCode::kDataLoss);
+    left = 0;
+  }
 }
 
 TEST(RowReaderTest, BringsTheRowsOfItsTokensInTheirOrder) {

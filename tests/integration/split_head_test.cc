@@ -1,10 +1,12 @@
 // Devices that share the head by ranges of the vocabulary give the tokens and logits of one that has all of it.
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 
 #include "daemon/logic/head_partial.h"
 #include "daemon/stage/plan_sampler.h"
+#include "daemon/weights/block_store.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -97,6 +99,55 @@ TEST_P(SplitHeadTest, LogitsAreThoseOfOneDevice) {
       ASSERT_EQ(cluster.sampler().hash(s), references[static_cast<size_t>(s)].hash);
     }
     EXPECT_GT(cluster.head_partial_bytes(), kVocabRange * 4 * kNewTokens);  // all logits, since all are hashed
+  }
+}
+
+void Flip(const std::string& path, int64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(offset);
+  const char flipped = static_cast<char>(file.get() ^ 16);
+  file.seekp(offset);
+  file.put(flipped);
+}
+
+// A block store knows checksums of its own pieces, and a plan cuts the head elsewhere. Streamed through a small ring, by one device and
+// by two, each of its bytes is compared all the same, before anything is computed.
+TEST_P(SplitHeadTest, ADamagedByteOfAStoresHeadIsRefused) {
+  const std::string store = model_ / "store";
+  ASSERT_TRUE(PrepareBlockStore(dir_, store).ok());
+  const Reference reference = Alone(dir_, RandomIds(7, 9, kVocab));
+  const auto checkpoint = Checkpoint::Open(store);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const TensorSpec* output = nullptr;
+  for (const TensorSpec& tensor : spec_.block({BlockKind::kHead, 0}).tensors) {
+    if (tensor.role == TensorRole::kOutput) output = &tensor;
+  }
+  ASSERT_NE(output, nullptr);
+  const TensorLocation& at = checkpoint->location(output->name);
+  const std::string& path = checkpoint->files()[static_cast<size_t>(at.file)].path;
+  for (const std::vector<int32_t>& head : {std::vector<int32_t>{0, 0, 0, 0, 0}, {0, 0, 1, 1, 1}}) {
+    Plan plan = PlanOf(1 + head.back(), head, {0, 1, 2, 3, 4});
+    const std::vector<PlanNeed> needs = NeedsOf(plan);
+    for (int d = 0; d < plan.NumDevices(); ++d) {
+      PlanMemory& memory = plan.devices[d].memory;
+      memory.margin += memory.ring - needs[d].ring, memory.ring = needs[d].ring;
+    }
+    SCOPED_TRACE(plan.DebugString());
+    for (const int64_t byte : {int64_t{0}, at.bytes / 5, at.bytes - 1}) {
+      const int32_t owner = byte < 2 * kVocabRange * (at.bytes / kVocab) ? 0 : head.back();
+      Flip(path, at.offset + byte);
+      const auto damaged = StageEngine::Install(store, plan, owner, {});
+      Flip(path, at.offset + byte);
+      EXPECT_EQ(damaged.status().code(), absl::StatusCode::kDataLoss) << byte << ": " << damaged.status();
+      EXPECT_THAT(std::string(damaged.status().message()), HasSubstr(path + ": head, "));
+      EXPECT_THAT(std::string(damaged.status().message()),
+                  HasSubstr("differ from their checksum after 4 reads; remove the file and run `lime prepare` again"));
+    }
+    StageCluster cluster(store, plan, 1);
+    ASSERT_TRUE(cluster.ok());
+    OrderAll(cluster, plan, {reference});
+    EXPECT_EQ(cluster.Await(0, kNewTokens), reference.tokens);
+    EXPECT_EQ(cluster.sampler().hash(0), reference.hash);
   }
 }
 
