@@ -34,7 +34,6 @@ inline constexpr int64_t kMaxWireSequences = int64_t{1} << 20;
 inline constexpr int64_t kMaxWireRows = int64_t{1} << 17;  // of one step
 inline constexpr size_t kMaxWireAddress = 256;
 inline constexpr size_t kMaxWirePath = 4096;
-inline constexpr size_t kMaxWireSentence = 4096;
 inline constexpr int64_t kMaxTraceSpans = int64_t{1} << 20;      // that a device keeps
 inline constexpr int64_t kMaxWireTraceSpans = int64_t{1} << 13;  // of one message: half a megabyte
 inline constexpr double kMaxWireClockMs = 1e12;                  // thirty years

@@ -1,14 +1,21 @@
-// Bounds of single fields of messages; the first wrong one is named.
+// Bounds of single fields of messages; the first wrong one is named. And text that may be sent, or shown.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/status.h"
 
 namespace lime::fields {
+
+inline constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
+inline constexpr size_t kMaxName = 512;
+inline constexpr size_t kMaxSentence = 4096;
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {
@@ -20,11 +27,37 @@ inline absl::Status Within(const char* field, int64_t value, int64_t low, int64_
   return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
 }
 
+inline absl::Status Between(const char* field, double value, double low, double high) {
+  if (value >= low && value <= high) return absl::OkStatus();  // not of a NaN
+  return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
+}
+
+inline absl::Status Milliseconds(const char* field, double value) {
+  if (std::isfinite(value) && value >= 0) return absl::OkStatus();
+  return Wrong("field \"", field, "\" = ", value, " is no time");
+}
+
 inline absl::Status Printable(const char* field, std::string_view text, size_t most) {
   if (text.size() > most) return Wrong("field \"", field, "\" has ", text.size(), " bytes, at most ", most);
   const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
   if (std::ranges::any_of(text, control)) return Wrong("field \"", field, "\" holds control characters");
   return absl::OkStatus();
+}
+
+// What another program says of an error goes on a terminal.
+inline std::string Sentence(std::string_view text) {
+  std::string sentence(text.substr(0, kMaxSentence));
+  std::ranges::replace_if(
+      sentence, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+  return sentence;
+}
+
+// Protobuf's strings are UTF-8, and an error may quote bytes of a file that are not.
+inline std::string Ascii(std::string_view text) {
+  std::string sentence = Sentence(text);
+  std::ranges::replace_if(
+      sentence, [](char c) { return static_cast<unsigned char>(c) > 0x7f; }, '?');
+  return sentence;
 }
 
 }  // namespace lime::fields
