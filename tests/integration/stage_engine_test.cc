@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "planner/plan_problem.h"
 #include "tests/integration/models.h"
+#include "tests/integration/stage_bits.h"
 #include "tests/integration/stage_cluster.h"
 #include "tests/integration/stage_plans.h"
 #include "tests/integration/variants.h"
@@ -15,28 +16,6 @@ namespace lime {
 namespace {
 
 using ::testing::HasSubstr;
-
-void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
-  const auto checkpoint = Checkpoint::Open(dir);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto spec = checkpoint->BuildModelSpec();
-  ASSERT_TRUE(spec.ok()) << spec.status();
-  std::vector<Reference> references;
-  for (int s = 0; s < 3; ++s) references.push_back(Alone(dir, RandomIds(40 + s, 5 + 13 * s, static_cast<int32_t>(vocab))));
-  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
-    const Plan plan = RandomPlan(*spec, seed).Draw();
-    ASSERT_FALSE(plan.parts.empty()) << "seed " << seed;
-    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", plan.DebugString()));
-    StageCluster cluster(dir, plan, seed);
-    ASSERT_TRUE(cluster.ok());
-    const std::vector<Reference> requests(references.begin(), references.begin() + plan.sequences);
-    OrderAll(cluster, plan, requests);
-    for (int32_t s = 0; s < plan.sequences; ++s) {
-      ASSERT_EQ(cluster.Await(s, kNewTokens), requests[s].tokens);
-      ASSERT_EQ(cluster.sampler().hash(s), requests[s].hash);
-    }
-  }
-}
 
 class StageEngineBitsTest : public ::testing::TestWithParam<Variant> {};
 
