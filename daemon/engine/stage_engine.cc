@@ -42,8 +42,8 @@ static_assert(kLoadsUnderWay <= StageTrace::kMaxLoadsUnderWay);
 std::string HowToFit(const PlanDevice& device, Bytes runtime) {
   const Bytes planned = device.memory.runtime + device.memory.margin;
   if (runtime <= planned) return "; raise its memory, or plan with a longer list of devices or a shorter context";
-  return absl::StrCat("; limed itself holds ", FormatBytes(runtime), " by now where the plan leaves it ", FormatBytes(planned),
-                      ": plan again, or start limed anew");
+  return absl::StrCat("; the process itself holds ", FormatBytes(runtime), " by now where the plan leaves it ", FormatBytes(planned),
+                      ": plan again, or start it anew");
 }
 
 }  // namespace
