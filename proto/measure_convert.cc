@@ -71,6 +71,7 @@ void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
   message.set_kv_read(statistics.kv_read);
   message.set_kv_fetched(statistics.kv_fetched);
   message.set_residency_changes(statistics.residency_changes);
+  message.set_given_bytes(statistics.given);
   message.set_sent_messages(statistics.sent_messages);
   message.set_sent_bytes(statistics.sent_bytes);
   message.set_received_messages(statistics.received_messages);
@@ -92,7 +93,8 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
         std::pair("received_messages", message.received_messages()), std::pair("received_bytes", message.received_bytes()),
         std::pair("peak_resident_bytes", message.peak_resident_bytes()), std::pair("residency_changes", message.residency_changes()),
         std::pair("kv_written", message.kv_written()), std::pair("kv_read", message.kv_read()),
-        std::pair("kv_fetched", message.kv_fetched()), std::pair("disk_bytes", message.disk_bytes())}) {
+        std::pair("kv_fetched", message.kv_fetched()), std::pair("disk_bytes", message.disk_bytes()),
+        std::pair("given_bytes", message.given_bytes())}) {
     LIME_RETURN_IF_ERROR(Within(field, value, 0, kMaxCount));
   }
   LIME_RETURN_IF_ERROR(Within("kv_room", message.kv_room(), -kMaxCount, kMaxCount));
@@ -130,6 +132,7 @@ absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
                           .received_bytes = message.received_bytes(),
                           .peak_resident = message.peak_resident_bytes(),
                           .residency_changes = message.residency_changes(),
+                          .given = message.given_bytes(),
                           .links = std::move(links)};
 }
 
