@@ -326,7 +326,7 @@ class Streaming:
                ["least / full streaming", f"{result['least_ratio']:.2f}", "", ""],
                ["recovered after", f"{result['recovery_s']:.1f} s", f"<= {RECOVERY_GOAL_S} s", met(result["recovery_s"] <= RECOVERY_GOAL_S)],
                ["tokens and logits", "same" if result["same"] else "DIFFERENT", "same", met(result["same"])],
-               ["killed, blocks shed at the end", f"{result['killed']}, {result['shed_blocks']}", "0 killed", met(result["killed"] == 0)]])
+               ["killed, weights given back at the end", f"{result['killed']}, {result['given_bytes']}", "0 killed", met(result["killed"] == 0)]])
 
     def full_streaming_tps(self, model, group):
         return 1e3 / statistics.mean(self.intervals(self.run(model, ["--resident", "0"], BOOT_TOKENS + (1 if self.quick else 3), group)))
@@ -347,7 +347,7 @@ class Streaming:
         full = max(before, after)  # what the disk gives moves by itself: the harder one
         return {"alone_tps": 1e3 / alone_ms, "full_tps_before": before, "full_tps_after": after, "least_tps": least, "least_ratio": least / full,
                 "recovery_s": self.recovery(pace, began, ended), "same": run["token_ids"] == reference["token_ids"] and run["logits_xxh3"] == reference["logits_xxh3"],
-                "killed": group.memory_use()["killed"], "shed_blocks": run["streaming"].get("shed_blocks", 0),
+                "killed": group.memory_use()["killed"], "given_bytes": run["streaming"].get("given_bytes", 0),
                 "began_s": began - times[0], "ended_s": ended - times[0], "pace": [(when - times[0], rate) for when, rate in pace]}
 
     @staticmethod

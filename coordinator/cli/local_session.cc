@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/steady_clock.h"
+#include "coordinator/cli/change_search.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/process_memory.h"
@@ -46,6 +47,13 @@ absl::StatusOr<DeviceProfile> ProfileFor(const ModelFlags& flags, Bytes budget, 
 // A few tens of megabytes alone can be an eighth too fast: a limit lets a burst pass, and a disk has a cache.
 bool AreOneRate(const SteadyReads& before, const SteadyReads& now) {
   return before.seconds > 0 && now.seconds > 0 && std::abs(now.bytes_per_second() / before.bytes_per_second() - 1) <= kSameBurst;
+}
+
+// What streams as KV grows.
+std::vector<Residency> LevelsHere(const Plan& plan) {
+  std::vector<Residency> levels;
+  for (const KvLevel& level : LevelsOf(plan, OnlineRule::kLime).levels) levels.push_back(level.residency);
+  return levels;
 }
 
 DecodeUse UseOfProcess(const DeviceStatistics& statistics) {
@@ -87,6 +95,7 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
   threads_ = flags_.threads > 0 ? flags_.threads : UsableCores();
   LocalPlanRequest request{.model_name = flags_.model,
                            .context = shape.context,
+                           .kv_tokens = flags_.kv == "grow" ? shape.kv_tokens : 0,
                            .expected_positions = shape.expected_positions,
                            .sequences = static_cast<int32_t>(shape.sequences),
                            .prompt_tokens = shape.prompt_tokens,
@@ -124,6 +133,7 @@ absl::Status LocalSession::Install(const Shape& shape) {
                                                       .cancelled = &Interrupted(),
                                                       .trace_spans = shape.trace ? kTraceSpans : 0}));
   load_ = device_->load();
+  read_before_ = statistics().bytes_read;
   TakeDiskRate(load_.steady);
   progress.Finish();
   const std::string correction = CorrectionText({.source = local_.disk_profiled ? RateSource::kProfile : RateSource::kAssumed,
@@ -186,7 +196,9 @@ absl::StatusOr<GenerateSummary> LocalSession::Generate(const Tokenizer& tokenize
     CorrectPrediction();
     before = UseOfProcess(statistics());
   };
-  Generator generator(*device_, {}, tokenizer, watched, /*expected_prompt_seconds=*/std::nullopt);
+  Serving::Options serving;
+  if (GrowsKv(plan())) serving.levels = LevelsHere;
+  Generator generator(*device_, std::move(serving), tokenizer, watched, /*expected_prompt_seconds=*/std::nullopt);
   for (const std::vector<int32_t>& prompt : prompts) generator.Add(prompt);
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary, generator.Run());
   if (before) summary.use = Since(*before, UseOfProcess(statistics()));
@@ -209,7 +221,7 @@ json LocalSession::Describe() const {
                     {"blocks", summary_.blocks},
                     {"streamed_bytes_per_step", summary_.streamed_bytes + now.given}};
   if (summary_.streams() || now.given > 0) {
-    streaming["bytes_read"] = now.bytes_read;
+    streaming["bytes_read"] = now.bytes_read - read_before_;
     streaming["disk_busy_ms"] = now.disk_ms;
     streaming["waited_ms"] = now.wait_weights_ms;
     streaming["given_bytes"] = now.given;

@@ -25,6 +25,7 @@ class LocalSession {
   // What the plan is made for.
   struct Shape {
     int64_t context = 0;             // positions of each sequence
+    int64_t kv_tokens = 0;           // of them, those that --kv grow reserves KV for at first; 0: all, as without it
     int64_t expected_positions = 0;  // of them, those of a sequence on average; 0: all
     int64_t sequences = 1;           // at a time
     int64_t prompt_tokens = 1;       // of the longest prompt
@@ -85,6 +86,7 @@ class LocalSession {
   int threads_ = 0;
   bool has_budget_ = false;  // of memory, given by the user
   LoadSummary load_;
+  Bytes read_before_ = 0;  // steps: by loading
   std::unique_ptr<LocalDevice> device_;
   SteadyReads seen_;  // of the disk, by this process; no bytes: nothing that tells its rate
   double predicted_ms_ = 0;

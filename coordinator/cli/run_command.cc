@@ -37,6 +37,7 @@ using nlohmann::json;
 
 constexpr int64_t kDefaultMaxTokens = 128;
 constexpr double kMaxSeconds = 86400;
+constexpr int64_t kFirstTokens = 64;  // behind the prompt, that --kv grow reserves KV for at first
 
 struct RunFlags {
   ModelFlags model;
@@ -343,6 +344,7 @@ absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunSh
   const int64_t rounds = (static_cast<int64_t>(shape.prompts.size()) + shape.sequences - 1) / shape.sequences;
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
                         LocalSession::Open(flags.model, {.context = shape.context,
+                                                         .kv_tokens = flags.kv_tokens > 0 ? flags.kv_tokens : longest + kFirstTokens,
                                                          .expected_positions = longest + shape.most_new_tokens / 2,
                                                          .sequences = shape.sequences,
                                                          .prompt_tokens = longest,
@@ -428,8 +430,10 @@ void AddFlags(CLI::App* command, RunFlags* flags) {
       ->capture_default_str();
   command->add_option("--give-up", flags->give_up_s, "With --cluster, seconds that one is waited for which cannot be done without")
       ->capture_default_str();
-  command->add_option("--kv-tokens", flags->kv_tokens,
-                      "With --cluster, positions that KV is reserved for at first: more comes as parts stream instead; 0: all");
+  command->add_option(
+      "--kv-tokens", flags->kv_tokens,
+      "With --cluster or --kv grow, positions that KV is reserved for at first: more comes as parts stream instead; 0: all of "
+      "them on a cluster, else the prompt and a few tokens");
   command->add_flag("--no-kv-spill", flags->no_kv_spill, "With --cluster, keep all KV in memory: none of it goes to the devices' disks");
   command->add_flag("--no-kv-lending", flags->no_kv_lending,
                     "With --cluster, keep all KV on the devices of its layers: none of it in the memory of others");

@@ -162,7 +162,7 @@ absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vect
 // In prompt chunks, with the logits of as many of their rows in a step as memory has room for.
 absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options, int64_t longest,
                        int64_t chunk) {
-  flags.model.chunk = chunk;
+  flags.model.chunk = chunk * (1 + std::ssize(options.companions));  // which have a share of each step
   LIME_ASSIGN_OR_RETURN(const std::unique_ptr<LocalSession> session,
                         LocalSession::Open(flags.model, {.context = ContextOf(options, longest),
                                                          .expected_positions = longest / 2,

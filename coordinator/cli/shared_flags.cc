@@ -30,7 +30,10 @@ void ModelFlags::AddTo(CLI::App& app) {
   app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
   app.add_option("--loader", loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto")->capture_default_str();
   app.add_option("--context", context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
-  app.add_option("--kv", kv, "Memory of the KV cache: reserve all of it up front, or let it grow as it is written")->capture_default_str();
+  app.add_option("--kv", kv,
+                 "Memory of the KV cache: reserve all of it up front, or let it grow as it is written; where parts stream, more of them do "
+                 "then as it grows")
+      ->capture_default_str();
   app.add_option("--chunk", chunk, "Tokens of a prompt computed in one step; 0: chosen for the machine");
   residency.AddTo(app);
   app.add_option("--profile", profile, "File of `lime profile --out` to predict from, instead of the figures kept for this machine");

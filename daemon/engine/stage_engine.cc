@@ -622,7 +622,7 @@ class StageEngine::Impl {
         StayAwake(SteadyMs() + window->to_ms - waited_ms);
       }
     }
-    if (disk) disk->End();
+    if (disk && !stopping_) disk->End();
   }
 
   // Where it is the disk that is waited for, looks whether that delivers anything.
