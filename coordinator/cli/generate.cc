@@ -43,6 +43,7 @@ class Generator::Prompt final : public RequestSink {
   void OnEnd(const RequestEnd& end) override {
     Deliver(end.text);
     result.finish = end.reason;
+    generator_.failure_.Update(end.status);
     if (!result.token_ids.empty()) result.ttft_ms = Milliseconds(first_token - generator_.start_);
     const int64_t later = std::ssize(result.token_ids) - 1 - steps_left_out_;
     if (later > 0) result.ms_per_token = Milliseconds(last_token - first_token - left_out_) / static_cast<double>(later);
@@ -104,7 +105,9 @@ absl::StatusOr<GenerateSummary> Generator::Run() {
   LIME_RETURN_IF_ERROR(serving_->SubmitTogether(std::move(submissions_)).status());
   const bool ended = ends_->Wait(options_.cancel);
   const absl::Status status = serving_->Drain(ended ? absl::InfiniteFuture() : absl::InfinitePast());
-  if (ended) LIME_RETURN_IF_ERROR(status);
+  if (!ended) return Summary();
+  LIME_RETURN_IF_ERROR(status);
+  LIME_RETURN_IF_ERROR(failure_);  // of one that the plan in use by then had no room for
   return Summary();
 }
 

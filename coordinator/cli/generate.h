@@ -110,6 +110,7 @@ class Generator {
   std::vector<Submission> submissions_;
   std::vector<std::shared_ptr<Prompt>> prompts_;
   std::optional<RequestEnds> ends_;
+  absl::Status failure_;  // the first
   bool has_token_ = false;
   std::optional<ElapsedLine> prompt_line_;  // until the first token
   Clock::time_point start_, last_;          // the latter: of the newest token of all

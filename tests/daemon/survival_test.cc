@@ -1,14 +1,16 @@
 // Faults that a run survives, and plans that it changes to, over real sockets on loopback with stages that compute nothing.
 
 #include <functional>
+#include <set>
 #include <string>
 
 #include "absl/time/clock.h"
 #include "common/logits_hash.h"
-#include "coordinator/serving/cluster_run.h"
+#include "coordinator/serving/serving.h"
 #include "daemon/rpc/kv_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/coordinator/kept_answer.h"
 #include "tests/daemon/keep_callback_threads.h"
 #include "tests/daemon/rpc_fixture.h"
 
@@ -101,6 +103,36 @@ TEST_F(SurvivalTest, ADeviceThatIsStartedAgainCostsNoToken) {
     ASSERT_TRUE(client_->Unload().ok());
     ASSERT_TRUE(client_->Install(MakeStages({0, 1, 2, 1}, 2, 1), {}).ok());
   }
+}
+
+TEST_F(SurvivalTest, RequestsThatComeAndLeaveAtAnyTimeSurviveLossesToo) {
+  Serving serving(*client_, {.survival = ClusterRun::Survival{.say = [this](const std::string& sentence) { said_ += sentence + "\n"; }}});
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::shared_ptr<KeptAnswer>> answers;
+  std::set<size_t> left;
+  for (int r = 0; r < 12; ++r) {
+    prompts.push_back(Ids(3 + 5 * r, r));
+    answers.push_back(std::make_shared<KeptAnswer>());
+    ServingRequest request{.prompt = prompts.back(), .max_new_tokens = 40, .end_tokens = {}, .stop_strings = {}, .sampling = {}};
+    const absl::StatusOr<RequestId> id = serving.Submit(std::move(request), answers.back());
+    ASSERT_TRUE(id.ok()) << id.status();
+    if (r % 5 == 4) serving.Cancel(*id), left.insert(answers.size() - 1);
+    if (r == 3 || r == 7) StartAgain(r % 3);
+    if (r == 5) answers.front()->Wait();
+  }
+  for (size_t r = 0; r < answers.size(); ++r) {
+    const RequestEnd end = answers[r]->Wait();
+    const std::vector<int32_t> tokens = answers[r]->tokens(), whole = FakeTokens(prompts[r], 40, 4);
+    if (left.contains(r)) {
+      EXPECT_TRUE(absl::IsCancelled(end.status)) << end.status;
+      EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), whole.begin()));
+    } else {
+      EXPECT_TRUE(end.status.ok()) << end.status << said_;
+      EXPECT_EQ(tokens, whole) << r;
+    }
+  }
+  EXPECT_TRUE(serving.Drain(absl::InfiniteFuture()).ok());
+  EXPECT_GE(serving.recoveries(), 1);
 }
 
 TEST_F(SurvivalTest, ADeviceThatStaysAwayIsPlannedWithout) {
