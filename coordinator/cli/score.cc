@@ -21,11 +21,11 @@ class ScoredSequence final : public RequestSink {
     scores_.logits_hash = token.logits_hash;
   }
   void OnEnd(const RequestEnd& end) override {
-    status_ = end.status;
+    end_ = end.status;
     ends_.Count();
   }
   absl::Status status() const {
-    LIME_RETURN_IF_ERROR(status_);
+    if (!end_.ok()) return end_;
     return at_ == scores_.positions.size() ? absl::OkStatus() : absl::InternalError("the devices left out logits that were asked for");
   }
 
@@ -33,7 +33,7 @@ class ScoredSequence final : public RequestSink {
   Scores& scores_;
   size_t at_;
   RequestEnds& ends_;
-  absl::Status status_;
+  absl::Status end_;
 };
 
 class Companion final : public RequestSink {

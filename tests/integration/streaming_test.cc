@@ -57,7 +57,7 @@ class Streaming {
       absl::MutexLock lock(&mutex_);
       const auto done = [this, steps = ended_ + 1]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_ == steps || !status_.ok(); };
       EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&done), absl::Seconds(60))) << "the step does not end";
-      LIME_RETURN_IF_ERROR(status_);
+      if (!status_.ok()) return status_;
     }
     return Give(RetireOrder{});
   }
