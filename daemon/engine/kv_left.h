@@ -136,6 +136,9 @@ struct KvTakeover {
   std::function<absl::Status(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const Take& take)> read;
   // Called once, when all is taken: returns when others have read what is theirs, and nobody but who called it holds `here` any more.
   std::function<absl::Status()> let_go;
+
+  Bytes left_bytes() const { return here == nullptr ? 0 : here->memory_bytes(); }
+  Bytes kept_bytes() const { return weights == nullptr ? 0 : weights->bytes(); }
 };
 
 }  // namespace lime

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "common/steady_clock.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -121,7 +120,7 @@ absl::Status LentKv::SendQuery(KvQuery query, const MicroBatch& batch) {
     queries.insert(queries.end(), all.begin() + static_cast<std::ptrdiff_t>(row * width),
                    all.begin() + static_cast<std::ptrdiff_t>((row + 1) * width));
   query.queries = std::as_bytes(std::span(queries));
-  asking_.number = query.number, asking_.under_way = true, asking_.since_ms = SteadyMs();
+  asking_.number = query.number, asking_.under_way = true, asking_.since_ms = options_.now_ms();
   options_.tell(Encode(query), /*may_wait=*/false);
   return absl::OkStatus();
 }
@@ -152,7 +151,7 @@ absl::Status LentKv::OnRecords(const KvRecords& records) {
     std::memcpy(asking_.records.data() + asking_.rows[i] * floats, records.records.data() + i * row_bytes, row_bytes);
   }
   asking_.under_way = false, asking_.answer = Answer::kRecords;
-  const double took_ms = SteadyMs() - asking_.since_ms;
+  const double took_ms = options_.now_ms() - asking_.since_ms;
   ask_ms_ = ask_ms_ ? *ask_ms_ + kNewestShare * (took_ms - *ask_ms_) : took_ms;
   return absl::OkStatus();
 }
@@ -233,7 +232,7 @@ absl::StatusOr<bool> LentKv::OnFetched(const KvFetched& fetched) {
   std::memcpy(room_.data() + placed.offset, fetched.bytes.data(), fetched.bytes.size());
   fetched_ += std::ssize(fetched.bytes);
   if (!placed.ends_piece) return false;
-  size_->Arrived(SteadyMs());
+  size_->Arrived(options_.now_ms());
   const bool all = awaits_pieces_ && Missing() == 0;
   if (all) UsePieces();
   FetchNext();
@@ -245,7 +244,7 @@ void LentKv::FetchNext() {
   for (bool first = !fetcher_->under_way();; first = false) {
     const std::optional<KvFetch> fetch = fetcher_->Begin();
     if (!fetch) return;
-    if (first) size_->Begun(SteadyMs());
+    if (first) size_->Begun(options_.now_ms());
     options_.tell(Encode(*fetch), /*may_wait=*/false);
   }
 }
@@ -256,9 +255,10 @@ void LentKv::EndStep() {
   fetcher_->SetInUse(std::nullopt);
   fetcher_->SetNext(0);
   const int64_t pieces = PiecesOfLayer();
-  const int64_t layers = size_->StepEnded(SteadyMs(), {.pieces = HasRoom() ? pieces : 0,
-                                                       .stay = pieces > 0 ? (device_.kv_fetch_pieces - kKvFetchesUnderWay) / pieces : 0,
-                                                       .answer_ms = ask_ms_.value_or(device_.ask_kv_ms)});
+  const int64_t layers =
+      size_->StepEnded(options_.now_ms(), {.pieces = HasRoom() ? pieces : 0,
+                                           .stay = pieces > 0 ? (device_.kv_fetch_pieces - kKvFetchesUnderWay) / pieces : 0,
+                                           .answer_ms = ask_ms_.value_or(device_.ask_kv_ms)});
   if (device_.asks_kv) fetcher_->SetLayers(layers);
   FetchNext();
 }

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/steady_clock.h"
 #include "daemon/logic/kv_away.h"
 #include "daemon/logic/kv_fetch_size.h"
 #include "daemon/logic/kv_fetcher.h"
@@ -40,6 +41,7 @@ class LentKv {
     Backend* backend = nullptr;
     int64_t max_rows = 0;  // of a micro-batch
     int64_t window = 0;    // that attention sees; 0: all
+    std::function<double()> now_ms = SteadyMs;
     // A message to the host; those that may wait do for all others.
     std::function<void(std::vector<std::byte> message, bool may_wait)> tell;
   };

@@ -1,26 +1,24 @@
 #include "daemon/engine/stage_engine.h"
 
 #include <algorithm>
-#include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/steady_clock.h"
+#include "daemon/engine/compute_wait.h"
 #include "daemon/engine/hosted_kv.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/engine/sliced_visit.h"
 #include "daemon/engine/stage_compute.h"
 #include "daemon/engine/stage_kv.h"
-#include "daemon/engine/stage_programs.h"
+#include "daemon/engine/stage_memory.h"
 #include "daemon/engine/stage_residency.h"
 #include "daemon/engine/stage_trace.h"
 #include "daemon/engine/stage_weights.h"
-#include "daemon/logic/arrival_forecast.h"
 #include "daemon/logic/disk_meter.h"
-#include "daemon/logic/stage_inbox.h"
+#include "daemon/logic/stage_logic.h"
+#include "daemon/logic/stage_programs.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/row_reader.h"
 #include "kernels/backend.h"
@@ -35,22 +33,11 @@
 namespace lime {
 namespace {
 
-constexpr int kLoadsUnderWay = 2;  // the disk has the next load before the last one ends
-static_assert(kLoadsUnderWay <= StageTrace::kMaxLoadsUnderWay);
+static_assert(StageLogic::kLoadsUnderWay <= StageTrace::kMaxLoadsUnderWay);
 
-// What to do about a plan that takes more than the device may.
-std::string HowToFit(const PlanDevice& device, Bytes runtime) {
-  const Bytes planned = device.memory.runtime + device.memory.margin;
-  if (runtime <= planned) return "; raise its memory, or plan with a longer list of devices or a shorter context";
-  return absl::StrCat("; the process itself holds ", FormatBytes(runtime), " by now where the plan leaves it ", FormatBytes(planned),
-                      ": plan again, or start it anew");
-}
-
-}  // namespace
-
-class StageEngine::Impl {
+class InstalledStage final : public StageEngine {
  public:
-  Impl(Checkpoint checkpoint, ModelSpec spec, const Plan& plan, int32_t device, Options options)
+  InstalledStage(Checkpoint checkpoint, ModelSpec spec, const Plan& plan, int32_t device, Options options)
       : checkpoint_(std::move(checkpoint)),
         spec_(std::move(spec)),
         plan_(plan),
@@ -58,20 +45,27 @@ class StageEngine::Impl {
         options_(std::move(options)),
         pages_come_(GrowsKv(plan) || SpillsKv(plan)),
         layers_(LayersOn(plan_, device)),
-        forecast_(QuestionPlace() + 1) {}
+        wait_({.mutex = &mutex_,
+               .places = QuestionPlace(plan_) + 1,
+               .has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return HasWork(); },
+               .awaited = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return NowAwaited(); },
+               .for_disk = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return AwaitedPart().has_value(); },
+               .part = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return PartName(plan_, *AwaitedPart()); },
+               .bytes_read = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return BytesRead(); },
+               .report = options_.report}) {}
 
-  ~Impl() {
+  ~InstalledStage() override {
     Stop();
     if (kv_ != nullptr) kv_->Cancel();
     if (weights_ != nullptr) weights_->Cancel(), weights_->Close();
     kv_.reset();  // whose reads and writes end under the lock
   }
 
-  absl::StatusOr<LeftByPlan> Leave() {
+  absl::StatusOr<LeftByPlan> Leave() override {
     {
       absl::MutexLock lock(&mutex_);
-      LIME_RETURN_IF_ERROR(health_);
-      if (inbox_->step_under_way()) return absl::FailedPreconditionError("a step is under way");
+      LIME_RETURN_IF_ERROR(Health());
+      if (logic_->inbox().step_under_way()) return absl::FailedPreconditionError("a step is under way");
     }
     Stop();
     const std::unique_ptr<StageWeights> weights = std::move(weights_);
@@ -82,7 +76,7 @@ class StageEngine::Impl {
     return left;
   }
 
-  absl::StatusOr<std::string> Open() {
+  absl::Status Open() {
     LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, CompileAll(plan_, device_));
     LIME_RETURN_IF_ERROR(OpenAll());
     residency_ = MakeResidency(std::move(programs));
@@ -98,56 +92,53 @@ class StageEngine::Impl {
                               .visit = visit_.get(),
                               .whole_batch = [this](int32_t microbatch) { return WholeBatch(microbatch); }});
     Begin();
-    LIME_RETURN_IF_ERROR(residency_->Watch());
-    return backend_->numerics_id();
+    load_ = weights_->loaded(), load_.backend = backend_->description();
+    numerics_id_ = backend_->numerics_id();
+    return residency_->Watch();
   }
 
-  LoadSummary load() const {
-    LoadSummary load = weights_->loaded();
-    load.backend = backend_->description();
-    return load;
-  }
+  const LoadSummary& load() const override { return load_; }
+  const std::string& numerics_id() const override { return numerics_id_; }
 
-  absl::Status OnOrder(const Order& order) {
+  absl::Status OnOrder(const Order& order) override {
     absl::MutexLock lock(&mutex_);
-    LIME_RETURN_IF_ERROR(health_);
-    LIME_RETURN_IF_ERROR(inbox_->AddOrder(order));
-    Pump();
-    return health_;
+    LIME_RETURN_IF_ERROR(Health());
+    LIME_RETURN_IF_ERROR(logic_->OnOrder(order));
+    CarryOut();
+    return Health();
   }
 
-  absl::Status OnActivation(ActivationMessage activation) {
+  absl::Status OnActivation(ActivationMessage activation) override {
     absl::MutexLock lock(&mutex_);
-    LIME_RETURN_IF_ERROR(health_);
-    LIME_ASSIGN_OR_RETURN(const std::optional<Visit> visit, inbox_->OnActivation(std::move(activation)));
-    if (visit) PostArrived(*visit);
-    GiveTokens();
-    return health_;
+    LIME_RETURN_IF_ERROR(Health());
+    LIME_RETURN_IF_ERROR(logic_->OnActivation(std::move(activation), SteadyMs(), actions_));
+    CarryOut();
+    return Health();
   }
 
-  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message) {
+  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message) override {
     LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
     absl::MutexLock lock(&mutex_);
-    LIME_RETURN_IF_ERROR(health_);
+    LIME_RETURN_IF_ERROR(Health());
     const bool of_host =
         std::holds_alternative<KvKept>(what) || std::holds_alternative<KvRecords>(what) || std::holds_alternative<KvFetched>(what);
     if (!of_host) {
       LIME_RETURN_IF_ERROR(hosted_->OnMessage(from, what));
-      if (hosted_->asked()) GiveWork();
+      if (hosted_->asked()) wait_.Give();
       return absl::OkStatus();
     }
     if (from != plan_.devices[device_].kv_host) return Invalid("device ", from, " is not the host of this device's KV");
     LIME_ASSIGN_OR_RETURN(const auto answered, kv_->OnHost(what));
-    if (answered) Post(ProgramRunner::KvArrived{.part = answered->first, .microbatch = answered->second});
-    return health_;
+    if (answered) logic_->OnKvArrived(answered->first, answered->second, SteadyMs(), actions_), CarryOut();
+    return Health();
   }
 
-  double StepShare() const {
+  double StepShare() const override {
     const int32_t all = computes_.load(std::memory_order_relaxed);
     return all == 0 ? 0 : std::min(1.0, static_cast<double>(computed_.load(std::memory_order_relaxed)) / all);
   }
 
-  Stats stats() const {
+  Stats stats() const override {
     Stats stats;
     const StageKv* kv = nullptr;
     {
@@ -158,7 +149,7 @@ class StageEngine::Impl {
         kv = kv_.get();
         stats.kv_read = kv->bytes_read(), stats.kv_written = kv->bytes_written(), stats.kv_fetched = kv->bytes_fetched();
         stats.bytes_read = BytesRead();
-        stats.residency_changes = residency_->num_changes(), stats.given = residency_->given();
+        stats.residency_changes = residency_->logic().num_changes(), stats.given = residency_->logic().given();
       }
     }
     if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: not under the lock
@@ -166,16 +157,14 @@ class StageEngine::Impl {
   }
 
  private:
-  using Visit = StageInbox::Visit;
-
   // ---- Setting up, and its end
 
   void Stop() {
     {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
-      health_.Update(absl::CancelledError("the plan was unloaded"));
-      GiveWork();
+      if (logic_) logic_->Stop(absl::CancelledError("the plan was unloaded"));
+      wait_.Give();
     }
     if (thread_.joinable()) thread_.join();
     if (residency_ != nullptr) residency_->Stop();
@@ -183,17 +172,16 @@ class StageEngine::Impl {
 
   void Begin() {
     absl::MutexLock lock(&mutex_);
-    kv_->SetReach(residency_->Reach());
-    const std::vector<Program>& programs = residency_->programs();
-    inbox_.emplace(
-        plan_, device_,
-        StageInbox::Shape{.vocab_size = spec_.config.vocab_size, .row_bytes = RowBytes(), .microbatches = programs.back().microbatches});
+    kv_->book().SetReach(residency_->logic().Reach());
+    const std::vector<Program>& programs = residency_->logic().programs();
     if (options_.trace != nullptr) trace_.emplace(*options_.trace);
-    runner_.emplace(Pointers(programs), INT64_MAX, kLoadsUnderWay);
-    residency_->Start(&*runner_, compute_.get());
-    std::vector<ProgramRunner::Action> actions;
-    runner_->Start(actions);
-    Carry(actions);
+    logic_.emplace(
+        plan_, device_,
+        StageInbox::Shape{.vocab_size = spec_.config.vocab_size, .row_bytes = RowBytes(), .microbatches = programs.back().microbatches},
+        programs, kv_->book());
+    residency_->Start(*logic_, compute_.get());
+    logic_->Start(actions_);
+    CarryOut();
     const KeptTo kept(options_.cores);
     thread_ = std::thread([this] { ComputeThread(); });
   }
@@ -215,12 +203,8 @@ class StageEngine::Impl {
             .rows_bytes = RowReader::BytesFor(spec_, MaxRows(plan_)),
             .open_rows = [this] { return OpenRows(); },
             .report = options_.report,
-            .healthy = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return health_.ok(); },
-            .steps_begun = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return inbox_->steps_begun(); },
-            .idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !inbox_->step_under_way() && inbox_->NextOrder() == nullptr; },
-            .carry = [this](const std::vector<ProgramRunner::Action>& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Carry(actions); },
-            .post = [this](const ProgramRunner::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Post(event); },
-            .pump = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Pump(); },
+            .actions = &actions_,
+            .carry_out = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { CarryOut(); },
             .fail = [this](const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Fail(status); },
             .loaded = [this](int64_t load, const absl::Status& status) { OnLoaded(load, status); }});
   }
@@ -238,7 +222,7 @@ class StageEngine::Impl {
                                  .max_logit_rows = HasHead(plan_, device_) ? MostLogitRows(plan_) : 0,
                                  .max_sequences = plan_.sequences,
                                  .context = plan_.context,
-                                 .num_kv_pages = pages_come_ ? FullLayerPages(plan_) * NumLayers() : device.kv_pages,
+                                 .num_kv_pages = pages_come_ ? FullLayerPages(plan_) * std::ssize(layers_) : device.kv_pages,
                                  .present_kv_pages = pages_come_ ? device.kv_pages : -1,
                                  .attends_pieces = device.max_layer_pages > 0,
                                  .attends_for_others = device.memory.hosted > 0,
@@ -248,24 +232,19 @@ class StageEngine::Impl {
     LIME_ASSIGN_OR_RETURN(const Bytes weights, StageWeights::MemoryFor(checkpoint_, spec_, plan_, device_));
     KeepWeights();
     ReturnFreedMemory();  // what is resident and free is not taken
-    const Bytes others = device.memory.hosted + device.memory.fetched, left = LeftBytes();
-    const Bytes runtime = std::max<Bytes>(0, ProcessResidentBytes() - left - KeptBytes()), kv = device.kv_pages * plan_.page_bytes,
-                rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0,
-                waiting = StageInbox::WaitingBytes(plan_, device_, RowBytes()) + AskingBytes() + LeavingBytes() +
-                          SlicedVisit::BytesFor(plan_, RowBytes());
-    if (const Bytes total = runtime + activations + rows + waiting + kv + others + weights; total > device.budget) {
-      return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(total), " (runtime ",
-                                                       FormatBytes(runtime), ", activations ", FormatBytes(activations + rows + waiting),
-                                                       ", KV ", FormatBytes(kv + others), ", weights and ring ", FormatBytes(weights),
-                                                       ") and may take ", FormatBytes(device.budget), HowToFit(device, runtime)));
-    }
-    const Bytes both =
-        runtime + left + activations + rows + waiting + kv + others + (options_.takeover == nullptr ? 0 : TakeoverBytes(plan_));
-    if (both + KeptBytes() > device.budget) DropWeights();  // rather than KV: they are read from the disk
-    if (left > 0 && both > device.budget) {
-      return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" has no room for the KV of two plans at once: ",
-                                                       FormatBytes(both), " of ", FormatBytes(device.budget)));
-    }
+    const Bytes others = device.memory.hosted + device.memory.fetched,
+                left = options_.takeover == nullptr ? 0 : options_.takeover->left_bytes();
+    const Bytes rows = EmbedsByRows() ? RowReader::BytesFor(spec_, MaxRows(plan_)) : 0;
+    const StageMemory memory{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - left - KeptBytes()),
+                             .activations = activations + rows + MessageBytes(plan_, device_, spec_),
+                             .kv = device.kv_pages * plan_.page_bytes,
+                             .others = others,
+                             .weights = weights};
+    LIME_RETURN_IF_ERROR(CheckFits(device, memory));
+    const Bytes both = memory.total() - weights + left + (options_.takeover == nullptr ? 0 : TakeoverBytes(plan_));
+    if (KeptBytes() > 0 && both + KeptBytes() > device.budget)
+      options_.takeover->weights.reset();  // rather than KV: they are read from the disk
+    if (left > 0) LIME_RETURN_IF_ERROR(CheckBothFit(device, both));
     {
       const KeptTo kept(options_.cores);
       LIME_ASSIGN_OR_RETURN(backend_, OpenBackend(options_.backend, spec_, backend));
@@ -321,147 +300,80 @@ class StageEngine::Impl {
   }
   // Weights of the plan before that stay; what does not is gone before anything is allocated.
   void KeepWeights() {
-    if (options_.takeover == nullptr || options_.takeover->weights == nullptr) return;
-    if (options_.takeover->weights->dir() != checkpoint_.dir()) return DropWeights();
+    if (KeptBytes() == 0) return;
+    if (options_.takeover->weights->dir() != checkpoint_.dir()) return options_.takeover->weights.reset();
     StageWeights::KeepFor(spec_, plan_, device_, *options_.takeover->weights);
   }
-  void DropWeights() {
-    if (options_.takeover != nullptr) options_.takeover->weights.reset();
-  }
-  Bytes KeptBytes() const {
-    return options_.takeover == nullptr || options_.takeover->weights == nullptr ? 0 : options_.takeover->weights->bytes();
-  }
-  Bytes LeftBytes() const {
-    return options_.takeover == nullptr || options_.takeover->here == nullptr ? 0 : options_.takeover->here->memory_bytes();
-  }
+  Bytes KeptBytes() const { return options_.takeover == nullptr ? 0 : options_.takeover->kept_bytes(); }
 
   // From the disk, for what streams.
   Bytes BytesRead() const { return weights_->bytes_read() + kv_->bytes_read(); }
-  int64_t NumLayers() const { return static_cast<int64_t>(layers_.size()); }
-  bool IsFirst() const { return plan_.stages.front().device == device_; }
-  bool EmbedsByRows() const { return IsFirst() && plan_.embedding == EmbeddingPlacement::kByRows; }
-  // Queries and records of one micro-batch: kept, and on their way. A host may have those of each device whose host it is, and pieces
-  // that go back to it.
-  Bytes AskingBytes() const {
-    const Bytes row = spec_.config.num_heads * (2 * spec_.config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
-    const Bytes asking = 2 * MaxRows(plan_) * row;
-    Bytes bytes = HasKvOnHost(plan_.devices[device_]) ? asking : 0;
-    for (const PlanDevice& device : plan_.devices) {
-      if (!HasKvOnHost(device) || device.kv_host != device_) continue;
-      bytes += asking + (device.kv_fetch_pieces > 0 ? kKvFetchesUnderWay * KvPieceBytes(plan_) : 0);
-    }
-    return bytes;
-  }
-  // A piece on its way to the disk, or to a host: read for it, and its messages.
-  Bytes LeavingBytes() const {
-    const PlanDevice& device = plan_.devices[device_];
-    return device.max_layer_pages == 0 ? 0 : (HasKvOnHost(device) ? 2 : 1) * KvPieceBytes(plan_);
-  }
+  bool EmbedsByRows() const { return plan_.stages.front().device == device_ && plan_.embedding == EmbeddingPlacement::kByRows; }
   Bytes RowBytes() const { return spec_.config.hidden_size * ElementBytes(spec_.working_dtype); }
 
-  // ---- Orders, one after another; those that change sequences between two steps
+  // ---- What follows from an event
 
-  // A step that ends while orders are carried out does not begin the next one by itself.
-  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (std::exchange(pumping_, true)) return;
-    while (health_.ok() && inbox_->NextOrder() != nullptr && !inbox_->step_under_way() && HasPagesFor(*inbox_->NextOrder())) {
-      Order& order = inbox_->TakeOrder();
-      std::visit([this](auto& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Execute(what); }, order.what);
-    }
-    pumping_ = false;
-  }
+  const absl::Status& Health() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return logic_->health(); }
 
-  void Execute(const AdmitOrder& admit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (admit.computed != kv_->taken_over(admit.sequence))
-      return Fail(Invalid("slot ", admit.sequence, " is to go on with KV of ", admit.computed, " positions, and has taken over ",
-                          kv_->taken_over(admit.sequence)));
-    if (!pages_come_) {
-      const absl::Status reserved = kv_->Reserve(admit.sequence, admit.positions);
-      if (!reserved.ok()) return Fail(reserved);
-    }
-    inbox_->Admit(admit);
-    if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Admit(admit);
-  }
-
-  void Execute(const RetireOrder& retire) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    kv_->Release(retire.sequence);
-    residency_->TryChange();
-    if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Retire(retire.sequence);
-  }
-
-  void Execute(StepOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const absl::Status evicted = kv_->Evict(order);
-    if (!evicted.ok()) return Fail(evicted);
-    const std::vector<Program>& programs = residency_->programs();
-    const auto program =
-        std::ranges::find_if(programs, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
-    order.microbatches.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
-    const auto computes =
-        std::ranges::count_if(program->step, [](const Instruction& what) { return std::holds_alternative<Compute>(what); });
-    computed_.store(0, std::memory_order_relaxed), computes_.store(static_cast<int32_t>(computes), std::memory_order_relaxed);
-    const std::vector<Visit> came = inbox_->BeginStep(std::move(order.microbatches));
-    Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs.begin())});
-    for (const Visit& visit : came) PostArrived(visit);
-    GiveTokens();
-  }
-
-  // The runner hears of the step under way only, so that what is early is not taken for what is awaited.
-  void PostArrived(const Visit& visit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second});
-  }
-
-  // On the first device micro-batches whose tokens are all known have arrived at the first stage, in order.
-  void GiveTokens() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!IsFirst()) return;
-    while (health_.ok()) {
-      const std::optional<int32_t> microbatch = inbox_->NextWithTokens();
-      if (!microbatch) return;
-      PostArrived({0, *microbatch});
+  // What the logic has appended, in order; then orders, one after another.
+  void CarryOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    CarryActions();
+    while (logic_->HasOrder()) {
+      logic_->NextOrder(residency_->logic().memory(), SteadyMs(), actions_);
+      CarryActions();
     }
   }
 
-  // ---- KV pages, where the plan lets KV grow
-
-  // Gives the rows of a step their pages. False while it has to wait for some.
-  bool HasPagesFor(const Order& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const auto* step = std::get_if<StepOrder>(&order.what);
-    if (!pages_come_ || step == nullptr) return true;
-    if (residency_->MustBegin()) return false;  // and goes on then
-    const absl::StatusOr<bool> extended = kv_->Extend(*step);
-    if (!extended.ok() && !residency_->PagesCome()) Fail(extended.status());
-    return extended.ok() && *extended;
-  }
-
-  void Execute(const ResidencyOrder& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { residency_->Order(order.to); }
-
-  // ---- Events and what follows from them
-
-  void Post(const ProgramRunner::Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!health_.ok()) return;
-    std::vector<ProgramRunner::Action> actions;
-    if (!spare_actions_.empty()) actions.swap(spare_actions_.back()), spare_actions_.pop_back();
-    const absl::Status status = runner_->OnEvent(event, SteadyMs(), actions);
-    if (!status.ok()) return Fail(status);
-    Carry(actions);
-    actions.clear();
-    spare_actions_.push_back(std::move(actions));
-  }
-
-  void Carry(const std::vector<ProgramRunner::Action>& actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    bool ended = false;
-    for (const ProgramRunner::Action& action : actions) {
-      if (!health_.ok()) return;
-      ended = ended || std::holds_alternative<ProgramRunner::StepEnded>(action);
+  void CarryActions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    kv_->Follow();
+    for (size_t i = 0; i < actions_.size(); ++i) {  // of which there may come to be more
+      if (refused_ && !std::holds_alternative<StageLogic::Failed>(actions_[i])) continue;
+      const StageLogic::Action action = actions_[i];
       std::visit([this](const auto& typed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Carry(typed); }, action);
     }
-    // What was asked of nobody is answered; not sooner, so that actions stay in order.
-    if (const auto arrived = std::exchange(answered_at_once_, std::nullopt)) Post(*arrived);
-    if (ended) Pump();
+    actions_.clear();
+  }
+
+  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    logic_->MayTakeOrders();
+    CarryOut();
+  }
+
+  // Once: what ends late finds nothing to carry out with.
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!Health().ok()) return;
+    logic_->Fail(status, actions_);
+    CarryOut();
+  }
+
+  // What cannot be carried out: nothing behind it is, but for the word of it.
+  void Refuse(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    refused_ = true;
+    logic_->Fail(status, actions_);
+  }
+
+  void Carry(const StageLogic::Failed& failed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (options_.peers.failed) options_.peers.failed(failed.why);
+  }
+
+  void Carry(const StageLogic::Admitted& admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Admit(*admitted.order);
+  }
+
+  void Carry(const StageLogic::Retired& retired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    residency_->TryChange();
+    if (HasHead(plan_, device_) && options_.sampler != nullptr) options_.sampler->Retire(retired.sequence);
+  }
+
+  void Carry(const StageLogic::ChangeResidency& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { residency_->Order(change.order->to); }
+
+  void Carry(const StageLogic::StepBegun& begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    computed_.store(0, std::memory_order_relaxed), computes_.store(begun.computes, std::memory_order_relaxed);
   }
 
   void Carry(const ProgramRunner::StartCompute& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     computing_ = start;
-    GiveWork();
+    wait_.Give();
   }
 
   void Carry(const ProgramRunner::StartLoad& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -476,15 +388,11 @@ class StageEngine::Impl {
     const double end_ms = SteadyMs();  // before the lock is waited for
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) return Fail(status);
-    if (!health_.ok()) return;  // what it was for may be gone
+    if (!Health().ok()) return;  // what it was for may be gone
     disk_.LoadEnded(end_ms, BytesRead());
     if (trace_) trace_->LoadEnded(load, end_ms);
-    if (load != next_loaded_) {
-      loaded_.insert(load);
-      return;
-    }
-    Post(ProgramRunner::Loaded{next_loaded_++});
-    while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++});
+    logic_->OnLoaded(load, SteadyMs(), actions_);
+    CarryOut();
   }
 
   void Carry(const ProgramRunner::Release&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { weights_->ReleaseOldest(); }
@@ -500,29 +408,23 @@ class StageEngine::Impl {
       if (send.to != device_) activation.payload = Encode(sampled);
     } else if (send.payload == Payload::kHeadPartial) {
       activation.payload = compute_->TakeHeadPartial();
-    } else if (!inbox_->batch(send.microbatch).rows.empty()) {
+    } else if (!logic_->inbox().batch(send.microbatch).rows.empty()) {
       const std::span<const std::byte> hidden = compute_->Hidden();
       activation.payload.assign(hidden.begin(), hidden.end());
     }
     activation.header.bytes = static_cast<int64_t>(activation.payload.size());
-    // The next token waits for the first device; the coordinator hears of this one while that computes.
-    if (send.to != device_) {
-      options_.peers.send(send.to, std::move(activation));
-    } else {
-      inbox_->TakeTokens(start.step, sampled);
-      GiveTokens();
-    }
+    if (send.to != device_) options_.peers.send(send.to, std::move(activation));
     if (send.payload == Payload::kToken && options_.peers.sampled) options_.peers.sampled(start.step, sampled);
   }
 
   // Directly after the last rows of V: the queries are the backend's still.
   void Carry(const ProgramRunner::StartAskKv& start) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const AskKv& ask = start.what;
-    const absl::StatusOr<bool> asked =
-        kv_->Ask({.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox_->num_batches()},
-                 inbox_->batch(ask.microbatch));
-    if (!asked.ok()) return Fail(asked.status());
-    if (!*asked) answered_at_once_ = ProgramRunner::KvArrived{.part = ask.part, .microbatch = ask.microbatch};
+    const StageInbox& inbox = logic_->inbox();
+    const absl::StatusOr<bool> asked = kv_->Ask(
+        {.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox.num_batches()}, inbox.batch(ask.microbatch));
+    if (!asked.ok()) return Refuse(asked.status());
+    if (!*asked) logic_->OnKvArrived(ask.part, ask.microbatch, SteadyMs(), actions_);  // what was asked of nobody is answered
   }
 
   void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait) {
@@ -534,34 +436,20 @@ class StageEngine::Impl {
   void Carry(const ProgramRunner::Waited& waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const double ms = waited.end_ms - waited.begin_ms;
     (std::holds_alternative<AwaitWeights>(waited.what) ? stats_.wait_weights_ms : stats_.wait_input_ms) += ms;
-    if (const auto place = PlaceOf(waited.what)) forecast_.Waited(*place, ms);
+    if (const auto place = WaitPlace(plan_, waited.what)) wait_.Waited(*place, ms);
     if (trace_) trace_->Waited(waited);
   }
 
   void Carry(const ProgramRunner::StepEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (int32_t m = 0; m < inbox_->num_batches(); ++m) kv_->Computed(inbox_->batch(m));
     kv_->EndStep();
-    inbox_->EndStep();
     ++stats_.steps;
     residency_->OnStepEnded();
     if (options_.peers.step_ended) options_.peers.step_ended(ended.step);
   }
 
-  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!health_.ok()) return;
-    health_ = status;
-    if (options_.peers.failed) options_.peers.failed(status);
-  }
-
-  // Of decoding also what the plan says of it: a row of every sequence that it has for the micro-batch. Not where it says what the end of
-  // the context takes, and sequences get there step by step.
   void NoteTime(const Compute& what, const MicroBatch& batch, double ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     stats_.compute_ms += ms;
-    const int64_t rows = static_cast<int64_t>(batch.rows.size());
-    const bool decodes = !EvictsKv(plan_) && std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
-    if (what.part == kEmbeddingPart || !decodes ||
-        rows != std::min<int64_t>(plan_.batch, plan_.sequences - int64_t{what.microbatch} * plan_.batch))
-      return;
+    if (!IsPlannedDecode(plan_, what, batch)) return;
     stats_.decode_ms += ms;
     stats_.planned_decode_ms += plan_.parts[what.part].decode_ms;
   }
@@ -570,7 +458,8 @@ class StageEngine::Impl {
 
   // The step that a load is for, where residency stays as it is; else the one under way.
   int64_t StepOf(const ProgramRunner::StartLoad& start) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return residency_->changes() ? runner_->steps_ended() : start.load / static_cast<int64_t>(residency_->programs().front().loads.size());
+    return residency_->logic().changes() ? logic_->runner().steps_ended()
+                                         : start.load / static_cast<int64_t>(residency_->logic().programs().front().loads.size());
   }
 
   // A block that is whole is computed with its first part: the others have nothing to do.
@@ -582,79 +471,34 @@ class StageEngine::Impl {
 
   // ---- The compute thread
 
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || computing_ || (hosted_->asked() && health_.ok()); }
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || computing_ || (hosted_->asked() && Health().ok()); }
 
-  void GiveWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    given_work_.store(true, std::memory_order_release);
-    work_.SignalAll();
+  // Where it is the disk that is waited for.
+  std::optional<int> AwaitedPart() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Instruction* const waiting = logic_->runner().waiting();
+    const auto* await = waiting == nullptr ? nullptr : std::get_if<AwaitWeights>(waiting);
+    return await == nullptr ? std::nullopt : std::optional(residency_->logic().programs().front().loads[await->load].part);
   }
-
-  // Waits that are alike from step to step: for a micro-batch in each visit, for answers of the host whatever the layer, and for questions
-  // of those whose host this is.
-  std::optional<int64_t> PlaceOf(const Instruction& what) const {
-    if (const auto* recv = std::get_if<Recv>(&what)) return int64_t{recv->stage} * MostMicrobatches(plan_) + recv->microbatch;
-    return std::holds_alternative<AwaitKv>(what) ? std::optional(QuestionPlace() - 1) : std::nullopt;
-  }
-  int64_t QuestionPlace() const { return std::ssize(plan_.stages) * MostMicrobatches(plan_) + 1; }
-
-  struct Awaited {
-    int64_t place = 0;
-    double since_ms = 0;
-  };
-  std::optional<Awaited> NowAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const Instruction* const waiting = runner_->waiting();
-    if (const auto place = waiting != nullptr ? PlaceOf(*waiting) : std::nullopt) return Awaited{*place, runner_->waiting_since_ms()};
-    return answered_at_ms_ > 0 ? std::optional(Awaited{QuestionPlace(), answered_at_ms_}) : std::nullopt;
-  }
-
-  // Sleeps, but for the moments in which what is awaited is likely to come.
-  void AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::optional<StallWatch> disk;
-    while (!HasWork()) {
-      const std::optional<Awaited> awaited = NowAwaited();
-      const auto window = awaited ? forecast_.Expect(awaited->place) : std::nullopt;
-      const double waited_ms = awaited ? SteadyMs() - awaited->since_ms : 0;
-      if (!window || waited_ms >= window->to_ms) {
-        Sleep(disk);
-      } else if (waited_ms < window->from_ms) {
-        work_.WaitWithTimeout(&mutex_, absl::Milliseconds(window->from_ms - waited_ms));
-      } else {
-        StayAwake(SteadyMs() + window->to_ms - waited_ms);
-      }
-    }
-    if (disk && !stopping_) disk->End();
-  }
-
-  // Where it is the disk that is waited for, looks whether that delivers anything.
-  void Sleep(std::optional<StallWatch>& disk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const Instruction* const waiting = runner_->waiting();
-    if (waiting == nullptr || !std::holds_alternative<AwaitWeights>(*waiting)) return work_.Wait(&mutex_);
-    if (!disk) disk.emplace(options_.report, awaited_part_, BytesRead());
-    work_.WaitWithTimeout(&mutex_, StallWatch::kPoll);
-    disk->Poll(BytesRead());
-  }
-
-  // Until there is work, leaving the core to whoever wants it: the thread that brings the work may.
-  void StayAwake(double until_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    given_work_.store(false, std::memory_order_relaxed);
-    mutex_.Unlock();
-    while (!given_work_.load(std::memory_order_acquire) && SteadyMs() < until_ms) std::this_thread::yield();
-    mutex_.Lock();
+  std::optional<ComputeWait::Awaited> NowAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Instruction* const waiting = logic_->runner().waiting();
+    if (const auto place = waiting != nullptr ? WaitPlace(plan_, *waiting) : std::nullopt)
+      return ComputeWait::Awaited{*place, logic_->runner().waiting_since_ms()};
+    return answered_at_ms_ > 0 ? std::optional(ComputeWait::Awaited{QuestionPlace(plan_), answered_at_ms_}) : std::nullopt;
   }
 
   void ComputeThread() {
     absl::MutexLock lock(&mutex_);
     while (true) {
-      AwaitWork();
+      wait_.Await();
       if (stopping_) return;
-      if (hosted_->asked() && health_.ok()) {  // short, and another device stands still for it
+      if (hosted_->asked() && Health().ok()) {  // short, and another device stands still for it
         AttendForOther();
         continue;
       }
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
       const double begin = SteadyMs();
-      const std::vector<std::byte> input = inbox_->TakeInput({start.what.stage, start.what.microbatch});
-      const MicroBatch& batch = inbox_->batch(start.what.microbatch);  // of the step under way, which goes on until this is computed
+      const std::vector<std::byte> input = logic_->inbox().TakeInput({start.what.stage, start.what.microbatch});
+      const MicroBatch& batch = logic_->inbox().batch(start.what.microbatch);  // its step goes on until this is computed
       mutex_.Unlock();
       const absl::Status status = compute_->Run(start, batch, input);
       computed_.fetch_add(1, std::memory_order_relaxed);
@@ -662,24 +506,21 @@ class StageEngine::Impl {
       const double end = SteadyMs();
       NoteTime(start.what, batch, end - begin);
       if (trace_) NoteComputed(start, begin, end);
-      if (!status.ok()) {
-        Fail(status);
-      } else {
-        Post(ProgramRunner::Computed{});
-      }
+      if (status.ok()) logic_->OnComputed(compute_->sampled(), SteadyMs(), actions_), CarryOut();
+      if (!status.ok()) Fail(status);
     }
   }
 
   void AttendForOther() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int32_t from = hosted_->Take();
     const double begin = SteadyMs();
-    if (answered_at_ms_ > 0) forecast_.Waited(QuestionPlace(), begin - answered_at_ms_);
+    if (answered_at_ms_ > 0) wait_.Waited(QuestionPlace(plan_), begin - answered_at_ms_);
     mutex_.Unlock();
     const absl::Status status = hosted_->Answer();
     mutex_.Lock();
     if (!status.ok()) return Fail(status);
     answered_at_ms_ = SteadyMs();
-    if (trace_) trace_->AttendedFor(from, runner_->steps_ended(), begin, answered_at_ms_);
+    if (trace_) trace_->AttendedFor(from, logic_->runner().steps_ended(), begin, answered_at_ms_);
     hosted_->EndAnswer();
   }
 
@@ -691,7 +532,7 @@ class StageEngine::Impl {
 
   MicroBatch WholeBatch(int32_t microbatch) {
     absl::MutexLock lock(&mutex_);
-    return inbox_->WholeBatch(microbatch);
+    return logic_->inbox().WholeBatch(microbatch);
   }
 
   // What of a KV part is on the disk, or what the host has answered; the others are the rest that the rows of O see to.
@@ -711,6 +552,8 @@ class StageEngine::Impl {
   const Plan plan_;
   const int32_t device_;
   const Options options_;
+  LoadSummary load_;                   // by Open
+  std::string numerics_id_;            // likewise
   const bool pages_come_;              // as sequences go on, and residency may change; else all of one's at once
   const std::vector<int32_t> layers_;  // whose KV is here
   std::unique_ptr<Backend> backend_;
@@ -721,33 +564,24 @@ class StageEngine::Impl {
   std::unique_ptr<StageWeights> weights_;
 
   mutable absl::Mutex mutex_;
-  absl::CondVar work_;
   std::atomic<int32_t> computes_ = 0, computed_ = 0;  // of the step under way; for who watches
-  std::atomic<bool> given_work_ = false;              // since the compute thread began to stay awake
-  bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<ProgramRunner> runner_ ABSL_GUARDED_BY(mutex_);
-  std::optional<StageInbox> inbox_ ABSL_GUARDED_BY(mutex_);
+  std::optional<StageLogic> logic_ ABSL_GUARDED_BY(mutex_);
+  StageLogic::Actions actions_ ABSL_GUARDED_BY(mutex_);                           // of the event at hand
+  bool refused_ ABSL_GUARDED_BY(mutex_) = false;                                  // one of them
   std::optional<ProgramRunner::StartCompute> computing_ ABSL_GUARDED_BY(mutex_);  // for the compute thread to take
-  std::optional<ProgramRunner::KvArrived> answered_at_once_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::vector<ProgramRunner::Action>> spare_actions_ ABSL_GUARDED_BY(mutex_);  // empty, with memory for those of an event
-  int64_t next_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   DiskMeter disk_ ABSL_GUARDED_BY(mutex_);
-  std::set<int64_t> loaded_ ABSL_GUARDED_BY(mutex_);  // that ended before an older one
-  ArrivalForecast forecast_ ABSL_GUARDED_BY(mutex_);
+  ComputeWait wait_;                                   // its methods under the lock
   double answered_at_ms_ ABSL_GUARDED_BY(mutex_) = 0;  // the last question of another device
   Stats stats_ ABSL_GUARDED_BY(mutex_);
-  // The part that is waited for, for people.  REQUIRES: one is
-  const std::function<std::string()> awaited_part_ = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return PartName(plan_, residency_->programs().front().loads[std::get<AwaitWeights>(*runner_->waiting()).load].part);
-  };
   std::optional<StageTrace> trace_ ABSL_GUARDED_BY(mutex_);
-  absl::Status health_ ABSL_GUARDED_BY(mutex_);  // not ok: stopped for good
 
   std::unique_ptr<StageCompute> compute_;      // of the compute thread, which between two computations holds the lock
   std::unique_ptr<StageResidency> residency_;  // its methods under the lock
   std::thread thread_;
 };
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::string& model_dir, const Plan& plan, int32_t device,
                                                                   Options options) {
@@ -758,38 +592,9 @@ absl::StatusOr<std::unique_ptr<StageEngine>> StageEngine::Install(const std::str
   if (options.digest) LIME_RETURN_IF_ERROR(CheckWeights(checkpoint, spec, *options.digest, options.samples));
   LIME_RETURN_IF_ERROR(plan.Validate(spec));
   LIME_RETURN_IF_ERROR(CheckCarriedOut(plan, spec));
-  auto impl = std::make_unique<Impl>(std::move(checkpoint), std::move(spec), plan, device, std::move(options));
-  LIME_ASSIGN_OR_RETURN(std::string numerics_id, impl->Open());
-  LoadSummary load = impl->load();
-  return std::unique_ptr<StageEngine>(new StageEngine(std::move(impl), std::move(numerics_id), std::move(load)));
-}
-
-StageEngine::StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id, LoadSummary load)
-    : impl_(std::move(impl)), numerics_id_(std::move(numerics_id)), load_(std::move(load)) {}
-StageEngine::~StageEngine() = default;
-
-absl::Status StageEngine::OnOrder(const Order& order) {
-  return impl_->OnOrder(order);
-}
-
-absl::Status StageEngine::OnActivation(ActivationMessage activation) {
-  return impl_->OnActivation(std::move(activation));
-}
-
-absl::Status StageEngine::OnKv(int32_t from, const std::vector<std::byte>& message) {
-  return impl_->OnKv(from, message);
-}
-
-double StageEngine::StepShare() const {
-  return impl_->StepShare();
-}
-
-StageEngine::Stats StageEngine::stats() const {
-  return impl_->stats();
-}
-
-absl::StatusOr<LeftByPlan> StageEngine::Leave() {
-  return impl_->Leave();
+  auto stage = std::make_unique<InstalledStage>(std::move(checkpoint), std::move(spec), plan, device, std::move(options));
+  LIME_RETURN_IF_ERROR(stage->Open());
+  return stage;
 }
 
 }  // namespace lime

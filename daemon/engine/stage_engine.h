@@ -77,16 +77,16 @@ class StageEngine {
   // numbers, where the process would exceed the device's budget. Of KV that is taken over also what StageKv::TakeOver says.
   static absl::StatusOr<std::unique_ptr<StageEngine>> Install(const std::string& model_dir, const Plan& plan, int32_t device,
                                                               Options options);
-  ~StageEngine();
+  virtual ~StageEngine() = default;
 
   // The next order. InvalidArgument, and nothing has changed, where its number is not the next one or it names what is not there;
   // ResourceExhausted where an admitted sequence does not fit.
-  absl::Status OnOrder(const Order& order);
+  virtual absl::Status OnOrder(const Order& order) = 0;
   // From a peer. InvalidArgument, and nothing has changed, for what does not belong to this plan and step.
-  absl::Status OnActivation(ActivationMessage activation);
+  virtual absl::Status OnActivation(ActivationMessage activation) = 0;
 
   // From the host of this device's KV, or from a device whose host it is (daemon/logic/kv_message.h). As OnActivation.
-  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message);
+  virtual absl::Status OnKv(int32_t from, const std::vector<std::byte>& message) = 0;
 
   struct Stats {
     int64_t steps = 0;  // ended here
@@ -105,22 +105,15 @@ class StageEngine {
     Bytes disk_bytes = 0;          // read in that time
     std::optional<Bytes> kv_room;  // on the disk for KV of another plan beside what this one may still take there; nothing: not known
   };
-  Stats stats() const;
+  virtual Stats stats() const = 0;
   // Of the step under way, or the last one, the share of its computations here that have ended. Waits for nothing.  Thread: any
-  double StepShare() const;
-  const LoadSummary& load() const { return load_; }
+  virtual double StepShare() const = 0;
+  virtual const LoadSummary& load() const = 0;
 
   // Stops, between two steps, and leaves KV and resident weights for the plan that follows. FailedPrecondition where a step is under way,
   // or the plan evicts KV. Nothing but the destructor is called after it, whatever it answers.
-  absl::StatusOr<LeftByPlan> Leave();
-  const std::string& numerics_id() const { return numerics_id_; }
-
- private:
-  class Impl;
-  StageEngine(std::unique_ptr<Impl> impl, std::string numerics_id, LoadSummary load);
-  std::unique_ptr<Impl> impl_;
-  std::string numerics_id_;
-  LoadSummary load_;
+  virtual absl::StatusOr<LeftByPlan> Leave() = 0;
+  virtual const std::string& numerics_id() const = 0;
 };
 
 }  // namespace lime

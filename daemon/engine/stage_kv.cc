@@ -67,15 +67,16 @@ class LoadEnd {
 }  // namespace
 
 StageKv::StageKv(const Plan& plan, Options options)
-    : plan_(plan),
-      options_(std::move(options)),
-      pieces_((plan.context + kKvPiece - 1) / kKvPiece),
-      pages_({.num_pages = plan.devices[options_.device].kv_pages,
-              .num_layers = static_cast<int64_t>(options_.layers.size()),
-              .max_sequences = plan.sequences,
-              .kept_pages = EvictsKv(plan) ? KeptPages(plan) : 0}),
-      away_(plan.sequences),
-      taken_over_(static_cast<size_t>(plan.sequences)) {}
+    : plan_(plan), options_(std::move(options)), pieces_((plan.context + kKvPiece - 1) / kKvPiece), book_(plan, ShapeOf(plan, options_)) {}
+
+KvBook::Shape StageKv::ShapeOf(const Plan& plan, const Options& options) {
+  const PlanDevice& device = plan.devices[options.device];
+  const bool on_host = HasKvOnHost(device);
+  return {.device = options.device,
+          .layers = std::ssize(options.layers),
+          .leaves = device.max_layer_pages > 0 && !options.layers.empty() && (!on_host || HostedPieces(plan, device) > 0),
+          .after_a_step = on_host};
+}
 
 absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Options options) {
   std::unique_ptr<StageKv> kv(new StageKv(plan, std::move(options)));
@@ -91,7 +92,7 @@ absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Optio
                                                      .max_rows = kv->options_.max_rows,
                                                      .window = kv->options_.window,
                                                      .tell = kv->options_.tell_host},
-                                                    kv->away_));
+                                                    kv->book_.away()));
   } else {
     const KvFile::Shape shape{.layers = layers, .sequences = plan.sequences, .pieces = kv->pieces_, .piece_bytes = piece_bytes};
     LIME_ASSIGN_OR_RETURN(kv->file_, KvFile::Create(kv->options_.folder, shape, kv->options_.wrap_device));
@@ -117,7 +118,7 @@ int64_t StageKv::LayerIndex(int32_t layer) const {
 
 void StageKv::Show(int32_t sequence) {
   for (size_t i = 0; i < options_.layers.size(); ++i)
-    options_.backend->SetPages(sequence, options_.layers[i], pages_.Pages(sequence, static_cast<int64_t>(i)));
+    options_.backend->SetPages(sequence, options_.layers[i], book_.pages().Pages(sequence, static_cast<int64_t>(i)));
 }
 
 // ---- From one plan to the next
@@ -125,7 +126,8 @@ void StageKv::Show(int32_t sequence) {
 absl::Status StageKv::TakeOver(const KvTakeover& from) {
   if (EvictsKv(plan_)) return absl::FailedPreconditionError("a plan that evicts KV takes over none");
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, options_.device, from.sequences));
-  LIME_RETURN_IF_ERROR(TakeSlots(from.sequences, away));
+  LIME_RETURN_IF_ERROR(book_.TakeOver(from.sequences, away));
+  while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
   std::vector<KvExtent> wanted;
   for (size_t s = 0; s < away.size(); ++s) {
     const int64_t first = lent_ != nullptr ? away[s] * kKvPiecePages : 0, end = KvPages::PagesFor(from.sequences[s].positions, 1);
@@ -142,31 +144,13 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
   return absl::OkStatus();
 }
 
-// Pages in memory for all but what is away. Of one piece after another, so that none is needed for those that are.
-absl::Status StageKv::TakeSlots(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) {
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    for (int64_t piece = 0; piece < away[s]; ++piece) {
-      LIME_RETURN_IF_ERROR(pages_.Extend(sequences[s].to, (piece + 1) * kKvPiece).status());
-      pages_.GiveUp(sequences[s].to, piece * kKvPiece, (piece + 1) * kKvPiece);
-    }
-  }
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    const auto& [from, to, positions] = sequences[s];
-    LIME_RETURN_IF_ERROR(pages_.Extend(to, positions).status());
-    Show(to);
-    taken_over_[static_cast<size_t>(to)] = positions;
-    away_.TakeOver(to, positions, away[s]);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
-  const std::span<const int32_t> held = pages_.Pages(sequence, layer);
+  const std::span<const int32_t> held = book_.pages().Pages(sequence, layer);
   const int64_t count = std::ssize(pages) / plan_.page_bytes;
   if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
     return absl::InvalidArgumentError(
         absl::StrCat(pages.size(), " bytes of KV from page ", first, " on, where slot ", sequence, " has ", held.size(), " pages"));
-  if (first < away_.away(sequence) * kKvPiecePages) return TakeToDisk(layer, sequence, first, pages);
+  if (first < book_.away().away(sequence) * kKvPiecePages) return TakeToDisk(layer, sequence, first, pages);
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(options_.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
                 static_cast<size_t>(plan_.page_bytes));
@@ -199,17 +183,18 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
         +[](int64_t* count) { return *count == 0; }, &loads_under_way_));
   }
   if (EvictsKv(plan_)) return absl::FailedPreconditionError("the plan evicts KV");
+  const KvAway& away = book_.away();
   std::vector<KvLent> lent;
   for (int32_t s = 0; lent_ != nullptr && s < plan_.sequences; ++s) {
-    if (away_.away(s) > 0) lent.push_back({.sequence = s, .pieces = away_.away(s), .life = away_.life(s)});
+    if (away.away(s) > 0) lent.push_back({.sequence = s, .pieces = away.away(s), .life = away.life(s)});
   }
   return std::make_shared<KvLeft>(KvLeft::Content{.numerics_id = numerics_id,
                                                   .page_bytes = plan_.page_bytes,
                                                   .layers = options_.layers,
                                                   .sequences = plan_.sequences,
                                                   .memory = std::move(memory),
-                                                  .memory_bytes = pages_.num_pages() * plan_.page_bytes,
-                                                  .pages = std::move(pages_),
+                                                  .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
+                                                  .pages = std::move(book_.pages()),
                                                   .file = std::move(file_),
                                                   .hashes = std::move(hashes_),
                                                   .pieces = pieces_,
@@ -224,53 +209,13 @@ std::optional<Bytes> StageKv::disk_room() const {
   return free.ok() ? std::optional(*free) : std::nullopt;
 }
 
-// ---- Sequences
+// ---- What is decided
 
-absl::Status StageKv::Reserve(int32_t sequence, int64_t positions) {
-  LIME_RETURN_IF_ERROR(taken_over(sequence) > 0 ? pages_.Extend(sequence, positions).status() : pages_.Reserve(sequence, positions));
-  Show(sequence);
-  return absl::OkStatus();
-}
-
-absl::Status StageKv::Evict(const StepOrder& step) {
-  if (!EvictsKv(plan_)) return absl::OkStatus();
-  for (const MicroBatch& batch : step.microbatches) {
-    for (const BatchRow& row : batch.rows) {
-      LIME_ASSIGN_OR_RETURN(const bool evicted, pages_.Evict(row.sequence, EvictedPositions(plan_, int64_t{row.position} + 1)));
-      if (evicted) Show(row.sequence);
-    }
+void StageKv::Follow() {
+  while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);
+  while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
+    if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
   }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<bool> StageKv::Extend(const StepOrder& step) {
-  in_use_ = true;
-  for (const MicroBatch& batch : step.microbatches) {
-    for (const BatchRow& row : batch.rows) {
-      absl::StatusOr<bool> extended = pages_.Extend(row.sequence, row.position + 1);
-      while (!extended.ok() && TakeAway()) extended = pages_.Extend(row.sequence, row.position + 1);
-      if (!extended.ok()) {
-        if (!write_error_.ok() || !away_.HasToWrite()) return write_error_.ok() ? extended.status() : write_error_;
-        WriteNext();
-        return false;
-      }
-      if (*extended) Show(row.sequence);
-    }
-  }
-  return true;
-}
-
-bool StageKv::TakeAway() {
-  const std::optional<KvAway::Piece> piece = away_.TakeAway();
-  if (!piece) return false;
-  pages_.GiveUp(piece->sequence, piece->piece * kKvPiece, (piece->piece + 1) * kKvPiece);
-  Show(piece->sequence);
-  return true;
-}
-
-void StageKv::Computed(const MicroBatch& batch) {
-  if (!writer_) return;
-  for (const BatchRow& row : batch.rows) away_.Computed(row.sequence, row.position + 1);
   WriteNext();
 }
 
@@ -278,23 +223,11 @@ void StageKv::EndStep() {
   if (lent_ != nullptr) lent_->EndStep();
 }
 
-void StageKv::Release(int32_t sequence) {
-  taken_over_[static_cast<size_t>(sequence)] = 0;
-  pages_.Release(sequence);
-  if (lent_ != nullptr) lent_->Free(sequence, away_.life(sequence));
-  away_.Release(sequence);
-}
-
-void StageKv::SetReach(int64_t positions) {
-  away_.SetReach(positions / kKvPiece);
-  WriteNext();
-}
-
 // ---- Writing
 
 void StageKv::WriteNext() {
-  if (!writer_ || stopping_ || !write_error_.ok() || (lent_ != nullptr && !in_use_)) return;
-  const std::optional<KvAway::Piece> piece = away_.BeginWrite();
+  if (!writer_ || stopping_) return;
+  const std::optional<KvAway::Piece> piece = book_.NextWrite();
   if (piece) writer_->Post([this, piece = *piece] { WritePiece(piece); });
 }
 
@@ -306,13 +239,12 @@ void StageKv::WritePiece(const KvAway::Piece& piece) {
     status = WriteLayer(piece, layer, hashes[static_cast<size_t>(layer)]);
   }
   absl::MutexLock lock(options_.mutex);
-  const bool ended = away_.life(piece.sequence) != piece.life;
+  const bool ended = book_.away().life(piece.sequence) != piece.life;
   for (int64_t layer = 0; status.ok() && !ended && layer < std::ssize(hashes); ++layer) {
     if (file_ != nullptr) Hash(layer, piece.sequence, piece.piece) = hashes[static_cast<size_t>(layer)];
     bytes_written_ += staging_.bytes();
   }
-  away_.EndWrite(status.ok());
-  if (!status.ok() && !ended) write_error_ = status;
+  book_.Written(piece, status);
   if (stopping_) return;
   WriteNext();
   options_.wrote();
@@ -322,8 +254,8 @@ void StageKv::WritePiece(const KvAway::Piece& piece) {
 absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash) {
   {
     absl::MutexLock lock(options_.mutex);
-    if (stopping_ || away_.life(piece.sequence) != piece.life) return absl::CancelledError("its sequence has ended");
-    const std::span<const int32_t> pages = pages_.Pages(piece.sequence, layer);
+    if (stopping_ || book_.away().life(piece.sequence) != piece.life) return absl::CancelledError("its sequence has ended");
+    const std::span<const int32_t> pages = book_.pages().Pages(piece.sequence, layer);
     for (int64_t i = 0; i < kKvPiecePages; ++i) {
       const int32_t page = pages[static_cast<size_t>(piece.piece * kKvPiecePages + i)];
       std::memcpy(staging_.data() + i * plan_.page_bytes, options_.backend->KvPage(page), static_cast<size_t>(plan_.page_bytes));
@@ -371,8 +303,8 @@ std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::func
   int reads = 0;
   for (int32_t s = 0; s < plan_.sequences; ++s) {
     KvLoad::Sequence& sequence = load->sequences[static_cast<size_t>(s)];
-    sequence.life = away_.life(s);
-    sequence.begun = std::clamp<int64_t>(away_.away(s) - first, 0, load->pieces);
+    sequence.life = book_.away().life(s);
+    sequence.begun = std::clamp<int64_t>(book_.away().away(s) - first, 0, load->pieces);
     for (int64_t i = 0; i < sequence.begun; ++i) sequence.hashes.push_back(Hash(layer, s, first + i));
     reads += sequence.begun > 0 ? 1 : 0;
   }
@@ -405,8 +337,8 @@ void StageKv::Locate(const KvLoad& load, const MicroBatch& batch) {
     const int32_t s = batch.rows[row].sequence;
     if (row > 0 && batch.rows[row - 1].sequence == s) continue;
     const KvLoad::Sequence& sequence = load.sequences[static_cast<size_t>(s)];
-    const int64_t there = sequence.life == away_.life(s) ? sequence.there : 0;
-    for (int64_t i = 0; i < std::min(load.pieces, away_.away(s) - first); ++i) {
+    const int64_t there = sequence.life == book_.away().life(s) ? sequence.there : 0;
+    for (int64_t i = 0; i < std::min(load.pieces, book_.away().away(s) - first); ++i) {
       attending_.places[static_cast<size_t>(s * load.pieces + i)] = load.Place(s, i);
       if (i >= there) attending_.missing.push_back({layer, s, first + i, Hash(layer, s, first + i), load.Place(s, i)});
     }

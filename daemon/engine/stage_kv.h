@@ -1,4 +1,5 @@
-// The KV of a device's layers: which pages its sequences have in memory and, where the plan keeps only so many, the rest on the disk.
+// The KV of a device's layers: the pages of its sequences in memory and, where the plan keeps only so many, the rest on the disk. Which
+// those are is decided by a KvBook (daemon/logic/kv_book.h); this carries it out.
 //
 //   step ends ──► pieces are full ──► written beside the steps ──► away, when a step wants their pages ──► read with every step after that
 //
@@ -26,9 +27,8 @@
 #include "daemon/engine/kv_left.h"
 #include "daemon/engine/lent_kv.h"
 #include "daemon/engine/worker_thread.h"
-#include "daemon/logic/kv_away.h"
+#include "daemon/logic/kv_book.h"
 #include "daemon/logic/kv_message.h"
-#include "daemon/logic/kv_pages.h"
 #include "daemon/weights/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/status.h"
@@ -67,36 +67,20 @@ class StageKv {
   // is brought to the host by itself. NotFound, DataLoss, or what reading it from another device says; ResourceExhausted where it does not
   // fit; FailedPrecondition for a plan that evicts.  Without the lock.
   absl::Status TakeOver(const KvTakeover& from);
-  // Positions of the slot that were taken over, until it is released.
-  int64_t taken_over(int32_t sequence) const { return taken_over_[static_cast<size_t>(sequence)]; }
   // What the next plan takes over, of kernels of this order, in `memory` (Backend::TakeKv), with what this device hosts. FailedPrecondition
   // where nobody has it because it was evicted.  Nothing but the destructor is called after it.  Without the lock.
   absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
                                                 std::vector<KvLeft::Hosted> hosted);
 
-  // ---- Sequences
+  // ---- What is decided
 
-  // All pages of a sequence at once.
-  absl::Status Reserve(int32_t sequence, int64_t positions);
-  // Where the plan keeps only the newest positions: evicts what the rows of a step leave no room for. OutOfRange where rows are behind what
-  // their sequence has reserved.
-  absl::Status Evict(const StepOrder& step);
-  // What the rows of a step lack of pages, one row after another. False where that waits for pieces to be written; ResourceExhausted, with
-  // the numbers, where there are too few.
-  absl::StatusOr<bool> Extend(const StepOrder& step);
-  // A step with these rows has ended: their K and V change no more. Then, once for all its micro-batches: it has ended.
-  void Computed(const MicroBatch& batch);
+  // Whose decisions these are. To be followed by Follow, before anything computes.
+  KvBook& book() { return book_; }
+  const KvBook& book() const { return book_; }
+  // Carries out what was decided since: pages are shown to the backend, the host hears whose sequence has ended, a piece is written.
+  void Follow();
+  // A step has ended.
   void EndStep();
-  void Release(int32_t sequence);
-
-  // ---- Memory, and how far it may be left
-
-  KvPages& pages() { return pages_; }
-  // Positions of each sequence, from the first on, that may go to the disk from now on.
-  void SetReach(int64_t positions);
-  int64_t reach() const { return away_.reach() * kKvPiece; }
-  // Positions of each sequence, from the first on, beyond which none is on the disk.
-  int64_t most_away() const { return away_.most_away() * kKvPiece; }
 
   // ---- Loads and their use
 
@@ -140,11 +124,10 @@ class StageKv {
 
   StageKv(const Plan& plan, Options options);
   bool HostHasNext() const { return stopping_ || !lent_->lending(); }
+  static KvBook::Shape ShapeOf(const Plan& plan, const Options& options);
   void Show(int32_t sequence);
-  absl::Status TakeSlots(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away);
   absl::Status TakePages(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages);
   absl::Status TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages);
-  bool TakeAway();
   void WriteNext();
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
@@ -158,14 +141,10 @@ class StageKv {
   const Plan& plan_;
   const Options options_;
   const int64_t pieces_;  // of a sequence
-  KvPages pages_;
-  KvAway away_;
-  std::vector<int64_t> taken_over_;  // positions, by slot
-  std::vector<uint64_t> hashes_;     // of what is written, by layer, sequence and piece
-  absl::Status write_error_;         // the disk takes no more
+  KvBook book_;
+  std::vector<uint64_t> hashes_;  // of what is written, by layer, sequence and piece
   Bytes bytes_written_ = 0;
   bool stopping_ = false;
-  bool in_use_ = false;  // a step was ordered: the host is there
   Attending attending_;  // of the compute thread, between Locate and Attend
   absl::Mutex loads_mutex_;
   int64_t loads_under_way_ ABSL_GUARDED_BY(loads_mutex_) = 0;  // their reads write into memory of others

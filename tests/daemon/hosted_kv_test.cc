@@ -196,7 +196,7 @@ class Pair {
     host_ = *std::move(host);
     {
       absl::MutexLock lock(&mutex_);
-      kv_->SetReach(PositionsAway(plan_, plan_.devices[0], (plan_.context + 15) / 16 * plan_.sequences));
+      kv_->book().SetReach(PositionsAway(plan_, plan_.devices[0], (plan_.context + 15) / 16 * plan_.sequences));
     }
     thread_ = std::thread([this] { Deliver(); });
   }
@@ -218,7 +218,11 @@ class Pair {
       StepOrder order{{Rows()}};
       const MicroBatch& batch = order.microbatches[0];
       if (batch.rows.empty()) continue;
-      LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> { return kv_->Extend(order); }));
+      LIME_RETURN_IF_ERROR(Await([&]() -> absl::StatusOr<bool> {
+        const absl::StatusOr<bool> extended = kv_->book().Extend(order);
+        kv_->Follow();
+        return extended;
+      }));
       owner_.Compute(batch);
       for (int part = 0; part < static_cast<int>(std::ssize(kLayers)); ++part) {
         LIME_ASSIGN_OR_RETURN(const bool asked, kv_->Ask({.part = part, .microbatch = 0, .last = true}, batch));
@@ -228,7 +232,8 @@ class Pair {
         mutex_.Lock();
         LIME_RETURN_IF_ERROR(taken);
       }
-      kv_->Computed(batch);
+      kv_->book().Computed(batch);
+      kv_->Follow();
       kv_->EndStep();
     }
     return absl::OkStatus();
@@ -258,7 +263,8 @@ class Pair {
   }
 
   void End(int32_t sequence) {
-    kv_->Release(sequence);
+    kv_->book().Release(sequence);
+    kv_->Follow();
     owner_.NextLife(sequence);
     positions_[sequence] = 0;
   }
@@ -466,7 +472,8 @@ TEST(HostedKvTest, AHostWithNothingToHaveIsNotSpokenTo) {
                                          .tell_host = [&](std::vector<std::byte>, bool) { ++told; }});
   ASSERT_TRUE(kv.ok()) << kv.status();
   absl::MutexLock lock(&mutex);
-  (*kv)->Release(0);
+  (*kv)->book().Release(0);
+  (*kv)->Follow();
   EXPECT_EQ(told, 0);
   const absl::StatusOr<bool> asked = (*kv)->Ask({.part = 0, .last = true}, MicroBatch{.rows = {{.sequence = 0, .position = 700}}});
   ASSERT_TRUE(asked.ok()) << asked.status();

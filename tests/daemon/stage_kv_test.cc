@@ -143,7 +143,7 @@ class Steps {
     EXPECT_TRUE(kv.ok()) << kv.status();
     kv_ = *std::move(kv);
     absl::MutexLock lock(&mutex_);
-    kv_->SetReach(PositionsAway(plan_, plan_.devices[0], (plan_.context + 15) / 16 * plan_.sequences));
+    kv_->book().SetReach(PositionsAway(plan_, plan_.devices[0], (plan_.context + 15) / 16 * plan_.sequences));
   }
   ~Steps() { kv_.reset(); }
 
@@ -162,7 +162,8 @@ class Steps {
       backend_.BatchOf(std::move(sequences));
       LIME_RETURN_IF_ERROR(Attend(batch));
       absl::MutexLock lock(&mutex_);
-      kv_->Computed(batch);
+      kv_->book().Computed(batch);
+      kv_->Follow();
     }
     return absl::OkStatus();
   }
@@ -219,7 +220,8 @@ class Steps {
 
   void End(int32_t sequence) {
     absl::MutexLock lock(&mutex_);
-    kv_->Release(sequence);
+    kv_->book().Release(sequence);
+    kv_->Follow();
     backend_.NextLife(sequence);
     positions_[sequence] = 0;
   }
@@ -239,7 +241,8 @@ class Steps {
   absl::Status Extend(const StepOrder& order) {
     absl::MutexLock lock(&mutex_);
     while (true) {
-      LIME_ASSIGN_OR_RETURN(const bool ready, kv_->Extend(order));
+      LIME_ASSIGN_OR_RETURN(const bool ready, kv_->book().Extend(order));
+      kv_->Follow();
       if (ready) return absl::OkStatus();
       if (wrote_.WaitWithTimeout(&mutex_, absl::Seconds(30))) return absl::DeadlineExceededError("nothing was written for 30 s");
     }
@@ -389,7 +392,7 @@ TEST(StageKvTest, LoadsUnderWayEndBeforeItLeavesAllThatWasComputed) {
   });
   const absl::Status status = steps.Run(100);
   ASSERT_TRUE(status.ok()) << status;
-  ASSERT_GT(steps.kv().most_away(), 0) << "or nothing is read";
+  ASSERT_GT(steps.kv().book().most_away(), 0) << "or nothing is read";
   gate->Close();
   const size_t before = steps.loads();
   steps.StartLoads(8);

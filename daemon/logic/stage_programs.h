@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "planner/base/status.h"
+#include "planner/plan/micro_batch.h"
 #include "planner/plan/model_spec.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/program.h"
@@ -22,6 +23,8 @@ absl::Status CheckCarriedOut(const Plan& plan, const ModelSpec& spec);
 // `before` those of the step in which its residency becomes that of `plan`.
 absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device, const Plan* before = nullptr);
 
-std::vector<const Program*> Pointers(const std::vector<Program>& programs);
+// Whether the plan says of a computation what it takes: a row of every sequence that it has for the micro-batch. Not where it says what
+// the end of the context takes, and sequences get there step by step.
+bool IsPlannedDecode(const Plan& plan, const Compute& what, const MicroBatch& batch);
 
 }  // namespace lime

@@ -1,4 +1,4 @@
-#include "daemon/engine/stage_programs.h"
+#include "daemon/logic/stage_programs.h"
 
 #include <algorithm>
 #include <utility>
@@ -70,10 +70,11 @@ absl::StatusOr<std::vector<Program>> CompileAll(const Plan& plan, int32_t device
   return programs;
 }
 
-std::vector<const Program*> Pointers(const std::vector<Program>& programs) {
-  std::vector<const Program*> pointers;
-  for (const Program& program : programs) pointers.push_back(&program);
-  return pointers;
+bool IsPlannedDecode(const Plan& plan, const Compute& what, const MicroBatch& batch) {
+  const int64_t rows = std::ssize(batch.rows);
+  const bool decodes = !EvictsKv(plan) && std::ranges::adjacent_find(batch.rows, {}, &BatchRow::sequence) == batch.rows.end();
+  return what.part != kEmbeddingPart && decodes &&
+         rows == std::min<int64_t>(plan.batch, plan.sequences - int64_t{what.microbatch} * plan.batch);
 }
 
 }  // namespace lime

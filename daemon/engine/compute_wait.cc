@@ -1,0 +1,58 @@
+#include "daemon/engine/compute_wait.h"
+
+#include <thread>
+
+#include "absl/time/time.h"
+#include "common/steady_clock.h"
+#include "daemon/logic/stage_programs.h"
+
+namespace lime {
+
+std::optional<int64_t> WaitPlace(const Plan& plan, const Instruction& waited) {
+  if (const auto* recv = std::get_if<Recv>(&waited)) return int64_t{recv->stage} * MostMicrobatches(plan) + recv->microbatch;
+  return std::holds_alternative<AwaitKv>(waited) ? std::optional(QuestionPlace(plan) - 1) : std::nullopt;
+}
+
+int64_t QuestionPlace(const Plan& plan) {
+  return std::ssize(plan.stages) * MostMicrobatches(plan) + 1;
+}
+
+void ComputeWait::Give() {
+  given_work_.store(true, std::memory_order_release);
+  work_.SignalAll();
+}
+
+void ComputeWait::Await() {
+  std::optional<StallWatch> disk;
+  while (!options_.has_work()) {
+    const std::optional<Awaited> awaited = options_.awaited();
+    const auto window = awaited ? forecast_.Expect(awaited->place) : std::nullopt;
+    const double waited_ms = awaited ? SteadyMs() - awaited->since_ms : 0;
+    if (!window || waited_ms >= window->to_ms) {
+      Sleep(disk);
+    } else if (waited_ms < window->from_ms) {
+      work_.WaitWithTimeout(options_.mutex, absl::Milliseconds(window->from_ms - waited_ms));
+    } else {
+      StayAwake(SteadyMs() + window->to_ms - waited_ms);
+    }
+  }
+  if (disk) disk->End();
+}
+
+// Where it is the disk that is waited for, looks whether that delivers anything.
+void ComputeWait::Sleep(std::optional<StallWatch>& disk) {
+  if (!options_.for_disk()) return work_.Wait(options_.mutex);
+  if (!disk) disk.emplace(options_.report, options_.part, options_.bytes_read());
+  work_.WaitWithTimeout(options_.mutex, StallWatch::kPoll);
+  disk->Poll(options_.bytes_read());
+}
+
+// Until there is work, leaving the core to whoever wants it: the thread that brings the work may.
+void ComputeWait::StayAwake(double until_ms) {
+  given_work_.store(false, std::memory_order_relaxed);
+  options_.mutex->Unlock();
+  while (!given_work_.load(std::memory_order_acquire) && SteadyMs() < until_ms) std::this_thread::yield();
+  options_.mutex->Lock();
+}
+
+}  // namespace lime

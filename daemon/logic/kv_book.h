@@ -1,0 +1,98 @@
+// Which KV pages the sequences of a device have, and which of their pieces are to leave its memory. Pure: counts and decisions; pages,
+// files and messages are the owner's, which carries out what has changed.
+//
+//   orders, steps ──► KvPages, KvAway ──► TakeShown: pages to be shown to the backend; TakeEnded: sequences that ended; NextWrite: a piece
+//   to
+//                                         be written
+//
+// Thread: the owner's, under its lock.   Owner: StageKv, or the simulated cluster.
+// Invariant: KvPages' and KvAway's; a sequence's pages before its first piece in memory are given up.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/order.h"
+#include "daemon/logic/kv_away.h"
+#include "daemon/logic/kv_pages.h"
+#include "planner/base/status.h"
+#include "planner/plan/micro_batch.h"
+#include "planner/plan/plan.h"
+
+namespace lime {
+
+class KvBook {
+ public:
+  struct Shape {
+    int32_t device = 0;
+    int64_t layers = 0;         // whose attention is here
+    bool leaves = false;        // pieces may leave memory
+    bool after_a_step = false;  // and do so only once a step was ordered: whoever takes them is not known to be there before
+  };
+  // REQUIRES: `plan` is valid and outlives this.
+  KvBook(const Plan& plan, const Shape& shape);
+
+  // ---- Sequences
+
+  // KV of the plan before: of each sequence so many positions, of which so many pieces are away from the start. ResourceExhausted where it
+  // does not fit.
+  absl::Status TakeOver(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away);
+  // Positions of the slot that were taken over, until it is released.
+  int64_t taken_over(int32_t sequence) const { return taken_over_[static_cast<size_t>(sequence)]; }
+
+  // All pages of a sequence at once.
+  absl::Status Reserve(int32_t sequence, int64_t positions);
+  // Where the plan keeps only the newest positions: evicts what the rows of a step leave no room for. OutOfRange where rows are behind what
+  // their sequence has reserved.
+  absl::Status Evict(const StepOrder& step);
+  // What the rows of a step lack of pages, one row after another. False where that waits for pieces to be written; ResourceExhausted, with
+  // the numbers, where there are too few.
+  absl::StatusOr<bool> Extend(const StepOrder& step);
+  // A step with these rows has ended: their K and V change no more.
+  void Computed(const MicroBatch& batch);
+  void Release(int32_t sequence);
+
+  // ---- Memory, and how far it may be left
+
+  KvPages& pages() { return pages_; }
+  const KvPages& pages() const { return pages_; }
+  const KvAway& away() const { return away_; }
+  // Positions of each sequence, from the first on, that may leave memory from now on.
+  void SetReach(int64_t positions) { away_.SetReach(positions / kKvPiece); }
+  int64_t reach() const { return away_.reach() * kKvPiece; }
+  // Positions of each sequence, from the first on, beyond which none has left.
+  int64_t most_away() const { return away_.most_away() * kKvPiece; }
+
+  // ---- What the owner carries out
+
+  // A sequence whose pages have changed since it was taken last; nothing where there is none.
+  std::optional<int32_t> TakeShown();
+  // A sequence that has ended, in the life that it had.
+  struct Ended {
+    int32_t sequence = 0;
+    int64_t life = 0;
+  };
+  std::optional<Ended> TakeEnded();
+  // The next piece to be written; nothing while one is, or where none is to be.
+  std::optional<KvAway::Piece> NextWrite();
+  // It is written, or why it is not: then no other will be, unless its sequence has ended.
+  void Written(const KvAway::Piece& piece, const absl::Status& status);
+
+ private:
+  bool TakeAway();
+  void Show(int32_t sequence);
+
+  const Plan& plan_;
+  const Shape shape_;
+  KvPages pages_;
+  KvAway away_;
+  std::vector<int64_t> taken_over_;  // positions, by slot
+  absl::Status write_error_;         // nothing is written any more
+  bool in_use_ = false;              // a step was ordered
+  std::vector<bool> is_shown_;       // by slot: not among shown_
+  std::vector<int32_t> shown_;
+  std::vector<Ended> ended_;
+};
+
+}  // namespace lime

@@ -1,0 +1,189 @@
+#include "daemon/logic/residency_logic.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/order.h"
+#include "planner/plan/kv_spill.h"
+
+namespace lime {
+namespace {
+
+// The plan with the ring that its parts would go through. Its memory is there while something streams for pressure, and never before as
+// much was given: until then the budget has more than there is.
+Plan WithRing(Plan plan, int32_t device, Bytes ring) {
+  PlanDevice& changed = plan.devices[device];
+  const Bytes free = std::min(changed.memory.margin - changed.least_margin, ring);
+  changed.memory.ring += ring;
+  changed.memory.margin -= free;
+  changed.budget += ring - free;
+  if (changed.disk_mb_per_ms <= 0) changed.disk_mb_per_ms = 1;  // nobody asked, since nothing was to stream
+  return plan;
+}
+
+}  // namespace
+
+ResidencyLogic::ResidencyLogic(const Plan& plan, std::vector<Program> programs, KvBook& book, Options options)
+    : plan_(plan), options_(std::move(options)), book_(book), programs_(std::move(programs)), ordered_(ResidencyOf(plan)) {
+  if (options_.giving) {
+    to_give_.emplace(plan_, *options_.giving);
+    most_ = to_give_->most();
+    NoteRing(programs_);
+  }
+  given_.streamed = ordered_.streamed;
+  residency_ = std::make_shared<Plan>(to_give_ ? WithRing(plan_, options_.device, to_give_->ring_to_make()) : plan_);
+}
+
+// A ring that comes and goes is not there while nothing streams: with the room that a change makes it comes.
+void ResidencyLogic::NoteRing(std::vector<Program>& programs) const {
+  if (!options_.ring_comes || !programs.front().loads.empty()) return;
+  for (Program& program : programs) program.ring_bytes = 0;
+}
+
+// Positions of each sequence that may be away under a plan.
+int64_t ResidencyLogic::ReachOf(const Plan& plan) const {
+  return options_.layers == 0 ? 0 : PositionsAway(plan, Device(plan), ResidencyOf(plan).layer_pages);
+}
+
+bool ResidencyLogic::MustBegin() const {
+  return change_.under_way && !change_.begun && stage_->inbox().steps_begun() >= change_.ordered_at + kResidencySteps;
+}
+
+bool ResidencyLogic::PagesCome() const {
+  const bool grows =
+      change_.under_way && (Device(*residency_).kv_pages > book_.pages().num_pages() || ReachOf(*residency_) > book_.reach());
+  return grows && (!change_.begun || change_.at_work || stage_->runner().border() <= stage_->inbox().steps_begun());
+}
+
+// ---- What is to be in memory
+
+void ResidencyLogic::OnOrder(const Residency& to, Actions& actions) {
+  target_ = to;
+  TryChange(actions);
+}
+
+void ResidencyLogic::TryChange(Actions& actions) {
+  if (change_.under_way || stopped_ || !stage_->health().ok()) return;
+  if (target_ && IsFree(*target_)) return Begin(*std::exchange(target_, std::nullopt), /*by_order=*/true, actions);
+  if (!target_bytes_ || !to_give_) return;
+  const WeightsToGive::Choice to_give = ToGive(ordered_);
+  if (to_give.streamed == given_.streamed && to_give.embedding == given_.embedding) return;
+  // What comes back while nobody computes could not be given again before the next step has ended.
+  if (to_give.bytes < given_.bytes && Idle()) return;
+  Begin(ordered_, /*by_order=*/false, actions);
+}
+
+// Until those who hold pages that are to go have ended.
+bool ResidencyLogic::IsFree(const Residency& to) {
+  const PlanDevice& device = Device(*residency_);
+  const int64_t after = PagesInMemory(device, to.layer_pages) * options_.layers;
+  const int64_t reach = options_.layers == 0 ? 0 : PositionsAway(plan_, device, to.layer_pages);
+  book_.pages().SetNumPages(std::min(device.kv_pages, after));
+  book_.SetReach(std::min(ReachOf(*residency_), reach));
+  return book_.pages().Fits() && book_.most_away() <= reach;
+}
+
+// Where nobody computes all goes at once: of a second change the next step would have to be the first.
+WeightsToGive::Choice ResidencyLogic::ToGive(const Residency& ordered) const {
+  if (!target_bytes_ || !to_give_) return {.streamed = ordered.streamed, .embedding = given_.embedding};
+  const Bytes bytes = std::max<Bytes>(0, most_ - *target_bytes_);
+  return to_give_->Choose(ordered, bytes > 0 && Idle() ? INT64_MAX : bytes, given_.embedding);
+}
+
+// ---- A change
+
+void ResidencyLogic::Begin(Residency ordered, bool by_order, Actions& actions) {
+  ordered_ = std::move(ordered);
+  WeightsToGive::Choice to_give = ToGive(ordered_);
+  change_ = {.under_way = true,
+             .by_order = by_order,
+             .ordered_at = stage_->inbox().steps_begun(),
+             .pages_before = Device(*residency_).kv_pages,
+             .to_give = std::move(to_give)};
+  actions.push_back(Prepare{
+      .from = residency_, .to = {ordered_.layer_pages, change_.to_give.streamed}, .opens_rows = change_.to_give.embedding && !has_rows_});
+}
+
+void ResidencyLogic::OnNotPrepared(bool no_rows, const absl::Status& why, Actions& actions, StageLogic::Actions& of_stage) {
+  if (!to_give_ || (!no_rows && given_.bytes > 0)) return stage_->Fail(why, of_stage);
+  actions.push_back(Report{absl::StrCat("memory is short, and less of it can be given back: ", why.message())});
+  if (no_rows) {
+    WeightsToGive::Options giving = *options_.giving;
+    giving.embedding = false;
+    to_give_.emplace(plan_, std::move(giving));
+    most_ = to_give_->most();
+    if (target_bytes_) actions.push_back(Most{most_});
+  } else {
+    to_give_.reset();
+  }
+  if (change_.by_order && !target_) target_ = ordered_;
+  change_ = {};
+  TryChange(actions);
+}
+
+void ResidencyLogic::OnPrepared(Prepared prepared, double now_ms, Actions& actions, StageLogic::Actions& of_stage) {
+  NoteRing(prepared.settled);
+  entering_ = std::move(prepared.entering), settled_ = std::move(prepared.settled);
+  residency_ = std::make_shared<Plan>(std::move(prepared.after));
+  has_rows_ = has_rows_ || prepared.opened_rows;
+  if (!stage_->health().ok()) return;
+  const absl::Status status = stage_->OnChange(entering_, settled_, now_ms, of_stage);
+  if (!status.ok()) return stage_->Fail(status, of_stage);
+  change_.begun = true;
+  const bool comes_back = change_.to_give.bytes < given_.bytes;
+  if (target_bytes_ && !options_.giving->tied && change_.to_give.embedding && !given_.embedding) {
+    most_ -= plan_.embedding_bytes, change_.to_give.bytes -= plan_.embedding_bytes;  // it does not come back
+    actions.push_back(Most{most_});
+  }
+  given_ = change_.to_give;
+  if (comes_back) TellResident(actions);
+  actions.push_back(ChangeWeights{residency_, stage_->runner().border(), given_.embedding});
+  stage_->MayTakeOrders();  // what waited may know now that it waits in vain
+}
+
+void ResidencyLogic::OnNothingLeaves(Actions& actions) {
+  BeginRoom(actions);
+}
+
+void ResidencyLogic::OnBorder(Actions& actions) {
+  book_.SetReach(ReachOf(*residency_));
+  if (!change_.at_work && !change_.has_room) BeginRoom(actions);
+}
+
+// Parts leave memory first; pages, and a ring for what left, come then.
+void ResidencyLogic::BeginRoom(Actions& actions) {
+  change_.at_work = true;
+  const PlanDevice& device = Device(*residency_);
+  actions.push_back(MakeRoom{.pages = device.kv_pages,
+                             .pages_before = change_.pages_before,
+                             .ring = device.memory.ring,
+                             .reads_rows = given_.embedding && !std::exchange(reads_rows_, given_.embedding)});
+}
+
+void ResidencyLogic::OnRoomMade(double now_ms, Actions& actions, StageLogic::Actions& of_stage) {
+  book_.pages().SetNumPages(Device(*residency_).kv_pages);
+  change_.at_work = false, change_.has_room = true;
+  TellResident(actions);
+  if (!stage_->runner().settled()) stage_->OnRoomMade(now_ms, of_stage);
+  EndChange(actions);
+  stage_->MayTakeOrders();
+}
+
+void ResidencyLogic::TellResident(Actions& actions) {
+  if (target_bytes_) actions.push_back(Resident{std::max<Bytes>(0, most_ - given_.bytes)});
+}
+
+void ResidencyLogic::OnStepEnded(Actions& actions) {
+  EndChange(actions);
+}
+
+void ResidencyLogic::EndChange(Actions& actions) {
+  if (!change_.has_room || !stage_->runner().settled()) return;
+  programs_ = std::move(settled_);
+  change_ = {};
+  ++num_changes_;
+  TryChange(actions);
+}
+
+}  // namespace lime

@@ -1,0 +1,198 @@
+#include "daemon/logic/stage_logic.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "planner/base/check.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
+
+namespace lime {
+namespace {
+
+std::vector<const Program*> Pointers(const std::vector<Program>& programs) {
+  std::vector<const Program*> pointers;
+  for (const Program& program : programs) pointers.push_back(&program);
+  return pointers;
+}
+
+}  // namespace
+
+StageLogic::StageLogic(const Plan& plan, int32_t device, const StageInbox::Shape& shape, const std::vector<Program>& programs, KvBook& book)
+    : plan_(plan),
+      device_(device),
+      pages_come_(GrowsKv(plan) || SpillsKv(plan)),
+      book_(book),
+      inbox_(plan, device, shape),
+      runner_(Pointers(programs), INT64_MAX, kLoadsUnderWay) {}
+
+// ---- Events
+
+void StageLogic::Start(Actions& actions) {
+  std::vector<ProgramRunner::Action> started;
+  runner_.Start(started);
+  Follow(started, 0, actions);
+}
+
+absl::Status StageLogic::OnOrder(const Order& order) {
+  LIME_RETURN_IF_ERROR(health_);
+  LIME_RETURN_IF_ERROR(inbox_.AddOrder(order));
+  MayTakeOrders();
+  return absl::OkStatus();
+}
+
+absl::Status StageLogic::OnActivation(ActivationMessage activation, double now_ms, Actions& actions) {
+  LIME_RETURN_IF_ERROR(health_);
+  LIME_ASSIGN_OR_RETURN(const std::optional<Visit> visit, inbox_.OnActivation(std::move(activation)));
+  if (visit) PostArrived(*visit, now_ms, actions);
+  GiveTokens(now_ms, actions);
+  return absl::OkStatus();
+}
+
+void StageLogic::OnComputed(std::span<const SampledToken> sampled, double now_ms, Actions& actions) {
+  sampled_ = sampled;
+  Post(ProgramRunner::Computed{}, now_ms, actions);
+  sampled_ = {};
+}
+
+void StageLogic::OnLoaded(int64_t load, double now_ms, Actions& actions) {
+  if (load != next_loaded_) {
+    loaded_.insert(load);
+    return;
+  }
+  Post(ProgramRunner::Loaded{next_loaded_++}, now_ms, actions);
+  while (loaded_.erase(next_loaded_) > 0) Post(ProgramRunner::Loaded{next_loaded_++}, now_ms, actions);
+}
+
+void StageLogic::OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions) {
+  Post(ProgramRunner::KvArrived{.part = part, .microbatch = microbatch}, now_ms, actions);
+}
+
+absl::Status StageLogic::OnChange(const std::vector<Program>& entering, const std::vector<Program>& settled, double now_ms,
+                                  Actions& actions) {
+  std::vector<ProgramRunner::Action> followed;
+  LIME_RETURN_IF_ERROR(
+      runner_.OnEvent(ProgramRunner::Change{.entering = Pointers(entering), .settled = Pointers(settled)}, now_ms, followed));
+  Follow(followed, now_ms, actions);
+  return absl::OkStatus();
+}
+
+void StageLogic::OnRoomMade(double now_ms, Actions& actions) {
+  Post(ProgramRunner::RoomMade{}, now_ms, actions);
+}
+
+void StageLogic::Fail(const absl::Status& why, Actions& actions) {
+  if (!health_.ok()) return;
+  health_ = why;
+  actions.push_back(Failed{why});
+}
+
+// ---- Orders
+
+void StageLogic::NextOrder(const Memory& memory, double now_ms, Actions& actions) {
+  LIME_CHECK(HasOrder());
+  may_take_orders_ = HasPagesFor(*inbox_.NextOrder(), memory, actions);
+  if (may_take_orders_) std::visit([&](auto& what) { Execute(what, memory, now_ms, actions); }, inbox_.TakeOrder().what);
+}
+
+// Where KV comes as sequences go on: gives the rows of a step their pages. False while it has to wait for some.
+bool StageLogic::HasPagesFor(const Order& order, const Memory& memory, Actions& actions) {
+  const auto* step = std::get_if<StepOrder>(&order.what);
+  if (!pages_come_ || step == nullptr) return true;
+  if (memory.must_begin) return false;  // and goes on then
+  const absl::StatusOr<bool> extended = book_.Extend(*step);
+  if (!extended.ok() && !memory.pages_come) Fail(extended.status(), actions);
+  return extended.ok() && *extended;
+}
+
+void StageLogic::Execute(const AdmitOrder& admit, const Memory&, double, Actions& actions) {
+  if (admit.computed != book_.taken_over(admit.sequence)) {
+    return Fail(Invalid("slot ", admit.sequence, " is to go on with KV of ", admit.computed, " positions, and has taken over ",
+                        book_.taken_over(admit.sequence)),
+                actions);
+  }
+  if (!pages_come_) {
+    const absl::Status reserved = book_.Reserve(admit.sequence, admit.positions);
+    if (!reserved.ok()) return Fail(reserved, actions);
+  }
+  inbox_.Admit(admit);
+  actions.push_back(Admitted{&admit});
+}
+
+void StageLogic::Execute(const RetireOrder& retire, const Memory&, double, Actions& actions) {
+  book_.Release(retire.sequence);
+  actions.push_back(Retired{retire.sequence});
+}
+
+void StageLogic::Execute(const ResidencyOrder& order, const Memory&, double, Actions& actions) {
+  actions.push_back(ChangeResidency{&order});
+}
+
+void StageLogic::Execute(StepOrder& order, const Memory& memory, double now_ms, Actions& actions) {
+  const absl::Status evicted = book_.Evict(order);
+  if (!evicted.ok()) return Fail(evicted, actions);
+  const std::vector<Program>& programs = memory.programs;
+  const auto program =
+      std::ranges::find_if(programs, [&](const Program& p) { return p.microbatches >= static_cast<int32_t>(order.microbatches.size()); });
+  order.microbatches.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
+  const auto computes = std::ranges::count_if(program->step, [](const Instruction& what) { return std::holds_alternative<Compute>(what); });
+  actions.push_back(StepBegun{static_cast<int32_t>(computes)});
+  const std::vector<Visit> came = inbox_.BeginStep(std::move(order.microbatches));
+  Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs.begin())}, now_ms, actions);
+  for (const Visit& visit : came) PostArrived(visit, now_ms, actions);
+  GiveTokens(now_ms, actions);
+}
+
+// The runner hears of the step under way only, so that what is early is not taken for what is awaited.
+void StageLogic::PostArrived(const Visit& visit, double now_ms, Actions& actions) {
+  Post(ProgramRunner::Arrived{.stage = visit.first, .microbatch = visit.second}, now_ms, actions);
+}
+
+// On the first device micro-batches whose tokens are all known have arrived at the first stage, in order.
+void StageLogic::GiveTokens(double now_ms, Actions& actions) {
+  if (!IsFirst()) return;
+  while (health_.ok()) {
+    const std::optional<int32_t> microbatch = inbox_.NextWithTokens();
+    if (!microbatch) return;
+    PostArrived({0, *microbatch}, now_ms, actions);
+  }
+}
+
+// ---- Events and what follows from them
+
+void StageLogic::Post(const ProgramRunner::Event& event, double now_ms, Actions& actions) {
+  if (!health_.ok()) return;
+  std::vector<ProgramRunner::Action> followed;
+  if (!spare_.empty()) followed.swap(spare_.back()), spare_.pop_back();
+  const absl::Status status = runner_.OnEvent(event, now_ms, followed);
+  if (!status.ok()) return Fail(status, actions);
+  Follow(followed, now_ms, actions);
+  followed.clear();
+  spare_.push_back(std::move(followed));
+}
+
+void StageLogic::Follow(const std::vector<ProgramRunner::Action>& followed, double now_ms, Actions& actions) {
+  for (const ProgramRunner::Action& action : followed) {
+    if (!health_.ok()) return;
+    std::visit([&](const auto& typed) { On(typed, now_ms, actions); }, action);
+  }
+}
+
+template <typename Typed>
+void StageLogic::On(const Typed& action, double now_ms, Actions& actions) {
+  if constexpr (std::is_same_v<Typed, ProgramRunner::StartSend>) {
+    // The next token waits for the first device; the coordinator hears of this one while that computes.
+    if (action.what.payload == Payload::kToken && action.what.to == device_) {
+      inbox_.TakeTokens(action.step, sampled_);
+      GiveTokens(now_ms, actions);
+    }
+  } else if constexpr (std::is_same_v<Typed, ProgramRunner::StepEnded>) {
+    for (int32_t m = 0; m < inbox_.num_batches(); ++m) book_.Computed(inbox_.batch(m));
+    inbox_.EndStep();
+    MayTakeOrders();
+  }
+  actions.push_back(action);
+}
+
+}  // namespace lime
