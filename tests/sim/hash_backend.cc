@@ -1,0 +1,139 @@
+#include "tests/sim/hash_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "planner/plan/plan.h"
+#include "tests/sim/hash_model.h"
+
+namespace lime {
+
+HashBackend::HashBackend(const ModelSpec& spec, const Shape& shape)
+    : spec_(spec),
+      shape_(shape),
+      memory_(static_cast<size_t>(shape.pages * shape.page_bytes)),
+      shown_(static_cast<size_t>(shape.sequences), std::vector<std::vector<int32_t>>(static_cast<size_t>(spec.config.num_layers))) {}
+
+// ---- KV
+
+void HashBackend::SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) {
+  shown_[static_cast<size_t>(sequence)][static_cast<size_t>(layer)].assign(pages.begin(), pages.end());
+}
+
+int32_t HashBackend::PageOf(int32_t sequence, int32_t layer, int64_t position) const {
+  const std::vector<int32_t>& pages = shown_[static_cast<size_t>(sequence)][static_cast<size_t>(layer)];
+  const size_t at = static_cast<size_t>(position / kPageTokens);
+  return at < pages.size() ? pages[at] : -1;
+}
+
+uint64_t HashBackend::KvAt(const std::byte* page, Bytes page_bytes, int64_t in_page) {
+  uint64_t kv = 0;
+  std::memcpy(&kv, page + in_page * (page_bytes / kPageTokens), sizeof kv);
+  return kv;
+}
+
+void HashBackend::SetKv(int32_t page, int64_t in_page, uint64_t kv) {
+  std::memcpy(KvPage(page) + in_page * (shape_.page_bytes / kPageTokens), &kv, sizeof kv);
+}
+
+uint64_t HashBackend::OfPiece(const std::byte* piece, int64_t first) const {
+  uint64_t sum = 0;
+  for (int64_t p = 0; p < kKvPiece; ++p)
+    sum += HashModel::Attended(KvAt(piece + p / kPageTokens * shape_.page_bytes, shape_.page_bytes, p % kPageTokens), first + p);
+  return sum;
+}
+
+// ---- Blocks
+
+absl::Status HashBackend::Begin(const MicroBatch& batch) {
+  batch_ = batch;
+  return absl::OkStatus();
+}
+
+absl::Status HashBackend::Embed() {
+  hidden_.clear();
+  for (const BatchRow& row : batch_.rows) {
+    if (row.token < 0) return absl::InternalError("a row begins without its token");
+    hidden_.push_back(HashModel::Embed(row.token, row.position));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HashBackend::BeginBlock(BlockId block) {
+  block_ = block, weights_ = 0;
+  attended_.assign(batch_.rows.size(), 0), seen_.assign(batch_.rows.size(), 0);
+  if (hidden_.size() != batch_.rows.size()) return absl::InternalError("hidden states of another batch");
+  if (block.kind != BlockKind::kAttention) return absl::OkStatus();
+  for (size_t r = 0; r < batch_.rows.size(); ++r) {
+    const BatchRow& row = batch_.rows[r];
+    const int32_t page = PageOf(row.sequence, block.layer, row.position);
+    if (page < 0) return absl::InternalError(absl::StrCat("no page for position ", row.position, " of slot ", row.sequence));
+    SetKv(page, row.position % kPageTokens, HashModel::Kv(hidden_[r], block.layer));
+  }
+  return absl::OkStatus();
+}
+
+// Attention sees the pages that are shown; all else it has seen by now.
+absl::Status HashBackend::EndBlock() {
+  for (size_t r = 0; r < batch_.rows.size(); ++r) {
+    const BatchRow& row = batch_.rows[r];
+    for (int64_t p = 0; block_.kind == BlockKind::kAttention && p <= row.position; ++p) {
+      const int32_t page = PageOf(row.sequence, block_.layer, p);
+      if (page < 0) continue;
+      attended_[r] += HashModel::Attended(KvAt(page, p % kPageTokens), p);
+      ++seen_[r];
+    }
+    if (block_.kind == BlockKind::kAttention && seen_[r] != row.position + 1)
+      return absl::InternalError(
+          absl::StrCat("attention has seen ", seen_[r], " positions of slot ", row.sequence, ", of ", row.position + 1));
+    hidden_[r] = HashModel::Block(hidden_[r], weights_, attended_[r]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HashBackend::AttendPieces(int64_t, int64_t begin, int64_t end, std::span<const std::byte* const> places) {
+  for (size_t r = 0; r < batch_.rows.size(); ++r) {
+    const int32_t s = batch_.rows[r].sequence;
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const std::byte* const place = places[static_cast<size_t>(s * (end - begin) + piece - begin)];
+      if (place == nullptr) continue;
+      attended_[r] += OfPiece(place, piece * kKvPiece);
+      seen_[r] += kKvPiece;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What is asked needs no query; it is there to be compared with.
+absl::StatusOr<std::span<const float>> HashBackend::Queries(int64_t layer) {
+  const auto width = static_cast<size_t>(spec_.config.num_heads * spec_.config.head_dim);
+  queries_.assign(batch_.rows.size() * width, static_cast<float>(layer));
+  for (size_t r = 0; r < batch_.rows.size(); ++r) queries_[r * width] = static_cast<float>(batch_.rows[r].position);
+  return std::span<const float>(queries_);
+}
+
+absl::Status HashBackend::AttendFor(std::span<const int32_t> positions, std::span<const float> queries,
+                                    std::span<const std::byte* const> pieces, std::span<float> records) {
+  const auto width = static_cast<size_t>(spec_.config.num_heads * spec_.config.head_dim);
+  uint64_t sum = 0;
+  for (int64_t piece = 0; piece < std::ssize(pieces); ++piece) sum += OfPiece(pieces[static_cast<size_t>(piece)], piece * kKvPiece);
+  for (size_t r = 0; r < positions.size(); ++r) {
+    if (static_cast<int32_t>(queries[r * width]) != positions[r]) return absl::InternalError("positions and queries do not agree");
+    std::memcpy(&records[r * 2], &sum, sizeof sum);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HashBackend::TakeRecords(int64_t, std::span<const int32_t> taken, std::span<const float> records) {
+  for (size_t r = 0; r < batch_.rows.size(); ++r) {
+    const int32_t pieces = taken[static_cast<size_t>(batch_.rows[r].sequence)];
+    if (pieces == 0) continue;
+    uint64_t sum = 0;
+    std::memcpy(&sum, &records[r * 2], sizeof sum);
+    attended_[r] += sum;
+    seen_[r] += pieces * kKvPiece;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lime

@@ -1,0 +1,92 @@
+// A Backend that hashes (tests/sim/hash_model.h): blocks are begun, get their weights part by part and are ended; K and V of a position are
+// 8 bytes of its page. What attention has not seen, or has seen twice, is an error.
+//
+// Owner: SimStage. What a block is computed with comes by AddWeights instead of by tensors, so the calls that bind and compute by rows do
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "planner/plan/micro_batch.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+class HashBackend final : public Backend {
+ public:
+  struct Shape {
+    int32_t sequences = 1;
+    int64_t pages = 0;  // that there may ever be
+    Bytes page_bytes = 0;
+  };
+  // REQUIRES: `spec` outlives this.
+  HashBackend(const ModelSpec& spec, const Shape& shape);
+
+  // ---- A block
+
+  // With what a visit that does not begin with the embedding begins.
+  void SetHidden(std::vector<uint64_t> hidden) { hidden_ = std::move(hidden); }
+  const std::vector<uint64_t>& hidden() const { return hidden_; }
+  // Of an attention block also keeps K and V of the batch's rows.
+  absl::Status BeginBlock(BlockId block);
+  void AddWeights(uint64_t weights) { weights_ += weights; }
+  absl::Status EndBlock();
+
+  // Page of a position of a slot; -1: none is shown.
+  int32_t PageOf(int32_t sequence, int32_t layer, int64_t position) const;
+  // What is kept of a position there.
+  static uint64_t KvAt(const std::byte* page, Bytes page_bytes, int64_t in_page);
+  void SetKv(int32_t page, int64_t in_page, uint64_t kv);
+  uint64_t KvAt(int32_t page, int64_t in_page) { return KvAt(KvPage(page), shape_.page_bytes, in_page); }
+  // The pages of a slot, by layer of the model.
+  std::vector<std::vector<int32_t>>& shown(int32_t sequence) { return shown_[static_cast<size_t>(sequence)]; }
+
+  // ---- Backend
+
+  std::string numerics_id() const override { return "hash"; }
+  std::string description() const override { return "hash"; }
+  absl::Status BindBlock(const BlockSpec&, BlockWeights) override { return absl::OkStatus(); }
+  void SetPages(int32_t sequence, int64_t layer, std::span<const int32_t> pages) override;
+  std::byte* KvPage(int32_t page) override { return memory_.data() + page * shape_.page_bytes; }
+  std::shared_ptr<const std::byte> TakeKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
+  absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
+  absl::Status Begin(const MicroBatch& batch) override;
+  absl::Status Embed() override;
+  absl::Status Attention(int64_t) override { return absl::OkStatus(); }
+  absl::Status Mlp(int64_t) override { return absl::OkStatus(); }
+  absl::Status Head() override { return absl::OkStatus(); }
+  absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
+  absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override;
+  absl::StatusOr<std::span<const float>> Queries(int64_t layer) override;
+  int64_t RecordFloats() const override { return 2; }
+  absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries, std::span<const std::byte* const> pieces,
+                         std::span<float> records) override;
+  absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) override;
+  absl::Status EmbedRows(const RowsInMemory&) override { return Embed(); }
+  std::span<std::byte> Hidden() override { return std::as_writable_bytes(std::span(hidden_)); }
+  std::span<float> Logits() override { return {}; }
+  Bytes ActivationBytes() const override { return 0; }
+  Bytes KvBytes() const override { return std::ssize(memory_); }
+
+ private:
+  uint64_t OfPiece(const std::byte* piece, int64_t first) const;
+
+  const ModelSpec& spec_;
+  const Shape shape_;
+  std::vector<std::byte> memory_;
+  std::vector<std::vector<std::vector<int32_t>>> shown_;  // [slot][layer]
+  MicroBatch batch_;
+  std::vector<uint64_t> hidden_, attended_;  // by row
+  std::vector<int64_t> seen_;                // by row: positions that attention has seen in the block
+  BlockId block_;
+  uint64_t weights_ = 0;  // of the block so far
+  std::vector<float> queries_;
+};
+
+}  // namespace lime

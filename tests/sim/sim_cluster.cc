@@ -1,0 +1,576 @@
+#include "tests/sim/sim_cluster.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_residency.h"
+
+namespace lime {
+namespace {
+
+constexpr double kLongestMs = 30 * 60e3;  // of a run
+constexpr int64_t kMostEvents = 20'000'000;
+
+class SimCluster {
+ public:
+  explicit SimCluster(const SimOptions& options)
+      : options_(options), world_(options.seed * 2 + 1, options.bug, options.traces), spec_(SimModel(1 + world_.random.Below(3))) {}
+
+  SimResult Run() {
+    if (const absl::Status status = Begin(); !status.ok()) {
+      world_.Violation("the run cannot begin: ", status.message());
+      return Result();
+    }
+    int64_t events = 0;
+    while (!Ended() && world_.violation.empty()) {
+      if (!world_.clock.Step()) {
+        world_.Violation("nothing will happen any more, and requests wait: ", WhoWaits());
+      } else if (world_.clock.now_ms() > kLongestMs || ++events > kMostEvents) {
+        world_.Violation("requests wait without end: ", WhoWaits());
+      }
+    }
+    return Result();
+  }
+
+ private:
+  struct Device {
+    std::string name;
+    bool alive = true;
+    bool gone = false;
+    bool refuses = false;
+    std::unique_ptr<SimDisk> disk;
+    std::unique_ptr<SimStage> stage;
+    int64_t epoch = 0;  // of the stage
+    std::unique_ptr<SimChannel> orders, news;
+  };
+  struct Asked {
+    HashReference reference;
+    int64_t prompt = 0, most = 0;
+    int64_t tokens = 0;
+    bool finished = false;
+  };
+  enum class Phase { kInstalling, kRunning, kDraining, kRecovering, kEnded };
+  using Installed = std::function<void(const absl::Status& status, const std::string& device)>;
+
+  // ---- Beginning
+
+  absl::Status Begin() {
+    Random& random = world_.random;
+    const int num_devices = 1 + random.Below(5);
+    for (int d = 0; d < num_devices; ++d) AddDevice();
+    shape_.sequences = 1 + random.Below(3);
+    shape_.spills = random.Below(5) == 0;
+    shape_.grows = random.Below(2) == 0;
+    if (shape_.spills) shape_.context = 1100, shape_.prompt = 600, shape_.most_chunk = 90;
+    for (int attempt = 0; attempt < 20 && !first_; ++attempt) {
+      absl::StatusOr<SimPlan> plan = DrawSimPlan(random, spec_, Names(), shape_);
+      if (plan.ok()) first_ = newest_ = *std::move(plan);
+      if (!plan.ok() && attempt == 19) return plan.status();
+    }
+    writer_.emplace(OrdersFor(*first_));
+    const int num_requests = 1 + random.Below(2 * shape_.sequences + 1);
+    for (int r = 0; r < num_requests; ++r) LIME_RETURN_IF_ERROR(Ask(random.Below(3) == 0 ? 1 + random.Below(200) : 0));
+    recovery_.emplace(Recovery::Options{}, Uses(first_->plan));
+    if (options_.faults) DrawFaults();
+    Install(first_->plan, {}, [this](const absl::Status& status, const std::string& device) {
+      if (status.ok()) return GoOn();
+      phase_ = Phase::kRunning;  // as if it had run
+      OnFailure(device, status);
+    });
+    return absl::OkStatus();
+  }
+
+  void AddDevice() {
+    auto device = std::make_unique<Device>();
+    device->name = absl::StrCat("device", devices_.size());
+    device->disk = std::make_unique<SimDisk>(world_);
+    device->orders = std::make_unique<SimChannel>(world_, world_.Between(0.05, 2), 1e5);
+    device->news = std::make_unique<SimChannel>(world_, world_.Between(0.05, 2), 1e5);
+    devices_.push_back(std::move(device));
+  }
+
+  absl::Status Ask(double after_ms) {
+    Random& random = world_.random;
+    Request request;
+    const int64_t context = shape_.context;
+    const int64_t most_prompt = shape_.spills ? (random.Below(2) == 0 ? 700 : 60) : 40;
+    const int64_t prompt = 1 + random.Below(static_cast<int>(most_prompt));
+    request.max_new_tokens = 1 + random.Below(static_cast<int>(std::min<int64_t>(shape_.spills ? 40 : 50, context - prompt)));
+    for (int64_t p = 0; p < prompt; ++p) request.prompt.push_back(random.Below(static_cast<int>(spec_.config.vocab_size)));
+    if (random.Below(4) == 0) {
+      HashReference reference(spec_, request.prompt);
+      request.end_tokens = {reference.TokenAt(prompt + random.Below(static_cast<int>(request.max_new_tokens)))};
+    }
+    ++to_ask_;
+    world_.clock.After(after_ms, [this, request = std::move(request)] {
+      --to_ask_;
+      Asked asked{.reference = HashReference(spec_, request.prompt), .prompt = std::ssize(request.prompt), .most = request.max_new_tokens};
+      const absl::StatusOr<RequestId> id = writer_->Add(request);
+      if (!id.ok()) return world_.Violation("a request is refused: ", id.status().message());
+      asked_.push_back(std::move(asked));
+      if (phase_ == Phase::kRunning) SendOrders();
+    });
+    return absl::OkStatus();
+  }
+
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& device : devices_) {
+      if (!device->gone) names.push_back(device->name);
+    }
+    return names;
+  }
+  Device& Named(const std::string& name) {
+    return **std::ranges::find_if(devices_, [&](const auto& device) { return device->name == name; });
+  }
+  static OrderWriter::Options OrdersFor(const SimPlan& plan) {
+    OrderWriter::Options orders = OrderWriter::For(plan.plan);
+    if (GrowsKv(plan.plan)) orders.levels = plan.levels;
+    return orders;
+  }
+  static bool Lends(const Plan& plan) { return std::ranges::any_of(plan.devices, HasKvOnHost); }
+  static Recovery::Devices Uses(const Plan& plan) {
+    Recovery::Devices uses;
+    for (int d = 0; d < plan.NumDevices(); ++d) {
+      if (HasPart(plan, d)) uses.insert(plan.devices[static_cast<size_t>(d)].name);
+    }
+    return uses;
+  }
+
+  // ---- Faults
+
+  void DrawFaults() {
+    Random& random = world_.random;
+    const int count = random.Below(7);
+    const double within_ms = random.Below(3) == 0 ? 1000 : 150;
+    for (int f = 0; f < count; ++f) {
+      const auto fault = static_cast<SimFault>(random.Below(kNumSimFaults));
+      world_.clock.After(world_.Between(0, within_ms), [this, fault] { Happen(fault); });
+    }
+  }
+
+  void Happen(SimFault fault) {
+    Random& random = world_.random;
+    Device& device = *devices_[static_cast<size_t>(random.Below(static_cast<int>(devices_.size())))];
+    if (phase_ == Phase::kEnded) return;
+    world_.Note(fault);
+    world_.Say("fault: ", SimFaultName(fault), ", device ", device.name);
+    const double now_ms = world_.clock.now_ms();
+    switch (fault) {
+      case SimFault::kLinkStall:
+        if (!links_.empty()) AnyLink().Stall(world_.Between(10, 5000));
+        return;
+      case SimFault::kLinkLost:
+        return LoseLink();
+      case SimFault::kNewsLost:
+        if (device.stage == nullptr || device.epoch != epoch_) return;
+        return OnFailure(device.name, absl::UnavailableError("the connection is lost"));
+      case SimFault::kSlowDisk:
+        return device.disk->Slow(now_ms + world_.Between(10, 2000));
+      case SimFault::kDiskStall:
+        return device.disk->Stall(world_.Between(10, 5000));
+      case SimFault::kDiskError:
+        return device.disk->FailNext();
+      case SimFault::kDiskFull:
+        return device.disk->Full(now_ms + world_.Between(10, 1000));
+      case SimFault::kCrash:
+        return Crash(device, /*comes_back_ms=*/world_.Between(10, 20e3));
+      case SimFault::kGone:
+        device.gone = true;
+        return Crash(device, -1);
+      case SimFault::kJoin:
+        return AddDevice();
+      case SimFault::kRefusal:
+        device.refuses = true;
+        return;
+      case SimFault::kPressure:
+        if (device.stage != nullptr) device.stage->Press(random.Below(3) == 0 ? 1 : random.Uniform());
+        world_.clock.After(world_.Between(1, 200), [&device] {
+          if (device.stage != nullptr) device.stage->Press(0);
+        });
+        return;
+      case SimFault::kPlanChange:
+        if (phase_ == Phase::kRunning && !writer_->idle()) phase_ = Phase::kDraining, MayChangePlan();
+        return;
+      case SimFault::kStop:
+        return StopAny();
+      case SimFault::kCount:
+        return;
+    }
+  }
+
+  void Crash(Device& device, double comes_back_ms) {
+    if (!device.alive) return;
+    device.alive = false;
+    const bool in_use = device.stage != nullptr && device.epoch == epoch_;
+    device.stage.reset();
+    if (comes_back_ms >= 0) {
+      world_.clock.After(comes_back_ms, [this, &device] {
+        device.alive = !device.gone;
+        world_.Say("device ", device.name, device.alive ? " is back" : " stays away");
+      });
+    }
+    if (!in_use) return;
+    const absl::Status lost = absl::UnavailableError(absl::StrCat("device ", device.name, " is lost"));
+    Later(world_.Between(1, 300), [this, name = device.name, lost] { OnFailure(name, lost); });
+    for (const auto& other : devices_) {
+      if (other->stage != nullptr && other->epoch == epoch_) LoseStage(*other, lost);
+    }
+  }
+
+  // A device notices that one of its links is lost.
+  void LoseStage(Device& device, const absl::Status& lost) {
+    world_.clock.After(world_.Between(1, 300), [&device, epoch = device.epoch, lost] {
+      if (device.stage != nullptr && device.epoch == epoch) device.stage->Fail(lost);
+    });
+  }
+
+  void LoseLink() {
+    if (links_.empty()) return;
+    auto link = links_.begin();
+    std::advance(link, world_.random.Below(static_cast<int>(links_.size())));
+    const auto [from, to] = link->first;
+    lost_.insert({epoch_, from, to});
+    Device& sender = Named(plan_->devices[static_cast<size_t>(from)].name);
+    if (sender.stage != nullptr && sender.epoch == epoch_) LoseStage(sender, absl::UnavailableError("a link is lost"));
+  }
+
+  SimChannel& AnyLink() {
+    auto link = links_.begin();
+    std::advance(link, world_.random.Below(static_cast<int>(links_.size())));
+    return *link->second;
+  }
+
+  void StopAny() {
+    for (size_t r = 0; r < asked_.size(); ++r) {
+      if (asked_[r].finished || world_.random.Below(2) == 0) continue;
+      writer_->Stop(static_cast<RequestId>(r));
+      asked_[r].finished = true;
+      if (phase_ == Phase::kRunning) SendOrders();
+      return;
+    }
+  }
+
+  // ---- Plans on devices
+
+  // In this epoch.
+  template <typename What>
+  void Later(double ms, What what) {
+    world_.clock.After(ms, [this, epoch = epoch_, what = std::move(what)] {
+      if (epoch == epoch_) what();
+    });
+  }
+
+  void Install(Plan plan, const SimStage::Takeover& takeover, Installed done) {
+    plan.epoch = ++epoch_;
+    plan_ = std::move(plan);
+    links_.clear(), patient_links_.clear();
+    auto left = std::make_shared<SimKvLeft>(takeover.left == nullptr ? SimKvLeft{} : *takeover.left);
+    auto to_do = std::make_shared<int>(0);
+    auto ended = std::make_shared<bool>(false);
+    const auto end = [this, to_do, ended, done](const absl::Status& status, const std::string& name) {
+      if (*ended) return;
+      if (!status.ok() || --*to_do == 0) {
+        *ended = true;
+        if (!status.ok()) Abandon();
+        done(status, name);
+      }
+    };
+    for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
+      if (!HasPart(*plan_, d)) continue;
+      ++*to_do;
+      Later(world_.Between(1, 50), [this, d, end, left, sequences = takeover.sequences] {
+        const std::string& name = plan_->devices[static_cast<size_t>(d)].name;
+        Device& device = Named(name);
+        end(InstallOn(device, d, {.sequences = sequences, .left = left.get()}), name);
+      });
+    }
+  }
+
+  absl::Status InstallOn(Device& device, int32_t index, const SimStage::Takeover& takeover) {
+    if (!device.alive) return absl::UnavailableError(absl::StrCat("device ", device.name, " does not answer"));
+    if (std::exchange(device.refuses, false)) return absl::ResourceExhaustedError(absl::StrCat("device ", device.name, " refuses"));
+    if (device.stage != nullptr) return absl::FailedPreconditionError(absl::StrCat("device ", device.name, " holds a plan"));
+    const int64_t epoch = epoch_;
+    SimStage::Peers peers{
+        .send = [this, epoch, index](int32_t to, ActivationMessage message) { Send(epoch, index, to, std::move(message)); },
+        .sampled = [this, epoch, &device](
+                       int64_t step,
+                       const std::vector<SampledToken>& tokens) { Tell(epoch, device, [this, step, tokens] { OnSampled(step, tokens); }); },
+        .step_ended =
+            [this, epoch, &device, index](int64_t step) {
+              if (plan_->stages.back().device == index) Tell(epoch, device, [this, step] { OnStepEnded(step); });
+            },
+        .failed = [this, epoch,
+                   &device](const absl::Status& why) { Tell(epoch, device, [this, why, name = device.name] { OnFailure(name, why); }); }};
+    LIME_ASSIGN_OR_RETURN(device.stage, SimStage::Install(world_, *device.disk, spec_, *plan_, index, std::move(peers), takeover));
+    device.epoch = epoch;
+    return absl::OkStatus();
+  }
+
+  void Tell(int64_t epoch, Device& device, std::function<void()> what) {
+    device.news->Send(64, [this, epoch, what = std::move(what)] {
+      if (epoch == epoch_) what();
+    });
+  }
+
+  void Send(int64_t epoch, int32_t from, int32_t to, ActivationMessage message) {
+    if (epoch != epoch_ || lost_.contains({epoch, from, to})) return;
+    if (!message.header.kv && world_.Plants(PlantedBug::kLostMessage, 5)) return;
+    auto& link = links_[{from, to}];
+    if (link == nullptr) link = std::make_unique<SimChannel>(world_, world_.Between(0.02, 1), world_.Between(100, 1e5));
+    const int64_t bytes = std::ssize(message.payload) + 48;
+    auto& patient = patient_links_[{from, to}];  // of what may wait for all else
+    if (patient == nullptr) patient = std::make_unique<SimChannel>(world_, world_.Between(0.1, 5), world_.Between(50, 1e4));
+    (message.may_wait ? patient : link)->Send(bytes, [this, epoch, from, to, message = std::move(message)]() mutable {
+      if (epoch != epoch_ || lost_.contains({epoch, from, to})) return;
+      Device& device = Named(plan_->devices[static_cast<size_t>(to)].name);
+      if (device.stage == nullptr || device.epoch != epoch) return;
+      const absl::Status status =
+          message.header.kv ? device.stage->OnKv(from, message.payload) : device.stage->OnActivation(std::move(message));
+      if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDataLoss(status) && !absl::IsResourceExhausted(status))
+        world_.Violation("device ", device.name, " refuses what a peer sends: ", status.message());
+    });
+  }
+
+  // Devices unload the plan by themselves, soon.
+  void Abandon() {
+    const int64_t epoch = epoch_++;
+    for (const auto& device : devices_) {
+      world_.clock.After(world_.Between(0.1, 100), [&device = *device, epoch] {
+        if (device.epoch == epoch) device.stage.reset();
+      });
+    }
+  }
+
+  // ---- Running
+
+  void GoOn() {
+    for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
+      if (!HasPart(*plan_, d)) continue;
+      Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
+      if (device.stage == nullptr || device.epoch != epoch_) {  // it went while others loaded
+        phase_ = Phase::kRunning;
+        return OnFailure(device.name, absl::UnavailableError("it went while others loaded"));
+      }
+    }
+    phase_ = Phase::kRunning;
+    for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
+      if (HasPart(*plan_, d)) Named(plan_->devices[static_cast<size_t>(d)].name).stage->Begin();
+    }
+    SendOrders();
+  }
+
+  void SendOrders() {
+    for (const Order& order : writer_->NextOrders()) {
+      for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
+        if (!HasPart(*plan_, d)) continue;
+        Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
+        device.orders->Send(64, [this, &device, epoch = epoch_, order] {
+          if (device.stage == nullptr || device.epoch != epoch || epoch != epoch_) return;
+          const absl::Status status = device.stage->OnOrder(order);
+          if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDataLoss(status) && !absl::IsResourceExhausted(status))
+            world_.Violation("device ", device.name, " refuses an order: ", status.message());
+        });
+      }
+    }
+  }
+
+  void OnSampled(int64_t step, const std::vector<SampledToken>& tokens) {
+    const auto told = writer_->OnTokens(step, tokens);
+    if (!told.ok()) return world_.Violation("the coordinator refuses tokens: ", told.status().message());
+    for (const OrderWriter::Token& token : *told) {
+      Asked& asked = asked_[static_cast<size_t>(token.request)];
+      const int32_t is = tokens[token.index].token, position = tokens[token.index].position;
+      const int32_t ought = asked.reference.TokenAt(position);
+      if (is != ought) return world_.Violation("request ", token.request, " has token ", is, " at position ", position, ", not ", ought);
+      if (token.again) continue;
+      if (position != asked.prompt + asked.tokens)
+        return world_.Violation("request ", token.request, " has a token at position ", position, " after ", asked.tokens, " tokens");
+      ++asked.tokens, ++result_.tokens;
+      (void)recovery_->OnEvent(Recovery::NewToken{}, world_.clock.now());
+      if (token.reason != FinishReason::kNone) asked.finished = true;
+    }
+    AfterNews();
+  }
+
+  void OnStepEnded(int64_t step) {
+    ++result_.steps;
+    const absl::Status status = writer_->OnStepEnded(step);
+    if (!status.ok()) return world_.Violation("the coordinator refuses the end of a step: ", status.message());
+    AfterNews();
+  }
+
+  void AfterNews() {
+    if (phase_ == Phase::kDraining) return MayChangePlan();
+    if (phase_ == Phase::kRunning) SendOrders();
+  }
+
+  // ---- Another plan while all is well
+
+  void MayChangePlan() {
+    if (writer_->steps_under_way() > 0) return;
+    if (writer_->idle()) {
+      phase_ = Phase::kRunning;
+      return SendOrders();
+    }
+    const absl::StatusOr<SimPlan> plan = DrawSimPlan(world_.random, spec_, Alive(), shape_);
+    if (!plan.ok()) {
+      phase_ = Phase::kRunning;
+      return SendOrders();
+    }
+    ++result_.plan_changes;
+    // What devices have told on their way is waited for by who unloads.
+    auto left = std::make_shared<SimKvLeft>();
+    bool all = true;
+    for (int32_t d = 0; d < plan_->NumDevices(); ++d) {
+      if (!HasPart(*plan_, d)) continue;
+      Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
+      if (device.stage == nullptr || device.epoch != epoch_) {
+        all = false;
+        continue;
+      }
+      device.stage->Leave(*left);
+      device.stage.reset();
+    }
+    ++epoch_;
+    phase_ = Phase::kInstalling;
+    SimStage::Takeover takeover;
+    if (all && !Lends(*plan_) && !Lends(plan->plan) && world_.random.Below(4) > 0) {
+      const bool computed = writer_->left().pages > 0;
+      const auto kept = writer_->GoOn(OrdersFor(*plan));
+      if (!kept.ok()) return world_.Violation("requests do not go on: ", kept.status().message());
+      (void)computed;
+      for (const OrderWriter::Kept& each : *kept) takeover.sequences.push_back(each.sequence);
+      takeover.left = left.get();
+      result_.taken_over += std::ssize(*kept);
+    } else if (const absl::Status again = writer_->Restart(OrdersFor(*plan)); !again.ok()) {
+      return world_.Violation("requests do not begin again: ", again.message());
+    }
+    world_.Say("changes to another plan, with KV of ", takeover.sequences.size(), " sequences");
+    Install(plan->plan, takeover, [this, plan = *plan](const absl::Status& status, const std::string& device) {
+      if (!status.ok()) {
+        phase_ = Phase::kRunning;
+        return OnFailure(device, status);
+      }
+      first_ = newest_ = plan;
+      result_.recoveries += recovery_->recoveries();
+      recovery_.emplace(Recovery::Options{}, Uses(plan.plan));
+      GoOn();
+    });
+  }
+
+  std::vector<std::string> Alive() const {
+    std::vector<std::string> names;
+    for (const auto& device : devices_) {
+      if (device->alive) names.push_back(device->name);
+    }
+    if (names.empty()) names.push_back(devices_.front()->name);
+    return names;
+  }
+
+  // ---- After a failure
+
+  void OnFailure(const std::string& device, const absl::Status& why) {
+    if (phase_ != Phase::kRunning && phase_ != Phase::kDraining) return;
+    world_.Say("failure of device ", device, ": ", why.message());
+    phase_ = Phase::kRecovering;
+    Abandon();
+    Recover(Recovery::Failed{device, why});
+  }
+
+  void Recover(const Recovery::Event& event) {
+    const Recovery::Answer answer = recovery_->OnEvent(event, world_.clock.now());
+    if (!answer.say.empty()) world_.Say("coordinator: ", answer.say);
+    if (std::holds_alternative<Recovery::GoOn>(answer.action)) return GoOn();
+    if (const auto* end = std::get_if<Recovery::GiveUp>(&answer.action)) return GiveUp(end->why);
+    if (const auto* ask = std::get_if<Recovery::Ask>(&answer.action)) {
+      world_.clock.After(absl::ToDoubleMilliseconds(ask->after) + world_.Between(0.1, 5), [this] {
+        Recovery::Devices free;
+        for (const auto& each : devices_) {
+          if (each->alive && each->stage == nullptr) free.insert(each->name);
+        }
+        Recover(Recovery::Answered{free});
+      });
+    } else if (const auto* make = std::get_if<Recovery::MakePlan>(&answer.action)) {
+      world_.clock.After(world_.Between(1, 100), [this, names = std::vector(make->devices.begin(), make->devices.end())] {
+        absl::StatusOr<SimPlan> plan = DrawSimPlan(world_.random, spec_, names, shape_);
+        if (!plan.ok() || world_.random.Below(10) == 0) return Recover(Recovery::NoPlan{absl::ResourceExhaustedError("too large")});
+        newest_ = *std::move(plan);
+        Recover(Recovery::Planned{Uses(newest_->plan)});
+      });
+    } else if (const auto* install = std::get_if<Recovery::Install>(&answer.action)) {
+      if (install->first) newest_ = first_;
+      const absl::Status again = writer_->Restart(OrdersFor(*newest_));
+      if (!again.ok()) return world_.Violation("requests do not begin again: ", again.message());
+      Install(newest_->plan, {}, [this](const absl::Status& status, const std::string& device) {
+        if (status.ok()) return Recover(Recovery::Installed{});
+        Recover(Recovery::InstallFailed{device, status});
+      });
+    }
+  }
+
+  // Only where a device is gone for good, or it is one fault after another.
+  void GiveUp(const absl::Status& why) {
+    world_.Say("gives up: ", why.message());
+    int64_t faults = 0;
+    for (const int64_t count : world_.faults) faults += count;
+    const bool gone = std::ranges::any_of(devices_, [](const auto& device) { return device->gone; });
+    if (!gone && faults < 2) world_.Violation("it gives up after ", faults, " faults: ", why.message());
+    result_.gave_up = true;
+    phase_ = Phase::kEnded;
+  }
+
+  // ---- The end
+
+  bool Ended() const {
+    if (phase_ == Phase::kEnded) return true;
+    return to_ask_ == 0 && std::ranges::all_of(asked_, [](const Asked& asked) { return asked.finished; });
+  }
+
+  std::string WhoWaits() const {
+    std::string text = absl::StrCat("the coordinator has ", writer_->steps_under_way(), " steps under way");
+    for (const auto& device : devices_) {
+      if (device->stage != nullptr) absl::StrAppend(&text, "; device ", device->name, " at ", device->stage->Waiting());
+    }
+    return text;
+  }
+
+  SimResult Result() {
+    result_.violation = world_.violation;
+    result_.transcript = std::move(world_.transcript);
+    result_.faults = world_.faults;
+    result_.ms = world_.clock.now_ms();
+    result_.planted = world_.planted_done;
+    if (recovery_) result_.recoveries += recovery_->recoveries();
+    return std::move(result_);
+  }
+
+  const SimOptions options_;
+  SimWorld world_;
+  const ModelSpec spec_;
+  SimPlanShape shape_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::map<std::pair<int32_t, int32_t>, std::unique_ptr<SimChannel>> links_, patient_links_;  // of the plan in use, by device of it
+  std::set<std::tuple<int64_t, int32_t, int32_t>> lost_;                                      // by epoch
+  std::optional<Plan> plan_;                                                                  // in use
+  std::optional<SimPlan> first_, newest_;                                                     // that Recovery speaks of
+  std::optional<OrderWriter> writer_;
+  std::optional<Recovery> recovery_;
+  std::vector<Asked> asked_;  // by request
+  int to_ask_ = 0;
+  int64_t epoch_ = 0;
+  Phase phase_ = Phase::kInstalling;
+  SimResult result_;
+};
+
+}  // namespace
+
+SimResult RunSim(const SimOptions& options) {
+  return SimCluster(options).Run();
+}
+
+}  // namespace lime

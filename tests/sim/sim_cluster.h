@@ -1,0 +1,44 @@
+// A cluster of simulated devices and the coordinator's own logic, OrderWriter and Recovery, in one thread: a seed decides the model, the
+// plans, the requests, how long everything takes and which faults there are.
+//
+// What is held, whatever happens: every token is the right one; a page has one holder; no device takes more than its plan allows; every
+// request ends; nobody waits for what will not come.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/logic/order_writer.h"
+#include "coordinator/logic/recovery.h"
+#include "tests/sim/hash_model.h"
+#include "tests/sim/sim_plans.h"
+#include "tests/sim/sim_stage.h"
+#include "tests/sim/sim_world.h"
+
+namespace lime {
+
+struct SimOptions {
+  uint64_t seed = 1;
+  PlantedBug bug = PlantedBug::kNone;
+  bool faults = true;
+  bool traces = false;
+};
+
+struct SimResult {
+  std::string violation;  // empty: none
+  std::string transcript;
+  SimFaultCounts faults{};
+  int64_t tokens = 0, steps = 0, recoveries = 0, plan_changes = 0, taken_over = 0;
+  bool gave_up = false;  // a device was gone for good, and the others could not do without, or it failed again and again
+  bool planted = false;  // the bug came to its occasion
+  double ms = 0;         // simulated
+};
+
+SimResult RunSim(const SimOptions& options);
+
+}  // namespace lime

@@ -1,0 +1,639 @@
+#include "tests/sim/sim_stage.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/kv_take.h"
+#include "daemon/logic/kv_message.h"
+#include "daemon/logic/stage_programs.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
+#include "planner/plan/plan_residency.h"
+#include "tests/sim/action_text.h"
+#include "tests/sim/hash_model.h"
+
+namespace lime {
+namespace {
+
+constexpr Bytes kRowBytes = sizeof(uint64_t);
+
+std::vector<std::byte> Encode(const std::vector<uint64_t>& hidden) {
+  std::vector<std::byte> bytes(hidden.size() * sizeof(uint64_t));
+  if (!hidden.empty()) std::memcpy(bytes.data(), hidden.data(), bytes.size());
+  return bytes;
+}
+
+}  // namespace
+
+SimStage::SimStage(SimWorld& world, SimDisk& disk, const ModelSpec& spec, const Plan& plan, int32_t device, Peers peers)
+    : world_(world),
+      disk_(disk),
+      spec_(spec),
+      plan_(plan),
+      device_(device),
+      peers_(std::move(peers)),
+      layers_(LayersOn(plan_, device)),
+      backend_(spec, {.sequences = plan.sequences,
+                      .pages = std::max(this->device().kv_pages, FullLayerPages(plan_) * std::ssize(layers_)),
+                      .page_bytes = plan.page_bytes}),
+      book_(plan_, ShapeOf()),
+      in_memory_(plan_.parts.size()),
+      present_pages_(this->device().kv_pages) {}
+
+KvBook::Shape SimStage::ShapeOf() const {
+  const bool on_host = HasKvOnHost(device());
+  return {.device = device_,
+          .layers = std::ssize(layers_),
+          .leaves = device().max_layer_pages > 0 && !layers_.empty() && (!on_host || HostedPieces(plan_, device()) > 0),
+          .after_a_step = on_host};
+}
+
+absl::StatusOr<std::unique_ptr<SimStage>> SimStage::Install(SimWorld& world, SimDisk& disk, const ModelSpec& spec, const Plan& plan,
+                                                            int32_t device, Peers peers, const Takeover& takeover) {
+  std::unique_ptr<SimStage> stage(new SimStage(world, disk, spec, plan, device, std::move(peers)));
+  LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, CompileAll(stage->plan_, device));
+  LIME_RETURN_IF_ERROR(stage->OpenKv());
+  LIME_RETURN_IF_ERROR(stage->TakeOver(takeover));
+  stage->TakeMemory(std::move(programs));
+  return stage;
+}
+
+absl::Status SimStage::OpenKv() {
+  const auto now_ms = [this] { return world_.clock.now_ms(); };
+  if (ShapeOf().leaves && HasKvOnHost(device())) {
+    const LentKv::Options options{
+        .device = device_,
+        .layers = layers_,
+        .backend = &backend_,
+        .max_rows = MaxRows(plan_),
+        .now_ms = now_ms,
+        .tell = [this](std::vector<std::byte> message, bool may_wait) { SendKv(device().kv_host, std::move(message), may_wait); }};
+    LIME_ASSIGN_OR_RETURN(lent_, LentKv::Create(plan_, options, book_.away()));
+  }
+  if (device().memory.hosted == 0) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(hosted_, HostedKv::Create(plan_, spec_,
+                                                  {.device = device_,
+                                                   .max_rows = MaxRows(plan_),
+                                                   .backend = &backend_,
+                                                   .send = [this](int32_t to, std::vector<std::byte> message, bool may_wait) {
+                                                     SendKv(to, std::move(message), may_wait);
+                                                   }}));
+  return absl::OkStatus();
+}
+
+absl::Status SimStage::TakeOver(const Takeover& takeover) {
+  if (takeover.sequences.empty()) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> away, AwayAtFirst(plan_, device_, takeover.sequences));
+  LIME_RETURN_IF_ERROR(book_.TakeOver(takeover.sequences, away));
+  FollowBook();
+  for (size_t s = 0; s < takeover.sequences.size(); ++s) {
+    const KvSequence& sequence = takeover.sequences[s];
+    for (const int32_t layer : layers_) {
+      const auto found = takeover.left->find({layer, sequence.from});
+      if (found == takeover.left->end() || std::ssize(found->second) < sequence.positions)
+        return absl::NotFoundError(absl::StrCat("KV of layer ", layer, ", slot ", sequence.from));
+      for (int64_t p = 0; p < sequence.positions; ++p) {
+        const uint64_t kv = found->second[static_cast<size_t>(p)];
+        if (p / kKvPiece < away[s]) {
+          OnDisk& disk = on_disk_[{LayerIndex(layer), sequence.to, p / kKvPiece}];
+          disk.life = book_.away().life(sequence.to);
+          disk.piece.resize(static_cast<size_t>(KvPieceBytes(plan_)));
+          std::memcpy(disk.piece.data() + p % kKvPiece * (plan_.page_bytes / kPageTokens), &kv, sizeof kv);
+        } else {
+          backend_.SetKv(backend_.PageOf(sequence.to, layer, p), p % kPageTokens, kv);
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void SimStage::TakeMemory(std::vector<Program> programs) {
+  for (const PlanPart& part : plan_.parts) streamed_.push_back(part.streamed);
+  streamed_before_ = streamed_;
+  ring_ = device().memory.ring;
+  ResidencyLogic::Options options{
+      .device = device_, .by_order = GrowsKv(plan_) || SpillsKv(plan_), .layers = std::ssize(layers_), .ring_comes = ring_ == 0};
+  const bool here = std::ranges::find(plan_.stages, device_, &Stage::device) != plan_.stages.end();
+  if (here && plan_.reads == ReadsPerStep::kOnce) {
+    options.giving = {.device = device_, .embedding = false, .may_stream = std::vector<bool>(plan_.parts.size())};
+    for (const int part : PartsOn(plan_, device_)) options.giving->may_stream[static_cast<size_t>(part)] = !plan_.parts[part].is_kv();
+  }
+  for (const int part : PartsOn(plan_, device_))
+    in_memory_[static_cast<size_t>(part)] = !streamed_[static_cast<size_t>(part)] && !plan_.parts[part].is_kv();
+  residency_.emplace(plan_, std::move(programs), book_, std::move(options));
+}
+
+void SimStage::Begin() {
+  book_.SetReach(residency_->Reach());
+  const std::vector<Program>& programs = residency_->programs();
+  logic_.emplace(
+      plan_, device_,
+      StageInbox::Shape{.vocab_size = spec_.config.vocab_size, .row_bytes = kRowBytes, .microbatches = programs.back().microbatches},
+      programs, book_);
+  residency_->Start(*logic_);
+  CheckBudget();
+  logic_->Start(actions_);
+  CarryOut();
+}
+
+// ---- Events
+
+absl::Status SimStage::OnOrder(const Order& order) {
+  LIME_RETURN_IF_ERROR(logic_->OnOrder(order));
+  CarryOut();
+  return absl::OkStatus();
+}
+
+absl::Status SimStage::OnActivation(ActivationMessage message) {
+  LIME_RETURN_IF_ERROR(logic_->OnActivation(std::move(message), world_.clock.now_ms(), actions_));
+  CarryOut();
+  return absl::OkStatus();
+}
+
+absl::Status SimStage::OnKv(int32_t from, const std::vector<std::byte>& message) {
+  LIME_ASSIGN_OR_RETURN(const KvMessage what, ParseKvMessage(message));
+  LIME_RETURN_IF_ERROR(logic_->health());
+  if (!std::holds_alternative<KvKept>(what) && !std::holds_alternative<KvRecords>(what) && !std::holds_alternative<KvFetched>(what)) {
+    if (hosted_ == nullptr) return absl::InvalidArgumentError("this device is nobody's host");
+    const bool asked = hosted_->asked();
+    LIME_RETURN_IF_ERROR(hosted_->OnMessage(from, what));
+    if (hosted_->asked() && !asked) AnswerOthers();
+    return absl::OkStatus();
+  }
+  if (lent_ == nullptr || from != device().kv_host) return absl::InvalidArgumentError("it is not the host of this device's KV");
+  LIME_ASSIGN_OR_RETURN(const auto answered, lent_->OnHost(what));
+  if (lending_ && !lent_->lending()) {
+    const auto [piece, layer] = *std::exchange(lending_, std::nullopt);
+    After(0, [this, piece = piece, layer = layer] { WriteLayer(piece, layer + 1); });
+  }
+  if (answered) logic_->OnKvArrived(answered->first, answered->second, world_.clock.now_ms(), actions_);
+  CarryOut();
+  return absl::OkStatus();
+}
+
+// One question after another, beside what computes.
+void SimStage::AnswerOthers() {
+  After(world_.Between(0.02, 0.3), [this] {
+    if (dead_) return;
+    hosted_->Take();
+    if (const absl::Status status = hosted_->Answer(); !status.ok()) return world_.Violation(device().name, ": ", status.message());
+    hosted_->EndAnswer();
+    if (hosted_->asked()) AnswerOthers();
+  });
+}
+
+void SimStage::SendKv(int32_t to, std::vector<std::byte> message, bool may_wait) {
+  ActivationMessage activation{.header = {.epoch = plan_.epoch, .bytes = std::ssize(message), .kv = true}};
+  activation.payload = std::move(message), activation.may_wait = may_wait;
+  peers_.send(to, std::move(activation));
+}
+
+void SimStage::Fail(const absl::Status& why) {
+  if (!logic_) return;
+  logic_->Fail(why, actions_);
+  CarryOut();
+}
+
+// As StageEngine does.
+void SimStage::CarryOut() {
+  const auto carry = [this] {
+    FollowBook();
+    for (size_t i = 0; i < actions_.size(); ++i) {
+      const StageLogic::Action action = actions_[i];
+      if (world_.tracing) world_.Say(device().name, ": ", ActionText(action));
+      std::visit([this](const auto& typed) { Carry(typed); }, action);
+    }
+    actions_.clear();
+  };
+  carry();
+  while (logic_->HasOrder()) {
+    logic_->NextOrder(residency_->memory(), world_.clock.now_ms(), actions_);
+    carry();
+  }
+}
+
+void SimStage::Carry(const StageLogic::Failed& failed) {
+  if (!std::exchange(dead_, true)) peers_.failed(failed.why);
+}
+
+void SimStage::Carry(const ProgramRunner::StepEnded& ended) {
+  ++steps_;
+  if (lent_ != nullptr) lent_->EndStep();
+  residency_->OnStepEnded(changes_);
+  CarryResidency();
+  peers_.step_ended(ended.step);
+}
+
+// ---- What is in memory
+
+void SimStage::CarryResidency() {
+  FollowBook();
+  for (size_t i = 0; i < changes_.size(); ++i) {
+    const ResidencyLogic::Action action = changes_[i];
+    if (world_.tracing) world_.Say(device().name, ": ", ActionText(action));
+    std::visit([this](const auto& typed) { Carry(typed); }, action);
+  }
+  changes_.clear();
+}
+
+void SimStage::Carry(const StageLogic::ChangeResidency& change) {
+  residency_->OnOrder(change.order->to, changes_);
+  CarryResidency();
+}
+
+void SimStage::Carry(const StageLogic::Retired&) {
+  residency_->TryChange(changes_);
+  CarryResidency();
+}
+
+void SimStage::Carry(const ProgramRunner::Border&) {
+  residency_->OnBorder(changes_);
+  CarryResidency();
+}
+
+void SimStage::Press(double share) {
+  if (!logic_ || residency_->most() <= 0) return;
+  residency_->SetTarget(static_cast<Bytes>(static_cast<double>(residency_->most()) * (1 - share)));
+  residency_->TryChange(changes_);
+  CarryResidency();
+  CarryOut();
+}
+
+void SimStage::Carry(const ResidencyLogic::Prepare& prepare) {
+  After(world_.Between(0.2, 10), [this, prepare] { Compile(prepare); });
+}
+
+void SimStage::Compile(const ResidencyLogic::Prepare& prepare) {
+  ResidencyLogic::Prepared prepared;
+  const absl::Status status = [&] {
+    LIME_ASSIGN_OR_RETURN(prepared.after, WithResidency(*prepare.from, prepare.to));
+    LIME_ASSIGN_OR_RETURN(prepared.entering, CompileAll(prepared.after, device_, prepare.from.get()));
+    LIME_ASSIGN_OR_RETURN(prepared.settled, CompileAll(prepared.after, device_));
+    return absl::OkStatus();
+  }();
+  if (status.ok()) {
+    present_pages_ = std::min(present_pages_, prepared.after.devices[static_cast<size_t>(device_)].kv_pages);
+    CheckHolders();
+    residency_->OnPrepared(std::move(prepared), world_.clock.now_ms(), changes_, actions_);
+  } else {
+    residency_->OnNotPrepared(/*no_rows=*/false, status, changes_, actions_);
+  }
+  CarryResidency();
+  CarryOut();
+}
+
+void SimStage::Carry(const ResidencyLogic::ChangeWeights& change) {
+  streamed_before_ = streamed_;
+  for (size_t part = 0; part < streamed_.size(); ++part) streamed_[part] = change.after->parts[part].streamed;
+  border_ = change.border;
+  bool leaves = false, streams = false;
+  for (size_t part = 0; part < streamed_.size(); ++part) leaves = leaves || (streamed_[part] && in_memory_[part]);
+  for (const int part : PartsOn(plan_, device_)) streams = streams || streamed_[static_cast<size_t>(part)];
+  if (!leaves && (ring_ == 0 || device().memory.ring > 0 || streams)) residency_->OnNothingLeaves(changes_);
+}
+
+void SimStage::Carry(const ResidencyLogic::MakeRoom& make) {
+  bool streams = false;
+  for (size_t part = 0; part < streamed_.size(); ++part) {
+    if (streamed_[part]) in_memory_[part] = false;
+  }
+  for (const int part : PartsOn(plan_, device_)) streams = streams || streamed_[static_cast<size_t>(part)];
+  if (device().memory.ring == 0 && !streams) {
+    if (in_ring_ > 0) world_.Violation(device().name, ": the ring goes with ", in_ring_, " bytes in it");
+    ring_ = 0;
+  }
+  After(world_.Between(0.2, 10), [this, make, streams] {
+    present_pages_ = std::max(present_pages_, make.pages);
+    if (ring_ == 0 && streams) ring_ = make.ring;
+    CheckBudget();
+    residency_->OnRoomMade(world_.clock.now_ms(), changes_, actions_);
+    CarryResidency();
+    CarryOut();
+  });
+}
+
+// Beside what the plan counts for pages, ring and weights nothing changes.
+void SimStage::CheckBudget() {
+  const PlanMemory& memory = device().memory;
+  Bytes weights = 0;
+  for (const int part : PartsOn(plan_, device_)) {
+    const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
+    weights += what.kept_bytes + (in_memory_[static_cast<size_t>(part)] ? what.bytes : 0);
+  }
+  const Bytes total = memory.runtime + memory.activations + memory.embedding + memory.hosted + memory.fetched + ring_ + weights +
+                      present_pages_ * plan_.page_bytes;
+  if (total > device().budget)
+    world_.Violation(device().name, ": over budget: ", total, " of ", device().budget, ", ring ", ring_, ", weights ", weights, ", ",
+                     present_pages_, " pages");
+}
+
+// ---- KV
+
+void SimStage::FollowBook() {
+  while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
+    for (std::vector<int32_t>& pages : backend_.shown(ended->sequence)) pages.clear();
+    if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
+  }
+  bool changed = false;
+  while (const std::optional<int32_t> sequence = book_.TakeShown()) {
+    for (size_t layer = 0; layer < layers_.size(); ++layer)
+      backend_.SetPages(*sequence, layers_[layer], book_.pages().Pages(*sequence, static_cast<int64_t>(layer)));
+    changed = true;
+    if (!layers_.empty()) MayShowTwice(*sequence);
+  }
+  if (changed) CheckHolders();
+  if (!logic_ && lent_ != nullptr) return;  // the host is not there yet
+  if (const std::optional<KvAway::Piece> piece = book_.NextWrite()) WriteLayer(*piece, 0);
+}
+
+// The planted bug: a page of another sequence.
+void SimStage::MayShowTwice(int32_t sequence) {
+  if (plan_.sequences < 2) return;
+  std::vector<int32_t>& pages = backend_.shown(sequence)[static_cast<size_t>(layers_.front())];
+  const std::vector<int32_t>& other = backend_.shown((sequence + 1) % plan_.sequences)[static_cast<size_t>(layers_.front())];
+  if (!pages.empty() && !other.empty() && other.front() >= 0 && world_.Plants(PlantedBug::kDoubleHolder, 30)) pages.back() = other.front();
+}
+
+void SimStage::CheckHolders() {
+  std::vector<int32_t> holder(static_cast<size_t>(backend_.KvBytes() / plan_.page_bytes), -1);
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    for (const std::vector<int32_t>& pages : backend_.shown(s)) {
+      for (const int32_t page : pages) {
+        if (page < 0) continue;
+        if (page >= present_pages_) return world_.Violation(device().name, ": over budget: page ", page, " of ", present_pages_);
+        int32_t& of = holder[static_cast<size_t>(page)];
+        if (of >= 0) return world_.Violation(device().name, ": page ", page, " has two holders, slots ", of, " and ", s);
+        of = s;
+      }
+    }
+  }
+}
+
+// As StageKv's writer: a layer after another, each as it is when its turn comes.
+void SimStage::WriteLayer(KvAway::Piece piece, int64_t layer) {
+  if (book_.away().life(piece.sequence) != piece.life) return EndWrite(piece, absl::CancelledError("its sequence has ended"));
+  if (layer == std::ssize(layers_)) return EndWrite(piece, absl::OkStatus());
+  if (lent_ == nullptr && disk_.full()) return EndWrite(piece, absl::ResourceExhaustedError("the disk is full"));
+  Piece content(static_cast<size_t>(KvPieceBytes(plan_)));
+  const std::span<const int32_t> pages = book_.pages().Pages(piece.sequence, layer);
+  for (int64_t i = 0; i < kKvPiecePages; ++i) {
+    const int32_t page = pages[static_cast<size_t>(piece.piece * kKvPiecePages + i)];
+    if (page < 0) return world_.Violation(device().name, ": a piece is written that is away");
+    std::memcpy(content.data() + i * plan_.page_bytes, backend_.KvPage(page), static_cast<size_t>(plan_.page_bytes));
+  }
+  if (lent_ != nullptr) {
+    lending_ = {piece, layer};
+    return lent_->Lend(piece, layer, content);
+  }
+  disk_.Transfer(KvPieceBytes(plan_), [this, alive = std::weak_ptr(alive_), piece, layer, content = std::move(content)](bool) mutable {
+    if (alive.expired()) return;
+    on_disk_[{layer, piece.sequence, piece.piece}] = {.life = piece.life, .piece = std::move(content)};
+    WriteLayer(piece, layer + 1);
+  });
+}
+
+void SimStage::EndWrite(const KvAway::Piece& piece, const absl::Status& status) {
+  if (world_.tracing) world_.Say(device().name, ": piece ", piece.piece, " of slot ", piece.sequence, " written: ", status.message());
+  After(0, [this, piece, status] {  // not while it is followed
+    book_.Written(piece, status);
+    if (!logic_) return;
+    logic_->MayTakeOrders();
+    CarryOut();
+  });
+}
+
+// What is on the disk of the part's positions: as it was loaded, or where it has gone since then, as it is there.
+absl::Status SimStage::AttendToDisk(int32_t part, const MicroBatch& batch) {
+  const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
+  const int64_t layer = LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece, pieces = what.kv_end / kKvPiece - first;
+  const Load* const load = OldestLoad(part);
+  if (load == nullptr || !load->ended) return absl::InternalError("computes with KV that is not loaded");
+  std::vector<const std::byte*> places(static_cast<size_t>(plan_.sequences * pieces));
+  for (const BatchRow& row : batch.rows) {
+    const int32_t s = row.sequence;
+    const int64_t life = book_.away().life(s);
+    for (int64_t i = 0; i < std::min(pieces, book_.away().away(s) - first); ++i) {
+      const std::vector<Piece>& loaded = load->pieces[static_cast<size_t>(s)];
+      const bool there = load->lives[static_cast<size_t>(s)] == life && i < std::ssize(loaded);
+      const OnDisk& disk = on_disk_[{layer, s, first + i}];
+      if (!there && disk.life != life) return absl::InternalError(absl::StrCat("piece ", first + i, " of slot ", s, " is nowhere"));
+      places[static_cast<size_t>(s * pieces + i)] = there ? loaded[static_cast<size_t>(i)].data() : disk.piece.data();
+    }
+  }
+  return backend_.AttendPieces(what.block.layer, first, first + pieces, places);
+}
+
+void SimStage::Leave(SimKvLeft& left) {
+  for (const int32_t layer : layers_) {
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      std::vector<uint64_t>& kv = left[{layer, s}];
+      const int64_t end = std::ssize(backend_.shown(s)[static_cast<size_t>(layer)]) * kPageTokens;
+      for (int64_t p = 0; p < end; ++p) {
+        const int32_t page = backend_.PageOf(s, layer, p);
+        const auto disk = on_disk_.find({LayerIndex(layer), s, p / kKvPiece});
+        const int64_t in_piece = p % kKvPiece;
+        kv.push_back(page >= 0                ? backend_.KvAt(page, p % kPageTokens)
+                     : disk != on_disk_.end() ? HashBackend::KvAt(disk->second.piece.data() + in_piece / kPageTokens * plan_.page_bytes,
+                                                                  plan_.page_bytes, in_piece % kPageTokens)
+                                              : 0);
+      }
+    }
+  }
+}
+
+// ---- Loads
+
+void SimStage::Carry(const ProgramRunner::StartLoad& start) {
+  Load load{.number = start.load, .part = start.what.part, .bytes = start.what.ring_bytes()};
+  const PlanPart& part = plan_.parts[static_cast<size_t>(load.part)];
+  if (start.what.keep) return Keep(start);
+  in_ring_ += load.bytes;
+  if (in_ring_ > ring_) return world_.Violation(device().name, ": over budget: ", in_ring_, " bytes in a ring of ", ring_);
+  if (part.is_kv()) {
+    const int64_t first = part.kv_begin / kKvPiece, pieces = part.kv_end / kKvPiece - first;
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      load.lives.push_back(book_.away().life(s));
+      load.pieces.emplace_back(static_cast<size_t>(std::clamp<int64_t>(book_.away().away(s) - first, 0, pieces)));
+    }
+  }
+  loads_.push_back(std::move(load));
+  disk_.Transfer(start.what.bytes, [this, alive = std::weak_ptr(alive_), number = start.load](bool good) {
+    if (!alive.expired()) EndLoad(number, good);
+  });
+}
+
+// Into memory of its own, which is there from now on.
+void SimStage::Keep(const ProgramRunner::StartLoad& start) {
+  const PlanPart& part = plan_.parts[static_cast<size_t>(start.what.part)];
+  const auto loaded = [this, load = start.load] {
+    logic_->OnLoaded(load, world_.clock.now_ms(), actions_);
+    CarryOut();
+  };
+  if (part.is_kv()) return After(0.1, loaded);
+  in_memory_[static_cast<size_t>(start.what.part)] = true;
+  CheckBudget();
+  disk_.Transfer(start.what.bytes, [this, alive = std::weak_ptr(alive_), loaded](bool good) {
+    if (alive.expired()) return;
+    if (!good) return Fail(absl::DataLossError("a read failed"));
+    loaded();
+  });
+}
+
+void SimStage::EndLoad(int64_t number, bool good) {
+  const auto load = std::ranges::find(loads_, number, &Load::number);
+  if (load == loads_.end()) return world_.Violation(device().name, ": load ", number, " was released before it ended");
+  if (!good) return Fail(absl::DataLossError("a read failed"));
+  const PlanPart& part = plan_.parts[static_cast<size_t>(load->part)];
+  load->ended = true;
+  if (part.is_kv()) {
+    ReadPieces(*load);
+  } else {
+    load->weights = HashModel::Weights(part);
+  }
+  if (world_.Plants(PlantedBug::kForgottenWait, 5)) return;
+  logic_->OnLoaded(number, world_.clock.now_ms(), actions_);
+  CarryOut();
+}
+
+// Of every sequence as far as the pieces are its own still.
+void SimStage::ReadPieces(Load& load) const {
+  const PlanPart& part = plan_.parts[static_cast<size_t>(load.part)];
+  for (size_t s = 0; s < load.pieces.size(); ++s) {
+    for (size_t i = 0; i < load.pieces[s].size(); ++i) {
+      const auto disk =
+          on_disk_.find({LayerIndex(part.block.layer), static_cast<int32_t>(s), part.kv_begin / kKvPiece + static_cast<int64_t>(i)});
+      if (disk == on_disk_.end() || disk->second.life != load.lives[s]) {
+        load.pieces[s].resize(i);
+        break;
+      }
+      load.pieces[s][i] = disk->second.piece;
+    }
+  }
+}
+
+void SimStage::Carry(const ProgramRunner::Release& release) {
+  if (loads_.empty() || loads_.front().number != release.load || !loads_.front().ended)
+    return world_.Violation(device().name, ": load ", release.load, " is released out of its turn");
+  if (!world_.Plants(PlantedBug::kOverBudget, 10)) in_ring_ -= loads_.front().bytes;
+  loads_.pop_front();
+}
+
+const SimStage::Load* SimStage::OldestLoad(int32_t part) const {
+  const auto load = std::ranges::find(loads_, part, &Load::part);
+  return load == loads_.end() ? nullptr : &*load;
+}
+
+uint64_t SimStage::WeightsAt(int32_t part, int64_t step) {
+  if (!StreamsIn(part, step)) {
+    if (!in_memory_[static_cast<size_t>(part)])
+      world_.Violation(device().name, ": computes with ", PartName(plan_, part), ", which is gone");
+    return HashModel::Weights(plan_.parts[static_cast<size_t>(part)]);
+  }
+  const Load* const load = OldestLoad(part);
+  if (load != nullptr && load->ended) return load->weights;
+  world_.Violation(device().name, ": computes with ", PartName(plan_, part), ", which is not loaded");
+  return 0;
+}
+
+// ---- Computing
+
+void SimStage::Carry(const ProgramRunner::StartCompute& start) {
+  std::vector<std::byte> input = logic_->inbox().TakeInput({start.what.stage, start.what.microbatch});
+  const double rows = static_cast<double>(logic_->inbox().batch(start.what.microbatch).rows.size());
+  After(world_.Between(0.02, 0.1) * (1 + rows / 8), [this, start, input = std::move(input)] {
+    if (dead_) return;
+    if (const absl::Status status = Compute(start, input); !status.ok()) return world_.Violation(device().name, ": ", status.message());
+    logic_->OnComputed(sampled_, world_.clock.now_ms(), actions_);
+    CarryOut();
+  });
+}
+
+absl::Status SimStage::Compute(const ProgramRunner::StartCompute& start, const std::vector<std::byte>& input) {
+  const auto& [stage, microbatch, part, rows, logit_rows] = start.what;
+  const MicroBatch& batch = logic_->inbox().batch(microbatch);
+  if (part == kEmbeddingPart) {
+    LIME_RETURN_IF_ERROR(backend_.Begin(batch));
+    return backend_.Embed();
+  }
+  if (stage > 0 && part == plan_.stages[static_cast<size_t>(stage)].lo) {
+    if (input.size() != batch.rows.size() * sizeof(uint64_t))
+      return absl::InternalError(absl::StrCat("a visit of ", batch.rows.size(), " rows begins with ", input.size(), " bytes"));
+    LIME_RETURN_IF_ERROR(backend_.Begin(batch));
+    std::vector<uint64_t> hidden(batch.rows.size());
+    if (!input.empty()) std::memcpy(hidden.data(), input.data(), input.size());
+    backend_.SetHidden(std::move(hidden));
+  }
+  LIME_RETURN_IF_ERROR(ComputePart(part, start.step, batch));
+  if (part + 1 == plan_.NumParts()) Sample(batch);
+  return absl::OkStatus();
+}
+
+absl::Status SimStage::ComputePart(int32_t part, int64_t step, const MicroBatch& batch) {
+  const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
+  const auto [first, end] = PartsOf(plan_, what.block);
+  if (part == first) LIME_RETURN_IF_ERROR(backend_.BeginBlock(what.block));
+  if (AsksForKv(plan_, part)) {
+    if (lent_ != nullptr) LIME_RETURN_IF_ERROR(lent_->TakeAnswer());
+  } else if (what.is_kv() && StreamsIn(part, step)) {
+    LIME_RETURN_IF_ERROR(AttendToDisk(part, batch));
+  }
+  if (!what.is_kv()) backend_.AddWeights(WeightsAt(part, step));
+  return part + 1 < end ? absl::OkStatus() : backend_.EndBlock();
+}
+
+void SimStage::Sample(const MicroBatch& batch) {
+  sampled_.clear();
+  for (size_t r = 0; r < batch.rows.size(); ++r) {
+    const BatchRow& row = batch.rows[r];
+    if (row.wants_logits)
+      sampled_.push_back({.sequence = row.sequence,
+                          .position = row.position + 1,
+                          .token = HashModel::Token(backend_.hidden()[r], spec_.config.vocab_size)});
+  }
+}
+
+void SimStage::Carry(const ProgramRunner::StartSend& start) {
+  const Send& send = start.what;
+  ActivationMessage message{
+      .header = {.epoch = plan_.epoch, .step = start.step, .stage = send.stage, .microbatch = send.microbatch, .payload = send.payload}};
+  if (send.payload == Payload::kToken) {
+    if (send.to != device_) message.payload = lime::Encode(std::span<const SampledToken>(sampled_));
+  } else {
+    message.payload = Encode(backend_.hidden());
+  }
+  message.header.bytes = std::ssize(message.payload);
+  if (send.to != device_) peers_.send(send.to, std::move(message));
+  if (send.payload == Payload::kToken && !sampled_.empty()) peers_.sampled(start.step, sampled_);
+}
+
+void SimStage::Carry(const ProgramRunner::StartAskKv& start) {
+  const AskKv& ask = start.what;
+  const StageInbox& inbox = logic_->inbox();
+  absl::StatusOr<bool> asked = false;
+  if (lent_ != nullptr)
+    asked = lent_->Ask({.part = ask.part, .microbatch = ask.microbatch, .last = ask.microbatch + 1 == inbox.num_batches()},
+                       inbox.batch(ask.microbatch));
+  if (!asked.ok()) return world_.Violation(device().name, ": ", asked.status().message());
+  if (!*asked) logic_->OnKvArrived(ask.part, ask.microbatch, world_.clock.now_ms(), actions_);
+}
+
+// ----
+
+int64_t SimStage::LayerIndex(int32_t layer) const {
+  return std::ranges::lower_bound(layers_, layer) - layers_.begin();
+}
+
+std::string SimStage::Waiting() const {
+  if (!logic_) return "not begun";
+  const Instruction* const waiting = logic_->runner().waiting();
+  return absl::StrCat("step ", logic_->runner().steps_ended(), ", ",
+                      logic_->runner().computing() ? "computes"
+                      : waiting != nullptr         ? InstructionName(*waiting)
+                                                   : "between steps",
+                      logic_->inbox().NextOrder() != nullptr ? ", orders wait" : "", ", ", loads_.size(), " loads");
+}
+
+}  // namespace lime

@@ -1,0 +1,176 @@
+// One device's part of a plan in a simulated cluster: the daemon's own StageLogic, ResidencyLogic and KvBook, driven with simulated time,
+// disk and memory, and a HashModel in the place of a backend.
+//
+// It holds what it does to what the plan allows: the ring, the pages, one owner for each of them, what is read is what was written.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/activation.h"
+#include "common/order.h"
+#include "daemon/engine/hosted_kv.h"
+#include "daemon/engine/lent_kv.h"
+#include "daemon/logic/residency_logic.h"
+#include "daemon/logic/stage_logic.h"
+#include "planner/plan/model_spec.h"
+#include "planner/plan/plan.h"
+#include "tests/sim/hash_backend.h"
+#include "tests/sim/sim_world.h"
+
+namespace lime {
+
+// KV that a plan leaves, by layer and slot: of every position.
+using SimKvLeft = std::map<std::pair<int32_t, int32_t>, std::vector<uint64_t>>;
+
+class SimStage {
+ public:
+  struct Peers {
+    std::function<void(int32_t device, ActivationMessage message)> send;
+    std::function<void(int64_t step, const std::vector<SampledToken>& tokens)> sampled;
+    std::function<void(int64_t step)> step_ended;
+    std::function<void(const absl::Status& why)> failed;
+  };
+  // What of the plan before goes on.
+  struct Takeover {
+    std::vector<KvSequence> sequences;
+    const SimKvLeft* left = nullptr;
+  };
+
+  // REQUIRES: all outlive this.
+  static absl::StatusOr<std::unique_ptr<SimStage>> Install(SimWorld& world, SimDisk& disk, const ModelSpec& spec, const Plan& plan,
+                                                           int32_t device, Peers peers, const Takeover& takeover);
+
+  void Begin();
+  absl::Status OnOrder(const Order& order);
+  absl::Status OnActivation(ActivationMessage message);
+  // From the host of this device's KV, or from a device whose host it is.
+  absl::Status OnKv(int32_t from, const std::vector<std::byte>& message);
+  // A link was lost, or whatever else ends the plan here.
+  void Fail(const absl::Status& why);
+  // Others on the machine need this share of what can be given, or no longer.
+  void Press(double share);
+  // Adds what is here.  REQUIRES: no step is under way
+  void Leave(SimKvLeft& left);
+
+  int64_t steps() const { return steps_; }
+  // What it waits for, for who wonders.
+  std::string Waiting() const;
+
+ private:
+  using Piece = std::vector<std::byte>;
+  struct OnDisk {
+    int64_t life = -1;
+    Piece piece;
+  };
+  struct Load {
+    int64_t number = 0;
+    int32_t part = 0;
+    Bytes bytes = 0;
+    bool ended = false;
+    uint64_t weights = 0;
+    // Of a KV part, by slot: in which life it was read, and the pieces that came as they were.
+    std::vector<int64_t> lives;
+    std::vector<std::vector<Piece>> pieces;
+  };
+
+  SimStage(SimWorld& world, SimDisk& disk, const ModelSpec& spec, const Plan& plan, int32_t device, Peers peers);
+  KvBook::Shape ShapeOf() const;
+  absl::Status OpenKv();
+  absl::Status TakeOver(const Takeover& takeover);
+  void TakeMemory(std::vector<Program> programs);
+
+  void CarryOut();
+  void CarryResidency();
+  void FollowBook();
+  void CheckHolders();
+  void MayShowTwice(int32_t sequence);
+  void WriteLayer(KvAway::Piece piece, int64_t layer);
+  void EndWrite(const KvAway::Piece& piece, const absl::Status& status);
+
+  void Carry(const ProgramRunner::StartCompute& start);
+  void Carry(const ProgramRunner::StartLoad& start);
+  void Carry(const ProgramRunner::Release& release);
+  void Carry(const ProgramRunner::StartSend& start);
+  void Carry(const ProgramRunner::StartAskKv& start);
+  void Carry(const ProgramRunner::Waited&) {}
+  void Carry(const ProgramRunner::StepEnded& ended);
+  void Carry(const ProgramRunner::Border&);
+  void Carry(const StageLogic::Admitted&) {}
+  void Carry(const StageLogic::Retired&);
+  void Carry(const StageLogic::ChangeResidency& change);
+  void Carry(const StageLogic::StepBegun&) {}
+  void Carry(const StageLogic::Failed& failed);
+
+  void Carry(const ResidencyLogic::Prepare& prepare);
+  void Carry(const ResidencyLogic::ChangeWeights& change);
+  void Carry(const ResidencyLogic::MakeRoom& make);
+  void Carry(const ResidencyLogic::Resident&) {}
+  void Carry(const ResidencyLogic::Most&) {}
+  void Carry(const ResidencyLogic::Report&) {}
+  void Compile(const ResidencyLogic::Prepare& prepare);
+  void CheckBudget();
+  bool StreamsIn(int32_t part, int64_t step) const { return (step < border_ ? streamed_before_ : streamed_)[static_cast<size_t>(part)]; }
+
+  absl::Status Compute(const ProgramRunner::StartCompute& start, const std::vector<std::byte>& input);
+  absl::Status ComputePart(int32_t part, int64_t step, const MicroBatch& batch);
+  void Sample(const MicroBatch& batch);
+  void Keep(const ProgramRunner::StartLoad& start);
+  void EndLoad(int64_t number, bool good);
+  void ReadPieces(Load& load) const;
+  const Load* OldestLoad(int32_t part) const;
+  uint64_t WeightsAt(int32_t part, int64_t step);
+  absl::Status AttendToDisk(int32_t part, const MicroBatch& batch);
+  void SendKv(int32_t to, std::vector<std::byte> message, bool may_wait);
+  void AnswerOthers();
+
+  template <typename What>
+  void After(double ms, What what) {
+    world_.clock.After(ms, [alive = std::weak_ptr(alive_), what = std::move(what)] {
+      if (!alive.expired()) what();
+    });
+  }
+  int64_t LayerIndex(int32_t layer) const;
+  const PlanDevice& device() const { return plan_.devices[static_cast<size_t>(device_)]; }
+
+  SimWorld& world_;
+  SimDisk& disk_;
+  const ModelSpec& spec_;
+  const Plan plan_;
+  const int32_t device_;
+  const Peers peers_;
+  const std::vector<int32_t> layers_;
+  const std::shared_ptr<int> alive_ = std::make_shared<int>();
+  HashBackend backend_;
+  KvBook book_;
+  std::unique_ptr<LentKv> lent_;      // null: no host has KV of this device
+  std::unique_ptr<HostedKv> hosted_;  // null: it is nobody's host
+  std::optional<ResidencyLogic> residency_;
+  ResidencyLogic::Actions changes_;
+  std::optional<StageLogic> logic_;
+  StageLogic::Actions actions_;
+  bool dead_ = false;
+  int64_t steps_ = 0;
+
+  // Memory.
+  std::deque<Load> loads_;  // begun and not released, oldest first
+  Bytes in_ring_ = 0;
+  Bytes ring_ = 0;                                // that there is
+  std::vector<bool> in_memory_;                   // by part, of those that are here
+  std::vector<bool> streamed_before_, streamed_;  // by part: in steps before border_, and from it on
+  int64_t border_ = 0;
+  int64_t present_pages_ = 0;
+  std::map<std::tuple<int64_t, int32_t, int64_t>, OnDisk> on_disk_;  // by layer of the device, slot, piece
+  std::optional<std::pair<KvAway::Piece, int64_t>> lending_;         // until the host has that layer of it
+
+  // The visit under way.
+  std::vector<SampledToken> sampled_;
+};
+
+}  // namespace lime

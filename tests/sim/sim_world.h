@@ -1,0 +1,145 @@
+// What a simulated cluster happens in: time, chance, faults that are injected and counted, and what was found wrong.
+//
+// One thread. The same seed makes the same run on every machine.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "planner/random.h"
+
+namespace lime {
+
+// Faults and other events that a run may meet.
+enum class SimFault : uint8_t {
+  kLinkStall,   // a message takes long
+  kLinkLost,    // a connection between two devices ends, with all that is on its way
+  kNewsLost,    // the connection between the coordinator and a device ends
+  kSlowDisk,    // a disk is slow for a while
+  kDiskStall,   // a read takes long
+  kDiskError,   // a read fails
+  kDiskFull,    // a disk takes no more for a while
+  kCrash,       // a device is gone, and comes back
+  kGone,        // a device is gone for good
+  kJoin,        // a device comes that was not there
+  kRefusal,     // a device refuses to install
+  kPressure,    // others on a machine need memory, for a while
+  kPlanChange,  // another plan is to be used, of any of the devices that are there
+  kStop,        // a request is ended
+  kCount,
+};
+const char* SimFaultName(SimFault fault);
+inline constexpr int kNumSimFaults = static_cast<int>(SimFault::kCount);
+using SimFaultCounts = std::array<int64_t, kNumSimFaults>;
+
+// A bug in the simulated drivers, to see that it is found.
+enum class PlantedBug : uint8_t {
+  kNone,
+  kLostMessage,    // a link swallows an activation
+  kDoubleHolder,   // a page is shown to the backend for two sequences
+  kOverBudget,     // the room of a load is not given back
+  kForgottenWait,  // nobody hears that a load has ended
+};
+
+class SimClock {
+ public:
+  double now_ms() const { return now_ms_; }
+  absl::Time now() const { return absl::UnixEpoch() + absl::Milliseconds(now_ms_); }
+  // What is asked for the same moment happens in the order of asking.
+  void After(double ms, std::function<void()> what) { events_.push({now_ms_ + ms, next_++, std::move(what)}); }
+  // False where nothing is to happen any more.
+  bool Step();
+
+ private:
+  struct Event {
+    double at_ms = 0;
+    int64_t number = 0;
+    std::function<void()> what;
+    friend bool operator<(const Event& one, const Event& other) {
+      return std::pair(one.at_ms, one.number) > std::pair(other.at_ms, other.number);
+    }
+  };
+  std::priority_queue<Event> events_;
+  double now_ms_ = 0;
+  int64_t next_ = 0;
+};
+
+struct SimWorld {
+  SimWorld(uint64_t seed, PlantedBug planted, bool traces) : random(seed), bug(planted), tracing(traces) {}
+
+  double Between(double low, double high) { return low + (high - low) * random.Uniform(); }
+  void Note(SimFault fault) { ++faults[static_cast<size_t>(fault)]; }
+  // A line of the transcript.
+  template <typename... What>
+  void Say(const What&... what) {
+    if (tracing) absl::StrAppend(&transcript, Time(), " ", what..., "\n");
+  }
+  // The first one counts.
+  template <typename... What>
+  void Violation(const What&... what) {
+    if (!violation.empty()) return;
+    violation = absl::StrCat("at ", Time(), " ms: ", what...);
+    Say("VIOLATION: ", what...);
+  }
+  // Once in a run, at any of the occasions that there are.
+  bool Plants(PlantedBug which, int percent) {
+    if (bug != which || planted_done || !random.Chance(percent)) return false;
+    planted_done = true;
+    Say("the planted bug");
+    return true;
+  }
+  std::string Time() const;
+
+  SimClock clock;
+  Random random;
+  const PlantedBug bug;
+  bool planted_done = false;
+  const bool tracing;
+  std::string transcript, violation;
+  SimFaultCounts faults{};
+};
+
+// The way of messages between two ends, in order.
+class SimChannel {
+ public:
+  SimChannel(SimWorld& world, double latency_ms, double bytes_per_ms)
+      : world_(world), latency_ms_(latency_ms), bytes_per_ms_(bytes_per_ms) {}
+
+  void Send(int64_t bytes, std::function<void()> arrives);
+  void Stall(double ms) { free_at_ms_ = std::max(free_at_ms_, world_.clock.now_ms()) + ms; }
+
+ private:
+  SimWorld& world_;
+  const double latency_ms_, bytes_per_ms_;
+  double free_at_ms_ = 0, last_ms_ = 0;
+};
+
+// A disk: one transfer after another, whose ends may come in another order.
+class SimDisk {
+ public:
+  explicit SimDisk(SimWorld& world) : world_(world), bytes_per_ms_(world.Between(2e3, 2e5)) {}
+
+  // `done` hears whether it was.
+  void Transfer(int64_t bytes, std::function<void(bool)> done);
+  void Slow(double until_ms) { slow_until_ms_ = until_ms; }
+  void Stall(double ms) { stall_ms_ = ms; }
+  void FailNext() { fails_ = true; }
+  void Full(double until_ms) { full_until_ms_ = until_ms; }
+  bool full() const { return world_.clock.now_ms() < full_until_ms_; }
+
+ private:
+  SimWorld& world_;
+  const double bytes_per_ms_;
+  double free_at_ms_ = 0, slow_until_ms_ = 0, stall_ms_ = 0, full_until_ms_ = 0;
+  bool fails_ = false;
+};
+
+}  // namespace lime

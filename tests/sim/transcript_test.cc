@@ -1,0 +1,319 @@
+// The state machines as golden files: events, and what they answer; tests/golden/*.txt, to be read in review.
+//
+// To write them anew: transcript_test --update_golden, then read the difference as you would read code.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/logic/order_writer.h"
+#include "coordinator/logic/recovery.h"
+#include "daemon/logic/residency_logic.h"
+#include "daemon/logic/stage_logic.h"
+#include "daemon/logic/stage_programs.h"
+#include "planner/plan_problem.h"
+#include "tests/sim/action_text.h"
+#include "tests/sim/sim_plans.h"
+
+namespace lime {
+namespace {
+
+bool update_golden = false;
+
+void ExpectGolden(const std::string& name, const std::string& text) {
+  const std::string path = absl::StrCat(LIME_SOURCE_DIR, "/tests/golden/", name);
+  if (update_golden) {
+    std::ofstream(path) << text;
+    return;
+  }
+  std::ifstream file(path);
+  ASSERT_TRUE(file) << path << " is missing; run with --update_golden";
+  std::stringstream golden;
+  golden << file.rdbuf();
+  EXPECT_EQ(text, golden.str()) << "If this is meant, run with --update_golden and read the difference.";
+}
+
+// Device 0 has the first layer and the head, device 1 the second layer; the MLP of the first layer streams. 32 of 96 positions have KV.
+absl::StatusOr<Plan> TwoDevices(const ModelSpec& spec) {
+  std::vector<ClusterDevice> cluster;
+  for (const char* name : {"a", "b"}) {
+    ClusterDevice device{.name = name, .numerics_id = "hash", .budget = 64 * kMiB};
+    device.profile.read_bytes_per_second = 10e9, device.profile.flops = 1e11;
+    device.profile.disk = {{.read_bytes = kMiB, .depth = 8, .bytes_per_second = 1e9, .latency_ms = 0.1}};
+    cluster.push_back(std::move(device));
+  }
+  PlanRequest request{.model_name = "sim", .context = 96, .sequences = 1, .prompt_tokens = 32, .chunks = {16}};
+  request.piece_bytes = 0;
+  LIME_ASSIGN_OR_RETURN(const PlanProblem problem, MakePlanProblem(spec, cluster, request));
+  PlanChoice choice{.stages = {.stages = {{0, 0, 2}, {1, 2, 4}, {0, 4, 5}}, .streamed = {1}}, .batch = 1};
+  choice.first_token = {.feasible = true, .ms = 1, .chunk_rows = 16, .chunks = 2, .chunks_per_sweep = 1};
+  LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem, choice));
+  Plan all = plan;
+  for (PlanPart& part : all.parts) part.streamed = true;
+  const std::vector<PlanNeed> needs = NeedsOf(all);
+  for (size_t d = 0; d < needs.size(); ++d) {
+    PlanMemory& memory = plan.devices[d].memory;
+    memory.margin -= needs[d].ring - memory.ring;
+    memory.ring = needs[d].ring;
+  }
+  return WithResidency(plan, {.layer_pages = 2, .streamed = {1}});
+}
+
+// A stage without a driver: what it is told, and what it answers.
+class StageTranscript {
+ public:
+  StageTranscript(const Plan& plan, int32_t device)
+      : plan_(plan),
+        book_(plan_, {.device = device, .layers = 1}),
+        residency_(plan_, *CompileAll(plan_, device), book_, {.device = device, .by_order = true, .layers = 1}),
+        stage_(plan_, device, {.vocab_size = 900, .row_bytes = 8, .microbatches = residency_.programs().back().microbatches},
+               residency_.programs(), book_),
+        device_(device) {
+    residency_.Start(stage_);
+    Event("start");
+    stage_.Start(actions_);
+    Carry();
+  }
+
+  void Order(decltype(lime::Order::what) what, const std::string& text) {
+    Event(absl::StrCat("order ", next_order_, ": ", text));
+    Note(stage_.OnOrder({.number = next_order_++, .what = std::move(what)}));
+    Carry();
+  }
+  void Hidden(int64_t step, int32_t stage, int64_t rows) {
+    Event(absl::StrCat("hidden states of step ", step, " from stage ", stage));
+    ActivationMessage message{.header = {.epoch = plan_.epoch, .step = step, .stage = stage, .bytes = rows * 8},
+                              .payload = std::vector<std::byte>(static_cast<size_t>(rows * 8))};
+    Note(stage_.OnActivation(std::move(message), 0, actions_));
+    Carry();
+  }
+  void Computed(std::vector<SampledToken> sampled = {}) {
+    Event("computed");
+    stage_.OnComputed(sampled, 0, actions_);
+    Carry();
+  }
+  void Loaded(int64_t load) {
+    Event(absl::StrCat("load ", load, " ended"));
+    stage_.OnLoaded(load, 0, actions_);
+    Carry();
+  }
+  void Prepared(const Residency& to) {
+    Event("prepared");
+    const Plan after = *WithResidency(plan_, to);
+    residency_.OnPrepared({after, *CompileAll(after, device_, &plan_), *CompileAll(after, device_)}, 0, changes_, actions_);
+    CarryChanges();
+    Carry();
+  }
+  void NothingLeaves() {
+    Event("nothing leaves");
+    residency_.OnNothingLeaves(changes_);
+    CarryChanges();
+  }
+  void RoomMade() {
+    Event("room made");
+    residency_.OnRoomMade(0, changes_, actions_);
+    CarryChanges();
+    Carry();
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  void Event(const std::string& what) { absl::StrAppend(&text_, text_.empty() ? "" : "\n", what, "\n----\n"); }
+  void Note(const absl::Status& status) {
+    if (!status.ok()) absl::StrAppend(&text_, "refused: ", std::string(status.message()), "\n");
+  }
+  void Carry() {
+    const auto carry = [this] {
+      for (size_t i = 0; i < actions_.size(); ++i) {
+        const StageLogic::Action action = actions_[i];
+        absl::StrAppend(&text_, ActionText(action), "\n");
+        if (const auto* start = std::get_if<ProgramRunner::StartCompute>(&action))
+          stage_.inbox().TakeInput({start->what.stage, start->what.microbatch});
+        if (const auto* change = std::get_if<StageLogic::ChangeResidency>(&action)) residency_.OnOrder(change->order->to, changes_);
+        if (std::holds_alternative<ProgramRunner::Border>(action)) residency_.OnBorder(changes_);
+        if (std::holds_alternative<ProgramRunner::StepEnded>(action)) residency_.OnStepEnded(changes_);
+        CarryChanges();
+      }
+      actions_.clear();
+    };
+    carry();
+    while (stage_.HasOrder()) {
+      stage_.NextOrder(residency_.memory(), 0, actions_);
+      carry();
+    }
+  }
+  void CarryChanges() {
+    for (const ResidencyLogic::Action& action : changes_) absl::StrAppend(&text_, ActionText(action), "\n");
+    changes_.clear();
+  }
+
+  const Plan plan_;
+  KvBook book_;
+  ResidencyLogic residency_;
+  StageLogic stage_;
+  const int32_t device_;
+  StageLogic::Actions actions_;
+  ResidencyLogic::Actions changes_;
+  int64_t next_order_ = 0;
+  std::string text_;
+};
+
+StepOrder Rows(int32_t position, int count, int32_t token) {
+  StepOrder step{.microbatches = {{}}};
+  for (int i = 0; i < count; ++i)
+    step.microbatches[0].rows.push_back({.token = token, .position = position + i, .wants_logits = i + 1 == count});
+  return step;
+}
+
+AdmitOrder Admit() {
+  return {.sequence = 0, .request = 7, .positions = 40, .prompt = {5, 5, 5}};
+}
+
+TEST(TranscriptTest, AStageOfAPipeline) {
+  const ModelSpec spec = SimModel(2);
+  const absl::StatusOr<Plan> plan = TwoDevices(spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  StageTranscript first(*plan, 0);
+  first.Order(Admit(), "admit request 7");
+  first.Order(Rows(0, 3, 5), "a prompt of 3 tokens");
+  first.Order(Rows(3, 1, kSampledToken), "a token that is not known yet");
+  first.Computed();  // the embedding
+  first.Computed();  // attention 0
+  first.Loaded(0);
+  first.Computed();  // mlp 0
+  first.Loaded(1);
+  first.Hidden(0, 1, 3);
+  first.Hidden(0, 1, 3);
+  first.Computed({{.sequence = 0, .position = 3, .token = 9}});  // the head
+  first.Computed();
+  first.Order(RetireOrder{0}, "retire slot 0, behind the step under way");
+  first.Order(RetireOrder{4}, "retire a slot that is not there");
+  ExpectGolden("stage_logic.txt", first.text());
+}
+
+TEST(TranscriptTest, ResidencyThatChanges) {
+  const ModelSpec spec = SimModel(2);
+  const absl::StatusOr<Plan> plan = TwoDevices(spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  StageTranscript second(*plan, 1);
+  const Residency more{.layer_pages = 6, .streamed = {1, 3}};
+  second.Order(Admit(), "admit request 7");
+  second.Order(Rows(0, 3, 5), "a prompt of 3 tokens");
+  second.Order(ResidencyOrder{more}, "more pages, and the second MLP streams");
+  second.Hidden(0, 0, 3);
+  second.Computed();  // attention 1
+  second.Computed();  // mlp 1
+  second.Order(Rows(3, 1, kSampledToken), "a step that begins before the change");
+  second.Prepared(more);
+  second.Hidden(1, 0, 1);
+  second.Computed();
+  second.Computed();
+  second.RoomMade();
+  second.Order(Rows(4, 1, kSampledToken), "a step behind the border");
+  second.Loaded(0);
+  second.Hidden(2, 0, 1);
+  second.Computed();
+  second.Computed();
+  ExpectGolden("residency_logic.txt", second.text());
+}
+
+// ---- The coordinator's
+
+std::string OrderText(const Order& order) {
+  if (const auto* admit = std::get_if<AdmitOrder>(&order.what))
+    return absl::StrCat("admit request ", admit->request, " to slot ", admit->sequence, ", ", admit->positions, " positions");
+  if (const auto* retire = std::get_if<RetireOrder>(&order.what)) return absl::StrCat("retire slot ", retire->sequence);
+  if (const auto* residency = std::get_if<ResidencyOrder>(&order.what))
+    return absl::StrCat("residency with ", residency->to.layer_pages, " pages");
+  std::string text = "step";
+  for (const MicroBatch& batch : std::get<StepOrder>(order.what).microbatches) {
+    absl::StrAppend(&text, " [",
+                    absl::StrJoin(batch.rows, " ",
+                                  [](std::string* out, const BatchRow& row) {
+                                    absl::StrAppend(out, row.sequence, ":", row.position, row.token == kSampledToken ? "?" : "",
+                                                    row.wants_logits ? "*" : "");
+                                  }),
+                    "]");
+  }
+  return text;
+}
+
+TEST(TranscriptTest, OrdersOfTwoRequests) {
+  OrderWriter writer({.sequences = 2,
+                      .context = 64,
+                      .batch = 1,
+                      .microbatches = 2,
+                      .max_rows = 4,
+                      .chunk = 4,
+                      .levels = {{.layer_pages = 4}, {.layer_pages = 8}}});
+  std::string text;
+  std::vector<StepOrder> steps;
+  int64_t ended = 0;
+  const auto order = [&](const std::string& event) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", event, "\n----\n");
+    for (const Order& each : writer.NextOrders()) {
+      absl::StrAppend(&text, each.number, ": ", OrderText(each), "\n");
+      if (const auto* step = std::get_if<StepOrder>(&each.what)) steps.push_back(*step);
+    }
+  };
+  // The oldest step makes a token for each row that asks for one.
+  const auto end_step = [&] {
+    std::vector<SampledToken> tokens;
+    for (const MicroBatch& batch : steps.at(static_cast<size_t>(ended)).microbatches) {
+      for (const BatchRow& row : batch.rows) {
+        if (row.wants_logits) tokens.push_back({.sequence = row.sequence, .position = row.position + 1, .token = 1});
+      }
+    }
+    EXPECT_TRUE(writer.OnTokens(ended, tokens).ok());
+    EXPECT_TRUE(writer.OnStepEnded(ended).ok());
+    order(absl::StrCat("step ", ended++, " ended with ", tokens.size(), " tokens"));
+  };
+  ASSERT_TRUE(writer.Add({.prompt = {1, 2, 3, 4, 5, 6}, .max_new_tokens = 3}).ok());
+  ASSERT_TRUE(writer.Add({.prompt = {1, 2}, .max_new_tokens = 40}).ok());
+  order("two requests, of 6 and 2 tokens");
+  for (int step = 0; step < 6; ++step) end_step();
+  writer.Stop(1);
+  order("request 1 is stopped");
+  ExpectGolden("order_writer.txt", text);
+}
+
+TEST(TranscriptTest, RecoveryFromACrash) {
+  Recovery recovery({}, {"a", "b"});
+  std::string text;
+  absl::Time now = absl::UnixEpoch();
+  const auto tell = [&](const std::string& what, const Recovery::Event& event, absl::Duration after = absl::ZeroDuration()) {
+    now += after;
+    const Recovery::Answer answer = recovery.OnEvent(event, now);
+    const char* const actions[] = {"nothing", "ask", "make a plan", "install", "go on", "give up"};
+    absl::StrAppend(&text, text.empty() ? "" : "\n", absl::FormatDuration(now - absl::UnixEpoch()), " ", what, "\n----\n",
+                    actions[answer.action.index()], answer.say.empty() ? "" : ": ", answer.say, "\n");
+  };
+  const absl::Status lost = absl::UnavailableError("b is lost");
+  tell("b is lost", Recovery::Failed{"b", lost});
+  tell("a answers", Recovery::Answered{{"a"}});
+  tell("a answers", Recovery::Answered{{"a"}}, absl::Seconds(11));
+  tell("there is no plan for it", Recovery::NoPlan{absl::ResourceExhaustedError("a is too small")});
+  tell("a and c answer", Recovery::Answered{{"a", "c"}}, absl::Seconds(1));
+  tell("there is one for a and c", Recovery::Planned{{"a", "c"}});
+  tell("c does not take it", Recovery::InstallFailed{"c", absl::UnavailableError("c is lost")});
+  tell("all answer", Recovery::Answered{{"a", "b", "c"}});
+  tell("installed", Recovery::Installed{});
+  tell("a token", Recovery::NewToken{});
+  tell("a person takes the plan away", Recovery::Failed{"a", absl::UnauthenticatedError("taken away")});
+  ExpectGolden("recovery.txt", text);
+}
+
+}  // namespace
+}  // namespace lime
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--update_golden") lime::update_golden = true;
+  }
+  return RUN_ALL_TESTS();
+}
