@@ -36,7 +36,7 @@ void ComputeWait::Await() {
       StayAwake(SteadyMs() + window->to_ms - waited_ms);
     }
   }
-  if (disk) disk->End();
+  if (disk && !options_.for_disk()) disk->End();  // else it is given up
 }
 
 // Where it is the disk that is waited for, looks whether that delivers anything.
