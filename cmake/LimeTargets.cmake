@@ -32,8 +32,12 @@ if(LIME_SANITIZE)
   if(LIME_SANITIZE STREQUAL "address,undefined")
     add_compile_options(-fno-sanitize=null,alignment,object-size,pointer-overflow,function)
   endif()
-  # Coverage for the fuzz targets, in all files alike: headers that are parsed once serve one set of options. Not for ThreadSanitizer, which
-  # would report its counters.
+  # AddressSanitizer's checks as calls and not in line: where code is optimised they take half of the time to compile.
+  if(LIME_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    add_compile_options("SHELL:-mllvm -asan-instrumentation-with-call-threshold=0")
+  endif()
+  # Coverage for the fuzz targets: asked for in all files alike, since headers that are parsed once serve one set of options, and taken back
+  # by lime_uncovered. Not for ThreadSanitizer, which would report its counters.
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND NOT LIME_SANITIZE STREQUAL "thread")
     set(LIME_FUZZ ON)
     add_compile_options(-fsanitize=fuzzer-no-link)
@@ -80,6 +84,13 @@ endfunction()
 function(lime_cold target)
   if(NOT LIME_SANITIZE)
     lime_optimize(${target} 1)
+  endif()
+endfunction()
+
+# lime_uncovered(target): what no fuzz target reaches. Coverage takes a fifth of the time that an unoptimised file compiles.
+function(lime_uncovered target)
+  if(LIME_FUZZ)
+    target_compile_options(${target} PRIVATE -fno-sanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table,stack-depth)
   endif()
 endfunction()
 
@@ -151,6 +162,9 @@ function(lime_program name)
     endif()
   endif()
   lime_options(${name})
+  if(NOT name MATCHES "_fuzz$")
+    lime_uncovered(${name})
+  endif()
   if(ARG_HEADERS)
     target_compile_options(${name} PRIVATE -fPIC)  # as they were parsed for a library
     target_precompile_headers(${name} REUSE_FROM ${ARG_HEADERS})
