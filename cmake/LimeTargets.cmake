@@ -175,6 +175,8 @@ endfunction()
 # Tests are compiled once and run once: what they call is optimised, they themselves are not, but for those that compute for long.
 set(LIME_TEST_LEVEL 0)
 
+option(LIME_SOAK_TESTS "Let tests take half an hour; under a sanitizer, also build and run those that take minutes there" OFF)
+
 # What all tests include, parsed once for each level: GCC 12 dies of headers that were parsed for another one.
 file(WRITE ${CMAKE_BINARY_DIR}/test_headers.cc "int main() {}\n")
 foreach(level 0 1 2)
@@ -186,14 +188,38 @@ foreach(level 0 1 2)
     <gmock/gmock.h> <gtest/gtest.h> <nlohmann/json.hpp> <absl/status/statusor.h> <absl/strings/str_cat.h> <filesystem> <random>)
 endforeach()
 
-# lime_test(name SRCS ... [DEPS ...] [TIMEOUT seconds] [WAITS] [LEVEL 0|1|2]): one GoogleTest program, one ctest entry.
-# WAITS: it mostly waits for other processes and for time to pass. scripts/test gives ctest two slots for each core, and a test takes two
-# of them, or one if it waits.
-# LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised. LIME_SOURCE_DIR and LIME_SHARED_DIR tell a test where the project and the models and vectors beside it are.
+# lime_ctest(name [WAITS] COMMAND ...): an entry of ctest that may take two minutes, or half an hour where LIME_SOAK_TESTS is on.
+# WAITS: it mostly waits for other processes and for time to pass. scripts/test gives ctest four slots for each core: a test takes all of
+# them, or one if it waits.
+function(lime_ctest name)
+  cmake_parse_arguments(ARG "WAITS" "" "COMMAND" ${ARGN})
+  add_test(NAME ${name} COMMAND ${ARG_COMMAND})
+  set(slots 4)
+  if(ARG_WAITS)
+    set(slots 1)
+  endif()
+  set(timeout 120)
+  if(LIME_SOAK_TESTS)
+    set(timeout 1800)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} PROCESSORS ${slots})
+endfunction()
+
+# lime_start_early(tests...): those that take longest, so that the last minute of a parallel run has more than one left.
+function(lime_start_early)
+  set_tests_properties(${ARGN} PROPERTIES COST 100)
+endfunction()
+
+# lime_test(name SRCS ... [DEPS ...] [PROGRAMS lime|limed ...] [SHARDS n] [WAITS] [SOAK] [LEVEL 0|1|2]): a GoogleTest program and its ctest entry.
+# PROGRAMS: it calls them, by the paths LIME_BINARY and LIMED_BINARY.
+# SHARDS: it takes long, and is that many entries, each of which runs a part of its tests.
+# SOAK: it takes minutes under a sanitizer, where only LIME_SOAK_TESTS has it.
+# LEVEL, or LIME_TEST_LEVEL for a folder: how it is optimised. LIME_SOURCE_DIR and LIME_SHARED_DIR tell a test where the project and the models
+# and vectors beside it are.
 function(lime_test name)
-  cmake_parse_arguments(ARG "WAITS" "TIMEOUT;LEVEL" "SRCS;DEPS" ${ARGN})
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
+  cmake_parse_arguments(ARG "WAITS;SOAK" "LEVEL;SHARDS" "SRCS;DEPS;PROGRAMS" ${ARGN})
+  if(ARG_SOAK AND LIME_SANITIZE AND NOT LIME_SOAK_TESTS)
+    return()
   endif()
   lime_program(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   if(NOT DEFINED ARG_LEVEL)
@@ -204,15 +230,24 @@ function(lime_test name)
   set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a test with other definitions parses them itself
   target_compile_definitions(${name} PRIVATE
     LIME_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LIME_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
-  add_test(NAME ${name} COMMAND ${name})
-  set(slots 2)
+  foreach(program ${ARG_PROGRAMS})
+    string(TOUPPER ${program} upper)
+    target_compile_definitions(${name} PRIVATE ${upper}_BINARY="$<TARGET_FILE:${program}>")
+    add_dependencies(${name} ${program})
+  endforeach()
+  set(waits)
   if(ARG_WAITS)
-    set(slots 1)
+    set(waits WAITS)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${slots})
-endfunction()
-
-# lime_start_early(tests...): those that take longest, so that the last minute of a parallel run has more than one left.
-function(lime_start_early)
-  set_tests_properties(${ARGN} PROPERTIES COST 100)
+  if(NOT ARG_SHARDS)
+    lime_ctest(${name} ${waits} COMMAND ${name})
+    return()
+  endif()
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    set(part ${name}_${shard}_of_${ARG_SHARDS})
+    math(EXPR index "${shard} - 1")
+    lime_ctest(${part} ${waits} COMMAND ${name})
+    set_tests_properties(${part} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+    lime_start_early(${part})
+  endforeach()
 endfunction()

@@ -47,11 +47,21 @@ install_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# build PRESET [TARGET...]: configures and builds into build/PRESET.
-build() {
+# configure PRESET [CMAKE-ARGUMENT...]: for build/PRESET.
+configure() {
+  (cd "$root" && cmake --preset "$@" >/dev/null) >&2
+}
+
+# build_configured PRESET [TARGET...]: builds what is configured in build/PRESET.
+build_configured() {
   local preset=$1
   shift
   export CCACHE_DIR=${CCACHE_DIR:-$root/.cache/ccache}
   export CCACHE_SLOPPINESS=pch_defines,time_macros  # or it would not keep what was compiled with parsed headers
-  (cd "$root" && cmake --preset "$preset" >/dev/null && cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}) >&2
+  (cd "$root" && cmake --build --preset "$preset" --parallel "$jobs" ${1:+--target "$@"}) >&2
+}
+
+# build PRESET [TARGET...]: both, as the preset says.
+build() {
+  configure "$1" && build_configured "$@"
 }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/push_blocks.h"
@@ -91,11 +92,16 @@ TEST_F(PushTest, ChunksThatArriveDamagedAreSentAgain) {
 
 TEST_F(PushTest, AConnectionThatBreaksIsMadeAnewAndThePushGoesOn) {
   std::atomic<int> chunks = 0;
+  absl::Notification gone;
   std::thread breaker;
   push_.spoil = [&](const PushSender::Chunk&, std::string&) {
     if (++chunks != 60) return;
-    breaker = std::thread([this] { Start(); });  // the daemon goes and comes back
-    absl::SleepFor(absl::Milliseconds(100));
+    breaker = std::thread([&] {
+      server_.reset();
+      gone.Notify();
+      Start();
+    });
+    EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
   };
   const auto state = Push();
   breaker.join();

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -137,14 +139,18 @@ TEST_F(CallsTest, FilesOfTheCallAreLookedAtBeforeAnythingElse) {
 
 TEST_F(CallsTest, EveryDeviceThatIsSilentIsNamed) {
   WriteFile(dir_ / "c.toml", "[[device]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n[[device]]\nname = \"b\"\naddress = \"127.0.0.1:2\"\n");
+  std::deque<std::pair<std::string, Lime>> calls;  // all at once: each of them waits for the devices
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"unload"}, {"profile"}, {"store", "--remove", "x"}, {"store", "--json"}, {"push", "--model", model_}}) {
     std::vector<std::string> call = words;
     call.insert(call.end(), {"--cluster", dir_ / "c.toml"});
-    const Answer answer = Call(call);
-    EXPECT_EQ(answer.exit_code, 1) << words.front();
-    EXPECT_THAT(answer.err, HasSubstr("device \"a\" at 127.0.0.1:1: nobody listens")) << words.front();
-    EXPECT_THAT(answer.err, HasSubstr("device \"b\" at 127.0.0.1:2: nobody listens")) << words.front();
+    calls.emplace_back(words.front(), call);
+  }
+  for (auto& [command, lime] : calls) {
+    const Answer answer = lime.Wait();
+    EXPECT_EQ(answer.exit_code, 1) << command;
+    EXPECT_THAT(answer.err, HasSubstr("device \"a\" at 127.0.0.1:1: nobody listens")) << command;
+    EXPECT_THAT(answer.err, HasSubstr("device \"b\" at 127.0.0.1:2: nobody listens")) << command;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "coordinator/cli/plan_rates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/base/status.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/sim/simulator.h"
 #include "tests/temp_dir.h"
@@ -35,21 +36,32 @@ constexpr int64_t kContext = 16384;
 
 class ChangeSearchTest : public ::testing::Test {
  protected:
+  struct Planned {
+    PlanInputs inputs;
+    Plan plan;
+  };
+
   void SetUp() override {
-    const std::string path = dir_ / "devices.json";
+    static const absl::StatusOr<Planned> planned = PlanOnce();
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    inputs_ = planned->inputs;
+    first_ = installed_ = planned->plan;
+    install_ms_ = ReadWeightsMs(inputs_.spec, installed_);
+  }
+
+  static absl::StatusOr<Planned> PlanOnce() {
+    const TempDir dir;
+    const std::string path = dir / "devices.json";
     std::ofstream(path) << kDevices;
     PlanInputFlags flags;
     flags.model_spec = LIME_SOURCE_DIR "/testbed/clusters/llama-2-13b.json";
     flags.device_profiles = path;
     flags.tokens = kContext, flags.kv_tokens = 2048, flags.prompt_tokens = 64;
     flags.no_kv_lending = true;
-    absl::StatusOr<PlanInputs> inputs = ReadPlanInputs(flags);
-    ASSERT_TRUE(inputs.ok()) << inputs.status();
-    inputs_ = *std::move(inputs);
-    absl::StatusOr<Plan> plan = ClusterPlanning({.work_ms = kSearchMs}, inputs_).Run();
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    first_ = installed_ = *std::move(plan);
-    install_ms_ = ReadWeightsMs(inputs_.spec, installed_);
+    Planned planned;
+    LIME_ASSIGN_OR_RETURN(planned.inputs, ReadPlanInputs(flags));
+    LIME_ASSIGN_OR_RETURN(planned.plan, ClusterPlanning({.work_ms = kSearchMs}, planned.inputs).Run());
+    return planned;
   }
 
   // With KV of `from` to `to` positions left to go through.
@@ -72,8 +84,13 @@ class ChangeSearchTest : public ::testing::Test {
     return {};
   }
 
+  // Search(8192, kContext), made once. REQUIRES: nothing of the fixture has changed yet.
+  const PlanWatcher::Candidate& Late() {
+    static const PlanWatcher::Candidate late = Search(8192, kContext);
+    return late;
+  }
+
   static constexpr double kSearchMs = 1000;
-  const TempDir dir_;
   PlanInputs inputs_;
   Plan first_;      // in use
   Plan installed_;  // at first, in as long as its profile says
@@ -91,7 +108,7 @@ TEST_F(ChangeSearchTest, KvThatOutgrowsAPlanIsWorthADeviceThatTheFirstOnesDidWit
   const PlanWatcher::Candidate early = Search(512, 1024);
   EXPECT_GT(early.ms_per_step, 0.95 * early.current_ms) << "KV fits as it is";
   EXPECT_LT(early.ms_per_step, 1.05 * early.current_ms) << "a plan with all KV from the start has the third device, or streams";
-  const PlanWatcher::Candidate late = Search(8192, kContext);
+  const PlanWatcher::Candidate& late = Late();
   EXPECT_THAT(DevicesUsed(late.plan), Contains("slow"));
   EXPECT_LT(late.ms_per_step, 0.8 * late.current_ms);
   EXPECT_GT(late.current_ms, 1.5 * early.current_ms) << "what streams at the levels that are left is counted";
@@ -107,7 +124,7 @@ TEST_F(ChangeSearchTest, ThePlanInUseIsComparedByWhatIsMeasured) {
 }
 
 TEST_F(ChangeSearchTest, ThePauseIsWhatIsReadTheFirstStepsAndWhatKvTakesOnItsWay) {
-  const PlanWatcher::Candidate late = Search(8192, kContext);
+  const PlanWatcher::Candidate& late = Late();
   const auto slow = std::ranges::find(late.plan.devices, "slow", &PlanDevice::name);
   ASSERT_NE(slow, late.plan.devices.end());
   const double slow_reads_ms = static_cast<double>(slow->memory.weights) / 1e9 * 1000, steps_ms = 2 * late.ms_per_step;
@@ -125,7 +142,7 @@ TEST_F(ChangeSearchTest, ThePauseIsWhatIsReadTheFirstStepsAndWhatKvTakesOnItsWay
 }
 
 TEST_F(ChangeSearchTest, InAPromptThePauseIsAStepOfItLonger) {
-  const PlanWatcher::Candidate decoding = Search(8192, kContext);
+  const PlanWatcher::Candidate& decoding = Late();
   decodes_ = false;
   const PlanWatcher::Candidate in_prompt = Search(8192, kContext);
   ASSERT_TRUE(decoding.taking_over && in_prompt.taking_over);
@@ -139,7 +156,7 @@ TEST_F(ChangeSearchTest, InAPromptThePauseIsAStepOfItLonger) {
 
 // At its level of KV the plan in use streams what it has in memory at first.
 TEST_F(ChangeSearchTest, WhatHasGrownOutOfMemoryIsReadAgain) {
-  const PlanWatcher::Candidate as_planned = Search(8192, kContext);
+  const PlanWatcher::Candidate& as_planned = Late();
   for (const KvLevel& level : LevelsOf(first_, OnlineRule::kLime).levels) levels_.push_back(level.residency);
   ASSERT_GT(levels_.size(), 2u);
   const PlanWatcher::Candidate by_then = Search(8192, kContext);
@@ -149,7 +166,7 @@ TEST_F(ChangeSearchTest, WhatHasGrownOutOfMemoryIsReadAgain) {
 
 TEST_F(ChangeSearchTest, GoingBackIsAsSlowAsLinksAreNow) {
   const ClusterRates slow = {{LinkKey("a", "b"), 1e6}, {LinkKey("b", "a"), 1e6}};  // of 125e6
-  EXPECT_GT(Search(8192, kContext, slow).going_back.fixed_ms, 1.15 * Search(8192, kContext).going_back.fixed_ms);
+  EXPECT_GT(Search(8192, kContext, slow).going_back.fixed_ms, 1.15 * Late().going_back.fixed_ms);
 }
 
 TEST_F(ChangeSearchTest, WhatIsComputedAgainTakesAllOfItsChunksAtTheRateOfTheLast) {
@@ -164,10 +181,11 @@ TEST_F(ChangeSearchTest, WhatIsComputedAgainTakesAllOfItsChunksAtTheRateOfTheLas
   EXPECT_LT(ComputeAgainMs(inputs_, first_, 4096), 0.6 * again_ms);
 }
 
-// The two fast devices alone: 65,536 tokens are more than they have memory for.
+// The two fast devices alone: the KV of 49,152 tokens is more than all their memory.
 TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
+  constexpr int64_t kTokens = 49152;
   inputs_.devices.pop_back();
-  inputs_.request.context = 65536;
+  inputs_.request.context = kTokens;
   online_.reset();
   search_ms_ = 200;
   absl::StatusOr<Plan> plan = ClusterPlanning({.work_ms = search_ms_}, inputs_).Run();
@@ -176,14 +194,14 @@ TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
   const Bytes a = KvOnDiskBytes(first_, 0), b = KvOnDiskBytes(first_, 1);
   ASSERT_TRUE(a > kGiB && b > kGiB) << a << " " << b;
   // What others have written is not there even when the file of the plan in use is gone.
-  const absl::StatusOr<PlanWatcher::Candidate> full = TrySearch(8192, 65536, {}, {{"a", -a}, {"b", -b}});
+  const absl::StatusOr<PlanWatcher::Candidate> full = TrySearch(8192, kTokens, {}, {{"a", -a}, {"b", -b}});
   ASSERT_TRUE(absl::IsResourceExhausted(full.status())) << full.status();
   EXPECT_THAT(std::string(full.status().message()), HasSubstr("has room for 0"));
   // There is room for the next file once that of the plan in use is gone; and beside it.
-  const PlanWatcher::Candidate alone = Search(8192, 65536, {}, {{"a", a / 2}, {"b", b / 2}});
+  const PlanWatcher::Candidate alone = Search(8192, kTokens, {}, {{"a", a / 2}, {"b", b / 2}});
   EXPECT_GT(KvOnDiskBytes(alone.plan, 0) + KvOnDiskBytes(alone.plan, 1), (a + b) / 2);
   EXPECT_FALSE(alone.taking_over);
-  const PlanWatcher::Candidate beside = Search(8192, 65536, {}, {{"a", 10 * a}, {"b", 10 * b}});
+  const PlanWatcher::Candidate beside = Search(8192, kTokens, {}, {{"a", 10 * a}, {"b", 10 * b}});
   EXPECT_GT(KvOnDiskBytes(beside.plan, 0) + KvOnDiskBytes(beside.plan, 1), (a + b) / 2);
   EXPECT_TRUE(beside.taking_over);
 }

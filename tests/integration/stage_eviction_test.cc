@@ -17,6 +17,7 @@
 #include "kernels/registry/registry.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan_blocks.h"
+#include "tests/cases.h"
 #include "tests/integration/models.h"
 #include "tests/integration/stage_cluster.h"
 #include "tests/integration/stage_orders.h"
@@ -66,7 +67,7 @@ TEST_P(StageEvictionBitsTest, WhatIsComputedAgainHasTheSameBits) {
   const MakeModelOptions options = OptionsOf(GetParam());
   TempDir dir;
   ASSERT_TRUE(MakeModel(options, dir / "model").ok());
-  ExpectBitsOfOne(dir / "model", 6, kContext, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size)));
+  ExpectBitsOfOne(dir / "model", Cases(6, 6), kContext, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, StageEvictionBitsTest, ::testing::ValuesIn(Variants()),
@@ -74,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Families, StageEvictionBitsTest, ::testing::ValuesIn(Va
 
 // More positions are evicted than are computed at a time, and than attention takes together.
 TEST(StageEvictionTest, TheShippedModelGivesTheSameBitsInManySlices) {
-  ExpectBitsOfOne(ShippedModel("lime-fables"), 4, 480, 512);
+  ExpectBitsOfOne(ShippedModel("lime-fables"), Cases(4, 4), 480, 512);
 }
 
 TEST(StageEvictionTest, SharedModelsGiveTheSameBits) {
@@ -82,7 +83,7 @@ TEST(StageEvictionTest, SharedModelsGiveTheSameBits) {
   if (names.empty()) GTEST_SKIP() << "needs models/ of the folder shared beside the project";
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
-    ExpectBitsOfOne(SharedModel(name), 2, kContext, 200);
+    ExpectBitsOfOne(SharedModel(name), Cases(2, 2), kContext, 200);
   }
 }
 
@@ -92,7 +93,7 @@ TEST(StageEvictionTest, ALongContextHasTheSameBits) {
   options.config.max_positions = 1200;
   TempDir dir;
   ASSERT_TRUE(MakeModel(options, dir / "model").ok());
-  ExpectBitsOfOne(dir / "model", 2, 1100, 200);
+  ExpectBitsOfOne(dir / "model", Cases(2, 2), 1100, 200);
 }
 
 // Two sequences in one micro-batch: the second one's prompt comes while the first decodes.

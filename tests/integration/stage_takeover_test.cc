@@ -7,6 +7,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/cases.h"
 #include "tests/integration/spilling_plans.h"
 
 namespace lime {
@@ -199,7 +200,7 @@ std::vector<Variant> TakeoverVariants() {
 class StageTakeover : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
-  constexpr int kSeeds = 30;
+  const int seeds = Cases(16, 30);
   MakeModelOptions options = OptionsOf(GetParam());
   options.config.max_positions = 2 * kLongContext;
   TempDir dir;
@@ -214,16 +215,16 @@ TEST_P(StageTakeover, LeavesTheBitsOfOneEngine) {
                                RandomIds(70 + length, length, static_cast<int32_t>(std::min<int64_t>(200, options.config.vocab_size))),
                                kTokens, kLongContext));
   Totals totals;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds); ++seed) {
     Generate(dir / "model", *spec, references, seed, totals);
     if (HasFatalFailure()) return;
   }
-  EXPECT_EQ(totals.taken, kSeeds);
-  EXPECT_GT(totals.from_disk, kSeeds / 4);
-  EXPECT_GT(totals.travelled.from_hosts, kSeeds / 4);
-  EXPECT_GT(totals.to_disk, kSeeds / 8);
-  EXPECT_GT(totals.to_hosts, kSeeds / 8);
-  EXPECT_GT(std::ssize(totals.travelled.fetched), kSeeds / 4);
+  EXPECT_EQ(totals.taken, seeds);
+  EXPECT_GT(totals.from_disk, seeds / 4);
+  EXPECT_GT(totals.travelled.from_hosts, seeds / 4);
+  EXPECT_GT(totals.to_disk, seeds / 8);
+  EXPECT_GT(totals.to_hosts, seeds / 8);
+  EXPECT_GT(std::ssize(totals.travelled.fetched), seeds / 4);
 }
 
 // One on several devices, of which nothing streams.

@@ -11,6 +11,7 @@
 #include "planner/evaluator.h"
 #include "planner/lower_bound.h"
 #include "planner/plan/plan_json.h"
+#include "tests/cases.h"
 #include "tests/planner/exhaustive_oracle.h"
 #include "tests/planner/paper_problems.h"
 #include "tests/planner/random_plans.h"
@@ -49,10 +50,11 @@ TEST(GranularityTest, SaysWhereAStageMayBegin) {
 
 TEST(PlanSearchTest, FindsTheBestOfAllPlansOfTinyInstances) {
   int feasible = 0, infeasible = 0;
-  for (uint64_t seed = 0; seed < 306; ++seed) {
+  const uint64_t tiny = 294, larger = tiny + static_cast<uint64_t>(Cases(2, 6)), largest = larger + static_cast<uint64_t>(Cases(2, 6));
+  for (uint64_t seed = 0; seed < largest; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    const bool largest = seed >= 300;  // 10 blocks x 3 devices
-    const Instance instance = largest ? TinyInstance(seed, 1e8, 6e7) : TinyInstance(seed, seed < 294 ? 3e5 : 2e7);
+    // The largest: 10 blocks x 3 devices.
+    const Instance instance = seed >= larger ? TinyInstance(seed, 1e8, 6e7) : TinyInstance(seed, seed < tiny ? 3e5 : 2e7);
     const Granularity granularity = seed % 4 == 0 ? Granularity::kLayer : seed % 4 == 1 ? Granularity::kModelBlock : Granularity::kBlock;
     const OracleBest best = LookAtEveryPlan(instance, granularity);
     const FoundPlan found = SearchPlan(instance, {.granularity = granularity});
@@ -118,7 +120,7 @@ TEST(PlanSearchTest, SplitsTheHeadWhereNoDeviceHoldsIt) {
 TEST(PlanSearchTest, LocalSearchAloneComesCloseOnTinyInstances) {
   double sum = 0, worst = 1;
   int count = 0, missed = 0;
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < static_cast<uint64_t>(Cases(80, 200)); ++seed) {
     const Instance instance = TinyInstance(seed, 3e5);
     const FoundPlan best = SearchPlan(instance, {});
     const FoundPlan found = SearchPlan(instance, {.time_limit_ms = 60, .exhaustive = false});

@@ -1,0 +1,26 @@
+// How much of what tests draw at random is tried.
+#pragma once
+
+#include <cstdlib>
+
+namespace lime {
+
+// Whether this is a run for long, as by scripts/soak.
+inline bool Soaking() {
+  return std::getenv("LIME_SOAK") != nullptr;
+}
+
+// Built with a sanitizer, which slows everything down several times.
+#ifdef LIME_SANITIZED
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+// Cases of one test: `gate` in every run, a quarter of them if kSanitized, `soak` while Soaking().
+inline int Cases(int gate, int soak) {
+  if (Soaking()) return soak;
+  return kSanitized ? (gate + 3) / 4 : gate;
+}
+
+}  // namespace lime
