@@ -199,11 +199,19 @@ class Experiment:
         return ["--model-spec", self.config], profiles, self.request(variant, Factors(1)), self.folder
 
     def full_size_ms(self, variant):
-        """What the variant is predicted to take at full size; None where it has no plan, or its plan is of the KV of the first level only."""
-        if self.grows(variant):
+        """What the variant is predicted to take at full size, where KV grows at the end of the context; None where it has no plan, where that is not
+        what is measured, or where its levels are of another rule than the plan's.
+        """
+        if self.grows(variant) and (variant.run_flags or not self.question.fill):
             return None
         plan = planning.make_plan(self.bin / "lime", *self.full_size_question(variant))
-        return plan["predicted"]["ms_per_token"] if "predicted" in plan else None
+        levels = plan.get("kv_levels") or [plan.get("predicted", {})]
+        return levels[-1].get("ms_per_token")
+
+    def full_size_window_ms(self, window):
+        """What the tokens of a window are predicted to take at full size, with all requests there; None where `lime` has no plan."""
+        plan = planning.make_plan(self.bin / "lime", *self.full_size_question(LIME))
+        return workload.full_size_ms(plan.get("kv_levels"), window, self.question, workload.lead_of(plan))
 
     def plan_seconds(self, variants):
         """At most, for those that are still to be planned."""
@@ -213,7 +221,7 @@ class Experiment:
             plan = (variant.strategy, variant.plan_flags, self.grows(variant))  # variants of one strategy may share it
             if self.overheads is None or not planning.is_made(*self.scaled_question(variant)):
                 questions.add((plan, "scaled"))
-            if not self.grows(variant) and not planning.is_made(*self.full_size_question(variant)):
+            if not planning.is_made(*self.full_size_question(variant)):
                 questions.add((plan, "full"))
         return len(questions) * self.machine.plan_ms / 1000
 

@@ -13,6 +13,8 @@ def summarise(experiment):
     limits = [turn["limits"] for turn in experiment.every_turn() if turn["limits"]]
     rows = [summarise_strategy(v.name, plans[v.name], [t for t in turns if t["strategy"] == v.name], experiment.runs(v), experiment.same_as(v))
             | {"full_size_ms": experiment.full_size_ms(v)} for v in question.variants]
+    for window in [w for row in rows for w in row.get("windows", []) if question.group == "windows"]:
+        window["full_size_ms"] = experiment.full_size_window_ms(window)
     measured = [t for t in turns if "ms_per_token" in t]
     return {
         "name": experiment.name, "group": question.group, "setting": question.setting, "mbit": question.mbit, "requests": question.requests,
@@ -117,11 +119,15 @@ def put_between(text, begin, end, new):
     return f"{head}{begin}\n{new}{end}{tail}"
 
 
+def full_size_cell(row):
+    return f"{row['full_size_ms']:.0f}" if row.get("full_size_ms") else ""
+
+
 def strategy_cells(row, faster):
     name = f"**{row['strategy']}**" if row["strategy"] == "lime" else row["strategy"]
     if row["outcome"] == "OOM":
         return f"{name} | | | out of memory | | |"
-    full = f"{row['full_size_ms']:.0f}" if row.get("full_size_ms") else ""
+    full = full_size_cell(row)
     if row["outcome"] != "ran":
         return f"{name} | {full} | {row['predicted_ms']:.0f} | {'out of time' if row['outcome'] == 'OOT' else row['outcome']} | | |"
     over_bound = f"{row['over_bound']:.3f}" if row["over_bound"] else ""

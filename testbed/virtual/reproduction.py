@@ -34,7 +34,8 @@ least); a prompt then fills the context but for the last tokens, so that every r
 at the end of the context: nothing is extrapolated, and nothing but the scale below is divided. `--online paper` is the threshold table of equations 5 to 7,
 `--no-memory-planner` streams whole layers. Flags of planning that change no plan are not run: here the planner puts KV neither into the memory of other devices nor on disks,
 since weights are left to stream at every level and every memory is full, so that the paper's row without KV transfer is full LIME. Where KV in another memory pays is in the
-next section.""",
+next section. Measured with plans that left 0.5 to 4.4 of the 16 MiB of margin free at their last levels; *predicted at full size* is of plans that leave all of it, at the
+end of the context; KV grows in them where that is faster at first.""",
     "lending": """Not of the paper, whose gain by KV transfer (14 % in table V) cannot be derived from its text. Mistral Nemo 12B on two devices over 1 Gbit/s: a fast board that the
 model all but fills, and a mini PC with 64 GB that computes slowly (`testbed/clusters/roomy.json`). KV is planned for 8,192 tokens at first and grows; prompts fill the context but for what is
 generated, and those last tokens are measured. `lime` has the KV that the board has no room for in the mini PC's memory, which attends to it there; without lending the board streams. A plan
@@ -44,7 +45,7 @@ made for all KV from the start has layers on the mini PC for every token, and is
 tensor parallelism included. The oracle is told every redraw in advance: it takes at every token the best of plans made for 50 to 250 Mbit/s, in the simulator, and changes from
 one to the other for nothing (`testbed/virtual/oracle.py`). Its caption names Qwen3 32B, which E2 holds in memory: there nothing has to stream. Where memory does not suffice is Setting 2.""",
     "windows": f"""Setting 2 at 200 Mbit/s while KV grows over several levels (`docs/ONLINE.md`): ms/token of every {WINDOW} tokens, and what the level in use at each of them
-was predicted to take.""",
+was predicted to take. At full size it is the level in the middle of a window, with all requests there; another plan, with levels elsewhere.""",
 }
 
 
@@ -89,14 +90,14 @@ def settings_beside(results):
 
 def ablation_table(results):
     """Table V beside ours: milliseconds per token, and the share of full LIME's speed."""
-    lines = ["| context | pattern | variant | predicted | measured ms/token (least to most, turns) | share of full speed | paper: ms/token | paper: share |",
-             "|--:|---|---|--:|--:|--:|--:|--:|"]
+    lines = ["| context | pattern | variant | predicted at full size | predicted | measured ms/token (least to most, turns) | share of full speed | paper: ms/token | paper: share |",
+             "|--:|---|---|--:|--:|--:|--:|--:|--:|"]
     for result in results:
         full = next((row["measured_ms"] for row in result["strategies"] if row["strategy"] == "lime" and row["outcome"] == "ran"), None)
         for row in result["strategies"]:
             paper = TABLE_V.get((row["strategy"], pattern_of(result)))
             said = f"{paper[0]:.1f} | {paper[1]:.2f}" if paper else " | "
-            lines.append(f"| {result['context']} | {pattern_of(result)} | `{row['strategy']}` | {ablation_cells(row, full)} | {said} |")
+            lines.append(f"| {result['context']} | {pattern_of(result)} | `{row['strategy']}` | {report.full_size_cell(row)} | {ablation_cells(row, full)} | {said} |")
     return "\n".join(lines) + "\n"
 
 
@@ -119,12 +120,13 @@ def varying_table(results):
 
 
 def window_table(results):
-    lines = ["| requests | context | positions | predicted ms/token | measured | measured / predicted |", "|--:|--:|--:|--:|--:|--:|"]
+    lines = ["| requests | context | positions | predicted at full size | predicted ms/token | measured | measured / predicted |",
+             "|--:|--:|--:|--:|--:|--:|--:|"]
     for result in results:
         for window in windows_of(result):
             ratio = window["measured_ms"] / window["predicted_ms"]
             mark = "" if abs(window["predicted_ms"] / window["measured_ms"] - 1) <= WITHIN else " (off by more than 10 %)"
-            lines.append(f"| {result['requests']} | {result['context']} | {window['from']} to {window['to']} | {window['predicted_ms']:.0f} | "
+            lines.append(f"| {result['requests']} | {result['context']} | {window['from']} to {window['to']} | {report.full_size_cell(window)} | {window['predicted_ms']:.0f} | "
                          f"{window['measured_ms']:.0f} | {ratio:.3f}{mark} |")
     return "\n".join(lines) + "\n"
 
@@ -147,15 +149,16 @@ def troubles(results):
 
 
 def lending_table(results):
-    lines = ["| context | variant | predicted | measured ms/token (least to most, turns) | measured / predicted | `lime` is faster by |", "|--:|---|--:|--:|--:|--:|"]
+    lines = ["| context | variant | predicted at full size | predicted | measured ms/token (least to most, turns) | measured / predicted | `lime` is faster by |",
+             "|--:|---|--:|--:|--:|--:|--:|"]
     for result in results:
         faster = report.ratios(result)
         for row in result["strategies"]:
             if row["outcome"] != "ran":
-                lines.append(f"| {result['context']} | `{row['strategy']}` | | {row['outcome']} | | |")
+                lines.append(f"| {result['context']} | `{row['strategy']}` | {report.full_size_cell(row)} | | {row['outcome']} | | |")
                 continue
             ratio = f"{faster[row['strategy']]:.2f}" if row["strategy"] in faster else ""
-            lines.append(f"| {result['context']} | `{row['strategy']}` | {row['predicted_ms']:.0f} | {row['measured_ms']:.0f} ({row['least_ms']:.0f} to "
+            lines.append(f"| {result['context']} | `{row['strategy']}` | {report.full_size_cell(row)} | {row['predicted_ms']:.0f} | {row['measured_ms']:.0f} ({row['least_ms']:.0f} to "
                          f"{row['most_ms']:.0f}, {row['turns']}) | {row['over_predicted']:.3f} | {ratio} |")
     return "\n".join(lines) + "\n"
 

@@ -102,6 +102,14 @@ def predicted_ms(levels, times, prompt, index, lead=LEAD):
     return level_of(levels, positions, [prompt + len(of) for of in times], lead)["ms_per_token"]
 
 
+def full_size_ms(levels, window, question, lead):
+    """Predicted milliseconds per token in the middle of a window at full size, with all requests there; None where there are no levels."""
+    if not levels:
+        return None
+    position = (window["from"] + window["to"]) * question.width // 2
+    return level_of(levels, [position] * question.requests, [question.context] * question.requests, lead)["ms_per_token"]
+
+
 def settled(times, warm_up):
     """Indices of the first request's tokens that came while all requests ran and had left the warm-up behind."""
     begin, end = max(of[warm_up] for of in times), min(of[-1] for of in times)

@@ -399,8 +399,21 @@ class ReproductionTest(unittest.TestCase):
                 report.summarise_strategy("lime --online paper", a_plan(), [{"refused": "the request needs KV", "oom_kills": {}}], True)]
         self.assertEqual((rows[0]["predicted_ms"], rows[0]["bound_ms"]), (9.0, None))  # of the level, not of the plan; whose bound is another's
         lines = reproduction.ablation_table([a_result(group="ablation", context=8192, strategies=rows)]).splitlines()
-        self.assertIn("| 8192 | sporadic | `lime --no-memory-planner` | 9 | 16 (16 to 16, 1) | 0.62 | 2251.7 | 0.67 |", lines)
-        self.assertIn("| 8192 | sporadic | `lime --online paper` |  | out of memory |  |  |  |", lines)
+        self.assertIn("| 8192 | sporadic | `lime --no-memory-planner` |  | 9 | 16 (16 to 16, 1) | 0.62 | 2251.7 | 0.67 |", lines)
+        self.assertIn("| 8192 | sporadic | `lime --online paper` |  |  | out of memory |  |  |  |", lines)
+
+    def test_predictions_at_full_size_stand_beside_those_of_the_scale(self):
+        question = catalogue.Question("setting-2", requests=2, context=8192)
+        grows = levels((256, 100.0), (512, 200.0), (1024, 400.0))
+        # 2 requests at 8 x 200 = 1600 positions: 2 x 102 pages with what the next 24 steps write; 2 x 252 at 8 x 500.
+        self.assertEqual([workload.full_size_ms(grows, {"from": p, "to": p}, question, 24) for p in (200, 500)], [100.0, 200.0])
+        self.assertIsNone(workload.full_size_ms([], {"from": 1, "to": 50}, question, 24))
+        row = report.summarise_strategy("lime", a_plan(), [a_turn(10.0)], True) | {"full_size_ms": 7.4}
+        self.assertIn("| 8192 | sporadic | `lime` | 7 | ", reproduction.ablation_table([a_result(group="ablation", context=8192, strategies=[row])]))
+        self.assertIn("| 8192 | `lime` | 7 | ", reproduction.lending_table([a_result(group="lending", context=8192, strategies=[row])]))
+        window = {"from": 1, "to": 50, "measured_ms": 100.0, "predicted_ms": 105.0, "full_size_ms": 99.0}
+        grown = a_result(strategies=[report.summarise_strategy("lime", a_plan(), [a_turn(10.0, windows=[window])], True)])
+        self.assertIn("| 1 to 50 | 99 | 105 | 100 |", reproduction.window_table([grown]))
 
     def test_windows_that_are_off_are_marked(self):
         turn = a_turn(10.0, windows=[{"from": 1, "to": 50, "measured_ms": 100.0, "predicted_ms": 105.0},
