@@ -23,4 +23,9 @@ inline int Cases(int gate, int soak) {
   return kSanitized ? (gate + 3) / 4 : gate;
 }
 
+// Whether Cases() are enough to say that all that may happen did.
+inline bool ManyCases() {
+  return Soaking() || !kSanitized;
+}
+
 }  // namespace lime

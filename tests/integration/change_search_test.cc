@@ -181,9 +181,9 @@ TEST_F(ChangeSearchTest, WhatIsComputedAgainTakesAllOfItsChunksAtTheRateOfTheLas
   EXPECT_LT(ComputeAgainMs(inputs_, first_, 4096), 0.6 * again_ms);
 }
 
-// The two fast devices alone: the KV of 49,152 tokens is more than all their memory.
+// The two fast devices alone: 65,536 tokens are more than they have memory for.
 TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
-  constexpr int64_t kTokens = 49152;
+  constexpr int64_t kTokens = 65536;
   inputs_.devices.pop_back();
   inputs_.request.context = kTokens;
   online_.reset();

@@ -82,7 +82,7 @@ void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
     }
     for (int d = 0; d < plan.NumDevices(); ++d) changed += cluster.engine(d).stats().residency_changes;
   }
-  EXPECT_GT(changed, 2 * seeds);
+  EXPECT_GT(changed, ManyCases() ? 2 * seeds : 0);
 }
 
 class StageResidencyFamilies : public ::testing::TestWithParam<Variant> {};
