@@ -79,8 +79,7 @@ class ReferenceModel {
                                                  .context = options.context,
                                                  .num_kv_pages = pages,
                                                  .numerics = options.numerics}));
-    LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store,
-                          WeightStore::Open(checkpoint_, spec_, {.loader = LoaderKind::kRead}));
+    LIME_ASSIGN_OR_RETURN(const std::unique_ptr<WeightStore> store, WeightStore::Open(checkpoint_, spec_, {.loader = LoaderKind::kRead}));
     LIME_ASSIGN_OR_RETURN(blocks_, store->LoadAll());
     for (const LoadedBlock& block : blocks_) LIME_RETURN_IF_ERROR(backend_->BindBlock(spec_.block(block.id), ToWeights(block)));
     return absl::OkStatus();

@@ -10,8 +10,8 @@
 #include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
-#include "tests/coordinator/kept_answer.h"
 #include "testbed/make_model/make_model.h"
+#include "tests/coordinator/kept_answer.h"
 #include "tests/temp_dir.h"
 
 namespace lime {
