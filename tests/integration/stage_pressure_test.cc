@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/plan/plan_residency.h"
+#include "tests/cases.h"
 #include "tests/integration/fake_machine.h"
 #include "tests/integration/stage_orders.h"
 
@@ -83,7 +84,7 @@ void StagePressure::ExpectBitsOfRandomPlans(const std::string& model, int64_t vo
   const std::string store = dir / "store";
   ASSERT_TRUE(PrepareBlockStore(model, store).ok());
   int64_t changes = 0;
-  for (uint64_t seed = 1; seed <= 6; ++seed) {
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(Cases(6, 6)); ++seed) {
     std::mt19937_64 random(seed);
     const auto below = [&](uint64_t n) { return random() % n; };
     Plan plan = RandomPlan(spec_, seed).Draw();
@@ -121,7 +122,9 @@ void StagePressure::ExpectBitsOfRandomPlans(const std::string& model, int64_t vo
     ASSERT_NO_FATAL_FAILURE(ExpectBits(cluster, plan));
     for (int d = 0; d < plan.NumDevices(); ++d) changes += cluster.engine(d).stats().residency_changes;
   }
-  EXPECT_GT(changes, 2);
+  if (ManyCases()) {
+    EXPECT_GT(changes, 2);
+  }
 }
 
 class StagePressureFamilies : public StagePressure, public ::testing::WithParamInterface<Variant> {};
