@@ -16,9 +16,9 @@ absl::Status Invalid(const What&... what) {
 }  // namespace lime
 
 // Returns the status from the enclosing function unless it is OK.
-#define LIME_RETURN_IF_ERROR(expr)                                    \
-  do {                                                                \
-    if (absl::Status status_ = (expr); !status_.ok()) return status_; \
+#define LIME_RETURN_IF_ERROR(expr)                                                \
+  do {                                                                            \
+    if (absl::Status lime_status = (expr); !lime_status.ok()) return lime_status; \
   } while (0)
 
 // LIME_ASSIGN_OR_RETURN(auto file, Open(path));
