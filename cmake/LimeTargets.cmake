@@ -44,6 +44,9 @@ if(LIME_SANITIZE)
   endif()
 endif()
 
+# What GCC has parsed is garbage at the end of a file: to collect it in between takes a tenth of its time.
+add_compile_options($<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1048576>)  # KiB
+
 # gRPC's and asio's users have -pthread, and parsed headers serve one set of options. GCC 12 forgets that they are the system's, and takes
 # std::string's own code for an access out of bounds.
 add_compile_options(-pthread $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
