@@ -195,7 +195,7 @@ endforeach()
 # WAITS: it mostly waits for other processes and for time to pass. scripts/test gives ctest four slots for each core: a test takes all of
 # them, or one if it waits.
 function(lime_ctest name)
-  cmake_parse_arguments(ARG "WAITS" "" "COMMAND" ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "WAITS" "" "COMMAND")  # keeps semicolons within an argument
   add_test(NAME ${name} COMMAND ${ARG_COMMAND})
   set(slots 4)
   if(ARG_WAITS)
