@@ -18,6 +18,7 @@ namespace lime {
 
 inline std::vector<int32_t> Ids(int count, int32_t first) {
   std::vector<int32_t> ids;
+  ids.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) ids.push_back((first + 7 * i) % kFakeVocab);
   return ids;
 }

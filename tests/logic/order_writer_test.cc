@@ -36,6 +36,7 @@ std::string Show(const Order& order) {
 
 std::vector<std::string> Show(const std::vector<Order>& orders) {
   std::vector<std::string> lines;
+  lines.reserve(orders.size());
   for (const Order& order : orders) lines.push_back(Show(order));
   return lines;
 }
