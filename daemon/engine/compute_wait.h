@@ -54,7 +54,8 @@ class ComputeWait {
 
  private:
   void Sleep(std::optional<StallWatch>& disk);
-  void StayAwake(double until_ms);
+  // Gives the lock away meanwhile, which is one of the owner's for the analysis.
+  void StayAwake(double until_ms) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   const Options options_;
   absl::CondVar work_;
