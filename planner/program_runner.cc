@@ -57,6 +57,12 @@ const Instruction* ProgramRunner::waiting() const {
   return computing_ || steps_.empty() ? nullptr : &OfStep().programs[steps_.front()]->step[at_];
 }
 
+std::optional<int> ProgramRunner::awaited_part() const {
+  const Instruction* const instruction = waiting();
+  const auto* const weights = instruction == nullptr ? nullptr : std::get_if<AwaitWeights>(instruction);
+  return weights == nullptr ? std::nullopt : std::optional(OfStep().programs[steps_.front()]->loads[weights->load].part);
+}
+
 absl::Status ProgramRunner::On(const BeginStep& event) {
   if (event.program < 0 || event.program >= static_cast<int32_t>(generations_.front().programs.size()))
     return WrongToRun("no program ", event.program);

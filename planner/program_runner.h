@@ -126,6 +126,8 @@ class ProgramRunner {
   bool computing() const { return computing_; }
   // The instruction it waits at; null where it computes or is between steps.
   const Instruction* waiting() const;
+  // The part whose load it waits for; nothing where it waits for none.
+  std::optional<int> awaited_part() const;
   // Since when; negative where it does not.
   double waiting_since_ms() const { return waiting_since_ms_; }
   int64_t steps_ended() const { return step_; }

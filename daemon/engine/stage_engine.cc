@@ -474,11 +474,7 @@ class InstalledStage final : public StageEngine {
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || computing_ || (hosted_->asked() && Health().ok()); }
 
   // Where it is the disk that is waited for.
-  std::optional<int> AwaitedPart() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const Instruction* const waiting = logic_->runner().waiting();
-    const auto* await = waiting == nullptr ? nullptr : std::get_if<AwaitWeights>(waiting);
-    return await == nullptr ? std::nullopt : std::optional(residency_->logic().programs().front().loads[await->load].part);
-  }
+  std::optional<int> AwaitedPart() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return logic_->runner().awaited_part(); }
   std::optional<ComputeWait::Awaited> NowAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Instruction* const waiting = logic_->runner().waiting();
     if (const auto place = waiting != nullptr ? WaitPlace(plan_, *waiting) : std::nullopt)
