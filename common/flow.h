@@ -41,10 +41,10 @@ struct Flow {
   // Steps ahead of which rows of evicted positions go, ordered and not ended. They are long; two let micro-batches follow one another.
   int64_t EvictingAhead() const { return microbatches > 1 ? 2 : 1; }
 
-  // Rows of hidden states of all steps under way: beside decode rows flows one chunk.
-  int64_t WaitingRows() const {
-    return std::max(kDecodeAhead * (sequences + chunk), PromptsAhead() * chunk * chunks_per_sweep) + EvictingAhead() * sequences * evicted;
-  }
+  // Rows of all steps under way, but for evicted ones: beside decode rows flows one chunk. Steps of both kinds together have no more.
+  int64_t RowsAhead() const { return std::max(kDecodeAhead * (sequences + chunk), PromptsAhead() * chunk * chunks_per_sweep); }
+  // Of hidden states.
+  int64_t WaitingRows() const { return RowsAhead() + EvictingAhead() * sequences * evicted; }
 
   // Of them, those between two parts of the head that ask for logits. A sequence that decodes waits for its token, so it has one; of
   // prompts that are scored every row asks, but of one step no more than of a micro-batch.

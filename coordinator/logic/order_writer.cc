@@ -32,6 +32,7 @@ OrderWriter::Options OrderWriter::For(const Plan& plan) {
   options.chunks = std::max(1, plan.chunks_per_sweep);
   options.look_ahead = Flow::kDecodeAhead;
   options.prompts_ahead = static_cast<int32_t>(Flow::Of(plan).PromptsAhead());
+  options.rows_ahead = Flow::Of(plan).RowsAhead();
   if (IdsBefore(plan, plan.stages.back().lo) > 0) options.prompt_logits = plan.batch;
   if (GrowsKv(plan)) options.levels = {ResidencyOf(plan)};
   options.kept_positions = plan.kept_positions;
@@ -252,7 +253,11 @@ void OrderWriter::Admit() {
 bool OrderWriter::MayOrderStep() const {
   const bool decodes = std::ranges::any_of(running_, [&](const Entry* entry) { return Decodes(*entry); });
   const int32_t ahead = decodes ? options_.look_ahead : options_.prompts_ahead;
-  return static_cast<int32_t>(under_way_.size()) < (Evicts() ? std::min(ahead, options_.evicting_ahead) : ahead);
+  if (static_cast<int32_t>(under_way_.size()) >= (Evicts() ? std::min(ahead, options_.evicting_ahead) : ahead)) return false;
+  // Where requests have just begun to decode, or ended, steps of both kinds are under way.
+  int64_t rows = decodes ? std::ssize(running_) + options_.chunk : options_.chunk * options_.chunks;
+  for (size_t i = 0; i < under_way_.size(); ++i) rows += under_way_[i].rows;
+  return under_way_.empty() || rows <= options_.rows_ahead;
 }
 
 // Whether the next step may have rows of a sequence of which not all is kept.
@@ -268,8 +273,9 @@ bool OrderWriter::WriteStep() {
   step.step = next_step_, step.prompt_logits = 0, step.awaited.clear(), step.chunks.clear();
   AddDecodeRows(step);
   AddPromptRows(step, options_.chunk * (step.awaited.empty() ? options_.chunks : 1));
-  const bool computes = std::ranges::any_of(batches_, [](const MicroBatch& batch) { return !batch.rows.empty(); });
-  if (!computes && !AwaitsPages()) {
+  step.rows = 0;
+  for (const MicroBatch& batch : batches_) step.rows += std::ssize(batch.rows);
+  if (step.rows == 0 && !AwaitsPages()) {
     under_way_.Unpush();
     return false;
   }

@@ -35,20 +35,21 @@ class OrderWriter {
  public:
   static constexpr int32_t kAny = INT32_MAX;
   struct Options {
-    int32_t sequences = 1;          // slots
-    int64_t context = 0;            // positions of one slot
-    int32_t batch = 1;              // of one micro-batch, rows that decode
-    int64_t logit_rows = 0;         // likewise, rows that ask for logits, those that decode included; no more than batch: as many
-    int32_t microbatches = 1;       // of one step
-    int64_t max_rows = 1;           // of one micro-batch
-    int64_t chunk = 1;              // prompt rows of a step in which others decode
-    int32_t chunks = 1;             // such chunks where nobody does
-    int32_t look_ahead = 3;         // steps that decode, ordered and not ended
-    int32_t prompts_ahead = 16;     // steps of prompts alone, likewise: they wait for no token
-    int32_t prompt_logits = kAny;   // prompt rows of a step that ask for logits
-    int64_t kept_positions = 0;     // of a sequence; where it has more, its evicted ones go ahead of its rows. 0: all
-    int32_t evicting_ahead = 1;     // steps of which that is so, ordered and not ended
-    std::vector<Residency> levels;  // by KV pages, ascending, where KV grows; the devices have the first. Empty: all pages are there
+    int32_t sequences = 1;           // slots
+    int64_t context = 0;             // positions of one slot
+    int32_t batch = 1;               // of one micro-batch, rows that decode
+    int64_t logit_rows = 0;          // likewise, rows that ask for logits, those that decode included; no more than batch: as many
+    int32_t microbatches = 1;        // of one step
+    int64_t max_rows = 1;            // of one micro-batch
+    int64_t chunk = 1;               // prompt rows of a step in which others decode
+    int32_t chunks = 1;              // such chunks where nobody does
+    int32_t look_ahead = 3;          // steps that decode, ordered and not ended
+    int32_t prompts_ahead = 16;      // steps of prompts alone, likewise: they wait for no token
+    int64_t rows_ahead = INT64_MAX;  // of all steps ordered and not ended: what devices have room for
+    int32_t prompt_logits = kAny;    // prompt rows of a step that ask for logits
+    int64_t kept_positions = 0;      // of a sequence; where it has more, its evicted ones go ahead of its rows. 0: all
+    int32_t evicting_ahead = 1;      // steps of which that is so, ordered and not ended
+    std::vector<Residency> levels;   // by KV pages, ascending, where KV grows; the devices have the first. Empty: all pages are there
   };
   // What the devices of a plan are made for. Of one whose KV grows, the level that it begins with alone.
   static Options For(const Plan& plan);
@@ -155,6 +156,7 @@ class OrderWriter {
   // A step ordered and not ended, with the tokens that have not come yet.
   struct UnderWay {
     int64_t step = 0;
+    int64_t rows = 0;
     std::vector<Sampling> awaited;
     int32_t prompt_logits = 0;  // rows of prompts that asked for them
     struct Chunk {

@@ -331,7 +331,7 @@ class SimCluster {
       if (device.stage == nullptr || device.epoch != epoch) return;
       const absl::Status status =
           message.header.kv ? device.stage->OnKv(from, message.payload) : device.stage->OnActivation(std::move(message));
-      if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDataLoss(status) && !absl::IsResourceExhausted(status))
+      if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDataLoss(status))
         world_.Violation("device ", device.name, " refuses what a peer sends: ", status.message());
     });
   }

@@ -23,6 +23,11 @@ TEST(SimClusterTest, AThousandSeedsHoldWhateverHappens) {
   EXPECT_GT(all.taken_over, 20);
 }
 
+// Steps of prompts were ordered beside steps that decode, more than devices have room for: a hidden state was refused.
+TEST(SimClusterTest, DevicesHaveRoomForTheHiddenStatesOfAllStepsUnderWay) {
+  for (const uint64_t seed : {6589, 26010, 31860, 55063, 79462, 96327}) EXPECT_EQ(RunSim({.seed = seed}).violation, "") << seed;
+}
+
 TEST(SimClusterTest, ASeedIsOneRun) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const SimResult one = RunSim({.seed = seed, .traces = true}), other = RunSim({.seed = seed, .traces = true});
