@@ -130,7 +130,7 @@ TEST(TsanTest, IsSilentAboutConditions) {
   TakeTurns([](absl::Mutex& mutex, const absl::Condition& condition) {
     while (!mutex.AwaitWithDeadline(condition, absl::Now() + absl::Microseconds(50))) continue;
   });
-  TakeTurns([](absl::Mutex& mutex, const absl::Condition& condition) {
+  TakeTurns([](absl::Mutex& mutex, const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     mutex.Unlock();
     mutex.LockWhen(condition);
   });
