@@ -99,7 +99,7 @@ class ChangeSearchTest : public ::testing::Test {
   double search_ms_ = kSearchMs;
   bool decodes_ = true;
   std::vector<Residency> levels_;
-  const ClusterRates made_with_;
+  const ClusterRates made_with_ = {};
   const std::atomic<bool> cancelled_ = false;
 };
 

@@ -41,8 +41,14 @@ class Streaming {
     EXPECT_TRUE(plan.ok()) << plan.status();
     options.num_threads = 1;
     options.sampler = &sampler_;
-    options.peers.step_ended = [this](int64_t) { Note([this] { ++ended_; }); };
-    options.peers.failed = [this](const absl::Status& status) { Note([this, status] { status_.Update(status); }); };
+    options.peers.step_ended = [this](int64_t) {
+      absl::MutexLock lock(&mutex_);
+      ++ended_;
+    };
+    options.peers.failed = [this](const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      status_.Update(status);
+    };
     auto engine = StageEngine::Install(model, plan->plan, 0, std::move(options));
     EXPECT_TRUE(engine.ok()) << engine.status();
     if (engine.ok()) engine_ = *std::move(engine);
@@ -66,10 +72,6 @@ class Streaming {
   absl::Status Give(decltype(Order::what) what) {
     if (engine_ == nullptr) return absl::FailedPreconditionError("no plan is installed");
     return engine_->OnOrder({.number = next_order_++, .what = std::move(what)});
-  }
-  void Note(const std::function<void()>& what) {
-    absl::MutexLock lock(&mutex_);
-    what();
   }
 
   absl::Mutex mutex_;
