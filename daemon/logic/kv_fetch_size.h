@@ -4,7 +4,7 @@
 // Fewer at once when pieces come slower, or a layer was not there in time; more only once there has been time for it in kSteadySteps steps.
 // Those that have room together stay, whatever the link. Beyond them all are fetched or none, where answers are short: pieces that come on
 // and on would hold each of them up. There is no least change (the paper's n_ts): nothing is sent for one, and fewer at once keeps layers
-// in time (docs/ONLINE.md has figures).
+// in time (algorithms.md, section 6, has figures).
 //
 // Pure.   Times: milliseconds of one clock.   Thread: the owner's.
 #pragma once

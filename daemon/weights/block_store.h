@@ -1,6 +1,6 @@
 // The block store: a model's weights split into one file for each layer, every block one aligned range, with checksums.
 //
-// README.md of this folder has the format.
+// docs/reference/file-formats.md has the format.
 #pragma once
 
 #include <cstdint>

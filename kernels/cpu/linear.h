@@ -3,8 +3,8 @@
 // Numerics (design.md section 5), numerics_id "portable-f32-1": every output element is one dot product over K of fp32 values. Each product
 // is added, with a fused multiply-add, to one of 32 lanes, in ascending k, the lane depending on k and the weights' format alone; every
 // 2,048 elements the lanes are added in one fixed tree, and these sums in ascending order. GEMV and GEMM, any number of tokens, of threads,
-// any split of the rows and every instruction set give the same bits. README.md has the details. A packed weight is fma(q, scale, bias) in
-// fp32; dense weights and x are exact.
+// any split of the rows and every instruction set give the same bits. docs/internals/kernels.md has the details. A packed weight is
+// fma(q, scale, bias) in fp32; dense weights and x are exact.
 //
 // Where the CPU has a bf16 dot product, bf16 weights meet bf16 activations by it: numerics_id "x86-avx512bf16-1", another fixed order with
 // the same promise. Everything else stays as above.

@@ -1,4 +1,4 @@
-// The kernel set of bf16 weights and bf16 activations on x86 CPUs with AVX512-BF16. README.md states its order.
+// The kernel set of bf16 weights and bf16 activations on x86 CPUs with AVX512-BF16. docs/reference/numerics.md: its order.
 #pragma once
 
 #include <cstdint>

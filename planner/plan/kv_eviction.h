@@ -1,5 +1,5 @@
-// KV that a pipeline has no room for and neither streams nor lends: what the paper's baselines do where their memory is used up (lime.txt,
-// section V-A).
+// KV that a pipeline has no room for and neither streams nor lends: what the paper's baselines do where their memory is used up (LIME,
+// section V-A of the paper).
 //
 // A plan with Plan::kept_positions keeps the KV of so many positions of each sequence, the newest ones. What is older is evicted: every
 // step sends its tokens through all layers once more, ahead of its own rows, and attends to what that makes of K and V beside what is kept.

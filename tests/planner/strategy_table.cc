@@ -1,7 +1,7 @@
 // Prints the strategies side by side (Markdown).
 //
 //   strategy_table [--time-limit-ms 5000] FILE...              ms per step of problem files of `lime solve`
-//   strategy_table [--time-limit-ms 5000] --settings FOLDER    the table of docs/PLANNER.md, from FOLDER/E1.json to S3.json
+//   strategy_table [--time-limit-ms 5000] --settings FOLDER    the table of docs/internals/planner.md, from FOLDER/E1.json to S3.json
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
