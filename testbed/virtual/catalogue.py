@@ -49,6 +49,7 @@ class Question:
     prompt_tokens: int = 16  # planned with; not divided: a prompt is one chunk
     kv_tokens: int = 0  # that KV is reserved for at first; 0: all, KV does not grow
     fill: bool = False  # prompts leave of the context no more than is generated
+    text: bool = False  # prompts are stories, each from another place on; else one sentence again and again
     start: int = 0  # length of the prompts; 0: as planned with
     pause: tuple = ()  # (least, most) tokens between two redraws of the links' rate; empty: it stays
     width: int = 8
@@ -131,6 +132,15 @@ def quick(question):
     """The same with few tokens and one turn: that the path works, not what is true."""
     tokens = {"windows": 60, "varying": 14}.get(question.group, 6)
     return replace(question, rounds=1, tokens=tokens, warm_up=2, pause=QUICK_PAUSE if question.pause else ())
+
+
+def full_kv(question):
+    """The same with prompts of text that fill the context but for what is generated: attention then reads the KV that the
+    plan counts. Where a question says how long its prompts are, they stay so.
+    """
+    if question.fill or question.start:
+        return replace(question, text=True)
+    return replace(question, text=True, fill=True, prompt_tokens=max(64, question.context // 64))
 
 
 def select(questions, names):

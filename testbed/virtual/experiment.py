@@ -19,6 +19,7 @@ from virtual.turns import Turn
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = ROOT / "testbed" / "clusters"
+STORIES = ROOT / "models" / "lime-fables" / "heldout.txt"
 LATENCY_MS = 0.3  # of a message, one way; planned with, not imposed: what the links really have is measured
 LEAST_ACTIVATIONS = 16 * MIB
 BASE_ACTIVATIONS, POSITION_ACTIVATIONS = 8 * MIB, 5 * 1024  # of the kernels' workspaces; a long context has the room of its pieces
@@ -31,6 +32,11 @@ GUESSED_MS = {"lime": 2000, "lime-paper": 3000, "pp": 0, "edgeshard": 0, "pp-off
 
 def say(*words):
     print(time.strftime("%H:%M:%S"), *words, file=sys.stderr, flush=True)
+
+
+def stories():
+    """Prompts as text: one line, a character for each token of a byte tokenizer."""
+    return " ".join(STORIES.read_text(encoding="ascii").split())
 
 
 @dataclass(frozen=True)
@@ -278,10 +284,11 @@ class Experiment:
     def asked(self, variant, turn_round):
         """What a turn has beside plan and tokens, as JSON gives it back; nothing where it is a plain one."""
         question = self.question
-        if not (question.fill or question.start or question.pause or variant.run_flags):
+        if not (question.fill or question.text or question.start or question.pause or variant.run_flags):
             return []
         load = self.load()
         each = [list(load.tokens)] if len(set(load.tokens)) > 1 else []
+        each += ["text"] if question.text else []
         return [load.prompt, list(variant.run_flags), [list(drawn) for drawn in self.redraws(turn_round)], question.warm_up] + each
 
     def redraws(self, turn_round):
@@ -316,7 +323,8 @@ class Experiment:
         plan, load = self.plans[variant.name], self.load()
         scaled = [(token, mbit / self.factors.width) for token, mbit in self.redraws(turn_round)]
         options = {"cluster_toml": cluster.cluster_toml(budgets), "tokens": load.tokens, "warm_up": self.question.warm_up, "install_s": 180,
-                   "patience_s": 60 + 3 * self.turn_seconds(variant), "prompt": load.prompt, "run_flags": variant.run_flags, "redraws": scaled,
+                   "patience_s": 60 + 3 * self.turn_seconds(variant), "prompt": load.prompt,
+                   "stories": stories() if self.question.text else "", "run_flags": variant.run_flags, "redraws": scaled,
                    "planned_mbit": self.question.mbit / self.factors.width}
         cluster.shape_links(self.question.mbit / self.factors.width)
         try:

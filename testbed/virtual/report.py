@@ -4,6 +4,7 @@ import statistics
 from virtual import planning
 
 BASELINES = ("pp", "pp-offload", "edgeshard")
+OUTCOMES = {"OOM": "out of memory", "OOT": "out of time"}  # in words
 
 
 def summarise(experiment):
@@ -96,18 +97,51 @@ def ratios(result):
 
 
 def markdown(results):
-    """What was measured, and what it was measured on."""
-    return table(results) + "\n" + "\n\n".join(conditions(result) for result in results) + "\n"
+    """The summary of a report: what each strategy took, and how that compares with predictions."""
+    return strategy_matrix(results) + "\n" + accuracy(results)
 
 
-def table(results):
-    lines = ["| setting | requests | Mbit/s | strategy | predicted at full size | predicted | measured ms/token (least to most, turns) "
-             "| measured / predicted | measured / bound | lime is faster by |", "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|"]
+def names_of(results):
+    """The strategies of all results, in the order of the result that has most."""
+    longest_first = sorted(results, key=lambda result: -len(result["strategies"]))
+    return list(dict.fromkeys(row["strategy"] for result in longest_first for row in result["strategies"]))
+
+
+def strategy_matrix(results):
+    """A row for each experiment, a column for each strategy: measured ms/token."""
+    names = names_of(results)
+    heads = " | ".join(f"**{name}**" if name == "lime" else name for name in names)
+    lines = [f"| setting | requests | Mbit/s | {heads} |", "|---|--:|--:|" + "--:|" * len(names)]
     for result in results:
-        faster = ratios(result)
-        for row in result["strategies"]:
-            lines.append(f"| {result['setting']} | {result['requests']} | {result['mbit']} | {strategy_cells(row, faster)} |")
+        rows = {row["strategy"]: row for row in result["strategies"]}
+        cells = " | ".join(matrix_cell(rows.get(name)) for name in names)
+        lines.append(f"| {result['setting']} | {result['requests']} | {rate(result)} | {cells} |")
     return "\n".join(lines) + "\n"
+
+
+def matrix_cell(row):
+    if row is None:
+        return ""
+    return f"{row['measured_ms']:.0f}" if row["outcome"] == "ran" else OUTCOMES.get(row["outcome"], row["outcome"])
+
+
+def accuracy(results):
+    """One sentence: measured over predicted, and over the bound, of all strategies that ran and of `lime`."""
+    ran = [row for result in results for row in result["strategies"] if row["outcome"] == "ran"]
+    if not ran:
+        return ""
+    lime = [row for row in ran if row["strategy"] == "lime"]
+    bound = [row["over_bound"] for row in lime if row["over_bound"]]
+    text = f"Measured over predicted: {least_most([row['over_predicted'] for row in ran])}"
+    if lime and len(lime) < len(ran):
+        text += f"; of `lime` alone {least_most([row['over_predicted'] for row in lime])}"
+    if bound:
+        text += f".\nMeasured over the bound of the plan, of `lime`: {least_most(bound)}"
+    return text + ".\n"
+
+
+def least_most(values):
+    return f"{min(values):.3f} to {max(values):.3f}"
 
 
 def put_between(text, begin, end, new):
@@ -123,52 +157,19 @@ def full_size_cell(row):
     return f"{row['full_size_ms']:.0f}" if row.get("full_size_ms") else ""
 
 
-def strategy_cells(row, faster):
-    name = f"**{row['strategy']}**" if row["strategy"] == "lime" else row["strategy"]
-    if row["outcome"] == "OOM":
-        return f"{name} | | | out of memory | | |"
-    full = full_size_cell(row)
-    if row["outcome"] != "ran":
-        return f"{name} | {full} | {row['predicted_ms']:.0f} | {'out of time' if row['outcome'] == 'OOT' else row['outcome']} | | |"
-    over_bound = f"{row['over_bound']:.3f}" if row["over_bound"] else ""
-    ratio = f"{faster[row['strategy']]:.2f}" if row["strategy"] in faster else ""
-    return (f"{name} | {full} | {row['predicted_ms']:.0f} | {row['measured_ms']:.0f} ({row['least_ms']:.0f} to {row['most_ms']:.0f}, {row['turns']}) | "
-            f"{row['over_predicted']:.3f} | {over_bound} | {ratio}")
-
-
-def conditions(result):
-    """Asked beside measured."""
-    mb = lambda value: f"{value / 1e6:.1f}"
-    lines = [f"{title(result)}: model of {result['model']['bytes'] / 1e9:.2f} GB; link asked "
-             f"{result['link']['asked_mbit']:.1f} Mbit/s, measured {span(result['link']['measured_mbit'])}; 2 KiB there and a byte back "
-             f"{result['link']['round_trip_ms'] or 0:.2f} ms; all devices' real computing at most {result['real_compute_share']:.0%} of the machine; "
-             f"{result['oom_kills']} out-of-memory kills; tokens and logits of all turns "
-             f"{'the same' if result['same_tokens_and_logits'] else 'DIFFER'}.", "",
-             "| device | memory for weights and KV, MB | runtime, MB | disk asked, MB/s | disk measured | most used of hard limit, MB (closest turn) |",
-             "|---|--:|--:|--:|--:|--:|"]
-    for device in result["devices"]:
-        measured = [value / 1e6 for value in device["disk_measured"]] if device["disk_measured"] else None
-        lines.append(f"| {device['name']} | {mb(device['weights_memory'])} | {mb(device['runtime'])} | {mb(device['disk_asked'])} | {span(measured)} | "
-                     f"{closest(result, device['name'])} |")
-    return "\n".join(lines)
-
-
 def title(result):
     context = f", {result['context']} tokens" if result.get("group") in ("ablation", "lending") else ""
-    rate = "50 to 250" if result.get("group") == "varying" else result["mbit"]
-    return f"{result['setting']}, {result['requests']} request(s), {rate} Mbit/s{context}"
+    return f"{result['setting']}, {result['requests']} request(s), {rate(result)} Mbit/s{context}"
 
 
-def span(values):
-    return "not measured" if values is None else f"{values[0]:.1f} to {values[1]:.1f}"
+def rate(result):
+    return "50 to 250" if result.get("group") == "varying" else result["mbit"]
 
 
 def closest(result, device):
+    """{"peak", "limit"} of the strategy that came closest to the device's hard limit; None where none ran."""
     memories = [row["memory"][device] for row in result["strategies"] if "memory" in row]
-    if not memories:
-        return ""
-    most = max(memories, key=lambda m: m["peak"] / m["limit"])
-    return f"{most['peak'] / 1e6:.1f} of {most['limit'] / 1e6:.1f}"
+    return max(memories, key=lambda m: m["peak"] / m["limit"], default=None)
 
 
 def axes_of(count):

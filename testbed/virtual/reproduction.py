@@ -1,10 +1,18 @@
-"""The page of `testbed/reproduce`: what each figure and table of the paper says beside what was measured here. Tables are pure; plots by matplotlib."""
+"""The page of `testbed/reproduce`: what each figure and table of the paper says beside what was measured.
+
+The page has summaries; every figure is in the data files (`data_files.py`). Tables are pure, plots are
+drawn by matplotlib.
+"""
+import re
+import textwrap
+
 from virtual import report
 from virtual.catalogue import CLAIMS, GROUPS, TABLE_V
 from virtual.workload import WINDOW
 
-BASELINES = ("pp", "pp-offload", "pp-offload-batched", "edgeshard")  # of the paper those of pipelines; lime-paper is its own LIME
-WITHIN = 0.1  # of measured, in which a prediction is to be
+# The paper's pipeline baselines. `lime-paper` is the paper's own LIME.
+BASELINES = ("pp", "pp-offload", "pp-offload-batched", "edgeshard")
+WITHIN = 0.1  # a prediction is to be within this share of the measurement
 
 TITLES = {
     "clusters": "Clusters E1 to E3 (section V-B, figures 12 to 14)",
@@ -17,35 +25,72 @@ TITLES = {
 }
 
 NOTES = {
-    "clusters": """E1: Llama 2 13B on two devices, E2: Qwen3 32B on three, E3: Llama 3.3 70B on four. Bursty is as many requests as devices.
+    "clusters": """E1 is Llama 2 13B on two devices, E2 is Qwen3 32B on three, E3 is Llama 3.3 70B on four. The bursty
+pattern has as many requests as devices.
 
-The paper lets generation go on until KV has used up the memory, and does not say for how long. With 82 % of the nominal memory for weights and KV, as our
-descriptions of the boards have it, each of these clusters holds its model and the KV of 2,048 tokens: nothing has to stream, and then `lime` has nothing over a
-pipeline that is cut well. What it is worth where memory does not suffice is in the next section.""",
-    "settings": """Llama 3.3 70B on five devices, as the paper's text has it; the captions of its figures 15 to 17 name Qwen3 32B. The paper gives no factors
-in the text: EdgeShard and the plain pipeline are out of memory, and what takes longer than 40 s (sporadic) or 15 s (bursty) per token is out of time, by the plan's prediction
-here. Its abstract has LIME 1.7 (sporadic) and 3.7 (bursty) times faster than the best of all baselines on Llama 3.3 70B.""",
-    "eviction": """Llama 2 13B on E1 at 19,712 tokens, and two requests of 10,240: the weights fit, and their KV no longer does beside them. Here the paper has baselines that do not stream compute
-the keys and values of evicted tokens again (section V-A). `pp` and `edgeshard` keep the KV of as many tokens as memory has room for, the newest ones, and every step sends the others through all
-layers once more. Prompts fill the context but for what is generated, and those last tokens are measured. Contexts are divided by 8 here, and with them what is computed again: at full size
-a step of `pp` takes several times as long (*predicted at full size*, at the end of the context).""",
-    "ablation": """Llama 3.3 70B in Setting 2 at 200 Mbit/s; the paper does not name its setting. The plan has KV for an eighth of the context at first (512 tokens at
-least); a prompt then fills the context but for the last tokens, so that every rule has streamed more by the time it is measured, and the tokens measured are those
-at the end of the context: nothing is extrapolated, and nothing but the scale below is divided. `--online paper` is the threshold table of equations 5 to 7,
-`--no-memory-planner` streams whole layers. Flags of planning that change no plan are not run: here the planner puts KV neither into the memory of other devices nor on disks,
-since weights are left to stream at every level and every memory is full, so that the paper's row without KV transfer is full LIME. Where KV in another memory pays is in the
-next section. Measured with plans that left 0.5 to 4.4 of the 16 MiB of margin free at their last levels; *predicted at full size* is of plans that leave all of it, at the
-end of the context; KV grows in them where that is faster at first.""",
-    "lending": """Not of the paper, whose gain by KV transfer (14 % in table V) cannot be derived from its text. Mistral Nemo 12B on two devices over 1 Gbit/s: a fast board that the
-model all but fills, and a mini PC with 64 GB that computes slowly (`testbed/clusters/roomy.json`). KV is planned for 8,192 tokens at first and grows; prompts fill the context but for what is
-generated, and those last tokens are measured. `lime` has the KV that the board has no room for in the mini PC's memory, which attends to it there; without lending the board streams. A plan
-made for all KV from the start has layers on the mini PC for every token, and is what planning anew would give.""",
-    "varying": """All links get another rate between 50 and 250 Mbit/s after random numbers of tokens (3 to 10), the same draws for every strategy of a round. Planned for
-150 Mbit/s. A redraw comes when the plan's own prediction has its token; which token it was is kept with the turn. The paper's factors are over all its baselines,
-tensor parallelism included. The oracle is told every redraw in advance: it takes at every token the best of plans made for 50 to 250 Mbit/s, in the simulator, and changes from
-one to the other for nothing (`testbed/virtual/oracle.py`). Its caption names Qwen3 32B, which E2 holds in memory: there nothing has to stream. Where memory does not suffice is Setting 2.""",
-    "windows": f"""Setting 2 at 200 Mbit/s while KV grows over several levels (`docs/ONLINE.md`): ms/token of every {WINDOW} tokens, and what the level in use at each of them
-was predicted to take. At full size it is the level in the middle of a window, with all requests there; another plan, with levels elsewhere.""",
+Each cluster holds its whole model and the KV of 2,048 tokens, since 82 % of the nominal memory is
+counted for weights and KV (`testbed/clusters`). Nothing has to stream, and `lime` then gains nothing
+over a pipeline that is cut well. In the paper, generation continues until KV has filled the memory.
+The paper does not say at how many tokens that is.
+
+**KV is almost empty in these runs.** They reserve KV for 2,048 tokens, which is 256 in the scale model,
+but their prompts have 16 tokens and they generate 9. Attention therefore reads a tenth of the KV that
+the prediction counts. On E1, full KV is 6 % of the bytes that a step of one request reads, so 0.947 of
+the prediction is measured. On E2 and E3 it is 0.8 and 0.5 %. `testbed/reproduce --full-kv` runs the same
+experiments with prompts of text that fill the context. Its results are not here yet.
+
+In bursts, `lime` is slower than `lime-paper` on E3, and on E1 at 200 Mbit/s.
+[Deviations](deviations.md#bursts-on-e1-and-e3) says what is known about the reasons.""",
+    "settings": """Llama 3.3 70B on five devices, as the paper's text says; the captions of its figures 15 to 17 name
+Qwen3 32B. The text gives no factors for these figures. EdgeShard and the plain pipeline are out of
+memory there. A strategy whose plan predicts more than 40 s per token (sporadic) or 15 s (bursty) is out
+of time. The abstract gives 1.7 (sporadic) and 3.7 (bursty) over the best baselines for Llama 3.3 70B on
+four devices.
+
+Prompts are short here too, so KV is almost empty. Full KV is 0.5 % of what one request reads in a step.""",
+    "eviction": """Llama 2 13B on E1 with one request of 19,712 tokens, and with two of 10,240. The weights fit in memory;
+their KV does not fit beside them. Llama 2 is defined for 4,096 positions. The runs use its shapes with
+random weights and longer contexts, so they measure time and say nothing about text.
+
+The paper's baselines without streaming recompute the keys and values of evicted tokens (section V-A).
+`pp` and `edgeshard` keep the KV of the newest tokens, as many as fit, and every step sends the other
+tokens through all layers again. The prompts fill the context except for the generated tokens, and those
+last tokens are measured. Contexts are divided by 8, and the recomputed tokens with them. A full-size
+step of `pp` therefore takes several times as long: see *predicted at full size*, which is for the end
+of the context.""",
+    "ablation": """Llama 3.3 70B in Setting 2 at 200 Mbit/s. The paper does not name the setting of its table V. At first the
+plan has KV for an eighth of the context, at least 512 tokens. The prompt then fills the context except
+for the last tokens, so every rule has streamed more by the time it is measured. Nothing is extrapolated.
+
+`--online paper` is the threshold table of equations 5 to 7. `--no-memory-planner` streams whole layers.
+Planner flags that do not change the plan are not run. Here the planner moves no KV to other devices or
+to disks, because weights are left to stream at every level and every memory is full. The paper's row
+without KV transfer is therefore full LIME. The next section shows where KV in another memory pays.
+
+These plans left 0.5 to 4.4 MiB of the 16 MiB margin free at their last levels. *Predicted at full size*
+is for plans that leave the whole margin free, at the end of the context.""",
+    "lending": """This experiment is not in the paper, whose gain by KV transfer (14 % in table V) cannot be derived from
+its text. Mistral Nemo 12B runs on two devices over 1 Gbit/s (`testbed/clusters/roomy.json`). One is a
+fast board that the model almost fills. The other is a mini PC with 64 GB that computes slowly. The plan
+reserves KV for 8,192 tokens at first, and KV grows. The prompts fill the context except for the
+generated tokens, and those last tokens are measured.
+
+With `lime`, the KV that the board cannot hold is in the memory of the mini PC, which attends to it
+there. Without lending, the board streams weights instead. *All KV from the start* is a plan made for the
+full context: it places layers on the mini PC for every token, and re-planning would give the same.""",
+    "varying": """All links get another rate between 50 and 250 Mbit/s after a random number of tokens (3 to 10). Every
+strategy of a round gets the same rates. Plans are made for 150 Mbit/s. The rate changes at the time at
+which the plan predicts the token; the token at which it really changed is recorded. The paper's factors
+are over all its baselines, tensor parallelism included.
+
+The oracle knows every rate in advance. At each token the simulator takes the best of the plans made for
+50 to 250 Mbit/s, and changing from one plan to another costs nothing (`testbed/virtual/oracle.py`).
+
+The paper's caption names Qwen3 32B. E2 holds that model in memory, so nothing has to stream. Setting 2 is
+where memory does not suffice.""",
+    "windows": f"""Setting 2 at 200 Mbit/s while KV grows over several levels ([online](online.md)). The table has ms/token
+over {WINDOW} tokens, and the prediction for the level in use at each of them. At full size it is the level
+in the middle of the window with all requests present. That is another plan, with other levels.""",
 }
 
 
@@ -63,14 +108,20 @@ def spread(values):
 
 
 def beside_claims(results):
-    """Rows of the first table: the paper's factors, and ours over the baselines that ran. The best baseline is the least factor of each experiment."""
-    lines = ["| figure | pattern | Mbit/s | paper: LIME is faster by | ours, over all that ran | ours, over the best of each |", "|---|---|--:|--:|--:|--:|"]
+    """The first table: the paper's factors, and ours over the baselines that ran.
+
+    The best baseline is the least factor of each experiment.
+    """
+    lines = ["| figure | pattern | Mbit/s | paper: LIME is faster by | ours, over all that ran "
+             "| ours, over the best of each |", "|---|---|--:|--:|--:|--:|"]
     for claim in CLAIMS:
-        ours = [factors(r) for r in results if r["group"] == claim.group and pattern_of(r) == claim.pattern and claim.mbit in (0, r["mbit"])]
+        ours = [factors(r) for r in results
+                if r["group"] == claim.group and pattern_of(r) == claim.pattern and claim.mbit in (0, r["mbit"])]
         if not ours:
             cells = "not run yet | "
         else:
-            cells = f"{spread([f for of in ours for f in of.values()])} | {spread([min(of.values()) for of in ours if of])}"
+            cells = (f"{spread([f for of in ours for f in of.values()])} | "
+                     f"{spread([min(of.values()) for of in ours if of])}")
         rate = "50 to 250" if claim.group == "varying" else claim.mbit
         lines.append(f"| {claim.figure} | {claim.pattern} | {rate} | {claim.least} to {claim.most} | {cells} |")
     return "\n".join(lines) + "\n"
@@ -78,56 +129,92 @@ def beside_claims(results):
 
 def settings_beside(results):
     """Figures 15 to 17 by experiment: the factor over the best baseline, and who has no figure."""
-    lines = ["| figure | setting | pattern | Mbit/s | `lime` faster than the best baseline by | out of memory | out of time |", "|---|---|---|--:|--:|---|---|"]
+    lines = ["| figure | setting | pattern | Mbit/s | `lime` faster than the best baseline by | out of memory "
+             "| out of time |", "|---|---|---|--:|--:|---|---|"]
     for result in results:
         over = factors(result)
-        none = lambda outcome: ", ".join(row["strategy"] for row in result["strategies"] if row["outcome"] == outcome) or "none"
         figure = {"setting-1": 15, "setting-2": 16, "setting-3": 17}[result["setting"]]
         best = f"{min(over.values()):.2f} ({min(over, key=over.get)})" if over else "no baseline ran"
-        lines.append(f"| {figure} | {result['setting']} | {pattern_of(result)} | {result['mbit']} | {best} | {none('OOM')} | {none('OOT')} |")
+        lines.append(f"| {figure} | {result['setting']} | {pattern_of(result)} | {result['mbit']} | {best} "
+                     f"| {with_outcome(result, 'OOM')} | {with_outcome(result, 'OOT')} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_outcome(result, outcome):
+    return ", ".join(row["strategy"] for row in result["strategies"] if row["outcome"] == outcome) or "none"
+
+
+def settings_tables(results):
+    return settings_beside(results) + "\n" + report.markdown(results)
+
+
+def eviction_table(results):
+    lines = ["| requests | context | strategy | predicted at full size | predicted | measured ms/token "
+             "| `lime` is faster by |", "|--:|--:|---|--:|--:|--:|--:|"]
+    for result in results:
+        faster = report.ratios(result)
+        for row in result["strategies"]:
+            ratio = f"{faster[row['strategy']]:.2f}" if row["strategy"] in faster else ""
+            predicted = f"{row['predicted_ms']:.0f}" if "predicted_ms" in row else ""
+            lines.append(f"| {result['requests']} | {result['context']} | `{row['strategy']}` "
+                         f"| {report.full_size_cell(row)} | {predicted} | {report.matrix_cell(row)} | {ratio} |")
     return "\n".join(lines) + "\n"
 
 
 def ablation_table(results):
-    """Table V beside ours: milliseconds per token, and the share of full LIME's speed."""
-    lines = ["| context | pattern | variant | predicted at full size | predicted | measured ms/token (least to most, turns) | share of full speed | paper: ms/token | paper: share |",
-             "|--:|---|---|--:|--:|--:|--:|--:|--:|"]
+    """Table V beside ours: milliseconds per token, and the share of full LIME's speed.
+
+    Variants with the plan of `lime` have no row; one line below the table names them.
+    """
+    lines = ["| context | pattern | variant | predicted at full size | predicted | measured ms/token "
+             "| share of full speed | paper: ms/token | paper: share |", "|--:|---|---|--:|--:|--:|--:|--:|--:|"]
+    same = []
     for result in results:
-        full = next((row["measured_ms"] for row in result["strategies"] if row["strategy"] == "lime" and row["outcome"] == "ran"), None)
+        full = next((row["measured_ms"] for row in result["strategies"]
+                     if row["strategy"] == "lime" and row["outcome"] == "ran"), None)
         for row in result["strategies"]:
+            if row["outcome"].startswith("same plan"):
+                same.append(f"`{row['strategy']}`")
+                continue
             paper = TABLE_V.get((row["strategy"], pattern_of(result)))
             said = f"{paper[0]:.1f} | {paper[1]:.2f}" if paper else " | "
-            lines.append(f"| {result['context']} | {pattern_of(result)} | `{row['strategy']}` | {report.full_size_cell(row)} | {ablation_cells(row, full)} | {said} |")
+            lines.append(f"| {result['context']} | {pattern_of(result)} | `{row['strategy']}` "
+                         f"| {report.full_size_cell(row)} | {ablation_cells(row, full)} | {said} |")
+    if same:
+        lines += ["", wrapped("The same plan as `lime`, and not run: " + ", ".join(dict.fromkeys(same)) + ".")]
     return "\n".join(lines) + "\n"
 
 
 def ablation_cells(row, full):
     if row["outcome"] != "ran":
-        words = {"OOM": "out of memory", "OOT": "out of time"}.get(row["outcome"], row["outcome"])
-        return f" | {words} | "
+        return f" | {report.matrix_cell(row)} | "
     share = f"{full / row['measured_ms']:.2f}" if full else ""
-    return f"{row['predicted_ms']:.0f} | {row['measured_ms']:.0f} ({row['least_ms']:.0f} to {row['most_ms']:.0f}, {row['turns']}) | {share}"
+    return f"{row['predicted_ms']:.0f} | {row['measured_ms']:.0f} | {share}"
 
 
 def varying_table(results):
-    """Strategies beside each other, and `lime` beside whoever knows every redraw in advance."""
-    lines = ["| setting | requests | measured ms/token | its plan, simulated | an oracle's, simulated | plan / oracle | measured / oracle |", "|---|--:|--:|--:|--:|--:|--:|"]
+    """Strategies beside each other, and `lime` beside an oracle that knows every redraw in advance."""
+    lines = ["| setting | requests | measured ms/token | its plan, simulated | the oracle, simulated "
+             "| plan / oracle | measured / oracle |", "|---|--:|--:|--:|--:|--:|--:|"]
     for result in results:
         if known := result.get("oracle"):
-            lines.append(f"| {result['setting']} | {result['requests']} | {known['measured_ms']:.0f} | {known['plan_ms']:.0f} | {known['oracle_ms']:.0f} | "
-                         f"{known['plan_ms'] / known['oracle_ms']:.3f} | {known['measured_ms'] / known['oracle_ms']:.3f} |")
-    return report.table(results) + ("\n" + "\n".join(lines) + "\n" if len(lines) > 2 else "")
+            lines.append(f"| {result['setting']} | {result['requests']} | {known['measured_ms']:.0f} "
+                         f"| {known['plan_ms']:.0f} | {known['oracle_ms']:.0f} "
+                         f"| {known['plan_ms'] / known['oracle_ms']:.3f} "
+                         f"| {known['measured_ms'] / known['oracle_ms']:.3f} |")
+    return report.markdown(results) + ("\n" + "\n".join(lines) + "\n" if len(lines) > 2 else "")
 
 
 def window_table(results):
-    lines = ["| requests | context | positions | predicted at full size | predicted ms/token | measured | measured / predicted |",
-             "|--:|--:|--:|--:|--:|--:|--:|"]
+    lines = ["| requests | context | positions | predicted at full size | predicted ms/token | measured "
+             "| measured / predicted |", "|--:|--:|--:|--:|--:|--:|--:|"]
     for result in results:
         for window in windows_of(result):
             ratio = window["measured_ms"] / window["predicted_ms"]
-            mark = "" if abs(window["predicted_ms"] / window["measured_ms"] - 1) <= WITHIN else " (off by more than 10 %)"
-            lines.append(f"| {result['requests']} | {result['context']} | {window['from']} to {window['to']} | {report.full_size_cell(window)} | {window['predicted_ms']:.0f} | "
-                         f"{window['measured_ms']:.0f} | {ratio:.3f}{mark} |")
+            mark = "" if abs(1 / ratio - 1) <= WITHIN else " (off by more than 10 %)"
+            lines.append(f"| {result['requests']} | {result['context']} | {window['from']} to {window['to']} "
+                         f"| {report.full_size_cell(window)} | {window['predicted_ms']:.0f} "
+                         f"| {window['measured_ms']:.0f} | {ratio:.3f}{mark} |")
     return "\n".join(lines) + "\n"
 
 
@@ -149,33 +236,39 @@ def troubles(results):
 
 
 def lending_table(results):
-    lines = ["| context | variant | predicted at full size | predicted | measured ms/token (least to most, turns) | measured / predicted | `lime` is faster by |",
-             "|--:|---|--:|--:|--:|--:|--:|"]
+    lines = ["| context | variant | predicted at full size | predicted | measured ms/token | measured / predicted "
+             "| `lime` is faster by |", "|--:|---|--:|--:|--:|--:|--:|"]
     for result in results:
         faster = report.ratios(result)
         for row in result["strategies"]:
+            begin = f"| {result['context']} | `{row['strategy']}` | {report.full_size_cell(row)} |"
             if row["outcome"] != "ran":
-                lines.append(f"| {result['context']} | `{row['strategy']}` | {report.full_size_cell(row)} | | {row['outcome']} | | |")
+                lines.append(f"{begin} | {row['outcome']} | | |")
                 continue
             ratio = f"{faster[row['strategy']]:.2f}" if row["strategy"] in faster else ""
-            lines.append(f"| {result['context']} | `{row['strategy']}` | {report.full_size_cell(row)} | {row['predicted_ms']:.0f} | {row['measured_ms']:.0f} ({row['least_ms']:.0f} to "
-                         f"{row['most_ms']:.0f}, {row['turns']}) | {row['over_predicted']:.3f} | {ratio} |")
+            lines.append(f"{begin} {row['predicted_ms']:.0f} | {row['measured_ms']:.0f} "
+                         f"| {row['over_predicted']:.3f} | {ratio} |")
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"clusters": report.table, "eviction": report.table, "lending": lending_table, "settings": lambda results: settings_beside(results) + "\n" + report.table(results), "ablation": ablation_table,
-          "varying": varying_table, "windows": window_table}
+TABLES = {"clusters": report.markdown, "settings": settings_tables, "eviction": eviction_table,
+          "ablation": ablation_table, "lending": lending_table, "varying": varying_table, "windows": window_table}
+
+
+def wrapped(text):
+    """Prose at 100 characters; paragraphs stay apart, and a command stays in one line."""
+    whole = re.sub("`[^`]*`", lambda command: re.sub(r"\s+", "\0", command.group()), text)
+    fill = lambda paragraph: textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
+    return "\n\n".join(fill(paragraph) for paragraph in whole.split("\n\n")).replace("\0", " ")
 
 
 def section(group, results):
     """Of one group: what the paper does, what was found."""
-    head = f"## {TITLES[group]}\n\n{NOTES[group]}\n"
+    head = f"## {TITLES[group]}\n\n{wrapped(NOTES[group])}\n"
     if not results:
         return head + f"\nNot run yet: `testbed/reproduce --only {group}`.\n"
-    pictures = "".join(f"![{TITLES[group]}]({name})\n" for name in pictures_of(group, results))
-    conditions = "\n\n".join(report.conditions(result) for result in results)
-    return (f"{head}\n{TABLES[group](results)}{troubles(results)}\n{pictures}\n<details><summary>Conditions, asked beside measured</summary>\n\n{conditions}\n\n"
-            "</details>\n")
+    pictures = "".join(f"\n![{TITLES[group]}]({name})\n" for name in pictures_of(group, results))
+    return f"{head}\n{TABLES[group](results)}{troubles(results)}{pictures}"
 
 
 def pictures_of(group, results):
@@ -187,23 +280,57 @@ def pictures_of(group, results):
     return ([f"reproduction-{group}.svg"] if ran else []) + (["reproduction-redrawn.svg"] if redrawn else [])
 
 
+def conditions(results):
+    """What every experiment has in common, in one sentence each: bits, kills, how busy the machine was."""
+    if not results:
+        return ""
+    same = all(r["same_tokens_and_logits"] for r in results)
+    kills = sum(r["oom_kills"] for r in results)
+    share = max(r["real_compute_share"] for r in results)
+    return wrapped(f"All turns of an experiment gave {'the same' if same else 'DIFFERENT'} tokens and logits. "
+                   f"The kernel killed {kills or 'no'} process{'es' if kills > 1 else ''} for lack of memory. The real "
+                   f"computing of all devices took at most {share:.0%} of the machine.") + "\n"
+
+
 def page(results, factor_table):
-    """All of docs/REPRODUCTION.md. `results` in any order."""
+    """All of docs/results/reproduction.md. `results` in any order."""
     scale = "\n".join(f"| {what} | {by} |" for what, by in factor_table)
     text = f"""# Reproduction
 
-The experiments of the LIME paper's sections V-B to V-E as scale models on virtual devices of one machine, made by one command, `testbed/reproduce` (see `testbed/README.md`; what is
-measured how is in `docs/EXPERIMENTS.md`). Everything on this page was written by it. Times are those of the full size; boards and disks are estimates
-(`testbed/clusters`), so milliseconds are not the paper's, factors between strategies may be compared.
+The experiments of sections V-B to V-E of the LIME paper, as scale models on virtual devices of one
+machine. `testbed/reproduce` runs them all and writes this page
+([testbed](../../testbed/README.md)). [Experiments](experiments.md) says how they are measured.
+[Deviations](deviations.md) says where they differ from the paper. Boards and disks are estimates
+(`testbed/clusters`), so the milliseconds are not those of the paper. Factors between strategies can
+be compared.
+
+Every figure is in a data file. This page has summaries.
+
+| file | content |
+|---|---|
+| [reproduction.csv](reproduction.csv) | one row per strategy and experiment: predicted, measured (least to most), turns, plan |
+| [reproduction-conditions.csv](reproduction-conditions.csv) | one row per device: limits asked and measured, peak memory |
+| [reproduction.json](reproduction.json) | both, with every window and every redraw of the links |
+
+## How to read it
+
+Scale models divide the model and the devices by these factors. Times are those of the full size.
 
 | | divided by |
 |---|--:|
 {scale}
 
-Strategies are plans of the same engine. Missing are the paper's baselines of tensor parallelism (Galaxy, TPI-LLM with and without offloading). Where KV does not fit beside the weights,
-`pp` and `edgeshard` compute that of evicted tokens again; where the weights do not, they are out of memory. With one request `pp-offload-batched` is `pp-offload`. *Out of memory*: there is no plan, or a request is refused before it
-begins. ms/token of a burst is the time of a step over its requests. `lime-paper` is the paper's algorithm 1, not one of its baselines.
+- A figure is the median of alternating turns, in ms per token. In a burst it is the time of a step
+  divided by the number of requests.
+- All strategies are plans of the same engine. The paper's tensor-parallel baselines (Galaxy,
+  TPI-LLM with and without offloading) are missing.
+- `lime-paper` is the paper's Algorithm 1. It is not one of the paper's baselines.
+- With one request, `pp-offload-batched` is `pp-offload`.
+- *Out of memory*: there is no plan, or the request is refused before it begins. `pp` and
+  `edgeshard` do not stream weights. Where only KV does not fit, they recompute the KV of evicted
+  tokens.
 
+{conditions(results)}
 ## The paper's factors beside ours
 
 {beside_claims(results)}"""

@@ -10,9 +10,14 @@ from virtual import network, planning, probes, workload
 PROMPT = "A small model of a large one "  # as many characters as tokens, to a byte tokenizer
 
 
-def prompts(count, tokens):
-    """Different texts of `tokens` - 1 characters: the tokenizer puts a BOS before them."""
-    return [(f"{index} " + PROMPT * (tokens // len(PROMPT) + 1))[:tokens - 1] for index in range(count)]
+def prompts(count, tokens, stories=""):
+    """Different texts of `tokens` - 1 characters: the tokenizer puts a BOS before them. With `stories`, ASCII, each is a part of
+    them that begins at another place, and goes on from their beginning where they end.
+    """
+    if not stories:
+        return [(f"{index} " + PROMPT * (tokens // len(PROMPT) + 1))[:tokens - 1] for index in range(count)]
+    begins = [index * len(stories) // count for index in range(count)]
+    return [(stories[begin:] + stories * (tokens // len(stories) + 1))[:tokens - 1] for begin in begins]
 
 
 REFUSED = "the request needs"  # how `lime run` says, before it begins, that KV never comes to have the room
@@ -51,13 +56,14 @@ class Redrawing:
 class Turn:
     """Runs `lime run --cluster` in the hub. Resident weights are loaded at the full speed of the disk; limits are set before the first token.
 
-    `options`: cluster_toml, tokens, warm_up, install_s, patience_s. Where others than the plan's: prompt (tokens of each), run_flags; and redraws,
+    `options`: cluster_toml, tokens, warm_up, install_s, patience_s. Where others than the plan's: prompt (tokens of each), stories (text of the
+    prompts), run_flags; and redraws,
     [(token, Mbit/s)] of the scaled links, with planned_mbit.
     """
 
     def __init__(self, cluster, plan, options):
         self.cluster, self.plan = cluster, plan
-        self.options = {"prompt": plan["prompt_tokens"] // plan["sequences"], "run_flags": [], "redraws": []} | options
+        self.options = {"prompt": plan["prompt_tokens"] // plan["sequences"], "stories": "", "run_flags": [], "redraws": []} | options
         self.used = [cluster.devices[i] for i in planning.used_devices(plan)]
 
     def run(self):
@@ -101,7 +107,7 @@ class Turn:
             self.plan["path"], "--insecure", "--context", str(self.plan["context"]), "--max-tokens", ",".join(map(str, options["tokens"])), "--ignore-eos",
             "--hash-logits", "--token-times", "--json"] + list(options["run_flags"])
         # Short ones are one chunk together: all requests begin in one step.
-        for text in prompts(self.plan["sequences"], options["prompt"]):
+        for text in prompts(self.plan["sequences"], options["prompt"], options["stories"]):
             words += ["--prompt", text]
         return words
 

@@ -1,4 +1,5 @@
 """Tests of the pure parts of testbed/virtual, and of what has to be removed again."""
+import csv
 import dataclasses
 import io
 import json
@@ -12,7 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "testbed"))
-from virtual import catalogue, ledger, oracle, planning, progress, report, reproduction, scaling, turns, workload  # noqa: E402
+from virtual import (catalogue, data_files, experiment, ledger, oracle, planning, progress, report, reproduction, scaling,  # noqa: E402
+                     turns, workload)
 from virtual.experiment import Experiment, Machine  # noqa: E402
 
 CLUSTERS = ROOT / "testbed" / "clusters"
@@ -399,7 +401,7 @@ class ReproductionTest(unittest.TestCase):
                 report.summarise_strategy("lime --online paper", a_plan(), [{"refused": "the request needs KV", "oom_kills": {}}], True)]
         self.assertEqual((rows[0]["predicted_ms"], rows[0]["bound_ms"]), (9.0, None))  # of the level, not of the plan; whose bound is another's
         lines = reproduction.ablation_table([a_result(group="ablation", context=8192, strategies=rows)]).splitlines()
-        self.assertIn("| 8192 | sporadic | `lime --no-memory-planner` |  | 9 | 16 (16 to 16, 1) | 0.62 | 2251.7 | 0.67 |", lines)
+        self.assertIn("| 8192 | sporadic | `lime --no-memory-planner` |  | 9 | 16 | 0.62 | 2251.7 | 0.67 |", lines)
         self.assertIn("| 8192 | sporadic | `lime --online paper` |  |  | out of memory |  |  |  |", lines)
 
     def test_predictions_at_full_size_stand_beside_those_of_the_scale(self):
@@ -433,9 +435,58 @@ class ReproductionTest(unittest.TestCase):
     def test_a_page_of_every_group_has_its_tables(self):
         results = [a_result(group=group, setting="setting-2") for group in catalogue.GROUPS]
         page = reproduction.page(results, scaling.Factors().table())
-        self.assertEqual(page.count("Conditions, asked beside measured"), len(catalogue.GROUPS))
+        self.assertIn("| setting-2 | 1 | 200 | 10 | 12 | 25 | out of memory |", page)
+        self.assertIn("the same tokens and logits", page)
         self.assertIn("reproduction-settings.svg", page)
         self.assertNotIn("reproduction-windows.svg", page)  # nothing was seen over windows
+
+
+    def test_a_variant_with_the_plan_of_lime_has_no_row(self):
+        rows = [report.summarise_strategy("lime", a_plan(), [a_turn(10.0)], True),
+                report.summarise_strategy("lime --no-kv-spill", a_plan(), [], False, "lime")]
+        table = reproduction.ablation_table([a_result(group="ablation", strategies=rows)])
+        self.assertNotIn("| `lime --no-kv-spill`", table)
+        self.assertIn("The same plan as `lime`, and not run: `lime --no-kv-spill`.", table)
+
+    def test_lines_of_prose_end_within_100_characters(self):
+        results = [a_result(group=group, setting="setting-2") for group in catalogue.GROUPS]
+        prose = [line for line in reproduction.page(results, scaling.Factors().table()).splitlines() if not line.startswith("|")]
+        self.assertEqual([line for line in prose if len(line) > 100], [])
+
+    def test_data_files_have_a_row_for_each_strategy_and_each_device(self):
+        device = {"name": "a", "weights_memory": 220e6, "runtime": 183.5e6, "disk_asked": 15.6e6, "disk_measured": [15.5e6, 15.7e6]}
+        result = a_result(devices=[device])
+        rows = list(csv.DictReader(io.StringIO(data_files.as_csv(data_files.STRATEGY_COLUMNS, data_files.strategy_rows([result])))))
+        self.assertEqual([(r["strategy"], r["outcome"], r["measured_ms"], r["lime_faster_by"]) for r in rows],
+                         [("lime", "ran", "10.000", ""), ("lime-paper", "ran", "12.000", "1.200000"), ("pp-offload", "ran", "25.000", "2.500000"),
+                          ("pp", "OOM", "", "")])
+        self.assertEqual(rows[3]["reason"], "no memory")
+        row, = csv.DictReader(io.StringIO(data_files.as_csv(data_files.CONDITION_COLUMNS, data_files.condition_rows([result]))))
+        self.assertEqual([row[c] for c in ("device", "disk_asked_mb_s", "disk_least_mb_s", "disk_most_mb_s", "link_least_mbit")], ["a", "15.6", "15.5", "15.7", ""])
+        self.assertEqual((row["peak_mb"], row["same_tokens_and_logits"]), (f"{rows_peak(result):.1f}", "yes"))
+
+
+def rows_peak(result):
+    return report.closest(result, "a")["peak"] / 1e6
+
+
+class FullKvTest(unittest.TestCase):
+    def test_prompts_fill_the_context_but_for_what_is_generated(self):
+        question = catalogue.full_kv(next(q for q in catalogue.catalogue() if q.group == "clusters"))
+        plan = {"context": question.context // question.width, "sequences": 1, "prefill_chunk": 64, "prompt_tokens": 64}
+        load = workload.load_of_plan(question, plan)
+        self.assertEqual((load.prompt + load.tokens[0], load.tokens), (256, (9,)))
+
+    def test_prompts_are_different_parts_of_a_text(self):
+        story = experiment.stories()
+        texts = turns.prompts(4, 4096, story)
+        self.assertEqual({len(text) for text in texts}, {4095})
+        self.assertEqual(len(set(texts)), 4)
+        self.assertTrue(texts[0].startswith(story[:100]) and story.isascii())
+
+    def test_turns_of_other_prompts_do_not_count(self):
+        window = next(q for q in catalogue.catalogue() if q.group == "windows")
+        self.assertEqual((catalogue.full_kv(window).text, catalogue.full_kv(window).fill), (True, False))
 
 
 class FakeTerminal(io.StringIO):
