@@ -1,5 +1,7 @@
-"""The figures of streaming as SVG. Texts stay texts and ids are fixed, so that a drawing changes only where its data do."""
+"""The figures of streaming as SVG, and its rows as CSV. Texts stay texts and ids are fixed, so that a drawing changes only where its data do."""
 import collections
+
+import data_files
 
 COLORS = {100: "#4c72b0", 200: "#dd8452", 500: "#55a868", 0: "#8172b3"}
 
@@ -14,6 +16,7 @@ def draw(streaming, folder):
     folder.mkdir(parents=True, exist_ok=True)
     if "disk" in streaming:
         save(plt, residency(plt, streaming["disk"]), folder / "streaming-residency.svg")
+        data_files.write([data_files.streaming_row(row) for row in streaming["disk"]], folder / "streaming.csv")
     if "neighbour" in streaming:
         save(plt, neighbour(plt, streaming["neighbour"]), folder / "streaming-neighbour.svg")
 

@@ -1,7 +1,7 @@
 """One device beyond its memory: streaming beside the disk's limit, predictions, memory under a hard limit, a neighbour, the paper's tables.
 
 Parts: disk-100, disk-200, disk-500, disk-none, resident, memory, neighbour, paper: each takes minutes, keeps its figures and prints its table, so that they
-can be measured one by one when a machine is quiet. docs/STREAMING.md tells what the rows mean.
+can be measured one by one when a machine is quiet. docs/results/streaming.md tells what the rows mean.
 """
 import contextlib
 import functools
