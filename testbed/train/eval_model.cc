@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -86,6 +88,29 @@ std::vector<Json> Runs(Json last) {
   return runs;
 }
 
+// `text` as lines of at most 100 characters, but for words that are longer. The first begins with `first` and the others with `more`; all
+// but the last end with `end`.
+std::string Wrapped(const std::string& first, const std::string& more, const std::string& end, const std::string& text) {
+  constexpr size_t kColumns = 100;
+  std::string lines, line = first;
+  bool fresh = true;  // no word in the line yet
+  for (const std::string& word : std::vector<std::string>(absl::StrSplit(text, ' '))) {
+    if (!fresh && line.size() + 1 + word.size() + end.size() > kColumns) {
+      absl::StrAppend(&lines, line, end, "\n");
+      line = more;
+      fresh = true;
+    }
+    absl::StrAppend(&line, fresh ? "" : " ", word);
+    fresh = false;
+  }
+  return absl::StrCat(lines, line, "\n");
+}
+
+// A command of the page; more lines of it are those of one shell command.
+std::string CommandLines(const std::string& command) {
+  return Wrapped("    ", "        ", " \\", command);
+}
+
 // The command of one run of train_model.
 std::string Command(const Json& run) {
   const std::string out = run.at("out"), name = std::filesystem::path(out).filename(), root = run.at("corpus_root"),
@@ -102,9 +127,10 @@ std::string Command(const Json& run) {
 
 std::string Commands(const std::vector<Json>& runs) {
   std::string text = "    export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n";
-  for (const Json& run : runs) absl::StrAppend(&text, "    ", Command(run), "\n");
+  for (const Json& run : runs) absl::StrAppend(&text, CommandLines(Command(run)));
   const std::string out = runs.back().at("out");
-  return absl::StrCat(text, "    build/release/bin/eval_model --model ", out, " --prompts models/lime-fables/prompts.txt\n");
+  const std::string judged = absl::StrCat("build/release/bin/eval_model --model ", out, " --prompts models/lime-fables/prompts.txt");
+  return absl::StrCat(text, CommandLines(judged));
 }
 
 // A column for each run; what only its record or only the evaluation of the last one has is alone in its row.
@@ -128,15 +154,21 @@ std::string Table(const std::vector<Json>& runs, const Json& eval) {
 
 std::string Report(const std::string& name, const std::vector<Json>& runs, const Json& eval, const std::vector<Sample>& samples) {
   std::string text = absl::StrCat("# ", name,
-                                  ": how it was trained and what it writes\n\nWritten by `eval_model`; the figures of the training are in "
-                                  "`training.json`, those of the exported bf16 weights in `eval.json`. Each run begins with the weights "
-                                  "and the tokenizer of the run before it, the first with random weights.\n\n",
+                                  ": how it was trained and what it writes\n\n"
+                                  "`eval_model` wrote this page. The figures of the training are in `training.json`, those of the\n"
+                                  "exported bf16 weights in `eval.json`. The first run begins with random weights. Each later run\n"
+                                  "begins with the weights and the tokenizer of the run before it.\n\n",
                                   Table(runs, eval));
-  absl::StrAppend(&text, "\nTo make it again, from the project's folder (one thread; the same bits on the same kind of processor):\n\n",
-                  Commands(runs));
   absl::StrAppend(&text,
-                  "\n## Greedy continuations\n\nNo document of any run's corpus holds any of these prompts: `eval_model` searches it.\n\n");
-  for (const Sample& s : samples) absl::StrAppend(&text, "- **", s.prompt, "**", absl::StrReplaceAll(s.text, {{"\n", " / "}}), "\n");
+                  "\nTo make it again, run these commands in the project's folder. They use one thread, and give the same\n"
+                  "bits on the same kind of processor.\n\n",
+                  Commands(runs));
+  absl::StrAppend(
+      &text, "\n## Greedy continuations\n\n`eval_model` searches the corpus of every run: no document holds any of these prompts.\n\n");
+  for (const Sample& s : samples) {
+    const std::string continued = absl::StrCat("**", s.prompt, "**", absl::StrReplaceAll(s.text, {{"\n", " / "}}));
+    absl::StrAppend(&text, Wrapped("- ", "  ", "", continued));
+  }
   return text;
 }
 
