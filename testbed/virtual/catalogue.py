@@ -135,12 +135,14 @@ def quick(question):
 
 
 def full_kv(question):
-    """The same with prompts of text that fill the context but for what is generated: attention then reads the KV that the
-    plan counts. Where a question says how long its prompts are, they stay so.
+    """The same with prompts of text that fill the context but for what is generated: attention then reads the KV that the plan
+    counts. As many tokens as in other experiments whose prompts fill the context. Where a question says how long its prompts
+    are, they stay so.
     """
     if question.fill or question.start:
         return replace(question, text=True)
-    return replace(question, text=True, fill=True, prompt_tokens=max(64, question.context // 64))
+    return replace(question, text=True, fill=True, prompt_tokens=max(64, question.context // 64), tokens=max(20, question.tokens),
+                   warm_up=4)
 
 
 def select(questions, names):
