@@ -182,7 +182,7 @@ TEST_F(PlanTest, AContextLongerThanTheModelsPositionsIsTold) {
   EXPECT_THAT(Plan({"--tokens", absl::StrCat(positions)}).out, Not(HasSubstr("is longer than the model's")));
 }
 
-// The figures of docs/EXPERIMENTS.md, by the commands of docs/PLANNING.md.
+// The figures of docs/results/experiments.md, by the commands of docs/guides/planning.md.
 TEST_F(PlanTest, TheBaselinesStreamWholeBlocksUnlessTheCallSaysOtherwise) {
   const auto ms = [&](const std::string& strategy, const std::vector<std::string>& more) {
     std::vector<std::string> call = {"plan",
