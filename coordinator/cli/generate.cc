@@ -102,7 +102,10 @@ absl::StatusOr<GenerateSummary> Generator::Run() {
   serving_ = std::make_unique<Serving>(devices_, std::move(serving_options_));
   start_ = Clock::now();
   if (expected_prompt_seconds_) prompt_line_.emplace("Prompt", *expected_prompt_seconds_);
-  LIME_RETURN_IF_ERROR(serving_->SubmitTogether(std::move(submissions_)).status());
+  if (const absl::Status refused = serving_->SubmitTogether(std::move(submissions_)).status(); !refused.ok()) {
+    (void)serving_->Drain(absl::InfinitePast());  // the caller unloads the plan that it is opening
+    return refused;
+  }
   const bool ended = ends_->Wait(options_.cancel);
   const absl::Status status = serving_->Drain(ended ? absl::InfiniteFuture() : absl::InfinitePast());
   if (!ended) return Summary();
