@@ -10,11 +10,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/plan/plan.h"
+#include "xxhash.h"
 
 namespace lime {
 namespace {
 
-constexpr int kLanes = 4;  // reads in flight: pieces that follow one another are one read
+constexpr int kMaxReads = 3;  // of a piece that comes back otherwise than it was written
+constexpr int kLanes = 4;     // reads in flight: pieces that follow one another are one read
 
 // Past the page cache where the file system allows it.
 void WriteDirect(int file) {
@@ -66,16 +69,28 @@ std::optional<Bytes> KvFile::Room() const {
   return *free - std::max<Bytes>(0, shape_.bytes() - static_cast<Bytes>(taken.st_blocks) * kStatBlock);
 }
 
-int64_t KvFile::Offset(int64_t layer, int64_t sequence, int64_t piece) const {
-  return ((layer * shape_.sequences + sequence) * shape_.pieces + piece) * shape_.piece_bytes;
-}
-
 absl::Status KvFile::Write(int64_t layer, int64_t sequence, int64_t piece, const std::byte* data) {
-  return WriteExactly(file_, name_, Offset(layer, sequence, piece), {data, static_cast<size_t>(shape_.piece_bytes)});
+  return WriteExactly(file_, name_, Index(layer, sequence, piece) * shape_.piece_bytes, {data, static_cast<size_t>(shape_.piece_bytes)});
 }
 
 void KvFile::StartRead(int64_t layer, int64_t sequence, int64_t first, int64_t count, std::byte* place, BlockReader::Completion done) {
-  reader_->StartRead({.file = 0, .offset = Offset(layer, sequence, first), .bytes = count * shape_.piece_bytes}, place, std::move(done));
+  const Extent extent{.file = 0, .offset = Index(layer, sequence, first) * shape_.piece_bytes, .bytes = count * shape_.piece_bytes};
+  reader_->StartRead(extent, place, std::move(done));
+}
+
+absl::Status KvFile::Read(int64_t layer, int64_t sequence, int64_t piece, uint64_t hash, std::byte* place) {
+  for (int attempt = 0; attempt < kMaxReads; ++attempt) {
+    AwaitedReads read;
+    StartRead(layer, sequence, piece, 1, place, read.Add());
+    LIME_RETURN_IF_ERROR(read.Await());
+    if (HashOf(place) == hash) return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat("KV of positions from ", piece * kKvPiece,
+                                          " on came back from the disk otherwise than it was written; look after the disk of ", folder_));
+}
+
+uint64_t KvFile::HashOf(const std::byte* data) const {
+  return XXH3_64bits(data, static_cast<size_t>(shape_.piece_bytes));
 }
 
 }  // namespace lime

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "daemon/weights/block_reader.h"
 #include "daemon/weights/files.h"
@@ -40,6 +41,13 @@ class KvFile {
   // Reads `count` pieces from `first` on, one after another, into `place`, aligned to 4 KiB. REQUIRES: `place` lives until `done`
   void StartRead(int64_t layer, int64_t sequence, int64_t first, int64_t count, std::byte* place, BlockReader::Completion done);
 
+  // Waits for a piece, and reads it again where it comes back otherwise than by its checksum: DataLoss where it stays so.  As StartRead
+  absl::Status Read(int64_t layer, int64_t sequence, int64_t piece, uint64_t hash, std::byte* place);
+
+  // Of what was written there last, by the owner, under its lock.
+  uint64_t& hash(int64_t layer, int64_t sequence, int64_t piece) { return hashes_[static_cast<size_t>(Index(layer, sequence, piece))]; }
+  uint64_t HashOf(const std::byte* data) const;
+
   // Runs `task` on the reader's thread.
   void Post(std::function<void()> task) { reader_->Post(std::move(task)); }
 
@@ -50,14 +58,22 @@ class KvFile {
 
  private:
   KvFile(const std::string& folder, const std::string& name, const Shape& shape, FileDescriptor file, std::unique_ptr<BlockReader> reader)
-      : folder_(folder), name_(name), shape_(shape), file_(std::move(file)), reader_(std::move(reader)) {}
-  int64_t Offset(int64_t layer, int64_t sequence, int64_t piece) const;
+      : folder_(folder),
+        name_(name),
+        shape_(shape),
+        file_(std::move(file)),
+        reader_(std::move(reader)),
+        hashes_(static_cast<size_t>(Index(shape.layers, 0, 0))) {}
+  int64_t Index(int64_t layer, int64_t sequence, int64_t piece) const {
+    return (layer * shape_.sequences + sequence) * shape_.pieces + piece;
+  }
 
   const std::string folder_;
   const std::string name_;  // for people
   const Shape shape_;
   const FileDescriptor file_;
   const std::unique_ptr<BlockReader> reader_;
+  std::vector<uint64_t> hashes_;  // [layer, sequence, piece]
 };
 
 }  // namespace lime

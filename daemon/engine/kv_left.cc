@@ -5,17 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "planner/plan/plan.h"
-#include "xxhash.h"
 
 namespace lime {
 namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 constexpr Bytes kRunBytes = kMiB;
-constexpr int kMaxKvReads = 3;  // of a piece that comes back otherwise than it was written
 
 }  // namespace
 
@@ -94,23 +91,11 @@ absl::Status KvLeft::Reader::ReadPiece(int64_t index, int64_t piece) {
   if (of.file == nullptr) return absl::NotFoundError("a piece of KV is neither in memory nor on the disk");
   if (read_ == piece) return absl::OkStatus();
   if (piece_.data() == nullptr) {
-    LIME_ASSIGN_OR_RETURN(piece_, HugeBuffer::Allocate(of.piece_bytes));
+    LIME_ASSIGN_OR_RETURN(piece_, HugeBuffer::Allocate(kKvPiecePages * of.page_bytes));
   }
-  const uint64_t hash = of.hashes[static_cast<size_t>((index * of.sequences + of_.sequence) * of.pieces + piece)];
-  for (int attempt = 0; attempt < kMaxKvReads; ++attempt) {
-    absl::Notification ended;
-    absl::Status status;
-    of.file->StartRead(index, of_.sequence, piece, 1, piece_.data(), [&](const absl::Status& read) {
-      status = read;
-      ended.Notify();
-    });
-    ended.WaitForNotification();
-    LIME_RETURN_IF_ERROR(status);
-    if (XXH3_64bits(piece_.data(), static_cast<size_t>(of.piece_bytes)) != hash) continue;
-    read_ = piece;
-    return absl::OkStatus();
-  }
-  return absl::DataLossError("KV came back from the disk otherwise than it was written");
+  LIME_RETURN_IF_ERROR(of.file->Read(index, of_.sequence, piece, of.file->hash(index, of_.sequence, piece), piece_.data()));
+  read_ = piece;
+  return absl::OkStatus();
 }
 
 void KvLeft::Reading() {

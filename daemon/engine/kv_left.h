@@ -55,9 +55,6 @@ class KvLeft {
     Bytes memory_bytes = 0;                   // that are present
     KvPages pages;                            // -1: on file, or with the host
     std::unique_ptr<KvFile> file;             // null: nothing is on file
-    std::vector<uint64_t> hashes;             // of what is on file, [layer, sequence, piece]
-    int64_t pieces = 0;                       // of a sequence
-    Bytes piece_bytes = 0;                    // on file
     std::vector<KvLent> lent = {};            // that the host has
     std::vector<Hosted> hosted = {};
   };

@@ -39,9 +39,4 @@ void ResidencyControl::SetResident(Bytes resident) {
   resident_ = resident;
 }
 
-std::string_view ResidencyControl::reason() {
-  absl::MutexLock lock(&mutex_);
-  return ReasonText(policy_.reason());
-}
-
 }  // namespace lime

@@ -25,17 +25,12 @@ class ResidencyControl {
 
   // Whether the target may have changed since Target() was asked.
   bool changed() const { return changed_.load(std::memory_order_relaxed); }
-  // Makes changed() true.
-  void LookAgain() { changed_.store(true, std::memory_order_relaxed); }
   // Bytes that should be resident.
   Bytes Target();
   // The plan has changed: at most so much may be resident.
   void SetMost(Bytes most);
   // Tells what is resident.
   void SetResident(Bytes resident);
-
-  std::string_view reason();
-  const std::string& Describe() const { return monitor_->Describe(); }
 
  private:
   ResidencyControl(const ResidencyPolicy::Options& policy, std::function<void()> on_change)

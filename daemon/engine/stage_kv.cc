@@ -1,16 +1,13 @@
 #include "daemon/engine/stage_kv.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
-#include "xxhash.h"
 
 namespace lime {
 
@@ -34,30 +31,24 @@ class KvLoad {
 
 namespace {
 
-constexpr int kMaxReads = 3;  // of a piece that comes back otherwise than it was written, before that is an error
-
-uint64_t HashOf(const std::byte* data, Bytes bytes) {
-  return XXH3_64bits(data, static_cast<size_t>(bytes));
-}
-
 // Ends a load once all of its reads have.
 class LoadEnd {
  public:
-  LoadEnd(std::shared_ptr<KvLoad> load, int reads, std::function<void(absl::Status)> done)
-      : load_(std::move(load)), left_(reads), done_(std::move(done)) {}
+  LoadEnd(const KvFile& file, std::shared_ptr<KvLoad> load, int reads, std::function<void(absl::Status)> done)
+      : file_(file), load_(std::move(load)), left_(reads), done_(std::move(done)) {}
 
   // On the reader's thread, one after another. What came otherwise than it was written, because its sequence ended and another's took its
   // place or because the disk erred, is read again where it is still wanted.
   void Ended(int64_t sequence, const absl::Status& status) {
     status_.Update(status);
     KvLoad::Sequence& s = load_->sequences[static_cast<size_t>(sequence)];
-    while (status.ok() && s.there < s.begun &&
-           HashOf(load_->Place(sequence, s.there), load_->piece_bytes) == s.hashes[static_cast<size_t>(s.there)])
+    while (status.ok() && s.there < s.begun && file_.HashOf(load_->Place(sequence, s.there)) == s.hashes[static_cast<size_t>(s.there)])
       ++s.there;
     if (--left_ == 0) done_(status_);
   }
 
  private:
+  const KvFile& file_;
   const std::shared_ptr<KvLoad> load_;
   int left_;
   const std::function<void(absl::Status)> done_;
@@ -96,7 +87,6 @@ absl::StatusOr<std::unique_ptr<StageKv>> StageKv::Create(const Plan& plan, Optio
   } else {
     const KvFile::Shape shape{.layers = layers, .sequences = plan.sequences, .pieces = kv->pieces_, .piece_bytes = piece_bytes};
     LIME_ASSIGN_OR_RETURN(kv->file_, KvFile::Create(kv->options_.folder, shape, kv->options_.wrap_device));
-    kv->hashes_.resize(static_cast<size_t>(layers * plan.sequences * kv->pieces_));
   }
   LIME_ASSIGN_OR_RETURN(kv->staging_, HugeBuffer::Allocate(piece_bytes));
   LIME_RETURN_IF_ERROR(kv->staging_.Prefault());
@@ -164,7 +154,7 @@ absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first,
     return absl::InvalidArgumentError(absl::StrCat("KV from page ", first, " on, which slot ", sequence, " is not to have here"));
   std::memcpy(staging_.data() + at * plan_.page_bytes, pages.data(), pages.size());
   if (at + count < kKvPiecePages) return absl::OkStatus();
-  Hash(layer, sequence, piece) = HashOf(staging_.data(), staging_.bytes());
+  file_->hash(layer, sequence, piece) = file_->HashOf(staging_.data());
   LIME_RETURN_IF_ERROR(file_->Write(layer, sequence, piece, staging_.data()));
   bytes_written_ += staging_.bytes();
   return absl::OkStatus();
@@ -196,9 +186,6 @@ absl::StatusOr<std::shared_ptr<KvLeft>> StageKv::Leave(const std::string& numeri
                                                   .memory_bytes = book_.pages().num_pages() * plan_.page_bytes,
                                                   .pages = std::move(book_.pages()),
                                                   .file = std::move(file_),
-                                                  .hashes = std::move(hashes_),
-                                                  .pieces = pieces_,
-                                                  .piece_bytes = KvPieceBytes(plan_),
                                                   .lent = std::move(lent),
                                                   .hosted = std::move(hosted)});
 }
@@ -241,7 +228,7 @@ void StageKv::WritePiece(const KvAway::Piece& piece) {
   absl::MutexLock lock(options_.mutex);
   const bool ended = book_.away().life(piece.sequence) != piece.life;
   for (int64_t layer = 0; status.ok() && !ended && layer < std::ssize(hashes); ++layer) {
-    if (file_ != nullptr) Hash(layer, piece.sequence, piece.piece) = hashes[static_cast<size_t>(layer)];
+    if (file_ != nullptr) file_->hash(layer, piece.sequence, piece.piece) = hashes[static_cast<size_t>(layer)];
     bytes_written_ += staging_.bytes();
   }
   book_.Written(piece, status);
@@ -262,7 +249,7 @@ absl::Status StageKv::WriteLayer(const KvAway::Piece& piece, int64_t layer, uint
     }
   }
   if (lent_ != nullptr) return Lend(piece, layer);
-  hash = HashOf(staging_.data(), staging_.bytes());
+  hash = file_->HashOf(staging_.data());
   return file_->Write(layer, piece.sequence, piece.piece, staging_.data());
 }
 
@@ -305,7 +292,7 @@ std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::func
     KvLoad::Sequence& sequence = load->sequences[static_cast<size_t>(s)];
     sequence.life = book_.away().life(s);
     sequence.begun = std::clamp<int64_t>(book_.away().away(s) - first, 0, load->pieces);
-    for (int64_t i = 0; i < sequence.begun; ++i) sequence.hashes.push_back(Hash(layer, s, first + i));
+    for (int64_t i = 0; i < sequence.begun; ++i) sequence.hashes.push_back(file_->hash(layer, s, first + i));
     reads += sequence.begun > 0 ? 1 : 0;
   }
   {
@@ -317,7 +304,7 @@ std::shared_ptr<KvLoad> StageKv::StartLoad(int part, std::byte* place, std::func
     absl::MutexLock lock(&loads_mutex_);
     --loads_under_way_;
   };
-  const auto end = std::make_shared<LoadEnd>(load, std::max(1, reads), ended);
+  const auto end = std::make_shared<LoadEnd>(*file_, load, std::max(1, reads), ended);
   for (int32_t s = 0; s < plan_.sequences; ++s) {
     const int64_t count = load->sequences[static_cast<size_t>(s)].begun;
     if (count > 0)
@@ -340,31 +327,17 @@ void StageKv::Locate(const KvLoad& load, const MicroBatch& batch) {
     const int64_t there = sequence.life == book_.away().life(s) ? sequence.there : 0;
     for (int64_t i = 0; i < std::min(load.pieces, book_.away().away(s) - first); ++i) {
       attending_.places[static_cast<size_t>(s * load.pieces + i)] = load.Place(s, i);
-      if (i >= there) attending_.missing.push_back({layer, s, first + i, Hash(layer, s, first + i), load.Place(s, i)});
+      if (i >= there) attending_.missing.push_back({layer, s, first + i, file_->hash(layer, s, first + i), load.Place(s, i)});
     }
   }
 }
 
 absl::Status StageKv::Attend() {
-  for (const Missing& missing : attending_.missing) LIME_RETURN_IF_ERROR(Fetch(missing));
-  return options_.backend->AttendPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
-}
-
-absl::Status StageKv::Fetch(const Missing& missing) {
-  for (int attempt = 0; attempt < kMaxReads; ++attempt) {
-    absl::Notification ended;
-    absl::Status status;
-    file_->StartRead(missing.layer, missing.sequence, missing.piece, 1, missing.place, [&](const absl::Status& read) {
-      status = read;
-      ended.Notify();
-    });
-    ended.WaitForNotification();
-    LIME_RETURN_IF_ERROR(status);
-    if (HashOf(missing.place, staging_.bytes()) == missing.hash) return absl::OkStatus();
+  for (const Missing& missing : attending_.missing) {
+    const absl::Status read = file_->Read(missing.layer, missing.sequence, missing.piece, missing.hash, missing.place);
+    if (!read.ok()) return absl::Status(read.code(), absl::StrCat("layer ", attending_.layer, ": ", read.message()));
   }
-  return absl::DataLossError(absl::StrCat("KV of layer ", attending_.layer, ", positions from ", missing.piece * kKvPiece,
-                                          " on, came back from the disk otherwise than it was written; look after the disk of ",
-                                          options_.folder));
+  return options_.backend->AttendPieces(attending_.layer, attending_.begin, attending_.end, attending_.places);
 }
 
 void StageKv::Cancel() {

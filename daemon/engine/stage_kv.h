@@ -132,17 +132,12 @@ class StageKv {
   void WritePiece(const KvAway::Piece& piece);
   absl::Status WriteLayer(const KvAway::Piece& piece, int64_t layer, uint64_t& hash);
   absl::Status Lend(const KvAway::Piece& piece, int64_t layer);
-  absl::Status Fetch(const Missing& missing);
   int64_t LayerIndex(int32_t layer) const;
-  uint64_t& Hash(int64_t layer, int64_t sequence, int64_t piece) {
-    return hashes_[static_cast<size_t>((layer * plan_.sequences + sequence) * pieces_ + piece)];
-  }
 
   const Plan& plan_;
   const Options options_;
   const int64_t pieces_;  // of a sequence
   KvBook book_;
-  std::vector<uint64_t> hashes_;  // of what is written, by layer, sequence and piece
   Bytes bytes_written_ = 0;
   bool stopping_ = false;
   Attending attending_;  // of the compute thread, between Locate and Attend

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/block_weights.h"
 #include "daemon/weights/kept_tensors.h"
@@ -207,13 +206,9 @@ absl::Status StageWeights::LearnChecksums(const LoadOptions& options) {
 absl::Status StageWeights::ReadPart(int part) {
   LIME_ASSIGN_OR_RETURN(own_[part], Room(part));
   load_.bytes += plan_.parts[part].bytes;
-  absl::Notification ended;
-  absl::Status status;
-  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), [&](const absl::Status& read) {
-    status = read;
-    ended.Notify();
-  });
-  ended.WaitForNotification();
+  AwaitedReads reads;
+  reader_->StartRead(BlockOf(part), PieceOf(part), own_[part].data(), reads.Add());
+  const absl::Status status = reads.Await();
   read_[part] = status.ok();
   return status;
 }

@@ -80,20 +80,4 @@ void ResidencyPolicy::MayRegain(absl::Time now) {
   not_before_ = now + options_.step_interval;
 }
 
-std::string_view ReasonText(ResidencyPolicy::Reason reason) {
-  switch (reason) {
-    case ResidencyPolicy::Reason::kPlan:
-      return "as planned";
-    case ResidencyPolicy::Reason::kRoom:
-      return "room fell below the reserve";
-    case ResidencyPolicy::Reason::kStall:
-      return "tasks waited for memory";
-    case ResidencyPolicy::Reason::kEmergency:
-      return "next to nothing was available";
-    case ResidencyPolicy::Reason::kRegained:
-      return "the pressure has passed";
-  }
-  return "";
-}
-
 }  // namespace lime

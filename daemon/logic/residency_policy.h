@@ -102,7 +102,4 @@ class ResidencyPolicy {
   std::optional<absl::Time> regained_;            // when the last step was taken that was not given back
 };
 
-// "room fell below the reserve".
-std::string_view ReasonText(ResidencyPolicy::Reason reason);
-
 }  // namespace lime

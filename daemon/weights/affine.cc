@@ -53,20 +53,4 @@ void PackCodes(std::span<const uint8_t> codes, int bits, std::span<uint32_t> wor
   }
 }
 
-void UnpackCodes(std::span<const uint32_t> words, int bits, std::span<uint8_t> codes) {
-  LIME_CHECK_EQ(words.size() * 32, codes.size() * static_cast<size_t>(bits));
-  uint64_t pending = 0;
-  int held = 0;
-  size_t word = 0;
-  for (uint8_t& code : codes) {
-    if (held < bits) {
-      pending |= static_cast<uint64_t>(words[word++]) << held;
-      held += 32;
-    }
-    code = static_cast<uint8_t>(pending & ((1u << bits) - 1));
-    pending >>= bits;
-    held -= bits;
-  }
-}
-
 }  // namespace lime

@@ -20,6 +20,5 @@ GroupScale QuantizeGroup(std::span<const float> group, int bits, std::span<uint8
 // Code i takes bits [i * bits, (i + 1) * bits) of the stream; words hold 32 of them, lowest first.
 // REQUIRES: words.size() * 32 == codes.size() * bits.
 void PackCodes(std::span<const uint8_t> codes, int bits, std::span<uint32_t> words);
-void UnpackCodes(std::span<const uint32_t> words, int bits, std::span<uint8_t> codes);
 
 }  // namespace lime

@@ -135,4 +135,27 @@ void BlockReader::FinishPiece(const Piece& piece) {
   --open_requests_;
 }
 
+BlockReader::Completion AwaitedReads::Add() {
+  absl::MutexLock lock(&mutex_);
+  ++left_;
+  return [this](const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    status_.Update(status);
+    --left_;
+  };
+}
+
+bool AwaitedReads::Await(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(
+                                     +[](int64_t* left) { return *left == 0; }, &left_),
+                                 timeout);
+}
+
+absl::Status AwaitedReads::Await() {
+  (void)Await(absl::InfiniteDuration());
+  absl::MutexLock lock(&mutex_);
+  return status_;
+}
+
 }  // namespace lime

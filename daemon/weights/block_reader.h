@@ -76,4 +76,22 @@ class BlockReader {
   std::unique_ptr<BlockDevice> device_;  // last: its thread ends before what it uses goes
 };
 
+// Reads that are waited for together.
+//
+// Thread: one adds and waits; what ends them, any.  REQUIRES: it lives until all have ended
+class AwaitedReads {
+ public:
+  // One more: what it ends with.
+  BlockReader::Completion Add();
+  // False while some are still under way after `timeout`.
+  bool Await(absl::Duration timeout);
+  // Until all have ended; the first error.
+  absl::Status Await();
+
+ private:
+  absl::Mutex mutex_;
+  int64_t left_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
 }  // namespace lime

@@ -299,7 +299,7 @@ class Preparer {
   }
 
   absl::StatusOr<StoredFile> WriteLayout(const StoreFileLayout& layout, SourceReader& reader, LoadWatcher& watcher) {
-    LIME_ASSIGN_OR_RETURN(StoreFileWriter writer, StoreFileWriter::Create(disk_, Path(layout.name), ShapeOf(layout)));
+    LIME_ASSIGN_OR_RETURN(StoreFileWriter writer, StoreFileWriter::Create(disk_, Path(layout.name), layout));
     filled_ = 0;
     const std::string& header = layout.header;
     LIME_RETURN_IF_ERROR(Fill(static_cast<Bytes>(header.size()), writer, watcher, [&](int64_t begin, std::span<std::byte> out) {

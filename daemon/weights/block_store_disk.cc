@@ -1,7 +1,6 @@
 #include "daemon/weights/block_store_disk.h"
 
 #include <fcntl.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,10 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 Bytes FreeBeside(const std::string& path) {
-  struct statvfs info;
   const std::string dir = fs::path(path).parent_path().string();
-  if (::statvfs(dir.empty() ? "." : dir.c_str(), &info) != 0) return 0;
-  return static_cast<Bytes>(info.f_bavail) * static_cast<Bytes>(info.f_frsize);
+  return FreeDiskBytes(dir.empty() ? "." : dir).value_or(0);
 }
 
 }  // namespace
@@ -82,9 +79,7 @@ absl::Status StoreDisk::Remove(const std::string& path) {
 }
 
 absl::StatusOr<Bytes> StoreDisk::FreeBytes(const std::string& dir) {
-  struct statvfs info;
-  if (::statvfs(dir.c_str(), &info) != 0) return ErrnoStatus(errno, dir, "ask for free space");
-  return static_cast<Bytes>(info.f_bavail) * static_cast<Bytes>(info.f_frsize);
+  return FreeDiskBytes(dir);
 }
 
 void WriteBehind::Wrote([[maybe_unused]] const FileDescriptor& file, int64_t begin, int64_t end) {

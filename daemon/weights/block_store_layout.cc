@@ -32,7 +32,7 @@ class FileBuilder {
     Add({name, info.dtype, info.shape}, info.bytes, source_.location(name));
   }
 
-  void AddBlock(BlockId id, int64_t begin, int64_t end) { file_.blocks.push_back({id, begin, end - begin}); }
+  void AddBlock(BlockId id, int64_t begin, int64_t end) { file_.blocks.push_back({id, begin, end - begin, 0}); }
 
   // A block of these tensors, whole pages long.
   void PutBlock(BlockId id, const std::vector<std::string>& names) {
@@ -47,7 +47,7 @@ class FileBuilder {
     std::vector<SafetensorsWriter::Tensor> tensors;
     for (const StoreTensor& tensor : file_.tensors) tensors.push_back(tensor.tensor);
     file_.header = SafetensorsHeaderBytes(tensors, {.alignment = kStoreAlignment});
-    for (StoreBlockRange& block : file_.blocks) block.offset += static_cast<int64_t>(file_.header.size());
+    for (StoredBlock& block : file_.blocks) block.offset += static_cast<int64_t>(file_.header.size());
     file_.bytes = static_cast<Bytes>(file_.header.size()) + end_;
     return std::move(file_);
   }
@@ -94,8 +94,10 @@ void PutEnds(FileBuilder& builder, const ModelSpec& spec) {
   builder.AddBlock(head, head_begin, builder.end());
 }
 
+using ByteRanges = std::set<std::pair<int64_t, Bytes>>;  // offset and length
+
 // The ranges of one tensor: whole where it is kept, otherwise its rows in each piece of its block.
-void AddRanges(const std::vector<BlockPiece>& pieces, const TensorSpec& tensor, int64_t offset, std::set<StoreByteRange>& ranges) {
+void AddRanges(const std::vector<BlockPiece>& pieces, const TensorSpec& tensor, int64_t offset, ByteRanges& ranges) {
   if (IsKept(tensor)) {
     ranges.insert({offset, tensor.info.bytes});
     return;
@@ -120,25 +122,27 @@ std::map<std::string, int64_t> OffsetsOf(const StoreFileLayout& file) {
 }
 
 // Of the blocks that lie in the file.
-std::vector<StoreByteRange> RangesOf(const StoreFileLayout& file, const ModelSpec& spec) {
+std::vector<StoredRange> RangesOf(const StoreFileLayout& file, const ModelSpec& spec) {
   const std::map<std::string, int64_t> offsets = OffsetsOf(file);
-  std::set<StoreByteRange> ranges;
-  for (const StoreBlockRange& stored : file.blocks) {
+  ByteRanges ranges;
+  for (const StoredBlock& stored : file.blocks) {
     const BlockSpec& block = spec.block(stored.id);
     const std::vector<BlockPiece> pieces = CutBlock(block);
     for (const TensorSpec& tensor : block.tensors) AddRanges(pieces, tensor, offsets.at(tensor.name), ranges);
   }
-  return {ranges.begin(), ranges.end()};
+  std::vector<StoredRange> stored;
+  for (const auto& [offset, bytes] : ranges) stored.push_back({offset, bytes, 0});
+  return stored;
 }
 
-// What the embedding looks tokens up in.
-std::vector<StoreTable> TablesOf(const StoreFileLayout& file, const ModelSpec& spec) {
+// Of what the embedding looks tokens up in.
+std::vector<StoredRows> RowsOf(const StoreFileLayout& file, const ModelSpec& spec) {
   const std::map<std::string, int64_t> offsets = OffsetsOf(file);
-  std::vector<StoreTable> tables;
+  std::vector<StoredRows> tables;
   for (const TensorSpec& tensor : spec.block({BlockKind::kEmbedding, 0}).tensors) {
     if (tensor.role != TensorRole::kTokenEmbedding || IsKept(tensor)) continue;
     const int64_t rows = tensor.info.shape[0];
-    tables.push_back({offsets.at(tensor.name), tensor.info.bytes / rows, rows});
+    tables.push_back({offsets.at(tensor.name), tensor.info.bytes / rows, std::vector<uint32_t>(static_cast<size_t>(rows))});
   }
   return tables;
 }
@@ -165,18 +169,8 @@ std::vector<StoreFileLayout> LayOutStore(const Checkpoint& source, const ModelSp
   }
   files.push_back(builder.Finish());
   for (StoreFileLayout& file : files) file.ranges = RangesOf(file, spec);
-  files.back().tables = TablesOf(files.back(), spec);
+  files.back().rows = RowsOf(files.back(), spec);
   return files;
-}
-
-StoredFile ShapeOf(const StoreFileLayout& layout) {
-  StoredFile file{.name = layout.name, .bytes = layout.bytes};
-  for (const StoreBlockRange& block : layout.blocks) file.blocks.push_back({block.id, block.offset, block.bytes});
-  for (const StoreByteRange& range : layout.ranges) file.ranges.push_back({range.offset, range.bytes});
-  for (const StoreTable& table : layout.tables) {
-    file.rows.push_back({table.offset, table.row_bytes, std::vector<uint32_t>(static_cast<size_t>(table.rows))});
-  }
-  return file;
 }
 
 bool SameShape(const StoredFile& stored, const StoreFileLayout& layout) {
@@ -185,7 +179,7 @@ bool SameShape(const StoredFile& stored, const StoreFileLayout& layout) {
   for (StoredBlock& block : bare.blocks) block.xxh3 = 0;
   for (StoredRange& range : bare.ranges) range.xxh3 = 0;
   for (StoredRows& table : bare.rows) std::ranges::fill(table.xxh3, 0u);
-  return bare == ShapeOf(layout);
+  return bare == static_cast<const StoredFile&>(layout);
 }
 
 }  // namespace lime

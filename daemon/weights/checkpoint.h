@@ -53,7 +53,6 @@ class Checkpoint {
   absl::Status CheckHolds(std::span<const BlockId> blocks) const;
 
   const std::string& dir() const { return dir_; }
-  const std::string& config_path() const { return config_path_; }
   const std::string& config_json() const { return config_json_; }
   const std::vector<CheckpointFile>& files() const { return files_; }
   const TensorIndex& index() const { return index_; }

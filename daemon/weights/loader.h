@@ -20,10 +20,6 @@ namespace lime {
 struct LoadProgress {
   Bytes done = 0;
   Bytes total = 0;
-  absl::Duration elapsed;
-
-  double bytes_per_second() const;
-  absl::Duration remaining() const;  // at the rate so far; infinite before the first byte
 };
 
 struct LoadOptions {
@@ -79,10 +75,9 @@ class LoadWatcher {
   void Finish();            // reports all done
 
  private:
-  void Call(Bytes done, absl::Time now) const;
+  void Call(Bytes done) const;
   const LoadOptions& options_;
   const Bytes total_;
-  const absl::Time begin_;
   absl::Time next_;
 };
 

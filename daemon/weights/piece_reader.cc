@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <numeric>
 #include <utility>
 
@@ -17,10 +16,6 @@ namespace {
 
 constexpr Bytes kMaxGap = 16 * kKiB;  // bytes between two ranges worth reading across
 constexpr Bytes kPlaceAlignment = 4 * kKiB;
-
-std::string FileName(const CheckpointFile& file) {
-  return std::filesystem::path(file.path).filename().string();
-}
 
 // Which of a matrix's ranges a tensor is.
 int PartIndex(TensorPart part) {
@@ -63,7 +58,7 @@ PieceReader::PieceReader(const Checkpoint& checkpoint, const ModelSpec& spec, co
 // ---- Where everything lies
 
 PieceReader::Piece PieceReader::LayOut(const BlockSpec& block, const BlockPiece& cut) const {
-  Piece piece{.parts = {}, .ranges = {}, .reads = {}, .weight_bytes = cut.bytes};
+  Piece piece{.parts = {}, .ranges = {}, .reads = {}};
   for (const MatrixRows& rows : cut.rows) {
     Part part{.rows = rows};
     for (const TensorSpec& tensor : block.tensors) {
@@ -115,11 +110,6 @@ RowsInMemory PieceReader::Rows(int block, int piece, int i, const std::byte* pla
   const Part& part = layout.parts[i];
   const auto at = [&](int index) { return part.range[index] < 0 ? nullptr : place + layout.ranges[part.range[index]].offset; };
   return {.rows = part.rows, .weight = at(0), .scales = at(1), .biases = at(2)};
-}
-
-std::string PieceReader::Describe(int block, int piece) const {
-  const Extent& extent = blocks_[block][piece].reads.front().extent;
-  return absl::StrCat(FileName(checkpoint_.files()[extent.file]), ", ", BlockName(spec_.blocks[block].id), ", offset ", extent.offset);
 }
 
 // ---- Checksums

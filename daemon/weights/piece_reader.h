@@ -45,13 +45,9 @@ class PieceReader {
   int NumPieces(int block) const { return static_cast<int>(blocks_[block].size()); }
   // Room that a piece takes; a multiple of 4 KiB.
   Bytes PlaceBytes(int block, int piece) const { return blocks_[block][piece].place_bytes; }
-  // Bytes of weights in it.
-  Bytes WeightBytes(int block, int piece) const { return blocks_[block][piece].weight_bytes; }
   int NumRows(int block, int piece) const { return static_cast<int>(blocks_[block][piece].parts.size()); }
   // The `i`th rows of a piece whose place begins at `place`.
   RowsInMemory Rows(int block, int piece, int i, const std::byte* place) const;
-  // "layer_0003.safetensors, attention 3, offset 4096"; for people.
-  std::string Describe(int block, int piece) const;
 
   // Reads once, and compares, what of a block store covers those of the pieces that it has no checksums of by themselves, and keeps theirs
   // for StartRead. Nothing where there is no store. Blocks, with 16 MiB of memory. DataLoss names file, block and offset; kCancelled soon
@@ -67,7 +63,6 @@ class PieceReader {
   // Ends what is queued with kCancelled.
   void Cancel() { reader_->Cancel(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
-  std::string DescribeDevice() const { return reader_->device().Describe(); }
 
  private:
   // Bytes of one tensor in a piece.
@@ -91,7 +86,6 @@ class PieceReader {
     std::vector<Range> ranges;
     std::vector<Read> reads;  // in file order
     Bytes place_bytes = 0;
-    Bytes weight_bytes = 0;
   };
   struct Request;
 

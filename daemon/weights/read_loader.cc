@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "daemon/weights/block_reader.h"
 #include "daemon/weights/extents.h"
@@ -67,35 +66,6 @@ void SlideDown(const std::vector<WantedTensor>& wanted, const PlacedExtent& plac
   }
 }
 
-// Counts reads in flight and keeps the first error.
-class Pending {
- public:
-  void Add() {
-    absl::MutexLock lock(&mutex_);
-    ++count_;
-  }
-  void Done(const absl::Status& status) {
-    absl::MutexLock lock(&mutex_);
-    status_.Update(status);
-    --count_;
-  }
-  bool WaitAll(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(
-                                       +[](int* count) { return *count == 0; }, &count_),
-                                   timeout);
-  }
-  absl::Status status() {
-    absl::MutexLock lock(&mutex_);
-    return status_;
-  }
-
- private:
-  absl::Mutex mutex_;
-  int count_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-};
-
 class ReadLoader : public Loader {
  public:
   ReadLoader(std::unique_ptr<BlockReader> disk, std::unique_ptr<BlockReader> cache, std::vector<CheckpointFile> files, int queue_depth)
@@ -144,21 +114,21 @@ class ReadLoader : public Loader {
     for (const PlacedExtent& placement : placements) total += placement.tensors.extent.bytes;
     LoadWatcher watcher(options, total);
     const Bytes before = BytesRead();
-    Pending pending;
-    for (const PlacedExtent& placement : placements) StartReads(placement, buffer, pending);
-    for (bool cancelled = false; !pending.WaitAll(LoadWatcher::kInterval); watcher.Report(BytesRead() - before)) {
+    AwaitedReads reads;
+    for (const PlacedExtent& placement : placements) StartReads(placement, buffer, reads);
+    for (bool cancelled = false; !reads.Await(LoadWatcher::kInterval); watcher.Report(BytesRead() - before)) {
       if (cancelled || !watcher.cancelled()) continue;
       cancelled = true;
       disk_->Cancel();
       if (cache_) cache_->Cancel();
     }
-    LIME_RETURN_IF_ERROR(pending.status());
+    LIME_RETURN_IF_ERROR(reads.Await());
     watcher.Finish();
     return absl::OkStatus();
   }
 
   // Splits an extent into runs that the page cache holds and runs that it does not, and gives each to its reader.
-  void StartReads(const PlacedExtent& placement, std::byte* buffer, Pending& pending) {
+  void StartReads(const PlacedExtent& placement, std::byte* buffer, AwaitedReads& reads) {
     const Extent& extent = placement.tensors.extent;
     const CheckpointFile& file = files_[static_cast<size_t>(extent.file)];
     std::optional<PageCacheView> view;
@@ -175,8 +145,7 @@ class ReadLoader : public Loader {
       BlockReader& reader = from_cache ? *cache_ : *disk_;
       const Extent run{extent.file, at, to - at};
       std::byte* destination = buffer + placement.region + (at - placement.begin);
-      pending.Add();
-      reader.StartRead(run, destination - reader.SlotOffset(run), [&pending](const absl::Status& status) { pending.Done(status); });
+      reader.StartRead(run, destination - reader.SlotOffset(run), reads.Add());
       at = to;
     }
   }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "planner/base/check.h"
 
@@ -15,13 +14,6 @@ namespace lime {
 namespace {
 
 constexpr Bytes kPage = 4 * kKiB;
-
-// Counts reads down; keeps the first error. The last read may end after the waiting thread has given up nothing: it always waits.
-struct Group {
-  absl::Mutex mutex;
-  int left ABSL_GUARDED_BY(mutex) = 0;
-  absl::Status status ABSL_GUARDED_BY(mutex);
-};
 
 }  // namespace
 
@@ -98,31 +90,22 @@ absl::Status RowReader::ReadGroup(std::span<const int32_t> tokens, int64_t first
 
 // Reads the row of tokens[i] into slot i of every part. Blocks.
 absl::Status RowReader::FillSlots(std::span<const int32_t> tokens) {
-  Group group;
-  {
-    absl::MutexLock lock(&group.mutex);
-    group.left = static_cast<int>(tokens.size() * parts_.size());
-  }
+  AwaitedReads reads;
   for (size_t i = 0; i < tokens.size(); ++i) {
     for (const Part& part : parts_) {
       std::byte* const slot = memory_.data() + part.slots_at + static_cast<Bytes>(i) * part.slot_bytes;
-      reader_->StartRead(ExtentOf(part, tokens[i]), slot, [&group](absl::Status status) {
-        absl::MutexLock lock(&group.mutex);
-        group.status.Update(std::move(status));
-        --group.left;
-      });
+      reader_->StartRead(ExtentOf(part, tokens[i]), slot, reads.Add());
     }
   }
-  const auto done = [](int* left) { return *left == 0; };
   const std::function<std::string()> what = [] { return std::string("rows of the embedding"); };
   StallWatch watch(options_.report, what, reader_->bytes_read());
-  absl::MutexLock lock(&group.mutex);
-  while (!group.mutex.AwaitWithTimeout(absl::Condition(+done, &group.left), StallWatch::kPoll)) {
+  while (!reads.Await(StallWatch::kPoll)) {
     if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) reader_->Cancel();
     watch.Poll(reader_->bytes_read());
   }
   watch.End();
-  return group.status.ok() ? absl::OkStatus() : absl::Status(group.status.code(), absl::StrCat("embedding: ", group.status.message()));
+  const absl::Status status = reads.Await();
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat("embedding: ", status.message()));
 }
 
 // Moves a row to its place among the rows, and checks it.

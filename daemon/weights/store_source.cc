@@ -64,7 +64,7 @@ absl::Status StoreSource::MakeManifest(const LoadOptions& watch) {
   LoadWatcher watcher(watch, total);
   std::vector<std::byte> buffer(static_cast<size_t>(kReadBytes));
   for (size_t i = 0; i < layouts_.size(); ++i) {
-    FileHashes hashes(ShapeOf(layouts_[i]));
+    FileHashes hashes(layouts_[i]);
     for (int64_t at = 0; at < layouts_[i].bytes; at += kReadBytes) {
       if (watcher.cancelled()) return absl::CancelledError(absl::StrCat(checkpoint_.dir(), ": reading its checksums was interrupted"));
       const auto part = std::span(buffer).first(static_cast<size_t>(std::min(kReadBytes, layouts_[i].bytes - at)));

@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -198,13 +199,12 @@ TEST(BlockStoreRangesTest, TheManifestOf405BillionParametersIsReadBack) {
   StoreManifest manifest{.source_xxh3 = 1, .layers = 126};
   size_t ranges = 0;
   for (const StoreFileLayout& layout : LayOutStore(*source, *spec)) {
-    StoredFile& file = manifest.files.emplace_back(StoredFile{.name = layout.name, .bytes = layout.bytes, .xxh3 = 2});
-    for (const StoreBlockRange& block : layout.blocks) file.blocks.push_back({block.id, block.offset, block.bytes, 3});
-    for (const StoreByteRange& range : layout.ranges) file.ranges.push_back({range.offset, range.bytes, ~uint64_t{0}});
+    StoredFile& file = manifest.files.emplace_back(layout);
+    file.xxh3 = 2;
+    for (StoredBlock& block : file.blocks) block.xxh3 = 3;
+    for (StoredRange& range : file.ranges) range.xxh3 = ~uint64_t{0};
+    for (StoredRows& table : file.rows) std::ranges::fill(table.xxh3, ~uint32_t{0});
     ranges += layout.ranges.size();
-    for (const StoreTable& table : layout.tables) {
-      file.rows.push_back({table.offset, table.row_bytes, std::vector<uint32_t>(static_cast<size_t>(table.rows), ~uint32_t{0})});
-    }
   }
   EXPECT_GT(manifest.bytes(), 811'000'000'000);
   const std::string text = StoreManifestText(manifest);

@@ -110,8 +110,7 @@ class FakeStage final : public DeviceStage {
                                                                      .memory = {memory, memory->data()},
                                                                      .memory_bytes = std::ssize(*memory),
                                                                      .pages = std::move(pages),
-                                                                     .file = nullptr,
-                                                                     .hashes = {}})};
+                                                                     .file = nullptr})};
   }
 
   absl::Status OnOrder(const Order& order) override {

@@ -27,6 +27,23 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// What PackCodes has packed.
+void UnpackCodes(std::span<const uint32_t> words, int bits, std::span<uint8_t> codes) {
+  ASSERT_EQ(words.size() * 32, codes.size() * static_cast<size_t>(bits));
+  uint64_t pending = 0;
+  int held = 0;
+  size_t word = 0;
+  for (uint8_t& code : codes) {
+    if (held < bits) {
+      pending |= static_cast<uint64_t>(words[word++]) << held;
+      held += 32;
+    }
+    code = static_cast<uint8_t>(pending & ((1u << bits) - 1));
+    pending >>= bits;
+    held -= bits;
+  }
+}
+
 TEST(FloatCodecTest, EveryHalfSurvivesTheRoundTrip) {
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     const auto half = static_cast<uint16_t>(bits);

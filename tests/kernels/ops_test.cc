@@ -10,6 +10,7 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/softmax.h"
 #include "kernels/cpu/topk.h"
+#include "tests/kernels/convert.h"
 #include "tests/kernels/cpu_test_util.h"
 
 namespace lime::cpu {

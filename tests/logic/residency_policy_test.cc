@@ -64,6 +64,22 @@ ResidencyPolicy::Options SmallOptions() {
   return {.most = 1000, .reserve = 100, .block = 50};
 }
 
+const char* ReasonText(ResidencyPolicy::Reason reason) {
+  switch (reason) {
+    case ResidencyPolicy::Reason::kPlan:
+      return "as planned";
+    case ResidencyPolicy::Reason::kRoom:
+      return "room fell below the reserve";
+    case ResidencyPolicy::Reason::kStall:
+      return "tasks waited for memory";
+    case ResidencyPolicy::Reason::kEmergency:
+      return "next to nothing was available";
+    case ResidencyPolicy::Reason::kRegained:
+      return "the pressure has passed";
+  }
+  return "";
+}
+
 // Samples every 250 ms from 0 on; a line for every change: "1.25s neighbour 700: 1000 -> 375, room fell below the reserve".
 std::string Play(Machine& machine, absl::Duration length, const std::function<Bytes(double seconds)>& neighbour) {
   std::string text;
@@ -73,7 +89,7 @@ std::string Play(Machine& machine, absl::Duration length, const std::function<By
     const Bytes after = machine.Sample(neighbour(seconds), machine.start + at);
     if (after == before) continue;
     absl::StrAppendFormat(&text, "%.2fs neighbour %d: %d -> %d, %s\n", seconds, machine.neighbour(), before, after,
-                          std::string(ReasonText(machine.policy().reason())));
+                          ReasonText(machine.policy().reason()));
   }
   machine.start += length + absl::Milliseconds(250);
   return text;

@@ -1,9 +1,9 @@
-#include "kernels/cpu/convert.h"
+#include "tests/kernels/convert.h"
 
 #include "kernels/cpu/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/convert.cc"
+#define HWY_TARGET_INCLUDE "tests/kernels/convert.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include "kernels/cpu/lanes-inl.h"

@@ -1,0 +1,13 @@
+// The conversions that the operators load and store with, by themselves.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/convert.h"
+
+namespace lime::cpu {
+
+// Converts n elements from one working dtype to another. REQUIRES: no overlap, except in == out with equal dtypes.
+void Convert(const void* in, DType in_dtype, void* out, DType out_dtype, int64_t n);
+
+}  // namespace lime::cpu
