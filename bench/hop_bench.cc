@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Sends back what it gets, or tells that it is there.
-class EchoStage final : public lime::DeviceStage {
+class EchoStage final : public lime::StageEngine {
  public:
   explicit EchoStage(lime::StageSetup setup) : setup_(std::move(setup)) {}
 
@@ -42,7 +42,7 @@ class EchoStage final : public lime::DeviceStage {
     came_back_ = true;
     return absl::OkStatus();
   }
-  lime::StageEngine::Stats stats() const override { return {}; }
+  lime::DeviceStatistics stats() const override { return {}; }
   std::string numerics_id() const override { return "echo"; }
 
   double RoundTripMicroseconds(int64_t bytes) {
@@ -71,7 +71,7 @@ void PinTo(int core) {
 
 std::unique_ptr<lime::DeviceServer> StartDevice(const std::string& name, EchoStage** stage) {
   lime::DeviceServer::Options options = lime::FakeDevice(name);
-  options.plans.make_stage = [stage](lime::StageSetup setup) -> absl::StatusOr<std::unique_ptr<lime::DeviceStage>> {
+  options.plans.make_stage = [stage](lime::StageSetup setup) -> absl::StatusOr<std::unique_ptr<lime::StageEngine>> {
     auto made = std::make_unique<EchoStage>(std::move(setup));
     *stage = made.get();
     return made;

@@ -18,7 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/trace_chunk.h"
 #include "coordinator/serving/devices.h"
-#include "daemon/stage/stage.h"
+#include "daemon/engine/stage_engine.h"
 #include "daemon/stage/stage_session.h"
 
 namespace lime {

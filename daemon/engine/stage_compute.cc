@@ -18,14 +18,14 @@ absl::Status WrongInput(const ProgramRunner::StartCompute& start, size_t bytes, 
 
 }  // namespace
 
-StageCompute::StageCompute(const Plan& plan, const ModelSpec& spec, Options options)
-    : plan_(plan), spec_(spec), options_(std::move(options)), has_head_(HasHead(plan, options_.device)), rows_(options_.rows) {}
+StageCompute::StageCompute(const StageParts& parts, Owner owner)
+    : parts_(parts), plan_(parts.stage.plan), sampler_(parts.stage.sampler), owner_(std::move(owner)), rows_(parts.rows.get()) {}
 
 absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   const Stage& stage = plan_.stages[start.what.stage];
   const int part = start.what.part;
   if (batch.rows.empty()) return input.empty() ? absl::OkStatus() : Invalid("hidden states have come for a micro-batch without rows");
-  if (options_.visit != nullptr) return RunSliced(start, batch, input);
+  if (parts_.visit != nullptr) return RunSliced(start, batch, input);
   if (part == kEmbeddingPart) return Embed(batch);
   if (start.what.stage > 0 && part == stage.lo) LIME_RETURN_IF_ERROR(TakeInput(start, batch, input));
   LIME_RETURN_IF_ERROR(ComputePart(part, start.step));
@@ -37,10 +37,10 @@ absl::Status StageCompute::Run(const ProgramRunner::StartCompute& start, const M
 // Parts are whole: nothing of a plan that evicts streams.
 absl::Status StageCompute::RunSliced(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
   const int part = start.what.part;
-  SlicedVisit& visit = *options_.visit;
+  SlicedVisit& visit = *parts_.visit;
   const bool takes_input = start.what.stage > 0 && part == plan_.stages[start.what.stage].lo;
   if (part == kEmbeddingPart || takes_input) {
-    MicroBatch own = batch, all = options_.whole_batch(start.what.microbatch);
+    MicroBatch own = batch, all = owner_.whole_batch(start.what.microbatch);
     ForBackend(own), ForBackend(all);
     visit.Begin(std::move(own), std::move(all));
   }
@@ -51,7 +51,7 @@ absl::Status StageCompute::RunSliced(const ProgramRunner::StartCompute& start, c
   }
   const BlockId id = plan_.parts[part].block;
   if (part == PartsOf(plan_, id).first) {
-    const bool own = id.kind == BlockKind::kHead || (id.kind == BlockKind::kMlp && id.layer + 1 == spec_.config.num_layers);
+    const bool own = id.kind == BlockKind::kHead || (id.kind == BlockKind::kMlp && id.layer + 1 == parts_.spec.config.num_layers);
     LIME_RETURN_IF_ERROR(own ? visit.OnOwn([&] { return ComputeWhole(part); })
                              : visit.InSlices([&](const MicroBatch&) { return ComputeWhole(part); }));
   }
@@ -64,22 +64,23 @@ absl::Status StageCompute::Embed(const MicroBatch& batch) {
 }
 
 absl::Status StageCompute::EmbedBegun(const MicroBatch& batch) {
-  if (rows_ == nullptr) return options_.backend->Embed();
+  if (rows_ == nullptr) return parts_.backend->Embed();
   tokens_.clear();
   for (const BatchRow& row : batch.rows) tokens_.push_back(row.token);
   LIME_RETURN_IF_ERROR(rows_->Read(tokens_));
-  return options_.backend->EmbedRows(rows_->rows());
+  return parts_.backend->EmbedRows(rows_->rows());
 }
 
 // Devices behind the first know what was sampled as hidden states only, and those without the head ask for no logits.
 void StageCompute::ForBackend(MicroBatch& batch) const {
-  for (BatchRow& row : batch.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && has_head_;
+  const bool has_head = HasHead(plan_, parts_.stage.device);
+  for (BatchRow& row : batch.rows) row.token = std::max(row.token, 0), row.wants_logits = row.wants_logits && has_head;
 }
 
 absl::Status StageCompute::Begin(const MicroBatch& batch) {
   begun_ = batch;  // in the memory of the one before
   ForBackend(begun_);
-  return options_.backend->Begin(begun_);
+  return parts_.backend->Begin(begun_);
 }
 
 absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input) {
@@ -87,7 +88,7 @@ absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, c
   if (const int64_t ids = IdsBefore(plan_, start.what.part); ids > 0) {
     LIME_ASSIGN_OR_RETURN(input, TakeLogits(ids, batch, input));
   }
-  const std::span<std::byte> hidden = options_.backend->Hidden();
+  const std::span<std::byte> hidden = parts_.backend->Hidden();
   if (input.size() != hidden.size()) return WrongInput(start, input.size(), hidden.size());
   std::memcpy(hidden.data(), input.data(), input.size());
   return absl::OkStatus();
@@ -104,14 +105,14 @@ absl::StatusOr<std::span<const std::byte>> StageCompute::TakeLogits(int64_t ids,
     if (partial.rows[row].count() < std::min(used[row], ids)) {
       return Invalid("logits of ", partial.rows[row].count(), " ids have come, and sampling needs ", std::min(used[row], ids), " of ", ids);
     }
-    partial.rows[row].CopyTo(options_.backend->Logits().subspan(row * vocab(), static_cast<size_t>(ids)));
+    partial.rows[row].CopyTo(parts_.backend->Logits().subspan(row * vocab(), static_cast<size_t>(ids)));
   }
   return partial.hidden;
 }
 
 absl::Status StageCompute::TellLogits(int64_t ids, const MicroBatch& batch) {
   LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> used, LogitsUsed(batch));
-  head_partial_ = EncodeHeadPartial(options_.backend->Logits(), spec_.config.vocab_size, ids, used, options_.backend->Hidden());
+  head_partial_ = EncodeHeadPartial(parts_.backend->Logits(), parts_.spec.config.vocab_size, ids, used, parts_.backend->Hidden());
   return absl::OkStatus();
 }
 
@@ -120,39 +121,39 @@ absl::StatusOr<std::vector<int64_t>> StageCompute::LogitsUsed(const MicroBatch& 
   std::vector<int64_t> used;
   for (const BatchRow& row : batch.rows) {
     if (!row.wants_logits) continue;
-    if (options_.sampler == nullptr) return Invalid("the plan puts a part of the head here, and nobody samples");
-    LIME_ASSIGN_OR_RETURN(used.emplace_back(), options_.sampler->LogitsUsed(row.sequence));
+    if (sampler_ == nullptr) return Invalid("the plan puts a part of the head here, and nobody samples");
+    LIME_ASSIGN_OR_RETURN(used.emplace_back(), sampler_->LogitsUsed(row.sequence));
   }
   return used;
 }
 
 absl::Status StageCompute::ComputePart(int part, int64_t step) {
   const BlockId id = plan_.parts[part].block;
-  if (options_.weights->IsWhole(part)) {
+  if (parts_.weights->IsWhole(part)) {
     return part == PartsOf(plan_, id).first ? ComputeWhole(part) : absl::OkStatus();  // all of it is computed with its first part
   }
-  if (plan_.parts[part].is_kv()) return options_.attend(part, step, begun_);
-  for (int i = 0; i < options_.weights->NumRows(part); ++i) {
-    LIME_RETURN_IF_ERROR(options_.backend->ComputeRows(id, options_.rows_of(part, i, step)));
+  if (plan_.parts[part].is_kv()) return owner_.attend(part, step, begun_);
+  for (int i = 0; i < parts_.weights->NumRows(part); ++i) {
+    LIME_RETURN_IF_ERROR(parts_.backend->ComputeRows(id, owner_.rows_of(part, i, step)));
   }
   return absl::OkStatus();
 }
 
 absl::Status StageCompute::ComputeWhole(int part) {
   const BlockId id = plan_.parts[part].block;
-  return id.kind == BlockKind::kAttention ? options_.backend->Attention(id.layer)
-         : id.kind == BlockKind::kMlp     ? options_.backend->Mlp(id.layer)
-                                          : options_.backend->Head();
+  return id.kind == BlockKind::kAttention ? parts_.backend->Attention(id.layer)
+         : id.kind == BlockKind::kMlp     ? parts_.backend->Mlp(id.layer)
+                                          : parts_.backend->Head();
 }
 
 absl::Status StageCompute::Sample(const MicroBatch& batch) {
-  const std::span<const float> logits = options_.backend->Logits();
+  const std::span<const float> logits = parts_.backend->Logits();
   sampled_.clear();
   size_t at = 0;
   for (const BatchRow& row : batch.rows) {
     if (!row.wants_logits) continue;
-    if (options_.sampler == nullptr) return Invalid("the plan puts the head here, and nobody samples");
-    LIME_ASSIGN_OR_RETURN(const int32_t token, options_.sampler->Sample(row, logits.subspan(at++ * vocab(), vocab())));
+    if (sampler_ == nullptr) return Invalid("the plan puts the head here, and nobody samples");
+    LIME_ASSIGN_OR_RETURN(const int32_t token, sampler_->Sample(row, logits.subspan(at++ * vocab(), vocab())));
     sampled_.push_back({.sequence = row.sequence, .position = row.position + 1, .token = token});
   }
   return absl::OkStatus();

@@ -10,11 +10,7 @@
 #include <vector>
 
 #include "common/activation.h"
-#include "daemon/engine/sliced_visit.h"
-#include "daemon/engine/stage_weights.h"
-#include "daemon/engine/token_sampler.h"
-#include "daemon/weights/row_reader.h"
-#include "kernels/backend.h"
+#include "daemon/engine/stage_parts.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "planner/program_runner.h"
@@ -23,23 +19,17 @@ namespace lime {
 
 class StageCompute {
  public:
-  struct Options {
-    int32_t device = 0;
-    Backend* backend = nullptr;
-    const StageWeights* weights = nullptr;
-    RowReader* rows = nullptr;        // null where the embedding is resident, or elsewhere; see also ReadRowsWith
-    TokenSampler* sampler = nullptr;  // where this device has a part of the head
+  struct Owner {
     // Where rows of a part lie in the step: StageWeights::Rows, under the owner's lock.
     std::function<RowsInMemory(int part, int i, int64_t step)> rows_of;
     // Attends to what of a KV part is on the disk in the step.
     std::function<absl::Status(int part, int64_t step, const MicroBatch& batch)> attend;
-    // Where the plan evicts KV: what a visit of more rows than its own needs, and all rows of a micro-batch of the step under way.
-    SlicedVisit* visit = nullptr;
+    // Where the plan evicts KV: all rows of a micro-batch of the step under way.
     std::function<MicroBatch(int32_t microbatch)> whole_batch;
   };
 
-  // REQUIRES: `plan`, `spec` and all that the options point to outlive this.
-  StageCompute(const Plan& plan, const ModelSpec& spec, Options options);
+  // REQUIRES: `parts` are open, and outlive this.
+  StageCompute(const StageParts& parts, Owner owner);
 
   // `input`: what the visit begins with, of PayloadInto its stage; empty where it goes on, or begins with the embedding. InvalidArgument
   // where this is not of the batch's size.
@@ -48,7 +38,7 @@ class StageCompute {
   void ReadRowsWith(RowReader* rows) { rows_ = rows; }
 
   // The hidden states that the visit ends with.
-  std::span<const std::byte> Hidden() const { return options_.visit != nullptr ? options_.visit->Hidden() : options_.backend->Hidden(); }
+  std::span<const std::byte> Hidden() const { return parts_.visit != nullptr ? parts_.visit->Hidden() : parts_.backend->Hidden(); }
 
   // What the last part of the plan has sampled, in the order of the batch's rows.
   const std::vector<SampledToken>& sampled() const { return sampled_; }
@@ -68,13 +58,13 @@ class StageCompute {
   absl::Status Sample(const MicroBatch& batch);
   absl::Status TellLogits(int64_t ids, const MicroBatch& batch);
   absl::StatusOr<std::vector<int64_t>> LogitsUsed(const MicroBatch& batch);
-  size_t vocab() const { return static_cast<size_t>(spec_.config.vocab_size); }
+  size_t vocab() const { return static_cast<size_t>(parts_.spec.config.vocab_size); }
 
+  const StageParts& parts_;
   const Plan& plan_;
-  const ModelSpec& spec_;
-  const Options options_;
-  const bool has_head_;
-  RowReader* rows_;
+  TokenSampler* const sampler_;  // where this device has a part of the head
+  const Owner owner_;
+  RowReader* rows_;  // null: the embedding is resident, or elsewhere
   std::vector<SampledToken> sampled_;
   std::vector<std::byte> head_partial_;
   std::vector<int32_t> tokens_;

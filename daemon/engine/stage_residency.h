@@ -8,20 +8,15 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/residency_control.h"
 #include "daemon/engine/stage_compute.h"
-#include "daemon/engine/stage_kv.h"
-#include "daemon/engine/stage_weights.h"
+#include "daemon/engine/stage_parts.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/residency_logic.h"
-#include "daemon/weights/row_reader.h"
-#include "kernels/backend.h"
 #include "planner/base/status.h"
-#include "planner/plan/plan.h"
 #include "planner/plan/program.h"
 #include "planner/program_runner.h"
 
@@ -29,32 +24,17 @@ namespace lime {
 
 class StageResidency {
  public:
-  struct Options {
-    int32_t device = 0;
-    bool by_order = false;         // KV pages come as sequences go on
-    std::vector<int32_t> layers;   // whose KV is here
-    absl::Mutex* mutex = nullptr;  // the owner's
-    Backend* backend = nullptr;
-    StageKv* kv = nullptr;
-    StageWeights* weights = nullptr;
-
-    // Pressure; nothing: the memory is not watched.
-    std::optional<PressureMonitor::Options> watching;
-    absl::Duration hold = absl::Seconds(2);                                 // as ResidencyPolicy::Options
-    bool tied = false;                                                      // embedding and head are one tensor
-    Bytes rows_bytes = 0;                                                   // of what open_rows makes
-    std::function<absl::StatusOr<std::unique_ptr<RowReader>>()> open_rows;  // any thread
-    std::function<void(const std::string& sentence)> report;
-
-    // The owner's, called under its lock, but for the last.
+  struct Owner {
+    absl::Mutex* mutex = nullptr;
+    // Called under its lock, but for the last.
     StageLogic::Actions* actions = nullptr;  // of its StageLogic; `carry_out` carries them out, and orders behind them
     std::function<void()> carry_out;
     std::function<void(const absl::Status& status)> fail;
     std::function<void(int64_t load, const absl::Status& status)> loaded;
   };
 
-  // `programs`: of the plan as it is (CompileAll).  REQUIRES: the plan is valid; it and all that the options point to outlive this
-  StageResidency(const Plan& plan, std::vector<Program> programs, Options options);
+  // `programs`: of the plan as it is (CompileAll).  REQUIRES: `parts` are open; they and all that the owner points to outlive this
+  StageResidency(const StageParts& parts, std::vector<Program> programs, Owner owner);
   ~StageResidency();
 
   const ResidencyLogic& logic() const { return logic_; }
@@ -88,8 +68,10 @@ class StageResidency {
   void Carry(const ResidencyLogic::Report& report);
   void Compile(const ResidencyLogic::Prepare& prepare);
 
+  const StageParts& parts_;
   const Plan& plan_;
-  const Options options_;
+  const int32_t device_;
+  const Owner owner_;
   ResidencyLogic logic_;
   ResidencyLogic::Actions actions_;  // of the event at hand
   StageCompute* compute_ = nullptr;

@@ -29,12 +29,11 @@ absl::StatusOr<InstalledPlan> StageSession::Open() {
                    .peers = MakePeers(),
                    .takeover = MakeTakeover(),
                    .digest = call_.digest,
-                   .sampler = HasHead() ? &sampler_ : nullptr};
-  setup.load.progress = std::exchange(progress_, {});
-  setup.load.cancelled = &cancelled_;
-  setup.report = report_ ? report_ : [this](const std::string& sentence) { Log(sentence); };
-  setup.trace = trace_.get();
-  LIME_ASSIGN_OR_RETURN(std::unique_ptr<DeviceStage> stage, make_stage_(std::move(setup)));
+                   .sampler = HasHead() ? &sampler_ : nullptr,
+                   .load = {.progress = std::exchange(progress_, {}), .cancelled = &cancelled_},
+                   .report = report_ ? report_ : [this](const std::string& sentence) { Log(sentence); },
+                   .trace = trace_.get()};
+  LIME_ASSIGN_OR_RETURN(std::unique_ptr<StageEngine> stage, make_stage_(std::move(setup)));
   InstalledPlan installed{.numerics_id = stage->numerics_id()};
   absl::MutexLock lock(&stage_mutex_);
   stage_ = std::move(stage);
@@ -55,7 +54,7 @@ void StageSession::Close() {
   left_ = {};
 }
 
-std::unique_ptr<DeviceStage> StageSession::TakeStage(bool leaves) {
+std::unique_ptr<StageEngine> StageSession::TakeStage(bool leaves) {
   absl::MutexLock lock(&stage_mutex_);
   has_left_ = leaves;
   return std::move(stage_);
@@ -70,7 +69,7 @@ StageSession::Left StageSession::Leave() {
   Cancel();
   (void)SetSink({});
   Left left;
-  if (const std::unique_ptr<DeviceStage> stage = TakeStage(/*leaves=*/true); stage != nullptr) {
+  if (const std::unique_ptr<StageEngine> stage = TakeStage(/*leaves=*/true); stage != nullptr) {
     absl::StatusOr<LeftByPlan> plan = stage->Leave();
     if (plan.ok()) {
       left.plan = *std::move(plan);
@@ -180,7 +179,7 @@ void StageSession::OpenLinks() {
   }
 }
 
-StageEngine::Peers StageSession::MakePeers() {
+StagePeers StageSession::MakePeers() {
   return {.send =
               [this](int32_t device, ActivationMessage activation) {
                 const auto found = links_.find(device);
@@ -345,25 +344,11 @@ LoadSummary StageSession::load() const {
 }
 
 DeviceStatistics StageSession::Statistics() const {
-  DeviceStatistics statistics{.epoch = epoch(), .received_messages = received_messages_.load(), .received_bytes = received_bytes_.load()};
   absl::ReaderMutexLock lock(&stage_mutex_);
+  DeviceStatistics statistics = stage_ == nullptr ? DeviceStatistics{} : stage_->stats();
+  statistics.epoch = epoch();
+  statistics.received_messages = received_messages_.load(), statistics.received_bytes = received_bytes_.load();
   if (stage_ == nullptr) return statistics;
-  const StageEngine::Stats stats = stage_->stats();
-  statistics.steps = stats.steps;
-  statistics.bytes_read = stats.bytes_read;
-  statistics.kv_written = stats.kv_written;
-  statistics.kv_read = stats.kv_read;
-  statistics.kv_fetched = stats.kv_fetched;
-  statistics.compute_ms = stats.compute_ms;
-  statistics.wait_weights_ms = stats.wait_weights_ms;
-  statistics.wait_input_ms = stats.wait_input_ms;
-  statistics.decode_ms = stats.decode_ms;
-  statistics.planned_decode_ms = stats.planned_decode_ms;
-  statistics.disk_ms = stats.disk_ms;
-  statistics.disk_bytes = stats.disk_bytes;
-  statistics.kv_room = stats.kv_room;
-  statistics.residency_changes = stats.residency_changes;
-  statistics.given = stats.given;
   for (const auto& [device, link] : links_) {
     statistics.sent_messages += link->sent().messages;
     statistics.sent_bytes += link->sent().bytes;

@@ -16,12 +16,11 @@
 
 #include "absl/synchronization/mutex.h"
 #include "common/device_news.h"
-#include "common/device_report.h"
 #include "common/install_call.h"
 #include "common/order_message.h"
 #include "common/trace_chunk.h"
+#include "daemon/engine/stage_engine.h"
 #include "daemon/stage/plan_sampler.h"
-#include "daemon/stage/stage.h"
 #include "daemon/stage/transport.h"
 #include "planner/plan/plan_blocks.h"
 
@@ -82,10 +81,10 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
 
  private:
   bool HasHead() const { return lime::HasHead(call_.plan, call_.device); }
-  std::unique_ptr<DeviceStage> TakeStage(bool leaves);
+  std::unique_ptr<StageEngine> TakeStage(bool leaves);
   absl::Status NoStage() const ABSL_SHARED_LOCKS_REQUIRED(stage_mutex_);
   void OpenLinks();
-  StageEngine::Peers MakePeers();
+  StagePeers MakePeers();
   std::shared_ptr<KvTakeover> MakeTakeover();
   absl::Status ReadKv(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const KvTakeover::Take& take);
   absl::Status ReadKvFromHere(int32_t layer, const KvHolder& holder, const std::string& numerics_id, std::span<const KvExtent> extents,
@@ -117,7 +116,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
 
   // Held for reading while the stage is called; whoever unloads it waits for them.
   mutable absl::Mutex stage_mutex_;
-  std::unique_ptr<DeviceStage> stage_ ABSL_GUARDED_BY(stage_mutex_);
+  std::unique_ptr<StageEngine> stage_ ABSL_GUARDED_BY(stage_mutex_);
   bool has_left_ ABSL_GUARDED_BY(stage_mutex_) = false;
   std::map<int32_t, std::unique_ptr<Link>> links_;  // by device; made before the stage, gone after it
 

@@ -11,7 +11,7 @@
 
 #include "coordinator/local/local_device.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/stage/engine_stage.h"
+#include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/kv_levels.h"
 #include "planner/plan/described_model.h"

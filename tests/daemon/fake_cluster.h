@@ -53,7 +53,7 @@ inline uint64_t FakeKv(int32_t layer, int64_t request, int64_t position) {
 }
 
 // Carries orders out one step after another, a micro-batch through a stage as soon as it is there. Computes where the event comes in.
-class FakeStage final : public DeviceStage {
+class FakeStage final : public StageEngine {
  public:
   explicit FakeStage(StageSetup setup, bool leaves_kv = true)
       : setup_(std::move(setup)), layers_(LayersOn(setup_.plan, setup_.device)), leaves_kv_(leaves_kv) {}
@@ -135,7 +135,7 @@ class FakeStage final : public DeviceStage {
     return absl::OkStatus();
   }
 
-  StageEngine::Stats stats() const override {
+  DeviceStatistics stats() const override {
     absl::MutexLock lock(&mutex_);
     return {.steps = step_};
   }
@@ -324,7 +324,7 @@ inline DeviceServer::Options FakeDevice(const std::string& name, bool leaves_kv 
   DeviceServer::Options options;
   options.name = name;
   options.plans.weights = "nowhere";
-  options.plans.make_stage = [leaves_kv](StageSetup setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+  options.plans.make_stage = [leaves_kv](StageSetup setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     if (setup.load.progress) setup.load.progress({.done = 1, .total = 2});
     auto stage = std::make_unique<FakeStage>(std::move(setup), leaves_kv);
     LIME_RETURN_IF_ERROR(stage->TakeOver());

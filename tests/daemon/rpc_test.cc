@@ -56,7 +56,7 @@ TEST_F(RpcTest, InstallingTellsProgressAndWhatWasInstalled) {
 TEST_F(RpcTest, ARefusalNamesTheDeviceAndItsReasonAndUnloadsTheOthers) {
   Start(FakeDevice("a"));
   DeviceServer::Options full = FakeDevice("b");
-  full.plans.make_stage = [](const StageSetup&) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+  full.plans.make_stage = [](const StageSetup&) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     return absl::ResourceExhaustedError("would take 9 GiB and may take 8 GiB");
   };
   Start(full);
@@ -122,8 +122,8 @@ TEST_F(RpcTest, ADeviceThatIsLostEndsTheRunWithItsNameWithinTwoSeconds) {
 
 TEST_F(RpcTest, AStageThatFailsTellsTheCoordinatorWhy) {
   DeviceServer::Options options = FakeDevice("a");
-  StageEngine::Peers peers;
-  options.plans.make_stage = [&](StageSetup setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+  StagePeers peers;
+  options.plans.make_stage = [&](StageSetup setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     peers = setup.peers;
     return std::make_unique<FakeStage>(std::move(setup));
   };
@@ -289,7 +289,7 @@ TEST_F(RpcTest, APlanThatNobodyUsesIsUnloaded) {
 TEST_F(RpcTest, APlanThatIsStillToBeUsedStaysWhileOthersLoad) {
   DeviceServer::Options quick = FakeDevice("a"), slow = FakeDevice("b");
   quick.plans.unused = slow.plans.unused = absl::Milliseconds(1500);
-  slow.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+  slow.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     absl::SleepFor(absl::Seconds(4));
     return std::make_unique<FakeStage>(setup);
   };
@@ -303,7 +303,7 @@ TEST_F(RpcTest, APlanThatIsStillToBeUsedStaysWhileOthersLoad) {
 
 TEST_F(RpcTest, LoadingIsGivenUpWhenItsCoordinatorGoes) {
   DeviceServer::Options options = FakeDevice("a");
-  options.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<DeviceStage>> {
+  options.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     while (!setup.load.cancelled->load()) absl::SleepFor(absl::Milliseconds(5));
     return absl::CancelledError("the load was given up");
   };

@@ -19,7 +19,7 @@
 #include "coordinator/serving/cluster_run.h"
 #include "coordinator/text/detokenizer.h"
 #include "coordinator/text/stop_strings.h"
-#include "daemon/stage/engine_stage.h"
+#include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 #include "coordinator/local/local_device.h"
 #include "coordinator/local/local_plan.h"
 #include "daemon/engine/process_memory.h"
-#include "daemon/stage/engine_stage.h"
+#include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "tests/integration/models.h"

@@ -15,7 +15,7 @@
 #include "coordinator/local/local_device.h"
 #include "coordinator/local/local_plan.h"
 #include "coordinator/serving/serving.h"
-#include "daemon/stage/engine_stage.h"
+#include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -3,8 +3,8 @@
 
 #include "coordinator/rpc/cluster_client.h"
 #include "coordinator/serving/cluster_run.h"
+#include "daemon/engine/stage_engine.h"
 #include "daemon/rpc/device_server.h"
-#include "daemon/stage/engine_stage.h"
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -136,7 +136,7 @@ TEST_P(SplitHeadTest, ADamagedByteOfAStoresHeadIsRefused) {
     for (const int64_t byte : {int64_t{0}, at.bytes / 5, at.bytes - 1}) {
       const int32_t owner = byte < 2 * kVocabRange * (at.bytes / kVocab) ? 0 : head.back();
       Flip(path, at.offset + byte);
-      const auto damaged = StageEngine::Install(store, plan, owner, {});
+      const auto damaged = StageEngine::Install({{.weights = store, .plan = plan, .device = owner}});
       Flip(path, at.offset + byte);
       EXPECT_EQ(damaged.status().code(), absl::StatusCode::kDataLoss) << byte << ": " << damaged.status();
       EXPECT_THAT(std::string(damaged.status().message()), HasSubstr(path + ": head, "));
@@ -222,7 +222,7 @@ TEST_P(SplitHeadTest, APlanWhoseMessagesAreTooLongIsRefused) {
   Plan plan = PlanOf(2, {0, 0, 1, 1, 1});
   plan.context = plan.prompt_tokens = plan.prefill_chunk = int64_t{1} << 20;
   plan.chunks_per_sweep = 1;
-  const auto engine = StageEngine::Install(dir_, plan, 1, {});
+  const auto engine = StageEngine::Install({{.weights = dir_, .plan = plan, .device = 1}});
   ASSERT_FALSE(engine.ok());
   EXPECT_THAT(std::string(engine.status().message()), HasSubstr("splits the head at id 2048"));
 }

@@ -71,6 +71,7 @@ class StageCluster {
         ended_(plan.devices.size()) {
     for (int32_t d = 0; d < plan.NumDevices(); ++d) {
       StageEngine::Options options;
+      options.weights = model, options.plan = plan, options.device = d;
       options.num_threads = threads;
       options.sampler = samplers_.emplace_back(make_sampler()).get();
       if (takeover) options.takeover = takeover(d);
@@ -79,7 +80,7 @@ class StageCluster {
       options.peers.step_ended = [this, d](int64_t step) { End(d, step); };
       options.peers.failed = [this](const absl::Status& status) { Fail(status); };
       if (adjust) adjust(d, options);
-      auto engine = StageEngine::Install(model, plan, d, std::move(options));
+      auto engine = StageEngine::Install(std::move(options));
       EXPECT_TRUE(engine.ok()) << engine.status() << "\n" << plan.DebugString();
       if (!engine.ok()) return;
       engines_.push_back(*std::move(engine));

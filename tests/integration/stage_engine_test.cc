@@ -183,7 +183,7 @@ TEST_F(TwoDevices, APlanThatDoesNotFitIsRefusedWithTheNumbers) {
     device.memory.margin -= device.budget - 8 * kMiB;
     device.budget = 8 * kMiB;  // less than the program itself takes
   }
-  const auto engine = StageEngine::Install(dir_, plan_, 0, {});
+  const auto engine = StageEngine::Install({{.weights = dir_, .plan = plan_}});
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(engine.status().message()), HasSubstr("may take 8.00 MiB"));
@@ -191,7 +191,7 @@ TEST_F(TwoDevices, APlanThatDoesNotFitIsRefusedWithTheNumbers) {
 
 TEST_F(TwoDevices, APlanOfAnotherModelIsRefused) {
   plan_.parts[0].rows[0].end += 1;
-  EXPECT_FALSE(StageEngine::Install(dir_, plan_, 0, {}).ok());
+  EXPECT_FALSE(StageEngine::Install({{.weights = dir_, .plan = plan_}}).ok());
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ void AwaitThat(const std::function<bool()>& done, const char* what) {
 
 StageCluster::Adjust Watching(const FakeMachine& machine) {
   return [&machine](int32_t, StageEngine::Options& options) {
-    options.watch_pressure = true;
+    options.follow_memory = true;
     options.pressure = machine.Watch();
     options.pressure_hold = absl::Milliseconds(40);
   };

@@ -55,7 +55,7 @@ void Generate(const std::string& dir, const Plan& plan, const std::vector<Refere
   GenerateAgain(cluster, *first, requests);
   ASSERT_TRUE(cluster.status().ok()) << cluster.status();
   for (int d = 0; d < plan.NumDevices(); ++d) {
-    const StageEngine::Stats stats = cluster.engine(d).stats();
+    const DeviceStatistics stats = cluster.engine(d).stats();
     (HasKvOnHost(plan.devices[d]) ? totals.lent : totals.written) += stats.kv_written;
     totals.fetched += stats.kv_fetched;
     totals.read += stats.kv_read, totals.changes += stats.residency_changes;

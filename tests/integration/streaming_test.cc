@@ -39,6 +39,7 @@ class Streaming {
     EXPECT_TRUE(spec.ok()) << spec.status();
     const auto plan = PlanForThisProcess(*spec, RequestFor(model, {.threads = 1, .resident = 0, .ring_pieces = 2}, /*context=*/16));
     EXPECT_TRUE(plan.ok()) << plan.status();
+    options.weights = model, options.plan = plan->plan;
     options.num_threads = 1;
     options.sampler = &sampler_;
     options.peers.step_ended = [this](int64_t) {
@@ -49,7 +50,7 @@ class Streaming {
       absl::MutexLock lock(&mutex_);
       status_.Update(status);
     };
-    auto engine = StageEngine::Install(model, plan->plan, 0, std::move(options));
+    auto engine = StageEngine::Install(std::move(options));
     EXPECT_TRUE(engine.ok()) << engine.status();
     if (engine.ok()) engine_ = *std::move(engine);
   }

@@ -1,0 +1,213 @@
+#include "daemon/engine/stage_parts.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/engine/process_memory.h"
+#include "daemon/logic/stage_inbox.h"
+#include "kernels/paced_backend.h"
+#include "kernels/registry/registry.h"
+#include "planner/plan/kv_eviction.h"
+#include "planner/plan/kv_spill.h"
+#include "planner/plan/plan_blocks.h"
+
+namespace lime {
+namespace {
+
+// ---- What a stage takes of its device's memory
+
+struct Taken {
+  Bytes runtime = 0;      // the process, but for what the plan before has left
+  Bytes activations = 0;  // the backend's, rows of an embedding, and messages
+  Bytes kv = 0;           // pages, KV of other devices' layers, and what comes back from a host
+  Bytes weights = 0;      // and the ring
+
+  Bytes total() const { return runtime + activations + kv + weights; }
+};
+
+// Queries and records of one micro-batch: kept, and on their way. A host may have those of each device whose host it is, and pieces
+// that go back to it.
+Bytes AskingBytes(const Plan& plan, int32_t device, const ModelConfig& config) {
+  const Bytes row = config.num_heads * (2 * config.head_dim + 2) * static_cast<Bytes>(sizeof(float));
+  const Bytes asking = 2 * MaxRows(plan) * row;
+  Bytes bytes = HasKvOnHost(plan.devices[device]) ? asking : 0;
+  for (const PlanDevice& other : plan.devices) {
+    if (!HasKvOnHost(other) || other.kv_host != device) continue;
+    bytes += asking + (other.kv_fetch_pieces > 0 ? kKvFetchesUnderWay * KvPieceBytes(plan) : 0);
+  }
+  return bytes;
+}
+
+// A piece on its way to the disk, or to a host: read for it, and its messages.
+Bytes LeavingBytes(const Plan& plan, const PlanDevice& device) {
+  return device.max_layer_pages == 0 ? 0 : (HasKvOnHost(device) ? 2 : 1) * KvPieceBytes(plan);
+}
+
+// Of messages that wait, are read or are on their way: from peers, about KV, pieces of KV; and of visits that evicted positions go ahead
+// of.
+Bytes MessageBytes(const Plan& plan, int32_t device, const ModelSpec& spec, Bytes row_bytes) {
+  return StageInbox::WaitingBytes(plan, device, row_bytes) + AskingBytes(plan, device, spec.config) +
+         LeavingBytes(plan, plan.devices[device]) + SlicedVisit::BytesFor(plan, row_bytes);
+}
+
+std::string HowToFit(const PlanDevice& device, Bytes runtime) {
+  const Bytes planned = device.memory.runtime + device.memory.margin;
+  if (runtime <= planned) return "; raise its memory, or plan with a longer list of devices or a shorter context";
+  return absl::StrCat("; the process itself holds ", FormatBytes(runtime), " by now where the plan leaves it ", FormatBytes(planned),
+                      ": plan again, or start it anew");
+}
+
+absl::Status CheckFits(const PlanDevice& device, const Taken& taken) {
+  if (taken.total() <= device.budget) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("device \"", device.name, "\" would take ", FormatBytes(taken.total()), " (runtime ",
+                                                   FormatBytes(taken.runtime), ", activations ", FormatBytes(taken.activations), ", KV ",
+                                                   FormatBytes(taken.kv), ", weights and ring ", FormatBytes(taken.weights),
+                                                   ") and may take ", FormatBytes(device.budget), HowToFit(device, taken.runtime)));
+}
+
+absl::Status CheckBothFit(const PlanDevice& device, Bytes both) {
+  if (both <= device.budget) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "device \"", device.name, "\" has no room for the KV of two plans at once: ", FormatBytes(both), " of ", FormatBytes(device.budget)));
+}
+
+// ---- What computes
+
+// What was paced, so that a profile too fast for this machine does not go unnoticed.
+std::string PaceSentence(const PaceReport& report) {
+  return absl::StrFormat("paced %d parts to %.0f ms, of which the kernels took %.0f; %d came late, at most by %.1f ms", report.parts,
+                         report.paced_ms, report.real_ms, report.late, report.latest_ms);
+}
+
+std::unique_ptr<Backend> Pace(const EngineSettings& settings, std::unique_ptr<Backend> backend, const ModelSpec& spec) {
+  const auto ended = [log = settings.log](const PaceReport& report) {
+    if (log) log(PaceSentence(report));
+  };
+  return PaceBackend(std::move(backend), spec, {.profile = *settings.pace, .ended = ended});
+}
+
+}  // namespace
+
+StageParts::StageParts(const Checkpoint& of_checkpoint, const ModelSpec& of_spec, const StageEngine::Options& of_stage)
+    : checkpoint(of_checkpoint),
+      spec(of_spec),
+      stage(of_stage),
+      layers(LayersOn(of_stage.plan, of_stage.device)),
+      pages_come(GrowsKv(of_stage.plan) || SpillsKv(of_stage.plan)) {}
+
+absl::Status StageParts::Open(const Owner& owner) {
+  const BackendOptions options = OptionsOfBackend();
+  LIME_RETURN_IF_ERROR(MakeRoom(options));
+  LIME_RETURN_IF_ERROR(OpenTheBackend(options));
+  LIME_RETURN_IF_ERROR(OpenKv(owner));
+  LIME_RETURN_IF_ERROR(TakeOver());
+  LIME_ASSIGN_OR_RETURN(weights, StageWeights::Load(checkpoint, spec, plan(), stage.device, *backend,
+                                                    {.load = stage.load,
+                                                     .loader = stage.loader,
+                                                     .passes = stage.planned_steps > 0 ? stage.planned_steps : plan().context,
+                                                     .kv = kv.get(),
+                                                     .left = stage.takeover == nullptr ? nullptr : stage.takeover->weights.get(),
+                                                     .wrap_device = stage.wrap_device}));
+  if (EvictsKv(plan())) {
+    LIME_ASSIGN_OR_RETURN(visit, SlicedVisit::Create(plan(), RowBytes(), *backend));
+  }
+  if (!EmbedsByRows()) return absl::OkStatus();
+  LIME_ASSIGN_OR_RETURN(rows, OpenRows());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<RowReader>> StageParts::OpenRows() const {
+  return RowReader::Open(
+      checkpoint, spec,
+      {.max_rows = MaxRows(plan()), .cancelled = stage.load.cancelled, .report = stage.report, .wrap_device = stage.wrap_device});
+}
+
+Bytes StageParts::RowsBytes() const {
+  return RowReader::BytesFor(spec, MaxRows(plan()));
+}
+
+bool StageParts::EmbedsByRows() const {
+  return plan().stages.front().device == stage.device && plan().embedding == EmbeddingPlacement::kByRows;
+}
+
+BackendOptions StageParts::OptionsOfBackend() const {
+  return {.num_threads = stage.num_threads > 0 ? stage.num_threads : UsableCores(),
+          .max_rows = MaxRows(plan()),
+          .max_logit_rows = HasHead(plan(), stage.device) ? MostLogitRows(plan()) : 0,
+          .max_sequences = plan().sequences,
+          .context = plan().context,
+          .num_kv_pages = pages_come ? FullLayerPages(plan()) * std::ssize(layers) : device().kv_pages,
+          .present_kv_pages = pages_come ? device().kv_pages : -1,
+          .attends_pieces = device().max_layer_pages > 0,
+          .attends_for_others = device().memory.hosted > 0,
+          .grow_kv = stage.grow_kv,
+          .numerics = stage.numerics};
+}
+
+// Weights of the plan before that stay; what does not is gone before anything is allocated.
+void StageParts::KeepWeights() {
+  if (KeptBytes() == 0) return;
+  if (stage.takeover->weights->dir() != checkpoint.dir()) return stage.takeover->weights.reset();
+  StageWeights::KeepFor(spec, plan(), stage.device, *stage.takeover->weights);
+}
+
+absl::Status StageParts::MakeRoom(const BackendOptions& options) {
+  LIME_ASSIGN_OR_RETURN(const Bytes activations, PlanActivationBytes(stage.backend, spec, options));
+  LIME_ASSIGN_OR_RETURN(const Bytes weight_bytes, StageWeights::MemoryFor(checkpoint, spec, plan(), stage.device));
+  KeepWeights();
+  ReturnFreedMemory();  // what is resident and free is not taken
+  const Bytes left = stage.takeover == nullptr ? 0 : stage.takeover->left_bytes();
+  const Taken taken{.runtime = std::max<Bytes>(0, ProcessResidentBytes() - left - KeptBytes()),
+                    .activations = activations + (EmbedsByRows() ? RowsBytes() : 0) + MessageBytes(plan(), stage.device, spec, RowBytes()),
+                    .kv = device().kv_pages * plan().page_bytes + device().memory.hosted + device().memory.fetched,
+                    .weights = weight_bytes};
+  LIME_RETURN_IF_ERROR(CheckFits(device(), taken));
+  const Bytes both = taken.total() - weight_bytes + left + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
+  if (KeptBytes() > 0 && both + KeptBytes() > device().budget)
+    stage.takeover->weights.reset();  // rather than KV: they are read from the disk
+  return left > 0 ? CheckBothFit(device(), both) : absl::OkStatus();
+}
+
+absl::Status StageParts::OpenTheBackend(const BackendOptions& options) {
+  {
+    const KeptTo kept(stage.cores);
+    LIME_ASSIGN_OR_RETURN(backend, OpenBackend(stage.backend, spec, options));
+  }
+  if (stage.pace) backend = Pace(stage, std::move(backend), spec);
+  if (device().numerics_id.empty() || device().numerics_id == backend->numerics_id()) return absl::OkStatus();
+  return Invalid("the plan was made for kernels of order ", device().numerics_id, " on device \"", device().name, "\", which has ",
+                 backend->numerics_id(), "; profile the device again, or choose --numerics portable");
+}
+
+absl::Status StageParts::OpenKv(const Owner& owner) {
+  LIME_ASSIGN_OR_RETURN(kv, StageKv::Create(plan(), {.device = stage.device,
+                                                     .layers = layers,
+                                                     .backend = backend.get(),
+                                                     .mutex = owner.mutex,
+                                                     .folder = stage.kv_dir.empty() ? checkpoint.dir() : stage.kv_dir,
+                                                     .wrote = owner.wrote,
+                                                     .max_rows = MaxRows(plan()),
+                                                     .window = spec.config.sliding_window,
+                                                     .tell_host = [send = owner.send_kv, host = device().kv_host](
+                                                                      std::vector<std::byte> message,
+                                                                      bool may_wait) { send(host, std::move(message), may_wait); },
+                                                     .wrap_device = stage.wrap_device}));
+  LIME_ASSIGN_OR_RETURN(
+      hosted, HostedKv::Create(plan(), spec,
+                               {.device = stage.device, .max_rows = MaxRows(plan()), .backend = backend.get(), .send = owner.send_kv}));
+  return absl::OkStatus();
+}
+
+// While nothing else of the plan is in memory: what is left of the one before goes ahead of the weights.
+absl::Status StageParts::TakeOver() {
+  if (stage.takeover == nullptr) return absl::OkStatus();
+  LIME_RETURN_IF_ERROR(kv->TakeOver(*stage.takeover));
+  LIME_RETURN_IF_ERROR(hosted->TakeOver(*stage.takeover));
+  stage.takeover->here.reset();
+  return stage.takeover->let_go ? stage.takeover->let_go() : absl::OkStatus();
+}
+
+}  // namespace lime

@@ -1,0 +1,68 @@
+// What a stage is made of, opened in the order in which memory is taken and freed, and within what the plan gives the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "daemon/engine/hosted_kv.h"
+#include "daemon/engine/sliced_visit.h"
+#include "daemon/engine/stage_engine.h"
+#include "daemon/engine/stage_kv.h"
+#include "daemon/engine/stage_weights.h"
+#include "daemon/weights/checkpoint.h"
+#include "daemon/weights/row_reader.h"
+#include "kernels/backend.h"
+#include "planner/base/status.h"
+#include "planner/plan/model_spec.h"
+
+namespace lime {
+
+struct StageParts {
+  // REQUIRES: the plan in `stage` is valid for `spec`; checkpoint, spec and stage outlive this.
+  StageParts(const Checkpoint& checkpoint, const ModelSpec& spec, const StageEngine::Options& stage);
+
+  struct Owner {
+    absl::Mutex* mutex = nullptr;
+    std::function<void()> wrote;  // StageKv::Options::wrote
+    // A message about KV goes to another device; under the lock.
+    std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send_kv;
+  };
+  // ResourceExhausted, with the numbers and what to do about it, where the process would exceed the device's budget, also while KV is taken
+  // over from the plan before; else as StageEngine::Install.
+  absl::Status Open(const Owner& owner);
+  // Of the embedding.  Thread: any
+  absl::StatusOr<std::unique_ptr<RowReader>> OpenRows() const;
+  Bytes RowsBytes() const;  // that those take
+  // Of a hidden state.
+  Bytes RowBytes() const { return spec.config.hidden_size * ElementBytes(spec.working_dtype); }
+
+  const Checkpoint& checkpoint;
+  const ModelSpec& spec;
+  const StageEngine::Options& stage;
+  const std::vector<int32_t> layers;  // whose KV is here
+  const bool pages_come;              // as sequences go on, and residency may change; else all of one's at once
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<SlicedVisit> visit;  // null: nothing is evicted
+  std::unique_ptr<RowReader> rows;     // null: the embedding is resident, or elsewhere
+  std::unique_ptr<StageKv> kv;         // its methods under the lock
+  std::unique_ptr<HostedKv> hosted;    // likewise
+  std::unique_ptr<StageWeights> weights;
+
+ private:
+  const Plan& plan() const { return stage.plan; }
+  const PlanDevice& device() const { return stage.plan.devices[stage.device]; }
+  BackendOptions OptionsOfBackend() const;
+  absl::Status MakeRoom(const BackendOptions& options);
+  absl::Status OpenTheBackend(const BackendOptions& options);
+  absl::Status OpenKv(const Owner& owner);
+  absl::Status TakeOver();
+  void KeepWeights();
+  Bytes KeptBytes() const { return stage.takeover == nullptr ? 0 : stage.takeover->kept_bytes(); }
+  bool EmbedsByRows() const;
+};
+
+}  // namespace lime
