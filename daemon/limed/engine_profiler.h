@@ -4,7 +4,7 @@
 #include <string>
 
 #include "daemon/engine/cores.h"
-#include "daemon/rpc/profiler.h"
+#include "daemon/rpc/device_server.h"
 #include "planner/plan/backend_names.h"
 
 namespace lime {

@@ -31,16 +31,14 @@ bool MayPass(grpc::StatusCode code) {  // the peer is not up yet, or has not ins
   return code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::FAILED_PRECONDITION;
 }
 
-}  // namespace
-
 // Connecting: attempt after attempt until the peer has accepted a stream. Then open. Then lost, or closed by its owner.
-class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
+class LinkStream : public std::enable_shared_from_this<LinkStream> {
  public:
-  explicit Impl(Options options)
+  explicit LinkStream(ActivationLinkOptions options)
       : options_(std::move(options)),
-        stub_(OpenChannel(options_.address, options_.peer, options_.keys, ChannelUse::kActivations)),
+        stub_(OpenChannel(options_.link.address, options_.link.peer, options_.keys, ChannelUse::kActivations)),
         give_up_(absl::Now() + options_.patience),
-        estimator_(absl::HashOf(options_.epoch, options_.from, options_.to)) {}
+        estimator_(absl::HashOf(options_.link.epoch, options_.link.from, options_.link.to)) {}
 
   void Start() {
     absl::MutexLock lock(&mutex_);
@@ -53,7 +51,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     if (attempt_ != nullptr) attempt_->Cancel();
     if (waiting_) alarm_.Cancel();
     mutex_.Await(absl::Condition(
-        +[](Impl* self)
+        +[](LinkStream* self)
              ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->attempt_ == nullptr && !self->waiting_ && self->telling_ == 0; },
         this));
   }
@@ -84,17 +82,17 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     Lose(*overflow);
   }
 
-  Counts sent() const {
+  Link::Counts sent() const {
     absl::MutexLock lock(&mutex_);
     return counts_;
   }
 
-  std::optional<Rate> rate() const {
+  std::optional<Link::Rate> rate() const {
     absl::MutexLock lock(&mutex_);
     const std::optional<LinkEstimate>& estimate = estimator_.estimate();
     if (!estimate) return std::nullopt;
-    return Rate{kWirePerPayload * estimate->bytes_per_second,
-                static_cast<double>(std::max<int64_t>(SteadyUs() - estimate->at_us, 0)) / 1000};
+    return Link::Rate{kWirePerPayload * estimate->bytes_per_second,
+                      static_cast<double>(std::max<int64_t>(SteadyUs() - estimate->at_us, 0)) / 1000};
   }
 
   void Tick() {
@@ -106,9 +104,9 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   // One stream. It owns itself until gRPC has done with it.
   class Attempt final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
    public:
-    explicit Attempt(std::shared_ptr<Impl> link) : link_(std::move(link)) {
-      context_.AddMetadata(kEpochKey, std::to_string(link_->options_.epoch));
-      context_.AddMetadata(kFromKey, std::to_string(link_->options_.from));
+    explicit Attempt(std::shared_ptr<LinkStream> link) : link_(std::move(link)) {
+      context_.AddMetadata(kEpochKey, std::to_string(link_->options_.link.epoch));
+      context_.AddMetadata(kFromKey, std::to_string(link_->options_.link.from));
       context_.set_wait_for_ready(false);
       link_->stub_.PrepareBidiStreamingCall(&context_, kActivationMethod, {}, this);
       AddHold();            // writes start on other threads
@@ -138,12 +136,12 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
       RemoveHold();
     }
     void OnDone(const grpc::Status& status) override {
-      const std::shared_ptr<Impl> link = std::move(link_);
+      const std::shared_ptr<LinkStream> link = std::move(link_);
       link->OnAttemptDone(status);
       delete this;
     }
 
-    std::shared_ptr<Impl> link_;
+    std::shared_ptr<LinkStream> link_;
     grpc::ClientContext context_;
     grpc::ByteBuffer writing_, answer_;
   };
@@ -168,7 +166,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   void OnWritten() {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
-    if (on_its_way_) on_its_way_->end_ms = SteadyMs(), options_.trace->Add(*on_its_way_);
+    if (on_its_way_) on_its_way_->end_ms = SteadyMs(), options_.link.trace->Add(*on_its_way_);
     on_its_way_.reset();
     MayWrite(/*back_to_back=*/true);
   }
@@ -185,7 +183,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     queue.pop_front();
     const Bytes bytes = static_cast<Bytes>(next.payload.size() + kActivationHeaderBytes);
     queued_bytes_ -= bytes;
-    if (options_.trace != nullptr) on_its_way_ = SpanOf(next.header);
+    if (options_.link.trace != nullptr) on_its_way_ = SpanOf(next.header);
     if (!queue.empty()) next.header.answered = TellsInTrain(next.header);  // others follow it
     Note(bytes, next.header.answered, /*probe=*/false, back_to_back);
     attempt_->Write(ToBuffer(std::move(next)));
@@ -201,7 +199,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
     if (bytes == 0) return;
     writing_ = true;
     Note(bytes, /*answered=*/true, /*probe=*/true, back_to_back);
-    attempt_->Write(ProbeBuffer(options_.epoch, bytes));
+    attempt_->Write(ProbeBuffer(options_.link.epoch, bytes));
   }
 
   // A message is written now.
@@ -234,7 +232,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
             .step = static_cast<int32_t>(header.step),
             .stage = header.stage,
             .microbatch = header.microbatch,
-            .peer = options_.to};
+            .peer = options_.link.to};
   }
 
   void OnAttemptDone(const grpc::Status& status) {
@@ -251,7 +249,7 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   void Retry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     waiting_ = true;
     alarm_.Set(absl::ToChronoTime(absl::Now() + kRetry), [weak = weak_from_this()](bool) {
-      const std::shared_ptr<Impl> self = weak.lock();
+      const std::shared_ptr<LinkStream> self = weak.lock();
       if (self == nullptr) return;
       absl::MutexLock lock(&self->mutex_);
       self->waiting_ = false;
@@ -267,14 +265,15 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
       ++telling_;
       if (attempt_ != nullptr) attempt_->Cancel();
     }
-    if (options_.lost) {
-      options_.lost(absl::UnavailableError(absl::StrCat("device \"", options_.peer, "\" at ", options_.address, ": ", why.message())));
+    if (options_.link.lost) {
+      options_.link.lost(
+          absl::UnavailableError(absl::StrCat("device \"", options_.link.peer, "\" at ", options_.link.address, ": ", why.message())));
     }
     absl::MutexLock lock(&mutex_);
     --telling_;
   }
 
-  const Options options_;
+  const ActivationLinkOptions options_;
   grpc::GenericStub stub_;
   const absl::Time give_up_;
   mutable absl::Mutex mutex_;
@@ -290,29 +289,31 @@ class ActivationLink::Impl : public std::enable_shared_from_this<Impl> {
   std::deque<ActivationMessage> queue_ ABSL_GUARDED_BY(mutex_);
   std::deque<ActivationMessage> waiting_queue_ ABSL_GUARDED_BY(mutex_);  // those that may wait
   Bytes queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  Counts counts_ ABSL_GUARDED_BY(mutex_);
+  Link::Counts counts_ ABSL_GUARDED_BY(mutex_);
   std::optional<TimelineSpan> on_its_way_ ABSL_GUARDED_BY(mutex_);  // of the message being written, where there is a trace
   LinkEstimator estimator_ ABSL_GUARDED_BY(mutex_);
   grpc::Alarm alarm_;
 };
 
-ActivationLink::ActivationLink(Options options) : impl_(std::make_shared<Impl>(std::move(options))) {
-  impl_->Start();
-}
-ActivationLink::~ActivationLink() {
-  impl_->Close();
-}
-void ActivationLink::Send(ActivationMessage activation) {
-  impl_->Send(std::move(activation));
-}
-std::optional<ActivationLink::Rate> ActivationLink::rate() const {
-  return impl_->rate();
-}
-void ActivationLink::Tick() {
-  impl_->Tick();
-}
-ActivationLink::Counts ActivationLink::sent() const {
-  return impl_->sent();
+// What its owner holds: gRPC may hold the stream for longer.
+class ActivationLink final : public Link {
+ public:
+  explicit ActivationLink(ActivationLinkOptions options) : stream_(std::make_shared<LinkStream>(std::move(options))) { stream_->Start(); }
+  ~ActivationLink() override { stream_->Close(); }
+
+  void Send(ActivationMessage activation) override { stream_->Send(std::move(activation)); }
+  Counts sent() const override { return stream_->sent(); }
+  std::optional<Rate> rate() const override { return stream_->rate(); }
+  void Tick() override { stream_->Tick(); }
+
+ private:
+  const std::shared_ptr<LinkStream> stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Link> OpenActivationLink(ActivationLinkOptions options) {
+  return std::make_unique<ActivationLink>(std::move(options));
 }
 
 }  // namespace lime

@@ -11,51 +11,24 @@
 // mended: nobody knows whether the last messages came through, so the plan is installed anew.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "absl/time/time.h"
 #include "common/activation.h"
-#include "daemon/logic/trace_ring.h"
 #include "daemon/stage/transport.h"
-#include "planner/base/bytes.h"
 #include "proto/channel.h"
 
 namespace lime {
 
-class ActivationLink final : public Link {
- public:
-  struct Options {
-    std::string peer;     // its name
-    std::string address;  // host:port
-    ClusterKeys keys;
-    int64_t epoch = 0;
-    int32_t from = 0;  // this device, in the plan
-    int32_t to = 0;    // the other
-    absl::Duration patience = absl::Seconds(2);
-    size_t queued_messages = 1024;                  // at most
-    Bytes queued_bytes = kMaxQueuedBytes;           // likewise
-    std::function<void(const absl::Status&)> lost;  // called once, on any thread
-    bool probes = true;                             // where the link is idle, to know how fast it is
-    TraceRing* trace = nullptr;                     // a span for every message, where that is asked for; outlives the link
-  };
-  // Begins to connect.
-  explicit ActivationLink(Options options);
-  // Nothing is called any more once this returns. Never on a thread that `lost` was called on.
-  ~ActivationLink() override;
-
-  void Send(ActivationMessage activation) override;
-  Counts sent() const override;
-  std::optional<Rate> rate() const override;
-  // Sends probes where they are due: LinkEstimator::kAskAgainUs.
-  void Tick() override;
-
- private:
-  class Impl;
-  std::shared_ptr<Impl> impl_;
+struct ActivationLinkOptions {
+  Transport::LinkOptions link;
+  ClusterKeys keys;
+  absl::Duration patience = absl::Seconds(2);
+  size_t queued_messages = 1024;         // at most
+  Bytes queued_bytes = kMaxQueuedBytes;  // likewise
+  bool probes = true;                    // where the link is idle, to know how fast it is
 };
+// Begins to connect. Nothing is called any more once the link is gone, which it never goes on a thread that `lost` was called on.
+std::unique_ptr<Link> OpenActivationLink(ActivationLinkOptions options);
 
 }  // namespace lime

@@ -63,11 +63,12 @@ absl::StatusOr<PushEvent> TakeChunk(const PushChunk& chunk, PushReceiver& receiv
 }  // namespace
 
 BulkService::BulkService(const PlanKeeper& plans, Options options, DeviceLog log)
-    : plans_(plans), options_(std::move(options)), log_(std::move(log)), worker_([this] { Work(); }) {}
+    : plans_(plans), options_(std::move(options)), log_(std::move(log)) {
+  pushes_.Post([this] { EndRemovals(options_.store); });
+}
 
 BulkService::~BulkService() {
   Stop();
-  worker_.join();
 }
 
 void BulkService::Stop() {
@@ -82,13 +83,14 @@ void BulkService::Tick(absl::Time now) {
 }
 
 grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* BulkService::Push(grpc::CallbackServerContext* context) {
-  const std::shared_ptr<BulkStream> stream = BulkStream::Begin(*context);
+  std::shared_ptr<BulkStream> stream = BulkStream::Begin(*context);
   absl::MutexLock lock(&mutex_);
   if (stream_ != nullptr || stopping_) {
     stream->End(absl::AbortedError(stopping_ ? "the device is shutting down"
                                              : "another push to this device is under way; try again when it has ended"));
   } else {
     stream_ = stream;
+    pushes_.Post([this, stream]() mutable { Serve(std::move(stream)); });
   }
   return stream.get();
 }
@@ -181,28 +183,16 @@ absl::StatusOr<DeviceHoldings> BulkService::Look(const HoldingsCall& call) const
   return holdings;
 }
 
-void BulkService::Work() {
-  EndRemovals(options_.store);
-  while (true) {
-    std::shared_ptr<BulkStream> stream;
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(
-          +[](BulkService* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->stopping_ || self->stream_ != nullptr; },
-          this));
-      stream = stream_;
-      if (stream == nullptr) return;
-    }
-    const absl::Status status = OwnFault(Receive(*stream));
-    if (!status.ok()) Log(absl::StrCat("a push has ended early: ", status.message()));
-    {
-      absl::MutexLock lock(&mutex_);
-      stream_ = nullptr;
-    }
-    stream->End(status);
-    stream.reset();
-    ReturnFreedMemory();  // pieces of 16 MiB have passed through the heaps of several threads
+void BulkService::Serve(std::shared_ptr<BulkStream> stream) {
+  const absl::Status status = OwnFault(Receive(*stream));
+  if (!status.ok()) Log(absl::StrCat("a push has ended early: ", status.message()));
+  {
+    absl::MutexLock lock(&mutex_);
+    stream_ = nullptr;
   }
+  stream->End(status);
+  stream.reset();
+  ReturnFreedMemory();  // pieces of 16 MiB have passed through the heaps of several threads
 }
 
 absl::Status BulkService::Receive(BulkStream& stream) {

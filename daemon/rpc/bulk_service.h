@@ -8,7 +8,6 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/synchronization/mutex.h"
 #include "daemon/engine/worker_thread.h"
@@ -46,7 +45,7 @@ class BulkService final : public v1::Bulk::CallbackService {
   grpc::ServerUnaryReactor* Holdings(grpc::CallbackServerContext* context, const v1::HoldingsRequest* request,
                                      v1::HoldingsReply* reply) override;
   absl::StatusOr<DeviceHoldings> Look(const HoldingsCall& call) const;
-  void Work();
+  void Serve(std::shared_ptr<BulkStream> stream);
   absl::Status Receive(BulkStream& stream);
   absl::Status ReceiveUnits(BulkStream& stream, PushedStore& store, const std::vector<int32_t>& units);
   absl::Status CheckUnused(const PushedStore& store, const std::vector<int32_t>& units) const;
@@ -59,8 +58,7 @@ class BulkService final : public v1::Bulk::CallbackService {
   absl::Mutex mutex_;
   std::shared_ptr<BulkStream> stream_ ABSL_GUARDED_BY(mutex_);  // under way
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread worker_;
-  WorkerThread kv_reads_, store_work_, looks_;  // a removal may take minutes, and a run waits for a look
+  WorkerThread pushes_, kv_reads_, store_work_, looks_;  // a removal may take minutes, and a run waits for a look
 };
 
 }  // namespace lime

@@ -3,15 +3,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "proto/grpc_status.h"
 
 namespace lime {
-
-std::shared_ptr<BulkStream> BulkStream::Begin(grpc::CallbackServerContext& context) {
-  const std::shared_ptr<BulkStream> stream(new BulkStream(context));
-  stream->self_ = stream;
-  return stream;
-}
 
 std::optional<v1::PushRequest> BulkStream::Read() {
   absl::MutexLock lock(&mutex_);
@@ -40,39 +33,14 @@ void BulkStream::Say(const PushEvent& event) {
       +[](BulkStream* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->cancelled_ || self->queue_.size() < kMaxQueued; },
       this));
   waits_since_ = absl::InfiniteFuture();
-  ToProto(event, queue_.emplace_back());
-  Write();
-}
-
-void BulkStream::Write() {
-  if (writing_ || finished_) return;
-  if (!queue_.empty()) {
-    writing_ = true;
-    return StartWrite(&queue_.front());
-  }
-  if (!ending_) return;
-  finished_ = true;
-  Finish(ToGrpc(end_));
-}
-
-void BulkStream::OnWriteDone(bool ok) {
-  absl::MutexLock lock(&mutex_);
-  writing_ = false;
-  queue_.pop_front();
-  if (!ok) queue_.clear();
-  Write();
+  v1::PushEvent message;
+  ToProto(event, message);
+  Queue(std::move(message));
 }
 
 void BulkStream::End(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
-  end_ = status;
-  ending_ = true;
-  Write();
-}
-
-void BulkStream::OnCancel() {
-  absl::MutexLock lock(&mutex_);
-  cancelled_ = true;
+  EndWith(status);
 }
 
 bool BulkStream::cancelled() const {
@@ -92,10 +60,6 @@ void BulkStream::Tick(absl::Time now, absl::Duration silence) {
     if (now - waits_since_ < silence) return;
   }
   Cancel();
-}
-
-void BulkStream::OnDone() {
-  const std::shared_ptr<BulkStream> self = std::move(self_);
 }
 
 }  // namespace lime

@@ -2,12 +2,9 @@
 
 #include <grpcpp/server.h>
 
-#include <atomic>
 #include <ctime>
-#include <memory>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -19,7 +16,6 @@
 #include "daemon/rpc/link_probe.h"
 #include "daemon/rpc/listen_error.h"
 #include "daemon/rpc/progress_call.h"
-#include "proto/finding_convert.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -28,43 +24,30 @@ namespace {
 constexpr absl::Duration kTick = absl::Microseconds(LinkEstimator::kAskAgainUs);
 constexpr absl::Duration kShutdown = absl::Milliseconds(500);  // for calls to end by themselves
 
-v1::InstallEvent EventOf(const InstallNews& news) {
-  v1::InstallEvent event;
+template <typename Event>
+Event EventOf(const auto& news) {
+  Event event;
   ToProto(news, event);
   return event;
 }
 
-v1::ProfileEvent EventOf(const ProfileNews& news) {
-  v1::ProfileEvent event;
-  ToProto(news, event);
-  return event;
-}
-
-template <typename Reply>
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Reply& what, auto* message) {
-  ToProto(what, *message);
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
+// Ends a call with what it asks for, or with why it gets nothing.
+template <typename What>
+grpc::ServerUnaryReactor* Answer(grpc::ServerUnaryReactor* reactor, const absl::StatusOr<What>& what, auto* message) {
+  if (what.ok()) ToProto(*what, *message);
+  reactor->Finish(ToGrpc(what.status()));
   return reactor;
 }
 
-grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
-
-}  // namespace
-
-class DeviceServer::Impl final : public v1::Control::CallbackService {
+class ListeningServer final : public DeviceServer, public v1::Control::CallbackService {
  public:
-  explicit Impl(const Options& options)
+  explicit ListeningServer(const Options& options)
       : options_(options),
         keeper_(KeeperOptions(options)),
         activations_(keeper_, options.plans.log),
         bulk_(keeper_, options.bulk, options.plans.log) {}
 
-  ~Impl() override {
+  ~ListeningServer() override {
     {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
@@ -106,7 +89,7 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     return absl::OkStatus();
   }
 
-  int port() const { return port_; }
+  int port() const override { return port_; }
 
  private:
   static PlanKeeper::Options KeeperOptions(const Options& options) {
@@ -120,29 +103,34 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     keeper_.Await(request->awaited());
     const int64_t epoch = keeper_.epoch();
     if (epoch < 0) ReturnFreedMemory();  // a plan is made for what is left beside what is told now
-    return Answer(context,
-                  DeviceHealth{.name = options_.name,
-                               .protocol = options_.protocol,
-                               .epoch = epoch,
-                               .last_epoch = keeper_.last_epoch(),
-                               .memory = options_.memory,
-                               .runtime = epoch < 0 ? ProcessResidentBytes() : options_.runtime,
-                               .model = keeper_.model(),
-                               .used_by = keeper_.User(),
-                               .settings = options_.settings,
-                               .release = options_.release,
-                               .clock = std::time(nullptr)},
-                  reply);
+    return Answer<DeviceHealth>(context->DefaultReactor(),
+                                DeviceHealth{.name = options_.name,
+                                             .protocol = options_.protocol,
+                                             .epoch = epoch,
+                                             .last_epoch = keeper_.last_epoch(),
+                                             .memory = options_.memory,
+                                             .runtime = epoch < 0 ? ProcessResidentBytes() : options_.runtime,
+                                             .model = keeper_.model(),
+                                             .used_by = keeper_.User(),
+                                             .settings = options_.settings,
+                                             .release = options_.release,
+                                             .clock = std::time(nullptr)},
+                                reply);
   }
 
   // Without the thread that loads: a device is looked at while a plan is in use, too.
   grpc::ServerUnaryReactor* Inspect(grpc::CallbackServerContext* context, const v1::InspectRequest* request,
                                     v1::InspectReply* reply) override {
-    const absl::StatusOr<InspectCall> call = FromProto(*request);
-    if (!call.ok()) return Refuse(context, call.status());
-    if (!options_.inspect) return Refuse(context, absl::UnimplementedError("this device does not look at its machine"));
-    if (inspecting_.exchange(true)) return Refuse(context, absl::UnavailableError("another `lime doctor` looks at this device; try again"));
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    const absl::StatusOr<InspectCall> call = FromProto(*request);
+    absl::Status refused = call.status();
+    if (refused.ok() && !options_.inspect) refused = absl::UnimplementedError("this device does not look at its machine");
+    if (refused.ok() && inspecting_.exchange(true))
+      refused = absl::UnavailableError("another `lime doctor` looks at this device; try again");
+    if (!refused.ok()) {
+      reactor->Finish(ToGrpc(refused));
+      return reactor;
+    }
     if (inspection_.joinable()) inspection_.join();
     inspection_ = std::thread([this, reactor, reply, call = *call] {
       ToProto(options_.inspect(call), *reply);
@@ -156,33 +144,33 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
                                        v1::StatisticsReply* reply) override {
     DeviceStatistics statistics = keeper_.Statistics();
     statistics.peak_resident = ProcessPeakResidentBytes();
-    return Answer(context, statistics, reply);
+    return Answer<DeviceStatistics>(context->DefaultReactor(), statistics, reply);
   }
 
   grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context, const v1::TraceRequest* request, v1::TraceReply* reply) override {
     const double received_ms = SteadyMs();
     const absl::StatusOr<TraceCall> call = FromProto(*request);
-    if (!call.ok()) return Refuse(context, call.status());
-    TraceChunk chunk = keeper_.TakeTrace(*call);
-    chunk.received_ms = received_ms, chunk.answered_ms = SteadyMs();
-    return Answer(context, chunk, reply);
+    absl::StatusOr<TraceChunk> chunk = call.status();
+    if (call.ok()) chunk = keeper_.TakeTrace(*call), chunk->received_ms = received_ms, chunk->answered_ms = SteadyMs();
+    return Answer(context->DefaultReactor(), chunk, reply);
   }
 
   grpc::ServerWriteReactor<v1::InstallEvent>* Install(grpc::CallbackServerContext* context, const v1::InstallRequest* request) override {
     const auto call = ProgressCall<v1::InstallEvent>::Begin();
     absl::StatusOr<InstallCall> what = FromProto(*request);
     if (!what.ok()) return call->End(what.status()), call.get();
-    const absl::StatusOr<std::shared_ptr<StageSession>> session = keeper_.Install(
-        *std::move(what), {.address = PeerAddress(context->peer()),
-                           .progress =
-                               [call](const LoadProgress& state) {
-                                 call->Say(EventOf(LoadedBytes{state.done, state.total}));
-                               },
-                           .done =
-                               [call](const absl::StatusOr<InstalledPlan>& installed) {
-                                 if (!installed.ok()) return call->End(installed.status());
-                                 call->End(absl::OkStatus(), EventOf(InstalledPlan{installed->numerics_id, ProcessResidentBytes()}));
-                               }});
+    const absl::StatusOr<std::shared_ptr<StageSession>> session =
+        keeper_.Install(*std::move(what), {.address = PeerAddress(context->peer()),
+                                           .progress =
+                                               [call](const LoadProgress& state) {
+                                                 call->Say(EventOf<v1::InstallEvent>(InstallNews(LoadedBytes{state.done, state.total})));
+                                               },
+                                           .done =
+                                               [call](const absl::StatusOr<InstalledPlan>& installed) {
+                                                 if (!installed.ok()) return call->End(installed.status());
+                                                 call->End(absl::OkStatus(), EventOf<v1::InstallEvent>(InstallNews(InstalledPlan{
+                                                                                 installed->numerics_id, ProcessResidentBytes()})));
+                                               }});
     if (!session.ok()) return call->End(session.status()), call.get();
     call->OnGone([this, session = *session] { keeper_.Abandon(session); });
     return call.get();
@@ -197,9 +185,9 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
     call->OnGone([cancelled] { *cancelled = true; });
     const absl::Status refused = keeper_.RunAlone([this, call, cancelled, what = *what] {
       const absl::StatusOr<MeasuredDevice> measured = options_.profile(
-          what, [&](const ProfileProgress& progress) { call->Say(EventOf(progress)); }, *cancelled);
+          what, [&](const ProfileProgress& progress) { call->Say(EventOf<v1::ProfileEvent>(ProfileNews(progress))); }, *cancelled);
       if (!measured.ok()) return call->End(measured.status());
-      call->End(absl::OkStatus(), EventOf(*measured));
+      call->End(absl::OkStatus(), EventOf<v1::ProfileEvent>(ProfileNews(*measured)));
     });
     if (!refused.ok()) call->End(refused);
     return call.get();
@@ -209,12 +197,10 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
                                       v1::ProbeLinkReply* reply) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     const absl::StatusOr<LinkProbe> probe = FromProto(*request);
-    const absl::Status refused = probe.ok() ? keeper_.RunAlone([this, reactor, reply, probe = *probe] {
-      const absl::StatusOr<MeasuredLink> link = MeasureLink(probe, options_.plans.keys);
-      if (link.ok()) ToProto(*link, *reply);
-      reactor->Finish(ToGrpc(link.status()));
-    })
-                                            : probe.status();
+    const absl::Status refused =
+        probe.ok()
+            ? keeper_.RunAlone([this, reactor, reply, probe = *probe] { Answer(reactor, MeasureLink(probe, options_.plans.keys), reply); })
+            : probe.status();
     if (!refused.ok()) reactor->Finish(ToGrpc(refused));
     return reactor;
   }
@@ -230,10 +216,7 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
                                    v1::UnloadReply* reply) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     const absl::StatusOr<UnloadCall> call = FromProto(*request);
-    const auto done = [reactor, reply](const UnloadedPlan& unloaded) {
-      ToProto(unloaded, *reply);
-      reactor->Finish(grpc::Status::OK);
-    };
+    const auto done = [reactor, reply](const UnloadedPlan& unloaded) { Answer<UnloadedPlan>(reactor, unloaded, reply); };
     const absl::Status refused = call.ok() ? keeper_.Unload(*call, done) : call.status();
     if (!refused.ok()) reactor->Finish(ToGrpc(refused));
     return reactor;
@@ -243,10 +226,7 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
                                     v1::ReleaseReply* reply) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     const absl::StatusOr<ReleaseCall> call = FromProto(*request);
-    const auto done = [reactor, reply](const ReleasedPlan& released) {
-      ToProto(released, *reply);
-      reactor->Finish(grpc::Status::OK);
-    };
+    const auto done = [reactor, reply](const ReleasedPlan& released) { Answer<ReleasedPlan>(reactor, released, reply); };
     const absl::Status refused = call.ok() ? keeper_.Release(*call, PeerAddress(context->peer()), done) : call.status();
     if (!refused.ok()) reactor->Finish(ToGrpc(refused));
     return reactor;
@@ -292,16 +272,12 @@ class DeviceServer::Impl final : public v1::Control::CallbackService {
   std::vector<std::weak_ptr<OrdersStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::StatusOr<std::unique_ptr<DeviceServer>> DeviceServer::Start(const Options& options) {
-  auto impl = std::make_unique<Impl>(options);
-  LIME_RETURN_IF_ERROR(impl->Listen());
-  return std::unique_ptr<DeviceServer>(new DeviceServer(std::move(impl)));
-}
+}  // namespace
 
-DeviceServer::DeviceServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-DeviceServer::~DeviceServer() = default;
-int DeviceServer::port() const {
-  return impl_->port();
+absl::StatusOr<std::unique_ptr<DeviceServer>> DeviceServer::Start(const Options& options) {
+  auto server = std::make_unique<ListeningServer>(options);
+  LIME_RETURN_IF_ERROR(server->Listen());
+  return server;
 }
 
 }  // namespace lime

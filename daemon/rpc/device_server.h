@@ -1,18 +1,30 @@
 // limed without its command line: listens, installs plans, runs them.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/rpc/bulk_service.h"
-#include "daemon/rpc/inspector.h"
 #include "daemon/rpc/orders_stream.h"
 #include "daemon/rpc/plan_keeper.h"
-#include "daemon/rpc/profiler.h"
+#include "planner/base/finding.h"
 #include "planner/base/release.h"
+#include "proto/convert.h"
+#include "proto/finding_convert.h"
 
 namespace lime {
+
+// What a daemon measures itself with: the kernels and the disk, or in tests something that knows the answer. Takes seconds; returns
+// kCancelled within moments after `cancelled` is set. No plan is installed meanwhile.
+using Profiler = std::function<absl::StatusOr<MeasuredDevice>(
+    const ProfileCall& call, const std::function<void(const ProfileProgress&)>& say, const std::atomic<bool>& cancelled)>;
+
+// What looks at a daemon's own machine: memory, disks, keys; or in tests something that knows the answer. Takes little more than
+// call.seconds; on a thread of its own, one at a time, whether or not a plan is in use.
+using Inspector = std::function<std::vector<Finding>(const InspectCall& call)>;
 
 class DeviceServer {
  public:
@@ -34,14 +46,9 @@ class DeviceServer {
   // Where nothing can listen at the address, one sentence says why.
   static absl::StatusOr<std::unique_ptr<DeviceServer>> Start(const Options& options);
   // Ends all streams, unloads the plan.
-  ~DeviceServer();
+  virtual ~DeviceServer() = default;
 
-  int port() const;
-
- private:
-  class Impl;
-  explicit DeviceServer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  virtual int port() const = 0;
 };
 
 }  // namespace lime

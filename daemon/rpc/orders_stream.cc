@@ -4,13 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/grpc_status.h"
 
 namespace lime {
 
 std::shared_ptr<OrdersStream> OrdersStream::Begin(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options) {
-  const std::shared_ptr<OrdersStream> stream(new OrdersStream(keeper, context, options));
-  stream->self_ = stream;
+  std::shared_ptr<OrdersStream> stream = Own(new OrdersStream(keeper, context, options));
   stream->StartRead(&stream->reading_);
   return stream;
 }
@@ -49,55 +47,27 @@ absl::Status OrdersStream::OnOpen(int64_t epoch) {
 void OrdersStream::Say(const FromDevice& what) {
   absl::MutexLock lock(&mutex_);
   if (ending_) return;
-  if (queue_.size() >= options_.queued) return EndLocked(absl::ResourceExhaustedError("the coordinator does not take what it is told"));
-  ToProto(what, queue_.emplace_back());
+  if (queue_.size() >= options_.queued) return EndWith(absl::ResourceExhaustedError("the coordinator does not take what it is told"));
+  v1::OrderEvent event;
+  ToProto(what, event);
   said_ = absl::Now();
-  Write();
-  if (const auto* failed = std::get_if<FailedNews>(&what)) EndLocked(failed->status);
-}
-
-void OrdersStream::Write() {
-  if (writing_ || finished_ || queue_.empty()) return;
-  writing_ = true;
-  StartWrite(&queue_.front());
-}
-
-void OrdersStream::OnWriteDone(bool ok) {
-  absl::MutexLock lock(&mutex_);
-  writing_ = false;
-  queue_.pop_front();
-  if (!ok) queue_.clear();
-  Write();
-  if (ending_) EndLocked(end_);
-}
-
-void OrdersStream::OnCancel() {
-  absl::MutexLock lock(&mutex_);
-  cancelled_ = true;
+  Queue(std::move(event));
+  if (const auto* failed = std::get_if<FailedNews>(&what)) EndWith(failed->status);
 }
 
 void OrdersStream::End(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
-  EndLocked(status);
-}
-
-// What was said before goes out first.
-void OrdersStream::EndLocked(const absl::Status& status) {
-  if (!ending_) end_ = status;
-  ending_ = true;
-  if (finished_ || writing_) return;
-  finished_ = true;
-  Finish(ToGrpc(end_));
+  EndWith(status);
 }
 
 void OrdersStream::OnDone() {
-  std::shared_ptr<OrdersStream> self = std::move(self_);
   std::string why;
   {
     absl::MutexLock lock(&mutex_);
     why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "it has come to its end";
   }
   if (session_ != nullptr) keeper_.Leave(session_, why);
+  EventStream::OnDone();
 }
 
 void OrdersStream::Tick(absl::Time now) {
@@ -106,7 +76,7 @@ void OrdersStream::Tick(absl::Time now) {
     if (ending_) return;
     if (now - heard_ > options_.silence) {
       context_.TryCancel();
-      return EndLocked(
+      return EndWith(
           absl::DeadlineExceededError(absl::StrCat("its coordinator has said nothing for ", absl::FormatDuration(now - heard_))));
     }
     if (!open_ || now - said_ < options_.beat) return;

@@ -7,12 +7,13 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "daemon/rpc/event_stream.h"
 #include "daemon/rpc/plan_keeper.h"
 #include "lime/v1/control.grpc.pb.h"
 
 namespace lime {
 
-class OrdersStream final : public grpc::ServerBidiReactor<v1::OrderRequest, v1::OrderEvent>,
+class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderRequest, v1::OrderEvent>, v1::OrderEvent>,
                            public std::enable_shared_from_this<OrdersStream> {
  public:
   struct Options {
@@ -30,33 +31,21 @@ class OrdersStream final : public grpc::ServerBidiReactor<v1::OrderRequest, v1::
       : keeper_(keeper), context_(context), options_(options), heard_(absl::Now()), said_(heard_) {}
 
   void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
   void OnDone() override;
 
   absl::Status OnMessage(const FromCoordinator& what);
   absl::Status OnOpen(int64_t epoch);
   void Say(const FromDevice& what);
-  void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status);
-  void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   PlanKeeper& keeper_;
   grpc::CallbackServerContext& context_;
   const Options options_;
-  std::shared_ptr<OrdersStream> self_;     // until OnDone
   v1::OrderRequest reading_;               // of the one read at a time
   std::shared_ptr<StageSession> session_;  // likewise: set by the first message
 
-  absl::Mutex mutex_;
   absl::Time heard_ ABSL_GUARDED_BY(mutex_), said_ ABSL_GUARDED_BY(mutex_);
-  std::deque<v1::OrderEvent> queue_ ABSL_GUARDED_BY(mutex_);  // the front one is being written
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;   // Finish was called
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;     // and nothing new is said
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;  // the coordinator has gone without an end
-  absl::Status end_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace lime

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/rpc/rpc_transport.h"
@@ -27,7 +28,7 @@ bool SameFolder(const std::string& one, const std::string& other) {
 
 }  // namespace
 
-PlanKeeper::PlanKeeper(Options options) : options_(std::move(options)), worker_([this] { Work(); }) {}
+PlanKeeper::PlanKeeper(Options options) : options_(std::move(options)) {}
 
 PlanKeeper::~PlanKeeper() {
   {
@@ -36,29 +37,18 @@ PlanKeeper::~PlanKeeper() {
     if (left_.kv != nullptr) left_.kv->Cancel();
     stopping_ = true;
   }
-  worker_.join();
+  absl::Notification ended;  // all that was asked for is done
+  worker_.Post([&] { ended.Notify(); });
+  ended.WaitForNotification();
   if (session_ != nullptr) session_->Close();
 }
 
-void PlanKeeper::Work() {
-  while (true) {
-    std::function<void()> task;
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(
-          +[](PlanKeeper* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->stopping_ || !self->tasks_.empty(); }, this));
-      if (tasks_.empty()) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    }
+void PlanKeeper::Post(std::function<void()> task) {
+  worker_.Post([task = std::move(task)]() mutable {
     task();
     task = nullptr;  // and with it the session that it unloads
     ReturnFreedMemory();
-  }
-}
-
-void PlanKeeper::Post(std::function<void()> task) {
-  tasks_.push_back(std::move(task));
+  });
 }
 
 // Aborted: what passes when others have ended, so that it may be worth to try again.
@@ -75,10 +65,8 @@ absl::Status PlanKeeper::CheckNew(const InstallCall& call) const {
     case State::kInstalled:
       return absl::OkStatus();
     case State::kInstalling:
-      return absl::AbortedError(absl::StrCat("loads ", session_->plan().model_name, " for ", Who(),
-                                             "; wait for its end, or take the device from it with `lime unload --force`"));
     case State::kInUse:
-      return absl::AbortedError(absl::StrCat("runs ", session_->plan().model_name, " for ", Who(),
+      return absl::AbortedError(absl::StrCat(state_ == State::kInUse ? "runs " : "loads ", session_->plan().model_name, " for ", Who(),
                                              "; wait for its end, or take the device from it with `lime unload --force`"));
     case State::kUnloading:
       return absl::AbortedError(absl::StrCat("epoch ", session_->epoch(), " is being unloaded; try again"));
@@ -105,7 +93,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Install(InstallCall ca
   address_ = installation.address, installed_at_ = absl::Now();
   taken_from_ = 0;
   const int64_t before_epoch = call.kv ? call.kv->epoch : -1;
-  if (before_epoch != left_epoch_) gone = std::exchange(left_, {}), left_epoch_ = -1;
+  if (before_epoch != left_epoch_) gone = TakeLeft();
   auto transport = std::make_unique<RpcTransport>(
       RpcTransport::Options{.keys = options_.keys, .patience = options_.link_patience, .probes = options_.link_probes});
   auto session = std::make_shared<StageSession>(StageSession::Options{.call = std::move(call),
@@ -161,6 +149,12 @@ absl::Status PlanKeeper::CheckEpoch(int64_t epoch) const {
   return absl::FailedPreconditionError(absl::StrCat("epoch ", session_->epoch(), " is installed, not ", epoch));
 }
 
+absl::Status PlanKeeper::CheckInstalled(int64_t epoch) const {
+  LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
+  if (state_ != State::kInstalling) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is still being installed"));
+}
+
 // What is being installed is unloaded when its loading has ended, which Cancel hastens.
 absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const UnloadedPlan&)> done) {
   absl::MutexLock lock(&mutex_);
@@ -169,8 +163,7 @@ absl::Status PlanKeeper::Unload(const UnloadCall& call, std::function<void(const
     return absl::OkStatus();
   }
   if (left_.kv != nullptr && left_epoch_ == call.epoch && !call.leave_kv) {
-    left_epoch_ = -1;
-    Post([gone = std::exchange(left_, {}), done = std::move(done)]() mutable {
+    Post([gone = TakeLeft(), done = std::move(done)]() mutable {
       gone = {};
       done({});
     });
@@ -186,7 +179,7 @@ absl::Status PlanKeeper::Release(const ReleaseCall& call, const std::string& add
   LeftByPlan gone;  // without the lock
   absl::ReleasableMutexLock lock(&mutex_);
   if (state_ == State::kNone) {
-    gone = std::exchange(left_, {}), left_epoch_ = -1;
+    gone = TakeLeft();
     lock.Release();
     done({});
     return absl::OkStatus();
@@ -271,11 +264,16 @@ absl::StatusOr<std::shared_ptr<KvLeft>> PlanKeeper::Left(int64_t epoch) const {
   return left_.kv;
 }
 
+LeftByPlan PlanKeeper::TakeLeft() {
+  left_epoch_ = -1;
+  return std::exchange(left_, {});
+}
+
 void PlanKeeper::LetGo(int64_t epoch) {
   LeftByPlan left;  // gone without the lock
   absl::MutexLock lock(&mutex_);
   if (left_epoch_ != epoch) return;
-  left = std::exchange(left_, {}), left_epoch_ = -1;
+  left = TakeLeft();
 }
 
 absl::Status PlanKeeper::RunAlone(std::function<void()> task) {
@@ -295,8 +293,7 @@ absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Use(int64_t epoch, Sta
   std::shared_ptr<StageSession> session;
   {
     absl::MutexLock lock(&mutex_);
-    LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
-    if (state_ == State::kInstalling) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is still being installed"));
+    LIME_RETURN_IF_ERROR(CheckInstalled(epoch));
     if (state_ == State::kInUse) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is in use already, by ", Who()));
     state_ = State::kInUse;
     session = session_;
@@ -318,8 +315,7 @@ void PlanKeeper::Leave(const std::shared_ptr<StageSession>& session, const std::
 
 absl::StatusOr<std::shared_ptr<StageSession>> PlanKeeper::Find(int64_t epoch) {
   absl::MutexLock lock(&mutex_);
-  LIME_RETURN_IF_ERROR(CheckEpoch(epoch));
-  if (state_ == State::kInstalling) return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is still being installed"));
+  LIME_RETURN_IF_ERROR(CheckInstalled(epoch));
   return session_;
 }
 
@@ -334,8 +330,7 @@ void PlanKeeper::Tick(absl::Time now) {
   if (const std::shared_ptr<StageSession> session = Installed(); session != nullptr) session->Tick();
   LeftByPlan gone;  // without the lock
   absl::MutexLock lock(&mutex_);
-  if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(now) > kKvLeftPatience)
-    gone = std::exchange(left_, {}), left_epoch_ = -1;
+  if (left_.kv != nullptr && state_ == State::kNone && left_.kv->Unread(now) > kKvLeftPatience) gone = TakeLeft();
   if (state_ != State::kInstalled || now - unused_since_ < options_.unused) return;
   Log(absl::StrCat("unloads epoch ", session_->epoch(), ": nobody has used it for ", absl::FormatDuration(options_.unused)));
   PostUnload(false, {});

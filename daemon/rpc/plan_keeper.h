@@ -8,15 +8,14 @@
 // Threads: any, none waits; loading and unloading happen on one thread of its own.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "daemon/engine/worker_thread.h"
 #include "daemon/stage/stage_session.h"
 #include "proto/channel.h"
 #include "proto/convert.h"
@@ -98,16 +97,17 @@ class PlanKeeper {
     kInUse,       // by a coordinator
     kUnloading,   // on the worker
   };
-  void Work();
   void Post(std::function<void()> task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PostUnload(bool leave_kv, std::function<void(const UnloadedPlan&)> done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   UnloadedPlan Close(StageSession& session, bool leave_kv);
+  LeftByPlan TakeLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LetGo(int64_t epoch);
   void Load(std::shared_ptr<StageSession> session, std::shared_ptr<StageSession> before, const Installation& installation);
   absl::Status CheckNew(const InstallCall& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<PlanUser> UserNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Who() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckEpoch(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckInstalled(int64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<StageSession> Installed() const;  // null: nothing is
   void Log(const std::string& sentence) const;
 
@@ -123,9 +123,8 @@ class PlanKeeper {
   absl::Time installed_at_ ABSL_GUARDED_BY(mutex_);  // that it was asked for
   uint64_t taken_from_ ABSL_GUARDED_BY(mutex_) = 0;  // coordinator that a plan was taken away from; 0: none, or another has come since
   absl::Status taken_ ABSL_GUARDED_BY(mutex_);       // what it was told
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread worker_;
+  WorkerThread worker_;
 };
 
 }  // namespace lime

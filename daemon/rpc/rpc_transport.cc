@@ -18,16 +18,7 @@ bool IsHere(const std::string& address) {
 
 std::unique_ptr<Link> RpcTransport::OpenLink(LinkOptions options) {
   const bool probes = options_.probes.value_or(!IsHere(options.address));
-  return std::make_unique<ActivationLink>(ActivationLink::Options{.peer = std::move(options.peer),
-                                                                  .address = std::move(options.address),
-                                                                  .keys = options_.keys,
-                                                                  .epoch = options.epoch,
-                                                                  .from = options.from,
-                                                                  .to = options.to,
-                                                                  .patience = options_.patience,
-                                                                  .lost = std::move(options.lost),
-                                                                  .probes = probes,
-                                                                  .trace = options.trace});
+  return OpenActivationLink({.link = std::move(options), .keys = options_.keys, .patience = options_.patience, .probes = probes});
 }
 
 absl::Status RpcTransport::ReadKv(const KvHolder& holder, const KvReadCall& call, const std::atomic<bool>& cancelled,

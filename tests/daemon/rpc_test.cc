@@ -246,10 +246,10 @@ TEST(ActivationLinkTest, IsLostWhereThePeerAnswersWhatCannotBe) {
     const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
     std::promise<absl::Status> lost;
     {
-      ActivationLink link({.peer = "b",
-                           .address = absl::StrCat("127.0.0.1:", port),
-                           .lost = [&](const absl::Status& status) { lost.set_value(status); },
-                           .probes = false});
+      const std::unique_ptr<Link> link = OpenActivationLink({.link = {.peer = "b",
+                                                                      .address = absl::StrCat("127.0.0.1:", port),
+                                                                      .lost = [&](const absl::Status& status) { lost.set_value(status); }},
+                                                             .probes = false});
       std::future<absl::Status> told = lost.get_future();
       ASSERT_EQ(told.wait_for(std::chrono::seconds(10)), std::future_status::ready) << why;
       EXPECT_THAT(std::string(told.get().message()), HasSubstr(why));
