@@ -1,6 +1,6 @@
 // What computes a device's blocks. registry.h opens one by its name.
 //
-// Thread: the compute thread, one call at a time.   Owner: Engine.
+// Thread: the compute thread, one call at a time.   Owner: StageEngine.
 // Memory: everything is allocated and pre-faulted by Create; the calls below allocate nothing.
 #pragma once
 
@@ -63,13 +63,10 @@ class Backend {
   // present_kv_pages.  Thread: any, beside a step that uses no page of those that come or go.
   virtual absl::Status ResizeKv(int64_t pages) = 0;
 
-  // Takes the rows of one step. The blocks then run in order: Embed, Attention and Mlp of every layer, Head. Each works on the residual
+  // Takes the rows of one step. The blocks then run in order: embedding, attention and MLP of every layer, head. Each works on the residual
   // stream of this batch. InvalidArgument for tokens, positions or sequences out of range.
   virtual absl::Status Begin(const MicroBatch& batch) = 0;
-  virtual absl::Status Embed() = 0;
-  virtual absl::Status Attention(int64_t layer) = 0;
-  virtual absl::Status Mlp(int64_t layer) = 0;
-  virtual absl::Status Head() = 0;
+  virtual absl::Status Compute(BlockId block) = 0;
 
   // A block that streams is bound with null pointers for the tensors that are not kept (IsKept), and computed as its rows arrive: each
   // call takes the next rows of its matrices, in order of use, from the first row to the last. Nothing of `rows` is needed afterwards.
@@ -78,14 +75,16 @@ class Backend {
   // (256 positions each) ahead of the others. The first call of a batch and layer begins at 0, the next where the one before ended; the
   // rows of O see to the rest. `places`: [sequence slots][end - begin], where the 16 pages of a piece lie one after another; null: in the
   // pages that SetPages named. No bit depends on either. REQUIRES: BackendOptions::attends_pieces
-  virtual absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) = 0;
+  virtual absl::Status AttendPieces(int64_t /*layer*/, int64_t /*begin*/, int64_t /*end*/, std::span<const std::byte* const> /*places*/) {
+    return InPoolAlone();
+  }
 
   // Attention of which another device has the first pieces of a sequence: it is sent the queries, and sends back what is known of each row
   // and head after these pieces, from where the device that computes the block goes on, in the same order.
 
   // [rows, heads * head_dim] fp32: the queries of the batch, of an attention block that is computed by rows, once its last rows of V are;
   // its K and V are in their pages then. Valid until the batch's next call.
-  virtual absl::StatusOr<std::span<const float>> Queries(int64_t layer) = 0;
+  virtual absl::StatusOr<std::span<const float>> Queries(int64_t /*layer*/) { return InPoolAlone(); }
   // Floats of one row's record: what is known of all its heads after some pieces.
   virtual int64_t RecordFloats() const = 0;
   // For another device, which computes the block: attends from rows of one of its sequences to the first pieces of that one's KV.
@@ -93,15 +92,19 @@ class Backend {
   // after another, from the first piece on. `records`: [rows, RecordFloats()]; zeros where a row's window begins behind the pieces. Beside
   // a batch of one's own, between two of its calls: it changes nothing of it. InvalidArgument for more than max_rows rows, and positions
   // and sizes that do not agree. REQUIRES: BackendOptions::attends_for_others
-  virtual absl::Status AttendFor(std::span<const int32_t> positions, std::span<const float> queries,
-                                 std::span<const std::byte* const> pieces, std::span<float> records) = 0;
+  virtual absl::Status AttendFor(std::span<const int32_t> /*positions*/, std::span<const float> /*queries*/,
+                                 std::span<const std::byte* const> /*pieces*/, std::span<float> /*records*/) {
+    return InPoolAlone();
+  }
   // Instead of attending to the first pieces: what AttendFor made of them elsewhere. After Queries, ahead of the rows of O, which see to
   // the rest; not together with AttendPieces. `taken`: [sequence slots], pieces from the first on that the records have of each. `records`:
   // [rows, RecordFloats()]; anything for rows whose sequence has none taken, or that see none of them. Neither is needed afterwards. No bit
   // depends on it. InvalidArgument for positions and sizes that do not agree. REQUIRES: BackendOptions::attends_pieces
-  virtual absl::Status TakeRecords(int64_t layer, std::span<const int32_t> taken, std::span<const float> records) = 0;
+  virtual absl::Status TakeRecords(int64_t /*layer*/, std::span<const int32_t> /*taken*/, std::span<const float> /*records*/) {
+    return InPoolAlone();
+  }
 
-  // Embed with a table of the batch's own: row i is that of the token in row i.
+  // Computes the embedding with a table of the batch's own: row i is that of the token in row i.
   virtual absl::Status EmbedRows(const RowsInMemory& rows) = 0;
 
   // The residual stream of the batch that has begun, [rows, hidden] in the working dtype: written before its first block where other
@@ -115,6 +118,9 @@ class Backend {
   // Bytes held for activations and scratch, and for the KV pool.
   virtual Bytes ActivationBytes() const = 0;
   virtual Bytes KvBytes() const = 0;
+
+ private:
+  static absl::Status InPoolAlone() { return absl::UnimplementedError("this backend attends to KV in its own memory alone"); }
 };
 
 }  // namespace lime

@@ -73,17 +73,8 @@ class PacedBackend final : public Backend {
     return real_->Begin(batch);
   }
 
-  absl::Status Embed() override {
-    return Paced(BlockKind::kEmbedding, 1, [&] { return real_->Embed(); });
-  }
-  absl::Status Attention(int64_t layer) override {
-    return Paced(BlockKind::kAttention, 1, [&] { return real_->Attention(layer); });
-  }
-  absl::Status Mlp(int64_t layer) override {
-    return Paced(BlockKind::kMlp, 1, [&] { return real_->Mlp(layer); });
-  }
-  absl::Status Head() override {
-    return Paced(BlockKind::kHead, 1, [&] { return real_->Head(); });
+  absl::Status Compute(BlockId block) override {
+    return Paced(block.kind, 1, [&] { return real_->Compute(block); });
   }
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
     return Paced(block.kind, Share(spec_.block(block), rows.rows), [&] { return real_->ComputeRows(block, rows); });

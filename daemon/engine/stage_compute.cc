@@ -52,8 +52,8 @@ absl::Status StageCompute::RunSliced(const ProgramRunner::StartCompute& start, c
   const BlockId id = plan_.parts[part].block;
   if (part == PartsOf(plan_, id).first) {
     const bool own = id.kind == BlockKind::kHead || (id.kind == BlockKind::kMlp && id.layer + 1 == parts_.spec.config.num_layers);
-    LIME_RETURN_IF_ERROR(own ? visit.OnOwn([&] { return ComputeWhole(part); })
-                             : visit.InSlices([&](const MicroBatch&) { return ComputeWhole(part); }));
+    LIME_RETURN_IF_ERROR(own ? visit.OnOwn([&] { return parts_.backend->Compute(id); })
+                             : visit.InSlices([&](const MicroBatch&) { return parts_.backend->Compute(id); }));
   }
   return part + 1 == plan_.NumParts() ? Sample(batch) : absl::OkStatus();
 }
@@ -64,7 +64,7 @@ absl::Status StageCompute::Embed(const MicroBatch& batch) {
 }
 
 absl::Status StageCompute::EmbedBegun(const MicroBatch& batch) {
-  if (rows_ == nullptr) return parts_.backend->Embed();
+  if (rows_ == nullptr) return parts_.backend->Compute({BlockKind::kEmbedding, 0});
   tokens_.clear();
   for (const BatchRow& row : batch.rows) tokens_.push_back(row.token);
   LIME_RETURN_IF_ERROR(rows_->Read(tokens_));
@@ -130,20 +130,13 @@ absl::StatusOr<std::vector<int64_t>> StageCompute::LogitsUsed(const MicroBatch& 
 absl::Status StageCompute::ComputePart(int part, int64_t step) {
   const BlockId id = plan_.parts[part].block;
   if (parts_.weights->IsWhole(part)) {
-    return part == PartsOf(plan_, id).first ? ComputeWhole(part) : absl::OkStatus();  // all of it is computed with its first part
+    return part == PartsOf(plan_, id).first ? parts_.backend->Compute(id) : absl::OkStatus();  // all of it is computed with its first part
   }
   if (plan_.parts[part].is_kv()) return owner_.attend(part, step, begun_);
   for (int i = 0; i < parts_.weights->NumRows(part); ++i) {
     LIME_RETURN_IF_ERROR(parts_.backend->ComputeRows(id, owner_.rows_of(part, i, step)));
   }
   return absl::OkStatus();
-}
-
-absl::Status StageCompute::ComputeWhole(int part) {
-  const BlockId id = plan_.parts[part].block;
-  return id.kind == BlockKind::kAttention ? parts_.backend->Attention(id.layer)
-         : id.kind == BlockKind::kMlp     ? parts_.backend->Mlp(id.layer)
-                                          : parts_.backend->Head();
 }
 
 absl::Status StageCompute::Sample(const MicroBatch& batch) {

@@ -54,7 +54,6 @@ class StageCompute {
   absl::Status TakeInput(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
   absl::StatusOr<std::span<const std::byte>> TakeLogits(int64_t ids, const MicroBatch& batch, std::span<const std::byte> input);
   absl::Status ComputePart(int part, int64_t step);
-  absl::Status ComputeWhole(int part);
   absl::Status Sample(const MicroBatch& batch);
   absl::Status TellLogits(int64_t ids, const MicroBatch& batch);
   absl::StatusOr<std::vector<int64_t>> LogitsUsed(const MicroBatch& batch);

@@ -225,19 +225,13 @@ class ComputeMeter {
   absl::Status Step(Shape& shape, bool counts) {
     std::array<double, 4> sums{};  // by kind
     const Clock::time_point start = Clock::now();
-    const auto timed = [&](BlockKind kind, auto&& block) {
-      const Clock::time_point begin = Clock::now();
-      const absl::Status status = block();
-      sums[static_cast<size_t>(kind)] += MsSince(begin);
-      return status;
-    };
     LIME_RETURN_IF_ERROR(backend_->Begin(batch_));
-    LIME_RETURN_IF_ERROR(timed(BlockKind::kEmbedding, [&] { return backend_->Embed(); }));
-    for (int64_t layer = 0; layer < LayersOf(shape); ++layer) {
-      LIME_RETURN_IF_ERROR(timed(BlockKind::kAttention, [&] { return backend_->Attention(layer); }));
-      LIME_RETURN_IF_ERROR(timed(BlockKind::kMlp, [&] { return backend_->Mlp(layer); }));
+    for (const BlockSpec& block : scale_.spec.blocks) {
+      if (block.id.layer >= LayersOf(shape)) continue;
+      const Clock::time_point begin = Clock::now();
+      LIME_RETURN_IF_ERROR(backend_->Compute(block.id));
+      sums[static_cast<size_t>(block.id.kind)] += MsSince(begin);
     }
-    LIME_RETURN_IF_ERROR(timed(BlockKind::kHead, [&] { return backend_->Head(); }));
     if (shape.rows == 1 && options_.after_step) options_.after_step(backend_->Logits());
     if (counts) Count(shape, sums, MsSince(start));
     return absl::OkStatus();

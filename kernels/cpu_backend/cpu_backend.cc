@@ -161,17 +161,20 @@ class CpuBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status Embed() override {
-    embedding_.Forward(workspace_);
-    return absl::OkStatus();
-  }
-  absl::Status Attention(int64_t layer) override { return attention(layer).Forward(workspace_, kv_.layer(layer)); }
-  absl::Status Mlp(int64_t layer) override {
-    mlp_[static_cast<size_t>(layer)].Forward(workspace_);
-    return absl::OkStatus();
-  }
-  absl::Status Head() override {
-    if (workspace_.logit_rows > 0) head_.Forward(workspace_);
+  absl::Status Compute(BlockId block) override {
+    switch (block.kind) {
+      case BlockKind::kEmbedding:
+        embedding_.Forward(workspace_);
+        break;
+      case BlockKind::kAttention:
+        return attention(block.layer).Forward(workspace_, kv_.layer(block.layer));
+      case BlockKind::kMlp:
+        mlp_[static_cast<size_t>(block.layer)].Forward(workspace_);
+        break;
+      case BlockKind::kHead:
+        if (workspace_.logit_rows > 0) head_.Forward(workspace_);
+        break;
+    }
     return absl::OkStatus();
   }
 

@@ -195,19 +195,8 @@ class TorchBackend final : public Backend {
     return Guarded([&] { Fill(batch, logit_rows); });
   }
 
-  absl::Status Embed() override {
-    return Guarded([&] { SetX(embedding_.Forward(batch_, spec_.config.hidden_size, working_)); });
-  }
-  absl::Status Attention(int64_t layer) override {
-    const size_t i = static_cast<size_t>(layer);
-    return Guarded([&] { SetX(attention_[i].Forward(x_, batch_, kv_[i], rope_)); });
-  }
-  absl::Status Mlp(int64_t layer) override {
-    return Guarded([&] { SetX(mlp_[static_cast<size_t>(layer)].Forward(x_)); });
-  }
-  absl::Status Head() override {
-    if (logits_.size(0) == 0) return absl::OkStatus();
-    return Guarded([&] { logits_.copy_(head_.Forward(HeadX(), head_.output)); });
+  absl::Status Compute(BlockId block) override {
+    return Guarded([&] { Forward(block); });
   }
 
   absl::Status ComputeRows(BlockId block, const RowsInMemory& rows) override {
@@ -224,26 +213,13 @@ class TorchBackend final : public Backend {
     });
   }
 
-  // KV is attended to where it lies, in the pool: OpenTorchBackend refuses options that ask for more.
-  absl::Status AttendPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return InPoolAlone(); }
-  absl::StatusOr<std::span<const float>> Queries(int64_t) override { return InPoolAlone(); }
   int64_t RecordFloats() const override { return cpu::PackedRecordFloats(spec_.config.num_heads, spec_.config.head_dim); }
-  absl::Status AttendFor(std::span<const int32_t>, std::span<const float>, std::span<const std::byte* const>, std::span<float>) override {
-    return InPoolAlone();
-  }
-  absl::Status TakeRecords(int64_t, std::span<const int32_t>, std::span<const float>) override { return InPoolAlone(); }
 
   std::span<std::byte> Hidden() override { return {static_cast<std::byte*>(x_.data_ptr()), static_cast<size_t>(x_.nbytes())}; }
   std::span<float> Logits() override { return {logits_.data_ptr<float>(), static_cast<size_t>(logits_.numel())}; }
 
   Bytes ActivationBytes() const override { return StepBytes(spec_, options_); }
   Bytes KvBytes() const override { return kv_bytes_; }
-
-  static absl::Status InPoolAlone() {
-    return absl::UnimplementedError(
-        "the backend \"torch\" attends to KV in its own memory alone; plan without KV on a disk or on another device, or use the backend "
-        "\"cpu\"");
-  }
 
  private:
   // Exceptions of torch end here.
@@ -315,6 +291,20 @@ class TorchBackend final : public Backend {
     }
   }
 
+  void Forward(BlockId block) {
+    const size_t layer = static_cast<size_t>(block.layer);
+    switch (block.kind) {
+      case BlockKind::kEmbedding:
+        return SetX(embedding_.Forward(batch_, spec_.config.hidden_size, working_));
+      case BlockKind::kAttention:
+        return SetX(attention_[layer].Forward(x_, batch_, kv_[layer], rope_));
+      case BlockKind::kMlp:
+        return SetX(mlp_[layer].Forward(x_));
+      case BlockKind::kHead:
+        if (logits_.size(0) > 0) logits_.copy_(head_.Forward(HeadX(), head_.output));
+    }
+  }
+
   // The rows of a block gather until all are here; it is then computed as a resident one, and they go.
   void ForwardRows(BlockId block, const RowsInMemory& rows) {
     const TensorRole role = rows.rows.role;
@@ -325,7 +315,7 @@ class TorchBackend final : public Backend {
         AttentionBlock& whole = attention_[static_cast<size_t>(block.layer)];
         Gather(rows, role == TensorRole::kQ ? whole.q : role == TensorRole::kK ? whole.k : role == TensorRole::kV ? whole.v : whole.o);
         if (role != TensorRole::kO || rows.rows.end < whole.o.weight.size(0)) return;
-        SetX(whole.Forward(x_, batch_, kv_[static_cast<size_t>(block.layer)], rope_));
+        Forward(block);
         for (LinearWeight* const layer : {&whole.q, &whole.k, &whole.v, &whole.o}) LetGo(*layer);
         return;
       }
@@ -333,7 +323,7 @@ class TorchBackend final : public Backend {
         MlpBlock& whole = mlp_[static_cast<size_t>(block.layer)];
         Gather(rows, role == TensorRole::kGate ? *whole.gate : role == TensorRole::kUp ? whole.up : whole.down);
         if (role != TensorRole::kDown || rows.rows.end < whole.down.weight.size(0)) return;
-        SetX(whole.Forward(x_));
+        Forward(block);
         if (whole.gate) LetGo(*whole.gate);
         LetGo(whole.up), LetGo(whole.down);
         return;
@@ -377,7 +367,9 @@ extern "C" __attribute__((visibility("default"))) void lime_create_backend(const
                                                                            absl::StatusOr<std::unique_ptr<lime::Backend>>* result) {
   using lime::torch_ops::TorchBackend;
   if (options.attends_pieces || options.attends_for_others) {
-    *result = TorchBackend::InPoolAlone();
+    *result = absl::UnimplementedError(
+        "the backend \"torch\" attends to KV in its own memory alone; plan without KV on a disk or on another device, or use the backend "
+        "\"cpu\"");
     return;
   }
   try {

@@ -104,10 +104,7 @@ class FakeBackend final : public Backend {
   absl::Status BindBlock(const BlockSpec&, BlockWeights) override { return absl::OkStatus(); }
   absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
   absl::Status Begin(const MicroBatch&) override { return absl::OkStatus(); }
-  absl::Status Embed() override { return absl::OkStatus(); }
-  absl::Status Attention(int64_t) override { return absl::OkStatus(); }
-  absl::Status Mlp(int64_t) override { return absl::OkStatus(); }
-  absl::Status Head() override { return absl::OkStatus(); }
+  absl::Status Compute(BlockId) override { return absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
   // What is away of a sequence with rows is there, as it was computed.
   absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override {

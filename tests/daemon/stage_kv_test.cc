@@ -83,10 +83,7 @@ class PagesBackend final : public Backend {
   absl::Status BindBlock(const BlockSpec&, BlockWeights) override { return absl::OkStatus(); }
   absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
   absl::Status Begin(const MicroBatch&) override { return absl::OkStatus(); }
-  absl::Status Embed() override { return absl::OkStatus(); }
-  absl::Status Attention(int64_t) override { return absl::OkStatus(); }
-  absl::Status Mlp(int64_t) override { return absl::OkStatus(); }
-  absl::Status Head() override { return absl::OkStatus(); }
+  absl::Status Compute(BlockId) override { return absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
   absl::StatusOr<std::span<const float>> Queries(int64_t) override { return std::span<const float>(); }
   int64_t RecordFloats() const override { return 0; }

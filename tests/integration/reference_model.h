@@ -55,12 +55,7 @@ class ReferenceModel {
   // The logits of the rows that asked, [rows, vocab] fp32 in order, valid until the next call.
   absl::StatusOr<std::span<const float>> Step(const MicroBatch& batch) {
     LIME_RETURN_IF_ERROR(backend_->Begin(batch));
-    LIME_RETURN_IF_ERROR(backend_->Embed());
-    for (int64_t layer = 0; layer < spec_.config.num_layers; ++layer) {
-      LIME_RETURN_IF_ERROR(backend_->Attention(layer));
-      LIME_RETURN_IF_ERROR(backend_->Mlp(layer));
-    }
-    LIME_RETURN_IF_ERROR(backend_->Head());
+    for (const BlockSpec& block : spec_.blocks) LIME_RETURN_IF_ERROR(backend_->Compute(block.id));
     return backend_->Logits();
   }
 

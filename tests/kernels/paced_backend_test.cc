@@ -48,10 +48,7 @@ class FakeBackend final : public Backend {
   absl::Status Begin(const MicroBatch& batch) override {
     return calls_.push_back("begin " + std::to_string(batch.rows.size())), absl::OkStatus();
   }
-  absl::Status Embed() override { return Compute("embed"); }
-  absl::Status Attention(int64_t layer) override { return Compute("attention " + std::to_string(layer)); }
-  absl::Status Mlp(int64_t layer) override { return Compute("mlp " + std::to_string(layer)); }
-  absl::Status Head() override { return Compute("head"); }
+  absl::Status Compute(BlockId block) override { return Compute(block.kind == BlockKind::kEmbedding ? "embed" : BlockName(block)); }
   absl::Status ComputeRows(BlockId block, const RowsInMemory&) override { return Compute("rows of " + BlockName(block)); }
   absl::Status AttendPieces(int64_t, int64_t, int64_t, std::span<const std::byte* const>) override { return Compute("pieces"); }
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override {
@@ -120,7 +117,8 @@ TEST_F(PacedBackendTest, EveryBlockTakesTheProfiledTimeOfItsRowsAndContext) {
   for (const auto& [rows, context] : {std::pair(1, 100), std::pair(5, 2000), std::pair(16, 17)}) {
     Begin(rows, context);
     const double begin = time_.now_ms;
-    ASSERT_TRUE(backend_->Embed().ok() && backend_->Attention(0).ok() && backend_->Mlp(0).ok() && backend_->Head().ok());
+    ASSERT_TRUE(backend_->Compute({BlockKind::kEmbedding, 0}).ok() && backend_->Compute({BlockKind::kAttention, 0}).ok() &&
+                backend_->Compute({BlockKind::kMlp, 0}).ok() && backend_->Compute({BlockKind::kHead, 0}).ok());
     const double expected = std::max(1.0, Ms(BlockKind::kEmbedding, rows, context)) + Ms(BlockKind::kAttention, rows, context) +
                             Ms(BlockKind::kMlp, rows, context) + Ms(BlockKind::kHead, rows, context);
     EXPECT_THAT(time_.now_ms - begin, DoubleNear(expected, 1.0));  // the embedding takes less than the kernels' millisecond: made up for
@@ -144,16 +142,16 @@ TEST_F(PacedBackendTest, WhatASleepOvershootsTheNextPartMakesUpFor) {
   time_.overshoot_ms = 0.1;
   Begin(1, 64);
   const double begin = time_.now_ms;
-  for (int i = 0; i < 50; ++i) ASSERT_TRUE(backend_->Mlp(0).ok());
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(backend_->Compute({BlockKind::kMlp, 0}).ok());
   EXPECT_THAT(time_.now_ms - begin, DoubleNear(50 * Ms(BlockKind::kMlp, 1, 64) + 0.1, 1e-6));
 }
 
 TEST_F(PacedBackendTest, AfterAPauseTheCountBeginsAnew) {
   Begin(1, 64);
-  ASSERT_TRUE(backend_->Mlp(0).ok());
+  ASSERT_TRUE(backend_->Compute({BlockKind::kMlp, 0}).ok());
   time_.now_ms += 10 * kPaceHandOverMs;
   const double begin = time_.now_ms;
-  ASSERT_TRUE(backend_->Mlp(0).ok());
+  ASSERT_TRUE(backend_->Compute({BlockKind::kMlp, 0}).ok());
   EXPECT_THAT(time_.now_ms - begin, DoubleNear(Ms(BlockKind::kMlp, 1, 64), 1e-9));
 }
 
@@ -172,7 +170,7 @@ TEST_F(PacedBackendTest, AttendingForOthersTakesTheTimeOfThesePositions) {
   time_.now_ms += 10 * kPaceHandOverMs;
   time_.overshoot_ms = 0.1;
   const double begin = time_.now_ms;
-  ASSERT_TRUE(backend_->Mlp(0).ok() && attend().ok() && backend_->Mlp(0).ok());
+  ASSERT_TRUE(backend_->Compute({BlockKind::kMlp, 0}).ok() && attend().ok() && backend_->Compute({BlockKind::kMlp, 0}).ok());
   EXPECT_THAT(time_.now_ms - begin, DoubleNear(2 * Ms(BlockKind::kMlp, 1, 64) + added + 0.1, 1e-9));
   EXPECT_EQ(calls_.back(), "mlp 0");
   EXPECT_EQ(calls_[calls_.size() - 2], "8 rows for others, pieces 15");
@@ -201,7 +199,7 @@ TEST_F(PacedBackendTest, WhatAHostAttendsToTakesTheOwnerNoTime) {
     Begin(2, 4000);
     const double begin = time_.now_ms += 10;
     EXPECT_TRUE(backend_->TakeRecords(0, taken, {}).ok());
-    EXPECT_TRUE(backend_->Attention(0).ok() && backend_->Mlp(0).ok());
+    EXPECT_TRUE(backend_->Compute({BlockKind::kAttention, 0}).ok() && backend_->Compute({BlockKind::kMlp, 0}).ok());
     return time_.now_ms - begin;
   };
   const double all = Ms(BlockKind::kAttention, 2, 4000) + Ms(BlockKind::kMlp, 2, 4000);
@@ -230,14 +228,14 @@ TEST_F(PacedBackendTest, OnlyComputingSleeps) {
 
 TEST_F(PacedBackendTest, FailuresComeThroughAtOnce) {
   Begin(1, 64);
-  EXPECT_EQ(backend_->Mlp(1).message(), "broken");
+  EXPECT_EQ(backend_->Compute({BlockKind::kMlp, 1}).message(), "broken");
   EXPECT_TRUE(time_.slept_until.empty());
 }
 
 TEST_F(PacedBackendTest, ReportsWhatTheKernelsEndedTooLate) {
   Begin(1, 64);
-  ASSERT_TRUE(backend_->Embed().ok());  // profiled at 0.25 ms and a little, computed in 1
-  ASSERT_TRUE(backend_->Mlp(0).ok());
+  ASSERT_TRUE(backend_->Compute({BlockKind::kEmbedding, 0}).ok());  // profiled at 0.25 ms and a little, computed in 1
+  ASSERT_TRUE(backend_->Compute({BlockKind::kMlp, 0}).ok());
   const double embedding = Ms(BlockKind::kEmbedding, 1, 64), mlp = Ms(BlockKind::kMlp, 1, 64);
   backend_.reset();
   EXPECT_EQ(report_.parts, 2);
@@ -257,7 +255,7 @@ TEST(SystemPaceClockTest, APartTakesItsTimeOnTheRealClock) {
   MicroBatch batch{.rows = {{.position = 3, .wants_logits = true}}};
   ASSERT_TRUE(backend->Begin(batch).ok());
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(backend->Mlp(0).ok());
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(backend->Compute({BlockKind::kMlp, 0}).ok());
   const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   EXPECT_GE(took, 5 * profile.ComputeMs(spec, BlockKind::kMlp, 1, 4));
 }

@@ -59,15 +59,15 @@ class Device {
   // The bits of the residual stream after every layer, and of the logits.
   std::vector<std::vector<std::byte>> Step(const MicroBatch& batch, const Between& between = nullptr) {
     std::vector<std::vector<std::byte>> bits;
-    EXPECT_TRUE(backend_->Begin(batch).ok() && backend_->Embed().ok());
+    EXPECT_TRUE(backend_->Begin(batch).ok() && backend_->Compute({BlockKind::kEmbedding, 0}).ok());
     for (int32_t layer = 0; layer < spec_.config.num_layers; ++layer) {
       for (const TensorRole role : {TensorRole::kQ, TensorRole::kK, TensorRole::kV}) Rows(layer, role);
       if (between) between(layer);
       Rows(layer, TensorRole::kO);
-      EXPECT_TRUE(backend_->Mlp(layer).ok());
+      EXPECT_TRUE(backend_->Compute({BlockKind::kMlp, layer}).ok());
       bits.push_back(BitsOf(backend_->Hidden()));
     }
-    EXPECT_TRUE(backend_->Head().ok());
+    EXPECT_TRUE(backend_->Compute({BlockKind::kHead, 0}).ok());
     bits.push_back(BitsOf(backend_->Logits()));
     return bits;
   }

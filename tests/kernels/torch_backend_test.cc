@@ -73,10 +73,7 @@ class TorchBackendTest : public ::testing::TestWithParam<std::string> {
         ComputeInRows(backend, spec_.blocks[i], weights_[i]);
         continue;
       }
-      const absl::Status status = id.kind == BlockKind::kEmbedding   ? backend.Embed()
-                                  : id.kind == BlockKind::kAttention ? backend.Attention(id.layer)
-                                  : id.kind == BlockKind::kMlp       ? backend.Mlp(id.layer)
-                                                                     : backend.Head();
+      const absl::Status status = backend.Compute(id);
       EXPECT_TRUE(status.ok()) << status;
     }
     return {backend.Logits().begin(), backend.Logits().end()};
@@ -125,7 +122,7 @@ TEST_P(TorchBackendTest, RowsOfTheEmbeddingAreThoseOfTheTable) {
   const auto backend = Open(kTorchBackend);
   MicroBatch batch;
   AddRows(1, 0, 9, batch);
-  ASSERT_TRUE(backend->Begin(batch).ok() && backend->Embed().ok());
+  ASSERT_TRUE(backend->Begin(batch).ok() && backend->Compute({BlockKind::kEmbedding, 0}).ok());
   const std::vector<std::byte> expected(backend->Hidden().begin(), backend->Hidden().end());
   const int64_t row_bytes = spec_.config.hidden_size * ElementBytes(spec_.working_dtype);
   std::vector<std::byte> rows;

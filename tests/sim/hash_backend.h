@@ -57,10 +57,7 @@ class HashBackend final : public Backend {
   std::shared_ptr<const std::byte> TakeKv() override { return {std::shared_ptr<void>(), memory_.data()}; }
   absl::Status ResizeKv(int64_t) override { return absl::OkStatus(); }
   absl::Status Begin(const MicroBatch& batch) override;
-  absl::Status Embed() override;
-  absl::Status Attention(int64_t) override { return absl::OkStatus(); }
-  absl::Status Mlp(int64_t) override { return absl::OkStatus(); }
-  absl::Status Head() override { return absl::OkStatus(); }
+  absl::Status Compute(BlockId block) override { return block.kind == BlockKind::kEmbedding ? Embed() : absl::OkStatus(); }
   absl::Status ComputeRows(BlockId, const RowsInMemory&) override { return absl::OkStatus(); }
   absl::Status AttendPieces(int64_t layer, int64_t begin, int64_t end, std::span<const std::byte* const> places) override;
   absl::StatusOr<std::span<const float>> Queries(int64_t layer) override;
@@ -75,6 +72,7 @@ class HashBackend final : public Backend {
   Bytes KvBytes() const override { return std::ssize(memory_); }
 
  private:
+  absl::Status Embed();
   uint64_t OfPiece(const std::byte* piece, int64_t first) const;
 
   const ModelSpec& spec_;

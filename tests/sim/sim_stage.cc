@@ -556,7 +556,7 @@ absl::Status SimStage::Compute(const ProgramRunner::StartCompute& start, const s
   const MicroBatch& batch = logic_->inbox().batch(microbatch);
   if (part == kEmbeddingPart) {
     LIME_RETURN_IF_ERROR(backend_.Begin(batch));
-    return backend_.Embed();
+    return backend_.Compute({BlockKind::kEmbedding, 0});
   }
   if (stage > 0 && part == plan_.stages[static_cast<size_t>(stage)].lo) {
     if (input.size() != batch.rows.size() * sizeof(uint64_t))
