@@ -15,7 +15,6 @@
 #include "common/host_port.h"
 #include "coordinator/cli/command.h"
 #include "daemon/weights/files.h"
-#include "daemon/weights/user_name.h"
 #include "proto/address.h"
 
 namespace lime::cli {

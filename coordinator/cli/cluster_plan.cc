@@ -11,7 +11,7 @@
 #include "coordinator/cli/prompt_chunk.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
-#include "daemon/weights/model_digest.h"
+#include "daemon/weights/weights_digest.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/limits.h"
 

@@ -20,7 +20,7 @@
 #include "coordinator/cli/text_table.h"
 #include "coordinator/rpc/store_client.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/model_digest.h"
+#include "daemon/weights/weights_digest.h"
 #include "nlohmann/json.hpp"
 
 namespace lime::cli {

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "daemon/weights/user_name.h"
+#include "daemon/weights/files.h"
 
 namespace lime {
 namespace {

@@ -9,8 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/engine/block_weights.h"
-#include "daemon/weights/kept_tensors.h"
+#include "daemon/weights/weight_store.h"
 #include "planner/base/check.h"
 #include "planner/plan/block_pieces.h"
 #include "planner/plan/plan_blocks.h"

@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/engine/load_summary.h"
 #include "daemon/engine/stage_kv.h"
 #include "daemon/engine/weights_left.h"
 #include "daemon/logic/byte_ring.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/huge_buffer.h"
+#include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"
 #include "daemon/weights/piece_reader.h"
 #include "daemon/weights/weight_store.h"
@@ -159,5 +159,13 @@ class StageWeights {
   std::deque<Loaded> loaded_;  // begun and not released, oldest first
   std::unique_ptr<PieceReader> reader_;
 };
+
+// A block as it was loaded, for the backend.
+inline BlockWeights ToWeights(const LoadedBlock& block) {
+  BlockWeights weights;
+  weights.storage = block.storage;
+  for (const LoadedTensor& tensor : block.tensors) weights.tensors.push_back(tensor.data);
+  return weights;
+}
 
 }  // namespace lime

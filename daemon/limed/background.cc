@@ -3,16 +3,21 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -211,6 +216,39 @@ absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string&
   LIME_RETURN_IF_ERROR(TakeLock(files.pid));
   LIME_RETURN_IF_ERROR(WriteOrigin(files.origin, origin));
   return tell.Release();
+}
+
+namespace {
+
+void NotifyManager(std::string_view state) {
+  const char* const path = std::getenv("NOTIFY_SOCKET");
+  if (path == nullptr) return;
+  struct sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  const size_t length = std::strlen(path);
+  if (length < 2 || length >= sizeof(address.sun_path)) return;
+  std::memcpy(address.sun_path, path, length);
+  if (address.sun_path[0] == '@') address.sun_path[0] = 0;  // an abstract name
+  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return;
+  const auto bytes = static_cast<socklen_t>(offsetof(struct sockaddr_un, sun_path) + length);
+  (void)sendto(socket, state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const struct sockaddr*>(&address), bytes);
+  close(socket);
+}
+
+}  // namespace
+
+void TellReady(int port, int fd) {
+  if (fd >= 0) {
+    const std::string line = std::to_string(port) + "\n";
+    [[maybe_unused]] const ssize_t written = write(fd, line.data(), line.size());
+    close(fd);
+  }
+  NotifyManager("READY=1");
+}
+
+void TellStopping() {
+  NotifyManager("STOPPING=1");
 }
 
 }  // namespace lime

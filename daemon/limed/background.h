@@ -48,4 +48,13 @@ absl::StatusOr<pid_t> EndHolder(const std::string& pid_path);
 // one has its files. REQUIRES: this process has one thread.
 absl::StatusOr<int> GoOnInBackground(const StateFiles& files, const std::string& device, const Origin& origin);
 
+// ---- Whoever started this process: a parent that waits at a pipe, and a service manager (sd_notify(3))
+
+// Writes "PORT\n" to `fd` and closes it, where it is not -1; and READY=1 to the socket that $NOTIFY_SOCKET names, where there is one.
+// Best effort: who does not listen any more does not matter.
+void TellReady(int port, int fd);
+
+// STOPPING=1 to the same socket: it ends as asked.
+void TellStopping();
+
 }  // namespace lime

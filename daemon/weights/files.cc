@@ -1,6 +1,7 @@
 #include "daemon/weights/files.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -132,6 +133,14 @@ absl::Status SyncDirectoryOf(const std::string& path) {
   if (!fd.valid()) return ErrnoStatus(errno, dir, "open the folder");
   if (::fsync(fd.get()) != 0 && errno != EINVAL) return ErrnoStatus(errno, dir, "sync the folder");
   return absl::OkStatus();
+}
+
+std::string UserName(uid_t user) {
+  struct passwd entry = {};
+  struct passwd* found = nullptr;
+  char buffer[4096];
+  if (getpwuid_r(user, &entry, buffer, sizeof(buffer), &found) == 0 && found != nullptr) return found->pw_name;
+  return absl::StrCat("user ", user);
 }
 
 }  // namespace lime

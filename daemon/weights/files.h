@@ -1,6 +1,8 @@
 // Small files and descriptors: what every reader of a checkpoint needs of the file system.
 #pragma once
 
+#include <sys/types.h>
+
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,5 +54,8 @@ absl::StatusOr<std::string> ReadNamedText(const std::string& path, Bytes limit);
 absl::Status WriteTextFile(const std::string& path, std::string_view text);
 // Makes a rename of `path` durable.
 absl::Status SyncDirectoryOf(const std::string& path);
+
+// A user for sentences: "ann", or "user 1001" where the system knows no name.  Thread: any.
+std::string UserName(uid_t user);
 
 }  // namespace lime

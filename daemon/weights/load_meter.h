@@ -1,9 +1,28 @@
-// Tells from loads of weights what the disk delivers, where it was the disk that took the time. Pure.
+// What loads of weights say of themselves, and of the disk where it was the disk that took the time. Pure.
 #pragma once
 
-#include "daemon/weights/steady_reads.h"
+#include <string>
+
+#include "planner/base/bytes.h"
 
 namespace lime {
+
+// What a disk delivered where it was the disk that took the time.
+struct SteadyReads {
+  Bytes bytes = 0;
+  double seconds = 0;
+
+  double bytes_per_second() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
+};
+
+// How a stage was set up: what computes, and how its weights came into memory.
+struct LoadSummary {
+  std::string backend;  // for people
+  std::string loader;   // which one, and why; likewise
+  Bytes bytes = 0;      // that were not in memory before
+  double seconds = 0;
+  SteadyReads steady;  // what the disk delivered meanwhile, where it was the disk that took the time
+};
 
 // Adds up loads into memory that is made present beside them. A load that takes more than twice as
 // long as its memory does waits for its disk; else clearing pages may be what takes the time, and

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "daemon/weights/block_reader.h"
 #include "daemon/weights/checkpoint.h"
-#include "daemon/weights/steady_reads.h"
+#include "daemon/weights/load_meter.h"
 #include "planner/base/bytes.h"
 #include "planner/base/dtype.h"
 #include "planner/base/status.h"
@@ -33,6 +34,15 @@ struct WantedTensor {
   TensorLocation at;
   DType dtype = DType::kBF16;
 };
+
+struct TensorExtent {
+  Extent extent;
+  size_t first = 0, last = 0;  // the wanted tensors inside: [first, last)
+};
+
+// Joins neighbours that are at most `max_gap` bytes apart: reading across a small gap costs less than another read.
+// REQUIRES: `wanted` ascends by file and offset.
+std::vector<TensorExtent> JoinExtents(const std::vector<WantedTensor>& wanted, Bytes max_gap);
 
 // Where the wanted tensors are, in the order asked for, and what keeps them there.
 struct LoadedTensors {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/weights/extents.h"
 #include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/loader.h"
 #include "daemon/weights/mapped_file.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/weights/block_reader.h"
-#include "daemon/weights/extents.h"
 #include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/load_meter.h"
 #include "daemon/weights/loader.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/block_store_hash.h"
-#include "daemon/weights/model_digest.h"
+#include "daemon/weights/weights_digest.h"
 #include "planner/base/check.h"
 
 namespace lime {

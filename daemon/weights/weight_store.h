@@ -13,6 +13,7 @@
 #include "daemon/weights/loader.h"
 #include "daemon/weights/loader_choice.h"
 #include "planner/base/status.h"
+#include "planner/plan/block_pieces.h"
 #include "planner/plan/model_spec.h"
 
 namespace lime {
@@ -81,5 +82,14 @@ class WeightStore {
   // Tensors that more than one block names, while somebody holds them.
   std::map<std::string, Shared, std::less<>> shared_ ABSL_GUARDED_BY(mutex_);
 };
+
+// The small tensors of blocks that stream stay in memory: norms, biases, learned positions.
+
+// Reads the kept tensors (IsKept) of one block into memory of their own, each on 64 bytes; `data` of all others is null. Compares
+// checksums where the checkpoint knows them: kDataLoss then names file and tensor.
+absl::StatusOr<LoadedBlock> LoadKept(const Checkpoint& checkpoint, const BlockSpec& block);
+
+// Memory that LoadKept takes for the block.
+Bytes KeptMemory(const BlockSpec& block);
 
 }  // namespace lime

@@ -22,6 +22,17 @@
 
 namespace lime {
 
+// ---- Which model a folder holds, whatever its name and however its tensors are spread over files
+
+// Over config.json, name, dtype and shape of all tensors, and 16 places of each, from its first bytes to its last, since fine-tunings share
+// all the rest. Never 0.
+absl::StatusOr<uint64_t> DigestTensors(const Checkpoint& checkpoint);
+
+// The same of the model that a block store was made from, as its manifest says; of another folder, DigestTensors.
+absl::StatusOr<uint64_t> ModelDigest(const Checkpoint& checkpoint);
+
+// ---- Whether the weights are the same
+
 // Samples that were taken before, so that a device that installs one plan after another reads each
 // of them once. A file that was written since has other ones. Any thread.
 class SampleMemory {

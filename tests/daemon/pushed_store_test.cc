@@ -8,8 +8,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/weights/model_digest.h"
 #include "daemon/weights/store_source.h"
+#include "daemon/weights/weights_digest.h"
 #include "tests/daemon/block_store_fixture.h"
 
 namespace lime {

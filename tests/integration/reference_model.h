@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/memory/memory.h"
-#include "daemon/engine/block_weights.h"
+#include "daemon/engine/stage_weights.h"
 #include "daemon/logic/kv_pages.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/weight_store.h"
