@@ -1,100 +1,67 @@
 #include "daemon/logic/kv_message.h"
 
+#include <concepts>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/little_endian.h"
 #include "planner/plan/instance.h"
 
 namespace lime {
 namespace {
 
-// What a message begins with.
-enum class KvKind : uint32_t {
-  kChunk = 1,    // KvChunk
-  kKept = 2,     // KvKept
-  kFree = 3,     // KvFree
-  kQuery = 4,    // KvQuery
-  kRecords = 5,  // KvRecords
-  kFetch = 6,    // KvFetch
-  kFetched = 7,  // KvFetched
-};
-
 constexpr int64_t kQueryValueBytes = 4;  // fp32
 
 template <typename... What>
 absl::Status WrongKvMessage(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("KV message: ", what...));
+  return Invalid("KV message: ", what...);
 }
 
-template <typename... T>
-void Append(std::vector<std::byte>& bytes, T... numbers) {
-  const size_t at = bytes.size();
-  bytes.resize(at + (sizeof(T) + ...));
-  std::byte* out = bytes.data() + at;
-  ((out = Put(numbers, out)), ...);
+// What a message has behind its kind, which is its place in KvMessage, from 1: numbers, the sequences of a query, and to its end bytes as
+// they lie in memory.
+template <typename Message>
+auto FieldsOf(Message& m) {
+  using Kind = std::remove_const_t<Message>;
+  if constexpr (std::is_same_v<Kind, KvChunk>) {
+    return std::tie(m.number, m.sequence, m.life, m.layer, m.piece, m.offset, m.bytes);
+  } else if constexpr (std::is_same_v<Kind, KvKept>) {
+    return std::tie(m.number);
+  } else if constexpr (std::is_same_v<Kind, KvFree>) {
+    return std::tie(m.sequence, m.life);
+  } else if constexpr (std::is_same_v<Kind, KvQuery>) {
+    return std::tie(m.number, m.layer, m.sequences, m.queries);
+  } else if constexpr (std::is_same_v<Kind, KvRecords>) {
+    return std::tie(m.number, m.records);
+  } else if constexpr (std::is_same_v<Kind, KvFetch>) {
+    return std::tie(m.number, m.sequence, m.life, m.layer, m.piece);
+  } else {
+    return std::tie(m.number, m.offset, m.bytes);
+  }
 }
 
-void AppendBytes(std::vector<std::byte>& bytes, std::span<const std::byte> raw) {
+// ---- Writing
+
+template <std::integral Number>
+void Append(std::vector<std::byte>& bytes, Number number) {
+  bytes.resize(bytes.size() + sizeof(number));
+  Put(number, bytes.data() + bytes.size() - sizeof(number));
+}
+
+void Append(std::vector<std::byte>& bytes, std::span<const std::byte> raw) {
   bytes.insert(bytes.end(), raw.begin(), raw.end());
 }
 
-std::vector<std::byte> Begin(KvKind kind, size_t raw_bytes = 0) {
-  std::vector<std::byte> bytes;
-  bytes.reserve(64 + raw_bytes);
-  Append(bytes, static_cast<uint32_t>(kind));
-  return bytes;
-}
-
-std::vector<std::byte> EncodeKind(const KvChunk& chunk) {
-  std::vector<std::byte> bytes = Begin(KvKind::kChunk, chunk.bytes.size());
-  Append(bytes, chunk.number, chunk.sequence, chunk.life, chunk.layer, chunk.piece, chunk.offset);
-  AppendBytes(bytes, chunk.bytes);
-  return bytes;
-}
-
-std::vector<std::byte> EncodeKind(const KvKept& kept) {
-  std::vector<std::byte> bytes = Begin(KvKind::kKept);
-  Append(bytes, kept.number);
-  return bytes;
-}
-
-std::vector<std::byte> EncodeKind(const KvFree& free) {
-  std::vector<std::byte> bytes = Begin(KvKind::kFree);
-  Append(bytes, free.sequence, free.life);
-  return bytes;
-}
-
-std::vector<std::byte> EncodeKind(const KvQuery& query) {
-  std::vector<std::byte> bytes = Begin(KvKind::kQuery, query.queries.size());
-  Append(bytes, query.number, query.layer, static_cast<uint32_t>(query.sequences.size()));
-  for (const KvQuery::Sequence& sequence : query.sequences) {
-    Append(bytes, sequence.sequence, sequence.life, sequence.pieces, static_cast<uint32_t>(sequence.positions.size()));
+void Append(std::vector<std::byte>& bytes, const std::vector<KvQuery::Sequence>& sequences) {
+  Append(bytes, static_cast<uint32_t>(sequences.size()));
+  for (const KvQuery::Sequence& sequence : sequences) {
+    Append(bytes, sequence.sequence), Append(bytes, sequence.life), Append(bytes, sequence.pieces);
+    Append(bytes, static_cast<uint32_t>(sequence.positions.size()));
     for (const int32_t position : sequence.positions) Append(bytes, position);
   }
-  AppendBytes(bytes, query.queries);
-  return bytes;
 }
 
-std::vector<std::byte> EncodeKind(const KvRecords& records) {
-  std::vector<std::byte> bytes = Begin(KvKind::kRecords, records.records.size());
-  Append(bytes, records.number);
-  AppendBytes(bytes, records.records);
-  return bytes;
-}
-
-std::vector<std::byte> EncodeKind(const KvFetch& fetch) {
-  std::vector<std::byte> bytes = Begin(KvKind::kFetch);
-  Append(bytes, fetch.number, fetch.sequence, fetch.life, fetch.layer, fetch.piece);
-  return bytes;
-}
-
-std::vector<std::byte> EncodeKind(const KvFetched& fetched) {
-  std::vector<std::byte> bytes = Begin(KvKind::kFetched, fetched.bytes.size());
-  Append(bytes, fetched.number, fetched.offset);
-  AppendBytes(bytes, fetched.bytes);
-  return bytes;
-}
+// ---- Reading
 
 absl::Status CheckNumber(int64_t number) {
   return number < 0 ? WrongKvMessage("number ", number) : absl::OkStatus();
@@ -122,6 +89,22 @@ absl::Status CheckPart(Bytes offset, std::span<const std::byte> bytes) {
   return absl::OkStatus();
 }
 
+template <typename Message>
+absl::Status Check(const Message& m) {
+  if constexpr (requires { m.number; }) LIME_RETURN_IF_ERROR(CheckNumber(m.number));
+  if constexpr (requires { m.sequence; }) LIME_RETURN_IF_ERROR(CheckSequence(m.sequence, m.life));
+  if constexpr (requires { m.layer; }) LIME_RETURN_IF_ERROR(CheckLayer(m.layer));
+  if constexpr (requires { m.piece; }) LIME_RETURN_IF_ERROR(CheckPiece(m.piece));
+  if constexpr (requires { m.offset; }) LIME_RETURN_IF_ERROR(CheckPart(m.offset, m.bytes));
+  if constexpr (std::is_same_v<Message, KvQuery>) {
+    int64_t rows = 0;
+    for (const KvQuery::Sequence& sequence : m.sequences) rows += std::ssize(sequence.positions);
+    if (m.queries.empty() || std::ssize(m.queries) % (rows * kQueryValueBytes) != 0)
+      return WrongKvMessage(m.queries.size(), " bytes of queries for ", rows, " rows");
+  }
+  return absl::OkStatus();
+}
+
 class KvMessageParser {
  public:
   explicit KvMessageParser(std::span<const std::byte> payload) : left_(payload) {}
@@ -129,90 +112,73 @@ class KvMessageParser {
   absl::StatusOr<KvMessage> Parse() {
     uint32_t kind = 0;
     LIME_RETURN_IF_ERROR(Take(kind));
-    switch (static_cast<KvKind>(kind)) {
-      case KvKind::kChunk:
-        return ParseChunk();
-      case KvKind::kKept:
-        return ParseKept();
-      case KvKind::kFree:
-        return ParseFree();
-      case KvKind::kQuery:
-        return ParseQuery();
-      case KvKind::kRecords:
-        return ParseRecords();
-      case KvKind::kFetch:
-        return ParseFetch();
-      case KvKind::kFetched:
-        return ParseFetched();
+    switch (kind) {
+      case 1:
+        return ParseKind<KvChunk>();
+      case 2:
+        return ParseKind<KvKept>();
+      case 3:
+        return ParseKind<KvFree>();
+      case 4:
+        return ParseKind<KvQuery>();
+      case 5:
+        return ParseKind<KvRecords>();
+      case 6:
+        return ParseKind<KvFetch>();
+      case 7:
+        return ParseKind<KvFetched>();
+      default:
+        return WrongKvMessage("kind ", kind);
     }
-    return WrongKvMessage("kind ", kind);
   }
 
  private:
-  template <typename... T>
-  absl::Status Take(T&... numbers) {
-    constexpr size_t kBytes = (sizeof(T) + ...);
-    if (left_.size() < kBytes) return WrongKvMessage("it ends ", kBytes - left_.size(), " bytes early");
-    const std::byte* in = left_.data();
-    ((in = Get(in, numbers)), ...);
-    left_ = left_.subspan(kBytes);
+  template <typename Message>
+  absl::StatusOr<KvMessage> ParseKind() {
+    Message message;
+    LIME_RETURN_IF_ERROR(std::apply([this](auto&... fields) { return TakeAll(fields...); }, FieldsOf(message)));
+    if (!left_.empty()) return WrongKvMessage(left_.size(), " bytes behind its end");
+    LIME_RETURN_IF_ERROR(Check(message));
+    return message;
+  }
+
+  template <typename... Field>
+  absl::Status TakeAll(Field&... fields) {
+    absl::Status status;
+    ((status.ok() ? status = Take(fields) : status), ...);
+    return status;
+  }
+
+  template <std::integral Number>
+  absl::Status Take(Number& number) {
+    if (left_.size() < sizeof(number)) return WrongKvMessage("it ends ", sizeof(number) - left_.size(), " bytes early");
+    Get(left_.data(), number);
+    left_ = left_.subspan(sizeof(number));
     return absl::OkStatus();
   }
 
-  absl::Status CheckEnd() const { return left_.empty() ? absl::OkStatus() : WrongKvMessage(left_.size(), " bytes behind its end"); }
-
-  absl::StatusOr<KvMessage> ParseChunk() {
-    KvChunk chunk;
-    LIME_RETURN_IF_ERROR(Take(chunk.number, chunk.sequence, chunk.life, chunk.layer, chunk.piece, chunk.offset));
-    LIME_RETURN_IF_ERROR(CheckNumber(chunk.number));
-    LIME_RETURN_IF_ERROR(CheckSequence(chunk.sequence, chunk.life));
-    LIME_RETURN_IF_ERROR(CheckLayer(chunk.layer));
-    LIME_RETURN_IF_ERROR(CheckPiece(chunk.piece));
-    LIME_RETURN_IF_ERROR(CheckPart(chunk.offset, left_));
-    chunk.bytes = left_;
-    return chunk;
+  absl::Status Take(std::span<const std::byte>& raw) {
+    raw = std::exchange(left_, {});
+    return absl::OkStatus();
   }
 
-  absl::StatusOr<KvMessage> ParseKept() {
-    KvKept kept;
-    LIME_RETURN_IF_ERROR(Take(kept.number));
-    LIME_RETURN_IF_ERROR(CheckNumber(kept.number));
-    LIME_RETURN_IF_ERROR(CheckEnd());
-    return kept;
-  }
-
-  absl::StatusOr<KvMessage> ParseFree() {
-    KvFree free;
-    LIME_RETURN_IF_ERROR(Take(free.sequence, free.life));
-    LIME_RETURN_IF_ERROR(CheckSequence(free.sequence, free.life));
-    LIME_RETURN_IF_ERROR(CheckEnd());
-    return free;
-  }
-
-  absl::StatusOr<KvMessage> ParseQuery() {
-    KvQuery query;
-    uint32_t sequences = 0;
-    LIME_RETURN_IF_ERROR(Take(query.number, query.layer, sequences));
-    LIME_RETURN_IF_ERROR(CheckNumber(query.number));
-    LIME_RETURN_IF_ERROR(CheckLayer(query.layer));
-    if (sequences == 0 || sequences > kMaxKvSequences)
-      return WrongKvMessage("a query for ", sequences, " sequences, at most ", kMaxKvSequences);
+  absl::Status Take(std::vector<KvQuery::Sequence>& all) {
+    uint32_t count = 0;
+    LIME_RETURN_IF_ERROR(Take(count));
+    if (count == 0 || count > kMaxKvSequences) return WrongKvMessage("a query for ", count, " sequences, at most ", kMaxKvSequences);
     int64_t rows = 0;
-    for (uint32_t i = 0; i < sequences; ++i) {
+    for (uint32_t i = 0; i < count; ++i) {
       LIME_ASSIGN_OR_RETURN(KvQuery::Sequence sequence, TakeSequence(kMaxKvQueryRows - rows));
       rows += std::ssize(sequence.positions);
-      query.sequences.push_back(std::move(sequence));
+      all.push_back(std::move(sequence));
     }
-    if (left_.empty() || std::ssize(left_) % (rows * kQueryValueBytes) != 0)
-      return WrongKvMessage(left_.size(), " bytes of queries for ", rows, " rows");
-    query.queries = left_;
-    return query;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<KvQuery::Sequence> TakeSequence(int64_t most_rows) {
     KvQuery::Sequence sequence;
     uint32_t rows = 0;
-    LIME_RETURN_IF_ERROR(Take(sequence.sequence, sequence.life, sequence.pieces, rows));
+    LIME_RETURN_IF_ERROR(TakeAll(sequence.sequence, sequence.life, sequence.pieces, rows));
     LIME_RETURN_IF_ERROR(CheckSequence(sequence.sequence, sequence.life));
     if (sequence.pieces < 1 || sequence.pieces > kMaxKvPieces) return WrongKvMessage(sequence.pieces, " pieces, at most ", kMaxKvPieces);
     if (rows == 0 || rows > most_rows)
@@ -226,41 +192,18 @@ class KvMessageParser {
     return sequence;
   }
 
-  absl::StatusOr<KvMessage> ParseRecords() {
-    KvRecords records;
-    LIME_RETURN_IF_ERROR(Take(records.number));
-    LIME_RETURN_IF_ERROR(CheckNumber(records.number));
-    records.records = left_;
-    return records;
-  }
-
-  absl::StatusOr<KvMessage> ParseFetch() {
-    KvFetch fetch;
-    LIME_RETURN_IF_ERROR(Take(fetch.number, fetch.sequence, fetch.life, fetch.layer, fetch.piece));
-    LIME_RETURN_IF_ERROR(CheckNumber(fetch.number));
-    LIME_RETURN_IF_ERROR(CheckSequence(fetch.sequence, fetch.life));
-    LIME_RETURN_IF_ERROR(CheckLayer(fetch.layer));
-    LIME_RETURN_IF_ERROR(CheckPiece(fetch.piece));
-    LIME_RETURN_IF_ERROR(CheckEnd());
-    return fetch;
-  }
-
-  absl::StatusOr<KvMessage> ParseFetched() {
-    KvFetched fetched;
-    LIME_RETURN_IF_ERROR(Take(fetched.number, fetched.offset));
-    LIME_RETURN_IF_ERROR(CheckNumber(fetched.number));
-    LIME_RETURN_IF_ERROR(CheckPart(fetched.offset, left_));
-    fetched.bytes = left_;
-    return fetched;
-  }
-
   std::span<const std::byte> left_;
 };
 
 }  // namespace
 
 std::vector<std::byte> Encode(const KvMessage& message) {
-  return std::visit([](const auto& kind) { return EncodeKind(kind); }, message);
+  std::vector<std::byte> bytes;
+  bytes.reserve(64);  // those that bring raw bytes take their room at once
+  Append(bytes, static_cast<uint32_t>(message.index() + 1));
+  const auto append_all = [&bytes](const auto&... fields) { (Append(bytes, fields), ...); };
+  std::visit([&](const auto& kind) { std::apply(append_all, FieldsOf(kind)); }, message);
+  return bytes;
 }
 
 absl::StatusOr<KvMessage> ParseKvMessage(std::span<const std::byte> payload) {
