@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "common/steady_clock.h"
 #include "daemon/logic/stage_programs.h"
 #include "daemon/weights/system_memory.h"
@@ -46,42 +47,46 @@ absl::Status StageResidency::Watch() {
   const Bytes most = logic_.most();
   if (most <= 0) return absl::OkStatus();  // not to be watched, or nothing can be given back
   const Bytes reserve = PressureReserve(MachineMemory(), plan_.devices[device_].budget);
-  absl::MutexLock lock(owner_.mutex);  // its first sample waits
   const absl::Duration hold = parts_.stage.pressure_hold;
-  const ResidencyPolicy::Options policy{.most = most,
-                                        .reserve = reserve,
-                                        .block = std::min(most, logic_.largest()),
-                                        .emergency = reserve / 4,
-                                        .hold = hold,
-                                        .step_interval = hold / 2,
-                                        .soon = 5 * hold,
-                                        .longest_hold = 3 * hold};
-  LIME_ASSIGN_OR_RETURN(
-      control_, ResidencyControl::Start(policy, parts_.stage.pressure.value_or(PressureMonitor::Options{}), [this] { OnPressure(); }));
+  absl::MutexLock lock(owner_.mutex);  // its first sample waits
+  resident_ = most;
+  policy_.emplace(ResidencyPolicy::Options{.most = most,
+                                           .reserve = reserve,
+                                           .block = std::min(most, logic_.largest()),
+                                           .emergency = reserve / 4,
+                                           .hold = hold,
+                                           .step_interval = hold / 2,
+                                           .soon = 5 * hold,
+                                           .longest_hold = 3 * hold});
+  PressureMonitor::Options watching = parts_.stage.pressure.value_or(PressureMonitor::Options{});
+  watching.reserve = reserve;
+  watching.on_sample = [this](const MemorySample& sample) { OnSample(sample); };
+  LIME_ASSIGN_OR_RETURN(monitor_, PressureMonitor::Start(std::move(watching)));
   Look();
   return absl::OkStatus();
 }
 
 void StageResidency::Stop() {
-  std::unique_ptr<ResidencyControl> control;
+  std::unique_ptr<PressureMonitor> monitor;
   {
     absl::MutexLock lock(owner_.mutex);
     logic_.Stop();
-    control = std::move(control_);
+    monitor = std::move(monitor_);
   }
-  control.reset();  // whose thread may wait for the lock
+  monitor.reset();  // whose thread may wait for the lock
   worker_.reset();
 }
 
 // ---- Events
 
 void StageResidency::Look() {
-  if (control_ != nullptr) logic_.SetTarget(control_->Target());
+  if (policy_) logic_.SetTarget(policy_->target());
 }
 
-void StageResidency::OnPressure() {
+// Thread: the monitor's.
+void StageResidency::OnSample(const MemorySample& sample) {
   absl::MutexLock lock(owner_.mutex);
-  TryChange();
+  if (policy_->OnSample(sample, resident_, absl::Now()) != resident_) TryChange();
 }
 
 void StageResidency::TryChange() {
@@ -102,10 +107,7 @@ void StageResidency::OnBorder() {
 }
 
 void StageResidency::OnStepEnded() {
-  const bool changed = control_ != nullptr && control_->changed();
-  if (changed) Look();
   logic_.OnStepEnded(actions_);
-  if (changed) logic_.TryChange(actions_);
   Carry();
 }
 
@@ -193,11 +195,11 @@ void StageResidency::Carry(const ResidencyLogic::MakeRoom& make) {
 }
 
 void StageResidency::Carry(const ResidencyLogic::Resident& resident) {
-  if (control_ != nullptr) control_->SetResident(resident.bytes);
+  resident_ = resident.bytes;
 }
 
 void StageResidency::Carry(const ResidencyLogic::Most& most) {
-  if (control_ != nullptr) control_->SetMost(most.bytes);
+  if (policy_) policy_->SetMost(most.bytes);
 }
 
 void StageResidency::Carry(const ResidencyLogic::Report& report) {

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "daemon/engine/residency_control.h"
 #include "daemon/engine/stage_compute.h"
 #include "daemon/engine/stage_parts.h"
 #include "daemon/engine/worker_thread.h"
 #include "daemon/logic/residency_logic.h"
+#include "daemon/logic/residency_policy.h"
+#include "daemon/pressure/pressure_monitor.h"
 #include "planner/base/status.h"
 #include "planner/plan/program.h"
 #include "planner/program_runner.h"
@@ -57,7 +58,7 @@ class StageResidency {
  private:
   ResidencyLogic::Options LogicOptions() const;
   void Look();
-  void OnPressure();
+  void OnSample(const MemorySample& sample);
 
   void Carry();
   void Carry(const ResidencyLogic::Prepare& prepare);
@@ -77,7 +78,9 @@ class StageResidency {
   StageCompute* compute_ = nullptr;
   std::unique_ptr<RowReader> rows_;  // of an embedding that was given
   std::optional<WorkerThread> worker_;
-  std::unique_ptr<ResidencyControl> control_;
+  std::optional<ResidencyPolicy> policy_;  // where the memory is watched: how many bytes should be resident
+  Bytes resident_ = 0;                     // that it knows of
+  std::unique_ptr<PressureMonitor> monitor_;
 };
 
 }  // namespace lime
