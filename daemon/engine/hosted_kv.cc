@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_spill.h"
 
@@ -16,7 +15,7 @@ constexpr int64_t kMostReturnedChunks = 128;  // of a piece that goes back
 
 template <typename... What>
 absl::Status WrongHosted(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("hosted KV: ", what...));
+  return Invalid("hosted KV: ", what...);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -142,11 +141,11 @@ absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> LentKv::OnHost(const 
 
 absl::Status LentKv::OnRecords(const KvRecords& records) {
   if (!asking_.under_way || records.number != asking_.number)
-    return absl::InvalidArgumentError(absl::StrCat("an answer to query ", records.number, " of KV, which was not asked"));
+    return Invalid("an answer to query ", records.number, " of KV, which was not asked");
   const size_t floats = static_cast<size_t>(options_.backend->RecordFloats()), row_bytes = floats * sizeof(float);
   if (records.records.size() != asking_.rows.size() * row_bytes)
-    return absl::InvalidArgumentError(absl::StrCat("an answer of ", records.records.size(), " bytes to a query of KV about ",
-                                                   asking_.rows.size(), " rows, which have ", asking_.rows.size() * row_bytes));
+    return Invalid("an answer of ", records.records.size(), " bytes to a query of KV about ", asking_.rows.size(), " rows, which have ",
+                   asking_.rows.size() * row_bytes);
   for (size_t i = 0; i < asking_.rows.size(); ++i) {
     std::memcpy(asking_.records.data() + asking_.rows[i] * floats, records.records.data() + i * row_bytes, row_bytes);
   }

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "daemon/logic/head_partial.h"
 #include "planner/plan/plan_blocks.h"
 

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/base/check.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 
@@ -126,7 +124,7 @@ absl::Status StageKv::TakeOver(const KvTakeover& from) {
   for (int64_t i = 0; i < std::ssize(options_.layers); ++i) {
     const auto take = [&](int32_t slot, int64_t first, std::span<const std::byte> pages) {
       const auto sequence = std::ranges::find(from.sequences, slot, &KvSequence::from);
-      if (sequence == from.sequences.end()) return absl::InvalidArgumentError(absl::StrCat("KV of slot ", slot, ", which does not go on"));
+      if (sequence == from.sequences.end()) return Invalid("KV of slot ", slot, ", which does not go on");
       return TakePages(i, sequence->to, first, pages);
     };
     LIME_RETURN_IF_ERROR(from.read(options_.layers[static_cast<size_t>(i)], options_.backend->numerics_id(), wanted, take));
@@ -138,8 +136,7 @@ absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, 
   const std::span<const int32_t> held = book_.pages().Pages(sequence, layer);
   const int64_t count = std::ssize(pages) / plan_.page_bytes;
   if (first < 0 || first + count > std::ssize(held) || count * plan_.page_bytes != std::ssize(pages))
-    return absl::InvalidArgumentError(
-        absl::StrCat(pages.size(), " bytes of KV from page ", first, " on, where slot ", sequence, " has ", held.size(), " pages"));
+    return Invalid(pages.size(), " bytes of KV from page ", first, " on, where slot ", sequence, " has ", held.size(), " pages");
   if (first < book_.away().away(sequence) * kKvPiecePages) return TakeToDisk(layer, sequence, first, pages);
   for (int64_t i = 0; i < count; ++i)
     std::memcpy(options_.backend->KvPage(held[static_cast<size_t>(first + i)]), pages.data() + i * plan_.page_bytes,
@@ -151,7 +148,7 @@ absl::Status StageKv::TakePages(int64_t layer, int32_t sequence, int64_t first, 
 absl::Status StageKv::TakeToDisk(int64_t layer, int32_t sequence, int64_t first, std::span<const std::byte> pages) {
   const int64_t count = std::ssize(pages) / plan_.page_bytes, piece = first / kKvPiecePages, at = first % kKvPiecePages;
   if (file_ == nullptr || at + count > kKvPiecePages)
-    return absl::InvalidArgumentError(absl::StrCat("KV from page ", first, " on, which slot ", sequence, " is not to have here"));
+    return Invalid("KV from page ", first, " on, which slot ", sequence, " is not to have here");
   std::memcpy(staging_.data() + at * plan_.page_bytes, pages.data(), pages.size());
   if (at + count < kKvPiecePages) return absl::OkStatus();
   file_->hash(layer, sequence, piece) = file_->HashOf(staging_.data());

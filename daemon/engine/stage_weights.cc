@@ -1,15 +1,10 @@
 #include "daemon/engine/stage_weights.h"
 
 #include <algorithm>
-#include <cstring>
-#include <iterator>
 #include <limits>
 #include <map>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/weights/weight_store.h"
 #include "planner/base/check.h"
 #include "planner/plan/block_pieces.h"
 #include "planner/plan/plan_blocks.h"

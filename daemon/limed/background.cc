@@ -17,11 +17,8 @@
 #include <cstring>
 #include <filesystem>
 #include <span>
-#include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -64,7 +61,7 @@ absl::Status TakeLock(const std::string& path) {
 absl::StatusOr<Origin> ReadOrigin(const std::string& path) {
   LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMiB));
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  if (lines.size() != 4) return absl::InvalidArgumentError(absl::StrCat(path, " was not written by limed"));
+  if (lines.size() != 4) return Invalid(path, " was not written by limed");
   return Origin{.file = lines[0], .listen = lines[1], .tls = lines[2]};
 }
 
@@ -141,9 +138,7 @@ StateFiles FilesIn(const fs::path& folder, const std::string& device) {
 
 absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::string& device) {
   for (const std::string& name : {cluster, device}) {
-    if (!IsDeviceName(name))
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", name.substr(0, 80), "\" is no name of files; a name is ", std::string(kDeviceNameRule)));
+    if (!IsDeviceName(name)) return Invalid("\"", name.substr(0, 80), "\" is no name of files; a name is ", std::string(kDeviceNameRule));
   }
   const fs::path base = StateFolder();
   if (base.empty()) return absl::FailedPreconditionError("neither HOME nor XDG_STATE_HOME is an absolute path to keep the log in; set one");

@@ -229,13 +229,13 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   if (std::ranges::find(kBackendNames, flags.backend) == kBackendNames.end())
     return Invalid("--backend ", flags.backend, " is unknown; use ", absl::StrJoin(kBackendNames, " or "));
   if (flags.numerics != "auto" && flags.numerics != "portable")
-    return absl::InvalidArgumentError(absl::StrCat("--numerics ", flags.numerics, " is unknown; use auto or portable"));
+    return Invalid("--numerics ", flags.numerics, " is unknown; use auto or portable");
   const std::optional<LoaderKind> loader = LoaderNamed(flags.loader);
   if (!loader) return Invalid("--loader ", flags.loader, " is unknown; use ", absl::StrJoin(kLoaders, ", "));
   settings.loader = *loader;
   if (!flags.memory.empty()) {
     const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);
-    if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
+    if (!memory.ok()) return Invalid("--memory: ", memory.status().message());
     if (*memory < 1) return Invalid(flags.Said("memory", flags.memory), " is nothing; give a size such as 8GiB, or leave it out");
     LIME_RETURN_IF_ERROR(CheckBudget(flags.Said("memory", flags.memory), *memory));
     settings.memory = *memory;
@@ -266,10 +266,9 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
     if (!keys.ok()) return InFile(flags, "tls", keys.status());
     settings.keys = *std::move(keys);
   } else if (!IsLoopback(*listen) && !flags.insecure) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flags.Said("listen", flags.listen),
-                     " can be reached from other machines: give --tls FOLDER with the keys that `lime keys` makes, or --insecure to let "
-                     "anyone in"));
+    return Invalid(flags.Said("listen", flags.listen),
+                   " can be reached from other machines: give --tls FOLDER with the keys that `lime keys` makes, or --insecure to let "
+                   "anyone in");
   }
   return settings;
 }

@@ -1,7 +1,6 @@
 // How limed is told what to do: flags, and a file of the same names in TOML. A flag wins.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>

@@ -7,7 +7,6 @@
 #include <limits>
 #include <optional>
 
-#include "absl/strings/str_cat.h"
 #include "common/little_endian.h"
 #include "planner/base/check.h"
 
@@ -21,7 +20,7 @@ constexpr int64_t kPairBytes = 8, kLogitBytes = 4;
 
 template <typename... What>
 absl::Status WrongPartial(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("head partial: ", what...));
+  return Invalid("head partial: ", what...);
 }
 
 // The k-th largest logit; nothing for NaN or infinity, which sampling has to see where they are.  REQUIRES: 1 <= k <= logits.size()

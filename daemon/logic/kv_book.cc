@@ -1,7 +1,5 @@
 #include "daemon/logic/kv_book.h"
 
-#include <algorithm>
-
 #include "planner/plan/kv_eviction.h"
 
 namespace lime {

@@ -1,9 +1,7 @@
 #include "daemon/logic/kv_fetcher.h"
 
-#include <algorithm>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"
@@ -16,7 +14,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();  // behind every
 
 template <typename... What>
 absl::Status WrongFetched(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("fetched KV: ", what...));
+  return Invalid("fetched KV: ", what...);
 }
 
 }  // namespace

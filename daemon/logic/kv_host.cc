@@ -8,7 +8,7 @@ namespace {
 
 template <typename... What>
 absl::Status WrongLent(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("lent KV: ", what...));
+  return Invalid("lent KV: ", what...);
 }
 
 }  // namespace

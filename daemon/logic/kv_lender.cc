@@ -32,8 +32,8 @@ std::vector<KvChunk> KvLender::Begin(const KvAway::Piece& piece, int32_t layer, 
 
 absl::Status KvLender::OnKept(int64_t number) {
   if (number != last_) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk ", number, " is said to be kept, and ",
-                                                   last_ ? absl::StrCat("chunk ", *last_, " is the last") : "none is", " under way"));
+    return Invalid("chunk ", number, " is said to be kept, and ", last_ ? absl::StrCat("chunk ", *last_, " is the last") : "none is",
+                   " under way");
   }
   last_.reset();
   return absl::OkStatus();

@@ -32,8 +32,7 @@ std::optional<PushSender::Chunk> PushSender::Next() {
 
 absl::Status PushSender::CheckPosition(int64_t position, int64_t low) const {
   if (position >= low && position <= next_) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the device speaks of position ", position, ", and ", low, " to ", next_, " are under way"));
+  return Invalid("the device speaks of position ", position, ", and ", low, " to ", next_, " are under way");
 }
 
 absl::Status PushSender::OnStored(int64_t position) {
@@ -53,14 +52,13 @@ absl::Status PushSender::OnAgain(int64_t position) {
 }
 
 absl::StatusOr<PushReceiver::Verdict> PushReceiver::OnChunk(int64_t position, Bytes bytes, bool intact) {
-  if (whole_ || bytes <= 0) return absl::InvalidArgumentError(absl::StrCat("a chunk of ", bytes, " bytes where none can be"));
+  if (whole_ || bytes <= 0) return Invalid("a chunk of ", bytes, " bytes where none can be");
   if (position != position_ || position == map_.end()) {
     if (going_back_ && (dropped_ += bytes) <= options_.max_dropped_bytes) return Verdict::kDrop;
-    return absl::InvalidArgumentError(
-        absl::StrCat("a chunk at position ", position, ", and ", position_, " of ", map_.end(), " comes next"));
+    return Invalid("a chunk at position ", position, ", and ", position_, " of ", map_.end(), " comes next");
   }
   const int64_t end = map_.begin(unit() + 1);
-  if (bytes > end - position) return absl::InvalidArgumentError(absl::StrCat("a chunk of ", bytes, " bytes ends after its unit, at ", end));
+  if (bytes > end - position) return Invalid("a chunk of ", bytes, " bytes ends after its unit, at ", end);
   going_back_ = false;
   if (!intact) return AskAgain(position, chunk_attempts_);
   chunk_attempts_ = 0;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/activation.h"
 #include "common/flow.h"
 #include "daemon/logic/head_partial.h"

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/thread_pool.h"

@@ -167,8 +167,8 @@ class DiskProfile {
       }
     }
     if (shapes.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(paths_.empty() ? "no file" : paths_.front(),
-                                                     " is too small to measure a disk with, or no memory is left for one request"));
+      return Invalid(paths_.empty() ? "no file" : paths_.front(),
+                     " is too small to measure a disk with, or no memory is left for one request");
     }
     LIME_ASSIGN_OR_RETURN(memory_, HugeBuffer::Allocate(std::max(MostBytes(shapes), std::min(options_.spread, options_.memory))));
     LIME_RETURN_IF_ERROR(memory_.Prefault());

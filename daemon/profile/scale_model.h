@@ -5,7 +5,6 @@
 // lies in the caches as a whole is kept as a whole.
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "daemon/weights/huge_buffer.h"

@@ -97,7 +97,7 @@ absl::StatusOr<int64_t> Number(const grpc::CallbackServerContext& context, const
   const auto [begin, end] = metadata.equal_range(key);
   int64_t value = 0;
   if (begin == end || std::next(begin) != end || !absl::SimpleAtoi(absl::string_view(begin->second.data(), begin->second.size()), &value))
-    return absl::InvalidArgumentError(absl::StrCat("a stream of activations names its ", key, " once, as a number"));
+    return Invalid("a stream of activations names its ", key, " once, as a number");
   return value;
 }
 

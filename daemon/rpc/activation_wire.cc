@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace lime {
 
 grpc::ByteBuffer ToBuffer(ActivationMessage activation) {
@@ -32,8 +30,7 @@ absl::StatusOr<ActivationMessage> FromBuffer(const grpc::ByteBuffer& buffer) {
   ActivationMessage activation;
   LIME_ASSIGN_OR_RETURN(activation.header, ParseActivationHeader(std::span(head).first(in_head)));
   if (static_cast<uint64_t>(activation.header.bytes) != total - kActivationHeaderBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("activation: the header says ", activation.header.bytes, " bytes and ", total - kActivationHeaderBytes, " follow it"));
+    return Invalid("activation: the header says ", activation.header.bytes, " bytes and ", total - kActivationHeaderBytes, " follow it");
   }
   if (activation.header.probe) return activation;
   activation.payload.reserve(total - kActivationHeaderBytes);

@@ -1,7 +1,6 @@
 // Answers the questions of proto/hello.h on a UDP port, from a thread of its own.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

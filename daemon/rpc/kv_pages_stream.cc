@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/grpc_status.h"
@@ -28,8 +27,7 @@ absl::Status KvPagesStream::Check(const KvLeft& left, const KvReadCall& call) {
   if (call.numerics_id != left.numerics_id())
     return absl::FailedPreconditionError(absl::StrCat("this KV was computed by kernels of order ", left.numerics_id(),
                                                       ", and those that are to go on with it have ", call.numerics_id));
-  if (call.page_bytes != left.page_bytes())
-    return absl::InvalidArgumentError(absl::StrCat("pages of KV have ", left.page_bytes(), " bytes here, not ", call.page_bytes));
+  if (call.page_bytes != left.page_bytes()) return Invalid("pages of KV have ", left.page_bytes(), " bytes here, not ", call.page_bytes);
   return absl::OkStatus();
 }
 

@@ -53,11 +53,11 @@ std::string Sentence(int error, const HostPort& address, const SocketAddress& at
 absl::Status WhyNotListening(const std::string& address) {
   const std::string begin = absl::StrCat("cannot listen on ", address, ": ");
   const absl::StatusOr<HostPort> parsed = ParseAddress(address);
-  if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat(begin, parsed.status().message()));
+  if (!parsed.ok()) return Invalid(begin, parsed.status().message());
   const absl::StatusOr<std::vector<SocketAddress>> resolved = Resolve(*parsed, kListenResolve);
   if (!resolved.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(begin, "the name ", parsed->host, " does not resolve (", resolved.status().message(),
-                                                   "); give an address of this machine, or 0.0.0.0 for all of them"));
+    return Invalid(begin, "the name ", parsed->host, " does not resolve (", resolved.status().message(),
+                   "); give an address of this machine, or 0.0.0.0 for all of them");
   }
   int error = 0;
   SocketAddress at = resolved->front();

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "absl/time/time.h"
 #include "daemon/rpc/event_stream.h"

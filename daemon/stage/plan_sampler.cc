@@ -51,7 +51,7 @@ absl::StatusOr<PlanSampler::Sequence*> PlanSampler::Find(int32_t sequence) {
     LIME_RETURN_IF_ERROR(found->second->broken);
     return found->second.get();
   }
-  return absl::InvalidArgumentError(absl::StrCat("sequence slot ", sequence, " was not admitted"));
+  return Invalid("sequence slot ", sequence, " was not admitted");
 }
 
 // A hash and a score are over all of them.
@@ -68,8 +68,8 @@ absl::StatusOr<int32_t> PlanSampler::Sample(const BatchRow& row, std::span<const
   Sequence& sequence = *found;
   const size_t next = static_cast<size_t>(row.position) + 1;
   if (next > sequence.ids.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, and ",
-                                                   sequence.ids.size(), " ids are known"));
+    return Invalid("sequence slot ", row.sequence, ": position ", row.position, " asks for logits, and ", sequence.ids.size(),
+                   " ids are known");
   }
   const bool known = next < sequence.ids.size();
   if (sequence.sampling.hash_logits || sequence.sampling.score_top) {

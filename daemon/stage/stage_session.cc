@@ -234,7 +234,7 @@ absl::Status StageSession::OnActivation(int32_t from, ActivationMessage activati
   if (activation.header.probe) return absl::OkStatus();  // that it has come is all it says
   if (activation.header.kv) return OnKv(from, activation.payload);
   if (activation.header.stage >= static_cast<int32_t>(plan.stages.size()) || plan.stages[activation.header.stage].device != from)
-    return absl::InvalidArgumentError(absl::StrCat("an activation of stage ", activation.header.stage, ", which is not the sender's"));
+    return Invalid("an activation of stage ", activation.header.stage, ", which is not the sender's");
   received_messages_.fetch_add(1, std::memory_order_relaxed);
   received_bytes_.fetch_add(static_cast<int64_t>(activation.payload.size() + kActivationHeaderBytes), std::memory_order_relaxed);
   absl::ReaderMutexLock lock(&stage_mutex_);

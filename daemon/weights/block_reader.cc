@@ -1,7 +1,6 @@
 #include "daemon/weights/block_reader.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"

@@ -5,8 +5,6 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <optional>
-#include <set>
 #include <span>
 
 #include "absl/strings/str_cat.h"
@@ -168,8 +166,7 @@ class Preparer {
     LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxStoreManifestBytes));
     LIME_ASSIGN_OR_RETURN(StoreManifest found, complete ? ParseStoreManifest(text, path) : ParseStoreJournal(text, path));
     if (found.source_xxh3 != manifest_.source_xxh3 || found.layers != manifest_.layers) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(dir_, ": is the block store of another model than ", source_.dir(), "; give another folder, or remove this one"));
+      return Invalid(dir_, ": is the block store of another model than ", source_.dir(), "; give another folder, or remove this one");
     }
     if (complete && AllThere(found)) {
       LIME_RETURN_IF_ERROR(RemovePartialFiles());
@@ -401,7 +398,7 @@ absl::StatusOr<PrepareReport> PrepareBlockStore(const std::string& source_dir, c
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, source.BuildModelSpec());
   std::error_code ignored;
   if (fs::equivalent(source_dir, store_dir, ignored)) {
-    return absl::InvalidArgumentError(absl::StrCat(store_dir, ": is the model itself; give another folder for the store"));
+    return Invalid(store_dir, ": is the model itself; give another folder for the store");
   }
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(store_dir, "lime prepare"));
   absl::StatusOr<PrepareReport> report = Preparer(source, spec, store_dir, options).Run();

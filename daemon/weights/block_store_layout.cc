@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "daemon/weights/block_store_manifest.h"
 #include "planner/plan/block_pieces.h"
 
 namespace lime {

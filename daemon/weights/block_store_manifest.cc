@@ -34,7 +34,7 @@ std::string_view ManifestKind(BlockKind kind) {
 }
 
 absl::Status FieldError(std::string_view where, std::string_view field, std::string_view problem) {
-  return absl::InvalidArgumentError(absl::StrCat(Text(where), ": field \"", Text(field), "\" ", Text(problem)));
+  return Invalid(Text(where), ": field \"", Text(field), "\" ", Text(problem));
 }
 
 std::string HexText(uint64_t hash) {
@@ -108,8 +108,7 @@ absl::StatusOr<StoredRange> ParseRange(const json& entry, Bytes file_bytes, cons
   if (!hash) return absl::InvalidArgumentError(where + ": is not [offset, bytes, \"16 hexadecimal digits\"]");
   const auto offset = entry[0].get<uint64_t>(), bytes = entry[1].get<uint64_t>(), end = static_cast<uint64_t>(file_bytes);
   if (bytes == 0 || bytes > end || offset > end - bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": ", bytes, " bytes from offset ", offset, " are empty or end after their file"));
+    return Invalid(where, ": ", bytes, " bytes from offset ", offset, " are empty or end after their file");
   }
   return StoredRange{static_cast<int64_t>(offset), static_cast<Bytes>(bytes), *hash};
 }
@@ -137,14 +136,13 @@ absl::StatusOr<StoredRows> ParseTable(const json& entry, Bytes file_bytes, const
   const auto offset = entry[0].get<uint64_t>(), row_bytes = entry[1].get<uint64_t>(), count = uint64_t{digits.size() / kRowDigits},
              end = static_cast<uint64_t>(file_bytes);
   if (row_bytes == 0 || count == 0 || offset > end || row_bytes > (end - offset) / count) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": ", count, " rows of ", row_bytes, " bytes from offset ", offset, " are empty or end after their file"));
+    return Invalid(where, ": ", count, " rows of ", row_bytes, " bytes from offset ", offset, " are empty or end after their file");
   }
   StoredRows table{.offset = static_cast<int64_t>(offset), .row_bytes = static_cast<Bytes>(row_bytes), .xxh3 = {}};
   table.xxh3.reserve(count);
   for (size_t at = 0; at < digits.size(); at += kRowDigits) {
     const std::optional<uint64_t> hash = HexValue(digits.substr(at, kRowDigits));
-    if (!hash) return absl::InvalidArgumentError(absl::StrCat(where, ": row ", at / kRowDigits, " is not 8 hexadecimal digits"));
+    if (!hash) return Invalid(where, ": row ", at / kRowDigits, " is not 8 hexadecimal digits");
     table.xxh3.push_back(static_cast<uint32_t>(*hash));
   }
   return table;

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <tuple>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -35,25 +34,23 @@ std::string Join(const std::string& dir, std::string_view file) {
 absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view text, const std::string& path) {
   LIME_ASSIGN_OR_RETURN(const nlohmann::json json, ParsePythonJsonObject(text, path));
   if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": lacks the object \"weight_map\" from tensor names to shards"));
+    return Invalid(path, ": lacks the object \"weight_map\" from tensor names to shards");
   }
   std::map<std::string, std::string> shards;
   for (const auto& [tensor, shard] : json["weight_map"].items()) {
     if (!shard.is_string()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": weight_map gives tensor \"", absl::CEscape(tensor), "\" no file name but ", shard.type_name()));
+      return Invalid(path, ": weight_map gives tensor \"", absl::CEscape(tensor), "\" no file name but ", shard.type_name());
     }
     shards.emplace(tensor, shard.get<std::string>());
   }
-  if (shards.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": weight_map is empty; download the file again"));
+  if (shards.empty()) return Invalid(path, ": weight_map is empty; download the file again");
   return shards;
 }
 
 // A shard lies beside its index: a path that leads elsewhere is refused.
 absl::Status CheckShardName(const std::string& shard, const std::string& path) {
   if (IsPlainFileName(shard)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": weight_map names the shard \"", absl::CEscape(shard), "\", which is not a plain file name in the same folder"));
+  return Invalid(path, ": weight_map names the shard \"", absl::CEscape(shard), "\", which is not a plain file name in the same folder");
 }
 
 std::tuple<int32_t, int64_t, Bytes> Place(const BlockExtent& extent) {
@@ -138,8 +135,7 @@ absl::Status Checkpoint::AddFile(const std::string& path, const std::map<std::st
     if (!added) {
       const auto shard = named.find(tensor.name);
       if (shard == named.end() || Join(dir_, shard->second) != path) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(path, ": tensor \"", absl::CEscape(tensor.name), "\" is also in ", files_[at->second.file].path));
+        return Invalid(path, ": tensor \"", absl::CEscape(tensor.name), "\" is also in ", files_[at->second.file].path);
       }
       at->second = here;
     }
@@ -157,8 +153,7 @@ absl::Status Checkpoint::AddShards(const std::string& index_path) {
     first_tensor.emplace(shard, tensor);
   }
   if (first_tensor.size() > kMaxShards) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(index_path, ": names ", first_tensor.size(), " shards, at most ", kMaxShards, " are read"));
+    return Invalid(index_path, ": names ", first_tensor.size(), " shards, at most ", kMaxShards, " are read");
   }
   for (const auto& [shard, tensor] : first_tensor) {
     const std::string path = Join(dir_, shard);
@@ -192,8 +187,8 @@ absl::Status Checkpoint::ExplainMissing(const absl::Status& status) const {
   const auto named = not_in_shards_.find(tensor);
   if (named == not_in_shards_.end()) return status;
   if (!FileExists(Join(dir_, named->second))) return MissingShard(named->second, tensor);
-  return absl::InvalidArgumentError(absl::StrCat(shard_index_, ": says ", named->second, " holds tensor \"", absl::CEscape(tensor),
-                                                 "\", which is in no shard; download the folder again"));
+  return Invalid(shard_index_, ": says ", named->second, " holds tensor \"", absl::CEscape(tensor),
+                 "\", which is in no shard; download the folder again");
 }
 
 const TensorLocation& Checkpoint::location(std::string_view name) const {
@@ -214,8 +209,7 @@ absl::Status Checkpoint::PlaceBlocks(const StoreManifest& manifest) {
     const std::string path = Join(dir_, stored.name);
     const auto file = std::find_if(files_.begin(), files_.end(), [&](const CheckpointFile& f) { return f.path == path; });
     if (file == files_.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": holds blocks by ", kStoreManifestName, " and is no weight file of the folder; prepare the model again"));
+      return Invalid(path, ": holds blocks by ", kStoreManifestName, " and is no weight file of the folder; prepare the model again");
     }
     if (file->bytes != stored.bytes) {
       return absl::DataLossError(absl::StrCat(path, ": has ", file->bytes, " bytes where ", kStoreManifestName, " says ", stored.bytes,
@@ -284,9 +278,8 @@ absl::Status Checkpoint::CheckManifest(const ModelSpec& spec) const {
       const bool inside = extent != nullptr && at.file == extent->file && at.offset >= extent->offset &&
                           at.offset + at.bytes <= extent->offset + extent->bytes;
       if (inside) continue;
-      return absl::InvalidArgumentError(absl::StrCat(Join(dir_, kStoreManifestName), ": block ", BlockName(block.id),
-                                                     " does not hold tensor \"", absl::CEscape(tensor.name),
-                                                     "\"; prepare the model again"));
+      return Invalid(Join(dir_, kStoreManifestName), ": block ", BlockName(block.id), " does not hold tensor \"",
+                     absl::CEscape(tensor.name), "\"; prepare the model again");
     }
   }
   return absl::OkStatus();

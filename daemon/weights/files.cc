@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/model_file.h"
@@ -54,8 +53,8 @@ absl::StatusOr<FileDescriptor> OpenForReading(const std::string& path) {
 absl::StatusOr<Bytes> FileBytes(const FileDescriptor& file, const std::string& path) {
   struct stat info;
   if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, path, "stat");
-  if (S_ISDIR(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is a folder; name a file"));
-  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file"));
+  if (S_ISDIR(info.st_mode)) return Invalid(path, ": is a folder; name a file");
+  if (!S_ISREG(info.st_mode)) return Invalid(path, ": is not a regular file");
   return static_cast<Bytes>(info.st_size);
 }
 
@@ -102,7 +101,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, Bytes limit) {
   LIME_ASSIGN_OR_RETURN(const FileDescriptor file, OpenForReading(path));
   LIME_ASSIGN_OR_RETURN(const Bytes bytes, FileBytes(file, path));
   if (bytes > limit) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": has ", bytes, " bytes, at most ", limit, " are expected of such a file"));
+    return Invalid(path, ": has ", bytes, " bytes, at most ", limit, " are expected of such a file");
   }
   std::string text(static_cast<size_t>(bytes), '\0');
   LIME_RETURN_IF_ERROR(ReadExactly(file, path, 0, std::as_writable_bytes(std::span(text))));
@@ -123,7 +122,7 @@ absl::StatusOr<std::string> ReadNamedText(const std::string& path, Bytes limit) 
     if (got == 0) return text;
     text.append(some, static_cast<size_t>(got));
     if (static_cast<Bytes>(text.size()) > limit)
-      return absl::InvalidArgumentError(absl::StrCat(path, ": brings more than the ", limit, " bytes that are expected of such a file"));
+      return Invalid(path, ": brings more than the ", limit, " bytes that are expected of such a file");
   }
 }
 

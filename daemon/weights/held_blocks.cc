@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -46,9 +45,7 @@ class BlockNames {
   absl::Status Take(const json& names, std::vector<BlockId>& blocks) {
     for (const json& name : names) {
       const auto found = name.is_string() ? by_name_.find(name.get<std::string>()) : by_name_.end();
-      if (found == by_name_.end())
-        return absl::InvalidArgumentError(
-            absl::StrCat(where_, ": ", absl::CEscape(name.dump()), " is no block of the model, or is named twice"));
+      if (found == by_name_.end()) return Invalid(where_, ": ", absl::CEscape(name.dump()), " is no block of the model, or is named twice");
       blocks.push_back(found->second);
       by_name_.erase(found);
     }

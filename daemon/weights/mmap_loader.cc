@@ -3,7 +3,6 @@
 #include <cstring>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/weights/huge_buffer.h"
 #include "daemon/weights/loader.h"

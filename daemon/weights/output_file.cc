@@ -15,8 +15,6 @@
 #include <filesystem>
 #include <optional>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -104,7 +102,7 @@ absl::Status WriteTextFile(const std::string& path, std::string_view text) {
 namespace {
 
 absl::Status Refused(const std::string& path, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", Text(why)));
+  return Invalid(path, ": ", Text(why));
 }
 
 // The descriptor of this process that a path means, such as /dev/stdout: opening it anew would begin at its first byte.
@@ -349,7 +347,7 @@ OutputFolder::~OutputFolder() {
 absl::Status CheckOutputFolder(const std::string& dir, const OutputFolderOptions& options) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(dir, error))) return absl::OkStatus();
-  if (!fs::is_directory(dir, error)) return absl::InvalidArgumentError(absl::StrCat(dir, ": is no folder; give an empty or a new one"));
+  if (!fs::is_directory(dir, error)) return Invalid(dir, ": is no folder; give an empty or a new one");
   std::vector<std::string> foreign, kept;
   for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
     const fs::directory_entry& entry = *at;

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/covered_ranges.h"
-#include "planner/base/check.h"
 
 namespace lime {
 namespace {

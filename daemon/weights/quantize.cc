@@ -118,8 +118,7 @@ class Quantizer {
     std::vector<CopiedFile> files;
     for (size_t file = 0; file < source_.files().size(); ++file) files.push_back(Plan(static_cast<int32_t>(file)));
     if (report_.quantized == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(source_.dir(), ": no matrix has a multiple of ", packing_.group_size, " columns; choose a smaller group size"));
+      return Invalid(source_.dir(), ": no matrix has a multiple of ", packing_.group_size, " columns; choose a smaller group size");
     }
     LIME_ASSIGN_OR_RETURN(const Bytes free, FreeDiskBytes(target_dir_));
     if (report_.bytes > free) return DiskFull(target_dir_, report_.bytes, free, /*resumes=*/false);
@@ -237,8 +236,8 @@ absl::Status CheckPacking(const Quantization& packing) {
   const bool bits = packing.bits == 3 || packing.bits == 4 || packing.bits == 6 || packing.bits == 8;
   const bool group = packing.group_size == 32 || packing.group_size == 64 || packing.group_size == 128;
   if (bits && group) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cannot quantise to ", packing.bits, " bits in groups of ", packing.group_size,
-                                                 "; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported"));
+  return Invalid("cannot quantise to ", packing.bits, " bits in groups of ", packing.group_size,
+                 "; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported");
 }
 
 // The names of all files of a copy.
@@ -302,16 +301,14 @@ struct Mark {
 // Where a copy of the same model lies, that one alone may be replaced, as far as it is what LIME wrote.
 absl::Status CheckTarget(const Checkpoint& source, const std::string& target_dir, const Mark& mark, bool overwrite) {
   std::error_code error;
-  if (fs::equivalent(source.dir(), target_dir, error))
-    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the source itself; give another folder"));
+  if (fs::equivalent(source.dir(), target_dir, error)) return Invalid(target_dir, ": is the source itself; give another folder");
   const Mark found = Mark::Read(target_dir);
   if (!found.source.empty() && found.source != mark.source) {
-    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the quantised copy of another model than ", source.dir(),
-                                                   "; give another folder, or remove this one"));
+    return Invalid(target_dir, ": is the quantised copy of another model than ", source.dir(), "; give another folder, or remove this one");
   }
   if (found.names_only) {
-    return absl::InvalidArgumentError(absl::StrCat(target_dir, ": is the quantised copy of an earlier release, which kept no checksums ",
-                                                   "by which its files are known; give another folder, or remove this one"));
+    return Invalid(target_dir, ": is the quantised copy of an earlier release, which kept no checksums ",
+                   "by which its files are known; give another folder, or remove this one");
   }
   LIME_ASSIGN_OR_RETURN(std::vector<std::string> names, NamesToWrite(source));
   return CheckOutputFolder(target_dir, {.what = found.source.empty() ? "quantised copy that LIME made" : "quantised copy as LIME wrote it",
@@ -395,8 +392,7 @@ absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const std::string& source_dir,
   LIME_ASSIGN_OR_RETURN(const Checkpoint source, Checkpoint::Open(source_dir));
   LIME_ASSIGN_OR_RETURN(const ModelSpec spec, source.BuildModelSpec());
   if (spec.config.quantization) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(source_dir, ": is already quantised to ", spec.config.quantization->bits, " bits; give the original checkpoint"));
+    return Invalid(source_dir, ": is already quantised to ", spec.config.quantization->bits, " bits; give the original checkpoint");
   }
   LIME_ASSIGN_OR_RETURN(Mark mark, Mark::Of(source));
   LIME_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Make(target_dir, "lime quantize"));

@@ -112,7 +112,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   bool Fail(std::string_view what) {
-    if (status.ok()) status = absl::InvalidArgumentError(absl::StrCat(file_, ": safetensors header ", Text(what)));
+    if (status.ok()) status = Invalid(file_, ": safetensors header ", Text(what));
     return false;
   }
   bool Unexpected(std::string_view what) {
@@ -133,7 +133,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 };
 
 absl::Status TensorError(std::string_view file, std::string_view tensor, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(Text(file), ": tensor ", Quoted(tensor), " ", Text(what)));
+  return Invalid(Text(file), ": tensor ", Quoted(tensor), " ", Text(what));
 }
 
 // `element`: bytes of one.
@@ -191,8 +191,7 @@ absl::Status CheckCoverage(const SafetensorsHeader& header, std::string_view fil
     before = tensor.name;
   }
   if (end != header.file_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Text(file), ": the last tensor ends at offset ", end, ", but the file has ", header.file_bytes, " bytes"));
+    return Invalid(Text(file), ": the last tensor ends at offset ", end, ", but the file has ", header.file_bytes, " bytes");
   }
   return absl::OkStatus();
 }
@@ -201,17 +200,17 @@ absl::Status CheckCoverage(const SafetensorsHeader& header, std::string_view fil
 
 absl::StatusOr<int64_t> ParseSafetensorsLength(std::span<const std::byte> prefix, int64_t file_bytes, std::string_view name) {
   if (file_bytes < kSafetensorsLengthBytes || prefix.size() < kSafetensorsLengthBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": has ", file_bytes, " bytes, too few for a safetensors file"));
+    return Invalid(Text(name), ": has ", file_bytes, " bytes, too few for a safetensors file");
   }
   uint64_t length = 0;
   for (int i = kSafetensorsLengthBytes - 1; i >= 0; --i) length = length << 8 | std::to_integer<uint64_t>(prefix[i]);
   if (length > static_cast<uint64_t>(file_bytes - kSafetensorsLengthBytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": says its safetensors header has ", length, " bytes, but the file has ",
-                                                   file_bytes, "; it is truncated or no safetensors file"));
+    return Invalid(Text(name), ": says its safetensors header has ", length, " bytes, but the file has ", file_bytes,
+                   "; it is truncated or no safetensors file");
   }
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": says its safetensors header has ", length, " bytes, at most ",
-                                                   kMaxSafetensorsHeaderBytes, " are allowed"));
+    return Invalid(Text(name), ": says its safetensors header has ", length, " bytes, at most ", kMaxSafetensorsHeaderBytes,
+                   " are allowed");
   }
   return static_cast<int64_t>(length);
 }
@@ -221,13 +220,11 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view header
   header.data_begin = kSafetensorsLengthBytes + static_cast<int64_t>(header_json.size());
   header.file_bytes = file_bytes;
   if (header.data_begin > file_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Text(name), ": has ", file_bytes, " bytes, fewer than its header of ", header.data_begin));
+    return Invalid(Text(name), ": has ", file_bytes, " bytes, fewer than its header of ", header.data_begin);
   }
   HeaderHandler handler(name);
   if (!nlohmann::json::sax_parse(header_json.begin(), header_json.end(), &handler)) {
-    return handler.status.ok() ? absl::InvalidArgumentError(absl::StrCat(Text(name), ": safetensors header is not valid JSON"))
-                               : handler.status;
+    return handler.status.ok() ? Invalid(Text(name), ": safetensors header is not valid JSON") : handler.status;
   }
   header.metadata = std::move(handler.metadata);
   for (const RawTensor& raw : handler.tensors) {

@@ -44,8 +44,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(con
   LIME_CHECK_GT(options.alignment, 0);
   const std::string header = SafetensorsHeaderBytes(tensors, options);
   if (static_cast<int64_t>(header.size()) > kMaxSafetensorsHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", tensors.size(), " tensors need a header of ", header.size(),
-                                                   " bytes, more than safetensors allows; write several shards"));
+    return Invalid(path, ": ", tensors.size(), " tensors need a header of ", header.size(),
+                   " bytes, more than safetensors allows; write several shards");
   }
   std::vector<int64_t> begins = {static_cast<int64_t>(header.size())};
   for (const Tensor& tensor : tensors) begins.push_back(begins.back() + TensorBytes(tensor.dtype, tensor.shape));

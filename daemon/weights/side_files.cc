@@ -1,7 +1,6 @@
 #include "daemon/weights/side_files.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "common/model_file.h"

@@ -23,9 +23,8 @@ std::tuple<int32_t, int64_t, int64_t> Place(const PlacedBlock& placed) {
 absl::Status CutPlaced(const StoredFile& file, const PlacedBlock& placed, int64_t covered, std::vector<StoreUnit>& units) {
   const auto hole = [&](int64_t end) {
     if (end - covered >= kStoreAlignment) {
-      return absl::InvalidArgumentError(absl::StrCat(file.name, ": block ", BlockName(placed.block.id),
-                                                     " has no checksum for the bytes from ", covered, " to ", end,
-                                                     "; prepare the model again"));
+      return Invalid(file.name, ": block ", BlockName(placed.block.id), " has no checksum for the bytes from ", covered, " to ", end,
+                     "; prepare the model again");
     }
     if (end > covered) units.push_back({placed.file, covered, end - covered, std::nullopt});
     return absl::OkStatus();
@@ -54,24 +53,22 @@ absl::Status CheckHeader(const StoredFile& file, const std::string& header) {
   const auto bytes = std::as_bytes(std::span(header));
   LIME_ASSIGN_OR_RETURN(const int64_t json_bytes, ParseSafetensorsLength(bytes, file.bytes, file.name));
   if (static_cast<int64_t>(header.size()) != kSafetensorsLengthBytes + json_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file.name, ": its header has ", json_bytes, " bytes, and ", header.size(), " were sent"));
+    return Invalid(file.name, ": its header has ", json_bytes, " bytes, and ", header.size(), " were sent");
   }
   LIME_RETURN_IF_ERROR(ParseSafetensorsHeader(std::string_view(header).substr(kSafetensorsLengthBytes), file.bytes, file.name).status());
   for (const StoredBlock& block : file.blocks) {
     if (block.offset < static_cast<int64_t>(header.size()))
-      return absl::InvalidArgumentError(absl::StrCat(file.name, ": block ", BlockName(block.id), " begins inside the header"));
+      return Invalid(file.name, ": block ", BlockName(block.id), " begins inside the header");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckFiles(const StoreOffer& offer) {
   const std::vector<StoredFile>& files = offer.manifest.files;
-  if (offer.headers.size() != files.size())
-    return absl::InvalidArgumentError(absl::StrCat(files.size(), " files and ", offer.headers.size(), " headers were sent"));
+  if (offer.headers.size() != files.size()) return Invalid(files.size(), " files and ", offer.headers.size(), " headers were sent");
   for (size_t i = 0; i < files.size(); ++i) {
     if (files[i].blocks.empty() || !files[i].name.ends_with(kWeightFileEnd) || !IsPlainFileName(files[i].name))
-      return absl::InvalidArgumentError(absl::StrCat("\"", absl::CEscape(files[i].name), "\" is no weight file of a block store"));
+      return Invalid("\"", absl::CEscape(files[i].name), "\" is no weight file of a block store");
     LIME_RETURN_IF_ERROR(CheckHeader(files[i], offer.headers[i]));
   }
   return absl::OkStatus();
@@ -135,12 +132,11 @@ bool ByteSet::Contains(int64_t begin, int64_t end) const {
 
 absl::Status CheckOffer(const StoreOffer& offer) {
   if (static_cast<Bytes>(offer.config_json.size()) > kMaxJsonBytes)
-    return absl::InvalidArgumentError(absl::StrCat("config.json has ", offer.config_json.size(), " bytes, at most ", kMaxJsonBytes));
+    return Invalid("config.json has ", offer.config_json.size(), " bytes, at most ", kMaxJsonBytes);
   LIME_RETURN_IF_ERROR(CheckFiles(offer));
   std::set<std::pair<BlockKind, int32_t>> seen;
   for (const BlockId id : offer.blocks) {
-    if (!seen.insert({id.kind, id.layer}).second)
-      return absl::InvalidArgumentError(absl::StrCat("block ", BlockName(id), " is offered twice"));
+    if (!seen.insert({id.kind, id.layer}).second) return Invalid("block ", BlockName(id), " is offered twice");
   }
   return CutIntoUnits(offer.manifest, offer.blocks).status();
 }

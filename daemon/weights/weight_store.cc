@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <new>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/files.h"
@@ -12,7 +11,6 @@
 #include "daemon/weights/page_cache.h"
 #include "daemon/weights/parallel.h"
 #include "daemon/weights/system_memory.h"
-#include "planner/base/check.h"
 #include "planner/base/strings.h"
 
 namespace lime {

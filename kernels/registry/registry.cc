@@ -23,7 +23,7 @@ std::string Here() {
 }
 
 absl::Status Unknown(const std::string& name) {
-  return absl::InvalidArgumentError(absl::StrCat("there is no backend \"", name.substr(0, 80), "\"", Here()));
+  return Invalid("there is no backend \"", name.substr(0, 80), "\"", Here());
 }
 
 absl::Status NotHere(const std::string& why) {

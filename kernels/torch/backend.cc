@@ -7,10 +7,8 @@
 #include <atomic>
 #include <exception>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
