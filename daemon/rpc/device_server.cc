@@ -3,6 +3,9 @@
 #include <grpcpp/server.h>
 
 #include <ctime>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -12,10 +15,10 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/logic/link_estimator.h"
 #include "daemon/rpc/activation_service.h"
+#include "daemon/rpc/event_stream.h"
 #include "daemon/rpc/hello_responder.h"
 #include "daemon/rpc/link_probe.h"
 #include "daemon/rpc/listen_error.h"
-#include "daemon/rpc/progress_call.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -30,6 +33,48 @@ Event EventOf(const auto& news) {
   ToProto(news, event);
   return event;
 }
+
+// A call that tells how something long goes on: the newest progress takes the place of one that was not sent yet.
+//
+// Threads: any. Whoever works may outlast the call.
+template <typename Event>
+class ProgressCall final : public EventStream<grpc::ServerWriteReactor<Event>, Event> {
+ public:
+  static std::shared_ptr<ProgressCall> Begin() { return ProgressCall::Own(new ProgressCall); }
+
+  void Say(const Event& event) {
+    absl::MutexLock lock(&this->mutex_);
+    if (this->ending_) return;
+    this->DropQueued();
+    this->Queue(event);
+  }
+
+  // Once. `last` is sent where all is well, in place of progress that was not sent yet.
+  void End(const absl::Status& status, std::optional<Event> last = std::nullopt) {
+    absl::MutexLock lock(&this->mutex_);
+    this->DropQueued();
+    if (status.ok() && last) this->Queue(*std::move(last));
+    this->EndWith(status);
+  }
+
+  // `cancel` is called once when the other end has gone without hearing the end, or now where it has.
+  void OnGone(std::function<void()> cancel) {
+    absl::MutexLock lock(&this->mutex_);
+    if (this->cancelled_) return cancel();
+    cancel_ = std::move(cancel);
+  }
+
+ private:
+  ProgressCall() = default;
+
+  void OnCancel() override {
+    absl::MutexLock lock(&this->mutex_);
+    this->cancelled_ = true;
+    if (cancel_) cancel_();
+  }
+
+  std::function<void()> cancel_ ABSL_GUARDED_BY(this->mutex_);
+};
 
 // Ends a call with what it asks for, or with why it gets nothing.
 template <typename What>

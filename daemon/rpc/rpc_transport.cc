@@ -1,10 +1,20 @@
 #include "daemon/rpc/rpc_transport.h"
 
+#include <algorithm>
+#include <map>
+#include <span>
+#include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "common/host_port.h"
 #include "daemon/rpc/activation_link.h"
-#include "daemon/rpc/kv_reader.h"
+#include "lime/v1/bulk.grpc.pb.h"
+#include "planner/plan/plan.h"
+#include "proto/grpc_status.h"
+#include "proto/kv_convert.h"
 
 namespace lime {
 namespace {
@@ -13,6 +23,70 @@ bool IsHere(const std::string& address) {
   const absl::StatusOr<bool> loopback = IsLoopback(address);
   return loopback.ok() && *loopback;
 }
+
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+// For a device that says nothing before it is given up. Slow links bring little at a time; and a device that is lost is noticed by the
+// coordinator, which cancels the installation everywhere.
+constexpr absl::Duration kKvPatience = absl::Minutes(1);
+
+// Ends a call that is cancelled, or whose other end is silent.  Threads: one looks at the clock, the owner says what it hears.
+class Watch {
+ public:
+  Watch(grpc::ClientContext& context, const std::atomic<bool>& cancelled)
+      : context_(context), cancelled_(cancelled), heard_(absl::Now()), thread_([this] { Run(); }) {}
+  ~Watch() {
+    {
+      absl::MutexLock lock(&mutex_);
+      over_ = true;
+    }
+    thread_.join();
+  }
+
+  void Heard() {
+    absl::MutexLock lock(&mutex_);
+    heard_ = absl::Now();
+  }
+
+ private:
+  void Run() {
+    absl::MutexLock lock(&mutex_);
+    while (!mutex_.AwaitWithTimeout(absl::Condition(&over_), kLook)) {
+      if (cancelled_.load(std::memory_order_relaxed) || absl::Now() - heard_ > kKvPatience) context_.TryCancel();
+    }
+  }
+
+  grpc::ClientContext& context_;
+  const std::atomic<bool>& cancelled_;
+  absl::Mutex mutex_;
+  absl::Time heard_ ABSL_GUARDED_BY(mutex_);
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// Pages of each extent come from its first on, without gaps.
+class Expected {
+ public:
+  explicit Expected(const KvReadCall& call) {
+    for (const KvExtent& extent : call.extents) left_[extent.sequence] = {extent.first, extent.end};
+  }
+
+  absl::Status Take(const KvPagesRead& pages, Bytes page_bytes) {
+    const auto found = left_.find(pages.sequence);
+    const int64_t count = std::ssize(pages.data) / page_bytes;
+    if (found == left_.end() || pages.first != found->second.first || count < 1 || pages.first + count > found->second.second ||
+        count * page_bytes != std::ssize(pages.data))
+      return absl::DataLossError(absl::StrCat(pages.data.size(), " bytes of slot ", pages.sequence, " from page ", pages.first,
+                                              " on, which are not the next ones"));
+    found->second.first += count;
+    return absl::OkStatus();
+  }
+  bool complete() const {
+    return std::ranges::all_of(left_, [](const auto& of) { return of.second.first == of.second.second; });
+  }
+
+ private:
+  std::map<int32_t, std::pair<int64_t, int64_t>> left_;  // by sequence: the next page, and the end
+};
 
 }  // namespace
 
@@ -25,7 +99,33 @@ absl::Status RpcTransport::ReadKv(const KvHolder& holder, const KvReadCall& call
                                   const KvTakeover::Take& take) {
   std::shared_ptr<grpc::Channel>& channel = kv_channels_[holder.address];
   if (channel == nullptr) channel = OpenChannel(holder.address, holder.name, options_.keys, ChannelUse::kBulk);
-  return ReadKvFrom({.name = holder.name, .address = holder.address, .channel = channel, .cancelled = &cancelled}, call, take);
+  const std::string who = absl::StrCat("device \"", holder.name, "\" at ", holder.address);
+  const auto stub = v1::Bulk::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_wait_for_ready(false);
+  v1::KvRequest request;
+  ToProto(call, request);
+  const auto reader = stub->ReadKv(&context, request);
+  Expected expected(call);
+  absl::Status taken;
+  {
+    Watch watch(context, cancelled);
+    for (v1::KvPages message; taken.ok() && reader->Read(&message);) {
+      watch.Heard();
+      taken = [&] {
+        LIME_ASSIGN_OR_RETURN(const KvPagesRead pages, FromProto(message));
+        LIME_RETURN_IF_ERROR(expected.Take(pages, call.page_bytes));
+        return take(pages.sequence, pages.first, std::as_bytes(std::span(pages.data)));
+      }();
+    }
+    if (!taken.ok()) context.TryCancel();
+  }
+  const absl::Status end = FromGrpc(reader->Finish(), who);
+  if (!taken.ok()) return absl::Status(taken.code(), absl::StrCat(who, ": ", taken.message()));
+  if (cancelled.load(std::memory_order_relaxed)) return absl::CancelledError("loading was cancelled");
+  if (absl::IsCancelled(end)) return absl::UnavailableError(absl::StrCat(who, " sends no KV"));
+  LIME_RETURN_IF_ERROR(end);
+  return expected.complete() ? absl::OkStatus() : absl::DataLossError(absl::StrCat(who, " has not sent all KV of layer ", call.layer));
 }
 
 }  // namespace lime

@@ -23,8 +23,7 @@ namespace lime {
 namespace {
 
 constexpr size_t kMaxShards = 10'000;
-constexpr int kNamedBlocks = 4;              // in one sentence
-constexpr Bytes kMaxExtentGap = 256 * kKiB;  // reading across less costs less than another read
+constexpr int kNamedBlocks = 4;  // in one sentence
 
 std::string Join(const std::string& dir, std::string_view file) {
   return (std::filesystem::path(dir) / file).string();
@@ -288,26 +287,6 @@ absl::Status Checkpoint::CheckManifest(const ModelSpec& spec) const {
 const BlockExtent* Checkpoint::StoreExtent(BlockId id) const {
   const auto found = std::find_if(store_extents_.begin(), store_extents_.end(), [&](const auto& entry) { return entry.first == id; });
   return found == store_extents_.end() ? nullptr : &found->second;
-}
-
-std::vector<BlockExtent> Checkpoint::BlockExtents(const BlockSpec& block) const {
-  if (const BlockExtent* extent = StoreExtent(block.id)) return {*extent};
-  std::vector<TensorLocation> tensors;
-  for (const TensorSpec& tensor : block.tensors) tensors.push_back(location(tensor.name));
-  std::sort(tensors.begin(), tensors.end(),
-            [](const TensorLocation& a, const TensorLocation& b) { return std::pair(a.file, a.offset) < std::pair(b.file, b.offset); });
-  std::vector<BlockExtent> extents;
-  for (const TensorLocation& at : tensors) {
-    const int64_t begin = at.offset / kStoreAlignment * kStoreAlignment;
-    const int64_t end = std::min(RoundUp(at.offset + at.bytes, kStoreAlignment), files_[static_cast<size_t>(at.file)].bytes);
-    BlockExtent* last = extents.empty() ? nullptr : &extents.back();
-    if (last != nullptr && last->file == at.file && begin - (last->offset + last->bytes) <= kMaxExtentGap) {
-      last->bytes = std::max(last->offset + last->bytes, end) - last->offset;
-    } else {
-      extents.push_back({at.file, begin, end - begin, std::nullopt});
-    }
-  }
-  return extents;
 }
 
 absl::StatusOr<ModelSpec> Checkpoint::BuildModelSpec() const {

@@ -29,7 +29,7 @@ struct TensorLocation {
   Bytes bytes = 0;
 };
 
-// A range of a file that holds tensors of a block, for direct reads: it begins on 4 KiB and ends on 4 KiB or with its file.
+// A range of a file that holds tensors of a block.
 struct BlockExtent {
   int32_t file = 0;  // index into Checkpoint::files()
   int64_t offset = 0;
@@ -63,9 +63,8 @@ class Checkpoint {
   // Whether `lime prepare` made this folder.
   bool is_block_store() const { return !store_extents_.empty(); }
 
-  // Where a block's tensors are: in a block store one extent with its checksum, otherwise the ranges that enclose them, neighbours joined,
-  // in the order of files() and offsets. Bytes of other blocks may be among them. REQUIRES: `block` is of BuildModelSpec().
-  std::vector<BlockExtent> BlockExtents(const BlockSpec& block) const;
+  // Where a block lies in a block store, with its checksum; null in any other folder.
+  const BlockExtent* StoreExtent(BlockId id) const;
 
   // XXH3-64 of bytes [offset, offset + bytes) of files()[file], where the block store says it: for every tensor that IsKept(), and for the
   // rows of every part of a matrix in every piece of CutBlock(block).
@@ -99,7 +98,6 @@ class Checkpoint {
   absl::Status AddManifest();
   absl::Status AddPushed();
   absl::Status PlaceBlocks(const StoreManifest& manifest);
-  const BlockExtent* StoreExtent(BlockId id) const;  // null: none
   // That the manifest's blocks hold what the model's blocks need.
   absl::Status CheckManifest(const ModelSpec& spec) const;
 

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/weights/block_store_hash.h"
-#include "daemon/weights/side_files.h"
+#include "daemon/weights/model_folder.h"
 #include "planner/base/strings.h"
 
 namespace lime {

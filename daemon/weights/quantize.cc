@@ -15,10 +15,10 @@
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/float_codec.h"
+#include "daemon/weights/model_folder.h"
 #include "daemon/weights/output_file.h"
 #include "daemon/weights/parallel.h"
 #include "daemon/weights/safetensors_writer.h"
-#include "daemon/weights/side_files.h"
 #include "daemon/weights/weights_digest.h"
 
 namespace lime {

@@ -150,8 +150,8 @@ std::string KeyOf(const Checkpoint& checkpoint, const BlockSpec& block) {
 
 absl::StatusOr<BlockDigest> DigestBlock(const Checkpoint& checkpoint, const BlockSpec& block, SampleMemory* memory) {
   BlockDigest digest{.block = block.id};
-  if (const std::vector<BlockExtent> extents = checkpoint.BlockExtents(block); extents.size() == 1 && extents.front().xxh3)
-    digest.xxh3 = *extents.front().xxh3, digest.bytes = extents.front().bytes;
+  if (const BlockExtent* const extent = checkpoint.StoreExtent(block.id); extent != nullptr && extent->xxh3)
+    digest.xxh3 = *extent->xxh3, digest.bytes = extent->bytes;
   const std::string key = memory == nullptr ? "" : KeyOf(checkpoint, block);
   const std::optional<uint64_t> known = key.empty() ? std::nullopt : memory->Find(key);
   if (known) {

@@ -1,6 +1,6 @@
-// Makes RowScores of rows of logits.
+// What a row of logits says: its largest, and the probability of an id.
 //
-// Thread: one at a time.   Bits: those of TopK and LogSumExp, wherever the row was computed.
+// Thread: one at a time.   Bits: the same wherever the row was computed.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,50 @@
 #include <vector>
 
 #include "common/row_score.h"
-#include "kernels/cpu/softmax.h"
-#include "kernels/cpu/thread_pool.h"
-#include "kernels/cpu/topk.h"
 
 namespace lime::cpu {
 
+// ---- The largest
+
+struct TopEntry {
+  float value = 0;
+  int32_t id = 0;
+};
+
+// Fills `top` with the min(k, n) largest of logits [n], largest first, equal ones by ascending id, and returns how many there are;
+// -1 if a logit is NaN, which only broken weights or a bug can bring. Allocates nothing.
+int64_t TopK(const float* logits, int64_t n, int64_t k, TopEntry* top);
+
+// ---- Softmax over the vocabulary
+//
+// Order (portable-f32-1): fixed ranges of 1,024 ids. Within one, lane id % 16 adds exp(logit - max), ids ascending, and the lanes as
+// ReduceAdd does. Ranges are merged in ascending order, wherever they were computed.
+
+inline constexpr int64_t kVocabRange = 1024;
+
+struct RangeStatistics {
+  float max = 0;
+  float sum = 0;  // of exp(logit - max)
+};
+
+constexpr int64_t NumVocabRanges(int64_t vocab) {
+  return (vocab + kVocabRange - 1) / kVocabRange;
+}
+
+// Statistics of each range of `logits` [vocab]: ranges [NumVocabRanges(vocab)].
+void VocabStatistics(const float* logits, int64_t vocab, RangeStatistics* ranges);
+
+// log(sum exp(logit)) over all ranges; NaN if any logit is. A token's log-probability is its logit minus this.
+double LogSumExp(const RangeStatistics* ranges, int64_t num_ranges);
+
+// ---- Both, as RowScores
+
 class RowScorer {
  public:
-  RowScorer() : pool_(1) {}
-
   // `logits` [vocab]; `next`: the id whose log-probability is asked for, below vocab. Nothing where a logit is NaN.
   std::optional<RowScore> Score(std::span<const float> logits, int64_t top, std::optional<int32_t> next);
 
  private:
-  ThreadPool pool_;
   std::vector<RangeStatistics> ranges_;
   std::vector<TopEntry> top_;
 };

@@ -56,9 +56,8 @@ void ExpectStoreOf(const std::string& source_dir, const std::string& store_dir) 
   }
   std::vector<std::pair<BlockId, BlockExtent>> seen;
   for (const BlockSpec& block : spec->blocks) {
-    const std::vector<BlockExtent> extents = store->BlockExtents(block);
-    ASSERT_EQ(extents.size(), 1u);
-    const BlockExtent& extent = extents[0];
+    ASSERT_NE(store->StoreExtent(block.id), nullptr);
+    const BlockExtent& extent = *store->StoreExtent(block.id);
     const CheckpointFile& file = store->files()[static_cast<size_t>(extent.file)];
     EXPECT_EQ(extent.offset % 4096, 0);
     EXPECT_EQ(extent.bytes % 4096, 0);
@@ -190,53 +189,6 @@ TEST_F(PreparedTest, TwoCallsAtOnceAreTold) {
   const FileDescriptor lock(::open(store_.c_str(), O_RDONLY | O_DIRECTORY));
   ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);
   EXPECT_THAT(std::string(PrepareBlockStore(model_, store_).status().message()), HasSubstr("another `lime prepare` is writing here"));
-}
-
-// ---- extents of a folder that is not prepared ----
-
-TEST_F(PreparedTest, ExtentsOfAnUnpreparedFolderAreAlignedDisjointAndEncloseTheTensors) {
-  options_.shards = 3;
-  ASSERT_TRUE(MakeModel(options_, dir_.file("sharded")).ok());
-  for (const std::string& dir : {model_, dir_.file("sharded")}) {
-    const auto checkpoint = Checkpoint::Open(dir);
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-    const auto spec = checkpoint->BuildModelSpec();
-    ASSERT_TRUE(spec.ok());
-    for (const BlockSpec& block : spec->blocks) {
-      const std::vector<BlockExtent> extents = checkpoint->BlockExtents(block);
-      for (size_t i = 0; i < extents.size(); ++i) {
-        const Bytes file_bytes = checkpoint->files()[static_cast<size_t>(extents[i].file)].bytes;
-        const int64_t end = extents[i].offset + extents[i].bytes;
-        EXPECT_EQ(extents[i].offset % 4096, 0);
-        EXPECT_TRUE(end % 4096 == 0 || end == file_bytes) << end;
-        EXPECT_FALSE(extents[i].xxh3.has_value());
-        for (size_t j = 0; j < i; ++j) EXPECT_FALSE(Overlap(extents[i], extents[j]));
-      }
-      for (const TensorSpec& tensor : block.tensors) {
-        const TensorLocation& at = checkpoint->location(tensor.name);
-        EXPECT_EQ(std::count_if(extents.begin(), extents.end(),
-                                [&](const BlockExtent& extent) {
-                                  return extent.file == at.file && at.offset >= extent.offset &&
-                                         at.offset + at.bytes <= extent.offset + extent.bytes;
-                                }),
-                  1)
-            << tensor.name;
-      }
-    }
-  }
-}
-
-TEST_F(PreparedTest, FarTensorsOfABlockAreExtentsOfTheirOwn) {
-  options_.config.vocab_size = 40'000;  // 5 MB of embedding
-  ASSERT_TRUE(MakeModel(options_, model_).ok());
-  const auto checkpoint = Checkpoint::Open(model_);
-  ASSERT_TRUE(checkpoint.ok());
-  BlockSpec both = checkpoint->BuildModelSpec()->block({BlockKind::kAttention, 0});
-  both.tensors.push_back(checkpoint->BuildModelSpec()->block({BlockKind::kHead, 0}).tensors.back());
-  Bytes read = 0, needed = 0;
-  for (const BlockExtent& extent : checkpoint->BlockExtents(both)) read += extent.bytes;
-  for (const TensorSpec& tensor : both.tensors) needed += tensor.info.bytes;
-  EXPECT_LT(read, needed + 600'000);
 }
 
 // ---- many files ----

@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/logits_hash.h"
 #include "coordinator/serving/serving.h"
-#include "daemon/rpc/kv_reader.h"
+#include "daemon/rpc/rpc_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/coordinator/kept_answer.h"
@@ -258,9 +258,9 @@ TEST_F(SurvivalTest, OfADeviceThatIsLostWhileItsKvIsReadNothingIsMissed) {
 
 TEST_F(SurvivalTest, KvIsGivenToThoseWhoAskForWhatIsThere) {
   const auto read = [&](const KvReadCall& call) {
-    return ReadKvFrom(
-        {.name = "a", .address = devices_[0].address, .channel = OpenChannel(devices_[0].address, "a", {}, ChannelUse::kBulk)}, call,
-        [](int32_t, int64_t, auto) { return absl::OkStatus(); });
+    RpcTransport transport({});
+    return transport.ReadKv({.name = "a", .address = devices_[0].address}, call, /*cancelled=*/false,
+                            [](int32_t, int64_t, auto) { return absl::OkStatus(); });
   };
   const Plan plan = client_->plan();
   const KvReadCall call{.epoch = plan.epoch,

@@ -8,8 +8,7 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/lanes-inl.h"
 #include "kernels/cpu/norm.h"
-#include "kernels/cpu/softmax.h"
-#include "kernels/cpu/topk.h"
+#include "kernels/cpu/row_scorer.h"
 #include "tests/kernels/convert.h"
 #include "tests/kernels/cpu_test_util.h"
 
@@ -297,7 +296,7 @@ TEST(SoftmaxTest, LogSumExpMatchesFp64OnOddVocabularies) {
   for (int64_t vocab : {1L, 15L, 1024L, 1025L, 32003L}) {
     const std::vector<float> logits = RandomFloats(vocab, 17, 8.0f);
     std::vector<RangeStatistics> ranges(NumVocabRanges(vocab));
-    VocabStatistics(pool, logits.data(), vocab, ranges.data());
+    VocabStatistics(logits.data(), vocab, ranges.data());
     double max = -1e30, sum = 0;
     for (float logit : logits) max = std::max<double>(max, logit);
     for (float logit : logits) sum += std::exp(logit - max);
@@ -310,10 +309,10 @@ TEST(SoftmaxTest, ForbiddenIdsCountNothingAndNanShows) {
   std::vector<float> logits(3000, -kInfinity);
   logits[2500] = 1.5f;
   std::vector<RangeStatistics> ranges(3);
-  VocabStatistics(pool, logits.data(), 3000, ranges.data());
+  VocabStatistics(logits.data(), 3000, ranges.data());
   EXPECT_DOUBLE_EQ(LogSumExp(ranges.data(), 3), 1.5);
   logits[7] = kNaN;
-  VocabStatistics(pool, logits.data(), 3000, ranges.data());
+  VocabStatistics(logits.data(), 3000, ranges.data());
   EXPECT_TRUE(std::isnan(LogSumExp(ranges.data(), 3)));
 }
 
@@ -323,7 +322,7 @@ TEST(SoftmaxTest, InstructionSetsChangeNoBit) {
   ForEachTarget([&](const std::string&) {
     ThreadPool pool(2);
     results.emplace_back(NumVocabRanges(5001));
-    VocabStatistics(pool, logits.data(), 5001, results.back().data());
+    VocabStatistics(logits.data(), 5001, results.back().data());
   });
   for (const auto& result : results) EXPECT_EQ(Bits(result), Bits(results[0]));
 }
