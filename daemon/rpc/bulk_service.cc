@@ -1,25 +1,190 @@
 #include "daemon/rpc/bulk_service.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "daemon/engine/kv_left.h"
 #include "daemon/engine/process_memory.h"
+#include "daemon/engine/worker_thread.h"
 #include "daemon/logic/push_stream.h"
-#include "daemon/rpc/kv_pages_stream.h"
+#include "daemon/rpc/event_stream.h"
 #include "daemon/weights/held_blocks.h"
 #include "daemon/weights/pushed_models.h"
+#include "daemon/weights/pushed_store.h"
 #include "proto/bulk_convert.h"
 #include "proto/convert.h"
-#include "proto/grpc_status.h"
+#include "proto/kv_convert.h"
 
 namespace lime {
 namespace {
 
 constexpr absl::Duration kLookingEvery = absl::Milliseconds(200);
+
+// One push as its worker sees it: messages in, one after another, and events out. gRPC's threads only hand over.
+//
+// Threads: Read, Say and End by the worker; Tick and Cancel by any; the rest is gRPC's, which owns the stream until it has ended.
+class BulkStream final : public EventStream<grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>, v1::PushEvent> {
+ public:
+  static std::shared_ptr<BulkStream> Begin(grpc::CallbackServerContext& context) { return Own(new BulkStream(context)); }
+
+  // Waits for the next message. None: the other end is gone, or was given up.
+  std::optional<v1::PushRequest> Read() {
+    absl::MutexLock lock(&mutex_);
+    if (cancelled_) return std::nullopt;
+    reading_ = Reading::kWait;
+    waits_since_ = absl::Now();
+    StartRead(&request_);
+    mutex_.Await(absl::Condition(
+        +[](BulkStream* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->reading_ != Reading::kWait; }, this));
+    waits_since_ = absl::InfiniteFuture();
+    if (reading_ == Reading::kOver) return std::nullopt;
+    reading_ = Reading::kNo;
+    return std::move(request_);
+  }
+
+  // An end that takes no events is not listened to either.
+  void Say(const PushEvent& event) {
+    absl::MutexLock lock(&mutex_);
+    waits_since_ = absl::Now();
+    mutex_.Await(absl::Condition(
+        +[](BulkStream* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) { return self->cancelled_ || self->queue_.size() < kMaxQueued; },
+        this));
+    waits_since_ = absl::InfiniteFuture();
+    v1::PushEvent message;
+    ToProto(event, message);
+    Queue(std::move(message));
+  }
+
+  // What was said before goes out first. Once, by the worker, or by who refuses it a worker.
+  void End(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    EndWith(status);
+  }
+
+  bool cancelled() const {
+    absl::MutexLock lock(&mutex_);
+    return cancelled_;
+  }
+
+  void Cancel() {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (!finished_) context_.TryCancel();
+  }
+
+  // Gives up an end that has been waited for longer than `silence`.
+  void Tick(absl::Time now, absl::Duration silence) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (now - waits_since_ < silence) return;
+    }
+    Cancel();
+  }
+
+ private:
+  static constexpr size_t kMaxQueued = 64;
+  explicit BulkStream(grpc::CallbackServerContext& context) : context_(context) {}
+
+  void OnReadDone(bool ok) override {
+    absl::MutexLock lock(&mutex_);
+    reading_ = ok ? Reading::kHere : Reading::kOver;
+  }
+
+  enum class Reading : uint8_t {
+    kNo,    // the worker wants nothing
+    kWait,  // gRPC has been asked
+    kHere,  // a message
+    kOver,  // there will be none
+  };
+
+  grpc::CallbackServerContext& context_;
+  v1::PushRequest request_;  // of the one read at a time
+  Reading reading_ ABSL_GUARDED_BY(mutex_) = Reading::kNo;
+  absl::Time waits_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // the worker, for the other end
+};
+
+// Sends KV that a plan has left here to the device whose it is now, run by run, as fast as that takes it.
+//
+// Threads: gRPC's, which owns it until it has ended, and a worker's that may wait for the disk; one after the other.
+class KvPagesStream final : public grpc::ServerWriteReactor<v1::KvPages> {
+ public:
+  // Ends by itself, and is gone then. What is to be read is read by `worker`, which outlives it.
+  static KvPagesStream* Begin(const std::shared_ptr<KvLeft>& left, const KvReadCall& call, WorkerThread& worker) {
+    if (const absl::Status refused = Check(*left, call); !refused.ok()) return Refuse(refused);
+    auto* const stream = new KvPagesStream(left, call, &worker);
+    worker.Post([stream] { stream->Next(); });
+    return stream;
+  }
+
+  static KvPagesStream* Refuse(const absl::Status& why) {
+    auto* const stream = new KvPagesStream({}, {}, nullptr);
+    stream->Finish(ToGrpc(why));
+    return stream;
+  }
+
+ private:
+  KvPagesStream(std::weak_ptr<KvLeft> left, KvReadCall call, WorkerThread* worker)
+      : left_(std::move(left)), call_(std::move(call)), worker_(worker) {}
+
+  static absl::Status Check(const KvLeft& left, const KvReadCall& call) {
+    if (call.numerics_id != left.numerics_id())
+      return absl::FailedPreconditionError(absl::StrCat("this KV was computed by kernels of order ", left.numerics_id(),
+                                                        ", and those that are to go on with it have ", call.numerics_id));
+    if (call.page_bytes != left.page_bytes()) return Invalid("pages of KV have ", left.page_bytes(), " bytes here, not ", call.page_bytes);
+    return absl::OkStatus();
+  }
+
+  // Thread: the worker's.
+  void Next() {
+    absl::Status status = absl::FailedPreconditionError("the KV is gone: a plan has been installed in its place");
+    const bool all = extent_ == call_.extents.size();
+    if (const std::shared_ptr<KvLeft> left = left_.lock(); left != nullptr) {
+      status = all ? absl::OkStatus() : Fill(*left);
+      if (all) left->Given(call_.layer, call_.hosts);
+      left->Reading();
+    }
+    if (all || !status.ok()) return Finish(ToGrpc(status));
+    StartWrite(&message_);
+  }
+
+  absl::Status Fill(const KvLeft& left) {
+    const KvExtent& extent = call_.extents[extent_];
+    page_ = std::max(page_, extent.first);
+    const int64_t run = KvLeft::RunAt(page_, extent.end, call_.page_bytes);
+    if (!reader_) reader_.emplace(left, call_.layer, call_.hosts, extent);
+    LIME_ASSIGN_OR_RETURN(const std::span<const std::byte> pages, reader_->Pages(page_, run));
+    ToProto(KvPagesRead{.sequence = extent.sequence,
+                        .first = page_,
+                        .data = std::string(reinterpret_cast<const char*>(pages.data()), pages.size()),
+                        .xxh3 = XXH3_64bits(pages.data(), pages.size())},
+            message_);
+    page_ += run;
+    if (page_ == extent.end) ++extent_, page_ = 0, reader_.reset();
+    return absl::OkStatus();
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    worker_->Post([this] { Next(); });
+  }
+
+  void OnDone() override { delete this; }
+
+  const std::weak_ptr<KvLeft> left_;  // whoever waits for the reading holds it: a reader that is lost holds up no pages
+  const KvReadCall call_;
+  WorkerThread* const worker_;
+  std::optional<KvLeft::Reader> reader_;  // of the extent: it keeps the piece that it has read
+  size_t extent_ = 0;                     // among those asked for
+  int64_t page_ = 0;                      // of it, the next
+  v1::KvPages message_;
+};
 
 absl::StatusOr<StoreOffer> ReadOffer(BulkStream& stream) {
   std::optional<v1::PushRequest> message = stream.Read();
@@ -60,191 +225,198 @@ absl::StatusOr<PushEvent> TakeChunk(const PushChunk& chunk, PushReceiver& receiv
   return PushStored{receiver.position()};
 }
 
-}  // namespace
-
-BulkService::BulkService(const PlanKeeper& plans, Options options, DeviceLog log)
-    : plans_(plans), options_(std::move(options)), log_(std::move(log)) {
-  pushes_.Post([this] { EndRemovals(options_.store); });
-}
-
-BulkService::~BulkService() {
-  Stop();
-}
-
-void BulkService::Stop() {
-  absl::MutexLock lock(&mutex_);
-  stopping_ = true;
-  if (stream_ != nullptr) stream_->Cancel();
-}
-
-void BulkService::Tick(absl::Time now) {
-  absl::MutexLock lock(&mutex_);
-  if (stream_ != nullptr) stream_->Tick(now, options_.silence);
-}
-
-grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* BulkService::Push(grpc::CallbackServerContext* context) {
-  std::shared_ptr<BulkStream> stream = BulkStream::Begin(*context);
-  absl::MutexLock lock(&mutex_);
-  if (stream_ != nullptr || stopping_) {
-    stream->End(absl::AbortedError(stopping_ ? "the device is shutting down"
-                                             : "another push to this device is under way; try again when it has ended"));
-  } else {
-    stream_ = stream;
-    pushes_.Post([this, stream]() mutable { Serve(std::move(stream)); });
+class PushTaker final : public BulkService {
+ public:
+  PushTaker(const PlanKeeper& plans, const Options& options, const DeviceLog& log) : plans_(plans), options_(options), log_(log) {
+    pushes_.Post([this] { EndRemovals(options_.store); });
   }
-  return stream.get();
-}
 
-grpc::ServerWriteReactor<v1::KvPages>* BulkService::ReadKv(grpc::CallbackServerContext*, const v1::KvRequest* request) {
-  const absl::StatusOr<KvReadCall> call = FromProto(*request);
-  if (!call.ok()) return KvPagesStream::Refuse(call.status());
-  const absl::StatusOr<std::shared_ptr<KvLeft>> left = plans_.Left(call->epoch);
-  if (!left.ok()) return KvPagesStream::Refuse(left.status());
-  return KvPagesStream::Begin(*left, *call, kv_reads_);
-}
+  ~PushTaker() override { Stop(); }
 
-grpc::ServerUnaryReactor* BulkService::ListStore(grpc::CallbackServerContext* context, const v1::ListStoreRequest*,
-                                                 v1::ListStoreReply* reply) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  store_work_.Post([this, reactor, reply] {
-    const absl::StatusOr<StoreContent> content = Stored();
-    if (content.ok()) ToProto(*content, *reply);
-    reactor->Finish(ToGrpc(content.status()));
-  });
-  return reactor;
-}
+  void Stop() override {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (stream_ != nullptr) stream_->Cancel();
+  }
 
-grpc::ServerUnaryReactor* BulkService::Holdings(grpc::CallbackServerContext* context, const v1::HoldingsRequest* request,
-                                                v1::HoldingsReply* reply) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const absl::StatusOr<HoldingsCall> call = FromProto(*request);
-  if (!call.ok()) {
-    reactor->Finish(ToGrpc(call.status()));
+  void Tick(absl::Time now) override {
+    absl::MutexLock lock(&mutex_);
+    if (stream_ != nullptr) stream_->Tick(now, options_.silence);
+  }
+
+ private:
+  grpc::ServerBidiReactor<v1::PushRequest, v1::PushEvent>* Push(grpc::CallbackServerContext* context) override {
+    std::shared_ptr<BulkStream> stream = BulkStream::Begin(*context);
+    absl::MutexLock lock(&mutex_);
+    if (stream_ != nullptr || stopping_) {
+      stream->End(absl::AbortedError(stopping_ ? "the device is shutting down"
+                                               : "another push to this device is under way; try again when it has ended"));
+    } else {
+      stream_ = stream;
+      pushes_.Post([this, stream]() mutable { Serve(std::move(stream)); });
+    }
+    return stream.get();
+  }
+
+  grpc::ServerWriteReactor<v1::KvPages>* ReadKv(grpc::CallbackServerContext*, const v1::KvRequest* request) override {
+    const absl::StatusOr<KvReadCall> call = FromProto(*request);
+    if (!call.ok()) return KvPagesStream::Refuse(call.status());
+    const absl::StatusOr<std::shared_ptr<KvLeft>> left = plans_.Left(call->epoch);
+    if (!left.ok()) return KvPagesStream::Refuse(left.status());
+    return KvPagesStream::Begin(*left, *call, kv_reads_);
+  }
+
+  // Ends a call with what `make` brings, on `worker`.
+  static grpc::ServerUnaryReactor* AnswerOn(WorkerThread& worker, grpc::CallbackServerContext* context, auto* reply, auto make) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    worker.Post([reactor, reply, make = std::move(make)] { Answer(reactor, make(), reply); });
     return reactor;
   }
-  looks_.Post([this, reactor, reply, call = *call] {
-    const absl::StatusOr<DeviceHoldings> holdings = Look(call);
-    if (holdings.ok()) ToProto(*holdings, *reply);
-    reactor->Finish(ToGrpc(holdings.status()));
-  });
-  return reactor;
-}
 
-grpc::ServerUnaryReactor* BulkService::RemoveStored(grpc::CallbackServerContext* context, const v1::RemoveStoredRequest* request,
-                                                    v1::RemoveStoredReply* reply) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  store_work_.Post([this, reactor, reply, model = request->model(), peer = PeerAddress(context->peer())] {
-    const absl::StatusOr<Bytes> freed = Remove(model);
-    if (freed.ok()) {
-      Log(absl::StrFormat("has removed %s for %s: %s are free again", PushedFolder(options_.store, model), peer, FormatBytes(*freed)));
-      reply->set_freed_bytes(*freed);
+  grpc::ServerUnaryReactor* ListStore(grpc::CallbackServerContext* context, const v1::ListStoreRequest*,
+                                      v1::ListStoreReply* reply) override {
+    return AnswerOn(store_work_, context, reply, [this] { return Stored(); });
+  }
+
+  grpc::ServerUnaryReactor* Holdings(grpc::CallbackServerContext* context, const v1::HoldingsRequest* request,
+                                     v1::HoldingsReply* reply) override {
+    const absl::StatusOr<HoldingsCall> call = FromProto(*request);
+    if (!call.ok()) return Answer<DeviceHoldings>(context->DefaultReactor(), call.status(), reply);
+    return AnswerOn(looks_, context, reply, [this, call = *call] { return Look(call); });
+  }
+
+  grpc::ServerUnaryReactor* RemoveStored(grpc::CallbackServerContext* context, const v1::RemoveStoredRequest* request,
+                                         v1::RemoveStoredReply* reply) override {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    store_work_.Post([this, reactor, reply, model = request->model(), peer = PeerAddress(context->peer())] {
+      const absl::StatusOr<Bytes> freed = Remove(model);
+      if (freed.ok()) {
+        Log(absl::StrFormat("has removed %s for %s: %s are free again", PushedFolder(options_.store, model), peer, FormatBytes(*freed)));
+        reply->set_freed_bytes(*freed);
+      }
+      reactor->Finish(ToGrpc(freed.status()));
+    });
+    return reactor;
+  }
+
+  absl::StatusOr<StoreContent> Stored() const {
+    StoreContent content{.folder = options_.store, .models = {}};
+    if (content.folder.empty()) return content;
+    LIME_ASSIGN_OR_RETURN(const std::vector<PushedModel> models, ListPushed(options_.store));
+    const absl::Time now = absl::Now();
+    for (const PushedModel& pushed : models) {
+      content.models.push_back({.model = pushed.model,
+                                .name = pushed.name,
+                                .bytes = pushed.bytes,
+                                .held = pushed.held,
+                                .blocks = pushed.blocks,
+                                .unused_seconds = std::max(0.0, absl::ToDoubleSeconds(now - pushed.used)),
+                                .in_use = !plans_.BlocksInUse(pushed.dir).empty()});
     }
-    reactor->Finish(ToGrpc(freed.status()));
-  });
-  return reactor;
-}
-
-absl::StatusOr<StoreContent> BulkService::Stored() const {
-  StoreContent content{.folder = options_.store, .models = {}};
-  if (content.folder.empty()) return content;
-  LIME_ASSIGN_OR_RETURN(const std::vector<PushedModel> models, ListPushed(options_.store));
-  const absl::Time now = absl::Now();
-  for (const PushedModel& pushed : models) {
-    content.models.push_back({.model = pushed.model,
-                              .name = pushed.name,
-                              .bytes = pushed.bytes,
-                              .held = pushed.held,
-                              .blocks = pushed.blocks,
-                              .unused_seconds = std::max(0.0, absl::ToDoubleSeconds(now - pushed.used)),
-                              .in_use = !plans_.BlocksInUse(pushed.dir).empty()});
+    if (const absl::StatusOr<DiskRoom> room = DiskRoomOf(options_.store); room.ok()) content.free = room->free, content.total = room->total;
+    return content;
   }
-  if (const absl::StatusOr<DiskRoom> room = DiskRoomOf(options_.store); room.ok()) content.free = room->free, content.total = room->total;
-  return content;
-}
 
-absl::StatusOr<Bytes> BulkService::Remove(uint64_t model) const {
-  if (options_.store.empty()) return absl::FailedPreconditionError("limed was started without --store FOLDER, and holds no pushed models");
-  if (!plans_.BlocksInUse(PushedFolder(options_.store, model)).empty()) {
-    const std::optional<PlanUser> user = plans_.User();
-    return absl::FailedPreconditionError(absl::StrCat("the plan that is installed reads this model",
-                                                      user ? absl::StrCat(", for ", user->Who()) : std::string(),
-                                                      "; wait for its end, or run `lime unload`"));
+  absl::StatusOr<Bytes> Remove(uint64_t model) const {
+    if (options_.store.empty())
+      return absl::FailedPreconditionError("limed was started without --store FOLDER, and holds no pushed models");
+    if (!plans_.BlocksInUse(PushedFolder(options_.store, model)).empty()) {
+      const std::optional<PlanUser> user = plans_.User();
+      return absl::FailedPreconditionError(absl::StrCat("the plan that is installed reads this model",
+                                                        user ? absl::StrCat(", for ", user->Who()) : std::string(),
+                                                        "; wait for its end, or run `lime unload`"));
+    }
+    return RemovePushed(options_.store, model);
   }
-  return RemovePushed(options_.store, model);
-}
 
-absl::StatusOr<DeviceHoldings> BulkService::Look(const HoldingsCall& call) const {
-  DeviceHoldings holdings{.takes = !options_.store.empty()};
-  const std::string folder = plans_.WeightsOf(call.weights, call.model);
-  if (folder.empty()) return holdings;
-  LIME_ASSIGN_OR_RETURN(std::optional<std::vector<BlockId>> held, BlocksHeldIn(folder));
-  holdings.whole = !held.has_value();
-  if (held) holdings.blocks = *std::move(held);
-  return holdings;
-}
-
-void BulkService::Serve(std::shared_ptr<BulkStream> stream) {
-  const absl::Status status = OwnFault(Receive(*stream));
-  if (!status.ok()) Log(absl::StrCat("a push has ended early: ", status.message()));
-  {
-    absl::MutexLock lock(&mutex_);
-    stream_ = nullptr;
+  absl::StatusOr<DeviceHoldings> Look(const HoldingsCall& call) const {
+    DeviceHoldings holdings{.takes = !options_.store.empty()};
+    const std::string folder = plans_.WeightsOf(call.weights, call.model);
+    if (folder.empty()) return holdings;
+    LIME_ASSIGN_OR_RETURN(std::optional<std::vector<BlockId>> held, BlocksHeldIn(folder));
+    holdings.whole = !held.has_value();
+    if (held) holdings.blocks = *std::move(held);
+    return holdings;
   }
-  stream->End(status);
-  stream.reset();
-  ReturnFreedMemory();  // pieces of 16 MiB have passed through the heaps of several threads
-}
 
-absl::Status BulkService::Receive(BulkStream& stream) {
-  LIME_ASSIGN_OR_RETURN(const StoreOffer offer, ReadOffer(stream));
-  if (options_.store.empty())
-    return absl::FailedPreconditionError(
-        "limed was started without --store FOLDER, and has no place for weights; add it, or copy them yourself");
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PushedStore> store,
-                        PushedStore::Open(options_.disk != nullptr ? *options_.disk : real_disk_, options_.store, offer));
-  absl::Time next;
-  LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> missing, store->FindMissing(offer.check, [&](Bytes done, Bytes total) {
-    if (stream.cancelled()) return absl::CancelledError("the coordinator has gone");
-    if (absl::Now() >= next) stream.Say(PushLooking{done, total}), next = absl::Now() + kLookingEvery;
+  void Serve(std::shared_ptr<BulkStream> stream) {
+    const absl::Status status = OwnFault(Receive(*stream));
+    if (!status.ok()) Log(absl::StrCat("a push has ended early: ", status.message()));
+    {
+      absl::MutexLock lock(&mutex_);
+      stream_ = nullptr;
+    }
+    stream->End(status);
+    stream.reset();
+    ReturnFreedMemory();  // pieces of 16 MiB have passed through the heaps of several threads
+  }
+
+  absl::Status Receive(BulkStream& stream) {
+    LIME_ASSIGN_OR_RETURN(const StoreOffer offer, ReadOffer(stream));
+    if (options_.store.empty())
+      return absl::FailedPreconditionError(
+          "limed was started without --store FOLDER, and has no place for weights; add it, or copy them yourself");
+    LIME_ASSIGN_OR_RETURN(const std::unique_ptr<PushedStore> store,
+                          PushedStore::Open(options_.disk != nullptr ? *options_.disk : real_disk_, options_.store, offer));
+    absl::Time next;
+    LIME_ASSIGN_OR_RETURN(const std::vector<int32_t> missing, store->FindMissing(offer.check, [&](Bytes done, Bytes total) {
+      if (stream.cancelled()) return absl::CancelledError("the coordinator has gone");
+      if (absl::Now() >= next) stream.Say(PushLooking{done, total}), next = absl::Now() + kLookingEvery;
+      return absl::OkStatus();
+    }));
+    LIME_RETURN_IF_ERROR(CheckUnused(*store, missing));
+    LIME_RETURN_IF_ERROR(store->Begin(missing));
+    Log(absl::StrCat("is offered ", offer.blocks.size(), " blocks of ", offer.model, ", lacks ", missing.size(), " of ",
+                     store->units().size(), " pieces of them"));
+    stream.Say(PushMissing{missing});
+    LIME_RETURN_IF_ERROR(ReceiveUnits(stream, *store, missing));
+    Log(absl::StrCat("holds ", store->held().held.size(), " blocks of ", offer.model, " in ", store->dir()));
+    stream.Say(PushComplete{});
     return absl::OkStatus();
-  }));
-  LIME_RETURN_IF_ERROR(CheckUnused(*store, missing));
-  LIME_RETURN_IF_ERROR(store->Begin(missing));
-  Log(absl::StrCat("is offered ", offer.blocks.size(), " blocks of ", offer.model, ", lacks ", missing.size(), " of ",
-                   store->units().size(), " pieces of them"));
-  stream.Say(PushMissing{missing});
-  LIME_RETURN_IF_ERROR(ReceiveUnits(stream, *store, missing));
-  Log(absl::StrCat("holds ", store->held().held.size(), " blocks of ", offer.model, " in ", store->dir()));
-  stream.Say(PushComplete{});
-  return absl::OkStatus();
-}
-
-absl::Status BulkService::ReceiveUnits(BulkStream& stream, PushedStore& store, const std::vector<int32_t>& units) {
-  std::vector<Bytes> sizes;
-  for (const int32_t unit : units) sizes.push_back(store.units()[static_cast<size_t>(unit)].bytes);
-  PushReceiver receiver(sizes, PushReceiver::Options());
-  while (!receiver.done()) {
-    LIME_ASSIGN_OR_RETURN(const PushChunk chunk, ReadChunk(stream));
-    bool quiet = false;
-    LIME_ASSIGN_OR_RETURN(const PushEvent event, TakeChunk(chunk, receiver, store, quiet));
-    if (!quiet) stream.Say(event);
   }
-  return absl::OkStatus();
-}
 
-// A block that was found damaged is not held any more when this asks, so that a plan which is installed meanwhile is refused for it.
-absl::Status BulkService::CheckUnused(const PushedStore& store, const std::vector<int32_t>& units) const {
-  const std::vector<BlockId> used = plans_.BlocksInUse(store.dir());
-  for (const BlockId id : store.BlocksOf(units)) {
-    if (std::ranges::find(used, id) == used.end()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "block ", BlockName(id), " is not as it should be, and the plan that is installed reads it; end that run, then push again"));
+  absl::Status ReceiveUnits(BulkStream& stream, PushedStore& store, const std::vector<int32_t>& units) {
+    std::vector<Bytes> sizes;
+    for (const int32_t unit : units) sizes.push_back(store.units()[static_cast<size_t>(unit)].bytes);
+    PushReceiver receiver(sizes, PushReceiver::Options());
+    while (!receiver.done()) {
+      LIME_ASSIGN_OR_RETURN(const PushChunk chunk, ReadChunk(stream));
+      bool quiet = false;
+      LIME_ASSIGN_OR_RETURN(const PushEvent event, TakeChunk(chunk, receiver, store, quiet));
+      if (!quiet) stream.Say(event);
+    }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
 
-void BulkService::Log(const std::string& sentence) const {
-  if (log_) log_(sentence);
+  // A block that was found damaged is not held any more when this asks, so that a plan which is installed meanwhile is refused for it.
+  absl::Status CheckUnused(const PushedStore& store, const std::vector<int32_t>& units) const {
+    const std::vector<BlockId> used = plans_.BlocksInUse(store.dir());
+    for (const BlockId id : store.BlocksOf(units)) {
+      if (std::ranges::find(used, id) == used.end()) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "block ", BlockName(id), " is not as it should be, and the plan that is installed reads it; end that run, then push again"));
+    }
+    return absl::OkStatus();
+  }
+
+  void Log(const std::string& sentence) const {
+    if (log_) log_(sentence);
+  }
+
+  const PlanKeeper& plans_;
+  const Options options_;
+  const DeviceLog log_;
+  StoreDisk real_disk_;
+  absl::Mutex mutex_;
+  std::shared_ptr<BulkStream> stream_ ABSL_GUARDED_BY(mutex_);  // under way
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  WorkerThread pushes_, kv_reads_, store_work_, looks_;  // a removal may take minutes, and a run waits for a look
+};
+
+}  // namespace
+
+std::unique_ptr<BulkService> BulkService::Make(const PlanKeeper& plans, const Options& options, const DeviceLog& log) {
+  return std::make_unique<PushTaker>(plans, options, log);
 }
 
 }  // namespace lime

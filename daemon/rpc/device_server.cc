@@ -1,15 +1,17 @@
 #include "daemon/rpc/device_server.h"
 
 #include <grpcpp/server.h>
+#include <sys/socket.h>
 
+#include <cerrno>
+#include <cstring>
 #include <ctime>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/steady_clock.h"
 #include "daemon/engine/process_memory.h"
@@ -18,7 +20,9 @@
 #include "daemon/rpc/event_stream.h"
 #include "daemon/rpc/hello_responder.h"
 #include "daemon/rpc/link_probe.h"
-#include "daemon/rpc/listen_error.h"
+#include "daemon/weights/files.h"
+#include "daemon/weights/pushed_store.h"
+#include "proto/address.h"
 #include "proto/grpc_status.h"
 
 namespace lime {
@@ -76,13 +80,62 @@ class ProgressCall final : public EventStream<grpc::ServerWriteReactor<Event>, E
   std::function<void()> cancel_ ABSL_GUARDED_BY(this->mutex_);
 };
 
-// Ends a call with what it asks for, or with why it gets nothing.
-template <typename What>
-grpc::ServerUnaryReactor* Answer(grpc::ServerUnaryReactor* reactor, const absl::StatusOr<What>& what, auto* message) {
-  if (what.ok()) ToProto(*what, *message);
-  reactor->Finish(ToGrpc(what.status()));
-  return reactor;
+// ---- Why it cannot listen: tries what gRPC has tried, one step at a time, and says which fails and what to do
+
+constexpr absl::Duration kListenResolve = absl::Seconds(5);
+
+// errno of listening there; 0: it can be done now.
+int TryToListen(const SocketAddress& at) {
+  const FileDescriptor socket(::socket(at.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return errno;
+  const int yes = 1;
+  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (bind(socket.get(), at.get(), at.length) != 0 || listen(socket.get(), 1) != 0) return errno;
+  return 0;
 }
+
+std::string Sentence(int error, const HostPort& address, const SocketAddress& at) {
+  switch (error) {
+    case EADDRINUSE:
+      return absl::StrCat("another program listens on port ", address.port,
+                          " already, perhaps another limed; `ss -ltnp 'sport = :", address.port,
+                          "'` shows which: end it, or choose another port");
+    case EADDRNOTAVAIL:
+      return absl::StrCat("this machine has no address ", at.Host(), ", but ", absl::StrJoin(OwnAddresses(), ", "),
+                          "; start limed on the machine that has it (for `lime up`, give the device ssh = \"USER@HOST\"), or correct the "
+                          "address");
+    case EACCES:
+    case EPERM:
+      return absl::StrCat("this user may not use port ", address.port, "; choose one from 1024 on");
+    case EAFNOSUPPORT:
+      return absl::StrCat("this machine has no ", at.get()->sa_family == AF_INET6 ? "IPv6" : "IPv4", "; choose another address");
+    case 0:
+      return "it was in use a moment ago; try again";
+    default:
+      return absl::StrCat(std::strerror(error), "; choose another address");
+  }
+}
+
+// The sentence for an `address` (HOST:PORT) on which gRPC could not listen. Never OK. Waits for the resolver, 5 s at most.
+absl::Status WhyNotListening(const std::string& address) {
+  const std::string begin = absl::StrCat("cannot listen on ", address, ": ");
+  const absl::StatusOr<HostPort> parsed = ParseAddress(address);
+  if (!parsed.ok()) return Invalid(begin, parsed.status().message());
+  const absl::StatusOr<std::vector<SocketAddress>> resolved = Resolve(*parsed, kListenResolve);
+  if (!resolved.ok()) {
+    return Invalid(begin, "the name ", parsed->host, " does not resolve (", resolved.status().message(),
+                   "); give an address of this machine, or 0.0.0.0 for all of them");
+  }
+  int error = 0;
+  SocketAddress at = resolved->front();
+  for (const SocketAddress& each : *resolved) {
+    if (error != 0) break;
+    at = each, error = TryToListen(each);
+  }
+  return absl::UnavailableError(absl::StrCat(begin, Sentence(error, *parsed, at)));
+}
+
+// ----
 
 class ListeningServer final : public DeviceServer, public v1::Control::CallbackService {
  public:
@@ -90,7 +143,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
       : options_(options),
         keeper_(KeeperOptions(options)),
         activations_(keeper_, options.plans.log),
-        bulk_(keeper_, options.bulk, options.plans.log) {}
+        bulk_(BulkService::Make(keeper_, options.bulk, options.plans.log)) {}
 
   ~ListeningServer() override {
     {
@@ -98,7 +151,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
       stopping_ = true;
     }
     if (ticker_.joinable()) ticker_.join();
-    bulk_.Stop();
+    bulk_->Stop();
     if (server_ != nullptr) {
       server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdown));
       server_->Wait();
@@ -111,7 +164,7 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
     SetServerOptions(builder);
     builder.AddListeningPort(options_.listen, ServerCredentialsOf(options_.plans.keys), &port_);
     builder.RegisterService(this);
-    builder.RegisterService(&bulk_);
+    builder.RegisterService(bulk_.get());
     builder.RegisterCallbackGenericService(&activations_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) return WhyNotListening(options_.listen);
@@ -298,14 +351,14 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
         if (stream != nullptr) stream->Tick(now);
       }
       keeper_.Tick(now);
-      bulk_.Tick(now);
+      bulk_->Tick(now);
     }
   }
 
   const Options options_;
   PlanKeeper keeper_;
   ActivationService activations_;
-  BulkService bulk_;
+  const std::unique_ptr<BulkService> bulk_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::thread ticker_;

@@ -1,6 +1,4 @@
-// What a device says on a stream of gRPC's: events, one after another, and then how it has ended.
-//
-// Threads: any. Lives until gRPC is done with it and nobody holds it.
+// What a device says to who calls it.
 #pragma once
 
 #include <deque>
@@ -12,7 +10,9 @@
 
 namespace lime {
 
-// `Reactor`: of gRPC's callback API.
+// On a stream of gRPC's: events, one after another, and then how it has ended. `Reactor`: of gRPC's callback API.
+//
+// Threads: any. Lives until gRPC is done with it and nobody holds it.
 template <typename Reactor, typename Event>
 class EventStream : public Reactor {
  protected:
@@ -72,5 +72,13 @@ class EventStream : public Reactor {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<EventStream> self_;  // until OnDone
 };
+
+// Ends a call with what it asks for, or with why it gets nothing.
+template <typename What>
+grpc::ServerUnaryReactor* Answer(grpc::ServerUnaryReactor* reactor, const absl::StatusOr<What>& what, auto* message) {
+  if (what.ok()) ToProto(*what, *message);
+  reactor->Finish(ToGrpc(what.status()));
+  return reactor;
+}
 
 }  // namespace lime

@@ -1,7 +1,6 @@
 #include "daemon/rpc/rpc_transport.h"
 
 #include <algorithm>
-#include <map>
 #include <span>
 #include <thread>
 #include <utility>
