@@ -3,6 +3,7 @@
 // Thread: the engine's, under its lock.   Owner: StageEngine.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -20,11 +21,38 @@ class StageTrace {
   explicit StageTrace(TraceRing& ring) : ring_(ring) {}
 
   // A load was given to the disk, for `step` as far as that is known. REQUIRES: at most kMaxLoadsUnderWay are under way
-  void LoadBegun(const ProgramRunner::StartLoad& start, int64_t step, double now_ms);
-  void LoadEnded(int64_t load, double now_ms);
+  void LoadBegun(const ProgramRunner::StartLoad& start, int64_t step, double now_ms) {
+    loading_[static_cast<size_t>(start.load % kMaxLoadsUnderWay)] = {
+        .kind = TimelineSpan::Kind::kLoad, .begin_ms = now_ms, .step = static_cast<int32_t>(step), .part = start.what.part};
+  }
+
+  // The disk was asked before the load before it had ended, and reads one after another.
+  void LoadEnded(int64_t load, double now_ms) {
+    TimelineSpan& span = loading_[static_cast<size_t>(load % kMaxLoadsUnderWay)];
+    span.begin_ms = std::min(std::max(span.begin_ms, last_loaded_ms_), now_ms);
+    span.end_ms = now_ms;
+    last_loaded_ms_ = std::max(last_loaded_ms_, now_ms);
+    ring_.Add(span);
+  }
+
   void Waited(const ProgramRunner::Waited& waited) { ring_.Add(SpanOf(waited)); }
-  void Computed(const ProgramRunner::StartCompute& start, double begin_ms, double end_ms);
-  void AttendedFor(int32_t device, int64_t step, double begin_ms, double end_ms);
+  void Computed(const ProgramRunner::StartCompute& start, double begin_ms, double end_ms) {
+    ring_.Add({.kind = TimelineSpan::Kind::kCompute,
+               .begin_ms = begin_ms,
+               .end_ms = end_ms,
+               .step = static_cast<int32_t>(start.step),
+               .stage = start.what.stage,
+               .microbatch = start.what.microbatch,
+               .part = start.what.part});
+  }
+
+  void AttendedFor(int32_t device, int64_t step, double begin_ms, double end_ms) {
+    ring_.Add({.kind = TimelineSpan::Kind::kAttendFor,
+               .begin_ms = begin_ms,
+               .end_ms = end_ms,
+               .step = static_cast<int32_t>(step),
+               .peer = device});
+  }
 
  private:
   TraceRing& ring_;

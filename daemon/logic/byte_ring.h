@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "planner/base/bytes.h"
+#include "planner/base/check.h"
 
 namespace lime {
 
@@ -17,10 +18,29 @@ class ByteRing {
 
   // The offset of `bytes` contiguous bytes behind the newest place; nothing where they are not free. An empty ring holds anything up to
   // its capacity.  REQUIRES: 0 < bytes
-  std::optional<Bytes> Allocate(Bytes bytes);
+  std::optional<Bytes> Allocate(Bytes bytes) {
+    LIME_CHECK_GT(bytes, 0);
+    std::optional<Bytes> offset;
+    if (places_.empty()) {
+      if (bytes <= capacity_) offset = 0;
+    } else {
+      const Bytes next = places_.back().offset + places_.back().bytes, oldest = places_.front().offset;
+      const bool wrapped = next <= oldest;  // full where equal: a place is never empty
+      if (bytes <= (wrapped ? oldest : capacity_) - next) {
+        offset = next;
+      } else if (!wrapped && bytes <= oldest) {
+        offset = 0;
+      }
+    }
+    if (offset) places_.push_back({*offset, bytes});
+    return offset;
+  }
 
   // Takes the oldest place back.  REQUIRES: not empty.
-  void ReleaseOldest();
+  void ReleaseOldest() {
+    LIME_CHECK(!places_.empty());
+    places_.pop_front();
+  }
 
   bool empty() const { return places_.empty(); }
   Bytes capacity() const { return capacity_; }

@@ -7,15 +7,18 @@
 // Thread: the owner's.   Invariant: at most one layer's piece is under way.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/logic/kv_away.h"
 #include "daemon/logic/kv_message.h"
 #include "planner/base/bytes.h"
+#include "planner/base/check.h"
 #include "planner/base/status.h"
 
 namespace lime {
@@ -29,14 +32,38 @@ class KvLender {
   };
 
   // REQUIRES: all of it is positive.
-  explicit KvLender(const Shape& shape);
+  explicit KvLender(const Shape& shape) : shape_(shape) { LIME_CHECK(shape.layers > 0 && shape.piece_bytes > 0 && shape.chunk_bytes > 0); }
 
   // What to send now, in order: one layer of the piece, whose `bytes` the chunks point into.
   // REQUIRES: !under_way(); bytes.size() == piece_bytes
-  std::vector<KvChunk> Begin(const KvAway::Piece& piece, int32_t layer, std::span<const std::byte> bytes);
+  std::vector<KvChunk> Begin(const KvAway::Piece& piece, int32_t layer, std::span<const std::byte> bytes) {
+    LIME_CHECK(!under_way()) << "chunk " << *last_ << " is not kept yet";
+    LIME_CHECK(layer >= 0 && layer < shape_.layers) << "layer " << layer << " of " << shape_.layers;
+    LIME_CHECK_EQ(std::ssize(bytes), shape_.piece_bytes);
+    std::vector<KvChunk> chunks;
+    for (Bytes offset = 0; offset < shape_.piece_bytes; offset += shape_.chunk_bytes) {
+      const Bytes length = std::min(shape_.chunk_bytes, shape_.piece_bytes - offset);
+      chunks.push_back({.number = next_number_++,
+                        .sequence = piece.sequence,
+                        .life = piece.life,
+                        .layer = layer,
+                        .piece = piece.piece,
+                        .offset = offset,
+                        .bytes = bytes.subspan(static_cast<size_t>(offset), static_cast<size_t>(length))});
+    }
+    last_ = chunks.back().number;
+    return chunks;
+  }
 
   // The host has a layer's piece. InvalidArgument, and nothing has changed, unless it is the one under way.
-  absl::Status OnKept(int64_t number);
+  absl::Status OnKept(int64_t number) {
+    if (number != last_) {
+      return Invalid("chunk ", number, " is said to be kept, and ", last_ ? absl::StrCat("chunk ", *last_, " is the last") : "none is",
+                     " under way");
+    }
+    last_.reset();
+    return absl::OkStatus();
+  }
 
   bool under_way() const { return last_.has_value(); }
 

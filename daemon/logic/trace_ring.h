@@ -6,7 +6,9 @@
 // A span that finds the ring full is counted and dropped: the computation does not wait for who watches it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -18,12 +20,39 @@ namespace lime {
 class TraceRing {
  public:
   // Room for `spans`, rounded up to a power of two.
-  explicit TraceRing(size_t spans);
+  explicit TraceRing(size_t spans) : slots_(std::bit_ceil(std::max<size_t>(spans, 2))) {
+    for (size_t i = 0; i < slots_.size(); ++i) slots_[i].turn.store(i, std::memory_order_relaxed);
+  }
 
-  void Add(const TimelineSpan& span);
+  // A slot is taken by whoever moves next_ past it; what was there before was taken out (Take) since its turn says so.
+  void Add(const TimelineSpan& span) {
+    uint64_t number = next_.load(std::memory_order_relaxed);
+    while (true) {
+      Slot& slot = slots_[number & (slots_.size() - 1)];
+      const uint64_t turn = slot.turn.load(std::memory_order_acquire);
+      if (turn == number) {
+        if (!next_.compare_exchange_weak(number, number + 1, std::memory_order_relaxed)) continue;  // it is another's; number is the next
+        slot.span = span;
+        slot.turn.store(number + 1, std::memory_order_release);
+        return;
+      }
+      if (turn < number) {
+        lost_.fetch_add(1, std::memory_order_relaxed);
+        return;
+      }
+      number = next_.load(std::memory_order_relaxed);
+    }
+  }
 
   // Appends up to `most` spans, oldest first.
-  void Take(size_t most, std::vector<TimelineSpan>& spans);
+  void Take(size_t most, std::vector<TimelineSpan>& spans) {
+    for (; most > 0; --most, ++oldest_) {
+      Slot& slot = slots_[oldest_ & (slots_.size() - 1)];
+      if (slot.turn.load(std::memory_order_acquire) != oldest_ + 1) return;
+      spans.push_back(slot.span);
+      slot.turn.store(oldest_ + slots_.size(), std::memory_order_release);
+    }
+  }
 
   int64_t lost() const { return lost_.load(std::memory_order_relaxed); }
   size_t size() const { return slots_.size(); }

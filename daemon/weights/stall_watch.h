@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "planner/base/bytes.h"
@@ -19,12 +21,26 @@ class StallWatch {
   static constexpr absl::Duration kPoll = absl::Milliseconds(100);  // how often a wait should look
 
   // `what`: what is waited for, asked only when it is said. REQUIRES: both outlive the watch; `report` may be empty.
-  StallWatch(const StallReport& report, const std::function<std::string()>& what, Bytes bytes_read);
+  StallWatch(const StallReport& report, const std::function<std::string()>& what, Bytes bytes_read)
+      : report_(report), what_(what), seen_(bytes_read) {}
 
   // With the bytes that the disk has delivered so far.
-  void Poll(Bytes bytes_read);
+  void Poll(Bytes bytes_read) {
+    const absl::Time now = absl::Now();
+    if (std::exchange(seen_, bytes_read) != bytes_read) last_byte_ = now, next_ = now + kStall;
+    if (now < next_) return;
+    next_ = now + kStall;
+    reported_ = true;
+    if (report_) {
+      report_(
+          absl::StrFormat("the disk has delivered nothing for %.0f s, waiting for %s", absl::ToDoubleSeconds(now - last_byte_), what_()));
+    }
+  }
+
   // The wait is over, and was not given up.
-  void End();
+  void End() {
+    if (reported_ && report_) report_(absl::StrFormat("the disk delivers again after %.1f s", absl::ToDoubleSeconds(elapsed())));
+  }
 
   bool stalled() const { return reported_; }
   absl::Duration elapsed() const { return absl::Now() - begin_; }

@@ -1,9 +1,15 @@
 // Memory that the backend allocates once, and that no later access faults in.
 #pragma once
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <new>
 
 #include "planner/base/bytes.h"
 
@@ -16,6 +22,16 @@ using Buffer = std::unique_ptr<std::byte[], FreeMemory>;
 
 // Zeros, written once, aligned to 64 bytes; large buffers lie on 2 MiB pages where the system has them.
 // Throws std::bad_alloc: OpenCpuBackend makes a Status of it.
-Buffer MakePrefaulted(Bytes bytes);
+inline Buffer MakePrefaulted(Bytes bytes) {
+  constexpr Bytes kLine = 64, kHugePage = Bytes{2} << 20;
+  const Bytes rounded = std::max(kLine, RoundUp(bytes, kLine));
+  Buffer buffer(static_cast<std::byte*>(std::aligned_alloc(kLine, static_cast<size_t>(rounded))));
+  if (buffer == nullptr) throw std::bad_alloc();
+  const Bytes begin = static_cast<Bytes>(reinterpret_cast<uintptr_t>(buffer.get()));
+  const Bytes first = RoundUp(begin, kHugePage), last = (begin + rounded) / kHugePage * kHugePage;
+  if (first < last) madvise(buffer.get() + (first - begin), static_cast<size_t>(last - first), MADV_HUGEPAGE);
+  std::memset(buffer.get(), 0, static_cast<size_t>(rounded));
+  return buffer;
+}
 
 }  // namespace lime::cpu

@@ -16,11 +16,95 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/registry/registry.h"
-#include "kernels/torch/decoder.h"
+#include "kernels/torch/ops.h"
 #include "planner/base/check.h"
 
 namespace lime::torch_ops {
 namespace {
+
+// ---- The blocks of a decoder: the forward pass of kernels/cpu_backend/decoder.h, written for comparison and not for speed
+
+// The rows of a micro-batch, [rows] int32 each.
+struct BatchRows {
+  at::Tensor tokens, slots, positions;
+};
+
+// cos and sin of every position, [positions, head_dim / 2] fp32 each; undefined where positions are learned.
+struct RopeTensors {
+  at::Tensor cos, sin;
+};
+
+// RMSNorm, or LayerNorm for families that have it.
+struct Norm {
+  at::Tensor weight;  // [width]; undefined in a LayerNorm without affine parameters
+  at::Tensor bias;    // [width]; LayerNorm only
+  double eps = 0;
+  bool centred = false;  // LayerNorm
+
+  at::Tensor Forward(const at::Tensor& x) const { return centred ? LayerNorm(x, weight, bias, eps) : RmsNorm(x, weight, eps); }
+};
+
+// x + y, rounded once.
+at::Tensor Add(const at::Tensor& x, const at::Tensor& y) {
+  return (x.to(at::kFloat) + y).to(x.scalar_type());
+}
+
+// x: [rows, hidden] working dtype: the residual stream, which every block returns anew.
+struct EmbeddingBlock {
+  LinearWeight table;         // [vocab, hidden]
+  at::Tensor position_table;  // [positions + offset, hidden], or undefined
+  int64_t position_offset = 0;
+
+  at::Tensor Forward(const BatchRows& batch, int64_t hidden, at::ScalarType working) const {
+    return Embed(batch.tokens, table, hidden, batch.positions, position_table, position_offset).to(working);  // [tokens, hidden]
+  }
+};
+
+struct AttentionBlock {
+  Norm norm;
+  LinearWeight q, k, v, o;
+  at::Tensor q_norm, k_norm;  // [head_dim], or undefined
+  int64_t window = 0;         // positions a token sees, itself included; 0: all
+
+  // Appends this step's K and V to `kv`.
+  at::Tensor Forward(const at::Tensor& x, const BatchRows& batch, const KvLayer& kv, const RopeTensors& rope) const {
+    const at::Tensor normed = norm.Forward(x);                         // [tokens, hidden]
+    at::Tensor queries = Linear(normed, q), keys = Linear(normed, k);  // [tokens, heads * head_dim], [tokens, kv_heads * head_dim]
+    if (q_norm.defined()) {
+      queries = HeadRmsNorm(queries, q_norm, norm.eps);
+      keys = HeadRmsNorm(keys, k_norm, norm.eps);
+    }
+    if (rope.cos.defined()) {
+      queries = Rope(queries, batch.positions, rope.cos, rope.sin);
+      keys = Rope(keys, batch.positions, rope.cos, rope.sin);
+    }
+    KvAppend(keys, Linear(normed, v), batch.slots, batch.positions, kv);
+    return Add(x, Linear(Attend(queries, batch.slots, batch.positions, kv, window), o));  // [tokens, hidden]
+  }
+};
+
+struct MlpBlock {
+  Norm norm;
+  std::optional<LinearWeight> gate;  // nothing in a two-matrix MLP
+  LinearWeight up, down;
+  Activation activation = Activation::kSilu;
+
+  at::Tensor Forward(const at::Tensor& x) const {
+    const at::Tensor normed = norm.Forward(x), wide = Linear(normed, up);  // [tokens, hidden], [tokens, intermediate]
+    const at::Tensor mixed = gate ? GatedActivation(Linear(normed, *gate), wide, activation) : PlainActivation(wide, activation);
+    return Add(x, Linear(mixed.to(x.scalar_type()), down));
+  }
+};
+
+struct HeadBlock {
+  std::optional<Norm> norm;
+  LinearWeight output;  // [vocab, hidden]
+
+  // x: [logit rows, hidden].   Returns [logit rows, rows of `weight`] fp32; `weight` is the output, or some rows of it.
+  at::Tensor Forward(const at::Tensor& x, const LinearWeight& weight) const { return Linear(norm ? norm->Forward(x) : x, weight); }
+};
+
+// ----
 
 at::ScalarType ToTorch(DType dtype) {
   switch (dtype) {
