@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/hwy_targets.h"
-#include "kernels/cpu/parallel_rows.h"
 #include "planner/base/check.h"
 
 #undef HWY_TARGET_INCLUDE

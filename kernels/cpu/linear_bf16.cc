@@ -7,8 +7,6 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/cpu/linear_bf16_tables.h"
-
 namespace lime::cpu {
 namespace bf16 {
 namespace {

@@ -7,6 +7,12 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/linear_kernels.h"
 
+#if defined(__x86_64__)
+#define LIME_BF16_X86 1
+#else
+#define LIME_BF16_X86 0
+#endif
+
 namespace lime::cpu {
 
 struct Bf16Kernels {
@@ -36,4 +42,18 @@ void DefinedBf16Step(const BF16* w, const BF16* x, float* acc);
 // its own, made of the bits seen, so that equal names keep meaning equal bits.
 std::string Bf16NumericsId(const Bf16Kernels& kernels);
 
+// Between the files of these kernels: what is compiled for AVX-512 and may be called only on CPUs that have it.
+namespace bf16 {
+
+#if LIME_BF16_X86
+extern const Bf16Kernels kHardwareKernels;
+extern const Bf16Kernels kEmulatedKernels;
+#endif
+
+// x for GEMV: [chunk][token][64 elements], padded with zeros to whole chunks.
+void PackRows(const Activations& x, float* packed);
+// x for GEMM, one tile: [plane][chunk][token][32 elements]; a tile's missing tokens repeat the last one.
+void PackTile(const Activations& x, int64_t tile, float* packed);
+
+}  // namespace bf16
 }  // namespace lime::cpu

@@ -1,5 +1,5 @@
 // The bf16 kernels with the dot product in two fused multiply-adds.
-#include "kernels/cpu/linear_bf16_tables.h"
+#include "kernels/cpu/linear_bf16.h"
 
 #if LIME_BF16_X86
 #include <hwy/base.h>

@@ -1,5 +1,5 @@
 // The bf16 kernels with the CPU's own dot product.
-#include "kernels/cpu/linear_bf16_tables.h"
+#include "kernels/cpu/linear_bf16.h"
 
 #if LIME_BF16_X86
 #include <hwy/base.h>

@@ -1,58 +1,94 @@
 #include "kernels/cpu/rope.h"
 
-#include "kernels/cpu/hwy_targets.h"
-#include "kernels/cpu/parallel_rows.h"
+#include <algorithm>
+#include <cmath>
+#include <numbers>
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
-#include <hwy/foreach_target.h>  // IWYU pragma: keep
+#include "planner/base/check.h"
 
-#include "kernels/cpu/lanes-inl.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace lime::cpu::HWY_NAMESPACE {
+namespace lime::cpu {
 namespace {
 
-HWY_INLINE void Rotate(F32x16& a, F32x16& b, F32x16 c, F32x16 s) {
-  const F32x16 first = MulAdd(a, c, Neg(Mul(b, s)));
-  b = MulAdd(b, c, Mul(a, s));
-  a = first;
+constexpr double kTau = 2 * std::numbers::pi;
+
+std::vector<double> PlainFrequencies(double theta, int64_t head_dim) {
+  std::vector<double> f(head_dim / 2);
+  for (size_t i = 0; i < f.size(); ++i) f[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  return f;
 }
 
-void RotateHeads(float* x, int64_t heads, const float* cos, const float* sin, int64_t half) {
-  for (int64_t head = 0; head < heads; ++head, x += 2 * half) {
-    int64_t d = 0;
-    for (; d + kLanes <= half; d += kLanes) {
-      F32x16 a = Load(x + d), b = Load(x + half + d);
-      Rotate(a, b, Load(cos + d), Load(sin + d));
-      Store(a, x + d);
-      Store(b, x + half + d);
-    }
-    if (d == half) continue;
-    const int64_t n = half - d;
-    F32x16 a = LoadFirst(x + d, n), b = LoadFirst(x + half + d, n);
-    Rotate(a, b, LoadFirst(cos + d, n), LoadFirst(sin + d, n));
-    StoreFirst(a, x + d, n);
-    StoreFirst(b, x + half + d, n);
+// theta' = theta (factor length / original - (factor - 1)) ^ (head_dim / (head_dim - 2)).
+double DynamicTheta(const RopeConfig& rope, int64_t head_dim, int64_t length) {
+  const double original = static_cast<double>(rope.original_max_position);
+  const double stretch = rope.factor * std::max(static_cast<double>(length), original) / original - (rope.factor - 1);
+  return rope.theta * std::pow(stretch, static_cast<double>(head_dim) / static_cast<double>(head_dim - 2));
+}
+
+// Wavelengths above original / low_freq_factor are divided by factor, those below original / high_freq_factor kept, those between blended.
+double Llama3Frequency(const RopeConfig& rope, double f) {
+  const double turns = static_cast<double>(rope.original_max_position) * f / kTau;  // of the original context
+  if (turns > rope.high_freq_factor) return f;
+  if (turns < rope.low_freq_factor) return f / rope.factor;
+  const double smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  return (1 - smooth) * f / rope.factor + smooth * f;
+}
+
+// The (fractional) dimension pair whose frequency makes `turns` turns over the original context.
+double YarnDimension(const RopeConfig& rope, int64_t head_dim, double turns) {
+  return static_cast<double>(head_dim) * std::log(static_cast<double>(rope.original_max_position) / (turns * kTau)) /
+         (2 * std::log(rope.theta));
+}
+
+void ApplyYarn(const RopeConfig& rope, int64_t head_dim, std::vector<double>& f) {
+  double low = YarnDimension(rope, head_dim, rope.beta_fast), high = YarnDimension(rope, head_dim, rope.beta_slow);
+  if (rope.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(head_dim - 1));
+  if (low == high) high += 0.001;
+  for (size_t i = 0; i < f.size(); ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    f[i] = f[i] / rope.factor * ramp + f[i] * (1 - ramp);
   }
 }
 
 }  // namespace
-}  // namespace lime::cpu::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-namespace lime::cpu {
+std::vector<double> RopeInverseFrequencies(const RopeConfig& rope, int64_t head_dim, int64_t sequence_length) {
+  const double theta = rope.type == RopeType::kDynamic ? DynamicTheta(rope, head_dim, sequence_length) : rope.theta;
+  std::vector<double> f = PlainFrequencies(theta, head_dim);
+  switch (rope.type) {
+    case RopeType::kLinear:
+      for (double& x : f) x /= rope.factor;
+      break;
+    case RopeType::kLlama3:
+      for (double& x : f) x = Llama3Frequency(rope, x);
+      break;
+    case RopeType::kYarn:
+      ApplyYarn(rope, head_dim, f);
+      break;
+    case RopeType::kNone:
+    case RopeType::kDefault:
+    case RopeType::kDynamic:
+      break;
+  }
+  return f;
+}
 
-HWY_EXPORT(RotateHeads);
-
-void ApplyRope(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t half,
-               const int32_t* positions) {
-  ParallelRows(pool, tokens, 2 * heads * half, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
-      HWY_DYNAMIC_DISPATCH(RotateHeads)(x + t * stride, heads, cos + positions[t] * half, sin + positions[t] * half, half);
-  });
+RopeTable::RopeTable(const RopeConfig& rope, int64_t head_dim, int64_t positions) : positions_(positions), half_(head_dim / 2) {
+  LIME_CHECK_EQ(head_dim % 2, 0);
+  LIME_CHECK(rope.type != RopeType::kNone);
+  cos_.resize(positions_ * half_);
+  sin_.resize(positions_ * half_);
+  const double attention_factor = rope.type == RopeType::kYarn ? rope.attention_factor : 1.0;
+  std::vector<double> f = RopeInverseFrequencies(rope, head_dim, 0);
+  for (int64_t p = 0; p < positions_; ++p) {
+    if (rope.type == RopeType::kDynamic && p >= rope.original_max_position) f = RopeInverseFrequencies(rope, head_dim, p + 1);
+    for (int64_t i = 0; i < half_; ++i) {
+      const double angle = static_cast<double>(p) * f[i];
+      cos_[p * half_ + i] = static_cast<float>(std::cos(angle) * attention_factor);
+      sin_[p * half_ + i] = static_cast<float>(std::sin(angle) * attention_factor);
+    }
+  }
 }
 
 }  // namespace lime::cpu
-#endif  // HWY_ONCE

@@ -1,10 +1,9 @@
-// Rotary position embedding: tables of cos and sin for every scaling type, and the rotation of q and k.
+// Rotary position embedding: tables of cos and sin for every scaling type.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cpu/thread_pool.h"
 #include "planner/base/bytes.h"
 #include "planner/plan/model_config.h"
 
@@ -36,11 +35,5 @@ class RopeTable {
   int64_t half_;
   std::vector<float> cos_, sin_;
 };
-
-// Rotates every head in place: (a, b) = (x[d], x[d + half]) becomes (a cos - b sin, b cos + a sin), the second product first and then one
-// fused multiply-add. x: fp32 [tokens, heads, 2 half], `stride` elements between two tokens; cos, sin: [positions, half]; positions: row of
-// the tables of each token.
-void ApplyRope(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t half,
-               const int32_t* positions);
 
 }  // namespace lime::cpu

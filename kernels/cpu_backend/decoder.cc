@@ -6,10 +6,8 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "kernels/cpu/activation.h"
-#include "kernels/cpu/embedding.h"
-#include "kernels/cpu/norm.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/row_ops.h"
 #include "planner/base/check.h"
 
 namespace lime::cpu {
@@ -180,11 +178,7 @@ void MlpBlock::Forward(Workspace& ws) const {
 
 void MlpBlock::Activate(Workspace& ws) const {
   const int64_t n = ws.intermediate;
-  if (gated()) {
-    GatedActivation(ws.pool, activation, ws.gate, ws.up, ws.rows, n, n, ws.mixed, ws.dtype, n);
-  } else {
-    PlainActivation(ws.pool, activation, ws.up, ws.rows, n, n, ws.mixed, ws.dtype, n);
-  }
+  GatedActivation(ws.pool, activation, gated() ? ws.gate : ws.up, gated() ? ws.up : nullptr, ws.rows, n, n, ws.mixed, ws.dtype, n);
 }
 
 void MlpBlock::ForwardRows(TensorRole role, Workspace& ws) const {

@@ -1,11 +1,10 @@
 // Embedding rows: dense, packed at every width, and with learned positions.
-#include "kernels/cpu/embedding.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
+#include "kernels/cpu/row_ops.h"
 #include "tests/kernels/cpu_test_util.h"
 
 namespace lime::cpu {

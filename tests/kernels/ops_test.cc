@@ -5,9 +5,8 @@
 #include <cstdio>
 #include <limits>
 
-#include "kernels/cpu/activation.h"
 #include "kernels/cpu/lanes-inl.h"
-#include "kernels/cpu/norm.h"
+#include "kernels/cpu/row_ops.h"
 #include "kernels/cpu/row_scorer.h"
 #include "tests/kernels/convert.h"
 #include "tests/kernels/cpu_test_util.h"
@@ -112,14 +111,14 @@ TEST(ActivationTest, SiluIsAccurateAndKeepsSpecialValues) {
   std::vector<float> x = RandomFloats(10007, 2, 20.0f);
   for (size_t i = 0; i < 400; ++i) x[i] = -110.0f + 0.55f * static_cast<float>(i);
   std::vector<float> y(x.size());
-  PlainActivation(pool, Activation::kSilu, x.data(), 1, x.size(), 0, y.data(), DType::kF32, 0);
+  GatedActivation(pool, Activation::kSilu, x.data(), nullptr, 1, x.size(), 0, y.data(), DType::kF32, 0);
   for (size_t i = 0; i < x.size(); ++i) {
     const double expected = x[i] / (1 + std::exp(-static_cast<double>(x[i])));
     const double limit = x[i] < -87 ? 1e-36 : std::abs(expected) * 3e-7;
     EXPECT_NEAR(y[i], expected, limit) << x[i];
   }
   const float special[] = {kNaN, kInfinity, 0.0f, -0.0f, -1000.0f};
-  PlainActivation(pool, Activation::kSilu, special, 1, 5, 0, y.data(), DType::kF32, 0);
+  GatedActivation(pool, Activation::kSilu, special, nullptr, 1, 5, 0, y.data(), DType::kF32, 0);
   EXPECT_TRUE(std::isnan(y[0]));
   EXPECT_EQ(y[1], kInfinity);
   EXPECT_EQ(y[2], 0.0f);
@@ -135,7 +134,7 @@ TEST(ActivationTest, MatchesFp64InEveryDTypeAndWidth) {
         const std::vector<float> gate = RandomFloats(tokens * stride, 3), up = RandomFloats(tokens * stride, 4);
         Array gated(dtype, tokens * n), plain(dtype, tokens * n);
         GatedActivation(pool, activation, gate.data(), up.data(), tokens, n, stride, gated.ptr(), dtype, n);
-        PlainActivation(pool, activation, gate.data(), tokens, n, stride, plain.ptr(), dtype, n);
+        GatedActivation(pool, activation, gate.data(), nullptr, tokens, n, stride, plain.ptr(), dtype, n);
         for (int64_t t = 0; t < tokens; ++t) {
           for (int64_t i = 0; i < n; ++i) {
             const double g = gate[t * stride + i], u = up[t * stride + i];

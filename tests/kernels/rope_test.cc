@@ -7,6 +7,7 @@
 #include <cmath>
 #include <complex>
 
+#include "kernels/cpu/row_ops.h"
 #include "tests/kernels/cpu_test_util.h"
 
 namespace lime::cpu {

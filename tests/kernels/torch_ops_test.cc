@@ -5,12 +5,10 @@
 #include <cmath>
 #include <functional>
 
-#include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/embedding.h"
 #include "kernels/cpu/linear.h"
-#include "kernels/cpu/norm.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/row_ops.h"
 #include "kernels/torch/ops.h"
 
 namespace lime::torch_ops {
@@ -205,7 +203,7 @@ TEST_F(TorchOpsTest, ActivationsAgree) {
       at::Tensor out = at::empty({5, 37}, type);
       cpu::GatedActivation(pool_, activation, gate.data_ptr<float>(), up.data_ptr<float>(), 5, 37, 37, out.data_ptr(), TypeOf(out), 37);
       ExpectClose(out, GatedActivation(gate, up, activation).to(type), "gated activation");
-      cpu::PlainActivation(pool_, activation, gate.data_ptr<float>(), 5, 37, 37, out.data_ptr(), TypeOf(out), 37);
+      cpu::GatedActivation(pool_, activation, gate.data_ptr<float>(), nullptr, 5, 37, 37, out.data_ptr(), TypeOf(out), 37);
       ExpectClose(out, PlainActivation(gate, activation).to(type), "activation");
     }
   }

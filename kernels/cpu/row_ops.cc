@@ -1,10 +1,12 @@
-#include "kernels/cpu/norm.h"
+#include "kernels/cpu/row_ops.h"
 
+#include <algorithm>
+
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/hwy_targets.h"
-#include "kernels/cpu/parallel_rows.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/norm.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/row_ops.cc"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include "kernels/cpu/lanes-inl.h"
@@ -27,6 +29,51 @@ HWY_INLINE void StoreGroup(F32x16 x, T* row, int64_t i, int64_t width) {
     StoreFirst(x, row + i, width - i);
   }
 }
+
+// ---- Embedding
+
+// LoadGroup of a row in any working dtype.
+HWY_INLINE F32x16 LoadAny(const void* row, DType dtype, int64_t i, int64_t width) {
+  F32x16 x;
+  WithWorkingType(dtype, [&](auto type) HWY_ATTR { x = LoadGroup(static_cast<const decltype(type)*>(row), i, width); });
+  return x;
+}
+
+// Codes i .. i + n - 1 of a little-endian bit stream, as floats. Reads whole bytes of the codes and nothing beyond them.
+HWY_INLINE F32x16 LoadCodes(const uint8_t* stream, int bits, int64_t i, int64_t n) {
+  alignas(64) float codes[kLanes] = {};
+  for (int64_t k = 0; k < n; ++k) {
+    const int64_t bit = (i + k) * bits;
+    uint32_t window = stream[bit / 8];
+    if (bit % 8 + bits > 8) window |= uint32_t{stream[bit / 8 + 1]} << 8;
+    codes[k] = static_cast<float>((window >> (bit % 8)) & ((1u << bits) - 1));
+  }
+  return Load(codes);
+}
+
+// A group of 16 lies within one group of weights: group_size is a multiple of 16.
+HWY_INLINE F32x16 LoadPacked(const Matrix& m, int64_t row, int64_t i, int64_t n) {
+  const auto* stream = static_cast<const uint8_t*>(m.data) + row * m.RowBytes();
+  const int64_t group = row * (m.cols / m.group_size) + i / m.group_size;
+  float scale = 0, bias = 0;
+  WithWorkingType(m.scale_dtype, [&](auto type) HWY_ATTR {
+    scale = ToFloat(static_cast<const decltype(type)*>(m.scales)[group]);
+    bias = ToFloat(static_cast<const decltype(type)*>(m.biases)[group]);
+  });
+  return MulAdd(Set(scale), LoadCodes(stream, m.bits, i, n), Set(bias));
+}
+
+void EmbedRow(const Matrix& table, int64_t id, const void* position_row, void* out, DType out_dtype) {
+  const void* dense = static_cast<const char*>(table.data) + id * table.cols * ElementBytes(table.dtype);
+  for (int64_t i = 0; i < table.cols; i += kLanes) {
+    F32x16 x = table.dtype == DType::kU32 ? LoadPacked(table, id, i, std::min<int64_t>(kLanes, table.cols - i))
+                                          : LoadAny(dense, table.dtype, i, table.cols);
+    if (position_row != nullptr) x = Add(x, LoadAny(position_row, out_dtype, i, table.cols));
+    WithWorkingType(out_dtype, [&](auto type) HWY_ATTR { StoreGroup(x, static_cast<decltype(type)*>(out), i, table.cols); });
+  }
+}
+
+// ---- Norms
 
 // Sum of x^2 over the row.
 template <typename T>
@@ -133,12 +180,93 @@ void HeadRmsNormRow(float* x, int64_t heads, int64_t head_dim, const void* weigh
   });
 }
 
+// ---- Rotation
+
+HWY_INLINE void Rotate(F32x16& a, F32x16& b, F32x16 c, F32x16 s) {
+  const F32x16 first = MulAdd(a, c, Neg(Mul(b, s)));
+  b = MulAdd(b, c, Mul(a, s));
+  a = first;
+}
+
+void RotateHeads(float* x, int64_t heads, const float* cos, const float* sin, int64_t half) {
+  for (int64_t head = 0; head < heads; ++head, x += 2 * half) {
+    int64_t d = 0;
+    for (; d + kLanes <= half; d += kLanes) {
+      F32x16 a = Load(x + d), b = Load(x + half + d);
+      Rotate(a, b, Load(cos + d), Load(sin + d));
+      Store(a, x + d);
+      Store(b, x + half + d);
+    }
+    if (d == half) continue;
+    const int64_t n = half - d;
+    F32x16 a = LoadFirst(x + d, n), b = LoadFirst(x + half + d, n);
+    Rotate(a, b, LoadFirst(cos + d, n), LoadFirst(sin + d, n));
+    StoreFirst(a, x + d, n);
+    StoreFirst(b, x + half + d, n);
+  }
+}
+
+// ---- Activation
+
+struct Silu {
+  HWY_INLINE F32x16 operator()(F32x16 x) const { return Div(x, Add(Set(1.0f), Exp(Neg(x)))); }
+};
+
+struct Relu {
+  HWY_INLINE F32x16 operator()(F32x16 x) const { return ZeroIfNegative(x); }
+};
+
+// up is null for the plain activation.
+template <typename Act, typename T>
+HWY_INLINE void Row(const float* x, const float* up, int64_t n, T* out) {
+  const Act act;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const F32x16 y = act(Load(x + i));
+    Store(up != nullptr ? Mul(y, Load(up + i)) : y, out + i);
+  }
+  if (i == n) return;
+  const F32x16 y = act(LoadFirst(x + i, n - i));
+  StoreFirst(up != nullptr ? Mul(y, LoadFirst(up + i, n - i)) : y, out + i, n - i);
+}
+
+void ActivationRow(Activation activation, const float* x, const float* up, int64_t n, void* out, DType dtype) {
+  WithWorkingType(dtype, [&](auto type) HWY_ATTR {
+    auto* y = static_cast<decltype(type)*>(out);
+    if (activation == Activation::kSilu) {
+      Row<Silu>(x, up, n, y);
+    } else {
+      Row<Relu>(x, up, n, y);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace lime::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lime::cpu {
+HWY_EXPORT(EmbedRow);
+
+void EmbedTokens(ThreadPool& pool, const Matrix& table, const int32_t* ids, int64_t tokens, const LearnedPositions& learned, void* out,
+                 DType out_dtype, int64_t out_stride) {
+  const int64_t element = ElementBytes(out_dtype), row_bytes = table.cols * element;
+  const bool copies = table.dtype == out_dtype && learned.table == nullptr;
+  ParallelRows(pool, tokens, table.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      char* row = static_cast<char*>(out) + t * out_stride * element;
+      if (copies) {
+        std::memcpy(row, static_cast<const char*>(table.data) + ids[t] * row_bytes, row_bytes);
+        continue;
+      }
+      const void* position_row = learned.table == nullptr
+                                     ? nullptr
+                                     : static_cast<const char*>(learned.table) + (learned.positions[t] + learned.offset) * row_bytes;
+      HWY_DYNAMIC_DISPATCH(EmbedRow)(table, ids[t], position_row, row, out_dtype);
+    }
+  });
+}
 
 HWY_EXPORT(RmsNormRows);
 HWY_EXPORT(LayerNormRows);
@@ -161,6 +289,27 @@ void HeadRmsNorm(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int6
   ParallelRows(pool, tokens, heads * head_dim, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token)
       HWY_DYNAMIC_DISPATCH(HeadRmsNormRow)(x + token * token_stride, heads, head_dim, weight, weight_dtype, eps);
+  });
+}
+
+HWY_EXPORT(RotateHeads);
+
+void ApplyRope(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t half,
+               const int32_t* positions) {
+  ParallelRows(pool, tokens, 2 * heads * half, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      HWY_DYNAMIC_DISPATCH(RotateHeads)(x + t * stride, heads, cos + positions[t] * half, sin + positions[t] * half, half);
+  });
+}
+
+HWY_EXPORT(ActivationRow);
+
+void GatedActivation(ThreadPool& pool, Activation activation, const float* gate, const float* up, int64_t tokens, int64_t n,
+                     int64_t in_stride, void* out, DType out_dtype, int64_t out_stride) {
+  const int64_t row_bytes = out_stride * ElementBytes(out_dtype);
+  ParallelRows(pool, tokens, n, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) HWY_DYNAMIC_DISPATCH(ActivationRow)
+    (activation, gate + t * in_stride, up != nullptr ? up + t * in_stride : nullptr, n, static_cast<char*>(out) + t * row_bytes, out_dtype);
   });
 }
 

@@ -1,0 +1,71 @@
+// Operators that take one row after another: fp32 inside, rounded once to the output's dtype. Rows are shared by the threads of the pool;
+// none of these allocates.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/thread_pool.h"
+#include "planner/base/dtype.h"
+#include "planner/plan/model_config.h"
+
+namespace lime::cpu {
+
+// ---- Rows of the embedding into the residual stream
+
+// Learned positions, added to the token's row.
+struct LearnedPositions {
+  const void* table = nullptr;         // [positions + offset, cols] in the working dtype; null: none
+  int64_t offset = 0;                  // row of position 0
+  const int32_t* positions = nullptr;  // [tokens]
+};
+
+// out[t] = row ids[t] of `table`, in out_dtype, rounded once: a dense row as it is (table.dtype == out_dtype copies bits); of packed
+// groups, fused scale * q + bias; plus the row of the position, added in fp32 before the rounding. out: [tokens, out_stride]. REQUIRES:
+// every id and position lies within its table.
+void EmbedTokens(ThreadPool& pool, const Matrix& table, const int32_t* ids, int64_t tokens, const LearnedPositions& learned, void* out,
+                 DType out_dtype, int64_t out_stride);
+
+// ---- RMSNorm and LayerNorm
+//
+// Order (portable-f32-1): element i of a row is summed into lane i % 32, in ascending i; lanes l and l + 16 are added, then the 16 as
+// ReduceAdd does.
+
+// Rows of `width` elements in `dtype`; weights and biases in a dtype of their own. Both are working dtypes.
+struct NormShape {
+  int64_t rows = 0;
+  int64_t width = 0;
+  int64_t x_stride = 0;    // elements between two rows of x
+  int64_t out_stride = 0;  // elements between two rows of out
+  DType dtype = DType::kBF16;
+  DType weight_dtype = DType::kBF16;
+};
+
+// out = round(x / sqrt(mean(x^2) + eps) * weight).   weight: [width].   out == x is allowed.
+void RmsNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void* weight, float eps, void* out);
+
+// RMSNorm of every head of q or k, in place.   x: fp32 [tokens, heads, head_dim], token_stride elements between two tokens.   weight:
+// [head_dim] of weight_dtype.
+void HeadRmsNorm(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t head_dim, int64_t token_stride, const void* weight,
+                 DType weight_dtype, float eps);
+
+// out = round((x - mean) / sqrt(variance + eps) * weight + bias), mean first, then the variance around it.
+// weight, bias: [width] or null.   out == x is allowed.
+void LayerNorm(ThreadPool& pool, const NormShape& shape, const void* x, const void* weight, const void* bias, float eps, void* out);
+
+// ---- Rotation of q and k (rope.h)
+
+// Rotates every head in place: (a, b) = (x[d], x[d + half]) becomes (a cos - b sin, b cos + a sin), the second product first and then one
+// fused multiply-add. x: fp32 [tokens, heads, 2 half], `stride` elements between two tokens; cos, sin: [positions, half]; positions: row of
+// the tables of each token.
+void ApplyRope(ThreadPool& pool, float* x, int64_t tokens, int64_t heads, int64_t stride, const float* cos, const float* sin, int64_t half,
+               const int32_t* positions);
+
+// ---- Activations of the MLP: silu(x) = x / (1 + exp(-x)); relu(x) = 0 for x < 0, else x
+
+// out[t][i] = round(act(gate[t][i]) * up[t][i]).   gate, up: fp32 [tokens, in_stride]; out: [tokens, out_stride] of out_dtype; n elements
+// of each row. Without the product where `up` is null.
+void GatedActivation(ThreadPool& pool, Activation activation, const float* gate, const float* up, int64_t tokens, int64_t n,
+                     int64_t in_stride, void* out, DType out_dtype, int64_t out_stride);
+
+}  // namespace lime::cpu
