@@ -67,16 +67,17 @@ std::string Printable(absl::string_view text) {
 
 class SelfProfile {
  public:
-  SelfProfile(const EngineProfilerOptions& options, const ProfileCall& call, const Say& say, const std::atomic<bool>& cancelled)
-      : options_(options), call_(call), say_(say), cancelled_(cancelled) {}
+  SelfProfile(const EngineSettings& settings, const std::string& weights, const std::string& store, const ProfileCall& call, const Say& say,
+              const std::atomic<bool>& cancelled)
+      : settings_(settings), weights_(weights), store_(store), call_(call), say_(say), cancelled_(cancelled) {}
 
   absl::StatusOr<MeasuredDevice> Run() {
-    LIME_ASSIGN_OR_RETURN(const Model model, OpenModel(call_, call_.weights.empty() ? options_.weights : call_.weights));
+    LIME_ASSIGN_OR_RETURN(const Model model, OpenModel(call_, call_.weights.empty() ? weights_ : call_.weights));
     const Bytes free = AvailableMemory(), runtime = ProcessResidentBytes();
-    room_ = options_.memory > 0 ? std::min(free / 2, options_.memory - runtime) : free / 2;
+    room_ = settings_.memory > 0 ? std::min(free / 2, settings_.memory - runtime) : free / 2;
     if (room_ < kMiB) return NoRoom(runtime);
-    measured_.memory = options_.memory > 0 ? options_.memory : runtime + static_cast<Bytes>(kPlannedShare * static_cast<double>(free));
-    measured_.profile = EmptyProfile(options_.num_threads > 0 ? options_.num_threads : UsableCores());
+    measured_.memory = settings_.memory > 0 ? settings_.memory : runtime + static_cast<Bytes>(kPlannedShare * static_cast<double>(free));
+    measured_.profile = EmptyProfile(settings_.num_threads > 0 ? settings_.num_threads : UsableCores());
     say_({.what = "memory", .share = 0});
     MeasureRates(call_.seconds / 2, std::min(kMeasuredBytes, room_ / kMiB * kMiB), measured_.profile);
     if (cancelled_) return absl::CancelledError("interrupted");
@@ -90,8 +91,8 @@ class SelfProfile {
 
  private:
   absl::Status NoRoom(Bytes runtime) const {
-    if (options_.memory > 0 && options_.memory - runtime < kMiB) {
-      return absl::ResourceExhaustedError(absl::StrCat("its budget of ", FormatBytes(options_.memory), " is less than the ",
+    if (settings_.memory > 0 && settings_.memory - runtime < kMiB) {
+      return absl::ResourceExhaustedError(absl::StrCat("its budget of ", FormatBytes(settings_.memory), " is less than the ",
                                                        FormatBytes(runtime), " that limed itself takes; give it ",
                                                        BudgetAtLeast(runtime + kMeasuringRoom), " or more"));
     }
@@ -117,7 +118,7 @@ class SelfProfile {
 
   // Where a file is to be written for it: of pushed blocks, those that are not there are holes.
   std::string SampleFolder(const Model& model) const {
-    if (!model.checkpoint) return options_.store;
+    if (!model.checkpoint) return store_;
     std::vector<BlockId> blocks;
     for (const BlockSpec& block : model.spec.blocks) blocks.push_back(block.id);
     return model.checkpoint->CheckHolds(blocks).ok() ? "" : model.checkpoint->dir();
@@ -149,12 +150,12 @@ class SelfProfile {
   }
 
   absl::Status ComputeBlocks(const Model& model) {
-    const KeptTo kept(options_.cores);
+    const KeptTo kept(settings_.cores);
     LIME_ASSIGN_OR_RETURN(ModelCompute compute, MeasureCompute(model.spec, {.num_threads = static_cast<int>(measured_.profile.threads),
                                                                             .seconds = 2 * call_.seconds,
                                                                             .memory = room_,
-                                                                            .backend = options_.backend,
-                                                                            .numerics = options_.numerics,
+                                                                            .backend = settings_.backend,
+                                                                            .numerics = settings_.numerics,
                                                                             .progress = Progress("blocks", 3.0 / 7, 1),
                                                                             .numerics_id = &measured_.numerics_id,
                                                                             .cancelled = &cancelled_}));
@@ -163,7 +164,8 @@ class SelfProfile {
     return absl::OkStatus();
   }
 
-  const EngineProfilerOptions& options_;
+  const EngineSettings& settings_;
+  const std::string &weights_, &store_;
   const ProfileCall& call_;
   const Say& say_;
   const std::atomic<bool>& cancelled_;
@@ -173,9 +175,9 @@ class SelfProfile {
 
 }  // namespace
 
-Profiler MakeEngineProfiler(const EngineProfilerOptions& options) {
-  return [options](const ProfileCall& call, const Say& say, const std::atomic<bool>& cancelled) {
-    return SelfProfile(options, call, say, cancelled).Run();
+Profiler MakeEngineProfiler(const EngineSettings& settings, const std::string& weights, const std::string& store) {
+  return [=](const ProfileCall& call, const Say& say, const std::atomic<bool>& cancelled) {
+    return SelfProfile(settings, weights, store, call, say, cancelled).Run();
   };
 }
 

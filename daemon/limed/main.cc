@@ -154,13 +154,6 @@ int Run(lime::LimedFlags flags) {
                       .cluster = flags.background,
                       .user = lime::UserName(geteuid()),
                       .process = getpid()};
-  options.profile = lime::MakeEngineProfiler({.num_threads = settings->threads,
-                                              .cores = settings->compute_cores,
-                                              .backend = flags.backend,
-                                              .numerics = flags.numerics,
-                                              .memory = settings->memory,
-                                              .weights = flags.model,
-                                              .store = flags.store});
   options.inspect = [&flags, &settings, runtime](const lime::InspectCall& call) {
     return lime::InspectMachine({.weights = call.weights.empty() ? flags.model : call.weights,
                                  .store = flags.store,
@@ -176,16 +169,18 @@ int Run(lime::LimedFlags flags) {
   if (flags.no_link_probes) options.plans.link_probes = false;
   options.plans.log = log;
   options.debug = [logger, name = flags.name](const std::string& sentence) { logger->debug("device {}: {}", name, sentence); };
-  options.plans.make_stage = lime::MakeEngineStages({.num_threads = settings->threads,
-                                                     .cores = settings->compute_cores,
-                                                     .backend = flags.backend,
-                                                     .numerics = flags.numerics,
-                                                     .loader = settings->loader,
-                                                     .kv_dir = flags.kv_dir,
-                                                     .memory = settings->memory,
-                                                     .follow_memory = flags.follow_memory,
-                                                     .pace = settings->pace,
-                                                     .log = log});
+  const lime::EngineSettings engine{.num_threads = settings->threads,
+                                    .cores = settings->compute_cores,
+                                    .backend = flags.backend,
+                                    .numerics = flags.numerics,
+                                    .loader = settings->loader,
+                                    .kv_dir = flags.kv_dir,
+                                    .memory = settings->memory,
+                                    .follow_memory = flags.follow_memory,
+                                    .pace = settings->pace,
+                                    .log = log};
+  options.plans.make_stage = lime::MakeEngineStages(engine);
+  options.profile = lime::MakeEngineProfiler(engine, flags.model, flags.store);
   absl::StatusOr<std::unique_ptr<lime::DeviceServer>> server = lime::DeviceServer::Start(options);
   if (!server.ok()) return Fail(server.status(), kFailed);
   log("listens on port " + std::to_string((*server)->port()) + " of " + flags.listen.substr(0, flags.listen.rfind(':')) +

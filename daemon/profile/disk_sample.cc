@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/profile/clock.h"
+#include "common/steady_clock.h"
 #include "daemon/weights/huge_buffer.h"
 
 namespace lime {
@@ -67,7 +67,7 @@ absl::StatusOr<DiskSample> DiskSample::Write(const std::string& folder, const Di
   LIME_ASSIGN_OR_RETURN(const HugeBuffer buffer, HugeBuffer::Allocate(kWriteBytes));
   uint64_t state = static_cast<uint64_t>(::getpid()) << 32;
   Bytes done = 0;
-  for (const auto start = Clock::now(); done < bytes && (done < options.least || SecondsSince(start) < options.seconds);) {
+  for (const double start = SteadyMs(); done < bytes && (done < options.least || SteadyMs() - start < 1000 * options.seconds);) {
     if (options.cancelled != nullptr && options.cancelled->load(std::memory_order_relaxed)) return absl::CancelledError("interrupted");
     FillRandom({reinterpret_cast<uint64_t*>(buffer.data()), kWriteBytes / sizeof(uint64_t)}, state);
     const absl::Status written = WriteExactly(file, folder, done, {buffer.data(), kWriteBytes});

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -10,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/profile/clock.h"
+#include "common/steady_clock.h"
 #include "daemon/profile/scale_model.h"
 #include "daemon/weights/system_memory.h"
 #include "kernels/registry/registry.h"
@@ -28,10 +27,6 @@ constexpr int kMostSlices = 4;
 constexpr int kWarmUpVisits = 5;
 constexpr double kVisitMs = 20;  // steps of one point that follow each other
 constexpr double kShareOfMemory = 0.8;
-
-double MsSince(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 // The lower quartile: what else runs on the machine only ever adds.
 double Typical(std::vector<double> values) {
@@ -198,14 +193,14 @@ class ComputeMeter {
   // Steps of one shape that follow each other. The first finds the caches of another shape, and does not count where that can be seen.
   absl::Status Visit(Shape& shape) {
     DealPages(shape);
-    const Clock::time_point start = Clock::now();
-    for (int step = 0; step == 0 || MsSince(start) < kVisitMs; ++step) {
+    const double start = SteadyMs();
+    for (int step = 0; step == 0 || SteadyMs() - start < kVisitMs; ++step) {
       if (options_.cancelled != nullptr && options_.cancelled->load(std::memory_order_relaxed)) return absl::CancelledError("interrupted");
       FillBatch(shape);
       LIME_RETURN_IF_ERROR(Step(shape, /*counts=*/step > 0 || !shape.decodes()));
-      if (step == 0 && shape.decodes() && MsSince(start) >= kVisitMs) LIME_RETURN_IF_ERROR(Step(shape, /*counts=*/true));
+      if (step == 0 && shape.decodes() && SteadyMs() - start >= kVisitMs) LIME_RETURN_IF_ERROR(Step(shape, /*counts=*/true));
     }
-    shape.spent_ms += MsSince(start);
+    shape.spent_ms += SteadyMs() - start;
     return absl::OkStatus();
   }
 
@@ -224,16 +219,16 @@ class ComputeMeter {
 
   absl::Status Step(Shape& shape, bool counts) {
     std::array<double, 4> sums{};  // by kind
-    const Clock::time_point start = Clock::now();
+    const double start = SteadyMs();
     LIME_RETURN_IF_ERROR(backend_->Begin(batch_));
     for (const BlockSpec& block : scale_.spec.blocks) {
       if (block.id.layer >= LayersOf(shape)) continue;
-      const Clock::time_point begin = Clock::now();
+      const double begin = SteadyMs();
       LIME_RETURN_IF_ERROR(backend_->Compute(block.id));
-      sums[static_cast<size_t>(block.id.kind)] += MsSince(begin);
+      sums[static_cast<size_t>(block.id.kind)] += SteadyMs() - begin;
     }
     if (shape.rows == 1 && options_.after_step) options_.after_step(backend_->Logits());
-    if (counts) Count(shape, sums, MsSince(start));
+    if (counts) Count(shape, sums, SteadyMs() - start);
     return absl::OkStatus();
   }
 

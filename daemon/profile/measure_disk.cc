@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "daemon/profile/clock.h"
+#include "common/steady_clock.h"
 #include "daemon/weights/block_device.h"
 #include "daemon/weights/huge_buffer.h"
 
@@ -73,7 +73,7 @@ class DiskRateMeter {
 
   absl::StatusOr<DiskPoint> Run() {
     device_.Post([this] {
-      start_ = last_ = Clock::now();
+      start_ = last_ = SteadyMs();
       in_flight_ = device_.num_lanes();
       for (int lane = 0; lane < device_.num_lanes(); ++lane) Start(lane);
     });
@@ -89,38 +89,38 @@ class DiskRateMeter {
  private:
   void Start(int lane) {
     const auto [file, offset] = cursor_.Next();
-    const Clock::time_point begin = Clock::now();
+    const double begin = SteadyMs();
     if (place_ + read_bytes_ > memory_.bytes()) place_ = 0;
     device_.StartRead(lane, file, offset, memory_.data() + std::exchange(place_, place_ + read_bytes_), read_bytes_,
                       [this, lane, file = file, begin](BlockDevice::Result result) { OnRead(lane, file, begin, result); });
   }
 
-  void OnRead(int lane, int file, Clock::time_point begin, BlockDevice::Result result) {
+  void OnRead(int lane, int file, double begin, BlockDevice::Result result) {
     if (status_.ok() && (result.error != 0 || result.bytes != read_bytes_)) {
       const std::string why = result.error != 0 ? std::strerror(result.error) : "a read came back short; was the file cut?";
       status_ = absl::UnavailableError(absl::StrCat(device_.paths()[file], ": ", why));
     }
-    last_ = Clock::now();
+    last_ = SteadyMs();
     Count(begin);
     if (!Ends()) return Start(lane);
     if (--in_flight_ == 0) done_.Notify();
   }
 
   // From the first request that ends after the warm part.
-  void Count(Clock::time_point begin) {
+  void Count(double begin) {
     if (warmed_) {
-      latencies_ms_.push_back(std::chrono::duration<double, std::milli>(last_ - begin).count());
-      ends_.push_back(std::chrono::duration<double>(last_ - start_).count());
+      latencies_ms_.push_back(last_ - begin);
+      ends_.push_back((last_ - start_) / 1000);
     }
     const int lanes = device_.num_lanes();
-    if (!warmed_ && ++unwarmed_ >= lanes && SecondsSince(start_) >= kWarmShare * seconds_) {
+    if (!warmed_ && ++unwarmed_ >= lanes && SteadyMs() - start_ >= 1000 * kWarmShare * seconds_) {
       warmed_ = true;
     }
   }
 
   bool Ends() {
     if (ending_) return true;
-    const double seconds = SecondsSince(start_);
+    const double seconds = (SteadyMs() - start_) / 1000;
     const bool enough = latencies_ms_.size() >= static_cast<size_t>(kMinRounds * device_.num_lanes()) && seconds >= seconds_;
     const bool too_long = seconds >= std::max(kLongestPoint, seconds_) && latencies_ms_.size() >= 2;
     const bool cancelled = cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed);
@@ -137,7 +137,7 @@ class DiskRateMeter {
   Bytes place_ = 0;  // of the next request, round and round: what a read brings is not looked at
   int in_flight_ = 0, unwarmed_ = 0;
   bool warmed_ = false, ending_ = false;
-  Clock::time_point start_, last_;
+  double start_ = 0, last_ = 0;              // ms
   std::vector<double> latencies_ms_, ends_;  // of what counts; seconds since the start
   absl::Status status_;
   absl::Notification done_;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/profile/clock.h"
+#include "common/steady_clock.h"
 #include "daemon/profile/limits.h"
 #include "kernels/cpu/linear.h"
 #include "planner/base/median.h"
@@ -43,8 +43,8 @@ double MemoryRate(int threads, Bytes bytes, double seconds) {
   cpu::ThreadPool pool(threads);
   const bench::HugeMemory memory(bytes);
   std::vector<double> rates;
-  const Clock::time_point start = Clock::now();
-  while (SecondsSince(start) < seconds || rates.size() < 3) rates.push_back(ReadRate(pool, memory));
+  const double start = SteadyMs();
+  while (SteadyMs() - start < 1000 * seconds || rates.size() < 3) rates.push_back(ReadRate(pool, memory));
   return Median(rates);
 }
 
@@ -62,8 +62,8 @@ void MeasureRates(double seconds, Bytes bytes, DeviceProfile& profile) {
   cpu::ThreadPool pool(static_cast<int>(profile.threads));
   const bench::HugeMemory memory(bytes);
   std::vector<double> rates, flops;
-  const Clock::time_point start = Clock::now();
-  while (SecondsSince(start) < seconds || rates.size() < 3) {
+  const double start = SteadyMs();
+  while (SteadyMs() - start < 1000 * seconds || rates.size() < 3) {
     rates.push_back(ReadRate(pool, memory));
     flops.push_back(bench::MultiplyAddRate(pool));
   }

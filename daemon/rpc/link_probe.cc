@@ -1,28 +1,22 @@
 #include "daemon/rpc/link_probe.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/steady_clock.h"
 #include "proto/grpc_status.h"
 #include "proto/prober.h"
 
 namespace lime {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr Bytes kSmall = 64, kMessage = 256 * kKiB, kFirstTurn = 64 * kKiB, kLargestTurn = 16 * kMiB;
 constexpr int kWarmUps = 10, kTurns = 100;  // small messages there and back
 constexpr double kLongTurnMs = 100;         // a turn of so long says enough: the next is no larger
 constexpr absl::Duration kPatience = absl::Seconds(10);
-
-double MsSince(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 class LinkMeter {
  public:
@@ -34,7 +28,7 @@ class LinkMeter {
   }
 
   absl::StatusOr<MeasuredLink> Run() {
-    const Clock::time_point begin = Clock::now();
+    const double begin = SteadyMs();
     const bool whole = MeasureLatency() && MeasureRate(begin);
     stream_->WritesDone();
     const grpc::Status status = stream_->Finish();
@@ -55,7 +49,7 @@ class LinkMeter {
 
   // Sends so many bytes and waits for the answer to the last. False where the stream has broken.
   bool Exchange(Bytes bytes, double& ms) {
-    const Clock::time_point begin = Clock::now();
+    const double begin = SteadyMs();
     for (Bytes left = bytes; left > 0;) {
       const Bytes now = std::min(left, kMessage);
       left -= now;
@@ -65,14 +59,14 @@ class LinkMeter {
     }
     v1::ProbeAnswer answer;
     const bool read = stream_->Read(&answer);
-    ms = MsSince(begin);
+    ms = SteadyMs() - begin;
     return read;
   }
 
   bool MeasureLatency() {
     std::vector<double> times;
-    const Clock::time_point begin = Clock::now();
-    for (int i = 0; i < kWarmUps + kTurns && (i < kWarmUps + 3 || MsSince(begin) < probe_.seconds * 500); ++i) {
+    const double begin = SteadyMs();
+    for (int i = 0; i < kWarmUps + kTurns && (i < kWarmUps + 3 || SteadyMs() - begin < probe_.seconds * 500); ++i) {
       double ms = 0;
       if (!Exchange(kSmall, ms)) return false;
       if (i >= kWarmUps) times.push_back(ms);
@@ -83,9 +77,9 @@ class LinkMeter {
     return true;
   }
 
-  bool MeasureRate(Clock::time_point begin) {
+  bool MeasureRate(double begin) {
     Bytes bytes = kFirstTurn, sent = 0;
-    while (turns_.empty() || (MsSince(begin) < probe_.seconds * 1000 && sent + bytes <= probe_.most)) {
+    while (turns_.empty() || (SteadyMs() - begin < probe_.seconds * 1000 && sent + bytes <= probe_.most)) {
       Turn turn{.bytes = bytes};
       if (!Exchange(bytes, turn.ms)) return false;
       turns_.push_back(turn);

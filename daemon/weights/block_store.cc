@@ -12,6 +12,7 @@
 #include "daemon/weights/block_store_layout.h"
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/checkpoint.h"
+#include "daemon/weights/held_blocks.h"
 #include "daemon/weights/model_folder.h"
 #include "daemon/weights/output_file.h"
 #include "daemon/weights/page_cache.h"
@@ -104,12 +105,6 @@ bool BeginsAs(std::string_view header, const std::string& path) {
   if (!bytes.ok()) return false;
   std::string begin(std::min(header.size(), static_cast<size_t>(*bytes)), '\0');
   return ReadExactly(*file, path, 0, std::as_writable_bytes(std::span(begin))).ok() && header.starts_with(begin);
-}
-
-uint64_t Xxh3Of(std::string_view text) {
-  Xxh3 hash;
-  hash.Add(std::as_bytes(std::span(text)));
-  return hash.value();
 }
 
 class Preparer {
@@ -205,7 +200,7 @@ class Preparer {
     const absl::StatusOr<std::string> text = ReadTextFile(Path(name), kMaxSideFileBytes);
     if (!text.ok()) return false;
     const auto stored = std::ranges::find(found.files, name, &StoredFile::name);
-    if (stored != found.files.end() && stored->xxh3 == Xxh3Of(*text)) return true;
+    if (stored != found.files.end() && stored->xxh3 == ManifestTextHash(*text)) return true;
     const absl::StatusOr<std::string> to_write = SideText(name);
     return to_write.ok() && *to_write == *text;
   }

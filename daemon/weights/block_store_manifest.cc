@@ -1,12 +1,11 @@
 #include "daemon/weights/block_store_manifest.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "common/logits_hash.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
@@ -37,10 +36,6 @@ absl::Status FieldError(std::string_view where, std::string_view field, std::str
   return Invalid(Text(where), ": field \"", Text(field), "\" ", Text(problem));
 }
 
-std::string HexText(uint64_t hash) {
-  return absl::StrFormat("%016x", hash);
-}
-
 // The value of lower-case hexadecimal digits, at most 16; nothing where a character is none.
 std::optional<uint64_t> HexValue(std::string_view text) {
   uint64_t value = 0;
@@ -53,8 +48,7 @@ std::optional<uint64_t> HexValue(std::string_view text) {
 
 std::optional<uint64_t> ParseHex(const json& value) {
   if (!value.is_string()) return std::nullopt;
-  const std::string& text = value.get_ref<const std::string&>();
-  return text.size() == 16 ? HexValue(text) : std::nullopt;
+  return ParseHash(value.get_ref<const std::string&>());
 }
 
 absl::StatusOr<uint64_t> HashField(const json& object, const std::string& key, const std::string& where) {
@@ -238,14 +232,19 @@ json FileJson(const StoredFile& file) {
                       {"layer", block.id.layer},
                       {"offset", block.offset},
                       {"bytes", block.bytes},
-                      {"xxh3", HexText(block.xxh3)}});
+                      {"xxh3", HashText(block.xxh3)}});
   }
-  for (const StoredRange& range : file.ranges) ranges.push_back(json::array({range.offset, range.bytes, HexText(range.xxh3)}));
+  for (const StoredRange& range : file.ranges) ranges.push_back(json::array({range.offset, range.bytes, HashText(range.xxh3)}));
   for (const StoredRows& table : file.rows) rows.push_back(json::array({table.offset, table.row_bytes, RowDigits(table)}));
-  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", HexText(file.xxh3)}, {"blocks", blocks}, {"ranges", ranges}, {"rows", rows}};
+  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3", HashText(file.xxh3)},
+          {"blocks", blocks},  {"ranges", ranges},    {"rows", rows}};
 }
 
 }  // namespace
+
+std::optional<uint64_t> ParseHash(std::string_view text) {
+  return text.size() == 16 ? HexValue(text) : std::nullopt;
+}
 
 Bytes StoreManifest::bytes() const {
   Bytes sum = 0;
@@ -269,7 +268,7 @@ std::string StoreManifestText(const StoreManifest& manifest) {
                      {"alignment", kStoreAlignment},
                      {"piece_bytes", kPieceBytes},
                      {"layers", manifest.layers},
-                     {"source_xxh3", HexText(manifest.source_xxh3)},
+                     {"source_xxh3", HashText(manifest.source_xxh3)},
                      {"files", files}};
   return root.dump(1) + "\n";
 }

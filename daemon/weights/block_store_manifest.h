@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,6 +74,9 @@ struct StoreManifest {
   Bytes bytes() const;  // of all files
   friend bool operator==(const StoreManifest&, const StoreManifest&) = default;
 };
+
+// Pure. The checksum that stands in these files so: 16 lower-case hexadecimal digits (HashText); nothing where `text` is none.
+std::optional<uint64_t> ParseHash(std::string_view text);
 
 // Pure. `name` (the path) opens every error. A manifest lists embedding, head and both blocks of every layer, a journal may list fewer.
 absl::StatusOr<StoreManifest> ParseStoreManifest(std::string_view text, std::string_view name);

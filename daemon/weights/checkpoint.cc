@@ -107,16 +107,14 @@ absl::Status Checkpoint::AddPushed() {
 
 absl::Status Checkpoint::CheckHolds(std::span<const BlockId> blocks) const {
   if (!held_) return absl::OkStatus();
-  std::string missing;
-  int count = 0;
+  std::vector<std::string> missing;
   for (const BlockId id : blocks) {
-    if (std::ranges::find(*held_, id) != held_->end()) continue;
-    if (++count <= kNamedBlocks) absl::StrAppend(&missing, count > 1 ? ", " : "", BlockName(id));
+    if (std::ranges::find(*held_, id) == held_->end()) missing.push_back(BlockName(id));
   }
-  if (count == 0) return absl::OkStatus();
-  if (count > kNamedBlocks) absl::StrAppend(&missing, " and ", count - kNamedBlocks, " more");
-  return absl::FailedPreconditionError(absl::StrCat(dir_, ": lacks ", count, " of ", blocks.size(), " blocks that the plan needs here (",
-                                                    missing, "); send them with `lime push`"));
+  if (missing.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(dir_, ": lacks ", missing.size(), " of ", blocks.size(),
+                                                    " blocks that the plan needs here (", SomeOf(missing, kNamedBlocks),
+                                                    "); send them with `lime push`"));
 }
 
 absl::Status Checkpoint::AddFile(const std::string& path, const std::map<std::string, std::string>& named) {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "common/logits_hash.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/store_units.h"
 #include "nlohmann/json.hpp"
@@ -24,10 +24,6 @@ using nlohmann::json;
 constexpr char kHeldFormat[] = "lime-held-blocks";
 constexpr int64_t kVersion = 1;
 constexpr size_t kMaxBlocks = 1'000'000;
-
-std::string HexText(uint64_t hash) {
-  return absl::StrFormat("%016x", hash);
-}
 
 json NamesOf(const std::vector<BlockId>& blocks) {
   json names = json::array();
@@ -76,9 +72,9 @@ absl::StatusOr<HeldBlocks> ParseHeldBlocks(std::string_view text, std::string_vi
   const json &held = fields.Array("held", kMaxBlocks), &begun = fields.Array("begun", kMaxBlocks);
   LIME_RETURN_IF_ERROR(fields.status());
   if (!known) return absl::InvalidArgumentError(where + ": is no list of held blocks that this program knows");
-  const bool digits = std::ranges::all_of(hash, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-  if (hash.size() != 16 || !digits) return absl::InvalidArgumentError(where + ": field \"manifest_xxh3\" is not 16 hexadecimal digits");
-  HeldBlocks blocks{.manifest_xxh3 = std::stoull(hash, nullptr, 16)};
+  const std::optional<uint64_t> manifest_xxh3 = ParseHash(hash);
+  if (!manifest_xxh3) return Invalid(where, ": field \"manifest_xxh3\" is not 16 hexadecimal digits");
+  HeldBlocks blocks{.manifest_xxh3 = *manifest_xxh3};
   BlockNames names(manifest, where);
   LIME_RETURN_IF_ERROR(names.Take(held, blocks.held));
   LIME_RETURN_IF_ERROR(names.Take(begun, blocks.begun));
@@ -88,7 +84,7 @@ absl::StatusOr<HeldBlocks> ParseHeldBlocks(std::string_view text, std::string_vi
 std::string HeldBlocksText(const HeldBlocks& held) {
   const json root = {{"format", kHeldFormat},
                      {"version", kVersion},
-                     {"manifest_xxh3", HexText(held.manifest_xxh3)},
+                     {"manifest_xxh3", HashText(held.manifest_xxh3)},
                      {"held", NamesOf(held.held)},
                      {"begun", NamesOf(held.begun)}};
   return root.dump(1) + "\n";

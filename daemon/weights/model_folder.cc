@@ -20,7 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kMostShards = 10'000;
-constexpr size_t kMostNamed = 3;  // in one sentence
 
 struct ShardNumber {
   int number = 0, of = 0;
@@ -44,12 +43,6 @@ std::optional<ShardNumber> ParseShardName(std::string_view name) {
 
 std::string ShardName(int number, int of) {
   return absl::StrFormat("model-%05d-of-%05d.safetensors", number, of);
-}
-
-std::string SomeOf(const std::vector<std::string>& names) {
-  const size_t named = std::min(names.size(), kMostNamed);
-  const std::string list = absl::StrJoin(names.begin(), names.begin() + static_cast<ptrdiff_t>(named), ", ");
-  return names.size() > named ? absl::StrCat(list, " and ", names.size() - named, " more") : list;
 }
 
 // "org/name", as a hub calls its models.
@@ -93,6 +86,12 @@ std::vector<std::string> WeightFiles(const std::string& folder) {
 }
 
 }  // namespace
+
+std::string SomeOf(const std::vector<std::string>& names, size_t most) {
+  const size_t named = std::min(names.size(), most);
+  const std::string list = absl::StrJoin(names.begin(), names.begin() + static_cast<ptrdiff_t>(named), ", ");
+  return names.size() > named ? absl::StrCat(list, " and ", names.size() - named, " more") : list;
+}
 
 absl::Status NoModelFolder(const std::string& path) {
   std::error_code ignored;

@@ -38,4 +38,7 @@ absl::StatusOr<std::vector<std::string>> SideFiles(const std::string& dir);
 // Whether a file of this name is one of them.
 bool IsSideFile(std::string_view name);
 
+// "a, b, c and 2 more", of which at most `most` are named.
+std::string SomeOf(const std::vector<std::string>& names, size_t most = 3);
+
 }  // namespace lime

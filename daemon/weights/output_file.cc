@@ -18,7 +18,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "daemon/weights/block_store_hash.h"
 #include "daemon/weights/model_folder.h"
 #include "planner/base/strings.h"
@@ -272,12 +271,9 @@ bool IsOfModel(const std::string& path) {
   return name.starts_with("lime_store.") || name.starts_with("lime_quantized.") || LooksLikeWeights(path);
 }
 
-// "a, b, c, d, e and 3 more".
 std::string Listed(std::vector<std::string> names) {
   std::ranges::sort(names);
-  const size_t more = names.size() - std::min(names.size(), kMostListed);
-  names.resize(names.size() - more);
-  return absl::StrCat(absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
+  return SomeOf(names, kMostListed);
 }
 
 }  // namespace

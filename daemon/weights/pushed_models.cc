@@ -25,12 +25,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kRemoved = ".removed-";
 constexpr Bytes kMaxNameBytes = 512;
 
-std::optional<uint64_t> DigestOf(std::string_view folder) {
-  const auto digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  if (folder.size() != 16 || !std::ranges::all_of(folder, digit)) return std::nullopt;
-  return std::stoull(std::string(folder), nullptr, 16);
-}
-
 // Folders of the root; a link to one is none.
 absl::StatusOr<std::vector<std::string>> FoldersIn(const std::string& root) {
   std::vector<std::string> names;
@@ -77,7 +71,7 @@ absl::StatusOr<std::vector<PushedModel>> ListPushed(const std::string& root) {
   LIME_ASSIGN_OR_RETURN(const std::vector<std::string> folders, FoldersIn(root));
   std::vector<PushedModel> models;
   for (const std::string& folder : folders) {
-    if (const std::optional<uint64_t> model = DigestOf(folder)) models.push_back(Describe(absl::StrCat(root, "/", folder), *model));
+    if (const std::optional<uint64_t> model = ParseHash(folder)) models.push_back(Describe(absl::StrCat(root, "/", folder), *model));
   }
   return models;
 }
@@ -105,7 +99,7 @@ void EndRemovals(const std::string& root) {
   if (!folders.ok()) return;
   for (const std::string& folder : *folders) {
     std::error_code ignored;
-    const bool ours = folder.starts_with(kRemoved) && DigestOf(std::string_view(folder).substr(kRemoved.size()));
+    const bool ours = folder.starts_with(kRemoved) && ParseHash(std::string_view(folder).substr(kRemoved.size()));
     if (ours) fs::remove_all(fs::path(root) / folder, ignored);
   }
 }

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "common/logits_hash.h"
 #include "daemon/weights/checkpoint.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
@@ -37,7 +37,7 @@ void Remove(std::vector<BlockId>& blocks, BlockId id) {
 }  // namespace
 
 std::string PushedFolder(const std::string& root, uint64_t model) {
-  return absl::StrCat(root, "/", absl::StrFormat("%016x", model));
+  return absl::StrCat(root, "/", HashText(model));
 }
 
 std::string FindPushed(const std::string& root, uint64_t model) {

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/logits_hash.h"
 #include "daemon/weights/affine.h"
 #include "daemon/weights/block_store_disk.h"
 #include "daemon/weights/checkpoint.h"
@@ -256,7 +257,7 @@ struct Mark {
 
   static absl::StatusOr<Mark> Of(const Checkpoint& source) {
     LIME_ASSIGN_OR_RETURN(const uint64_t digest, ModelDigest(source));
-    return Mark{.source = absl::StrCat(absl::Hex(digest, absl::kZeroPad16)), .files = {}};
+    return Mark{.source = HashText(digest), .files = {}};
   }
 
   // Empty where there is none that can be read.
@@ -280,8 +281,7 @@ struct Mark {
 
   std::string Text(const Quantization& packing) const {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    for (const WrittenFile& file : files)
-      list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", absl::StrCat(absl::Hex(file.xxh3, absl::kZeroPad16))}});
+    for (const WrittenFile& file : files) list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", HashText(file.xxh3)}});
     const nlohmann::ordered_json root = {
         {"source_xxh3", source}, {"bits", packing.bits}, {"group_size", packing.group_size}, {"files", list}};
     return root.dump(2) + "\n";

@@ -7,25 +7,20 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/model_folder.h"
 
 namespace lime {
 namespace {
 
-constexpr size_t kNamed = 3;  // in one sentence
 constexpr Bytes kPiece = 64 * kKiB;
 constexpr int64_t kMostPieces = 256;  // heads differ everywhere, or nowhere
 constexpr char kHead[] = "lm_head.weight";
 
 std::string DescribeIgnored(const std::vector<std::string>& ignored) {
-  const size_t named = std::min(ignored.size(), kNamed);
-  const std::string more = ignored.size() > named ? absl::StrCat(" and ", ignored.size() - named, " more") : "";
   const bool one = ignored.size() == 1;
-  return absl::StrCat(
-      ignored.size(), one ? " tensor is" : " tensors are", " not used, since config.json does not say that the model has ",
-      one ? "it: " : "them: ", absl::CEscape(absl::StrJoin(ignored.begin(), ignored.begin() + static_cast<ptrdiff_t>(named), ", ")), more);
+  return absl::StrCat(ignored.size(), one ? " tensor is" : " tensors are", " not used, since config.json does not say that the model has ",
+                      one ? "it: " : "them: ", absl::CEscape(SomeOf(ignored)));
 }
 
 // Numbers of the layers that `spec` has not.
