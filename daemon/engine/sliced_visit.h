@@ -5,17 +5,21 @@
 // Thread: the compute thread.   Owner: StageCompute.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "daemon/weights/huge_buffer.h"
 #include "kernels/backend.h"
 #include "planner/base/bytes.h"
+#include "planner/base/check.h"
 #include "planner/base/status.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 
@@ -24,20 +28,56 @@ namespace lime {
 class SlicedVisit {
  public:
   // `row_bytes`: the hidden state of a row. REQUIRES: `backend` outlives this, and takes MaxRows(plan) rows.
-  static absl::StatusOr<std::unique_ptr<SlicedVisit>> Create(const Plan& plan, Bytes row_bytes, Backend& backend);
+  static absl::StatusOr<std::unique_ptr<SlicedVisit>> Create(const Plan& plan, Bytes row_bytes, Backend& backend) {
+    std::unique_ptr<SlicedVisit> visit(new SlicedVisit(MaxRows(plan), row_bytes, backend));
+    LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::Allocate(VisitRows(plan) * row_bytes));
+    LIME_RETURN_IF_ERROR(visit->hidden_.Prefault());
+    return visit;
+  }
+
   // What that allocates, and what of a visit's message is there once more while it arrives; 0 for a plan that does not evict.
-  static Bytes BytesFor(const Plan& plan, Bytes row_bytes);
+  static Bytes BytesFor(const Plan& plan, Bytes row_bytes) { return EvictsKv(plan) ? 2 * VisitRows(plan) * row_bytes : 0; }
 
   // `all`: `own` with the rows that go ahead. No token is negative.  REQUIRES: at most VisitRows(plan) rows
-  void Begin(MicroBatch own, MicroBatch all);
+  void Begin(MicroBatch own, MicroBatch all) {
+    LIME_CHECK_LE(std::ssize(all.rows) * row_bytes_, hidden_.bytes()) << all.rows.size();
+    own_ = std::move(own), all_ = std::move(all);
+    own_rows_.clear();
+    for (size_t row = 0; row < all_.rows.size() && own_rows_.size() < own_.rows.size(); ++row) {
+      const BatchRow& next = own_.rows[own_rows_.size()];
+      if (all_.rows[row].sequence == next.sequence && all_.rows[row].position == next.position) own_rows_.push_back(row);
+    }
+    LIME_CHECK(own_rows_.size() == own_.rows.size()) << own_rows_.size() << " of " << own_.rows.size();
+  }
 
   // [all rows, hidden]: written before the first block where other devices computed those before, read after the last.
   std::span<std::byte> Hidden() { return Rows(0, all_.rows.size()); }
 
   // Calls `compute` for every slice in turn, which is the backend's batch then, with its hidden states.
-  absl::Status InSlices(const std::function<absl::Status(const MicroBatch& slice)>& compute);
+  absl::Status InSlices(const std::function<absl::Status(const MicroBatch& slice)>& compute) {
+    for (size_t begin = 0; begin < all_.rows.size(); begin += static_cast<size_t>(slice_rows_)) {
+      const size_t count = std::min(static_cast<size_t>(slice_rows_), all_.rows.size() - begin);
+      slice_.rows.assign(all_.rows.begin() + static_cast<int64_t>(begin), all_.rows.begin() + static_cast<int64_t>(begin + count));
+      for (BatchRow& row : slice_.rows) row.wants_logits = false;
+      LIME_RETURN_IF_ERROR(backend_.Begin(slice_));
+      std::ranges::copy(Rows(begin, count), backend_.Hidden().begin());
+      LIME_RETURN_IF_ERROR(compute(slice_));
+      std::ranges::copy(backend_.Hidden(), Rows(begin, count).begin());
+    }
+    return absl::OkStatus();
+  }
+
   // Once, for the own rows alone: behind the last attention nobody needs the others.
-  absl::Status OnOwn(const std::function<absl::Status()>& compute);
+  absl::Status OnOwn(const std::function<absl::Status()>& compute) {
+    const auto row_bytes = static_cast<size_t>(row_bytes_);
+    LIME_RETURN_IF_ERROR(backend_.Begin(own_));
+    for (size_t i = 0; i < own_rows_.size(); ++i)
+      std::ranges::copy(Rows(own_rows_[i], 1), backend_.Hidden().subspan(i * row_bytes, row_bytes).begin());
+    LIME_RETURN_IF_ERROR(compute());
+    for (size_t i = 0; i < own_rows_.size(); ++i)
+      std::ranges::copy(backend_.Hidden().subspan(i * row_bytes, row_bytes), Rows(own_rows_[i], 1).begin());
+    return absl::OkStatus();
+  }
 
  private:
   SlicedVisit(int64_t slice_rows, Bytes row_bytes, Backend& backend) : slice_rows_(slice_rows), row_bytes_(row_bytes), backend_(backend) {}

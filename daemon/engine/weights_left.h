@@ -3,8 +3,10 @@
 // Thread: the owner's.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/weights/huge_buffer.h"
@@ -22,14 +24,39 @@ class WeightsLeft {
   void Add(const PlanPart& part, HugeBuffer memory) { parts_.push_back({part.block, part.rows, std::move(memory)}); }
 
   const std::string& dir() const { return dir_; }
-  Bytes bytes() const;
+  Bytes bytes() const {
+    Bytes bytes = 0;
+    for (const LoadedBlock& block : blocks_) {
+      for (const LoadedTensor& tensor : block.tensors) bytes += tensor.bytes;
+    }
+    for (const Part& part : parts_) bytes += part.memory.bytes();
+    return bytes;
+  }
 
   // A block that is whole, or a part with the same rows, if it is here; then no more.
-  std::optional<LoadedBlock> Take(BlockId block);
-  std::optional<HugeBuffer> Take(const PlanPart& part);
+  std::optional<LoadedBlock> Take(BlockId block) {
+    const auto found = std::ranges::find(blocks_, block, &LoadedBlock::id);
+    if (found == blocks_.end()) return std::nullopt;
+    LoadedBlock taken = std::move(*found);
+    blocks_.erase(found);
+    return taken;
+  }
+
+  std::optional<HugeBuffer> Take(const PlanPart& part) {
+    const auto found = std::ranges::find_if(parts_, [&](const Part& of) { return of.block == part.block && of.rows == part.rows; });
+    if (found == parts_.end()) return std::nullopt;
+    HugeBuffer taken = std::move(found->memory);
+    parts_.erase(found);
+    return taken;
+  }
 
   // All but these, which Take would find, are freed.
-  void Keep(const std::vector<BlockId>& whole, const std::vector<const PlanPart*>& parts);
+  void Keep(const std::vector<BlockId>& whole, const std::vector<const PlanPart*>& parts) {
+    std::erase_if(blocks_, [&](const LoadedBlock& block) { return std::ranges::find(whole, block.id) == whole.end(); });
+    std::erase_if(parts_, [&](const Part& of) {
+      return std::ranges::none_of(parts, [&](const PlanPart* part) { return part->block == of.block && part->rows == of.rows; });
+    });
+  }
 
  private:
   struct Part {
