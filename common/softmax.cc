@@ -53,8 +53,4 @@ RangeSum SumAll(std::span<const float> logits) {
   return total;
 }
 
-double LogProbability(float logit, const RangeSum& total) {
-  return double{logit} - double{total.max} - std::log(total.sum);
-}
-
 }  // namespace lime

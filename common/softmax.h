@@ -28,7 +28,4 @@ RangeSum Combine(const RangeSum& left, const RangeSum& right);
 // Over all logits: SumRange of each range of 1,024 ids, combined in ascending order.
 RangeSum SumAll(std::span<const float> logits);
 
-// Natural logarithm of the probability of one id.
-double LogProbability(float logit, const RangeSum& total);
-
 }  // namespace lime

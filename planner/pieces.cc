@@ -1,7 +1,6 @@
 #include "planner/pieces.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace lime {
 namespace {
@@ -11,12 +10,6 @@ std::vector<double> Summed(const std::vector<double>& each, const std::vector<in
   for (size_t p = 0; p + 1 < begins.size(); ++p) {
     for (int b = begins[p]; b < begins[p + 1]; ++b) out[p] += each[b];
   }
-  return out;
-}
-
-std::vector<double> Divided(const std::vector<double>& each, const std::vector<int>& pieces) {
-  std::vector<double> out;
-  for (size_t b = 0; b < each.size(); ++b) out.insert(out.end(), pieces[b], each[b] / pieces[b]);
   return out;
 }
 
@@ -51,25 +44,6 @@ Instance PutTogether(const Instance& instance, const std::vector<int32_t>& begin
     device.comp_ms_by_batch.clear();
   }
   out.net.tx_ms_by_batch.clear();
-  return out;
-}
-
-Instance CutInPieces(const Instance& instance, double most_mb) {
-  Instance out = instance;
-  out.blocks.clear();
-  std::vector<int> pieces;
-  for (const Instance::Block& block : instance.blocks) {
-    const int count = std::max(1, static_cast<int>(std::ceil(block.mb / most_mb - 1e-9)));
-    pieces.push_back(count);
-    Instance::Block piece = block;
-    piece.mb /= count;
-    piece.kv_mb /= count;
-    out.blocks.insert(out.blocks.end(), count, piece);
-  }
-  for (Instance::Device& device : out.devices) {
-    device.comp_ms = Divided(device.comp_ms, pieces);
-    for (auto& [batch, comp_ms] : device.comp_ms_by_batch) comp_ms = Divided(comp_ms, pieces);
-  }
   return out;
 }
 

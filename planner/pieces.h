@@ -16,9 +16,6 @@ std::vector<int32_t> GroupPieces(const Instance& instance, int most_pieces);
 // The instance whose blocks are those parts: bytes and computing added up, one read of the disk each. Nothing is said about other batches.
 Instance PutTogether(const Instance& instance, const std::vector<int32_t>& begins);
 
-// What may be cut: every model block in as many pieces as keep each within `most_mb`.
-Instance CutInPieces(const Instance& instance, double most_mb);
-
 // A plan of the parts as one of the pieces, and back: a part is on the device of its first piece, and streams where one of its pieces does.
 Assignment ToPieces(const Assignment& parts, const std::vector<int32_t>& begins);
 Assignment ToParts(const Assignment& pieces, const std::vector<int32_t>& begins);

@@ -21,11 +21,4 @@ absl::StatusOr<Placement> ParsePlacement(std::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("\"", Text(name), "\" is no placement; auto, first_n, last_n and interleaved are"));
 }
 
-std::string_view PlacementName(Placement placement) {
-  for (const auto& [known, text] : kNames) {
-    if (known == placement) return text;
-  }
-  return "?";
-}
-
 }  // namespace lime

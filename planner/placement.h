@@ -16,6 +16,5 @@ enum class Placement : uint8_t {
 };
 
 absl::StatusOr<Placement> ParsePlacement(std::string_view name);  // "auto", "first_n", "last_n", "interleaved"
-std::string_view PlacementName(Placement placement);
 
 }  // namespace lime

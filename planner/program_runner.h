@@ -131,7 +131,6 @@ class ProgramRunner {
   // Since when; negative where it does not.
   double waiting_since_ms() const { return waiting_since_ms_; }
   int64_t steps_ended() const { return step_; }
-  int64_t loads_ended() const { return loads_ended_; }
   // No change is under way.
   bool settled() const { return generations_.size() == 1; }
   // The first step of the residency that is taken up.  REQUIRES: !settled()

@@ -40,7 +40,6 @@ class CheckFailure {
     ::lime::internal::CheckFailure(__FILE__, __LINE__, #a " " #op " " #b).stream() << "(" << (a) << " against " << (b) << ") "
 
 #define LIME_CHECK_EQ(a, b) LIME_CHECK_OP(a, ==, b)
-#define LIME_CHECK_NE(a, b) LIME_CHECK_OP(a, !=, b)
 #define LIME_CHECK_LT(a, b) LIME_CHECK_OP(a, <, b)
 #define LIME_CHECK_LE(a, b) LIME_CHECK_OP(a, <=, b)
 #define LIME_CHECK_GT(a, b) LIME_CHECK_OP(a, >, b)

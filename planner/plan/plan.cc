@@ -10,6 +10,7 @@
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
+#include "planner/plan/program.h"
 
 namespace lime {
 namespace {
@@ -392,6 +393,10 @@ MatrixRows HeadRange(const PlanPart& part) {
 int64_t IdsBefore(const Plan& plan, int part) {
   const bool in_head = part > 0 && plan.parts[part - 1].block.kind == BlockKind::kHead;
   return in_head ? HeadRange(plan.parts[part - 1]).end : 0;
+}
+
+Payload PayloadInto(const Plan& plan, int stage) {
+  return IdsBefore(plan, plan.stages[stage].lo) > 0 ? Payload::kHeadPartial : Payload::kHidden;
 }
 
 }  // namespace lime

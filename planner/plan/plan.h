@@ -156,9 +156,6 @@ struct Plan {
   // Also that it is a plan of this model: every row of every matrix once, in order, with the bytes that they have.
   absl::Status Validate(const ModelSpec& spec) const;
 
-  // What a person reads: the prediction, a line of memory for each device, a line for each stage.
-  std::string DebugString() const;
-
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

@@ -13,13 +13,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "planner/base/bytes.h"
-#include "planner/base/status.h"
 
 namespace lime {
 
@@ -118,28 +115,10 @@ struct Program {
   std::vector<Instruction> step;  // empty: the device does nothing
   std::vector<Prefetch> loads;    // of one step, in order of use
 
-  // Names the first thing wrong: an index that is not there, loads awaited or evicted out of order or not once in a step, KV awaited that
-  // was not asked for, computing what is not awaited yet or evicted already, a window that overfills the ring or from which no load could
-  // ever begin.
-  absl::Status Validate() const;
-
-  // One line per instruction, loads apart. Where the plan is given parts and devices have their names, and neighbouring parts of a block
-  // that are computed one after another are one line.
-  std::string DebugString(const Plan* plan = nullptr) const;
-
   friend bool operator==(const Program&, const Program&) = default;
 };
 
-// What Validate() allows at most: instructions of a step, and bytes or rows of anything.
-inline constexpr int64_t kMaxInstructions = int64_t{1} << 23;
+// Bytes or rows of anything, at most.
 inline constexpr int64_t kMaxProgramBytes = int64_t{1} << 44;
-
-// "recv", "await_weights", "ask_kv", "await_kv", "compute", "evict", "send"; and of payloads "token", "hidden", "head_partial".
-const char* InstructionName(const Instruction& instruction);
-const char* PayloadName(Payload payload);
-
-// From and to JSON; hostile from outside: bounded, and validated.
-absl::StatusOr<Program> ParseProgram(std::string_view text, std::string_view where);
-std::string ToJsonText(const Program& program);
 
 }  // namespace lime

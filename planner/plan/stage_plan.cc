@@ -1,9 +1,6 @@
 #include "planner/plan/stage_plan.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace lime {
 namespace {
@@ -55,18 +52,6 @@ absl::Status StagePlan::Validate(const Instance& instance) const {
                        " of the first stage has no \"embed_rows_ms\"");
   }
   return CheckStreamed(instance, streamed);
-}
-
-std::string StagePlan::DebugString(const Instance& instance) const {
-  std::string text = embedding_by_rows ? "embedding by rows\n" : "";
-  for (size_t j = 0; j < stages.size(); ++j) {
-    const Stage& stage = stages[j];
-    const auto begin = std::lower_bound(streamed.begin(), streamed.end(), stage.lo);
-    const auto end = std::lower_bound(begin, streamed.end(), stage.hi);
-    absl::StrAppend(&text, j, ": ", DeviceLabel(instance, stage.device), "  blocks ", stage.lo, "..", stage.hi - 1,
-                    begin == end ? "" : "  streamed ", absl::StrJoin(begin, end, " "), "\n");
-  }
-  return text;
 }
 
 }  // namespace lime

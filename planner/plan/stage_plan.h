@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "planner/base/status.h"
@@ -28,9 +27,6 @@ struct StagePlan {
   // an embedding read by rows on a device of which that is not known.
   // Memory is not its business (Evaluator).  REQUIRES: instance.Validate().ok()
   absl::Status Validate(const Instance& instance) const;
-
-  // One line per stage: `0: a  blocks 0..1  streamed 1`, and one for an embedding read by rows.
-  std::string DebugString(const Instance& instance) const;
 
   friend bool operator==(const StagePlan&, const StagePlan&) = default;
 };

@@ -34,7 +34,7 @@ class Simulation {
   absl::StatusOr<SimulationResult> Run() {
     for (int d = 0; d < plan_.NumDevices(); ++d) Start(d);
     for (const SimulatedChange& change : script_.changes) {
-      for (int d = 0; d < plan_.NumDevices(); ++d) events_.push({change.at_ms, order_++, d, TakeUp{&change}});
+      for (int d = 0; d < plan_.NumDevices(); ++d) After(change.at_ms, d, TakeUp{&change});
     }
     while (!events_.empty()) {
       const Event event = events_.top();
@@ -54,14 +54,17 @@ class Simulation {
   }
 
  private:
+  // Another residency; null: what waited for the one before.
   struct TakeUp {
     const SimulatedChange* change;
   };
+  using What = std::variant<ProgramRunner::BeginStep, ProgramRunner::Arrived, ProgramRunner::KvArrived, ProgramRunner::Loaded,
+                            ProgramRunner::Computed, ProgramRunner::RoomMade, TakeUp>;
   struct Event {
     double time_ms;
     int64_t order;  // of announcement: who was first at one time
     int device;
-    std::variant<ProgramRunner::Event, TakeUp> what;
+    What what;
     bool operator<(const Event& other) const { return std::tie(time_ms, order) > std::tie(other.time_ms, other.order); }
   };
   struct Device {
@@ -99,12 +102,12 @@ class Simulation {
     for (const PlanPart& part : plan_.parts) devices_.back().resident.push_back(!part.streamed);
   }
 
-  void After(double time_ms, int device, const ProgramRunner::Event& what) { events_.push({time_ms, order_++, device, what}); }
+  void After(double time_ms, int device, const What& what) { events_.push({time_ms, order_++, device, what}); }
 
-  void On(int d, const ProgramRunner::Event& event) {
-    Device& device = devices_[d];
-    if (std::holds_alternative<ProgramRunner::Computed>(event)) NoteStepEnd(device);
-    if (std::holds_alternative<ProgramRunner::Loaded>(event)) NoteLoaded(device);
+  template <typename T>
+  void On(int d, const T& event) {
+    if (std::is_same_v<T, ProgramRunner::Computed>) NoteStepEnd(devices_[d]);
+    if (std::is_same_v<T, ProgramRunner::Loaded>) NoteLoaded(devices_[d]);
     Post(d, event);
   }
 
@@ -263,7 +266,7 @@ class Simulation {
 
   void Carry(Device& device, const ProgramRunner::StepEnded& ended) {
     if (device.steps_begun < NumSteps()) BeginStep(device.index);
-    if (ended.step == device.border) events_.push({now_, order_++, device.index, TakeUp{nullptr}});  // what waited for it to settle
+    if (ended.step == device.border) After(now_, device.index, TakeUp{nullptr});  // what waited for it to settle
   }
 
   double ComputeMs(int part) const {
@@ -312,29 +315,6 @@ class Simulation {
   SimulationResult result_;
 };
 
-absl::Status CheckScript(const Plan& plan, const SimulatedSteps& script) {
-  LIME_RETURN_IF_ERROR(plan.Validate());
-  const auto wrong = [](const char* what) { return absl::InvalidArgumentError(absl::StrCat("simulation: ", what)); };
-  if (script.steps.empty() || script.programs.empty()) return wrong("no step");
-  for (const int32_t shape : script.steps) {
-    if (shape < 0 || shape >= static_cast<int32_t>(script.programs.size())) return wrong("a step of no shape");
-  }
-  for (const std::vector<Program>& programs : script.programs) {
-    if (programs.size() != plan.devices.size()) return wrong("a program is needed for each device");
-    for (size_t d = 0; d < programs.size(); ++d) {
-      LIME_RETURN_IF_ERROR(programs[d].Validate());
-      if (programs[d].loads != script.programs.front()[d].loads) return wrong("the loads of a device differ from step to step");
-    }
-  }
-  for (const SimulatedChange& change : script.changes) {
-    if (!DifferInResidencyOnly(plan, change.after)) return wrong("a change is of more than residency");
-    if (change.entering.size() != script.programs.size() || change.settled.size() != script.programs.size()) {
-      return wrong("a change needs as many shapes as there were");
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 double SimulationResult::MsPerStep() const {
@@ -343,7 +323,6 @@ double SimulationResult::MsPerStep() const {
 }
 
 absl::StatusOr<SimulationResult> Simulate(const Plan& plan, const SimulatedSteps& script, const SimulateOptions& options) {
-  LIME_RETURN_IF_ERROR(CheckScript(plan, script));
   return Simulation(plan, script, options).Run();
 }
 
@@ -351,21 +330,6 @@ absl::StatusOr<SimulationResult> SimulateDecode(const Plan& plan, const Simulate
   LIME_ASSIGN_OR_RETURN(std::vector<Program> programs, Compile(plan, DecodeShape(plan)));
   SimulatedSteps script = {.kind = StepShape::Kind::kDecode, .steps = std::vector<int32_t>(std::max(options.steps, 1), 0)};
   script.programs.push_back(std::move(programs));
-  return Simulate(plan, script, options);
-}
-
-absl::StatusOr<SimulationResult> SimulateChanges(const Plan& plan, std::vector<PlanAt> changes, const SimulateOptions& options) {
-  const StepShape shape = DecodeShape(plan);
-  SimulatedSteps script = {.kind = StepShape::Kind::kDecode, .steps = std::vector<int32_t>(std::max(options.steps, 1), 0)};
-  LIME_ASSIGN_OR_RETURN(script.programs.emplace_back(), Compile(plan, shape));
-  const Plan* before = &plan;
-  for (PlanAt& change : changes) {
-    SimulatedChange& added = script.changes.emplace_back(SimulatedChange{.at_ms = change.at_ms});
-    LIME_ASSIGN_OR_RETURN(added.entering.emplace_back(), CompileChange(*before, change.after, shape));
-    LIME_ASSIGN_OR_RETURN(added.settled.emplace_back(), Compile(change.after, shape));
-    added.after = change.after;
-    before = &change.after;
-  }
   return Simulate(plan, script, options);
 }
 

@@ -41,13 +41,6 @@ struct SimulationResult {
 // The decode step of a plan, over and over, from an idle start with empty rings.
 absl::StatusOr<SimulationResult> SimulateDecode(const Plan& plan, const SimulateOptions& options = {});
 
-// The same, where the residency becomes that of `after` at those times. Each plan differs from the one before in residency only.
-struct PlanAt {
-  double at_ms = 0;
-  Plan after;
-};
-absl::StatusOr<SimulationResult> SimulateChanges(const Plan& plan, std::vector<PlanAt> changes, const SimulateOptions& options = {});
-
 // The planned prompt from an idle start; the last of step_ends_ms is the time to its first token. InvalidArgument where no prompt was
 // planned.
 absl::StatusOr<SimulationResult> SimulatePrefill(const Plan& plan, const SimulateOptions& options = {});
@@ -68,6 +61,8 @@ struct SimulatedSteps {
 };
 // Internal where the Programs block one another, compute with what is not in memory, or use memory that the plan is to leave free: a bug
 // of whoever made them.
+// REQUIRES: the plan is valid and differs from those of the changes in residency only; a Program of every shape for each device, those of
+// a device with the same loads; steps are of these shapes
 absl::StatusOr<SimulationResult> Simulate(const Plan& plan, const SimulatedSteps& script, const SimulateOptions& options = {});
 
 }  // namespace lime

@@ -128,7 +128,7 @@ class ClusterRunTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const Plan plan = InterleavedPlan();
-    ASSERT_GE(plan.stages.size(), 2u * kDevices) << plan.DebugString();
+    ASSERT_GE(plan.stages.size(), 2u * kDevices) << ToJsonText(plan);
     dir_.Write("plan.json", ToJsonText(plan));
     for (int d = 0; d < kDevices; ++d) limed_.push_back(std::make_unique<Limed>(Name(d)));
     WriteCluster();
@@ -205,7 +205,7 @@ TEST_F(ClusterRunTest, ScoresAreThoseOfOneProcess) {
 TEST_F(ClusterRunTest, AHeadThatDevicesShareGivesWhatOneProcessGives) {
   const Plan plan = InterleavedPlan({.split_head = true});
   ASSERT_NE(plan.stages.back().device, plan.stages[plan.stages.size() - 2].device);
-  ASSERT_EQ(plan.parts[plan.stages.back().lo - 1].block.kind, BlockKind::kHead) << plan.DebugString();
+  ASSERT_EQ(plan.parts[plan.stages.back().lo - 1].block.kind, BlockKind::kHead) << ToJsonText(plan);
   dir_.Write("plan.json", ToJsonText(plan));
   const std::vector<std::string> run = {"run",          "--model", kModel,   "--prompt",  "Once upon a time there was",
                                         "--max-tokens", "30",      "--json", "--context", "512"};

@@ -101,7 +101,7 @@ class LocalDeviceTest : public ::testing::Test {
     auto device = std::make_unique<LocalDevice>(
         LocalDevice::Options{.weights = model_, .make_stage = MakeEngineStages({.num_threads = shape.threads, .loader = shape.loader})});
     const absl::Status status = device->Install(plan, {});
-    EXPECT_TRUE(status.ok()) << status << plan.DebugString();
+    EXPECT_TRUE(status.ok()) << status << ToJsonText(plan);
     return device;
   }
 
@@ -197,7 +197,7 @@ TEST_F(LocalDeviceTest, TokensAndLogitsAreThoseOfTheModelByItself) {
     for (const SamplingParams& sampling : samplings) expected.push_back(ByTheModel(Options(sampling)));
     for (const Shape& shape : Shapes()) {
       const Plan plan = PlanFor(shape, kSlots, 60);
-      SCOPED_TRACE(plan.DebugString());
+      SCOPED_TRACE(ToJsonText(plan));
       for (size_t i = 0; i < samplings.size(); ++i) {
         const auto device = Install(plan, shape);
         ExpectSame(ByAPlan(*device, Options(samplings[i])), expected[i]);
@@ -245,7 +245,7 @@ TEST_F(LocalDeviceTest, ABudgetThatIsTooSmallForAllIsKept) {
   EXPECT_LT(streamed, memory.weights);
   LocalDevice device({.weights = model, .make_stage = MakeEngineStages({.num_threads = 1})});
   const absl::Status installed = device.Install(tight->plan, {});
-  EXPECT_TRUE(installed.ok()) << installed << tight->plan.DebugString();
+  EXPECT_TRUE(installed.ok()) << installed << ToJsonText(tight->plan);
 }
 
 TEST_F(LocalDeviceTest, RequestsEndAtEndTokensAndStopStrings) {

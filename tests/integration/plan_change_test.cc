@@ -8,6 +8,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "tests/daemon/keep_callback_threads.h"
 #include "tests/integration/spilling_plans.h"
 
@@ -52,7 +53,7 @@ class PlanChangeTest : public ::testing::Test {
 
   // As many requests as both plans have slots for; after so many steps the other plan goes on.
   void Run(const Plan& first, const Plan& next, int64_t change_after, const std::vector<Reference>& references) {
-    SCOPED_TRACE(absl::StrCat(first.DebugString(), "\n", next.DebugString()));
+    SCOPED_TRACE(absl::StrCat(ToJsonText(first), "\n", ToJsonText(next)));
     const auto requests = static_cast<size_t>(std::min(first.sequences, next.sequences));
     std::string said;
     bool changed = false;

@@ -10,6 +10,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "planner/plan_problem.h"
 #include "tests/integration/models.h"
 #include "tests/integration/stage_cluster.h"
@@ -90,7 +91,7 @@ TEST_P(SplitHeadTest, LogitsAreThoseOfOneDevice) {
                                       : i % 3 == 1 ? std::vector<int>{0, 2, 4}
                                                    : std::vector<int>{0, 1, 2, 3, 4};
     const Plan plan = PlanOf(devices, head, streamed, sequences, std::min(batch, sequences));
-    SCOPED_TRACE(plan.DebugString());
+    SCOPED_TRACE(ToJsonText(plan));
     StageCluster cluster(dir_, plan, i, 1, i % 2 == 1 ? Delivery::kHostile : Delivery::kInOrder);
     ASSERT_TRUE(cluster.ok());
     OrderAll(cluster, plan, {references.begin(), references.begin() + sequences});
@@ -132,7 +133,7 @@ TEST_P(SplitHeadTest, ADamagedByteOfAStoresHeadIsRefused) {
       PlanMemory& memory = plan.devices[d].memory;
       memory.margin += memory.ring - needs[d].ring, memory.ring = needs[d].ring;
     }
-    SCOPED_TRACE(plan.DebugString());
+    SCOPED_TRACE(ToJsonText(plan));
     for (const int64_t byte : {int64_t{0}, at.bytes / 5, at.bytes - 1}) {
       const int32_t owner = byte < 2 * kVocabRange * (at.bytes / kVocab) ? 0 : head.back();
       Flip(path, at.offset + byte);
@@ -171,7 +172,7 @@ TEST_P(SplitHeadTest, TokensAreThoseOfOneDeviceWhateverTheSampling) {
   std::vector<std::vector<int32_t>> expected;
   for (const std::vector<int32_t>& head : {std::vector<int32_t>{0, 0, 0, 0, 0}, {0, 0, 1, 1, 1}, {1, 2, 0, 2, 0}, {0, 1, 2, 3, 4}}) {
     const Plan plan = PlanOf(1 + *std::ranges::max_element(head), head, {1, 3}, sequences, 4);
-    SCOPED_TRACE(plan.DebugString());
+    SCOPED_TRACE(ToJsonText(plan));
     StageCluster cluster(dir_, plan, 9, 1, Delivery::kInOrder, make_sampler);
     ASSERT_TRUE(cluster.ok());
     OrderAll(cluster, plan, prompts);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "tests/integration/stage_cluster.h"
 #include "tests/integration/stage_plans.h"
 
@@ -33,7 +34,7 @@ inline void ExpectBitsOfOne(const std::string& dir, uint64_t seeds, int64_t voca
     Plan plan = RandomPlan(*spec, seed).Draw();
     ASSERT_FALSE(plan.parts.empty()) << "seed " << seed;
     if (options.change) plan = options.change(seed, std::move(plan));
-    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", plan.DebugString()));
+    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(plan)));
     StageCluster cluster(
         dir, plan, seed, 1, Delivery::kInOrder, [] { return std::make_unique<GreedySampler>(); }, {},
         [&](int32_t, StageEngine::Options& engine) {

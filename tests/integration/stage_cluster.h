@@ -19,6 +19,7 @@
 #include "common/logits_hash.h"
 #include "daemon/engine/stage_engine.h"
 #include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_eviction.h"
 #include "tests/integration/stage_plans.h"
 
@@ -81,7 +82,7 @@ class StageCluster {
       options.peers.failed = [this](const absl::Status& status) { Fail(status); };
       if (adjust) adjust(d, options);
       auto engine = StageEngine::Install(std::move(options));
-      EXPECT_TRUE(engine.ok()) << engine.status() << "\n" << plan.DebugString();
+      EXPECT_TRUE(engine.ok()) << engine.status() << "\n" << ToJsonText(plan);
       if (!engine.ok()) return;
       engines_.push_back(*std::move(engine));
     }

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/registry/registry.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/plan_blocks.h"
 #include "tests/cases.h"
@@ -48,7 +49,7 @@ void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t context, int32_t
     const Plan plan = RandomPlan(spec, seed, {.context = context, .prompt = prompt, .evicts = true}).Draw();
     ASSERT_FALSE(plan.parts.empty()) << "seed " << seed;
     ASSERT_GT(MostEvicted(plan), 0);
-    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", plan.DebugString()));
+    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(plan)));
     StageCluster cluster(dir, plan, seed);
     ASSERT_TRUE(cluster.ok());
     const std::vector<Reference> requests(references.begin(), references.begin() + plan.sequences);
@@ -170,7 +171,7 @@ TEST(StageEvictionTest, APlanOfThePlannersIsInstalledWithinItsBudgets) {
     ASSERT_TRUE(planned.ok()) << planned.status() << " before any KV was evicted";
     plan = *std::move(planned);
   }
-  ASSERT_EQ(plan.stages.size(), 2u) << plan.DebugString();
+  ASSERT_EQ(plan.stages.size(), 2u) << ToJsonText(plan);
   const ModelSpec spec = SpecOf(dir / "model");
   const Bytes row = spec.config.hidden_size * ElementBytes(spec.working_dtype);
   for (int32_t d = 0; d < 2; ++d) {

@@ -10,6 +10,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/plan_residency.h"
 #include "tests/cases.h"
 #include "tests/integration/fake_machine.h"
@@ -96,7 +97,7 @@ void StagePressure::ExpectBitsOfRandomPlans(const std::string& model, int64_t vo
       ASSERT_TRUE(first.ok()) << first.status();
       plan = *first;
     }
-    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", plan.DebugString()));
+    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(plan)));
     FakeMachine machine;
     const auto adjust = [&](int32_t device, StageEngine::Options& options) {
       Watching(machine)(device, options);
@@ -152,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(All, StagePressureShipped, ::testing::Values("lime-fabl
 TEST_F(StagePressure, AllThatCanBeGivenGoesWhereNothingIsLeftAndAllComesBack) {
   ASSERT_NO_FATAL_FAILURE(Open(ShippedModel("lime-fables"), 512));
   const Plan plan = OnOneDevice();
-  SCOPED_TRACE(plan.DebugString());
+  SCOPED_TRACE(ToJsonText(plan));
   FakeMachine machine;
   StageCluster cluster(dir_, plan, 1, 1, Delivery::kInOrder, Greedy, {}, Watching(machine));
   ASSERT_TRUE(cluster.ok());

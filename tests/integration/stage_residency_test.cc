@@ -5,6 +5,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/plan_residency.h"
 #include "tests/cases.h"
 #include "tests/integration/stage_orders.h"
@@ -66,7 +67,7 @@ void ExpectBitsOfOne(const std::string& dir, int seeds, int64_t vocab) {
     Changes changes(plan, requests, seed);
     absl::StatusOr<Plan> first = WithResidency(plan, changes.Draw(0));
     ASSERT_TRUE(first.ok()) << first.status();
-    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", first->DebugString()));
+    SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(*first)));
     StageCluster cluster(dir, *first, seed);
     ASSERT_TRUE(cluster.ok());
     for (int32_t s = 0; s < plan.sequences; ++s) OrderPrompt(cluster, plan, s, requests[static_cast<size_t>(s)], kContext);

@@ -4,6 +4,7 @@
 #include "daemon/engine/stage_engine.h"
 #include "daemon/weights/checkpoint.h"
 #include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "tests/cases.h"
 #include "tests/integration/spilling_plans.h"
 
@@ -39,7 +40,7 @@ void Generate(const std::string& dir, const Plan& plan, const std::vector<Refere
   };
   absl::StatusOr<Plan> first = WithResidency(plan, draw(0));
   ASSERT_TRUE(first.ok()) << first.status();
-  SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", first->DebugString()));
+  SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(*first)));
   StageCluster cluster(dir, *first, seed, 1 + static_cast<int>(seed % 2));
   ASSERT_TRUE(cluster.ok());
   for (int32_t s = 0; s < std::ssize(requests); ++s) OrderPrompt(cluster, *first, s, requests[s], kLongContext);

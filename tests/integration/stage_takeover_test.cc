@@ -7,6 +7,7 @@
 #include "daemon/weights/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "tests/cases.h"
 #include "tests/integration/spilling_plans.h"
 
@@ -149,7 +150,7 @@ void Generate(const std::string& dir, const ModelSpec& spec, const std::vector<R
   std::mt19937_64 random(seed);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   const Plan first = DrawLongPlan(spec, seed), next = DrawLongPlan(spec, seed + 1000, PagesAt(references, kTokens));
-  SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", first.DebugString(), "\n", next.DebugString()));
+  SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", ToJsonText(first), "\n", ToJsonText(next)));
   std::vector<Sequence> sequences;
   for (int64_t s = 0; s < std::min(first.sequences, next.sequences); ++s)
     sequences.push_back({.request = &references[static_cast<size_t>(s)], .known = references[static_cast<size_t>(s)].prompt, .hash = {}});

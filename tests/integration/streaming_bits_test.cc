@@ -21,7 +21,7 @@ void ExpectSameBitsWhateverStays(const std::string& dir, const std::vector<int32
     const auto expect = [&](double resident, Placement placement) {
       const RunShape shape{.loader = loader, .chunk = 64, .resident = resident, .placement = placement, .piece_bytes = piece_bytes};
       EXPECT_EQ(LogitsHashOf(dir, shape, ids), expected)
-          << dir << ", " << LoaderName(loader) << ", " << resident << " resident, " << PlacementName(placement);
+          << dir << ", " << LoaderName(loader) << ", " << resident << " resident, " << static_cast<int>(placement);
     };
     expect(0, Placement::kAuto);
     expect(1, Placement::kAuto);

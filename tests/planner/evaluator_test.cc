@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
+#include "planner/plan/plan_json.h"
 #include "tests/planner/random_plans.h"
 #include "tests/planner/schedule_oracle.h"
 
@@ -112,7 +113,7 @@ TEST(EvaluatorTest, AgreesWithTheEventByEventOracle) {
       for (int d = 0; d < instance.NumDevices(); ++d) ASSERT_NEAR(evaluator.pool_mb()[d], oracle.pool_mb[d], 1e-9);
       if (!oracle.feasible) continue;
       ++feasible;
-      ASSERT_NEAR(ms, oracle.ms_per_step, 1e-9 * (1 + ms)) << plan.DebugString(instance);
+      ASSERT_NEAR(ms, oracle.ms_per_step, 1e-9 * (1 + ms)) << ToJson(plan);
       for (int d = 0; d < instance.NumDevices(); ++d) ASSERT_LE(oracle.most_held_mb[d], std::max(0.0, oracle.pool_mb[d]) + 1e-5);
     }
   }

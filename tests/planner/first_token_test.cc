@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/plan_json.h"
 #include "planner/plan_search.h"
 #include "tests/planner/random_plans.h"
 #include "tests/planner/schedule_oracle.h"
@@ -104,7 +105,7 @@ TEST(FirstTokenTest, PromptsAgreeWithTheEventByEventOracle) {
       if (!std::isfinite(ms)) continue;
       ++feasible;
       last_is_short += per_sweep > 1 && chunks % per_sweep != 0 ? 1 : 0;
-      ASSERT_NEAR(ms, oracle_ms, 1e-9 * (1 + ms)) << chunks << " chunks, " << per_sweep << " per sweep\n" << plan.DebugString(instance);
+      ASSERT_NEAR(ms, oracle_ms, 1e-9 * (1 + ms)) << chunks << " chunks, " << per_sweep << " per sweep\n" << ToJson(plan);
       // Nothing of a prompt leaks into what is evaluated next.
       ASSERT_EQ(evaluator.MsPerStep(plan), Evaluator(instance).MsPerStep(plan));
     }

@@ -11,6 +11,7 @@
 #include "planner/kv_levels.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/sim/simulator.h"
+#include "tests/planner/plan_text.h"
 #include "tests/planner/small_cluster.h"
 
 namespace lime {
@@ -79,7 +80,7 @@ TEST(KvEvictionTest, APlanIsTheSameAfterItsJson) {
   const auto again = ParsePlan(ToJsonText(plan), "plan");
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, plan);
-  EXPECT_THAT(plan.DebugString(), HasSubstr("newest 128 positions of a sequence is kept; that of up to 384 others"));
+  EXPECT_THAT(PlanText(plan), HasSubstr("newest 128 positions of a sequence is kept; that of up to 384 others"));
 }
 
 TEST(KvEvictionTest, AStepTakesLongerTheMoreIsComputedAgain) {

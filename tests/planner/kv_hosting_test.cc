@@ -112,12 +112,12 @@ TEST(KvHostingTest, ADeviceWithRoomHasTheKvOfAFastOne) {
   ASSERT_TRUE(lends.ok()) << lends.status();
   ASSERT_TRUE(spills.ok()) << spills.status();
   ASSERT_TRUE(lends->Validate(spec).ok()) << lends->Validate(spec);
-  EXPECT_EQ(lends->devices[0].kv_host, 1) << lends->DebugString();
+  EXPECT_EQ(lends->devices[0].kv_host, 1) << ToJsonText(*lends);
   EXPECT_FALSE(std::ranges::any_of(spills->devices, HasKvOnHost));
   EXPECT_TRUE(HasPart(*lends, 1)) << "it has no stage, and takes part";
   EXPECT_FALSE(HasPart(*spills, 1));
   const KvLevels levels = MakeKvLevels(*lends);
-  SCOPED_TRACE(lends->DebugString());
+  SCOPED_TRACE(ToJsonText(*lends));
   EXPECT_EQ(levels.exhausted, "");
   EXPECT_LT(1.2 * MeanMs(levels), MeanMs(MakeKvLevels(*spills)));
   ExpectAsSimulated(*lends);
@@ -129,7 +129,7 @@ TEST(KvHostingTest, OverASlowLinkNobodyIsAsked) {
   const KvHosting hosting = MakeKvHosting(SmallModel(), planned->devices, planned->link, planned->plan);
   const absl::StatusOr<Plan> plan = PlanToSpill(planned->plan, {.hosting = &hosting});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_FALSE(std::ranges::any_of(plan->devices, HasKvOnHost)) << plan->DebugString();
+  EXPECT_FALSE(std::ranges::any_of(plan->devices, HasKvOnHost)) << ToJsonText(*plan);
 }
 
 // What the host keeps of a device that asks it about nothing: the link has time for all of it, and what is predicted is what is simulated.
@@ -144,7 +144,7 @@ TEST(KvHostingTest, WithoutRemoteAttentionAllThatIsLentComesBack) {
   const absl::StatusOr<Plan> lends = PlanToSpill(planned->plan, {.hosting = &hosting});
   ASSERT_TRUE(lends.ok()) << lends.status();
   ASSERT_TRUE(lends->Validate(spec).ok()) << lends->Validate(spec);
-  SCOPED_TRACE(lends->DebugString());
+  SCOPED_TRACE(ToJsonText(*lends));
   ASSERT_EQ(lends->devices[0].kv_host, 1);
   EXPECT_FALSE(lends->devices[0].asks_kv);
   EXPECT_EQ(lends->devices[0].memory.fetched, FetchedBytes(*lends, lends->devices[0]));

@@ -4,6 +4,7 @@
 #include "planner/kv_growth.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/random_clusters.h"
+#include "tests/planner/simulate_changes.h"
 #include "tests/planner/small_cluster.h"
 
 namespace lime {

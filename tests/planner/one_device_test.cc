@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "planner/kv_levels.h"
+#include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/small_cluster.h"
@@ -103,7 +104,7 @@ TEST(OneDeviceTest, MemoryAddsUpToTheBudgetWhateverIsAsked) {
         EXPECT_GE(plan->devices[0].memory.margin, Board("local", 0).margin + (Streamed(*plan) > 0 ? kStreamingMargin : 0));
         const auto simulated = SimulateDecode(*plan);
         ASSERT_TRUE(simulated.ok()) << simulated.status();
-        EXPECT_EQ(simulated->MsPerStep(), plan->predicted.ms_per_step) << plan->DebugString();
+        EXPECT_EQ(simulated->MsPerStep(), plan->predicted.ms_per_step) << ToJsonText(*plan);
         EXPECT_DOUBLE_EQ(MsPerStepAt(*plan, 1e9), plan->predicted.ms_per_step);
         EXPECT_GE(MsPerStepAt(*plan, 1e8), static_cast<double>(Streamed(*plan)) / 1e5 * (1 - 1e-9));
       }
@@ -177,7 +178,7 @@ TEST(OneDeviceTest, MoreMemoryIsNotSlowerAndAutoIsAsFastAsEveryPlacement) {
       for (const Placement placement : {Placement::kFirstN, Placement::kLastN, Placement::kInterleaved}) {
         const auto other = PlanOneDevice(problem, Request(placement));
         ASSERT_TRUE(other.ok()) << other.status();
-        EXPECT_LE(plan->predicted.ms_per_step, other->predicted.ms_per_step * 1.03) << PlacementName(placement);
+        EXPECT_LE(plan->predicted.ms_per_step, other->predicted.ms_per_step * 1.03) << static_cast<int>(placement);
       }
     }
   }

@@ -3,7 +3,6 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "planner/pieces.h"
 #include "planner/plan/plan_json.h"
 
 namespace lime {
@@ -34,6 +33,32 @@ void AddLayers(int layers, double attention_mb, double kv_mb, double mlp_mb, Ins
     instance.blocks.push_back({.kind = Instance::Kind::kAttention, .layer = i, .mb = attention_mb, .kv_mb = kv_mb});
     instance.blocks.push_back({.kind = Instance::Kind::kMlp, .layer = i, .mb = mlp_mb});
   }
+}
+
+std::vector<double> Divided(const std::vector<double>& each, const std::vector<int>& pieces) {
+  std::vector<double> out;
+  for (size_t b = 0; b < each.size(); ++b) out.insert(out.end(), pieces[b], each[b] / pieces[b]);
+  return out;
+}
+
+// Every model block in as many pieces as keep each within `most_mb`.
+Instance CutInPieces(const Instance& instance, double most_mb) {
+  Instance out = instance;
+  out.blocks.clear();
+  std::vector<int> pieces;
+  for (const Instance::Block& block : instance.blocks) {
+    const int count = std::max(1, static_cast<int>(std::ceil(block.mb / most_mb - 1e-9)));
+    pieces.push_back(count);
+    Instance::Block piece = block;
+    piece.mb /= count;
+    piece.kv_mb /= count;
+    out.blocks.insert(out.blocks.end(), count, piece);
+  }
+  for (Instance::Device& device : out.devices) {
+    device.comp_ms = Divided(device.comp_ms, pieces);
+    for (auto& [batch, comp_ms] : device.comp_ms_by_batch) comp_ms = Divided(comp_ms, pieces);
+  }
+  return out;
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <string_view>
 
 #include "planner/sim/simulator.h"
+#include "tests/planner/plan_text.h"
+#include "tests/planner/program_text.h"
 #include "tests/planner/small_cluster.h"
 
 namespace lime {
@@ -60,14 +62,14 @@ std::string ProgramsText(const Plan& plan, const StepShape& shape) {
   const absl::StatusOr<std::vector<Program>> programs = Compile(plan, shape);
   if (!programs.ok()) return std::string(programs.status().message());
   std::string text;
-  for (const Program& program : *programs) absl::StrAppend(&text, program.DebugString(&plan), "\n");
+  for (const Program& program : *programs) absl::StrAppend(&text, ProgramText(program, &plan), "\n");
   return text;
 }
 
 TEST(PlanGoldenTest, OneRequestOnThreeDevices) {
   const absl::StatusOr<Plan> plan = SmallPlan(1, 1, 58 * kMiB);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  ExpectGolden("plan.txt", plan->DebugString());
+  ExpectGolden("plan.txt", PlanText(*plan));
   ExpectGolden("programs_decode.txt", ProgramsText(*plan, DecodeShape(*plan)));
   const absl::StatusOr<SimulationResult> result = SimulateDecode(*plan);
   ASSERT_TRUE(result.ok()) << result.status().message();
@@ -101,7 +103,7 @@ TEST(PlanGoldenTest, ThreeMicroBatches) {
   const absl::StatusOr<SimulationResult> result = SimulateDecode(*plan);
   ASSERT_TRUE(result.ok()) << result.status().message();
   ExpectGolden("timeline_microbatches.txt",
-               absl::StrCat(plan->DebugString(), "\n", GanttText(result->timeline, result->step_ends_ms[29], result->step_ends_ms[31])));
+               absl::StrCat(PlanText(*plan), "\n", GanttText(result->timeline, result->step_ends_ms[29], result->step_ends_ms[31])));
 }
 
 }  // namespace

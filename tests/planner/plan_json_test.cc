@@ -80,15 +80,5 @@ TEST(InstanceTest, NamesNumbersThatAreNotFinite) {
   EXPECT_THAT(error([&](Instance& i) { i.microbatches = 0; }), HasSubstr("\"microbatches\": 0 is outside"));
 }
 
-TEST(StagePlanTest, ReadsWellInADump) {
-  Instance instance;
-  instance.devices = {{.name = "orin", .comp_ms = {1, 1, 1}}, {.comp_ms = {1, 1, 1}}};
-  instance.blocks.resize(3);
-  StagePlan plan = {.stages = {{0, 0, 2}, {1, 2, 3}}, .streamed = {0, 1}};
-  EXPECT_EQ(plan.DebugString(instance), "0: device 0 (\"orin\")  blocks 0..1  streamed 0 1\n1: device 1  blocks 2..2\n");
-  plan.embedding_by_rows = true;
-  EXPECT_EQ(plan.DebugString(instance).substr(0, 21), "embedding by rows\n0: ");
-}
-
 }  // namespace
 }  // namespace lime

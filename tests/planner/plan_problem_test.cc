@@ -50,8 +50,8 @@ TEST(PlanProblemTest, PlansOfModelsAreValidForThemAndRunAsPredicted) {
         EXPECT_TRUE(plan->Validate(*spec).ok()) << plan->Validate(*spec).message();
         const absl::StatusOr<SimulationResult> decode = SimulateDecode(*plan), prefill = SimulatePrefill(*plan);
         ASSERT_TRUE(decode.ok() && prefill.ok()) << decode.status().message() << prefill.status().message();
-        EXPECT_EQ(decode->MsPerStep(), plan->predicted.ms_per_step) << plan->DebugString();
-        EXPECT_EQ(prefill->step_ends_ms.back(), plan->predicted.ttft_ms) << plan->DebugString();
+        EXPECT_EQ(decode->MsPerStep(), plan->predicted.ms_per_step) << ToJsonText(*plan);
+        EXPECT_EQ(prefill->step_ends_ms.back(), plan->predicted.ttft_ms) << ToJsonText(*plan);
         EXPECT_EQ(plan->predicted.ms_per_token, plan->predicted.ms_per_step / sequences);
       }
     }
@@ -129,8 +129,8 @@ TEST(PlanProblemTest, ALargeHeadIsSplitByVocabularyWhereThatPays) {
       if (plan->parts[part].block.kind == BlockKind::kHead) heads_devices.insert(stage.device);
     }
   }
-  EXPECT_EQ(heads_devices.size(), 2u) << plan->DebugString();
-  EXPECT_LE(plan->predicted.ms_per_step, 1.01 * LowerBoundMs(problem->instance)) << plan->DebugString();
+  EXPECT_EQ(heads_devices.size(), 2u) << ToJsonText(*plan);
+  EXPECT_LE(plan->predicted.ms_per_step, 1.01 * LowerBoundMs(problem->instance)) << ToJsonText(*plan);
 }
 
 // Room for the weights, and not for the table a second time.
@@ -143,8 +143,8 @@ TEST(PlanProblemTest, ATiedEmbeddingIsCountedOnceWhereAllOfTheHeadStays) {
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const absl::StatusOr<Plan> plan = PlanFor(*problem);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->embedding, EmbeddingPlacement::kWithHead) << plan->DebugString();
-  EXPECT_TRUE(std::ranges::none_of(plan->parts, &PlanPart::streamed)) << plan->DebugString();
+  EXPECT_EQ(plan->embedding, EmbeddingPlacement::kWithHead) << ToJsonText(*plan);
+  EXPECT_TRUE(std::ranges::none_of(plan->parts, &PlanPart::streamed)) << ToJsonText(*plan);
   EXPECT_EQ(plan->devices[0].memory.embedding, 0);
   EXPECT_TRUE(plan->Validate(spec).ok()) << plan->Validate(spec).message();
   const absl::StatusOr<SimulationResult> decode = SimulateDecode(*plan), prefill = SimulatePrefill(*plan);

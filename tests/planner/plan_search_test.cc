@@ -67,8 +67,8 @@ TEST(PlanSearchTest, FindsTheBestOfAllPlansOfTinyInstances) {
     }
     ASSERT_TRUE(found.plan.Validate(instance).ok());
     EXPECT_EQ(Evaluator(instance).MsPerStep(found.plan), found.ms_per_step);
-    EXPECT_LE(LowerBoundMs(instance), best.ms_per_step) << best.plan.DebugString(instance);
-    EXPECT_NEAR(found.ms_per_step, best.ms_per_step, 1e-9 * best.ms_per_step) << best.plan.DebugString(instance);
+    EXPECT_LE(LowerBoundMs(instance), best.ms_per_step) << ToJson(best.plan);
+    EXPECT_NEAR(found.ms_per_step, best.ms_per_step, 1e-9 * best.ms_per_step) << ToJson(best.plan);
   }
   EXPECT_GT(feasible, 150);
   EXPECT_GT(infeasible, 20);
@@ -96,8 +96,8 @@ TEST(PlanSearchTest, SplitsTheHeadWhereNoDeviceHoldsIt) {
   for (const bool exhaustive : {true, false}) {
     const FoundPlan found = SearchPlan(instance, {.granularity = Granularity::kModelBlock, .exhaustive = exhaustive});
     ASSERT_TRUE(found.feasible);
-    EXPECT_EQ(heads_devices(found.plan), 2u) << found.plan.DebugString(instance);
-    EXPECT_TRUE(found.plan.streamed.empty()) << found.plan.DebugString(instance);
+    EXPECT_EQ(heads_devices(found.plan), 2u) << ToJson(found.plan);
+    EXPECT_TRUE(found.plan.streamed.empty()) << ToJson(found.plan);
     // Both layers and a piece on one, the rest on the other: computing, a hidden state on the wire, and the token's id on its way back.
     EXPECT_DOUBLE_EQ(found.ms_per_step, 32 + 1.5 + 0.5);
   }
@@ -113,7 +113,7 @@ TEST(PlanSearchTest, SplitsTheHeadWhereNoDeviceHoldsIt) {
   instance.devices[1].mem_mb = 330;
   const FoundPlan roomy = SearchPlan(instance, {.granularity = Granularity::kModelBlock});
   ASSERT_TRUE(roomy.feasible);
-  EXPECT_EQ(heads_devices(roomy.plan), 1u) << roomy.plan.DebugString(instance);
+  EXPECT_EQ(heads_devices(roomy.plan), 1u) << ToJson(roomy.plan);
 }
 
 // Without looking at every plan the search is nearly as good.

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "planner/evaluator.h"
+#include "planner/plan/plan_json.h"
 #include "tests/planner/random_plans.h"
 
 namespace lime {
@@ -29,7 +30,7 @@ TEST(QuickEvaluatorTest, AgreesWithTheExactEvaluation) {
       ASSERT_EQ(std::isfinite(quick_ms), std::isfinite(ms));
       if (!std::isfinite(ms)) continue;
       ++feasible;
-      ASSERT_NEAR(quick_ms, ms, 1e-7 * ms + 1e-12) << plan.DebugString(instance);
+      ASSERT_NEAR(quick_ms, ms, 1e-7 * ms + 1e-12) << ToJson(plan);
       EXPECT_EQ(quick.MsPerStep(assignment, ms * 1.000001 + 1e-9), quick_ms) << "refused though better than the limit";
     }
   }

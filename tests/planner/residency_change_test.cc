@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/plan_residency.h"
 #include "planner/sim/simulator.h"
 #include "tests/planner/random_clusters.h"
+#include "tests/planner/simulate_changes.h"
 
 namespace lime {
 namespace {
@@ -90,7 +92,7 @@ TEST(ResidencyChangeTest, NothingIsMissingAndNoBudgetExceededWheneverItChanges) 
     std::vector<PlanAt> changes;
     for (size_t i = 1; i < drawn.plans.size(); ++i) changes.push_back({times[i - 1], drawn.plans[i]});
     const absl::StatusOr<SimulationResult> result = SimulateChanges(plan, changes, {.steps = 40, .timeline = false});
-    ASSERT_TRUE(result.ok()) << result.status() << "\n" << plan.DebugString();
+    ASSERT_TRUE(result.ok()) << result.status() << "\n" << ToJsonText(plan);
     for (int d = 0; d < plan.NumDevices(); ++d) {
       const SimulatedMemory& memory = result->devices[d];
       ASSERT_LE(memory.most_in_ring, plan.devices[d].memory.ring);
@@ -120,7 +122,7 @@ TEST(ResidencyChangeTest, TheRateAfterAChangeIsThatOfAFreshPlan) {
         SimulateChanges(plan, {{at_ms, after}}, {.steps = 30 + kSettling + kMeasured, .timeline = false});
     ASSERT_TRUE(result.ok()) << result.status();
     const auto rate = [](const std::vector<double>& ends) { return (ends.back() - ends[ends.size() - 1 - kMeasured]) / kMeasured; };
-    ASSERT_NEAR(rate(result->step_ends_ms), rate(fresh->step_ends_ms), 1e-3 * rate(fresh->step_ends_ms)) << after.DebugString();
+    ASSERT_NEAR(rate(result->step_ends_ms), rate(fresh->step_ends_ms), 1e-3 * rate(fresh->step_ends_ms)) << ToJsonText(after);
     ++compared;
   }
   EXPECT_GT(compared, kSeeds / 5);

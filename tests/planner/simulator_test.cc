@@ -33,8 +33,8 @@ TEST(SimulatorTest, PredictionIsTheSimulationOfTheCompiledPrograms) {
     const Plan plan = PlanOf(drawn);
     ASSERT_FALSE(plan.parts.empty());
     const absl::StatusOr<SimulationResult> decode = SimulateDecode(plan, {.timeline = false});
-    ASSERT_TRUE(decode.ok()) << decode.status().message() << "\n" << plan.DebugString();
-    ASSERT_EQ(decode->step_ends_ms, drawn.step_ends_ms) << plan.DebugString();
+    ASSERT_TRUE(decode.ok()) << decode.status().message() << "\n" << ToJsonText(plan);
+    ASSERT_EQ(decode->step_ends_ms, drawn.step_ends_ms) << ToJsonText(plan);
     ASSERT_EQ(decode->MsPerStep(), plan.predicted.ms_per_step);
     streaming += drawn.choice.stages.streamed.empty() ? 0 : 1;
     several += plan.microbatches > 1 ? 1 : 0;
@@ -42,10 +42,10 @@ TEST(SimulatorTest, PredictionIsTheSimulationOfTheCompiledPrograms) {
     if (plan.prompt_tokens == 0) continue;
     ++prompts;
     const absl::StatusOr<SimulationResult> prefill = SimulatePrefill(plan, {.timeline = false});
-    ASSERT_TRUE(prefill.ok()) << prefill.status().message() << "\n" << plan.DebugString();
+    ASSERT_TRUE(prefill.ok()) << prefill.status().message() << "\n" << ToJsonText(plan);
     // Of more sweeps the prediction is the settled rate.
     if (prefill->step_ends_ms.size() <= Evaluator::kSteps) {
-      ASSERT_EQ(prefill->step_ends_ms.back(), plan.predicted.ttft_ms) << plan.DebugString();
+      ASSERT_EQ(prefill->step_ends_ms.back(), plan.predicted.ttft_ms) << ToJsonText(plan);
     }
   }
   EXPECT_GT(streaming, kSeeds / 2);
@@ -80,20 +80,13 @@ TEST(SimulatorTest, MemoryNeverExceedsABudgetAtAnyInstant) {
   EXPECT_GT(full_in_prompts, kSeeds / 100) << "the same of prompts";
 }
 
-TEST(SimulatorTest, APlanThatWasWrittenAndReadRunsTheSame) {
+TEST(SimulatorTest, APlanIsWrittenAndReadTheSame) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);
     const Plan plan = PlanOf(RandomClusters(seed).Draw());
     const absl::StatusOr<Plan> read = ParsePlan(ToJsonText(plan), "plan.json");
     ASSERT_TRUE(read.ok()) << read.status().message();
     ASSERT_EQ(*read, plan);
-    const absl::StatusOr<std::vector<Program>> programs = Compile(plan, DecodeShape(plan));
-    ASSERT_TRUE(programs.ok()) << programs.status().message();
-    for (const Program& program : *programs) {
-      const absl::StatusOr<Program> again = ParseProgram(ToJsonText(program), "program.json");
-      ASSERT_TRUE(again.ok()) << again.status().message() << "\n" << program.DebugString();
-      ASSERT_EQ(*again, program);
-    }
   }
 }
 

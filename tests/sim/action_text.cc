@@ -1,6 +1,7 @@
 #include "tests/sim/action_text.h"
 
 #include "absl/strings/str_cat.h"
+#include "tests/planner/program_text.h"
 
 namespace lime {
 namespace {

@@ -11,6 +11,7 @@
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "planner/plan/plan_residency.h"
+#include "tests/planner/program_text.h"
 #include "tests/sim/action_text.h"
 #include "tests/sim/hash_model.h"
 

@@ -1,4 +1,4 @@
-#include "planner/plan/program.h"
+#include "tests/planner/program_text.h"
 
 #include <algorithm>
 #include <map>
@@ -11,6 +11,8 @@
 
 namespace lime {
 namespace {
+
+constexpr int64_t kMaxInstructions = int64_t{1} << 23;
 
 template <typename... What>
 absl::Status WrongProgram(const What&... what) {
@@ -184,22 +186,18 @@ bool ComputesNext(Compute before, const Instruction& instruction) {
 
 }  // namespace
 
-absl::Status Program::Validate() const {
-  LIME_RETURN_IF_ERROR(CheckProgramInt("device", device, 0, kMaxPlanDevices - 1));
-  LIME_RETURN_IF_ERROR(CheckProgramInt("num_stages", num_stages, 1, kMaxPlanBlocks));
-  LIME_RETURN_IF_ERROR(CheckProgramInt("microbatches", microbatches, 1, kMaxMicrobatches));
-  LIME_RETURN_IF_ERROR(CheckProgramInt("step", static_cast<int64_t>(step.size()), 0, kMaxInstructions));
-  LIME_RETURN_IF_ERROR(CheckLoads(*this));
-  return Walk(*this).Run();
+absl::Status CheckProgram(const Program& program) {
+  LIME_RETURN_IF_ERROR(CheckProgramInt("device", program.device, 0, kMaxPlanDevices - 1));
+  LIME_RETURN_IF_ERROR(CheckProgramInt("num_stages", program.num_stages, 1, kMaxPlanBlocks));
+  LIME_RETURN_IF_ERROR(CheckProgramInt("microbatches", program.microbatches, 1, kMaxMicrobatches));
+  LIME_RETURN_IF_ERROR(CheckProgramInt("step", std::ssize(program.step), 0, kMaxInstructions));
+  LIME_RETURN_IF_ERROR(CheckLoads(program));
+  return Walk(program).Run();
 }
 
 const char* InstructionName(const Instruction& instruction) {
   static constexpr const char* kNames[] = {"recv", "await_weights", "ask_kv", "await_kv", "compute", "evict", "send"};
   return kNames[instruction.index()];
-}
-
-Payload PayloadInto(const Plan& plan, int stage) {
-  return IdsBefore(plan, plan.stages[stage].lo) > 0 ? Payload::kHeadPartial : Payload::kHidden;
 }
 
 const char* PayloadName(Payload payload) {
@@ -214,7 +212,8 @@ const char* PayloadName(Payload payload) {
   return "?";
 }
 
-std::string Program::DebugString(const Plan* plan) const {
+std::string ProgramText(const Program& program, const Plan* plan) {
+  const auto& [device, num_stages, microbatches, ring_bytes, step, loads] = program;
   const InstructionText words(plan);
   std::string text = absl::StrCat(words.Device(device), ", ring ", FormatBytes(ring_bytes), "\n");
   for (size_t i = 0; i < loads.size(); ++i) {
