@@ -5,6 +5,7 @@
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
 #include <openssl/x509v3.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,9 +14,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "daemon/weights/files.h"
+#include "proto/fields.h"
 
 namespace lime {
 namespace {
+
+constexpr size_t kMaxPemBytes = 1 << 20;
 
 template <auto kFree>
 struct Freed {
@@ -95,10 +100,10 @@ Trust Verify(X509* authority, X509* certificate, std::time_t now) {
 }
 
 absl::Status Bad(const std::string& folder, const std::string& file, const std::string& what, const std::string& name) {
-  return absl::InvalidArgumentError(absl::StrCat(folder, "/", file, " ", what, "; copy ca.pem, ", name, ".pem and ", name,
-                                                 ".key together from the folder where `lime keys` made them, or make them anew there with "
-                                                 "`lime keys --renew --name ",
-                                                 name, "`"));
+  return Invalid(folder, "/", file, " ", what, "; copy ca.pem, ", name, ".pem and ", name,
+                 ".key together from the folder where `lime keys` made them, or make them anew there with "
+                 "`lime keys --renew --name ",
+                 name, "`");
 }
 
 }  // namespace
@@ -108,12 +113,9 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& pem) {
   if (certificate == nullptr) return absl::InvalidArgumentError("holds no certificate");
   char name[256] = {};
   X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, name, sizeof(name));
-  Certificate read{
-      .name = name, .from = ClockOf(X509_get0_notBefore(certificate.get())), .until = ClockOf(X509_get0_notAfter(certificate.get()))};
-  // It goes on terminals.
-  std::ranges::replace_if(
-      read.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e; }, '?');
-  return read;
+  return Certificate{.name = fields::PlainName(name),  // it goes on terminals
+                     .from = ClockOf(X509_get0_notBefore(certificate.get())),
+                     .until = ClockOf(X509_get0_notAfter(certificate.get()))};
 }
 
 Trust Judge(const std::string& authority, const std::string& certificate, std::time_t now) {
@@ -158,6 +160,23 @@ std::string FormatSpan(std::time_t seconds) {
   if (span >= 2 * 3600) return in(3600, "hour");
   if (span >= 2 * 60) return in(60, "minute");
   return absl::StrCat(span, " s");
+}
+
+absl::StatusOr<ClusterKeys> ClusterKeys::Read(const std::string& folder, const std::string& name) {
+  const std::string key_path = absl::StrCat(folder, "/", name, ".key");
+  struct stat status = {};
+  if (stat(key_path.c_str(), &status) == 0 && (status.st_mode & 077) != 0)
+    return absl::PermissionDeniedError(absl::StrCat(key_path, " can be read by others; run `chmod 600 ", key_path, "`"));
+  for (const std::string& path : {folder + "/ca.pem", absl::StrCat(folder, "/", name, ".pem"), key_path}) {
+    if (FileExists(path)) continue;
+    return absl::NotFoundError(absl::StrCat(path, " is not there"));
+  }
+  ClusterKeys keys;
+  LIME_ASSIGN_OR_RETURN(keys.authority, ReadTextFile(folder + "/ca.pem", kMaxPemBytes));
+  LIME_ASSIGN_OR_RETURN(keys.certificate, ReadTextFile(absl::StrCat(folder, "/", name, ".pem"), kMaxPemBytes));
+  LIME_ASSIGN_OR_RETURN(keys.key, ReadTextFile(key_path, kMaxPemBytes));
+  LIME_RETURN_IF_ERROR(CheckKeys(keys, folder, name));
+  return keys;
 }
 
 }  // namespace lime

@@ -1,4 +1,5 @@
-// What certificates say, and whether keys belong together. OpenSSL, without a connection.
+// What a process shows others and asks of them: its keys, what certificates say, and whether keys belong together. OpenSSL, without a
+// connection.
 //
 // Clocks are seconds since 1970, as std::time tells them: what TLS itself judges certificates by.
 #pragma once
@@ -8,9 +9,18 @@
 #include <string>
 
 #include "planner/base/status.h"
-#include "proto/cluster_keys.h"
 
 namespace lime {
+
+// PEM texts; all empty: connections are not encrypted.
+struct ClusterKeys {
+  std::string authority, certificate, key;
+
+  bool empty() const { return authority.empty(); }
+  // `folder`/ca.pem, `folder`/`name`.pem and `folder`/`name`.key, which nobody else may read. Checked: they belong together.
+  // kNotFound names a file that is not there; the caller knows where keys come from.
+  static absl::StatusOr<ClusterKeys> Read(const std::string& folder, const std::string& name);
+};
 
 struct Certificate {
   std::string name;                 // of the device, or "coordinator"

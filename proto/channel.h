@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-#include "proto/cluster_keys.h"
+#include "proto/certificate.h"
 
 namespace lime {
 

@@ -6,9 +6,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "planner/plan/cluster_plan_json.h"
-#include "proto/fields.h"
+#include "planner/plan/instance.h"
 #include "proto/kv_convert.h"
-#include "proto/weights_convert.h"
+#include "proto/message_fields.h"
 
 namespace lime {
 namespace {
@@ -17,70 +17,9 @@ constexpr double kMaxUseSeconds = 1e9;  // thirty years
 constexpr int32_t kMaxWireThreads = 1 << 20;
 
 using fields::Ascii;
-using fields::Between;
 using fields::kMaxCount;
 using fields::kMaxName;
-using fields::Printable;
 using fields::Sentence;
-using fields::Within;
-using fields::Wrong;
-
-void CoordinatorToProto(const Coordinator& coordinator, v1::Coordinator& message) {
-  message.set_user(Ascii(coordinator.user));
-  message.set_host(Ascii(coordinator.host));
-  message.set_id(coordinator.id);
-}
-
-absl::StatusOr<Coordinator> CoordinatorFromProto(const v1::Coordinator& message) {
-  LIME_RETURN_IF_ERROR(Printable("user", message.user(), kMaxName));
-  LIME_RETURN_IF_ERROR(Printable("host", message.host(), kMaxName));
-  return Coordinator{.user = message.user(), .host = message.host(), .id = message.id()};
-}
-
-void UserToProto(const PlanUser& user, v1::PlanUser& message) {
-  CoordinatorToProto(user.coordinator, *message.mutable_coordinator());
-  message.set_address(Ascii(user.address));
-  message.set_seconds(user.seconds);
-}
-
-absl::StatusOr<PlanUser> UserFromProto(const v1::PlanUser& message) {
-  PlanUser user{.address = message.address(), .seconds = message.seconds()};
-  LIME_ASSIGN_OR_RETURN(user.coordinator, CoordinatorFromProto(message.coordinator()));
-  LIME_RETURN_IF_ERROR(Printable("address", message.address(), kMaxWireAddress));
-  LIME_RETURN_IF_ERROR(Between("seconds", message.seconds(), 0, kMaxUseSeconds));
-  return user;
-}
-
-void SettingsToProto(const DaemonSettings& settings, v1::DaemonSettings& message) {
-  message.set_listen(Sentence(settings.listen));
-  message.set_weights(Sentence(settings.weights));
-  message.set_store(Sentence(settings.store));
-  message.set_tls(Sentence(settings.tls));
-  message.set_threads(settings.threads);
-  message.set_backend(Ascii(settings.backend));
-  message.set_cluster(Ascii(settings.cluster));
-  message.set_user(Ascii(settings.user));
-  message.set_process(settings.process);
-}
-
-absl::StatusOr<DaemonSettings> SettingsFromProto(const v1::DaemonSettings& message) {
-  for (const std::string* const path : {&message.listen(), &message.weights(), &message.store(), &message.tls()})
-    LIME_RETURN_IF_ERROR(Printable("settings", *path, kMaxWirePath));
-  LIME_RETURN_IF_ERROR(Printable("backend", message.backend(), kMaxName));
-  LIME_RETURN_IF_ERROR(Printable("cluster", message.cluster(), kMaxName));
-  LIME_RETURN_IF_ERROR(Printable("user", message.user(), kMaxName));
-  LIME_RETURN_IF_ERROR(Within("threads", message.threads(), 0, kMaxWireThreads));
-  LIME_RETURN_IF_ERROR(Within("process", message.process(), 0, kMaxCount));
-  return DaemonSettings{.listen = message.listen(),
-                        .weights = message.weights(),
-                        .store = message.store(),
-                        .tls = message.tls(),
-                        .threads = message.threads(),
-                        .backend = message.backend().empty() ? kCpuBackend : message.backend(),
-                        .cluster = message.cluster(),
-                        .user = message.user(),
-                        .process = message.process()};
-}
 
 }  // namespace
 
@@ -105,130 +44,105 @@ std::string PeerAddress(std::string_view peer) {
   return absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}}).substr(0, kMaxWireAddress);
 }
 
-void ToProto(const DeviceHealth& health, v1::HealthReply& message) {
-  message.set_name(health.name);
-  message.set_protocol(health.protocol);
-  message.set_epoch(health.epoch);
-  message.set_last_epoch(health.last_epoch);
-  message.set_memory_bytes(health.memory);
-  message.set_runtime_bytes(health.runtime);
-  message.set_model(Ascii(health.model));
-  if (health.used_by) UserToProto(*health.used_by, *message.mutable_used_by());
-  if (health.settings) SettingsToProto(*health.settings, *message.mutable_settings());
-  message.set_release(Ascii(health.release));
-  message.set_clock(health.clock);
+static void List(MessageFields& f, Coordinator& coordinator, v1::Coordinator& m) {
+  f.Text(LIME_FIELD(m, user), coordinator.user, kMaxName, Ascii);
+  f.Text(LIME_FIELD(m, host), coordinator.host, kMaxName, Ascii);
+  f.Any(LIME_FIELD(m, id), coordinator.id);
 }
 
-absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message) {
-  LIME_RETURN_IF_ERROR(Printable("name", message.name(), kMaxName));
-  LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), -1, kMaxCount));
-  LIME_RETURN_IF_ERROR(Within("last_epoch", message.last_epoch(), 0, kMaxCount));
-  LIME_RETURN_IF_ERROR(Within("memory_bytes", message.memory_bytes(), 0, kMaxCount));
-  LIME_RETURN_IF_ERROR(Within("runtime_bytes", message.runtime_bytes(), 0, kMaxCount));
-  LIME_RETURN_IF_ERROR(Printable("model", message.model(), kMaxName));
-  LIME_RETURN_IF_ERROR(Printable("release", message.release(), kMaxName));
-  LIME_RETURN_IF_ERROR(Within("clock", message.clock(), 0, kMaxCount));
-  DeviceHealth health{.name = message.name(),
-                      .protocol = message.protocol(),
-                      .epoch = message.epoch(),
-                      .last_epoch = message.last_epoch(),
-                      .memory = message.memory_bytes(),
-                      .runtime = message.runtime_bytes(),
-                      .model = message.model(),
-                      .release = message.release(),
-                      .clock = message.clock()};
-  if (message.has_used_by()) {
-    LIME_ASSIGN_OR_RETURN(health.used_by, UserFromProto(message.used_by()));
-  }
-  if (message.has_settings()) {
-    LIME_ASSIGN_OR_RETURN(health.settings, SettingsFromProto(message.settings()));
-  }
-  return health;
+static void List(MessageFields& f, PlanUser& user, v1::PlanUser& m) {
+  f.Part(LIME_PART(m, coordinator), user.coordinator);
+  f.Text(LIME_FIELD(m, address), user.address, kMaxWireAddress, Ascii);
+  f.Number(LIME_FIELD(m, seconds), user.seconds, 0, kMaxUseSeconds);
 }
 
-void ToProto(const ReleaseCall& call, v1::ReleaseRequest& message) {
-  message.set_force(call.force);
-  CoordinatorToProto(call.by, *message.mutable_by());
+static void List(MessageFields& f, DaemonSettings& settings, v1::DaemonSettings& m) {
+  f.Text(LIME_FIELD(m, listen), settings.listen, kMaxWirePath, Sentence);
+  f.Text(LIME_FIELD(m, weights), settings.weights, kMaxWirePath, Sentence);
+  f.Text(LIME_FIELD(m, store), settings.store, kMaxWirePath, Sentence);
+  f.Text(LIME_FIELD(m, tls), settings.tls, kMaxWirePath, Sentence);
+  f.Number(LIME_FIELD(m, threads), settings.threads, 0, kMaxWireThreads);
+  f.Text(LIME_FIELD(m, backend), settings.backend, kMaxName, Ascii);
+  f.Text(LIME_FIELD(m, cluster), settings.cluster, kMaxName, Ascii);
+  f.Text(LIME_FIELD(m, user), settings.user, kMaxName, Ascii);
+  f.Number(LIME_FIELD(m, process), settings.process, 0, kMaxCount);
+  if (f.reads() && settings.backend.empty()) settings.backend = kCpuBackend;
 }
 
-absl::StatusOr<ReleaseCall> FromProto(const v1::ReleaseRequest& message) {
-  ReleaseCall call{.force = message.force()};
-  LIME_ASSIGN_OR_RETURN(call.by, CoordinatorFromProto(message.by()));
-  return call;
+static void List(MessageFields& f, DeviceHealth& health, v1::HealthReply& m) {
+  f.Text(LIME_FIELD(m, name), health.name, kMaxName);
+  f.Any(LIME_FIELD(m, protocol), health.protocol);
+  f.Number(LIME_FIELD(m, epoch), health.epoch, -1, kMaxCount);
+  f.Number(LIME_FIELD(m, last_epoch), health.last_epoch, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, memory_bytes), health.memory, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, runtime_bytes), health.runtime, 0, kMaxCount);
+  f.Text(LIME_FIELD(m, model), health.model, kMaxName, Ascii);
+  f.Maybe(LIME_PART(m, used_by), health.used_by);
+  f.Maybe(LIME_PART(m, settings), health.settings);
+  f.Text(LIME_FIELD(m, release), health.release, kMaxName, Ascii);
+  f.Number(LIME_FIELD(m, clock), health.clock, 0, kMaxCount);
+}
+LIME_CONVERT(DeviceHealth, v1::HealthReply)
+
+static void List(MessageFields& f, ReleaseCall& call, v1::ReleaseRequest& m) {
+  f.Any(LIME_FIELD(m, force), call.force);
+  f.Part(LIME_PART(m, by), call.by);
+}
+LIME_CONVERT(ReleaseCall, v1::ReleaseRequest)
+
+static void List(MessageFields& f, ReleasedPlan& released, v1::ReleaseReply& m) {
+  f.Number(LIME_FIELD(m, epoch), released.epoch, -1, kMaxCount);
+  f.Text(LIME_FIELD(m, model), released.model, kMaxName, Ascii);
+  f.Maybe(LIME_PART(m, used_by), released.used_by);
+}
+LIME_CONVERT(ReleasedPlan, v1::ReleaseReply)
+
+static void List(MessageFields& f, BlockDigest& digest, v1::BlockDigest& m) {
+  f.Block(LIME_FIELD(m, kind), LIME_FIELD(m, layer), digest.block);
+  f.Any(LIME_FIELD(m, sample), digest.sample);
+  f.Any(LIME_FIELD(m, xxh3), digest.xxh3);
+  f.Number(LIME_FIELD(m, bytes), digest.bytes, 0, kMaxCount);
 }
 
-void ToProto(const ReleasedPlan& released, v1::ReleaseReply& message) {
-  message.set_epoch(released.epoch);
-  message.set_model(Ascii(released.model));
-  if (released.used_by) UserToProto(*released.used_by, *message.mutable_used_by());
+static void List(MessageFields& f, WeightsDigest& digest, v1::WeightsDigest& m) {
+  f.Text(LIME_FIELD(m, model), digest.model, kMaxName, fields::PlainName);
+  f.Any(LIME_FIELD(m, config), digest.config);
+  f.Each("blocks", digest.blocks, m.mutable_blocks(), 0, kMaxPlanBlocks);
+}
+LIME_CONVERT(WeightsDigest, v1::WeightsDigest)
+
+static void List(MessageFields& f, InstallCall& call, v1::InstallRequest& m) {
+  f.Json(LIME_FIELD(m, plan), call.plan, 1, kMaxPlanBytes, [](const std::string& text) { return ParsePlan(text, "the plan to install"); });
+  const int devices = call.plan.NumDevices();
+  f.Number(LIME_FIELD(m, device), call.device, 0, devices - 1);
+  f.EachBy("addresses", call.addresses, m.mutable_addresses(), devices, devices, [&](std::string& address, std::string& sent) {
+    if (!f.reads()) sent = address;
+    f.Check(fields::Printable("addresses", address = sent, kMaxWireAddress));
+  });
+  f.Text(LIME_FIELD(m, weights), call.weights, kMaxWirePath);
+  f.Any(LIME_FIELD(m, model), call.model);
+  f.Number(LIME_FIELD(m, trace_spans), call.trace_spans, 0, kMaxTraceSpans);
+  f.Maybe(LIME_PART(m, kv), call.kv, call.plan);
+  f.Part(LIME_PART(m, coordinator), call.coordinator);
+  f.Maybe(LIME_PART(m, weights_digest), call.digest);
+}
+LIME_CONVERT(InstallCall, v1::InstallRequest)
+
+static void List(MessageFields& f, LoadedBytes& loaded, v1::LoadProgress& m) {
+  f.Number(LIME_FIELD(m, total_bytes), loaded.total, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, done_bytes), loaded.done, 0, loaded.total);
 }
 
-absl::StatusOr<ReleasedPlan> FromProto(const v1::ReleaseReply& message) {
-  LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), -1, kMaxCount));
-  LIME_RETURN_IF_ERROR(Printable("model", message.model(), kMaxName));
-  ReleasedPlan released{.epoch = message.epoch(), .model = message.model()};
-  if (message.has_used_by()) {
-    LIME_ASSIGN_OR_RETURN(released.used_by, UserFromProto(message.used_by()));
-  }
-  return released;
+static void List(MessageFields& f, InstalledPlan& installed, v1::Installed& m) {
+  f.Text(LIME_FIELD(m, numerics_id), installed.numerics_id, kMaxName);
+  f.Number(LIME_FIELD(m, resident_bytes), installed.resident, 0, kMaxCount);
 }
 
-void ToProto(const InstallCall& call, v1::InstallRequest& message) {
-  message.set_plan(ToJsonText(call.plan));
-  message.set_device(call.device);
-  for (const std::string& address : call.addresses) message.add_addresses(address);
-  message.set_weights(call.weights);
-  message.set_model(call.model);
-  message.set_trace_spans(call.trace_spans);
-  if (call.kv) ToProto(*call.kv, *message.mutable_kv());
-  CoordinatorToProto(call.coordinator, *message.mutable_coordinator());
-  if (call.digest) ToProto(*call.digest, *message.mutable_weights_digest());
+static void List(MessageFields& f, InstallNews& news, v1::InstallEvent& m) {
+  f.Case<LoadedBytes>(LIME_PART(m, progress), news);
+  f.Case<InstalledPlan>(LIME_PART(m, installed), news);
+  f.NoOther("news of an installation of a kind that is not known; run the same release everywhere");
 }
-
-absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message) {
-  LIME_RETURN_IF_ERROR(Within("plan", static_cast<int64_t>(message.plan().size()), 1, kMaxPlanBytes));
-  LIME_RETURN_IF_ERROR(Printable("weights", message.weights(), kMaxWirePath));
-  LIME_RETURN_IF_ERROR(Within("trace_spans", message.trace_spans(), 0, kMaxTraceSpans));
-  InstallCall call{
-      .device = message.device(), .weights = message.weights(), .model = message.model(), .trace_spans = message.trace_spans()};
-  LIME_ASSIGN_OR_RETURN(call.coordinator, CoordinatorFromProto(message.coordinator()));
-  LIME_ASSIGN_OR_RETURN(call.plan, ParsePlan(message.plan(), "the plan to install"));
-  LIME_RETURN_IF_ERROR(Within("device", message.device(), 0, call.plan.NumDevices() - 1));
-  LIME_RETURN_IF_ERROR(Within("addresses", message.addresses_size(), call.plan.NumDevices(), call.plan.NumDevices()));
-  for (const std::string& address : message.addresses()) {
-    LIME_RETURN_IF_ERROR(Printable("addresses", address, kMaxWireAddress));
-    call.addresses.push_back(address);
-  }
-  if (message.has_kv()) {
-    LIME_ASSIGN_OR_RETURN(call.kv, KvTakeFromProto(message.kv(), call.plan));
-  }
-  if (message.has_weights_digest()) {
-    LIME_ASSIGN_OR_RETURN(call.digest, FromProto(message.weights_digest()));
-  }
-  return call;
-}
-
-void ToProto(const InstallNews& news, v1::InstallEvent& message) {
-  if (const auto* progress = std::get_if<LoadedBytes>(&news)) {
-    message.mutable_progress()->set_done_bytes(progress->done);
-    message.mutable_progress()->set_total_bytes(progress->total);
-  } else {
-    message.mutable_installed()->set_numerics_id(std::get<InstalledPlan>(news).numerics_id);
-    message.mutable_installed()->set_resident_bytes(std::get<InstalledPlan>(news).resident);
-  }
-}
-
-absl::StatusOr<InstallNews> FromProto(const v1::InstallEvent& message) {
-  if (message.has_progress()) {
-    const v1::LoadProgress& progress = message.progress();
-    LIME_RETURN_IF_ERROR(Within("total_bytes", progress.total_bytes(), 0, kMaxCount));
-    LIME_RETURN_IF_ERROR(Within("done_bytes", progress.done_bytes(), 0, progress.total_bytes()));
-    return LoadedBytes{progress.done_bytes(), progress.total_bytes()};
-  }
-  if (!message.has_installed()) return Wrong("news of an installation of a kind that is not known; run the same release everywhere");
-  LIME_RETURN_IF_ERROR(Printable("numerics_id", message.installed().numerics_id(), kMaxName));
-  LIME_RETURN_IF_ERROR(Within("resident_bytes", message.installed().resident_bytes(), 0, kMaxCount));
-  return InstalledPlan{message.installed().numerics_id(), message.installed().resident_bytes()};
-}
+LIME_CONVERT(InstallNews, v1::InstallEvent)
 
 }  // namespace lime

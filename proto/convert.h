@@ -18,6 +18,7 @@
 #include "common/trace_chunk.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
+#include "planner/base/finding.h"
 #include "planner/base/status.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
@@ -106,6 +107,10 @@ struct ReleasedPlan {
 void ToProto(const ReleasedPlan& released, v1::ReleaseReply& message);
 absl::StatusOr<ReleasedPlan> FromProto(const v1::ReleaseReply& message);
 
+void ToProto(const WeightsDigest& digest, v1::WeightsDigest& message);
+// Every block is of a kind and layer that may be.
+absl::StatusOr<WeightsDigest> FromProto(const v1::WeightsDigest& message);
+
 void ToProto(const InstallCall& call, v1::InstallRequest& message);
 // The plan is valid, and the device is one of it.
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message);
@@ -179,6 +184,21 @@ struct MeasuredLink {
 };
 void ToProto(const MeasuredLink& link, v1::ProbeLinkReply& message);
 absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message);
+
+// ---- Inspecting, for `lime doctor`
+
+inline constexpr double kMaxInspectSeconds = 10;
+
+struct InspectCall {
+  std::string weights;  // folder on the device; empty: the one that it was started with
+  double seconds = 0;   // that measuring its disk may take; 0: it is not measured
+};
+void ToProto(const InspectCall& call, v1::InspectRequest& message);
+absl::StatusOr<InspectCall> FromProto(const v1::InspectRequest& message);
+
+// At most 64 of them, each of at most 1,024 bytes; what is longer is cut on its way out.
+void ToProto(const std::vector<Finding>& findings, v1::InspectReply& message);
+absl::StatusOr<std::vector<Finding>> FromProto(const v1::InspectReply& message);
 
 // ---- From the coordinator
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/release.h"
 #include "proto/convert.h"
+#include "proto/fields.h"
 
 namespace lime {
 namespace {
@@ -36,10 +37,7 @@ std::string Renew(const std::string& name) {
 std::string Speaks(const std::string& said) {
   if (said.starts_with("HTTP/")) return "it speaks HTTP, as a web server does";
   if (said.starts_with("SSH-")) return "it is an SSH server";
-  std::string shown = said.substr(0, std::min<size_t>(said.find_first_of("\r\n"), 40));
-  std::ranges::replace_if(
-      shown, [](char c) { return static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e; }, '?');
-  return absl::StrCat("it says \"", shown, "\"");
+  return absl::StrCat("it says \"", fields::Plain(said, std::min<size_t>(said.find_first_of("\r\n"), 40)), "\"");
 }
 
 Diagnosis OtherProgram(const ProbeTarget& target, const std::string& how) {

@@ -16,6 +16,7 @@ namespace lime::fields {
 inline constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
 inline constexpr size_t kMaxName = 512;
 inline constexpr size_t kMaxSentence = 4096;
+inline constexpr int32_t kMaxLayer = 100'000;
 
 template <typename... What>
 absl::Status Wrong(const What&... what) {
@@ -58,6 +59,18 @@ inline std::string Ascii(std::string_view text) {
   std::ranges::replace_if(
       sentence, [](char c) { return static_cast<unsigned char>(c) > 0x7f; }, '?');
   return sentence;
+}
+
+// The same, in its first `most` bytes, of a name that people read: no byte is lost.
+inline std::string Plain(std::string_view text, size_t most) {
+  std::string plain(text.substr(0, most));
+  std::ranges::replace_if(
+      plain, [](char c) { return static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e; }, '?');
+  return plain;
+}
+
+inline std::string PlainName(std::string_view name) {
+  return Plain(name, kMaxName);
 }
 
 }  // namespace lime::fields

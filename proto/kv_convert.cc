@@ -7,12 +7,11 @@
 
 #include "planner/plan/limits.h"
 #include "proto/convert.h"
-#include "proto/fields.h"
+#include "proto/message_fields.h"
 
 namespace lime {
 namespace {
 
-using fields::Printable;
 using fields::Within;
 using fields::Wrong;
 
@@ -28,172 +27,85 @@ int64_t NumLayers(const Plan& plan) {
   return layers;
 }
 
-absl::StatusOr<std::vector<int32_t>> LayersFromProto(const google::protobuf::RepeatedField<int32_t>& message, int64_t num_layers) {
-  LIME_RETURN_IF_ERROR(Within("layers", message.size(), 0, num_layers));
-  std::vector<int32_t> layers;
-  for (const int32_t layer : message) {
-    LIME_RETURN_IF_ERROR(Within("layers", layer, layers.empty() ? 0 : layers.back() + 1, num_layers - 1));
-    layers.push_back(layer);
-  }
-  return layers;
-}
-
-}  // namespace
-
-namespace {
-
-void ToProto(const std::vector<KvLent>& lent, google::protobuf::RepeatedPtrField<v1::KvLent>& message) {
-  for (const KvLent& each : lent) {
-    v1::KvLent& into = *message.Add();
-    into.set_sequence(each.sequence);
-    into.set_pieces(each.pieces);
-    into.set_life(each.life);
-  }
-}
-
-absl::StatusOr<std::vector<KvLent>> LentFromProto(const google::protobuf::RepeatedPtrField<v1::KvLent>& message) {
-  LIME_RETURN_IF_ERROR(Within("lent", message.size(), 0, kMaxWireSequences));
-  std::vector<KvLent> lent;
+void ListLent(MessageFields& f, std::vector<KvLent>& lent, google::protobuf::RepeatedPtrField<v1::KvLent>* parts) {
+  f.EachBy("lent", lent, parts, 0, kMaxWireSequences, [&](KvLent& each, v1::KvLent& m) {
+    f.Number(LIME_FIELD(m, sequence), each.sequence, 0, kMaxWireSequences - 1);
+    f.Number(LIME_FIELD(m, pieces), each.pieces, 1, kMaxWirePosition / kKvPiece);
+    f.Number(LIME_FIELD(m, life), each.life, 0, kMostLives);
+  });
   std::set<int32_t> sequences;
-  for (const v1::KvLent& each : message) {
-    LIME_RETURN_IF_ERROR(Within("sequence", each.sequence(), 0, kMaxWireSequences - 1));
-    LIME_RETURN_IF_ERROR(Within("pieces", each.pieces(), 1, kMaxWirePosition / kKvPiece));
-    LIME_RETURN_IF_ERROR(Within("life", each.life(), 0, kMostLives));
-    if (!sequences.insert(each.sequence()).second) return Wrong("slot ", each.sequence(), " is named twice among what is lent");
-    lent.push_back({.sequence = each.sequence(), .pieces = each.pieces(), .life = each.life()});
+  for (const KvLent& each : lent) {
+    if (!sequences.insert(each.sequence).second) f.Check(Wrong("slot ", each.sequence, " is named twice among what is lent"));
   }
-  return lent;
-}
-
-absl::StatusOr<KvHolder> HolderFromProto(const v1::KvHolder& message, int64_t num_layers) {
-  LIME_RETURN_IF_ERROR(Printable("name", message.name(), kMostName));
-  LIME_RETURN_IF_ERROR(Printable("address", message.address(), kMaxWireAddress));
-  KvHolder holder{.name = message.name(), .address = message.address(), .layers = {}, .hosts = message.hosts(), .lent = {}};
-  LIME_ASSIGN_OR_RETURN(holder.layers, LayersFromProto(message.layers(), num_layers));
-  LIME_ASSIGN_OR_RETURN(holder.lent, LentFromProto(message.lent()));
-  return holder;
 }
 
 }  // namespace
 
-void ToProto(const KvTake& take, v1::KvTake& message) {
-  message.set_epoch(take.epoch);
-  for (const KvSequence& sequence : take.sequences) {
-    v1::KvSequence& into = *message.add_sequences();
-    into.set_from(sequence.from);
-    into.set_to(sequence.to);
-    into.set_positions(sequence.positions);
-  }
-  for (const KvHolder& holder : take.holders) {
-    v1::KvHolder& into = *message.add_holders();
-    into.set_name(holder.name);
-    into.set_address(holder.address);
-    into.mutable_layers()->Add(holder.layers.begin(), holder.layers.end());
-    into.set_hosts(holder.hosts);
-    ToProto(holder.lent, *into.mutable_lent());
-  }
-  for (const KvGiven& given : take.given) {
-    v1::KvGiven& into = *message.add_given();
-    into.set_layer(given.layer);
-    into.set_hosts(given.hosts);
-    into.set_readers(static_cast<int32_t>(given.readers));
-  }
+static void List(MessageFields& f, KvHolder& holder, v1::KvHolder& m, int64_t num_layers) {
+  f.Text(LIME_FIELD(m, name), holder.name, kMostName);
+  f.Text(LIME_FIELD(m, address), holder.address, kMaxWireAddress);
+  f.Ascending("layers", holder.layers, m.mutable_layers(), num_layers);
+  f.Any(LIME_FIELD(m, hosts), holder.hosts);
+  ListLent(f, holder.lent, m.mutable_lent());
 }
 
-absl::StatusOr<KvTake> KvTakeFromProto(const v1::KvTake& message, const Plan& plan) {
-  LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), 0, plan.epoch - 1));
-  LIME_RETURN_IF_ERROR(Within("sequences", message.sequences_size(), 1, plan.sequences));
-  LIME_RETURN_IF_ERROR(Within("holders", message.holders_size(), 0, kMostDevices));
-  KvTake take{.epoch = message.epoch()};
-  std::set<int32_t> from, to;
-  for (const v1::KvSequence& sequence : message.sequences()) {
-    LIME_RETURN_IF_ERROR(Within("from", sequence.from(), 0, kMaxWireSequences - 1));
-    LIME_RETURN_IF_ERROR(Within("to", sequence.to(), 0, plan.sequences - 1));
-    LIME_RETURN_IF_ERROR(Within("positions", sequence.positions(), 1, plan.context));
-    if (!from.insert(sequence.from()).second || !to.insert(sequence.to()).second)
-      return Wrong("slot ", sequence.from(), " goes on as ", sequence.to(), ", and one of them is named twice");
-    take.sequences.push_back({sequence.from(), sequence.to(), sequence.positions()});
-  }
+static void List(MessageFields& f, KvGiven& given, v1::KvGiven& m, int64_t num_layers) {
+  f.Number(LIME_FIELD(m, layer), given.layer, 0, num_layers - 1);
+  f.Any(LIME_FIELD(m, hosts), given.hosts);
+  f.Number(LIME_FIELD(m, readers), given.readers, 1, 2);  // an owner and its host
+}
+
+static void List(MessageFields& f, KvSequence& sequence, v1::KvSequence& m, const Plan& plan) {
+  f.Number(LIME_FIELD(m, from), sequence.from, 0, kMaxWireSequences - 1);
+  f.Number(LIME_FIELD(m, to), sequence.to, 0, plan.sequences - 1);
+  f.Number(LIME_FIELD(m, positions), sequence.positions, 1, plan.context);
+}
+
+void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan) {
   const int64_t num_layers = NumLayers(plan);
-  for (const v1::KvHolder& holder : message.holders()) {
-    LIME_ASSIGN_OR_RETURN(KvHolder each, HolderFromProto(holder, num_layers));
-    take.holders.push_back(std::move(each));
+  f.Number(LIME_FIELD(m, epoch), take.epoch, 0, plan.epoch - 1);
+  f.Each("sequences", take.sequences, m.mutable_sequences(), 1, plan.sequences, plan);
+  std::set<int32_t> from, to;
+  for (const KvSequence& sequence : take.sequences) {
+    if (!from.insert(sequence.from).second || !to.insert(sequence.to).second)
+      f.Check(Wrong("slot ", sequence.from, " goes on as ", sequence.to, ", and one of them is named twice"));
   }
-  LIME_RETURN_IF_ERROR(Within("given", message.given_size(), 0, 2 * num_layers));
-  for (const v1::KvGiven& given : message.given()) {
-    LIME_RETURN_IF_ERROR(Within("layer", given.layer(), 0, num_layers - 1));
-    LIME_RETURN_IF_ERROR(Within("readers", given.readers(), 1, 2));  // an owner and its host
-    take.given.push_back({.layer = given.layer(), .hosts = given.hosts(), .readers = given.readers()});
-  }
-  return take;
+  f.Each("holders", take.holders, m.mutable_holders(), 0, kMostDevices, num_layers);
+  f.Each("given", take.given, m.mutable_given(), 0, 2 * num_layers, num_layers);
 }
 
-void ToProto(const UnloadCall& call, v1::UnloadRequest& message) {
-  message.set_epoch(call.epoch);
-  message.set_leave_kv(call.leave_kv);
+static void List(MessageFields& f, UnloadCall& call, v1::UnloadRequest& m) {
+  f.Any(LIME_FIELD(m, epoch), call.epoch);
+  f.Any(LIME_FIELD(m, leave_kv), call.leave_kv);
+}
+LIME_CONVERT(UnloadCall, v1::UnloadRequest)
+
+static void List(MessageFields& f, UnloadedPlan& unloaded, v1::UnloadReply& m) {
+  f.Any(LIME_FIELD(m, left), unloaded.left);
+  f.EachBy("hashes", unloaded.hashes, m.mutable_hashes(), 0, kMaxWireSequences, [&](auto& hash, v1::SequenceHash& each) {
+    f.Number(LIME_FIELD(each, sequence), hash.first, 0, kMaxWireSequences - 1);
+    f.Data(LIME_FIELD(each, state), hash.second, 1, kMostHashState);
+  });
+  ListLent(f, unloaded.lent, m.mutable_lent());
+}
+LIME_CONVERT(UnloadedPlan, v1::UnloadReply)
+
+static void List(MessageFields& f, KvExtent& extent, v1::KvExtent& m) {
+  f.Number(LIME_FIELD(m, sequence), extent.sequence, 0, kMaxWireSequences - 1);
+  f.Number(LIME_FIELD(m, first), extent.first, 0, kMaxWirePosition);
+  f.Number(LIME_FIELD(m, end), extent.end, extent.first + 1, kMaxWirePosition);
+  f.Number(LIME_FIELD(m, life), extent.life, 0, kMostLives);
 }
 
-absl::StatusOr<UnloadCall> FromProto(const v1::UnloadRequest& message) {
-  return UnloadCall{.epoch = message.epoch(), .leave_kv = message.leave_kv()};
+static void List(MessageFields& f, KvReadCall& call, v1::KvRequest& m) {
+  f.Any(LIME_FIELD(m, epoch), call.epoch);
+  f.Number(LIME_FIELD(m, layer), call.layer, 0, kMostLayers - 1);
+  f.Each("extents", call.extents, m.mutable_extents(), 0, kMaxWireSequences);
+  f.Any(LIME_FIELD(m, hosts), call.hosts);
+  f.Text(LIME_FIELD(m, numerics_id), call.numerics_id, kMostName);
+  f.Number(LIME_FIELD(m, page_bytes), call.page_bytes, 1, kMostPagesBytes);
 }
-
-void ToProto(const UnloadedPlan& unloaded, v1::UnloadReply& message) {
-  message.set_left(unloaded.left);
-  for (const auto& [sequence, state] : unloaded.hashes) {
-    v1::SequenceHash& into = *message.add_hashes();
-    into.set_sequence(sequence);
-    into.set_state(state);
-  }
-  ToProto(unloaded.lent, *message.mutable_lent());
-}
-
-absl::StatusOr<UnloadedPlan> FromProto(const v1::UnloadReply& message) {
-  LIME_RETURN_IF_ERROR(Within("hashes", message.hashes_size(), 0, kMaxWireSequences));
-  UnloadedPlan unloaded{.left = message.left()};
-  for (const v1::SequenceHash& hash : message.hashes()) {
-    LIME_RETURN_IF_ERROR(Within("sequence", hash.sequence(), 0, kMaxWireSequences - 1));
-    LIME_RETURN_IF_ERROR(Within("state", std::ssize(hash.state()), 1, kMostHashState));
-    unloaded.hashes.emplace_back(hash.sequence(), hash.state());
-  }
-  LIME_ASSIGN_OR_RETURN(unloaded.lent, LentFromProto(message.lent()));
-  return unloaded;
-}
-
-void ToProto(const KvReadCall& call, v1::KvRequest& message) {
-  message.set_epoch(call.epoch);
-  message.set_layer(call.layer);
-  for (const KvExtent& extent : call.extents) {
-    v1::KvExtent& into = *message.add_extents();
-    into.set_sequence(extent.sequence);
-    into.set_first(extent.first);
-    into.set_end(extent.end);
-    into.set_life(extent.life);
-  }
-  message.set_hosts(call.hosts);
-  message.set_numerics_id(call.numerics_id);
-  message.set_page_bytes(call.page_bytes);
-}
-
-absl::StatusOr<KvReadCall> FromProto(const v1::KvRequest& message) {
-  LIME_RETURN_IF_ERROR(Within("layer", message.layer(), 0, kMostLayers - 1));
-  LIME_RETURN_IF_ERROR(Within("extents", message.extents_size(), 0, kMaxWireSequences));
-  LIME_RETURN_IF_ERROR(Printable("numerics_id", message.numerics_id(), kMostName));
-  LIME_RETURN_IF_ERROR(Within("page_bytes", message.page_bytes(), 1, kMostPagesBytes));
-  KvReadCall call{.epoch = message.epoch(),
-                  .layer = message.layer(),
-                  .hosts = message.hosts(),
-                  .extents = {},
-                  .numerics_id = message.numerics_id(),
-                  .page_bytes = message.page_bytes()};
-  for (const v1::KvExtent& extent : message.extents()) {
-    LIME_RETURN_IF_ERROR(Within("sequence", extent.sequence(), 0, kMaxWireSequences - 1));
-    LIME_RETURN_IF_ERROR(Within("first", extent.first(), 0, kMaxWirePosition));
-    LIME_RETURN_IF_ERROR(Within("end", extent.end(), extent.first() + 1, kMaxWirePosition));
-    LIME_RETURN_IF_ERROR(Within("life", extent.life(), 0, kMostLives));
-    call.extents.push_back({.sequence = extent.sequence(), .first = extent.first(), .end = extent.end(), .life = extent.life()});
-  }
-  return call;
-}
+LIME_CONVERT(KvReadCall, v1::KvRequest)
 
 bool KvPagesRead::intact() const {
   return XXH3_64bits(data.data(), data.size()) == xxh3;

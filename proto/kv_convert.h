@@ -16,9 +16,10 @@
 
 namespace lime {
 
-void ToProto(const KvTake& take, v1::KvTake& message);
+class MessageFields;
+
 // Slots, positions and layers are those of `plan`, and no slot is named twice.
-absl::StatusOr<KvTake> KvTakeFromProto(const v1::KvTake& message, const Plan& plan);
+void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan);
 
 struct UnloadCall {
   int64_t epoch = 0;

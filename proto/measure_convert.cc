@@ -1,248 +1,164 @@
-// Of convert.h: statistics, traces and measurements.
+// Of convert.h: statistics, traces, measurements and findings.
+#include <algorithm>
 #include <limits>
-#include <utility>
-#include <vector>
 
 #include "planner/plan/instance.h"
 #include "planner/plan/limits.h"
 #include "proto/convert.h"
-#include "proto/fields.h"
+#include "proto/message_fields.h"
 
 namespace lime {
 namespace {
 
 constexpr size_t kMaxDiskProblem = 8192;
+constexpr size_t kMaxFindings = 64, kMaxFindingText = 1024, kMaxCheckName = 64;
 constexpr double kLeastSeconds = 0.01, kMaxProbeSeconds = 60;
 
 using fields::Ascii;
-using fields::Between;
 using fields::kMaxCount;
 using fields::kMaxName;
-using fields::Milliseconds;
-using fields::Printable;
-using fields::Within;
-using fields::Wrong;
 
-void SpanToProto(const TimelineSpan& span, v1::Span& message) {
-  message.set_kind(static_cast<uint32_t>(span.kind));
-  message.set_begin_ms(span.begin_ms);
-  message.set_end_ms(span.end_ms);
-  message.set_step(span.step);
-  message.set_stage_plus_1(span.stage + 1);
-  message.set_microbatch_plus_1(span.microbatch + 1);
-  message.set_part_plus_1(span.part + 1);
-  message.set_peer_plus_1(span.peer + 1);
+// Protobuf's strings are UTF-8, and a finding may quote the name of a file.
+std::string Cut(std::string_view text) {
+  return fields::Plain(text, kMaxFindingText);
 }
 
-absl::StatusOr<TimelineSpan> SpanFromProto(const v1::Span& message) {
-  LIME_RETURN_IF_ERROR(Within("kind", message.kind(), 0, TimelineSpan::kKinds - 1));
-  LIME_RETURN_IF_ERROR(Between("begin_ms", message.begin_ms(), 0, kMaxWireClockMs));
-  LIME_RETURN_IF_ERROR(Between("end_ms", message.end_ms(), message.begin_ms(), kMaxWireClockMs));
-  LIME_RETURN_IF_ERROR(Within("step", message.step(), 0, std::numeric_limits<int32_t>::max()));
-  LIME_RETURN_IF_ERROR(Within("stage_plus_1", message.stage_plus_1(), 0, kMaxPlanBlocks));
-  LIME_RETURN_IF_ERROR(Within("microbatch_plus_1", message.microbatch_plus_1(), 0, kMaxMicrobatches));
-  LIME_RETURN_IF_ERROR(Within("part_plus_1", message.part_plus_1(), 0, kMaxPlanBlocks));
-  LIME_RETURN_IF_ERROR(Within("peer_plus_1", message.peer_plus_1(), 0, kMaxPlanDevices));
-  return TimelineSpan{.kind = static_cast<TimelineSpan::Kind>(message.kind()),
-                      .begin_ms = message.begin_ms(),
-                      .end_ms = message.end_ms(),
-                      .step = message.step(),
-                      .stage = message.stage_plus_1() - 1,
-                      .microbatch = message.microbatch_plus_1() - 1,
-                      .part = message.part_plus_1() - 1,
-                      .peer = message.peer_plus_1() - 1};
+std::string CutName(std::string_view text) {
+  return fields::Plain(text, kMaxCheckName);
+}
+
+std::string DiskProblem(std::string_view text) {
+  return std::string(text.substr(0, kMaxDiskProblem));
 }
 
 }  // namespace
 
-void ToProto(const DeviceStatistics& statistics, v1::StatisticsReply& message) {
-  message.set_epoch(statistics.epoch);
-  message.set_steps(statistics.steps);
-  message.set_bytes_read(statistics.bytes_read);
-  message.set_compute_ms(statistics.compute_ms);
-  message.set_wait_weights_ms(statistics.wait_weights_ms);
-  message.set_wait_input_ms(statistics.wait_input_ms);
-  message.set_decode_ms(statistics.decode_ms);
-  message.set_planned_decode_ms(statistics.planned_decode_ms);
-  message.set_disk_ms(statistics.disk_ms);
-  message.set_disk_bytes(statistics.disk_bytes);
-  if (statistics.kv_room) message.set_kv_room(*statistics.kv_room);
-  message.set_kv_written(statistics.kv_written);
-  message.set_kv_read(statistics.kv_read);
-  message.set_kv_fetched(statistics.kv_fetched);
-  message.set_residency_changes(statistics.residency_changes);
-  message.set_given_bytes(statistics.given);
-  message.set_sent_messages(statistics.sent_messages);
-  message.set_sent_bytes(statistics.sent_bytes);
-  message.set_received_messages(statistics.received_messages);
-  message.set_received_bytes(statistics.received_bytes);
-  message.set_peak_resident_bytes(statistics.peak_resident);
-  for (const LinkRate& link : statistics.links) {
-    v1::LinkRate& into = *message.add_links();
-    into.set_peer(Ascii(link.peer));
-    into.set_bytes_per_second(link.bytes_per_second);
-    into.set_age_ms(link.age_ms);
+static void List(MessageFields& f, LinkRate& link, v1::LinkRate& m) {
+  f.Text(LIME_FIELD(m, peer), link.peer, kMaxName, Ascii);
+  f.Number(LIME_FIELD(m, bytes_per_second), link.bytes_per_second, 0, kMaxBytesPerSecond);
+  f.Milliseconds(LIME_FIELD(m, age_ms), link.age_ms);
+}
+
+static void List(MessageFields& f, DeviceStatistics& statistics, v1::StatisticsReply& m) {
+  f.Number(LIME_FIELD(m, epoch), statistics.epoch, -1, kMaxCount);
+  f.Number(LIME_FIELD(m, steps), statistics.steps, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, bytes_read), statistics.bytes_read, 0, kMaxCount);
+  f.Milliseconds(LIME_FIELD(m, compute_ms), statistics.compute_ms);
+  f.Milliseconds(LIME_FIELD(m, wait_weights_ms), statistics.wait_weights_ms);
+  f.Milliseconds(LIME_FIELD(m, wait_input_ms), statistics.wait_input_ms);
+  f.Milliseconds(LIME_FIELD(m, decode_ms), statistics.decode_ms);
+  f.Milliseconds(LIME_FIELD(m, planned_decode_ms), statistics.planned_decode_ms);
+  f.Milliseconds(LIME_FIELD(m, disk_ms), statistics.disk_ms);
+  f.Number(LIME_FIELD(m, disk_bytes), statistics.disk_bytes, 0, kMaxCount);
+  if (f.reads() && m.has_kv_room()) statistics.kv_room.emplace();
+  if (statistics.kv_room) f.Number(LIME_FIELD(m, kv_room), *statistics.kv_room, -kMaxCount, kMaxCount);
+  f.Number(LIME_FIELD(m, kv_written), statistics.kv_written, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, kv_read), statistics.kv_read, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, kv_fetched), statistics.kv_fetched, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, residency_changes), statistics.residency_changes, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, given_bytes), statistics.given, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, sent_messages), statistics.sent_messages, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, sent_bytes), statistics.sent_bytes, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, received_messages), statistics.received_messages, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, received_bytes), statistics.received_bytes, 0, kMaxCount);
+  f.Number(LIME_FIELD(m, peak_resident_bytes), statistics.peak_resident, 0, kMaxCount);
+  f.Each("links", statistics.links, m.mutable_links(), 0, kMaxPlanDevices);
+}
+LIME_CONVERT(DeviceStatistics, v1::StatisticsReply)
+
+static void List(MessageFields& f, TraceCall& call, v1::TraceRequest& m) {
+  f.Number(LIME_FIELD(m, most), call.most, 0, kMaxWireTraceSpans);
+}
+LIME_CONVERT(TraceCall, v1::TraceRequest)
+
+static void List(MessageFields& f, TimelineSpan& span, v1::Span& m) {
+  f.Enum(LIME_FIELD(m, kind), span.kind, TimelineSpan::Kind{TimelineSpan::kKinds - 1});
+  f.Number(LIME_FIELD(m, begin_ms), span.begin_ms, 0, kMaxWireClockMs);
+  f.Number(LIME_FIELD(m, end_ms), span.end_ms, span.begin_ms, kMaxWireClockMs);
+  f.Number(LIME_FIELD(m, step), span.step, 0, std::numeric_limits<int32_t>::max());
+  f.PlusOne(LIME_FIELD(m, stage_plus_1), span.stage, kMaxPlanBlocks);
+  f.PlusOne(LIME_FIELD(m, microbatch_plus_1), span.microbatch, kMaxMicrobatches);
+  f.PlusOne(LIME_FIELD(m, part_plus_1), span.part, kMaxPlanBlocks);
+  f.PlusOne(LIME_FIELD(m, peer_plus_1), span.peer, kMaxPlanDevices);
+}
+
+static void List(MessageFields& f, TraceChunk& chunk, v1::TraceReply& m) {
+  f.Number(LIME_FIELD(m, epoch), chunk.epoch, -1, kMaxCount);
+  f.Number(LIME_FIELD(m, received_ms), chunk.received_ms, 0, kMaxWireClockMs);
+  f.Number(LIME_FIELD(m, answered_ms), chunk.answered_ms, chunk.received_ms, kMaxWireClockMs);
+  f.Number(LIME_FIELD(m, lost), chunk.lost, 0, kMaxCount);
+  f.Each("spans", chunk.spans, m.mutable_spans(), 0, kMaxWireTraceSpans);
+}
+LIME_CONVERT(TraceChunk, v1::TraceReply)
+
+static void List(MessageFields& f, ProfileCall& call, v1::ProfileRequest& m) {
+  f.Text(LIME_FIELD(m, weights), call.weights, kMaxWirePath);
+  f.Data(LIME_FIELD(m, config), call.config, 0, kMaxWireConfigBytes);
+  f.Number(LIME_FIELD(m, seconds), call.seconds, kLeastSeconds, kMaxProfileSeconds);
+}
+LIME_CONVERT(ProfileCall, v1::ProfileRequest)
+
+static void List(MessageFields& f, ProfileProgress& progress, v1::ProfileProgress& m) {
+  f.Text(LIME_FIELD(m, what), progress.what, kMaxName);
+  f.Number(LIME_FIELD(m, share), progress.share, 0, 1);
+}
+
+static void List(MessageFields& f, MeasuredDevice& measured, v1::Profiled& m) {
+  f.Number(LIME_FIELD(m, runtime_bytes), measured.runtime, 0, kMaxDeviceMemory);
+  f.Number(LIME_FIELD(m, memory_bytes), measured.memory, 1, kMaxDeviceMemory);
+  f.Text(LIME_FIELD(m, numerics_id), measured.numerics_id, kMaxName);
+  f.Text(LIME_FIELD(m, disk_problem), measured.disk_problem, kMaxDiskProblem, DiskProblem);
+  f.Json(LIME_FIELD(m, profile), measured.profile, 0, kMaxProfileBytes,
+         [](const std::string& text) { return ParseDeviceProfile(text, "message: the profile"); });
+}
+
+static void List(MessageFields& f, ProfileNews& news, v1::ProfileEvent& m) {
+  f.Case<ProfileProgress>(LIME_PART(m, progress), news);
+  f.Case<MeasuredDevice>(LIME_PART(m, profiled), news);
+  f.NoOther("news of a measurement that is not known here; run the same release everywhere");
+}
+LIME_CONVERT(ProfileNews, v1::ProfileEvent)
+
+static void List(MessageFields& f, LinkProbe& probe, v1::ProbeLinkRequest& m) {
+  f.Text(LIME_FIELD(m, peer), probe.peer, kMaxName);
+  f.Text(LIME_FIELD(m, address), probe.address, kMaxWireAddress);
+  f.Number(LIME_FIELD(m, seconds), probe.seconds, kLeastSeconds, kMaxProbeSeconds);
+  f.Number(LIME_FIELD(m, most_bytes), probe.most, 1, kMaxProbeBytes / 2);
+}
+LIME_CONVERT(LinkProbe, v1::ProbeLinkRequest)
+
+static void List(MessageFields& f, MeasuredLink& link, v1::ProbeLinkReply& m) {
+  f.Number(LIME_FIELD(m, bytes_per_second), link.bytes_per_second, 1, kMaxBytesPerSecond);
+  f.Number(LIME_FIELD(m, latency_ms), link.latency_ms, 0, kMaxLatencyMs);
+}
+LIME_CONVERT(MeasuredLink, v1::ProbeLinkReply)
+
+// ---- Inspecting
+
+static void List(MessageFields& f, InspectCall& call, v1::InspectRequest& m) {
+  f.Text(LIME_FIELD(m, weights), call.weights, kMaxWirePath);
+  f.Number(LIME_FIELD(m, seconds), call.seconds, 0, kMaxInspectSeconds);
+}
+LIME_CONVERT(InspectCall, v1::InspectRequest)
+
+static void List(MessageFields& f, Finding& finding, v1::Finding& m) {
+  f.Text(LIME_FIELD(m, check), finding.check, kMaxCheckName, CutName);
+  f.Enum(LIME_FIELD(m, grade), finding.grade, Grade::kFail);
+  f.Text(LIME_FIELD(m, what), finding.what, kMaxFindingText, Cut);
+  f.Text(LIME_FIELD(m, remedy), finding.remedy, kMaxFindingText, Cut);
+}
+
+void ToProto(const std::vector<Finding>& findings, v1::InspectReply& message) {
+  for (size_t i = 0; i < std::min(findings.size(), kMaxFindings); ++i) WriteMessage(findings[i], *message.add_findings());
+}
+
+absl::StatusOr<std::vector<Finding>> FromProto(const v1::InspectReply& message) {
+  LIME_RETURN_IF_ERROR(fields::Within("findings", message.findings_size(), 0, kMaxFindings));
+  std::vector<Finding> findings;
+  for (const v1::Finding& each : message.findings()) {
+    LIME_ASSIGN_OR_RETURN(findings.emplace_back(), ReadMessage<Finding>(each));
   }
-}
-
-absl::StatusOr<DeviceStatistics> FromProto(const v1::StatisticsReply& message) {
-  LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), -1, kMaxCount));
-  for (const auto& [field, value] :
-       {std::pair("steps", message.steps()), std::pair("bytes_read", message.bytes_read()),
-        std::pair("sent_messages", message.sent_messages()), std::pair("sent_bytes", message.sent_bytes()),
-        std::pair("received_messages", message.received_messages()), std::pair("received_bytes", message.received_bytes()),
-        std::pair("peak_resident_bytes", message.peak_resident_bytes()), std::pair("residency_changes", message.residency_changes()),
-        std::pair("kv_written", message.kv_written()), std::pair("kv_read", message.kv_read()),
-        std::pair("kv_fetched", message.kv_fetched()), std::pair("disk_bytes", message.disk_bytes()),
-        std::pair("given_bytes", message.given_bytes())}) {
-    LIME_RETURN_IF_ERROR(Within(field, value, 0, kMaxCount));
-  }
-  LIME_RETURN_IF_ERROR(Within("kv_room", message.kv_room(), -kMaxCount, kMaxCount));
-  LIME_RETURN_IF_ERROR(Milliseconds("compute_ms", message.compute_ms()));
-  LIME_RETURN_IF_ERROR(Milliseconds("wait_weights_ms", message.wait_weights_ms()));
-  LIME_RETURN_IF_ERROR(Milliseconds("wait_input_ms", message.wait_input_ms()));
-  LIME_RETURN_IF_ERROR(Milliseconds("decode_ms", message.decode_ms()));
-  LIME_RETURN_IF_ERROR(Milliseconds("planned_decode_ms", message.planned_decode_ms()));
-  LIME_RETURN_IF_ERROR(Milliseconds("disk_ms", message.disk_ms()));
-  LIME_RETURN_IF_ERROR(Within("links", message.links_size(), 0, kMaxPlanDevices));
-  std::vector<LinkRate> links;
-  for (const v1::LinkRate& link : message.links()) {
-    LIME_RETURN_IF_ERROR(Printable("peer", link.peer(), kMaxName));
-    LIME_RETURN_IF_ERROR(Between("bytes_per_second", link.bytes_per_second(), 0, kMaxBytesPerSecond));
-    LIME_RETURN_IF_ERROR(Milliseconds("age_ms", link.age_ms()));
-    links.push_back({.peer = link.peer(), .bytes_per_second = link.bytes_per_second(), .age_ms = link.age_ms()});
-  }
-  return DeviceStatistics{.epoch = message.epoch(),
-                          .steps = message.steps(),
-                          .bytes_read = message.bytes_read(),
-                          .kv_written = message.kv_written(),
-                          .kv_read = message.kv_read(),
-                          .kv_fetched = message.kv_fetched(),
-                          .compute_ms = message.compute_ms(),
-                          .wait_weights_ms = message.wait_weights_ms(),
-                          .wait_input_ms = message.wait_input_ms(),
-                          .decode_ms = message.decode_ms(),
-                          .planned_decode_ms = message.planned_decode_ms(),
-                          .disk_ms = message.disk_ms(),
-                          .disk_bytes = message.disk_bytes(),
-                          .kv_room = message.has_kv_room() ? std::optional(message.kv_room()) : std::nullopt,
-                          .sent_messages = message.sent_messages(),
-                          .sent_bytes = message.sent_bytes(),
-                          .received_messages = message.received_messages(),
-                          .received_bytes = message.received_bytes(),
-                          .peak_resident = message.peak_resident_bytes(),
-                          .residency_changes = message.residency_changes(),
-                          .given = message.given_bytes(),
-                          .links = std::move(links)};
-}
-
-void ToProto(const TraceCall& call, v1::TraceRequest& message) {
-  message.set_most(call.most);
-}
-
-absl::StatusOr<TraceCall> FromProto(const v1::TraceRequest& message) {
-  LIME_RETURN_IF_ERROR(Within("most", message.most(), 0, kMaxWireTraceSpans));
-  return TraceCall{.most = message.most()};
-}
-
-void ToProto(const TraceChunk& chunk, v1::TraceReply& message) {
-  message.set_epoch(chunk.epoch);
-  message.set_received_ms(chunk.received_ms);
-  message.set_answered_ms(chunk.answered_ms);
-  message.set_lost(chunk.lost);
-  for (const TimelineSpan& span : chunk.spans) SpanToProto(span, *message.add_spans());
-}
-
-absl::StatusOr<TraceChunk> FromProto(const v1::TraceReply& message) {
-  LIME_RETURN_IF_ERROR(Within("epoch", message.epoch(), -1, kMaxCount));
-  LIME_RETURN_IF_ERROR(Between("received_ms", message.received_ms(), 0, kMaxWireClockMs));
-  LIME_RETURN_IF_ERROR(Between("answered_ms", message.answered_ms(), message.received_ms(), kMaxWireClockMs));
-  LIME_RETURN_IF_ERROR(Within("lost", message.lost(), 0, kMaxCount));
-  LIME_RETURN_IF_ERROR(Within("spans", message.spans_size(), 0, kMaxWireTraceSpans));
-  TraceChunk chunk{
-      .epoch = message.epoch(), .received_ms = message.received_ms(), .answered_ms = message.answered_ms(), .lost = message.lost()};
-  chunk.spans.reserve(static_cast<size_t>(message.spans_size()));
-  for (const v1::Span& span : message.spans()) {
-    LIME_ASSIGN_OR_RETURN(const TimelineSpan read, SpanFromProto(span));
-    chunk.spans.push_back(read);
-  }
-  return chunk;
-}
-
-void ToProto(const ProfileCall& call, v1::ProfileRequest& message) {
-  message.set_weights(call.weights);
-  message.set_config(call.config);
-  message.set_seconds(call.seconds);
-}
-
-absl::StatusOr<ProfileCall> FromProto(const v1::ProfileRequest& message) {
-  LIME_RETURN_IF_ERROR(Printable("weights", message.weights(), kMaxWirePath));
-  LIME_RETURN_IF_ERROR(Within("config", static_cast<int64_t>(message.config().size()), 0, kMaxWireConfigBytes));
-  LIME_RETURN_IF_ERROR(Between("seconds", message.seconds(), kLeastSeconds, kMaxProfileSeconds));
-  return ProfileCall{.weights = message.weights(), .config = message.config(), .seconds = message.seconds()};
-}
-
-void ToProto(const ProfileNews& news, v1::ProfileEvent& message) {
-  if (const auto* progress = std::get_if<ProfileProgress>(&news)) {
-    message.mutable_progress()->set_what(progress->what);
-    message.mutable_progress()->set_share(progress->share);
-    return;
-  }
-  const auto& measured = std::get<MeasuredDevice>(news);
-  v1::Profiled& into = *message.mutable_profiled();
-  into.set_profile(ToJsonText(measured.profile));
-  into.set_runtime_bytes(measured.runtime);
-  into.set_memory_bytes(measured.memory);
-  into.set_numerics_id(measured.numerics_id);
-  into.set_disk_problem(measured.disk_problem.substr(0, kMaxDiskProblem));
-}
-
-absl::StatusOr<ProfileNews> FromProto(const v1::ProfileEvent& message) {
-  if (message.what_case() == v1::ProfileEvent::kProgress) {
-    LIME_RETURN_IF_ERROR(Printable("what", message.progress().what(), kMaxName));
-    LIME_RETURN_IF_ERROR(Between("share", message.progress().share(), 0, 1));
-    return ProfileProgress{.what = message.progress().what(), .share = message.progress().share()};
-  }
-  if (message.what_case() != v1::ProfileEvent::kProfiled)
-    return Wrong("news of a measurement that is not known here; run the same release everywhere");
-  const v1::Profiled& profiled = message.profiled();
-  LIME_RETURN_IF_ERROR(Within("profile", static_cast<int64_t>(profiled.profile().size()), 0, kMaxProfileBytes));
-  LIME_RETURN_IF_ERROR(Within("runtime_bytes", profiled.runtime_bytes(), 0, kMaxDeviceMemory));
-  LIME_RETURN_IF_ERROR(Within("memory_bytes", profiled.memory_bytes(), 1, kMaxDeviceMemory));
-  LIME_RETURN_IF_ERROR(Printable("numerics_id", profiled.numerics_id(), kMaxName));
-  LIME_RETURN_IF_ERROR(Printable("disk_problem", profiled.disk_problem(), kMaxDiskProblem));
-  MeasuredDevice measured{.runtime = profiled.runtime_bytes(),
-                          .memory = profiled.memory_bytes(),
-                          .numerics_id = profiled.numerics_id(),
-                          .disk_problem = profiled.disk_problem()};
-  LIME_ASSIGN_OR_RETURN(measured.profile, ParseDeviceProfile(profiled.profile(), "message: the profile"));
-  return measured;
-}
-
-void ToProto(const LinkProbe& probe, v1::ProbeLinkRequest& message) {
-  message.set_peer(probe.peer);
-  message.set_address(probe.address);
-  message.set_seconds(probe.seconds);
-  message.set_most_bytes(probe.most);
-}
-
-absl::StatusOr<LinkProbe> FromProto(const v1::ProbeLinkRequest& message) {
-  LIME_RETURN_IF_ERROR(Printable("peer", message.peer(), kMaxName));
-  LIME_RETURN_IF_ERROR(Printable("address", message.address(), kMaxWireAddress));
-  LIME_RETURN_IF_ERROR(Between("seconds", message.seconds(), kLeastSeconds, kMaxProbeSeconds));
-  LIME_RETURN_IF_ERROR(Within("most_bytes", message.most_bytes(), 1, kMaxProbeBytes / 2));
-  return LinkProbe{.peer = message.peer(), .address = message.address(), .seconds = message.seconds(), .most = message.most_bytes()};
-}
-
-void ToProto(const MeasuredLink& link, v1::ProbeLinkReply& message) {
-  message.set_bytes_per_second(link.bytes_per_second);
-  message.set_latency_ms(link.latency_ms);
-}
-
-absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message) {
-  LIME_RETURN_IF_ERROR(Between("bytes_per_second", message.bytes_per_second(), 1, kMaxBytesPerSecond));
-  LIME_RETURN_IF_ERROR(Between("latency_ms", message.latency_ms(), 0, kMaxLatencyMs));
-  return MeasuredLink{.bytes_per_second = message.bytes_per_second(), .latency_ms = message.latency_ms()};
+  return findings;
 }
 
 }  // namespace lime

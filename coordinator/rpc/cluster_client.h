@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "coordinator/serving/devices.h"
 #include "planner/plan/plan.h"
-#include "proto/cluster_keys.h"
+#include "proto/certificate.h"
 #include "proto/convert.h"
 
 namespace lime {

@@ -11,10 +11,9 @@
 
 #include "absl/time/time.h"
 #include "proto/bulk_convert.h"
-#include "proto/cluster_keys.h"
+#include "proto/certificate.h"
 #include "proto/convert.h"
 #include "proto/diagnosis.h"
-#include "proto/finding_convert.h"
 
 namespace lime {
 

@@ -10,7 +10,7 @@
 #include "daemon/logic/push_stream.h"
 #include "daemon/weights/store_source.h"
 #include "planner/base/status.h"
-#include "proto/cluster_keys.h"
+#include "proto/certificate.h"
 
 namespace lime {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "proto/bulk_convert.h"
-#include "proto/cluster_keys.h"
+#include "proto/certificate.h"
 
 namespace lime {
 

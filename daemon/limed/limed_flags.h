@@ -13,7 +13,7 @@
 #include "planner/base/status.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/device_profile.h"
-#include "proto/cluster_keys.h"
+#include "proto/certificate.h"
 
 namespace lime {
 

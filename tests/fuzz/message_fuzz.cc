@@ -9,8 +9,6 @@
 #include "daemon/rpc/activation_wire.h"
 #include "planner/base/check.h"
 #include "proto/convert.h"
-#include "proto/finding_convert.h"
-#include "proto/weights_convert.h"
 
 namespace {
 

@@ -10,7 +10,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/channel.h"
-#include "proto/finding_convert.h"
 #include "tests/daemon/fake_cluster.h"
 
 namespace lime {
