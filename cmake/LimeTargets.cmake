@@ -131,7 +131,14 @@ function(lime_library name)
   set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)  # a file with other options parses them itself
 endfunction()
 
-# What all include that speak to other devices, for the same reason.
+# What reads and writes JSON. Parsed for the level at which that is compiled.
+add_library(lime_json_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
+target_link_libraries(lime_json_headers PUBLIC lime_headers nlohmann_json::nlohmann_json)
+lime_options(lime_json_headers)
+lime_cold(lime_json_headers)
+target_precompile_headers(lime_json_headers PRIVATE ${LIME_HEADERS} <nlohmann/json.hpp>)
+
+# What all include that speak to other devices, and what reads flags.
 if(NOT LIME_LOGIC_ONLY)
   find_package(gRPC REQUIRED)
   add_library(lime_rpc_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
@@ -139,12 +146,6 @@ if(NOT LIME_LOGIC_ONLY)
   lime_options(lime_rpc_headers)
   target_precompile_headers(lime_rpc_headers PRIVATE ${LIME_HEADERS} <grpcpp/grpcpp.h> <nlohmann/json.hpp>)
 
-  # What writes reports, and what reads flags besides. Parsed for the level at which that is compiled.
-  add_library(lime_json_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
-  target_link_libraries(lime_json_headers PUBLIC lime_headers nlohmann_json::nlohmann_json)
-  lime_options(lime_json_headers)
-  lime_cold(lime_json_headers)
-  target_precompile_headers(lime_json_headers PRIVATE ${LIME_HEADERS} <nlohmann/json.hpp>)
   find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
   add_library(lime_flag_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
   target_link_libraries(lime_flag_headers PUBLIC lime_headers nlohmann_json::nlohmann_json)

@@ -19,9 +19,9 @@ bool IsDeviceName(std::string_view name) {
 absl::Status CheckDeviceName(std::string_view name) {
   constexpr size_t kShownBytes = 80;
   const std::string shown = absl::StrCat("\"", absl::Utf8SafeCHexEscape(Text(name.substr(0, kShownBytes))), "\"");
-  if (!IsDeviceName(name)) return absl::InvalidArgumentError(absl::StrCat(shown, " is not ", Text(kDeviceNameRule)));
+  if (!IsDeviceName(name)) return Invalid(shown, " is not ", Text(kDeviceNameRule));
   if (name != kAuthorityName && name != kCoordinatorName) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(shown, " is the name of keys that every cluster has; choose another"));
+  return Invalid(shown, " is the name of keys that every cluster has; choose another");
 }
 
 }  // namespace lime

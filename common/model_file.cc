@@ -26,8 +26,7 @@ absl::StatusOr<bool> FindModelFile(const std::string& path) {
     return absl::UnavailableError(absl::StrCat(path, ": cannot open: ", std::strerror(error)));
   }
   if (S_ISREG(info.st_mode)) return true;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, S_ISDIR(info.st_mode) ? ": is a folder" : ": is a pipe or a device", ", where a file of the model belongs"));
+  return Invalid(path, S_ISDIR(info.st_mode) ? ": is a folder" : ": is a pipe or a device", ", where a file of the model belongs");
 }
 
 }  // namespace lime

@@ -39,7 +39,7 @@ int32_t DrawWithin(std::span<const float> logits, float max, double rest) {
 }
 
 absl::Status OutOfRange(const char* name, double value, const char* need) {
-  return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, ", need ", need));
+  return Invalid(name, " is ", value, ", need ", need);
 }
 
 }  // namespace

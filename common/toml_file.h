@@ -42,7 +42,7 @@ absl::StatusOr<TomlNode> ParseToml(std::string_view text, std::string_view file,
 // "FILE line N: what".
 template <typename... What>
 absl::Status WrongLine(std::string_view file, int64_t line, const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(std::string(file), " line ", line, ": ", what...));
+  return Invalid(std::string(file), " line ", line, ": ", what...);
 }
 
 // Text of the file as an error shows it: its begin, control characters as \xNN, all others as they are.

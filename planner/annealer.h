@@ -9,7 +9,6 @@
 
 #include "planner/assignment.h"
 #include "planner/first_token.h"
-#include "planner/move_cost.h"
 #include "planner/quick_evaluator.h"
 #include "planner/random.h"
 #include "planner/search_budget.h"

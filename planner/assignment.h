@@ -2,6 +2,7 @@
 // stage, so every assignment is a plan (where its first device can read rows, if it is to) and every plan one assignment.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -26,6 +27,15 @@ enum class Granularity {
   // found best travels on with the hidden state.
   kModelBlock,
   kWholeBlock,  // at the first piece of a model block: a head stays on one device
+};
+
+// What a plan costs beside its time where another plan is in force: the blocks that have to travel.
+struct MoveCost {
+  std::vector<int16_t> home;  // by block: the device that holds it
+  double ms_per_mb = 0;       // added to the ms per step for every MB of weights and KV elsewhere; infinity: nothing may move
+
+  bool MayMove() const { return !std::isinf(ms_per_mb); }
+  double Of(const Instance::Block& block) const { return MayMove() ? (block.mb + block.kv_mb) * ms_per_mb : ms_per_mb; }
 };
 
 Assignment ToAssignment(const StagePlan& plan, int num_blocks);

@@ -1,4 +1,5 @@
-// What LIME is compared with (paper, section V-A), as plans: one visit to every device, whole layers.
+// What LIME is compared with (paper, section V-A), as plans: one visit to every device, whole layers;
+// and the paper's own algorithm.
 #pragma once
 
 #include "planner/plan_search.h"
@@ -17,5 +18,12 @@ FoundPlan PlanPipelineOffload(const Instance& instance);
 FoundPlan PlanEdgeShard(const Instance& instance);
 
 inline constexpr int kMaxOrderedDevices = 8;
+
+// Algorithm 1 of the paper, minimally corrected: strategy `lime-paper`.
+//
+// Every device takes the whole layers it holds; S - 1 of S layers that share a slot are what offloading gains; the slots are shared out so
+// that the slowest disk is fastest; halves of layers go back to where there is room. Every S, and the best order of the devices (all of up
+// to five). The exact evaluation judges. Infeasible where the algorithm finds nothing.
+FoundPlan PlanLimePaper(const Instance& instance, SearchBudget& budget);
 
 }  // namespace lime

@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "planner/baselines.h"
 #include "planner/lower_bound.h"
 
@@ -36,9 +35,8 @@ absl::StatusOr<std::vector<BatchedInstance>> BatchChoices(const Instance& instan
     choices.push_back(std::move(choice));
   }
   if (!choices.empty()) return choices;
-  return absl::InvalidArgumentError(
-      absl::StrCat("instance: no batch size is in \"tx_ms_by_batch\" and in \"comp_ms_by_batch\" of every device, and \"sequences\" = ",
-                   instance.sequences, " are to be served"));
+  return Invalid("instance: no batch size is in \"tx_ms_by_batch\" and in \"comp_ms_by_batch\" of every device, and \"sequences\" = ",
+                 instance.sequences, " are to be served");
 }
 
 namespace {
@@ -105,9 +103,8 @@ absl::StatusOr<Instance> WithBatch(const Instance& instance, int32_t microbatche
   for (const BatchedInstance& choice : choices) {
     if (choice.batch == batch && choice.instance.microbatches == microbatches) return choice.instance;
   }
-  return absl::InvalidArgumentError(absl::StrCat("plan: ", microbatches, " micro-batches of ", batch,
-                                                 " are none of the ways in which the instance says how to serve its ", instance.sequences,
-                                                 " sequences"));
+  return Invalid("plan: ", microbatches, " micro-batches of ", batch, " are none of the ways in which the instance says how to serve its ",
+                 instance.sequences, " sequences");
 }
 
 }  // namespace lime

@@ -10,20 +10,15 @@
 namespace lime {
 namespace {
 
-template <typename... What>
-absl::Status WrongToCompile(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("compile: ", what...));
-}
-
 absl::Status CheckShape(const Plan& plan, const StepShape& shape) {
   if (shape.microbatches < 1 || shape.microbatches > kMaxMicrobatches)
-    return WrongToCompile("a step of ", shape.microbatches, " micro-batches");
+    return Invalid("compile: a step of ", shape.microbatches, " micro-batches");
   if (int64_t{plan.NumParts()} * shape.microbatches > kMaxPlanRuns) {
-    return WrongToCompile(plan.NumParts(), " parts x ", shape.microbatches, " micro-batches are more than ", kMaxPlanRuns);
+    return Invalid("compile: ", plan.NumParts(), " parts x ", shape.microbatches, " micro-batches are more than ", kMaxPlanRuns);
   }
   if (shape.rows >= 1 && shape.last_rows >= 1 && shape.rows <= kMaxProgramBytes && shape.last_rows <= kMaxProgramBytes)
     return absl::OkStatus();
-  return WrongToCompile("micro-batches of ", shape.rows, " and ", shape.last_rows, " rows");
+  return Invalid("compile: micro-batches of ", shape.rows, " and ", shape.last_rows, " rows");
 }
 
 // For each load, how many up to it, itself included, fit in the ring together: whole sweeps, and the longest run beside them; at most
@@ -178,8 +173,8 @@ absl::StatusOr<std::vector<Program>> CompileChange(const Plan& before, const Pla
   LIME_RETURN_IF_ERROR(before.Validate());
   LIME_RETURN_IF_ERROR(after.Validate());
   LIME_RETURN_IF_ERROR(CheckShape(after, shape));
-  if (after.reads != ReadsPerStep::kOnce) return WrongToCompile("residency changes where a step reads every part once only");
-  if (!DifferInResidencyOnly(before, after)) return WrongToCompile("the plans differ in more than residency");
+  if (after.reads != ReadsPerStep::kOnce) return Invalid("compile: residency changes where a step reads every part once only");
+  if (!DifferInResidencyOnly(before, after)) return Invalid("compile: the plans differ in more than residency");
   std::vector<bool> keep(after.parts.size());
   for (int p = 0; p < after.NumParts(); ++p) keep[p] = before.parts[p].streamed && !after.parts[p].streamed;
   return Compiler(after, shape, std::move(keep)).Compile();

@@ -6,7 +6,6 @@
 
 #include "planner/assignment.h"
 #include "planner/first_token.h"
-#include "planner/move_cost.h"
 #include "planner/search_budget.h"
 
 namespace lime {

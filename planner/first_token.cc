@@ -4,32 +4,22 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
-
 namespace lime {
-namespace {
-
-template <typename... What>
-absl::Status WrongFirstToken(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("first token: ", what...));
-}
-
-}  // namespace
-
 absl::Status FirstTokenProblem::Validate(const Instance& decode) const {
-  if (prompt_tokens < 1) return WrongFirstToken("a prompt of ", prompt_tokens, " tokens; need at least 1");
-  if (max_chunks_per_sweep < 1) return WrongFirstToken(max_chunks_per_sweep, " chunks in a sweep; need at least 1");
-  if (chunks.empty()) return WrongFirstToken("no size of chunk to choose from");
+  if (prompt_tokens < 1) return Invalid("first token: a prompt of ", prompt_tokens, " tokens; need at least 1");
+  if (max_chunks_per_sweep < 1) return Invalid("first token: ", max_chunks_per_sweep, " chunks in a sweep; need at least 1");
+  if (chunks.empty()) return Invalid("first token: no size of chunk to choose from");
   for (const PrefillChunk& chunk : chunks) {
-    if (chunk.rows < 1) return WrongFirstToken("a chunk of ", chunk.rows, " tokens; need at least 1");
+    if (chunk.rows < 1) return Invalid("first token: a chunk of ", chunk.rows, " tokens; need at least 1");
     LIME_RETURN_IF_ERROR(chunk.instance.Validate());
     if (chunk.instance.NumBlocks() != decode.NumBlocks() || chunk.instance.NumDevices() != decode.NumDevices()) {
-      return WrongFirstToken("chunks of ", chunk.rows, " tokens have ", chunk.instance.NumBlocks(), " blocks on ",
-                             chunk.instance.NumDevices(), " devices, and the plan is of ", decode.NumBlocks(), " on ", decode.NumDevices());
+      return Invalid("first token: chunks of ", chunk.rows, " tokens have ", chunk.instance.NumBlocks(), " blocks on ",
+                     chunk.instance.NumDevices(), " devices, and the plan is of ", decode.NumBlocks(), " on ", decode.NumDevices());
     }
     for (int d = 0; d < decode.NumDevices(); ++d) {
       if (chunk.instance.devices[d].embed_rows_ms.has_value() == decode.devices[d].embed_rows_ms.has_value()) continue;
-      return WrongFirstToken(DeviceLabel(decode, d), " reads rows of the embedding for tokens or for chunks of ", chunk.rows, " alone");
+      return Invalid("first token: ", DeviceLabel(decode, d), " reads rows of the embedding for tokens or for chunks of ", chunk.rows,
+                     " alone");
     }
   }
   return absl::OkStatus();

@@ -53,7 +53,7 @@ struct KvPlace {
 KvPlace KvPlaceOf(const Plan& plan, int device);
 
 // The plan with the KV of `owner` there, and what asking takes. WithResidency divides memory anew; until then this is no valid plan.
-// REQUIRES: hosting.Allows(owner, host) where there is a host; the plan is cut for it (planner/kv_parts.h); back > 0 where !hosting.asks
+// REQUIRES: hosting.Allows(owner, host) where there is a host; the plan is cut for it (planner/kv_growth.h); back > 0 where !hosting.asks
 Plan WithKvAway(const Plan& plan, const KvHosting& hosting, int owner, const KvPlace& place);
 
 }  // namespace lime

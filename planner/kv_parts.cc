@@ -1,9 +1,8 @@
-#include "planner/kv_parts.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "planner/kv_growth.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"
 

@@ -1,9 +1,8 @@
-#include "planner/lime_paper.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "planner/baselines.h"
 #include "planner/closed_form.h"
 #include "planner/evaluator.h"
 #include "planner/layers.h"

@@ -13,9 +13,6 @@ constexpr Bytes kLeastPressureReserve = 8 * kMiB;
 constexpr int64_t kMaxTpsTokens = 512;
 constexpr int64_t kBalancedTokens = 1024;
 
-constexpr std::pair<MemoryPriority, std::string_view> kModeNames[] = {
-    {MemoryPriority::kMaxTps, "max-tps"}, {MemoryPriority::kBalanced, "balanced"}, {MemoryPriority::kMaxContext, "max-context"}};
-
 int64_t TokensToKeep(const BudgetRequest& request) {
   switch (request.priority) {
     case MemoryPriority::kMaxTps:
@@ -31,14 +28,8 @@ int64_t TokensToKeep(const BudgetRequest& request) {
 }  // namespace
 
 absl::StatusOr<MemoryPriority> ParseMemoryPriority(std::string_view name) {
-  for (const auto& [priority, text] : kModeNames) {
-    if (text == name) return priority;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("\"", Text(name), "\" is no memory priority; give max-tps, balanced or max-context"));
-}
-
-std::string_view MemoryPriorityName(MemoryPriority priority) {
-  return std::ranges::find(kModeNames, priority, &std::pair<MemoryPriority, std::string_view>::first)->second;
+  if (const std::optional<MemoryPriority> priority = kMemoryPriorityNames.Find(name)) return *priority;
+  return Invalid("\"", Text(name), "\" is no memory priority; give max-tps, balanced or max-context");
 }
 
 Bytes MemoryReserve(Bytes machine) {
@@ -59,7 +50,7 @@ DerivedBudget DeriveBudget(const BudgetRequest& request) {
   derived.text = absl::StrCat(FormatBytes(derived.budget), ": ", FormatBytes(request.process), " that this process has, and more; of ",
                               FormatBytes(request.available), " available ", FormatBytes(derived.reserve), " are left to others and ",
                               FormatBytes(derived.kv), " kept for the KV of ", derived.kv_tokens, " tokens (",
-                              Text(MemoryPriorityName(request.priority)), "), and 10 % of the rest");
+                              Text(kMemoryPriorityNames.Of(request.priority)), "), and 10 % of the rest");
   return derived;
 }
 

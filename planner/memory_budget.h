@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "planner/base/bytes.h"
+#include "planner/base/names.h"
 #include "planner/base/status.h"
 
 namespace lime {
@@ -16,8 +17,9 @@ enum class MemoryPriority {
   kBalanced,    // of 1,024 tokens
   kMaxContext,  // of the full context: requests may grow to it and no block has to leave
 };
-absl::StatusOr<MemoryPriority> ParseMemoryPriority(std::string_view name);  // "max-tps", "balanced", "max-context"
-std::string_view MemoryPriorityName(MemoryPriority priority);
+inline constexpr Names<MemoryPriority, 3> kMemoryPriorityNames = {
+    {{MemoryPriority::kMaxTps, "max-tps"}, {MemoryPriority::kBalanced, "balanced"}, {MemoryPriority::kMaxContext, "max-context"}}};
+absl::StatusOr<MemoryPriority> ParseMemoryPriority(std::string_view name);
 
 // Room for everybody else: 3 % of the machine, at least 256 MiB, at most an eighth of it. `machine`: physical memory within the limits of
 // our cgroups.

@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
+#include "planner/base/names.h"
+#include "planner/base/strings.h"
 #include "planner/evaluator.h"
 #include "planner/first_token.h"
 #include "planner/kv_growth.h"
@@ -238,6 +240,15 @@ class Planner {
 };
 
 }  // namespace
+
+absl::StatusOr<Placement> ParsePlacement(std::string_view name) {
+  constexpr Names<Placement, 4> kNames = {{{Placement::kAuto, "auto"},
+                                           {Placement::kFirstN, "first_n"},
+                                           {Placement::kLastN, "last_n"},
+                                           {Placement::kInterleaved, "interleaved"}}};
+  if (const std::optional<Placement> placement = kNames.Find(name)) return *placement;
+  return Invalid("\"", Text(name), "\" is no placement; auto, first_n, last_n and interleaved are");
+}
 
 absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRequest& request) {
   return Planner(problem, request).Make();

@@ -5,15 +5,25 @@
 // looks at a clock: equal problems have equal plans.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
-#include "planner/placement.h"
 #include "planner/plan/plan.h"
 #include "planner/plan_problem.h"
 
 namespace lime {
+
+// Which blocks of a model stay in memory where not all can (Layer-Streaming, section 3.3).
+enum class Placement : uint8_t {
+  kAuto,         // whatever is fastest
+  kFirstN,       // the first ones, in order of use
+  kLastN,        // the last ones
+  kInterleaved,  // evenly spread
+};
+absl::StatusOr<Placement> ParsePlacement(std::string_view name);  // "auto", "first_n", "last_n", "interleaved"
 
 struct OneDeviceRequest {
   Placement placement = Placement::kAuto;

@@ -195,7 +195,7 @@ class Explainer {
   }
 
   std::string WhyLeftOut(int d, const DeviceExplanation& device) const {
-    if (options_.strategy != Strategy::kLime) return absl::StrCat(Text(StrategyName(options_.strategy)), " leaves it out");
+    if (options_.strategy != Strategy::kLime) return absl::StrCat(Text(kStrategyNames.Of(options_.strategy)), " leaves it out");
     if (!device.otherwise_ms)
       return absl::StrCat("its memory, ", Size(instance_.devices[d].mem_mb), " beside what it needs to run, does not hold a layer");
     const int other = plan_.stages.front().device;

@@ -20,14 +20,9 @@ constexpr int64_t kRowReads = 32;        // of the embedding, in flight
 
 constexpr int64_t kMaxContext = int64_t{1} << 32;
 
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("planning: ", what...));
-}
-
 absl::Status CheckInt(const std::string& what, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return Wrong(what, " = ", value, " is outside ", low, " to ", high);
+  return Invalid("planning: ", what, " = ", value, " is outside ", low, " to ", high);
 }
 
 absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
@@ -35,8 +30,9 @@ absl::Status CheckDevices(std::span<const ClusterDevice> devices) {
   std::set<std::string> names;
   for (const ClusterDevice& device : devices) {
     const std::string where = absl::StrCat("device \"", device.name.substr(0, 80), "\": ");
-    if (device.name.empty() || device.name.size() > kMaxPlanName) return Wrong(where, "give a name of 1 to ", kMaxPlanName, " bytes");
-    if (!names.insert(device.name).second) return Wrong(where, "is there twice");
+    if (device.name.empty() || device.name.size() > kMaxPlanName)
+      return Invalid("planning: ", where, "give a name of 1 to ", kMaxPlanName, " bytes");
+    if (!names.insert(device.name).second) return Invalid("planning: ", where, "is there twice");
     LIME_RETURN_IF_ERROR(CheckInt(where + "budget", device.budget, 0, kMaxDeviceMemory));
     LIME_RETURN_IF_ERROR(CheckInt(where + "runtime", device.runtime, 0, kMaxDeviceMemory));
     LIME_RETURN_IF_ERROR(CheckInt(where + "activations", device.activations, 0, kMaxDeviceMemory));
@@ -55,10 +51,10 @@ absl::Status CheckRequest(const PlanRequest& request) {
   LIME_RETURN_IF_ERROR(CheckInt("prompt_tokens", request.prompt_tokens, 0, std::min<int64_t>(request.context, INT32_MAX)));
   for (const int32_t batch : request.batches) LIME_RETURN_IF_ERROR(CheckInt("a batch", batch, 1, request.sequences));
   for (const int64_t chunk : request.chunks) LIME_RETURN_IF_ERROR(CheckInt("a chunk", chunk, 1, kMaxContext));
-  if (request.prompt_tokens > 0 && request.chunks.empty()) return Wrong("a prompt needs a length of chunk to choose");
+  if (request.prompt_tokens > 0 && request.chunks.empty()) return Invalid("planning: a prompt needs a length of chunk to choose");
   const LinkPoint& link = request.default_link;
   if (link.bytes_per_second > 0 && link.latency_ms >= 0 && std::isfinite(link.latency_ms)) return absl::OkStatus();
-  return Wrong("a default link of ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
+  return Invalid("planning: a default link of ", link.bytes_per_second, " bytes per second and ", link.latency_ms, " ms");
 }
 
 // ---- Parts
@@ -285,7 +281,7 @@ FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterD
 absl::StatusOr<Instance> Chosen(const PlanProblem& problem, int32_t batch) {
   Instance instance = problem.instance;
   const auto tx = instance.net.tx_ms_by_batch.find(batch);
-  if (tx == instance.net.tx_ms_by_batch.end()) return Wrong("micro-batches of ", batch, " were not among the choices");
+  if (tx == instance.net.tx_ms_by_batch.end()) return Invalid("planning: micro-batches of ", batch, " were not among the choices");
   instance.net.tx_ms = tx->second;
   instance.microbatches = (problem.head.sequences + batch - 1) / batch;
   for (Instance::Device& device : instance.devices) device.comp_ms = device.comp_ms_by_batch.at(batch);
@@ -299,7 +295,8 @@ absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, con
   const FirstToken& first = choice.first_token;
   const auto chunk = std::ranges::find(problem.first_token->chunks, first.chunk_rows, &PrefillChunk::rows);
   if (!first.feasible) return absl::ResourceExhaustedError("planning: the prompt fits in chunks of no length beside this plan");
-  if (chunk == problem.first_token->chunks.end()) return Wrong("chunks of ", first.chunk_rows, " tokens were not among the choices");
+  if (chunk == problem.first_token->chunks.end())
+    return Invalid("planning: chunks of ", first.chunk_rows, " tokens were not among the choices");
   plan.prefill_chunk = first.chunk_rows;
   plan.chunks_per_sweep = std::min(first.chunks_per_sweep, first.chunks);
   plan.predicted.ttft_ms = first.ms;

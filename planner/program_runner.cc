@@ -2,19 +2,9 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "planner/base/check.h"
 
 namespace lime {
-namespace {
-
-template <typename... What>
-absl::Status WrongToRun(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("program runner: ", what...));
-}
-
-}  // namespace
-
 ProgramRunner::ProgramRunner(std::vector<const Program*> programs, int64_t loads_limit, int loads_under_way)
     : loads_limit_(loads_limit), loads_under_way_(loads_under_way) {
   LIME_CHECK_GE(loads_under_way, 1);
@@ -65,40 +55,40 @@ std::optional<int> ProgramRunner::awaited_part() const {
 
 absl::Status ProgramRunner::On(const BeginStep& event) {
   if (event.program < 0 || event.program >= static_cast<int32_t>(generations_.front().programs.size()))
-    return WrongToRun("no program ", event.program);
-  if (static_cast<int64_t>(steps_.size()) >= kMaxAhead) return WrongToRun(kMaxAhead, " steps were begun already");
+    return Invalid("program runner: no program ", event.program);
+  if (static_cast<int64_t>(steps_.size()) >= kMaxAhead) return Invalid("program runner: ", kMaxAhead, " steps were begun already");
   steps_.push_back(event.program);
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::On(const Arrived& event) {
-  if (event.microbatch < 0) return WrongToRun("no micro-batch ", event.microbatch);
+  if (event.microbatch < 0) return Invalid("program runner: no micro-batch ", event.microbatch);
   return CountArrival({event.stage, event.microbatch});
 }
 
 absl::Status ProgramRunner::On(const KvArrived& event) {
   if (!asked_ || asked_->part != event.part || asked_->microbatch != event.microbatch || answered_)
-    return WrongToRun("KV of part ", event.part, " for micro-batch ", event.microbatch, " has come, and was not asked for");
+    return Invalid("program runner: KV of part ", event.part, " for micro-batch ", event.microbatch, " has come, and was not asked for");
   answered_ = true;
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::CountArrival(std::pair<int32_t, int32_t> key) {
   const auto found = arrivals_.find(key);
-  if (found == arrivals_.end()) return WrongToRun("nothing is awaited for stage ", key.first, ", micro-batch ", key.second);
-  if (found->second >= kMaxAhead) return WrongToRun(kMaxAhead, " messages are early for stage ", key.first);
+  if (found == arrivals_.end()) return Invalid("program runner: nothing is awaited for stage ", key.first, ", micro-batch ", key.second);
+  if (found->second >= kMaxAhead) return Invalid("program runner: ", kMaxAhead, " messages are early for stage ", key.first);
   ++found->second;
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::On(const Loaded& event) {
-  if (loads_ended_ == loads_begun_ || event.load != loads_ended_) return WrongToRun("load ", event.load, " is not under way");
+  if (loads_ended_ == loads_begun_ || event.load != loads_ended_) return Invalid("program runner: load ", event.load, " is not under way");
   ++loads_ended_;
   return absl::OkStatus();
 }
 
 absl::Status ProgramRunner::On(const Computed&) {
-  if (!computing_) return WrongToRun("nothing is being computed");
+  if (!computing_) return Invalid("program runner: nothing is being computed");
   computing_ = false;
   ++at_;
   return absl::OkStatus();
@@ -106,9 +96,9 @@ absl::Status ProgramRunner::On(const Computed&) {
 
 absl::Status ProgramRunner::On(const Change& event) {
   const Generation& now = generations_.front();
-  if (!settled()) return WrongToRun("residency is changing already");
+  if (!settled()) return Invalid("program runner: residency is changing already");
   if (event.entering.size() != now.programs.size() || event.settled.size() != now.programs.size()) {
-    return WrongToRun("a change to ", event.settled.size(), " programs, and there are ", now.programs.size());
+    return Invalid("program runner: a change to ", event.settled.size(), " programs, and there are ", now.programs.size());
   }
   const int64_t border = BorderStep();
   Generation entering = MakeGeneration(event.entering, border, now.first_load + (border - now.first_step) * now.num_loads());
@@ -120,7 +110,7 @@ absl::Status ProgramRunner::On(const Change& event) {
 }
 
 absl::Status ProgramRunner::On(const RoomMade&) {
-  if (settled()) return WrongToRun("there is room for what is not awaited");
+  if (settled()) return Invalid("program runner: there is room for what is not awaited");
   room_made_ = true;
   return absl::OkStatus();
 }

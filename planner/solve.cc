@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,14 +14,15 @@
 #include "nlohmann/json.hpp"
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
+#include "planner/base/names.h"
 #include "planner/base/strings.h"
 #include "planner/batches.h"
 #include "planner/closed_form.h"
 #include "planner/evaluator.h"
-#include "planner/kv_transfer.h"
 #include "planner/online_memory.h"
 #include "planner/plan/plan_json.h"
-#include "planner/solve_plans.h"
+#include "planner/plan_search.h"
+#include "planner/replan.h"
 
 namespace lime {
 namespace {
@@ -31,10 +34,6 @@ using Answer = absl::StatusOr<ordered_json>;
 constexpr double kMax = kMaxPlanNumber;
 constexpr int64_t kMaxCount = 1'000'000'000'000'000;  // exact as a double
 constexpr double kTiny = 1e-15;                       // a divisor: no quotient of two fields overflows
-
-absl::Status Malformed(const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat("problem: ", what));
-}
 
 std::vector<double> List(std::span<const double> numbers) {
   return {numbers.begin(), numbers.end()};
@@ -72,7 +71,7 @@ absl::StatusOr<std::vector<double>> ReadLayerCounts(JsonFields& fields, const ch
   LIME_RETURN_IF_ERROR(fields.status());
   if (counts.size() == instance.devices.size()) return counts;
   if (counts.size() != order.size()) {
-    return Malformed(absl::StrCat("field \"", key, "\" has ", counts.size(), " numbers for ", instance.NumDevices(), " devices"));
+    return Invalid("problem: field \"", key, "\" has ", counts.size(), " numbers for ", instance.NumDevices(), " devices");
   }
   std::vector<double> by_device(instance.devices.size(), 0.0);
   for (size_t i = 0; i < order.size(); ++i) by_device[order[i]] = counts[i];
@@ -83,8 +82,8 @@ absl::Status CheckOrder(const std::vector<int32_t>& order) {
   std::vector<int32_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) return Malformed(absl::StrCat("field \"order\" names device ", *twice, " twice"));
-  return sorted.empty() ? Malformed("field \"order\" is empty") : absl::OkStatus();
+  if (twice != sorted.end()) return Invalid("problem: field \"order\" names device ", *twice, " twice");
+  return sorted.empty() ? Invalid("problem: field \"order\" is empty") : absl::OkStatus();
 }
 
 Answer SolveEq1(const json& problem) {
@@ -103,7 +102,7 @@ Answer SolveEq1(const json& problem) {
   LIME_ASSIGN_OR_RETURN(plan.streamed, ReadLayerCounts(fields, "k", instance, plan.order));
   LIME_ASSIGN_OR_RETURN(const std::vector<LayerTimes> layers, UniformLayerTimes(instance));
   const ClosedForm form = EvaluateClosedForm(layers, instance.net.tx_ms + instance.net.lat_ms, plan);
-  if (!std::isfinite(form.total_ms)) return Malformed("field \"k\" streams on a device whose disk reads 0 MB/ms");
+  if (!std::isfinite(form.total_ms)) return Invalid("problem: field \"k\" streams on a device whose disk reads 0 MB/ms");
   return ordered_json{{"total_ms", form.total_ms},
                       {"segment_critical_path_ms", form.segment_critical_path_ms},
                       {"segment_load_cycle_ms", form.segment_load_cycle_ms},
@@ -120,8 +119,8 @@ Answer SolveSlots(const json& problem) {
   slots.c_ms = fields.Double("C_ms", 0, kMax);
   LIME_RETURN_IF_ERROR(fields.status());
   if (slots.comp_ms.size() != slots.load_ms.size() || slots.kmax.size() != slots.load_ms.size()) {
-    return Malformed(absl::StrCat("fields \"load_ms\", \"comp_ms\" and \"kmax\" have ", slots.load_ms.size(), ", ", slots.comp_ms.size(),
-                                  " and ", slots.kmax.size(), " numbers; give one each per device"));
+    return Invalid("problem: fields \"load_ms\", \"comp_ms\" and \"kmax\" have ", slots.load_ms.size(), ", ", slots.comp_ms.size(), " and ",
+                   slots.kmax.size(), " numbers; give one each per device");
   }
   const SlotShares shares = ShareSlots(slots);
   if (!shares.feasible) {
@@ -143,7 +142,7 @@ Answer SolveOnline(const json& problem) {
   online.n_max = fields.Int("n_max", 0, kMaxCount);
   LIME_RETURN_IF_ERROR(fields.status());
   if ((online.cap_mha + 1) * (online.cap_mlp + 1) > kMaxOffloadChoices) {
-    return Malformed(absl::StrCat("fields \"cap_mha\" and \"cap_mlp\" allow more than ", kMaxOffloadChoices, " choices"));
+    return Invalid("problem: fields \"cap_mha\" and \"cap_mlp\" allow more than ", kMaxOffloadChoices, " choices");
   }
   const OffloadTable table = MakeOffloadTable(online);
   ordered_json steps = ordered_json::array();
@@ -168,6 +167,98 @@ Answer SolveKvTransfer(const json& problem) {
   LIME_RETURN_IF_ERROR(fields.status());
   return ordered_json{{"tokens", TokensToLend(lend)}};
 }
+
+// ---- Searches
+
+constexpr Names<Granularity, 4> kGranularityNames = {{{Granularity::kBlock, "block"},
+                                                      {Granularity::kLayer, "layer"},
+                                                      {Granularity::kModelBlock, "model-block"},
+                                                      {Granularity::kWholeBlock, "whole-block"}}};
+
+absl::StatusOr<SearchOptions> ReadOptions(const json& problem, const SolveOptions& options) {
+  JsonFields fields(problem, "problem");
+  SearchOptions out;
+  out.seed = static_cast<uint64_t>(fields.IntOr("seed", 1, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
+  out.time_limit_ms = fields.DoubleOr("time_limit_ms", 5000, 0, kMaxPlanNumber);
+  out.max_work = options.max_work;
+  if (options.now_ms) out.elapsed_ms = [now_ms = options.now_ms, start_ms = options.now_ms()] { return now_ms() - start_ms; };
+  const std::string granularity = fields.StringOr("granularity", "block");
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (const std::optional<Granularity> known = kGranularityNames.Find(granularity)) {
+    out.granularity = *known;
+    return out;
+  }
+  return Invalid("problem: field \"granularity\" is none of block, layer, model-block and whole-block");
+}
+
+ordered_json Infeasible(const std::string& reason) {
+  return {{"feasible", false}, {"reason", reason}};
+}
+
+Answer SolveOptimize(const json& problem, const SolveOptions& options) {
+  JsonFields fields(problem, "problem");
+  const json& instance_json = fields.Object("instance");
+  LIME_RETURN_IF_ERROR(fields.status());
+  LIME_ASSIGN_OR_RETURN(const Instance instance, InstanceFromJson(instance_json));
+  LIME_ASSIGN_OR_RETURN(const SearchOptions search, ReadOptions(problem, options));
+  const std::string name = fields.StringOr("strategy", "lime");
+  LIME_RETURN_IF_ERROR(fields.status());
+  const std::optional<Strategy> strategy = kStrategyNames.Find(name);
+  if (!strategy) {
+    return Invalid("problem: field \"strategy\" = \"", name.substr(0, 80),
+                   "\" is none of lime, lime-paper, pp, pp-offload, pp-offload-batched and edgeshard");
+  }
+  LIME_ASSIGN_OR_RETURN(const BatchedPlan best, PlanBatches(*strategy, instance, search));
+  if (!best.found.feasible) return Infeasible(best.found.reason);
+  return ordered_json{{"feasible", true},
+                      {"ms_per_step", best.found.ms_per_step},
+                      {"plan", ToJson(best.found.plan, {best.microbatches, best.batch})},
+                      {"lower_bound_ms", std::min(best.lower_bound_ms, best.found.ms_per_step)}};
+}
+
+// The instance as it is now: what of the network and the devices has changed.
+absl::StatusOr<Instance> ReadChanged(const json& problem, const json& instance_json) {
+  JsonFields fields(problem, "problem");
+  json changed = instance_json;
+  changed["net"] = fields.Object("new_net");
+  if (fields.Has("new_devices")) changed["devices"] = fields.Array("new_devices", kMaxPlanDevices);
+  LIME_RETURN_IF_ERROR(fields.status());
+  return InstanceFromJson(changed);
+}
+
+Answer SolveReplan(const json& problem, const SolveOptions& options) {
+  JsonFields fields(problem, "problem");
+  const json& instance_json = fields.Object("instance");
+  const json& plan_json = fields.Object("current_plan");
+  ReplanProblem replan;
+  replan.remaining_steps = fields.DoubleOr("remaining_steps", 0, 0, kMaxPlanNumber);
+  replan.move_mb_per_ms = fields.DoubleOr("move_mb_per_ms", 0, 0, kMaxPlanNumber);
+  LIME_RETURN_IF_ERROR(fields.status());
+  if (replan.move_mb_per_ms > 0 && replan.move_mb_per_ms < kMinDiskRate) {
+    return Invalid("problem: field \"move_mb_per_ms\" = ", replan.move_mb_per_ms, " is neither 0 nor at least ", kMinDiskRate);
+  }
+  LIME_ASSIGN_OR_RETURN(const Instance before, InstanceFromJson(instance_json));
+  LIME_ASSIGN_OR_RETURN(replan.current, StagePlanFromJson(plan_json, before));
+  LIME_ASSIGN_OR_RETURN(replan.instance, ReadChanged(problem, instance_json));
+  LIME_ASSIGN_OR_RETURN(const PlanBatch batch, PlanBatchFromJson(plan_json));
+  if (batch.batch > 0) {
+    LIME_ASSIGN_OR_RETURN(replan.instance, WithBatch(replan.instance, batch.microbatches, batch.batch));
+  }
+  if (replan.instance.NumDevices() < before.NumDevices()) {
+    return Invalid("problem: field \"new_devices\" has ", replan.instance.NumDevices(), " devices, fewer than the ", before.NumDevices(),
+                   " before; give one that is gone a mem_mb of 0");
+  }
+  LIME_ASSIGN_OR_RETURN(const SearchOptions search, ReadOptions(problem, options));
+  const Replan again = PlanAgain(replan, search);
+  if (!again.feasible) return Infeasible(again.reason);
+  return ordered_json{{"feasible", true},
+                      {"changed", again.changed},
+                      {"plan", ToJson(again.plan, batch)},
+                      {"switch_ms", again.switch_ms},
+                      {"ms_per_step", again.ms_per_step}};
+}
+
+// ---- All kinds
 
 // Answers carry 12 significant digits: the sums behind them round in the 14th or so, and 10.1 reads better than 10.100000000000023.
 void RoundNumbers(ordered_json& answer) {
@@ -210,8 +301,8 @@ absl::StatusOr<std::string> Solve(std::string_view text, const SolveOptions& opt
     RoundNumbers(answer);
     return answer.dump(-1, ' ', false, json::error_handler_t::replace);
   }
-  return Malformed(
-      absl::StrCat("field \"kind\" = \"", kind.substr(0, 80), "\" is none of optimize, eval, replan, eq1, slots, online and kvtransfer"));
+  return Invalid("problem: field \"kind\" = \"", kind.substr(0, 80),
+                 "\" is none of optimize, eval, replan, eq1, slots, online and kvtransfer");
 }
 
 }  // namespace lime

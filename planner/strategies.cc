@@ -5,7 +5,6 @@
 
 #include "planner/baselines.h"
 #include "planner/evaluator.h"
-#include "planner/lime_paper.h"
 
 namespace lime {
 namespace {
@@ -27,31 +26,6 @@ FoundPlan LimePlan(const Instance& instance, SearchOptions options) {
 }
 
 }  // namespace
-
-std::string_view StrategyName(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kLime:
-      return "lime";
-    case Strategy::kLimePaper:
-      return "lime-paper";
-    case Strategy::kPp:
-      return "pp";
-    case Strategy::kPpOffload:
-      return "pp-offload";
-    case Strategy::kPpOffloadBatched:
-      return "pp-offload-batched";
-    case Strategy::kEdgeShard:
-      return "edgeshard";
-  }
-  return "";
-}
-
-std::optional<Strategy> ParseStrategy(std::string_view name) {
-  for (const Strategy strategy : kStrategies) {
-    if (StrategyName(strategy) == name) return strategy;
-  }
-  return std::nullopt;
-}
 
 FoundPlan PlanBy(Strategy strategy, const Instance& instance, const SearchOptions& options) {
   switch (strategy) {

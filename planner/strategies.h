@@ -1,10 +1,7 @@
 // The ways to make a plan, by name.
 #pragma once
 
-#include <optional>
-#include <string_view>
-#include <vector>
-
+#include "planner/base/names.h"
 #include "planner/plan_search.h"
 
 namespace lime {
@@ -18,12 +15,12 @@ enum class Strategy {
   kEdgeShard,         // the fastest plain pipeline
 };
 
-inline constexpr Strategy kStrategies[] = {Strategy::kLime,      Strategy::kLimePaper,        Strategy::kPp,
-                                           Strategy::kPpOffload, Strategy::kPpOffloadBatched, Strategy::kEdgeShard};
-
-// "lime", "lime-paper", "pp", "pp-offload", "pp-offload-batched", "edgeshard".
-std::string_view StrategyName(Strategy strategy);
-std::optional<Strategy> ParseStrategy(std::string_view name);
+inline constexpr Names<Strategy, 6> kStrategyNames = {{{Strategy::kLime, "lime"},
+                                                       {Strategy::kLimePaper, "lime-paper"},
+                                                       {Strategy::kPp, "pp"},
+                                                       {Strategy::kPpOffload, "pp-offload"},
+                                                       {Strategy::kPpOffloadBatched, "pp-offload-batched"},
+                                                       {Strategy::kEdgeShard, "edgeshard"}}};
 
 // The micro-batches and their size are those of the instance; batches.h chooses them.  REQUIRES: instance.Validate().ok()
 FoundPlan PlanBy(Strategy strategy, const Instance& instance, const SearchOptions& options);

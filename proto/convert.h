@@ -15,7 +15,6 @@
 #include "common/device_report.h"
 #include "common/install_call.h"
 #include "common/order_message.h"
-#include "common/trace_chunk.h"
 #include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/finding.h"

@@ -15,7 +15,6 @@
 #include "coordinator/cli/command.h"
 #include "planner/kv_growth.h"
 #include "planner/kv_hosting.h"
-#include "planner/kv_parts.h"
 #include "planner/lower_bound.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"

@@ -12,7 +12,7 @@
 #include "daemon/weights/output_file.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/device_profile.h"
-#include "planner/sim/trace_begin.h"
+#include "planner/sim/timeline.h"
 
 namespace lime::cli {
 namespace {

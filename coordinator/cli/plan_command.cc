@@ -41,7 +41,7 @@ struct PlanFlags {
 };
 
 absl::StatusOr<Strategy> CheckFlags(const PlanFlags& flags) {
-  const std::optional<Strategy> strategy = ParseStrategy(flags.strategy);
+  const std::optional<Strategy> strategy = kStrategyNames.Find(flags.strategy);
   if (!strategy) {
     return WrongCall(absl::StrCat("--strategy ", AsTyped(flags.strategy),
                                   " is unknown; use lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard"));

@@ -8,7 +8,7 @@ nlohmann::json ToJson(const PredictionReport& report) {
   return {{"predicted_ms", report.predicted_ms},
           {"measured_ms", report.measured_ms},
           {"error", report.cause == DifferenceCause::kTooShort ? nlohmann::json() : nlohmann::json(report.error)},
-          {"cause", std::string(CauseName(report.cause))},
+          {"cause", kCauseNames.Of(report.cause)},
           {"why", report.sentence.empty() ? nlohmann::json() : nlohmann::json(report.sentence)}};
 }
 

@@ -130,7 +130,7 @@ void PrintBlocks(const ModelCompute& model, BlockKind kind) {
     ms[p.rows][p.context] = p.ms;
     contexts.insert(p.context);
   }
-  absl::PrintF("%-10s %6s", std::string(KindName(kind)), "rows");
+  absl::PrintF("%-10s %6s", std::string(kKindNames.Of(kind)), "rows");
   for (const int64_t context : contexts) absl::PrintF(" %12s", context > 0 ? absl::StrCat("at ", context) : "ms");
   for (const auto& [rows, by_context] : ms) {
     absl::PrintF("\n%17d", rows);

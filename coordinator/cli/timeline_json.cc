@@ -6,7 +6,7 @@ namespace lime::cli {
 
 nlohmann::ordered_json EventJson(const Timeline& timeline, const TimelineSpan& span) {
   nlohmann::ordered_json event = {{"device", timeline.devices[span.device]},
-                                  {"kind", SpanKindName(span.kind)},
+                                  {"kind", kSpanKindNames.Of(span.kind)},
                                   {"begin_ms", span.begin_ms},
                                   {"end_ms", span.end_ms},
                                   {"step", span.step}};

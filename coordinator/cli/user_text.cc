@@ -15,9 +15,9 @@
 #include "coordinator/cli/command.h"
 #include "coordinator/text/utf8.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/foreign_file.h"
 #include "planner/base/json_text.h"
 #include "planner/base/strings.h"
-#include "planner/base/wide_text.h"
 
 namespace lime::cli {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "common/trace_chunk.h"
+#include "common/device_report.h"
 #include "coordinator/serving/devices.h"
 #include "daemon/engine/stage_engine.h"
 #include "daemon/stage/stage_session.h"

@@ -10,7 +10,7 @@
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/memory_budget.h"
-#include "planner/placement.h"
+#include "planner/one_device.h"
 #include "planner/plan/backend_names.h"
 #include "planner/plan/block_pieces.h"
 #include "planner/plan/device_profile.h"

@@ -17,7 +17,6 @@
 #include "common/device_news.h"
 #include "common/install_call.h"
 #include "common/order_message.h"
-#include "common/trace_chunk.h"
 #include "daemon/engine/stage_engine.h"
 #include "daemon/stage/plan_sampler.h"
 #include "daemon/stage/transport.h"

@@ -156,7 +156,7 @@ absl::StatusOr<SafetensorsTensor> CheckTensor(const RawTensor& raw, int64_t data
   if (raw.offsets->size() != 2) {
     return TensorError(file, raw.name, absl::StrCat("has ", raw.offsets->size(), " data_offsets, need begin and end"));
   }
-  const std::optional<DType> dtype = ParseDType(*raw.dtype);
+  const std::optional<DType> dtype = kDTypeNames.Find(*raw.dtype);
   LIME_ASSIGN_OR_RETURN(TensorInfo info, CheckShape(raw, dtype.value_or(DType::kU8), dtype ? ElementBytes(*dtype) : 1, file));
   const uint64_t begin = (*raw.offsets)[0], end = (*raw.offsets)[1];
   const std::string range = absl::StrCat("data_offsets [", begin, ", ", end, ")");

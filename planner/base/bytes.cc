@@ -43,16 +43,15 @@ absl::StatusOr<Bytes> ParseBytes(std::string_view text) {
                                  : absl::AsciiStrToLower(absl::StripAsciiWhitespace(Text(std::string_view(trimmed).substr(digits_end))));
   double value = 0;
   if (number.empty() || !absl::SimpleAtod(number, &value)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", Text(text), "\" is not a size; write it like 2GiB or 1500MB"));
+    return Invalid("\"", Text(text), "\" is not a size; write it like 2GiB or 1500MB");
   }
   for (const Unit& unit : kUnits) {
     if (suffix != unit.suffix) continue;
     const double bytes = std::round(value * unit.bytes);
-    if (!(bytes < 9.2e18))
-      return absl::InvalidArgumentError(absl::StrCat("\"", Text(text), "\" is larger than any memory; give a smaller size"));
+    if (!(bytes < 9.2e18)) return Invalid("\"", Text(text), "\" is larger than any memory; give a smaller size");
     return static_cast<Bytes>(bytes);
   }
-  return absl::InvalidArgumentError(absl::StrCat("\"", Text(text), "\" has an unknown unit; use KiB, MiB, GiB, TiB, KB, MB, GB or TB"));
+  return Invalid("\"", Text(text), "\" has an unknown unit; use KiB, MiB, GiB, TiB, KB, MB, GB or TB");
 }
 
 std::string FormatBytes(Bytes bytes) {

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
+
+#include "planner/base/names.h"
 
 namespace lime {
 
@@ -33,11 +34,26 @@ constexpr int64_t ElementBytes(DType dtype) {
   return 8;
 }
 
-// "BF16"; the name in a safetensors header.
-std::string_view DTypeName(DType dtype);
+// As a safetensors header has them.
+inline constexpr Names<DType, 15> kDTypeNames = {{{DType::kBool, "BOOL"},
+                                                  {DType::kU8, "U8"},
+                                                  {DType::kI8, "I8"},
+                                                  {DType::kF8E4M3, "F8_E4M3"},
+                                                  {DType::kF8E5M2, "F8_E5M2"},
+                                                  {DType::kU16, "U16"},
+                                                  {DType::kI16, "I16"},
+                                                  {DType::kF16, "F16"},
+                                                  {DType::kBF16, "BF16"},
+                                                  {DType::kU32, "U32"},
+                                                  {DType::kI32, "I32"},
+                                                  {DType::kF32, "F32"},
+                                                  {DType::kU64, "U64"},
+                                                  {DType::kI64, "I64"},
+                                                  {DType::kF64, "F64"}}};
 
-// Nothing for a name that safetensors does not know.
-std::optional<DType> ParseDType(std::string_view name);
+constexpr std::string_view DTypeName(DType dtype) {
+  return kDTypeNames.Of(dtype);
+}
 
 // The dtypes a residual stream and the weights of a linear layer may have.
 constexpr bool IsWorkingDType(DType dtype) {

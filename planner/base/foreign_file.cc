@@ -6,7 +6,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -25,7 +24,7 @@ bool StartsWithWord(std::string_view text, std::string_view word) {
 }  // namespace
 
 absl::Status RefuseForeignFile(std::string_view beginning, std::string_view name) {
-  const auto refuse = [&](std::string_view what) { return absl::InvalidArgumentError(absl::StrCat(Text(name), ": ", Text(what))); };
+  const auto refuse = [&](std::string_view what) { return Invalid(Text(name), ": ", Text(what)); };
   const std::string_view text = WithoutLeadingSpace(beginning.substr(0, kForeignFileBytes));
   if (text.starts_with("version http") && (absl::StrContains(Text(text), "/git-lfs") || absl::StrContains(Text(text), "oid sha256:")))
     return refuse("is a pointer of git-lfs, not the file itself; fetch it with `git lfs pull` in its folder, or download the file again");
@@ -46,8 +45,22 @@ absl::Status RefuseTextFile(std::string_view beginning, std::string_view name) {
   if (beginning.empty() || !std::ranges::all_of(beginning, in_text)) return absl::OkStatus();
   const std::string_view line = WithoutLeadingSpace(beginning);
   const std::string shown = absl::CHexEscape(Text(line.substr(0, std::min<size_t>(line.find('\n'), 60))));
-  return absl::InvalidArgumentError(
-      absl::StrCat(Text(name), ": is a text file that begins with \"", shown, "\", not weights; download the file again"));
+  return Invalid(Text(name), ": is a text file that begins with \"", shown, "\", not weights; download the file again");
+}
+
+std::string_view WideMark(std::string_view text) {
+  using namespace std::string_view_literals;
+  if (text.starts_with("\xFF\xFE\0\0"sv) || text.starts_with("\0\0\xFE\xFF"sv)) return "UTF-32";
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return "UTF-16";
+  return "";
+}
+
+std::string_view WideJson(std::string_view text) {
+  if (const std::string_view marked = WideMark(text); !marked.empty()) return marked;
+  if (text.size() < 2) return "";
+  const auto zero = [&](size_t at) { return at < text.size() && text[at] == '\0'; };
+  if ((zero(0) && zero(1)) || (zero(1) && zero(2) && zero(3))) return "UTF-32";
+  return zero(0) || zero(1) ? "UTF-16" : "";
 }
 
 }  // namespace lime

@@ -1,4 +1,4 @@
-// What lies where a file of a model should, when a download or a copy went wrong.
+// What lies where a file of a model should, when a download or a copy went wrong; and text that is not in UTF-8.
 #pragma once
 
 #include <string_view>
@@ -18,5 +18,11 @@ absl::Status RefuseTextFile(std::string_view beginning, std::string_view name);
 
 // As much of a file as RefuseForeignFile looks at.
 inline constexpr size_t kForeignFileBytes = 256;
+
+// "UTF-16" or "UTF-32" of a text that begins with the byte order mark of one, as some editors and shells write it; else empty.
+std::string_view WideMark(std::string_view text);
+
+// The same, and of one without a mark whose first four bytes are two characters or one of ASCII, as those of JSON are.
+std::string_view WideJson(std::string_view text);
 
 }  // namespace lime

@@ -117,7 +117,7 @@ class JsonFields {
   }
   template <typename T>
   T Fail(const std::string& key, std::string_view problem) {
-    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(where_, ": field \"", key, "\" ", Text(problem)));
+    if (status_.ok()) status_ = Invalid(where_, ": field \"", key, "\" ", Text(problem));
     return T{};
   }
 
@@ -126,16 +126,16 @@ class JsonFields {
   absl::Status status_;
 };
 
-// The objects of the array `key`, each by `read`, which is given the place that opens its errors.
+// The objects of the array `key`, each by `read`, which is given the place that opens its errors: `opening`, key and index.
 template <typename T>
-absl::StatusOr<std::vector<T>> ReadObjects(JsonFields& fields, const std::string& key, size_t max_size, const std::string& where,
+absl::StatusOr<std::vector<T>> ReadObjects(JsonFields& fields, const std::string& key, size_t max_size, const std::string& opening,
                                            absl::StatusOr<T> (*read)(JsonFields&, const std::string&)) {
   std::vector<T> values;
   const nlohmann::json& array = fields.Array(key, max_size);
   LIME_RETURN_IF_ERROR(fields.status());
   for (const nlohmann::json& object : array) {
-    const std::string place = absl::StrCat(where, ": ", key, "[", values.size(), "]");
-    if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(place, " is not an object"));
+    const std::string place = absl::StrCat(opening, key, "[", values.size(), "]");
+    if (!object.is_object()) return Invalid(place, " is not an object");
     JsonFields inner(object, place);
     LIME_ASSIGN_OR_RETURN(T value, read(inner, place));
     LIME_RETURN_IF_ERROR(inner.status());

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "planner/base/foreign_file.h"
 #include "planner/base/strings.h"
-#include "planner/base/wide_text.h"
 
 namespace lime {
 namespace {
@@ -33,7 +32,7 @@ bool NestsTooDeep(std::string_view text) {
 }
 
 absl::Status Wrong(std::string_view name, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(Text(name), ": ", Text(what)));
+  return Invalid(Text(name), ": ", Text(what));
 }
 
 bool IsBlank(std::string_view text) {

@@ -10,6 +10,7 @@
 #include "planner/base/json_fields.h"
 #include "planner/base/json_text.h"
 #include "planner/plan/device_profile.h"
+#include "planner/plan/plan_json.h"
 
 namespace lime {
 namespace {
@@ -66,7 +67,7 @@ absl::StatusOr<bool> ParseChoice(JsonFields& fields, const std::string& key, con
                                  const std::string& where) {
   const std::string text = fields.StringOr(key, no);
   if (text == yes) return true;
-  return text == no ? absl::StatusOr<bool>(false) : Invalid(where, absl::StrCat(": field \"", key, "\" is neither ", no, " nor ", yes));
+  return text == no ? absl::StatusOr<bool>(false) : Invalid(where, ": field \"", key, "\" is neither ", no, " nor ", yes);
 }
 
 // ["gate", 0, 64]
@@ -81,7 +82,7 @@ absl::StatusOr<MatrixRows> ReadRows(const json& value, const std::string& where)
 
 absl::StatusOr<PlanPart> ReadPart(JsonFields& fields, const std::string& where) {
   PlanPart part;
-  const std::optional<BlockKind> kind = ParseKind(fields.String("block"));
+  const std::optional<BlockKind> kind = kKindNames.Find(fields.String("block"));
   part.block.layer = static_cast<int32_t>(fields.IntOr("layer", 0, 0, kMaxInt32));
   const json none = json::array();
   const json& rows = fields.Has("kv_end") ? none : fields.Array("rows", kMaxRowsPerPart);
@@ -134,12 +135,6 @@ absl::StatusOr<PlanDevice> ReadDevice(JsonFields& fields, const std::string& whe
   return device;
 }
 
-absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string&) {
-  return Stage{.device = static_cast<int32_t>(fields.Int("device", 0, kMaxPlanDevices)),
-               .lo = static_cast<int32_t>(fields.Int("lo", 0, kMaxPlanBlocks)),
-               .hi = static_cast<int32_t>(fields.Int("hi", 0, kMaxPlanBlocks))};
-}
-
 absl::Status ReadTimes(JsonFields& fields, const std::string& key, const std::string& where, StepTimes& times) {
   if (!fields.Has(key)) return absl::OkStatus();
   JsonFields inner(fields.Object(key), absl::StrCat(where, ".", key));
@@ -187,7 +182,7 @@ absl::Status ReadHead(JsonFields& fields, const std::string& where, Plan& plan) 
 }
 
 ordered_json PartToJson(const PlanPart& part) {
-  ordered_json out = {{"block", KindName(part.block.kind)}, {"layer", part.block.layer}};
+  ordered_json out = {{"block", kKindNames.Of(part.block.kind)}, {"layer", part.block.layer}};
   if (part.is_kv()) {
     out["kv_begin"] = part.kv_begin;
     out["kv_end"] = part.kv_end;
@@ -275,11 +270,11 @@ absl::StatusOr<Plan> PlanFromJson(const json& object, std::string_view name) {
   JsonFields fields(object, where);
   Plan plan;
   LIME_RETURN_IF_ERROR(ReadHead(fields, where, plan));
-  LIME_ASSIGN_OR_RETURN(plan.devices, ReadObjects<PlanDevice>(fields, "devices", kMaxPlanDevices, where, ReadDevice));
-  LIME_ASSIGN_OR_RETURN(plan.parts, ReadObjects<PlanPart>(fields, "parts", kMaxPlanBlocks, where, ReadPart));
-  LIME_ASSIGN_OR_RETURN(plan.stages, ReadObjects<Stage>(fields, "stages", kMaxPlanBlocks, where, ReadStage));
+  LIME_ASSIGN_OR_RETURN(plan.devices, ReadObjects<PlanDevice>(fields, "devices", kMaxPlanDevices, where + ": ", ReadDevice));
+  LIME_ASSIGN_OR_RETURN(plan.parts, ReadObjects<PlanPart>(fields, "parts", kMaxPlanBlocks, where + ": ", ReadPart));
+  LIME_ASSIGN_OR_RETURN(plan.stages, ReadObjects<Stage>(fields, "stages", kMaxPlanBlocks, where + ": ", ReadStage));
   const absl::Status valid = plan.Validate();
-  if (!valid.ok()) return Invalid(where, absl::StrCat(": ", valid.message()));
+  if (!valid.ok()) return Invalid(where, ": ", valid.message());
   return plan;
 }
 

@@ -41,7 +41,7 @@ absl::StatusOr<json> RopeField(const json& root, const char* key, std::string_vi
   const auto found = root.find(key);
   if (found == root.end() || found->is_null()) return json::object();
   if (found->is_object()) return *found;
-  return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"", key, "\" is not an object"));
+  return Invalid(Text(name), ": field \"", key, "\" is not an object");
 }
 
 // Where every value is an object, they are by layer type: that of the layers which the model has.
@@ -110,9 +110,9 @@ absl::Status RefuseUntyped(JsonFields fields, std::string_view where) {
   for (const char* key : {"factor", "short_factor", "long_factor", "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast",
                           "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"}) {
     if (!fields.Has(key)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(Text(where), ": states \"", key,
-                                                   "\", but no \"rope_type\" says which scaling it is of; add "
-                                                   "it, such as \"linear\" or \"yarn\", or remove the field"));
+    return Invalid(Text(where), ": states \"", key,
+                   "\", but no \"rope_type\" says which scaling it is of; add "
+                   "it, such as \"linear\" or \"yarn\", or remove the field");
   }
   return absl::OkStatus();
 }
@@ -189,7 +189,7 @@ absl::Status ReadRope(const json& root, const LayerTypes& layers, std::string_vi
   }
   LIME_RETURN_IF_ERROR(fields.status());
   if (rope.type == RopeType::kLlama3 && rope.high_freq_factor <= rope.low_freq_factor)
-    return absl::InvalidArgumentError(absl::StrCat(where, ": high_freq_factor must be above low_freq_factor"));
+    return Invalid(where, ": high_freq_factor must be above low_freq_factor");
   config.max_positions = ReachedPositions(rope, config.max_positions);
   return absl::OkStatus();
 }

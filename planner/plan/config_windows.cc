@@ -12,7 +12,7 @@ using nlohmann::json;
 constexpr int64_t kDefaultWindow = 4096, kDefaultMaxWindowLayers = 28;
 
 absl::Status WrongWindow(std::string_view name, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(Text(name), ": ", Text(what)));
+  return Invalid(Text(name), ": ", Text(what));
 }
 
 // The entries of the model's layers. Nothing where the field is missing.

@@ -20,8 +20,8 @@ absl::StatusOr<DType> ParseWorkingDType(std::string_view config_json, std::strin
   if (spelled == "float16") return DType::kF16;
   if (spelled == "float32") return DType::kF32;
   if (spelled.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        Text(name), ": names no dtype, and there are no weights to read it from; add \"dtype\": \"bfloat16\", \"float16\" or \"float32\""));
+    return Invalid(Text(name),
+                   ": names no dtype, and there are no weights to read it from; add \"dtype\": \"bfloat16\", \"float16\" or \"float32\"");
   }
   return absl::UnimplementedError(
       absl::StrCat(Text(name), ": dtype \"", spelled.substr(0, 80), "\" is not supported; bfloat16, float16 and float32 are supported"));

@@ -150,25 +150,4 @@ double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockKind
   return seconds * 1000 + profile.block_overhead_ms;
 }
 
-std::string_view KindName(BlockKind kind) {
-  switch (kind) {
-    case BlockKind::kEmbedding:
-      return "embedding";
-    case BlockKind::kAttention:
-      return "attention";
-    case BlockKind::kMlp:
-      return "mlp";
-    case BlockKind::kHead:
-      return "head";
-  }
-  return "?";
-}
-
-std::optional<BlockKind> ParseKind(std::string_view name) {
-  for (const BlockKind kind : {BlockKind::kEmbedding, BlockKind::kAttention, BlockKind::kMlp, BlockKind::kHead}) {
-    if (name == KindName(kind)) return kind;
-  }
-  return std::nullopt;
-}
-
 }  // namespace lime

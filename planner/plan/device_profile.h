@@ -5,12 +5,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "planner/base/bytes.h"
+#include "planner/base/names.h"
 #include "planner/base/status.h"
 #include "planner/plan/model_spec.h"
 
@@ -104,9 +104,9 @@ std::string ModelKey(const ModelSpec& spec);
 // beat, and large models come near.
 double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context);
 
-// Names of the block kinds in JSON: "embedding", "attention", "mlp", "head".
-std::string_view KindName(BlockKind kind);
-std::optional<BlockKind> ParseKind(std::string_view name);
+// In JSON.
+inline constexpr Names<BlockKind, 4> kKindNames = {
+    {{BlockKind::kEmbedding, "embedding"}, {BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}}};
 
 // From and to JSON. From outside it is hostile: sizes, depth, numbers and strings are bounded, and the first wrong field is named after
 // `where`. Unknown fields are ignored. Fields end with their unit: bytes, bytes_per_second, ms; flops per second.

@@ -26,7 +26,7 @@ constexpr int64_t kMaxRows = int64_t{1} << 24, kMaxContext = int64_t{1} << 32, k
 // A string of the profile's owner; bounded, since it is printed.
 absl::StatusOr<std::string> Name(JsonFields& fields, const std::string& key, const std::string& where, bool required = true) {
   std::string name = required ? fields.String(key) : fields.StringOr(key, "");
-  if (name.size() > kMaxStrings) return Invalid(where, absl::StrCat(": field \"", key, "\" is longer than ", kMaxStrings, " bytes"));
+  if (name.size() > kMaxStrings) return Invalid(where, ": field \"", key, "\" is longer than ", kMaxStrings, " bytes");
   return name;
 }
 
@@ -46,7 +46,7 @@ absl::StatusOr<LinkPoint> ReadLink(JsonFields& fields, const std::string& where)
 }
 
 absl::StatusOr<ComputePoint> ReadComputePoint(JsonFields& fields, const std::string& where) {
-  const std::optional<BlockKind> kind = ParseKind(fields.String("kind"));
+  const std::optional<BlockKind> kind = kKindNames.Find(fields.String("kind"));
   LIME_RETURN_IF_ERROR(fields.status());
   if (!kind) return Invalid(where, ": field \"kind\" is none of embedding, attention, mlp and head");
   return ComputePoint{.kind = *kind,
@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<T>> ReadAnyObjects(JsonFields& fields, const std::str
 template <typename T, typename Key>
 absl::Status CheckDistinct(const std::vector<T>& sorted, Key key, const std::string& where, const std::string& what) {
   const auto twice = std::ranges::adjacent_find(sorted, {}, key);
-  return twice == sorted.end() ? absl::OkStatus() : Invalid(where, absl::StrCat(": ", what, " is there twice"));
+  return twice == sorted.end() ? absl::OkStatus() : Invalid(where, ": ", what, " is there twice");
 }
 
 absl::StatusOr<ModelCompute> ReadModel(JsonFields& fields, const std::string& where) {
@@ -75,7 +75,7 @@ absl::StatusOr<ModelCompute> ReadModel(JsonFields& fields, const std::string& wh
   LIME_ASSIGN_OR_RETURN(model.key, Name(fields, "key", where));
   LIME_ASSIGN_OR_RETURN(model.name, Name(fields, "name", where, /*required=*/false));
   model.step_overhead_ms = fields.DoubleOr("step_overhead_ms", 0, 0, kMaxMs);
-  LIME_ASSIGN_OR_RETURN(model.points, ReadAnyObjects<ComputePoint>(fields, "points", kMaxPoints, where, ReadComputePoint));
+  LIME_ASSIGN_OR_RETURN(model.points, ReadAnyObjects<ComputePoint>(fields, "points", kMaxPoints, where + ": ", ReadComputePoint));
   return model;
 }
 
@@ -91,7 +91,7 @@ absl::Status CheckModels(const DeviceProfile& profile, size_t models_read, const
 ordered_json ModelJson(const ModelCompute& model) {
   ordered_json points = ordered_json::array();
   for (const ComputePoint& p : model.points)
-    points.push_back({{"kind", KindName(p.kind)}, {"rows", p.rows}, {"context", p.context}, {"ms", p.ms}});
+    points.push_back({{"kind", kKindNames.Of(p.kind)}, {"rows", p.rows}, {"context", p.context}, {"ms", p.ms}});
   return {{"key", model.key}, {"name", model.name}, {"step_overhead_ms", model.step_overhead_ms}, {"points", std::move(points)}};
 }
 
@@ -108,9 +108,10 @@ absl::StatusOr<DeviceProfile> ParseDeviceProfile(std::string_view text, std::str
   profile.read_bytes_per_second = fields.Double("read_bytes_per_second", 1, kMaxRate);
   profile.flops = fields.DoubleOr("flops", 0, 0, kMaxRate);
   profile.block_overhead_ms = fields.DoubleOr("block_overhead_ms", profile.block_overhead_ms, 0, kMaxMs);
-  LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, ReadAnyObjects<DiskPoint>(fields, "disk", kMaxPoints, where, ReadDiskPoint));
-  LIME_ASSIGN_OR_RETURN(std::vector<ModelCompute> models, ReadAnyObjects<ModelCompute>(fields, "models", kMaxModels, where, ReadModel));
-  LIME_ASSIGN_OR_RETURN(profile.links, ReadAnyObjects<LinkPoint>(fields, "links", kMaxLinks, where, ReadLink));
+  LIME_ASSIGN_OR_RETURN(std::vector<DiskPoint> disk, ReadAnyObjects<DiskPoint>(fields, "disk", kMaxPoints, where + ": ", ReadDiskPoint));
+  LIME_ASSIGN_OR_RETURN(std::vector<ModelCompute> models,
+                        ReadAnyObjects<ModelCompute>(fields, "models", kMaxModels, where + ": ", ReadModel));
+  LIME_ASSIGN_OR_RETURN(profile.links, ReadAnyObjects<LinkPoint>(fields, "links", kMaxLinks, where + ": ", ReadLink));
   LIME_RETURN_IF_ERROR(fields.status());
   const size_t models_read = models.size();
   profile.SetDisk(std::move(disk));

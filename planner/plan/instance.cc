@@ -11,18 +11,18 @@ bool InRange(double value) {
 
 template <typename... Name>
 absl::Status OutOfRange(double value, const Name&... name) {
-  return absl::InvalidArgumentError(absl::StrCat("instance: field \"", name..., "\" = ", value, " is outside 0 to ", kMaxPlanNumber));
+  return Invalid("instance: field \"", name..., "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
 }
 
 absl::Status CheckCount(const char* field, int64_t count, int64_t low, int64_t high) {
   if (count >= low && count <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("instance: field \"", field, "\": ", count, " is outside ", low, " to ", high));
+  return Invalid("instance: field \"", field, "\": ", count, " is outside ", low, " to ", high);
 }
 
 absl::Status CheckTimes(const Instance& instance, const std::vector<double>& comp_ms, int device, const std::string& field) {
   if (comp_ms.size() != instance.blocks.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("instance: field \"devices[", device, "].", field, "\" has ", comp_ms.size(),
-                                                   " times for ", instance.blocks.size(), " blocks"));
+    return Invalid("instance: field \"devices[", device, "].", field, "\" has ", comp_ms.size(), " times for ", instance.blocks.size(),
+                   " blocks");
   }
   for (size_t b = 0; b < comp_ms.size(); ++b) {
     if (!InRange(comp_ms[b])) return OutOfRange(comp_ms[b], "devices[", device, "].", field, "[", b, "]");
@@ -35,8 +35,8 @@ absl::Status CheckDevice(const Instance& instance, int index) {
   if (!InRange(device.mem_mb)) return OutOfRange(device.mem_mb, "devices[", index, "].mem_mb");
   if (!InRange(device.disk_mb_per_ms)) return OutOfRange(device.disk_mb_per_ms, "devices[", index, "].disk_mb_per_ms");
   if (device.disk_mb_per_ms > 0 && device.disk_mb_per_ms < kMinDiskRate) {
-    return absl::InvalidArgumentError(absl::StrCat("instance: field \"devices[", index, "].disk_mb_per_ms\" = ", device.disk_mb_per_ms,
-                                                   " is neither 0 (no disk) nor at least ", kMinDiskRate));
+    return Invalid("instance: field \"devices[", index, "].disk_mb_per_ms\" = ", device.disk_mb_per_ms,
+                   " is neither 0 (no disk) nor at least ", kMinDiskRate);
   }
   if (!InRange(device.disk_lat_ms)) return OutOfRange(device.disk_lat_ms, "devices[", index, "].disk_lat_ms");
   if (device.embed_rows_ms && !InRange(*device.embed_rows_ms))

@@ -3,18 +3,12 @@
 #include <algorithm>
 #include <iterator>
 
-#include "absl/strings/str_cat.h"
 #include "planner/base/bytes.h"
 
 namespace lime {
 namespace {
 
 constexpr Bytes kMostShared = Bytes{1} << 44;  // of pages
-
-template <typename... What>
-absl::Status Wrong(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("plan: field \"kept_positions\" ", what...));
-}
 
 // Whether a row is the last one of its sequence.
 bool EndsSequence(const MicroBatch& batch, size_t row) {
@@ -96,30 +90,32 @@ absl::Status CheckEviction(const Plan& plan) {
   if (!EvictsKv(plan)) return absl::OkStatus();
   const int64_t kept = plan.kept_positions, least = OwnRows(plan) + kPageTokens;
   if (kept % kPageTokens != 0 || kept < least || kept >= plan.context) {
-    return Wrong("= ", kept, " is no multiple of ", kPageTokens, " from ", least,
-                 " on, one page more than a chunk of a prompt, and below the ", plan.context, " of the context");
+    return Invalid("plan: field \"kept_positions\" = ", kept, " is no multiple of ", kPageTokens, " from ", least,
+                   " on, one page more than a chunk of a prompt, and below the ", plan.context, " of the context");
   }
   if (plan.sequences > kMostComputedAgain / MostEvicted(plan)) {
-    return Wrong("= ", kept, " leaves ", MostEvicted(plan), " positions of ", plan.sequences,
-                 " sequences to be computed again in a step, more than there can be");
+    return Invalid("plan: field \"kept_positions\" = ", kept, " leaves ", MostEvicted(plan), " positions of ", plan.sequences,
+                   " sequences to be computed again in a step, more than there can be");
   }
   if (SharedPages(plan) > kMostShared / plan.page_bytes / plan.sequences)
-    return Wrong("= ", kept, " leaves ", SharedPages(plan), " pages of each of ", plan.sequences,
-                 " sequences to all layers in turn, more than there can be");
-  if (plan.reads != ReadsPerStep::kOnce) return Wrong("is given, and every micro-batch reads what streams; what evicts KV streams nothing");
-  if (plan.chunks_per_sweep > 1) return Wrong("is given, and chunks of a prompt share a sweep");
+    return Invalid("plan: field \"kept_positions\" = ", kept, " leaves ", SharedPages(plan), " pages of each of ", plan.sequences,
+                   " sequences to all layers in turn, more than there can be");
+  if (plan.reads != ReadsPerStep::kOnce)
+    return Invalid("plan: field \"kept_positions\" is given, and every micro-batch reads what streams; what evicts KV streams nothing");
+  if (plan.chunks_per_sweep > 1) return Invalid("plan: field \"kept_positions\" is given, and chunks of a prompt share a sweep");
   if (std::ranges::any_of(plan.parts, [](const PlanPart& part) { return part.streamed || part.is_kv(); }))
-    return Wrong("is given, and parts stream; what evicts KV streams nothing");
+    return Invalid("plan: field \"kept_positions\" is given, and parts stream; what evicts KV streams nothing");
   if (std::ranges::any_of(plan.devices, [](const PlanDevice& device) { return device.max_layer_pages > 0; }))
-    return Wrong("is given, and KV leaves memory; it does one or the other");
+    return Invalid("plan: field \"kept_positions\" is given, and KV leaves memory; it does one or the other");
   const int64_t pages = plan.sequences * KeptPages(plan);
   for (int p = 0; p < plan.NumParts(); ++p) {
     const PlanPart& part = plan.parts[p];
     const bool has_pages = part.block.kind == BlockKind::kAttention && (p == 0 || !(plan.parts[p - 1].block == part.block));
-    if (has_pages && part.kv_pages != pages) return Wrong("= ", kept, " makes ", pages, " pages of a layer, and one has ", part.kv_pages);
+    if (has_pages && part.kv_pages != pages)
+      return Invalid("plan: field \"kept_positions\" = ", kept, " makes ", pages, " pages of a layer, and one has ", part.kv_pages);
   }
   for (const Stage& stage : plan.stages) {
-    if (IdsBefore(plan, stage.lo) > 0) return Wrong("is given, and devices share the head");
+    if (IdsBefore(plan, stage.lo) > 0) return Invalid("plan: field \"kept_positions\" is given, and devices share the head");
   }
   return absl::OkStatus();
 }

@@ -72,8 +72,7 @@ absl::StatusOr<Architecture> FindArchitecture(const json& root, std::string_view
     return Unsupported(name, absl::StrCat("model_type \"", type->get<std::string>().substr(0, 80), "\""), kSupportedArchitectures);
   }
   if (by_name != nullptr) return *by_name;
-  return absl::InvalidArgumentError(
-      absl::StrCat(Text(name), ": names no architecture; \"architectures\" must hold one, such as [\"LlamaForCausalLM\"]"));
+  return Invalid(Text(name), ": names no architecture; \"architectures\" must hold one, such as [\"LlamaForCausalLM\"]");
 }
 
 absl::StatusOr<Activation> ParseActivation(const std::string& spelled, std::string_view name) {
@@ -96,7 +95,7 @@ absl::Status ParseQuantization(const json& root, std::string_view name, ModelCon
   }
   if (!top.Has("quantization")) return absl::OkStatus();
   const json& object = root.at("quantization");
-  if (!object.is_object()) return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"quantization\" is not an object"));
+  if (!object.is_object()) return Invalid(Text(name), ": field \"quantization\" is not an object");
   JsonFields fields(object, absl::StrCat(Text(name), ": quantization"));
   const std::string mode = fields.StringOr("mode", "affine");
   Quantization packing;
@@ -169,10 +168,9 @@ void ReadBiases(JsonFields& fields, ModelConfig& config) {
 }
 
 absl::Status ReadGated(const json& root, std::string_view name, ModelConfig& config) {
-  if (config.num_heads > config.hidden_size)
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": more attention heads than hidden_size"));
+  if (config.num_heads > config.hidden_size) return Invalid(Text(name), ": more attention heads than hidden_size");
   if (root.contains("rms_norm_eps") && root.at("rms_norm_eps").is_null())
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"rms_norm_eps\" is null; state it, or leave it out for 1e-6"));
+    return Invalid(Text(name), ": field \"rms_norm_eps\" is null; state it, or leave it out for 1e-6");
   JsonFields fields(root, std::string(name));
   ReadGatedGeometry(root, fields, config);
   ReadBiases(fields, config);
@@ -209,19 +207,17 @@ absl::Status ReadOpt(const json& root, std::string_view name, ModelConfig& confi
 
 absl::Status CheckHeads(const ModelConfig& config, std::string_view name) {
   if (config.num_heads % config.num_kv_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": num_attention_heads ", config.num_heads,
-                                                   " is not a multiple of num_key_value_heads ", config.num_kv_heads));
+    return Invalid(Text(name), ": num_attention_heads ", config.num_heads, " is not a multiple of num_key_value_heads ",
+                   config.num_kv_heads);
   }
   if (config.head_dim < 1 || config.num_heads * config.head_dim > kMaxWidth) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Text(name), ": head_dim ", config.head_dim, " with ", config.num_heads, " heads is out of range"));
+    return Invalid(Text(name), ": head_dim ", config.head_dim, " with ", config.num_heads, " heads is out of range");
   }
   if (config.family == ModelFamily::kOpt && config.head_dim * config.num_heads != config.hidden_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Text(name), ": hidden_size ", config.hidden_size, " is not a multiple of num_attention_heads ", config.num_heads));
+    return Invalid(Text(name), ": hidden_size ", config.hidden_size, " is not a multiple of num_attention_heads ", config.num_heads);
   }
   if (config.rope.type != RopeType::kNone && config.head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(Text(name), ": head_dim ", config.head_dim, " is odd; rotary embedding needs pairs"));
+    return Invalid(Text(name), ": head_dim ", config.head_dim, " is odd; rotary embedding needs pairs");
   }
   return absl::OkStatus();
 }

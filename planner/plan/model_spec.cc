@@ -9,10 +9,11 @@
 #include "absl/strings/str_join.h"
 #include "planner/base/check.h"
 #include "planner/base/strings.h"
-#include "planner/plan/missing_tensor.h"
 
 namespace lime {
 namespace {
+
+constexpr char kMissingTensorMark[] = "lime/missing-tensor";
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
@@ -61,7 +62,7 @@ class SpecBuilder {
   void Begin(BlockKind kind, int32_t layer = 0) { blocks_.push_back({.id = {kind, layer}, .tensors = {}}); }
 
   void Fail(std::string message) {
-    if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat(name_, ": ", message));
+    if (status_.ok()) status_ = Invalid(name_, ": ", message);
   }
 
   void CheckIsFloat(const std::string& tensor, DType dtype) {
@@ -255,8 +256,7 @@ std::string BlockName(BlockId id) {
 }
 
 absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInfo& scales, int64_t cols) {
-  if (packed.dtype != DType::kU32)
-    return absl::InvalidArgumentError(absl::StrCat("is ", Text(DTypeName(packed.dtype)), " beside scales; packed weights are U32"));
+  if (packed.dtype != DType::kU32) return Invalid("is ", Text(DTypeName(packed.dtype)), " beside scales; packed weights are U32");
   const int64_t words = packed.shape.back();
   const int64_t groups = scales.shape.back();
   for (const int bits : {3, 4, 6, 8}) {
@@ -264,8 +264,8 @@ absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInf
       if (groups * group_size == cols && words * 32 == cols * bits) return Quantization{bits, group_size};
     }
   }
-  return absl::InvalidArgumentError(absl::StrCat("has ", words, " words and ", groups, " groups for ", cols,
-                                                 " columns; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported"));
+  return Invalid("has ", words, " words and ", groups, " groups for ", cols,
+                 " columns; 3, 4, 6 or 8 bits in groups of 32, 64 or 128 are supported");
 }
 
 const BlockSpec& ModelSpec::block(BlockId id) const {
@@ -296,6 +296,11 @@ absl::StatusOr<ModelSpec> ModelSpec::Build(const ModelConfig& config, const Tens
 
 absl::StatusOr<ModelSpec> ModelSpec::FromConfig(const ModelConfig& config, DType dtype, std::string_view name) {
   return SpecBuilder(config, dtype, name).Build();
+}
+
+std::string MissingTensor(const absl::Status& status) {
+  const auto tensor = status.GetPayload(kMissingTensorMark);
+  return tensor ? std::string(*tensor) : "";
 }
 
 }  // namespace lime

@@ -107,4 +107,8 @@ struct ModelSpec {
   static absl::StatusOr<ModelSpec> FromConfig(const ModelConfig& config, DType dtype, std::string_view name);
 };
 
+// The first tensor that the index given to ModelSpec::Build lacks, where that is the error, for whoever knows why it is not there; else
+// empty.
+std::string MissingTensor(const absl::Status& status);
+
 }  // namespace lime

@@ -19,30 +19,25 @@ namespace {
 constexpr Bytes kMaxPartBytes = Bytes{1} << 44;
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
-template <typename... What>
-absl::Status WrongPlan(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("plan: ", what...));
-}
-
 absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return WrongPlan("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
+  return Invalid("plan: field \"", field, "\" = ", value, " is outside ", low, " to ", high);
 }
 
 // `of` what the rest of the plan adds up to.
 absl::Status CheckSum(const std::string& field, int64_t value, int64_t sum, const std::string& of) {
   if (value == sum) return absl::OkStatus();
-  return WrongPlan("field \"", field, "\" = ", value, " is not ", sum, ", ", of);
+  return Invalid("plan: field \"", field, "\" = ", value, " is not ", sum, ", ", of);
 }
 
 absl::Status CheckNumber(const std::string& field, double value) {
   if (value >= 0 && value <= kMaxPlanNumber) return absl::OkStatus();  // false for NaN
-  return WrongPlan("field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
+  return Invalid("plan: field \"", field, "\" = ", value, " is outside 0 to ", kMaxPlanNumber);
 }
 
 absl::Status CheckName(const std::string& field, const std::string& name) {
   if (name.size() <= kMaxPlanName) return absl::OkStatus();
-  return WrongPlan("field \"", field, "\" is longer than ", kMaxPlanName, " bytes");
+  return Invalid("plan: field \"", field, "\" is longer than ", kMaxPlanName, " bytes");
 }
 
 absl::Status CheckTimes(const std::string& field, const StepTimes& times) {
@@ -95,13 +90,13 @@ int64_t Place(BlockId id) {
 absl::Status CheckBlockOrder(const Plan& plan, int p) {
   const BlockId block = plan.parts[p].block;
   const std::string name = absl::StrCat("parts[", p, "]");
-  if (block.kind == BlockKind::kEmbedding) return WrongPlan(name, " is of the embedding, which is no part");
+  if (block.kind == BlockKind::kEmbedding) return Invalid("plan: ", name, " is of the embedding, which is no part");
   const int64_t before = p > 0 ? Place(plan.parts[p - 1].block) : -1;
   const int64_t here = Place(block);
   const bool next = here == before + 1 || (block.kind == BlockKind::kHead && before % 2 == 1);
   if (block.layer < 0 || (here != before && !next)) {
-    return WrongPlan(name, " is of ", BlockName(block), ", which does not follow ",
-                     p > 0 ? BlockName(plan.parts[p - 1].block) : std::string("the embedding"));
+    return Invalid("plan: ", name, " is of ", BlockName(block), ", which does not follow ",
+                   p > 0 ? BlockName(plan.parts[p - 1].block) : std::string("the embedding"));
   }
   return absl::OkStatus();
 }
@@ -123,7 +118,7 @@ absl::Status CheckRows(const Plan& plan, int p) {
   for (const MatrixRows& rows : part.rows) {
     const bool goes_on = before != nullptr && before->role == rows.role;
     if (rows.begin != (goes_on ? before->end : 0) || rows.end <= rows.begin || rows.end > kMaxTokens) {
-      return WrongPlan(name, ": ", rows.begin, " to ", rows.end, " where rows from ", goes_on ? before->end : 0, " on are next");
+      return Invalid("plan: ", name, ": ", rows.begin, " to ", rows.end, " where rows from ", goes_on ? before->end : 0, " on are next");
     }
     before = &rows;
   }
@@ -134,12 +129,12 @@ absl::Status CheckHeadPart(const Plan& plan, int p) {
   const PlanPart& part = plan.parts[p];
   const std::string name = absl::StrCat("parts[", p, "].rows");
   if (part.rows.size() != 1 || part.rows[0].role != TensorRole::kOutput)
-    return WrongPlan(name, " of the head are not one range of the output");
+    return Invalid("plan: ", name, " of the head are not one range of the output");
   const int64_t end = part.rows[0].end;
   const bool last = p + 1 == plan.NumParts();
   if (last ? end == plan.vocab_size : end % kVocabRange == 0 && end < plan.vocab_size) return absl::OkStatus();
-  return WrongPlan(name, " of the head end at ", end, last ? ", not at the vocabulary's " : ", no multiple of 1024 below the vocabulary's ",
-                   plan.vocab_size);
+  return Invalid("plan: ", name, " of the head end at ", end,
+                 last ? ", not at the vocabulary's " : ", no multiple of 1024 below the vocabulary's ", plan.vocab_size);
 }
 
 // Positions go on where the KV part before ended, behind all rows of V and before any of O.
@@ -151,20 +146,21 @@ absl::Status CheckKvPart(const Plan& plan, int p) {
   const bool goes_on = before != nullptr && before->block == part.block && before->is_kv();
   const int64_t begin = goes_on ? before->kv_end : 0, most = RoundUp(plan.context, kKvPiece);
   if (part.block.kind != BlockKind::kAttention || !part.rows.empty())
-    return WrongPlan(name, " has positions of KV, and is of ", part.rows.empty() ? BlockName(part.block) : std::string("rows too"));
+    return Invalid("plan: ", name, " has positions of KV, and is of ", part.rows.empty() ? BlockName(part.block) : std::string("rows too"));
   if (part.kv_begin != begin || part.kv_end <= begin || part.kv_end % kKvPiece != 0 || part.kv_end > most) {
-    return WrongPlan(name, " has positions ", part.kv_begin, " to ", part.kv_end, " of KV, where a multiple of ", kKvPiece, " from ", begin,
-                     " on up to ", most, " is next");
+    return Invalid("plan: ", name, " has positions ", part.kv_begin, " to ", part.kv_end, " of KV, where a multiple of ", kKvPiece,
+                   " from ", begin, " on up to ", most, " is next");
   }
   const MatrixRows* const rows = RowsBefore(plan, p);
-  if (rows == nullptr || rows->role != TensorRole::kV) return WrongPlan(name, " has positions of KV that are not behind the rows of v");
+  if (rows == nullptr || rows->role != TensorRole::kV)
+    return Invalid("plan: ", name, " has positions of KV that are not behind the rows of v");
   const bool last = next == nullptr || !(next->block == part.block) || !next->is_kv();
-  if (last && part.kv_end != most) return WrongPlan(name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
+  if (last && part.kv_end != most) return Invalid("plan: ", name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
   const bool o_is_next = next != nullptr && next->block == part.block && !next->rows.empty() && next->rows[0].role == TensorRole::kO;
-  if (last && !o_is_next) return WrongPlan(name, " has positions of KV that are not before the rows of o");
+  if (last && !o_is_next) return Invalid("plan: ", name, " has positions of KV that are not before the rows of o");
   const int64_t pieces = most / kKvPiece;  // of the whole layer, so that sums over parts and layers cannot overflow
   if (KvPieceBytes(plan) > kMaxPartBytes / plan.sequences || pieces > kMaxPartBytes / (plan.sequences * KvPieceBytes(plan)))
-    return WrongPlan(name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, more than there can be");
+    return Invalid("plan: ", name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, more than there can be");
   LIME_RETURN_IF_ERROR(CheckSum(name + ".bytes", part.bytes, KvPartBytes(plan, part), "the bytes of its pages"));
   LIME_RETURN_IF_ERROR(CheckInt(name + ".kept_bytes", part.kept_bytes, 0, 0));
   return CheckInt(name + ".kv_pages", part.kv_pages, 0, 0);
@@ -193,13 +189,13 @@ absl::Status CheckStage(const Plan& plan, int j) {
   const int expected = j == 0 ? 0 : plan.stages[j - 1].hi;
   LIME_RETURN_IF_ERROR(CheckInt(name + ".device", stage.device, 0, plan.NumDevices() - 1));
   if (stage.lo != expected)
-    return WrongPlan("field \"", name, ".lo\" = ", stage.lo, " leaves a gap or overlap; part ", expected, " is next");
+    return Invalid("plan: field \"", name, ".lo\" = ", stage.lo, " leaves a gap or overlap; part ", expected, " is next");
   LIME_RETURN_IF_ERROR(CheckInt(name + ".hi", stage.hi, stage.lo + 1, plan.NumParts()));
   if (j == 0) return absl::OkStatus();
-  if (stage.device == plan.stages[j - 1].device) return WrongPlan(name, " is on the device of the stage before; join the two");
+  if (stage.device == plan.stages[j - 1].device) return Invalid("plan: ", name, " is on the device of the stage before; join the two");
   const BlockId block = plan.parts[stage.lo].block;
   if (block == plan.parts[stage.lo - 1].block && block.kind != BlockKind::kHead) {
-    return WrongPlan(name, " begins inside ", BlockName(block), "; only the head is split over devices");
+    return Invalid("plan: ", name, " begins inside ", BlockName(block), "; only the head is split over devices");
   }
   return absl::OkStatus();
 }
@@ -210,20 +206,20 @@ absl::Status CheckStages(const Plan& plan) {
   for (size_t j = 0; j < plan.stages.size(); ++j) {
     LIME_RETURN_IF_ERROR(CheckStage(plan, static_cast<int>(j)));
     if (!visited.insert(plan.stages[j].device).second && plan.reads == ReadsPerStep::kPerMicrobatch) {
-      return WrongPlan("stages[", j, "] visits its device again, and parts are read for every micro-batch");
+      return Invalid("plan: stages[", j, "] visits its device again, and parts are read for every micro-batch");
     }
   }
   if (plan.stages.back().hi == plan.NumParts()) return absl::OkStatus();
-  return WrongPlan("field \"stages\" ends at part ", plan.stages.back().hi, " of ", plan.NumParts(), "; cover all parts");
+  return Invalid("plan: field \"stages\" ends at part ", plan.stages.back().hi, " of ", plan.NumParts(), "; cover all parts");
 }
 
 absl::Status CheckEmbedding(const Plan& plan) {
   if (plan.embedding != EmbeddingPlacement::kWithHead) return absl::OkStatus();
-  if (GrowsKv(plan)) return WrongPlan("the embedding is with the head, parts of which may come to stream as KV grows");
+  if (GrowsKv(plan)) return Invalid("plan: the embedding is with the head, parts of which may come to stream as KV grows");
   for (int p = plan.NumParts() - 1; p >= 0 && plan.parts[p].block.kind == BlockKind::kHead; --p) {
-    if (plan.parts[p].streamed) return WrongPlan("the embedding is with the head, and parts[", p, "] of that streams");
+    if (plan.parts[p].streamed) return Invalid("plan: the embedding is with the head, and parts[", p, "] of that streams");
     if (plan.stages[StageOf(plan, p)].device != plan.stages.front().device)
-      return WrongPlan("the embedding is with the head, and parts[", p, "] of that is on another device than the first stage");
+      return Invalid("plan: the embedding is with the head, and parts[", p, "] of that is on another device than the first stage");
   }
   return absl::OkStatus();
 }
@@ -235,11 +231,12 @@ absl::Status CheckHost(const Plan& plan, int d) {
   LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_host, -1, plan.NumDevices() - 1));
   if (device.kv_host < 0) return absl::OkStatus();
   const PlanDevice& host = plan.devices[device.kv_host];
-  if (device.kv_host == d) return WrongPlan(name, " is the device itself");
+  if (device.kv_host == d) return Invalid("plan: ", name, " is the device itself");
   if (HasKvOnHost(device) && std::ranges::find(plan.stages, d, &Stage::device) == plan.stages.end())
-    return WrongPlan(name, " is given, and the device has no stage");
+    return Invalid("plan: ", name, " is given, and the device has no stage");
   if (host.numerics_id != device.numerics_id)
-    return WrongPlan(name, " has kernels of order \"", host.numerics_id, "\", and the device those of \"", device.numerics_id, "\"");
+    return Invalid("plan: ", name, " has kernels of order \"", host.numerics_id, "\", and the device those of \"", device.numerics_id,
+                   "\"");
   return absl::OkStatus();
 }
 
@@ -248,14 +245,15 @@ absl::Status CheckFetching(const Plan& plan, int d) {
   const PlanDevice& device = plan.devices[d];
   const std::string name = absl::StrCat("devices[", d, "].kv_fetch_pieces");
   LIME_RETURN_IF_ERROR(CheckInt(name, device.kv_fetch_pieces, 0, kMaxPartBytes / KvPieceBytes(plan)));
-  if (!HasKvOnHost(device)) return device.kv_fetch_pieces > 0 ? WrongPlan(name, " is given, and no host has KV of it") : absl::OkStatus();
+  if (!HasKvOnHost(device))
+    return device.kv_fetch_pieces > 0 ? Invalid("plan: ", name, " is given, and no host has KV of it") : absl::OkStatus();
   if (device.asks_kv || HostedPieces(plan, device) == 0) return absl::OkStatus();
   if (!(device.kv_fetch_mb_per_ms > 0))
-    return WrongPlan("devices[", d, "].kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " where all KV that the host has comes back");
+    return Invalid("plan: devices[", d, "].kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " where all KV that the host has comes back");
   const int64_t least = HostedPieces(plan, device) + kKvFetchesUnderWay;
   if (device.kv_fetch_pieces < least)
-    return WrongPlan(name, " = ", device.kv_fetch_pieces, " has no room for the ", least,
-                     " pieces of a layer that its host is not asked about");
+    return Invalid("plan: ", name, " = ", device.kv_fetch_pieces, " has no room for the ", least,
+                   " pieces of a layer that its host is not asked about");
   return absl::OkStatus();
 }
 
@@ -263,7 +261,7 @@ absl::Status CheckFetching(const Plan& plan, int d) {
 absl::Status CheckSpill(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) LIME_RETURN_IF_ERROR(CheckHost(plan, d));
   if (!SpillsKv(plan) && std::ranges::none_of(plan.parts, &PlanPart::is_kv)) return absl::OkStatus();
-  if (plan.reads != ReadsPerStep::kOnce) return WrongPlan("KV leaves memory only where a step reads every part once");
+  if (plan.reads != ReadsPerStep::kOnce) return Invalid("plan: KV leaves memory only where a step reads every part once");
   for (int d = 0; d < plan.NumDevices(); ++d) {
     const int64_t most = plan.devices[d].max_layer_pages;
     const std::string name = absl::StrCat("devices[", d, "].max_layer_pages");
@@ -282,11 +280,13 @@ absl::Status CheckSpill(const Plan& plan) {
       const auto [begin, end] = PartsOf(plan, part.block);
       const bool has_kv = std::any_of(plan.parts.begin() + begin, plan.parts.begin() + end, std::mem_fn(&PlanPart::is_kv));
       if (device.max_layer_pages > 0 && !has_kv)
-        return WrongPlan(BlockName(part.block), " has no KV parts, and device \"", device.name, "\" does not keep all of its pages");
+        return Invalid("plan: ", BlockName(part.block), " has no KV parts, and device \"", device.name,
+                       "\" does not keep all of its pages");
     }
     if (part.is_kv() && part.streamed != (part.kv_begin < on_disk)) {
-      return WrongPlan("parts[", p, "] has positions of KV from ", part.kv_begin, " on and ", part.streamed ? "streams" : "does not stream",
-                       ", and ", on_disk, " positions of ", layer_pages, " pages are on the disk");
+      return Invalid("plan: parts[", p, "] has positions of KV from ", part.kv_begin, " on and ",
+                     part.streamed ? "streams" : "does not stream", ", and ", on_disk, " positions of ", layer_pages,
+                     " pages are on the disk");
     }
   }
   return absl::OkStatus();
@@ -313,10 +313,10 @@ absl::Status CheckMemory(const Plan& plan, int d, const PlanNeed& need) {
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".ask_kv_ms", device.ask_kv_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".kv_fetch_mb_per_ms", device.kv_fetch_mb_per_ms));
   if (device.kv_fetch_mb_per_ms > 0 && device.kv_fetch_mb_per_ms < kMinDiskRate)
-    return WrongPlan(name, ".kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " is below ", kMinDiskRate);
+    return Invalid("plan: ", name, ".kv_fetch_mb_per_ms = ", device.kv_fetch_mb_per_ms, " is below ", kMinDiskRate);
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_mb_per_ms", device.disk_mb_per_ms));
   LIME_RETURN_IF_ERROR(CheckNumber(name + ".disk_lat_ms", device.disk_lat_ms));
-  if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return WrongPlan(name, " streams, and its disk reads 0 MB/ms");
+  if (need.streams && device.disk_mb_per_ms < kMinDiskRate) return Invalid("plan: ", name, " streams, and its disk reads 0 MB/ms");
   return absl::OkStatus();
 }
 
@@ -369,18 +369,18 @@ absl::Status Plan::Validate() const {
   LIME_RETURN_IF_ERROR(CheckHead(*this));
   for (int p = 0; p < NumParts(); ++p) LIME_RETURN_IF_ERROR(CheckPart(*this, p));
   if (parts.back().block.kind != BlockKind::kHead)
-    return WrongPlan("the last part is of ", BlockName(parts.back().block), ", not of the head");
+    return Invalid("plan: the last part is of ", BlockName(parts.back().block), ", not of the head");
   LIME_RETURN_IF_ERROR(CheckStages(*this));
   LIME_RETURN_IF_ERROR(CheckEmbedding(*this));
   if (logit_rows > 0 && IdsBefore(*this, stages.back().lo) > 0)
-    return WrongPlan("field \"logit_rows\" is given, and devices share the head");
+    return Invalid("plan: field \"logit_rows\" is given, and devices share the head");
   LIME_RETURN_IF_ERROR(CheckSpill(*this));
   LIME_RETURN_IF_ERROR(CheckEviction(*this));
   const std::vector<PlanNeed> needs = NeedsOf(*this);
   std::set<std::string> names;
   for (int d = 0; d < NumDevices(); ++d) {
     LIME_RETURN_IF_ERROR(CheckMemory(*this, d, needs[d]));
-    if (!names.insert(devices[d].name).second) return WrongPlan("two devices are named \"", devices[d].name, "\"");
+    if (!names.insert(devices[d].name).second) return Invalid("plan: two devices are named \"", devices[d].name, "\"");
   }
   return absl::OkStatus();
 }

@@ -27,10 +27,7 @@ std::optional<Instance::Kind> KindOfLetter(const std::string& letter) {
   return std::nullopt;
 }
 
-absl::StatusOr<Instance::Block> ReadBlock(const json& object, int index) {
-  const std::string where = absl::StrCat("instance.blocks[", index, "]");
-  if (!object.is_object()) return Invalid(where, " is not an object");
-  JsonFields fields(object, where);
+absl::StatusOr<Instance::Block> ReadBlock(JsonFields& fields, const std::string& where) {
   Instance::Block block;
   const std::string letter = fields.String("kind");
   block.layer = static_cast<int32_t>(fields.IntOr("layer", 0, -1, kMaxNumber));
@@ -60,10 +57,7 @@ absl::Status ReadTimesByBatch(JsonFields& fields, const std::string& where, Inst
   return times.status();
 }
 
-absl::StatusOr<Instance::Device> ReadDevice(const json& object, int index) {
-  const std::string where = absl::StrCat("instance.devices[", index, "]");
-  if (!object.is_object()) return Invalid(where, " is not an object");
-  JsonFields fields(object, where);
+absl::StatusOr<Instance::Device> ReadDevice(JsonFields& fields, const std::string& where) {
   Instance::Device device;
   device.name = fields.StringOr("name", "");
   device.mem_mb = fields.Double("mem_mb", kLow, kHighNumber);
@@ -76,7 +70,6 @@ absl::StatusOr<Instance::Device> ReadDevice(const json& object, int index) {
     device.comp_ms = fields.Doubles("comp_ms", kLow, kHighNumber, kMaxPlanBlocks);
   }
   if (fields.Has("embed_rows_ms")) device.embed_rows_ms = fields.Double("embed_rows_ms", kLow, kHighNumber);
-  LIME_RETURN_IF_ERROR(fields.status());
   return device;
 }
 
@@ -99,61 +92,39 @@ absl::StatusOr<Instance::Net> ReadNet(const json& object) {
   return net;
 }
 
-ordered_json DeviceToJson(const Instance::Device& device) {
-  ordered_json out = {{"name", device.name},
-                      {"mem_mb", device.mem_mb},
-                      {"disk_mb_per_ms", device.disk_mb_per_ms},
-                      {"disk_lat_ms", device.disk_lat_ms},
-                      {"comp_ms", device.comp_ms}};
-  for (const auto& [batch, comp_ms] : device.comp_ms_by_batch) out["comp_ms_by_batch"][absl::StrCat(batch)] = comp_ms;
-  if (device.embed_rows_ms) out["embed_rows_ms"] = *device.embed_rows_ms;
-  return out;
-}
-
 }  // namespace
 
 absl::StatusOr<Instance> InstanceFromJson(const json& object) {
-  if (!object.is_object()) return Invalid("instance", " is not an object");
+  if (!object.is_object()) return Invalid("instance is not an object");
   JsonFields fields(object, "instance");
   Instance instance;
-  const json& devices = fields.Array("devices", kMaxPlanDevices);
-  const json& blocks = fields.Array("blocks", kMaxPlanBlocks);
   const json& net = fields.Object("net");
   instance.embed_mb = fields.DoubleOr("embed_mb", 0, kLow, kHighNumber);
   instance.microbatches = static_cast<int32_t>(fields.IntOr("microbatches", 1, 1, kMaxMicrobatches));
   instance.sequences = static_cast<int32_t>(fields.IntOr("sequences", 0, 0, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(fields.status());
-  for (const json& block : blocks) {
-    LIME_ASSIGN_OR_RETURN(Instance::Block read, ReadBlock(block, instance.NumBlocks()));
-    instance.blocks.push_back(read);
-  }
-  for (const json& device : devices) {
-    LIME_ASSIGN_OR_RETURN(Instance::Device read, ReadDevice(device, instance.NumDevices()));
-    instance.devices.push_back(std::move(read));
-  }
+  LIME_ASSIGN_OR_RETURN(instance.blocks, ReadObjects(fields, "blocks", kMaxPlanBlocks, "instance.", ReadBlock));
+  LIME_ASSIGN_OR_RETURN(instance.devices, ReadObjects(fields, "devices", kMaxPlanDevices, "instance.", ReadDevice));
   LIME_ASSIGN_OR_RETURN(instance.net, ReadNet(net));
   LIME_RETURN_IF_ERROR(instance.Validate());
   return instance;
 }
 
+absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string&) {
+  return Stage{.device = static_cast<int32_t>(fields.Int("device", 0, kMaxPlanDevices)),
+               .lo = static_cast<int32_t>(fields.Int("lo", 0, kMaxPlanBlocks)),
+               .hi = static_cast<int32_t>(fields.Int("hi", 0, kMaxPlanBlocks))};
+}
+
 absl::StatusOr<StagePlan> StagePlanFromJson(const json& object, const Instance& instance) {
-  if (!object.is_object()) return Invalid("plan", " is not an object");
+  if (!object.is_object()) return Invalid("plan is not an object");
   JsonFields fields(object, "plan");
   StagePlan plan;
-  const json& stages = fields.Array("stages", kMaxPlanBlocks);
   std::vector<int64_t> streamed;
   plan.embedding_by_rows = fields.BoolOr("embedding_by_rows", false);
   if (fields.Has("streamed")) streamed = fields.Ints("streamed", 0, kMaxPlanBlocks, kMaxPlanBlocks);
   LIME_RETURN_IF_ERROR(fields.status());
-  for (const json& stage : stages) {
-    const std::string where = absl::StrCat("plan.stages[", plan.stages.size(), "]");
-    if (!stage.is_object()) return Invalid(where, " is not an object");
-    JsonFields numbers(stage, where);
-    plan.stages.push_back({.device = static_cast<int32_t>(numbers.Int("device", 0, kMaxPlanDevices)),
-                           .lo = static_cast<int32_t>(numbers.Int("lo", 0, kMaxPlanBlocks)),
-                           .hi = static_cast<int32_t>(numbers.Int("hi", 0, kMaxPlanBlocks))});
-    LIME_RETURN_IF_ERROR(numbers.status());
-  }
+  LIME_ASSIGN_OR_RETURN(plan.stages, ReadObjects(fields, "stages", kMaxPlanBlocks, "plan.", ReadStage));
   plan.streamed.assign(streamed.begin(), streamed.end());
   std::sort(plan.streamed.begin(), plan.streamed.end());
   LIME_RETURN_IF_ERROR(plan.Validate(instance));
@@ -167,24 +138,6 @@ absl::StatusOr<PlanBatch> PlanBatchFromJson(const json& object) {
   out.batch = static_cast<int32_t>(fields.Int("batch", 1, kMaxMicrobatches));
   out.microbatches = static_cast<int32_t>(fields.Int("microbatches", 1, kMaxMicrobatches));
   LIME_RETURN_IF_ERROR(fields.status());
-  return out;
-}
-
-ordered_json ToJson(const Instance& instance) {
-  ordered_json devices = ordered_json::array();
-  for (const Instance::Device& device : instance.devices) devices.push_back(DeviceToJson(device));
-  ordered_json blocks = ordered_json::array();
-  for (const Instance::Block& block : instance.blocks) {
-    blocks.push_back({{"kind", std::string(1, KindLetter(block.kind))}, {"layer", block.layer}, {"mb", block.mb}, {"kv_mb", block.kv_mb}});
-  }
-  ordered_json net = {{"tx_ms", instance.net.tx_ms}, {"lat_ms", instance.net.lat_ms}};
-  for (const auto& [batch, tx_ms] : instance.net.tx_ms_by_batch) net["tx_ms_by_batch"][absl::StrCat(batch)] = tx_ms;
-  ordered_json out = {{"devices", std::move(devices)},
-                      {"blocks", std::move(blocks)},
-                      {"embed_mb", instance.embed_mb},
-                      {"net", std::move(net)},
-                      {"microbatches", instance.microbatches}};
-  if (instance.sequences > 0) out["sequences"] = instance.sequences;
   return out;
 }
 

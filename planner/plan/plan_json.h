@@ -1,6 +1,8 @@
 // Instances and plans as JSON, the fields of `lime solve`. Unknown fields are ignored; a wrong one is named in one sentence.
 #pragma once
 
+#include <string>
+
 #include "nlohmann/json.hpp"
 #include "planner/base/status.h"
 #include "planner/plan/instance.h"
@@ -8,9 +10,14 @@
 
 namespace lime {
 
+class JsonFields;
+
 // What they return is valid (Instance::Validate, StagePlan::Validate). A plan's streamed blocks may come in any order.
 absl::StatusOr<Instance> InstanceFromJson(const nlohmann::json& object);
 absl::StatusOr<StagePlan> StagePlanFromJson(const nlohmann::json& object, const Instance& instance);
+
+// Of the fields of one stage.
+absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string& where);
 
 // What a plan says of how it serves several sequences: `optimize` answers it where it was asked to choose.
 struct PlanBatch {
@@ -20,7 +27,6 @@ struct PlanBatch {
 // REQUIRES: `object` is one that StagePlanFromJson takes
 absl::StatusOr<PlanBatch> PlanBatchFromJson(const nlohmann::json& object);
 
-nlohmann::ordered_json ToJson(const Instance& instance);
 nlohmann::ordered_json ToJson(const StagePlan& plan, const PlanBatch& batch = {});
 
 }  // namespace lime

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/str_cat.h"
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
 
@@ -12,11 +11,6 @@ namespace {
 
 // A direct read begins and ends on 4 KiB, and its place too.
 constexpr Bytes kReadSlack = 12 * kKiB;
-
-template <typename... What>
-absl::Status WrongModel(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat("plan: ", what...));
-}
 
 // Matrices of a block in order of use, with their rows.
 std::vector<std::pair<TensorRole, int64_t>> MatricesOf(const BlockSpec& block) {
@@ -30,7 +24,7 @@ std::vector<std::pair<TensorRole, int64_t>> MatricesOf(const BlockSpec& block) {
 // The parts of a block are all rows of all its matrices, in order.
 absl::Status CheckBlock(const Plan& plan, const BlockSpec& block) {
   const auto [begin, end] = PartsOf(plan, block.id);
-  if (begin == end) return WrongModel(BlockName(block.id), " is in no part");
+  if (begin == end) return Invalid("plan: ", BlockName(block.id), " is in no part");
   std::vector<MatrixRows> all;  // ranges of one matrix joined
   for (int p = begin; p < end; ++p) {
     const PlanPart& part = plan.parts[p];
@@ -44,14 +38,14 @@ absl::Status CheckBlock(const Plan& plan, const BlockSpec& block) {
   const bool same = std::ranges::equal(all, matrices, [](const MatrixRows& rows, const auto& matrix) {
     return rows.role == matrix.first && rows.begin == 0 && rows.end == matrix.second;
   });
-  if (!same) return WrongModel("the parts of ", BlockName(block.id), " are not all rows of its ", matrices.size(), " matrices in order");
+  if (!same) return Invalid("plan: the parts of ", BlockName(block.id), " are not all rows of its ", matrices.size(), " matrices in order");
   for (int p = begin; p < end; ++p) {
     if (plan.parts[p].is_kv()) continue;
     const Bytes bytes = PartBytes(block, plan.parts[p].rows);
-    if (plan.parts[p].bytes != bytes) return WrongModel("parts[", p, "].bytes = ", plan.parts[p].bytes, " where its rows take ", bytes);
+    if (plan.parts[p].bytes != bytes) return Invalid("plan: parts[", p, "].bytes = ", plan.parts[p].bytes, " where its rows take ", bytes);
     const Bytes kept = p == begin || block.id.kind == BlockKind::kHead ? KeptBytes(block) : 0;
     if (plan.parts[p].kept_bytes != kept) {
-      return WrongModel("parts[", p, "].kept_bytes = ", plan.parts[p].kept_bytes, " where ", kept, " bytes are kept");
+      return Invalid("plan: parts[", p, "].kept_bytes = ", plan.parts[p].kept_bytes, " where ", kept, " bytes are kept");
     }
   }
   return absl::OkStatus();
@@ -72,24 +66,25 @@ Bytes PartBytes(const BlockSpec& block, std::span<const MatrixRows> rows) {
 
 absl::Status Plan::Validate(const ModelSpec& spec) const {
   LIME_RETURN_IF_ERROR(Validate());
-  if (model_key != ModelKey(spec)) return WrongModel("it is for \"", model_key, "\", and the model is \"", ModelKey(spec), "\"");
-  if (vocab_size != spec.config.vocab_size) return WrongModel("vocab_size = ", vocab_size, " where the model has ", spec.config.vocab_size);
+  if (model_key != ModelKey(spec)) return Invalid("plan: it is for \"", model_key, "\", and the model is \"", ModelKey(spec), "\"");
+  if (vocab_size != spec.config.vocab_size)
+    return Invalid("plan: vocab_size = ", vocab_size, " where the model has ", spec.config.vocab_size);
   if (PartsOf(*this, {BlockKind::kAttention, static_cast<int32_t>(spec.config.num_layers)}).first !=
       PartsOf(*this, {BlockKind::kHead, 0}).first) {
-    return WrongModel("it has layers that the model has not");
+    return Invalid("plan: it has layers that the model has not");
   }
   for (const BlockSpec& block : spec.blocks) {
     if (block.id.kind != BlockKind::kEmbedding) LIME_RETURN_IF_ERROR(CheckBlock(*this, block));
   }
   const BlockSpec& table = spec.block({BlockKind::kEmbedding, 0});
   if (embedding_bytes + embedding_kept_bytes != table.bytes || embedding_kept_bytes != KeptBytes(table)) {
-    return WrongModel("embedding_bytes = ", embedding_bytes, " and ", embedding_kept_bytes, " kept where the model has ", table.bytes,
-                      " and ", KeptBytes(table));
+    return Invalid("plan: embedding_bytes = ", embedding_bytes, " and ", embedding_kept_bytes, " kept where the model has ", table.bytes,
+                   " and ", KeptBytes(table));
   }
   if (embedding == EmbeddingPlacement::kWithHead && !spec.config.tie_embeddings)
-    return WrongModel("the embedding is with the head, and the model has a tensor for each");
+    return Invalid("plan: the embedding is with the head, and the model has a tensor for each");
   const Bytes page = spec.KvBytesPerToken() / spec.config.num_layers * kPageTokens;
-  if (page_bytes != page) return WrongModel("page_bytes = ", page_bytes, " where the model's are ", page);
+  if (page_bytes != page) return Invalid("plan: page_bytes = ", page_bytes, " where the model's are ", page);
   return absl::OkStatus();
 }
 

@@ -18,8 +18,8 @@ absl::Status CheckPages(const Plan& plan) {
   const int64_t pages = ResidencyOf(plan).layer_pages;
   for (int p = 0; p < plan.NumParts(); ++p) {
     if (HasPages(plan, p) && plan.parts[p].kv_pages != pages) {
-      return absl::InvalidArgumentError(absl::StrCat("residency: ", PartName(plan, p), " has ", plan.parts[p].kv_pages,
-                                                     " KV pages and others have ", pages, "; a plan whose KV grows has the same for all"));
+      return Invalid("residency: ", PartName(plan, p), " has ", plan.parts[p].kv_pages, " KV pages and others have ", pages,
+                     "; a plan whose KV grows has the same for all");
     }
   }
   return absl::OkStatus();
@@ -63,8 +63,7 @@ int64_t FullLayerPages(const Plan& plan) {
 absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency) {
   LIME_RETURN_IF_ERROR(CheckPages(plan));
   if (residency.layer_pages < 0 || residency.layer_pages > FullLayerPages(plan)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("residency: ", residency.layer_pages, " KV pages of a layer, and the plan has room for 0 to ", FullLayerPages(plan)));
+    return Invalid("residency: ", residency.layer_pages, " KV pages of a layer, and the plan has room for 0 to ", FullLayerPages(plan));
   }
   Plan changed = plan;
   for (int p = 0; p < plan.NumParts(); ++p) {
@@ -74,7 +73,7 @@ absl::StatusOr<Plan> WithResidency(const Plan& plan, const Residency& residency)
   int32_t before = -1;
   for (const int32_t p : residency.streamed) {
     if (p <= before || p >= plan.NumParts()) {
-      return absl::InvalidArgumentError(absl::StrCat("residency: part ", p, " after ", before, ", of ", plan.NumParts()));
+      return Invalid("residency: part ", p, " after ", before, ", of ", plan.NumParts());
     }
     changed.parts[before = p].streamed = true;
   }

@@ -99,32 +99,6 @@ Explanation Best(std::vector<Explanation> all, double difference, const Predicti
 
 }  // namespace
 
-std::string_view CauseName(DifferenceCause cause) {
-  switch (cause) {
-    case DifferenceCause::kNone:
-      return "none";
-    case DifferenceCause::kTooShort:
-      return "too_short";
-    case DifferenceCause::kNotProfiled:
-      return "not_profiled";
-    case DifferenceCause::kDiskRate:
-      return "disk_rate";
-    case DifferenceCause::kMemoryShed:
-      return "memory_shed";
-    case DifferenceCause::kCpuTaken:
-      return "cpu_taken";
-    case DifferenceCause::kMemoryRate:
-      return "memory_rate";
-    case DifferenceCause::kDeviceRate:
-      return "device_rate";
-    case DifferenceCause::kLinkRate:
-      return "link_rate";
-    case DifferenceCause::kUnknown:
-      return "unknown";
-  }
-  return "unknown";
-}
-
 std::string DifferenceText(double error, std::string_view why) {
   return absl::StrFormat("predicted %.0f %% too %s: %s", 100 * std::abs(error), error < 0 ? "low" : "high", std::string(why));
 }

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "planner/base/bytes.h"
+#include "planner/base/names.h"
 
 namespace lime {
 
@@ -54,8 +55,16 @@ enum class DifferenceCause {
   kUnknown,      // nothing of what was looked at
 };
 
-// "none", "too_short", "not_profiled", "disk_rate", "memory_shed", "cpu_taken", "memory_rate", "device_rate", "link_rate", "unknown".
-std::string_view CauseName(DifferenceCause cause);
+inline constexpr Names<DifferenceCause, 10> kCauseNames = {{{DifferenceCause::kNone, "none"},
+                                                            {DifferenceCause::kTooShort, "too_short"},
+                                                            {DifferenceCause::kNotProfiled, "not_profiled"},
+                                                            {DifferenceCause::kDiskRate, "disk_rate"},
+                                                            {DifferenceCause::kMemoryShed, "memory_shed"},
+                                                            {DifferenceCause::kCpuTaken, "cpu_taken"},
+                                                            {DifferenceCause::kMemoryRate, "memory_rate"},
+                                                            {DifferenceCause::kDeviceRate, "device_rate"},
+                                                            {DifferenceCause::kLinkRate, "link_rate"},
+                                                            {DifferenceCause::kUnknown, "unknown"}}};
 
 struct PredictionReport {
   double predicted_ms = 0;

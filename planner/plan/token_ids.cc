@@ -1,6 +1,5 @@
 #include "planner/plan/token_ids.h"
 
-#include "absl/strings/str_cat.h"
 #include "planner/base/strings.h"
 
 namespace lime {
@@ -21,7 +20,7 @@ absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const json& object, const std
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return ids;
   for (const json& id : found->is_array() ? *found : json::array({*found})) {
-    if (!IsId(id)) return absl::InvalidArgumentError(absl::StrCat(Text(name), ": field \"", key, "\" is not a token id or a list of them"));
+    if (!IsId(id)) return Invalid(Text(name), ": field \"", key, "\" is not a token id or a list of them");
     if (id != -1) ids.push_back(id.get<int32_t>());
   }
   return ids;

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
-#include "planner/sim/trace_begin.h"
 
 namespace lime {
 namespace {
@@ -120,7 +119,7 @@ std::string SpanName(const Timeline& timeline, const TimelineSpan& span) {
     case Kind::kWaitWeights:
     case Kind::kWaitInput:
     case Kind::kWaitKv:
-      return SpanKindName(span.kind);
+      return std::string(kSpanKindNames.Of(span.kind));
   }
   return "?";
 }
@@ -136,7 +135,7 @@ nlohmann::ordered_json SpanToJson(const Timeline& timeline, const TimelineSpan& 
   if (span.kind == Kind::kWaitWeights && span.part >= 0) args["for"] = timeline.parts[span.part];
   if (span.kind == Kind::kWaitInput && span.peer >= 0) args["for"] = timeline.devices[span.peer];
   return {{"name", SpanName(timeline, span)},
-          {"cat", SpanKindName(span.kind)},
+          {"cat", kSpanKindNames.Of(span.kind)},
           {"ph", "X"},
           {"pid", span.device},
           {"tid", static_cast<int>(LaneOf(span.kind))},
@@ -178,28 +177,6 @@ void ForArrows(const Timeline& timeline, Add& add) {
 }
 
 }  // namespace
-
-const char* SpanKindName(Kind kind) {
-  switch (kind) {
-    case Kind::kCompute:
-      return "compute";
-    case Kind::kLoad:
-      return "load";
-    case Kind::kSend:
-      return "send";
-    case Kind::kAttendFor:
-      return "attend_for";
-    case Kind::kWaitWeights:
-      return "wait_weights";
-    case Kind::kWaitInput:
-      return "wait_input";
-    case Kind::kWaitKv:
-      return "wait_kv";
-    case Kind::kReceive:
-      return "receive";
-  }
-  return "?";
-}
 
 std::string GanttText(const Timeline& timeline, double begin_ms, double end_ms, int columns) {
   if (!(end_ms > begin_ms) || columns < 1) return "";

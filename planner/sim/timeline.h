@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/base/names.h"
 #include "planner/plan/timeline_span.h"
 
 namespace lime {
@@ -15,8 +16,18 @@ struct Timeline {
   std::vector<TimelineSpan> spans;  // by device, then kind, then time
 };
 
-// "compute", "load", "send", "send_kv", "wait_weights", "wait_input", "wait_kv", "receive".
-const char* SpanKindName(TimelineSpan::Kind kind);
+// In JSON.
+inline constexpr Names<TimelineSpan::Kind, TimelineSpan::kKinds> kSpanKindNames = {{{TimelineSpan::Kind::kCompute, "compute"},
+                                                                                    {TimelineSpan::Kind::kLoad, "load"},
+                                                                                    {TimelineSpan::Kind::kSend, "send"},
+                                                                                    {TimelineSpan::Kind::kAttendFor, "attend_for"},
+                                                                                    {TimelineSpan::Kind::kWaitWeights, "wait_weights"},
+                                                                                    {TimelineSpan::Kind::kWaitInput, "wait_input"},
+                                                                                    {TimelineSpan::Kind::kWaitKv, "wait_kv"},
+                                                                                    {TimelineSpan::Kind::kReceive, "receive"}}};
+
+// How every text of TraceJson begins: what tells a trace that LIME wrote from those of other programs.
+inline constexpr char kTraceBegin[] = "{\"otherData\": {\"program\": \"lime\"}";
 
 // Three lanes for each device - compute, disk, link, the latter where they are used - over `columns` columns of [begin_ms, end_ms): the
 // digit of the micro-batch that computes or travels (of the stage, where there is one micro-batch alone), `=` a load, `.` waiting for

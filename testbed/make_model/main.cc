@@ -53,7 +53,7 @@ absl::Status Run(Flags& flags) {
   LIME_ASSIGN_OR_RETURN(config.family, ParseFamily(flags.family));
   LIME_ASSIGN_OR_RETURN(config.rope.type, ParseRopeTypeName(flags.rope));
   for (char& c : flags.dtype) c = static_cast<char>(std::toupper(c));
-  const std::optional<DType> dtype = ParseDType(flags.dtype);
+  const std::optional<DType> dtype = kDTypeNames.Find(flags.dtype);
   if (!dtype) return absl::InvalidArgumentError("--dtype " + flags.dtype + " is unknown; use BF16, F16 or F32");
   flags.options.dtype = *dtype;
   if (flags.bits != 0) config.quantization = Quantization{.bits = flags.bits, .group_size = flags.group_size};

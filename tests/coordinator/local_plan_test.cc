@@ -90,7 +90,7 @@ TEST_F(LocalPlanTest, ABudgetIsDerivedWhereNoneIsGiven) {
     ASSERT_TRUE(derived.ok()) << derived.status();
     const PlanDevice& device = derived->plan.devices.front();
     EXPECT_THAT(derived->budget_text, HasSubstr(FormatBytes(device.budget)));
-    EXPECT_THAT(derived->budget_text, HasSubstr(std::string(MemoryPriorityName(priority))));
+    EXPECT_THAT(derived->budget_text, HasSubstr(std::string(kMemoryPriorityNames.Of(priority))));
     EXPECT_EQ(device.memory.total(), device.budget);
     EXPECT_FALSE(Summarize(derived->plan).streams());
   }

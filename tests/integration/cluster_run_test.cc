@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/profile/profile_file.h"
 #include "daemon/weights/checkpoint.h"
-#include "planner/kv_parts.h"
+#include "planner/kv_growth.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan/kv_spill.h"

@@ -25,9 +25,9 @@ TEST(BytesTest, PrintsForPeople) {
 TEST(DTypeTest, NamesRoundTrip) {
   for (int i = 0; i <= static_cast<int>(DType::kF64); ++i) {
     const DType dtype = static_cast<DType>(i);
-    EXPECT_EQ(ParseDType(DTypeName(dtype)), dtype);
+    EXPECT_EQ(kDTypeNames.Find(DTypeName(dtype)), dtype);
   }
-  EXPECT_FALSE(ParseDType("F4").has_value());
+  EXPECT_FALSE(kDTypeNames.Find("F4").has_value());
   EXPECT_EQ(ElementBytes(DType::kBF16), 2);
   EXPECT_EQ(ElementBytes(DType::kU32), 4);
   EXPECT_EQ(ElementBytes(DType::kF64), 8);

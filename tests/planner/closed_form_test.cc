@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "gtest/gtest.h"
-#include "planner/kv_transfer.h"
 #include "planner/online_memory.h"
 #include "tests/planner/random_plans.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/base/wide_text.h"
+#include "planner/base/foreign_file.h"
 
 namespace lime {
 namespace {

@@ -5,7 +5,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "planner/kv_growth.h"
-#include "planner/kv_parts.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_fetching.h"
 #include "planner/plan/kv_spill.h"

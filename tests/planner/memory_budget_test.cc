@@ -28,7 +28,7 @@ TEST(MemoryBudgetTest, ABudgetUpToAHardLimitIsNoPressure) {
 
 TEST(MemoryBudgetTest, PrioritiesHaveNames) {
   for (const MemoryPriority priority : {MemoryPriority::kMaxTps, MemoryPriority::kBalanced, MemoryPriority::kMaxContext}) {
-    EXPECT_EQ(*ParseMemoryPriority(MemoryPriorityName(priority)), priority);
+    EXPECT_EQ(*ParseMemoryPriority(kMemoryPriorityNames.Of(priority)), priority);
   }
   EXPECT_THAT(std::string(ParseMemoryPriority("fast").status().message()),
               HasSubstr("\"fast\" is no memory priority; give max-tps, balanced or max-context"));

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/planner/random_plans.h"
@@ -11,7 +12,37 @@ namespace lime {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 using ::testing::HasSubstr;
+
+ordered_json DeviceToJson(const Instance::Device& device) {
+  ordered_json out = {{"name", device.name},
+                      {"mem_mb", device.mem_mb},
+                      {"disk_mb_per_ms", device.disk_mb_per_ms},
+                      {"disk_lat_ms", device.disk_lat_ms},
+                      {"comp_ms", device.comp_ms}};
+  for (const auto& [batch, comp_ms] : device.comp_ms_by_batch) out["comp_ms_by_batch"][absl::StrCat(batch)] = comp_ms;
+  if (device.embed_rows_ms) out["embed_rows_ms"] = *device.embed_rows_ms;
+  return out;
+}
+
+ordered_json ToJson(const Instance& instance) {
+  ordered_json devices = ordered_json::array();
+  for (const Instance::Device& device : instance.devices) devices.push_back(DeviceToJson(device));
+  ordered_json blocks = ordered_json::array();
+  for (const Instance::Block& block : instance.blocks) {
+    blocks.push_back({{"kind", std::string(1, KindLetter(block.kind))}, {"layer", block.layer}, {"mb", block.mb}, {"kv_mb", block.kv_mb}});
+  }
+  ordered_json net = {{"tx_ms", instance.net.tx_ms}, {"lat_ms", instance.net.lat_ms}};
+  for (const auto& [batch, tx_ms] : instance.net.tx_ms_by_batch) net["tx_ms_by_batch"][absl::StrCat(batch)] = tx_ms;
+  ordered_json out = {{"devices", std::move(devices)},
+                      {"blocks", std::move(blocks)},
+                      {"embed_mb", instance.embed_mb},
+                      {"net", std::move(net)},
+                      {"microbatches", instance.microbatches}};
+  if (instance.sequences > 0) out["sequences"] = instance.sequences;
+  return out;
+}
 
 TEST(PlanJsonTest, WhatIsWrittenIsReadBack) {
   for (uint64_t seed = 0; seed < 200; ++seed) {

@@ -139,15 +139,15 @@ TEST(StrategiesTest, BatchedOffloadTakesTheSmallestBatchThatServesAll) {
 }
 
 TEST(StrategiesTest, LimeIsNeverWorseThanAnyOther) {
-  int found_by[std::size(kStrategies)] = {};
+  int found_by[std::size(kStrategyNames.all)] = {};
   for (uint64_t seed = 0; seed < 150; ++seed) {
     RandomPlans random(seed);
     Instance instance = random.MakeInstance(24, 4, 3);
     const StagePlan tight = random.MakePlan(instance);
     if (random.Chance(80)) random.FitMemory(tight, instance);
     const FoundPlan lime = PlanBy(Strategy::kLime, instance, {.time_limit_ms = 10});
-    for (const Strategy strategy : kStrategies) {
-      SCOPED_TRACE(testing::Message() << "seed " << seed << " " << StrategyName(strategy));
+    for (const auto& [strategy, name] : kStrategyNames.all) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << " " << name);
       const FoundPlan other = PlanBy(strategy, instance, {.time_limit_ms = 10});
       if (!other.feasible) {
         EXPECT_NE(other.reason, "");
@@ -168,8 +168,8 @@ TEST(StrategiesTest, LimeIsNeverWorseThanAnyOther) {
       EXPECT_LE(lime.ms_per_step, other.ms_per_step * (1 + 1e-9));
     }
   }
-  for (const Strategy strategy : kStrategies) {
-    std::printf("%s found a plan %d times of 150\n", std::string(StrategyName(strategy)).c_str(), found_by[static_cast<int>(strategy)]);
+  for (const auto& [strategy, name] : kStrategyNames.all) {
+    std::printf("%s found a plan %d times of 150\n", std::string(name).c_str(), found_by[static_cast<int>(strategy)]);
     EXPECT_GT(found_by[static_cast<int>(strategy)], 10);
   }
 }

@@ -21,8 +21,8 @@ void PrintHead(const std::string& columns) {
   for (size_t i = 0; i < rule.size(); ++i) rule[i] = columns[i] == '|' ? '|' : '-';
   std::printf("%s lower bound | **lime**, pieces |", columns.c_str());
   rule += "--:|--:|";
-  for (const Strategy strategy : kStrategies) {
-    std::printf(strategy == Strategy::kLime ? " %s, whole blocks |" : " %s |", std::string(StrategyName(strategy)).c_str());
+  for (const auto& [strategy, name] : kStrategyNames.all) {
+    std::printf(strategy == Strategy::kLime ? " %s, whole blocks |" : " %s |", std::string(name).c_str());
     rule += "--:|";
   }
   std::printf("\n%s\n", rule.c_str());
@@ -43,7 +43,8 @@ absl::Status PrintRow(const std::string& name, const Instance& whole, const Inst
                         PlanBatches(Strategy::kLime, pieces, {.granularity = Granularity::kModelBlock, .time_limit_ms = time_limit_ms}));
   std::printf("%s %.0f |", name.c_str(), best.lower_bound_ms / sequences);
   PrintMs(best, sequences);
-  for (const Strategy strategy : kStrategies) PrintMs(PlanBatches(strategy, whole, {.time_limit_ms = time_limit_ms}), sequences);
+  for (const auto& [strategy, name] : kStrategyNames.all)
+    PrintMs(PlanBatches(strategy, whole, {.time_limit_ms = time_limit_ms}), sequences);
   std::printf("\n");
   return absl::OkStatus();
 }

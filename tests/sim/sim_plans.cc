@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/kv_parts.h"
+#include "planner/kv_growth.h"
 #include "planner/plan/described_model.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_residency.h"
