@@ -13,7 +13,6 @@
 #include "planner/base/finding.h"
 #include "planner/base/release.h"
 #include "proto/convert.h"
-#include "proto/convert.h"
 
 namespace lime {
 
