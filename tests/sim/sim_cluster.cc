@@ -329,11 +329,15 @@ class SimCluster {
       if (epoch != epoch_ || lost_.contains({epoch, from, to})) return;
       Device& device = Named(plan_->devices[static_cast<size_t>(to)].name);
       if (device.stage == nullptr || device.epoch != epoch) return;
-      const absl::Status status =
-          message.header.kv ? device.stage->OnKv(from, message.payload) : device.stage->OnActivation(std::move(message));
-      if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDataLoss(status))
-        world_.Violation("device ", device.name, " refuses what a peer sends: ", status.message());
+      const absl::Status stopped = device.stage->health();
+      CheckTaken(device, "what a peer sends", stopped,
+                 message.header.kv ? device.stage->OnKv(from, message.payload) : device.stage->OnActivation(std::move(message)));
     });
+  }
+
+  // A stage that has stopped answers with the reason; one that runs takes all that peers and the coordinator send.
+  void CheckTaken(const Device& device, const char* what, const absl::Status& stopped, const absl::Status& answer) {
+    if (answer != stopped) world_.Violation("device ", device.name, " refuses ", what, ": ", answer.message());
   }
 
   // Devices unload the plan by themselves, soon.
@@ -371,9 +375,8 @@ class SimCluster {
         Device& device = Named(plan_->devices[static_cast<size_t>(d)].name);
         device.orders->Send(64, [this, &device, epoch = epoch_, order] {
           if (device.stage == nullptr || device.epoch != epoch || epoch != epoch_) return;
-          const absl::Status status = device.stage->OnOrder(order);
-          if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsDataLoss(status) && !absl::IsResourceExhausted(status))
-            world_.Violation("device ", device.name, " refuses an order: ", status.message());
+          const absl::Status stopped = device.stage->health();
+          CheckTaken(device, "an order", stopped, device.stage->OnOrder(order));
         });
       }
     }

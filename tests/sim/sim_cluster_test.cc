@@ -28,6 +28,11 @@ TEST(SimClusterTest, DevicesHaveRoomForTheHiddenStatesOfAllStepsUnderWay) {
   for (const uint64_t seed : {6589, 26010, 31860, 55063, 79462, 96327}) EXPECT_EQ(RunSim({.seed = seed}).violation, "") << seed;
 }
 
+// A device whose disk is full stops, and answers with that whatever its peers still send.
+TEST(SimClusterTest, ADeviceThatHasStoppedRefusesNothing) {
+  for (const uint64_t seed : {30724, 35914}) EXPECT_EQ(RunSim({.seed = seed}).violation, "") << seed;
+}
+
 TEST(SimClusterTest, ASeedIsOneRun) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const SimResult one = RunSim({.seed = seed, .traces = true}), other = RunSim({.seed = seed, .traces = true});

@@ -59,6 +59,8 @@ class SimStage {
   // Adds what is here.  REQUIRES: no step is under way
   void Leave(SimKvLeft& left);
 
+  // Not ok: it has stopped for good.  REQUIRES: begun
+  const absl::Status& health() const { return logic_->health(); }
   int64_t steps() const { return steps_; }
   // What it waits for, for who wonders.
   std::string Waiting() const;
