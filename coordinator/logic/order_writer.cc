@@ -122,10 +122,15 @@ OrderWriter::Entry* OrderWriter::Find(RequestId request) {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
+absl::Status OrderWriter::CheckAll(const Options& options) const {
+  for (const auto& [id, entry] : entries_) LIME_RETURN_IF_ERROR(CheckFits(entry.request, RoomOf(options)));
+  return absl::OkStatus();
+}
+
 absl::Status OrderWriter::Restart(const Options& options) {
+  LIME_RETURN_IF_ERROR(CheckAll(options));
   std::deque<Entry*> again(running_.begin(), running_.end());
   again.insert(again.end(), waiting_.begin(), waiting_.end());
-  for (const Entry* entry : again) LIME_RETURN_IF_ERROR(CheckFits(entry->request, RoomOf(options)));
   for (Entry* entry : again) {
     entry->running = false;
     entry->slot = -1;

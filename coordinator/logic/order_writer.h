@@ -70,6 +70,8 @@ class OrderWriter {
   // InvalidArgument for a request that is none; ResourceExhausted, with the numbers, for one that can never fit.  Thread: any
   static absl::Status Check(const Request& request, Logits logits, const Room& room);
   Room room() const { return RoomOf(options_); }
+  // Whether all requests that have not ended fit another plan: the first error of Check.
+  absl::Status CheckAll(const Options& options) const;
 
   // Queues a request behind all others. Errors as of Check. Ids count from 0 where the caller names none.
   // REQUIRES: `id` is higher than all before

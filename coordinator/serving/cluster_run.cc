@@ -322,6 +322,8 @@ Recovery::Event ClusterRun::Do(const Recovery::Ask& ask, const std::atomic<bool>
 Recovery::Event ClusterRun::Do(const Recovery::MakePlan& make) {
   absl::StatusOr<Plan> plan = survival_->plan ? survival_->plan(make.devices) : absl::UnimplementedError("nobody plans here");
   if (!plan.ok()) return Recovery::NoPlan{plan.status()};
+  // Where a request does not fit it, the device that is missing may still come back.
+  if (const absl::Status fit = writer_.CheckAll(OrdersFor(*plan)); !fit.ok()) return Recovery::NoPlan{fit};
   newest_ = *std::move(plan);
   return Recovery::Planned{DevicesUsed(*newest_)};
 }

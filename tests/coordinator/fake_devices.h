@@ -67,12 +67,11 @@ class FakeDevices final : public Devices {
     bool step = false;
     while (!step) step = CarryOut();
   }
-  // Until a request has this slot, without a step.
-  void AwaitRetired(int64_t count) {
-    absl::MutexLock lock(&mutex_);
-    const auto retired = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return retired_ >= count; };
-    mutex_.Await(absl::Condition(&retired));
-  }
+  // Until so many requests have left their slots, without a step.
+  void AwaitRetired(int64_t count) const { AwaitCount(&FakeDevices::retired_, count); }
+  // Until plans were installed, or it was asked who is free, so many times.
+  void AwaitInstalls(int64_t count) const { AwaitCount(&FakeDevices::installs_, count); }
+  void AwaitAsked(int64_t count) const { AwaitCount(&FakeDevices::asked_, count); }
   void Fail(const absl::Status& why) {
     absl::MutexLock lock(&mutex_);
     if (news_) news_(0, FailedNews{why});
@@ -82,9 +81,13 @@ class FakeDevices final : public Devices {
     absl::MutexLock lock(&mutex_);
     free_ = std::move(devices);
   }
-  int installs() const {
+  int64_t installs() const {
     absl::MutexLock lock(&mutex_);
     return installs_;
+  }
+  int64_t asked() const {
+    absl::MutexLock lock(&mutex_);
+    return asked_;
   }
 
   absl::Status Install(Plan plan, const InstallOptions& options) override {
@@ -134,6 +137,7 @@ class FakeDevices final : public Devices {
   }
   std::set<std::string> Free() override {
     absl::MutexLock lock(&mutex_);
+    ++asked_;
     return free_;
   }
 
@@ -142,6 +146,11 @@ class FakeDevices final : public Devices {
     std::vector<int32_t> known;
     uint64_t choice = 0;
   };
+  void AwaitCount(int64_t FakeDevices::*of, int64_t count) const {
+    absl::MutexLock lock(&mutex_);
+    const auto reached = [this, of, count] { return this->*of >= count; };
+    mutex_.Await(absl::Condition(&reached));
+  }
   bool HasStep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::ranges::any_of(orders_, [](const OrderMessage& each) { return std::holds_alternative<StepOrder>(each.order.what); });
   }
@@ -191,9 +200,8 @@ class FakeDevices final : public Devices {
   std::set<std::string> free_ ABSL_GUARDED_BY(mutex_);
   SampledNews sampled_ ABSL_GUARDED_BY(mutex_);
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
-  int installs_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_order_ ABSL_GUARDED_BY(mutex_) = 0, next_step_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t retired_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t retired_ ABSL_GUARDED_BY(mutex_) = 0, installs_ ABSL_GUARDED_BY(mutex_) = 0, asked_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace lime
