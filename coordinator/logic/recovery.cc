@@ -52,10 +52,8 @@ Recovery::Answer Recovery::On(const InstallFailed& event, absl::Time now) {
 // Whatever failed, the first thing is to know who is there; but where a person has taken the plan away (proto/convert.h: kTakenAway), the
 // run ends.
 Recovery::Answer Recovery::BeginAgain(const std::string& device, const absl::Status& why, absl::Time now) {
-  since_ = now;
   why_ = why;
-  planned_for_.clear();
-  no_plan_ = absl::OkStatus();
+  Forget(now);
   if (absl::IsUnauthenticated(why)) return End(why);
   if (!IsLoss(why)) ++strikes_[device];
   if (attempts_ >= options_.attempts) {
@@ -65,6 +63,12 @@ Recovery::Answer Recovery::BeginAgain(const std::string& device, const absl::Sta
   state_ = State::kAsking;
   return {Ask{}, absl::StrCat(why.message(), "; the requests wait, for at most ", absl::FormatDuration(options_.patience),
                               " until all devices are there again")};
+}
+
+void Recovery::Forget(absl::Time now) {
+  since_ = now;
+  planned_for_.clear();
+  no_plan_ = absl::OkStatus();
 }
 
 Recovery::Devices Recovery::Missing(const Devices& free) const {
@@ -127,9 +131,18 @@ Recovery::Answer Recovery::On(const Installed&, absl::Time) {
   return {GoOn{}, "goes on with the tokens known so far"};
 }
 
+Recovery::Answer Recovery::On(const TryAgain&, absl::Time now) {
+  LIME_CHECK(state_ == State::kEnded && !absl::IsUnauthenticated(why_)) << static_cast<int>(state_);
+  Forget(now);
+  attempts_ = 0;
+  strikes_.clear();
+  state_ = State::kAsking;
+  return {Ask{options_.rest}, ""};
+}
+
 Recovery::Answer Recovery::End(absl::Status why) {
   state_ = State::kEnded;
-  return {GiveUp{std::move(why)}, ""};
+  return {GiveUp{std::move(why), absl::IsUnauthenticated(why_)}, ""};
 }
 
 }  // namespace lime

@@ -7,11 +7,13 @@
 //                         └────── NoPlan, InstallFailed ◄──────────┴──────────────────────┘
 //
 // Whatever it answers, the requests and their tokens are their owner's: after GoOn they are computed again as far as they are known.
-// Where a person has taken the plan away, which a device tells as Unauthenticated, the run ends.
+// Where a person has taken the plan away, which a device tells as Unauthenticated, the run ends. Any other end may be one of the requests
+// alone: after TryAgain it looks for the devices as before, for requests that come later.
 // A device that says itself what is wrong with it, and does so twice without a token in between, counts as missing.
 //
 // Pure.   Thread: the owner's.
-// Bounds: `attempts` installations without a token in between; `give_up` from the last failure to the end.
+// Bounds: `attempts` installations without a token in between; `give_up` from the last failure to the end; `rest` from there to the next
+// question.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +37,7 @@ class Recovery {
     absl::Duration give_up = absl::Seconds(60);     // with one that cannot be done without
     absl::Duration look = absl::Milliseconds(200);  // between two questions
     int attempts = 4;                               // installations without a token in between
+    absl::Duration rest = absl::Seconds(10);        // after giving up, before it tries again
   };
 
   // ---- Events
@@ -62,7 +65,9 @@ class Recovery {
     std::string device;
     absl::Status why;
   };
-  using Event = std::variant<Failed, NewToken, Answered, Planned, NoPlan, Installed, InstallFailed>;
+  // After it has given up: who waited has been told.
+  struct TryAgain {};
+  using Event = std::variant<Failed, NewToken, Answered, Planned, NoPlan, Installed, InstallFailed, TryAgain>;
 
   // ---- Answers
 
@@ -80,6 +85,7 @@ class Recovery {
   struct GoOn {};
   struct GiveUp {
     absl::Status why;
+    bool for_good = false;  // a person wants it so: no TryAgain
   };
   using Action = std::variant<Nothing, Ask, MakePlan, Install, GoOn, GiveUp>;
   struct Answer {
@@ -101,7 +107,7 @@ class Recovery {
     kAsking,      // who is there?
     kPlanning,    // without those that are not
     kInstalling,  // a plan
-    kEnded,       // given up
+    kEnded,       // given up, until TryAgain
   };
   Answer On(const Failed& event, absl::Time now);
   Answer On(const NewToken& event, absl::Time now);
@@ -110,8 +116,10 @@ class Recovery {
   Answer On(const NoPlan& event, absl::Time now);
   Answer On(const Installed& event, absl::Time now);
   Answer On(const InstallFailed& event, absl::Time now);
+  Answer On(const TryAgain& event, absl::Time now);
 
   Answer BeginAgain(const std::string& device, const absl::Status& why, absl::Time now);
+  void Forget(absl::Time now);  // what was found out since the last failure
   Answer BeginInstall(bool first);
   Answer End(absl::Status why);
   Devices Missing(const Devices& free) const;

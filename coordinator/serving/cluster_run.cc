@@ -306,7 +306,11 @@ absl::Status ClusterRun::Recover(const absl::Status& failure, const std::atomic<
     const Recovery::Answer answer = recovery_->OnEvent(event, absl::Now());
     Say(answer.say);
     if (std::holds_alternative<Recovery::GoOn>(answer.action)) return absl::OkStatus();
-    if (const auto* end = std::get_if<Recovery::GiveUp>(&answer.action)) return end->why;
+    if (const auto* end = std::get_if<Recovery::GiveUp>(&answer.action)) {
+      if (end->for_good || !owner_.on_give_up) return end->why;
+      owner_.on_give_up(end->why);
+      event = Recovery::TryAgain{};
+    }
     if (const auto* ask = std::get_if<Recovery::Ask>(&answer.action)) event = Do(*ask, cancel);
     if (const auto* make = std::get_if<Recovery::MakePlan>(&answer.action)) event = Do(*make);
     if (const auto* install = std::get_if<Recovery::Install>(&answer.action)) event = Do(*install);

@@ -7,7 +7,7 @@
 //   Run ─► RunPlan (orders out, news in; at each border the owner Adds and Stops) ─► idle, or cancelled: Run returns
 //                  ▲                                                          │
 //                  └──── it goes on ◄──── Recover ◄── a device fails ─────────┘
-//                                            └── it gives up: Run returns why
+//                                            └── it gives up: Run returns why, or the owner ends its requests and it looks on
 //
 // Threads: one owner, that waits in Run; news comes on threads of the devices and waits for it in a queue. Wake: any.
 // Bounds: nothing is kept of a request that has ended.
@@ -71,6 +71,9 @@ class ClusterRun {
     // grows until its next token, but where another plan computes it again.
     std::function<void(RequestId request, double share)> on_prompt;
     std::function<void()> on_plan;  // another plan is in use
+    // A failure was not survived, which nobody wants to last: it has to Stop all requests, and those that it Adds from now on wait until
+    // the devices are back, or for its next call. Empty: such a failure ends Run.
+    std::function<void(const absl::Status& why)> on_give_up;
   };
 
   // Without `survival` the first failure is the end; without `levels` requests have the KV that a plan begins with.

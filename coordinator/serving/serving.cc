@@ -20,7 +20,7 @@ Serving::Serving(Devices& devices, Options options)
     : devices_(devices),
       tokenizer_(options.tokenizer),
       vocab_size_(devices.plan().vocab_size),
-      run_(devices, With(std::move(options.survival), stop_), std::move(options.levels), OwnerOfRun()),
+      run_(devices, With(std::move(options.survival), stop_), std::move(options.levels), OwnerOfRun(options.outlives_failures)),
       queue_(options.queue, devices.plan().sequences),
       room_(run_.room()),
       thread_([this] { Serve(); }) {}
@@ -30,23 +30,25 @@ Serving::~Serving() {
   thread_.join();
 }
 
-ClusterRun::Owner Serving::OwnerOfRun() {
-  return {.at_border = [this] { return AtBorder(); },
-          .on_start =
-              [this](RequestId request) {
-                RequestEnd& end = active_.at(request)->end;
-                if (end.started != ServingClock::time_point()) return;  // it is computed again
-                end.started = ServingClock::now();
-                absl::MutexLock lock(&mutex_);
-                queue_.Start(request);
-              },
-          .on_prompt = [this](RequestId request, double share) { active_.at(request)->sink->OnPrompt(share); },
-          .on_plan =
-              [this] {
-                absl::MutexLock lock(&mutex_);
-                room_ = run_.room();
-                queue_.set_slots(devices_.plan().sequences);
-              }};
+ClusterRun::Owner Serving::OwnerOfRun(bool outlives_failures) {
+  ClusterRun::Owner owner = {.at_border = [this] { return AtBorder(); },
+                             .on_start =
+                                 [this](RequestId request) {
+                                   RequestEnd& end = active_.at(request)->end;
+                                   if (end.started != ServingClock::time_point()) return;  // it is computed again
+                                   end.started = ServingClock::now();
+                                   absl::MutexLock lock(&mutex_);
+                                   queue_.Start(request);
+                                 },
+                             .on_prompt = [this](RequestId request, double share) { active_.at(request)->sink->OnPrompt(share); },
+                             .on_plan =
+                                 [this] {
+                                   absl::MutexLock lock(&mutex_);
+                                   room_ = run_.room();
+                                   queue_.set_slots(devices_.plan().sequences);
+                                 }};
+  if (outlives_failures) owner.on_give_up = [this](const absl::Status& why) { GiveUp(why); };
+  return owner;
 }
 
 absl::Status Serving::Check(const ServingRequest& request) const {
@@ -217,6 +219,11 @@ void Serving::Tell(Active& active, FinishReason reason, absl::Status status) {
   active.end.status = std::move(status);
   if (active.text) active.end.text = active.text->Finish();
   active.sink->OnEnd(active.end);
+}
+
+void Serving::GiveUp(const absl::Status& why) {
+  for (const auto& [id, active] : active_) run_.Stop(id);
+  EndAll(why);
 }
 
 void Serving::EndAll(const absl::Status& status) {

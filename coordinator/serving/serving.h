@@ -41,6 +41,9 @@ class Serving {
     // As of ClusterRun; its callbacks come on this one's thread. `install.cancelled` is set here.
     std::optional<ClusterRun::Survival> survival;
     ClusterRun::LevelsOf levels;
+    // A failure that is not survived ends the requests of that time alone: the devices are looked for until they are back, and requests
+    // that come then wait for them, for about as long as Recovery does. Else it is the end of all.  REQUIRES: `survival`
+    bool outlives_failures = false;
   };
   // REQUIRES: a plan is installed. All that is given outlives this, and nobody else calls `devices` until Drain has returned.
   Serving(Devices& devices, Options options);
@@ -83,7 +86,7 @@ class Serving {
     RequestEnd end;  // the times so far
   };
 
-  ClusterRun::Owner OwnerOfRun();
+  ClusterRun::Owner OwnerOfRun(bool outlives_failures);
   absl::Status Check(const ServingRequest& request) const;
   absl::StatusOr<std::unique_ptr<Active>> Make(Submission submission) const;
   void Serve();
@@ -92,6 +95,7 @@ class Serving {
   bool Take(const ClusterRun::Token& token);
   void End(RequestId request, FinishReason reason, absl::Status status);
   void Tell(Active& active, FinishReason reason, absl::Status status);
+  void GiveUp(const absl::Status& why);
   void EndAll(const absl::Status& status);
 
   Devices& devices_;

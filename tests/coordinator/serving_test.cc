@@ -58,6 +58,14 @@ class ServingTest : public ::testing::Test {
   ClusterRun::Survival Survival() {
     return {.recovery = {.patience = absl::Seconds(60), .look = absl::Milliseconds(10)}, .plan = nullptr, .install = {}, .say = nullptr};
   }
+  Serving::Options Server() {
+    Serving::Options options{.outlives_failures = true};
+    options.survival = Survival();
+    options.survival->recovery.patience = absl::Milliseconds(20);
+    options.survival->recovery.give_up = absl::Milliseconds(60);
+    options.survival->recovery.rest = absl::Milliseconds(10);
+    return options;
+  }
 
   std::unique_ptr<FakeDevices> devices_;
   std::unique_ptr<Serving> serving_;  // goes first
@@ -347,6 +355,65 @@ TEST_F(ServingTest, WhereTheOthersHaveNoRoomForARequestTheLostDeviceIsWaitedFor)
   devices_->SetFree({"a", "b"});
   EXPECT_TRUE(answer->Wait().status.ok()) << answer->Wait().status;
   EXPECT_EQ(answer->tokens(), FakeDevices::Answer(PromptOf(0), 60, 0));
+}
+
+// ---- A server, which goes on where a failure was not survived
+
+TEST_F(ServingTest, AServerThatHasGivenUpAnswersAgainWhenTheDevicesAreBack) {
+  Start(Server(), 1);
+  devices_->Hold();
+  const auto runs = Send(Ask(PromptOf(0), 9)).second, waits = Send(Ask(PromptOf(1), 9)).second;
+  devices_->Step();
+  runs->AwaitTokens(1);
+  devices_->SetFree({});
+  devices_->Fail(absl::UnavailableError("lost"));
+  for (const auto& answer : {runs, waits}) EXPECT_THAT(std::string(answer->Wait().status.message()), HasSubstr("is missing (lost)"));
+  const auto in_vain = Send(Ask(PromptOf(2), 9)).second;
+  EXPECT_TRUE(absl::IsUnavailable(in_vain->Wait().status)) << "it waits for as long as those before";
+  devices_->SetFree({"a"});
+  devices_->Release();
+  const auto answered = Send(Ask(PromptOf(3), 9)).second;
+  EXPECT_TRUE(answered->Wait().status.ok()) << answered->Wait().status;
+  EXPECT_EQ(answered->tokens(), FakeDevices::Answer(PromptOf(3), 9, 3));
+  EXPECT_TRUE(serving_->Drain(absl::InfiniteFuture()).ok());
+}
+
+TEST_F(ServingTest, AServerEndsARequestThatTheOthersHaveNoRoomForAndGoesOnWithThem) {
+  Serving::Options options = Server();
+  options.survival->plan = [](const Recovery::Devices&) { return OneStage(1, 32); };
+  Start(std::move(options), 1);
+  devices_->Hold();
+  const auto is_long = Send(Ask(PromptOf(0), 60)).second;
+  devices_->Step();
+  is_long->AwaitTokens(1);
+  devices_->SetFree({"b"});
+  devices_->Fail(absl::UnavailableError("lost"));
+  EXPECT_TRUE(absl::IsUnavailable(is_long->Wait().status)) << is_long->Wait().status;
+  devices_->Release();
+  devices_->AwaitInstalls(1);
+  const auto is_short = Send(Ask(PromptOf(1), 9)).second;
+  EXPECT_TRUE(is_short->Wait().status.ok()) << is_short->Wait().status;
+  EXPECT_EQ(is_short->tokens(), FakeDevices::Answer(PromptOf(1), 9, 1));
+}
+
+TEST_F(ServingTest, AServerEndsWhereAPersonTakesItsDevicesOrItIsDrained) {
+  Start(Server(), 1);
+  devices_->Hold();
+  auto answer = Send(Ask(PromptOf(0), 9)).second;
+  devices_->Step();
+  devices_->Fail(absl::UnauthenticatedError("taken away"));
+  EXPECT_TRUE(absl::IsUnauthenticated(answer->Wait().status));
+  EXPECT_TRUE(absl::IsUnauthenticated(serving_->Drain(absl::InfiniteFuture())));
+
+  Start(Server(), 1);
+  devices_->Hold();
+  answer = Send(Ask(PromptOf(0), 9)).second;
+  devices_->Step();
+  devices_->SetFree({});
+  devices_->Fail(absl::UnavailableError("lost"));
+  EXPECT_TRUE(absl::IsUnavailable(answer->Wait().status));
+  devices_->AwaitAsked(devices_->asked() + 2);
+  EXPECT_TRUE(serving_->Drain(absl::InfiniteFuture()).ok()) << "while it looks for them";
 }
 
 TEST_F(ServingTest, DevicesThatAreLostWhileNobodyAsksAreInstalledAgainAndAgain) {

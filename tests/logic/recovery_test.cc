@@ -101,6 +101,50 @@ TEST(RecoveryTest, InstallationsWithoutATokenInBetweenAreCounted) {
   EXPECT_THAT(std::string(As<Recovery::GiveUp>(end)->why.message()), HasSubstr("installed 3 times without a token"));
 }
 
+TEST(RecoveryTest, AfterGivingUpItRestsAndThenWaitsAndPlansAsAtFirst) {
+  Recovery recovery({.give_up = absl::Seconds(20), .rest = absl::Seconds(5)}, {"a", "b"});
+  (void)recovery.OnEvent(Recovery::Failed{"b", kLost}, At(0));
+  (void)recovery.OnEvent(Recovery::Answered{{"a"}}, At(10));
+  (void)recovery.OnEvent(Recovery::NoPlan{absl::ResourceExhaustedError("a request has no room")}, At(11));
+  const Recovery::Answer end = recovery.OnEvent(Recovery::Answered{{"a"}}, At(20));
+  ASSERT_TRUE(As<Recovery::GiveUp>(end));
+  EXPECT_FALSE(As<Recovery::GiveUp>(end)->for_good);
+  const Recovery::Answer rest = recovery.OnEvent(Recovery::TryAgain{}, At(20));
+  ASSERT_TRUE(As<Recovery::Ask>(rest));
+  EXPECT_EQ(As<Recovery::Ask>(rest)->after, absl::Seconds(5));
+  EXPECT_TRUE(As<Recovery::Ask>(recovery.OnEvent(Recovery::Answered{{"a"}}, At(25))));
+  EXPECT_TRUE(As<Recovery::MakePlan>(recovery.OnEvent(Recovery::Answered{{"a"}}, At(30)))) << "the request has gone";
+  (void)recovery.OnEvent(Recovery::NoPlan{absl::ResourceExhaustedError("the model has no room")}, At(31));
+  EXPECT_TRUE(As<Recovery::GiveUp>(recovery.OnEvent(Recovery::Answered{{"a"}}, At(40))));
+  (void)recovery.OnEvent(Recovery::TryAgain{}, At(40));
+  const Recovery::Answer there = recovery.OnEvent(Recovery::Answered{{"a", "b"}}, At(45));
+  ASSERT_TRUE(As<Recovery::Install>(there));
+  EXPECT_TRUE(As<Recovery::Install>(there)->first);
+}
+
+TEST(RecoveryTest, AfterGivingUpInstallationsAndFailuresOfADeviceCountAnew) {
+  Recovery recovery({.attempts = 2}, {"a"});
+  const absl::Status disk = absl::DataLossError("block 3 has a bad checksum");
+  for (int round = 0; round < 3; ++round) {
+    Recovery::Answer answer = recovery.OnEvent(Recovery::Failed{"a", disk}, At(round));
+    ASSERT_TRUE(As<Recovery::Ask>(answer));
+    ASSERT_TRUE(As<Recovery::Install>(recovery.OnEvent(Recovery::Answered{{"a"}}, At(round)))) << round;
+    (void)recovery.OnEvent(Recovery::InstallFailed{"a", disk}, At(round));
+    ASSERT_TRUE(As<Recovery::GiveUp>(recovery.OnEvent(Recovery::Answered{{}}, At(round + 100))));
+    (void)recovery.OnEvent(Recovery::TryAgain{}, At(round + 100));
+    ASSERT_TRUE(As<Recovery::Install>(recovery.OnEvent(Recovery::Answered{{"a"}}, At(round + 110))));
+    ASSERT_TRUE(As<Recovery::GoOn>(recovery.OnEvent(Recovery::Installed{}, At(round + 111))));
+    (void)recovery.OnEvent(Recovery::NewToken{}, At(round + 112));
+  }
+}
+
+TEST(RecoveryTest, AtTheWordOfAPersonItGivesUpForGood) {
+  Recovery recovery({}, {"a"});
+  const Recovery::Answer end = recovery.OnEvent(Recovery::Failed{"a", absl::UnauthenticatedError("taken away")}, At(0));
+  ASSERT_TRUE(As<Recovery::GiveUp>(end));
+  EXPECT_TRUE(As<Recovery::GiveUp>(end)->for_good);
+}
+
 // ---- Whole runs, in simulated time: devices fail at any moment, also while a plan is installed and while tokens are computed again.
 
 uint64_t Mix(uint64_t a, uint64_t b) {

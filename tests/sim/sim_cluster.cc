@@ -489,7 +489,7 @@ class SimCluster {
     const Recovery::Answer answer = recovery_->OnEvent(event, world_.clock.now());
     if (!answer.say.empty()) world_.Say("coordinator: ", answer.say);
     if (std::holds_alternative<Recovery::GoOn>(answer.action)) return GoOn();
-    if (const auto* end = std::get_if<Recovery::GiveUp>(&answer.action)) return GiveUp(end->why);
+    if (const auto* end = std::get_if<Recovery::GiveUp>(&answer.action)) return OnGivenUp(end->why);
     if (const auto* ask = std::get_if<Recovery::Ask>(&answer.action)) {
       world_.clock.After(absl::ToDoubleMilliseconds(ask->after) + world_.Between(0.1, 5), [this] {
         Recovery::Devices free;
@@ -516,15 +516,27 @@ class SimCluster {
     }
   }
 
-  // Only where a device is gone for good, or it is one fault after another.
-  void GiveUp(const absl::Status& why) {
+  // Only where a device is gone for good, or it is one fault after another. A command ends then; a server ends the requests.
+  void OnGivenUp(const absl::Status& why) {
     world_.Say("gives up: ", why.message());
     int64_t faults = 0;
     for (const int64_t count : world_.faults) faults += count;
     const bool gone = std::ranges::any_of(devices_, [](const auto& device) { return device->gone; });
     if (!gone && faults < 2) world_.Violation("it gives up after ", faults, " faults: ", why.message());
-    result_.gave_up = true;
-    phase_ = Phase::kEnded;
+    if (result_.outlived == 2 || world_.random.Below(2) == 0) {
+      result_.gave_up = true;
+      phase_ = Phase::kEnded;
+      return;
+    }
+    ++result_.outlived;
+    for (size_t r = 0; r < asked_.size(); ++r) {
+      if (!std::exchange(asked_[r].finished, true)) writer_->Stop(static_cast<RequestId>(r));
+    }
+    for (int more = 1 + world_.random.Below(3); more > 0; --more) {
+      if (const absl::Status asked = Ask(world_.Between(0, 30e3)); !asked.ok())
+        world_.Violation("a request cannot come: ", asked.message());
+    }
+    Recover(Recovery::TryAgain{});
   }
 
   // ---- The end

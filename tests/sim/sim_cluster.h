@@ -34,6 +34,7 @@ struct SimResult {
   std::string transcript;
   SimFaultCounts faults{};
   int64_t tokens = 0, steps = 0, recoveries = 0, plan_changes = 0, taken_over = 0;
+  int64_t outlived = 0;  // it gave up, and other requests came
   bool gave_up = false;  // a device was gone for good, and the others could not do without, or it failed again and again
   bool planted = false;  // the bug came to its occasion
   double ms = 0;         // simulated
