@@ -1,0 +1,221 @@
+// What a simulated stage writes to its disk, or to the host of its KV, and reads from there: KV and weights.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "planner/plan/plan_residency.h"
+#include "tests/sim/hash_model.h"
+#include "tests/sim/sim_stage.h"
+
+namespace lime {
+
+// ---- KV
+
+void SimStage::FollowBook() {
+  while (const std::optional<KvBook::Ended> ended = book_.TakeEnded()) {
+    for (std::vector<int32_t>& pages : backend_.shown(ended->sequence)) pages.clear();
+    if (lent_ != nullptr) lent_->Free(ended->sequence, ended->life);
+  }
+  bool changed = false;
+  while (const std::optional<int32_t> sequence = book_.TakeShown()) {
+    for (size_t layer = 0; layer < layers_.size(); ++layer)
+      backend_.SetPages(*sequence, layers_[layer], book_.pages().Pages(*sequence, static_cast<int64_t>(layer)));
+    changed = true;
+    if (!layers_.empty()) MayShowTwice(*sequence);
+  }
+  if (changed) CheckHolders();
+  if (!logic_ && lent_ != nullptr) return;  // the host is not there yet
+  if (const std::optional<KvAway::Piece> piece = book_.NextWrite()) WriteLayer(*piece, 0);
+}
+
+// The planted bug: a page of another sequence.
+void SimStage::MayShowTwice(int32_t sequence) {
+  if (plan_.sequences < 2) return;
+  std::vector<int32_t>& pages = backend_.shown(sequence)[static_cast<size_t>(layers_.front())];
+  const std::vector<int32_t>& other = backend_.shown((sequence + 1) % plan_.sequences)[static_cast<size_t>(layers_.front())];
+  if (!pages.empty() && !other.empty() && other.front() >= 0 && world_.Plants(PlantedBug::kDoubleHolder, 30)) pages.back() = other.front();
+}
+
+void SimStage::CheckHolders() {
+  std::vector<int32_t> holder(static_cast<size_t>(backend_.KvBytes() / plan_.page_bytes), -1);
+  for (int32_t s = 0; s < plan_.sequences; ++s) {
+    for (const std::vector<int32_t>& pages : backend_.shown(s)) {
+      for (const int32_t page : pages) {
+        if (page < 0) continue;
+        if (page >= present_pages_) return world_.Violation(device().name, ": over budget: page ", page, " of ", present_pages_);
+        int32_t& of = holder[static_cast<size_t>(page)];
+        if (of >= 0) return world_.Violation(device().name, ": page ", page, " has two holders, slots ", of, " and ", s);
+        of = s;
+      }
+    }
+  }
+}
+
+// As StageKv's writer: a layer after another, each as it is when its turn comes.
+void SimStage::WriteLayer(KvAway::Piece piece, int64_t layer) {
+  if (book_.away().life(piece.sequence) != piece.life) return EndWrite(piece, absl::CancelledError("its sequence has ended"));
+  if (layer == std::ssize(layers_)) return EndWrite(piece, absl::OkStatus());
+  if (lent_ == nullptr && disk_.full()) return EndWrite(piece, absl::ResourceExhaustedError("the disk is full"));
+  Piece content(static_cast<size_t>(KvPieceBytes(plan_)));
+  const std::span<const int32_t> pages = book_.pages().Pages(piece.sequence, layer);
+  for (int64_t i = 0; i < kKvPiecePages; ++i) {
+    const int32_t page = pages[static_cast<size_t>(piece.piece * kKvPiecePages + i)];
+    if (page < 0) return world_.Violation(device().name, ": a piece is written that is away");
+    std::memcpy(content.data() + i * plan_.page_bytes, backend_.KvPage(page), static_cast<size_t>(plan_.page_bytes));
+  }
+  if (lent_ != nullptr) {
+    lending_ = {piece, layer};
+    return lent_->Lend(piece, layer, content);
+  }
+  disk_.Transfer(KvPieceBytes(plan_), [this, alive = std::weak_ptr(alive_), piece, layer, content = std::move(content)](bool) mutable {
+    if (alive.expired()) return;
+    on_disk_[{layer, piece.sequence, piece.piece}] = {.life = piece.life, .piece = std::move(content)};
+    WriteLayer(piece, layer + 1);
+  });
+}
+
+void SimStage::EndWrite(const KvAway::Piece& piece, const absl::Status& status) {
+  if (world_.tracing) world_.Say(device().name, ": piece ", piece.piece, " of slot ", piece.sequence, " written: ", status.message());
+  After(0, [this, piece, status] {  // not while it is followed
+    book_.Written(piece, status);
+    if (!logic_) return;
+    logic_->MayTakeOrders();
+    CarryOut();
+  });
+}
+
+// What is on the disk of the part's positions: as it was loaded, or where it has gone since then, as it is there.
+absl::Status SimStage::AttendToDisk(int32_t part, const MicroBatch& batch) {
+  const PlanPart& what = plan_.parts[static_cast<size_t>(part)];
+  const int64_t layer = LayerIndex(what.block.layer), first = what.kv_begin / kKvPiece, pieces = what.kv_end / kKvPiece - first;
+  const Load* const load = OldestLoad(part);
+  if (load == nullptr || !load->ended) return absl::InternalError("computes with KV that is not loaded");
+  std::vector<const std::byte*> places(static_cast<size_t>(plan_.sequences * pieces));
+  for (const BatchRow& row : batch.rows) {
+    const int32_t s = row.sequence;
+    const int64_t life = book_.away().life(s);
+    for (int64_t i = 0; i < std::min(pieces, book_.away().away(s) - first); ++i) {
+      const std::vector<Piece>& loaded = load->pieces[static_cast<size_t>(s)];
+      const bool there = load->lives[static_cast<size_t>(s)] == life && i < std::ssize(loaded);
+      const OnDisk& disk = on_disk_[{layer, s, first + i}];
+      if (!there && disk.life != life) return absl::InternalError(absl::StrCat("piece ", first + i, " of slot ", s, " is nowhere"));
+      places[static_cast<size_t>(s * pieces + i)] = there ? loaded[static_cast<size_t>(i)].data() : disk.piece.data();
+    }
+  }
+  return backend_.AttendPieces(what.block.layer, first, first + pieces, places);
+}
+
+void SimStage::Leave(SimKvLeft& left) {
+  for (const int32_t layer : layers_) {
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      std::vector<uint64_t>& kv = left[{layer, s}];
+      const int64_t end = std::ssize(backend_.shown(s)[static_cast<size_t>(layer)]) * kPageTokens;
+      for (int64_t p = 0; p < end; ++p) {
+        const int32_t page = backend_.PageOf(s, layer, p);
+        const auto disk = on_disk_.find({LayerIndex(layer), s, p / kKvPiece});
+        const int64_t in_piece = p % kKvPiece;
+        kv.push_back(page >= 0                ? backend_.KvAt(page, p % kPageTokens)
+                     : disk != on_disk_.end() ? HashBackend::KvAt(disk->second.piece.data() + in_piece / kPageTokens * plan_.page_bytes,
+                                                                  plan_.page_bytes, in_piece % kPageTokens)
+                                              : 0);
+      }
+    }
+  }
+}
+
+// ---- Loads
+
+void SimStage::Carry(const ProgramRunner::StartLoad& start) {
+  Load load{.number = start.load, .part = start.what.part, .bytes = start.what.ring_bytes()};
+  const PlanPart& part = plan_.parts[static_cast<size_t>(load.part)];
+  if (start.what.keep) return Keep(start);
+  in_ring_ += load.bytes;
+  if (in_ring_ > ring_) return world_.Violation(device().name, ": over budget: ", in_ring_, " bytes in a ring of ", ring_);
+  if (part.is_kv()) {
+    const int64_t first = part.kv_begin / kKvPiece, pieces = part.kv_end / kKvPiece - first;
+    for (int32_t s = 0; s < plan_.sequences; ++s) {
+      load.lives.push_back(book_.away().life(s));
+      load.pieces.emplace_back(static_cast<size_t>(std::clamp<int64_t>(book_.away().away(s) - first, 0, pieces)));
+    }
+  }
+  loads_.push_back(std::move(load));
+  disk_.Transfer(start.what.bytes, [this, alive = std::weak_ptr(alive_), number = start.load](bool good) {
+    if (!alive.expired()) EndLoad(number, good);
+  });
+}
+
+// Into memory of its own, which is there from now on.
+void SimStage::Keep(const ProgramRunner::StartLoad& start) {
+  const PlanPart& part = plan_.parts[static_cast<size_t>(start.what.part)];
+  const auto loaded = [this, load = start.load] {
+    logic_->OnLoaded(load, world_.clock.now_ms(), actions_);
+    CarryOut();
+  };
+  if (part.is_kv()) return After(0.1, loaded);
+  in_memory_[static_cast<size_t>(start.what.part)] = true;
+  CheckBudget();
+  disk_.Transfer(start.what.bytes, [this, alive = std::weak_ptr(alive_), loaded](bool good) {
+    if (alive.expired()) return;
+    if (!good) return Fail(absl::DataLossError("a read failed"));
+    loaded();
+  });
+}
+
+void SimStage::EndLoad(int64_t number, bool good) {
+  const auto load = std::ranges::find(loads_, number, &Load::number);
+  if (load == loads_.end()) return world_.Violation(device().name, ": load ", number, " was released before it ended");
+  if (!good) return Fail(absl::DataLossError("a read failed"));
+  const PlanPart& part = plan_.parts[static_cast<size_t>(load->part)];
+  load->ended = true;
+  if (part.is_kv()) {
+    ReadPieces(*load);
+  } else {
+    load->weights = HashModel::Weights(part);
+  }
+  if (world_.Plants(PlantedBug::kForgottenWait, 5)) return;
+  logic_->OnLoaded(number, world_.clock.now_ms(), actions_);
+  CarryOut();
+}
+
+// Of every sequence as far as the pieces are its own still.
+void SimStage::ReadPieces(Load& load) const {
+  const PlanPart& part = plan_.parts[static_cast<size_t>(load.part)];
+  for (size_t s = 0; s < load.pieces.size(); ++s) {
+    for (size_t i = 0; i < load.pieces[s].size(); ++i) {
+      const auto disk =
+          on_disk_.find({LayerIndex(part.block.layer), static_cast<int32_t>(s), part.kv_begin / kKvPiece + static_cast<int64_t>(i)});
+      if (disk == on_disk_.end() || disk->second.life != load.lives[s]) {
+        load.pieces[s].resize(i);
+        break;
+      }
+      load.pieces[s][i] = disk->second.piece;
+    }
+  }
+}
+
+void SimStage::Carry(const ProgramRunner::Release& release) {
+  if (loads_.empty() || loads_.front().number != release.load || !loads_.front().ended)
+    return world_.Violation(device().name, ": load ", release.load, " is released out of its turn");
+  if (!world_.Plants(PlantedBug::kOverBudget, 10)) in_ring_ -= loads_.front().bytes;
+  loads_.pop_front();
+}
+
+const SimStage::Load* SimStage::OldestLoad(int32_t part) const {
+  const auto load = std::ranges::find(loads_, part, &Load::part);
+  return load == loads_.end() ? nullptr : &*load;
+}
+
+uint64_t SimStage::WeightsAt(int32_t part, int64_t step) {
+  if (!StreamsIn(part, step)) {
+    if (!in_memory_[static_cast<size_t>(part)])
+      world_.Violation(device().name, ": computes with ", PartName(plan_, part), ", which is gone");
+    return HashModel::Weights(plan_.parts[static_cast<size_t>(part)]);
+  }
+  const Load* const load = OldestLoad(part);
+  if (load != nullptr && load->ended) return load->weights;
+  world_.Violation(device().name, ": computes with ", PartName(plan_, part), ", which is not loaded");
+  return 0;
+}
+
+}  // namespace lime
