@@ -1,4 +1,4 @@
-"""Types README.md and docs/CLUSTER.md literally, command by command, over three daemons with TLS.
+"""Types README.md, docs/getting-started.md and docs/guides/cluster.md literally, command by command, over daemons with TLS.
 
 The devices have small budgets, and the model is larger than the three together. What is typed is what the page says, but for the
 words of `Table`: model paths, addresses, folders, budgets and how long devices are measured. A page that changes changes this test.
@@ -24,10 +24,12 @@ BIN = Path(os.environ["LIME_BIN"])
 MACHINES = os.environ.get("LIME_PAGES") == "machines"
 SECONDS = 300  # the longest that one command may take on two busy cores
 
-# What the gate itself runs, and what takes an hour.
-NOT_TYPED = {"scripts/demo", "scripts/test", "scripts/soak"}
+GUIDE, START, README = "docs/guides/cluster.md", "docs/getting-started.md", "README.md"
 
-# 1.35 GiB of weights: more than the three budgets together, of which 170 MiB each is the process itself.
+# What the gate itself runs, what takes an hour, and what changes the machine or needs the internet.
+NOT_TYPED = {"scripts/demo", "scripts/test", "scripts/soak", "git", "sudo", "ssh-copy-id"}
+
+# 1.35 GiB of weights: more than the three budgets together.
 LARGE = ["--layers", "15", "--hidden", "2048", "--heads", "16", "--kv-heads", "4", "--intermediate", "6144", "--vocab", "512", "--positions", "2048"]
 SMALL = ["--layers", "4", "--hidden", "512", "--heads", "8", "--kv-heads", "2", "--intermediate", "1536", "--vocab", "512", "--positions", "2048"]
 BUDGETS = {"6GiB": "420MiB", "5GiB": "400MiB"}
@@ -37,11 +39,11 @@ class Table:
     """The words of the pages that no test can have as they are, and what stands for each."""
 
     def __init__(self, folder, models, addresses):
-        self._words = addresses | {"/opt/lime": f"{folder}/opt/lime", "/etc/lime": f"{folder}/etc/lime",
+        self._words = addresses | {"/opt/lime": f"{folder}/opt/lime", "/etc/lime": f"{folder}/etc/lime", "/home/me": f"{folder}/home/me",
                                    "/data/llama-8b": str(models / "large"), "path/to/Llama-3.2-1B": str(models / "small")}
         self._words |= {f'memory = "{page}"': f'memory = "{test}"' for page, test in BUDGETS.items()}
         if not MACHINES:
-            self._words["lime profile --cluster"] = "lime profile --seconds 1 --cluster"  # a minute less
+            self._words["lime profile"] = "lime profile --seconds 1"  # a minute less
         self._folder, self._stores = folder, 0
 
     def typed(self, text):
@@ -77,7 +79,9 @@ class DocumentsTest(unittest.TestCase):
         (folder / "data").mkdir()  # where weights lie on every device; limed makes the last part of a store's path alone
         (folder / "build/release/bin").symlink_to(BIN)
         (folder / "testbed").symlink_to(ROOT / "testbed")
-        (folder / "Llama-3.1-8B").symlink_to(self.models / "large")
+        for name in ("Llama-3.1-8B", "Qwen3-8B-Base"):
+            (folder / name).symlink_to(self.models / "large")
+        (folder / "Qwen3-0.6B-Base").symlink_to(self.models / "small")
         (folder / "prompts.txt").write_text("Once upon a time\nThe end\n")
         (folder / "text.txt").write_text("Once upon a time there was a page that was typed. " * 20)
         self.folder = folder
@@ -130,22 +134,45 @@ class DocumentsTest(unittest.TestCase):
             tokens = int(re.search(r"--max-tokens (\d+)", text).group(1))
             self.assertEqual(said[text], self.alone(prompt, tokens), text)
 
-    def test_the_cluster_page_works_as_it_is_written(self):
-        steps = steps_of((ROOT / "docs/CLUSTER.md").read_text())
+    def expect_more_weights_than_memory(self):
         weights = sum(file.stat().st_size for file in (self.models / "large").glob("*.safetensors"))
         self.assertGreater(weights, (420 + 400 + 400) << 20)  # larger than all memory together
-        self.expect_text_of_one_process(self.follow("docs/CLUSTER.md", steps))
+
+    def steps(self, page):
+        return steps_of((ROOT / page).read_text())
+
+    def test_the_cluster_page_works_as_it_is_written(self):
+        self.expect_more_weights_than_memory()
+        self.expect_text_of_one_process(self.follow(GUIDE, self.steps(GUIDE)))
+
+    def test_the_getting_started_page_works_as_it_is_written(self):
+        self.expect_more_weights_than_memory()
+        said = self.follow(START, self.steps(START))
+        self.expect_text_of_one_process(said)
+        self.expect_rows_of_a_healthy_cluster(said["lime devices"])
+
+    def expect_rows_of_a_healthy_cluster(self, said):
+        """The table of the page, but for addresses, releases and sizes."""
+        page = (ROOT / START).read_text()
+        shown = re.search(r"```text\n(device .*\n(?:(?:box|orin) .*\n)+)```", page).group(1)
+
+        def columns(text):
+            for pattern, word in ((r"[\w.-]+:\d+", "ADDRESS"), (r"\d+\.\d\d MiB", "SIZE"), (r"\d+\.\d+\.\d+", "RELEASE")):
+                text = re.sub(pattern, word, text)
+            return [line.split() for line in text.splitlines()]
+
+        self.assertEqual(columns(said), columns(shown))
 
     def test_the_readme_works_as_it_is_written(self):
-        # shelf.toml is the file of docs/CLUSTER.md, whose keys and programs are where that page puts them.
+        # shelf.toml is the file of the guide, whose keys and programs are where that page puts them.
         before = []
-        for step in steps_of((ROOT / "docs/CLUSTER.md").read_text()):
+        for step in self.steps(GUIDE):
             if isinstance(step, Command) and re.match(r"lime up\b", step.text):
                 break
             before.append(step)
-        self.follow("docs/CLUSTER.md", before)
+        self.follow(GUIDE, before)
         (self.folder / "cluster.toml").rename(self.folder / "shelf.toml")
-        self.expect_text_of_one_process(self.follow("README.md", steps_of((ROOT / "README.md").read_text())))
+        self.expect_text_of_one_process(self.follow(README, self.steps(README)))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class Namespace:
 
 
 class Machines:
-    """The three devices of docs/CLUSTER.md under host names; the first one is where commands are typed."""
+    """The three devices of docs/guides/cluster.md under host names; the first one is where commands are typed."""
 
     def __init__(self, folder, state_home):
         self._switch = Namespace()
