@@ -51,7 +51,7 @@ absl::StatusOr<std::string> FindClusterFile() {
                                   ", which is not there; mend or remove the link, or give --cluster FILE"));
   }
   return WrongCall(absl::StrCat("there is no ./", kName, own.empty() ? "" : absl::StrCat(" and no ", own),
-                                "; write one (docs/CLUSTER.md), or give --cluster FILE"));
+                                "; write one (docs/getting-started.md), or give --cluster FILE"));
 }
 
 absl::StatusOr<std::string> ClusterFileOr(const std::string& given) {

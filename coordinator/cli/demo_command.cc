@@ -228,7 +228,7 @@ absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const 
         "next, round after round. What a device had no room for it read from the disk ahead of time, computed with it, and\n"
         "forgot it. The prediction knows that they share the disk and the cores of one machine, and what a few tokens took.\n"
         "Then this process ran the same prompt alone, with everything in memory: %.2f ms a token.\n"
-        "Logits of the three: %s, of the one: %s. %s\n\nWith a checkpoint and machines of your own: docs/CLUSTER.md.\n",
+        "Logits of the three: %s, of the one: %s. %s\n\nWith a checkpoint and machines of your own: docs/getting-started.md.\n",
         b.ms_per_token, HashText(a.logits_hash), HashText(b.logits_hash),
         same ? "The same bits, every one." : "THEY DIFFER, which must not be: please report it.");
   }
