@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/push_blocks.h"
+#include "daemon/weights/pushed_store.h"
 #include "daemon/weights/store_units.h"
 #include "lime/v1/bulk.grpc.pb.h"
 #include "proto/bulk_convert.h"
