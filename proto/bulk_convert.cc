@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "lime/v1/bulk.pb.h"
 #include "proto/message_fields.h"
 
 namespace lime {

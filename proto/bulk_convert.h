@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "daemon/weights/store_units.h"
-#include "lime/v1/bulk.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "proto/messages.h"
 
 namespace lime {
 

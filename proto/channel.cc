@@ -1,6 +1,10 @@
 #include "proto/channel.h"
 
+#include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
 
 #include "absl/strings/str_cat.h"
 #include "common/activation.h"

@@ -4,15 +4,17 @@
 // device, not its address, so that it may move.
 #pragma once
 
-#include <grpcpp/channel.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/security/server_credentials.h>
-#include <grpcpp/server_builder.h>
-
 #include <memory>
 #include <string>
 
 #include "proto/certificate.h"
+
+// By their names: gRPC's headers take every file that includes them two seconds to compile.
+namespace grpc {
+class Channel;
+class ServerBuilder;
+class ServerCredentials;
+}  // namespace grpc
 
 namespace lime {
 

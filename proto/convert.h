@@ -15,7 +15,6 @@
 #include "common/device_report.h"
 #include "common/install_call.h"
 #include "common/order_message.h"
-#include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/finding.h"
 #include "planner/base/status.h"
@@ -23,6 +22,7 @@
 #include "planner/plan/device_profile.h"
 #include "planner/plan/plan.h"
 #include "proto/kv_convert.h"
+#include "proto/messages.h"
 
 namespace lime {
 

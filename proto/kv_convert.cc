@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "lime/v1/bulk.pb.h"
+#include "lime/v1/control.pb.h"
 #include "planner/plan/limits.h"
 #include "proto/convert.h"
 #include "proto/message_fields.h"

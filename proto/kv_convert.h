@@ -8,11 +8,10 @@
 
 #include "common/kv_take.h"
 #include "common/order.h"
-#include "lime/v1/bulk.pb.h"
-#include "lime/v1/control.pb.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
+#include "proto/messages.h"
 
 namespace lime {
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lime/v1/control.pb.h"
 #include "planner/plan/instance.h"
 #include "planner/plan/limits.h"
 #include "proto/convert.h"

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "lime/v1/control.pb.h"
 #include "planner/base/strings.h"
 #include "planner/plan/instance.h"
 #include "planner/plan/limits.h"

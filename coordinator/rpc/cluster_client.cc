@@ -1,5 +1,7 @@
 #include "coordinator/rpc/cluster_client.h"
 
+#include <grpcpp/channel.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -11,8 +13,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/ask_health.h"
+#include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/orders_call.h"
-#include "coordinator/rpc/this_coordinator.h"
 #include "planner/plan/kv_spill.h"
 #include "planner/plan/plan_blocks.h"
 #include "proto/channel.h"

@@ -1,11 +1,15 @@
 #include "coordinator/rpc/device_client.h"
 
+#include <grpcpp/channel.h>
+#include <unistd.h>
+
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/rpc/ask_health.h"
-#include "coordinator/rpc/this_coordinator.h"
+#include "daemon/weights/files.h"
 #include "lime/v1/bulk.grpc.pb.h"
 #include "lime/v1/control.grpc.pb.h"
 #include "proto/channel.h"
@@ -18,6 +22,16 @@ constexpr absl::Duration kProfilePatience = absl::Minutes(2), kProbePatience = a
 constexpr absl::Duration kReleasePatience = absl::Seconds(15);  // memory of a large plan takes a while to go
 constexpr absl::Duration kTracePatience = absl::Seconds(2), kInspectPatience = absl::Seconds(15);
 constexpr double kProfileFactor = 10;  // a device may be slow to come to its end
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+uint64_t NewId() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;  // 0: not said
+}
 
 }  // namespace
 
@@ -126,6 +140,10 @@ absl::StatusOr<TraceChunk> DeviceClient::Trace(const TraceCall& call) const {
   v1::TraceReply reply;
   LIME_RETURN_IF_ERROR(FromGrpc(stubs_->control->Trace(&context, request, &reply), Who()));
   return FromProto(reply);
+}
+
+Coordinator NewCoordinator() {
+  return {.user = UserName(geteuid()), .host = HostName(), .id = NewId()};
 }
 
 }  // namespace lime

@@ -59,4 +59,7 @@ class DeviceClient {
   const std::unique_ptr<Stubs> stubs_;
 };
 
+// This program as devices are told of it: user, host, and a number that no other call has got.
+Coordinator NewCoordinator();
+
 }  // namespace lime

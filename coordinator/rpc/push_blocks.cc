@@ -1,5 +1,6 @@
 #include "coordinator/rpc/push_blocks.h"
 
+#include <grpcpp/channel.h>
 #include <xxhash.h>
 
 #include <algorithm>

@@ -1,5 +1,7 @@
 #include "coordinator/rpc/store_client.h"
 
+#include <grpcpp/channel.h>
+
 #include <algorithm>
 #include <utility>
 

@@ -1,6 +1,7 @@
 #include "daemon/rpc/activation_link.h"
 
 #include <grpcpp/alarm.h>
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "daemon/rpc/plan_keeper.h"
+#include "daemon/rpc/device_server.h"
 #include "daemon/weights/block_store_disk.h"
 #include "lime/v1/bulk.grpc.pb.h"
 
@@ -17,11 +17,7 @@ namespace lime {
 
 class BulkService : public v1::Bulk::CallbackService {
  public:
-  struct Options {
-    std::string store;                           // folder; empty: pushes are refused
-    absl::Duration silence = absl::Seconds(60);  // a coordinator that sends nothing for so long is lost
-    StoreDisk* disk = nullptr;                   // null: the real one; outlives the service
-  };
+  using Options = BulkOptions;
   // `plans` outlives it.
   static std::unique_ptr<BulkService> Make(const PlanKeeper& plans, const Options& options, const DeviceLog& log);
 

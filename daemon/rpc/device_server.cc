@@ -1,6 +1,7 @@
 #include "daemon/rpc/device_server.h"
 
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -17,9 +18,11 @@
 #include "daemon/engine/process_memory.h"
 #include "daemon/logic/link_estimator.h"
 #include "daemon/rpc/activation_service.h"
+#include "daemon/rpc/bulk_service.h"
 #include "daemon/rpc/event_stream.h"
 #include "daemon/rpc/hello_responder.h"
 #include "daemon/rpc/link_probe.h"
+#include "daemon/rpc/orders_stream.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/pushed_store.h"
 #include "proto/address.h"

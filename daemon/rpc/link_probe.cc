@@ -1,5 +1,7 @@
 #include "daemon/rpc/link_probe.h"
 
+#include <grpcpp/channel.h>
+
 #include <algorithm>
 #include <memory>
 #include <vector>

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "daemon/rpc/device_server.h"
 #include "daemon/rpc/event_stream.h"
-#include "daemon/rpc/plan_keeper.h"
 #include "lime/v1/control.grpc.pb.h"
 
 namespace lime {
@@ -15,11 +15,7 @@ namespace lime {
 class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderRequest, v1::OrderEvent>, v1::OrderEvent>,
                            public std::enable_shared_from_this<OrdersStream> {
  public:
-  struct Options {
-    absl::Duration beat = absl::Milliseconds(500);  // something is said at least so often
-    absl::Duration silence = absl::Seconds(4);      // a coordinator that says nothing for so long is lost
-    size_t queued = 1 << 16;                        // news that it does not take, at most
-  };
+  using Options = OrdersOptions;
   // The reactor of a call that has just come in.
   static std::shared_ptr<OrdersStream> Begin(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options);
 

@@ -1,5 +1,7 @@
 #include "daemon/rpc/rpc_transport.h"
 
+#include <grpcpp/channel.h>
+
 #include <algorithm>
 #include <span>
 #include <thread>

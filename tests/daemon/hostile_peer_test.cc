@@ -1,5 +1,6 @@
 // Peers that say what they must not, over real sockets on loopback.
 
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 
@@ -8,6 +9,7 @@
 #include "daemon/rpc/activation_wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/daemon/control_stub.h"
 #include "tests/daemon/keep_callback_threads.h"
 #include "tests/daemon/rpc_fixture.h"
 
@@ -85,7 +87,7 @@ TEST_F(HostileTest, MalformedActivationsAreRefused) {
 }
 
 TEST_F(HostileTest, OrdersOfAnotherEpochOrNoneAreRefused) {
-  const auto stub = Control(0);
+  const auto stub = ControlOf(devices_[0]);
   for (const int64_t epoch : {int64_t{0}, client_->plan().epoch + 1}) {
     grpc::ClientContext context;
     const auto stream = stub->Orders(&context);
@@ -108,7 +110,7 @@ TEST_F(HostileTest, OrdersOfAnotherEpochOrNoneAreRefused) {
 }
 
 TEST_F(HostileTest, AnOrderThatCannotBeEndsItsCoordinatorsPlan) {
-  const auto stub = Control(0);
+  const auto stub = ControlOf(devices_[0]);
   grpc::ClientContext context;
   const auto stream = stub->Orders(&context);
   v1::OrderRequest request;
@@ -127,7 +129,7 @@ TEST_F(HostileTest, AnOrderThatCannotBeEndsItsCoordinatorsPlan) {
 }
 
 TEST_F(HostileTest, PlansThatAreNoneAreRefusedAndTheOneInstalledStays) {
-  const auto stub = Control(0);
+  const auto stub = ControlOf(devices_[0]);
   v1::InstallRequest good;
   ToProto(InstallCall{.plan = client_->plan(), .device = 0, .addresses = {"", "", ""}}, good);
   const auto refused = [&](const v1::InstallRequest& request) {
@@ -156,7 +158,7 @@ TEST_F(HostileTest, UnloadingAnotherEpochIsRefused) {
   v1::UnloadRequest request;
   request.set_epoch(7777);
   v1::UnloadReply reply;
-  EXPECT_EQ(Control(0)->Unload(&context, request, &reply).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ControlOf(devices_[0])->Unload(&context, request, &reply).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   ExpectUnharmed();
 }
 

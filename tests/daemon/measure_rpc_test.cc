@@ -1,5 +1,6 @@
 // Devices that measure themselves and the ways between them, over real servers on loopback.
 
+#include "coordinator/rpc/cluster_client.h"
 #include "coordinator/rpc/device_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,6 +1,7 @@
 // Pushing blocks to real servers on loopback: faults of the wire, of the disk, and of who else is there.
 
 #include <gmock/gmock.h>
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "coordinator/rpc/cluster_client.h"
 #include "coordinator/rpc/device_client.h"
 #include "coordinator/rpc/push_blocks.h"
 #include "daemon/weights/pushed_store.h"

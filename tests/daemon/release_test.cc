@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "coordinator/rpc/device_client.h"
+#include "coordinator/serving/cluster_run.h"
 #include "gmock/gmock.h"
 #include "tests/daemon/keep_callback_threads.h"
 #include "tests/daemon/rpc_fixture.h"

@@ -2,6 +2,8 @@
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 
 #include <future>
 
@@ -13,7 +15,7 @@
 #include "daemon/rpc/activation_wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "lime/v1/control.grpc.pb.h"
+#include "tests/daemon/control_stub.h"
 #include "tests/daemon/keep_callback_threads.h"
 #include "tests/daemon/rpc_fixture.h"
 #include "tests/temp_dir.h"
@@ -125,7 +127,7 @@ TEST_F(RpcTest, AStageThatFailsTellsTheCoordinatorWhy) {
   StagePeers peers;
   options.plans.make_stage = [&](StageSetup setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     peers = setup.peers;
-    return std::make_unique<FakeStage>(std::move(setup));
+    return MakeFakeStage(std::move(setup));
   };
   Start(options);
   const std::unique_ptr<ClusterClient> client = Connect();
@@ -265,7 +267,7 @@ TEST_F(RpcTest, ACoordinatorThatSaysNothingIsGivenUp) {
   const std::unique_ptr<ClusterClient> client = Connect();
   ASSERT_TRUE(client->Install(MakeStages({0}, 1, 1), {}).ok());
   grpc::ClientContext context;
-  const auto stub = Control(0);
+  const auto stub = ControlOf(devices_[0]);
   const auto stream = stub->Orders(&context);
   v1::OrderRequest request;
   request.mutable_open()->set_epoch(client->plan().epoch);
@@ -291,7 +293,7 @@ TEST_F(RpcTest, APlanThatIsStillToBeUsedStaysWhileOthersLoad) {
   quick.plans.unused = slow.plans.unused = absl::Milliseconds(1500);
   slow.plans.make_stage = [](const StageSetup& setup) -> absl::StatusOr<std::unique_ptr<StageEngine>> {
     absl::SleepFor(absl::Seconds(4));
-    return std::make_unique<FakeStage>(setup);
+    return MakeFakeStage(setup);
   };
   Start(quick), Start(slow);
   const auto client = Connect();
@@ -309,7 +311,7 @@ TEST_F(RpcTest, LoadingIsGivenUpWhenItsCoordinatorGoes) {
   };
   Start(options);
   options.plans.make_stage = {};
-  const auto stub = Control(0);
+  const auto stub = ControlOf(devices_[0]);
   {
     grpc::ClientContext context;
     Plan plan = MakeStages({0}, 1, 1);
@@ -326,7 +328,7 @@ TEST_F(RpcTest, LoadingIsGivenUpWhenItsCoordinatorGoes) {
 // Whenever it goes: before the device has begun, while it loads, or when it has loaded and says so.
 TEST_F(RpcTest, AnInstallationThatNobodyHeardTheEndOfIsUnloaded) {
   StartDevices({"a"});
-  const std::unique_ptr<v1::Control::Stub> control = Control(0);
+  const std::unique_ptr<v1::Control::Stub> control = ControlOf(devices_[0]);
   int gone = 0;
   for (int64_t epoch = 1; epoch <= 200; ++epoch) {
     Plan plan = MakeStages({0}, 1, 1);

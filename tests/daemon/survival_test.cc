@@ -10,6 +10,7 @@
 #include "daemon/rpc/rpc_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "planner/plan/kv_spill.h"
 #include "tests/coordinator/kept_answer.h"
 #include "tests/daemon/keep_callback_threads.h"
 #include "tests/daemon/rpc_fixture.h"

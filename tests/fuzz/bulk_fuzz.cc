@@ -6,6 +6,7 @@
 
 #include "daemon/logic/push_stream.h"
 #include "daemon/weights/held_blocks.h"
+#include "lime/v1/bulk.pb.h"
 #include "planner/base/check.h"
 #include "proto/bulk_convert.h"
 

@@ -7,6 +7,8 @@
 
 #include "daemon/logic/head_partial.h"
 #include "daemon/rpc/activation_wire.h"
+#include "lime/v1/bulk.pb.h"
+#include "lime/v1/control.pb.h"
 #include "planner/base/check.h"
 #include "proto/convert.h"
 

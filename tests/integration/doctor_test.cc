@@ -330,12 +330,8 @@ TEST_F(DoctorTest, AnotherProtocolAndAnotherRelease) {
 }
 
 TEST_F(DoctorTest, AnotherServerOfGrpc) {
-  grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  v1::Bulk::Service nothing;
-  builder.RegisterService(&nothing);
-  const auto server = builder.BuildAndStart();
+  const auto server = StartOtherServer(port);
   WriteCluster({{"b", At(port)}});
   ExpectFault("b", "other_program", "it speaks gRPC, but is no limed of this release", "correct the address");
 }

@@ -2,6 +2,7 @@
 
 #include "daemon/weights/store_source.h"
 #include "gmock/gmock.h"
+#include "lime/v1/bulk.pb.h"
 #include "tests/daemon/block_store_fixture.h"
 
 namespace lime {

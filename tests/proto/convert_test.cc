@@ -9,6 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "lime/v1/bulk.pb.h"
+#include "lime/v1/control.pb.h"
 #include "proto/channel.h"
 #include "tests/daemon/fake_cluster.h"
 
