@@ -138,7 +138,7 @@ lime_options(lime_json_headers)
 lime_cold(lime_json_headers)
 target_precompile_headers(lime_json_headers PRIVATE ${LIME_HEADERS} <nlohmann/json.hpp>)
 
-# What all include that speak to other devices, and what reads flags.
+# What all include that speak to other devices, for the same reason.
 if(NOT LIME_LOGIC_ONLY)
   find_package(gRPC REQUIRED)
   add_library(lime_rpc_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
@@ -147,11 +147,6 @@ if(NOT LIME_LOGIC_ONLY)
   target_precompile_headers(lime_rpc_headers PRIVATE ${LIME_HEADERS} <grpcpp/grpcpp.h> <nlohmann/json.hpp>)
 
   find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
-  add_library(lime_flag_headers STATIC ${CMAKE_BINARY_DIR}/headers.cc)
-  target_link_libraries(lime_flag_headers PUBLIC lime_headers nlohmann_json::nlohmann_json)
-  lime_options(lime_flag_headers)
-  lime_cold(lime_flag_headers)
-  target_precompile_headers(lime_flag_headers PRIVATE ${LIME_HEADERS} <CLI/CLI.hpp> <nlohmann/json.hpp>)
 endif()
 
 # lime_program(name SRCS ... [DEPS ...] [HEADERS target])

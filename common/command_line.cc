@@ -8,6 +8,8 @@
 #include <iostream>
 #include <map>
 #include <optional>
+#include <type_traits>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
@@ -33,6 +35,10 @@ std::string Begin(std::string_view word) {
 
 std::string Quoted(std::string_view word) {
   return absl::StrCat("\"", Begin(word), "\"");
+}
+
+bool IsFreeText(const CLI::Option& option) {
+  return option.get_type_name() == kFreeText;
 }
 
 bool TakesValue(const CLI::Option& option) {
@@ -230,17 +236,107 @@ class WordCheck {
 
 }  // namespace
 
-bool IsFreeText(const CLI::Option& option) {
-  return option.get_type_name() == kFreeText;
+// ---- Flags
+
+const Flag& Flag::Required() const {
+  option_->required();
+  return *this;
 }
+
+const Flag& Flag::Needs(const Flag& other) const {
+  option_->needs(other.option_);
+  return *this;
+}
+
+const Flag& Flag::Shown() const {
+  option_->capture_default_str();
+  return *this;
+}
+
+const Flag& Flag::Repeats() const {
+  option_->take_all()->expected(1)->allow_extra_args(false);
+  return *this;
+}
+
+const Flag& Flag::Listed() const {
+  option_->delimiter(',')->allow_extra_args(false);
+  return *this;
+}
+
+const Flag& Flag::FreeText() const {
+  option_->type_name(kFreeText);
+  return *this;
+}
+
+template <typename T>
+Flag CommandFlags::Add(const std::string& names, T* value, const std::string& what) const {
+  if constexpr (std::is_same_v<T, bool>)
+    return Flag(app_->add_flag(names, *value, what));
+  else
+    return Flag(app_->add_option(names, *value, what));
+}
+template Flag CommandFlags::Add(const std::string&, bool*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, int*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, int64_t*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, uint64_t*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, double*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, std::string*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, std::optional<int64_t>*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, std::optional<double>*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, std::optional<std::string>*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, std::vector<int64_t>*, const std::string&) const;
+template Flag CommandFlags::Add(const std::string&, std::vector<std::string>*, const std::string&) const;
+
+Flag CommandFlags::AddOptional(const std::string& names, const std::string& default_value,
+                               std::function<absl::Status(const std::string&)> take, const std::string& what) const {
+  const auto checked = [names, take = std::move(take)](const std::string& value) {
+    const absl::Status status = take(value);
+    if (!status.ok()) throw CLI::ValidationError(names.substr(0, names.find(',')), std::string(status.message()));
+  };
+  return Flag(app_->add_option_function<std::string>(names, checked, what)->expected(0, 1)->default_str(default_value));
+}
+
+void CommandFlags::Remove(const std::string& flag) const {
+  app_->remove_option(app_->get_option(flag));
+}
+
+CommandFlags CommandFlags::AddCommand(const std::string& name, const std::string& what, const std::string& footer,
+                                      std::function<void(const CommandFlags& command)> run) const {
+  CLI::App* const command = app_->add_subcommand(name, what);
+  command->footer(footer);
+  command->callback([command, run = std::move(run)] { run(CommandFlags(*command)); });
+  return CommandFlags(*command);
+}
+
+void CommandFlags::ShowUnder(const std::string& title, std::initializer_list<const char*> flags) const {
+  for (const char* flag : flags) {
+    if (CLI::Option* const option = app_->get_option_no_throw(flag); option != nullptr) option->group(title);
+  }
+}
+
+std::string CommandFlags::name() const {
+  return app_->get_name();
+}
+
+bool CommandFlags::Given(const std::string& flag) const {
+  const CLI::Option* const option = app_->get_option_no_throw(flag);
+  return option != nullptr && option->count() > 0;
+}
+
+std::vector<CommandFlags::Value> CommandFlags::Values() const {
+  std::vector<Value> values;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (IsFreeText(*option)) continue;
+    for (const std::string& value : option->results()) values.push_back({option->get_name(), value});
+  }
+  return values;
+}
+
+// ---- Words
 
 std::string AsTyped(std::string_view word) {
   const bool plain = !word.empty() && std::ranges::all_of(word, [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
   return plain ? Begin(word) : Quoted(word);
-}
-
-CLI::Option* FreeText(CLI::Option* option) {
-  return option->type_name(kFreeText);
 }
 
 absl::Status CheckWords(const CLI::App& app, std::vector<std::string>& words) {

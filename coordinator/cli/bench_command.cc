@@ -1,5 +1,3 @@
-#include "coordinator/cli/bench_command.h"
-
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -9,17 +7,17 @@
 #include <tuple>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/local_session.h"
 #include "daemon/engine/process_memory.h"
 #include "daemon/profile/limits.h"
 #include "daemon/profile/measure_disk.h"
 #include "daemon/weights/checkpoint.h"
 #include "kernels/cpu/linear.h"
+#include "planner/base/json_text.h"
 #include "planner/base/median.h"
 #include "planner/plan_problem.h"
 
@@ -312,7 +310,7 @@ void PrintReport(const Report& report, const BenchFlags& flags) {
                               {"unit", row.unit},
                               {"limited_by", row.limited_by},
                               {"ratio", row.value / row.limit}});
-    std::cout << root.dump() << std::endl;
+    std::cout << JsonText(root) << std::endl;
     return;
   }
   absl::PrintF("%s\n%-20s %10s %12s %12s %7s  %s\n", report.load_line, "figure", "ms", "reached", "limit", "ratio", "limit is");
@@ -349,18 +347,18 @@ absl::Status Bench(const BenchFlags& flags) {
 
 }  // namespace
 
-void AddBenchCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = app.add_subcommand("bench",
-                                         "Load, decode and prefill of a model beside the limits of this machine: disk, memory and dot "
-                                         "products where all of it is resident, the disk where it streams (--memory)");
-  flags->model.AddTo(*command);
-  for (const char* own : {"--context", "--chunk"}) command->remove_option(command->get_option(own));  // --prompt and --position say them
-  command->add_option("--prompt", flags->prompt, "Tokens of the prefill")->capture_default_str();
-  command->add_option("--position", flags->position, "Position at which decoding is measured")->capture_default_str();
-  command->add_option("--batch", flags->batch, "Sequences of the batched decode")->capture_default_str();
-  command->add_option("--rounds", flags->rounds, "Rounds; medians are printed")->capture_default_str();
-  command->callback([flags, &exit_code] { exit_code = Finish(Bench(*flags)); });
+void AddBenchCommand(Commands& commands) {
+  const auto [command, flags] =
+      commands.Add<BenchFlags>("bench",
+                               "Load, decode and prefill of a model beside the limits of this machine: disk, memory and dot "
+                               "products where all of it is resident, the disk where it streams (--memory)",
+                               "", Bench);
+  flags.model.AddTo(command);
+  for (const char* own : {"--context", "--chunk"}) command.Remove(own);  // --prompt and --position say them
+  command.Add("--prompt", &flags.prompt, "Tokens of the prefill").Shown();
+  command.Add("--position", &flags.position, "Position at which decoding is measured").Shown();
+  command.Add("--batch", &flags.batch, "Sequences of the batched decode").Shown();
+  command.Add("--rounds", &flags.rounds, "Rounds; medians are printed").Shown();
 }
 
 }  // namespace lime::cli

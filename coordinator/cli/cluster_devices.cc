@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,22 +14,10 @@ constexpr absl::Duration kHoldingsPatience = absl::Seconds(5);
 
 using Clients = std::vector<std::unique_ptr<DeviceClient>>;
 
-// The same of every device at once, in their order.
-template <typename Answer, typename Ask>
-std::vector<Answer> AskAll(const Clients& devices, Ask ask) {
-  std::vector<std::optional<Answer>> asked(devices.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < devices.size(); ++i) threads.emplace_back([&, i] { asked[i].emplace(ask(i)); });
-  for (std::thread& thread : threads) thread.join();
-  std::vector<Answer> answers;
-  for (std::optional<Answer>& answer : asked) answers.push_back(*std::move(answer));
-  return answers;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<DeviceHealth>> AskHealth(const Clients& devices) {
-  const auto answers = AskAll<absl::StatusOr<DeviceHealth>>(devices, [&](size_t i) { return devices[i]->Health(kHoldingsPatience); });
+  const auto answers = AskAll(devices.size(), [&](size_t i) { return devices[i]->Health(kHoldingsPatience); });
   std::vector<DeviceHealth> health;
   std::vector<std::string> problems, flags;
   absl::Status first;
@@ -51,7 +37,7 @@ absl::StatusOr<std::vector<DeviceHealth>> AskHealth(const Clients& devices) {
 }
 
 absl::StatusOr<ClusterHoldings> AskHoldings(const ClusterFile& file, const Clients& devices, uint64_t model) {
-  const auto answers = AskAll<absl::StatusOr<DeviceHoldings>>(devices, [&](size_t i) {
+  const auto answers = AskAll(devices.size(), [&](size_t i) {
     const HoldingsCall call{.weights = file.config.devices[i].weights, .model = model};
     absl::StatusOr<DeviceHoldings> answer = devices[i]->Holdings(call, kHoldingsPatience);
     return absl::IsUnavailable(answer.status()) ? devices[i]->Holdings(call, kHoldingsPatience) : answer;  // it may just have begun anew

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -147,6 +148,12 @@ absl::Status TakeModelOf(const std::string& cluster, std::string& model) {
     return WrongCall(absl::StrCat("no model: ", cluster, " names none; add model = \"FOLDER\" under [cluster], or give --model FOLDER"));
   model = file.Beside(file.config.model);
   return CheckModelFolder(model, absl::StrCat(cluster, ": model"));
+}
+
+void AtOnce(size_t count, const std::function<void(size_t)>& what) {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < count; ++i) threads.emplace_back(what, i);
+  for (std::thread& thread : threads) thread.join();
 }
 
 std::string HowToStart(const ClusterConfig::Device& device, const std::string& path) {

@@ -1,6 +1,7 @@
 // cluster.toml, and the keys it names: what every command that talks to devices begins with.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,16 @@ struct ClusterFile {
 
 // The model that the cluster's file names, where the call names none. A wrong call where neither does.
 absl::Status TakeModelOf(const std::string& cluster, std::string& model);
+
+// Calls `what` with 0 to count - 1, each on a thread of its own; returns when all have.
+void AtOnce(size_t count, const std::function<void(size_t)>& what);
+// The same, and what each has answered, in order.
+template <typename Ask>
+auto AskAll(size_t count, const Ask& ask) {
+  std::vector<decltype(ask(size_t{0}))> answers(count);
+  AtOnce(count, [&](size_t i) { answers[i] = ask(i); });
+  return answers;
+}
 
 // What to type where no limed listens at the device's address: `lime up` where that can start it.
 std::string HowToStart(const ClusterConfig::Device& device, const std::string& path);

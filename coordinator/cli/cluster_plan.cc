@@ -8,7 +8,7 @@
 #include "coordinator/cli/cluster_planning.h"
 #include "coordinator/cli/command.h"
 #include "coordinator/cli/progress.h"
-#include "coordinator/cli/prompt_chunk.h"
+#include "coordinator/cluster/device_memory.h"
 #include "daemon/weights/checkpoint.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/weights_digest.h"
@@ -19,6 +19,36 @@ namespace lime::cli {
 namespace {
 
 constexpr int64_t kPushContext = 2048;  // where nobody says how long requests become
+
+// Rows that a plan made for a run's prompts flows together at least, if its context has room: what a fault makes it compute again is a
+// prompt too, and longer.
+constexpr int64_t kLeastPromptChunk = 64;
+
+// What a longer chunk takes beside the rows that the plan has room for anyway.
+Bytes More(const Plan& plan, const ModelSpec& spec, int64_t rows) {
+  return AssumedActivations(spec, rows, plan.batch, plan.context) - AssumedActivations(spec, plan.batch, plan.batch, plan.context);
+}
+
+// A plan that says nothing of prompts flows them a micro-batch of decode rows at a time. With as long a chunk as what its devices leave
+// free has room for, at most kLeastPromptChunk or the prompt, it flows them faster; the plan as it was where there is no room. REQUIRES:
+// plan.prefill_chunk == 0
+Plan WithPromptChunk(Plan plan, const ModelSpec& spec, int64_t prompt_tokens) {
+  const int64_t most = std::min(plan.context, std::max(prompt_tokens, kLeastPromptChunk));
+  const auto free = [](const PlanDevice& device) { return device.memory.margin - device.least_margin; };
+  const auto least = std::ranges::min_element(plan.devices, {}, free);
+  if (least == plan.devices.end()) return plan;
+  for (int64_t rows = std::min(most, kLeastPromptChunk); rows > plan.batch; rows /= 2) {
+    const Bytes more = More(plan, spec, rows);
+    if (more > free(*least)) continue;
+    Plan longer = plan;
+    longer.prompt_tokens = most;
+    longer.prefill_chunk = rows;
+    longer.chunks_per_sweep = 1;
+    for (PlanDevice& device : longer.devices) device.memory.margin -= more, device.memory.activations += more;
+    if (longer.Validate().ok()) return longer;
+  }
+  return plan;
+}
 
 absl::StatusOr<Plan> ReadPlan(const ClusterSession::Options& options, const ModelWeights& weights) {
   LIME_ASSIGN_OR_RETURN(Plan plan, OfUser(ReadPlanOf(weights, options.plan)));
@@ -129,9 +159,7 @@ absl::StatusOr<PlanInputs> InputsOf(const ClusterSession::Options& options, cons
   flags.tokens = options.context;
   flags.sequences = options.sequences;
   flags.prompt_tokens = std::min(options.context, std::max(options.prompt_tokens, kLeastPromptChunk));
-  flags.no_kv_spill = !options.kv_spill;
-  flags.no_kv_lending = !options.kv_lending;
-  flags.no_remote_attention = !options.remote_attention;
+  flags.kv = options.kv;
   if (options.kv_tokens > 0) flags.kv_tokens = std::min(options.context, std::max(options.kv_tokens, flags.prompt_tokens));
   LIME_ASSIGN_OR_RETURN(PlanInputs inputs, ReadPlanInputs(flags));
   if (!devices.empty()) std::erase_if(inputs.devices, [&](const ClusterDevice& device) { return !devices.contains(device.name); });

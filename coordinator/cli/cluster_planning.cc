@@ -148,7 +148,7 @@ absl::StatusOr<Plan> ClusterPlanning::Grow(const Plan& plan) const {
   absl::StatusOr<Plan> leaves = CutForKv(plan, inputs_.spec, MayLend());
   if (leaves.ok()) {
     KvHosting hosting = MakeKvHosting(inputs_.spec, inputs_.devices, inputs_.request.default_link, *leaves);
-    hosting.asks = inputs_.remote_attention;
+    hosting.asks = !inputs_.kv.no_remote_attention;
     if (MayLend()) options.hosting = &hosting;
     leaves = PlanToSpill(*leaves, options);
   }

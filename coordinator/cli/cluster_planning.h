@@ -56,8 +56,8 @@ class ClusterPlanning {
   bool MayEvict() const {
     return (options_.strategy == Strategy::kPp || options_.strategy == Strategy::kEdgeShard) && options_.max_ttft_ms == 0;
   }
-  bool MaySpill() const { return inputs_.kv_spill && MayLeave(); }
-  bool MayLend() const { return inputs_.kv_lending && inputs_.devices.size() > 1 && MayLeave(); }
+  bool MaySpill() const { return !inputs_.kv.no_spill && MayLeave(); }
+  bool MayLend() const { return !inputs_.kv.no_lending && inputs_.devices.size() > 1 && MayLeave(); }
   absl::StatusOr<Plan> SearchAll();
   absl::StatusOr<PlanProblem> MakeProblem() const;
   absl::StatusOr<Plan> Search();

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/weights/files.h"
+#include "planner/base/json_text.h"
 
 namespace lime::cli {
 namespace {
@@ -123,11 +125,17 @@ absl::StatusOr<DescribedCluster> MeasureCluster(const Clients& devices, const Cl
   return Measuring(devices, options).Run();
 }
 
+absl::StatusOr<DescribedCluster> KeptProfiles(const std::string& cluster_path) {
+  const std::string kept = ProfilesPathOf(cluster_path);
+  if (!FileExists(kept)) return DescribedCluster{};
+  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(kept, kMaxJsonBytes));
+  return ParseDeviceProfiles(text, kept);
+}
+
 void AddKnownModels(const DescribedCluster& before, DescribedCluster& measured) {
   for (DescribedDevice& device : measured.devices) {
-    const auto known = std::ranges::find(before.devices, device.name, &DescribedDevice::name);
-    if (known == before.devices.end() || known->profile.cpu != device.profile.cpu || known->profile.threads != device.profile.threads)
-      continue;
+    const DescribedDevice* const known = before.Find(device.name);
+    if (known == nullptr || known->profile.cpu != device.profile.cpu || known->profile.threads != device.profile.threads) continue;
     for (const ModelCompute& model : known->profile.models) {
       if (device.profile.FindModel(model.key) == nullptr) device.profile.SetModel(model);
     }

@@ -27,6 +27,9 @@ struct ClusterProfileOptions {
 absl::StatusOr<DescribedCluster> MeasureCluster(const std::vector<std::unique_ptr<DeviceClient>>& devices,
                                                 const ClusterProfileOptions& options);
 
+// What `lime profile --cluster` has kept beside the cluster's file; nothing where it never ran.
+absl::StatusOr<DescribedCluster> KeptProfiles(const std::string& cluster_path);
+
 // Keeps what `before` knew of other models on the same hardware.
 void AddKnownModels(const DescribedCluster& before, DescribedCluster& measured);
 

@@ -67,6 +67,13 @@ void TellExpiry(const ClusterClient::Options& cluster, const std::vector<DeviceH
 
 }  // namespace
 
+void ClusterSession::Options::AddTo(const CommandFlags& command) {
+  command.Add("--plan", &plan, "With --cluster, the file of `lime plan --out` instead of planning now");
+  AddWithoutFlag(command, without);
+  command.Add("--push", &push, "With --cluster, send the devices what they lack of the plan first");
+  command.Add("--insecure", &insecure, "With --cluster, talk to other machines without keys");
+}
+
 absl::StatusOr<std::unique_ptr<ClusterSession>> ClusterSession::Open(const Options& options) {
   LIME_ASSIGN_OR_RETURN(KnownCluster cluster, KnowCluster(options));
   LIME_ASSIGN_OR_RETURN(const HeldPlan chosen, PlanForCluster(options, cluster, options.push));

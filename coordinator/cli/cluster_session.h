@@ -11,6 +11,7 @@
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/held_plan.h"
 #include "coordinator/cli/interrupt.h"
+#include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/trace_timeline.h"
 #include "coordinator/logic/cluster_difference.h"
@@ -24,8 +25,6 @@
 
 namespace lime::cli {
 
-struct PlanInputs;
-
 class ClusterSession {
  public:
   struct Options {
@@ -36,11 +35,9 @@ class ClusterSession {
     std::string plan;                  // path of what `lime plan --out` wrote; empty: planned now
     int64_t context = 0;               // positions of the longest request
     int64_t sequences = 1;
-    int64_t prompt_tokens = 0;     // of the longest prompt
-    int64_t kv_tokens = 0;         // that KV is reserved for at first, where it is planned now; 0: all
-    bool kv_spill = true;          // likewise: KV that memory has no room for may go to disks
-    bool kv_lending = true;        // likewise: and into the memory of other devices
-    bool remote_attention = true;  // likewise: which may attend to it
+    int64_t prompt_tokens = 0;  // of the longest prompt
+    int64_t kv_tokens = 0;      // that KV is reserved for at first, where it is planned now; 0: all
+    KvBounds kv;                // likewise
     // How a plan goes on as its KV grows; nothing: it does not, and requests have the KV that it begins with.
     std::optional<OnlineRule> online = OnlineRule::kLime;
     bool insecure = false;  // devices elsewhere may be talked to without keys
@@ -48,6 +45,9 @@ class ClusterSession {
     bool replan = true;  // go on with another plan where links or devices change and that pays; a plan that is given stays
     bool trace = false;  // devices record what they do, see Trace
     const std::atomic<bool>* cancel = nullptr;
+
+    // --plan, --without, --push, --insecure.
+    void AddTo(const CommandFlags& command);
   };
   // Asks the devices what they hold, reads or makes a plan for that, sends what is missing where it may, installs the plan with a progress
   // line.

@@ -3,20 +3,26 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/command_line.h"
+#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/screen.h"
 #include "daemon/engine/call_limits.h"
 #include "daemon/weights/block_store_manifest.h"
 #include "daemon/weights/loader_choice.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
+#include "planner/base/strings.h"
 
 namespace lime::cli {
 namespace {
@@ -51,7 +57,22 @@ void PrintJsonError(const absl::Status& status, const std::string& sentence, int
   if (const auto before = status.GetPayload(kAnswerMark)) answer = json::parse(std::string(*before), nullptr, false);
   if (!answer.is_object()) answer = json::object();
   answer["error"] = {{"message", sentence}, {"kind", KindOf(exit_code)}, {"exit_code", exit_code}};
-  std::cout << answer.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+  std::cout << JsonText(answer) << std::endl;
+}
+
+constexpr int64_t kMaxPieces = 1024;  // more than that is meant as bytes
+
+// "0.5" or "50%", 0 to 1.
+absl::StatusOr<double> ParseShare(const std::string& said) {
+  std::string text = said;
+  const bool percent = !text.empty() && text.back() == '%';
+  if (percent) text.pop_back();
+  double value = 0;
+  if (text.find_first_not_of("0123456789.+-eE") != std::string::npos || !absl::SimpleAtod(text, &value) || !std::isfinite(value))
+    return WrongCall(absl::StrCat("--resident ", AsTyped(said), " is no share, such as 0.5 or 50%"));
+  if (percent) value /= 100;
+  if (value < 0 || value > 1) return WrongCall(absl::StrCat("--resident ", said, " is outside 0 to 1"));
+  return value;
 }
 
 }  // namespace
@@ -112,9 +133,15 @@ absl::Status OfUser(absl::Status status) {
   }
 }
 
-absl::Status WithAnswer(absl::Status status, std::string json) {
-  status.SetPayload(kAnswerMark, absl::Cord(std::move(json)));
+absl::Status WithAnswer(absl::Status status, const json& json) {
+  status.SetPayload(kAnswerMark, absl::Cord(JsonText(json)));
   return status;
+}
+
+absl::Status Answered(const json& answer, bool as_json, const absl::Status& problem) {
+  if (!problem.ok()) return WithAnswer(problem, answer);
+  if (as_json) std::cout << JsonText(answer) << std::endl;
+  return absl::OkStatus();
 }
 
 void AnswerInJson(bool json) {
@@ -132,6 +159,36 @@ int Finish(const absl::Status& status) {
   return exit_code;
 }
 
+void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& without) {
+  command.Add("--without", &without, "With --cluster, a device to leave out; may be given several times").Repeats();
+}
+
+void ModelFlags::AddTo(const CommandFlags& command) {
+  command.Add("--model,-m", &model, "Folder of a Hugging Face checkpoint; with --cluster, without it the one that the file names");
+  command.Add("--threads", &threads, "Compute threads; 0: one for every core this process may use").Shown();
+  command.Add("--loader", &loader, "How weights reach memory: read (direct reads), mmap (zero copy) or auto").Shown();
+  command.Add("--context", &context, "Positions of KV cache reserved for each sequence; 0: as many as the call needs");
+  command
+      .Add("--kv", &kv,
+           "Memory of the KV cache: reserve all of it up front, or let it grow as it is written; where parts stream, more of them do "
+           "then as it grows")
+      .Shown();
+  command.Add("--chunk", &chunk, "Tokens of a prompt computed in one step; 0: chosen for the machine");
+  command.Add("--memory", &memory, "Memory budget of the process, such as 2GiB; what does not fit streams from the disk");
+  command
+      .Add("--memory-mode", &priority,
+           "Without --memory, what is kept free: max-tps (KV of 512 tokens), balanced (1,024) or max-context (all of the model's)")
+      .Shown();
+  command.Add("--placement", &placement, "Which blocks stay where not all fit: first_n, last_n, interleaved, or auto for the fastest")
+      .Shown();
+  command.Add("--pool", &pool, "Ring for streamed pieces: a number of pieces or a size such as 128MiB, two pieces at least; else chosen");
+  command.Add("--resident", &resident, "Share of the weights to keep in memory at most, such as 50%; else as much as fits");
+  command.Add("--profile", &profile, "File of `lime profile --out` to predict from, instead of the figures kept for this machine");
+  command.Add("--numerics", &numerics, "auto, or portable: the one order of reduction that every CPU implements").Shown();
+  AddOptionalClusterFlag(command, cluster, "cluster.toml: run on its devices instead of this one (`run`, `score`)");
+  command.Add("--json", &json, "Print one JSON object and nothing else on stdout");
+}
+
 absl::Status ModelFlags::Check(bool on_cluster) const {
   if (!cluster.empty() && !on_cluster)
     return WrongCall("--cluster: this command runs on one device only; `lime run` and `lime score` take it");
@@ -144,13 +201,43 @@ absl::Status ModelFlags::Check(bool on_cluster) const {
   if (context < 0) return WrongCall(absl::StrCat("--context ", context, " is negative"));
   if (chunk < 0 || chunk > 65536) return WrongCall(absl::StrCat("--chunk ", chunk, " is outside 0 to 65536"));
   LocalPlanRequest checked;
-  return residency.Apply(checked);
+  return Apply(checked);
 }
 
 absl::StatusOr<int64_t> ModelFlags::MostPositions(const ModelSpec& spec) const {
   const int64_t most = spec.config.max_positions;
   if (context > most) return WrongCall(absl::StrCat("--context ", context, " is outside 1 to the ", most, " positions of the model"));
   return context > 0 ? context : most;
+}
+
+absl::Status ModelFlags::Apply(LocalPlanRequest& request) const {
+  if (!memory.empty()) {
+    const absl::StatusOr<Bytes> bytes = ParseBytes(memory);
+    if (!bytes.ok()) return WrongCall(absl::StrCat("--memory: ", bytes.status().message()));
+    if (*bytes < 1) return WrongCall(absl::StrCat("--memory ", memory, " is nothing; give a size such as 2GiB"));
+    LIME_RETURN_IF_ERROR(OfUser(CheckBudget(absl::StrCat("--memory ", memory), *bytes)));
+    request.budget = *bytes;
+  }
+  const absl::StatusOr<MemoryPriority> mode = ParseMemoryPriority(priority);
+  if (!mode.ok()) return WrongCall(absl::StrCat("--memory-mode: ", mode.status().message()));
+  request.priority = *mode;
+  const absl::StatusOr<Placement> parsed = ParsePlacement(placement);
+  if (!parsed.ok()) return WrongCall(absl::StrCat("--placement: ", parsed.status().message()));
+  request.placement = *parsed;
+  if (!resident.empty()) {
+    LIME_ASSIGN_OR_RETURN(request.resident_share, ParseShare(resident));
+  }
+  int64_t pieces = 0;
+  if (pool.empty()) return absl::OkStatus();
+  if (absl::SimpleAtoi(pool, &pieces) && pieces <= kMaxPieces) {
+    if (pieces < 2) return WrongCall(absl::StrCat("--pool ", pool, " is too few; the ring holds two pieces at least"));
+    request.ring_pieces = pieces;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<Bytes> bytes = ParseBytes(pool);
+  if (!bytes.ok()) return WrongCall(absl::StrCat("--pool: ", bytes.status().message()));
+  request.ring = *bytes;
+  return absl::OkStatus();
 }
 
 }  // namespace lime::cli

@@ -8,9 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/cli11.h"
+#include "common/command_line.h"
 #include "coordinator/cli/interrupt.h"
-#include "coordinator/cli/residency_flags.h"
+#include "coordinator/local/local_plan.h"
+#include "nlohmann/json_fwd.hpp"
 #include "planner/base/status.h"
 #include "planner/plan/model_spec.h"
 
@@ -34,7 +35,11 @@ absl::StatusOr<T> OfUser(absl::StatusOr<T> result) {
 
 // A failure after which `json` (one object) still holds an answer: with --json it is printed, with
 // "error" added. REQUIRES: !status.ok().
-absl::Status WithAnswer(absl::Status status, std::string json);
+absl::Status WithAnswer(absl::Status status, const nlohmann::json& json);
+
+// What is left to do once a command has its answer: print it where --json asks for it. Where there is a `problem`, it is the end, with
+// the answer.
+absl::Status Answered(const nlohmann::json& answer, bool as_json, const absl::Status& problem = absl::OkStatus());
 
 // Refuses what --model (or what else `says` names) may not name: a model that was not downloaded, a single file.
 absl::Status CheckModelFolder(const std::string& model, const std::string& says = "--model");
@@ -51,7 +56,7 @@ int Finish(const absl::Status& status);
 void AnswerInJson(bool json);
 
 // Devices of a cluster that a command is to do without.
-void AddWithoutFlag(CLI::App& app, std::vector<std::string>& without);
+void AddWithoutFlag(const CommandFlags& command, std::vector<std::string>& without);
 
 // Flags of the commands that compute with a model.
 struct ModelFlags {
@@ -59,7 +64,12 @@ struct ModelFlags {
   std::string loader = "auto";
   std::string numerics = "auto";
   std::string kv = "reserve";
-  ResidencyFlags residency;
+  // What stays in memory.
+  std::string memory;
+  std::string priority = "balanced";
+  std::string placement = "auto";
+  std::string pool;
+  std::string resident;
   std::string profile;
   std::string cluster;
   int threads = 0;
@@ -67,9 +77,11 @@ struct ModelFlags {
   int64_t chunk = 0;
   bool json = false;
 
-  void AddTo(CLI::App& app);
+  void AddTo(const CommandFlags& command);
   // Refuses values out of range.
   absl::Status Check(bool on_cluster = false) const;  // on_cluster: the command can run on the devices of a cluster
+  // What stays in memory goes to `request`. Refuses what is out of range.
+  absl::Status Apply(LocalPlanRequest& request) const;
   // How long a sequence may become: --context, or all that the model has.
   absl::StatusOr<int64_t> MostPositions(const ModelSpec& spec) const;
 };

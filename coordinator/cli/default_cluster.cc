@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/command.h"
 
@@ -14,8 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kName[] = "cluster.toml";
-// What CLI11 passes on for --cluster without a value, and shows in --help. An empty value that is typed is an error; CLI11 shows it to no
-// validator of an option whose value may lack.
+// The value of --cluster without one, as --help shows it.
 constexpr char kNoValue[] = "the default cluster file";
 
 // Empty where neither variable names a folder.
@@ -28,15 +26,6 @@ std::string OwnClusterFile() {
 
 void TellDefault(const std::string& path) {
   std::fprintf(stderr, "lime: cluster file %s\n", path.c_str());
-}
-
-std::string Resolve(const std::string& value) {
-  if (value.empty()) throw CLI::ValidationError("--cluster", "is empty; name a file, or leave the value out for ./cluster.toml");
-  if (value != kNoValue) return value;
-  const absl::StatusOr<std::string> found = FindClusterFile();
-  if (!found.ok()) throw CLI::ValidationError("--cluster", std::string(found.status().message()));
-  TellDefault(*found);
-  return *found;
 }
 
 }  // namespace
@@ -65,17 +54,16 @@ std::string ClusterFileMeant(const std::string& value) {
   return value == kNoValue ? FindClusterFile().value_or("") : value;
 }
 
-CLI::Option* AddClusterFlag(CLI::App& app, std::string& path) {
-  return app.add_option("--cluster,-c", path, "cluster.toml; without it ./cluster.toml, then ~/.config/lime/cluster.toml")
-      ->check([](const std::string& value) { return value.empty() ? "--cluster is empty; name a file, or leave the flag out" : ""; });
+void AddClusterFlag(const CommandFlags& command, std::string& path) {
+  command.Add("--cluster,-c", &path, "cluster.toml; without it ./cluster.toml, then ~/.config/lime/cluster.toml");
 }
 
-CLI::Option* AddOptionalClusterFlag(CLI::App& app, std::string& path, const std::string& help) {
-  const auto take = [&path](const std::string& value) { path = Resolve(value); };
-  return app
-      .add_option_function<std::string>("--cluster,-c", take, help + "; without a value ./cluster.toml, then ~/.config/lime/cluster.toml")
-      ->expected(0, 1)
-      ->default_str(kNoValue);
+void AddOptionalClusterFlag(const CommandFlags& command, std::string& path, const std::string& help) {
+  const auto take = [&path](const std::string& value) {
+    LIME_ASSIGN_OR_RETURN(path, ClusterFileOr(value == kNoValue ? "" : value));
+    return absl::OkStatus();
+  };
+  command.AddOptional("--cluster,-c", kNoValue, take, help + "; without a value ./cluster.toml, then ~/.config/lime/cluster.toml");
 }
 
 }  // namespace lime::cli

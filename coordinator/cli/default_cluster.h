@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "common/cli11.h"
+#include "common/command_line.h"
 #include "planner/base/status.h"
 
 namespace lime::cli {
@@ -19,11 +19,11 @@ absl::StatusOr<std::string> FindClusterFile();
 absl::StatusOr<std::string> ClusterFileOr(const std::string& given);
 
 // --cluster of a command that needs a cluster: `path` stays empty where the call names none, see ClusterFileOr.
-CLI::Option* AddClusterFlag(CLI::App& app, std::string& path);
+void AddClusterFlag(const CommandFlags& command, std::string& path);
 
 // --cluster of a command that also runs without: `path` stays empty where the flag is not given. Without a value it becomes the default,
 // which is named on stderr.
-CLI::Option* AddOptionalClusterFlag(CLI::App& app, std::string& path, const std::string& help);
+void AddOptionalClusterFlag(const CommandFlags& command, std::string& path, const std::string& help);
 
 // The file that a value of --cluster means: itself, or the default. Empty where that is not there.
 std::string ClusterFileMeant(const std::string& value);

@@ -1,5 +1,3 @@
-#include "coordinator/cli/demo_command.h"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -10,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/command_line.h"
@@ -18,13 +15,12 @@
 #include "coordinator/cli/child_daemons.h"
 #include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/cluster_session.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/local_session.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/plan_table.h"
-#include "coordinator/cli/prediction_report.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/screen.h"
 #include "coordinator/cli/text_table.h"
@@ -32,6 +28,7 @@
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/rpc/device_client.h"
 #include "daemon/weights/files.h"
+#include "planner/base/json_text.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/sim/simulator.h"
 
@@ -215,7 +212,7 @@ absl::Status Print(const DemoFlags& flags, const ClusterSession& session, const 
                  {"logits_xxh3", HashText(a.logits_hash)},
                  {"prediction", ToJson(difference)},
                  {"one_process", {{"ms_per_token", b.ms_per_token}, {"logits_xxh3", HashText(b.logits_hash)}}}});
-    std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+    std::cout << JsonText(root) << std::endl;
   } else {
     Screen::Text("\n\n");
     absl::PrintF("%-12s predicted %.2f ms a token, measured %.2f; %s a token from the disk\n%s%s\n", "together",
@@ -273,13 +270,12 @@ absl::Status Demo(const DemoFlags& flags) {
 
 }  // namespace
 
-void AddDemoCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<DemoFlags>();
-  CLI::App* command = app.add_subcommand("demo", "Let the shipped model tell a story over three daemons and explain what happened");
-  command->add_option("--model,-m", flags->model, "Folder of a small checkpoint; without it: the model that LIME ships");
-  FreeText(command->add_option("--prompt,-p", flags->prompt, "How the story begins"))->capture_default_str();
-  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
-  command->callback([flags, &exit_code] { exit_code = Finish(Demo(*flags)); });
+void AddDemoCommand(Commands& commands) {
+  const auto [command, flags] =
+      commands.Add<DemoFlags>("demo", "Let the shipped model tell a story over three daemons and explain what happened", "", Demo);
+  command.Add("--model,-m", &flags.model, "Folder of a small checkpoint; without it: the model that LIME ships");
+  command.Add("--prompt,-p", &flags.prompt, "How the story begins").FreeText().Shown();
+  command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 
 }  // namespace lime::cli

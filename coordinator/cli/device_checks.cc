@@ -5,13 +5,14 @@
 #include <ctime>
 #include <iterator>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "coordinator/cluster/units.h"
 #include "daemon/inspect/inspect.h"
+#include "nlohmann/json.hpp"
 #include "planner/base/release.h"
 #include "proto/certificate.h"
 #include "proto/prober.h"
@@ -141,13 +142,9 @@ std::vector<std::string> ExpiryNotices(const ClusterKeys& own, const std::vector
 std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluster& kept, const DeviceCheckOptions& options) {
   const std::vector<std::unique_ptr<DeviceClient>> clients = file.Clients();
   std::vector<DeviceChecks> checks;
-  for (size_t i = 0; i < clients.size(); ++i) {
-    const auto found = std::ranges::find(kept.devices, clients[i]->name(), &DescribedDevice::name);
-    checks.emplace_back(file, file.config.devices[i], *clients[i], found == kept.devices.end() ? nullptr : &*found, options);
-  }
-  std::vector<std::thread> threads;
-  for (DeviceChecks& each : checks) threads.emplace_back([&each] { each.Run(); });
-  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < clients.size(); ++i)
+    checks.emplace_back(file, file.config.devices[i], *clients[i], kept.Find(clients[i]->name()), options);
+  AtOnce(checks.size(), [&](size_t i) { checks[i].Run(); });
   std::vector<Checked> rows;
   for (size_t i = 0; i < checks.size(); ++i) {
     std::vector<Checked> of = checks[i].TakeRows();
@@ -157,6 +154,15 @@ std::vector<Checked> CheckDevices(const ClusterFile& file, const DescribedCluste
     }
   }
   return rows;
+}
+
+nlohmann::json UsedByJson(const PlanUser& user) {
+  const absl::Time since = absl::Now() - absl::Seconds(user.seconds);
+  return {{"user", user.coordinator.user},
+          {"host", user.coordinator.host},
+          {"address", user.address},
+          {"seconds", user.seconds},
+          {"since", absl::FormatTime(absl::RFC3339_sec, since, absl::UTCTimeZone())}};
 }
 
 }  // namespace lime::cli

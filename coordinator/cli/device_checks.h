@@ -6,7 +6,9 @@
 
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cluster/device_profiles.h"
+#include "nlohmann/json_fwd.hpp"
 #include "planner/base/finding.h"
+#include "proto/convert.h"
 #include "proto/diagnosis.h"
 
 namespace lime::cli {
@@ -32,5 +34,8 @@ Finding CheckClock(const DeviceHealth& health, std::time_t now);
 // What to tell of keys that expire within 30 days, or have: of this machine and of every device in `health` (null: it does not answer).
 std::vector<std::string> ExpiryNotices(const ClusterKeys& own, const std::vector<std::pair<std::string, const DeviceHealth*>>& health,
                                        std::time_t now);
+
+// Who uses a plan: {"user", "host", "address", "seconds", "since"}.
+nlohmann::json UsedByJson(const PlanUser& user);
 
 }  // namespace lime::cli

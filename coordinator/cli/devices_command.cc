@@ -1,29 +1,22 @@
-#include "coordinator/cli/devices_command.h"
-
 #include <algorithm>
 #include <ctime>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/cluster_file.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/cluster_profile.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/device_checks.h"
 #include "coordinator/cli/text_table.h"
-#include "coordinator/cli/used_by_json.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "coordinator/cluster/units.h"
-#include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
-#include "planner/base/json_text.h"
 #include "proto/certificate.h"
 
 namespace lime::cli {
@@ -50,19 +43,16 @@ struct Seen {
 std::vector<Seen> Ask(const ClusterFile& file, const DescribedCluster& kept) {
   const std::vector<std::unique_ptr<DeviceClient>> clients = file.Clients();
   std::vector<Seen> seen(clients.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < clients.size(); ++i) {
-    seen[i].config = &file.config.devices[i];
-    const auto found = std::ranges::find(kept.devices, clients[i]->name(), &DescribedDevice::name);
-    if (found != kept.devices.end()) seen[i].measured = &*found;
-    threads.emplace_back([&client = *clients[i], &device = seen[i]] {
-      device.health = client.Health(kDevicesPatience);
-      if (!device.health.ok() || device.health->epoch < 0) return;
-      if (absl::StatusOr<DeviceStatistics> statistics = client.Statistics(kDevicesPatience); statistics.ok())
-        device.links = std::move(statistics->links);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  AtOnce(clients.size(), [&](size_t i) {
+    const DeviceClient& client = *clients[i];
+    Seen& device = seen[i];
+    device.config = &file.config.devices[i];
+    device.measured = kept.Find(client.name());
+    device.health = client.Health(kDevicesPatience);
+    if (!device.health.ok() || device.health->epoch < 0) return;
+    if (absl::StatusOr<DeviceStatistics> statistics = client.Statistics(kDevicesPatience); statistics.ok())
+      device.links = std::move(statistics->links);
+  });
   return seen;
 }
 
@@ -183,43 +173,36 @@ void Print(const std::vector<Seen>& devices, const ClusterKeys& own) {
 absl::Status Devices(const DevicesFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::string path, ClusterFileOr(flags.cluster));
   LIME_ASSIGN_OR_RETURN(const ClusterFile file, ClusterFile::Open(path, flags.insecure));
-  DescribedCluster kept;
-  if (const std::string profiles = ProfilesPathOf(file.path); FileExists(profiles)) {
-    LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(profiles, kMaxJsonBytes));
-    LIME_ASSIGN_OR_RETURN(kept, ParseDeviceProfiles(text, profiles));
-  }
+  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, KeptProfiles(file.path));
   const std::vector<Seen> seen = Ask(file, kept);
   json root = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
   for (const Seen& device : seen) root["devices"].push_back(ToJson(device));
   root["notices"] = NoticesOf(seen, file.keys);
-  const std::string answer = root.dump(-1, ' ', false, json::error_handler_t::replace);
   if (!flags.json) Print(seen, file.keys);
   const auto silent = std::ranges::count_if(seen, [](const Seen& device) { return !device.health.ok(); });
+  absl::Status problem;
   if (silent > 0) {
-    return WithAnswer(absl::UnavailableError(absl::StrCat(silent, " of ", seen.size(), " devices ", silent == 1 ? "does" : "do",
-                                                          " not answer as ", silent == 1 ? "it" : "they",
-                                                          " should; run `lime doctor --cluster ", file.path, "` to learn why")),
-                      answer);
+    problem = absl::UnavailableError(absl::StrCat(silent, " of ", seen.size(), " devices ", silent == 1 ? "does" : "do", " not answer as ",
+                                                  silent == 1 ? "it" : "they", " should; run `lime doctor --cluster ", file.path,
+                                                  "` to learn why"));
   }
-  if (flags.json) std::cout << answer << std::endl;
-  return absl::OkStatus();
+  return Answered(root, flags.json, problem);
 }
 
 }  // namespace
 
-void AddDevicesCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<DevicesFlags>();
-  CLI::App* command = app.add_subcommand("devices", "What devices a cluster has, which answer, and what is known of them");
-  command->footer(
+void AddDevicesCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<DevicesFlags>(
+      "devices", "What devices a cluster has, which answer, and what is known of them",
       "Example: lime devices --cluster shelf.toml\nNumerics, disk and links are those of the last `lime profile --cluster`; how fast links "
       "are now is known while a plan "
       "is in use. Exit code 1 "
       "where a "
-      "device does not answer.");
-  AddClusterFlag(*command, flags->cluster);
-  command->add_flag("--insecure", flags->insecure, "Talk to other machines without keys");
-  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
-  command->callback([flags, &exit_code] { exit_code = Finish(Devices(*flags)); });
+      "device does not answer.",
+      Devices);
+  AddClusterFlag(command, flags.cluster);
+  command.Add("--insecure", &flags.insecure, "Talk to other machines without keys");
+  command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 
 }  // namespace lime::cli

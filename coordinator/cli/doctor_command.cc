@@ -1,26 +1,24 @@
-#include "coordinator/cli/doctor_command.h"
-
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "coordinator/cli/cluster_file.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/cluster_plan.h"
+#include "coordinator/cli/cluster_profile.h"
+#include "coordinator/cli/cluster_push.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/device_checks.h"
-#include "coordinator/cli/store_room.h"
 #include "coordinator/cli/text_table.h"
+#include "coordinator/rpc/store_client.h"
 #include "daemon/inspect/inspect.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
-#include "planner/base/json_text.h"
 #include "planner/base/release.h"
 #include "proto/certificate.h"
 
@@ -62,12 +60,80 @@ void CheckThisMachine(const std::string& model, std::vector<Checked>& rows) {
   rows.push_back({kHere, InspectDisk("disk", model.empty() ? "." : model, /*writes=*/false, DeviceCheckOptions().disk_seconds)});
 }
 
-absl::StatusOr<DescribedCluster> KeptProfiles(const ClusterFile& file) {
-  const std::string path = ProfilesPathOf(file.path);
-  if (!FileExists(path)) return DescribedCluster();
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
-  return ParseDeviceProfiles(text, path);
+// ---- Whether the stores have room for what `lime push` would still send them
+
+// What one device would be sent, and what its disk has.
+struct StoreRoom {
+  std::string device;
+  Bytes held = 0, missing = 0, free = 0;
+};
+
+// A head that is the embedding takes nothing beside it.
+Bytes BytesOf(const ModelSpec& spec, BlockId id, const std::vector<BlockId>& beside) {
+  const BlockSpec& block = spec.block(id);
+  const bool shared = spec.config.tie_embeddings && id.kind == BlockKind::kHead &&
+                      std::ranges::any_of(beside, [](BlockId other) { return other.kind == BlockKind::kEmbedding; });
+  Bytes bytes = block.bytes;
+  for (const TensorSpec& tensor : block.tensors) bytes -= shared && tensor.role == TensorRole::kOutput ? tensor.info.bytes : 0;
+  return bytes;
 }
+
+std::vector<StoreRoom> RoomOf(const KnownCluster& cluster, const std::vector<PushedDevice>& wanted) {
+  std::vector<StoreRoom> rooms;
+  for (const PushedDevice& device : wanted) {
+    const auto home = cluster.holdings.homes.find(device.at.name);
+    if (home == cluster.holdings.homes.end() || cluster.holdings.keep.contains(device.at.name)) continue;
+    const absl::StatusOr<StoreContent> content = StoreClient(device.at.name, device.at.address, cluster.client.keys).List();
+    if (!content.ok()) continue;
+    StoreRoom room = {.device = device.at.name, .free = content->free};
+    for (const BlockId id : device.blocks) {
+      const bool held = std::ranges::find(home->second, id) != home->second.end();
+      (held ? room.held : room.missing) += BytesOf(cluster.weights.spec, id, device.blocks);
+    }
+    rooms.push_back(std::move(room));
+  }
+  return rooms;
+}
+
+std::vector<PushedDevice> AllBlocks(const KnownCluster& cluster) {
+  std::vector<PushedDevice> wanted;
+  for (const ClusterClient::Device& at : cluster.client.devices) {
+    wanted.push_back({.at = at});
+    for (const BlockSpec& block : cluster.weights.spec.blocks) wanted.back().blocks.push_back(block.id);
+  }
+  return wanted;
+}
+
+// No split of the model over these devices has room for it.
+bool NoneFits(const KnownCluster& cluster, const std::vector<StoreRoom>& rooms) {
+  Bytes room = 0;
+  for (const StoreRoom& each : rooms) room += each.held + each.free;
+  return rooms.size() == cluster.client.devices.size() && room < cluster.weights.spec.WeightBytes();
+}
+
+void TellRoom(const StoreRoom& room, const std::string& what, Grade lacking, std::vector<Checked>& rows) {
+  const auto row =
+      std::ranges::find_if(rows, [&](const Checked& each) { return each.of == room.device && each.finding.check == kStoreDiskCheck; });
+  if (row == rows.end() || row->finding.grade == Grade::kFail || room.missing == 0) return;
+  absl::StrAppend(&row->finding.what, "; ", what, " needs ", FormatBytes(room.missing), " more there");
+  if (room.missing <= room.free) return;
+  row->finding.grade = lacking;
+  row->finding.remedy = "make room there (`lime store --remove MODEL` removes what is no longer used), or name a `store` on a larger disk";
+}
+
+// Adds it to the row of each store's disk. Says nothing where a device is silent: other rows say why. Of a cluster that cannot be planned
+// for yet it is only known what the whole model takes.
+void CheckStoreRoom(ClusterSession::Options options, std::vector<Checked>& rows) {
+  if (!CompletePush(options).ok()) return;
+  const absl::StatusOr<KnownCluster> cluster = KnowCluster(options);
+  if (!cluster.ok() || cluster->holdings.homes.empty()) return;
+  const absl::StatusOr<HeldPlan> plan = PlanForCluster(options, *cluster, /*may_push=*/true);
+  const std::vector<StoreRoom> rooms = RoomOf(*cluster, plan.ok() ? DevicesOfPlan(cluster->client, plan->plan) : AllBlocks(*cluster));
+  const Grade lacking = plan.ok() || NoneFits(*cluster, rooms) ? Grade::kFail : Grade::kWarn;
+  for (const StoreRoom& room : rooms) TellRoom(room, plan.ok() ? "its part of the model" : "the whole model", lacking, rows);
+}
+
+// ---- All of it
 
 // The file, its keys, then its devices.
 void CheckCluster(const ClusterFile& file, const DoctorFlags& flags, const std::string& model, std::vector<Checked>& rows) {
@@ -83,7 +149,7 @@ void CheckCluster(const ClusterFile& file, const DoctorFlags& flags, const std::
               "set the clock of this machine (`timedatectl set-ntp true`)"};
     rows.push_back({kHere, std::move(keys)});
   }
-  const absl::StatusOr<DescribedCluster> kept = KeptProfiles(file);
+  const absl::StatusOr<DescribedCluster> kept = KeptProfiles(file.path);
   if (!kept.ok())
     rows.push_back({kHere, {"profiles", Grade::kFail, std::string(kept.status().message()), "run `lime profile --cluster` again"}});
   std::vector<Checked> devices = CheckDevices(file, kept.ok() ? *kept : DescribedCluster(), {});
@@ -149,33 +215,27 @@ absl::Status Doctor(const DoctorFlags& flags) {
   };
   const auto failed = count(Grade::kFail), warned = count(Grade::kWarn);
   const json root = {{"cluster", cluster}, {"failed", failed}, {"warned", warned}, {"checks", ToJson(rows)}};
-  const std::string answer = root.dump(-1, ' ', false, json::error_handler_t::replace);
   if (!flags.json) Print(rows);
-  if (failed > 0) {
-    return WithAnswer(absl::UnavailableError(absl::StrCat(failed, " of ", rows.size(), " checks failed; the table says what to do")),
-                      answer);
-  }
-  if (flags.json) std::cout << answer << std::endl;
-  return absl::OkStatus();
+  absl::Status problem;
+  if (failed > 0) problem = absl::UnavailableError(absl::StrCat(failed, " of ", rows.size(), " checks failed; the table says what to do"));
+  return Answered(root, flags.json, problem);
 }
 
 }  // namespace
 
-void AddDoctorCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<DoctorFlags>();
-  CLI::App* command =
-      app.add_subcommand("doctor", "Look at this machine and at every device of a cluster, and say what is wrong and what to do");
-  command->footer(
+void AddDoctorCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<DoctorFlags>(
+      "doctor", "Look at this machine and at every device of a cluster, and say what is wrong and what to do",
       "Example: lime doctor --cluster shelf.toml\n"
       "Looks at reachability, keys and when they expire, clocks, releases, memory against budgets and control groups, disks (room, rate, "
       "file\n"
-      "system, direct reads, io_uring), weights, and the ways between devices. Exit code 0 where nothing fails, 1 where something does.");
-  command->add_option("--cluster,-c", flags->cluster,
-                      "cluster.toml; without it ./cluster.toml, then ~/.config/lime/cluster.toml; without those, this machine alone");
-  command->add_option("--model,-m", flags->model, "Folder of a checkpoint on this machine to look at, too");
-  command->add_flag("--insecure", flags->insecure, "Talk to other machines without keys");
-  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
-  command->callback([flags, &exit_code] { exit_code = Finish(Doctor(*flags)); });
+      "system, direct reads, io_uring), weights, and the ways between devices. Exit code 0 where nothing fails, 1 where something does.",
+      Doctor);
+  command.Add("--cluster,-c", &flags.cluster,
+              "cluster.toml; without it ./cluster.toml, then ~/.config/lime/cluster.toml; without those, this machine alone");
+  command.Add("--model,-m", &flags.model, "Folder of a checkpoint on this machine to look at, too");
+  command.Add("--insecure", &flags.insecure, "Talk to other machines without keys");
+  command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 
 }  // namespace lime::cli

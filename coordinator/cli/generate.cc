@@ -3,6 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "nlohmann/json.hpp"
+
 namespace lime::cli {
 namespace {
 
@@ -173,6 +175,14 @@ GenerateSummary Generator::Summary() {
   summary.decode_steps = std::max<int64_t>(0, longest - 1 - summary.pauses);
   summary.decode_tokens = std::max<int64_t>(0, tokens - std::ssize(prompts_) - summary.pauses);
   return summary;
+}
+
+nlohmann::json ToJson(const PredictionReport& report) {
+  return {{"predicted_ms", report.predicted_ms},
+          {"measured_ms", report.measured_ms},
+          {"error", report.cause == DifferenceCause::kTooShort ? nlohmann::json() : nlohmann::json(report.error)},
+          {"cause", kCauseNames.Of(report.cause)},
+          {"why", report.sentence.empty() ? nlohmann::json() : nlohmann::json(report.sentence)}};
 }
 
 }  // namespace lime::cli

@@ -19,6 +19,8 @@
 #include "coordinator/serving/serving.h"
 #include "coordinator/text/tokenizer.h"
 #include "daemon/profile/cpu_usage.h"
+#include "nlohmann/json_fwd.hpp"
+#include "planner/plan/prediction.h"
 
 namespace lime::cli {
 
@@ -121,5 +123,9 @@ class Generator {
   int64_t steps_ = 0;
   std::unique_ptr<Serving> serving_;  // goes first
 };
+
+// The prediction beside what a generation took: {"predicted_ms", "measured_ms", "error", "cause", "why"}: error = predicted / measured - 1,
+// null where too little was measured to tell; why is null unless they differ.
+nlohmann::json ToJson(const PredictionReport& report);
 
 }  // namespace lime::cli

@@ -1,25 +1,22 @@
-#include "coordinator/cli/keys_command.h"
-
 #include <algorithm>
 #include <ctime>
 #include <iostream>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/device_name.h"
 #include "coordinator/cli/cluster_file.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/cluster/key_maker.h"
 #include "daemon/weights/files.h"
 #include "daemon/weights/output_file.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
 #include "planner/base/status.h"
 #include "proto/certificate.h"
 
@@ -180,28 +177,23 @@ absl::Status Run(const KeysFlags& flags) {
   json root = {{"folder", flags.out}, {"keys", json::array()}};
   for (const KeyOutcome& outcome : outcomes)
     root["keys"].push_back({{"name", outcome.name}, {"made", outcome.made}, {"valid_until", FormatClock(outcome.until)}});
-  std::cout << root.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
-  return absl::OkStatus();
+  return Answered(root, flags.json);
 }
 
 }  // namespace
 
-void AddKeysCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<KeysFlags>();
-  CLI::App* command = app.add_subcommand("keys", "Make the keys by which the devices of a cluster know each other");
-  command->footer(
+void AddKeysCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<KeysFlags>(
+      "keys", "Make the keys by which the devices of a cluster know each other",
       "Example: lime keys --cluster shelf.toml --out keys\n"
       "Called again, it adds keys for devices that have none. `lime keys --renew --name orin` makes those of orin anew and touches no\n"
-      "others: the old ones stay good until they expire. Keys are valid for ten years, from a day before they were made.");
-  command->add_option("--cluster,-c", flags->cluster, "cluster.toml: keys for each of its devices");
-  command->add_option("--name,--device", flags->names, "A device; may be given several times")
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-  command->add_option("--out,-o", flags->out, "Folder; what is there already stays")->capture_default_str();
-  command->add_flag("--renew", flags->renew, "Make the keys of --name (without it, of all devices and of this machine) anew");
-  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
-  command->callback([flags, &exit_code] { exit_code = Finish(Run(*flags)); });
+      "others: the old ones stay good until they expire. Keys are valid for ten years, from a day before they were made.",
+      Run);
+  command.Add("--cluster,-c", &flags.cluster, "cluster.toml: keys for each of its devices");
+  command.Add("--name,--device", &flags.names, "A device; may be given several times").Repeats();
+  command.Add("--out,-o", &flags.out, "Folder; what is there already stays").Shown();
+  command.Add("--renew", &flags.renew, "Make the keys of --name (without it, of all devices and of this machine) anew");
+  command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 
 }  // namespace lime::cli

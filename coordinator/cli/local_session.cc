@@ -106,7 +106,7 @@ absl::Status LocalSession::MakePlan(const Shape& shape) {
                            .beside = shape.trace ? kTraceSpans * static_cast<Bytes>(sizeof(TimelineSpan)) : 0,
                            .num_threads = threads_,
                            .numerics = flags_.numerics};
-  LIME_RETURN_IF_ERROR(flags_.residency.Apply(request));
+  LIME_RETURN_IF_ERROR(flags_.Apply(request));
   has_budget_ = request.budget > 0;
   LIME_ASSIGN_OR_RETURN(profile_, ProfileFor(flags_, request.budget, threads_));
   request.profile = &profile_;

@@ -2,7 +2,6 @@
 
 #include <iostream>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/command_line.h"
 #include "coordinator/cli/command.h"
@@ -48,11 +47,9 @@ std::string NameOf(OutputKind kind) {
 // Files and pipes that the flags of the call name, its other outputs aside.
 std::vector<std::string> InputsOf(const OutputFlag& out) {
   std::vector<std::string> inputs;
-  if (out.command == nullptr) return inputs;
-  for (const CLI::Option* option : out.command->get_options()) {
-    const std::string name = option->get_name();
-    if (name == out.flag || name == out.adds_to || IsFreeText(*option)) continue;
-    for (const std::string& value : option->results()) inputs.push_back(name == "--cluster" ? ClusterFileMeant(value) : value);
+  if (!out.command) return inputs;
+  for (const auto& [name, value] : out.command->Values()) {
+    if (name != out.flag && name != out.adds_to) inputs.push_back(name == "--cluster" ? ClusterFileMeant(value) : value);
   }
   return inputs;
 }
@@ -68,14 +65,11 @@ OutputOptions OptionsOf(const OutputFlag& out) {
 
 }  // namespace
 
-void OutputFlag::AddTo(CLI::App& app, const std::string& names, const std::string& what, const std::string& group) {
-  CLI::Option* const file = app.add_option(names, path, what);
-  file->check([](const std::string& given) { return given.empty() ? std::string("an empty path names no file") : std::string(); });
-  flag = file->get_name();
-  command = &app;
-  CLI::Option* const replaces =
-      app.add_flag("--overwrite", overwrite, absl::StrCat("Replace the file of ", flag, " even where LIME did not write it"));
-  if (!group.empty()) file->group(group), replaces->group(group);
+void OutputFlag::AddTo(const CommandFlags& flags, const std::string& names, const std::string& what) {
+  flags.Add(names, &path, what);
+  flag = names.substr(0, names.find(','));
+  command = flags;
+  flags.Add("--overwrite", &overwrite, absl::StrCat("Replace the file of ", flag, " even where LIME did not write it"));
 }
 
 absl::Status OutputFlag::Check() const {

@@ -1,10 +1,11 @@
 // Files that a user names to be written, --out and --trace: checked before the work, written after it, replaced only where LIME wrote them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
-#include "common/cli11.h"
+#include "common/command_line.h"
 #include "planner/base/status.h"
 
 namespace lime::cli {
@@ -22,11 +23,11 @@ struct OutputFlag {
   std::string flag;  // "--out", in sentences
   std::string path;  // empty: nothing is written
   bool overwrite = false;
-  std::string adds_to;                // a flag of the call whose file may be the same: what that holds is written again
-  const CLI::App* command = nullptr;  // whose other flags name what the call reads
+  std::string adds_to;                                 // a flag of the call whose file may be the same: what that holds is written again
+  std::optional<CommandFlags> command = std::nullopt;  // whose other flags name what the call reads
 
   // The flag `flag`, and `--overwrite`.
-  void AddTo(CLI::App& app, const std::string& names, const std::string& what, const std::string& group = "");
+  void AddTo(const CommandFlags& flags, const std::string& names, const std::string& what);
   // WrongCall where the file may not be written, or is somebody else's.
   absl::Status Check() const;
   // Prints nothing. Ends the wait for who reads a pipe when interrupted.

@@ -1,17 +1,13 @@
-#include "coordinator/cli/plan_command.h"
-
 #include <iostream>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/command_line.h"
 #include "coordinator/cli/cluster_planning.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/kv_levels_report.h"
 #include "coordinator/cli/model_weights.h"
 #include "coordinator/cli/output_flag.h"
@@ -21,6 +17,7 @@
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/text_table.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/kv_eviction.h"
 #include "planner/plan_search.h"
@@ -81,7 +78,7 @@ absl::Status WritePlan(const PlanReport& report, const OutputFlag& out) {
     LIME_ASSIGN_OR_RETURN(const ModelWeights weights, LookAtWeights(report.model_argument));
     SayWhatItBelongsTo(weights, file);
   }
-  return out.Write(file.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+  return out.Write(JsonText(file) + "\n");
 }
 
 absl::Status RunPlan(PlanFlags& flags) {
@@ -92,8 +89,7 @@ absl::Status RunPlan(PlanFlags& flags) {
   const absl::StatusOr<PlanReport> report = PlanAndExplain(flags, strategy, std::move(inputs));
   if (!report.ok()) {
     if (!absl::IsResourceExhausted(report.status())) return report.status();
-    const ordered_json answer = {{"feasible", false}, {"reason", std::string(report.status().message())}};
-    return WithAnswer(report.status(), answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+    return WithAnswer(report.status(), {{"feasible", false}, {"reason", std::string(report.status().message())}});
   }
   if (!flags.out.path.empty()) LIME_RETURN_IF_ERROR(WritePlan(*report, flags.out));
   const bool grows = GrowsKv(report->plan) || EvictsKv(report->plan);
@@ -101,7 +97,7 @@ absl::Status RunPlan(PlanFlags& flags) {
   if (flags.json) {
     ordered_json answer = ToJson(*report);
     if (grows) answer["kv_levels"] = ToJson(report->plan, levels);
-    std::cout << answer.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
+    std::cout << JsonText(answer) << std::endl;
   } else {
     std::cout << PlanText(*report, OutputColumns()) << KvLevelsText(report->plan, levels);
     const std::string& out = flags.out.path;
@@ -113,30 +109,29 @@ absl::Status RunPlan(PlanFlags& flags) {
 
 }  // namespace
 
-void AddPlanCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<PlanFlags>();
-  CLI::App* command = app.add_subcommand("plan", "Plan a model over devices without running it");
-  command->footer(
+void AddPlanCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<PlanFlags>(
+      "plan", "Plan a model over devices without running it",
       "Examples:\n"
       "  lime plan --model Llama-3.1-8B --cluster shelf.toml --sequences 4 --prompt-tokens 512 --max-ttft 3000\n"
       "  lime plan --model-spec testbed/clusters/llama-3.3-70b.json --device-profiles testbed/clusters/setting-2.json --bandwidth "
       "200Mbit/s\n"
-      "Exit code 1 where no plan fits; the sentence says what would make it fit.");
-  flags->inputs.AddTo(*command);
-  command->add_option("--strategy,-s", flags->strategy, "lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard")
-      ->capture_default_str()
-      ->group("Search");
-  command->add_option("--max-ttft", flags->max_ttft_ms, "Milliseconds to the first token at most; 0: no bound")->group("Request");
-  command
-      ->add_option(
-          "--time-limit", flags->time_limit_ms,
-          "Milliseconds that planning may take; without it the amount of work is the bound, so that a seed gives the same plan again")
-      ->group("Search");
-  command->add_flag("--split-head", flags->inputs.split_head, "Let devices share the head by ranges of the vocabulary")->group("Search");
-  command->add_option("--seed", flags->seed, "Same seed, same plan")->capture_default_str()->group("Search");
-  flags->out.AddTo(*command, "--out,-o", "File to write the plan to, for `lime simulate`", "Output");
-  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout")->group("Output");
-  command->callback([flags, &exit_code] { exit_code = Finish(RunPlan(*flags)); });
+      "Exit code 1 where no plan fits; the sentence says what would make it fit.",
+      RunPlan);
+  flags.inputs.AddTo(command);
+  command.Add("--strategy,-s", &flags.strategy, "lime, lime-paper, pp, pp-offload, pp-offload-batched or edgeshard").Shown();
+  command.Add("--max-ttft", &flags.max_ttft_ms, "Milliseconds to the first token at most; 0: no bound");
+  command.Add("--time-limit", &flags.time_limit_ms,
+              "Milliseconds that planning may take; without it the amount of work is the bound, so that a seed gives the same plan again");
+  command.Add("--split-head", &flags.inputs.split_head, "Let devices share the head by ranges of the vocabulary");
+  command.Add("--seed", &flags.seed, "Same seed, same plan").Shown();
+  flags.out.AddTo(command, "--out,-o", "File to write the plan to, for `lime simulate`");
+  command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
+  command.ShowUnder("What to plan", {"--model", "--model-spec", "--cluster", "--device-profiles", "--bandwidth"});
+  command.ShowUnder("Request", {"--tokens", "--sequences", "--batch", "--kv-tokens", "--no-kv-spill", "--no-kv-lending",
+                                "--no-remote-attention", "--prompt-tokens", "--max-ttft"});
+  command.ShowUnder("Search", {"--piece", "--strategy", "--time-limit", "--split-head", "--seed"});
+  command.ShowUnder("Output", {"--out", "--overwrite", "--json"});
 }
 
 }  // namespace lime::cli

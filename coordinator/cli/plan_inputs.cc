@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/flow.h"
+#include "coordinator/cli/cluster_profile.h"
 #include "coordinator/cli/command.h"
+#include "coordinator/cli/default_cluster.h"
 #include "coordinator/cluster/cluster_config.h"
 #include "coordinator/cluster/device_memory.h"
 #include "coordinator/cluster/device_profiles.h"
@@ -149,20 +151,12 @@ void ApplyLinks(const ClusterConfig& config, DescribedCluster& cluster) {
   }
 }
 
-// What `lime profile --cluster` kept, if it ever ran.
-absl::StatusOr<DescribedCluster> ReadKept(const std::string& path) {
-  const std::string kept = ProfilesPathOf(path);
-  if (!FileExists(kept)) return DescribedCluster{};
-  LIME_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(kept, kMaxJsonBytes));
-  return ParseDeviceProfiles(text, kept);
-}
-
 // `where` opens every error.
 absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, const std::string& path, const DescribedCluster& kept,
                                            const std::string& where) {
   DescribedDevice described = {.name = device.name};
-  const auto found = std::ranges::find(kept.devices, device.name, &DescribedDevice::name);
-  if (found != kept.devices.end()) described = *found;
+  const DescribedDevice* const found = kept.Find(device.name);
+  if (found != nullptr) described = *found;
   if (!device.profile.empty()) {
     absl::StatusOr<DeviceProfile> profile = ReadProfile((fs::path(path).parent_path() / device.profile).string());
     if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(where, ": ", profile.status().message()));
@@ -172,7 +166,7 @@ absl::StatusOr<DescribedDevice> ReadDevice(const ClusterConfig::Device& device, 
     }
     std::ranges::sort(profile->links, {}, &LinkPoint::peer);
     described.profile = *std::move(profile);
-  } else if (found == kept.devices.end()) {
+  } else if (found == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(where, " was never measured; run `lime profile --cluster ", path,
                                                       "` while limed runs there, or add profile = \"FILE\" of `lime profile --out`"));
   }
@@ -189,7 +183,7 @@ std::vector<std::vector<std::string>> MachinesShared(const ClusterConfig& config
 }
 
 absl::StatusOr<DescribedCluster> ReadCluster(const std::string& path, const ClusterConfig& config) {
-  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, ReadKept(path));
+  LIME_ASSIGN_OR_RETURN(const DescribedCluster kept, KeptProfiles(path));
   DescribedCluster cluster = {.devices = {}, .link = kept.link};
   for (const ClusterConfig::Device& device : config.devices) {
     const std::string where = absl::StrCat(path, " line ", device.line, ": device \"", device.name, "\"");
@@ -264,6 +258,31 @@ void AddNotes(const DescribedCluster& cluster, PlanInputs& inputs) {
 
 }  // namespace
 
+void KvBounds::AddTo(const CommandFlags& command) {
+  command.Add("--no-kv-spill", &no_spill, "Keep all KV in memory: none of it goes to the devices' disks");
+  command.Add("--no-kv-lending", &no_lending, "Keep all KV on the devices of its layers: none of it in the memory of others");
+  command.Add("--no-remote-attention", &no_remote_attention,
+              "No device attends to KV of another one's layers: what it keeps of it comes back for every use");
+}
+
+void PlanInputFlags::AddTo(const CommandFlags& command) {
+  command.Add("--model,-m", &model, "Folder of a checkpoint; its headers are read, its weights are not");
+  command.Add("--model-spec", &model_spec, "A config.json with a dtype: a model whose weights are not here");
+  AddOptionalClusterFlag(command, cluster, "cluster.toml: the devices, each with a profile");
+  AddWithoutFlag(command, without);
+  command.Add("--device-profiles", &device_profiles, "JSON that describes devices by profiles or by rates");
+  command.Add("--bandwidth", &bandwidth, "Of every link, such as 200Mbit/s, instead of what the files say");
+  command.Add("--tokens,--context", &tokens, "Context planned for: prompt and answer of each sequence").Shown();
+  command.Add("--sequences", &sequences, "Requests served at a time; how they are batched is chosen (without it: 1)");
+  command.Add("--batch", &batch, "Sequences in one micro-batch, instead of choosing; alone it is also the number of requests");
+  command.Add("--kv-tokens", &kv_tokens, "Of them, those that KV is reserved for at first: more comes as parts stream instead; 0: all");
+  kv.AddTo(command);
+  command.Add("--prompt-tokens", &prompt_tokens, "Length of a prompt, for the time to the first token; 0: not planned");
+  command.Add("--piece", &piece,
+              "Longest piece in which a block streams, or none for whole blocks; without it 64MB, and none for the strategies that lime is "
+              "compared with");
+}
+
 Bytes EvictionBytes(const PlanInputs& inputs, int64_t kept_positions, int32_t batch) {
   const PlanRequest& request = inputs.request;
   const Plan plan{.context = request.context,
@@ -284,9 +303,7 @@ absl::StatusOr<PlanInputs> ReadPlanInputs(const PlanInputFlags& flags) {
   LIME_RETURN_IF_ERROR(ReadRequest(flags, inputs.request));
   LIME_ASSIGN_OR_RETURN(const std::optional<double> bandwidth, ReadBandwidth(flags.bandwidth));
   inputs.split_head = flags.split_head;
-  inputs.kv_spill = !flags.no_kv_spill;
-  inputs.kv_lending = !flags.no_kv_lending;
-  inputs.remote_attention = !flags.no_remote_attention;
+  inputs.kv = flags.kv;
   DescribedCluster cluster;
   if (!flags.cluster.empty()) {
     LIME_ASSIGN_OR_RETURN(const std::string text, OfUser(ReadTextFile(flags.cluster, kMaxClusterBytes + 1)));

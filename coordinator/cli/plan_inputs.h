@@ -6,13 +6,23 @@
 #include <string>
 #include <vector>
 
-#include "common/cli11.h"
+#include "common/command_line.h"
 #include "planner/base/status.h"
 #include "planner/block_homes.h"
 #include "planner/plan/model_spec.h"
 #include "planner/plan_problem.h"
 
 namespace lime::cli {
+
+// Where KV may not go that memory has no room for.
+struct KvBounds {
+  bool no_spill = false;             // to no device's disk
+  bool no_lending = false;           // into no other device's memory
+  bool no_remote_attention = false;  // there no device attends to it: what it keeps comes back for every use
+
+  // --no-kv-spill, --no-kv-lending, --no-remote-attention.
+  void AddTo(const CommandFlags& command);
+};
 
 struct PlanInputFlags {
   std::string model;                 // folder
@@ -28,12 +38,10 @@ struct PlanInputFlags {
   std::optional<int64_t> sequences;
   int64_t kv_tokens = 0;
   int64_t prompt_tokens = 0;
-  bool no_kv_spill = false;
-  bool no_kv_lending = false;
-  bool no_remote_attention = false;
+  KvBounds kv;
   bool split_head = false;  // devices may share it; a flag of `lime plan` alone
 
-  void AddTo(CLI::App& app);
+  void AddTo(const CommandFlags& command);
 };
 
 struct PlanInputs {
@@ -42,9 +50,7 @@ struct PlanInputs {
   std::vector<ClusterDevice> devices;
   PlanRequest request;
   bool split_head = false;
-  bool kv_spill = true;                          // KV that memory has no room for may go to disks
-  bool kv_lending = true;                        // and into the memory of other devices
-  bool remote_attention = true;                  // which may attend to it
+  KvBounds kv;
   BlockHomes homes;                              // where blocks are that no plan may make others read
   std::vector<std::vector<std::string>> shared;  // devices that are on one machine
   std::vector<std::string> notes;                // what was assumed, a sentence each

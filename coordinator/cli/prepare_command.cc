@@ -1,19 +1,16 @@
-#include "coordinator/cli/prepare_command.h"
-
 #include <iostream>
-#include <memory>
 #include <optional>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/progress.h"
 #include "daemon/weights/block_store.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
 
 namespace lime::cli {
 namespace {
@@ -101,24 +98,22 @@ absl::Status Prepare(const PrepareFlags& flags) {
     LIME_RETURN_IF_ERROR(written);
   }
   if (flags.verify) LIME_RETURN_IF_ERROR(Verify(flags.out.empty() ? flags.model : flags.out, flags.json, root));
-  if (flags.json) std::cout << root.dump() << std::endl;
-  return absl::OkStatus();
+  return Answered(root, flags.json);
 }
 
 }  // namespace
 
-void AddPrepareCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<PrepareFlags>();
-  CLI::App* command = app.add_subcommand("prepare", "Write the block store that streams fastest");
-  command->footer(
+void AddPrepareCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<PrepareFlags>(
+      "prepare", "Write the block store that streams fastest",
       "Example: lime prepare Llama-3.2-1B --out Llama-3.2-1B.store --verify\n"
-      "An interrupted call goes on where it stopped when it is given again. `lime prepare STORE --verify` only checks a store.");
-  command->add_option("model,--model,-m", flags->model, "Folder of a Hugging Face checkpoint")->required();
-  command->add_option("--out,-o", flags->out, "Folder of the store");
-  command->add_flag("--overwrite", flags->overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
-  command->add_flag("--verify", flags->verify, "Read the store back from the disk and compare every checksum");
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit_code] { exit_code = Finish(Prepare(*flags)); });
+      "An interrupted call goes on where it stopped when it is given again. `lime prepare STORE --verify` only checks a store.",
+      Prepare);
+  command.Add("model,--model,-m", &flags.model, "Folder of a Hugging Face checkpoint").Required();
+  command.Add("--out,-o", &flags.out, "Folder of the store");
+  command.Add("--overwrite", &flags.overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
+  command.Add("--verify", &flags.verify, "Read the store back from the disk and compare every checksum");
+  command.Add("--json", &flags.json, "Print one JSON object");
 }
 
 }  // namespace lime::cli

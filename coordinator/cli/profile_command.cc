@@ -1,5 +1,3 @@
-#include "coordinator/cli/profile_command.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -11,14 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/command_line.h"
 #include "common/sampler.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_profile.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/progress.h"
@@ -181,10 +178,7 @@ absl::Status Profile(const ProfileFlags& flags) {
   }
   if (flags.out.path.empty()) LIME_RETURN_IF_ERROR(WriteProfile(profile, out));
   LIME_RETURN_IF_ERROR(flags.out.Write(ToJsonText(profile) + "\n"));
-  if (flags.json) {
-    std::cout << nlohmann::json::parse(ToJsonText(profile)).dump() << std::endl;
-    return absl::OkStatus();
-  }
+  if (flags.json) return Answered(nlohmann::json::parse(ToJsonText(profile)), true);
   Print(profile, profile.FindModel(key));
   absl::PrintF("kept in %s\n", out);
   return absl::OkStatus();
@@ -268,10 +262,7 @@ absl::Status ProfileDevices(const ProfileFlags& flags) {
   }
   LIME_RETURN_IF_ERROR(KeepBeside(beside, measured));
   for (const std::string& problem : problems) absl::FPrintF(stderr, "lime: %s\n", problem);
-  if (flags.json) {
-    std::cout << nlohmann::json::parse(ToJsonText(measured)).dump() << std::endl;
-    return absl::OkStatus();
-  }
+  if (flags.json) return Answered(nlohmann::json::parse(ToJsonText(measured)), true);
   Print(measured);
   absl::PrintF("kept in %s, where `lime plan` and `lime run` with --cluster %s find it\n", ProfilesPathOf(file.path), file.path);
   return absl::OkStatus();
@@ -288,26 +279,22 @@ absl::Status ProfileAny(const ProfileFlags& flags) {
 
 }  // namespace
 
-void AddProfileCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<ProfileFlags>();
-  CLI::App* command =
-      app.add_subcommand("profile", "Measure this machine, or the devices of a cluster, and keep the figures for predictions");
-  command->footer(
+void AddProfileCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<ProfileFlags>(
+      "profile", "Measure this machine, or the devices of a cluster, and keep the figures for predictions",
       "Examples:\n  lime profile --model Llama-3.1-8B\n  lime profile --cluster shelf.toml     every device measures itself, then the "
-      "ways between them are measured;\n                                        kept in shelf.profiles.json beside shelf.toml");
-  command->add_option("--model,-m", flags->model, "Also measure the blocks of this checkpoint, and the disk that holds it");
-  command->add_option("--threads", flags->threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
-  command->add_option("--seconds", flags->seconds, "Time for the disk, twice as much for the blocks of the model, half for the rest")
-      ->capture_default_str();
-  command->add_option("--memory", flags->memory, "Memory that measuring may use, such as 512MiB; without it: half of what is free");
-  command->add_option("--profile", flags->profile, "Profile to add to, instead of the one that is kept");
-  flags->out.AddTo(*command, "--out", "File to keep the figures in, instead of the one that every run reads");
-  AddOptionalClusterFlag(*command, flags->cluster, "cluster.toml: measure its devices, on which limed runs, and the links between them");
-  command->add_option("--link-seconds", flags->link_seconds, "With --cluster, time for each way from one device to another")
-      ->capture_default_str();
-  command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit_code] { exit_code = Finish(ProfileAny(*flags)); });
+      "ways between them are measured;\n                                        kept in shelf.profiles.json beside shelf.toml",
+      ProfileAny);
+  command.Add("--model,-m", &flags.model, "Also measure the blocks of this checkpoint, and the disk that holds it");
+  command.Add("--threads", &flags.threads, "Compute threads; 0: one for every core this process may use").Shown();
+  command.Add("--seconds", &flags.seconds, "Time for the disk, twice as much for the blocks of the model, half for the rest").Shown();
+  command.Add("--memory", &flags.memory, "Memory that measuring may use, such as 512MiB; without it: half of what is free");
+  command.Add("--profile", &flags.profile, "Profile to add to, instead of the one that is kept");
+  flags.out.AddTo(command, "--out", "File to keep the figures in, instead of the one that every run reads");
+  AddOptionalClusterFlag(command, flags.cluster, "cluster.toml: measure its devices, on which limed runs, and the links between them");
+  command.Add("--link-seconds", &flags.link_seconds, "With --cluster, time for each way from one device to another").Shown();
+  command.Add("--insecure", &flags.insecure, "With --cluster, talk to other machines without keys");
+  command.Add("--json", &flags.json, "Print one JSON object");
 }
 
 }  // namespace lime::cli

@@ -97,4 +97,33 @@ std::string ElapsedText(const std::string& label, const std::string& what, doubl
                       expected_seconds > 0 ? absl::StrFormat(" of about %.0f s", expected_seconds) : "");
 }
 
+TextOutput::TextOutput(std::string prompt, size_t prompt_tokens) : prompt_(std::move(prompt)) {
+  progress_.emplace(absl::StrCat("Prompt of ", prompt_tokens, " tokens"), std::chrono::milliseconds(500));
+}
+
+void TextOutput::Prompt(double share) {
+  if (progress_) progress_->UpdateShare(share);
+}
+
+void TextOutput::PromptDone() {
+  progress_.reset();
+}
+
+void TextOutput::Begin() {
+  if (begun_) return;
+  begun_ = true;
+  PromptDone();
+  Screen::Text(prompt_);
+}
+
+void TextOutput::Text(std::string_view text) {
+  Begin();
+  Screen::Text(text);
+}
+
+void TextOutput::End() {
+  Begin();
+  Screen::Text("\n");
+}
+
 }  // namespace lime::cli

@@ -1,5 +1,3 @@
-#include "coordinator/cli/push_command.h"
-
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -7,14 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_plan.h"
 #include "coordinator/cli/cluster_push.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/default_cluster.h"
 #include "nlohmann/json.hpp"
 
@@ -66,6 +63,7 @@ json Describe(const std::vector<PushedDevice>& devices, double seconds) {
 
 absl::Status Push(PushFlags& flags) {
   const absl::Time begin = absl::Now();
+  LIME_ASSIGN_OR_RETURN(flags.inputs.cluster, ClusterFileOr(flags.inputs.cluster));
   LIME_RETURN_IF_ERROR(TakeModelOf(flags.inputs.cluster, flags.inputs.model));
   LIME_RETURN_IF_ERROR(CheckModelFolder(flags.inputs.model));
   LIME_RETURN_IF_ERROR(CompletePush(flags.inputs));
@@ -82,43 +80,32 @@ absl::Status Push(PushFlags& flags) {
       if (device.status.ok()) absl::PrintF("%s\n", PushedLine(device));
     }
   }
-  const std::string answer = Describe(devices, absl::ToDoubleSeconds(absl::Now() - begin)).dump();
-  if (!pushed.ok()) return WithAnswer(pushed, answer);
-  if (flags.json) std::cout << answer << std::endl;
-  return absl::OkStatus();
-}
-
-absl::Status PushOver(PushFlags* flags) {
-  LIME_ASSIGN_OR_RETURN(flags->inputs.cluster, ClusterFileOr(flags->inputs.cluster));
-  return Push(*flags);
+  return Answered(Describe(devices, absl::ToDoubleSeconds(absl::Now() - begin)), flags.json, pushed);
 }
 
 }  // namespace
 
-void AddPushCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<PushFlags>();
-  CLI::App* command = app.add_subcommand("push", "Send the devices of a cluster the weights that they need");
-  command->footer(
+void AddPushCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<PushFlags>(
+      "push", "Send the devices of a cluster the weights that they need",
       "Example: lime push --cluster cluster.toml --model Llama-3.2-1B --plan plan.json\n"
       "limed takes them where it was started with --store FOLDER. What a device has already is not sent; an interrupted call goes on where "
       "it\n"
-      "stopped when it is given again. A device for which cluster.toml names `weights` keeps to those.");
-  ClusterSession::Options& inputs = flags->inputs;
-  AddClusterFlag(*command, inputs.cluster);
-  command->add_option(
-      "--model,-m", inputs.model,
-      "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made; without it the one that the cluster's file names");
-  command->add_option("--plan", inputs.plan, "Plan of `lime plan --out`, for what each device needs; without it one is made now");
-  command->add_option("--context", inputs.context,
-                      "Positions planned for, where no plan is given; without it 2048, or as many as the model has");
-  command->add_option("--prompt-tokens", inputs.prompt_tokens, "Length of a prompt planned for, where no plan is given");
-  command->add_option("--sequences", inputs.sequences, "Requests planned for at a time, where no plan is given")->capture_default_str();
-  AddWithoutFlag(*command, inputs.without);
-  command->add_flag("--all", flags->all, "Send every device the whole model");
-  command->add_flag("--quick", flags->quick, "Trust what the devices have, instead of letting them read it back and compare its checksums");
-  command->add_flag("--insecure", inputs.insecure, "Talk to devices elsewhere without keys");
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit_code] { exit_code = Finish(PushOver(flags.get())); });
+      "stopped when it is given again. A device for which cluster.toml names `weights` keeps to those.",
+      Push);
+  ClusterSession::Options& inputs = flags.inputs;
+  AddClusterFlag(command, inputs.cluster);
+  command.Add("--model,-m", &inputs.model,
+              "Folder of a Hugging Face checkpoint, or a store that `lime prepare` made; without it the one that the cluster's file names");
+  command.Add("--plan", &inputs.plan, "Plan of `lime plan --out`, for what each device needs; without it one is made now");
+  command.Add("--context", &inputs.context, "Positions planned for, where no plan is given; without it 2048, or as many as the model has");
+  command.Add("--prompt-tokens", &inputs.prompt_tokens, "Length of a prompt planned for, where no plan is given");
+  command.Add("--sequences", &inputs.sequences, "Requests planned for at a time, where no plan is given").Shown();
+  AddWithoutFlag(command, inputs.without);
+  command.Add("--all", &flags.all, "Send every device the whole model");
+  command.Add("--quick", &flags.quick, "Trust what the devices have, instead of letting them read it back and compare its checksums");
+  command.Add("--insecure", &inputs.insecure, "Talk to devices elsewhere without keys");
+  command.Add("--json", &flags.json, "Print one JSON object");
 }
 
 }  // namespace lime::cli

@@ -1,17 +1,14 @@
-#include "coordinator/cli/quantize_command.h"
-
 #include <iostream>
-#include <memory>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/progress.h"
 #include "daemon/weights/quantize.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/json_text.h"
 
 namespace lime::cli {
 namespace {
@@ -47,7 +44,7 @@ absl::Status Quantize(const QuantizeFlags& flags) {
   if (flags.json) {
     const nlohmann::json root = {
         {"source_bytes", report.source_bytes}, {"bytes", report.bytes}, {"quantized", report.quantized}, {"dense", report.dense}};
-    std::cout << root.dump() << std::endl;
+    std::cout << JsonText(root) << std::endl;
     return absl::OkStatus();
   }
   absl::PrintF("%s: %s became %s, %d matrices in groups of %d at %d bits\n", flags.out, FormatBytes(report.source_bytes),
@@ -58,18 +55,16 @@ absl::Status Quantize(const QuantizeFlags& flags) {
 
 }  // namespace
 
-void AddQuantizeCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<QuantizeFlags>();
-  CLI::App* command = app.add_subcommand("quantize", "Make an MLX-style affine checkpoint of a dense one");
-  command->footer("Example: lime quantize --model Llama-3.2-1B --out Llama-3.2-1B-4bit --bits 4");
-  command->add_option("--model,-m", flags->model, "Folder of a bf16, fp16 or fp32 checkpoint")->required();
-  command->add_option("--out,-o", flags->out, "Folder to write: a new or empty one, or an earlier copy of the same model")->required();
-  command->add_option("--bits", flags->packing.bits, "3, 4, 6 or 8")->capture_default_str();
-  command->add_option("--group-size", flags->packing.group_size, "Weights that share a scale and a bias: 32, 64 or 128")
-      ->capture_default_str();
-  command->add_flag("--overwrite", flags->overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit_code] { exit_code = Finish(Quantize(*flags)); });
+void AddQuantizeCommand(Commands& commands) {
+  const auto [command, flags] =
+      commands.Add<QuantizeFlags>("quantize", "Make an MLX-style affine checkpoint of a dense one",
+                                  "Example: lime quantize --model Llama-3.2-1B --out Llama-3.2-1B-4bit --bits 4", Quantize);
+  command.Add("--model,-m", &flags.model, "Folder of a bf16, fp16 or fp32 checkpoint").Required();
+  command.Add("--out,-o", &flags.out, "Folder to write: a new or empty one, or an earlier copy of the same model").Required();
+  command.Add("--bits", &flags.packing.bits, "3, 4, 6 or 8").Shown();
+  command.Add("--group-size", &flags.packing.group_size, "Weights that share a scale and a bias: 32, 64 or 128").Shown();
+  command.Add("--overwrite", &flags.overwrite, "Replace files of the same names that LIME did not write, unless they are weights");
+  command.Add("--json", &flags.json, "Print one JSON object");
 }
 
 }  // namespace lime::cli

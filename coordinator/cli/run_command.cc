@@ -1,5 +1,3 @@
-#include "coordinator/cli/run_command.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -7,21 +5,18 @@
 #include <optional>
 #include <utility>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/command_line.h"
 #include "common/logits_hash.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_session.h"
-#include "coordinator/cli/command.h"
-#include "coordinator/cli/companions.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/generate.h"
 #include "coordinator/cli/local_session.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/output_flag.h"
-#include "coordinator/cli/prediction_report.h"
-#include "coordinator/cli/text_output.h"
+#include "coordinator/cli/progress.h"
 #include "coordinator/cli/text_table.h"
 #include "coordinator/cli/trace_report.h"
 #include "coordinator/cli/user_text.h"
@@ -50,18 +45,12 @@ struct RunFlags {
   bool ignore_eos = false;
   bool hash_logits = false;
   bool token_times = false;
-  std::string cluster_plan;          // with --cluster
-  std::vector<std::string> without;  // likewise
-  bool push = false;                 // likewise
-  bool insecure = false;             // likewise
-  double patience_s = 10;            // likewise
-  bool no_replan = false;            // likewise
-  double give_up_s = 60;             // likewise
-  int64_t kv_tokens = 0;             // likewise
-  bool no_kv_spill = false;          // likewise
-  bool no_kv_lending = false;        // likewise
-  bool no_remote_attention = false;
-  std::string online = "lime";  // likewise, where the plan's KV grows
+  ClusterSession::Options on_cluster;  // with --cluster
+  double patience_s = 10;              // likewise
+  bool no_replan = false;              // likewise
+  double give_up_s = 60;               // likewise
+  int64_t kv_tokens = 0;               // likewise
+  std::string online = "lime";         // likewise, where the plan's KV grows
   bool no_memory_planner = false;
   OutputFlag trace{.kind = OutputKind::kTrace};
   bool show_trace = false;  // it is what the call is about
@@ -96,6 +85,8 @@ absl::Status CheckFlags(RunFlags& flags) {
       return WrongCall(absl::StrCat(name, " ", seconds, " is outside 0 to ", kMaxSeconds, " s"));
   }
   if (const auto rule = RuleOf(flags); !rule.ok()) return rule.status();
+  if (flags.trace_steps < 1 || flags.trace_steps > 4096)
+    return WrongCall(absl::StrCat("--steps ", flags.trace_steps, " is outside 1 to 4096"));
   if (flags.kv_tokens < 0) return WrongCall(absl::StrCat("--kv-tokens ", flags.kv_tokens, " is negative"));
   LIME_RETURN_IF_ERROR(ReadPrompts(flags.prompts_file, flags.prompts));
   if (flags.max_tokens.size() > std::max<size_t>(1, flags.prompts.size()))
@@ -186,15 +177,19 @@ json AnswerJson(json root, const GenerateSummary& summary, const RunFlags& flags
   return root;
 }
 
-std::string DumpJson(const json& root) {
-  return root.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-json LocalJson(const LocalSession& session, const GenerateSummary& summary, const RunFlags& flags) {
+json JsonOf(const LocalSession& session, const GenerateSummary& summary, const RunFlags& flags) {
   json root = AnswerJson(session.Describe(), summary, flags);
   root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? summary.use.disk_bytes / summary.decode_tokens : 0;
   root["prediction"] = ToJson(session.Compare(summary));
   root["prediction"]["planned_ms"] = session.planned_ms_per_token();
+  return root;
+}
+
+json JsonOf(const ClusterSession& session, const GenerateSummary& summary, const RunFlags& flags) {
+  json root = AnswerJson(session.Describe(), summary, flags);
+  root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? session.disk_bytes() / summary.decode_tokens : 0;
+  root["prediction"] = ToJson(session.Compare(summary));
+  root["pauses"] = {{"count", summary.pauses}, {"ms", summary.pause_ms}};
   return root;
 }
 
@@ -271,14 +266,12 @@ absl::Status End(const RunFlags& flags, const GenerateSummary& summary, const js
   if (summary.interrupted) {
     size_t tokens = 0;
     for (const Generated& result : summary.results) tokens += result.token_ids.size();
-    return WithAnswer(absl::CancelledError(absl::StrCat("interrupted after ", tokens, tokens == 1 ? " token" : " tokens")), DumpJson(root));
+    return WithAnswer(absl::CancelledError(absl::StrCat("interrupted after ", tokens, tokens == 1 ? " token" : " tokens")), root);
   }
-  if (!status.ok()) return WithAnswer(status, DumpJson(root));
-  if (flags.model.json) std::cout << DumpJson(root) << std::endl;
-  return absl::OkStatus();
+  return Answered(root, flags.model.json, status);
 }
 
-void PrintClusterSummary(const ClusterSession& session, const GenerateSummary& summary) {
+void PrintSummary(const ClusterSession& session, const GenerateSummary& summary) {
   double first = 0;
   for (const Generated& result : summary.results) first = std::max(first, result.ttft_ms);
   const int64_t later = summary.decode_tokens;
@@ -293,49 +286,44 @@ void PrintClusterSummary(const ClusterSession& session, const GenerateSummary& s
   if (report.Differs()) absl::FPrintF(stderr, "%s\n", report.sentence);
 }
 
-absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
-  LIME_ASSIGN_OR_RETURN(const std::optional<OnlineRule> online, RuleOf(flags));
-  LIME_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ClusterSession> session,
-      ClusterSession::Open({.cluster = flags.model.cluster,
-                            .model = flags.model.model,
-                            .without = flags.without,
-                            .push = flags.push,
-                            .plan = flags.cluster_plan,
-                            .context = shape.context,
-                            .sequences = shape.sequences,
-                            .prompt_tokens = longest,
-                            .kv_tokens = flags.kv_tokens,
-                            .kv_spill = !flags.no_kv_spill,
-                            .kv_lending = !flags.no_kv_lending,
-                            .remote_attention = !flags.no_remote_attention,
-                            .online = online,
-                            .insecure = flags.insecure,
-                            .recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)},
-                            .replan = !flags.no_replan,
-                            .trace = flags.traces(),
-                            .cancel = &Interrupted()}));
+// `Session`: of a cluster, or of this process alone.
+template <typename Session>
+absl::Status RunIn(Session& session, const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t prompt_tokens) {
   const GracefulStop graceful;  // what is generated is told
-  TextOutput output(flags.prompts.front(), shape.prompts.front().size());
+  TextOutput output(flags.prompts.front(), static_cast<size_t>(prompt_tokens));
   LIME_ASSIGN_OR_RETURN(GenerateSummary summary,
-                        session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files, output)));
+                        session.Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files, output)));
   summary.results.resize(shape.answered);
   json root;
   if (flags.model.json) {
-    root = AnswerJson(session->Describe(), summary, flags);
-    root["disk_bytes_per_token"] = summary.decode_tokens > 0 ? session->disk_bytes() / summary.decode_tokens : 0;
-    root["prediction"] = ToJson(session->Compare(summary));
-    root["pauses"] = {{"count", summary.pauses}, {"ms", summary.pause_ms}};
+    root = JsonOf(session, summary, flags);
   } else {
     PrintTexts(flags, summary, output);
-    PrintClusterSummary(*session, summary);
+    PrintSummary(session, summary);
   }
   absl::Status status;
   if (flags.traces()) {
-    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session->TakeTrace());
+    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session.TakeTrace());
     status = TellTrace(flags, trace, root);
   }
   return End(flags, summary, root, status);
+}
+
+absl::Status RunOnCluster(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
+  ClusterSession::Options options = flags.on_cluster;
+  options.cluster = flags.model.cluster;
+  options.model = flags.model.model;
+  options.context = shape.context;
+  options.sequences = shape.sequences;
+  options.prompt_tokens = longest;
+  options.kv_tokens = flags.kv_tokens;
+  LIME_ASSIGN_OR_RETURN(options.online, RuleOf(flags));
+  options.recovery = {.patience = absl::Seconds(flags.patience_s), .give_up = absl::Seconds(flags.give_up_s)};
+  options.replan = !flags.no_replan;
+  options.trace = flags.traces();
+  options.cancel = &Interrupted();
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open(options));
+  return RunIn(*session, flags, files, shape, std::ssize(shape.prompts.front()));
 }
 
 absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunShape& shape, int64_t longest) {
@@ -351,24 +339,7 @@ absl::Status RunHere(const RunFlags& flags, const ModelFiles& files, const RunSh
                                                          .all_prompt_tokens = prompt_tokens,
                                                          .new_tokens = shape.most_new_tokens * rounds,
                                                          .trace = flags.traces()}));
-  const GracefulStop graceful;  // what is generated is told
-  TextOutput output(flags.prompts.front(), static_cast<size_t>(prompt_tokens));
-  LIME_ASSIGN_OR_RETURN(GenerateSummary summary,
-                        session->Generate(*files.tokenizer, shape.prompts, MakeOptions(flags, shape, files, output)));
-  summary.results.resize(shape.answered);
-  json root;
-  if (flags.model.json) {
-    root = LocalJson(*session, summary, flags);
-  } else {
-    PrintTexts(flags, summary, output);
-    PrintSummary(*session, summary);
-  }
-  absl::Status status;
-  if (flags.traces()) {
-    LIME_ASSIGN_OR_RETURN(const MeasuredTimeline trace, session->TakeTrace());
-    status = TellTrace(flags, trace, root);
-  }
-  return End(flags, summary, root, status);
+  return RunIn(*session, flags, files, shape, prompt_tokens);
 }
 
 absl::Status Run(RunFlags& flags) {
@@ -380,105 +351,76 @@ absl::Status Run(RunFlags& flags) {
   return flags.model.cluster.empty() ? RunHere(flags, files, shape, longest) : RunOnCluster(flags, files, shape, longest);
 }
 
-// What `--help` shows together; the rest stays under "Options".
-void GroupFlags(CLI::App& command) {
-  const std::pair<const char*, std::vector<const char*>> groups[] = {
-      {"Prompts and answers", {"--prompt", "--prompts-file", "--batch-with", "--max-tokens", "--stop", "--ignore-eos", "--json"}},
-      {"Sampling", {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"}},
-      {"Memory", {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--context", "--kv", "--chunk", "--loader"}},
-      {"On a cluster",
-       {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-spill", "--no-kv-lending",
-        "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"}},
-      {"To see what happened", {"--hash-logits", "--token-times", "--trace", "--overwrite"}}};
-  for (const auto& [group, flags] : groups) {
-    for (const char* flag : flags) {
-      if (CLI::Option* const option = command.get_option_no_throw(flag); option != nullptr) option->group(group);
-    }
-  }
-}
-
 // Of everything that generates.
-void AddFlags(CLI::App* command, RunFlags* flags) {
-  flags->model.AddTo(*command);
-  FreeText(command->add_option("--prompt,-p", flags->prompts,
-                               "Text to continue; give it several times for a batch; empty starts from BOS, - reads the text from stdin"))
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-  command->add_option("--prompts-file", flags->prompts_file, "One prompt a line, plain or as a JSON string; - reads stdin");
-  command->add_option("--batch-with", flags->batch_with,
-                      "File of sequences, ids like 1,2,3 a line, continued in the same steps; no bit of the answer may change");
+void AddFlags(const CommandFlags& command, RunFlags& flags) {
+  flags.model.AddTo(command);
   command
-      ->add_option("--max-tokens,-n", flags->max_tokens,
-                   "Tokens to generate, or by prompt such as 64,32, the last one's for all others; without it 128, or as many as the "
-                   "context holds")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  command->add_option("--temperature", flags->sampling.temperature, "0 takes the likeliest token")->capture_default_str();
-  command->add_option("--top-k", flags->sampling.top_k, "Keep the K likeliest tokens; 0 keeps all")->capture_default_str();
-  command->add_option("--top-p", flags->sampling.top_p, "Keep the likeliest tokens that hold this share of the probability")
-      ->capture_default_str();
-  command->add_option("--min-p", flags->sampling.min_p, "Drop tokens below this share of the likeliest one's probability")
-      ->capture_default_str();
-  command->add_option("--repetition-penalty", flags->sampling.repetition_penalty, "Above 1 makes tokens seen before less likely")
-      ->capture_default_str();
-  command->add_option("--plan", flags->cluster_plan, "With --cluster, the file of `lime plan --out` instead of planning now");
-  AddWithoutFlag(*command, flags->without);
-  command->add_flag("--push", flags->push, "With --cluster, send the devices what they lack of the plan first");
+      .Add("--prompt,-p", &flags.prompts,
+           "Text to continue; give it several times for a batch; empty starts from BOS, - reads the text from stdin")
+      .FreeText()
+      .Repeats();
+  command.Add("--prompts-file", &flags.prompts_file, "One prompt a line, plain or as a JSON string; - reads stdin");
+  command.Add("--batch-with", &flags.batch_with,
+              "File of sequences, ids like 1,2,3 a line, continued in the same steps; no bit of the answer may change");
   command
-      ->add_option("--patience", flags->patience_s, "With --cluster, seconds that a lost device is waited for before planning without it")
-      ->capture_default_str();
-  command->add_option("--give-up", flags->give_up_s, "With --cluster, seconds that one is waited for which cannot be done without")
-      ->capture_default_str();
-  command->add_option(
-      "--kv-tokens", flags->kv_tokens,
-      "With --cluster or --kv grow, positions that KV is reserved for at first: more comes as parts stream instead; 0: all of "
-      "them on a cluster, else the prompt and a few tokens");
-  command->add_flag("--no-kv-spill", flags->no_kv_spill, "With --cluster, keep all KV in memory: none of it goes to the devices' disks");
-  command->add_flag("--no-kv-lending", flags->no_kv_lending,
-                    "With --cluster, keep all KV on the devices of its layers: none of it in the memory of others");
-  command->add_flag("--no-remote-attention", flags->no_remote_attention,
-                    "With --cluster, no device attends to KV of another one's layers: what it keeps of it comes back for every use");
+      .Add("--max-tokens,-n", &flags.max_tokens,
+           "Tokens to generate, or by prompt such as 64,32, the last one's for all others; without it 128, or as many as the "
+           "context holds")
+      .Listed();
+  command.Add("--temperature", &flags.sampling.temperature, "0 takes the likeliest token").Shown();
+  command.Add("--top-k", &flags.sampling.top_k, "Keep the K likeliest tokens; 0 keeps all").Shown();
+  command.Add("--top-p", &flags.sampling.top_p, "Keep the likeliest tokens that hold this share of the probability").Shown();
+  command.Add("--min-p", &flags.sampling.min_p, "Drop tokens below this share of the likeliest one's probability").Shown();
+  command.Add("--repetition-penalty", &flags.sampling.repetition_penalty, "Above 1 makes tokens seen before less likely").Shown();
+  flags.on_cluster.AddTo(command);
+  command.Add("--patience", &flags.patience_s, "With --cluster, seconds that a lost device is waited for before planning without it")
+      .Shown();
+  command.Add("--give-up", &flags.give_up_s, "With --cluster, seconds that one is waited for which cannot be done without").Shown();
+  command.Add("--kv-tokens", &flags.kv_tokens,
+              "With --cluster or --kv grow, positions that KV is reserved for at first: more comes as parts stream instead; 0: all of "
+              "them on a cluster, else the prompt and a few tokens");
+  flags.on_cluster.kv.AddTo(command);
   command
-      ->add_option("--online", flags->online,
-                   "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")
-      ->capture_default_str();
-  command->add_flag("--no-replan", flags->no_replan,
-                    "With --cluster, keep the plan whatever becomes of links and devices; one given with --plan is kept anyway");
-  command->add_flag("--no-memory-planner", flags->no_memory_planner, "With --cluster, whole layers stream as KV grows, to compare with");
-  command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
-  command->add_option("--seed", flags->sampling.seed, "Same seed, same text")->capture_default_str();
-  FreeText(command->add_option("--stop", flags->stops, "End before this text; may be given several times"))
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-  command->add_flag("--ignore-eos", flags->ignore_eos, "Go on after the model's end token");
-  command->add_flag("--hash-logits", flags->hash_logits, "Hash the logits of every generated position (logits_xxh3)");
-  command->add_flag("--token-times", flags->token_times,
-                    "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
-  flags->trace.AddTo(*command, "--trace", "File for a Chrome/Perfetto trace of what every device did when");
-  GroupFlags(*command);
+      .Add("--online", &flags.online,
+           "With --cluster, what streams as KV grows: lime (exact evaluation), paper (Eq. 5 to 7), or off: KV does not grow")
+      .Shown();
+  command.Add("--no-replan", &flags.no_replan,
+              "With --cluster, keep the plan whatever becomes of links and devices; one given with --plan is kept anyway");
+  command.Add("--no-memory-planner", &flags.no_memory_planner, "With --cluster, whole layers stream as KV grows, to compare with");
+  command.Add("--seed", &flags.sampling.seed, "Same seed, same text").Shown();
+  command.Add("--stop", &flags.stops, "End before this text; may be given several times").FreeText().Repeats();
+  command.Add("--ignore-eos", &flags.ignore_eos, "Go on after the model's end token");
+  command.Add("--hash-logits", &flags.hash_logits, "Hash the logits of every generated position (logits_xxh3)");
+  command.Add("--token-times", &flags.token_times, "With --json, when each token was sampled: token_times_s, seconds of the steady clock");
+  flags.trace.AddTo(command, "--trace", "File for a Chrome/Perfetto trace of what every device did when");
+  // The rest stays under "Options".
+  command.ShowUnder("Prompts and answers",
+                    {"--prompt", "--prompts-file", "--batch-with", "--max-tokens", "--stop", "--ignore-eos", "--json"});
+  command.ShowUnder("Sampling", {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"});
+  command.ShowUnder("Memory",
+                    {"--memory", "--memory-mode", "--placement", "--pool", "--resident", "--context", "--kv", "--chunk", "--loader"});
+  command.ShowUnder("On a cluster",
+                    {"--cluster", "--plan", "--patience", "--give-up", "--push", "--without", "--kv-tokens", "--no-kv-spill",
+                     "--no-kv-lending", "--no-remote-attention", "--online", "--no-replan", "--no-memory-planner", "--insecure"});
+  command.ShowUnder("To see what happened", {"--hash-logits", "--token-times", "--trace", "--overwrite"});
 }
 
 }  // namespace
 
-void AddRunCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<RunFlags>();
-  CLI::App* command = app.add_subcommand("run", "Generate text from a checkpoint");
-  command->footer("Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32");
-  AddFlags(command, flags.get());
-  command->callback([flags, &exit_code] { exit_code = Finish(Run(*flags)); });
+void AddRunCommand(Commands& commands) {
+  const auto [command, flags] =
+      commands.Add<RunFlags>("run", "Generate text from a checkpoint",
+                             "Example: lime run --model Llama-3.2-1B --prompt \"The capital of France is\" --max-tokens 32", Run);
+  AddFlags(command, flags);
 }
 
-void AddTraceCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<RunFlags>();
-  flags->show_trace = true;
-  CLI::App* command = app.add_subcommand("trace", "Run, and show what every device did when and how much of its loading was hidden");
-  command->footer(
-      "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json");
-  AddFlags(command, flags.get());
-  command->add_option("--steps", flags->trace_steps, "Steps to show, the last ones")->capture_default_str()->check(CLI::Range(1, 4096));
-  command->callback([flags, &exit_code] { exit_code = Finish(Run(*flags)); });
+void AddTraceCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<RunFlags>(
+      "trace", "Run, and show what every device did when and how much of its loading was hidden",
+      "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json", Run);
+  flags.show_trace = true;
+  AddFlags(command, flags);
+  command.Add("--steps", &flags.trace_steps, "Steps to show, the last ones").Shown();
 }
 
 }  // namespace lime::cli

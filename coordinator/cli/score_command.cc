@@ -1,25 +1,22 @@
-#include "coordinator/cli/score_command.h"
-
 #include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <memory>
 #include <optional>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/cli/cluster_file.h"
 #include "coordinator/cli/cluster_session.h"
-#include "coordinator/cli/command.h"
-#include "coordinator/cli/companions.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/local_session.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/score.h"
 #include "coordinator/cli/user_text.h"
+#include "planner/base/json_text.h"
 #include "planner/base/strings.h"
 
 namespace lime::cli {
@@ -37,11 +34,8 @@ struct ScoreFlags {
   std::string ids;
   std::string text_file;
   std::string batch_with;
-  std::optional<int64_t> top;        // not said: kTopInJson for --json, none for a person
-  std::string cluster_plan;          // with --cluster
-  std::vector<std::string> without;  // likewise
-  bool push = false;                 // likewise
-  bool insecure = false;             // likewise
+  std::optional<int64_t> top;          // not said: kTopInJson for --json, none for a person
+  ClusterSession::Options on_cluster;  // with --cluster
 
   bool top_asked() const { return top.value_or(0) > 0; }
 };
@@ -101,7 +95,7 @@ void PrintJson(json root, const std::vector<ScoredPosition>& positions, uint64_t
     for (const auto& [id, logit] : position.top) top.push_back(json::array({id, logit}));
     list.push_back({{"id", position.id}, {"logprob", position.logprob ? json(*position.logprob) : json()}, {"top", std::move(top)}});
   }
-  std::cout << root.dump() << std::endl;
+  std::cout << JsonText(root) << std::endl;
 }
 
 // A line for each position: its id, how likely that was, and the likeliest ids behind it with their logits.
@@ -129,34 +123,32 @@ int64_t ContextOf(const ScoreOptions& options, int64_t longest) {
   return context;
 }
 
-void Tell(const ScoreFlags& flags, const Scores& scores, size_t windows, double seconds) {
+// `Session`: of a cluster, or of this process alone. `lines`: what people are told of it.
+template <typename Session>
+absl::Status ScoreIn(Session& session, const ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows,
+                     const ScoreOptions& options, std::string (*lines)(const Session&)) {
+  const auto start = absl::Now();
+  LIME_ASSIGN_OR_RETURN(const Scores scores, session.Score(windows, options));
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  if (flags.model.json) return PrintJson(session.Describe(), scores.positions, scores.logits_hash), absl::OkStatus();
+  absl::FPrintF(stderr, "%s", lines(session));
   if (flags.top_asked()) PrintTop(scores.positions);
-  PrintText(scores.positions, windows, seconds, scores.logits_hash);
+  PrintText(scores.positions, windows.size(), seconds, scores.logits_hash);
+  return absl::OkStatus();
 }
 
 // A window at a time, in prompt chunks; with the logits of one row of each micro-batch, which is what devices are made for.
 absl::Status ScoreOnCluster(const ScoreFlags& flags, const std::vector<std::vector<int32_t>>& windows, const ScoreOptions& options,
                             int64_t longest) {
-  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session,
-                        ClusterSession::Open({.cluster = flags.model.cluster,
-                                              .model = flags.model.model,
-                                              .without = flags.without,
-                                              .push = flags.push,
-                                              .plan = flags.cluster_plan,
-                                              .context = ContextOf(options, longest),
-                                              .sequences = 1 + static_cast<int64_t>(options.companions.size()),
-                                              .prompt_tokens = longest,
-                                              .insecure = flags.insecure,
-                                              .cancel = &Interrupted()}));
-  const auto start = absl::Now();
-  LIME_ASSIGN_OR_RETURN(const Scores scores, session->Score(windows, options));
-  if (flags.model.json) {
-    PrintJson(session->Describe(), scores.positions, scores.logits_hash);
-  } else {
-    Tell(flags, scores, windows.size(), absl::ToDoubleSeconds(absl::Now() - start));
-    absl::FPrintF(stderr, "%s", session->DeviceLines());
-  }
-  return absl::OkStatus();
+  ClusterSession::Options cluster = flags.on_cluster;
+  cluster.cluster = flags.model.cluster;
+  cluster.model = flags.model.model;
+  cluster.context = ContextOf(options, longest);
+  cluster.sequences = 1 + std::ssize(options.companions);
+  cluster.prompt_tokens = longest;
+  cluster.cancel = &Interrupted();
+  LIME_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterSession> session, ClusterSession::Open(cluster));
+  return ScoreIn<ClusterSession>(*session, flags, windows, options, [](const ClusterSession& of) { return of.DeviceLines(); });
 }
 
 // In prompt chunks, with the logits of as many of their rows in a step as memory has room for.
@@ -170,16 +162,8 @@ absl::Status ScoreHere(ScoreFlags& flags, const std::vector<std::vector<int32_t>
                                                          .prompt_tokens = longest,
                                                          .all_prompt_tokens = longest * std::ssize(windows),
                                                          .logit_rows = chunk}));
-  const auto start = absl::Now();
-  LIME_ASSIGN_OR_RETURN(const Scores scores, session->Score(windows, options));
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  if (flags.model.json) {
-    PrintJson(session->Describe(), scores.positions, scores.logits_hash);
-    return absl::OkStatus();
-  }
-  absl::FPrintF(stderr, "%s\n%s\n", session->LoadLine(), session->MemoryLine());
-  Tell(flags, scores, windows.size(), seconds);
-  return absl::OkStatus();
+  return ScoreIn<LocalSession>(*session, flags, windows, options,
+                               [](const LocalSession& of) { return absl::StrCat(of.LoadLine(), "\n", of.MemoryLine(), "\n"); });
 }
 
 absl::Status Score(ScoreFlags& flags) {
@@ -207,21 +191,17 @@ absl::Status Score(ScoreFlags& flags) {
 
 }  // namespace
 
-void AddScoreCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<ScoreFlags>();
-  CLI::App* command = app.add_subcommand("score", "Log-probabilities and perplexity of given ids or text");
-  command->footer("Example: lime score --model Llama-3.2-1B --text-file book.txt --context 2048");
-  flags->model.AddTo(*command);
-  command->add_option("--ids", flags->ids, "Ids to score, like 1,2,3; nothing is added to them");
-  command->add_option("--text-file", flags->text_file, "Text to score in windows of the context: BOS, then context - 1 ids, side by side");
-  command->add_option("--top", flags->top, "Likeliest ids to print after each position; without it 5 with --json, and else none");
-  command->add_option("--batch-with", flags->batch_with,
-                      "File of sequences, ids like 1,2,3 a line, computed in the same steps; no bit of the answer may change");
-  command->add_option("--plan", flags->cluster_plan, "With --cluster, the file of `lime plan --out` instead of planning now");
-  AddWithoutFlag(*command, flags->without);
-  command->add_flag("--push", flags->push, "With --cluster, send the devices what they lack of the plan first");
-  command->add_flag("--insecure", flags->insecure, "With --cluster, talk to other machines without keys");
-  command->callback([flags, &exit_code] { exit_code = Finish(Score(*flags)); });
+void AddScoreCommand(Commands& commands) {
+  const auto [command, flags] =
+      commands.Add<ScoreFlags>("score", "Log-probabilities and perplexity of given ids or text",
+                               "Example: lime score --model Llama-3.2-1B --text-file book.txt --context 2048", Score);
+  flags.model.AddTo(command);
+  command.Add("--ids", &flags.ids, "Ids to score, like 1,2,3; nothing is added to them");
+  command.Add("--text-file", &flags.text_file, "Text to score in windows of the context: BOS, then context - 1 ids, side by side");
+  command.Add("--top", &flags.top, "Likeliest ids to print after each position; without it 5 with --json, and else none");
+  command.Add("--batch-with", &flags.batch_with,
+              "File of sequences, ids like 1,2,3 a line, computed in the same steps; no bit of the answer may change");
+  flags.on_cluster.AddTo(command);
 }
 
 }  // namespace lime::cli

@@ -1,20 +1,16 @@
-#include "coordinator/cli/simulate_command.h"
-
 #include <algorithm>
 #include <array>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/text_table.h"
-#include "coordinator/cli/timeline_json.h"
+#include "coordinator/cli/trace_report.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
@@ -180,7 +176,7 @@ absl::Status RunSimulate(const SimulateFlags& flags) {
   const Timeline shown = Shown(*simulation);
   if (!flags.trace.path.empty()) LIME_RETURN_IF_ERROR(flags.trace.Write(TraceJson(shown)));
   if (flags.json) {
-    std::cout << ToJson(flags, *simulation, shown).dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
+    std::cout << JsonText(ToJson(flags, *simulation, shown)) << std::endl;
   } else {
     Print(flags, *simulation, shown);
     if (!flags.trace.path.empty()) absl::PrintF("\ntrace in %s; open it at https://ui.perfetto.dev\n", flags.trace.path);
@@ -190,18 +186,17 @@ absl::Status RunSimulate(const SimulateFlags& flags) {
 
 }  // namespace
 
-void AddSimulateCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<SimulateFlags>();
-  CLI::App* command = app.add_subcommand("simulate", "The timeline of a plan");
-  command->footer("Example: lime plan ... --out plan.json && lime simulate --plan plan.json --trace plan.trace.json");
-  command->add_option("--plan,-p", flags->plan, "File of `lime plan --out`, or what `lime plan --json` printed")->required();
-  command->add_option("--steps,-n", flags->steps, "Decode steps to show, once the pipeline has settled")->capture_default_str();
-  command->add_option("--link-speed", flags->link_speed, "Links so many times as fast as planned, such as 0.5")->capture_default_str();
-  command->add_flag("--from-start", flags->from_start, "Show the first steps, from an idle start with nothing read ahead");
-  command->add_flag("--prompt", flags->prompt, "Show the prompt that the plan is made for, up to its first token, instead of decode steps");
-  flags->trace.AddTo(*command, "--trace", "File for a Chrome/Perfetto trace of what is shown");
-  command->add_flag("--json", flags->json, "Print one JSON object, with all events shown, and nothing else on stdout");
-  command->callback([flags, &exit_code] { exit_code = Finish(RunSimulate(*flags)); });
+void AddSimulateCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<SimulateFlags>(
+      "simulate", "The timeline of a plan",
+      "Example: lime plan ... --out plan.json && lime simulate --plan plan.json --trace plan.trace.json", RunSimulate);
+  command.Add("--plan,-p", &flags.plan, "File of `lime plan --out`, or what `lime plan --json` printed").Required();
+  command.Add("--steps,-n", &flags.steps, "Decode steps to show, once the pipeline has settled").Shown();
+  command.Add("--link-speed", &flags.link_speed, "Links so many times as fast as planned, such as 0.5").Shown();
+  command.Add("--from-start", &flags.from_start, "Show the first steps, from an idle start with nothing read ahead");
+  command.Add("--prompt", &flags.prompt, "Show the prompt that the plan is made for, up to its first token, instead of decode steps");
+  flags.trace.AddTo(command, "--trace", "File for a Chrome/Perfetto trace of what is shown");
+  command.Add("--json", &flags.json, "Print one JSON object, with all events shown, and nothing else on stdout");
 }
 
 }  // namespace lime::cli

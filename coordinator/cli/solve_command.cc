@@ -1,13 +1,10 @@
-#include "coordinator/cli/solve_command.h"
-
 #include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <string>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/user_text.h"
 #include "planner/solve.h"
 
@@ -22,7 +19,7 @@ std::string ReadProblem(std::istream& in) {
   return text;
 }
 
-absl::Status RunSolve() {
+absl::Status RunSolve(bool /*as_json*/) {
   LIME_RETURN_IF_ERROR(CheckStdin());
   const auto now_ms = [] { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
   const absl::StatusOr<std::string> answer = Solve(ReadProblem(std::cin), {.now_ms = now_ms});
@@ -33,11 +30,11 @@ absl::Status RunSolve() {
 
 }  // namespace
 
-void AddSolveCommand(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("solve", "Planner problems, JSON in and out");
-  command->footer("One object with a \"kind\" on stdin: optimize, eval, replan, eq1, slots, online or kvtransfer.");
-  command->add_flag("--json")->description("Print JSON, as it does anyway");
-  command->callback([&exit_code] { exit_code = Finish(RunSolve()); });
+void AddSolveCommand(Commands& commands) {
+  const auto [command, as_json] =
+      commands.Add<bool>("solve", "Planner problems, JSON in and out",
+                         "One object with a \"kind\" on stdin: optimize, eval, replan, eq1, slots, online or kvtransfer.", RunSolve);
+  command.Add("--json", &as_json, "Print JSON, as it does anyway");
 }
 
 }  // namespace lime::cli

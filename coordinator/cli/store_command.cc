@@ -1,20 +1,15 @@
-#include "coordinator/cli/store_command.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/command_line.h"
 #include "coordinator/cli/cluster_file.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/stored_choice.h"
 #include "coordinator/cli/text_table.h"
@@ -46,13 +41,6 @@ struct Holder {
   bool asked = false;           // to remove it
 };
 
-template <typename Do>
-void ForAll(std::vector<Holder>& holders, Do what) {
-  std::vector<std::thread> threads;
-  for (Holder& holder : holders) threads.emplace_back([&what, &holder] { what(holder); });
-  for (std::thread& thread : threads) thread.join();
-}
-
 StoreClient ClientOf(const ClusterFile& file, const Holder& holder) {
   return {holder.config->name, holder.config->address, file.keys};
 }
@@ -64,7 +52,8 @@ absl::StatusOr<std::vector<Holder>> Ask(const ClusterFile& file, const StoreFlag
       holders.push_back({.config = &device, .content = StoreContent(), .freed = Bytes{0}});
   }
   if (holders.empty()) return WrongCall(absl::StrCat("--device ", AsTyped(flags.device), ": ", file.path, " has no such device"));
-  ForAll(holders, [&file](Holder& holder) {
+  AtOnce(holders.size(), [&](size_t i) {
+    Holder& holder = holders[i];
     const absl::StatusOr<DeviceHealth> health =
         DeviceClient(holder.config->name, holder.config->address, file.keys, HowToStart(*holder.config, file.path)).Health(kStorePatience);
     holder.content = health.ok() ? ClientOf(file, holder).List() : absl::StatusOr<StoreContent>(health.status());
@@ -135,10 +124,6 @@ json ToJson(const Holder& holder) {
   return object;
 }
 
-std::string Dump(const json& answer) {
-  return answer.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 // A checkpoint of this machine is known by its tensors; else a word is a name or a digest.
 absl::StatusOr<uint64_t> ModelMeant(const std::string& word, const std::vector<StoreContent>& contents) {
   if (const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(word); checkpoint.ok()) return ModelDigest(*checkpoint);
@@ -169,8 +154,8 @@ absl::Status Remove(const ClusterFile& file, const StoreFlags& flags, std::vecto
   }
   if (!held) LIME_RETURN_IF_ERROR(Problems(holders));
   if (!held) return absl::NotFoundError(absl::StrCat("no device holds ", flags.remove, " (", DigestText(model), ")"));
-  ForAll(holders, [&](Holder& holder) {
-    if (holder.asked) holder.freed = ClientOf(file, holder).Remove(model);
+  AtOnce(holders.size(), [&](size_t i) {
+    if (holders[i].asked) holders[i].freed = ClientOf(file, holders[i]).Remove(model);
   });
   json removed = json::array();
   for (const Holder& holder : holders) {
@@ -180,11 +165,8 @@ absl::Status Remove(const ClusterFile& file, const StoreFlags& flags, std::vecto
       absl::PrintF("%-12s has removed %s: %s are free again\n", holder.config->name, flags.remove, FormatBytes(*holder.freed));
   }
   std::fflush(stdout);
-  const std::string answer = Dump({{"cluster_file", file.path}, {"removed", removed}});
   // Nobody knows whether a silent device holds the model.
-  if (const absl::Status problem = Problems(holders); !problem.ok()) return WithAnswer(problem, answer);
-  if (flags.json) std::cout << answer << std::endl;
-  return absl::OkStatus();
+  return Answered({{"cluster_file", file.path}, {"removed", removed}}, flags.json, Problems(holders));
 }
 
 absl::Status Store(const StoreFlags& flags) {
@@ -201,28 +183,25 @@ absl::Status Store(const StoreFlags& flags) {
   }
   json answer = {{"cluster", file.Name()}, {"cluster_file", file.path}, {"devices", json::array()}};
   for (const Holder& holder : holders) answer["devices"].push_back(ToJson(holder));
-  if (const absl::Status problem = Problems(holders); !problem.ok()) return WithAnswer(problem, Dump(answer));
-  std::cout << Dump(answer) << std::endl;
-  return absl::OkStatus();
+  return Answered(answer, flags.json, Problems(holders));
 }
 
 }  // namespace
 
-void AddStoreCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<StoreFlags>();
-  CLI::App* command = app.add_subcommand("store", "Which models the devices of a cluster hold, and remove them");
-  command->footer(
+void AddStoreCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<StoreFlags>(
+      "store", "Which models the devices of a cluster hold, and remove them",
       "Examples:\n"
       "  lime store                                     what `lime push` has sent to each device, and when it was used last\n"
       "  lime store --remove Llama-3.1-8B               from all devices, without a question\n"
       "  lime store --remove 1f3c0d5e --device orin     by the first digits of its digest, from one\n"
-      "What an installed plan reads is not removed. Folders that cluster.toml names with `weights` are never touched.");
-  AddClusterFlag(*command, flags->cluster);
-  command->add_option("--remove", flags->remove, "Model to remove: its name, its digest or the first 8 digits of it, or its folder here");
-  command->add_option("--device", flags->device, "This device alone");
-  command->add_flag("--insecure", flags->insecure, "Talk to other machines without keys");
-  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
-  command->callback([flags, &exit_code] { exit_code = Finish(Store(*flags)); });
+      "What an installed plan reads is not removed. Folders that cluster.toml names with `weights` are never touched.",
+      Store);
+  AddClusterFlag(command, flags.cluster);
+  command.Add("--remove", &flags.remove, "Model to remove: its name, its digest or the first 8 digits of it, or its folder here");
+  command.Add("--device", &flags.device, "This device alone");
+  command.Add("--insecure", &flags.insecure, "Talk to other machines without keys");
+  command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 
 }  // namespace lime::cli

@@ -1,19 +1,14 @@
-#include "coordinator/cli/unload_command.h"
-
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/cli/cluster_file.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/default_cluster.h"
-#include "coordinator/cli/used_by_json.h"
+#include "coordinator/cli/device_checks.h"
 #include "nlohmann/json.hpp"
 
 namespace lime::cli {
@@ -30,15 +25,6 @@ struct UnloadFlags {
   bool json = false;
 };
 
-using Released = std::vector<absl::StatusOr<ReleasedPlan>>;
-
-template <typename Do>
-void AskAll(size_t count, Do what) {
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < count; ++i) threads.emplace_back([&what, i] { what(i); });
-  for (std::thread& thread : threads) thread.join();
-}
-
 std::string Outcome(const ReleasedPlan& released) {
   if (released.epoch < 0) return "had no plan";
   const std::string what = absl::StrCat("has unloaded ", released.model.empty() ? "a plan" : released.model, ", epoch ", released.epoch);
@@ -53,8 +39,7 @@ json ToJson(const std::string& name, const ReleasedPlan& released) {
 
 // Where one device is in use the plan stays on all of them: it is one plan. Devices that do not answer are told at the end.
 absl::Status CheckUnused(const std::vector<std::unique_ptr<DeviceClient>>& devices, std::vector<absl::Status>& silent) {
-  std::vector<absl::StatusOr<DeviceHealth>> health(devices.size());
-  AskAll(devices.size(), [&](size_t i) { health[i] = devices[i]->Health(kUnloadPatience); });
+  const auto health = AskAll(devices.size(), [&](size_t i) { return devices[i]->Health(kUnloadPatience); });
   for (size_t i = 0; i < devices.size(); ++i) silent[i] = health[i].status();
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!health[i].ok() || !health[i]->used_by) continue;
@@ -70,9 +55,9 @@ absl::Status Unload(const UnloadFlags& flags) {
   const std::vector<std::unique_ptr<DeviceClient>> devices = file.Clients();
   std::vector<absl::Status> silent(devices.size());
   if (const absl::Status used = CheckUnused(devices, silent); !used.ok() && !flags.force) return used;
-  Released released(devices.size());
-  AskAll(devices.size(),
-         [&](size_t i) { released[i] = silent[i].ok() ? devices[i]->Release(flags.force) : absl::StatusOr<ReleasedPlan>(silent[i]); });
+  const auto released = AskAll(devices.size(), [&](size_t i) {
+    return silent[i].ok() ? devices[i]->Release(flags.force) : absl::StatusOr<ReleasedPlan>(silent[i]);
+  });
   json list = json::array();
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!released[i].ok()) continue;
@@ -81,28 +66,24 @@ absl::Status Unload(const UnloadFlags& flags) {
   }
   std::fflush(stdout);
   const json answer = {{"cluster_file", file.path}, {"devices", list}};
-  const std::string text = answer.dump(-1, ' ', false, json::error_handler_t::replace);
   std::vector<absl::Status> problems;
   for (const absl::StatusOr<ReleasedPlan>& each : released) problems.push_back(each.status());
-  if (const absl::Status problem = AllOf(problems); !problem.ok()) return WithAnswer(problem, text);
-  if (flags.json) std::cout << text << std::endl;
-  return absl::OkStatus();
+  return Answered(answer, flags.json, AllOf(problems));
 }
 
 }  // namespace
 
-void AddUnloadCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<UnloadFlags>();
-  CLI::App* command = app.add_subcommand("unload", "Take a plan off the devices of a cluster");
-  command->footer(
+void AddUnloadCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<UnloadFlags>(
+      "unload", "Take a plan off the devices of a cluster",
       "Example: lime unload\n"
       "A run unloads its plan itself; this is for a plan that one has left behind, or for devices that you need. A plan that somebody\n"
-      "uses stays, and the answer says who does and since when; with --force that run ends with a sentence that names you.");
-  AddClusterFlag(*command, flags->cluster);
-  command->add_flag("--force", flags->force, "Even while a run uses the plan: that run ends");
-  command->add_flag("--insecure", flags->insecure, "Talk to other machines without keys");
-  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
-  command->callback([flags, &exit_code] { exit_code = Finish(Unload(*flags)); });
+      "uses stays, and the answer says who does and since when; with --force that run ends with a sentence that names you.",
+      Unload);
+  AddClusterFlag(command, flags.cluster);
+  command.Add("--force", &flags.force, "Even while a run uses the plan: that run ends");
+  command.Add("--insecure", &flags.insecure, "Talk to other machines without keys");
+  command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 
 }  // namespace lime::cli

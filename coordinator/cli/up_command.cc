@@ -1,22 +1,17 @@
-#include "coordinator/cli/up_command.h"
-
 #include <cstdio>
 #include <ctime>
 #include <iostream>
-#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/cli/cluster_file.h"
-#include "coordinator/cli/command.h"
+#include "coordinator/cli/commands.h"
 #include "coordinator/cli/default_cluster.h"
 #include "coordinator/cli/device_checks.h"
 #include "coordinator/cli/limed_call.h"
@@ -56,16 +51,6 @@ absl::StatusOr<std::vector<LimedCall>> CallsOf(const ClusterFile& file, bool ins
   return calls;
 }
 
-// The same for every device at once.
-template <typename Do>
-auto ForAll(size_t count, Do what) {
-  std::vector<decltype(what(size_t{0}))> results(count);
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < count; ++i) threads.emplace_back([&, i] { results[i] = what(i); });
-  for (std::thread& thread : threads) thread.join();
-  return results;
-}
-
 std::vector<std::string> NamesOf(const std::vector<LimedCall>& calls) {
   std::vector<std::string> names;
   for (const LimedCall& call : calls) names.push_back(call.name());
@@ -99,10 +84,7 @@ absl::Status Tell(const ClusterFile& file, const std::vector<std::string>& names
   for (const absl::StatusOr<DeviceOutcome>& outcome : outcomes) {
     if (outcome.ok() && !outcome->warning.empty()) std::fprintf(stderr, "lime: %s\n", outcome->warning.c_str());
   }
-  const std::string text = answer.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (!first.ok()) return WithAnswer(first, text);
-  if (as_json) std::cout << text << std::endl;
-  return absl::OkStatus();
+  return Answered(answer, as_json, first);
 }
 
 // ---- Up
@@ -214,7 +196,7 @@ absl::Status Up(const UpFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, flags.insecure));
   const auto clients = file.Clients();
   for (const std::string& notice : ExpiryNotices(file.keys, {}, std::time(nullptr))) std::fprintf(stderr, "lime: %s\n", notice.c_str());
-  const Outcomes outcomes = ForAll(calls.size(), [&](size_t i) { return Starter(calls[i], *clients[i], flags.restart).Run(); });
+  const Outcomes outcomes = AskAll(calls.size(), [&](size_t i) { return Starter(calls[i], *clients[i], flags.restart).Run(); });
   return Tell(file, NamesOf(calls), outcomes, flags.json);
 }
 
@@ -277,11 +259,11 @@ absl::Status Down(const UpFlags& flags) {
                                                                       : ClusterFile::Open(path, /*insecure=*/true, /*distinct=*/false));
   LIME_ASSIGN_OR_RETURN(const std::vector<LimedCall> calls, CallsOf(file, /*insecure=*/true));
   const auto clients = file.Clients();
-  const auto asked = ForAll(calls.size(), [&](size_t i) { return AskToEnd(calls[i]); });
+  const auto asked = AskAll(calls.size(), [&](size_t i) { return AskToEnd(calls[i]); });
   std::vector<std::string> others;
   Outcomes others_ended;
   EndOthers(calls, others, others_ended);
-  Outcomes outcomes = ForAll(calls.size(), [&](size_t i) { return LookAfterEnd(calls[i], *clients[i], asked[i]); });
+  Outcomes outcomes = AskAll(calls.size(), [&](size_t i) { return LookAfterEnd(calls[i], *clients[i], asked[i]); });
   std::vector<std::string> names = NamesOf(calls);
   names.insert(names.end(), others.begin(), others.end());
   outcomes.insert(outcomes.end(), others_ended.begin(), others_ended.end());
@@ -290,30 +272,28 @@ absl::Status Down(const UpFlags& flags) {
 
 }  // namespace
 
-void AddUpCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<UpFlags>();
-  CLI::App* command = app.add_subcommand("up", "Start limed on every device of a cluster, here and over ssh");
-  command->footer(
+void AddUpCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<UpFlags>(
+      "up", "Start limed on every device of a cluster, here and over ssh",
       "Example: lime up --cluster shelf.toml\n"
       "A device with ssh = \"USER@HOST\" in the file is started there, by limed on its PATH or where limed = \"PATH\" says; the others\n"
       "on this machine. What runs already stays, and where it runs with other settings than the file says, that is told. Log and process\n"
-      "number of each are in ~/.local/state/lime/CLUSTER on its machine.");
-  AddClusterFlag(*command, flags->cluster);
-  command->add_flag("--restart", flags->restart,
-                    "Start again what `lime up` started with other settings than the file says now, where nobody uses it");
-  command->add_flag("--insecure", flags->insecure, "Let anyone who reaches the devices use them, where the file names no keys");
-  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
-  command->callback([flags, &exit_code] { exit_code = Finish(Up(*flags)); });
+      "number of each are in ~/.local/state/lime/CLUSTER on its machine.",
+      Up);
+  AddClusterFlag(command, flags.cluster);
+  command.Add("--restart", &flags.restart,
+              "Start again what `lime up` started with other settings than the file says now, where nobody uses it");
+  command.Add("--insecure", &flags.insecure, "Let anyone who reaches the devices use them, where the file names no keys");
+  command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 
-void AddDownCommand(CLI::App& app, int& exit_code) {
-  auto flags = std::make_shared<UpFlags>();
-  CLI::App* command = app.add_subcommand("down", "End what `lime up` has started, and nothing else");
-  command->footer(
-      "Example: lime down --cluster shelf.toml\nA device that was started by other means goes on, and the answer says how to end it.");
-  AddClusterFlag(*command, flags->cluster);
-  command->add_flag("--json", flags->json, "Print one JSON object and nothing else on stdout");
-  command->callback([flags, &exit_code] { exit_code = Finish(Down(*flags)); });
+void AddDownCommand(Commands& commands) {
+  const auto [command, flags] = commands.Add<UpFlags>(
+      "down", "End what `lime up` has started, and nothing else",
+      "Example: lime down --cluster shelf.toml\nA device that was started by other means goes on, and the answer says how to end it.",
+      Down);
+  AddClusterFlag(command, flags.cluster);
+  command.Add("--json", &flags.json, "Print one JSON object and nothing else on stdout");
 }
 
 }  // namespace lime::cli

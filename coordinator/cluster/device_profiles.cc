@@ -99,7 +99,7 @@ absl::StatusOr<DeviceProfile> ReadProfileOf(const json& object, const std::strin
     LIME_ASSIGN_OR_RETURN(profile, ProfileOfRates(object, where));
   }
   if (object.contains("links")) profile["links"] = object.at("links");
-  return ParseDeviceProfile(profile.dump(-1, ' ', false, json::error_handler_t::replace), where);
+  return ParseDeviceProfile(JsonText(profile), where);
 }
 
 absl::StatusOr<DescribedDevice> ReadDevice(const json& object, const std::string& where) {
@@ -175,11 +175,16 @@ std::string ToJsonText(const DescribedCluster& cluster) {
   json root = {{"devices", json::array()}};
   if (cluster.link) root["link"] = LinkJson(*cluster.link);
   for (const DescribedDevice& device : cluster.devices) root["devices"].push_back(DeviceJson(device));
-  return root.dump(1, ' ', false, json::error_handler_t::replace);
+  return JsonText(root, 1);
 }
 
 std::string ProfilesPathOf(const std::string& cluster_path) {
   return std::filesystem::path(cluster_path).replace_extension(".profiles.json").string();
+}
+
+const DescribedDevice* DescribedCluster::Find(std::string_view name) const {
+  const auto found = std::ranges::find(devices, name, &DescribedDevice::name);
+  return found == devices.end() ? nullptr : &*found;
 }
 
 absl::StatusOr<DescribedCluster> ParseDeviceProfiles(std::string_view text, std::string_view name) {

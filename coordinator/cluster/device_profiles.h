@@ -34,6 +34,9 @@ struct DescribedDevice {
 struct DescribedCluster {
   std::vector<DescribedDevice> devices;  // at least one; names differ
   std::optional<LinkPoint> link;         // wherever no device names one; `peer` is empty
+
+  // Null: it is not described.
+  const DescribedDevice* Find(std::string_view name) const;
 };
 
 // `name` (the path) opens every error.

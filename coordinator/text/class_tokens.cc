@@ -1,7 +1,7 @@
-#include "coordinator/text/class_tokens.h"
-
 #include <map>
 #include <string>
+
+#include "coordinator/text/tokenizer_config.h"
 
 namespace lime {
 namespace {

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/vocab.h"
+#include "planner/base/json_text.h"
 
 namespace lime {
 namespace {
@@ -10,8 +11,7 @@ constexpr size_t kMaxTemplateIds = 64;
 
 absl::StatusOr<int32_t> ParseId(const Json& json) {
   if (!json.is_number_unsigned() || json.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("post_processor: ", json.dump(-1, ' ', false, Json::error_handler_t::replace), " is no token id"));
+    return absl::InvalidArgumentError(absl::StrCat("post_processor: ", JsonText(json), " is no token id"));
   }
   return json.get<int32_t>();
 }

@@ -1,5 +1,3 @@
-#include "coordinator/text/sentencepiece.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/bpe.h"
 #include "coordinator/text/charsmap.h"
+#include "coordinator/text/tokenizer_files.h"
 #include "coordinator/text/unigram.h"
 #include "coordinator/text/utf8.h"
 #include "lime/v1/sentencepiece_model.pb.h"

@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/text/class_tokens.h"
 #include "planner/base/strings.h"
 
 namespace lime {

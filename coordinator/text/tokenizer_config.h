@@ -1,11 +1,13 @@
 // What the files beside a tokenizer say about it: tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 //
 // Read as transformers reads them. "added_tokens_decoder" of tokenizer_config.json replaces the two other files; without it the tokens that
-// special_tokens_map.json names override those of tokenizer_config.json. Tokens that neither names are those of the class (class_tokens.h).
+// special_tokens_map.json names override those of tokenizer_config.json. Tokens that neither names are those of the class
+// (class_tokens.cc).
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/text/added_tokens.h"
@@ -49,5 +51,9 @@ void ApplyFlags(const TokenizerConfig& config, Json& tokenizer);
 
 // The added tokens of `config` that say more than `tokens`: a special token without an id that is there already stays as it is.
 std::vector<AddedToken> TokensBeside(const TokenizerConfig& config, const std::vector<AddedToken>& tokens);
+
+// The special tokens that a tokenizer's class has in transformers where no file names them: {"bos_token": ..., ...} of the class, whose
+// name is without "Fast". Empty for a class that has none, or is not known.
+const Json& TokensOfClass(std::string_view tokenizer_class);
 
 }  // namespace lime

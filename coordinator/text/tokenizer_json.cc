@@ -1,10 +1,9 @@
-#include "coordinator/text/tokenizer_json.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/text/bpe.h"
+#include "coordinator/text/tokenizer_files.h"
 #include "coordinator/text/unigram.h"
 #include "planner/base/strings.h"
 

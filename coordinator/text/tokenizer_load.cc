@@ -6,10 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model_file.h"
-#include "coordinator/text/sentencepiece.h"
 #include "coordinator/text/tokenizer.h"
-#include "coordinator/text/tokenizer_json.h"
-#include "coordinator/text/vocab_merges.h"
+#include "coordinator/text/tokenizer_files.h"
 #include "planner/base/foreign_file.h"
 #include "planner/base/strings.h"
 

@@ -1,8 +1,7 @@
-#include "coordinator/text/vocab_merges.h"
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/text/tokenizer_files.h"
 #include "planner/base/strings.h"
 
 namespace lime {

@@ -12,7 +12,6 @@
 #include <span>
 #include <utility>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/device_name.h"
@@ -64,8 +63,8 @@ absl::Status InFile(const LimedFlags& flags, const char* flag, const absl::Statu
 // The fields of the file, each into the flag of its name where the call does not give that.
 class FileFields {
  public:
-  FileFields(const TomlNode& root, std::string_view file, const CLI::App& app)
-      : fields_(root, file), app_(app), folder_(FolderOf(fs::path(file))) {}
+  FileFields(const TomlNode& root, std::string_view file, const CommandFlags& command)
+      : fields_(root, file), command_(command), folder_(FolderOf(fs::path(file))) {}
 
   void Text(const char* key, std::string& flag) {
     const std::string value = fields_.String(key);
@@ -113,7 +112,7 @@ class FileFields {
   }
 
  private:
-  bool Counts(const char* key) const { return fields_.Has(key) && app_.count(absl::StrCat("--", key)) == 0; }
+  bool Counts(const char* key) const { return fields_.Has(key) && !command_.Given(absl::StrCat("--", key)); }
 
   // Empty, the working directory, where the file is a pipe.
   static fs::path FolderOf(const fs::path& file) {
@@ -123,15 +122,15 @@ class FileFields {
   }
 
   TomlFields fields_;
-  const CLI::App& app_;
+  const CommandFlags& command_;
   const fs::path folder_;
 };
 
 }  // namespace
 
-absl::Status ReadLimedText(std::string_view text, std::string_view file, const CLI::App& app, LimedFlags& flags) {
+absl::Status ReadLimedText(std::string_view text, std::string_view file, const CommandFlags& command, LimedFlags& flags) {
   LIME_ASSIGN_OR_RETURN(const TomlNode root, ParseToml(text, file));
-  FileFields fields(root, file, app);
+  FileFields fields(root, file, command);
   fields.Text("listen", flags.listen);
   fields.Name("name", flags.name);
   fields.Budget("memory", flags.memory);
@@ -155,49 +154,48 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   return absl::OkStatus();
 }
 
-absl::Status ReadLimedFile(const CLI::App& app, LimedFlags& flags) {
+absl::Status ReadLimedFile(const CommandFlags& command, LimedFlags& flags) {
   if (flags.config.empty()) return absl::OkStatus();
   const absl::StatusOr<std::string> text = ReadNamedText(flags.config, kMaxTomlBytes + 1);
   if (!text.ok()) return InFile(flags, "config", text.status(), "--config ");
-  return ReadLimedText(*text, flags.config, app, flags);
+  return ReadLimedText(*text, flags.config, command, flags);
 }
 
-void LimedFlags::AddTo(CLI::App& app) {
-  app.add_option("--listen", listen, "HOST:PORT; other machines reach it only where HOST is not this one alone")->capture_default_str();
-  app.add_option("--name", name, "Of this device, as in cluster.toml");
-  app.add_option("--memory", memory, "What this process may use, such as 8GiB; a plan that takes more is refused");
-  app.add_option("--model,-m", model, "Folder of the weights, where the coordinator names none");
-  app.add_option("--store", store, "Folder for the weights that `lime push` sends; without it none are taken");
-  app.add_option("--kv-dir", kv_dir, "Folder on a fast disk for KV that memory has no room for; else that of the weights");
-  app.add_option("--tls", tls, "Folder of the cluster's keys (`lime keys` makes them): ca.pem, NAME.pem, NAME.key");
-  app.add_flag("--insecure", insecure, "Let anyone who reaches the address use this device");
-  app.add_option("--threads", threads, "Compute threads; 0: one for every core this process may use")->capture_default_str();
-  app.add_option("--compute-cores", compute_cores,
-                 "Cores that compute, such as 4-7, and nothing else of this process: what brings work then never takes their time. Not for "
-                 "cores that others compute on, too");
-  app.add_option("--backend", backend, "What computes: cpu, or torch: libtorch, to compare with, where its module is installed")
-      ->capture_default_str();
-  app.add_option("--numerics", numerics, "auto, or portable: the one order of reduction that every CPU implements")->capture_default_str();
-  app.add_option("--loader", loader,
-                 "How weights reach memory: read (direct reads), mmap (zero copy), or auto: which suits the plan and what is cached")
-      ->capture_default_str();
-  app.add_option("--pace", pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
-  app.add_flag("--no-link-probes", no_link_probes, "Know of links only what the traffic itself tells: nothing is sent to measure them");
-  app.add_flag(
-      "--follow-memory", follow_memory,
-      "Give weights back while others on this machine need the memory, and take them back afterwards; steps take longer meanwhile");
-  app.add_option("--log", log_level, "trace, debug, info, warning or error")->capture_default_str();
-  CLI::Option* const cluster =
-      app.add_option("--background", background,
-                     "Run in the background as a device of the cluster of this name; log and process number are kept in "
-                     "~/.local/state/lime/NAME");
-  app.add_flag("--stop", stop, "End the one that --background started, and no other")->needs(cluster);
-  app.add_option("--ready-fd", ready_fd, "Descriptor that the port is written to, once it listens")->group("");
-  app.add_option("--cluster-file", cluster_file,
-                 "That `lime up` and `lime down` were given: with --stop, what another file has started stays")
-      ->group("");
-  app.add_flag("--stop-all", stop_all, "End all that `lime up` has started from --cluster-file here")->group("");
-  app.add_option("--config", config, "TOML file with the names of these flags, without dashes in front; a flag wins over it");
+void LimedFlags::AddTo(const CommandFlags& command) {
+  command.Add("--listen", &listen, "HOST:PORT; other machines reach it only where HOST is not this one alone").Shown();
+  command.Add("--name", &name, "Of this device, as in cluster.toml");
+  command.Add("--memory", &memory, "What this process may use, such as 8GiB; a plan that takes more is refused");
+  command.Add("--model,-m", &model, "Folder of the weights, where the coordinator names none");
+  command.Add("--store", &store, "Folder for the weights that `lime push` sends; without it none are taken");
+  command.Add("--kv-dir", &kv_dir, "Folder on a fast disk for KV that memory has no room for; else that of the weights");
+  command.Add("--tls", &tls, "Folder of the cluster's keys (`lime keys` makes them): ca.pem, NAME.pem, NAME.key");
+  command.Add("--insecure", &insecure, "Let anyone who reaches the address use this device");
+  command.Add("--threads", &threads, "Compute threads; 0: one for every core this process may use").Shown();
+  command.Add("--compute-cores", &compute_cores,
+              "Cores that compute, such as 4-7, and nothing else of this process: what brings work then never takes their time. Not for "
+              "cores that others compute on, too");
+  command.Add("--backend", &backend, "What computes: cpu, or torch: libtorch, to compare with, where its module is installed").Shown();
+  command.Add("--numerics", &numerics, "auto, or portable: the one order of reduction that every CPU implements").Shown();
+  command
+      .Add("--loader", &loader,
+           "How weights reach memory: read (direct reads), mmap (zero copy), or auto: which suits the plan and what is cached")
+      .Shown();
+  command.Add("--pace", &pace, "For experiments: compute no faster than the device of this profile (JSON of `lime profile`)");
+  command.Add("--no-link-probes", &no_link_probes, "Know of links only what the traffic itself tells: nothing is sent to measure them");
+  command.Add("--follow-memory", &follow_memory,
+              "Give weights back while others on this machine need the memory, and take them back afterwards; steps take longer meanwhile");
+  command.Add("--log", &log_level, "trace, debug, info, warning or error").Shown();
+  const Flag background_flag =
+      command.Add("--background", &background,
+                  "Run in the background as a device of the cluster of this name; log and process number are kept in "
+                  "~/.local/state/lime/NAME");
+  command.Add("--stop", &stop, "End the one that --background started, and no other").Needs(background_flag);
+  command.Add("--ready-fd", &ready_fd, "Descriptor that the port is written to, once it listens");
+  command.Add("--cluster-file", &cluster_file,
+              "That `lime up` and `lime down` were given: with --stop, what another file has started stays");
+  command.Add("--stop-all", &stop_all, "End all that `lime up` has started from --cluster-file here");
+  command.Add("--config", &config, "TOML file with the names of these flags, without dashes in front; a flag wins over it");
+  command.ShowUnder("", {"--ready-fd", "--cluster-file", "--stop-all"});  // for `lime up` and `lime down`
 }
 
 std::string LimedFlags::Said(const std::string& flag, const std::string& value) const {

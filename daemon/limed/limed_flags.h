@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/cli11.h"
+#include "common/command_line.h"
 #include "daemon/engine/cores.h"
 #include "daemon/weights/loader_choice.h"
 #include "planner/base/bytes.h"
@@ -43,16 +43,16 @@ struct LimedFlags {
   std::string cluster_file;                      // that `lime up` starts it from; empty: started by hand
   std::map<std::string, std::string> from_file;  // of a flag that the file gives: `FILE line 3: field "memory" = "8GiB"`
 
-  void AddTo(CLI::App& app);
+  void AddTo(const CommandFlags& command);
   // How an error about a flag begins: "--memory 8GiB", or where the file says it.
   std::string Said(const std::string& flag, const std::string& value) const;
 };
 
 // Takes from the TOML file `flags.config`, where there is one, what the call itself does not say:
-// `app` is parsed. InvalidArgument for what is wrong in it, with file, line and field.
-absl::Status ReadLimedFile(const CLI::App& app, LimedFlags& flags);
+// `command` is parsed. InvalidArgument for what is wrong in it, with file, line and field.
+absl::Status ReadLimedFile(const CommandFlags& command, LimedFlags& flags);
 // The same from the file's text.
-absl::Status ReadLimedText(std::string_view text, std::string_view file, const CLI::App& app, LimedFlags& flags);
+absl::Status ReadLimedText(std::string_view text, std::string_view file, const CommandFlags& command, LimedFlags& flags);
 
 struct LimedSettings {
   std::string listen;  // in the one text for its place

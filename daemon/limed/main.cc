@@ -209,13 +209,14 @@ int main(int argc, char** argv) {
   app.footer("Example: limed --name orin --listen 192.168.1.10:7001 --memory 26GiB --model /data/llama-70b --tls keys");
   app.set_version_flag("--version", absl::StrCat("limed ", std::string(lime::Release()), ", protocol ", lime::kProtocol));
   lime::LimedFlags flags;
-  flags.AddTo(app);
+  const lime::CommandFlags command(app);
+  flags.AddTo(command);
   std::vector<std::string> words(argv + 1, argv + argc);
   if (const absl::Status checked = lime::CheckWords(app, words); !checked.ok()) return Fail(checked, kWrongCall);
   try {
     std::ranges::reverse(words);  // as CLI11 takes them
     app.parse(std::move(words));
-    if (const absl::Status read = lime::ReadLimedFile(app, flags); !read.ok()) return Fail(read, kWrongCall);
+    if (const absl::Status read = lime::ReadLimedFile(command, flags); !read.ok()) return Fail(read, kWrongCall);
     return Run(flags);
   } catch (const CLI::Success& asked) {  // --help, --version
     app.exit(asked);

@@ -132,4 +132,12 @@ absl::StatusOr<nlohmann::json> ParsePythonJsonObject(std::string_view text, std:
   return ObjectOnly(ParsePythonJson(text, name, max_bytes), name);
 }
 
+std::string JsonText(const nlohmann::json& json, int indent) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string JsonText(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 }  // namespace lime

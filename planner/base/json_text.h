@@ -1,6 +1,8 @@
-// JSON from outside, parsed with bounds: whatever a file, a peer or a user writes, the answer is a tree of bounded depth or one sentence.
+// JSON as text. From outside, parsed with bounds: whatever a file, a peer or a user writes, the answer is a tree of bounded depth or one
+// sentence.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "nlohmann/json.hpp"
@@ -23,5 +25,10 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::strin
 // What is no JSON because something else was put in its place is called by its name (foreign_file.h).
 absl::StatusOr<nlohmann::json> ParsePythonJson(std::string_view text, std::string_view name, Bytes max_bytes = kMaxJsonBytes);
 absl::StatusOr<nlohmann::json> ParsePythonJsonObject(std::string_view text, std::string_view name, Bytes max_bytes = kMaxJsonBytes);
+
+// One line, for programs, or with `indent` one line a value, for people. Bytes that are no UTF-8 are replaced: what is told may come from
+// outside.
+std::string JsonText(const nlohmann::json& json, int indent = -1);
+std::string JsonText(const nlohmann::ordered_json& json);
 
 }  // namespace lime

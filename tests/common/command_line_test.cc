@@ -21,7 +21,7 @@ class CommandLineTest : public ::testing::Test {
     app_.set_version_flag("--version", "1");
     CLI::App* run = app_.add_subcommand("run");
     run->add_option("--model,-m", model_)->required();
-    FreeText(run->add_option("--prompt,-p", prompts_))->take_all()->expected(1)->allow_extra_args(false);
+    Flag(run->add_option("--prompt,-p", prompts_)).FreeText().Repeats();
     run->add_option("--max-tokens,-n", tokens_)->delimiter(',')->allow_extra_args(false);
     run->add_option("--seed", seed_);
     run->add_option("--memory", memory_);

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "coordinator/text/vocab_merges.h"
+#include "coordinator/text/tokenizer_files.h"
 #include "tests/coordinator/small_tokenizers.h"
 #include "tests/temp_dir.h"
 

@@ -23,10 +23,10 @@ using ::testing::StartsWith;
 absl::StatusOr<LimedFlags> Read(const std::string& text, std::vector<std::string> words = {}) {
   CLI::App app;
   LimedFlags flags;
-  flags.AddTo(app);
+  flags.AddTo(CommandFlags(app));
   std::ranges::reverse(words);
   app.parse(std::move(words));
-  const absl::Status status = ReadLimedText(text, "limed.toml", app, flags);
+  const absl::Status status = ReadLimedText(text, "limed.toml", CommandFlags(app), flags);
   if (!status.ok()) return status;
   return flags;
 }
@@ -78,11 +78,11 @@ follow-memory = true
 TEST(LimedFileTest, PathsAreRelativeToTheFile) {
   CLI::App app;
   LimedFlags flags;
-  flags.AddTo(app);
+  flags.AddTo(CommandFlags(app));
   app.parse(std::vector<std::string>{"typed", "--store"});
-  ASSERT_TRUE(
-      ReadLimedText("model = \"m\"\nstore = \"s\"\nkv-dir = \"../k\"\ntls = \"/t\"\npace = \"p.json\"", "/etc/lime/limed.toml", app, flags)
-          .ok());
+  ASSERT_TRUE(ReadLimedText("model = \"m\"\nstore = \"s\"\nkv-dir = \"../k\"\ntls = \"/t\"\npace = \"p.json\"", "/etc/lime/limed.toml",
+                            CommandFlags(app), flags)
+                  .ok());
   EXPECT_EQ(flags.model, "/etc/lime/m");
   EXPECT_EQ(flags.store, "typed") << "of the call: the working directory's";
   EXPECT_EQ(flags.kv_dir, "/etc/lime/../k");
@@ -189,13 +189,13 @@ TEST(LimedFlagsTest, FilesThatTheCallNamesMayBePipes) {
   close(ends[1]);
   CLI::App app;
   LimedFlags flags;
-  flags.AddTo(app);
+  flags.AddTo(CommandFlags(app));
   app.parse(std::vector<std::string>{"/dev/fd/" + std::to_string(ends[0]), "--config"});
-  EXPECT_EQ(ReadLimedFile(app, flags), absl::OkStatus());
+  EXPECT_EQ(ReadLimedFile(CommandFlags(app), flags), absl::OkStatus());
   EXPECT_EQ(flags.name, "a");
   close(ends[0]);
   flags.config = "/";
-  EXPECT_EQ(ReadLimedFile(app, flags).message(), "--config /: is a folder; name a file");
+  EXPECT_EQ(ReadLimedFile(CommandFlags(app), flags).message(), "--config /: is a folder; name a file");
 }
 
 TEST(LimedFlagsTest, LevelsDescriptorsThreadsAndBudgetsAreChecked) {

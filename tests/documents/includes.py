@@ -102,6 +102,19 @@ class Tree:
             if folder:
                 yield number, match.group(1), folder
 
+    def seen_by(self, path):
+        """All that the file includes, itself or through the project's headers, as it is written there."""
+        seen, ahead = set(), [path]
+        while ahead:
+            here = ahead.pop()
+            for line in self._lines(here):
+                match = INCLUDE.match(line)
+                if match and match.group(1) not in seen:
+                    seen.add(match.group(1))
+                    if (self.root / match.group(1)).exists():
+                        ahead.append(match.group(1))
+        return sorted(seen)
+
     def _folder_of(self, included, here):
         """None for headers that are not the project's."""
         generated = re.sub(r"(\.grpc)?\.pb\.h$", ".proto", included)

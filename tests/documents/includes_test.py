@@ -14,6 +14,14 @@ class SourceTreeTest(unittest.TestCase):
     def test_folders_include_what_the_table_allows(self):
         self.assertEqual(includes.faults(ROOT), [])
 
+    def test_commands_do_not_see_what_takes_seconds_to_compile(self):
+        """gRPC, its messages and CLI11: who calls them includes them, and nobody gets them with another header."""
+        tree = includes.Tree(ROOT)
+        for folder in ("coordinator/cli", "coordinator/cluster", "coordinator/serving", "coordinator/local", "daemon/limed", "daemon/stage"):
+            for name in tree.files[folder]:
+                heavy = [seen for seen in tree.seen_by(f"{folder}/{name}") if seen.startswith(("grpcpp/", "CLI/")) or seen.endswith(".pb.h")]
+                self.assertEqual(heavy, ["CLI/CLI.hpp"] if name == "main.cc" else [], f"{folder}/{name}")
+
     def test_the_whole_tree_is_read(self):
         tree = includes.Tree(ROOT)
         for folder in ("planner/base", "common", "proto/lime/v1", "kernels", "daemon/rpc", "coordinator/cli", "bench"):

@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CLI::App app("", "lime");
   CLI::App* const run = app.add_subcommand("run");
   run->add_option("--model,-m", model);
-  lime::FreeText(run->add_option("--prompt,-p", prompts))->take_all()->expected(1)->allow_extra_args(false);
+  lime::Flag(run->add_option("--prompt,-p", prompts)).FreeText().Repeats();
   run->add_option("--max-tokens,-n", tokens)->delimiter(',')->allow_extra_args(false);
   run->add_option("--seed", seed);
   run->add_option("--temperature", temperature);

@@ -9,8 +9,9 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CLI::App app;
   lime::LimedFlags flags;
-  flags.AddTo(app);
-  const absl::Status status = lime::ReadLimedText(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz", app, flags);
+  flags.AddTo(lime::CommandFlags(app));
+  const absl::Status status =
+      lime::ReadLimedText(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz", lime::CommandFlags(app), flags);
   if (status.ok()) {
     LIME_CHECK(flags.threads >= 0 && flags.threads <= lime::kMostThreads);
   } else {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "coordinator/text/tokenizer.h"
-#include "coordinator/text/vocab_merges.h"
+#include "coordinator/text/tokenizer_files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view input(reinterpret_cast<const char*>(data), size);

@@ -1,10 +1,10 @@
-#include "coordinator/cli/flag_rules.h"
+#include "coordinator/cli/commands.h"
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -50,38 +50,43 @@ std::vector<std::string> Words(const char* words) {
   return absl::StrSplit(words, ' ');
 }
 
-bool IsGiven(const CLI::App& command, const std::string& flag) {
-  const CLI::Option* const option = command.get_option_no_throw(flag);
-  return option != nullptr && option->count() > 0;
-}
-
-bool IsOf(const FlagRule& rule, const CLI::App& command) {
-  return std::ranges::count(Words(rule.commands), command.get_name()) > 0;
+bool IsOf(const FlagRule& rule, const CommandFlags& command) {
+  return std::ranges::count(Words(rule.commands), command.name()) > 0;
 }
 
 // The first word that is given; empty: none is.
-std::string FirstGiven(const CLI::App& command, const char* flags) {
+std::string FirstGiven(const CommandFlags& command, const char* flags) {
   for (const std::string& flag : Words(flags)) {
-    if (IsGiven(command, flag)) return flag;
+    if (command.Given(flag)) return flag;
   }
   return "";
 }
 
-}  // namespace
-
-absl::Status CheckFlagRules(const CLI::App& command) {
+// The first flag that would change nothing in the form of the call given.
+absl::Status CheckFlagRules(const CommandFlags& command) {
   for (const FlagRule& rule : kNeeds) {
     const std::string flag = IsOf(rule, command) ? FirstGiven(command, rule.flags) : "";
     if (flag.empty() || !FirstGiven(command, rule.others).empty()) continue;
-    return Invalid(command.get_name(), ": ", flag, " ", rule.why, " ", absl::StrJoin(Words(rule.others), " or "),
+    return Invalid(command.name(), ": ", flag, " ", rule.why, " ", absl::StrJoin(Words(rule.others), " or "),
                    ", and changes nothing without it; give both, or leave it out");
   }
   for (const FlagRule& rule : kNothingBeside) {
     const std::string flag = IsOf(rule, command) ? FirstGiven(command, rule.flags) : "", other = FirstGiven(command, rule.others);
     if (flag.empty() || other.empty()) continue;
-    return Invalid(command.get_name(), ": ", flag, " ", rule.why, ", and changes nothing with ", other, "; leave one of them out");
+    return Invalid(command.name(), ": ", flag, " ", rule.why, ", and changes nothing with ", other, "; leave one of them out");
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+CommandFlags Commands::AddCommand(const std::string& name, const std::string& what, const std::string& footer,
+                                  std::function<absl::Status()> run) {
+  return program_.AddCommand(name, what, footer, [this, run = std::move(run)](const CommandFlags& command) {
+    AnswerInJson(command.Given("--json"));
+    const absl::Status checked = CheckFlagRules(command);
+    exit_code_ = Finish(checked.ok() ? run() : WrongCall(std::string(checked.message())));
+  });
 }
 
 }  // namespace lime::cli
