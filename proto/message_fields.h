@@ -123,9 +123,10 @@ class MessageFields {
   template <typename T, typename Has, typename Get, typename Set, typename Variant>
   void Case(Has has, Get get, Set set, Variant& value) {
     if (reads_ ? !has() : !std::holds_alternative<T>(value)) return;
-    known_ = true;
+    known_ = false;  // of the kinds within it
     if (reads_) value = T{};
     Part(has, get, set, std::get<T>(value));
+    known_ = true;
   }
   // After all kinds: that it was none of them.
   void NoOther(std::string_view sentence) {
