@@ -79,9 +79,10 @@ int64_t HeldAfter(Serving& serving, int64_t requests) {
   int64_t tokens = 0;
   for (const auto& chain : chains) tokens += chain->Wait();
   EXPECT_EQ(tokens, 2 * requests);
-  while (serving.load().running + serving.load().waiting > 0) absl::SleepFor(absl::Milliseconds(1));
   chains.clear();
-  absl::SleepFor(absl::Milliseconds(50));
+  const auto last = std::make_shared<Chain>(serving, 1);  // once it has come, those before have gone
+  last->Begin(last);
+  last->Wait();
   return held.load();
 }
 

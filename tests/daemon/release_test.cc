@@ -96,8 +96,10 @@ TEST_F(ReleaseTest, WhatNobodyUsesIsUnloaded) {
   EXPECT_EQ(Device(0).Release(false)->epoch, -1);
   ASSERT_TRUE(client_->Install(MakeStages({0, 1}, 1, 1), {}).ok());
   const int64_t epoch = client_->plan().epoch;
-  absl::SleepFor(absl::Seconds(3));  // nobody says that it is still to be used
-  const absl::StatusOr<ReleasedPlan> released = Device(0).Release(false);
+  absl::StatusOr<ReleasedPlan> released = Device(0).Release(false);
+  EXPECT_TRUE(absl::IsFailedPrecondition(released.status())) << "its coordinator may be about to use it";
+  for (const absl::Time until = absl::Now() + absl::Seconds(20); !released.ok() && absl::Now() < until;)
+    released = Device(0).Release(false);
   ASSERT_TRUE(released.ok()) << released.status();
   EXPECT_EQ(released->epoch, epoch);
   EXPECT_EQ(released->model, "small");

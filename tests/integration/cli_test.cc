@@ -275,7 +275,7 @@ TEST_F(CliTest, QuantizedCheckpointRunsAndStaysClose) {
 TEST_F(CliTest, CtrlCEndsTheGenerationAndPrintsTheSummary) {
   Lime lime({"run", "--model", LIME_SOURCE_DIR "/models/lime-fables", "--prompt", "Once upon a time", "--max-tokens", "480", "--ignore-eos",
              "--threads", "1"});
-  for (int i = 0; i < 30'000 && lime.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(lime.AwaitOut("Once upon a time")) << lime.err();
   kill(lime.pid(), SIGINT);
   const Answer answer = lime.Wait();
   EXPECT_EQ(answer.exit_code, 130) << answer.err;

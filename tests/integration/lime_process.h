@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +37,12 @@ inline void WriteFile(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+// Until the file has the words; half a minute at most. What other processes write is looked at every few milliseconds.
+inline bool AwaitWords(const std::string& path, const std::string& words) {
+  for (int i = 0; i < 6000 && Slurp(path).find(words) == std::string::npos; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return Slurp(path).find(words) != std::string::npos;
+}
+
 // A running `lime`, its streams in files of a folder.
 class Lime {
  public:
@@ -59,6 +67,16 @@ class Lime {
   std::string out() const { return Slurp(dir_ / "out"); }
   std::string err() const { return Slurp(dir_ / "err"); }
 
+  // Until stdout, or stderr, has the words; half a minute at most.
+  bool AwaitOut(const std::string& words) const { return AwaitWords(dir_ / "out", words); }
+  bool AwaitErr(const std::string& words) const { return AwaitWords(dir_ / "err", words); }
+
+  // Until it has computed for so long, however busy the machine is; half a minute at most.
+  bool AwaitWork(double seconds) const {
+    for (int i = 0; i < 6000 && WorkSeconds() < seconds; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return WorkSeconds() >= seconds;
+  }
+
   Answer Wait() {
     int status = 0;
     waitpid(pid_, &status, 0);
@@ -66,6 +84,16 @@ class Lime {
   }
 
  private:
+  // Of processors, by all of its threads.
+  double WorkSeconds() const {
+    std::ifstream stat(absl::StrCat("/proc/", pid_, "/stat"));
+    std::string word;
+    for (int field = 1; field < 14; ++field) stat >> word;  // its name is one word
+    double user = 0, system = 0;
+    stat >> user >> system;
+    return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+
   TempDir dir_;
   const bool json_asked_;
   pid_t pid_ = 0;

@@ -3,11 +3,9 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -68,8 +66,7 @@ class Limed {
 
   // Half a minute at most.
   bool AwaitLog(const std::string& words) const {
-    for (int i = 0; i < 3000 && log().find(words) == std::string::npos; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return log().find(words) != std::string::npos;
+    return AwaitWords(log_, words);
   }
   int64_t ResidentBytes() const {
     int64_t pages = 0, resident = 0;

@@ -48,8 +48,7 @@ class StoringLimed {
       _exit(127);
     }
     const std::string words = "listens on port ";
-    for (int i = 0; i < 3000 && log().find(words) == std::string::npos; ++i) std::this_thread::sleep_for(10ms);
-    ASSERT_NE(log().find(words), std::string::npos) << log();
+    ASSERT_TRUE(AwaitLog(words)) << log();
     port_ = std::atoi(log().c_str() + log().find(words) + words.size());
   }
   void End(int signal) {
@@ -60,6 +59,7 @@ class StoringLimed {
   }
 
   int port() const { return port_; }
+  bool AwaitLog(const std::string& words) const { return AwaitWords(dir_ / "log", words); }
   std::string log() const { return Slurp(dir_ / "log"); }
   std::string store() const { return dir_ / "store"; }
 
@@ -235,7 +235,7 @@ TEST_P(PushRunTest, APlanOfAnotherModelIsAWrongCall) {
 
 TEST_P(PushRunTest, ADaemonThatIsKilledMeanwhileIsWaitedForAndThePushGoesOn) {
   std::thread killer([&] {
-    std::this_thread::sleep_for(30ms);
+    EXPECT_TRUE(limed_[1]->AwaitLog("is offered")) << limed_[1]->log();
     limed_[1]->End(SIGKILL);
     limed_[1]->Begin();
   });

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
@@ -561,10 +560,11 @@ class LedgerTest(unittest.TestCase):
         other.wait()
 
     def test_what_ignores_the_request_is_killed(self):
-        stubborn = subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"])
-        time.sleep(0.2)
+        stubborn = subprocess.Popen(["sh", "-c", "trap '' TERM; echo ignores it; while :; do sleep 0.05; done"], stdout=subprocess.PIPE)
+        stubborn.stdout.readline()
         ledger.end_processes([(stubborn.pid, ledger.start_time(stubborn.pid))], patience_s=0.3)
         self.assertEqual(stubborn.wait(timeout=10), -9)
+        stubborn.stdout.close()
 
     def test_a_half_written_line_is_passed_over(self):
         book = ledger.Ledger(self.path)
