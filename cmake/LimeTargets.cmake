@@ -204,12 +204,6 @@ function(lime_ctest name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} PROCESSORS ${slots})
 endfunction()
 
-# lime_paced(tests...): what is typed or paced in real time over several devices on this one machine, which takes up to three minutes
-# beside all the other tests. The only ones with more than two.
-function(lime_paced)
-  set_tests_properties(${ARGN} PROPERTIES TIMEOUT 300)
-endfunction()
-
 # lime_start_early(tests...): those that take longest, so that the last minute of a parallel run has more than one left.
 function(lime_start_early)
   set_tests_properties(${ARGN} PROPERTIES COST 100)

@@ -22,17 +22,17 @@ from pages import Command, File, steps_of
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ["LIME_BIN"])
 MACHINES = os.environ.get("LIME_PAGES") == "machines"
-SECONDS = 300  # the longest that one command may take on two busy cores
+SECONDS = 100  # the longest that one command may take on two busy cores
 
 GUIDE, START, README = "docs/guides/cluster.md", "docs/getting-started.md", "README.md"
 
 # What the gate itself runs, what takes an hour, and what changes the machine or needs the internet.
 NOT_TYPED = {"scripts/demo", "scripts/test", "scripts/soak", "git", "sudo", "ssh-copy-id"}
 
-# 1.35 GiB of weights: more than the three budgets together.
-LARGE = ["--layers", "15", "--hidden", "2048", "--heads", "16", "--kv-heads", "4", "--intermediate", "6144", "--vocab", "512", "--positions", "2048"]
+# 0.35 GiB of weights: more than the three budgets together.
+LARGE = ["--layers", "15", "--hidden", "1024", "--heads", "8", "--kv-heads", "2", "--head-dim", "128", "--intermediate", "3072", "--vocab", "512", "--positions", "2048"]
 SMALL = ["--layers", "4", "--hidden", "512", "--heads", "8", "--kv-heads", "2", "--intermediate", "1536", "--vocab", "512", "--positions", "2048"]
-BUDGETS = {"6GiB": "420MiB", "5GiB": "400MiB"}
+BUDGETS = {"6GiB": "120MiB", "5GiB": "100MiB"}
 
 
 class Table:
@@ -43,7 +43,7 @@ class Table:
                                    "/data/llama-8b": str(models / "large"), "path/to/Llama-3.2-1B": str(models / "small")}
         self._words |= {f'memory = "{page}"': f'memory = "{test}"' for page, test in BUDGETS.items()}
         if not MACHINES:
-            self._words["lime profile"] = "lime profile --seconds 1"  # a minute less
+            self._words["lime profile"] = "lime profile --seconds 0.1 --link-seconds 0.1"  # a minute less
         self._folder, self._stores = folder, 0
 
     def typed(self, text):
@@ -136,7 +136,7 @@ class DocumentsTest(unittest.TestCase):
 
     def expect_more_weights_than_memory(self):
         weights = sum(file.stat().st_size for file in (self.models / "large").glob("*.safetensors"))
-        self.assertGreater(weights, (420 + 400 + 400) << 20)  # larger than all memory together
+        self.assertGreater(weights, (120 + 100 + 100) << 20)  # larger than all memory together
 
     def steps(self, page):
         return steps_of((ROOT / page).read_text())

@@ -76,7 +76,7 @@ class VirtualClusterTest(unittest.TestCase):
 
     def test_a_plan_is_changed_as_kv_outgrows_it(self):
         """Devices and links are what was planned, and KV grows: the change takes as long as was stated, and no bit is another one."""
-        words = [ROOT / "testbed" / "outgrow", "--as-planned", "--change-only", "--prompt", "900", "--tokens", "700", "--bin", BIN, "--work", self.folder]
+        words = [ROOT / "testbed" / "outgrow", "--as-planned", "--change-only", "--prompt", "900", "--tokens", "350", "--bin", BIN, "--work", self.folder]
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("same tokens and logits", done.stdout)
