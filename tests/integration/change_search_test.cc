@@ -84,7 +84,11 @@ class ChangeSearchTest : public ::testing::Test {
     return {};
   }
 
-  // Search(8192, kContext), made once. REQUIRES: nothing of the fixture has changed yet.
+  // Search(512, 1024) and Search(8192, kContext), made once. REQUIRES: nothing of the fixture has changed yet.
+  const PlanWatcher::Candidate& Early() {
+    static const PlanWatcher::Candidate early = Search(512, 1024);
+    return early;
+  }
   const PlanWatcher::Candidate& Late() {
     static const PlanWatcher::Candidate late = Search(8192, kContext);
     return late;
@@ -105,7 +109,7 @@ class ChangeSearchTest : public ::testing::Test {
 
 TEST_F(ChangeSearchTest, KvThatOutgrowsAPlanIsWorthADeviceThatTheFirstOnesDidWithout) {
   ASSERT_THAT(DevicesUsed(first_), Not(Contains("slow")));
-  const PlanWatcher::Candidate early = Search(512, 1024);
+  const PlanWatcher::Candidate& early = Early();
   EXPECT_GT(early.ms_per_step, 0.95 * early.current_ms) << "KV fits as it is";
   EXPECT_LT(early.ms_per_step, 1.05 * early.current_ms) << "a plan with all KV from the start has the third device, or streams";
   const PlanWatcher::Candidate& late = Late();
@@ -115,7 +119,7 @@ TEST_F(ChangeSearchTest, KvThatOutgrowsAPlanIsWorthADeviceThatTheFirstOnesDidWit
 }
 
 TEST_F(ChangeSearchTest, ThePlanInUseIsComparedByWhatIsMeasured) {
-  const PlanWatcher::Candidate before = Search(512, 1024);
+  const PlanWatcher::Candidate& before = Early();
   const PlanWatcher::Candidate slower = Search(512, 1024, {{ComputeKey("a"), 0.1}});
   EXPECT_GT(slower.current_ms, 2 * before.current_ms);
   EXPECT_LT(slower.ms_per_step, 0.9 * slower.current_ms) << "others take layers of a device that has become slow";
@@ -181,9 +185,9 @@ TEST_F(ChangeSearchTest, WhatIsComputedAgainTakesAllOfItsChunksAtTheRateOfTheLas
   EXPECT_LT(ComputeAgainMs(inputs_, first_, 4096), 0.6 * again_ms);
 }
 
-// The two fast devices alone: 65,536 tokens are more than they have memory for.
+// The two fast devices alone: 49,152 tokens are more than they have memory for.
 TEST_F(ChangeSearchTest, APlanWhoseKvHasNoRoomOnADiskIsNone) {
-  constexpr int64_t kTokens = 65536;
+  constexpr int64_t kTokens = 49152;
   inputs_.devices.pop_back();
   inputs_.request.context = kTokens;
   online_.reset();

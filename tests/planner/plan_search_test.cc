@@ -94,7 +94,7 @@ TEST(PlanSearchTest, SplitsTheHeadWhereNoDeviceHoldsIt) {
     return devices.size();
   };
   for (const bool exhaustive : {true, false}) {
-    const FoundPlan found = SearchPlan(instance, {.granularity = Granularity::kModelBlock, .exhaustive = exhaustive});
+    const FoundPlan found = SearchPlan(instance, {.granularity = Granularity::kModelBlock, .time_limit_ms = 100, .exhaustive = exhaustive});
     ASSERT_TRUE(found.feasible);
     EXPECT_EQ(heads_devices(found.plan), 2u) << ToJson(found.plan);
     EXPECT_TRUE(found.plan.streamed.empty()) << ToJson(found.plan);
