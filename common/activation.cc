@@ -72,29 +72,30 @@ absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte
   return header;
 }
 
-std::vector<std::byte> Encode(std::span<const SampledToken> tokens) {
-  std::vector<std::byte> bytes(tokens.size() * kTokenBytes);
-  std::byte* out = bytes.data();
+std::vector<std::byte> Encode(std::span<const SampledToken> tokens, std::vector<std::byte> memory) {
+  memory.resize(tokens.size() * kTokenBytes);
+  std::byte* out = memory.data();
   for (const SampledToken& token : tokens) {
     out = Put(token.sequence, out);
     out = Put(token.position, out);
     out = Put(token.token, out);
   }
-  return bytes;
+  return memory;
 }
 
-absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most) {
+absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most,
+                                                             std::vector<SampledToken> memory) {
   if (bytes.size() % kTokenBytes != 0) return Invalid("activation: ", bytes.size(), " bytes are no whole number of sampled tokens");
   if (bytes.size() / kTokenBytes > most) return Invalid("activation: ", bytes.size() / kTokenBytes, " sampled tokens, at most ", most);
-  std::vector<SampledToken> tokens(bytes.size() / kTokenBytes);
+  memory.resize(bytes.size() / kTokenBytes);
   const std::byte* in = bytes.data();
-  for (SampledToken& token : tokens) {
+  for (SampledToken& token : memory) {
     in = Get(in, token.sequence);
     in = Get(in, token.position);
     in = Get(in, token.token);
     if (token.sequence < 0 || token.position < 0 || token.token < 0) return Invalid("activation: a negative number in a sampled token");
   }
-  return tokens;
+  return memory;
 }
 
 std::vector<std::byte> EncodeArrivals(std::span<const int64_t> arrivals_us) {

@@ -58,9 +58,12 @@ std::array<std::byte, kActivationHeaderBytes> Encode(const ActivationHeader& hea
 // InvalidArgument for anything but a header: its magic number, version, payload kind, numbers out of bounds. Reads nothing behind it.
 absl::StatusOr<ActivationHeader> ParseActivationHeader(std::span<const std::byte> bytes);
 
-std::vector<std::byte> Encode(std::span<const SampledToken> tokens);
+// In the memory of a payload that was used before.
+std::vector<std::byte> Encode(std::span<const SampledToken> tokens, std::vector<std::byte> memory = {});
 // InvalidArgument where the bytes are no whole number of tokens, more than `most`, or hold a negative number.
-absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most);
+// In the memory of tokens that were used before, which an error does not give back.
+absl::StatusOr<std::vector<SampledToken>> ParseSampledTokens(std::span<const std::byte> bytes, size_t most,
+                                                             std::vector<SampledToken> memory = {});
 
 // Whether a message that passes alone is to be answered. A small one says nothing of a link, and an answer costs more than itself: it wakes
 // both devices while one of them computes.

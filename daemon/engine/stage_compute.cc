@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "daemon/logic/head_partial.h"
 #include "planner/plan/plan_blocks.h"
 
 namespace lime {
@@ -96,34 +95,34 @@ absl::Status StageCompute::TakeInput(const ProgramRunner::StartCompute& start, c
 // The first ids of every row of the logits, as the stage before tells them. Returns the hidden states behind them.
 absl::StatusOr<std::span<const std::byte>> StageCompute::TakeLogits(int64_t ids, const MicroBatch& batch,
                                                                     std::span<const std::byte> input) {
-  LIME_ASSIGN_OR_RETURN(const HeadPartial partial, ParseHeadPartial(input, ids, plan_.batch));
-  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> used, LogitsUsed(batch));
-  if (partial.rows.size() != used.size())
-    return Invalid("logits of ", partial.rows.size(), " rows have come, and ", used.size(), " ask for them");
-  for (size_t row = 0; row < used.size(); ++row) {
-    if (partial.rows[row].count() < std::min(used[row], ids)) {
-      return Invalid("logits of ", partial.rows[row].count(), " ids have come, and sampling needs ", std::min(used[row], ids), " of ", ids);
+  LIME_ASSIGN_OR_RETURN(partial_, ParseHeadPartial(input, ids, plan_.batch, std::move(partial_)));
+  LIME_RETURN_IF_ERROR(FindLogitsUsed(batch));
+  const std::vector<LogitsSoFar>& rows = partial_.rows;
+  if (rows.size() != used_.size()) return Invalid("logits of ", rows.size(), " rows have come, and ", used_.size(), " ask for them");
+  for (size_t row = 0; row < used_.size(); ++row) {
+    if (rows[row].count() < std::min(used_[row], ids)) {
+      return Invalid("logits of ", rows[row].count(), " ids have come, and sampling needs ", std::min(used_[row], ids), " of ", ids);
     }
-    partial.rows[row].CopyTo(parts_.backend->Logits().subspan(row * vocab(), static_cast<size_t>(ids)));
+    rows[row].CopyTo(parts_.backend->Logits().subspan(row * vocab(), static_cast<size_t>(ids)));
   }
-  return partial.hidden;
+  return partial_.hidden;
 }
 
 absl::Status StageCompute::TellLogits(int64_t ids, const MicroBatch& batch) {
-  LIME_ASSIGN_OR_RETURN(const std::vector<int64_t> used, LogitsUsed(batch));
-  head_partial_ = EncodeHeadPartial(parts_.backend->Logits(), parts_.spec.config.vocab_size, ids, used, parts_.backend->Hidden());
+  LIME_RETURN_IF_ERROR(FindLogitsUsed(batch));
+  head_partial_ = head_encoder_.Encode(parts_.backend->Logits(), parts_.spec.config.vocab_size, ids, used_, parts_.backend->Hidden(),
+                                       std::move(head_partial_));
   return absl::OkStatus();
 }
 
-// By row that asks for logits, how many of the largest its token depends on.
-absl::StatusOr<std::vector<int64_t>> StageCompute::LogitsUsed(const MicroBatch& batch) {
-  std::vector<int64_t> used;
+absl::Status StageCompute::FindLogitsUsed(const MicroBatch& batch) {
+  used_.clear();
   for (const BatchRow& row : batch.rows) {
     if (!row.wants_logits) continue;
     if (sampler_ == nullptr) return Invalid("the plan puts a part of the head here, and nobody samples");
-    LIME_ASSIGN_OR_RETURN(used.emplace_back(), sampler_->LogitsUsed(row.sequence));
+    LIME_ASSIGN_OR_RETURN(used_.emplace_back(), sampler_->LogitsUsed(row.sequence));
   }
-  return used;
+  return absl::OkStatus();
 }
 
 absl::Status StageCompute::ComputePart(int part, int64_t step) {

@@ -11,6 +11,7 @@
 
 #include "common/activation.h"
 #include "daemon/engine/stage_parts.h"
+#include "daemon/logic/head_partial.h"
 #include "planner/base/status.h"
 #include "planner/plan/plan.h"
 #include "planner/program_runner.h"
@@ -43,7 +44,11 @@ class StageCompute {
   // What the last part of the plan has sampled, in the order of the batch's rows.
   const std::vector<SampledToken>& sampled() const { return sampled_; }
   // After a part of the head that is its stage's last and not the plan's: what the next stage is handed; empty for a batch without rows.
-  std::vector<std::byte> TakeHeadPartial() { return std::exchange(head_partial_, {}); }
+  // `memory` serves the next one.
+  std::vector<std::byte> TakeHeadPartial(std::vector<std::byte> memory) {
+    memory.clear();
+    return std::exchange(head_partial_, std::move(memory));
+  }
 
  private:
   absl::Status RunSliced(const ProgramRunner::StartCompute& start, const MicroBatch& batch, std::span<const std::byte> input);
@@ -56,7 +61,7 @@ class StageCompute {
   absl::Status ComputePart(int part, int64_t step);
   absl::Status Sample(const MicroBatch& batch);
   absl::Status TellLogits(int64_t ids, const MicroBatch& batch);
-  absl::StatusOr<std::vector<int64_t>> LogitsUsed(const MicroBatch& batch);
+  absl::Status FindLogitsUsed(const MicroBatch& batch);
   size_t vocab() const { return static_cast<size_t>(parts_.spec.config.vocab_size); }
 
   const StageParts& parts_;
@@ -66,6 +71,9 @@ class StageCompute {
   RowReader* rows_;  // null: the embedding is resident, or elsewhere
   std::vector<SampledToken> sampled_;
   std::vector<std::byte> head_partial_;
+  HeadPartialEncoder head_encoder_;
+  HeadPartial partial_;        // that the visit begins with
+  std::vector<int64_t> used_;  // by row that asks for logits, how many of the largest its token depends on
   std::vector<int32_t> tokens_;
   MicroBatch begun_;
 };

@@ -284,10 +284,11 @@ class InstalledStage final : public StageEngine {
     ActivationMessage activation{
         .header = {.epoch = plan_.epoch, .step = start.step, .stage = send.stage, .microbatch = send.microbatch, .payload = send.payload}};
     const std::vector<SampledToken>& sampled = compute_->sampled();
+    if (send.to != device_) activation.payload = logic_->inbox().TakeMemory();
     if (send.payload == Payload::kToken) {
-      if (send.to != device_) activation.payload = Encode(sampled);
+      if (send.to != device_) activation.payload = Encode(sampled, std::move(activation.payload));
     } else if (send.payload == Payload::kHeadPartial) {
-      activation.payload = compute_->TakeHeadPartial();
+      activation.payload = compute_->TakeHeadPartial(std::move(activation.payload));
     } else if (!logic_->inbox().batch(send.microbatch).rows.empty()) {
       const std::span<const std::byte> hidden = compute_->Hidden();
       activation.payload.assign(hidden.begin(), hidden.end());
@@ -375,12 +376,13 @@ class InstalledStage final : public StageEngine {
       }
       const ProgramRunner::StartCompute start = *std::exchange(computing_, std::nullopt);
       const double begin = SteadyMs();
-      const std::vector<std::byte> input = logic_->inbox().TakeInput({start.what.stage, start.what.microbatch});
+      std::vector<std::byte> input = logic_->inbox().TakeInput({start.what.stage, start.what.microbatch});
       const MicroBatch& batch = logic_->inbox().batch(start.what.microbatch);  // its step goes on until this is computed
       mutex_.Unlock();
       const absl::Status status = compute_->Run(start, batch, input);
       computed_.fetch_add(1, std::memory_order_relaxed);
       mutex_.Lock();
+      logic_->inbox().GiveMemory(std::move(input));
       const double end = SteadyMs();
       NoteTime(start.what, batch, end - begin);
       if (trace_) NoteComputed(start, begin, end);

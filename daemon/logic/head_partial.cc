@@ -5,7 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <optional>
+#include <utility>
 
 #include "common/little_endian.h"
 #include "planner/base/check.h"
@@ -23,61 +23,60 @@ absl::Status WrongPartial(const What&... what) {
   return Invalid("head partial: ", what...);
 }
 
-// The k-th largest logit; nothing for NaN or infinity, which sampling has to see where they are.  REQUIRES: 1 <= k <= logits.size()
-std::optional<float> Least(std::span<const float> logits, int64_t k) {
-  std::vector<float> largest;  // a heap, the least at the front
-  for (const float logit : logits) {
-    if (!(logit < kInfinity)) return std::nullopt;
-    const bool full = std::ssize(largest) == k;
-    if (full && logit <= largest.front()) continue;
-    if (full) std::ranges::pop_heap(largest, std::greater()), largest.pop_back();
-    largest.push_back(logit);
-    std::ranges::push_heap(largest, std::greater());
-  }
-  return largest.front();
-}
-
-// The ids of the `used` largest logits and of their equals, ascending; none where all logits are shorter.
-std::vector<uint32_t> IdsToTell(std::span<const float> logits, int64_t used) {
-  const size_t most = logits.size() * kLogitBytes / kPairBytes;
-  if (used < 1 || used > static_cast<int64_t>(most)) return {};
-  const std::optional<float> least = Least(logits, used);
-  if (!least) return {};
-  std::vector<uint32_t> ids;
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] < *least) continue;
-    if (ids.size() == most) return {};
-    ids.push_back(static_cast<uint32_t>(id));
-  }
-  return ids;
-}
-
 void Append(uint32_t number, std::vector<std::byte>& bytes) {
   bytes.resize(bytes.size() + sizeof(number));
   Put(number, bytes.data() + bytes.size() - sizeof(number));
 }
 
-void AppendRow(std::span<const float> logits, int64_t used, std::vector<std::byte>& bytes) {
-  const std::vector<uint32_t> ids = IdsToTell(logits, used);
-  Append(ids.empty() ? kAllIds : static_cast<uint32_t>(ids.size()), bytes);
-  for (const uint32_t id : ids) Append(id, bytes), Append(std::bit_cast<uint32_t>(logits[id]), bytes);
-  const std::span<const std::byte> all = std::as_bytes(logits);
-  if (ids.empty()) bytes.insert(bytes.end(), all.begin(), all.end());
-}
-
 }  // namespace
 
-std::vector<std::byte> EncodeHeadPartial(std::span<const float> logits, int64_t vocab, int64_t ids, std::span<const int64_t> used,
-                                         std::span<const std::byte> hidden) {
-  LIME_CHECK(std::ssize(logits) >= std::ssize(used) * vocab && ids <= vocab);
-  std::vector<std::byte> bytes;
-  bytes.reserve(hidden.size() + used.size() * 64);
-  Append(static_cast<uint32_t>(used.size()), bytes);
-  for (size_t row = 0; row < used.size(); ++row) {
-    AppendRow(logits.subspan(row * static_cast<size_t>(vocab), static_cast<size_t>(ids)), used[row], bytes);
+// The k-th largest logit; nothing for NaN or infinity, which sampling has to see where they are.  REQUIRES: 1 <= k <= logits.size()
+std::optional<float> HeadPartialEncoder::Least(std::span<const float> logits, int64_t k) {
+  largest_.clear();
+  for (const float logit : logits) {
+    if (!(logit < kInfinity)) return std::nullopt;
+    const bool full = std::ssize(largest_) == k;
+    if (full && logit <= largest_.front()) continue;
+    if (full) std::ranges::pop_heap(largest_, std::greater()), largest_.pop_back();
+    largest_.push_back(logit);
+    std::ranges::push_heap(largest_, std::greater());
   }
-  bytes.insert(bytes.end(), hidden.begin(), hidden.end());
-  return bytes;
+  return largest_.front();
+}
+
+// The ids of the `used` largest logits and of their equals, ascending; none where all logits are shorter.
+void HeadPartialEncoder::FindIdsToTell(std::span<const float> logits, int64_t used) {
+  ids_.clear();
+  const size_t most = logits.size() * kLogitBytes / kPairBytes;
+  if (used < 1 || used > static_cast<int64_t>(most)) return;
+  const std::optional<float> least = Least(logits, used);
+  if (!least) return;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] < *least) continue;
+    if (ids_.size() == most) return ids_.clear();
+    ids_.push_back(static_cast<uint32_t>(id));
+  }
+}
+
+void HeadPartialEncoder::AppendRow(std::span<const float> logits, int64_t used, std::vector<std::byte>& bytes) {
+  FindIdsToTell(logits, used);
+  Append(ids_.empty() ? kAllIds : static_cast<uint32_t>(ids_.size()), bytes);
+  for (const uint32_t id : ids_) Append(id, bytes), Append(std::bit_cast<uint32_t>(logits[id]), bytes);
+  const std::span<const std::byte> all = std::as_bytes(logits);
+  if (ids_.empty()) bytes.insert(bytes.end(), all.begin(), all.end());
+}
+
+std::vector<std::byte> HeadPartialEncoder::Encode(std::span<const float> logits, int64_t vocab, int64_t ids, std::span<const int64_t> used,
+                                                  std::span<const std::byte> hidden, std::vector<std::byte> memory) {
+  LIME_CHECK(std::ssize(logits) >= std::ssize(used) * vocab && ids <= vocab);
+  memory.clear();
+  memory.reserve(hidden.size() + used.size() * 64);
+  Append(static_cast<uint32_t>(used.size()), memory);
+  for (size_t row = 0; row < used.size(); ++row) {
+    AppendRow(logits.subspan(row * static_cast<size_t>(vocab), static_cast<size_t>(ids)), used[row], memory);
+  }
+  memory.insert(memory.end(), hidden.begin(), hidden.end());
+  return memory;
 }
 
 void LogitsSoFar::CopyTo(std::span<float> logits) const {
@@ -99,10 +98,10 @@ class HeadPartialParser {
  public:
   HeadPartialParser(std::span<const std::byte> payload, int64_t ids) : left_(payload), ids_(ids) {}
 
-  absl::StatusOr<HeadPartial> Parse(int64_t most_rows) {
+  absl::StatusOr<HeadPartial> Parse(int64_t most_rows, HeadPartial partial) {
     LIME_ASSIGN_OR_RETURN(const uint32_t rows, TakeNumber());
     if (rows > most_rows) return WrongPartial("logits of ", rows, " rows, at most ", most_rows);
-    HeadPartial partial;
+    partial.rows.clear();
     for (uint32_t row = 0; row < rows; ++row) {
       LIME_ASSIGN_OR_RETURN(LogitsSoFar logits, TakeRow());
       partial.rows.push_back(logits);
@@ -155,8 +154,8 @@ class HeadPartialParser {
   const int64_t ids_;
 };
 
-absl::StatusOr<HeadPartial> ParseHeadPartial(std::span<const std::byte> payload, int64_t ids, int64_t most_rows) {
-  return HeadPartialParser(payload, ids).Parse(most_rows);
+absl::StatusOr<HeadPartial> ParseHeadPartial(std::span<const std::byte> payload, int64_t ids, int64_t most_rows, HeadPartial memory) {
+  return HeadPartialParser(payload, ids).Parse(most_rows, std::move(memory));
 }
 
 }  // namespace lime

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,9 +27,21 @@ constexpr Bytes MostLogitBytes(int64_t messages, int64_t rows, int64_t ids) {
   return messages * 4 + rows * (4 + 4 * ids);
 }
 
-// `logits` [rows, vocab], of which the first `ids` of each row are known; `used`: how many of the largest each row's token depends on.
-std::vector<std::byte> EncodeHeadPartial(std::span<const float> logits, int64_t vocab, int64_t ids, std::span<const int64_t> used,
-                                         std::span<const std::byte> hidden);
+// Writes payloads in memory of payloads before, and allocates nothing once it has written such a one.
+class HeadPartialEncoder {
+ public:
+  // `logits` [rows, vocab], of which the first `ids` of each row are known; `used`: how many of the largest each row's token depends on.
+  std::vector<std::byte> Encode(std::span<const float> logits, int64_t vocab, int64_t ids, std::span<const int64_t> used,
+                                std::span<const std::byte> hidden, std::vector<std::byte> memory = {});
+
+ private:
+  std::optional<float> Least(std::span<const float> logits, int64_t k);
+  void FindIdsToTell(std::span<const float> logits, int64_t used);
+  void AppendRow(std::span<const float> logits, int64_t used, std::vector<std::byte>& bytes);
+
+  std::vector<float> largest_;  // a heap, the least at the front
+  std::vector<uint32_t> ids_;   // to tell of the row at hand
+};
 
 // What a row tells, in a payload that is someone else's.
 class LogitsSoFar {
@@ -51,6 +64,7 @@ struct HeadPartial {
 
 // A view of `payload`. InvalidArgument for what does not end where it says, more rows than `most_rows`, a row that tells of no id or of so
 // many that all logits were shorter, ids that are not ascending or not below `ids`, and logits that are no numbers beside them.
-absl::StatusOr<HeadPartial> ParseHeadPartial(std::span<const std::byte> payload, int64_t ids, int64_t most_rows);
+// In the memory of one that was used before, which an error does not give back.
+absl::StatusOr<HeadPartial> ParseHeadPartial(std::span<const std::byte> payload, int64_t ids, int64_t most_rows, HeadPartial memory = {});
 
 }  // namespace lime

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/flow.h"
-#include "daemon/logic/head_partial.h"
 #include "planner/base/check.h"
 
 namespace lime {
@@ -31,7 +31,8 @@ StageInbox::StageInbox(const Plan& plan, int32_t device, const Shape& shape)
       shape_(shape),
       grows_kv_(GrowsKv(plan)),
       waiting_allowed_(WaitingBytes(plan, device, shape.row_bytes)),
-      latest_(static_cast<size_t>(plan.sequences)) {
+      latest_(static_cast<size_t>(plan.sequences)),
+      told_(latest_.size()) {
   const auto reserve = [&](std::vector<MicroBatch>& batches) {
     batches.resize(static_cast<size_t>(shape_.microbatches));
     for (MicroBatch& batch : batches) batch.rows.reserve(static_cast<size_t>(plan_.batch));
@@ -148,11 +149,8 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
   const ActivationHeader& header = activation.header;
   LIME_RETURN_IF_ERROR(CheckActivation(activation));
   if (header.payload == Payload::kToken) {
-    LIME_ASSIGN_OR_RETURN(
-        const std::vector<SampledToken> tokens,
-        ParseSampledTokens(activation.payload, static_cast<size_t>(std::max<int64_t>(plan_.sequences, MostLogitRows(plan_)))));
-    LIME_RETURN_IF_ERROR(CheckTokens(header.step, tokens));
-    TakeTokens(header.step, tokens);
+    LIME_RETURN_IF_ERROR(TakeTokens(activation));
+    GiveMemory(std::move(activation.payload));
     return std::nullopt;
   }
   const Visit visit = {header.stage + 1, header.microbatch};
@@ -160,14 +158,50 @@ absl::StatusOr<std::optional<StageInbox::Visit>> StageInbox::OnActivation(Activa
     return absl::ResourceExhaustedError(
         absl::StrCat(waiting_bytes_, " bytes of hidden states wait already, and the plan counts ", waiting_allowed_));
   }
-  if (!arrived_.emplace(std::pair(header.step, visit), std::move(activation.payload)).second) {
-    return Invalid("stage ", visit.first, " has this micro-batch of step ", header.step, " already");
+  const std::pair key(header.step, visit);
+  if (arrived_.contains(key)) return Invalid("stage ", visit.first, " has this micro-batch of step ", header.step, " already");
+  MakeRoomFor(header.bytes);
+  if (spare_nodes_.empty()) {
+    arrived_.emplace(key, std::move(activation.payload));
+  } else {
+    Arrived::node_type node = std::move(spare_nodes_.back());
+    spare_nodes_.pop_back();
+    node.key() = key, node.mapped() = std::move(activation.payload);
+    arrived_.insert(std::move(node));
   }
   waiting_bytes_ += header.bytes;
   return IsUnderWay(header.step) ? std::optional(visit) : std::nullopt;
 }
 
-absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) const {
+absl::Status StageInbox::TakeTokens(const ActivationMessage& activation) {
+  const size_t most = static_cast<size_t>(std::max<int64_t>(plan_.sequences, MostLogitRows(plan_)));
+  LIME_ASSIGN_OR_RETURN(tokens_, ParseSampledTokens(activation.payload, most, std::move(tokens_)));
+  LIME_RETURN_IF_ERROR(CheckTokens(activation.header.step, tokens_));
+  TakeTokens(activation.header.step, tokens_);
+  return absl::OkStatus();
+}
+
+std::vector<std::byte> StageInbox::TakeMemory() {
+  if (spare_.empty()) return {};
+  std::vector<std::byte> memory = std::move(spare_.back());
+  spare_.pop_back();
+  spare_bytes_ -= static_cast<Bytes>(memory.capacity());
+  memory.clear();
+  return memory;
+}
+
+void StageInbox::GiveMemory(std::vector<std::byte> payload) {
+  const Bytes bytes = static_cast<Bytes>(payload.capacity());
+  if (bytes == 0 || waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) return;
+  spare_bytes_ += bytes;
+  spare_.push_back(std::move(payload));
+}
+
+void StageInbox::MakeRoomFor(Bytes bytes) {
+  while (!spare_.empty() && waiting_bytes_ + spare_bytes_ + bytes > waiting_allowed_) (void)TakeMemory();
+}
+
+absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) {
   const ActivationHeader& header = activation.header;
   const int64_t bytes = std::ssize(activation.payload);
   if (header.epoch != plan_.epoch) return Invalid("epoch ", header.epoch, ", and epoch ", plan_.epoch, " is installed");
@@ -192,20 +226,21 @@ absl::Status StageInbox::CheckActivation(const ActivationMessage& activation) co
 absl::Status StageInbox::CheckVisit(const Visit& visit) const {
   const auto& [stage, microbatch] = visit;
   if (microbatch >= std::ssize(batches_)) return Invalid("this step has no micro-batch ", microbatch);
-  if (taken_.contains(visit)) return Invalid("stage ", stage, " has used micro-batch ", microbatch, " of this step already");
+  if (std::ranges::find(taken_, visit) != taken_.end())
+    return Invalid("stage ", stage, " has used micro-batch ", microbatch, " of this step already");
   return absl::OkStatus();
 }
 
 // Of the rows that `batch` has; where it is null, and so not known yet, of as many as any may have.
-absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload) const {
+absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload) {
   const int64_t rows = batch != nullptr ? NumVisitRows(plan_, *batch) : -1, most = VisitRows(plan_);
   int64_t bytes = std::ssize(payload);
   if (const int64_t ids = IdsBefore(plan_, plan_.stages[stage].lo); ids > 0 && rows != 0 && bytes > 0) {
-    LIME_ASSIGN_OR_RETURN(const HeadPartial partial, ParseHeadPartial(payload, ids, plan_.batch));
-    bytes = std::ssize(partial.hidden);
+    LIME_ASSIGN_OR_RETURN(partial_, ParseHeadPartial(payload, ids, plan_.batch, std::move(partial_)));
+    bytes = std::ssize(partial_.hidden);
     const int64_t asked = batch != nullptr ? std::ranges::count_if(batch->rows, &BatchRow::wants_logits) : -1;
-    if (batch != nullptr && std::ssize(partial.rows) != asked)
-      return Invalid("logits of ", partial.rows.size(), " rows, and ", asked, " ask for them");
+    if (batch != nullptr && std::ssize(partial_.rows) != asked)
+      return Invalid("logits of ", partial_.rows.size(), " rows, and ", asked, " ask for them");
   }
   if (batch != nullptr && bytes != rows * shape_.row_bytes)
     return Invalid("hidden states of ", bytes, " bytes for ", rows, " rows of ", shape_.row_bytes);
@@ -215,18 +250,19 @@ absl::Status StageInbox::CheckPayload(int32_t stage, const MicroBatch* batch, st
 }
 
 // A sequence's tokens come in the order of their positions, each once.
-absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken> tokens) const {
+absl::Status StageInbox::CheckTokens(int64_t step, std::span<const SampledToken> tokens) {
   if (step >= steps_begun_) return Invalid("tokens of step ", step, ", which has not begun");
-  std::map<int32_t, int32_t> told;  // position, by sequence
   for (const SampledToken& token : tokens) {
     LIME_RETURN_IF_ERROR(CheckSlot(token.sequence));
     LIME_RETURN_IF_ERROR(CheckIds({&token.token, 1}));
-    const Latest& latest = latest_[static_cast<size_t>(token.sequence)];
-    if (step < latest.from_step) continue;
-    const int32_t before = told.try_emplace(token.sequence, latest.position).first->second;
+    told_[static_cast<size_t>(token.sequence)] = latest_[static_cast<size_t>(token.sequence)].position;
+  }
+  for (const SampledToken& token : tokens) {
+    if (step < latest_[static_cast<size_t>(token.sequence)].from_step) continue;
+    int32_t& before = told_[static_cast<size_t>(token.sequence)];
     if (token.position <= before || token.position > plan_.context)
       return Invalid("sequence ", token.sequence, " is told its token at position ", token.position, ", and was told that at ", before);
-    told[token.sequence] = token.position;
+    before = token.position;
   }
   return absl::OkStatus();
 }
@@ -253,21 +289,21 @@ void StageInbox::Admit(const AdmitOrder& admit) {
   if (KeepsTokens()) latest.known = admit.prompt;
 }
 
-std::vector<StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch>&& batches) {
+std::span<const StageInbox::Visit> StageInbox::BeginStep(std::vector<MicroBatch>&& batches) {
   LIME_CHECK(!step_under_way_);
   batches_.swap(batches);
   step_under_way_ = true;
   tokens_awaited_ = 0;
   ++steps_begun_;
-  std::vector<Visit> came;
+  came_.clear();
   for (auto it = arrived_.begin(); it != arrived_.end() && it->first.first < steps_begun_;) {
     const Visit visit = it->first.second;
     const bool awaited = visit.second < std::ssize(batches_);
-    if (awaited) came.push_back(visit);
+    if (awaited) came_.push_back(visit);
     if (!awaited) waiting_bytes_ -= std::ssize(it->second);
     it = awaited ? std::next(it) : arrived_.erase(it);
   }
-  return came;
+  return came_;
 }
 
 void StageInbox::EndStep() {
@@ -300,9 +336,9 @@ std::vector<std::byte> StageInbox::TakeInput(const Visit& visit) {
   const auto found = arrived_.find({steps_begun_ - 1, visit});
   if (found == arrived_.end()) return {};
   std::vector<std::byte> input = std::move(found->second);
-  taken_.insert(visit);
+  taken_.push_back(visit);
   waiting_bytes_ -= std::ssize(input);
-  arrived_.erase(found);
+  spare_nodes_.push_back(arrived_.extract(found));
   return input;
 }
 

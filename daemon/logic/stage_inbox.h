@@ -2,21 +2,22 @@
 // the plan before anything changes, and waits here until the step that it is for.
 //
 // Pure.   Thread: the owner's, under its lock.   Owner: StageEngine.
-// Invariant: what a peer sends is used once, in the step and by the stage that it is for. Hidden states that wait take at most
-// WaitingBytes.
+// Invariant: what a peer sends is used once, in the step and by the stage that it is for. Hidden states that wait, and the memory of
+// payloads that were used and is kept for those that are sent, take at most WaitingBytes together.
+// Once a plan is under way nothing here allocates for a step, but for what is early as never before.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "common/activation.h"
 #include "common/order.h"
+#include "daemon/logic/head_partial.h"
 #include "planner/base/bytes.h"
 #include "planner/base/recycled_queue.h"
 #include "planner/base/status.h"
@@ -56,6 +57,10 @@ class StageInbox {
   // InvalidArgument, and nothing has changed, for what does not belong to this plan and step; ResourceExhausted where too much waits. The
   // visit that has come, where it is one of the step under way: what is early is told by BeginStep.
   absl::StatusOr<std::optional<Visit>> OnActivation(ActivationMessage activation);
+  // For a payload that is to be sent: empty, with the memory of one that was used, where there is such.
+  std::vector<std::byte> TakeMemory();
+  // Of a payload that was used.
+  void GiveMemory(std::vector<std::byte> payload);
   // Tokens that this device has sampled itself, or that OnActivation has checked.
   void TakeTokens(int64_t step, std::span<const SampledToken> tokens);
 
@@ -65,8 +70,8 @@ class StageInbox {
   void Admit(const AdmitOrder& admit);
 
   // The next step has begun, with these micro-batches, in whose place those of the step before are left: their memory serves the next
-  // order. Returns the visits that came before.
-  std::vector<Visit> BeginStep(std::vector<MicroBatch>&& batches);
+  // order. Returns the visits that came before, valid until the next step.
+  std::span<const Visit> BeginStep(std::vector<MicroBatch>&& batches);
   void EndStep();
 
   // On the first device: the next micro-batch of the step under way, in order, whose tokens are all known; they are in its rows then.
@@ -99,10 +104,12 @@ class StageInbox {
   absl::Status CheckIds(std::span<const int32_t> ids) const;
   absl::Status CheckBatch(const MicroBatch& batch) const;
   absl::Status CheckOwn(const MicroBatch& batch) const;
-  absl::Status CheckActivation(const ActivationMessage& activation) const;
+  absl::Status CheckActivation(const ActivationMessage& activation);
   absl::Status CheckVisit(const Visit& visit) const;
-  absl::Status CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload) const;
-  absl::Status CheckTokens(int64_t step, std::span<const SampledToken> tokens) const;
+  absl::Status CheckPayload(int32_t stage, const MicroBatch* batch, std::span<const std::byte> payload);
+  absl::Status CheckTokens(int64_t step, std::span<const SampledToken> tokens);
+  absl::Status TakeTokens(const ActivationMessage& activation);
+  void MakeRoomFor(Bytes bytes);
   bool FillTokens(MicroBatch& batch) const;
 
   bool KeepsTokens() const { return IsFirst() && EvictsKv(plan_); }
@@ -121,12 +128,20 @@ class StageInbox {
   int64_t next_order_ = 0;
   int64_t steps_begun_ = 0;
   bool step_under_way_ = false;
-  std::vector<MicroBatch> batches_;                                      // of the step under way
-  int32_t tokens_awaited_ = 0;                                           // the first of them whose tokens are not all known
-  std::vector<Latest> latest_;                                           // by slot
-  std::map<std::pair<int64_t, Visit>, std::vector<std::byte>> arrived_;  // by step; of none that has ended
-  Bytes waiting_bytes_ = 0;                                              // of arrived_
-  std::set<Visit> taken_;                                                // of the step under way
+  std::vector<MicroBatch> batches_;  // of the step under way
+  int32_t tokens_awaited_ = 0;       // the first of them whose tokens are not all known
+  std::vector<Latest> latest_;       // by slot
+  using Arrived = std::map<std::pair<int64_t, Visit>, std::vector<std::byte>>;
+  Arrived arrived_;                              // by step; of none that has ended
+  std::vector<Arrived::node_type> spare_nodes_;  // of the map, for those that arrive
+  Bytes waiting_bytes_ = 0;                      // of arrived_
+  std::vector<Visit> taken_;                     // of the step under way
+  std::vector<Visit> came_;                      // before it
+  std::vector<std::vector<std::byte>> spare_;    // payloads that were used
+  Bytes spare_bytes_ = 0;                        // of their memory
+  std::vector<SampledToken> tokens_;             // of the message at hand
+  std::vector<int32_t> told_;                    // likewise: the last position of which a token is known, by slot
+  HeadPartial partial_;                          // likewise
 };
 
 }  // namespace lime

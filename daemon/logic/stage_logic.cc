@@ -138,7 +138,7 @@ void StageLogic::Execute(StepOrder& order, const Memory& memory, double now_ms, 
   order.microbatches.resize(static_cast<size_t>(program->microbatches));  // more of them than ordered are empty
   const auto computes = std::ranges::count_if(program->step, [](const Instruction& what) { return std::holds_alternative<Compute>(what); });
   actions.push_back(StepBegun{static_cast<int32_t>(computes)});
-  const std::vector<Visit> came = inbox_.BeginStep(std::move(order.microbatches));
+  const std::span<const Visit> came = inbox_.BeginStep(std::move(order.microbatches));
   Post(ProgramRunner::BeginStep{static_cast<int32_t>(program - programs.begin())}, now_ms, actions);
   for (const Visit& visit : came) PostArrived(visit, now_ms, actions);
   GiveTokens(now_ms, actions);

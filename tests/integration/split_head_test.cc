@@ -205,7 +205,7 @@ TEST_P(SplitHeadTest, WhatIsNoPartOfTheHeadIsRefusedAndChangesNothing) {
   const std::vector<std::byte> hidden(128 * 2);
   const std::vector<float> logits(2 * kVocab, 1.0f);
   const auto partial = [&](const std::vector<int64_t>& used, int64_t ids, size_t hidden_bytes) {
-    return EncodeHeadPartial(logits, kVocab, ids, used, std::span(hidden).first(hidden_bytes));
+    return HeadPartialEncoder().Encode(logits, kVocab, ids, used, std::span(hidden).first(hidden_bytes));
   };
   EXPECT_THAT(refusal(hidden, Payload::kHidden), HasSubstr("not awaited here"));
   EXPECT_THAT(refusal(hidden), HasSubstr("hidden states of 252 bytes"));  // behind logits of no row

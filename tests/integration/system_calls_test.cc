@@ -1,5 +1,5 @@
-// Between two tokens of a resident model only compute threads are woken, and text is written: `lime run` is traced, system call by system
-// call.
+// Between two tokens of a resident model only threads are woken, and text is written: `lime run`, and the stages of a cluster, are traced
+// system call by system call.
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -21,7 +21,10 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/cli/generate.h"
+#include "coordinator/text/tokenizer.h"
 #include "gtest/gtest.h"
+#include "tests/integration/loopback_cluster.h"
 
 namespace lime {
 namespace {
@@ -36,15 +39,31 @@ struct SystemCall {
   bool wakes_or_waits() const { return number == SYS_futex || number == SYS_restart_syscall; }
 };
 
-// Waits to be traced, then becomes `lime run` on the shipped model.
-[[noreturn]] void RunLime(const std::string& max_tokens) {
-  dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
-  dup2(STDOUT_FILENO, STDERR_FILENO);
-  if (ptrace(PTRACE_TRACEME, 0, 0, 0) != 0) _exit(126);
-  raise(SIGSTOP);
-  const char* const model = LIME_SOURCE_DIR "/models/lime-fables";
-  execl(LIME_BINARY, "lime", "run", "--model", model, "--prompt", "Once", "--max-tokens", max_tokens.c_str(), "--ignore-eos", nullptr);
-  _exit(127);
+// How else a thread waits where several share a lock: one that expects its peer's message within moments gives its core away, and so does
+// Abseil's Mutex before it sleeps, which also asks for the thread's priority once a second, and sleeps once to know its clock.
+const std::set<uint64_t> kWaitsOfStages = {SYS_sched_yield, SYS_clock_nanosleep, SYS_sched_getparam, SYS_sched_getscheduler};
+
+const char* const kModel = LIME_SOURCE_DIR "/models/lime-fables";
+
+void RunLime() {
+  execl(LIME_BINARY, "lime", "run", "--model", kModel, "--prompt", "Once", "--max-tokens", "64", "--ignore-eos", nullptr);
+}
+
+// Two stages of one plan with links in memory, which write a text for each token as `lime run` does.
+void RunStages() {
+  const auto tokenizer = Tokenizer::Load(kModel);
+  const auto checkpoint = Checkpoint::Open(kModel);
+  const auto plan = SplitPlan(*checkpoint->BuildModelSpec(), {});
+  LoopbackCluster cluster(kModel, MakeEngineStages({.num_threads = 1}));
+  if (!cluster.Install(*plan, {}).ok()) _exit(1);
+  cli::GenerateOptions options;
+  options.max_new_tokens = {64};
+  options.on_text = [](size_t, std::string_view text) {
+    if (write(STDOUT_FILENO, text.data(), text.size()) < 0) _exit(1);
+  };
+  cli::Generator generator(cluster, {}, **tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
+  generator.Add({1, 2, 3});
+  _exit(generator.Run().ok() ? 0 : 1);
 }
 
 // The thread that watches the machine's memory is none of those that compute.
@@ -60,9 +79,10 @@ std::string ReadPath(pid_t thread, uint64_t address) {
   return process_vm_readv(thread, &here, 1, &there, 1, 0) > 0 ? text : "";
 }
 
-// The first lock of the process that is contended asks how many cores there are, for how long it pays to spin: an openat, a read, a close.
-void LeaveOutTheNumberOfCores(std::vector<SystemCall>& calls) {
-  const auto asks = std::ranges::find(calls, "/sys/devices/system/cpu/online", &SystemCall::path);
+// The first lock of the process that is contended asks how many cores there are, for how long it pays to spin, and how fast a clock is: an
+// openat, a read, a close of each file that is there.
+void LeaveOut(const char* path, std::vector<SystemCall>& calls) {
+  const auto asks = std::ranges::find(calls, path, &SystemCall::path);
   if (asks == calls.end()) return;
   const pid_t thread = asks->thread;
   int left = 3;
@@ -91,12 +111,20 @@ void GoOn(pid_t thread, int status, std::vector<SystemCall>& calls, std::set<pid
   ptrace(PTRACE_SYSCALL, thread, 0, for_the_program ? signal : 0);
 }
 
-// System calls of all threads that compute or print, in the order in which they began; `exit_code` is 126 where tracing is not allowed.
-std::vector<SystemCall> Trace(const std::string& max_tokens, int& exit_code) {
+// System calls that `run` makes in a process of its own, of all threads that compute or print, in the order in which they began;
+// `exit_code` is 126 where tracing is not allowed.
+std::vector<SystemCall> Trace(void (*run)(), int& exit_code) {
   std::vector<SystemCall> calls;
   std::set<pid_t> watchers;  // a thread names itself some calls after it began, which is late where cores are busy
   const pid_t child = fork();
-  if (child == 0) RunLime(max_tokens);
+  if (child == 0) {
+    dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
+    dup2(STDOUT_FILENO, STDERR_FILENO);
+    if (ptrace(PTRACE_TRACEME, 0, 0, 0) != 0) _exit(126);
+    raise(SIGSTOP);
+    run();
+    _exit(127);
+  }
   int status = 0;
   waitpid(child, &status, 0);
   if (WIFSTOPPED(status)) {
@@ -165,12 +193,13 @@ TEST(SystemCallsTest, WhicheverPartOfIoUringIsDeniedWeightsAreReadOtherwise) {
   }
 }
 
-TEST(SystemCallsTest, BetweenTokensThreadsAreWokenAndTextIsWrittenAndNothingElse) {
+void ExpectNothingBetweenTokens(void (*run)(), const std::set<uint64_t>& waits = {}) {
   int exit_code = 0;
-  std::vector<SystemCall> calls = Trace("64", exit_code);
+  std::vector<SystemCall> calls = Trace(run, exit_code);
   if (exit_code == 126) GTEST_SKIP() << "this system does not let a process trace its child";
   ASSERT_EQ(exit_code, 0);
-  LeaveOutTheNumberOfCores(calls);
+  LeaveOut("/sys/devices/system/cpu/online", calls);
+  LeaveOut("/sys/devices/system/cpu/cpu0/tsc_freq_khz", calls);
   std::vector<size_t> texts;
   for (size_t i = 0; i < calls.size(); ++i) {
     if (calls[i].writes_text()) texts.push_back(i);
@@ -178,9 +207,17 @@ TEST(SystemCallsTest, BetweenTokensThreadsAreWokenAndTextIsWrittenAndNothingElse
   ASSERT_GT(texts.size(), 40u) << "a write for nearly each of the 64 tokens";
   // The first texts are the prompt and the first token, the last one is the end of the line.
   for (size_t i = texts[3]; i < texts[texts.size() - 3]; ++i) {
-    EXPECT_TRUE(calls[i].wakes_or_waits() || calls[i].writes_text())
-        << "system call " << calls[i].number << ", " << i - texts[3] << " calls behind the third text";
+    EXPECT_TRUE(calls[i].wakes_or_waits() || calls[i].writes_text() || waits.contains(calls[i].number))
+        << "system call " << calls[i].number << " " << calls[i].path << ", " << i - texts[3] << " calls behind the third text";
   }
+}
+
+TEST(SystemCallsTest, BetweenTokensThreadsAreWokenAndTextIsWrittenAndNothingElse) {
+  ExpectNothingBetweenTokens(RunLime);
+}
+
+TEST(SystemCallsTest, SoItIsInTheStagesOfACluster) {
+  ExpectNothingBetweenTokens(RunStages, kWaitsOfStages);
 }
 
 }  // namespace

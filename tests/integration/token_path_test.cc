@@ -1,5 +1,6 @@
-// Nothing is allocated on the token path, from the order to the text: this program replaces the allocator and mmap by ones that count, and
-// makes 64 tokens.
+// Nothing is allocated on the token path, from the order to the text, by one process and by the stages of a cluster: this program replaces
+// the allocator and mmap by ones that count, and makes 64 tokens. What a link over a network allocates is not counted here
+// (daemon/rpc/README.md).
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -17,6 +18,7 @@
 #include "coordinator/cli/generate.h"
 #include "coordinator/text/tokenizer.h"
 #include "gtest/gtest.h"
+#include "tests/integration/loopback_cluster.h"
 #include "tests/integration/models.h"
 
 namespace {
@@ -73,8 +75,33 @@ constexpr int64_t kSteps = 64;
 constexpr int64_t kPrompt = 200, kContext = 512;
 constexpr int64_t kWarmUp = 20;  // tokens of each sequence before those that are counted
 
-// Prompts of `sequences` at a time, continued as `lime run` does without a cluster: orders, step, sampler, hash, news, text, stop strings,
-// and a sink that only counts. Returns the allocations of kSteps tokens of each, which cross from the first 256 positions to the next ones.
+// Prompts of `sequences` at a time, continued as `lime run` does: orders, step, sampler, hash, news, text, stop strings, and a sink that
+// only counts. Returns the allocations of kSteps tokens of each, which cross from the first 256 positions to the next ones.
+int64_t AllocationsOn(Devices& devices, const Tokenizer& tokenizer, int32_t sequences, const SamplingParams& sampling,
+                      bool hash_logits = true) {
+  cli::GenerateOptions options;
+  options.sampling = sampling;
+  options.max_new_tokens = {kContext - kPrompt};
+  options.stop_strings = {"no such text", "nor this"};
+  options.hash_logits = hash_logits;
+  int64_t calls = 0;
+  options.on_text = [&](size_t, std::string_view) {
+    ++calls;
+    if (calls == kWarmUp * sequences) counting = true;
+    if (calls == (kWarmUp + kSteps) * sequences) counting = false;
+  };
+  cli::Generator generator(devices, {}, tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
+  std::vector<int32_t> prompt(kPrompt);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>('a' + i % 26);
+  for (int32_t i = 0; i < sequences; ++i) generator.Add(prompt);
+  const auto summary = generator.Run();
+  counting = false;
+  EXPECT_TRUE(summary.ok()) << summary.status();
+  EXPECT_GE(calls, (kWarmUp + kSteps) * sequences) << "too little text to count over";
+  return allocations.exchange(0);
+}
+
+// By one process.
 int64_t AllocationsOf(const MakeModelOptions& model, int32_t sequences, const SamplingParams& sampling) {
   const TempDir dir;
   EXPECT_TRUE(MakeModel(model, dir.path()).ok());
@@ -85,26 +112,26 @@ int64_t AllocationsOf(const MakeModelOptions& model, int32_t sequences, const Sa
   const auto device = InstallHere(dir.path(), shape, kContext);
   EXPECT_TRUE(device.ok()) << device.status();
   if (!tokenizer.ok() || !device.ok()) return -1;
-  cli::GenerateOptions options;
-  options.sampling = sampling;
-  options.max_new_tokens = {kContext - kPrompt};
-  options.stop_strings = {"no such text", "nor this"};
-  options.hash_logits = true;
-  int64_t calls = 0;
-  options.on_text = [&](size_t, std::string_view) {
-    ++calls;
-    if (calls == kWarmUp * sequences) counting = true;
-    if (calls == (kWarmUp + kSteps) * sequences) counting = false;
-  };
-  cli::Generator generator(**device, {}, **tokenizer, options, /*expected_prompt_seconds=*/std::nullopt);
-  std::vector<int32_t> prompt(kPrompt);
-  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>('a' + i % 26);
-  for (int32_t i = 0; i < sequences; ++i) generator.Add(prompt);
-  const auto summary = generator.Run();
-  counting = false;
-  EXPECT_TRUE(summary.ok()) << summary.status();
-  EXPECT_GE(calls, (kWarmUp + kSteps) * sequences) << "too little text to count over";
-  return allocations.exchange(0);
+  return AllocationsOn(**device, **tokenizer, sequences, sampling);
+}
+
+// By a cluster.
+int64_t AllocationsOf(const SplitShape& shape, const SamplingParams& sampling, bool hash_logits = true) {
+  MakeModelOptions model;
+  model.config.num_layers = 6;
+  if (shape.split_head) model.config.vocab_size = 3 * kVocabRange;
+  const TempDir dir;
+  EXPECT_TRUE(MakeModel(model, dir.path()).ok());
+  const auto tokenizer = Tokenizer::Load(dir.path());
+  const auto checkpoint = Checkpoint::Open(dir.path());
+  EXPECT_TRUE(tokenizer.ok() && checkpoint.ok()) << tokenizer.status() << checkpoint.status();
+  const auto plan = SplitPlan(*checkpoint->BuildModelSpec(), shape);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  LoopbackCluster cluster(dir.path(), MakeEngineStages({.num_threads = 1}));
+  const absl::Status installed = plan.ok() ? cluster.Install(*plan, {}) : plan.status();
+  EXPECT_TRUE(installed.ok()) << installed;
+  if (!installed.ok()) return -1;
+  return AllocationsOn(cluster, **tokenizer, shape.sequences, sampling, hash_logits);
 }
 
 TEST(TokenPathTest, TheCountersCount) {
@@ -147,6 +174,22 @@ TEST(TokenPathTest, PackedWeightsAndOtherFamiliesAllocateNothing) {
   opt.config.activation = Activation::kRelu;
   opt.config.tie_embeddings = true;
   EXPECT_EQ(AllocationsOf(opt, 1, {}), 0);
+}
+
+TEST(TokenPathTest, StagesWithPeersAllocateNothing) {
+  EXPECT_EQ(AllocationsOf(SplitShape{}, {}), 0);
+  EXPECT_EQ(AllocationsOf(SplitShape{.devices = 3, .rounds = 2}, {}), 0);
+}
+
+TEST(TokenPathTest, MicroBatchesThatFollowOneAnotherThroughStagesAllocateNothing) {
+  EXPECT_EQ(AllocationsOf(SplitShape{.rounds = 2, .sequences = 4, .batch = 2}, {.temperature = 0.8, .top_k = 40, .top_p = 0.9}), 0);
+}
+
+// All logits so far are handed on, or those that the token may be.
+TEST(TokenPathTest, DevicesThatShareTheHeadAllocateNothing) {
+  const SplitShape shape{.sequences = 2, .batch = 2, .split_head = true};
+  EXPECT_EQ(AllocationsOf(shape, {}), 0);
+  EXPECT_EQ(AllocationsOf(shape, {.temperature = 0.8, .top_k = 40}, /*hash_logits=*/false), 0);
 }
 
 }  // namespace

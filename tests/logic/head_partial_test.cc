@@ -29,7 +29,7 @@ std::vector<std::byte> Bytes32(const std::vector<uint32_t>& numbers) {
 // Through the wire: the first `ids` of each row of `logits` [used.size(), vocab].
 std::vector<std::vector<float>> Told(const std::vector<float>& logits, int64_t vocab, int64_t ids, const std::vector<int64_t>& used) {
   const std::vector<std::byte> hidden(24, std::byte{7});
-  const std::vector<std::byte> payload = EncodeHeadPartial(logits, vocab, ids, used, hidden);
+  const std::vector<std::byte> payload = HeadPartialEncoder().Encode(logits, vocab, ids, used, hidden);
   EXPECT_LE(std::ssize(payload), MostLogitBytes(1, std::ssize(used), ids) + 24);
   const auto partial = ParseHeadPartial(payload, ids, std::ssize(used));
   EXPECT_TRUE(partial.ok()) << partial.status();
@@ -99,7 +99,7 @@ TEST(HeadPartialTest, RandomBytesStayWithinTheirBounds) {
   const std::vector<std::byte> hidden(16);
   for (int i = 0; i < 100'000; ++i) {
     const std::vector<int64_t> used = {static_cast<int64_t>(random() % 40), INT64_MAX};
-    std::vector<std::byte> payload = EncodeHeadPartial(logits, 32, 32, used, hidden);
+    std::vector<std::byte> payload = HeadPartialEncoder().Encode(logits, 32, 32, used, hidden);
     payload.resize(payload.size() - random() % 20);
     for (int changes = static_cast<int>(random() % 4); changes > 0; --changes) payload[random() % 24] = static_cast<std::byte>(random());
     payload.shrink_to_fit();  // so that AddressSanitizer sees the end

@@ -204,7 +204,7 @@ class SharedHeadTest : public StageInboxTest {
     const std::vector<float> logits(used.size() * kIds, 1.0f);
     ActivationMessage message = Hidden(step, 0, 0, rows);
     message.header.payload = Payload::kHeadPartial;
-    message.payload = EncodeHeadPartial(logits, kIds, ids, used, message.payload);
+    message.payload = HeadPartialEncoder().Encode(logits, kIds, ids, used, message.payload);
     message.header.bytes = std::ssize(message.payload);
     return message;
   }
@@ -249,6 +249,23 @@ TEST_F(SharedHeadTest, WhatWaitsIsBoundedAndCountsOnBothSides) {
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_LE(waiting, allowed);
+}
+
+TEST_F(StageInboxTest, TheMemoryOfWhatWasUsedServesWhatIsSentAndGivesWayToWhatComes) {
+  StageInbox inbox = Inbox(1);
+  const auto allowed = static_cast<size_t>(StageInbox::WaitingBytes(plan_, 1, kRowBytes));
+  EXPECT_EQ(inbox.TakeMemory().capacity(), 0u);
+  inbox.BeginStep({Rows(0, 0, 3)});
+  EXPECT_TRUE(inbox.OnActivation(Hidden(0, 0, 0, 3)).ok());
+  inbox.GiveMemory(inbox.TakeInput({1, 0}));
+  const std::vector<std::byte> memory = inbox.TakeMemory();
+  EXPECT_TRUE(memory.empty());
+  EXPECT_EQ(memory.capacity(), 3 * kRowBytes);
+  inbox.GiveMemory(std::vector<std::byte>(allowed + 1));
+  EXPECT_EQ(inbox.TakeMemory().capacity(), 0u) << "more than may wait";
+  inbox.GiveMemory(std::vector<std::byte>(allowed));
+  EXPECT_TRUE(inbox.OnActivation(Hidden(1, 0, 0)).ok());
+  EXPECT_EQ(inbox.TakeMemory().capacity(), 0u) << "there is no room beside what has come";
 }
 
 // ---- Tokens
