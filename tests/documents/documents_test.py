@@ -43,7 +43,9 @@ class Table:
                                    "/data/llama-8b": str(models / "large"), "path/to/Llama-3.2-1B": str(models / "small")}
         self._words |= {f'memory = "{page}"': f'memory = "{test}"' for page, test in BUDGETS.items()}
         if not MACHINES:
-            self._words["lime profile"] = "lime profile --seconds 0.1 --link-seconds 0.1"  # a minute less
+            # A minute less.
+            self._words["lime profile --cluster"] = "lime profile --seconds 0.1 --link-seconds 0.1 --cluster"
+            self._words["lime profile --model"] = "lime profile --seconds 0.1 --model"
         self._folder, self._stores = folder, 0
 
     def typed(self, text):
