@@ -57,7 +57,7 @@ class ChangeSearchTest : public ::testing::Test {
     flags.model_spec = LIME_SOURCE_DIR "/testbed/clusters/llama-2-13b.json";
     flags.device_profiles = path;
     flags.tokens = kContext, flags.kv_tokens = 2048, flags.prompt_tokens = 64;
-    flags.no_kv_lending = true;
+    flags.kv.no_lending = true;
     Planned planned;
     LIME_ASSIGN_OR_RETURN(planned.inputs, ReadPlanInputs(flags));
     LIME_ASSIGN_OR_RETURN(planned.plan, ClusterPlanning({.work_ms = kSearchMs}, planned.inputs).Run());
