@@ -8,9 +8,13 @@
 // Thread: the owner's.   Invariant: away <= written <= full; what is away has been written.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
+
+#include "planner/base/check.h"
+#include "planner/plan/plan.h"
 
 namespace lime {
 
@@ -30,32 +34,71 @@ class KvAway {
   int64_t reach() const { return reach_; }
 
   // So many positions of the sequence are computed, and change no more.
-  void Computed(int32_t sequence, int64_t positions);
+  void Computed(int32_t sequence, int64_t positions) {
+    Slot& slot = slots_.at(static_cast<size_t>(sequence));
+    slot.full = std::max(slot.full, positions / kKvPiece);
+  }
 
   // A new sequence has so many positions from the plan before; so many pieces of them are away already.  REQUIRES: away is at most what is
   // full
-  void TakeOver(int32_t sequence, int64_t positions, int64_t away);
+  void TakeOver(int32_t sequence, int64_t positions, int64_t away) {
+    LIME_CHECK_LE(away, positions / kKvPiece);
+    Computed(sequence, positions);
+    Slot& slot = slots_.at(static_cast<size_t>(sequence));
+    slot.written = slot.away = away;
+  }
 
   // The next piece to be written: of all that may go the one closest to the front of its sequence. Nothing while one is being written, or
   // where there is none.
-  std::optional<Piece> BeginWrite();
+  std::optional<Piece> BeginWrite() {
+    if (writing_) return std::nullopt;
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      const Slot& slot = slots_[s];
+      if (slot.written < MayGo(slot) && (!writing_ || slot.written < writing_->piece))
+        writing_ = {.sequence = static_cast<int32_t>(s), .piece = slot.written, .life = slot.life};
+    }
+    return writing_;
+  }
+
   // It is written, or could not be; it counts where its sequence is still there.
-  void EndWrite(bool written);
+  void EndWrite(bool written) {
+    LIME_CHECK(writing_.has_value());
+    Slot& slot = slots_[static_cast<size_t>(writing_->sequence)];
+    if (written && slot.life == writing_->life) ++slot.written;
+    writing_.reset();
+  }
+
   // Whether pieces that may go are not written yet.
-  bool HasToWrite() const;
+  bool HasToWrite() const {
+    return writing_ || std::ranges::any_of(slots_, [this](const Slot& slot) { return slot.written < MayGo(slot); });
+  }
 
   // A written piece in memory, closest to the front of its sequence, is away from now on. Nothing where there is none.
-  std::optional<Piece> TakeAway();
+  std::optional<Piece> TakeAway() {
+    Slot* best = nullptr;
+    for (Slot& slot : slots_) {
+      if (slot.away < std::min(slot.written, reach_) && (best == nullptr || slot.away < best->away)) best = &slot;
+    }
+    if (best == nullptr) return std::nullopt;
+    return Piece{.sequence = static_cast<int32_t>(best - slots_.data()), .piece = best->away++, .life = best->life};
+  }
 
   // Pieces of the sequence that are away, from the first on.
   int64_t away(int32_t sequence) const { return slots_.at(static_cast<size_t>(sequence)).away; }
   // Changes when the slot's sequence ends.
   int64_t life(int32_t sequence) const { return slots_.at(static_cast<size_t>(sequence)).life; }
   // Of any sequence the most.
-  int64_t most_away() const;
+  int64_t most_away() const {
+    int64_t most = 0;
+    for (const Slot& slot : slots_) most = std::max(most, slot.away);
+    return most;
+  }
 
   // The sequence has ended.
-  void Release(int32_t sequence);
+  void Release(int32_t sequence) {
+    Slot& slot = slots_.at(static_cast<size_t>(sequence));
+    slot = {.life = slot.life + 1};
+  }
 
  private:
   struct Slot {

@@ -17,6 +17,7 @@
 #include "daemon/logic/kv_away.h"
 #include "daemon/logic/kv_pages.h"
 #include "planner/base/status.h"
+#include "planner/plan/kv_eviction.h"
 #include "planner/plan/micro_batch.h"
 #include "planner/plan/plan.h"
 
@@ -31,27 +32,94 @@ class KvBook {
     bool after_a_step = false;  // and do so only once a step was ordered: whoever takes them is not known to be there before
   };
   // REQUIRES: `plan` is valid and outlives this.
-  KvBook(const Plan& plan, const Shape& shape);
+  KvBook(const Plan& plan, const Shape& shape)
+      : plan_(plan),
+        shape_(shape),
+        pages_({.num_pages = plan.devices[shape.device].kv_pages,
+                .num_layers = shape.layers,
+                .max_sequences = plan.sequences,
+                .kept_pages = EvictsKv(plan) ? KeptPages(plan) : 0}),
+        away_(plan.sequences),
+        taken_over_(static_cast<size_t>(plan.sequences)),
+        is_shown_(static_cast<size_t>(plan.sequences), true) {
+    shown_.reserve(taken_over_.size()), ended_.reserve(taken_over_.size());
+  }
 
   // ---- Sequences
 
   // KV of the plan before: of each sequence so many positions, of which so many pieces are away from the start. ResourceExhausted where it
   // does not fit.
-  absl::Status TakeOver(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away);
+  // Pages in memory for all but what is away. Of one piece after another, so that none is needed for those that are.
+  absl::Status TakeOver(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) {
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      for (int64_t piece = 0; piece < away[s]; ++piece) {
+        LIME_RETURN_IF_ERROR(pages_.Extend(sequences[s].to, (piece + 1) * kKvPiece).status());
+        pages_.GiveUp(sequences[s].to, piece * kKvPiece, (piece + 1) * kKvPiece);
+      }
+    }
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      const auto& [from, to, positions] = sequences[s];
+      LIME_RETURN_IF_ERROR(pages_.Extend(to, positions).status());
+      Show(to);
+      taken_over_[static_cast<size_t>(to)] = positions;
+      away_.TakeOver(to, positions, away[s]);
+    }
+    return absl::OkStatus();
+  }
+
   // Positions of the slot that were taken over, until it is released.
   int64_t taken_over(int32_t sequence) const { return taken_over_[static_cast<size_t>(sequence)]; }
 
   // All pages of a sequence at once.
-  absl::Status Reserve(int32_t sequence, int64_t positions);
+  absl::Status Reserve(int32_t sequence, int64_t positions) {
+    LIME_RETURN_IF_ERROR(taken_over(sequence) > 0 ? pages_.Extend(sequence, positions).status() : pages_.Reserve(sequence, positions));
+    Show(sequence);
+    return absl::OkStatus();
+  }
+
   // Where the plan keeps only the newest positions: evicts what the rows of a step leave no room for. OutOfRange where rows are behind what
   // their sequence has reserved.
-  absl::Status Evict(const StepOrder& step);
+  absl::Status Evict(const StepOrder& step) {
+    if (!EvictsKv(plan_)) return absl::OkStatus();
+    for (const MicroBatch& batch : step.microbatches) {
+      for (const BatchRow& row : batch.rows) {
+        LIME_ASSIGN_OR_RETURN(const bool evicted, pages_.Evict(row.sequence, EvictedPositions(plan_, int64_t{row.position} + 1)));
+        if (evicted) Show(row.sequence);
+      }
+    }
+    return absl::OkStatus();
+  }
+
   // What the rows of a step lack of pages, one row after another. False where that waits for pieces to be written; ResourceExhausted, with
   // the numbers, where there are too few.
-  absl::StatusOr<bool> Extend(const StepOrder& step);
+  absl::StatusOr<bool> Extend(const StepOrder& step) {
+    in_use_ = true;
+    for (const MicroBatch& batch : step.microbatches) {
+      for (const BatchRow& row : batch.rows) {
+        absl::StatusOr<bool> extended = pages_.Extend(row.sequence, row.position + 1);
+        while (!extended.ok() && TakeAway()) extended = pages_.Extend(row.sequence, row.position + 1);
+        if (!extended.ok()) {
+          if (!write_error_.ok() || !away_.HasToWrite()) return write_error_.ok() ? extended.status() : write_error_;
+          return false;
+        }
+        if (*extended) Show(row.sequence);
+      }
+    }
+    return true;
+  }
+
   // A step with these rows has ended: their K and V change no more.
-  void Computed(const MicroBatch& batch);
-  void Release(int32_t sequence);
+  void Computed(const MicroBatch& batch) {
+    if (!shape_.leaves) return;
+    for (const BatchRow& row : batch.rows) away_.Computed(row.sequence, row.position + 1);
+  }
+
+  void Release(int32_t sequence) {
+    taken_over_[static_cast<size_t>(sequence)] = 0;
+    pages_.Release(sequence);
+    ended_.push_back({sequence, away_.life(sequence)});
+    away_.Release(sequence);
+  }
 
   // ---- Memory, and how far it may be left
 
@@ -67,21 +135,53 @@ class KvBook {
   // ---- What the owner carries out
 
   // A sequence whose pages have changed since it was taken last; nothing where there is none.
-  std::optional<int32_t> TakeShown();
+  std::optional<int32_t> TakeShown() {
+    if (shown_.empty()) return std::nullopt;
+    const int32_t sequence = shown_.back();
+    shown_.pop_back();
+    is_shown_[static_cast<size_t>(sequence)] = true;
+    return sequence;
+  }
+
   // A sequence that has ended, in the life that it had.
   struct Ended {
     int32_t sequence = 0;
     int64_t life = 0;
   };
-  std::optional<Ended> TakeEnded();
+  std::optional<Ended> TakeEnded() {
+    if (ended_.empty()) return std::nullopt;
+    const Ended ended = ended_.front();
+    ended_.erase(ended_.begin());
+    return ended;
+  }
+
   // The next piece to be written; nothing while one is, or where none is to be.
-  std::optional<KvAway::Piece> NextWrite();
+  std::optional<KvAway::Piece> NextWrite() {
+    if (!shape_.leaves || !write_error_.ok() || (shape_.after_a_step && !in_use_)) return std::nullopt;
+    return away_.BeginWrite();
+  }
+
   // It is written, or why it is not: then no other will be, unless its sequence has ended.
-  void Written(const KvAway::Piece& piece, const absl::Status& status);
+  void Written(const KvAway::Piece& piece, const absl::Status& status) {
+    const bool ended = away_.life(piece.sequence) != piece.life;
+    away_.EndWrite(status.ok());
+    if (!status.ok() && !ended) write_error_ = status;
+  }
 
  private:
-  bool TakeAway();
-  void Show(int32_t sequence);
+  bool TakeAway() {
+    const std::optional<KvAway::Piece> piece = away_.TakeAway();
+    if (!piece) return false;
+    pages_.GiveUp(piece->sequence, piece->piece * kKvPiece, (piece->piece + 1) * kKvPiece);
+    Show(piece->sequence);
+    return true;
+  }
+
+  void Show(int32_t sequence) {
+    if (!is_shown_[static_cast<size_t>(sequence)]) return;
+    is_shown_[static_cast<size_t>(sequence)] = false;
+    shown_.push_back(sequence);
+  }
 
   const Plan& plan_;
   const Shape shape_;

@@ -12,8 +12,10 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/logic/kv_message.h"
 #include "planner/base/bytes.h"
+#include "planner/base/check.h"
 #include "planner/base/status.h"
 
 namespace lime {
@@ -33,22 +35,71 @@ class KvHost {
     bool ends_layer = false;      // the layer's piece is whole with it: answer KvKept once the bytes are in place
   };
 
-  explicit KvHost(const Shape& shape);
+  explicit KvHost(const Shape& shape) : shape_(shape), sequences_(static_cast<size_t>(shape.sequences)) {
+    LIME_CHECK(shape.layers > 0 && shape.piece_bytes > 0 && shape.slots >= 0);
+    for (int64_t slot = shape.slots - 1; slot >= 0; --slot) free_.push_back(slot);
+  }
 
   // InvalidArgument, and nothing has changed, for a chunk that is not the next one, out of bounds, or of a life before one that has begun;
   // ResourceExhausted, likewise, where no slot is free for its piece.
-  absl::StatusOr<Placed> OnChunk(const KvChunk& chunk);
+  absl::StatusOr<Placed> OnChunk(const KvChunk& chunk) {
+    if (chunk.number != next_number_) return Invalid("lent KV: chunk ", chunk.number, " comes where ", next_number_, " is the next");
+    LIME_RETURN_IF_ERROR(CheckBounds(chunk));
+    if (!GoesOn(chunk)) LIME_RETURN_IF_ERROR(BeginPiece(chunk));
+    ++next_number_;
+    Sequence& sequence = sequences_[static_cast<size_t>(chunk.sequence)];
+    const bool alive = IsAlive(chunk.sequence, chunk.life);
+    Placed placed;
+    if (alive) placed.offset = Offset(sequence.slots.back(), chunk.layer) + chunk.offset;
+    next_->offset += std::ssize(chunk.bytes);
+    placed.ends_layer = next_->offset == shape_.piece_bytes;
+    if (!placed.ends_layer) return placed;
+    ++next_->layer, next_->offset = 0;
+    if (next_->layer == shape_.layers) {
+      next_.reset();
+      if (alive) ++sequence.kept;
+    }
+    return placed;
+  }
 
   // The first pieces of a sequence in its first life, in all layers, from the plan before: ahead of any chunk. ResourceExhausted where too
   // few slots are free.  REQUIRES: the sequence has none
-  absl::Status TakeOver(int32_t sequence, int64_t pieces);
+  absl::Status TakeOver(int32_t sequence, int64_t pieces) {
+    LIME_RETURN_IF_ERROR(CheckSequence(sequence, 0));
+    Sequence& of = sequences_[static_cast<size_t>(sequence)];
+    LIME_CHECK(of.begun < 0 && of.slots.empty()) << "sequence " << sequence;
+    if (pieces > std::ssize(free_) || pieces > shape_.pieces_per_sequence)
+      return absl::ResourceExhaustedError(absl::StrCat("lent KV: ", pieces, " pieces of sequence ", sequence, " are to be taken over, and ",
+                                                       free_.size(), " slots are free"));
+    for (; of.kept < pieces; ++of.kept) {
+      of.slots.push_back(free_.back());
+      free_.pop_back();
+    }
+    of.begun = 0;
+    return absl::OkStatus();
+  }
 
   // All pieces of the sequence up to this life are free. InvalidArgument for what is out of bounds.
-  absl::Status OnFree(int32_t sequence, int64_t life);
+  absl::Status OnFree(int32_t sequence, int64_t life) {
+    LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
+    End(sequences_[static_cast<size_t>(sequence)], life);
+    return absl::OkStatus();
+  }
 
   // Where in memory one layer of the first `count` pieces of the sequence lies. InvalidArgument for what is out of bounds;
   // FailedPrecondition where fewer are kept, or of another life.
-  absl::StatusOr<std::vector<Bytes>> Pieces(int32_t sequence, int64_t life, int32_t layer, int64_t count) const;
+  absl::StatusOr<std::vector<Bytes>> Pieces(int32_t sequence, int64_t life, int32_t layer, int64_t count) const {
+    LIME_RETURN_IF_ERROR(CheckSequence(sequence, life));
+    LIME_RETURN_IF_ERROR(CheckLayer(layer));
+    if (count < 0 || count > shape_.pieces_per_sequence) return Invalid("lent KV: ", count, " pieces of ", shape_.pieces_per_sequence);
+    const Sequence& of = sequences_[static_cast<size_t>(sequence)];
+    if (life - 1 != of.ended || count > of.kept)
+      return absl::FailedPreconditionError(absl::StrCat("lent KV: ", count, " pieces of sequence ", sequence, " in life ", life, ", and ",
+                                                        of.kept, " of the life after ", of.ended, " are kept"));
+    std::vector<Bytes> offsets;
+    for (int64_t piece = 0; piece < count; ++piece) offsets.push_back(Offset(of.slots[static_cast<size_t>(piece)], layer));
+    return offsets;
+  }
 
   int64_t kept(int32_t sequence) const { return sequences_.at(static_cast<size_t>(sequence)).kept; }  // pieces, in all layers
   int64_t free_slots() const { return static_cast<int64_t>(free_.size()); }
@@ -67,14 +118,71 @@ class KvHost {
     Bytes offset = 0;
   };
 
-  absl::Status CheckSequence(int32_t sequence, int64_t life) const;
-  absl::Status CheckLayer(int32_t layer) const;
-  absl::Status CheckBounds(const KvChunk& chunk) const;
-  absl::Status BeginPiece(const KvChunk& chunk);
-  bool GoesOn(const KvChunk& chunk) const;
-  bool MayBegin(const KvChunk& chunk) const;
+  absl::Status CheckSequence(int32_t sequence, int64_t life) const {
+    if (sequence < 0 || sequence >= shape_.sequences) return Invalid("lent KV: sequence ", sequence, " of ", shape_.sequences);
+    if (life < 0) return Invalid("lent KV: life ", life, " of sequence ", sequence);
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckLayer(int32_t layer) const {
+    return layer < 0 || layer >= shape_.layers ? Invalid("lent KV: layer ", layer, " of ", shape_.layers) : absl::OkStatus();
+  }
+
+  absl::Status CheckBounds(const KvChunk& chunk) const {
+    LIME_RETURN_IF_ERROR(CheckSequence(chunk.sequence, chunk.life));
+    LIME_RETURN_IF_ERROR(CheckLayer(chunk.layer));
+    if (chunk.piece < 0 || chunk.piece >= shape_.pieces_per_sequence)
+      return Invalid("lent KV: piece ", chunk.piece, " of ", shape_.pieces_per_sequence);
+    if (chunk.bytes.empty() || chunk.offset < 0 || chunk.offset > shape_.piece_bytes - std::ssize(chunk.bytes))
+      return Invalid("lent KV: ", chunk.bytes.size(), " bytes at ", chunk.offset, " of ", shape_.piece_bytes);
+    return absl::OkStatus();
+  }
+
+  absl::Status BeginPiece(const KvChunk& chunk) {
+    if (!MayBegin(chunk))
+      return Invalid("lent KV: sequence ", chunk.sequence, " piece ", chunk.piece, " layer ", chunk.layer, " offset ", chunk.offset,
+                     " does not go on what came");
+    Sequence& sequence = sequences_[static_cast<size_t>(chunk.sequence)];
+    if (chunk.life < sequence.begun)
+      return Invalid("lent KV: life ", chunk.life, " of sequence ", chunk.sequence, " comes when ", sequence.begun, " has begun");
+    if (IsAlive(chunk.sequence, chunk.life)) {
+      const bool first = chunk.life - 1 > sequence.ended;  // of its life: what there is belongs to one that has ended
+      const int64_t kept = first ? 0 : sequence.kept;
+      if (chunk.piece != kept)
+        return Invalid("lent KV: piece ", chunk.piece, " of sequence ", chunk.sequence, " comes where ", kept, " is the next");
+      if (free_.empty() && (!first || sequence.slots.empty()))
+        return absl::ResourceExhaustedError(absl::StrCat("lent KV: all ", shape_.slots, " slots have pieces"));
+      End(sequence, chunk.life - 1);
+      sequence.slots.push_back(free_.back());
+      free_.pop_back();
+    }
+    sequence.begun = chunk.life;
+    next_ = {.sequence = chunk.sequence, .life = chunk.life, .piece = chunk.piece};
+    return absl::OkStatus();
+  }
+
+  bool GoesOn(const KvChunk& chunk) const {
+    return next_ && chunk.sequence == next_->sequence && chunk.life == next_->life && chunk.piece == next_->piece &&
+           chunk.layer == next_->layer && chunk.offset == next_->offset;
+  }
+
+  // A piece is given up for another one between two layers, once its sequence has ended.
+  bool MayBegin(const KvChunk& chunk) const {
+    if (chunk.layer != 0 || chunk.offset != 0) return false;
+    if (!next_) return true;
+    return next_->offset == 0 &&
+           (!IsAlive(next_->sequence, next_->life) || (chunk.sequence == next_->sequence && chunk.life > next_->life));
+  }
+
   bool IsAlive(int32_t sequence, int64_t life) const { return life > sequences_[static_cast<size_t>(sequence)].ended; }
-  void End(Sequence& sequence, int64_t life);
+  void End(Sequence& sequence, int64_t life) {
+    if (life <= sequence.ended) return;
+    free_.insert(free_.end(), sequence.slots.rbegin(), sequence.slots.rend());
+    sequence.slots.clear();
+    sequence.kept = 0;
+    sequence.ended = life;
+  }
+
   Bytes Offset(int64_t slot, int32_t layer) const { return (slot * shape_.layers + layer) * shape_.piece_bytes; }
 
   const Shape shape_;

@@ -9,10 +9,15 @@
 // Thread: the owner's.   Invariant: a page has at most one owner.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "planner/base/bytes.h"
+#include "planner/base/check.h"
 #include "planner/base/status.h"
 
 namespace lime {
@@ -27,10 +32,18 @@ class KvPages {
     int64_t max_sequences = 0;
     int64_t kept_pages = 0;  // of a layer and sequence; 0: all
   };
-  explicit KvPages(const Options& options);
+  explicit KvPages(const Options& options)
+      : options_(options),
+        held_(static_cast<size_t>(options.num_pages), false),
+        free_(options.num_pages),
+        pages_(static_cast<size_t>(options.max_sequences * options.num_layers)),
+        shared_(static_cast<size_t>(options.max_sequences)),
+        evicted_(static_cast<size_t>(options.max_sequences)) {}
 
   // Pages that `positions` positions of one sequence need over all layers.
-  static int64_t PagesFor(int64_t positions, int64_t num_layers);
+  static int64_t PagesFor(int64_t positions, int64_t num_layers) {
+    return RoundUp(positions, kPositionsPerPage) / kPositionsPerPage * num_layers;
+  }
 
   int64_t num_pages() const { return options_.num_pages; }
   // To be given: at most num_pages less those that are held.
@@ -38,36 +51,125 @@ class KvPages {
 
   // Gives sequence slot `sequence` what it lacks of the pages for `positions` positions in every layer; true where it lacked any.
   // ResourceExhausted, with the numbers, and nothing given, when too few are free.
-  absl::StatusOr<bool> Extend(int32_t sequence, int64_t positions);
+  absl::StatusOr<bool> Extend(int32_t sequence, int64_t positions) {
+    if (options_.num_layers == 0) return false;
+    const int64_t wanted = PagesFor(positions, 1), held = static_cast<int64_t>(PagesOf(sequence, 0).size());
+    const int64_t needed = std::max<int64_t>(0, wanted - held) * options_.num_layers;
+    LIME_RETURN_IF_ERROR(CheckFree(positions, needed));
+    for (int64_t page = held; page < wanted; ++page) {
+      for (int64_t layer = 0; layer < options_.num_layers; ++layer) PagesOf(sequence, layer).push_back(TakeLowest());
+    }
+    return needed > 0;
+  }
+
   // The same for a slot that holds none, else FailedPrecondition; where not all are kept, what it ever needs.
-  absl::Status Reserve(int32_t sequence, int64_t positions);
+  absl::Status Reserve(int32_t sequence, int64_t positions) {
+    if (options_.num_layers > 0 && !PagesOf(sequence, 0).empty())
+      return absl::FailedPreconditionError(absl::StrCat("sequence slot ", sequence, " has not been left by the sequence before"));
+    if (options_.kept_pages == 0) return Extend(sequence, positions).status();
+    if (options_.num_layers == 0) return absl::OkStatus();
+    const int64_t pages = PagesFor(positions, 1), kept = std::min(pages, options_.kept_pages);
+    LIME_RETURN_IF_ERROR(CheckFree(positions, kept * options_.num_layers + pages - kept));
+    for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
+      std::vector<int32_t>& ring = PagesOf(sequence, layer);
+      for (int64_t page = 0; page < pages; ++page) ring.push_back(page < kept ? TakeLowest() : ring[static_cast<size_t>(page - kept)]);
+    }
+    for (int64_t page = kept; page < pages; ++page) shared_[static_cast<size_t>(sequence)].push_back(TakeLowest());
+    return absl::OkStatus();
+  }
 
   // From now on all layers have positions [0, end) of the slot, a multiple of 16, in the same pages; true where they had not. OutOfRange
   // where it has no pages for that, or where more than that is evicted already.
-  absl::StatusOr<bool> Evict(int32_t sequence, int64_t end);
+  absl::StatusOr<bool> Evict(int32_t sequence, int64_t end) {
+    const std::vector<int32_t>& shared = shared_.at(static_cast<size_t>(sequence));
+    int64_t& evicted = evicted_[static_cast<size_t>(sequence)];
+    const int64_t pages = options_.num_layers == 0 ? 0 : PagesFor(end, 1);
+    if (pages > std::ssize(shared))
+      return absl::OutOfRangeError(absl::StrCat("positions up to ", end, " of sequence slot ", sequence, " are to be evicted, and it has ",
+                                                shared.size(), " pages for them"));
+    if (pages < evicted) {
+      return absl::OutOfRangeError(absl::StrCat("rows of sequence slot ", sequence, " need KV from position ", end,
+                                                " on, and it is evicted up to ", evicted * kPositionsPerPage));
+    }
+    if (pages == evicted) return false;
+    for (int64_t layer = 0; layer < options_.num_layers; ++layer)
+      std::copy(shared.begin() + evicted, shared.begin() + pages, PagesOf(sequence, layer).begin() + evicted);
+    evicted = pages;
+    return true;
+  }
 
   // Takes the pages of positions [begin, end) of the slot back, in all layers; multiples of 16. Pages() then has -1 for them.
   // REQUIRES: it holds them
-  void GiveUp(int32_t sequence, int64_t begin, int64_t end);
+  void GiveUp(int32_t sequence, int64_t begin, int64_t end) {
+    for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
+      for (int64_t at = begin / kPositionsPerPage; at < end / kPositionsPerPage; ++at) {
+        int32_t& page = PagesOf(sequence, layer).at(static_cast<size_t>(at));
+        LIME_CHECK(page >= 0) << "positions from " << at * kPositionsPerPage << " on are given up twice";
+        Return(std::exchange(page, -1));
+      }
+    }
+  }
 
   // Takes all pages of the slot back.
-  void Release(int32_t sequence);
+  void Release(int32_t sequence) {
+    for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
+      std::vector<int32_t>& pages = PagesOf(sequence, layer);
+      for (const int32_t page : pages) {
+        if (page >= 0 && held_[static_cast<size_t>(page)]) Return(page);  // a ring names its pages more than once
+      }
+      pages.clear();
+    }
+    for (const int32_t page : std::exchange(shared_.at(static_cast<size_t>(sequence)), {})) {
+      if (held_[static_cast<size_t>(page)]) Return(page);
+    }
+    evicted_[static_cast<size_t>(sequence)] = 0;
+  }
 
   // From now on pages below `num_pages` are given. Those from there on that somebody holds stay held.
-  void SetNumPages(int64_t num_pages);
+  void SetNumPages(int64_t num_pages) {
+    options_.num_pages = num_pages;
+    if (held_.size() < static_cast<size_t>(num_pages)) held_.resize(static_cast<size_t>(num_pages), false);
+    const auto end = held_.begin() + num_pages;
+    free_ = std::count(held_.begin(), end, false);
+    held_beyond_ = std::count(end, held_.end(), true);
+  }
+
   // Nobody holds a page that is not to be given any more.
   bool Fits() const { return held_beyond_ == 0; }
 
   // Pages of one layer of a sequence, by position / 16; -1: given up.
-  std::span<const int32_t> Pages(int32_t sequence, int64_t layer) const;
+  std::span<const int32_t> Pages(int32_t sequence, int64_t layer) const {
+    return pages_.at(static_cast<size_t>(sequence * options_.num_layers + layer));
+  }
 
  private:
   std::vector<int32_t>& PagesOf(int32_t sequence, int64_t layer) {
     return pages_.at(static_cast<size_t>(sequence * options_.num_layers + layer));
   }
-  absl::Status CheckFree(int64_t positions, int64_t needed) const;
-  int32_t TakeLowest();
-  void Return(int32_t page);
+  absl::Status CheckFree(int64_t positions, int64_t needed) const {
+    if (needed <= free_pages()) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", positions, " positions needs ", needed, " KV pages and ",
+                                                     free_pages(), " of ", options_.num_pages,
+                                                     " are free; give a larger --context or a shorter prompt and --max-tokens"));
+  }
+
+  // REQUIRES: free_ > 0
+  int32_t TakeLowest() {
+    while (held_[lowest_]) ++lowest_;
+    held_[lowest_] = true;
+    --free_;
+    return static_cast<int32_t>(lowest_++);
+  }
+
+  void Return(int32_t page) {
+    held_[static_cast<size_t>(page)] = false;
+    if (page < options_.num_pages) {
+      ++free_;
+    } else {
+      --held_beyond_;
+    }
+    lowest_ = std::min(lowest_, static_cast<size_t>(page));
+  }
 
   Options options_;
   std::vector<bool> held_;  // by page

@@ -26,7 +26,6 @@
 #include "daemon/weights/files.h"
 #include "daemon/weights/pushed_store.h"
 #include "proto/address.h"
-#include "proto/convert.h"
 #include "proto/grpc_status.h"
 
 namespace lime {

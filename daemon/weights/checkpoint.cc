@@ -17,7 +17,6 @@
 #include "daemon/weights/safetensors.h"
 #include "planner/base/check.h"
 #include "planner/base/json_text.h"
-#include "planner/plan/model_spec.h"
 
 namespace lime {
 namespace {
