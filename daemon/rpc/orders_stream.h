@@ -4,7 +4,10 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/rpc/device_server.h"
 #include "daemon/rpc/event_stream.h"
@@ -17,21 +20,86 @@ class OrdersStream final : public EventStream<grpc::ServerBidiReactor<v1::OrderR
  public:
   using Options = OrdersOptions;
   // The reactor of a call that has just come in.
-  static std::shared_ptr<OrdersStream> Begin(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options);
+  static std::shared_ptr<OrdersStream> Begin(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options) {
+    std::shared_ptr<OrdersStream> stream = Own(new OrdersStream(keeper, context, options));
+    stream->StartRead(&stream->reading_);
+    return stream;
+  }
 
-  void Tick(absl::Time now);
+  void Tick(absl::Time now) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (ending_) return;
+      if (now - heard_ > options_.silence) {
+        context_.TryCancel();
+        return EndWith(
+            absl::DeadlineExceededError(absl::StrCat("its coordinator has said nothing for ", absl::FormatDuration(now - heard_))));
+      }
+      if (!open_ || now - said_ < options_.beat) return;
+    }
+    Say(Alive{});
+  }
 
  private:
   OrdersStream(PlanKeeper& keeper, grpc::CallbackServerContext& context, const Options& options)
       : keeper_(keeper), context_(context), options_(options), heard_(absl::Now()), said_(heard_) {}
 
-  void OnReadDone(bool ok) override;
-  void OnDone() override;
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(absl::OkStatus());
+    {
+      absl::MutexLock lock(&mutex_);
+      heard_ = absl::Now();
+    }
+    const absl::StatusOr<FromCoordinator> what = FromProto(reading_);
+    const absl::Status status = what.ok() ? OnMessage(*what) : what.status();
+    if (!status.ok()) return End(status);
+    StartRead(&reading_);
+  }
 
-  absl::Status OnMessage(const FromCoordinator& what);
-  absl::Status OnOpen(int64_t epoch);
-  void Say(const FromDevice& what);
-  void End(const absl::Status& status);
+  void OnDone() override {
+    std::string why;
+    {
+      absl::MutexLock lock(&mutex_);
+      why = !end_.ok() ? std::string(end_.message()) : cancelled_ ? "the coordinator has gone" : "it has come to its end";
+    }
+    if (session_ != nullptr) keeper_.Leave(session_, why);
+    EventStream::OnDone();
+  }
+
+  absl::Status OnMessage(const FromCoordinator& what) {
+    if (const auto* open = std::get_if<OpenOrders>(&what)) return OnOpen(open->epoch);
+    if (session_ == nullptr) return absl::FailedPreconditionError("the first message of a stream of orders names the plan's epoch");
+    if (const auto* order = std::get_if<OrderMessage>(&what)) return session_->OnOrder(*order);
+    return absl::OkStatus();
+  }
+
+  absl::Status OnOpen(int64_t epoch) {
+    if (session_ != nullptr) return absl::FailedPreconditionError("the stream of orders is open already");
+    LIME_ASSIGN_OR_RETURN(session_, keeper_.Use(epoch, [weak = weak_from_this()](const FromDevice& what) {
+      if (const auto stream = weak.lock()) stream->Say(what);
+    }));
+    Say(Opened{});
+    absl::MutexLock lock(&mutex_);
+    open_ = true;
+    return absl::OkStatus();
+  }
+
+  // A failure is the last thing that is said.
+  void Say(const FromDevice& what) {
+    absl::MutexLock lock(&mutex_);
+    if (ending_) return;
+    if (queue_.size() >= options_.queued) return EndWith(absl::ResourceExhaustedError("the coordinator does not take what it is told"));
+    v1::OrderEvent event;
+    ToProto(what, event);
+    said_ = absl::Now();
+    Queue(std::move(event));
+    if (const auto* failed = std::get_if<FailedNews>(&what)) EndWith(failed->status);
+  }
+
+  void End(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    EndWith(status);
+  }
 
   PlanKeeper& keeper_;
   grpc::CallbackServerContext& context_;
