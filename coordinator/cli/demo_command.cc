@@ -20,7 +20,6 @@
 #include "coordinator/cli/local_session.h"
 #include "coordinator/cli/model_files.h"
 #include "coordinator/cli/plan_report.h"
-#include "coordinator/cli/plan_table.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/screen.h"
 #include "coordinator/cli/text_table.h"

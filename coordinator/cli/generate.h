@@ -14,7 +14,7 @@
 
 #include "common/sampler.h"
 #include "coordinator/cli/progress.h"
-#include "coordinator/cli/request_ends.h"
+#include "coordinator/cli/score.h"
 #include "coordinator/logic/request.h"
 #include "coordinator/serving/serving.h"
 #include "coordinator/text/tokenizer.h"

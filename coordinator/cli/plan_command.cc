@@ -13,7 +13,6 @@
 #include "coordinator/cli/output_flag.h"
 #include "coordinator/cli/plan_inputs.h"
 #include "coordinator/cli/plan_report.h"
-#include "coordinator/cli/plan_table.h"
 #include "coordinator/cli/progress.h"
 #include "coordinator/cli/text_table.h"
 #include "nlohmann/json.hpp"

@@ -1,5 +1,3 @@
-#include "coordinator/cli/plan_table.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -7,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/text_table.h"
 #include "planner/base/bytes.h"
 #include "planner/plan/plan_residency.h"

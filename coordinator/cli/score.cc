@@ -3,8 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "coordinator/cli/request_ends.h"
-
 namespace lime::cli {
 namespace {
 

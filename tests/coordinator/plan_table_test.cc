@@ -1,8 +1,7 @@
-#include "coordinator/cli/plan_table.h"
-
 #include <string>
 
 #include "absl/strings/str_join.h"
+#include "coordinator/cli/plan_report.h"
 #include "coordinator/cli/text_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
