@@ -1,11 +1,12 @@
 // What stands beside a tokenizer: special tokens, added tokens and flags, read from folders as transformers reads them.
+#include "coordinator/text/tokenizer_files.h"
+
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 
-#include "coordinator/text/tokenizer_files.h"
 #include "tests/coordinator/small_tokenizers.h"
 #include "tests/temp_dir.h"
 
