@@ -116,13 +116,7 @@ std::unique_ptr<PlanWatcher> ClusterSession::WatchPlan() {
         rates[LinkKey(name, link.peer)] = link.bytes_per_second;
         measured_at[LinkKey(name, link.peer)] = absl::Now() - absl::Milliseconds(link.age_ms);
       }
-      meter->Add(plan, name,
-                 {.epoch = answer->epoch,
-                  .disk_bytes = answer->disk_bytes,
-                  .disk_ms = answer->disk_ms,
-                  .decode_ms = answer->decode_ms,
-                  .planned_decode_ms = answer->planned_decode_ms},
-                 rates);
+      meter->Add(plan, name, *answer, rates);
     }
     for (const auto& [key, at] : measured_at) ages[key] = absl::Now() - at;
     return rates;
@@ -279,7 +273,7 @@ json ClusterSession::Describe() const {
             {"stages", plan().stages.size()},
             {"microbatches", plan().microbatches},
             {"batch", plan().batch},
-            {"source", std::string(SourceName(source_))},
+            {"source", kSourceNames.Of(source_)},
             {"kv_levels", ToJson(plan(), levels_)}}},
           {"load", {{"loader", "cluster"}, {"seconds", install_seconds_}}}};
 }

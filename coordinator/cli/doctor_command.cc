@@ -19,6 +19,7 @@
 #include "daemon/inspect/inspect.h"
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
+#include "planner/base/names.h"
 #include "planner/base/release.h"
 #include "proto/certificate.h"
 
@@ -35,17 +36,7 @@ struct DoctorFlags {
   bool json = false;
 };
 
-const char* NameOfGrade(Grade grade) {
-  switch (grade) {
-    case Grade::kOk:
-      return "ok";
-    case Grade::kWarn:
-      return "warn";
-    case Grade::kFail:
-      return "fail";
-  }
-  return "";
-}
+constexpr Names<Grade, 3> kGradeNames = {{{Grade::kOk, "ok"}, {Grade::kWarn, "warn"}, {Grade::kFail, "fail"}}};
 
 // Memory, and the disk of the model or of the current folder.
 void CheckThisMachine(const std::string& model, std::vector<Checked>& rows) {
@@ -163,7 +154,7 @@ json ToJson(const std::vector<Checked>& rows) {
   for (const Checked& row : rows) {
     checks.push_back({{"of", row.of},
                       {"check", row.finding.check},
-                      {"result", NameOfGrade(row.finding.grade)},
+                      {"result", kGradeNames.Of(row.finding.grade)},
                       {"what", row.finding.what},
                       {"remedy", row.finding.remedy}});
     if (row.fault != Fault::kNone) checks.back()["fault"] = NameOf(row.fault);
@@ -177,7 +168,7 @@ void Print(const std::vector<Checked>& rows) {
   table.AddRow({"of", "check", "result", "found"});
   for (const Checked& row : rows) {
     const Finding& finding = row.finding;
-    table.AddRow({row.of, finding.check, NameOfGrade(finding.grade),
+    table.AddRow({row.of, finding.check, std::string(kGradeNames.Of(finding.grade)),
                   finding.remedy.empty() ? finding.what : absl::StrCat(finding.what, "; ", finding.remedy)});
   }
   std::cout << table.Text(OutputColumns(), 3) << std::flush;

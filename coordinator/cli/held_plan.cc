@@ -23,18 +23,6 @@ BlockHomes HomesThatStay(const ClusterHoldings& holdings) {
 
 }  // namespace
 
-std::string_view SourceName(PlanSource source) {
-  switch (source) {
-    case PlanSource::kGiven:
-      return "given";
-    case PlanSource::kBest:
-      return "best";
-    case PlanSource::kHeld:
-      return "held";
-  }
-  return "";
-}
-
 absl::StatusOr<HeldPlan> ChooseHeldPlan(const PlanInputs& inputs, const ClusterHoldings& holdings, bool may_push,
                                         const SearchPlanFor& search) {
   PlanInputs any = inputs, here = inputs;

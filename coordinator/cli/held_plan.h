@@ -9,6 +9,7 @@
 
 #include "coordinator/cli/cluster_devices.h"
 #include "coordinator/cli/plan_inputs.h"
+#include "planner/base/names.h"
 #include "planner/plan/plan.h"
 
 namespace lime::cli {
@@ -21,7 +22,8 @@ enum class PlanSource {
   kBest,   // the best that was found for the devices, whatever they hold
   kHeld,   // the best that was found for the blocks that they hold
 };
-std::string_view SourceName(PlanSource source);  // "given", "best", "held"
+inline constexpr Names<PlanSource, 3> kSourceNames = {
+    {{PlanSource::kGiven, "given"}, {PlanSource::kBest, "best"}, {PlanSource::kHeld, "held"}}};
 
 struct HeldPlan {
   Plan plan;

@@ -9,6 +9,7 @@
 #include "coordinator/cli/screen.h"
 #include "coordinator/cluster/device_profiles.h"
 #include "daemon/weights/output_file.h"
+#include "planner/base/names.h"
 #include "planner/plan/cluster_plan_json.h"
 #include "planner/plan/device_profile.h"
 #include "planner/sim/timeline.h"
@@ -30,19 +31,10 @@ bool IsOurs(OutputKind kind, std::string_view text) {
   return false;
 }
 
-std::string NameOf(OutputKind kind) {
-  switch (kind) {
-    case OutputKind::kPlan:
-      return "a plan";
-    case OutputKind::kTrace:
-      return "a trace";
-    case OutputKind::kProfile:
-      return "the profile of a device";
-    case OutputKind::kClusterProfiles:
-      return "the profiles of a cluster";
-  }
-  return "";
-}
+constexpr Names<OutputKind, 4> kOutputNames = {{{OutputKind::kPlan, "a plan"},
+                                                {OutputKind::kTrace, "a trace"},
+                                                {OutputKind::kProfile, "the profile of a device"},
+                                                {OutputKind::kClusterProfiles, "the profiles of a cluster"}}};
 
 // Files and pipes that the flags of the call name, its other outputs aside.
 std::vector<std::string> InputsOf(const OutputFlag& out) {
@@ -57,7 +49,7 @@ std::vector<std::string> InputsOf(const OutputFlag& out) {
 OutputOptions OptionsOf(const OutputFlag& out) {
   return {.overwrite = out.overwrite,
           .is_ours = [kind = out.kind](std::string_view text) { return IsOurs(kind, text); },
-          .kind = NameOf(out.kind),
+          .kind = std::string(kOutputNames.Of(out.kind)),
           .inputs = InputsOf(out),
           .cancelled = &Interrupted(),
           .waits = [path = out.path] { Screen::Say(absl::StrCat("waits until somebody reads ", path)); }};

@@ -23,6 +23,7 @@
 #include "daemon/weights/files.h"
 #include "nlohmann/json.hpp"
 #include "planner/base/json_text.h"
+#include "planner/base/names.h"
 #include "planner/base/strings.h"
 
 namespace lime::cli {
@@ -135,28 +136,18 @@ absl::StatusOr<RunShape> PlanRun(const RunFlags& flags, const ModelFiles& files)
   return plan;
 }
 
-const char* ReasonText(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone:
-      return "none";
-    case FinishReason::kEndToken:
-      return "end_token";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kStopped:
-      return "stop";
-    case FinishReason::kInterrupted:
-      return "interrupted";
-  }
-  return "none";
-}
+constexpr Names<FinishReason, 5> kFinishNames = {{{FinishReason::kNone, "none"},
+                                                  {FinishReason::kEndToken, "end_token"},
+                                                  {FinishReason::kLength, "length"},
+                                                  {FinishReason::kStopped, "stop"},
+                                                  {FinishReason::kInterrupted, "interrupted"}}};
 
 json ResultJson(const Generated& result, const RunFlags& flags) {
   json object = {{"text", result.text},
                  {"token_ids", result.token_ids},
                  {"prompt_tokens", result.prompt_tokens},
                  {"completion_tokens", result.token_ids.size()},
-                 {"finish_reason", ReasonText(result.finish)},
+                 {"finish_reason", kFinishNames.Of(result.finish)},
                  {"ttft_ms", result.ttft_ms},
                  {"ms_per_token", result.ms_per_token}};
   if (flags.hash_logits) object["logits_xxh3"] = HashText(result.logits_hash);

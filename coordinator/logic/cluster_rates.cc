@@ -39,8 +39,8 @@ std::string DescribeRates(const RateKey& key, double planned, double now) {
   return "";
 }
 
-void RateMeter::Add(const Plan& plan, const std::string& device, const Work& work, ClusterRates& rates) {
-  Work& before = newest_[device];
+void RateMeter::Add(const Plan& plan, const std::string& device, const DeviceStatistics& work, ClusterRates& rates) {
+  DeviceStatistics& before = newest_[device];
   if (work.epoch != plan.epoch || before.epoch != plan.epoch) {
     before = work;
     return;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "common/device_report.h"
 #include "planner/base/bytes.h"
 #include "planner/plan/plan.h"
 
@@ -49,20 +50,11 @@ std::string DescribeRates(const RateKey& key, double planned, double now);
 // Thread: the owner's.
 class RateMeter {
  public:
-  // Since the plan was installed.
-  struct Work {
-    int64_t epoch = -1;  // of the plan
-    Bytes disk_bytes = 0;
-    double disk_ms = 0;            // that reading them took (daemon/logic/disk_meter.h)
-    double decode_ms = 0;          // computing micro-batches that decode
-    double planned_decode_ms = 0;  // what the plan says of the same
-  };
-
   // Adds the disk and the computing of `device`, where they worked for long enough to tell, in times what `plan` says.
-  void Add(const Plan& plan, const std::string& device, const Work& work, ClusterRates& rates);
+  void Add(const Plan& plan, const std::string& device, const DeviceStatistics& work, ClusterRates& rates);
 
  private:
-  std::map<std::string, Work> newest_;  // by device
+  std::map<std::string, DeviceStatistics> newest_;  // by device
 };
 
 }  // namespace lime

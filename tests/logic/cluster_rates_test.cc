@@ -21,7 +21,7 @@ Plan SmallPlan() {
   return plan;
 }
 
-ClusterRates Rates(RateMeter& meter, const std::string& device, const RateMeter::Work& work) {
+ClusterRates Rates(RateMeter& meter, const std::string& device, const DeviceStatistics& work) {
   ClusterRates rates;
   meter.Add(SmallPlan(), device, work, rates);
   return rates;
@@ -29,12 +29,12 @@ ClusterRates Rates(RateMeter& meter, const std::string& device, const RateMeter:
 
 TEST(ClusterRatesTest, RatesAreOfTheTimeSinceTheAnswerBefore) {
   RateMeter meter;
-  EXPECT_THAT(Rates(meter, "a", {.epoch = 3, .disk_bytes = 100, .disk_ms = 1000, .decode_ms = 1000, .planned_decode_ms = 10}), IsEmpty());
+  EXPECT_THAT(Rates(meter, "a", {.epoch = 3, .decode_ms = 1000, .planned_decode_ms = 10, .disk_ms = 1000, .disk_bytes = 100}), IsEmpty());
   // 400 MB are planned to take 500 ms.
-  EXPECT_THAT(Rates(meter, "a", {.epoch = 3, .disk_bytes = 400'000'100, .disk_ms = 2000, .decode_ms = 1200, .planned_decode_ms = 310}),
+  EXPECT_THAT(Rates(meter, "a", {.epoch = 3, .decode_ms = 1200, .planned_decode_ms = 310, .disk_ms = 2000, .disk_bytes = 400'000'100}),
               ElementsAre(Pair(DiskKey("a"), DoubleNear(0.5, 1e-9)), Pair(ComputeKey("a"), DoubleNear(1.5, 1e-9))));
   EXPECT_THAT(Rates(meter, "b", {.epoch = 3}), IsEmpty());
-  EXPECT_THAT(Rates(meter, "b", {.epoch = 3, .disk_bytes = 9, .disk_ms = 500, .decode_ms = 200, .planned_decode_ms = 100}),
+  EXPECT_THAT(Rates(meter, "b", {.epoch = 3, .decode_ms = 200, .planned_decode_ms = 100, .disk_ms = 500, .disk_bytes = 9}),
               ElementsAre(Pair(ComputeKey("b"), 0.5)));
 }
 
