@@ -136,7 +136,7 @@ class KvMessageParser {
   template <typename Message>
   absl::StatusOr<KvMessage> ParseKind() {
     Message message;
-    LIME_RETURN_IF_ERROR(std::apply([this](auto&... fields) { return TakeAll(fields...); }, FieldsOf(message)));
+    LIME_RETURN_IF_ERROR(std::apply([this](auto&... fields) { return this->TakeAll(fields...); }, FieldsOf(message)));
     if (!left_.empty()) return WrongKvMessage(left_.size(), " bytes behind its end");
     LIME_RETURN_IF_ERROR(Check(message));
     return message;
