@@ -45,7 +45,7 @@ struct F32x16 {
 // Where nothing but memory is checked, code that stands once for many callers compiles in a third of the time.
 #undef LIME_LANES_SHARED
 #ifdef LIME_SANITIZED
-#define LIME_LANES_SHARED HWY_NOINLINE
+#define LIME_LANES_SHARED inline HWY_NOINLINE
 #else
 #define LIME_LANES_SHARED HWY_INLINE
 #endif
