@@ -152,9 +152,9 @@ absl::Status ClusterSession::Install(const Plan& plan) {
   for (const absl::Time until = absl::Now() + options_.recovery.patience;;) {
     ProgressLine progress("Loading");
     const Clock::time_point begin = Clock::now();
-    const absl::Status status = client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); },
-                                                        .cancelled = options_.cancel,
-                                                        .trace_spans = options_.trace ? kTraceSpans : 0});
+    absl::Status status = client_->Install(plan, {.progress = [&](Bytes done, Bytes total) { progress.Update(done, total); },
+                                                  .cancelled = options_.cancel,
+                                                  .trace_spans = options_.trace ? kTraceSpans : 0});
     install_seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
     if (!absl::IsUnavailable(status) && !absl::IsAborted(status)) return status;
     Say(absl::StrCat(status.message(), "; waiting for it"));

@@ -21,7 +21,7 @@ struct RateKey {
   std::string device;
   std::string peer;  // of a link, which is directed
 
-  friend auto operator<=>(const RateKey&, const RateKey&) = default;
+  friend auto operator<=>(const RateKey&, const RateKey&) = default;  // NOLINT(modernize-use-nullptr): no pointer is compared
 };
 
 // Links in bytes per second; disks and computing in times what the device's profile says.
