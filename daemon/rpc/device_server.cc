@@ -251,9 +251,10 @@ class ListeningServer final : public DeviceServer, public v1::Control::CallbackS
   grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context, const v1::TraceRequest* request, v1::TraceReply* reply) override {
     const double received_ms = SteadyMs();
     const absl::StatusOr<TraceCall> call = FromProto(*request);
-    absl::StatusOr<TraceChunk> chunk = call.status();
-    if (call.ok()) chunk = keeper_.TakeTrace(*call), chunk->received_ms = received_ms, chunk->answered_ms = SteadyMs();
-    return Answer(context->DefaultReactor(), chunk, reply);
+    if (!call.ok()) return Answer<TraceChunk>(context->DefaultReactor(), call.status(), reply);
+    TraceChunk chunk = keeper_.TakeTrace(*call);
+    chunk.received_ms = received_ms, chunk.answered_ms = SteadyMs();
+    return Answer<TraceChunk>(context->DefaultReactor(), chunk, reply);
   }
 
   grpc::ServerWriteReactor<v1::InstallEvent>* Install(grpc::CallbackServerContext* context, const v1::InstallRequest* request) override {
