@@ -303,7 +303,7 @@ void CommandFlags::Remove(const std::string& flag) const {
 CommandFlags CommandFlags::AddCommand(const std::string& name, const std::string& what, const std::string& footer,
                                       std::function<void(const CommandFlags& command)> run) const {
   CLI::App* const command = app_->add_subcommand(name, what);
-  command->footer(footer);
+  if (!footer.empty()) command->footer(footer);  // else that of the program
   command->callback([command, run = std::move(run)] { run(CommandFlags(*command)); });
   return CommandFlags(*command);
 }

@@ -411,7 +411,7 @@ void AddTraceCommand(Commands& commands) {
       "Example: lime trace --cluster shelf.toml --model Llama-3.1-8B --prompt \"Once upon a time\" --max-tokens 16 --trace run.json", Run);
   flags.show_trace = true;
   AddFlags(command, flags);
-  command.Add("--steps", &flags.trace_steps, "Steps to show, the last ones").Shown();
+  command.Add("--steps", &flags.trace_steps, "Steps to show, the last ones: 1 to 4096").Shown();
 }
 
 }  // namespace lime::cli
