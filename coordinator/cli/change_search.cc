@@ -114,7 +114,7 @@ absl::StatusOr<PlanWatcher::Candidate> SearchForChange(PlanInputs inputs, const 
   for (const int64_t tokens : kv_tokens) {
     inputs.request.kv_tokens = tokens;
     absl::StatusOr<Plan> plan =
-        ClusterPlanning({.work_ms = options.time_limit_ms, .by_clock = true, .cancelled = &search.cancelled}, inputs).Run();
+        ClusterPlanning({.work_ms = options.time_limit_ms, .by_clock = options.by_clock, .cancelled = &search.cancelled}, inputs).Run();
     const absl::Status usable = plan.ok() ? CheckKvRoom(search.current, *plan, options.kv_room) : plan.status();
     none.Update(usable);
     if (!usable.ok()) continue;

@@ -17,6 +17,7 @@ struct ChangeSearchOptions {
   const Plan* first = nullptr;  // the plan that was installed first
   double install_ms = 0;        // what that took
   double time_limit_ms = 3000;
+  bool by_clock = true;           // false: the limit sets the amount of work alone, so that a busy machine finds the same plan
   std::vector<Residency> levels;  // of the plan in use, as KV grows; empty: it stays as it is
   KvRoom kv_room;
 };

@@ -74,6 +74,7 @@ class ChangeSearchTest : public ::testing::Test {
                             .first = &installed_,
                             .install_ms = install_ms_,
                             .time_limit_ms = search_ms_,
+                            .by_clock = false,
                             .levels = levels_,
                             .kv_room = std::move(room)});
   }
