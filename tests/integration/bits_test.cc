@@ -1,7 +1,11 @@
 // A plan for this process gives the logits of the model by itself, bit by bit, for either loader, any number of threads, any chunking,
 // alone or in a batch: tiny random models of every family and dtype, and the shipped models.
 
+#include <fstream>
+#include <iostream>
+#include <optional>
 #include <set>
+#include <sstream>
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/linear_bf16.h"
@@ -69,6 +73,57 @@ TEST(ShippedModelBitsTest, LogitsAreTheSameWhateverTheRunLooksLike) {
     ASSERT_TRUE(std::filesystem::exists(dir + "/config.json"));
     for (const std::string& numerics : AllNumerics()) ExpectSameBits(dir, 512, 200, numerics);
   }
+}
+
+// tests/golden/logits_xxh3.txt, one line a model and order of reduction: the hash of the logits of RecordedIds(), as the program printed it
+// before one engine took the place of two. A hash that differs is another model to whoever compares results, so nothing writes this file.
+struct Recorded {
+  std::string model, numerics_id, hash;
+};
+
+std::vector<Recorded> ReadRecorded() {
+  std::ifstream file(LIME_SOURCE_DIR "/tests/golden/logits_xxh3.txt");
+  std::vector<Recorded> all;
+  for (std::string line; std::getline(file, line);) {
+    Recorded recorded;
+    if (std::istringstream words(line); !line.starts_with('#') && words >> recorded.model >> recorded.numerics_id >> recorded.hash)
+      all.push_back(recorded);
+  }
+  return all;
+}
+
+std::vector<int32_t> RecordedIds() {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 100; ++i) ids.push_back((1 + 31 * i) % 61);
+  return ids;
+}
+
+// How this CPU follows the order of that name; nothing where it cannot.
+std::optional<std::string> NumericsOf(const std::string& id) {
+  if (id == cpu::NumericsId(cpu::Numerics::kPortable)) return "portable";
+  if (cpu::HardwareBf16() != nullptr && cpu::Bf16NumericsId(*cpu::HardwareBf16()) == id) return "auto";
+  return std::nullopt;
+}
+
+TEST(RecordedBitsTest, LogitsAreThoseOfTheProgramsBeforeThisOne) {
+  const std::vector<Recorded> all = ReadRecorded();
+  ASSERT_EQ(all.size(), 13u) << "nine models, four of them with layers that have two orders";
+  int skipped = 0;
+  for (const Recorded& recorded : all) {
+    SCOPED_TRACE(recorded.model + ", " + recorded.numerics_id);
+    const std::string shipped = ShippedModel(recorded.model),
+                      dir = std::filesystem::exists(shipped) ? shipped : SharedModel(recorded.model);
+    const std::optional<std::string> numerics = NumericsOf(recorded.numerics_id);
+    if (!numerics || !std::filesystem::exists(dir + "/config.json")) {
+      ++skipped;
+      continue;
+    }
+    EXPECT_EQ(HashText(ReferenceHash(dir, RecordedIds(), {.numerics = *numerics})), recorded.hash);
+    EXPECT_EQ(HashText(LogitsHashOf(dir, {.chunk = 7, .numerics = *numerics}, RecordedIds())), recorded.hash);
+    const RunShape streamed{.loader = LoaderKind::kRead, .numerics = *numerics, .resident = 0.5};
+    EXPECT_EQ(HashText(LogitsHashOf(dir, streamed, RecordedIds())), recorded.hash);
+  }
+  if (skipped > 0) std::cout << skipped << " of " << all.size() << " recorded hashes skipped: no such model here, or another CPU\n";
 }
 
 // Rows of more than one block of K, a prompt of more tokens than one packing of the GEMM takes, KV of two whole pieces and a part.
