@@ -61,13 +61,17 @@ static void List(MessageFields& f, DaemonSettings& settings, v1::DaemonSettings&
   f.Text(LIME_FIELD(m, listen), settings.listen, kMaxWirePath, Sentence);
   f.Text(LIME_FIELD(m, weights), settings.weights, kMaxWirePath, Sentence);
   f.Text(LIME_FIELD(m, store), settings.store, kMaxWirePath, Sentence);
+  f.Text(LIME_FIELD(m, kv_dir), settings.kv_dir, kMaxWirePath, Sentence);
   f.Text(LIME_FIELD(m, tls), settings.tls, kMaxWirePath, Sentence);
   f.Number(LIME_FIELD(m, threads), settings.threads, 0, kMaxWireThreads);
   f.Text(LIME_FIELD(m, backend), settings.backend, kMaxName, Ascii);
+  f.Text(LIME_FIELD(m, loader), settings.loader, kMaxName, Ascii);
+  f.Any(LIME_FIELD(m, follow_memory), settings.follow_memory);
   f.Text(LIME_FIELD(m, cluster), settings.cluster, kMaxName, Ascii);
   f.Text(LIME_FIELD(m, user), settings.user, kMaxName, Ascii);
   f.Number(LIME_FIELD(m, process), settings.process, 0, kMaxCount);
   if (f.reads() && settings.backend.empty()) settings.backend = kCpuBackend;
+  if (f.reads() && settings.loader.empty()) settings.loader = kDaemonLoader;
 }
 
 static void List(MessageFields& f, DeviceHealth& health, v1::HealthReply& m) {

@@ -59,9 +59,10 @@ std::string PeerAddress(std::string_view peer);
 
 // What limed was started with; empty or 0 where nothing was said.
 struct DaemonSettings {
-  std::string listen, weights, store, tls;
+  std::string listen, weights, store, kv_dir, tls;
   int32_t threads = 0;
-  std::string backend = kCpuBackend;
+  std::string backend = kCpuBackend, loader = kDaemonLoader;
+  bool follow_memory = false;
   std::string cluster;  // of --background; empty: started otherwise
   std::string user;     // that it runs as
   int64_t process = 0;

@@ -119,7 +119,7 @@ std::string ClusterFile::Beside(const std::string& named) const {
 
 // A program without a folder is looked for on the PATH.
 void ClusterFile::MakeWhole(ClusterConfig::Device& device) const {
-  for (std::string* const named : {&device.weights, &device.store, &device.tls, &device.limed}) {
+  for (std::string* const named : {&device.weights, &device.store, &device.kv_dir, &device.tls, &device.limed}) {
     const bool on_path = named == &device.limed && named->find('/') == std::string::npos;
     const bool relative = !named->empty() && named->front() != '/';
     if (relative && !on_path) *named = Beside(*named);

@@ -20,6 +20,10 @@ std::string ShownThreads(int32_t threads) {
   return threads > 0 ? absl::StrCat(threads) : "one for every core";
 }
 
+const char* ShownSwitch(bool on) {
+  return on ? "true" : "false";
+}
+
 }  // namespace
 
 bool IsStartedByUp(const DaemonSettings& settings, const WantedSettings& wanted) {
@@ -39,6 +43,10 @@ std::vector<SettingDifference> DifferencesOf(const DeviceHealth& health, const W
   compare("backend", runs.backend != wanted.backend, wanted.backend != kCpuBackend, runs.backend, wanted.backend);
   compare("weights", runs.weights != wanted.weights, !wanted.weights.empty(), Shown(runs.weights), Shown(wanted.weights));
   compare("store", runs.store != wanted.store, !wanted.store.empty(), Shown(runs.store), Shown(wanted.store));
+  compare("kv-dir", runs.kv_dir != wanted.kv_dir, !wanted.kv_dir.empty(), Shown(runs.kv_dir), Shown(wanted.kv_dir));
+  compare("loader", runs.loader != wanted.loader, wanted.loader != kDaemonLoader, runs.loader, wanted.loader);
+  compare("follow-memory", runs.follow_memory != wanted.follow_memory, wanted.follow_memory, ShownSwitch(runs.follow_memory),
+          ShownSwitch(wanted.follow_memory));
   // Where another one listens and keeps its keys is its own affair: it answered, with the right keys.
   if (!all) return differences;
   compare("tls", runs.tls != wanted.tls, true, Shown(runs.tls), Shown(wanted.tls));

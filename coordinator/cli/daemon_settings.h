@@ -13,10 +13,11 @@ namespace lime::cli {
 // As cluster.toml says it; empty or 0: nothing.
 struct WantedSettings {
   std::string cluster;  // its name
-  std::string listen, weights, store, tls;
+  std::string listen, weights, store, kv_dir, tls;
   Bytes memory = 0;
   int32_t threads = 0;
-  std::string backend = kCpuBackend;
+  std::string backend = kCpuBackend, loader = kDaemonLoader;
+  bool follow_memory = false;
 };
 
 struct SettingDifference {

@@ -65,8 +65,11 @@ std::vector<std::string> LimedCall::Start() const {
   add("--memory", device_.memory > 0 ? absl::StrCat(device_.memory) : "");
   add("--threads", device_.threads > 0 ? absl::StrCat(device_.threads) : "");
   add("--backend", device_.backend == kCpuBackend ? "" : device_.backend);
+  add("--loader", device_.loader == kDaemonLoader ? "" : device_.loader);
   add("--model", device_.weights);
   add("--store", device_.store);
+  add("--kv-dir", device_.kv_dir);
+  if (device_.follow_memory) words.emplace_back("--follow-memory");
   return Reach(words);
 }
 
@@ -83,13 +86,14 @@ std::vector<std::string> LimedCall::StopAll() const {
 
 absl::Status LimedCall::InFile(std::string_view sentence) const {
   static constexpr std::pair<const char*, const char*> kFieldOf[] = {
-      {"--memory", "memory"}, {"--threads", "threads"}, {"--model", "weights"}, {"--store", "store"}};
+      {"--memory", "memory"}, {"--threads", "threads"}, {"--model", "weights"}, {"--store", "store"}, {"--kv-dir", "kv-dir"}};
   for (const auto& [flag, field] : kFieldOf) {
     const auto written = device_.written.find(field);
     if (!sentence.starts_with(flag) || written == device_.written.end()) continue;
     // Behind the flag stands its value, as limed got it.
     std::string_view problem = sentence.substr(std::string_view(flag).size());
-    for (const std::string& value : {absl::StrCat(device_.memory), absl::StrCat(device_.threads), device_.weights, device_.store}) {
+    for (const std::string& value :
+         {absl::StrCat(device_.memory), absl::StrCat(device_.threads), device_.weights, device_.store, device_.kv_dir}) {
       if (!value.empty() && problem.starts_with(absl::StrCat(" ", value))) problem.remove_prefix(value.size() + 1);
     }
     return WrongCall(absl::StrCat(file_, " line ", written->second.line, ": device \"", name(), "\": ", field, " = ", written->second.text,
@@ -103,10 +107,13 @@ WantedSettings LimedCall::Wanted() const {
           .listen = listen(),
           .weights = device_.weights,
           .store = device_.store,
+          .kv_dir = device_.kv_dir,
           .tls = keys_.size() == 2 ? keys_[1] : "",
           .memory = device_.memory,
           .threads = device_.threads,
-          .backend = device_.backend};
+          .backend = device_.backend,
+          .loader = device_.loader,
+          .follow_memory = device_.follow_memory};
 }
 
 absl::StatusOr<std::vector<std::string>> LimedCall::KeysOf(const ClusterFile& file, bool insecure) const {

@@ -36,8 +36,8 @@ std::string ShownLatency(double milliseconds) {
 
 // Over ssh a path begins wherever that logs in to, and `~` is not expanded. A program without a folder is looked for on the PATH.
 void CheckPathsThere(const ClusterConfig::Device& device, TomlFields& fields) {
-  for (const auto& [key, path] : {std::pair("weights", &device.weights), std::pair("store", &device.store), std::pair("tls", &device.tls),
-                                  std::pair("limed", &device.limed)}) {
+  for (const auto& [key, path] : {std::pair("weights", &device.weights), std::pair("store", &device.store),
+                                  std::pair("kv-dir", &device.kv_dir), std::pair("tls", &device.tls), std::pair("limed", &device.limed)}) {
     const bool on_path = std::string_view(key) == "limed" && path->find('/') == std::string::npos;
     if (path->empty() || path->front() == '/' || on_path) continue;
     return fields.FailAt(
@@ -55,7 +55,16 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::str
   device.weights = fields.String("weights");
   device.store = fields.String("store");
   device.threads = static_cast<int32_t>(fields.Int("threads", 0, 1024));
-  const std::string backend = fields.String("backend");
+  const auto one_of = [&](const char* key, const auto& names, std::string& value) {
+    const std::string text = fields.String(key);
+    if (fields.Has(key) && std::ranges::find(names, text) == names.end())
+      fields.FailAt(key, absl::StrCat("= \"", ShownToml(text), "\" is none of ", absl::StrJoin(names, ", ")));
+    if (fields.Has(key)) value = text;
+  };
+  one_of("backend", kBackendNames, device.backend);
+  one_of("loader", kLoaderNames, device.loader);
+  device.follow_memory = fields.Bool("follow-memory");
+  device.kv_dir = fields.String("kv-dir");
   device.profile = fields.String("profile");
   device.ssh = fields.String("ssh");
   device.limed = fields.String("limed");
@@ -69,10 +78,7 @@ absl::StatusOr<ClusterConfig::Device> ReadDevice(const TomlNode& table, std::str
     fields.FailAt("name", absl::StrCat("= ", name.message()));
   else if (fields.Has("ssh") && !ParseSshWay(device.ssh).ok())
     fields.FailAt("ssh", absl::StrCat("= \"", ShownToml(device.ssh), "\" is not ", kSshWayRule));
-  else if (fields.Has("backend") && std::ranges::find(kBackendNames, backend) == kBackendNames.end())
-    fields.FailAt("backend", absl::StrCat("= \"", ShownToml(backend), "\" is none of ", absl::StrJoin(kBackendNames, " and ")));
   if (fields.Has("ssh")) CheckPathsThere(device, fields);
-  if (fields.Has("backend")) device.backend = backend;
   LIME_RETURN_IF_ERROR(fields.Finish());
   return device;
 }

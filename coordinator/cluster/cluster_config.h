@@ -13,6 +13,9 @@
 //     store = "/data/lime"                    # folder there for what `lime push` sends, for `lime up`
 //     threads = 8
 //     backend = "cpu"
+//     loader = "auto"                         # how weights reach memory there, as `limed --loader`
+//     follow-memory = true                    # give weights back while other programs need memory
+//     kv-dir = "/data/kv"                     # folder there for KV that memory has no room for
 //     profile = "orin.json"                   # of `lime profile --out` on that device; else what `lime profile --cluster` has kept
 //     ssh = "me@192.168.1.10"                 # how `lime up` gets there, with -p PORT, -i KEY, -F CONFIG where ssh needs them; without
 //                                             # it the device is this machine
@@ -40,6 +43,7 @@
 #include "common/toml_file.h"
 #include "planner/base/bytes.h"
 #include "planner/base/status.h"
+#include "planner/plan/backend_names.h"
 
 namespace lime {
 
@@ -54,6 +58,9 @@ struct ClusterConfig {
     std::string store;                         // likewise; empty: nothing can be pushed
     int32_t threads = 0;                       // 0: one for every core
     std::string backend = "cpu";               // what computes there (planner/plan/backend_names.h)
+    std::string loader = kDaemonLoader;        // how weights reach memory there
+    bool follow_memory = false;                // weights go while others need the memory
+    std::string kv_dir;                        // path on that device; empty: that of the weights
     std::string profile;                       // path, relative to the file's folder; empty: not said
     std::string ssh;                           // SshWay, its files relative to the file's folder; empty: this machine
     std::string limed;                         // path on that device; empty: beside lime on this machine, on the PATH of another

@@ -28,7 +28,6 @@ namespace fs = std::filesystem;
 
 constexpr std::array<const char*, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 constexpr std::array<const char*, 2> kNumerics = {"auto", "portable"};
-constexpr std::array<const char*, 3> kLoaders = {"auto", "read", "mmap"};
 
 // `said` opens the sentence, as LimedFlags::Said().
 absl::Status CheckReadable(const std::string& said, const std::string& folder) {
@@ -142,7 +141,7 @@ absl::Status ReadLimedText(std::string_view text, std::string_view file, const C
   fields.OneOf("log", flags.log_level, kLogLevels);
   fields.OneOf("backend", flags.backend, kBackendNames);
   fields.OneOf("numerics", flags.numerics, kNumerics);
-  fields.OneOf("loader", flags.loader, kLoaders);
+  fields.OneOf("loader", flags.loader, kLoaderNames);
   fields.Number("threads", flags.threads, kMostThreads);
   fields.Text("compute-cores", flags.compute_cores);
   fields.Name("background", flags.background);
@@ -229,7 +228,7 @@ absl::StatusOr<LimedSettings> CheckFlags(const LimedFlags& flags) {
   if (flags.numerics != "auto" && flags.numerics != "portable")
     return Invalid("--numerics ", flags.numerics, " is unknown; use auto or portable");
   const std::optional<LoaderKind> loader = LoaderNamed(flags.loader);
-  if (!loader) return Invalid("--loader ", flags.loader, " is unknown; use ", absl::StrJoin(kLoaders, ", "));
+  if (!loader) return Invalid("--loader ", flags.loader, " is unknown; use ", absl::StrJoin(kLoaderNames, ", "));
   settings.loader = *loader;
   if (!flags.memory.empty()) {
     const absl::StatusOr<Bytes> memory = ParseBytes(flags.memory);

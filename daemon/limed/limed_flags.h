@@ -29,7 +29,7 @@ struct LimedFlags {
   std::string log_level = "info";
   std::string backend = kCpuBackend;
   std::string numerics = "auto";
-  std::string loader = "read";
+  std::string loader = kDaemonLoader;
   int threads = 0;
   std::string compute_cores;  // "4-7"; empty: any
   std::string background;     // name of a cluster: run as its device in the background

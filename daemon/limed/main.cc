@@ -148,9 +148,12 @@ int Run(lime::LimedFlags flags) {
   options.settings = {.listen = flags.listen,
                       .weights = flags.model,
                       .store = flags.store,
+                      .kv_dir = flags.kv_dir,
                       .tls = flags.tls,
                       .threads = flags.threads,
                       .backend = flags.backend,
+                      .loader = flags.loader,
+                      .follow_memory = flags.follow_memory,
                       .cluster = flags.background,
                       .user = lime::UserName(geteuid()),
                       .process = getpid()};

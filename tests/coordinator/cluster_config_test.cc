@@ -26,6 +26,9 @@ weights = "/data/llama"
 store = "/data/lime"
 threads = 8
 backend = "torch"
+loader = "auto"
+follow-memory = true
+kv-dir = "/data/kv"
 profile = "orin.json"
 ssh = "me@orin"
 limed = "/opt/lime/limed"
@@ -66,7 +69,7 @@ std::string Device(const std::string& field) {
 }
 
 TEST(ClusterConfigTest, PathsOnAnotherMachineAreWholeOnes) {
-  for (const char* key : {"weights", "store", "tls", "limed"}) {
+  for (const char* key : {"weights", "store", "kv-dir", "tls", "limed"}) {
     for (const char* path : {"data/llama", "./llama", "~/llama"}) {
       const std::string field = absl::StrCat(key, " = \"", path, "\"\n");
       EXPECT_EQ(Error(Device(field)), "") << "of this machine: beside the file";
@@ -91,6 +94,9 @@ TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
   EXPECT_EQ(orin.store, "/data/lime");
   EXPECT_EQ(orin.threads, 8);
   EXPECT_EQ(orin.backend, "torch");
+  EXPECT_EQ(orin.loader, "auto");
+  EXPECT_TRUE(orin.follow_memory);
+  EXPECT_EQ(orin.kv_dir, "/data/kv");
   EXPECT_EQ(orin.profile, "orin.json");
   EXPECT_EQ(orin.ssh, "me@orin");
   EXPECT_EQ(orin.limed, "/opt/lime/limed");
@@ -98,7 +104,9 @@ TEST(ClusterConfigTest, ReadsWhatAPersonWrites) {
   EXPECT_EQ(orin.listen, "0.0.0.0:7001");
   EXPECT_EQ(config.devices[1].memory, 1'000'000'000);
   EXPECT_EQ(config.devices[1].backend, "cpu");
-  EXPECT_EQ(config.devices[1].line, 21);
+  EXPECT_EQ(config.devices[1].loader, "read");
+  EXPECT_FALSE(config.devices[1].follow_memory);
+  EXPECT_EQ(config.devices[1].line, 24);
   ASSERT_EQ(config.links.size(), 2u);
   EXPECT_EQ(config.links[0].from, "");
   EXPECT_DOUBLE_EQ(config.links[0].bytes_per_second, 12.5e6);
@@ -114,9 +122,8 @@ TEST(ClusterConfigTest, OnlyDevicesAreNeeded) {
 
 TEST(ClusterConfigTest, ATypingErrorIsNamedWithItsLine) {
   EXPECT_EQ(Error(Device("memroy = \"2GiB\"")),
-            "c.toml line 3: [[device]]: field \"memroy\" is unknown; did you mean memory? There are address, backend, limed, listen, "
-            "memory, name, profile, "
-            "ssh, store, threads, tls, weights");
+            "c.toml line 3: [[device]]: field \"memroy\" is unknown; did you mean memory? There are address, backend, follow-memory, "
+            "kv-dir, limed, listen, loader, memory, name, profile, ssh, store, threads, tls, weights");
   EXPECT_EQ(Error("[clutser]\n"),
             "c.toml line 1: \"clutser\" is unknown; did you mean cluster? There are [cluster], [[device]] and [[link]]");
   EXPECT_THAT(Error("[cluster]\nnmae = \"x\"\n" + Device("")), HasSubstr("line 2: [cluster]: field \"nmae\" is unknown"));
@@ -143,7 +150,9 @@ TEST(ClusterConfigTest, NamesTheFirstWrongField) {
   EXPECT_THAT(Error(Device("threads = true")), HasSubstr("field \"threads\" is not a whole number"));
   EXPECT_THAT(Error(Device("ssh = \"-oProxyCommand=id\"")), HasSubstr("field \"ssh\" = \"-oProxyCommand=id\" is not [USER@]HOST"));
   EXPECT_THAT(Error(Device("listen = \"7001\"")), HasSubstr("field \"listen\" = \"7001\" is not host:port"));
-  EXPECT_THAT(Error(Device("backend = \"tpu\"")), HasSubstr("is none of cpu and torch"));
+  EXPECT_THAT(Error(Device("backend = \"tpu\"")), HasSubstr("is none of cpu, torch"));
+  EXPECT_THAT(Error(Device("loader = \"copy\"")), HasSubstr("field \"loader\" = \"copy\" is none of auto, read, mmap"));
+  EXPECT_THAT(Error(Device("follow-memory = 1")), HasSubstr("field \"follow-memory\" is neither true nor false"));
   EXPECT_THAT(Error(Device("weights = \"a\\u0000b\"")), HasSubstr("holds control characters"));
   EXPECT_THAT(Error(Device("weights = \"" + std::string(5000, 'x') + "\"")), HasSubstr("is longer than 4096 bytes"));
 }

@@ -39,6 +39,11 @@ TEST(DaemonSettingsTest, EveryFieldThatWasEditedIsNamedWithBothValues) {
   wanted = Wanted();
   wanted.backend = "torch";
   EXPECT_THAT(DifferencesOf(RunsAsWanted(), wanted), ElementsAre(SettingDifference{"backend", "cpu", "torch"}));
+  wanted = Wanted();
+  wanted.loader = "mmap", wanted.follow_memory = true, wanted.kv_dir = "/kv";
+  EXPECT_THAT(DifferencesOf(RunsAsWanted(), wanted),
+              ElementsAre(SettingDifference{"kv-dir", "nothing", "/kv"}, SettingDifference{"loader", "read", "mmap"},
+                          SettingDifference{"follow-memory", "false", "true"}));
   wanted = {.cluster = "shelf", .listen = "127.0.0.1:2", .store = "/s"};
   const std::vector<SettingDifference> all = DifferencesOf(RunsAsWanted(), wanted);
   EXPECT_THAT(all, ElementsAre(SettingDifference{"memory", "1.00 GiB", "nothing"}, SettingDifference{"threads", "2", "one for every core"},

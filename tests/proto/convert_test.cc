@@ -91,9 +91,12 @@ TEST(ConvertTest, HealthStatisticsAndNewsOfInstallingReturn) {
   used.settings = DaemonSettings{.listen = "0.0.0.0:7001",
                                  .weights = "/data/\xff",
                                  .store = "/store",
+                                 .kv_dir = "/kv",
                                  .tls = "/keys",
                                  .threads = 4,
                                  .backend = "torch",
+                                 .loader = "auto",
+                                 .follow_memory = true,
                                  .cluster = "shelf",
                                  .user = "lime",
                                  .process = 77};
