@@ -52,7 +52,7 @@ struct SampledToken {
 };
 
 inline constexpr size_t kActivationHeaderBytes = 48;
-// Size of a probe with headers. Fast links use the large one, which costs both ends little more time.
+// Size of a probe with headers. Fast links use the large one, which costs little more time.
 inline constexpr Bytes kProbeBytes = 8 * kKiB, kLargeProbeBytes = 64 * kKiB;
 // Limit of one message: 4,096 rows of 16,384 fp32 values.
 inline constexpr int64_t kMaxActivationBytes = int64_t{1} << 28;
