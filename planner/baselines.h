@@ -1,4 +1,4 @@
-// Plans for the comparison with LIME (paper, section V-A): one visit per device, whole layers. And
+// Plans for the comparison with LIME (paper, section V-A): one visit per device, whole layers; and
 // the paper's own algorithm.
 #pragma once
 

@@ -5,7 +5,8 @@
 // With an embedding by rows, each visit of the first stage begins with reading them. A streamed
 // block waits for its load. Its memory is free again after the last micro-batch. The loads of a
 // device run one after another in order of use, and repeat in every step. Load k waits for the
-// release of load k - w: the pool holds exactly the w consecutive loads that end with k.
+// release of load k - w, where w is the number of consecutive loads ending with k that fit in the
+// pool together.
 #pragma once
 
 #include <array>
@@ -95,7 +96,7 @@ class Evaluator {
   };
 
   void SetMicrobatches(int microbatches);
-  bool Compile(std::span<const Stage> stages, int steps);  // false where it does not fit
+  bool Compile(std::span<const Stage> stages, int steps);  // false if it does not fit
   double RateMs() const { return (step_ends_[kSteps - 1] - step_ends_[kSettledStep]) / (kSteps - 1 - kSettledStep); }
   bool CheckMemory(std::span<const Stage> stages);
   bool CheckPools(std::span<const Stage> stages);

@@ -1,5 +1,5 @@
 // The online memory planner of the paper (Eq. 5 to 7): how many more attention and MLP blocks
-// stream as the KV cache grows. And the transfer of KV pages (Eq. 8).
+// stream as the KV cache grows; and the lending of KV pages (Eq. 8).
 #pragma once
 
 #include <cstdint>

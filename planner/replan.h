@@ -23,8 +23,8 @@ struct Replan {
   // fits.
   bool changed = false;
   StagePlan plan;  // the current plan unless `changed`
-  double switch_ms =
-      0;  // to move the blocks of another device, weights and KV. What becomes resident or streams where it is costs nothing.
+  // Time to move blocks to other devices, weights and KV. A change of residency in place costs nothing.
+  double switch_ms = 0;
   double ms_per_step = 0;
   std::string reason;  // why no plan fits
 };

@@ -1,5 +1,5 @@
-// Checks bounds of message fields; the error names the first wrong one. And makes text safe to send
-// or show.
+// Checks bounds of message fields; the error names the first wrong one. Also makes text safe to
+// send or show.
 #pragma once
 
 #include <algorithm>

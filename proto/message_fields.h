@@ -1,5 +1,5 @@
-// Lists the fields of a message next to those of our type, once for both directions. And makes text
-// safe to send or show.
+// Lists the fields of a message next to those of our type, once for both directions. Also makes
+// text safe to send or show.
 //
 //   static void List(MessageFields& f, LinkProbe& probe, v1::ProbeLinkRequest& m) {
 //     f.Text(LIME_FIELD(m, peer), probe.peer, kMaxName);

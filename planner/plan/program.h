@@ -39,7 +39,7 @@ Payload PayloadInto(const Plan& plan, int stage);
 
 // Waits for a micro-batch from the stage before. The first stage of a decode step waits for the
 // tokens of the last stage; in the first step they are already there. `from` is the sending device.
-// If it is this device, nothing is sent.
+// If it is this device, the hand-over is local.
 struct Recv {
   int32_t stage = 0;  // the receiving stage
   int32_t microbatch = 0;
