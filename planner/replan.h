@@ -23,7 +23,7 @@ struct Replan {
   // fits.
   bool changed = false;
   StagePlan plan;  // the current plan unless `changed`
-  // Time to move blocks to other devices, weights and KV. A change of residency in place costs nothing.
+  // Time to move weights and KV to other devices. A change of residency in place costs nothing.
   double switch_ms = 0;
   double ms_per_step = 0;
   std::string reason;  // why no plan fits
