@@ -92,7 +92,7 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
   LIME_CHECK_EQ(devices.size(), plan.devices.size());
   const ModelConfig& config = spec.config;
   const int64_t rows = OwnRows(plan), pieces = (plan.context + kKvPiece - 1) / kKvPiece;
-  // As attention stores it.
+  // Bytes of a record, as attention stores it.
   const Bytes record = config.num_heads * (16 + RoundUp(config.head_dim, 16)) * kFloat;
   KvHosting hosting{.asking = 2 * rows * (QueryBytes(config) + RecordBytes(config)),
                     // Messages of one piece; CutForKv counts the piece itself.

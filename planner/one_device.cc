@@ -208,7 +208,7 @@ class Planner {
     if (largest > 0) memory.margin += request_.streaming_margin, device.least_margin += request_.streaming_margin;
     SetRoom(largest > 0 ? fixed_ + resident + ring : device.budget - memory.total(), problem);
     PlanChoice choice{.stages = stages, .batch = problem.head.sequences};
-    // More would keep streamed parts in the ring.
+    // Several chunks per sweep would keep streamed parts in the ring.
     if (grows_ && problem.first_token) problem.first_token->max_chunks_per_sweep = 1;
     if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(stages);
     LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem, choice));

@@ -7,7 +7,7 @@
 //
 // If KV is evicted, the decode step is the one at the end of the context. A prompt chunk computes
 // the mean number of evicted positions again. These chunks run one after another, so a prompt takes
-// longer than predicted. A chunk must be a page shorter than kept_positions, and have at most
+// longer than predicted. A chunk must be at least a page shorter than kept_positions, with at most
 // kEvictedRows tokens.
 //
 // Memory is exact: parts, KV pages and pinned tensors are counted in bytes. A plan that fits by the

@@ -84,7 +84,7 @@ bool ComeInTime(const Uses& uses, int64_t count, int64_t depth, double layer_ms)
     if (IsAmong(layer, count, layers)) at_ms.push_back(uses.at_ms[static_cast<size_t>(layer)]);
   }
   if (count <= depth) return true;  // they stay in memory
-  // Eq. 8: the link cannot sustain it.
+  // Eq. 8: the link cannot carry so many layers in every step.
   if (static_cast<double>(count) * layer_ms > uses.step_ms) return false;
   const auto use_ms = [&](int64_t i) { return static_cast<double>(i / count) * uses.step_ms + at_ms[static_cast<size_t>(i % count)]; };
   double end_ms = 0;

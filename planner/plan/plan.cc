@@ -159,7 +159,7 @@ absl::Status CheckKvPart(const Plan& plan, int p) {
   if (last && part.kv_end != most) return Invalid("plan: ", name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
   const bool o_is_next = next != nullptr && next->block == part.block && !next->rows.empty() && next->rows[0].role == TensorRole::kO;
   if (last && !o_is_next) return Invalid("plan: ", name, " has positions of KV that are not before the rows of o");
-  // Of the layer; bounded so that sums over parts and layers do not overflow.
+  // Of the whole layer. The bound keeps sums over parts and layers from overflowing.
   const int64_t pieces = most / kKvPiece;
   if (KvPieceBytes(plan) > kMaxPartBytes / plan.sequences || pieces > kMaxPartBytes / (plan.sequences * KvPieceBytes(plan)))
     return Invalid("plan: ", name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, more than there can be");

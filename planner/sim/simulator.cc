@@ -93,7 +93,7 @@ class Simulation {
     std::vector<const Program*> programs;
     for (const std::vector<Program>& shape : script_.programs) programs.push_back(&shape[d]);
     const int64_t loads =
-        // With changes: unlimited.
+        // Unlimited if residency changes.
         script_.changes.empty() ? NumSteps() * static_cast<int64_t>(programs.front()->loads.size()) : INT64_MAX;
     const PlanMemory& memory = plan_.devices[d].memory;
     devices_.push_back(
@@ -269,7 +269,7 @@ class Simulation {
 
   void Carry(Device& device, const ProgramRunner::StepEnded& ended) {
     if (device.steps_begun < NumSteps()) BeginStep(device.index);
-    // The change that waited for it to settle.
+    // Begins the change that waited for this one to settle.
     if (ended.step == device.border) After(now_, device.index, TakeUp{nullptr});
   }
 
