@@ -9,8 +9,8 @@
 namespace lime {
 
 // InvalidArgument with the file and the remedy if `beginning`, its first bytes, are a pointer
-// (git-lfs, git-xet, git-annex), a web page, XML, a GGUF file or a zip archive (PyTorch's own format).
-// OK for any other file, even if it is wrong.
+// (git-lfs, git-xet, git-annex), a web page, XML, a GGUF file or a zip archive (PyTorch's own
+// format). OK for any other file, even if it is wrong.
 absl::Status RefuseForeignFile(std::string_view beginning, std::string_view name);
 
 // The same for a file of numbers. InvalidArgument also for text, such as a server's error message.
