@@ -9,8 +9,8 @@ namespace {
 
 constexpr uint32_t kMagic = 0x454d494c;  // "LIME"
 constexpr uint32_t kVersion = 2;
-constexpr uint32_t kProbe = 0x65626f72;  // "robe", in the place of the payload's kind
-constexpr uint32_t kKv = 0x7661766b;     // "kvav", likewise
+constexpr uint32_t kProbe = 0x65626f72;  // "robe", in place of the payload's kind
+constexpr uint32_t kKv = 0x7661766b;     // "kvav", in place of the payload's kind
 constexpr size_t kTokenBytes = 12;
 constexpr int64_t kMostArrivalUs = int64_t{1} << 55;
 

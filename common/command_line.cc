@@ -22,10 +22,10 @@
 namespace lime {
 namespace {
 
-constexpr char kFreeText[] = "ANY TEXT";  // what `--help` shows as the kind of value
+constexpr char kFreeText[] = "ANY TEXT";  // `--help` shows it as the type of the value
 constexpr size_t kShownBytes = 80;
 
-// The begin of a word, without control characters.
+// The beginning of a word, without control characters.
 std::string Begin(std::string_view word) {
   std::string begin(word.substr(0, kShownBytes));
   std::ranges::replace_if(
@@ -45,7 +45,7 @@ bool TakesValue(const CLI::Option& option) {
   return option.get_items_expected_max() > 0;
 }
 
-// "run: " of a command, nothing of the program itself.
+// "run: " for a command, empty for the program itself.
 std::string Opening(const CLI::App& app) {
   return app.get_parent() == nullptr ? "" : absl::StrCat(app.get_name(), ": ");
 }
@@ -72,7 +72,7 @@ std::vector<std::string> CommandsOf(const CLI::App& app) {
   return names;
 }
 
-// A whole number as people write one: digits, in front of them a minus where the flag has a sign.
+// Accepts a whole number: digits, with a minus sign only if the flag allows it.
 absl::Status CheckWholeNumber(const std::string& flag, std::string_view value, bool has_sign) {
   std::string_view digits = value;
   if (has_sign && digits.starts_with('-')) digits.remove_prefix(1);
@@ -86,7 +86,7 @@ absl::Status CheckWholeNumber(const std::string& flag, std::string_view value, b
   return fits ? absl::OkStatus() : Invalid(flag, " ", AsTyped(value), " is larger than any number that it could be");
 }
 
-// A decimal number that is one: no hexadecimal, no white space, neither infinity nor NaN.
+// Whether it is a decimal number: no hexadecimal, white space, infinity or NaN.
 bool IsNumber(std::string_view value) {
   double number = 0;
   return value.find_first_not_of("0123456789.+-eE") == std::string_view::npos && absl::SimpleAtod(Text(value), &number) &&
@@ -106,12 +106,12 @@ absl::Status CheckNumbers(const CLI::Option& option, const std::string& flag, co
   return absl::OkStatus();
 }
 
-// Walks over the words as CLI11 will, command by command.
+// Walks over the words in the same way as CLI11, command by command.
 class WordCheck {
  public:
   WordCheck(const CLI::App& app, std::vector<std::string>& words) : app_(&app), words_(words) {}
 
-  // The first error. Help answers other slips, but not an unknown command.
+  // Returns the first error. A request for help hides other errors, but not an unknown command.
   absl::Status Run() {
     absl::Status first;
     while (at_ < words_.size() && !unknown_command_) first.Update(OneWord());
@@ -186,7 +186,7 @@ class WordCheck {
   }
 
   absl::Status Value(const CLI::Option& option, const std::string& name, const std::string& value) {
-    // A list that is one value holds all that is to be said.
+    // A list is a single value, so its flag may occur only once.
     const bool list = option.get_delimiter() != '\0',
                once = list || (option.get_items_expected_max() == 1 && option.get_multi_option_policy() == CLI::MultiOptionPolicy::Throw);
     if (++given_[&option] > 1 && once) return Wrong(name, " is given twice; leave one out");
@@ -226,12 +226,12 @@ class WordCheck {
     return Wrong("unknown command ", Quoted(word), advice);
   }
 
-  const CLI::App* app_;  // the command at hand
+  const CLI::App* app_;  // the current command
   std::vector<std::string>& words_;
   size_t at_ = 0;
-  bool help_ = false;                        // it is asked for
-  bool unknown_command_ = false;             // the words behind it cannot be read
-  std::map<const CLI::Option*, int> given_;  // times
+  bool help_ = false;                        // help is requested
+  bool unknown_command_ = false;             // the words after it cannot be read
+  std::map<const CLI::Option*, int> given_;  // how often each was given
 };
 
 }  // namespace
@@ -303,7 +303,7 @@ void CommandFlags::Remove(const std::string& flag) const {
 CommandFlags CommandFlags::AddCommand(const std::string& name, const std::string& what, const std::string& footer,
                                       std::function<void(const CommandFlags& command)> run) const {
   CLI::App* const command = app_->add_subcommand(name, what);
-  if (!footer.empty()) command->footer(footer);  // else that of the program
+  if (!footer.empty()) command->footer(footer);  // else the program's footer
   command->callback([command, run = std::move(run)] { run(CommandFlags(*command)); });
   return CommandFlags(*command);
 }

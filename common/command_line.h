@@ -1,8 +1,8 @@
-// Commands and their flags, and the words of a call: checked before CLI11 reads them, so that a slip of
-// the typist is named, and never becomes a value.
+// Commands and their flags. The words of a call are checked before CLI11 reads them, so that a
+// typing error is reported and never becomes a value.
 //
-// Only programs see CLI11's header, whose code takes every file that calls it seconds to compile:
-// commands have CommandFlags.
+// Commands use CommandFlags. Only programs include CLI11's header, because it takes seconds to
+// compile.
 #pragma once
 
 #include <functional>
@@ -22,82 +22,86 @@ class ParseError;
 
 namespace lime {
 
-// One flag of a command, to say more of it.
+// One flag of a command. Its methods add properties.
 class Flag {
  public:
   explicit Flag(CLI::Option* option) : option_(option) {}
 
-  // The call is wrong without it.
+  // The call is invalid without this flag.
   const Flag& Required() const;
-  // ... where it is given without the other.
+  // The call is invalid with this flag but without `other`.
   const Flag& Needs(const Flag& other) const;
-  // --help shows the value that it has where the call does not give it.
+  // --help shows the default value.
   const Flag& Shown() const;
-  // It may be given several times, with one value each.
+  // The flag may be repeated, with one value each.
   const Flag& Repeats() const;
-  // Its values follow each other in one word, with commas between them.
+  // The values are one word, separated by commas.
   const Flag& Listed() const;
-  // Its value may be any text, empty or like a flag: what a model reads.
+  // The value may be any text that a model reads, also empty or like a flag.
   const Flag& FreeText() const;
 
  private:
   CLI::Option* option_;
 };
 
-// The flags of a command, or of a program without commands. A handle: a copy is of the same.
+// The flags of a command, or of a program without commands. A handle: copies refer to the same
+// flags.
 class CommandFlags {
  public:
   // REQUIRES: `app` outlives this.
   explicit CommandFlags(CLI::App& app) : app_(&app) {}
 
-  // A flag, or a word without one (`names` as of CLI11: "model,--model,-m"), whose value goes to `value`. bool: it takes none.
-  // T: bool, int, int64_t, uint64_t, double, std::string, or std::optional or std::vector of some of them.
+  // Adds a flag, or a word without a flag, whose value goes to `value` (`names` as in CLI11:
+  // "model,--model,-m"). A bool flag takes no value. T is bool, int, int64_t, uint64_t, double,
+  // std::string, or a std::optional or std::vector of some of them.
   template <typename T>
   Flag Add(const std::string& names, T* value, const std::string& what) const;
-  // A flag whose value may be left out: `take` gets it, or `default_value`. Its error is the call's.
+  // Adds a flag with an optional value. `take` gets the value or `default_value`; its error becomes
+  // the call's.
   Flag AddOptional(const std::string& names, const std::string& default_value, std::function<absl::Status(const std::string&)> take,
                    const std::string& what) const;
   void Remove(const std::string& flag) const;
-  // A command of this program. `footer` stands at the end of its --help, `run` is called once its words are read.
+  // Adds a command. `footer` ends its --help. `run` is called after its words were read.
   CommandFlags AddCommand(const std::string& name, const std::string& what, const std::string& footer,
                           std::function<void(const CommandFlags& command)> run) const;
 
-  // Those of these flags that the command has stand together under a title in --help; without one, --help leaves them out.
+  // Groups these flags of the command under a title in --help. An empty title hides them.
   void ShowUnder(const std::string& title, std::initializer_list<const char*> flags) const;
 
-  // ---- Once the words of the call are read
+  // ---- After the words of the call were read
 
   std::string name() const;  // of the command
   bool Given(const std::string& flag) const;
   struct Value {
     std::string flag, value;
   };
-  // All that are given, free texts aside.
+  // All given flags, except free texts.
   std::vector<Value> Values() const;
 
  private:
   CLI::App* app_;
 };
 
-// A word of the call as errors show it: its begin, without control characters, in quotes where one
-// would not see where it begins and ends.
+// A word of the call for error messages: its beginning, without control characters, in quotes if
+// its ends would not be visible.
 std::string AsTyped(std::string_view word);
 
-// Refuses words of the call that are no command, flag or value of `app`, the first of them in one
-// sentence with the nearest known word. OK where help is asked for, whatever else is written.
-// `words` does not hold the program's name. Writes --prompt= as --prompt "", which CLI11 understands.
+// Rejects words that are no command, flag or value of `app`. The error is one sentence about the
+// first such word, with the nearest known one. OK if help is requested, whatever else is written.
+// `words` does not include the program's name. Rewrites --prompt= as --prompt "", which CLI11
+// understands.
 absl::Status CheckWords(const CLI::App& app, std::vector<std::string>& words);
 
-// What CLI11 found wrong afterwards, such as a required flag that is missing, in our words.
+// Words an error of CLI11 in our style, for example a missing required flag.
 std::string SentenceOf(const CLI::App& app, const CLI::ParseError& error);
 
-// `help`, `help COMMAND` and `version` as the flags of that name.
+// Converts the words `help`, `help COMMAND` and `version` to the flags of that name.
 std::vector<std::string> WithHelpWords(std::vector<std::string> words);
 
-// Whether the call asks for --json, as far as can be told of one that is wrong.
+// Whether the call asks for --json, also if it is invalid.
 bool AsksForJson(std::span<const std::string> words);
 
-// Flushes stdout. False where something that was printed did not reach it: then there is no answer.
+// Flushes stdout. False if some output was lost; the call then has no answer.
 bool AnswerWritten();
 
 }  // namespace lime

@@ -1,4 +1,5 @@
-// What devices and clusters may be called, in every file, flag and certificate: files are named after both.
+// Valid names of devices and clusters, in all files, flags and certificates. Files are named after
+// both.
 #pragma once
 
 #include <string_view>
@@ -10,10 +11,10 @@ namespace lime {
 inline constexpr std::string_view kDeviceNameRule = "1 to 64 letters, digits, '.', '_' and '-', the first no '.' and no '-'";
 bool IsDeviceName(std::string_view name);
 
-// Of a cluster's keys beside those of its devices.
+// Names of a cluster's own keys, next to those of its devices.
 inline constexpr char kAuthorityName[] = "ca", kCoordinatorName[] = "coordinator";
 
-// InvalidArgument for what is no name, and for the two above.
+// InvalidArgument for an invalid name, and for the two names above.
 absl::Status CheckDeviceName(std::string_view name);
 
 }  // namespace lime

@@ -1,4 +1,4 @@
-// What a device tells the coordinator while a plan runs.
+// News that a device sends to the coordinator while a plan runs.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,17 @@
 
 namespace lime {
 
-// It awaits orders.
+// The device is ready for orders.
 struct Opened {
   friend bool operator==(const Opened&, const Opened&) = default;
 };
 struct SampledNews {
   int64_t step = 0;
   std::vector<SampledToken> tokens;
-  std::vector<uint64_t> logits_hashes;               // of each token's request so far; 0 where nobody asked
-  std::vector<std::optional<cpu::RowScore>> scores;  // likewise, of each token
-  bool ends_step = false;                            // as StepEndedNews says
+  // Of each token's request so far; 0: not requested.
+  std::vector<uint64_t> logits_hashes;
+  std::vector<std::optional<cpu::RowScore>> scores;  // of each token; empty: not requested
+  bool ends_step = false;                            // also means StepEndedNews
 
   friend bool operator==(const SampledNews&, const SampledNews&) = default;
 };
@@ -29,12 +30,12 @@ struct StepEndedNews {
   int64_t step = 0;
   friend bool operator==(const StepEndedNews&, const StepEndedNews&) = default;
 };
-// The device has given the plan up.
+// The device has given up the plan.
 struct FailedNews {
   absl::Status status;
   friend bool operator==(const FailedNews&, const FailedNews&) = default;
 };
-// It is there, and has nothing else to tell; a coordinator says it too.
+// Sent when there is nothing else to send. The coordinator sends it too.
 struct Alive {
   friend bool operator==(const Alive&, const Alive&) = default;
 };

@@ -1,8 +1,8 @@
-// How far the devices of a plan may be ahead of each other, and what waits between them for that.
+// How far the devices of a plan may be ahead of each other, and how much data waits between them.
 //
-// Orders are given ahead so that no device waits for the coordinator; each may then be ahead of its neighbour by as many steps. What it has
-// handed over meanwhile waits at the sender or at the receiver. Every device counts in its budget all that can wait anywhere: a micro-batch
-// is at one place at a time.
+// The coordinator sends orders ahead so that no device waits for them. A device may then be that
+// many steps ahead of its neighbour. Its messages wait at the sender or the receiver. Every device
+// budgets for all data that may wait anywhere, because each micro-batch is in one place at a time.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,14 @@ struct Flow {
   int64_t devices = 1;
   int64_t sequences = 1;
   int64_t microbatches = 1;      // of a decode step
-  int64_t chunk = 1;             // rows of a prompt that flow together
-  int64_t chunks_per_sweep = 1;  // of them in one step
-  int64_t batch = 1;             // rows of one micro-batch that may ask for logits
-  int64_t evicted = 0;           // positions of a sequence that go ahead of its rows (planner/plan/kv_eviction.h)
+  int64_t chunk = 1;             // rows of a prompt per micro-batch
+  int64_t chunks_per_sweep = 1;  // chunks in one step
+  int64_t batch = 1;             // rows of a micro-batch that may ask for logits
+  // Positions of a sequence that are computed again before its rows (planner/plan/kv_eviction.h).
+  int64_t evicted = 0;
 
-  static constexpr int64_t kDecodeAhead = 3;  // steps that decode, ordered and not ended
+  // Limit for decode steps that are ordered but not ended.
+  static constexpr int64_t kDecodeAhead = 3;
 
   static Flow Of(const Plan& plan) {
     return {.devices = plan.NumDevices(),
@@ -34,20 +36,23 @@ struct Flow {
             .evicted = MostEvicted(plan)};
   }
 
-  // Steps of prompts alone, ordered and not ended: one for every device, so that all of them compute. A step of many chunks keeps them busy
-  // by itself, but for its ends.
+  // Limit for prompt steps that are ordered but not ended: enough that every device computes. A
+  // step of many chunks keeps the devices busy by itself except at its ends.
   int64_t PromptsAhead() const { return chunks_per_sweep > 1 ? 2 : devices + 1; }
 
-  // Steps ahead of which rows of evicted positions go, ordered and not ended. They are long; two let micro-batches follow one another.
+  // Limit for steps with evicted positions that are ordered but not ended. They are long. Two are
+  // enough to keep micro-batches following each other.
   int64_t EvictingAhead() const { return microbatches > 1 ? 2 : 1; }
 
-  // Rows of all steps under way, but for evicted ones: beside decode rows flows one chunk. Steps of both kinds together have no more.
+  // Rows of all current steps, without evicted ones. Decode rows are accompanied by one chunk.
+  // Steps of both kinds together do not have more.
   int64_t RowsAhead() const { return std::max(kDecodeAhead * (sequences + chunk), PromptsAhead() * chunk * chunks_per_sweep); }
-  // Of hidden states.
+  // Rows of hidden states that may wait.
   int64_t WaitingRows() const { return RowsAhead() + EvictingAhead() * sequences * evicted; }
 
-  // Of them, those between two parts of the head that ask for logits. A sequence that decodes waits for its token, so it has one; of
-  // prompts that are scored every row asks, but of one step no more than of a micro-batch.
+  // Rows with logits that may wait between parts of the head. A decoding sequence has one, because
+  // it waits for its token. In a scored prompt every row has logits, but per step at most the rows
+  // of a micro-batch.
   int64_t WaitingLogitRows() const { return sequences + std::max(kDecodeAhead, PromptsAhead()) * batch; }
 };
 

@@ -23,7 +23,7 @@ absl::StatusOr<int> ParsePort(std::string_view text) {
   return port;
 }
 
-// An IPv4 address inside an IPv6 one is the IPv4 address.
+// Converts an IPv4 address inside an IPv6 address to the IPv4 address.
 absl::StatusOr<std::string> PlainIpv6(std::string_view host) {
   const std::string_view zone = host.substr(std::min(host.find('%'), host.size()));
   struct in6_addr address = {};

@@ -1,4 +1,5 @@
-// HOST:PORT as people write it. One text for one place, as far as that can be told without asking a name server.
+// Reads HOST:PORT as people write it. Equal places get equal texts, as far as possible without a
+// name server.
 #pragma once
 
 #include <string>
@@ -9,22 +10,23 @@
 namespace lime {
 
 struct HostPort {
-  std::string host;  // a name as it was written, or an address in its usual digits, without brackets
+  // A name as it was written, or an address in its usual digits without brackets.
+  std::string host;
   int port = 0;
 };
 
 inline constexpr std::string_view kAddressRule = "write HOST:PORT, the port in plain digits, an IPv6 address in brackets";
 
-// "host:port", "[::1]:7001". InvalidArgument where it is no address.
+// "host:port", "[::1]:7001". InvalidArgument for anything else.
 absl::StatusOr<HostPort> ParseAddress(std::string_view address);
 
-// What ParseAddress reads: "127.0.0.1:7001" of "127.1:7001".
+// The normal form of an address: "127.0.0.1:7001" for "127.1:7001".
 std::string AddressText(const HostPort& address);
 
-// A name as it is compared: letters do not differ by case, and localhost is 127.0.0.1.
+// A host name for comparison: in lower case, and localhost as 127.0.0.1.
 std::string PlainHost(const std::string& host);
 
-// Whether the host is this machine alone.
+// Whether the host is always this machine.
 bool IsLoopback(const HostPort& address);
 absl::StatusOr<bool> IsLoopback(std::string_view address);
 

@@ -1,4 +1,4 @@
-// The installation of a plan on a device, as a coordinator asks for it. Pure data.
+// A coordinator's request to install a plan on a device. Pure data.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace lime {
 
-// A program that installs plans, and for whom.
+// A program that installs plans, and its user.
 struct Coordinator {
   std::string user, host;
-  uint64_t id = 0;  // no two have the same; 0: not said
+  uint64_t id = 0;  // unique; 0: unknown
 
   friend bool operator==(const Coordinator&, const Coordinator&) = default;
 };
 
 struct InstallCall {
   Plan plan;
-  int32_t device = 0;                   // of the plan
-  std::vector<std::string> addresses;   // of its devices; empty where one does nothing
+  int32_t device = 0;                   // index in the plan
+  std::vector<std::string> addresses;   // of the plan's devices; empty for a device without work
   std::string weights;                  // folder on the device; empty: its own
-  uint64_t model = 0;                   // ModelDigest, by which it finds its own; 0: not said
-  int64_t trace_spans = 0;              // room for what it records; 0: nothing
-  std::optional<KvTake> kv;             // of the plan before; nothing: every sequence begins anew
-  std::optional<WeightsDigest> digest;  // that the weights must have; nothing: not said
-  Coordinator coordinator;              // who asks
+  uint64_t model = 0;                   // ModelDigest that identifies pushed weights; 0: unknown
+  int64_t trace_spans = 0;              // capacity for recorded spans; 0: no tracing
+  std::optional<KvTake> kv;             // KV of the plan before; nullopt: all sequences begin anew
+  std::optional<WeightsDigest> digest;  // required digest of the weights; nullopt: any
+  Coordinator coordinator;              // the caller
 };
 
 }  // namespace lime

@@ -10,10 +10,10 @@
 namespace lime {
 namespace {
 
-// A device that has KV of a layer.
+// A device with KV of a layer.
 struct Place {
   std::string name;
-  std::string owner;  // of the layer; another one where it hosts
+  std::string owner;  // of the layer; differs from `name` on a host
   bool hosts() const { return name != owner; }
   auto operator<=>(const Place&) const = default;
 };
@@ -23,7 +23,8 @@ bool LendsAtFirst(const Plan& plan, int32_t device, std::span<const KvSequence> 
   return !away.ok() || std::ranges::any_of(*away, [](int64_t pieces) { return pieces > 0; });
 }
 
-// By layer: its owner, and the owner's host where that may have any; of a plan that begins with these sequences, where it has.
+// By layer: its owner, and the owner's host if it may have pieces. With `sequences`: if it has
+// pieces when the plan begins with them.
 std::map<int32_t, std::vector<Place>> PlacesIn(const Plan& plan, const std::vector<KvSequence>* sequences) {
   std::map<int32_t, std::vector<Place>> places;
   for (int32_t d = 0; d < plan.NumDevices(); ++d) {
@@ -71,7 +72,7 @@ KvTake MakeKvTake(const Plan& plan, int32_t device, const Plan& before, const st
   const std::string& here = plan.devices[device].name;
   const std::map<int32_t, std::vector<Place>> had = PlacesIn(before, nullptr), has = PlacesIn(plan, &sequences);
   KvTake take{.epoch = before.epoch, .sequences = sequences};
-  std::map<Place, size_t> holders;  // where in take.holders
+  std::map<Place, size_t> holders;  // index in take.holders
   for (const auto& [layer, places] : had) {
     const auto next = has.find(layer);
     if (next == has.end()) continue;
@@ -102,7 +103,7 @@ absl::StatusOr<std::vector<int64_t>> AwayAtFirst(const Plan& plan, int32_t devic
   std::vector<int64_t> away(sequences.size(), 0);
   if (layers == 0) return away;
   const int64_t reach = PositionsAway(plan, plan.devices[device], ResidencyOf(plan).layer_pages) / kKvPiece;
-  int64_t pages = 0;  // of a layer, in memory
+  int64_t pages = 0;  // of one layer, in memory
   for (const KvSequence& sequence : sequences) pages += RoundUp(sequence.positions, kPageTokens) / kPageTokens;
   const int64_t room = plan.devices[device].kv_pages / layers;
   while (pages > room) {

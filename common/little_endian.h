@@ -1,4 +1,4 @@
-// Numbers as they are on the wire, one after another.
+// Numbers in wire format, one after another.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace lime {
 
-// Both return what is behind the number.
+// Both return the position after the number.
 template <typename T>
 std::byte* Put(T value, std::byte* out) {
   auto bits = static_cast<std::make_unsigned_t<T>>(value);

@@ -1,7 +1,8 @@
-// logits_xxh3: XXH3-64 over logits as little-endian fp32, position by position, unpadded vocabulary.
+// logits_xxh3: XXH3-64 of logits as little-endian fp32, position by position, with an unpadded
+// vocabulary.
 #pragma once
 
-#define XXH_STATIC_LINKING_ONLY  // for the fields of a state
+#define XXH_STATIC_LINKING_ONLY  // access to the fields of a state
 #include <xxhash.h>
 
 #include <bit>
@@ -28,7 +29,7 @@ class LogitsHash {
   }
   uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
 
-  // All that is needed to go on elsewhere, with the same xxHash.
+  // The complete state, to continue in another process with the same xxHash.
   std::string State() const {
     std::string text(kStateBytes, '\0');
     char* at = text.data();
@@ -37,7 +38,7 @@ class LogitsHash {
     put(uint64_t{state_->nbStripesSoFar}), put(uint64_t{state_->totalLen});
     return text;
   }
-  // InvalidArgument for what State never gives.
+  // InvalidArgument for text that State cannot return.
   static absl::StatusOr<LogitsHash> Continue(std::string_view text) {
     LogitsHash hash;
     uint32_t version = 0;

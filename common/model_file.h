@@ -1,4 +1,4 @@
-// Whether a file of a model's folder is there, asked before one that may be missing is read.
+// Finds files in a model's folder, including optional ones.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace lime {
 
-// NotFound, saying where it leads, where `path` is a link to nothing, such as a hub's cache has of a download that broke off.
+// NotFound if `path` is a link to nothing, with its target. A hub's cache has such links after an
+// interrupted download.
 absl::Status RefuseDeadLink(const std::string& path);
 
-// False where nothing has this name. What has it and is no file (a dead link, a folder, a pipe) is an error: taken for a missing file, it
-// would leave another one in its place.
+// False if nothing has this name. An error if it is not a file (a dead link, a folder, a pipe):
+// treated as missing, it would let another file replace it.
 absl::StatusOr<bool> FindModelFile(const std::string& path);
 
 }  // namespace lime

@@ -1,7 +1,8 @@
-// What the coordinator tells every device of a plan, in one order for all: who joins, who leaves, what each step holds.
+// The coordinator's orders to every device of a plan, in one sequence for all: requests that join
+// or leave, and the content of each step.
 //
-// Pure data. Devices carry orders out in the order of their numbers, so that all of them know the same sequences at the same step; nothing
-// of it is on a token's way, since orders are sent ahead.
+// Pure data. Devices execute orders by their number, so all of them have the same sequences at the
+// same step. Orders are sent ahead and add no delay to a token.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +14,22 @@
 
 namespace lime {
 
-// In the place of a BatchRow's token: the one that was sampled last for its sequence.
+// Replaces a BatchRow's token: the latest token sampled for its sequence.
 inline constexpr int32_t kSampledToken = -1;
 
-// A sequence takes a slot: every device reserves its KV pages for it, or where KV grows as it goes on the first of them.
+// A sequence takes a slot. Every device reserves its KV pages, or only the first ones if KV grows.
 struct AdmitOrder {
   int32_t sequence = 0;   // slot
-  int64_t request = 0;    // by which the coordinator knows it
+  int64_t request = 0;    // the coordinator's number for it
   int64_t positions = 0;  // prompt and generated tokens together
   std::vector<int32_t> prompt;
-  int64_t computed = 0;  // positions, from the first on, of which every device has taken KV over from the plan before
+  int64_t computed = 0;  // first positions whose KV every device took over from the plan before
 
   friend bool operator==(const AdmitOrder&, const AdmitOrder&) = default;
 };
 
-// A sequence that goes on under another plan: its slot in the plan before and in this one, and the positions, from the first on, of which
-// there is KV.
+// A sequence that continues under another plan: its old and new slot, and the number of first
+// positions with KV.
 struct KvSequence {
   int32_t from = 0, to = 0;
   int64_t positions = 0;
@@ -36,31 +37,34 @@ struct KvSequence {
   friend bool operator==(const KvSequence&, const KvSequence&) = default;
 };
 
-// A sequence leaves its slot after the steps ordered before.
+// A sequence leaves its slot after all steps ordered before.
 struct RetireOrder {
   int32_t sequence = 0;
 
   friend bool operator==(const RetireOrder&, const RetireOrder&) = default;
 };
 
-// One step of the pipeline: its micro-batches, prompt chunks and decode tokens alike. A row of a token that is not known yet says
-// kSampledToken, and waits for it at the first stage.
+// One step of the pipeline: its micro-batches of prompt chunks and decode tokens. A row with
+// kSampledToken waits at the first stage for its token.
 struct StepOrder {
   std::vector<MicroBatch> microbatches;
 
   friend bool operator==(const StepOrder&, const StepOrder&) = default;
 };
 
-// What streams and how many KV pages there are changes, on each device for its own parts: pages come once parts have left memory, parts
-// that come stay when they are read next. Steps go on meanwhile. A change is carried out within kResidencyLead steps; while it is, others
-// wait, and of those the last counts: so pages are there 2 kResidencyLead steps after their order. A step that needs them before may fail.
+// Changes the streamed parts and the number of KV pages, on each device for its own parts. New
+// pages appear after parts have left memory. Parts become resident when they are read next. Steps
+// continue. A change takes at most kResidencyLead steps. Further changes wait for its end, and only
+// the last of them counts. Pages are therefore ready 2 kResidencyLead steps after their order; a
+// step that needs them earlier may fail.
 struct ResidencyOrder {
   Residency to;
 
   friend bool operator==(const ResidencyOrder&, const ResidencyOrder&) = default;
 };
-// Two while a device prepares, and those that it has read ahead for: a ring holds 4 q + 4 loads at most where a step has q
-// (planner/compile.cc), of at most 8 steps.
+// Steps of preparation, and the limit for a whole change. It includes the steps that a device has
+// read ahead for: a ring holds at most 4 q + 4 loads with q loads per step (planner/compile.cc),
+// thus loads of at most 8 steps.
 inline constexpr int64_t kResidencySteps = 2;
 inline constexpr int64_t kResidencyLead = 12;
 

@@ -1,5 +1,4 @@
-// An order as a coordinator gives it to a device: where it admits a request, with how the tokens of
-// that request are chosen.
+// An order as a device receives it. If it admits a request, it includes how to sample the tokens.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +10,23 @@
 
 namespace lime {
 
-// How the tokens of one request are chosen.
+// How to sample the tokens of one request.
 struct RequestSampling {
   SamplingParams params;
-  // Which of its caller's requests it is: it draws at (seed, choice, position). Nothing: its number.
+  // Index of this completion for its caller. Random numbers depend on (seed, choice, position).
+  // nullopt: the request's number.
   std::optional<uint64_t> choice;
   bool hash_logits = false;
-  std::string hash_state;  // LogitsHash::State, that it goes on from; empty: it begins
-  // So many likeliest ids of every position of the prompt are told, and the log-probabilities of
-  // its ids; the hash goes on over all requests that are scored, in the order in which they are
-  // computed. Nothing: it is not scored.
+  std::string hash_state;  // LogitsHash::State to continue from; empty: a new hash
+  // Requests scores: for every position of the prompt this many likeliest ids, and the
+  // log-probability of the prompt's id. The hash continues over all scored requests in the order of
+  // computing. nullopt: no scores.
   std::optional<int32_t> score_top;
 };
 
 struct OrderMessage {
   Order order;
-  RequestSampling sampling;  // of an AdmitOrder
+  RequestSampling sampling;  // used by AdmitOrder
 };
 
 }  // namespace lime

@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox4x32-10, Salmon et al. 2011): a pure function of key and counter, so there is no state
-// to lose with a device.
+// Counter-based random numbers (Philox4x32-10, Salmon et al. 2011). A pure function of key and
+// counter: no state is lost with a device.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ constexpr PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> ke
   return counter;
 }
 
-// Uniform in [0, 1), 53 bits: the number of one position of one request.
+// Uniform in [0, 1) with 53 bits, for one position of one request.
 constexpr double UniformAt(uint64_t seed, uint64_t request, uint64_t position) {
   const auto low = [](uint64_t v) { return static_cast<uint32_t>(v); };
   const auto high = [](uint64_t v) { return static_cast<uint32_t>(v >> 32); };

@@ -1,4 +1,4 @@
-// What one row of logits says: the likeliest ids, and the log-probability of one id.
+// Scores from one row of logits: the likeliest ids, and the log-probability of one id.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace lime::cpu {
 
 struct RowScore {
-  std::optional<double> logprob;               // natural logarithm, of the id asked for
+  std::optional<double> logprob;               // natural logarithm, for the requested id
   std::vector<std::pair<int32_t, float>> top;  // ids and their logits, likeliest first
 
   friend bool operator==(const RowScore&, const RowScore&) = default;

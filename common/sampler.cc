@@ -26,7 +26,8 @@ absl::Status CheckLogits(std::span<const float> logits) {
   return possible ? absl::OkStatus() : absl::InvalidArgumentError("no id has a logit above -infinity");
 }
 
-// The index at which the sum of e^(logit - max) exceeds `rest`; the last possible one where rounding left a crumb.
+// The first index where the sum of e^(logit - max) exceeds `rest`. If rounding leaves a remainder,
+// the last possible index.
 int32_t DrawWithin(std::span<const float> logits, float max, double rest) {
   double sum = 0;
   int32_t last = 0;
@@ -94,7 +95,7 @@ void Sampler::Penalise(double penalty, std::span<const int32_t> context) {
   }
 }
 
-// The largest logit is subtracted first, so that no temperature overflows; probabilities do not notice.
+// Subtracts the largest logit first, so that no temperature overflows. Probabilities do not change.
 void Sampler::Divide(double temperature) {
   const double max = *std::max_element(logits_.begin(), logits_.end());
   for (float& logit : logits_) logit = static_cast<float>(std::max((logit - max) / temperature, double{kNever}));
@@ -112,7 +113,7 @@ void Sampler::KeepTopK(int32_t k) {
   }
 }
 
-// Puts order_[sorted, count) in place, given that order_[0, sorted) is.
+// Sorts order_[sorted, count), given that order_[0, sorted) is sorted.
 void Sampler::SortFront(size_t sorted, size_t count) {
   const auto before = [this](int32_t a, int32_t b) { return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b; };
   if (count < order_.size()) std::nth_element(order_.begin() + sorted, order_.begin() + count, order_.end(), before);
@@ -142,7 +143,8 @@ void Sampler::KeepMinP(double p) {
   }
 }
 
-// The first id, ascending, at which the probabilities so far exceed `uniform`: first the range, then the id in it.
+// The first id, ascending, where the cumulative probability exceeds `uniform`: finds the range,
+// then the id.
 int32_t Sampler::Draw(double uniform) {
   ranges_.clear();
   for (size_t begin = 0; begin < logits_.size(); begin += kSoftmaxRange) ranges_.push_back(SumRange(Range(begin)));
@@ -162,7 +164,7 @@ int32_t Sampler::Draw(double uniform) {
     rest -= weight;
     last = i;
   }
-  return pick(last, total.sum);  // rounding left a crumb: the last id that is possible
+  return pick(last, total.sum);  // rounding left a remainder: the last possible id
 }
 
 std::span<const float> Sampler::Range(size_t begin) const {

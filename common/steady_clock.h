@@ -1,4 +1,4 @@
-// The clock of all that is measured: it only goes forward, and what its zero is nobody knows.
+// The clock for all measurements. It never goes back; its zero has no meaning.
 #pragma once
 
 #include <chrono>

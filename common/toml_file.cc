@@ -12,8 +12,8 @@
 #include "planner/base/strings.h"
 #include "planner/plan/limits.h"
 
-// The parser asserts what hostile text can break ("[[[a]]"), and takes it for granted where NDEBUG is set. Here it throws instead, in every
-// build, and ParseToml() catches. Its depth is ours to bound, see CheckShape().
+// The parser asserts conditions that untrusted text can break ("[[[a]]"), and assumes them with
+// NDEBUG. Here they throw in every build, and ParseToml() catches. CheckShape() bounds the depth.
 [[noreturn]] static void RefuseToml() {
   throw std::logic_error("the text cannot be read");
 }
@@ -22,8 +22,8 @@
 #define TOML_EXCEPTIONS 1
 #define TOML_MAX_NESTED_VALUES 16
 #define TOML_ASSERT(expr) ((expr) ? static_cast<void>(0) : RefuseToml())
-// Whether a letter is white space has no defined answer there for most of those beyond ASCII: they reach what "cannot be reached". Here the
-// answer is no.
+// The test for white space is undefined for most letters beyond ASCII: they reach TOML_UNREACHABLE.
+// Here the result is false.
 #include "toml++/impl/preprocessor.h"
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
@@ -39,7 +39,8 @@ constexpr size_t kMaxStringBytes = 4096;
 constexpr std::ptrdiff_t kMaxDotsPerLine = 64;
 constexpr size_t kShownBytes = 160;
 
-// The parser's words, but for the most frequent slip: a quotation mark that is missing at the end of a line.
+// The parser's message, except for the most frequent error: a missing quotation mark at the end of
+// a line.
 std::string WordsOf(const toml::parse_error& error) {
   const std::string words(error.description());
   const size_t prohibited = words.find("unescaped control characters");
@@ -52,8 +53,8 @@ int64_t LineOf(const toml::node& node) {
   return static_cast<int64_t>(node.source().begin.line);
 }
 
-// The parser makes a table for every dot of a key and frees them by recursion, so their number in a line is bounded; values in values are
-// bounded by TOML_MAX_NESTED_VALUES.
+// The parser makes a table for every dot of a key and frees them by recursion. This bounds the dots
+// per line; TOML_MAX_NESTED_VALUES bounds nested values.
 absl::Status CheckShape(std::string_view text, std::string_view file, Bytes most) {
   if (static_cast<Bytes>(text.size()) > most)
     return Invalid(Text(file), ": is longer than ", FormatBytes(most), "; this is no file of settings");

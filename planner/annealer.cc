@@ -9,7 +9,7 @@
 namespace lime {
 namespace {
 
-constexpr double kWaits = 0.85;  // the share of a step below which the way of the token is not what it takes
+constexpr double kWaits = 0.85;  // below this share of a step, disks limit the token
 constexpr double kLateCost = 10, kMostLateMs = 1e100;
 
 }  // namespace
@@ -63,7 +63,7 @@ Annealer::Candidate Annealer::Repaired(Assignment plan) {
   return {draft_, cost};
 }
 
-// Cools with the work that is done, whatever a move takes.
+// Cools with the work done, whatever a single move costs.
 Annealer::Candidate Annealer::Run(const Candidate& start, const Schedule& schedule) {
   current_ = start;
   Cost(start.plan);
@@ -118,7 +118,7 @@ bool Annealer::Propose() {
   return SwapResidency(dice < 88);
 }
 
-// What moves from current_ need to know of it.
+// Computes what moves from current_ need.
 void Annealer::Look() {
   draft_ = current_.plan;
   MeasureMemory();
@@ -168,7 +168,8 @@ void Annealer::Repair() {
   }
 }
 
-// It leaves a device that is too small before any block does, and comes back where there is room.
+// The embedding leaves a device that is too small before any block does, and returns if there is
+// room.
 void Annealer::PlaceEmbedding(int device) {
   const double room_mb = instance_.devices[device].mem_mb - used_mb_[device] - need_mb_[device];
   if (!draft_.embedding_by_rows && room_mb < -kMemorySlackMb && random_.Chance(90)) {
@@ -180,7 +181,7 @@ void Annealer::PlaceEmbedding(int device) {
   }
 }
 
-// Megabytes that the stage of a block needs in the pool if that block streams beside those that do.
+// Megabytes in the pool for the block's stage if the block streams too.
 double Annealer::StageStreamedMb(int block) const {
   double mb = instance_.blocks[block].mb;
   if (instance_.microbatches == 1) return mb;

@@ -1,6 +1,6 @@
-// Local search on assignments: shift and slide stages, move, merge and trade runs of blocks, swap residency, with simulated annealing on
-// the quick evaluation. After every move that overfills a device some of its blocks are streamed, and some made resident where room is
-// left.
+// Local search with simulated annealing on the quick evaluation. Moves shift and slide stages;
+// move, merge and exchange runs of blocks; and swap residency. After each move, blocks are streamed
+// on a device that is too full, and made resident where there is room.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,25 @@ namespace lime {
 
 class Annealer {
  public:
-  // Costs from here on are of plans that do not fit: the more is missing, the higher.
+  // A plan that does not fit costs this plus more for more missing memory.
   static constexpr double kDoesNotFit = 1e200;
 
   struct Candidate {
     Assignment plan;
-    double cost = 0;  // ms per step, what moving costs, and many times what the first token takes beyond its bound
+    // Milliseconds per step, plus moving, plus a multiple of the excess over the first-token bound.
+    double cost = 0;
   };
 
   struct Schedule {
-    double work = 0;  // of the budget
-    double hot = 0;   // a move that costs this share more is accepted one time in e
+    double work = 0;  // share of the budget
+    double hot = 0;   // a move that costs this share more is accepted with probability 1/e
     double cold = 0;
-    // The share of its cost that a plan is judged worse by for every disk as busy as the busiest. That one alone sets the pace, so without
-    // this a plan gains nothing by streaming less on one of several, and never comes to stream less on all.
+    // Penalty, as a share of the cost, for every disk as busy as the busiest. The busiest disk
+    // alone sets the pace. Without a penalty a plan gains nothing when one of several busy disks
+    // reads less, so the search never reduces all of them.
     double per_busy_disk = 0;
-    // Whether blocks become resident wherever there is room, or only where the move has changed what a device holds: pools elsewhere then
-    // stay as deep as they are. Which is better differs from instance to instance.
+    // Whether blocks become resident wherever there is room. If false, only on devices that the
+    // move changed; other rings then keep their depth. Which is better depends on the instance.
     bool tidies = true;
   };
 
@@ -47,18 +49,18 @@ class Annealer {
   // REQUIRES: instance.Validate().ok(); `instance` and `budget` outlive this.
   Annealer(const Instance& instance, Options options, SearchBudget& budget);
 
-  // Below `limit`; from there on it may be anything that is no less.
+  // The cost if it is below `limit`; else any value not less than `limit`.
   double Cost(const Assignment& plan, double limit = std::numeric_limits<double>::infinity());
-  // The same with what overfills devices streamed, if it can be: `plan` is changed.
+  // The cost after streaming blocks of devices that are too full, if possible. Changes `plan`.
   Candidate Repaired(Assignment plan);
 
-  // The best plan seen on the way, `start` included. Ends early when the budget does.
+  // The best plan seen, including `start`. Ends early with the budget.
   Candidate Run(const Candidate& start, const Schedule& schedule);
 
  private:
-  double LateMs(const Assignment& plan);  // beyond the bound on the first token
+  double LateMs(const Assignment& plan);  // excess over the first-token bound
   bool Propose();
-  void Accept(double cost, double judged, Candidate& best);  // draft_ becomes current_
+  void Accept(double cost, double judged, Candidate& best);  // makes draft_ the current_
   bool ShiftCut();
   bool SlideStage();
   bool TradeAtCuts();
@@ -98,19 +100,21 @@ class Annealer {
   Random random_;
   std::vector<int32_t> unit_begins_;
   int units_;
-  int longest_run_;  // of pieces whose residency changes at once
+  int longest_run_;  // of parts whose residency changes together
   bool may_move_;
 
-  Assignment draft_;  // current_ and one move
+  Assignment draft_;  // current_ after one move
   Candidate current_;
   bool tidies_ = true;
-  bool waits_ = false;                                   // the token of current_ for disks, a good part of a step
-  double judged_ = 0;                                    // the cost of current_, and what its busy disks count for
-  std::vector<int32_t> cuts_;                            // of current_: units at which another stage begins
-  std::vector<double> used_mb_, need_mb_, smallest_mb_;  // of draft_, by device: what stays, the pool it needs, its smallest streamed block
-  std::vector<double> current_used_mb_;                  // as used_mb_, of current_
-  std::vector<double> mb_before_;                        // by block: weights and KV of all before it
-  std::vector<int32_t> blocks_of_;                       // scratch
+  // Whether the token of current_ waits for disks during a large share of a step.
+  bool waits_ = false;
+  double judged_ = 0;          // cost of current_ plus the penalty for busy disks
+  std::vector<int32_t> cuts_;  // of current_: units at which a stage begins
+  // Of draft_, by device: resident memory, ring needed, smallest streamed block.
+  std::vector<double> used_mb_, need_mb_, smallest_mb_;
+  std::vector<double> current_used_mb_;  // used_mb_ of current_
+  std::vector<double> mb_before_;        // by block: weights and KV of all blocks before it
+  std::vector<int32_t> blocks_of_;       // scratch
 };
 
 }  // namespace lime

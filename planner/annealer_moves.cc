@@ -1,4 +1,4 @@
-// What the annealer changes of a plan in one step.
+// The moves of the annealer.
 #include <algorithm>
 
 #include "planner/annealer.h"
@@ -20,7 +20,7 @@ int Annealer::StageEnd(int unit) const {
   return end;
 }
 
-// Mostly 1, at times long.
+// Mostly 1, sometimes long.
 int Annealer::RunLength() {
   int length = 1;
   while (length < units_ && random_.Chance(length < 4 ? 45 : 75)) ++length;
@@ -38,7 +38,7 @@ bool Annealer::ShiftCut() {
   return true;
 }
 
-// A stage moves by a few units; its neighbours trade them.
+// A stage moves by a few units, which its neighbours exchange.
 bool Annealer::SlideStage() {
   const int begin = StageBegin(random_.Below(units_)), end = StageEnd(begin);
   if (begin == 0 || end == units_) return false;
@@ -56,7 +56,8 @@ bool Annealer::SlideStage() {
   return true;
 }
 
-// One stage grows at one of its ends and another of the same device shrinks: the device keeps its share, where does not matter to memory.
+// One stage grows at one end, and another stage of the same device shrinks. The device keeps its
+// share, so its memory does not change.
 bool Annealer::TradeAtCuts() {
   if (cuts_.size() < 2) return false;
   const int n = static_cast<int>(cuts_.size());
@@ -88,7 +89,8 @@ bool Annealer::MoveRun() {
   return true;
 }
 
-// A unit moves to another device, and about as many megabytes of that come back: small blocks for a large one, too.
+// A unit moves to another device, and about as many megabytes of that device come back, possibly as
+// several small units for a large one.
 bool Annealer::Exchange() {
   const int unit = random_.Below(units_), from = UnitDevice(unit), to = random_.Below(instance_.NumDevices());
   if (to == from) return false;
@@ -104,7 +106,7 @@ bool Annealer::Exchange() {
   return true;
 }
 
-// A unit of `device` of at most so many megabytes, beside a stage of the other where there is one. -1: none.
+// A unit of `device` of at most `most_mb`, next to a stage of `other` if possible. -1: none.
 int Annealer::UnitBeside(int device, int other, double most_mb) {
   const int start = random_.Below(units_);
   int any = -1;
@@ -117,7 +119,8 @@ int Annealer::UnitBeside(int device, int other, double most_mb) {
   return any;
 }
 
-// Two units alike trade places, device and residency: memory and disks stay as they are, and only when they are used changes.
+// Two equal units exchange device and residency. Memory and disk loads stay the same; only the
+// times of use change.
 bool Annealer::SwapAlike() {
   const int u = random_.Below(units_), step = random_.Chance(50) ? 1 : -1;
   int alike = RunLength();
@@ -164,7 +167,7 @@ bool Annealer::SwapStageDevices() {
   return true;
 }
 
-// Two devices change roles, from one cut to another or everywhere.
+// Two devices exchange their roles, between two cuts or everywhere.
 bool Annealer::SwapDevicesInRange() {
   const int a = random_.Below(instance_.NumDevices()), b = random_.Below(instance_.NumDevices());
   if (a == b) return false;
@@ -179,7 +182,7 @@ bool Annealer::SwapDevicesInRange() {
 
 bool Annealer::Toggle() {
   if (random_.Chance(2)) {
-    draft_.embedding_by_rows ^= true;  // back again at once where the device reads no rows
+    draft_.embedding_by_rows ^= true;  // refused if the device reads no rows
     return instance_.devices[draft_.device[0]].embed_rows_ms.has_value();
   }
   const int block = random_.Below(instance_.NumBlocks());
@@ -187,12 +190,13 @@ bool Annealer::Toggle() {
   return true;
 }
 
-// Mostly one; of a model block in pieces at times a good part of it.
+// Mostly one. For a model block in parts sometimes a larger number.
 int Annealer::PieceRun() {
   return longest_run_ == 1 || random_.Chance(50) ? 1 : 1 + random_.Below(longest_run_);
 }
 
-// Up to `count` blocks from here on, as far as they are on one device and not so yet; how many they were.
+// Changes up to `count` blocks from `block` on, while they are on one device and differ. Returns
+// their number.
 int Annealer::SetStreamed(int block, int count, uint8_t streamed) {
   int done = 0;
   for (int b = block; done < count && b < instance_.NumBlocks(); ++b, ++done) {
@@ -202,7 +206,7 @@ int Annealer::SetStreamed(int block, int count, uint8_t streamed) {
   return done;
 }
 
-// Streamed blocks, mostly one, become resident and as many of the same device stream in their place.
+// Streamed blocks, mostly one, become resident, and as many on the same device stream instead.
 bool Annealer::SwapResidency(bool near) {
   const int blocks = instance_.NumBlocks();
   const int start = random_.Below(blocks);

@@ -1,5 +1,6 @@
-// A plan as the searches hold it: for every block its device and whether it streams, and the embedding. Neighbours on one device are one
-// stage, so every assignment is a plan (where its first device can read rows, if it is to) and every plan one assignment.
+// A plan as the searches store it: each block's device and whether it streams, and the embedding.
+// Neighbouring blocks on one device form a stage. Every plan is one assignment, and every
+// assignment a plan (if the first device can read rows when embedding_by_rows is set).
 #pragma once
 
 #include <cmath>
@@ -22,17 +23,18 @@ struct Assignment {
 // Where a stage may begin.
 enum class Granularity {
   kBlock,  // at any block
-  kLayer,  // at the first block of a layer; a head is a layer of its own
-  // At the first piece of a model block, and at any piece of the head: a head on several devices is split by vocabulary, and what they
-  // found best travels on with the hidden state.
+  kLayer,  // at the first block of a layer; the head counts as a layer
+  // At the first part of a model block, and at any part of the head. A head on several devices is
+  // split by vocabulary, and its partial result travels with the hidden state.
   kModelBlock,
-  kWholeBlock,  // at the first piece of a model block: a head stays on one device
+  kWholeBlock,  // at the first part of a model block; the head stays on one device
 };
 
-// What a plan costs beside its time where another plan is in force: the blocks that have to travel.
+// The cost of moving blocks away from the plan in use.
 struct MoveCost {
   std::vector<int16_t> home;  // by block: the device that holds it
-  double ms_per_mb = 0;       // added to the ms per step for every MB of weights and KV elsewhere; infinity: nothing may move
+  // Added to the ms per step for every MB of weights and KV that moves. Infinity: nothing may move.
+  double ms_per_mb = 0;
 
   bool MayMove() const { return !std::isinf(ms_per_mb); }
   double Of(const Instance::Block& block) const { return MayMove() ? (block.mb + block.kv_mb) * ms_per_mb : ms_per_mb; }
@@ -42,7 +44,8 @@ Assignment ToAssignment(const StagePlan& plan, int num_blocks);
 StagePlan ToPlan(const Assignment& assignment);
 std::vector<Stage> StagesOf(const Assignment& assignment);
 
-// First blocks of the units that stay on one device, and the number of blocks behind them: unit u is [result[u], result[u + 1]).
+// First blocks of the units that stay together, then the number of blocks. Unit u is [result[u],
+// result[u + 1]).
 std::vector<int32_t> UnitBegins(const Instance& instance, Granularity granularity);
 
 }  // namespace lime

@@ -25,7 +25,7 @@ FoundPlan Judge(const Instance& instance, const Assignment& assignment, Evaluato
   return out;
 }
 
-// Layers in proportion to memory, the embedding and the head first taken off where they live.
+// Layers in proportion to memory, after subtracting the embedding and the head from their devices.
 std::vector<LayerRun> SharesByMemory(const Instance& instance, const LayerView& view) {
   std::vector<double> mem_mb;
   for (const Instance::Device& device : instance.devices) mem_mb.push_back(device.mem_mb);
@@ -45,11 +45,13 @@ std::vector<LayerRun> SharesByMemory(const Instance& instance, const LayerView& 
   return runs;
 }
 
-// The dynamic program of EdgeShard on one measure of a plan: a state is the set of devices used and the layers placed.
+// The dynamic program of EdgeShard for one objective. A state is the set of used devices and the
+// number of placed layers.
 class ShardProgram {
  public:
   static constexpr double kMaxWork = 2e8;
-  static constexpr int kMostSkipped = 8;  // devices in a row, where their order is fixed
+  // Devices in a row that may be unused, if their order is fixed.
+  static constexpr int kMostSkipped = 8;
 
   ShardProgram(const Instance& instance, const LayerView& view, bool bottleneck)
       : instance_(instance), view_(view), bottleneck_(bottleneck), layers_(static_cast<int>(view.layers.size())) {
@@ -65,7 +67,7 @@ class ShardProgram {
     best_.assign(static_cast<size_t>(states_) * (layers_ + 1), {kInfiniteMs, -1, 0});
   }
 
-  // Empty where nothing fits.
+  // Empty if nothing fits.
   std::vector<LayerRun> Run() {
     if (too_large_) return {};
     At(0, 0).ms = 0;
@@ -144,7 +146,7 @@ FoundPlan PlanPipeline(const Instance& instance) {
 }
 
 FoundPlan PlanPipelineOffload(const Instance& instance) {
-  constexpr int64_t kMostReloads = 1 << 19;  // every one of 48 steps is remembered
+  constexpr int64_t kMostReloads = 1 << 19;  // limit because all 48 steps are stored
   if (int64_t{instance.NumBlocks()} * instance.microbatches > kMostReloads) {
     return {.reason = absl::StrCat("more than ", kMostReloads, " blocks to read in a step where every micro-batch reads them again")};
   }

@@ -1,29 +1,33 @@
-// What LIME is compared with (paper, section V-A), as plans: one visit to every device, whole layers;
-// and the paper's own algorithm.
+// Plans for the comparison with LIME (paper, section V-A): one visit per device, whole layers; and
+// the paper's own algorithm.
 #pragma once
 
 #include "planner/plan_search.h"
 
 namespace lime {
 
-// Layers by memory capacity; nothing streams. An instance may count KV that is evicted and computed again (PlanRequest::kept_positions).
+// Layers in proportion to memory; nothing streams. The instance may include the time to compute
+// evicted KV again (PlanRequest::kept_positions).
 FoundPlan PlanPipeline(const Instance& instance);
 
-// The same shares; every device streams as many whole layers as it must, through one slot of a layer. With several micro-batches each reads
-// them again: see Evaluator::Options. The plan's time is then that of such a device, not that of `eval`.
+// The same shares. Each device streams as many whole layers as it must, through memory for one
+// layer. Every micro-batch reads them again (Evaluator::Reload), so the time differs from that of
+// `lime solve` kind `eval`.
 FoundPlan PlanPipelineOffload(const Instance& instance);
 
-// EdgeShard: the devices, their order and shares that make a token fastest (with several micro-batches: the slowest stage fastest), by
-// dynamic programming; nothing streams. Above kMaxOrderedDevices devices their order is that of their speed.
+// EdgeShard: the devices, order and shares with the fastest token (with several micro-batches: with
+// the fastest bottleneck stage), by dynamic programming. Nothing streams. More than
+// kMaxOrderedDevices devices are ordered by speed.
 FoundPlan PlanEdgeShard(const Instance& instance);
 
 inline constexpr int kMaxOrderedDevices = 8;
 
 // Algorithm 1 of the paper, minimally corrected: strategy `lime-paper`.
 //
-// Every device takes the whole layers it holds; S - 1 of S layers that share a slot are what offloading gains; the slots are shared out so
-// that the slowest disk is fastest; halves of layers go back to where there is room. Every S, and the best order of the devices (all of up
-// to five). The exact evaluation judges. Infeasible where the algorithm finds nothing.
+// Every device gets the whole layers that fit. Of S layers that share a slot, offloading gains S -
+// 1. The slots are divided so that the slowest disk is as fast as possible. Half layers return to
+// memory where they fit. Tries every S and the best device order (all orders of up to five
+// devices); the exact evaluation decides. Infeasible if the algorithm finds nothing.
 FoundPlan PlanLimePaper(const Instance& instance, SearchBudget& budget);
 
 }  // namespace lime

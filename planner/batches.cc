@@ -51,7 +51,8 @@ SearchOptions Part(const SearchOptions& options, double share) {
   return part;
 }
 
-// A pool that need not hold what all micro-batches of a stage wait for may be worth reading again.
+// Reloading may be faster if the pool need not hold the streamed blocks of all micro-batches of a
+// stage.
 void OfferReloading(const std::vector<BatchedInstance>& choices, BatchedPlan& best) {
   for (const BatchedInstance& choice : choices) {
     if (choice.instance.microbatches == 1) continue;
@@ -63,7 +64,7 @@ void OfferReloading(const std::vector<BatchedInstance>& choices, BatchedPlan& be
 
 }  // namespace
 
-// A third of the time to rank the choices, the rest for the best.
+// Uses a third of the time to rank the choices, the rest for the best.
 absl::StatusOr<BatchedPlan> PlanBatches(Strategy strategy, const Instance& instance, const SearchOptions& options) {
   LIME_ASSIGN_OR_RETURN(std::vector<BatchedInstance> choices, BatchChoices(instance));
   double lower_bound_ms = std::numeric_limits<double>::infinity();

@@ -13,7 +13,7 @@ namespace {
 constexpr double kAwayMs = 1e7;
 constexpr BlockId kEmbeddingBlock = {BlockKind::kEmbedding, 0};
 
-// Of each part, whether the device may have it: who has the first block reads the embedding, too.
+// By part: whether the device may have it. The device of the first block also reads the embedding.
 std::vector<bool> Allowed(const BlockHomes& homes, const Plan& head, int32_t device) {
   const std::string& name = head.devices[static_cast<size_t>(device)].name;
   std::vector<bool> allowed;
@@ -29,8 +29,8 @@ void AddAway(const std::vector<bool>& allowed, std::vector<double>& comp_ms) {
   }
 }
 
-// Who has each part: the preferred device where it may, else the one before as long as it may, else the one that may go on longest. Empty
-// where a part has no home.
+// The device of each part: the preferred one if possible, else the previous one while possible,
+// else the one that can continue longest. Empty if a part has no home.
 std::vector<int16_t> DevicesAtHome(const std::vector<std::vector<bool>>& allowed, int preferred) {
   const size_t parts = allowed.front().size();
   std::vector<int16_t> devices(parts);

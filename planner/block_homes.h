@@ -1,7 +1,8 @@
-// Devices that hold only some blocks of a model: the plans that make none of them read anything else.
+// For devices that hold only some blocks of a model: finds plans that never make a device read
+// others.
 //
-// The search knows nothing of homes. A block takes so long on a device that does not hold it that any plan with all blocks at home is
-// better, and the search begins at such plans.
+// The search does not know homes. Instead, a block takes very long on a device that does not hold
+// it, so any plan with all blocks at home is better. The search starts from such plans.
 #pragma once
 
 #include <map>
@@ -16,22 +17,22 @@
 
 namespace lime {
 
-// What each device holds, by its name; devices that are not named hold every block.
+// The blocks that each device holds, by its name. Other devices hold every block.
 using BlockHomes = std::map<std::string, std::vector<BlockId>>;
 
 bool HoldsBlock(const BlockHomes& homes, const std::string& device, BlockId id);
 
-// Blocks that the plan makes the device read and that it does not hold, in execution order.
+// Blocks that the plan makes the device read but that it does not hold, in execution order.
 std::vector<BlockId> AwayFromHome(const BlockHomes& homes, const Plan& plan, int32_t device);
-// Whether it has none anywhere.
+// Whether no device has such blocks.
 bool IsAtHome(const BlockHomes& homes, const Plan& plan);
 
-// Makes blocks take their time where they are not held: hours.
+// Sets the compute time of blocks on devices that do not hold them to hours.
 void KeepAtHome(const BlockHomes& homes, PlanProblem& problem);
 
-// Plans with all blocks at home, each device as much in memory as fits: where several devices hold a block, one that holds its neighbours,
-// or the one that is preferred, each in turn. None where a block has no home, or all
-// devices hold every block.
+// Plans with all blocks at home, with as much resident as fits. If several devices hold a block, it
+// goes to one that holds its neighbours, or to a preferred device; each device is preferred once.
+// Empty if a block has no home, or if all devices hold every block.
 std::vector<StagePlan> PlansAtHome(const BlockHomes& homes, const PlanProblem& problem);
 
 }  // namespace lime

@@ -15,7 +15,7 @@ bool Alike(const LayerTimes& a, const LayerTimes& b) {
   return near(a.comp_ms, b.comp_ms) && near(a.load_ms, b.load_ms);
 }
 
-// The layers of one device, each the sum of its blocks.
+// The layers of one device. Each is the sum of its blocks.
 absl::StatusOr<std::vector<LayerTimes>> LayersOf(const Instance& instance, const Instance::Device& device) {
   std::vector<LayerTimes> layers;
   for (int b = 0; b < instance.NumBlocks(); ++b) {
@@ -36,7 +36,7 @@ double UncoveredMs(const SlotProblem& problem, size_t device, int64_t k) {
   return std::max(0.0, count * problem.load_ms[device] - (problem.c_ms - count * problem.comp_ms[device]));
 }
 
-// The most slots a device may take with at most `limit_ms` uncovered.
+// The most slots that a device can take with at most `limit_ms` uncovered.
 int64_t MostSlots(const SlotProblem& problem, size_t device, double limit_ms) {
   int64_t fits = 0, fails = std::min(problem.kmax[device], problem.need) + 1;
   while (fails - fits > 1) {
@@ -81,8 +81,8 @@ ClosedForm EvaluateClosedForm(const std::vector<LayerTimes>& layers, double hop_
   return out;
 }
 
-// The least limit that suffices is one of the values UncoveredMs takes. Doubles that are not negative are ordered as their bits are, so
-// halving the range of bits ends at that very value.
+// The least sufficient limit is a value of UncoveredMs. Non-negative doubles have the order of
+// their bits, so bisection over the bits ends at exactly this value.
 SlotShares ShareSlots(const SlotProblem& problem) {
   SlotShares out;
   LIME_CHECK(problem.load_ms.size() == problem.kmax.size() && problem.comp_ms.size() == problem.kmax.size());

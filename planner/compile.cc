@@ -21,8 +21,9 @@ absl::Status CheckShape(const Plan& plan, const StepShape& shape) {
   return Invalid("compile: micro-batches of ", shape.rows, " and ", shape.last_rows, " rows");
 }
 
-// For each load, how many up to it, itself included, fit in the ring together: whole sweeps, and the longest run beside them; at most
-// 4 q + 4. The rule of the Evaluator, in bytes.  REQUIRES: each load fits
+// Sets for each load how many loads, this one being the last, fit in the ring together: whole
+// sweeps plus the longest remaining run, at most 4 q + 4. The Evaluator's rule, in bytes.
+// REQUIRES: each load fits
 void SetWindows(Bytes ring_bytes, std::vector<Prefetch>& loads) {
   const int64_t q = static_cast<int64_t>(loads.size());
   std::vector<Bytes> before(2 * q + 1, 0);
@@ -30,7 +31,8 @@ void SetWindows(Bytes ring_bytes, std::vector<Prefetch>& loads) {
   const Bytes sweep = before[q];
   const int64_t sweeps = sweep > 0 ? std::min<int64_t>(5, ring_bytes / sweep) : 5;
   const Bytes rest = ring_bytes - sweeps * sweep;
-  int64_t begin = 1;  // of the run beside the sweeps, in the doubled sequence; shorter than a sweep
+  // Start of the remaining run in the doubled sequence; the run is shorter than a sweep.
+  int64_t begin = 1;
   for (int64_t i = 0; i < q; ++i) {
     begin = std::max(begin, i + 1);
     while (begin <= i + q && before[i + q + 1] - before[begin] > rest) ++begin;
@@ -40,7 +42,7 @@ void SetWindows(Bytes ring_bytes, std::vector<Prefetch>& loads) {
 
 class Compiler {
  public:
-  // `keep`: by part, what is loaded to stay; empty: nothing.
+  // `keep`: by part, whether its load stays; empty: none does.
   Compiler(const Plan& plan, const StepShape& shape, std::vector<bool> keep = {})
       : plan_(plan), shape_(shape), together_(StaysTogether(plan, shape.microbatches)), keep_(std::move(keep)) {
     keep_.resize(plan.parts.size(), false);
@@ -69,7 +71,7 @@ class Compiler {
   int32_t DeviceOf(int stage) const { return plan_.stages[stage].device; }
   int LastStage() const { return static_cast<int>(plan_.stages.size()) - 1; }
   int64_t RowsOf(int m) const { return m + 1 == shape_.microbatches ? shape_.last_rows : shape_.rows; }
-  // Rows of a micro-batch whose next token is wanted.
+  // Rows of a micro-batch whose next token is needed.
   int64_t LogitRows(int m) const {
     if (decodes()) return RowsOf(m);
     return shape_.ends_prompt && m + 1 == shape_.microbatches ? 1 : 0;
@@ -90,7 +92,7 @@ class Compiler {
                                                      "\" has ", program.ring_bytes, "; fewer in a step, or a larger ring"));
   }
 
-  // Where every micro-batch reads its own, each goes through the same loads.
+  // With kPerMicrobatch, each micro-batch repeats the same loads.
   void SetDeviceWindows(Program& program) const {
     if (program.loads.empty()) return;
     SetWindows(program.ring_bytes, program.loads);
@@ -99,7 +101,7 @@ class Compiler {
     for (int m = 1; m < shape_.microbatches; ++m) program.loads.insert(program.loads.end(), once.begin(), once.end());
   }
 
-  // One micro-batch in one stage.
+  // Adds one micro-batch in one stage.
   void AddVisit(int j, int m) {
     const Stage& stage = plan_.stages[j];
     if (j > 0) {

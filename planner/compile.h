@@ -1,4 +1,4 @@
-// From a plan to what each device does in a step.
+// Compiles a plan into the work of each device in one step.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace lime {
 
-// What flows through the pipeline in one step.
+// The micro-batches that go through the pipeline in one step.
 struct StepShape {
   enum class Kind : uint8_t {
-    kDecode,   // a token of every sequence; those of a micro-batch come from its last step
+    kDecode,   // one token of every sequence, from the previous step
     kPrefill,  // chunks of one prompt, known from the start
   };
   Kind kind = Kind::kDecode;
   int32_t microbatches = 1;
-  int64_t rows = 1;         // of every micro-batch but the last
-  int64_t last_rows = 1;    // of the last
-  bool ends_prompt = true;  // of a prefill: its last chunk makes the first token
+  int64_t rows = 1;         // of each micro-batch except the last
+  int64_t last_rows = 1;    // of the last micro-batch
+  bool ends_prompt = true;  // prefill: whether the last chunk gives the first token
 
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };
@@ -28,19 +28,21 @@ struct StepShape {
 // The decode step of a plan.
 StepShape DecodeShape(const Plan& plan);
 
-// The steps of the prompt that it is planned for, Plan::chunks_per_sweep chunks in each, what is left in the last. No chunk waits for
-// another to end. Empty where no prompt was planned.
+// The steps of the planned prompt, each with Plan::chunks_per_sweep chunks; the last has the rest.
+// A chunk does not wait for another to end. Empty without a planned prompt.
 std::vector<StepShape> PrefillShapes(const Plan& plan);
 
-// One Program per device of the plan, in its order; that of a device without a stage is empty. The loads of a device are the same whatever
-// the shape (unless every micro-batch reads its own), so it goes from one Program to another and drops nothing that it has read ahead.
-// With several micro-batches a streamed part stays until the last one has used it (ReadsPerStep): ResourceExhausted where the ring of a
-// device does not hold what one of its stages streams. InvalidArgument where the plan or the shape is none.
+// One Program per device of the plan, in its order; empty for a device without a stage. The loads
+// of a device are the same for every shape (except with kPerMicrobatch), so a change of Program
+// keeps what was prefetched. With several micro-batches a streamed part stays until the last one
+// has used it. ResourceExhausted if a ring cannot hold what one stage streams. InvalidArgument for
+// an invalid plan or shape.
 absl::StatusOr<std::vector<Program>> Compile(const Plan& plan, const StepShape& shape);
 
-// The one step in which a plan's residency becomes another's (planner/plan/plan_residency.h): what streams in `after` is loaded as in its
-// Programs, and what streams in `before` alone is loaded once more, to stay. InvalidArgument where they differ in more than residency, or
-// where every micro-batch reads its own.
+// The step in which the residency of `before` becomes that of `after`
+// (planner/plan/plan_residency.h). Parts that stream in `after` are loaded as usual. Parts that
+// stream only in `before` are loaded once more, and stay. InvalidArgument if more than the
+// residency differs, or with kPerMicrobatch.
 absl::StatusOr<std::vector<Program>> CompileChange(const Plan& before, const Plan& after, const StepShape& shape);
 
 }  // namespace lime

@@ -39,7 +39,7 @@ void Dispatcher::Prepare(const Question& question) {
   }
 }
 
-// Reads on as long as there is room.
+// Continues reading while there is room.
 void Dispatcher::Load(int d) {
   Machine& machine = machines_[d];
   const int64_t all = static_cast<int64_t>(machine.reads.size());
@@ -55,7 +55,8 @@ void Dispatcher::Load(int d) {
   }
 }
 
-// Who takes a resident unit: the device the token is on, else the one that has most of its own left.
+// The device that computes a resident unit: the token's current device, else the one with the most
+// units left.
 int Dispatcher::Holder(int size, int at, bool first, const Question& question) const {
   if (first) return machines_[question.order.front()].left[size] > 0 ? question.order.front() : -1;
   if (at >= 0 && machines_[at].left[size] > 0) return at;
@@ -69,7 +70,8 @@ int Dispatcher::Holder(int size, int at, bool first, const Question& question) c
 }
 
 Dispatcher::Pick Dispatcher::PickFor(const Question& question, int size, double now_ms, double begin_ms, int at, bool first) const {
-  int next = -1;  // whose block comes first; of those that have come, whose disk stands still first
+  // The device whose block arrives first; among arrived blocks, the device whose disk stops first.
+  int next = -1;
   double next_ms = std::numeric_limits<double>::infinity(), stands_ms = next_ms;
   for (const int32_t d : question.order) {
     const Machine& machine = machines_[d];
@@ -87,7 +89,7 @@ Dispatcher::Pick Dispatcher::PickFor(const Question& question, int size, double 
   return held_[size] - left_[size] < due ? Pick{.device = holder} : Pick{.device = next, .streamed = true};
 }
 
-// Where every block of a size that is left comes behind one of the other size: any of them, out of turn.
+// If every remaining block of a size comes after one of the other size: any of them, out of order.
 Dispatcher::Pick Dispatcher::PickOutOfTurn(int size) {
   for (size_t d = 0; d < machines_.size(); ++d) {
     Machine& machine = machines_[d];
@@ -110,7 +112,7 @@ void Dispatcher::BeginStep() {
   }
 }
 
-// When it has been computed.
+// Returns when the unit has been computed.
 double Dispatcher::Take(const Pick& pick, int size, double now_ms) {
   Machine& machine = machines_[pick.device];
   const double comp_ms = counts_.CompMs(pick.device, size);

@@ -1,5 +1,6 @@
-// Where in the model every device's units stand, by playing the steps: the token takes whatever block has just come from a disk, so that no
-// disk waits for room, and resident units in between. Pools may then be little more than one block.
+// Places every device's units in the model by simulating steps. The token takes whatever block has
+// just arrived from a disk, so that no disk waits for room, and takes resident units in between.
+// Pools can then be little larger than one block.
 #pragma once
 
 #include <array>
@@ -14,31 +15,33 @@ namespace lime {
 class Dispatcher {
  public:
   struct Question {
-    const std::vector<MixedCountProgram::Share>& shares;  // an answer of MixedCountProgram
+    const std::vector<MixedCountProgram::Share>& shares;  // a result of MixedCountProgram
     const std::vector<int32_t>& order;                    // the first device has the embedding, the last one the head
-    double limit_ms = 0;                                  // what a step is to take
-    double ahead = 0;                                     // resident units of a size that may be taken before their time
-    uint64_t seed = 0;                                    // of the order of sizes on a disk
+    double limit_ms = 0;                                  // target time of a step
+    // Resident units per size that may be taken early.
+    double ahead = 0;
+    uint64_t seed = 0;  // for the order of sizes on a disk
   };
 
-  // REQUIRES: `counts` outlives this and applies.
+  // REQUIRES: `counts` outlives this, and applies().
   Dispatcher(const Instance& instance, const MixedCountProgram& counts);
 
   Assignment Arrange(const Question& question);
 
-  // What the last Arrange took, in units of SearchBudget.
+  // Work of the last Arrange, in units of SearchBudget.
   double work() const { return work_; }
 
  private:
   static constexpr int kSteps = 3;  // the last one is the plan
 
-  // A device: what it reads, in turn, and what it holds.
+  // A device: the blocks that it reads in turn, and the resident ones.
   struct Machine {
-    std::vector<int8_t> reads;    // sizes, of one step
-    std::vector<double> come_ms;  // by load of a step: when the last one of it came
+    std::vector<int8_t> reads;    // sizes, in order, of one step
+    std::vector<double> come_ms;  // by load of a step: its latest arrival
     int64_t loaded = 0, used = 0;
     double pool_mb = 0, disk_free_ms = 0, room_ms = 0;
-    std::array<int, 2> held = {}, left = {};  // resident units, and those not yet taken in this step
+    // Resident units, and the ones not taken yet in this step.
+    std::array<int, 2> held = {}, left = {};
     int streams_left = 0;
   };
   struct Pick {

@@ -92,7 +92,8 @@ bool Evaluator::CheckMemory(std::span<const Stage> stages) {
   return problem_ == Problem::kNone;
 }
 
-// With one micro-batch a block leaves before the next comes; with several all blocks of a stage stay until the last has used them.
+// With one micro-batch, a block leaves before the next arrives. With several, all blocks of a stage
+// stay until the last micro-batch has used them.
 bool Evaluator::CheckPools(std::span<const Stage> stages) {
   for (size_t j = 0; j < stages.size(); ++j) {
     const int d = stages[j].device;
@@ -142,7 +143,8 @@ void Evaluator::CompileLoads(std::span<const Stage> stages, int steps) {
   }
 }
 
-// w = whole sweeps that fit in the pool, and the longest run ending with the load that fits beside them; at most 4 q + 4.
+// w: whole sweeps that fit in the pool, plus the longest remaining run that ends with the load; at
+// most 4 q + 4.
 void Evaluator::ComputeWindows(const Runner& runner, double pool_mb) {
   const int32_t q = runner.num_loads;
   const double* mb = load_mb_.data() + runner.first_load;
@@ -152,12 +154,13 @@ void Evaluator::ComputeWindows(const Runner& runner, double pool_mb) {
   const double room_mb = pool_mb + kMemorySlackMb;
   const int32_t sweeps = 5 * sweep_mb <= room_mb ? 5 : static_cast<int32_t>(room_mb / sweep_mb);
   const double rest_mb = room_mb - sweeps * sweep_mb;
-  int32_t begin = 1;  // of the run beside the sweeps, in the doubled sequence; shorter than a sweep
+  // Start of the remaining run in the doubled sequence; the run is shorter than a sweep.
+  int32_t begin = 1;
   for (int32_t i = 0; i < q; ++i) {
     begin = std::max(begin, i + 1);
     while (begin <= i + q && prefix_mb_[i + q + 1] - prefix_mb_[begin] > rest_mb) ++begin;
     const int32_t fitting = std::min(sweeps * q + (i + q + 1 - begin), 4 * q + 4);
-    // CheckPools found that these fit; a rounded sum must not say otherwise.
+    // CheckPools found that these fit. Rounding must not contradict it.
     const int32_t least = together_ ? stage_rank_[runner.first_load + i] : 1;
     loads_[runner.first_load + i].window = std::max(fitting, least);
   }

@@ -10,7 +10,7 @@
 namespace lime {
 namespace {
 
-constexpr double kRounding = 1 - 1e-12;  // of the sums that the bounds are made of
+constexpr double kRounding = 1 - 1e-12;  // margin for rounding in the bounds
 
 class Tree {
  public:
@@ -46,13 +46,13 @@ class Tree {
   struct Device {
     double used_mb = 0;
     double need_mb = 0;   // of the pool
-    double stage_mb = 0;  // streamed in the stage that is open
+    double stage_mb = 0;  // streamed in the current stage
     double comp_ms = 0;
     double load_ms = 0;
     int loads = 0;
   };
 
-  // False when the budget is spent.
+  // Returns false if the budget is used up.
   bool Descend(int b, double path_ms, double moving) {
     if (!budget_.Spend(1)) return false;
     if (b == instance_.NumBlocks()) return Evaluate(moving);
@@ -67,7 +67,7 @@ class Tree {
     return true;
   }
 
-  // The first stage's device holds the embedding, or reads rows of it.
+  // The device of the first stage holds the embedding, or reads rows.
   bool BeginAnywhere() {
     for (int d = 0; d < instance_.NumDevices(); ++d) {
       if (!move_cost_ && IsTwin(d, 0)) continue;
@@ -90,7 +90,7 @@ class Tree {
     return Place(b, d, false, path_ms, moves) && Place(b, d, true, path_ms, moves);
   }
 
-  // Of devices that are alike and not yet used only the first is tried.
+  // Among equal devices that are not used yet, only the first is tried.
   bool IsTwin(int d, int b) const {
     const auto used = [&](int device) {
       return std::find(draft_.device.begin(), draft_.device.begin() + b, device) != draft_.device.begin() + b;
@@ -132,7 +132,7 @@ class Tree {
     return goes_on;
   }
 
-  // As QuickEvaluator::LeastMs; more blocks never make it less.
+  // The same as QuickEvaluator::LeastMs. More blocks never reduce it.
   double LeastMs(const Instance::Device& profile, const Device& device) const {
     constexpr double kCounted = Evaluator::kSteps - 1 - Evaluator::kSettledStep;
     const double microbatches = instance_.microbatches;
@@ -172,7 +172,8 @@ class Tree {
   QuickEvaluator quick_;
   std::optional<FirstTokenPredictor> first_token_;
   std::vector<bool> begins_unit_;
-  std::vector<double> least_ms_behind_;  // computing of the blocks from here on, each where it is fastest
+  // Compute time of the blocks from here on, each on its fastest device.
+  std::vector<double> least_ms_behind_;
   std::vector<Device> devices_;
   Assignment draft_;
   Exhausted found_;

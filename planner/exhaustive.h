@@ -1,4 +1,5 @@
-// Every plan of a small instance, with branch and bound: blocks in order, each on every device, resident or streamed.
+// Finds every plan of a small instance by branch and bound: in order, each block on every device,
+// resident or streamed.
 #pragma once
 
 #include <limits>
@@ -14,14 +15,16 @@ struct Exhaustion {
   Granularity granularity = Granularity::kBlock;
   std::optional<MoveCost> move_cost;
   const FirstTokenBound* first_token = nullptr;
-  double incumbent_cost = std::numeric_limits<double>::infinity();  // only what costs less is of interest
+  double incumbent_cost = std::numeric_limits<double>::infinity();  // only cheaper plans count
 };
 
 struct Exhausted {
-  bool complete = false;             // every plan was looked at or cannot be better
-  std::optional<Assignment> better;  // the best plan found below the incumbent's cost, by the exact evaluation
-  double cost = 0;                   // of `better`, else the incumbent's
-  double least_first_token_ms = std::numeric_limits<double>::infinity();  // of the plans that were too late with it
+  bool complete = false;  // every plan was examined, or cannot be better
+  // The best plan cheaper than the incumbent, by the exact evaluation.
+  std::optional<Assignment> better;
+  double cost = 0;  // of `better`, else of the incumbent
+  // The shortest time to the first token among plans that exceed its bound.
+  double least_first_token_ms = std::numeric_limits<double>::infinity();
 };
 
 // REQUIRES: instance.Validate().ok()

@@ -1,5 +1,6 @@
-// How long the first token takes: a prompt goes through the stages of a plan in chunks, which flow as micro-batches. Chunks that share a
-// sweep over the weights read streamed blocks once, and need a pool for all that a stage streams.
+// Computes the time to the first token. A prompt goes through the stages of a plan in chunks, as
+// micro-batches. Chunks that share a sweep read streamed blocks once, and need a pool for all
+// blocks that one stage streams.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +13,25 @@
 
 namespace lime {
 
-// A size of chunk that may be chosen.
+// A possible chunk length.
 struct PrefillChunk {
-  int32_t rows = 0;   // tokens of the prompt
-  Instance instance;  // blocks and devices of the plan, with the computing and the hand-over of one chunk; its micro-batches do not matter
+  int32_t rows = 0;  // tokens of the prompt
+  // The plan's blocks and devices, with the compute and hop times of one chunk. Its micro-batches
+  // are ignored.
+  Instance instance;
 };
 
 struct FirstTokenProblem {
   int32_t prompt_tokens = 1;
-  std::vector<PrefillChunk> chunks;                 // the last chunk of a prompt counts in full
-  int32_t max_chunks_per_sweep = kMaxMicrobatches;  // what activations and protocols allow
+  // The last chunk of a prompt counts as a whole one.
+  std::vector<PrefillChunk> chunks;
+  int32_t max_chunks_per_sweep = kMaxMicrobatches;  // limit of activations and protocols
 
-  // Names what is wrong; the instances must have the blocks and devices of `decode`.
+  // The error names the problem. All instances must have the blocks and devices of `decode`.
   absl::Status Validate(const Instance& decode) const;
 };
 
-// "The first token after at most so long."
+// A limit for the time to the first token.
 struct FirstTokenBound {
   FirstTokenProblem problem;
   double most_ms = 0;
@@ -35,38 +39,39 @@ struct FirstTokenBound {
 
 struct FirstToken {
   bool feasible = false;
-  double ms = 0;  // from an idle start with empty pools, by the exact schedule; infinity where no way fits
+  // From an idle start with empty pools, by the exact schedule. Infinity if nothing fits.
+  double ms = 0;
   int32_t chunk_rows = 0;
   int32_t chunks = 0;
   int32_t chunks_per_sweep = 0;
 };
 
-// Keeps its memory between calls.
+// Reuses its memory between calls.
 //
-// Thread: any one at a time.
+// Thread: any, one at a time.
 class FirstTokenPredictor {
  public:
-  // REQUIRES: problem.Validate().ok(), and `problem` outlives this unchanged.
+  // REQUIRES: problem.Validate().ok(); `problem` outlives this unchanged.
   explicit FirstTokenPredictor(const FirstTokenProblem& problem);
 
-  // The best size of chunk, and the best of 1, 2, 4, 8 ... and all chunks per sweep. It ends at a way of at most `good_enough_ms`, and
-  // looks first at the one that was best before.
-  // REQUIRES: plan.Validate() of every instance
+  // Finds the best chunk length, and the best of 1, 2, 4, 8 ... and all chunks per sweep. Tries the
+  // previous best first, and ends at a time of at most `good_enough_ms`. REQUIRES: plan.Validate()
+  // for every instance
   FirstToken Predict(const StagePlan& plan, double good_enough_ms = 0);
 
-  // What the last call took, in units of SearchBudget.
+  // Work of the last call, in units of SearchBudget.
   double work() const { return work_; }
 
  private:
   struct Way {
-    size_t chunk = 0;  // of the problem
+    size_t chunk = 0;  // index in the problem
     int32_t chunks = 0;
     int32_t per_sweep = 0;
   };
 
   const FirstTokenProblem& problem_;
   std::vector<Evaluator> evaluators_;  // by size of chunk
-  std::vector<Way> ways_;              // the one that was best before first
+  std::vector<Way> ways_;              // the previous best first
   double work_ = 0;
 };
 

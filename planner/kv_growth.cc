@@ -15,9 +15,9 @@
 namespace lime {
 namespace {
 
-constexpr double kWorthwhile = 0.002;  // of the time: less is the search's noise
+constexpr double kWorthwhile = 0.002;  // of the time; smaller gains are noise of the search
 
-// The plan with rings of so many of a device's largest parts.
+// The plan with rings of this many of a device's largest parts.
 absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions& options) {
   Plan changed = plan;
   std::vector<Bytes> largest(plan.devices.size(), 0);
@@ -32,7 +32,7 @@ absl::StatusOr<Plan> WithRings(const Plan& plan, int parts, const KvLevelOptions
 
 // ---- KV on disks and hosts
 
-// A plan, its levels, and what they cost.
+// A plan, its levels, and their mean time.
 struct Spilling {
   Plan plan;
   KvLevels levels;
@@ -50,7 +50,7 @@ absl::StatusOr<Spilling> Assess(Plan plan, const KvLevelOptions& options) {
   return Assessed(std::move(plan), std::move(levels));
 }
 
-// Where a device's KV may be that its memory has no room for: -1, its own disk, or other devices.
+// Possible places for a device's KV that does not fit: -1 for its own disk, or other devices.
 std::vector<int> PlacesFor(const Plan& plan, int device, const KvLevelOptions& options) {
   std::vector<int> places;
   if (options.disks && plan.devices[device].disk_mb_per_ms >= kMinDiskRate) places.push_back(-1);
@@ -60,7 +60,7 @@ std::vector<int> PlacesFor(const Plan& plan, int device, const KvLevelOptions& o
   return places;
 }
 
-// Layers that have room where all KV comes back: one at work, one on its way.
+// Layers in memory if all KV is fetched: one in use, one in flight.
 int64_t LeastBack(int host, const KvLevelOptions& options) {
   return host >= 0 && !options.hosting->asks ? 2 : 0;
 }
@@ -72,8 +72,8 @@ absl::StatusOr<Plan> WithPlace(const Plan& plan, int device, const KvPlace& plac
   return WithResidency(changed, ResidencyOf(changed));
 }
 
-// Every device that has no room for a level keeps what it has at the level before, and the rest goes to its disk; where it has none, to the
-// device with which the plan comes furthest.
+// A device without room for a level keeps the pages of the level before. The rest goes to its disk;
+// without a disk, to the host that allows the most levels.
 absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& options) {
   KvLevels grown = MakeKvLevels(plan, options);
   while (!grown.exhausted.empty()) {
@@ -88,7 +88,7 @@ absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& option
         KvLevels grows = MakeKvLevels(*other, options);
         const auto rank = [](const KvLevels& levels) { return std::pair(-std::ssize(levels.levels), MeanMs(levels)); };
         if (!best || rank(grows) < rank(best->second)) best.emplace(*std::move(other), std::move(grows));
-        if (host < 0) break;  // PlaceSearch looks for what is better
+        if (host < 0) break;  // PlaceSearch improves on it
       }
     }
     if (!best) return absl::ResourceExhaustedError(grown.exhausted);
@@ -97,8 +97,8 @@ absl::StatusOr<Spilling> SpillWhereStuck(Plan plan, const KvLevelOptions& option
   return Assessed(std::move(plan), std::move(grown));
 }
 
-// The devices' numbers of pages, and where the others go, one by one: another level's, another place, where that is better. Many plans are
-// compared, each with less work.
+// Varies, device by device, the number of pages in memory and the place of the others, and keeps
+// what is faster. It compares many plans, so each gets less work.
 class PlaceSearch {
  public:
   PlaceSearch(Spilling best, const KvLevelOptions& options) : best_(std::move(best)), options_(options) {
@@ -124,7 +124,7 @@ class PlaceSearch {
   }
 
  private:
-  // Of the best host all numbers of pages, and rooms for what comes back.
+  // For the best host: all numbers of pages, and sizes of the memory for fetched pieces.
   void SearchBeside(int device, KvPlace place) {
     for (const int64_t pages : choices_) Try(device, {.layer_pages = pages, .host = place.host, .back = place.back});
     place = KvPlaceOf(best_.plan, device);
@@ -133,8 +133,8 @@ class PlaceSearch {
     }
   }
 
-  // Not where asking alone takes half of a token's time, nor from a device that streams: its memory is full, and KV would only take the
-  // place of weights that stream there then.
+  // Not if asking alone takes half of a token's time. Not if the host streams at the end: its
+  // memory is full, and KV would only make it stream more weights.
   bool MayPay(int device, int host) const {
     if (StreamsAtTheEnd(host)) return false;
     if (!options_.hosting->asks) return true;
@@ -148,7 +148,8 @@ class PlaceSearch {
                                [&](int32_t p) { return best_.plan.stages[StageOf(best_.plan, p)].device == device; });
   }
 
-  // Few choices tell whether a host pays; where all it has comes back, what the link has time for at the end (Eq. 8).
+  // A few choices show whether a host helps. If all its KV is fetched: what the link can carry at
+  // the end (Eq. 8).
   std::vector<int64_t> ChoicesFor(int device, int host) const {
     if (host >= 0 && !options_.hosting->asks) {
       const int64_t most = PagesThatComeBack(device, host), full = FullLayerPages(best_.plan);
@@ -183,7 +184,8 @@ class PlaceSearch {
     const KvPlace now = KvPlaceOf(best_.plan, device);
     if (place.layer_pages == now.layer_pages && (place.layer_pages == 0 || (place.host == now.host && place.back == now.back))) return;
     absl::StatusOr<Plan> plan = WithPlace(best_.plan, device, place, options_);
-    // What a host is worth grows with the context: one that is worth nothing at its end is not looked into level by level.
+    // A host helps more with a longer context. If it does not help at the end, skip the other
+    // levels.
     if (!plan.ok() || (place.host >= 0 && MsAtTheEnd(*plan, options_) >= best_.levels.levels.back().ms_per_step)) return;
     absl::StatusOr<Spilling> other = Assess(*std::move(plan), options_);
     if (other.ok() && other->mean_ms < best_.mean_ms * (1 - kWorthwhile)) best_ = *std::move(other);
@@ -193,7 +195,7 @@ class PlaceSearch {
 
   Spilling best_;
   KvLevelOptions options_;
-  std::vector<int64_t> choices_;  // pages, of the levels
+  std::vector<int64_t> choices_;  // pages per layer, from the levels
 };
 
 constexpr int kRings[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};  // of a device's largest parts
@@ -221,7 +223,7 @@ absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options)
 }
 
 absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options) {
-  std::optional<Spilling> least, best;  // with the least ring, with the best one
+  std::optional<Spilling> least, best;  // with the smallest ring; with the best one
   std::string reason = "no ring fits";
   int worse = 0;
   for (const int parts : kRings) {
@@ -236,12 +238,12 @@ absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options
     worse = better ? 0 : worse + 1;
     if (better) best = *std::move(spills);
     if (!least) least = best;
-    if (worse == 2) break;  // larger ones only take more from what stays
+    if (worse == 2) break;  // larger rings only take memory from resident parts
   }
   if (!best) return CannotGrow(reason);
   Spilling improved = PlaceSearch(*std::move(best), options).Run();
   if (std::ranges::none_of(improved.plan.devices, HasKvOnHost)) return std::move(improved.plan);
-  // What streamed may stream no more where a host has the KV, and then a large ring is in the way.
+  // With KV on a host fewer parts may stream. A large ring then only takes memory.
   Spilling other = PlaceSearch(*std::move(least), options).Run();
   return std::move(other.mean_ms < improved.mean_ms ? other.plan : improved.plan);
 }

@@ -1,28 +1,32 @@
-// Plans whose KV grows: with rings of the best size for all levels of KV (planner/kv_levels.h), and where memory has no room for it or
-// something else is faster, with KV on disks and in the memory of other devices (planner/kv_hosting.h).
+// Makes plans whose KV grows. They have rings of the best size for all KV levels
+// (planner/kv_levels.h). If memory is short, or if it is faster, KV goes to disks or hosts
+// (planner/kv_hosting.h).
 #pragma once
 
 #include "planner/kv_levels.h"
 
 namespace lime {
 
-// A plan made for the KV of its first level, with rings of the size that is fastest on average over all levels, and what then streams at
-// the first. ResourceExhausted where no ring leads on to the whole context.
+// Takes a plan for the KV of its first level. Returns it with the ring sizes that are fastest on
+// average over all levels, and with the best streamed parts for the first level. ResourceExhausted
+// if no ring reaches the whole context.
 absl::StatusOr<Plan> PlanToGrow(const Plan& plan, const KvLevelOptions& options = {});
 
-// The same for a plan that was cut for it (CutForKv): a device keeps only so many pages in memory and the others on its disk, or
-// in the memory of another device, where it has no room for more whatever streams, or where that is faster on average over all levels than
-// to stream more weights.
+// The same for a plan from CutForKv. A device keeps only some pages in memory, and the others on
+// its disk or on a host, if it has no room for more even when everything streams, or if that is
+// faster on average over all levels than streaming more weights.
 absl::StatusOr<Plan> PlanToSpill(const Plan& plan, const KvLevelOptions& options = {});
 
-// A plan whose attention blocks have KV parts, so that a device's disk can take pages that memory has no room for
-// (planner/plan/kv_spill.h).
+// A plan whose attention blocks have KV parts, so that a disk or a host can take the pages that do
+// not fit in memory (planner/plan/kv_spill.h).
 //
-// The same plan with the attention blocks of every device that has a disk, or with `for_hosts` of all, cut between V and O, and their KV in
-// parts of about the size of the plan's largest ones. Nothing is on a disk yet: PlanDevice::max_layer_pages says that. One chunk of a
-// prompt in a sweep, since what streams would wait for the last one. The cuts take a little more memory, which WithResidency divides anew,
-// with another ring where it must (PlanToSpill); until then this is no valid plan. ResourceExhausted for too many parts; InvalidArgument
-// for a plan of another model, that lends, or that reads for every micro-batch.
+// Cuts the attention blocks of every device with a disk between V and O; with `for_hosts`, of all
+// devices. KV parts are about as large as the plan's largest parts. No KV is away yet:
+// PlanDevice::max_layer_pages decides that. Chunks of a prompt no longer share a sweep, because
+// streamed parts would wait for the last one. Cuts need a little more memory, so the plan is not
+// valid until PlanToSpill divides memory by WithResidency, with another ring if needed.
+// ResourceExhausted for too many parts. InvalidArgument for a plan of another model, with a host,
+// or with kPerMicrobatch.
 absl::StatusOr<Plan> CutForKv(const Plan& plan, const ModelSpec& spec, bool for_hosts = false);
 
 }  // namespace lime

@@ -24,24 +24,25 @@ double WayMs(Bytes bytes, const LinkPoint& link) {
   return static_cast<double>(bytes) / link.bytes_per_second * 1000 + link.latency_ms;
 }
 
-// A host has as much on its way as the link carries in a millisecond, and hears of it a way there and back later.
+// A host keeps as much in flight as the link carries in a millisecond, and waits one round trip for
+// the confirmation.
 double FetchMbPerMs(const LinkPoint& link, const LinkPoint& back) {
   constexpr double kOnItsWayMs = 1;
   return link.bytes_per_second / 1e9 * kOnItsWayMs / (kOnItsWayMs + link.latency_ms + back.latency_ms);
 }
 
-// What attention adds to a block's time for each position.
+// Attention time per position.
 double PositionMs(const ModelSpec& spec, const DeviceProfile& profile, int64_t rows, int64_t context) {
   const auto ms = [&](int64_t positions) { return profile.ComputeMs(spec, BlockKind::kAttention, rows, positions); };
   return context > 1 ? (ms(context) - ms(1)) / static_cast<double>(context - 1) : 0;
 }
 
-// Of all positions that are away where the plan has all its KV.
+// The mean number of positions away when the plan has all its KV.
 double MostAway(const Plan& plan, const PlanDevice& device) {
   return MeanPositionsAway(plan, device, FullLayerPages(plan));
 }
 
-// Until the answer is there: with the first KV part of a layer, for all of them.
+// Sets the time until the answer arrives. The first KV part of a layer has it for all of them.
 void SetAskTimes(Plan& plan, int owner, const KvHosting::Pair* pair) {
   PlanDevice& device = plan.devices[owner];
   const double away = pair != nullptr ? MostAway(plan, device) : 0;
@@ -67,15 +68,15 @@ bool HasStage(const Plan& plan, int device) {
   return std::ranges::find(plan.stages, device, &Stage::device) != plan.stages.end();
 }
 
-// Sets what a device needs beside its layers, `sign` +1, or takes it away again.
+// Adds (`sign` +1) or removes the memory that an owner needs in addition.
 void AddOwner(Plan& plan, const KvHosting& hosting, int owner, int sign) {
   plan.devices[owner].memory.activations += sign * (hosting.asking + hosting.lending);
 }
 
-// A host with no stage is in use for that alone.
+// Adds or removes the memory of a host. A host without a stage is used only for that.
 void AddHost(Plan& plan, const KvHosting& hosting, int host, bool sends, int sign) {
   PlanMemory& memory = plan.devices[host].memory;
-  const bool others = Hosts(plan, host);  // than the one that comes, or has gone
+  const bool others = Hosts(plan, host);  // besides this owner
   const KvHosting::Device& device = hosting.devices[host];
   memory.activations += sign * (hosting.asking + (others ? 0 : hosting.attending) + (sends ? hosting.sending : 0));
   if (others || HasStage(plan, host)) return;
@@ -91,9 +92,11 @@ KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> de
   LIME_CHECK_EQ(devices.size(), plan.devices.size());
   const ModelConfig& config = spec.config;
   const int64_t rows = OwnRows(plan), pieces = (plan.context + kKvPiece - 1) / kKvPiece;
-  const Bytes record = config.num_heads * (16 + RoundUp(config.head_dim, 16)) * kFloat;  // as attention keeps it
+  // Bytes of a record, as attention stores it.
+  const Bytes record = config.num_heads * (16 + RoundUp(config.head_dim, 16)) * kFloat;
   KvHosting hosting{.asking = 2 * rows * (QueryBytes(config) + RecordBytes(config)),
-                    .lending = KvPieceBytes(plan),  // the messages of one on its way; itself is counted where plans are cut
+                    // Messages of one piece; CutForKv counts the piece itself.
+                    .lending = KvPieceBytes(plan),
                     .attending = (rows + pieces) * record,
                     .sending = kKvFetchesUnderWay * KvPieceBytes(plan)};
   const auto times = [&](const ClusterDevice& owner, const ClusterDevice& host, int64_t so_many) {

@@ -1,8 +1,9 @@
-// What it costs to have KV of one device in the memory of another one, which attends to it there or sends it back (planner/plan/kv_spill.h,
-// planner/plan/kv_fetching.h).
+// Computes the cost of KV in the memory of another device, its host. The host attends to it, or
+// sends it back (planner/plan/kv_spill.h, planner/plan/kv_fetching.h).
 //
-// Every layer of the owner asks once for each micro-batch: its queries go to the host, records come back, and the token waits meanwhile.
-// What travels does not grow with the context; what the host attends to does, and the owner need not.
+// Every layer of the owner asks once per micro-batch: queries go to the host, records come back,
+// and the token waits. The data sent does not grow with the context. The positions that the host
+// attends to do grow, and the owner saves that work.
 #pragma once
 
 #include <optional>
@@ -15,10 +16,14 @@
 
 namespace lime {
 
-// Of one layer and one micro-batch, asked by one device of one other.
+// Times for one layer and one micro-batch, for one pair of devices.
 struct KvAskTimes {
-  double way_ms = 0;       // there and back: fp32 queries [rows, heads * head_dim], records [rows, heads * (head_dim + 2)], two latencies
-  double position_ms = 0;  // for a position of every sequence: what the host takes for it beyond what the owner saves; may be negative
+  // Both ways: fp32 queries [rows, heads * head_dim], records [rows, heads * (head_dim + 2)], two
+  // latencies.
+  double way_ms = 0;
+  // Per position of every sequence: time of the host minus time saved by the owner; may be
+  // negative.
+  double position_ms = 0;
 };
 
 struct KvHosting {
@@ -27,33 +32,39 @@ struct KvHosting {
     double fetch_mb_per_ms = 0;  // from the host to the owner
   };
   struct Device {
-    Bytes runtime = 0, activations = 0, margin = 0;  // where it is in use; a plan says nothing of these where it has no stage
+    // If the plan uses the device. A plan has no such values for a device without a stage.
+    Bytes runtime = 0, activations = 0, margin = 0;
   };
-  // [owner][host], by the plan's devices; nothing where one cannot have the other's KV: itself, kernels of another order.
+  // [owner][host] by the plan's devices. Empty if host and owner are the same, or differ in
+  // numerics_id.
   std::vector<std::vector<std::optional<Pair>>> pairs;
   std::vector<Device> devices;
-  Bytes asking = 0;     // memory of each of the two for queries and records
-  Bytes lending = 0;    // of an owner beside that
-  Bytes attending = 0;  // of a host beside that
-  Bytes sending = 0;    // of a host for pieces that go back to an owner
-  bool asks = true;     // hosts attend; else all their pieces go back
+  Bytes asking = 0;     // memory of owner and host each, for queries and records
+  Bytes lending = 0;    // additional memory of an owner
+  Bytes attending = 0;  // additional memory of a host
+  Bytes sending = 0;    // memory of a host for pieces that it sends back
+  bool asks = true;     // hosts attend; false: they send all pieces back
 
   bool Allows(int owner, int host) const { return pairs[static_cast<size_t>(owner)][static_cast<size_t>(host)].has_value(); }
 };
 
-// For micro-batches and prompt chunks of `plan`. Hosts may be asked.  REQUIRES: `devices` are those that it was made of, in order
+// For the micro-batches and prompt chunks of `plan`. Hosts may be asked.  REQUIRES: `plan` was made
+// from `devices`, in this order
 KvHosting MakeKvHosting(const ModelSpec& spec, std::span<const ClusterDevice> devices, const LinkPoint& default_link, const Plan& plan);
 
-// Where a device has what of its KV.
+// Where the KV of a device is.
 struct KvPlace {
   int64_t layer_pages = 0;  // of each layer in memory; 0: all
-  int host = -1;            // whose memory has the others; -1: its own disk
-  int64_t back = 0;         // layers, as large as they ever are, that the room for pieces from the host has; 0: none come back
+  int host = -1;            // the device that stores the other pages; -1: its own disk
+  // Number of layers, at their largest, that the memory for fetched pieces holds. 0: none are
+  // fetched.
+  int64_t back = 0;
 };
 KvPlace KvPlaceOf(const Plan& plan, int device);
 
-// The plan with the KV of `owner` there, and what asking takes. WithResidency divides memory anew; until then this is no valid plan.
-// REQUIRES: hosting.Allows(owner, host) where there is a host; the plan is cut for it (planner/kv_growth.h); back > 0 where !hosting.asks
+// The plan with the KV of `owner` at `place`, and with the time of asking. Not valid until
+// WithResidency divides the memory. REQUIRES: hosting.Allows(owner, host) if there is a host; the
+// plan is cut for it (planner/kv_growth.h); back > 0 if !hosting.asks
 Plan WithKvAway(const Plan& plan, const KvHosting& hosting, int owner, const KvPlace& place);
 
 }  // namespace lime

@@ -31,7 +31,7 @@ const PlanDevice& DeviceOf(const Plan& plan, int part) {
   return plan.devices[plan.stages[StageOf(plan, part)].device];
 }
 
-// What of a KV part a step reads at a level.
+// The part of a KV part that a step reads from the disk at a level.
 double KvPartMb(const Plan& plan, int p, int64_t layer_pages) {
   const PlanPart& part = plan.parts[p];
   if (!HasKvOnDisk(DeviceOf(plan, p))) return 0;
@@ -40,7 +40,8 @@ double KvPartMb(const Plan& plan, int p, int64_t layer_pages) {
   return Mb(part.bytes) * std::clamp(there / positions, 0.0, 1.0);
 }
 
-// What a token waits for KV that hosts have, by part, where these parts stream: more comes back in a step that takes longer.
+// How long a token waits for KV on hosts, by part, if `streamed` parts stream. In a longer step
+// more layers are fetched in time.
 std::vector<double> AskTimes(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed) {
   std::vector<double> ask_ms(plan.parts.size(), 0);
   if (std::ranges::none_of(plan.devices, HasKvOnHost)) return ask_ms;
@@ -55,7 +56,8 @@ std::vector<double> AskTimes(const Plan& plan, int64_t layer_pages, const std::v
   return ask_ms;
 }
 
-// The decode step of a plan at a level. Memory is set for each residency: what is resident, and the ring.
+// The decode step of a plan at a level. Draft sets the memory of each residency: resident parts and
+// ring.
 Instance ToInstance(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed) {
   Instance instance;
   const std::vector<double> ask_ms = AskTimes(plan, layer_pages, streamed);
@@ -78,7 +80,7 @@ Instance ToInstance(const Plan& plan, int64_t layer_pages, const std::vector<int
   return instance;
 }
 
-// KV parts that stream at a level, or the others; ascending.
+// KV parts that stream at a level, or with `on_disk` false the others; ascending.
 std::vector<int32_t> KvPartsOnDisk(const Plan& plan, int64_t layer_pages, bool on_disk) {
   std::vector<int32_t> parts;
   for (int p = 0; p < plan.NumParts(); ++p) {
@@ -89,7 +91,7 @@ std::vector<int32_t> KvPartsOnDisk(const Plan& plan, int64_t layer_pages, bool o
   return parts;
 }
 
-// A residency under construction, and what it costs. KV parts stream as the level makes them.
+// A residency under construction, and its time. The level determines which KV parts stream.
 class Draft {
  public:
   Draft(const Plan& plan, int64_t layer_pages, const std::vector<int32_t>& streamed)
@@ -120,17 +122,17 @@ class Draft {
     Count(part, +1);
   }
 
-  // Whether it is for a search to say.
+  // Whether a search may choose it.
   bool IsFree(int part) const { return !plan_.parts[part].is_kv(); }
 
-  // Whether the ring has room for the part where it streams.
+  // Whether the ring has room to stream the part.
   bool MayStream(int part) const {
     const PlanDevice& device = plan_.devices[plan_.stages[stage_of_[part]].device];
     const Bytes beside = together_ ? stage_streamed_[stage_of_[part]] : 0;
     return device.disk_mb_per_ms >= kMinDiskRate && beside + plan_.parts[part].bytes <= device.memory.ring;
   }
 
-  // Milliseconds per step; quick, or by the exact evaluation.
+  // Milliseconds per step: quick, or by the exact evaluation.
   double QuickMs(SearchBudget& budget) {
     SetMemory();
     const double ms = quick_.MsPerStep(assignment_);
@@ -152,7 +154,7 @@ class Draft {
 
  private:
   void Count(int part, int sign) {
-    if (plan_.parts[part].is_kv() && !streamed(part)) return;  // in the KV pool
+    if (plan_.parts[part].is_kv() && !streamed(part)) return;  // it is in KV pages
     const Bytes bytes = sign * plan_.parts[part].bytes;
     (streamed(part) ? stage_streamed_[stage_of_[part]] : resident_[plan_.stages[stage_of_[part]].device]) += bytes;
   }
@@ -169,11 +171,11 @@ class Draft {
   QuickEvaluator quick_;
   Assignment assignment_;
   std::vector<int> stage_of_;          // by part
-  std::vector<Bytes> resident_;        // by device, parts
+  std::vector<Bytes> resident_;        // by device, of parts
   std::vector<Bytes> stage_streamed_;  // by stage
 };
 
-// What a device may keep of its parts at a level, what is to be left free taken off first. Negative: not even the pages fit.
+// Memory for a device's parts at a level, after the margin. Negative: not even the pages fit.
 Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
   const PlanMemory& memory = plan.devices[device].memory;
   Bytes kept = 0, pages = 0;
@@ -189,7 +191,7 @@ Bytes RoomForParts(const Plan& plan, int device, int64_t layer_pages) {
          memory.embedding - memory.hosted - memory.fetched - kept - pages * plan.page_bytes;
 }
 
-// One level from the one before.
+// Searches one level, starting from the level before.
 class KvLevelSearch {
  public:
   KvLevelSearch(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, Draft& draft)
@@ -197,7 +199,7 @@ class KvLevelSearch {
     for (int d = 0; d < plan.NumDevices(); ++d) room_.push_back(RoomForParts(plan, d, layer_pages));
   }
 
-  // Nothing, or the device that cannot make room.
+  // Returns the device that cannot make room, if any.
   std::optional<int> Run() {
     std::vector<int32_t> used;
     for (const Stage& stage : plan_.stages) {
@@ -214,7 +216,7 @@ class KvLevelSearch {
   }
 
  private:
-  // Of each visit the first and the last part that is resident, and one in between.
+  // The first, the middle and the last resident part of each visit.
   std::vector<int> Candidates(int device) {
     std::vector<int> parts;
     for (const Stage& stage : plan_.stages) {
@@ -230,7 +232,7 @@ class KvLevelSearch {
     return parts;
   }
 
-  // The part whose bytes cost least; of those that cost nothing the largest.
+  // Streams the part with the least time per byte; the largest if several cost nothing.
   bool StreamOneMore(int device) {
     const double now_ms = draft_.QuickMs(budget_);
     std::optional<int> best;
@@ -247,7 +249,7 @@ class KvLevelSearch {
     return best.has_value();
   }
 
-  // Largest first: streaming on ends with a part too many.
+  // Largest first. StreamOneMore may have streamed one part too many.
   void KeepWhatFits(int device) {
     std::vector<int> streamed;
     for (int p = 0; p < plan_.NumParts(); ++p) {
@@ -259,7 +261,7 @@ class KvLevelSearch {
     }
   }
 
-  // A part that streams for one of the same device that does not.
+  // Exchanges a streamed part for a resident one of the same device.
   void Improve() {
     double now_ms = draft_.QuickMs(budget_);
     int misses = 0;
@@ -294,7 +296,7 @@ class KvLevelSearch {
 
 // ---- The paper's table
 
-// A block of a device that is resident under the plan.
+// A block that is resident under the plan.
 struct PaperBlock {
   int stage = 0;
   BlockId id;
@@ -319,7 +321,7 @@ class PaperDevice {
     free_mb_ = std::max(0.0, Mb(room - resident));
   }
 
-  // The parts that stream beside the plan's own where a layer has `layer_pages` pages.
+  // The additional streamed parts if a layer has `layer_pages` pages.
   std::vector<int32_t> More(int64_t layer_pages, OnlineRule rule) const {
     if (visits_ == 0 || page_mb_ <= 0) return {};
     const auto [alpha, beta] = Choose(layer_pages, rule);
@@ -353,7 +355,7 @@ class PaperDevice {
     }
   }
 
-  // Blocks of a kind that every visit can still stream, and the size of one.
+  // The number of blocks of a kind that every visit can still stream, and the size of one.
   std::pair<int64_t, double> Cap(BlockKind kind) const {
     std::map<int, int64_t> by_stage;
     double mb = 0;
@@ -365,7 +367,8 @@ class PaperDevice {
     return {by_stage.empty() ? 0 : least, mb};
   }
 
-  // Tokens of the paper's table are pages of all layers here. Whole layers are a table of one kind of block.
+  // The paper's tokens are pages of all layers here. Whole layers use a table with one kind of
+  // block.
   std::pair<int64_t, int64_t> Choose(int64_t layer_pages, OnlineRule rule) const {
     const auto [cap_mha, mha_mb] = Cap(BlockKind::kAttention);
     const auto [cap_mlp, mlp_mb] = Cap(BlockKind::kMlp);
@@ -394,8 +397,8 @@ std::string NoRoom(const Plan& plan, const Residency& residency) {
   return changed.ok() ? std::string() : std::string(changed.status().message());
 }
 
-// The paper's tables add to the plan's own residency, ours goes on from the level before. Where there is none, `stuck` is a device that has
-// no room, if it is for one.
+// The paper's tables add to the plan's own residency; kLime continues from the level before. If
+// there is no next level, `stuck` is the device without room, if one device is the cause.
 std::optional<KvLevel> NextLevel(const Plan& plan, int64_t layer_pages, const KvLevelOptions& options, const KvLevels& before,
                                  std::optional<int>& stuck) {
   const bool table = options.rule != OnlineRule::kLime;
@@ -437,7 +440,7 @@ double MeanMs(const KvLevels& levels, int64_t from, int64_t to) {
 
 namespace {
 
-// What is evicted grows by pages.
+// Evicted positions grow in pages.
 KvLevels EvictionLevels(const Plan& plan, int max_levels) {
   KvLevels answer;
   const int64_t first = KeptPages(plan), more = SharedPages(plan), levels = std::min<int64_t>(max_levels, more);

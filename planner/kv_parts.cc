@@ -45,7 +45,8 @@ class Cutter {
     AddRows(part, {o, part.rows.end()}, o == part.rows.begin());
   }
 
-  // Some rows of a part. Its time is shared out by bytes; what else it has stays with its first rows.
+  // Adds some rows of a part. Its time is divided by bytes; its other values stay with its first
+  // rows.
   void AddRows(const PlanPart& part, std::vector<MatrixRows> rows, bool first) {
     PlanPart cut = part;
     cut.rows = std::move(rows);
@@ -66,8 +67,8 @@ class Cutter {
     }
   }
 
-  // What attention in several calls carries from one to the next, for every row and head a record of 16 floats and its values; and a piece
-  // that is on its way to the disk.
+  // Memory that attention carries between calls: per row and head a record of 16 floats and the
+  // values. And a piece on its way to the disk.
   void AddActivations() {
     const ModelConfig& config = spec_.config;
     const Bytes bytes = OwnRows(plan_) * config.num_heads * (16 + RoundUp(config.head_dim, 16)) * 4 + KvPieceBytes(plan_);
@@ -81,7 +82,7 @@ class Cutter {
   const ModelSpec& spec_;
   const bool for_hosts_;
   Plan cut_;
-  int64_t positions_ = 0;  // of each sequence in a KV part
+  int64_t positions_ = 0;  // of each sequence, per KV part
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// An instance as whole layers, the way the baselines and the paper's algorithm see it.
+// An instance as whole layers, for the baselines and the paper's algorithm.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct Layer {
   double mb = 0, kv_mb = 0;
 };
 
-// In order; a head is not among them.
+// In order, without a head.
 struct LayerView {
   std::vector<Layer> layers;
-  std::vector<int32_t> heads;  // blocks behind the layers that live with the last one
+  std::vector<int32_t> heads;  // blocks after the layers, on the device of the last layer
   double largest_mb = 0;       // weights of the largest layer
   double largest_kv_mb = 0;
   double heads_mb = 0;
@@ -25,11 +25,12 @@ struct LayerView {
 
 LayerView LayersOf(const Instance& instance);
 
-// Mean computing of a layer on a device, and reading it (infinity without a disk).
+// Mean time to compute, and to read, a layer on a device (infinity without a disk).
 double LayerCompMs(const Instance& instance, const LayerView& view, int device);
 double LayerLoadMs(const Instance& instance, const LayerView& view, int device);
 
-// Layers, one run after another, then the heads where the last run is. `streams_first` of each run are streamed.
+// Assigns runs of consecutive layers, then the heads to the device of the last run. The first
+// `streams_first` layers of each run stream.
 struct LayerRun {
   int32_t device = 0;
   int32_t layers = 0;

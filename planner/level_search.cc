@@ -14,7 +14,7 @@ LevelSearch::LevelSearch(const Instance& instance, const Annealer::Options& opti
       random_(options.seed),
       unit_begins_(UnitBegins(instance, options.granularity)) {}
 
-// Keeps the cheapest of each kind, all different in cost.
+// Keeps the cheapest plans of each kind. All have different costs.
 void LevelSearch::Keep(Candidate candidate, int kind) {
   size_t alike = 0;
   for (const Line& line : lines_) {
@@ -56,7 +56,8 @@ void LevelSearch::Sort() {
   std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.best.cost < b.best.cost; });
 }
 
-// Of several, one begun at counts and one that was not: which of them has further to go does not show in what they cost.
+// If several remain, one began from counts and one did not. Their costs do not show which can
+// improve more.
 void LevelSearch::KeepBest(size_t plans) {
   if (lines_.size() <= plans) return;
   const auto counted = [](const Line& line) { return line.kind >= kCounted; };
@@ -78,11 +79,11 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
   };
   const Phase phases[] = {
       {plans, 0.35, 0.008, 0.03}, {(plans + 3) / 4, 0.3, 0.02, 0.03}, {(plans + 11) / 12, 0.2, 0.01, 0.01}, {1, 0.15, 0.002, 0.003}};
-  // A line that has few moves ahead loses more than it finds by going far uphill.
+  // A line with few moves left loses more than it finds by accepting much worse plans.
   constexpr double kMovesForAllHeat = 60'000, kLeastHeat = 0.25;
   const double heat = std::clamp(moves / kMovesForAllHeat, kLeastHeat, 1.0);
   const double end = budget_.left() - work;
-  double shares = 1;  // of this phase and those behind it
+  double shares = 1;  // of this phase and the next ones
   for (const Phase& phase : phases) {
     Sort();
     if (!lines_.empty() && lines_.front().best.cost <= good_enough_ms * (1 + 1e-9)) break;
@@ -97,7 +98,7 @@ void LevelSearch::Improve(double work, double good_enough_ms) {
       const double work_each = std::max(0.0, budget_.left() - phase_end) / lines_left--;
       Annealer::Schedule schedule = {
           .work = work_each, .hot = heat * phase.hot, .cold = 2e-5, .per_busy_disk = phase.per_busy_disk, .tidies = line.tidies};
-      if (&phase != phases) {  // the other way, too
+      if (&phase != phases) {  // both values of `tidies`
         schedule.work /= 2;
         line.best = annealer_.Run(line.best, schedule);
         schedule.tidies ^= true;

@@ -1,5 +1,5 @@
-// The search among the plans of one instance: structured starts, then several lines of plans, each annealed from the one before, ever
-// fewer and ever longer.
+// Searches the plans of one instance. It begins with structured starts and continues with several
+// lines of plans. Each plan is annealed from the one before. The lines become fewer and longer.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,23 @@ class LevelSearch {
  public:
   using Candidate = Annealer::Candidate;
 
-  // Begun at a start of some kind: the number of its rounds, or those below.
+  // Its `kind` is the number of rounds of its start, or one of the constants below.
   struct Line {
     Candidate best;
     int kind = 0;
-    bool tidies = false;  // how it is annealed
+    bool tidies = false;  // see Annealer::Schedule
   };
-  static constexpr int kSeed = -1, kAlone = 0, kCounted = 1 << 20;  // kCounted: beside the number of rounds
+  // kCounted is added to the number of rounds.
+  static constexpr int kSeed = -1, kAlone = 0, kCounted = 1 << 20;
 
   // REQUIRES: instance.Validate().ok(); `instance` and `budget` outlive this.
   LevelSearch(const Instance& instance, const Annealer::Options& options, SearchBudget& budget);
 
-  // A plan to go on from, as it is and repaired.
+  // Adds a plan to continue from, unchanged and repaired.
   void Offer(const Assignment& plan, int kind);
-  // Everything on one device, and recipes, as long as `work` of the budget lasts.
+  // Adds plans with everything on one device, and recipes, until `work` of the budget is used.
   void OfferStarts(double work);
-  // Ends early once a plan costs no more than `good_enough_ms`.
+  // Ends early if a plan costs at most `good_enough_ms`.
   void Improve(double work, double good_enough_ms);
 
   // Cheapest first.

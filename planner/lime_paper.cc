@@ -12,7 +12,7 @@
 namespace lime {
 namespace {
 
-// Of the part of `total` that belongs to round s of S, spread evenly.
+// The share of `total` in round s of S, spread evenly.
 int Share(int total, int s, int rounds) {
   return static_cast<int>(int64_t{total} * (s + 1) / rounds - int64_t{total} * s / rounds);
 }
@@ -39,7 +39,7 @@ class PaperPlanner {
  private:
   int Layers() const { return static_cast<int>(view_.layers.size()); }
 
-  // False when the budget is spent.
+  // Returns false if the budget is used up.
   bool TryOrder(const std::vector<int32_t>& order) {
     order_ = order;
     // Step 1.
@@ -64,7 +64,7 @@ class PaperPlanner {
     return true;
   }
 
-  // One segment; what is too much is taken off the slowest devices.
+  // One segment. Removes surplus layers from the slowest devices.
   bool TryResident() {
     std::vector<int> layers = held_;
     std::vector<size_t> slowest_first(order_.size());
@@ -97,7 +97,8 @@ class PaperPlanner {
     }
     slots.c_ms = SegmentMs(rounds, std::vector<int64_t>(order_.size(), 0), left);
     SlotShares shares;
-    for (int pass = 0; pass < 3; ++pass) {  // C depends on who computes the gained layers
+    // C depends on the devices that compute the gained layers.
+    for (int pass = 0; pass < 3; ++pass) {
       shares = ShareSlots(slots);
       if (!shares.feasible) return budget_.Spend(100);
       slots.c_ms = SegmentMs(rounds, shares.k, 0);
@@ -105,7 +106,8 @@ class PaperPlanner {
     return Judge(Refined(Uniform(rounds, left, shares.k)));
   }
 
-  // C: the computing of all layers in one segment, and a hop per device. `unplaced` layers count as of the mean device.
+  // C: the compute time of all layers in one segment, and a hop per device. `unplaced` layers count
+  // as on the mean device.
   double SegmentMs(int rounds, const std::vector<int64_t>& slots, int unplaced) const {
     double ms = 0, mean = 0;
     for (size_t i = 0; i < order_.size(); ++i) {
@@ -115,8 +117,8 @@ class PaperPlanner {
     return (ms + unplaced * mean) / rounds + static_cast<double>(order_.size()) * (instance_.net.tx_ms + instance_.net.lat_ms);
   }
 
-  // Step 5: layers spread evenly over the segments. Slots that would host more layers than are left host fewer, those of the slowest disk
-  // first.
+  // Step 5: spreads layers evenly over the segments. If slots have more places than layers, the
+  // slots of the slowest disk get fewer.
   Assignment Uniform(int rounds, int left, const std::vector<int64_t>& slots) {
     std::vector<int> streamed(order_.size()), resident(order_.size());
     int surplus = -left;
@@ -141,8 +143,8 @@ class PaperPlanner {
     return AssignRuns(instance_, view_, runs);
   }
 
-  // Step 4: while the slowest device has room beside its slots, a half of one of its offloaded layers stays: the MLP half, or else the
-  // other.
+  // Step 4: while the slowest device has free memory besides its slots, half of one of its
+  // offloaded layers becomes resident: the MLP half if possible.
   Assignment Refined(Assignment plan) {
     std::vector<double> spare_mb(instance_.devices.size(), 0.0), cycle_ms(instance_.devices.size(), 0.0);
     Measure(plan, spare_mb, cycle_ms);
@@ -165,7 +167,8 @@ class PaperPlanner {
     return instance_.blocks[block].mb / profile.disk_mb_per_ms + profile.disk_lat_ms + profile.comp_ms[block];
   }
 
-  // What a device has left beside its resident blocks, KV and slots (the most it streams in one segment), and its load cycle.
+  // The free memory of each device after resident blocks, KV and slots (the most it streams in one
+  // segment), and its load cycle.
   void Measure(const Assignment& plan, std::vector<double>& spare_mb, std::vector<double>& cycle_ms) {
     std::vector<double> slots_mb(instance_.devices.size(), 0.0);
     for (size_t d = 0; d < spare_mb.size(); ++d) spare_mb[d] = instance_.devices[d].mem_mb;
@@ -198,8 +201,8 @@ class PaperPlanner {
   const LayerView view_;
   std::vector<double> comp_ms_, load_ms_;  // of a layer, by device
   std::vector<int32_t> order_;
-  std::vector<int> held_;        // whole layers, by place in the order
-  std::vector<double> room_mb_;  // likewise
+  std::vector<int> held_;        // whole layers, by index in the order
+  std::vector<double> room_mb_;  // by index in the order
   FoundPlan best_;
 };
 

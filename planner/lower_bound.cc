@@ -17,8 +17,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Blocks and devices that are alike as one, so that the program stays small. Where there are still too many, others are put together as
-// well: that costs precision only, since what is returned is checked against the instance itself.
+// Joins equal blocks and equal devices to keep the program small, and unequal ones if there are
+// still too many. That only loses precision, because ProvenMs checks the result against the
+// instance itself.
 constexpr size_t kMaxBlockGroups = 24, kMaxDeviceGroups = 64;
 
 struct BlockGroup {
@@ -28,16 +29,16 @@ struct BlockGroup {
 
 struct DeviceGroup {
   double mem_mb = 0, mb_per_ms = 0;
-  double embed_rows_ms = kInfinity;  // the least of all of them
+  double embed_rows_ms = kInfinity;  // the minimum of all
   std::vector<int32_t> devices;
 };
 
 // One price per resource of a device: a proof that no plan is faster.
 struct Prices {
-  std::vector<double> memory;     // of a MB of weights or KV on device i
-  std::vector<double> kv;         // of a MB of KV, beside that
-  std::vector<double> computing;  // of a ms of computing there
-  double path = 0;                // of a ms on the way of a micro-batch
+  std::vector<double> memory;     // per MB of weights or KV on device i
+  std::vector<double> kv;         // per MB of KV, in addition
+  std::vector<double> computing;  // per ms of computing there
+  double path = 0;                // per ms of a micro-batch's path
 };
 
 class Bound {
@@ -49,13 +50,14 @@ class Bound {
     }
     if (!AnyReadsRows()) total_mb_ += instance.embed_mb;
     constexpr double kCounted = Evaluator::kSteps - 1 - Evaluator::kSettledStep;
-    // When the settled step ends all micro-batches but one may be through the next.
+    // At the end of the settled step, all micro-batches but one may have completed the next step.
     computing_per_step_ = instance.microbatches - (instance.microbatches - 1) / kCounted;
     GroupBlocks();
     GroupDevices();
   }
 
-  // T >= min(the least T at which k - 1 devices suffice, the program's optimum with the hops between k devices), for every k.
+  // For every k: T >= min(least T for which k - 1 devices suffice, the program's optimum with the
+  // hops of k devices).
   double Ms() {
     double best = 0;
     int low = 1, high = instance_.NumDevices();
@@ -140,7 +142,7 @@ class Bound {
     return devices < 2 ? 0 : (devices - 1) * (net.tx_ms + net.lat_ms) + net.lat_ms;
   }
 
-  // The least T at which the largest k devices hold everything.
+  // The least T for which the largest k devices hold everything.
   double LeastMsOn(int k) const {
     const auto suffice = [&](double ms) {
       std::vector<double> room_mb;
@@ -158,8 +160,8 @@ class Bound {
     return low;
   }
 
-  // Variables: the share of every group of blocks on every group of devices, the shares of the embedding there, held and read by rows, and
-  // T beyond the hops.
+  // Variables: the share of every block group on every device group; the shares of the embedding
+  // there, held and read by rows; and T without the hops.
   double ProgramMs(int devices) const {
     const double hops_ms = HopsMs(devices);
     const size_t groups = device_groups_.size(), kinds = block_groups_.size() + 1, by_rows = kinds * groups, last = by_rows + groups;
@@ -172,7 +174,7 @@ class Bound {
       for (size_t g = 0; g < groups; ++g) program.rows.back().a[k * groups + g] = 1;
     }
     for (size_t g = 0; g < groups; ++g) program.rows.back().a[by_rows + g] = std::isfinite(device_groups_[g].embed_rows_ms) ? 1 : 0;
-    program.rows.push_back({.a = zero, .b = 0});  // the way of a micro-batch
+    program.rows.push_back({.a = zero, .b = 0});  // path of a micro-batch
     program.rows.back().a[last] = -1;
     LinearProgram::Row& path = program.rows.back();
     std::vector<LinearProgram::Row> rows;
@@ -216,8 +218,9 @@ class Bound {
     return prices;
   }
 
-  // Weak duality: whatever the prices, a plan pays for each block at least the price of the cheapest device, and nobody sells more than
-  // there is in T. So rounding in the program, or alike things put together, cannot make this too high.
+  // Weak duality: for any prices, a plan pays at least the price of the cheapest device for each
+  // block, and no resource sells more than it has in T. Rounding or joining therefore cannot make
+  // the bound too high.
   double ProvenMs(const Prices& prices, double hops_ms) const {
     double paid = prices.path * hops_ms, sold_per_ms = prices.path, embedding = kInfinity;
     for (int d = 0; d < instance_.NumDevices(); ++d) {

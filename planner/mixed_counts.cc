@@ -9,10 +9,10 @@
 namespace lime {
 namespace {
 
-constexpr int kMostUnits = 2047;  // of one size: the program takes the square of it
+constexpr int kMostUnits = 2047;  // of one size; the program needs the square of it
 constexpr int kRadix = kMostUnits + 1, kNoUnit = -2 * kRadix;
 
-// How many of `each` fit in `room`, at most `most`; -1 where not even none do.
+// How many of `each` fit in `room`, at most `most`; -1 if `room` is negative.
 int Fit(double room, double each, int most) {
   if (room < 0) return -1;
   return each * most <= room ? most : static_cast<int>(room / each);
@@ -20,7 +20,7 @@ int Fit(double room, double each, int most) {
 
 }  // namespace
 
-// Two sizes: above and below the geometric mean of the smallest and the largest unit.
+// Two sizes: below and above the geometric mean of the smallest and the largest unit.
 MixedCountProgram::MixedCountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins) : instance_(instance) {
   double least = std::numeric_limits<double>::infinity(), most = 0;
   int units = 0;
@@ -53,7 +53,7 @@ MixedCountProgram::MixedCountProgram(const Instance& instance, const std::vector
   applies_ = applies_ && units > 0 && least > 0 && std::max(sizes_[0].count, sizes_[1].count) <= kMostUnits;
 }
 
-// With so many large units, the most small ones, over all numbers of large ones that stream.
+// The most small units with `large` large ones, over all numbers of streamed large ones.
 MixedCountProgram::Share MixedCountProgram::MostSmall(const Room& room, int large) {
   const Size &small_size = sizes_[0], &large_size = sizes_[1];
   Share best = {.units = {-1, large}};
@@ -91,7 +91,7 @@ MixedCountProgram::Room MixedCountProgram::RoomOf(const Question& question, int 
   room.comp_ms = question.limit_ms / instance_.microbatches;
   room.large_pool_mb = pool * sizes_[1].mb;
   room.small_pool_mb = std::max(1.0, 2 * pool - 1) * sizes_[0].mb;
-  // A pool of one block is read into again only when the block has been computed.
+  // A pool of one block can read the next one only after the block was computed.
   const auto load_ms = [&](const Size& size) {
     return device.disk_mb_per_ms > 0 ? size.mb / device.disk_mb_per_ms + device.disk_lat_ms + (pool < 1.5 ? size.comp_ms[d] : 0)
                                      : std::numeric_limits<double>::infinity();
@@ -102,7 +102,7 @@ MixedCountProgram::Room MixedCountProgram::RoomOf(const Question& question, int 
   return room;
 }
 
-// Nothing is asked twice in a row of a device: a change of a recipe mostly changes one.
+// Skips an unchanged device: a change of a recipe mostly changes one.
 void MixedCountProgram::CountSmall(const Question& question, int d) {
   const Room room = RoomOf(question, d);
   if (room == room_of_[d]) return;
@@ -121,14 +121,16 @@ std::vector<MixedCountProgram::Share> MixedCountProgram::Shares(const Question& 
   room_of_.resize(devices);
   best_of_.resize(devices);
   large_of_.resize(devices);
-  std::vector<int> most(all_large + 1, kNoUnit), next;  // by large units placed: small ones
+  // By large units placed: the most small ones.
+  std::vector<int> most(all_large + 1, kNoUnit), next;
   most[0] = 0;
-  int reach = 0;  // large units that can have been placed
+  int reach = 0;  // most large units placed so far
   for (int d = 0; d < devices; ++d) {
     CountSmall(question, d);
     const std::vector<Share>& best = best_of_[d];
     if (best.empty()) return {};
-    // Small ones and, below them, large ones of d, so that a maximum is of both.
+    // Encodes the small units and, in the lower digits, the large units of d, so that max() keeps
+    // both.
     next.assign(all_large + 1, kNoUnit * kRadix);
     for (int large = 0; large < static_cast<int>(best.size()); ++large) {
       const int last = std::min(reach, all_large - large), small = best[large].units[0] * kRadix + large;
@@ -168,7 +170,8 @@ void MixedCountProgram::TakeOffSlowest(int surplus, std::vector<Share>& shares) 
   }
 }
 
-// A device goes on until it is ahead of its even share by half of what it has in a round; then comes the one that is most behind.
+// A device continues until it is ahead of its even share by half of its units per round. Then the
+// device that is most behind continues.
 Assignment MixedCountProgram::Arrange(const std::vector<Share>& shares, const std::vector<int32_t>& order, int rounds,
                                       uint64_t seed) const {
   struct Pace {
@@ -176,7 +179,7 @@ Assignment MixedCountProgram::Arrange(const std::vector<Share>& shares, const st
   };
   Random random(seed);
   const size_t devices = shares.size();
-  std::vector<Pace> paces(2 * devices);  // by size and place in the order
+  std::vector<Pace> paces(2 * devices);  // by size and index in the order
   for (size_t i = 0; i < devices; ++i) {
     const Share& share = shares[order[i]];
     for (size_t size = 0; size < 2; ++size) {
@@ -191,7 +194,8 @@ Assignment MixedCountProgram::Arrange(const std::vector<Share>& shares, const st
   Assignment plan = {.device = std::vector<int16_t>(instance_.blocks.size(), static_cast<int16_t>(order.back())),
                      .streamed = std::vector<uint8_t>(instance_.blocks.size())};
   const double each[] = {1.0 / std::max(1, sizes_[0].count), 1.0 / std::max(1, sizes_[1].count)};
-  double left[] = {1 - each[0] / 2, 1 - each[1] / 2};  // of the model, in the middle of the next unit of a size
+  // Share of the model after the middle of the next unit of a size.
+  double left[] = {1 - each[0] / 2, 1 - each[1] / 2};
   size_t at = 0;
   for (int u = 0; u < NumUnits(); ++u) {
     const int size = size_of_[u];

@@ -1,6 +1,7 @@
-// How many units every device takes and how many of them stream, exactly, where a unit is one block: each device streams what is best for
-// it. One whose disk reads small blocks alone needs a small pool; one that reads large blocks fills the time left with small ones. Which
-// of them does which is found by a dynamic program over the devices, as in unit_counts.h.
+// Computes how many units each device gets, and how many of them stream, if a unit is one block.
+// Exact. Each device streams what suits it: a disk that reads only small blocks needs a small pool,
+// and one that reads large blocks uses the remaining time for small ones. A dynamic program over
+// the devices finds the division, as in unit_counts.h.
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@ namespace lime {
 
 class MixedCountProgram {
  public:
-  // Of the small and of the large size; the head's are not counted, they are the last device's.
+  // Units of the small and of the large size. The head is not counted; it is on the last device.
   using Counts = std::array<int, 2>;
 
   struct Share {
@@ -22,24 +23,25 @@ class MixedCountProgram {
   };
 
   struct Question {
-    double limit_ms = 0;                // what disks and computing may take in a step
-    const std::vector<double>& pools;   // by device: its pool in large blocks where it streams any, else in pairs of small ones
+    double limit_ms = 0;  // limit for disks and for computing in a step
+    // By device: its pool, in large blocks if it streams any, else in pairs of small blocks.
+    const std::vector<double>& pools;
     const std::vector<int32_t>& order;  // the first device has the embedding, the last one the head
   };
 
   // REQUIRES: both outlive this.
   MixedCountProgram(const Instance& instance, const std::vector<int32_t>& unit_begins);
 
-  // Whether every unit but the head's is one block, and there are some.
+  // Whether there are units besides the head, and each is one block.
   bool applies() const { return applies_; }
 
-  // By device, all units in all. Empty where not everything finds a place.  REQUIRES: applies()
+  // Each device's share; together all units. Empty if there is no solution.  REQUIRES: applies()
   std::vector<Share> Shares(const Question& question);
-  // `shares` is an answer of Shares. Every device's units and streamed units spread as evenly over the model as `rounds` rounds would,
-  // visits no shorter than these need.
+  // Arranges the result of Shares. Spreads every device's units and streamed units over the model
+  // as evenly as `rounds` rounds would, with visits at least as long as the shares need.
   Assignment Arrange(const std::vector<Share>& shares, const std::vector<int32_t>& order, int rounds, uint64_t seed) const;
 
-  // Of units, the head's left out; means of their size, and of what a device takes for one.
+  // Units without the head, with means of their size and of their time on a device.
   int NumUnits() const { return static_cast<int>(size_of_.size()); }
   int SizeOf(int unit) const { return size_of_[unit]; }
   double WeightsMb(int size) const { return sizes_[size].mb; }
@@ -50,7 +52,7 @@ class MixedCountProgram {
   }
   double head_mb() const { return head_mb_; }
 
-  // What the last Shares took, in units of SearchBudget.
+  // Work of the last Shares, in units of SearchBudget.
   double work() const { return work_; }
 
  private:
@@ -60,14 +62,15 @@ class MixedCountProgram {
     std::vector<double> comp_ms;  // by device
   };
 
-  // Of one device for a question.
+  // The limits of one device for a question.
   struct Room {
     int device = 0;
     double mb = 0, large_pool_mb = 0, small_pool_mb = 0;
-    double limit_ms = 0, comp_ms = 0, small_ms = 0, large_ms = 0;  // loads of one
-    double disk_mb = 0;                                            // no more than that is read
+    // small_ms, large_ms: of one load.
+    double limit_ms = 0, comp_ms = 0, small_ms = 0, large_ms = 0;
+    double disk_mb = 0;  // limit for reads
 
-    // Small ones that can be read beside so many large ones.
+    // Small blocks that can be read in addition to `large` large ones.
     int SmallStreams(int large, int most) const {
       const double left_ms = limit_ms - (large > 0 ? large * large_ms : 0);
       return left_ms < small_ms ? 0 : small_ms * most <= left_ms ? most : static_cast<int>(left_ms / small_ms);
@@ -85,9 +88,11 @@ class MixedCountProgram {
   std::vector<int8_t> size_of_;  // by unit that is not of the head
   std::array<Size, 2> sizes_;
   double head_mb_ = 0;
-  std::vector<Room> room_of_;                // scratch: by device, what best_of_ is of
-  std::vector<std::vector<Share>> best_of_;  // scratch: by device and its large units, what it takes with most small ones
-  std::vector<std::vector<int>> large_of_;   // scratch: by device and large units placed so far, how many of them are its own
+  std::vector<Room> room_of_;  // scratch: by device, the limits that best_of_ belongs to
+  // Scratch: by device and number of its large units, its share with the most small ones.
+  std::vector<std::vector<Share>> best_of_;
+  // Scratch: by device and number of large units placed so far, how many are its own.
+  std::vector<std::vector<int>> large_of_;
   double work_ = 0;
 };
 

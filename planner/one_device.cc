@@ -21,19 +21,21 @@
 namespace lime {
 namespace {
 
-// Rings beside those of one, two and kSteadyPieces parts.
+// Ring sizes to try besides one, two and kSteadyPieces parts.
 constexpr std::array<Bytes, 5> kRings = {64 * kMiB, 128 * kMiB, 256 * kMiB, 512 * kMiB, 1024 * kMiB};
-// Two parts are enough for a disk and a computation that take the same time every time. Four bridge what real ones differ by.
+// Two parts suffice if the disk and the computation always take the same time. Four allow for
+// variation.
 constexpr int64_t kSteadyPieces = 4;
-constexpr double kAsGood = 1.005;    // times that differ by less are one
-constexpr double kTightRing = 1.02;  // what a smaller ring is expected to cost beside the evaluation
-constexpr double kScattered = 1.01;  // likewise a resident part in every block, each in memory of its own and read alone
+constexpr double kAsGood = 1.005;    // times within this factor are equal
+constexpr double kTightRing = 1.02;  // expected cost of a small ring beyond the evaluation
+// The same for a resident part in every block, each with its own memory and its own read.
+constexpr double kScattered = 1.01;
 
 double ToMb(Bytes bytes) {
-  return (static_cast<double>(bytes) - 0.5) / 1e6;  // as PlanProblem has devices
+  return (static_cast<double>(bytes) - 0.5) / 1e6;  // as devices in PlanProblem
 }
 
-// What streams.
+// The choice of streamed parts.
 struct Draft {
   std::vector<uint8_t> streamed;  // by part
   Bytes resident = 0;             // of parts
@@ -42,7 +44,7 @@ struct Draft {
 struct Choice {
   Draft draft;
   Bytes ring = 0;
-  double ms = 0;  // a step, with what is expected beside the evaluation
+  double ms = 0;  // of a step, with the expected costs beyond the evaluation
 };
 
 class Planner {
@@ -102,7 +104,7 @@ class Planner {
     return rings;
   }
 
-  // ---- What may stay, in `room`
+  // ---- Which parts are resident in `room`
 
   std::vector<Draft> Drafts(Bytes room) const {
     std::vector<Draft> drafts;
@@ -127,7 +129,7 @@ class Planner {
     draft.resident += bytes;
   }
 
-  // Parts in order of use as long as they fit.
+  // Parts in order of use while they fit.
   Draft InOrder(Bytes room, bool backwards) const {
     Draft draft = AllStreamed();
     const int parts = problem_.head.NumParts();
@@ -140,7 +142,8 @@ class Planner {
     return draft;
   }
 
-  // Of every stretch of the model about the same share; whole blocks, or parts. Then more parts as long as they fit.
+  // About the same share of each region of the model, in whole blocks or parts. Then more parts
+  // while they fit.
   Draft Spread(Bytes room, bool by_parts) const {
     Draft draft = AllStreamed();
     draft.scattered = by_parts;
@@ -161,9 +164,9 @@ class Planner {
     return draft;
   }
 
-  // ---- Which is best
+  // ---- Which choice is best
 
-  // No schedule is faster than its disk or its computation: what cannot be chosen is not evaluated.
+  // The disk and the computation bound any schedule. Skips drafts that cannot be chosen.
   void Consider(Draft draft, Bytes ring) {
     const double factor = (ring < kSteadyPieces * largest_ ? kTightRing : 1) * (draft.scattered ? kScattered : 1);
     const double read_ms = static_cast<double>(parts_ - draft.resident) / 1e6 / instance_.devices.front().disk_mb_per_ms;
@@ -175,7 +178,7 @@ class Planner {
     choices_.push_back({.draft = std::move(draft), .ring = ring, .ms = ms});
   }
 
-  // Of the fastest, and what is about as fast, the one that reads least; then the smallest ring.
+  // Among the fastest within kAsGood: the one that reads least, then the smallest ring.
   const Choice& Best() const {
     const Choice* best = nullptr;
     const auto rank = [](const Choice& choice) { return std::tuple(-choice.draft.resident, choice.ring, choice.ms); };
@@ -205,7 +208,8 @@ class Planner {
     if (largest > 0) memory.margin += request_.streaming_margin, device.least_margin += request_.streaming_margin;
     SetRoom(largest > 0 ? fixed_ + resident + ring : device.budget - memory.total(), problem);
     PlanChoice choice{.stages = stages, .batch = problem.head.sequences};
-    if (grows_ && problem.first_token) problem.first_token->max_chunks_per_sweep = 1;  // others would hold in the ring what streams
+    // Several chunks per sweep would keep streamed parts in the ring.
+    if (grows_ && problem.first_token) problem.first_token->max_chunks_per_sweep = 1;
     if (problem.first_token) choice.first_token = FirstTokenPredictor(*problem.first_token).Predict(stages);
     LIME_ASSIGN_OR_RETURN(Plan plan, MakePlan(problem, choice));
     PlanMemory& divided = plan.devices.front().memory;
@@ -216,7 +220,7 @@ class Planner {
     return plan;
   }
 
-  // The ring is what is left beside what stays.
+  // The ring gets the memory that is left.
   static void SetRoom(Bytes room, PlanProblem& problem) {
     problem.instance.devices.front().mem_mb = ToMb(room);
     if (!problem.first_token) return;
@@ -225,14 +229,14 @@ class Planner {
 
   const PlanProblem& problem_;
   const OneDeviceRequest& request_;
-  const bool grows_;  // KV does, and any part may have to stream
+  const bool grows_;  // KV grows, so any part may stream later
   Instance instance_;
   Evaluator evaluator_;
   Bytes parts_ = 0;    // of all parts
-  Bytes all_ = 0;      // of them and the embedding
+  Bytes all_ = 0;      // of all parts and the embedding
   Bytes largest_ = 0;  // part
-  Bytes fixed_ = 0;    // what is kept of parts and embedding whatever streams, and KV
-  Bytes room_ = 0;     // beside that, for what is resident and the ring
+  Bytes fixed_ = 0;    // KV, and pinned tensors of parts and embedding
+  Bytes room_ = 0;     // for resident parts and the ring
   double compute_ms_ = 0;
 
   std::vector<Choice> choices_;

@@ -1,8 +1,9 @@
-// A plan for one device alone: which parts of a model stay in its memory, and how large the ring for the others is.
+// Plans one device alone: which parts are resident, and the size of the ring for the others.
 //
-// A fixed resident set is the right cache for a sweep that begins anew with every token (algorithms.md, section 1). What streams is spread
-// over the model in a few ways, beside rings of a few sizes, and the exact evaluation says which is fastest. Nothing here is random or
-// looks at a clock: equal problems have equal plans.
+// A fixed resident set is the best cache for a sweep that repeats with every token
+// (docs/internals/algorithms.md, section 1). This tries a few ways to spread the streamed parts and
+// a few ring sizes, and takes the fastest by the exact evaluation. It uses no randomness and no
+// clock: equal problems give equal plans.
 #pragma once
 
 #include <cstdint>
@@ -16,39 +17,43 @@
 
 namespace lime {
 
-// Which blocks of a model stay in memory where not all can (Layer-Streaming, section 3.3).
+// Which blocks stay in memory if not all fit (Layer-Streaming, section 3.3).
 enum class Placement : uint8_t {
-  kAuto,         // whatever is fastest
-  kFirstN,       // the first ones, in order of use
+  kAuto,         // the fastest choice
+  kFirstN,       // the first ones in order of use
   kLastN,        // the last ones
-  kInterleaved,  // evenly spread
+  kInterleaved,  // spread evenly
 };
 absl::StatusOr<Placement> ParsePlacement(std::string_view name);  // "auto", "first_n", "last_n", "interleaved"
 
 struct OneDeviceRequest {
   Placement placement = Placement::kAuto;
-  std::optional<Bytes> ring;    // as asked for, where something streams; else chosen
-  std::optional<double> share;  // of the weights that stay at most, 0 to 1, as asked for; else as much as fits
-  Bytes rows = 0;               // of activations beside the problem's, where rows of the embedding are read
-  Bytes streaming_margin = 0;   // of margin beside the problem's, where parts stream
+  std::optional<Bytes> ring;  // fixed size of the ring if parts stream; else chosen
+  // Fixed limit for the resident share of the weights, 0 to 1; else as much as fits.
+  std::optional<double> share;
+  Bytes rows = 0;              // more activations, if embedding rows are read
+  Bytes streaming_margin = 0;  // more margin, if parts stream
 };
 
-// Everything stays where there is room for it. Else all parts do, and rows of the embedding are read; else parts stream. The ring is as
-// large as was chosen, and the margin has what is left. ResourceExhausted, with the numbers, where a ring of the least size, or as asked
-// for, does not fit beside what stays in any case. The budget is that of problem.head; what its instances say of memory does not matter.
+// All parts and the embedding are resident if they fit. Else embedding rows are read from disk.
+// Else parts stream as well. The ring has the chosen size, and the margin gets the rest.
+// ResourceExhausted with the numbers if the smallest ring, or the requested one, does not fit next
+// to the pinned memory. The budget is that of problem.head; memory in its instances is ignored.
 //
-// Where KV grows (problem.head has that of the first level) parts may have to stream later, so there is a ring from the start, of the size
-// that is fastest on average over all levels (planner/kv_levels.h); ResourceExhausted also where no ring leads on to the whole context.
+// If KV grows (problem.head has the KV of the first level), parts may stream later. The ring then
+// exists from the start, with the size that is fastest on average over all levels
+// (planner/kv_levels.h). ResourceExhausted also if no ring reaches the whole context.
 //
-// REQUIRES: one device, one size of micro-batches, that has all sequences; no KV is evicted; where it grows, `request` asks for no
-// placement, ring or share
+// REQUIRES: one device; one batch size, with all sequences; no KV is evicted; if KV grows,
+// `request` has no placement, ring or share
 absl::StatusOr<Plan> PlanOneDevice(const PlanProblem& problem, const OneDeviceRequest& request);
 
-// What the device takes where all that can streams, through the smallest ring: one part, and as activations the room for another, which
-// the ring may leave unused at its end. Its margin is the problem's.
+// Memory of the device if every part streams through the smallest ring, of one part. `activations`
+// includes the size of another part, which the ring may leave unused at its end. The margin is the
+// problem's.
 PlanMemory LeastMemory(const PlanProblem& problem, const OneDeviceRequest& request);
 
-// Milliseconds of a step of a plan for one device, were its disk to deliver so much.
+// Milliseconds per step of a plan for one device if its disk had this rate.
 double MsPerStepAt(const Plan& plan, double disk_bytes_per_second);
 
 }  // namespace lime

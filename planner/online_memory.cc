@@ -21,7 +21,8 @@ int64_t OnlineCapacity(const OnlineProblem& problem, int64_t alpha, int64_t beta
   return static_cast<int64_t>(std::min(kMostTokens, std::floor(room_mb / problem.kv_tok_mb + 1e-9)));
 }
 
-// Capacity never falls as the extra load grows, so one pass over the choices in order of preference finds every threshold.
+// Capacity never falls as the extra load grows, so one pass in order of preference finds all
+// thresholds.
 OffloadTable MakeOffloadTable(const OnlineProblem& problem) {
   LIME_CHECK_LE((problem.cap_mha + 1) * (problem.cap_mlp + 1), kMaxOffloadChoices);
   std::vector<OffloadThreshold> choices;

@@ -1,4 +1,5 @@
-// Neighbouring pieces of a model block put together as one, so that a search may begin with few blocks and cut them later.
+// Joins neighbouring parts of a model block, so that a search can begin with few blocks and cut
+// them later.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,16 @@
 
 namespace lime {
 
-// Every model block in at most `most_pieces` parts, of as many pieces each as can be: the first piece of every part, then the number of all
-// pieces.
+// Divides every model block into at most `most_pieces` groups of parts of equal number where
+// possible. Returns the first part of every group, then the number of all parts.
 std::vector<int32_t> GroupPieces(const Instance& instance, int most_pieces);
 
-// The instance whose blocks are those parts: bytes and computing added up, one read of the disk each. Nothing is said about other batches.
+// The instance with groups as blocks: bytes and compute times are sums, and a group is one disk
+// read. It has no times for other batch sizes.
 Instance PutTogether(const Instance& instance, const std::vector<int32_t>& begins);
 
-// A plan of the parts as one of the pieces, and back: a part is on the device of its first piece, and streams where one of its pieces does.
+// Converts a plan of the groups to one of the parts (ToPieces), and back (ToParts). A group is on
+// the device of its first part, and streams if any of its parts does.
 Assignment ToPieces(const Assignment& parts, const std::vector<int32_t>& begins);
 Assignment ToParts(const Assignment& pieces, const std::vector<int32_t>& begins);
 

@@ -17,8 +17,9 @@ namespace lime {
 namespace {
 
 constexpr double kGibMb = static_cast<double>(kGiB) / 1e6;
-constexpr double kLeastMsPerSearch = 40, kMostMsPerSearch = 400;  // in less time a search says more of itself than of a device
-constexpr int kMostPlaces = 48;                                   // where a layer is tried on a device that is left out
+// A shorter search would show its own limits rather than those of a device.
+constexpr double kLeastMsPerSearch = 40, kMostMsPerSearch = 400;
+constexpr int kMostPlaces = 48;  // places to try a layer on an unused device
 
 std::string Name(const Instance& instance, int device) {
   const std::string& name = instance.devices[device].name;
@@ -66,7 +67,8 @@ class Explainer {
     return out;
   }
 
-  // Of each of so many searches: one for every device in use, and where there is time one for a GiB more on every device.
+  // Time per search, for one search per used device and, if time allows, one with a GiB more per
+  // device.
   double SearchMs(size_t searches) const {
     return std::min(kMostMsPerSearch, options_.total_ms / static_cast<double>(std::max<size_t>(1, searches)));
   }
@@ -75,7 +77,8 @@ class Explainer {
     return all_ms >= kLeastMsPerSearch ? all_ms : SearchMs(visits_.size());
   }
 
-  // By the strategy: of `lime` a short search from the plan, as it is or with its stages handed on.
+  // Plans again with the strategy. For `lime`: a short search from the plan, unchanged or with a
+  // device's stages handed on.
   FoundPlan Again(const Instance& changed, std::vector<StagePlan> seeds) const {
     SearchOptions search = options_.search;
     search.time_limit_ms = SearchMs();
@@ -89,7 +92,8 @@ class Explainer {
     return options_.strategy == Strategy::kLime ? SearchPlan(changed, search) : PlanBy(options_.strategy, changed, search);
   }
 
-  // What one GiB more gains. The plan's own search goes on for as long as that of the larger device, so that only the memory counts.
+  // The gain of one GiB more. The original plan is searched as long as the one with more memory, so
+  // that only memory makes the difference.
   double GainOfMemory(int d) {
     if (!same_ms_) same_ms_ = std::min(ms_, Again(instance_, {plan_}).ms_per_step);
     Instance larger = instance_;
@@ -98,7 +102,7 @@ class Explainer {
     return found.feasible ? *same_ms_ - found.ms_per_step : 0;
   }
 
-  // The plan with `mb` more of what streams on `d` in memory, spread over its visits.
+  // The plan with `mb` more of the streamed blocks on `d` resident, spread over its visits.
   StagePlan WithResident(int d, double mb) const {
     Assignment resident = ToAssignment(plan_, instance_.NumBlocks());
     std::vector<int> streamed;
@@ -128,11 +132,11 @@ class Explainer {
     return found.ms_per_step;
   }
 
-  // The plan with the blocks of `d` on the device of the stage before, or after.
+  // The plan with the blocks of `d` on the device of the previous or the next stage.
   StagePlan HandedOn(int d, int direction) const {
     Assignment handed = ToAssignment(plan_, instance_.NumBlocks());
     const int n = instance_.NumBlocks();
-    for (int pass = 0; pass < 2; ++pass) {  // the second one for a beginning, or end, that has no neighbour there
+    for (int pass = 0; pass < 2; ++pass) {  // the second pass is for an end without a neighbour
       for (int i = 0; i < n; ++i) {
         const int b = direction < 0 ? i : n - 1 - i, from = b + direction;
         if (handed.device[b] == d && from >= 0 && from < n) handed.device[b] = handed.device[from];
@@ -172,7 +176,7 @@ class Explainer {
     return ToPlan(moved);
   }
 
-  // Everything in memory; the embedding read by rows where it must be.
+  // Everything in memory; the embedding by rows if it does not fit.
   std::optional<double> Alone(int d) const {
     StagePlan alone = {.stages = {{.device = d, .lo = 0, .hi = instance_.NumBlocks()}}, .streamed = {}};
     Evaluator evaluator(instance_);
@@ -204,7 +208,7 @@ class Explainer {
                         absl::StrFormat(", a hop %.2f ms", instance_.net.tx_ms + instance_.net.lat_ms));
   }
 
-  // Of the first layer, all its blocks.
+  // Time of all blocks of the first layer.
   double LayerMs(int d) const {
     double ms = 0;
     for (int b = 0; b < instance_.NumBlocks() && instance_.blocks[b].layer == instance_.blocks[0].layer; ++b)
@@ -217,10 +221,10 @@ class Explainer {
   const double ms_;
   const ExplainOptions& options_;
   std::vector<int> visits_ = std::vector<int>(instance_.devices.size());
-  std::optional<double> same_ms_;  // the plan, searched on
+  std::optional<double> same_ms_;  // the plan after more search
 };
 
-// What would make a plan possible.
+// Finds a change that makes a plan possible.
 class Remedy {
  public:
   Remedy(const Instance& instance, const ExplainOptions& options) : instance_(instance), options_(options) {
@@ -231,7 +235,7 @@ class Remedy {
 
   int largest() const { return largest_; }
 
-  // MB more on the largest device, in steps of 64 MiB.
+  // Additional MB on the largest device, in steps of 64 MiB.
   std::optional<double> MoreMemory() const {
     constexpr double kStepMb = 64.0 * 1048576 / 1e6;
     const auto fits = [&](double steps) {
@@ -246,7 +250,7 @@ class Remedy {
     return *steps * kStepMb;
   }
 
-  // Tokens of context that fit.
+  // The context in tokens that fits.
   std::optional<int64_t> LessContext() const {
     constexpr double kStepTokens = 64;
     if (options_.context <= static_cast<int64_t>(kStepTokens)) return std::nullopt;
@@ -262,7 +266,7 @@ class Remedy {
   }
 
  private:
-  // The clock of a search that is to end is infinite.
+  // An infinite clock means that the search must end.
   bool Ended() const { return options_.search.elapsed_ms && !std::isfinite(options_.search.elapsed_ms()); }
 
   bool Fits(const Instance& changed) const {
@@ -275,7 +279,7 @@ class Remedy {
     return changed.Validate().ok() && PlanBy(options_.strategy, changed, search).feasible;
   }
 
-  // The least whole number that fits, by doubling and halving; nothing where not even `most` does.
+  // The least whole number that fits, by doubling and bisection; nullopt if `most` does not fit.
   template <typename Fits>
   static std::optional<double> Least(double most, Fits&& fits) {
     double low = 0, high = 1;

@@ -15,8 +15,8 @@
 namespace lime {
 namespace {
 
-constexpr double kPartLatencyMs = 0.02;  // the next part is queued while one is read
-constexpr int64_t kRowReads = 32;        // of the embedding, in flight
+constexpr double kPartLatencyMs = 0.02;  // small, because the next part is queued during a read
+constexpr int64_t kRowReads = 32;        // of the embedding, in flight at a time
 
 constexpr int64_t kMaxContext = int64_t{1} << 32;
 
@@ -59,7 +59,8 @@ absl::Status CheckRequest(const PlanRequest& request) {
 
 // ---- Parts
 
-// The head in ranges of about equal length, of at most `piece_bytes` where kVocabRange ids are not more.
+// Cuts the head into ranges of about equal length, at most `piece_bytes` but at least kVocabRange
+// ids.
 std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t vocab, Bytes piece_bytes) {
   const Bytes id_bytes = std::max<Bytes>(1, (head.bytes - KeptBytes(head)) / vocab);
   const int64_t most = piece_bytes > 0 ? std::max(kVocabRange, piece_bytes / id_bytes / kVocabRange * kVocabRange) : vocab;
@@ -72,7 +73,8 @@ std::vector<std::vector<MatrixRows>> CutHead(const BlockSpec& head, int64_t voca
 
 std::vector<std::vector<MatrixRows>> CutIntoRows(const BlockSpec& block, const PlanRequest& request, int64_t vocab) {
   if (block.id.kind == BlockKind::kHead) return CutHead(block, vocab, request.piece_bytes);
-  // 64 rows of a matrix may be many times all of its few rows, so a whole block is asked for by far more than it has.
+  // CutBlock makes parts of at least 64 rows, which may be far more than a small matrix has. For a
+  // whole block, ask for far more than its bytes.
   const Bytes longest = request.piece_bytes > 0 ? request.piece_bytes : 66 * block.bytes + kMiB;
   std::vector<std::vector<MatrixRows>> cut;
   for (BlockPiece& piece : CutBlock(block, longest)) cut.push_back(std::move(piece.rows));
@@ -101,7 +103,8 @@ std::vector<PlanPart> MakeParts(const ModelSpec& spec, const PlanRequest& reques
 
 // ---- Times
 
-// Of a micro-batch: rows of each of its sequences, which have so many positions then, behind those that are computed again.
+// A micro-batch: `own` new rows per sequence after `evicted` rows that are computed again. Each
+// sequence has `context` positions then.
 struct Rows {
   int64_t sequences = 1;
   int64_t own = 1;
@@ -110,7 +113,8 @@ struct Rows {
   int64_t evicted = 0;
 };
 
-// All rows of a micro-batch in slices, each of which attends as far as the last of its rows (daemon/engine/sliced_visit.h).
+// Time to compute all rows in slices. Each slice attends up to its last row
+// (daemon/engine/sliced_visit.h).
 double SlicedMs(const ModelSpec& spec, const DeviceProfile& profile, BlockKind kind, const Rows& rows) {
   const int64_t length = rows.evicted + rows.own, all = rows.sequences * length;
   const int64_t slice = std::max(kEvictedRows, rows.sequences * rows.own);
@@ -123,8 +127,9 @@ double SlicedMs(const ModelSpec& spec, const DeviceProfile& profile, BlockKind k
   return ms;
 }
 
-// Of each part on one device: a block's time over its parts, by their bytes; with the first part what the embedding takes, with the last
-// what a step takes beside its blocks. Behind the last attention nothing is computed again.
+// Time of each part on one device: a block's time, divided by bytes. The first part includes the
+// embedding, the last part the step's overhead. After the last attention, no evicted rows are
+// computed.
 std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& profile, const Plan& plan, const Rows& rows) {
   const auto own_ms = [&](BlockKind kind) {
     return profile.ComputeMs(spec, kind, kind == BlockKind::kHead ? rows.logits : rows.sequences * rows.own, rows.context);
@@ -148,7 +153,7 @@ std::vector<double> ComputeTimes(const ModelSpec& spec, const DeviceProfile& pro
   return times;
 }
 
-// Rows of the embedding, each a read of its own, some side by side.
+// Time to read embedding rows. Each row is one read; kRowReads are in flight.
 std::optional<double> EmbedRowsMs(const ModelSpec& spec, const ClusterDevice& device, const PlanRequest& request, int64_t rows) {
   const Bytes row_bytes = RoundUp(spec.block({BlockKind::kEmbedding, 0}).bytes / spec.config.vocab_size + 1, 4 * kKiB);
   const double ms = device.profile.DiskLatencyMs(row_bytes, std::min(rows, kRowReads));
@@ -158,7 +163,7 @@ std::optional<double> EmbedRowsMs(const ModelSpec& spec, const ClusterDevice& de
 
 // ---- Links
 
-// The least rate and the largest latency of the links between pairs of devices; the fallback where there is no pair.
+// The lowest rate and the highest latency of the links of all pairs; the fallback without a pair.
 LinkPoint WorstLink(std::span<const ClusterDevice> devices, std::span<const std::pair<int, int>> pairs, const LinkPoint& fallback) {
   if (pairs.empty()) return fallback;
   LinkPoint worst = {.bytes_per_second = HUGE_VAL, .latency_ms = 0};
@@ -175,7 +180,7 @@ double TxMs(const ModelSpec& spec, const LinkPoint& link, int64_t rows) {
   return static_cast<double>(bytes) / link.bytes_per_second * 1000;
 }
 
-// What the chunks of the planned prompt have ahead of them, on average.
+// The mean number of evicted positions before the chunks of the planned prompt.
 int64_t MeanEvicted(const Plan& head, int64_t chunk_rows) {
   int64_t sum = 0, chunks = 0;
   for (int64_t end = 0; EvictsKv(head) && end < head.prompt_tokens; ++chunks) {
@@ -214,11 +219,12 @@ Instance::Block ToBlock(const PlanPart& part, Bytes page_bytes) {
   block.kind = part.block.kind == BlockKind::kAttention ? Instance::Kind::kAttention
                : part.block.kind == BlockKind::kMlp     ? Instance::Kind::kMlp
                                                         : Instance::Kind::kHead;
-  // Consecutive blocks of one kind and layer are pieces of one block; a head has no layer, and no neighbour of its kind.
+  // Consecutive blocks of one kind and layer are parts of one block. The head has no neighbour of
+  // its kind.
   return block;
 }
 
-// Pages that layers use in turn are taken off whether or not it gets any.
+// Subtracts the pages that layers share in turn, even if the device gets no layer.
 Instance::Device ToDevice(const ClusterDevice& device, const Plan& head) {
   const Bytes shared = head.sequences * SharedPages(head) * head.page_bytes;
   const Bytes mem = device.budget - device.runtime - device.activations - device.margin - shared;
@@ -277,7 +283,7 @@ FirstTokenProblem MakeFirstToken(const ModelSpec& spec, std::span<const ClusterD
 
 // ---- The plan
 
-// The problem of the micro-batches that were chosen.
+// The problem with the chosen micro-batches.
 absl::StatusOr<Instance> Chosen(const PlanProblem& problem, int32_t batch) {
   Instance instance = problem.instance;
   const auto tx = instance.net.tx_ms_by_batch.find(batch);
@@ -289,7 +295,7 @@ absl::StatusOr<Instance> Chosen(const PlanProblem& problem, int32_t batch) {
   return instance;
 }
 
-// `stages`: those of the choice, but where the embedding is with the head: held.
+// `stages`: those of the choice; with kWithHead, without embedding_by_rows.
 absl::Status AddPrompt(const PlanProblem& problem, const PlanChoice& choice, const StagePlan& stages, Plan& plan) {
   if (!problem.first_token) return absl::OkStatus();
   const FirstToken& first = choice.first_token;
@@ -338,8 +344,9 @@ void AddDecode(const PlanProblem& problem, const Instance& instance, const PlanC
   }
 }
 
-// The ring gets what is left, up to six sweeps of all that streams: beyond that nothing can be read further ahead. The rest is margin. A
-// device that is left out may be too small for its own runtime: what it has is what it takes.
+// The ring gets the remaining memory, up to six sweeps of the streamed parts; more would not allow
+// earlier reads. The rest is margin. An unused device may be too small for its own runtime; then
+// all its memory counts as runtime.
 void DivideMemory(Plan& plan) {
   const std::vector<PlanNeed> needs = NeedsOf(plan);
   std::vector<Bytes> sweep(plan.devices.size(), 0);

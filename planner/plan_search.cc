@@ -13,15 +13,16 @@
 namespace lime {
 namespace {
 
-constexpr double kShareOfLimit = 0.75;                      // of the time limit that the work is made for
-constexpr double kStartsOfLevel = 0.4, kStartsAlone = 0.5;  // of the work of a level, of all work where there is one level
+constexpr double kShareOfLimit = 0.75;  // share of the time limit that work may take
+// Shares of work for starts: per level, and if there is only one level.
+constexpr double kStartsOfLevel = 0.4, kStartsAlone = 0.5;
 
-// To have something to compare with before looking at every plan.
+// Work to find a plan to compare with, before the exhaustive search.
 constexpr double kIncumbentWork = 10 * SearchBudget::kWorkPerMs;
 
-// An instance whose model blocks are in few parts, and what belongs to it.
+// An instance with model blocks in few parts, and the matching options.
 struct Level {
-  std::vector<int32_t> begins;  // pieces of its blocks
+  std::vector<int32_t> begins;  // first parts of its blocks
   Instance instance;
   std::optional<FirstTokenBound> first_token;
   std::optional<MoveCost> move_cost;
@@ -89,11 +90,12 @@ class Search {
     }
   }
 
-  // Model blocks in one part, then in a few, then in all their pieces; each level goes on from the best plans of the one before.
+  // Model blocks first in one part, then in a few, then in all parts. Each level starts from the
+  // best plans of the level before.
   void Descend(LevelSearch& pieces, bool has_starts) {
     const std::vector<Level> levels = CoarseLevels();
     std::vector<LevelSearch::Line> lines;
-    double shares = 1;  // of this level and those behind it
+    double shares = 1;  // of this level and the next ones
     for (size_t i = 0; i < levels.size(); ++i) {
       const Level& level = levels[i];
       LevelSearch search(level.instance, AnnealerOptions(level.first_token, level.move_cost), budget_);
@@ -155,7 +157,8 @@ class Search {
     return first.feasible && first.ms <= options_.first_token->most_ms;
   }
 
-  // The best of what is kept, if it is better than `best`. The quick evaluation has ordered them but for rounding.
+  // The best plan of the level, if better than `best`. Its order is that of the quick evaluation,
+  // up to rounding.
   void Settle(const LevelSearch& level, FoundPlan& best) {
     constexpr double kRounding = 1 + 1e-6;
     for (const LevelSearch::Line& line : level.lines()) {
@@ -166,7 +169,7 @@ class Search {
     }
   }
 
-  // The quick evaluation rounds otherwise, so a seed may be better by a hair than what seemed as good.
+  // The quick evaluation rounds differently, so a seed may be slightly better than the plan found.
   void KeepToSeeds(FoundPlan& best) {
     for (const StagePlan& seed : options_.seeds) {
       if (!BeginsAtUnits(seed)) continue;
@@ -175,7 +178,8 @@ class Search {
     }
   }
 
-  // Where everything fits, what is as good and reads nothing is better: disks wear, and may be slower than they were.
+  // If everything fits, prefers a plan of equal time without reads: disks wear, and may become
+  // slower.
   void PreferResident(FoundPlan& best) {
     constexpr double kAsGood = 1 + 1e-6;
     for (const StagePlan& seed : options_.seeds) {
@@ -188,7 +192,7 @@ class Search {
     }
   }
 
-  // Keeps resident what streams for nothing.
+  // Makes streamed blocks resident if that costs nothing.
   void Tidy(FoundPlan& best) {
     constexpr double kTidyWork = 500 * SearchBudget::kWorkPerMs, kTidyShare = 0.2;
     const double trial = static_cast<double>(Evaluator::kSteps) * instance_.NumBlocks() * instance_.microbatches;
@@ -247,11 +251,12 @@ class Search {
   SearchBudget budget_;
   Evaluator exact_;
   std::optional<FirstTokenPredictor> first_token_;
-  double least_first_token_ms_ = std::numeric_limits<double>::infinity();  // of the plans that fit
+  double least_first_token_ms_ = std::numeric_limits<double>::infinity();  // of plans that fit
   const std::vector<int32_t> unit_begins_;
 };
 
-// Of KV, and where nothing streams of weights: a device that has any block has room for one, resident or in its pool.
+// The most KV that a device can hold, and weights if nothing streams. A device with any block has
+// room for one block, resident or in its pool.
 double MostHeldMb(const Instance& instance, const Instance::Device& device, double smallest_mb, bool streams) {
   bool holds_one = false;
   for (const Instance::Block& block : instance.blocks) holds_one |= block.mb + block.kv_mb <= device.mem_mb + kMemorySlackMb;

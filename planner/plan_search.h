@@ -1,5 +1,6 @@
-// The best plan of the whole plan space that can be found: every plan of small instances, else structured starts and annealing on the
-// exact evaluation, of whole model blocks first where they are in pieces.
+// Finds the best plan in the whole plan space. Small instances: all plans. Others: structured
+// starts and annealing on the exact evaluation, with whole model blocks first if blocks are given
+// in parts.
 #pragma once
 
 #include <cstdint>
@@ -22,34 +23,39 @@ struct SearchOptions {
   Granularity granularity = Granularity::kBlock;
   uint64_t seed = 1;
   double time_limit_ms = 5000;
-  // Milliseconds since the search was asked for; empty: the amount of work that takes about half of the time limit is the only limit.
+  // Milliseconds since the search began. Empty: the only limit is the work that takes about half of
+  // the time limit.
   std::function<double()> elapsed_ms;
-  double max_work = 1e18;        // in units of SearchBudget, where that is to be less
-  double good_enough_ms = 0;     // a lower bound: nobody looks on once it is reached
-  bool exhaustive = true;        // where an instance is small
-  bool may_reload = false;       // PlanBatches: a plan may read what streams for every micro-batch, where that is faster
-  std::vector<StagePlan> seeds;  // to start from as well: the answer is never worse than one that fits and has its stages where they may be
-  std::optional<MoveCost> move_cost;           // where a plan is in force
-  std::optional<FirstTokenBound> first_token;  // what is slower to the first token is no plan
+  double max_work = 1e18;     // in units of SearchBudget
+  double good_enough_ms = 0;  // the search ends at this time per step, a lower bound
+  bool exhaustive = true;     // for small instances
+  // PlanBatches: plans may read streamed parts for every micro-batch, if that is faster.
+  bool may_reload = false;
+  // Plans to start from. The answer is never worse than a seed that fits and obeys `granularity`.
+  std::vector<StagePlan> seeds;
+  std::optional<MoveCost> move_cost;           // if a plan is in use
+  std::optional<FirstTokenBound> first_token;  // plans beyond this bound are infeasible
 };
 
 struct FoundPlan {
   bool feasible = false;
   StagePlan plan;
-  double ms_per_step = 0;                 // by Evaluator
-  double cost = 0;                        // ms_per_step, and what moving costs
-  bool optimal = false;                   // every plan was looked at
-  bool reloads = false;                   // every micro-batch reads what streams; else a step reads it once
-  std::string reason;                     // why none is feasible
-  std::optional<FirstToken> first_token;  // where it is bounded
+  double ms_per_step = 0;  // by Evaluator
+  double cost = 0;         // ms_per_step plus the cost of moving
+  bool optimal = false;    // all plans were examined
+  // Every micro-batch reads streamed parts again; else once per step.
+  bool reloads = false;
+  std::string reason;                     // why no plan is feasible
+  std::optional<FirstToken> first_token;  // if it is bounded
 };
 
-// Whether memory shows, without a search, that no plan fits: KV, and where no device has a disk the weights, are more than there is; or a
-// block is larger than every device. False says nothing.  REQUIRES: instance.Validate().ok()
+// Whether memory alone proves that no plan fits: all KV (and all weights, if no device has a disk)
+// exceed the memory, or a block exceeds every device. False proves nothing.  REQUIRES:
+// instance.Validate().ok()
 bool CannotFit(const Instance& instance);
 
-// Deterministic for a seed as long as `elapsed_ms` does not end it.  REQUIRES: instance.Validate().ok(), the seeds valid, the bound's
-// problem valid for `instance`
+// Deterministic for a seed unless `elapsed_ms` ends it.  REQUIRES: instance.Validate().ok(), the
+// seeds valid, the bound's problem valid for `instance`
 FoundPlan SearchPlan(const Instance& instance, const SearchOptions& options);
 
 }  // namespace lime

@@ -115,7 +115,7 @@ absl::Status ProgramRunner::On(const RoomMade&) {
   return absl::OkStatus();
 }
 
-// The step under way counts as begun once an instruction of it was carried out or waits.
+// The current step has begun if an instruction of it was done or waits.
 int64_t ProgramRunner::BorderStep() const {
   const Generation& now = generations_.front();
   const int64_t begun = loads_begun_ - now.first_load, loads = now.num_loads();
@@ -135,7 +135,8 @@ void ProgramRunner::EndStep(std::vector<Action>& actions) {
   at_ = 0;
   NoteBorder(actions);
   if (settled() || step_ <= generations_[1].first_step) return;
-  generations_.erase(generations_.begin(), generations_.begin() + 2);  // all loads of steps that have ended were evicted
+  // All loads of ended steps were evicted.
+  generations_.erase(generations_.begin(), generations_.begin() + 2);
 }
 
 void ProgramRunner::Advance(double now_ms, std::vector<Action>& actions) {
@@ -174,10 +175,10 @@ void ProgramRunner::TryLoad(std::vector<Action>& actions) {
   }
 }
 
-// Windows alone see to the room among loads of one residency; behind a border those before it count as well. A ring that a change brings
-// is there with the room that it makes.
+// Within one residency, windows alone guarantee room. After a border, loads from before it count
+// too. A ring that a change adds exists once the change has made room.
 bool ProgramRunner::MayBegin(const Prefetch& load) const {
-  if (loads_begun_ - load.window >= evicted_) return false;  // negative: there has always been room
+  if (loads_begun_ - load.window >= evicted_) return false;  // negative: there was always room
   if (load.keep) return room_made_;
   return in_ring_ + load.bytes <= (room_made_ ? OfNextLoad() : generations_.front()).programs.front()->ring_bytes;
 }

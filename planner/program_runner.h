@@ -1,20 +1,23 @@
-// Carries out the Programs of one device: events in, actions out. The daemon and the simulator run it alike.
+// Interprets the Programs of one device: events in, actions out. Used by the daemon and the
+// simulator.
 //
-// Pure: it never looks at a clock; `now_ms` comes from its owner and serves only to say how long something was waited for.
+// Pure: it reads no clock. The owner passes `now_ms`, which only serves to report waiting times.
 // Thread: the owner's.   Owner: the simulator, or a daemon's event loop.
 //
-// Two things go on side by side, and each is at one place at any time:
-//   computation  the instructions of a step in order, then those of the next step that was begun; it stands at a Compute that is under way,
-//                or at a Recv, AwaitWeights or AwaitKv that has to wait, or between two steps
-//   disk         one load after another; load k begins when load k - 1 has ended and load k - window was evicted. A real disk is given the
-//                next load before the last one has ended (loads_under_way), so that no gap opens between two
-// What a peer sends too often or out of place is an error that changes nothing.
+// Two activities run in parallel, and each has one current place:
+//   computation  Instructions of a step in order, then those of the next begun step. It is at a
+//                running Compute, at a Recv, AwaitWeights or AwaitKv that waits, or between steps.
+//   disk         Loads begin in order, load k after load k - window was evicted. Up to
+//                loads_under_way are in flight, so that a real disk never idles between two.
+// A message that a peer sends too often or at the wrong time is an error. It changes nothing.
 //
-// What streams may change while it runs, and nothing waits for it: the steps of which a load has begun go on as they were, the next one is
-// the border.
+// A Change of the streamed parts stops nothing. Steps with a load that has begun continue as
+// before. The next step is the border.
 //
-//   Change ──► steps before the border ──► Border: what leaves memory is used no more ──► the first step: what comes stays ──► settled
-//                                             └─► RoomMade: its memory is free
+//   Change ──► steps before it ──► Border: evicted parts are unused ──► first step ──► settled
+//                                     └─► RoomMade: their memory is free
+//
+// In the first step, the parts that become resident are loaded to stay.
 #pragma once
 
 #include <cstdint>
@@ -35,38 +38,41 @@ class ProgramRunner {
  public:
   // ---- Events
 
-  // Another step of `program` (index) follows those begun before.
+  // Begins a step of `program` (index) after the steps begun before.
   struct BeginStep {
     int32_t program = 0;
   };
-  // A micro-batch for `stage` has come. Those of later steps may come early, in the order of the steps.
+  // A micro-batch for `stage` has arrived. Messages of later steps may be early, in order of the
+  // steps.
   struct Arrived {
     int32_t stage = 0;
     int32_t microbatch = 0;
   };
-  // The answer to a StartAskKv.
+  // The host has answered a StartAskKv.
   struct KvArrived {
     int32_t part = 0;
     int32_t microbatch = 0;
   };
-  // The load under way has ended; of several, the oldest.
+  // The oldest load in flight has ended.
   struct Loaded {
     int64_t load = 0;
   };
-  // The Compute under way has ended.
+  // The running Compute has ended.
   struct Computed {};
-  // Other parts stream: the border is the first step of which no load has begun and that has not begun itself. `entering` are the
-  // Programs of that one step (CompileChange), `settled` those of all after it, as many as there were, with the same ring, or one where
-  // there was none or none where nothing streams any more; they outlive this unchanged, or until the next Change is taken.
-  // InvalidArgument while another change is not settled.
+  // Changes the streamed parts. The border is the first step that has not begun and has no load
+  // begun. `entering` are its Programs (CompileChange); `settled` are those of all later steps.
+  // Each has as many Programs as before. The ring stays, or appears if there was none, or goes if
+  // nothing streams any more. The Programs must not change and must outlive this, or the next
+  // Change. InvalidArgument while another change is not settled.
   struct Change {
     std::vector<const Program*> entering, settled;
   };
-  // What is to stay has room in memory, and the ring is there: after a Border, or at once where nothing leaves.
+  // Memory for the new resident parts and the ring is free: after a Border, or at once if no part
+  // leaves.
   struct RoomMade {};
   using Event = std::variant<BeginStep, Arrived, KvArrived, Loaded, Computed, Change, RoomMade>;
 
-  // ---- Actions, to be carried out in order. Steps and loads are counted from 0 over the life of the runner.
+  // ---- Actions, to be done in order. Steps and loads are counted from 0 over the runner's life.
 
   struct StartCompute {
     int64_t step = 0;
@@ -76,7 +82,7 @@ class ProgramRunner {
     int64_t load = 0;
     Prefetch what;
   };
-  // The room of a load is free. It comes before a StartLoad that uses it.
+  // Ring memory of a load is free. It precedes a StartLoad that uses it.
   struct Release {
     int64_t load = 0;
     Bytes bytes = 0;
@@ -89,55 +95,56 @@ class ProgramRunner {
     int64_t step = 0;
     AskKv what;
   };
-  // The computation stood still for something. Not reported between steps.
+  // The computation waited. Not reported between steps.
   struct Waited {
     int64_t step = 0;
     Instruction what;   // Recv, AwaitWeights or AwaitKv
-    int32_t part = -1;  // that AwaitWeights waited for
+    int32_t part = -1;  // AwaitWeights: the part it waited for
     double begin_ms = 0;
     double end_ms = 0;
   };
-  // The last instruction of a step was carried out.
+  // The last instruction of a step is done.
   struct StepEnded {
     int64_t step = 0;
   };
-  // The steps before the border have ended: nothing computes any more with what is resident and streams from `step` on.
+  // All steps before `step` have ended. From `step` on, the new residency is in use.
   struct Border {
     int64_t step = 0;
   };
   using Action = std::variant<StartCompute, StartLoad, Release, StartSend, StartAskKv, Waited, StepEnded, Border>;
 
-  // Steps begun and not ended, and messages of one kind that have come early, at most.
+  // Limit for steps begun but not ended, and for early messages of one kind.
   static constexpr int64_t kMaxAhead = 1 << 16;
 
-  // `programs`: what a step may be, of one device of one plan, with the same loads. `loads_limit`: no load from there on, for who knows how
-  // many steps there will be; otherwise loads go on around the steps as far as there is room. `loads_under_way`: at most so many at a time;
-  // they end in order all the same.
-  // REQUIRES: at least one, each valid; they outlive this unchanged.
+  // `programs`: the Programs that a step may use, for one device of one plan, all with the same
+  // loads. `loads_limit`: no load begins from this number on; without it, loads continue cyclically
+  // while there is room. `loads_under_way`: most loads in flight; they end in order. REQUIRES: at
+  // least one Program, all valid and unchanged while this lives.
   explicit ProgramRunner(std::vector<const Program*> programs, int64_t loads_limit = INT64_MAX, int loads_under_way = 1);
 
-  // Appends what is to be done now. To be called once with no event, by Start, before anything else.
+  // Appends the first actions. Call it once, before any event.
   void Start(std::vector<Action>& actions) { TryLoad(actions); }
-  // InvalidArgument for an event that cannot be: nothing has changed then.
+  // Appends the actions that follow. InvalidArgument for an impossible event, which changes
+  // nothing.
   absl::Status OnEvent(const Event& event, double now_ms, std::vector<Action>& actions);
 
-  // ---- What it is doing, for logs and tests
+  // ---- Its state, for logs and tests
 
   bool computing() const { return computing_; }
-  // The instruction it waits at; null where it computes or is between steps.
+  // The instruction that waits; null while it computes or between steps.
   const Instruction* waiting() const;
-  // The part whose load it waits for; nothing where it waits for none.
+  // The part whose load it waits for, if any.
   std::optional<int> awaited_part() const;
-  // Since when; negative where it does not.
+  // When the wait began; negative if it does not wait.
   double waiting_since_ms() const { return waiting_since_ms_; }
   int64_t steps_ended() const { return step_; }
-  // No change is under way.
+  // Whether no change is in progress.
   bool settled() const { return generations_.size() == 1; }
-  // The first step of the residency that is taken up.  REQUIRES: !settled()
+  // The first step of the new residency.  REQUIRES: !settled()
   int64_t border() const { return generations_[1].first_step; }
 
  private:
-  // What has come of one kind, by (stage, micro-batch), less what was taken.
+  // Messages that arrived and were not used yet, by (stage, micro-batch).
   using Arrivals = std::map<std::pair<int32_t, int32_t>, int64_t>;
 
   absl::Status On(const BeginStep& event);
@@ -152,7 +159,7 @@ class ProgramRunner {
   void TryLoad(std::vector<Action>& actions);
   bool TakeArrival(std::pair<int32_t, int32_t> key);
 
-  // True: done, on to the next instruction.
+  // Each returns true if the instruction is done, false if it waits or computes.
   bool Do(const Recv& recv, std::vector<Action>& actions);
   bool Do(const AwaitWeights& await, std::vector<Action>& actions);
   bool Do(const AskKv& ask, std::vector<Action>& actions);
@@ -163,7 +170,8 @@ class ProgramRunner {
 
   absl::Status CountArrival(std::pair<int32_t, int32_t> key);
 
-  // Steps of one residency, and where their loads begin. Up to three follow one another: what was, the step at the border, what will be.
+  // Steps with one residency. A change has three generations: before, the step at the border,
+  // after.
   struct Generation {
     std::vector<const Program*> programs;
     int64_t first_step = 0;
@@ -173,7 +181,7 @@ class ProgramRunner {
     int64_t num_loads() const { return static_cast<int64_t>(loads().size()); }
   };
   static Generation MakeGeneration(std::vector<const Program*> programs, int64_t first_step, int64_t first_load);
-  const Generation& OfStep() const;  // of the one under way, or the next
+  const Generation& OfStep() const;  // of the running or the next step
   const Generation& OfNextLoad() const;
   bool MayBegin(const Prefetch& load) const;
   int64_t BorderStep() const;
@@ -183,20 +191,20 @@ class ProgramRunner {
   std::deque<Generation> generations_;
   const int64_t loads_limit_;
   const int loads_under_way_;
-  std::vector<int32_t> steps_;  // begun; the first is the one under way
-  int64_t step_ = 0;            // number of that
-  size_t at_ = 0;               // in its instructions
+  std::vector<int32_t> steps_;  // Programs of the steps begun; the first is running
+  int64_t step_ = 0;            // number of that step
+  size_t at_ = 0;               // index of its next instruction
   bool computing_ = false;
-  double waiting_since_ms_ = -1;  // negative where it does not wait
+  double waiting_since_ms_ = -1;  // negative: does not wait
   Arrivals arrivals_;
-  std::optional<AskKv> asked_;  // and not awaited
+  std::optional<AskKv> asked_;  // AskKv that was not awaited yet
   bool answered_ = false;
   int64_t loads_begun_ = 0, loads_ended_ = 0, evicted_ = 0;
   Bytes in_ring_ = 0;
-  bool border_noted_ = false, room_made_ = false;  // of the change under way
+  bool border_noted_ = false, room_made_ = false;  // of the current change
 };
 
-// As a stretch of a timeline; the device is not filled in.
+// Converts to a time span; the device is not set.
 TimelineSpan SpanOf(const ProgramRunner::Waited& waited);
 
 }  // namespace lime

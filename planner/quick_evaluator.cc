@@ -9,12 +9,13 @@ namespace {
 
 constexpr double kEndlessMs = std::numeric_limits<double>::infinity();
 constexpr int kSteps = Evaluator::kSteps, kSettledStep = Evaluator::kSettledStep;
-constexpr int kHistory = 9;  // steps before the first: a window reaches back 4 q + 4 loads at most
+constexpr int kHistory = 9;  // steps before the first; a window is at most 4 q + 4 loads
 
-// When the steps ended, and what that makes of the steps after the settled one; the rest of them follow from the last one known.
+// The ends of the steps and the mean time after the settled step. Steps that were not simulated
+// follow from the last one.
 class Ends {
  public:
-  // True when no more are needed.
+  // Returns true if no more steps are needed.
   bool Add(int step, double end_ms, bool settled) {
     shift_ms_ = end_ms - last_ms_;
     last_ms_ = end_ms;
@@ -60,8 +61,8 @@ double QuickEvaluator::MsPerStep(const Assignment& plan, double limit_ms) {
   return instance_.microbatches == 1 ? RunOne() : RunMany();
 }
 
-// Stages, loads in order of use, and the sums over devices. A hop is part of the gap before the next load where nothing else can wait for
-// the network: with one micro-batch.
+// Collects stages, loads in order of use, and sums over devices. With one micro-batch nothing else
+// waits for the network, so a hop is part of the gap before the next load.
 void QuickEvaluator::Compile(const Assignment& plan) {
   for (DeviceState& device : devices_) {
     device.used_mb = device.pool_need_mb = device.comp_ms = device.load_ms = 0;
@@ -136,8 +137,9 @@ bool QuickEvaluator::Fits() {
   return fits;
 }
 
-// No schedule is shorter than the way of one micro-batch, the computing of one device (of the micro-batches of the step after the last one
-// counted all but one may have run), its loads (those that its pool holds may have been read before).
+// Lower bounds of any schedule: the path of one micro-batch; the compute time of one device (after
+// the last counted step, all micro-batches but one may already have run); its loads (without those
+// that its pool may have held at the start).
 double QuickEvaluator::LeastMs() const {
   double least_ms = path_ms_;
   constexpr double kCounted = kSteps - 1 - kSettledStep;
@@ -176,7 +178,7 @@ void QuickEvaluator::CompileWindows() {
   std::fill_n(release_ms_.begin(), loads_.size() * kHistory, -kEndlessMs);
 }
 
-// As Evaluator::ComputeWindows.
+// The same as Evaluator::ComputeWindows.
 void QuickEvaluator::CompileWindows(const DeviceState& device, double pool_mb) {
   const int q = static_cast<int>(device.loads.size());
   prefix_mb_.resize(2 * q + 1);
@@ -198,8 +200,9 @@ void QuickEvaluator::CompileWindows(const DeviceState& device, double pool_mb) {
   }
 }
 
-// Once the steps within reach of any window are each the one before plus a constant, so are all that follow. A disk that gains on the
-// others goes on gaining until its pool is full, which changes nothing; one that falls behind shows as a larger shift.
+// If all steps within reach of any window equal the step before plus a constant, so do all later
+// steps. A disk that is faster than the others only gets ahead until its pool is full, which
+// changes nothing. A slower one shows as a larger shift.
 bool QuickEvaluator::Settles(double shift_low, double shift_high) {
   for (size_t d = 0; d < load_end_ms_.size(); ++d) {
     shift_high = std::max(shift_high, load_end_ms_[d] - load_end_before_ms_[d]);
@@ -209,7 +212,7 @@ bool QuickEvaluator::Settles(double shift_low, double shift_high) {
   return settled_steps_ > max_reach_;
 }
 
-// With one micro-batch everything but the disks is free whenever the token comes by.
+// With one micro-batch, everything except the disks is idle when the token arrives.
 double QuickEvaluator::RunOne() {
   const int64_t n = static_cast<int64_t>(loads_.size());
   const double rest_ms = visits_.back().tail_ms;

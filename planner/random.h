@@ -1,4 +1,5 @@
-// A small generator (splitmix64), the same numbers on every platform: searches are deterministic for a seed.
+// A small generator (splitmix64) with the same numbers on every platform. A seed makes a search
+// deterministic.
 #pragma once
 
 #include <cstdint>

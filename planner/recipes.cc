@@ -31,7 +31,7 @@ class RecipeSearch {
         mixed_(instance, unit_begins),
         dispatcher_(instance, mixed_),
         least_ms_(styles_.size(), -1.0) {
-    if (shares_.empty()) {  // KV alone is too much for a fluid: as much as the devices have
+    if (shares_.empty()) {  // KV alone is too much for fluid shares: use memory sizes
       for (const Instance::Device& device : instance.devices) shares_.push_back(device.mem_mb + 1);
     }
     orders_ = DeviceOrders(instance, std::vector<double>(instance.devices.size(), 1.0), random);
@@ -53,8 +53,8 @@ class RecipeSearch {
   }
 
  private:
-  static constexpr size_t kClimbers = 2;     // of each kind
-  static constexpr double kTasteWork = 300;  // of however few blocks
+  static constexpr size_t kClimbers = 2;     // per kind
+  static constexpr double kTasteWork = 300;  // at least, for few blocks
   static constexpr int kRounds[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16};
   static constexpr int kMixedRounds[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
   static constexpr double kMixedPool = 1.25;  // in blocks
@@ -93,7 +93,7 @@ class RecipeSearch {
     return plan;
   }
 
-  // Where not everything finds a place in that time, pools are made less deep until it does.
+  // If not all units fit in that time, pools become less deep until they do.
   std::optional<Assignment> CookMixed(Recipe& recipe) {
     for (int tries = 0; recipe.mixed.empty(); ++tries) {
       if (tries == 3) return std::nullopt;
@@ -127,7 +127,7 @@ class RecipeSearch {
     return shares;
   }
 
-  // The least time in which everything finds a place where every device streams what is best; infinity where it never does.
+  // The least time in which all units fit if every device streams what suits it; infinity if never.
   double LeastMixedMs() {
     if (least_mixed_ms_ >= 0) return least_mixed_ms_;
     Recipe recipe = {.order = orders_.front(), .pools = std::vector<double>(Devices(), kMixedPool)};
@@ -145,7 +145,7 @@ class RecipeSearch {
     return high;
   }
 
-  // The least time in which everything finds a place where all devices stream in one style; infinity where it never does.
+  // The least time in which all units fit if all devices stream in one style; infinity if never.
   double LeastMs(size_t style) {
     if (least_ms_[style] >= 0) return least_ms_[style];
     Recipe recipe = {
@@ -156,7 +156,8 @@ class RecipeSearch {
            });
   }
 
-  // Of what every device takes and streams: where it stands in the model makes plans of one kind.
+  // Identifies what every device holds and streams, without the positions in the model. Plans with
+  // equal fingerprints are of one kind.
   static int Fingerprint(const std::vector<MixedCountProgram::Share>& shares) {
     uint64_t mixed = 0;
     for (const MixedCountProgram::Share& share : shares) {
@@ -174,20 +175,20 @@ class RecipeSearch {
     return IsCounted(recipe) ? RecipeKind::kCounted : RecipeKind::kFluid;
   }
 
-  // The best of every kind: which kind ends better is not seen yet.
+  // Keeps the best of every kind, because it is not known yet which kind ends better.
   void KeepClimbers() {
     std::array<size_t, 4> kept = {};
     std::erase_if(kept_, [&](const Kept& each) { return ++kept[static_cast<size_t>(KindOf(each.recipe))] > kClimbers; });
   }
 
-  // What is far behind the best has no way to catch up in what is left of the work.
+  // Drops recipes that are too far behind the best to catch up with the remaining work.
   void KeepWithin(double most) {
     double least = std::numeric_limits<double>::infinity();
     for (const Kept& kept : kept_) least = std::min(least, kept.cost);
     std::erase_if(kept_, [&](const Kept& kept) { return kept.cost > least * most; });
   }
 
-  // Numbers of rounds in turn; the best recipe of each and of each kind is kept.
+  // Tries numbers of rounds in turn. Keeps the best recipe of each number and kind.
   void Sample() {
     constexpr RecipeKind kKinds[] = {RecipeKind::kCounted, RecipeKind::kFluid, RecipeKind::kMixed, RecipeKind::kDispatched};
     const size_t kinds = mixed_.applies() ? 4 : 2;
@@ -305,7 +306,7 @@ class RecipeSearch {
   CountProgram counts_;
   MixedCountProgram mixed_;
   Dispatcher dispatcher_;
-  std::vector<double> least_ms_;  // by style; negative: not known yet
+  std::vector<double> least_ms_;  // by style; negative: unknown
   double least_mixed_ms_ = -1;
   double heat_ = 0;
   std::vector<std::vector<int32_t>> orders_;

@@ -25,7 +25,7 @@ double SwitchMs(const ReplanProblem& problem, const StagePlan& plan) {
 Replan PlanAgain(const ReplanProblem& problem, SearchOptions options) {
   StagePlan current = problem.current;
   const bool still_valid = current.Validate(problem.instance).ok();
-  if (!still_valid) current.embedding_by_rows = false;  // the first device cannot read rows any more
+  if (!still_valid) current.embedding_by_rows = false;  // the first device can no longer read rows
   const double current_ms = Evaluator(problem.instance).MsPerStep(current);
   const bool fits = still_valid && std::isfinite(current_ms);
   Replan out = {.feasible = fits, .plan = problem.current, .ms_per_step = current_ms};

@@ -1,4 +1,4 @@
-// Whether to leave the plan in force for a better one when the network or the devices have changed.
+// Decides whether to replace the plan in use after the network or the devices have changed.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace lime {
 
 struct ReplanProblem {
-  Instance instance;  // as things are now
+  Instance instance;  // the current state
   StagePlan current;
   double remaining_steps = 0;
   double move_mb_per_ms = 0;  // 0: blocks and their KV cannot move
@@ -19,12 +19,14 @@ struct ReplanProblem {
 
 struct Replan {
   bool feasible = false;  // the plan fits
-  bool changed = false;   // the saving over the remaining steps exceeds the time to move, or the current plan no longer fits
-  StagePlan plan;         // to be in force: the current one unless `changed`
-  double switch_ms =
-      0;  // to move the blocks of another device, weights and KV. What becomes resident or streams where it is costs nothing.
+  // The saving over the remaining steps exceeds the time to move, or the current plan no longer
+  // fits.
+  bool changed = false;
+  StagePlan plan;  // the current plan unless `changed`
+  // Time to move weights and KV to other devices. A change of residency in place costs nothing.
+  double switch_ms = 0;
   double ms_per_step = 0;
-  std::string reason;  // why nothing fits
+  std::string reason;  // why no plan fits
 };
 
 // REQUIRES: problem.instance.Validate().ok(), problem.current.Validate(problem.instance).ok()

@@ -8,8 +8,8 @@ namespace {
 
 constexpr double kZero = 1e-9;
 
-// Columns: variables, then for each row its slack (or, for an equation, its artificial variable), then b. Below the rows two objectives:
-// the sum of the artificial variables, and the cost.
+// Columns: the variables, then one slack per row (an artificial variable for an equation), then b.
+// Below the rows are two objectives: the sum of the artificial variables, and the cost.
 class Tableau {
  public:
   explicit Tableau(const LinearProgram& program)
@@ -57,7 +57,8 @@ class Tableau {
 
   bool MayEnter(int column) const { return column < vars_ || !program_.rows[column - vars_].equal; }
 
-  // The most negative reduced cost; after many steps the first one, which cannot go in circles.
+  // The column with the most negative reduced cost. After many steps the first one, which cannot
+  // cycle.
   int Entering(int objective, bool first) {
     int best = -1;
     for (int c = 0; c + 1 < width_; ++c) {

@@ -1,4 +1,5 @@
-// A small linear program: minimise cost x with x >= 0, each row either a x <= b or a x = b, all b >= 0. Dense tableau, two phases.
+// Solves a small linear program: minimise cost x with x >= 0. Each row is a x <= b or a x = b, all
+// b >= 0. Dense tableau, two phases.
 #pragma once
 
 #include <vector>
@@ -18,7 +19,8 @@ struct LinearProgram {
 struct LinearSolution {
   bool optimal = false;  // false: infeasible, unbounded, or given up
   std::vector<double> x;
-  std::vector<double> multipliers;  // of the rows a x <= b: what one more b would save; 0 for the others
+  // For rows a x <= b: the saving per unit of b; 0 for the others.
+  std::vector<double> multipliers;
 };
 
 LinearSolution Minimise(const LinearProgram& program);

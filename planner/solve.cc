@@ -33,7 +33,8 @@ using Answer = absl::StatusOr<ordered_json>;
 
 constexpr double kMax = kMaxPlanNumber;
 constexpr int64_t kMaxCount = 1'000'000'000'000'000;  // exact as a double
-constexpr double kTiny = 1e-15;                       // a divisor: no quotient of two fields overflows
+// Smallest divisor; quotients of two fields cannot overflow.
+constexpr double kTiny = 1e-15;
 
 std::vector<double> List(std::span<const double> numbers) {
   return {numbers.begin(), numbers.end()};
@@ -64,7 +65,7 @@ Answer SolveEval(const json& problem) {
   return out;
 }
 
-// `r` or `k`: a number for every device, or, where the order leaves devices out, for every device of the order.
+// `r` or `k`: one number per device, or per device of the order if the order omits devices.
 absl::StatusOr<std::vector<double>> ReadLayerCounts(JsonFields& fields, const char* key, const Instance& instance,
                                                     const std::vector<int32_t>& order) {
   const std::vector<double> counts = fields.Doubles(key, 0, kMaxPlanBlocks, kMaxPlanDevices);
@@ -216,7 +217,7 @@ Answer SolveOptimize(const json& problem, const SolveOptions& options) {
                       {"lower_bound_ms", std::min(best.lower_bound_ms, best.found.ms_per_step)}};
 }
 
-// The instance as it is now: what of the network and the devices has changed.
+// The current instance, with the changes of the network and the devices.
 absl::StatusOr<Instance> ReadChanged(const json& problem, const json& instance_json) {
   JsonFields fields(problem, "problem");
   json changed = instance_json;
@@ -260,7 +261,8 @@ Answer SolveReplan(const json& problem, const SolveOptions& options) {
 
 // ---- All kinds
 
-// Answers carry 12 significant digits: the sums behind them round in the 14th or so, and 10.1 reads better than 10.100000000000023.
+// Answers have 12 significant digits. The sums behind them round at about the 14th, and 10.1 is
+// easier to read than 10.100000000000023.
 void RoundNumbers(ordered_json& answer) {
   if (answer.is_structured()) {
     for (ordered_json& element : answer) RoundNumbers(element);

@@ -1,4 +1,4 @@
-// Planner problems as JSON: what `lime solve` answers. One object with a `kind` in, one object out.
+// Solves planner problems for `lime solve`: one JSON object with a `kind` in, one JSON object out.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace lime {
 inline constexpr size_t kMaxProblemBytes = size_t{16} << 20;
 
 struct SolveOptions {
-  std::function<double()> now_ms;  // milliseconds that go on; empty: `time_limit_ms` sets the amount of work alone
-  double max_work = 1e18;          // of a search, in units of SearchBudget
+  std::function<double()> now_ms;  // a running clock; empty: `time_limit_ms` sets only the work
+  double max_work = 1e18;          // per search, in units of SearchBudget
 };
 
-// The answer as one line of JSON. That nothing feasible exists is an answer (`feasible` false and a `reason`).
-// InvalidArgument: the problem is malformed, in one sentence naming the field.
+// The answer as one line of JSON. No feasible plan is also an answer (`feasible` false and a
+// `reason`). InvalidArgument for a malformed problem, in one sentence with the field.
 absl::StatusOr<std::string> Solve(std::string_view problem, const SolveOptions& options = {});
 
 }  // namespace lime

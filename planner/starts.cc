@@ -10,7 +10,7 @@ namespace {
 
 struct Totals {
   double mb = 0;           // weights and KV
-  double smallest_mb = 0;  // of what may stream
+  double smallest_mb = 0;  // of blocks that may stream
   double kv_mb = 0;
 };
 
@@ -28,7 +28,8 @@ double CompMs(const Instance::Device& device) {
   return std::accumulate(device.comp_ms.begin(), device.comp_ms.end(), 0.0);
 }
 
-// The share of device d that T allows: memory and disk, and its computing of all micro-batches.
+// The largest share of device d in time T: limited by memory and disk, and by computing all
+// micro-batches.
 double MostShare(const Instance& instance, const Totals& totals, int d, double comp_ms, double limit_ms) {
   const Instance::Device& device = instance.devices[d];
   const double streaming_mb = device.mem_mb - totals.smallest_mb + device.disk_mb_per_ms * limit_ms;
@@ -39,7 +40,7 @@ double MostShare(const Instance& instance, const Totals& totals, int d, double c
   return std::clamp(share, 0.0, 1.0);
 }
 
-// Shares filled fastest first; empty where T is too short.
+// Fills shares, fastest device first. Empty if T is too short.
 std::vector<double> SharesAt(const Instance& instance, const Totals& totals, const std::vector<int32_t>& by_speed,
                              const std::vector<double>& comp_ms, double limit_ms) {
   std::vector<double> shares(instance.devices.size(), 0.0);
@@ -80,7 +81,7 @@ Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& u
   double total_mb = 0, sum = 0;
   for (const Instance::Block& block : instance.blocks) total_mb += block.mb + block.kv_mb;
   for (const int32_t d : order) sum += shares[d];
-  // A unit goes to the stage in whose part of all megabytes its middle lies.
+  // A unit goes to the stage whose range of all megabytes has the unit's middle.
   size_t stage = 0;
   const size_t stages = order.size() * rounds;
   double end_mb = total_mb * shares[order[0]] / sum / rounds, at_mb = 0;
@@ -99,11 +100,12 @@ Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& u
 
 namespace {
 
-// What each device may stream in its style: its blocks in order, or the first of every visit before the second of any.
+// The blocks that each device may stream in its style: in order, or the first of every visit, then
+// the second of every visit, and so on.
 struct Candidates {
   std::vector<int32_t> blocks;
   double mb = 0;
-  double over_mb = 0;  // what the device is too small by, pool aside
+  double over_mb = 0;  // excess over the device's memory, without the pool
 };
 
 std::vector<Candidates> CandidatesOf(const Instance& instance, const std::vector<StreamingStyle>& styles, const Assignment& plan) {
@@ -111,7 +113,7 @@ std::vector<Candidates> CandidatesOf(const Instance& instance, const std::vector
   std::vector<Candidates> all(instance.devices.size());
   for (size_t d = 0; d < all.size(); ++d) all[d].over_mb = -instance.devices[d].mem_mb;
   if (!plan.embedding_by_rows) all[plan.device[0]].over_mb += instance.embed_mb;
-  std::vector<int32_t> place(blocks);  // in the visit, among what may stream
+  std::vector<int32_t> place(blocks);  // in the visit, among blocks that may stream
   for (int b = 0; b < blocks; ++b) {
     const int d = plan.device[b];
     const Instance::Block& block = instance.blocks[b];
@@ -157,7 +159,7 @@ std::vector<StreamingStyle> StreamingStyles(const Instance& instance) {
     if (block.mb > 0) sizes.insert(block.mb);
   }
   std::vector<double> chosen(sizes.begin(), sizes.end());
-  while (chosen.size() > 4) {  // every other one, the largest kept
+  while (chosen.size() > 4) {  // drop every other one, keep the largest
     std::vector<double> half;
     for (size_t i = chosen.size(); i > 0; i -= std::min<size_t>(i, 2)) half.insert(half.begin(), chosen[i - 1]);
     chosen = half;

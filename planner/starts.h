@@ -1,6 +1,8 @@
-// Where a search begins: uniform plans of fluid shares. The time T is halved down to the least at which the devices, fastest first, can
-// hold (memory, and what their disks read in T) and compute all blocks; every device then gets its share of the blocks, cut evenly into S
-// rounds over the devices in some order, and streams small or large blocks, spread out or first in a visit, until it fits.
+// Makes the first plans of a search: uniform plans with fluid shares. Bisection finds the least
+// time T in which the devices, fastest first, can hold all blocks (memory, and what disks read in
+// T) and compute them. Each device gets its share of the blocks, divided evenly over S rounds in
+// some device order. It then streams small or large blocks, spread or first in a visit, until it
+// fits.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +13,30 @@
 
 namespace lime {
 
-// Each device's share of all blocks, adding up to 1; 0 for a device that would only cost. Empty where memory, KV apart, does not suffice
-// for any T.
+// Each device's share of all blocks; the sum is 1. 0 for a device that would only add time. Empty
+// if no T gives enough memory, without KV.
 std::vector<double> FluidShares(const Instance& instance);
 
-// Which blocks of a device stream first where it is too small for all of them.
+// Which blocks a device streams first if not all fit.
 struct StreamingStyle {
-  double largest_mb = 0;  // no larger ones
-  double pool_mb = 0;     // at least as large as the largest
-  bool spread = true;     // over its blocks; else the first ones of every visit
+  double largest_mb = 0;  // largest block that may stream
+  double pool_mb = 0;     // at least the largest block
+  bool spread = true;     // over its blocks; false: the first ones of every visit
 };
 
-// S rounds over `order`, each device's share cut evenly.  REQUIRES: some device of the order has a share
+// S rounds over `order`, with each share divided evenly.  REQUIRES: some device of `order` has a
+// share
 Assignment UniformRounds(const Instance& instance, const std::vector<int32_t>& unit_begins, const std::vector<double>& shares,
                          const std::vector<int32_t>& order, int rounds);
 
-// Streams what does not fit, device by device in its style. A device that fits keeps everything.
+// Streams what does not fit on each device, in its style. A device that fits streams nothing.
 void StreamInStyle(const Instance& instance, const std::vector<StreamingStyle>& styles, Assignment& plan);
 
-// The styles worth trying: one per size of block (at most four sizes), size of pool and placement.
+// Styles to try: one for each size of block (at most four), pool size and placement.
 std::vector<StreamingStyle> StreamingStyles(const Instance& instance);
 
-// Orders of the devices that have a share: all where they are at most five, else by speed, memory, disk, as given, and some at random.
+// Orders of the devices that have a share: all of up to five devices; else by speed, memory, disk,
+// as given, and some random ones.
 std::vector<std::vector<int32_t>> DeviceOrders(const Instance& instance, const std::vector<double>& shares, Random& random);
 
 }  // namespace lime

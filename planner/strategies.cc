@@ -15,9 +15,9 @@ FoundPlan PaperPlan(const Instance& instance, const SearchOptions& options, doub
   return PlanLimePaper(instance, budget);
 }
 
-// The search, begun at the plans of the others too.
+// The search, which also starts from the plans of the other strategies.
 FoundPlan LimePlan(const Instance& instance, SearchOptions options) {
-  if (CannotFit(instance)) return SearchPlan(instance, options);  // for the reason
+  if (CannotFit(instance)) return SearchPlan(instance, options);  // returns the reason
   for (const FoundPlan& other :
        {PaperPlan(instance, options, 0.1), PlanPipeline(instance), PlanPipelineOffload(instance), PlanEdgeShard(instance)}) {
     if (!other.plan.stages.empty()) options.seeds.push_back(other.plan);

@@ -9,9 +9,9 @@ namespace lime {
 enum class Strategy {
   kLime,              // the whole plan space; never worse than the others
   kLimePaper,         // Algorithm 1 of the paper, minimally corrected
-  kPp,                // a plain pipeline, shares by memory
-  kPpOffload,         // the same, streaming what does not fit, for every micro-batch again
-  kPpOffloadBatched,  // the same, all sequences in one micro-batch
+  kPp,                // a plain pipeline, layers in proportion to memory
+  kPpOffload,         // the same; streams what does not fit, again for every micro-batch
+  kPpOffloadBatched,  // the same, with all sequences in one micro-batch
   kEdgeShard,         // the fastest plain pipeline
 };
 
@@ -22,7 +22,8 @@ inline constexpr Names<Strategy, 6> kStrategyNames = {{{Strategy::kLime, "lime"}
                                                        {Strategy::kPpOffloadBatched, "pp-offload-batched"},
                                                        {Strategy::kEdgeShard, "edgeshard"}}};
 
-// The micro-batches and their size are those of the instance; batches.h chooses them.  REQUIRES: instance.Validate().ok()
+// Uses the micro-batches and batch size of the instance; batches.h chooses them.  REQUIRES:
+// instance.Validate().ok()
 FoundPlan PlanBy(Strategy strategy, const Instance& instance, const SearchOptions& options);
 
 }  // namespace lime

@@ -17,7 +17,7 @@ CountProgram::CountProgram(const Instance& instance, const std::vector<int32_t>&
   Measure();
 }
 
-// Two sizes: above and below the geometric mean of the smallest and the largest unit.
+// Two sizes: below and above the geometric mean of the smallest and the largest unit.
 void CountProgram::Measure() {
   std::vector<double> unit_mb;
   for (size_t u = 0; u + 1 < unit_begins_.size(); ++u) {
@@ -51,7 +51,7 @@ void CountProgram::Measure() {
   }
 }
 
-// Of a unit of each size, the mean of what may stream where no block above `largest_mb` does.
+// By size: the mean bytes of a unit that may stream if blocks above `largest_mb` may not.
 const std::array<double, 2>& CountProgram::StreamableMb(double largest_mb) {
   if (largest_mb == streamable_of_mb_) return streamable_mb_;
   streamable_of_mb_ = largest_mb;
@@ -73,7 +73,7 @@ void CountProgram::CountSmall(const Question& question, int d) {
   const double pool_mb = std::max(style.pool_mb, style.largest_mb);
   double streamed_mb = 0;
   if (device.disk_mb_per_ms > 0 && style.largest_mb > 0) {
-    // A pool of one block is read into again only when the block has been computed.
+    // A pool of one block can read the next one only after the block was computed.
     const double ms_per_mb = (sizes_[0].comp_ms[d] + sizes_[1].comp_ms[d]) / std::max(1e-9, UnitMb(0) + UnitMb(1));
     const double wait_ms = pool_mb < 2 * style.largest_mb ? style.largest_mb * ms_per_mb : 0;
     const double load_ms = style.largest_mb / device.disk_mb_per_ms + device.disk_lat_ms + wait_ms;
@@ -100,7 +100,8 @@ void CountProgram::CountSmall(const Question& question, int d) {
 std::vector<UnitCounts> CountProgram::Share(const Question& question) {
   const int devices = instance_.NumDevices(), all_large = sizes_[1].count;
   work_ = NumUnits();
-  std::vector<int> most(all_large + 1, kNone), before;  // by large units placed: small ones
+  // By large units placed: the most small ones.
+  std::vector<int> most(all_large + 1, kNone), before;
   most[0] = 0;
   large_of_.assign(devices, std::vector<int>(all_large + 1, 0));
   for (int d = 0; d < devices; ++d) {
@@ -153,7 +154,7 @@ Assignment CountProgram::Arrange(const std::vector<UnitCounts>& counts, const st
       const double due = std::round(static_cast<double>(counts[d][size]) * round / rounds);
       missing_mb[size] = (due - have[d][size]) * UnitMb(size);
     }
-    // As far as it comes nearest.
+    // Extends to the nearest match.
     int end = at, last = at;
     for (double least_mb = std::abs(missing_mb[0]) + std::abs(missing_mb[1]); last < NumUnits();) {
       const int size = size_of_[last++];
@@ -178,12 +179,14 @@ Assignment CountProgram::Arrange(const std::vector<UnitCounts>& counts, const st
   return plan;
 }
 
-// Units at the ends of a stage move to a device that lacks one of that size, beside a stage of which it is best.
+// Units at the ends of a stage move to a device that lacks one of that size, preferably next to its
+// stages.
 void CountProgram::Settle(const std::vector<UnitCounts>& counts, std::vector<int>& device_of) const {
   std::vector<UnitCounts> lacks = counts;
   for (int u = 0; u < NumUnits(); ++u) --lacks[device_of[u]][size_of_[u]];
   const auto device_at = [&](int u) { return u >= 0 && u < NumUnits() ? device_of[u] : -1; };
-  int stride = std::max(1, static_cast<int>(0.618 * NumUnits()));  // so that they do not all move at one end of the model
+  // Spreads the moves over the model.
+  int stride = std::max(1, static_cast<int>(0.618 * NumUnits()));
   while (std::gcd(stride, NumUnits()) > 1) ++stride;
   for (const bool beside : {true, false}) {
     for (int i = 0; i < NumUnits(); ++i) {

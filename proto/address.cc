@@ -47,7 +47,7 @@ std::string SocketAddress::Host() const {
 }
 
 absl::StatusOr<std::vector<SocketAddress>> Resolve(const HostPort& address, absl::Duration patience) {
-  // The resolver cannot be interrupted: a thread that is too late ends by itself, and nobody hears of it.
+  // The resolver cannot be interrupted. A late thread ends by itself, and its result is ignored.
   const auto promise = std::make_shared<std::promise<Resolved>>();
   std::future<Resolved> future = promise->get_future();
   std::thread([promise, address] { promise->set_value(ResolveNow(address)); }).detach();

@@ -1,4 +1,4 @@
-// What HOST:PORT resolves to.
+// Resolves HOST:PORT.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 
 namespace lime {
 
-// What a socket connects or binds to.
+// An address for a socket to connect or bind to.
 struct SocketAddress {
   struct sockaddr_storage storage = {};
   socklen_t length = 0;
@@ -21,11 +21,11 @@ struct SocketAddress {
   std::string Host() const;  // in digits
 };
 
-// All that the host resolves to. NotFound, with the resolver's words, where it is nothing; DeadlineExceeded where the resolver takes longer
-// than `patience`.
+// All addresses of the host. NotFound with the resolver's message if there is none.
+// DeadlineExceeded if the resolver takes longer than `patience`.
 absl::StatusOr<std::vector<SocketAddress>> Resolve(const HostPort& address, absl::Duration patience);
 
-// Addresses of this machine's interfaces, in digits; those of loopback last.
+// Addresses of this machine's interfaces, in digits, loopback last.
 std::vector<std::string> OwnAddresses();
 
 }  // namespace lime

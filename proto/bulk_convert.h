@@ -1,4 +1,4 @@
-// Messages of weights on their way, from and to our types: convert.h for bulk.proto.
+// Conversion of the messages of bulk.proto to and from our types, like convert.h for control.proto.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct PushChunk {
 using PushRequest = std::variant<StoreOffer, PushChunk>;
 void ToProto(const StoreOffer& offer, v1::PushRequest& message);
 void ToProto(PushChunk chunk, v1::PushRequest& message);
-// Takes what it wants of `message`. An offer has passed CheckOffer.
+// Moves data out of `message`. A returned offer has passed CheckOffer.
 absl::StatusOr<PushRequest> FromProto(v1::PushRequest& message);
 
 struct PushLooking {
@@ -54,23 +54,23 @@ using PushEvent = std::variant<PushLooking, PushMissing, PushStored, PushAgain, 
 void ToProto(const PushEvent& event, v1::PushEvent& message);
 absl::StatusOr<PushEvent> FromProto(const v1::PushEvent& message);
 
-// ---- What a device holds
+// ---- The content of a store
 
 inline constexpr int64_t kMaxStoredModels = 100'000;
 
 struct StoredModel {
-  uint64_t model = 0;         // its digest
-  std::string name;           // for people; empty: not known
-  Bytes bytes = 0;            // that it takes of the disk
-  int32_t held = 0;           // blocks that are whole
-  int32_t blocks = 0;         // of the model; 0: not known, its push was interrupted while it began
-  double unused_seconds = 0;  // since it was pushed or loaded last
-  bool in_use = false;        // by the plan that is installed
+  uint64_t model = 0;         // digest
+  std::string name;           // for people; empty: unknown
+  Bytes bytes = 0;            // used on the disk
+  int32_t held = 0;           // complete blocks
+  int32_t blocks = 0;         // of the model; 0: unknown, because its push stopped at the start
+  double unused_seconds = 0;  // since it was last pushed or loaded
+  bool in_use = false;        // by the installed plan
 
   friend bool operator==(const StoredModel&, const StoredModel&) = default;
 };
 struct StoreContent {
-  std::string folder;         // empty: the device takes no weights
+  std::string folder;         // empty: the device accepts no weights
   Bytes free = 0, total = 0;  // of its disk
   std::vector<StoredModel> models;
 
@@ -78,11 +78,11 @@ struct StoreContent {
 };
 void ToProto(const StoreContent& content, v1::ListStoreReply& message);
 absl::StatusOr<StoreContent> FromProto(const v1::ListStoreReply& message);
-// ---- What is there
+// ---- Available blocks
 
 struct HoldingsCall {
   std::string weights;  // folder on the device; empty: its own
-  uint64_t model = 0;   // digest; 0: not said
+  uint64_t model = 0;   // digest; 0: unknown
   friend bool operator==(const HoldingsCall&, const HoldingsCall&) = default;
 };
 void ToProto(const HoldingsCall& call, v1::HoldingsRequest& message);
@@ -91,8 +91,8 @@ absl::StatusOr<HoldingsCall> FromProto(const v1::HoldingsRequest& message);
 // What an installation would find on a device.
 struct DeviceHoldings {
   bool whole = false;           // a folder with the whole model
-  std::vector<BlockId> blocks;  // else those that were pushed
-  bool takes = false;           // it has a store for what is pushed
+  std::vector<BlockId> blocks;  // else the pushed blocks
+  bool takes = false;           // it has a store for pushed weights
   friend bool operator==(const DeviceHoldings&, const DeviceHoldings&) = default;
 };
 void ToProto(const DeviceHoldings& holdings, v1::HoldingsReply& message);

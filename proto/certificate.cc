@@ -82,7 +82,7 @@ Trust TrustOf(int error) {
   }
 }
 
-// Without the check of dates where `now` is 0.
+// Does not check dates if `now` is 0.
 Trust Verify(X509* authority, X509* certificate, std::time_t now) {
   const std::unique_ptr<X509_STORE, Freed<X509_STORE_free>> store(X509_STORE_new());
   const std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>> context(X509_STORE_CTX_new());
@@ -113,7 +113,7 @@ absl::StatusOr<Certificate> ReadCertificate(const std::string& pem) {
   if (certificate == nullptr) return absl::InvalidArgumentError("holds no certificate");
   char name[256] = {};
   X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, name, sizeof(name));
-  return Certificate{.name = fields::PlainName(name),  // it goes on terminals
+  return Certificate{.name = fields::PlainName(name),  // may be shown on a terminal
                      .from = ClockOf(X509_get0_notBefore(certificate.get())),
                      .until = ClockOf(X509_get0_notAfter(certificate.get()))};
 }

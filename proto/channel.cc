@@ -12,10 +12,11 @@
 namespace lime {
 namespace {
 
-// HTTP/2 opens a window of 64 KiB; with the bandwidth probe off it stays. A prompt's chunk is megabytes.
+// HTTP/2 begins with a window of 64 KiB, and keeps it without the bandwidth probe. A prompt chunk
+// needs megabytes.
 constexpr int kWindowBytes = 8 << 20;
 constexpr int kMaxFrameBytes = 1 << 20;
-constexpr int kMaxControlBytes = 96 << 20;  // a plan, and what surrounds it
+constexpr int kMaxControlBytes = 96 << 20;  // a plan and its message
 constexpr int kMaxMessageBytes = static_cast<int>(kMaxActivationBytes) + 4096;
 
 template <typename Arguments>

@@ -1,7 +1,7 @@
-// How programs of a cluster reach each other: where they listen, whom they trust.
+// Connections between the programs of a cluster: listening addresses and trust.
 //
-// Between machines both sides prove who they are with keys of the cluster's own authority (`lime keys`). A device's certificate names the
-// device, not its address, so that it may move.
+// Between machines, both sides prove their identity with keys of the cluster's authority (`lime
+// keys`). A device's certificate has the device's name, not its address, so the device may move.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 #include "proto/certificate.h"
 
-// By their names: gRPC's headers take every file that includes them two seconds to compile.
+// Forward declarations, because gRPC's headers take two seconds to compile.
 namespace grpc {
 class Channel;
 class ServerBuilder;
@@ -20,16 +20,16 @@ namespace lime {
 
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const ClusterKeys& keys);
 
-// What a connection is for. Each has one of its own, so that nothing queues behind what is larger.
+// The use of a connection. Each use has its own, so that nothing queues behind larger messages.
 enum class ChannelUse {
   kControl,
   kActivations,
   kBulk,  // weights
 };
-// `device`: the name that its certificate must carry.
+// `device`: the name that its certificate must have.
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address, const std::string& device, const ClusterKeys& keys, ChannelUse use);
 
-// Limits and options of whatever listens.
+// Limits and options of a server.
 void SetServerOptions(grpc::ServerBuilder& builder);
 
 }  // namespace lime

@@ -1,7 +1,8 @@
-// The one door between messages and our types.
+// Conversion between messages and our types, with bulk_convert.h and kv_convert.h the only one.
 //
-// What comes in is hostile: every number, count and string is bounded here, and the first wrong one is named. What it means within an
-// installed plan - whether a slot or a stage is there - is for those to check who know the plan.
+// Input is untrusted. Every number, count and string is bounded here, and the error names the first
+// wrong one. Code that knows the installed plan must check references to it, such as slots and
+// stages.
 #pragma once
 
 #include <cstdint>
@@ -26,45 +27,45 @@
 
 namespace lime {
 
-// Of this speech. Devices and coordinator of another one refuse each other.
+// Version of the protocol. Devices and coordinators with different versions refuse each other.
 inline constexpr uint32_t kProtocol = 2;
 
 inline constexpr int64_t kMaxWirePosition = int64_t{1} << 24;  // positions and tokens
 inline constexpr int64_t kMaxWireSequences = int64_t{1} << 20;
-inline constexpr int64_t kMaxWireRows = int64_t{1} << 17;  // of one step
+inline constexpr int64_t kMaxWireRows = int64_t{1} << 17;  // per step
 inline constexpr size_t kMaxWireAddress = 256;
 inline constexpr size_t kMaxWirePath = 4096;
-inline constexpr int64_t kMaxTraceSpans = int64_t{1} << 20;      // that a device keeps
-inline constexpr int64_t kMaxWireTraceSpans = int64_t{1} << 13;  // of one message: half a megabyte
+inline constexpr int64_t kMaxTraceSpans = int64_t{1} << 20;      // capacity of a device
+inline constexpr int64_t kMaxWireTraceSpans = int64_t{1} << 13;  // per message: half a megabyte
 inline constexpr double kMaxWireClockMs = 1e12;                  // thirty years
 
 struct PlanUser {
   Coordinator coordinator;
-  std::string address;  // that it calls from
-  double seconds = 0;   // since it had the plan installed
+  std::string address;  // the caller's address
+  double seconds = 0;   // since it installed the plan
 
-  // "ann@box (192.168.1.9:41234)"; what is not known is left out.
+  // "ann@box (192.168.1.9:41234)", without unknown parts.
   std::string Name() const;
-  // Likewise, with ", for 12m" behind it.
+  // The same, followed by ", for 12m".
   std::string Who() const;
   friend bool operator==(const PlanUser&, const PlanUser&) = default;
 };
 
-// By which a device tells a coordinator that a person has taken the plan away from it (`lime unload --force`): it gets no other one
-// installed, and does not try. Nothing else has this code.
+// Tells a coordinator that a person has removed its plan from the device (`lime unload --force`).
+// The coordinator then cannot install another plan and does not try. No other error has this code.
 inline constexpr absl::StatusCode kTakenAway = absl::StatusCode::kUnauthenticated;
 
-// "ipv4:1.2.3.4:5", as gRPC names the other end, as an address is written.
+// Converts gRPC's name of a peer, "ipv4:1.2.3.4:5", to an address.
 std::string PeerAddress(std::string_view peer);
 
-// What limed was started with; empty or 0 where nothing was said.
+// The settings that limed was started with; empty or 0 if not given.
 struct DaemonSettings {
   std::string listen, weights, store, kv_dir, tls;
   int32_t threads = 0;
   std::string backend = kCpuBackend, loader = kDaemonLoader;
   bool follow_memory = false;
-  std::string cluster;  // of --background; empty: started otherwise
-  std::string user;     // that it runs as
+  std::string cluster;  // of --background; else empty
+  std::string user;     // user of the process
   int64_t process = 0;
 
   friend bool operator==(const DaemonSettings&, const DaemonSettings&) = default;
@@ -73,25 +74,26 @@ struct DaemonSettings {
 struct DeviceHealth {
   std::string name;
   uint32_t protocol = kProtocol;
-  int64_t epoch = -1;  // installed, or being installed
+  int64_t epoch = -1;  // of the plan that is installed or being installed
   int64_t last_epoch = 0;
-  Bytes memory = 0;                        // that the process may use; 0: not said
-  Bytes runtime = 0;                       // that it holds while no plan is installed; 0: not said
+  Bytes memory = 0;                        // limit for the process; 0: unknown
+  Bytes runtime = 0;                       // used while no plan is installed; 0: unknown
   std::string model;                       // of the plan, for people; empty: none
-  std::optional<PlanUser> used_by;         // of the plan; nothing: nobody
-  std::optional<DaemonSettings> settings;  // nothing: an earlier release, which does not say
-  std::string release;                     // of its program; empty: not said
-  int64_t clock = 0;                       // of its machine: seconds since 1970; 0: not said
-  int64_t keys_until = 0;                  // when its keys expire, as the connection shows; 0: it has none. Not a field of the message
+  std::optional<PlanUser> used_by;         // user of the plan; nullopt: nobody
+  std::optional<DaemonSettings> settings;  // nullopt: from an earlier release without this field
+  std::string release;                     // of its program; empty: unknown
+  int64_t clock = 0;                       // of its machine: seconds since 1970; 0: unknown
+  // When its keys expire, according to the connection; 0: it has none. Not a field of the message.
+  int64_t keys_until = 0;
 
   friend bool operator==(const DeviceHealth&, const DeviceHealth&) = default;
 };
 void ToProto(const DeviceHealth& health, v1::HealthReply& message);
 absl::StatusOr<DeviceHealth> FromProto(const v1::HealthReply& message);
 
-// For a person: unloads what is here.
+// For people: unloads any plan.
 struct ReleaseCall {
-  bool force = false;  // even while a coordinator uses it
+  bool force = false;  // also while a coordinator uses it
   Coordinator by;
   friend bool operator==(const ReleaseCall&, const ReleaseCall&) = default;
 };
@@ -99,20 +101,20 @@ void ToProto(const ReleaseCall& call, v1::ReleaseRequest& message);
 absl::StatusOr<ReleaseCall> FromProto(const v1::ReleaseRequest& message);
 
 struct ReleasedPlan {
-  int64_t epoch = -1;  // that was here; -1: none
+  int64_t epoch = -1;  // of the plan that was here; -1: none
   std::string model;
-  std::optional<PlanUser> used_by;  // before
+  std::optional<PlanUser> used_by;  // before the release
   friend bool operator==(const ReleasedPlan&, const ReleasedPlan&) = default;
 };
 void ToProto(const ReleasedPlan& released, v1::ReleaseReply& message);
 absl::StatusOr<ReleasedPlan> FromProto(const v1::ReleaseReply& message);
 
 void ToProto(const WeightsDigest& digest, v1::WeightsDigest& message);
-// Every block is of a kind and layer that may be.
+// Every block has a possible kind and layer.
 absl::StatusOr<WeightsDigest> FromProto(const v1::WeightsDigest& message);
 
 void ToProto(const InstallCall& call, v1::InstallRequest& message);
-// The plan is valid, and the device is one of it.
+// The plan is valid and has this device.
 absl::StatusOr<InstallCall> FromProto(const v1::InstallRequest& message);
 
 struct LoadedBytes {
@@ -131,7 +133,7 @@ void ToProto(const TraceCall& call, v1::TraceRequest& message);
 absl::StatusOr<TraceCall> FromProto(const v1::TraceRequest& message);
 
 void ToProto(const TraceChunk& chunk, v1::TraceReply& message);
-// Whether stages, parts and peers are there is for those to check who know the plan.
+// Stages, parts and peers are not checked; the caller knows the plan.
 absl::StatusOr<TraceChunk> FromProto(const v1::TraceReply& message);
 
 // ---- Measuring
@@ -142,8 +144,9 @@ inline constexpr Bytes kMaxProbeBytes = 4 * kGiB;
 
 struct ProfileCall {
   std::string weights;  // folder on the device; empty: its own
-  std::string config;   // config.json of the model, for a device without its weights; empty: none
-  double seconds = 5;   // for the disk; twice as much for the blocks, half for the rest
+  // config.json of the model, for a device without its weights; empty: none.
+  std::string config;
+  double seconds = 5;  // for the disk; twice as much for blocks, half for the rest
 
   friend bool operator==(const ProfileCall&, const ProfileCall&) = default;
 };
@@ -151,27 +154,29 @@ void ToProto(const ProfileCall& call, v1::ProfileRequest& message);
 absl::StatusOr<ProfileCall> FromProto(const v1::ProfileRequest& message);
 
 struct ProfileProgress {
-  std::string what;  // is measured, for people
-  double share = 0;  // of the whole that is done
+  std::string what;  // the current measurement, for people
+  double share = 0;  // finished share of the whole
   friend bool operator==(const ProfileProgress&, const ProfileProgress&) = default;
 };
 struct MeasuredDevice {
   DeviceProfile profile;
-  Bytes runtime = 0;         // of the process while no plan is installed
-  Bytes memory = 0;          // that a plan may use
-  std::string numerics_id;   // of the kernels that compute the model
-  std::string disk_problem;  // why its disk was not measured, for people; empty: it was, or the model is too small to need it
+  Bytes runtime = 0;        // used by the process while no plan is installed
+  Bytes memory = 0;         // available to a plan
+  std::string numerics_id;  // of the kernels that compute the model
+  // Why its disk was not measured, for people. Empty: it was, or the model is small enough not to
+  // need it.
+  std::string disk_problem;
   friend bool operator==(const MeasuredDevice&, const MeasuredDevice&) = default;
 };
 using ProfileNews = std::variant<ProfileProgress, MeasuredDevice>;
 void ToProto(const ProfileNews& news, v1::ProfileEvent& message);
 absl::StatusOr<ProfileNews> FromProto(const v1::ProfileEvent& message);
 
-// To measure the way to a peer.
+// A request to measure the link to a peer.
 struct LinkProbe {
   std::string peer, address;
-  double seconds = 1;       // about
-  Bytes most = 256 * kMiB;  // to send
+  double seconds = 1;       // approximate duration
+  Bytes most = 256 * kMiB;  // limit for the bytes sent
   friend bool operator==(const LinkProbe&, const LinkProbe&) = default;
 };
 void ToProto(const LinkProbe& probe, v1::ProbeLinkRequest& message);
@@ -190,13 +195,13 @@ absl::StatusOr<MeasuredLink> FromProto(const v1::ProbeLinkReply& message);
 inline constexpr double kMaxInspectSeconds = 10;
 
 struct InspectCall {
-  std::string weights;  // folder on the device; empty: the one that it was started with
-  double seconds = 0;   // that measuring its disk may take; 0: it is not measured
+  std::string weights;  // folder on the device; empty: the one from its start
+  double seconds = 0;   // limit for measuring its disk; 0: not measured
 };
 void ToProto(const InspectCall& call, v1::InspectRequest& message);
 absl::StatusOr<InspectCall> FromProto(const v1::InspectRequest& message);
 
-// At most 64 of them, each of at most 1,024 bytes; what is longer is cut on its way out.
+// At most 64 findings of at most 1,024 bytes each. Longer ones are cut when sent.
 void ToProto(const std::vector<Finding>& findings, v1::InspectReply& message);
 absl::StatusOr<std::vector<Finding>> FromProto(const v1::InspectReply& message);
 

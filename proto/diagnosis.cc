@@ -33,7 +33,7 @@ std::string Renew(const std::string& name) {
   return absl::StrCat("`lime keys --renew --name ", name, " --out FOLDER` where ca.key is makes new ones");
 }
 
-// What the first bytes are of, as far as anybody can tell.
+// Names the protocol of the first bytes, if it is known.
 std::string Speaks(const std::string& said) {
   if (said.starts_with("HTTP/")) return "it speaks HTTP, as a web server does";
   if (said.starts_with("SSH-")) return "it is an SSH server";
@@ -69,7 +69,7 @@ Diagnosis ClockApart(const ProbeTarget& target, const Probed& probed, const std:
           absl::StrCat("set the clock that is wrong: `timedatectl set-ntp true` on ", HostOf(target), ", or here")};
 }
 
-// Our own keys by our own clock.
+// Checks the dates of our keys by our clock.
 std::optional<Diagnosis> OwnDates(const Probed& probed, const Certificate& own) {
   const std::string clock = absl::StrCat("this machine's clock says ", FormatClock(probed.now));
   if (own.until < probed.now)
@@ -82,7 +82,7 @@ std::optional<Diagnosis> OwnDates(const Probed& probed, const Certificate& own) 
   return std::nullopt;
 }
 
-// Its keys by our clock.
+// Checks the dates of its keys by our clock.
 std::optional<Diagnosis> ItsDates(const ProbeTarget& target, const Probed& probed) {
   const Certificate& its = probed.peer->certificate;
   const bool good_there = probed.hello && probed.peer->trust_there == Trust::kGood;
@@ -101,7 +101,7 @@ std::optional<Diagnosis> ItsDates(const ProbeTarget& target, const Probed& probe
   return std::nullopt;
 }
 
-// It does not take our keys, although its own are good.
+// The device refuses our keys, although its own are valid.
 Diagnosis Refusal(const ProbeTarget& target, const Probed& probed, const std::optional<Certificate>& own) {
   if (probed.hello && own && probed.hello->clock < own->from)
     return ClockApart(target, probed, "it takes the keys of this machine for not valid yet");

@@ -1,4 +1,5 @@
-// Why a device cannot be talked to: one fault, one sentence, one remedy. Pure: proto/prober.h brings what is judged here.
+// Explains why a device cannot be reached: one fault, one sentence, one remedy. Pure:
+// proto/prober.h collects the facts.
 #pragma once
 
 #include <ctime>
@@ -12,44 +13,44 @@
 namespace lime {
 
 enum class Fault {
-  kNone,            // it answers, and takes our keys
-  kUnresolvable,    // its host is no name that anybody knows
-  kNobodyListens,   // its machine says so
-  kUnreachable,     // no way leads to its machine
-  kNoAnswer,        // connecting to it takes too long
-  kSilent,          // a connection is accepted, and nothing is said
-  kOtherProgram,    // what listens there is no limed
-  kNoKeysThere,     // limed there has no keys, and we have
-  kKeysWanted,      // and the other way round
+  kNone,            // it answers and accepts our keys
+  kUnresolvable,    // its host name cannot be resolved
+  kNobodyListens,   // its machine refuses the connection
+  kUnreachable,     // there is no route to its machine
+  kNoAnswer,        // connecting takes too long
+  kSilent,          // it accepts a connection but sends nothing
+  kOtherProgram,    // another program than limed listens there
+  kNoKeysThere,     // limed there has no keys, but we have
+  kKeysWanted,      // limed there has keys, but we have none
   kForeignKeys,     // its keys are of another cluster
-  kOurKeysForeign,  // it takes ours for those of another cluster
-  kOurKeysRefused,  // it does not say why
+  kOurKeysForeign,  // it regards our keys as those of another cluster
+  kOurKeysRefused,  // it refuses our keys without a reason
   kWrongName,       // another device of the cluster answers at its address
-  kExpired,         // its keys
-  kNotYetValid,     // likewise
-  kOurKeysExpired,  // those of this machine
-  kOurKeysNotYet,   // likewise
-  kClockApart,      // so far that keys seem not valid, on one side or the other
-  kOtherRelease,    // it speaks another protocol
+  kExpired,         // its keys have expired
+  kNotYetValid,     // its keys are not valid yet
+  kOurKeysExpired,  // our keys have expired
+  kOurKeysNotYet,   // our keys are not valid yet
+  kClockApart,      // clocks differ so much that valid keys seem invalid on one side
+  kOtherRelease,    // it uses another version of the protocol
 };
-// "nobody_listens", for programs.
+// The name for programs, such as "nobody_listens".
 std::string NameOf(Fault fault);
 
-// Whom we want to talk to, and with what.
+// The device to reach, and our keys.
 struct ProbeTarget {
-  std::string name, address;  // of the device; HOST:PORT
+  std::string name, address;  // name of the device; HOST:PORT
   ClusterKeys keys;           // ours; empty: none
-  std::string start;          // what to type where nobody listens; empty: "start limed there"
+  std::string start;          // command that starts it; empty: "start limed there"
 };
 
-// What was seen of it, as far as it went.
+// The facts about the device, as far as the probe got.
 struct Probed {
   enum class Answer {
-    kNothing,  // within the time given
-    kClosed,   // the connection, without a byte
-    kHttp2,    // as gRPC without keys does
-    kTls,      // as gRPC with keys does
-    kOther,    // anything else: `said`
+    kNothing,  // no answer within the time
+    kClosed,   // the connection was closed without a byte
+    kHttp2,    // gRPC without keys
+    kTls,      // gRPC with keys
+    kOther,    // anything else, see `said`
   };
   struct Peer {
     Certificate certificate;
@@ -58,15 +59,15 @@ struct Probed {
     Trust trust_there = Trust::kUnusable;  // by our authority and the device's clock
   };
   enum class Verdict {
-    kAccepted,  // our keys
-    kUnknown,   // refused: it says that it does not know our authority
-    kDates,     // refused: it says that ours have expired
-    kRefused,   // in other words, or without any
+    kAccepted,  // it accepted our keys
+    kUnknown,   // it refused: it does not know our authority
+    kDates,     // it refused: our keys have expired
+    kRefused,   // it refused for another reason, or without one
   };
-  std::string unresolved;  // what the resolver says; empty: resolved
+  std::string unresolved;  // the resolver's message; empty: resolved
   int connect_error = 0;   // errno
   Answer answer = Answer::kNothing;
-  std::string said;  // its first bytes
+  std::string said;  // the first bytes from it
   std::optional<Peer> peer;
   Verdict verdict = Verdict::kRefused;
   std::optional<Hello> hello;
@@ -78,22 +79,23 @@ struct Diagnosis {
   std::string what, remedy;
 
   bool ok() const { return fault == Fault::kNone; }
-  // Waiting does not mend it.
+  // Whether waiting cannot help.
   bool lasts() const;
-  // OK, or "device "NAME" at ADDRESS: WHAT; REMEDY". Unavailable where waiting may mend it, else FailedPrecondition.
+  // OK, or "device "NAME" at ADDRESS: WHAT; REMEDY". Unavailable if waiting may help, else
+  // FailedPrecondition.
   absl::Status ToStatus(const ProbeTarget& target) const;
 };
 Diagnosis Diagnose(const ProbeTarget& target, const Probed& probed);
 
-// The device answered: whether we understand each other, and it is the one.
+// Checks an answer of the device: its protocol and its name.
 Diagnosis DiagnoseAnswer(const ProbeTarget& target, const std::string& name, uint32_t protocol, const std::string& release);
-// It speaks gRPC, and does not know our question.
+// For a device that uses gRPC but does not know our call.
 Diagnosis DiagnoseUnknownCall(const ProbeTarget& target, const std::optional<Hello>& hello);
 
-// That ToStatus made the status of; of another one, kNone with its message.
+// The reverse of ToStatus. For any other status: kNone with its message.
 Diagnosis DiagnosisOf(const absl::Status& status);
 
-// A difference of clocks that people are told of, although nothing depends on it yet.
+// Users are told of a larger difference of clocks, even if it has no effect yet.
 inline constexpr std::time_t kClockNotice = 120;
 // "3 days behind this machine's", or "ahead of".
 std::string FormatClockApart(std::time_t there, std::time_t here);

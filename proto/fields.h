@@ -1,4 +1,5 @@
-// Bounds of single fields of messages; the first wrong one is named. And text that may be sent, or shown.
+// Checks bounds of message fields; the error names the first wrong one. Also makes text safe to
+// send or show.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +30,7 @@ inline absl::Status Within(const char* field, int64_t value, int64_t low, int64_
 }
 
 inline absl::Status Between(const char* field, double value, double low, double high) {
-  if (value >= low && value <= high) return absl::OkStatus();  // not of a NaN
+  if (value >= low && value <= high) return absl::OkStatus();  // false for NaN
   return Wrong("field \"", field, "\" = ", value, " is outside ", low, " to ", high);
 }
 
@@ -45,7 +46,7 @@ inline absl::Status Printable(const char* field, std::string_view text, size_t m
   return absl::OkStatus();
 }
 
-// What another program says of an error goes on a terminal.
+// Makes another program's error text safe for a terminal.
 inline std::string Sentence(std::string_view text) {
   std::string sentence(text.substr(0, kMaxSentence));
   std::ranges::replace_if(
@@ -53,7 +54,7 @@ inline std::string Sentence(std::string_view text) {
   return sentence;
 }
 
-// Protobuf's strings are UTF-8, and an error may quote bytes of a file that are not.
+// The same, in ASCII. Protobuf strings are UTF-8, but an error may quote other bytes from a file.
 inline std::string Ascii(std::string_view text) {
   std::string sentence = Sentence(text);
   std::ranges::replace_if(
@@ -61,7 +62,7 @@ inline std::string Ascii(std::string_view text) {
   return sentence;
 }
 
-// The same, in its first `most` bytes, of a name that people read: no byte is lost.
+// The first `most` bytes of a name for people, with other characters replaced by '?'.
 inline std::string Plain(std::string_view text, size_t most) {
   std::string plain(text.substr(0, most));
   std::ranges::replace_if(

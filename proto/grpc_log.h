@@ -1,6 +1,6 @@
-// What gRPC itself has to say goes where we want it: it writes to stderr otherwise, in words that are not for users.
+// Redirects gRPC's own log. By default it goes to stderr, in words that are not for users.
 //
-// Threads: call these before the first channel or server; `sink` is called on any thread.
+// Threads: call these before the first channel or server. `sink` is called on any thread.
 #pragma once
 
 #include <functional>
@@ -8,11 +8,11 @@
 
 namespace lime {
 
-// Nowhere: a call that fails says why by its status.
+// Discards the log. A failed call reports the reason in its status.
 void SilenceGrpc();
 
-// To `sink`, a line each, without its end, cut at 512 bytes. `all`: also what gRPC says of single connections, such as why the
-// handshake of a peer has failed.
+// Sends the log to `sink`, one line per call without its end, cut at 512 bytes. `all`: also
+// messages about single connections, such as a failed handshake.
 void GrpcLogTo(std::function<void(std::string_view line)> sink, bool all);
 
 }  // namespace lime

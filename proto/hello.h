@@ -1,13 +1,14 @@
-// A question that a device answers before anybody has shown keys: what it speaks, and what its clock says.
+// A question that a device answers before any keys are shown: its protocol and its clock.
 //
-// Keys are refused where two clocks are apart, or two releases do not understand each other, and neither side learns why from TLS. So limed
-// answers datagrams on the port (UDP) of the same number as the one that it listens on. The answer is never longer than the question, holds
-// nothing that is secret, and is not authenticated: it serves for the words of a diagnosis, and nothing is decided by it.
+// If clocks or releases differ, keys are refused, and TLS tells neither side the reason. Therefore
+// limed also answers UDP datagrams on the number of its listening port. The answer is not longer
+// than the question, has no secrets, and is not authenticated. It only improves a diagnosis; no
+// decision depends on it.
 //
 // Pure. 64 bytes each way, little endian:
 //
 //   question: "LIME ask" | nonce, 16 | zeros
-//   answer:   "LIME say" | nonce, 16 | protocol, 4 | keys, 4 | clock, 8 | release, 24, ends with zeros
+//   answer:   "LIME say" | nonce, 16 | protocol, 4 | keys, 4 | clock, 8 | release, 24, zero-padded
 #pragma once
 
 #include <array>
@@ -25,7 +26,7 @@ using HelloNonce = std::array<std::byte, 16>;
 
 struct Hello {
   uint32_t protocol = 0;
-  bool keys = false;      // it asks for keys
+  bool keys = false;      // it requires keys
   std::time_t clock = 0;  // seconds since 1970
   std::string release;    // at most 24 printable characters
 
@@ -33,9 +34,9 @@ struct Hello {
 };
 
 HelloPacket HelloQuestion(const HelloNonce& nonce);
-// The answer to what came in; nothing where that is no question.
+// The answer to received bytes; nullopt if they are not a question.
 std::optional<HelloPacket> AnswerHello(std::span<const std::byte> question, const Hello& what);
-// What an answer says; nothing where it is none, or one to another question.
+// The content of an answer; nullopt if it is not one, or answers another question.
 std::optional<Hello> ReadHello(std::span<const std::byte> answer, const HelloNonce& nonce);
 
 }  // namespace lime

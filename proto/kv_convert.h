@@ -1,4 +1,4 @@
-// KV that goes from one plan to the next: convert.h for what both services say of it.
+// Conversion of KV that goes from one plan to the next, for both services; see convert.h.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace lime {
 
 class MessageFields;
 
-// Slots, positions and layers are those of `plan`, and no slot is named twice.
+// Slots, positions and layers must be those of `plan`. No slot may occur twice.
 void List(MessageFields& f, KvTake& take, v1::KvTake& m, const Plan& plan);
 
 struct UnloadCall {
@@ -29,9 +29,9 @@ void ToProto(const UnloadCall& call, v1::UnloadRequest& message);
 absl::StatusOr<UnloadCall> FromProto(const v1::UnloadRequest& message);
 
 struct UnloadedPlan {
-  bool left = false;                                    // its KV, where that was asked for
+  bool left = false;                                    // its KV is kept, as requested
   std::vector<std::pair<int32_t, std::string>> hashes;  // by slot: LogitsHash::State
-  std::vector<KvLent> lent;                             // that its host has
+  std::vector<KvLent> lent;                             // pieces on its host
   friend bool operator==(const UnloadedPlan&, const UnloadedPlan&) = default;
 };
 void ToProto(const UnloadedPlan& unloaded, v1::UnloadReply& message);
@@ -50,7 +50,7 @@ struct KvPagesRead {
   friend bool operator==(const KvPagesRead&, const KvPagesRead&) = default;
 };
 void ToProto(KvPagesRead pages, v1::KvPages& message);
-// Takes what it wants of `message`.
+// Moves data out of `message`.
 absl::StatusOr<KvPagesRead> FromProto(v1::KvPages& message);
 
 }  // namespace lime

@@ -1,4 +1,5 @@
-// The fields of a message and those of our type beside each other, listed once for both ways; and text that may be sent, or shown.
+// Lists the fields of a message next to those of our type, once for both directions. Also makes
+// text safe to send or show.
 //
 //   static void List(MessageFields& f, LinkProbe& probe, v1::ProbeLinkRequest& m) {
 //     f.Text(LIME_FIELD(m, peer), probe.peer, kMaxName);
@@ -25,16 +26,18 @@ namespace lime {
 
 // Name, getter and setter of the field of a message.
 #define LIME_FIELD(m, name) #name, [&]() -> decltype(auto) { return (m.name()); }, [&](const auto& value) { m.set_##name(value); }
-// Of a message in a message: whether it is there, getter and setter.
+// For a message in a message: whether it is set, getter and setter.
 // clang-format off
 #define LIME_PART(m, name) \
   [&] { return m.has_##name(); }, [&]() -> const auto& { return m.name(); }, [&]() -> auto& { return *m.mutable_##name(); }
 // clang-format on
 
-// Goes through a list of fields, to write a message of ours or to read ours from a message. What is read is hostile: every field has
-// bounds, and the first wrong one is kept as the error. Neither changes what it takes from.
+// Visits a list of fields, to write a message or to read one. Input is untrusted: every field has
+// bounds, and the first wrong one becomes the error. The source does not change in either
+// direction.
 //
-// Messages in messages go by their own List, found by the types of both; what it needs to know beside them is handed on.
+// A nested message uses its own List, found by the types of both. Additional arguments are passed
+// on.
 class MessageFields {
  public:
   explicit MessageFields(bool reads) : reads_(reads) {}
@@ -44,7 +47,7 @@ class MessageFields {
   // Keeps the first error.
   void Check(const absl::Status& status) { status_.Update(status); }
 
-  // Whatever it is.
+  // A field without bounds.
   template <typename Get, typename Set, typename T>
   void Any(const char*, Get get, Set set, T& value) {
     reads_ ? static_cast<void>(value = static_cast<T>(get())) : set(value);
@@ -70,28 +73,28 @@ class MessageFields {
     Check(fields::Within(field, get(), 0, static_cast<int64_t>(last)));
     value = static_cast<T>(get());
   }
-  // Sent as one more, since 0 is not sent at all; -1 is the least.
+  // Sent as value + 1, because 0 is not sent. The least value is -1.
   template <typename Get, typename Set>
   void PlusOne(const char* field, Get get, Set set, int32_t& value, int64_t most) {
     if (!reads_) return set(value + 1);
     Check(fields::Within(field, get(), 0, most));
     value = static_cast<int32_t>(int64_t{get()} - 1);
   }
-  // Without control characters, of at most so many bytes; `clean` makes it so where that is not sure.
+  // Text without control characters, at most `most` bytes. `clean` makes it so before sending.
   template <typename Get, typename Set>
   void Text(const char* field, Get get, Set set, std::string& value, size_t most, std::string (*clean)(std::string_view) = nullptr) {
     if (!reads_) return set(clean == nullptr ? value : clean(value));
     Check(fields::Printable(field, get(), most));
     value = get();
   }
-  // Of low to high bytes.
+  // Bytes, `low` to `high` of them.
   template <typename Get, typename Set>
   void Data(const char* field, Get get, Set set, std::string& value, int64_t low, int64_t high) {
     if (!reads_) return set(value);
     Check(fields::Within(field, std::ssize(get()), low, high));
     value = get();
   }
-  // A text of low to high bytes that says what `value` is.
+  // JSON of `value`, `low` to `high` bytes.
   template <typename Get, typename Set, typename T, typename Parse>
   void Json(const char* field, Get get, Set set, T& value, int64_t low, int64_t high, Parse parse) {
     if (!reads_) return set(ToJsonText(value));
@@ -102,7 +105,7 @@ class MessageFields {
     if (parsed.ok()) value = *std::move(parsed);
   }
 
-  // One that may be, of some model.
+  // A block that is possible in some model.
   template <typename GetKind, typename SetKind, typename GetLayer, typename SetLayer>
   void Block(const char* kind, GetKind get_kind, SetKind set_kind, const char* layer, GetLayer get_layer, SetLayer set_layer, BlockId& id) {
     Enum(kind, get_kind, set_kind, id.kind, BlockKind::kHead);
@@ -119,21 +122,21 @@ class MessageFields {
     if (reads_ && has()) value.emplace();
     if (value) Part(has, get, set, *value, more...);
   }
-  // A message that is one of several kinds, a variant of ours.
+  // A message of one of several kinds; our type is a variant.
   template <typename T, typename Has, typename Get, typename Set, typename Variant>
   void Case(Has has, Get get, Set set, Variant& value) {
     if (reads_ ? !has() : !std::holds_alternative<T>(value)) return;
-    known_ = false;  // of the kinds within it
+    known_ = false;  // for the kinds within it
     if (reads_) value = T{};
     Part(has, get, set, std::get<T>(value));
     known_ = true;
   }
-  // After all kinds: that it was none of them.
+  // Call after all kinds: an error if it was none of them.
   void NoOther(std::string_view sentence) {
     if (reads_ && !known_) Check(fields::Wrong(std::string(sentence)));
   }
 
-  // Low to high of them, each by `one`.
+  // `low` to `high` elements, each converted by `one`.
   template <typename T, typename M, typename One>
   void EachBy(const char* field, std::vector<T>& values, google::protobuf::RepeatedPtrField<M>* parts, int64_t low, int64_t high, One one) {
     if (!reads_) {
@@ -148,7 +151,8 @@ class MessageFields {
             const More&... more) {
     EachBy(field, values, parts, low, high, [&](T& value, M& part) { List(*this, value, part, more...); });
   }
-  // Low to high of them, each from `least` to `most`; `ascending`: and above the one before.
+  // `low` to `high` numbers from `least` to `most`. `ascending`: each is greater than the one
+  // before.
   void Numbers(const char* field, std::vector<int32_t>& values, google::protobuf::RepeatedField<int32_t>* numbers, int64_t low,
                int64_t high, int64_t least, int64_t most, bool ascending) {
     if (!reads_) return numbers->Add(values.begin(), values.end());
@@ -166,7 +170,7 @@ class MessageFields {
  private:
   template <typename M>
   static M& Unchanged(const M& part) {
-    return const_cast<M&>(part);  // a list that reads takes from it
+    return const_cast<M&>(part);  // reading does not change it
   }
 
   const bool reads_;
@@ -177,7 +181,7 @@ class MessageFields {
 template <typename T, typename M>
 void WriteMessage(const T& from, M& message) {
   MessageFields f(/*reads=*/false);
-  List(f, const_cast<T&>(from), message);  // a list that writes takes from it
+  List(f, const_cast<T&>(from), message);  // writing does not change it
 }
 
 template <typename T, typename M>

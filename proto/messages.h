@@ -1,4 +1,4 @@
-// The messages of the services by their names: generated headers take every file that includes them a second to compile.
+// Forward declarations of the messages, because generated headers take a second to compile.
 #pragma once
 
 namespace lime::v1 {

@@ -22,7 +22,7 @@
 namespace lime {
 namespace {
 
-// What every HTTP/2 client begins with, and an empty SETTINGS frame.
+// The beginning of every HTTP/2 client, and an empty SETTINGS frame.
 constexpr std::string_view kHttp2Opening("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", 33);
 constexpr size_t kPeek = 64;
 
@@ -36,9 +36,9 @@ struct FreeSsl {
 template <typename T>
 using Owned = std::unique_ptr<T, FreeSsl>;
 
-// Whether the socket is ready before `until`.
+// Whether the socket becomes ready before `until`.
 bool Await(const FileDescriptor& socket, short events, absl::Time until) {
-  while (absl::Now() < until) {  // whatever goes on arriving
+  while (absl::Now() < until) {  // whatever else arrives
     const int64_t left = absl::ToInt64Milliseconds(until - absl::Now());
     struct pollfd event = {.fd = socket.get(), .events = events, .revents = 0};
     const int ready = poll(&event, 1, static_cast<int>(std::max<int64_t>(0, left)));
@@ -48,7 +48,7 @@ bool Await(const FileDescriptor& socket, short events, absl::Time until) {
   return false;
 }
 
-// Connects without waiting for longer than `until`; errno where it cannot.
+// Connects before `until`. Returns errno if that fails.
 int Connect(const SocketAddress& to, absl::Time until, FileDescriptor& socket) {
   socket = FileDescriptor(::socket(to.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return errno;
@@ -68,7 +68,7 @@ bool IsTls(std::string_view bytes) {
   return bytes.size() >= 2 && (bytes[0] == 0x16 || bytes[0] == 0x15) && bytes[1] == 0x03;
 }
 
-// The first bytes that come, left where they are.
+// The first bytes that arrive. They stay in the socket.
 Probed::Answer Peek(const FileDescriptor& socket, absl::Time until, std::string& said) {
   if (!Await(socket, POLLIN, until)) return Probed::Answer::kNothing;
   char bytes[kPeek];
@@ -92,7 +92,8 @@ Owned<SSL_CTX> ContextOf(const ClusterKeys& keys) {
   return context;
 }
 
-// TLS whose bytes we carry ourselves: nothing is read before it was looked at, and a connection that is gone raises no SIGPIPE.
+// TLS over a socket that we read ourselves: bytes can be examined first, and a lost connection
+// raises no SIGPIPE.
 class TlsClient {
  public:
   TlsClient(const ProbeTarget& target, const FileDescriptor& socket, absl::Time until)
@@ -108,12 +109,12 @@ class TlsClient {
   bool valid() const { return tls_ != nullptr; }
   SSL* get() const { return tls_.get(); }
 
-  // The client's first message goes out; nothing is read.
+  // Sends the client's first message. Reads nothing.
   void Begin() {
     (void)SSL_do_handshake(tls_.get());
     (void)Flush();
   }
-  // Does a step until it is done, fails, or time is over; whether it is done.
+  // Repeats a step until it succeeds, fails, or time is over. Returns whether it succeeded.
   template <typename Step>
   bool Finish(Step step) {
     while (true) {
@@ -174,7 +175,7 @@ Probed::Verdict VerdictOfError() {
   }
 }
 
-// A conversation on a socket that is connected.
+// A conversation on a connected socket.
 class Conversation {
  public:
   Conversation(const ProbeTarget& target, const FileDescriptor& socket, absl::Time until, Probed& probed)
@@ -199,7 +200,7 @@ class Conversation {
   }
 
  private:
-  // With TLS 1.3 a client learns only here whether its certificate was taken.
+  // With TLS 1.3, only this tells a client whether its certificate was accepted.
   static Probed::Verdict Talk(TlsClient& tls) {
     char bytes[kPeek];
     const bool accepted = tls.Finish([](SSL* ssl) {
@@ -225,14 +226,14 @@ std::optional<Hello> AskHelloAt(const SocketAddress& to, absl::Duration patience
     for (const absl::Time until = absl::Now() + patience / 2; Await(socket, POLLIN, until);) {
       std::byte packet[kHelloBytes + 1];
       const ssize_t bytes = recv(socket.get(), packet, sizeof(packet), 0);
-      if (bytes < 0) return std::nullopt;  // its machine says that nobody is there
+      if (bytes < 0) return std::nullopt;  // its machine reports that nobody listens
       if (std::optional<Hello> hello = ReadHello(std::span(packet, static_cast<size_t>(bytes)), nonce)) return hello;
     }
   }
   return std::nullopt;
 }
 
-// The first address that takes a connection; else the error of the first.
+// Connects to the first address that accepts; else returns the error of the first one.
 int ConnectToAny(const std::vector<SocketAddress>& addresses, absl::Duration patience, FileDescriptor& socket, SocketAddress& at) {
   int first = 0;
   for (const SocketAddress& each : addresses) {
@@ -262,7 +263,7 @@ Probed Probe(const ProbeTarget& target, const ProbePatience& patience) {
   const absl::Time until = absl::Now() + patience.talk;
   if (target.keys.empty()) {
     Conversation(target, socket, until, probed).Plainly();
-    // Who awaits TLS ends a connection that begins otherwise without a word: does it?
+    // A TLS server silently closes a connection that begins otherwise, so try TLS too.
     if (probed.answer == Probed::Answer::kClosed && Connect(at, until, socket) == 0) Conversation(target, socket, until, probed).OverTls();
   } else {
     Conversation(target, socket, until, probed).OverTls();

@@ -1,6 +1,8 @@
-// Looks why a device cannot be talked to: resolves its host, connects, and reads what is said there, with and without TLS.
+// Finds out why a device cannot be reached: resolves its host, connects, and reads what it sends,
+// with and without TLS.
 //
-// Sockets and OpenSSL alone, since gRPC's status says the same of every fault. Threads: any; waits, a few seconds at most.
+// Uses only sockets and OpenSSL, because gRPC reports the same status for every fault. Threads:
+// any; blocks for a few seconds at most.
 #pragma once
 
 #include <optional>
@@ -13,14 +15,14 @@ namespace lime {
 struct ProbePatience {
   absl::Duration resolve = absl::Seconds(3);
   absl::Duration connect = absl::Seconds(2);
-  absl::Duration talk = absl::Seconds(2);  // from then on, for all of what is said
+  absl::Duration talk = absl::Seconds(2);  // for all data after connecting
   absl::Duration hello = absl::Milliseconds(300);
 };
 
 Probed Probe(const ProbeTarget& target, const ProbePatience& patience = {});
 Diagnosis FindFault(const ProbeTarget& target, const ProbePatience& patience = {});
 
-// What the device says of itself before keys are shown (proto/hello.h); nothing where it does not answer in time.
+// The device's hello before keys are shown (proto/hello.h); nullopt if it does not answer in time.
 std::optional<Hello> AskHello(const ProbeTarget& target, const ProbePatience& patience = {});
 
 }  // namespace lime

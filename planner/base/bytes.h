@@ -1,4 +1,4 @@
-// Sizes in bytes: constants, parsing of "2GiB", and printing for people.
+// Sizes in bytes: constants, parsing of "2GiB", and formatting for people.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,13 @@ constexpr int64_t RoundUp(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// In millions of bytes, the unit of the planner's mathematics.
+// Converts to millions of bytes, the planner's unit.
 constexpr double Mb(Bytes bytes) {
   return static_cast<double>(bytes) / 1e6;
 }
 
-// Parses "1500000", "512MiB", "2GiB", "1.5GB" (KB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB and K, M, G, T of 1024).
+// Parses "1500000", "512MiB", "2GiB", "1.5GB". KB, MB, GB, TB are powers of 1000; KiB, MiB, GiB,
+// TiB and K, M, G, T are powers of 1024.
 absl::StatusOr<Bytes> ParseBytes(std::string_view text);
 
 // "1.50 GiB", "12 B".

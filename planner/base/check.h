@@ -1,8 +1,9 @@
-// LIME_CHECK: invariants that only a bug can break. Prints the condition, the numbers and the place, then aborts.
+// LIME_CHECK checks an invariant that only a bug can break. It prints the condition, the numbers
+// and the place, then aborts.
 //
 //   LIME_CHECK_LE(used_bytes_, budget_bytes_) << "slot accounting, device " << id_;
 //
-// Anything a file, a peer, a user or a full memory can cause is an absl::Status instead.
+// Errors that a file, a peer, a user or a full memory can cause are an absl::Status instead.
 #pragma once
 
 #include <cstdio>
@@ -11,7 +12,7 @@
 
 namespace lime::internal {
 
-// Collects the message of a failed check and ends the process when it goes out of scope.
+// Collects the message of a failed check. Its destructor ends the process.
 class CheckFailure {
  public:
   CheckFailure(const char* file, int line, const char* condition) {

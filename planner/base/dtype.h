@@ -1,4 +1,4 @@
-// Element types of tensors, as safetensors names them.
+// Element types of tensors, with the names of safetensors.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ enum class DType : uint8_t {
   kBool,    // 1 byte
   kU8,      // 1 byte
   kI8,      // 1 byte
-  kF8E4M3,  // 1 byte; read, never computed with
-  kF8E5M2,  // 1 byte; read, never computed with
+  kF8E4M3,  // 1 byte; can be read, not computed with
+  kF8E5M2,  // 1 byte; can be read, not computed with
   kU16,     // 2 bytes
   kI16,     // 2 bytes
   kF16,     // IEEE half
@@ -34,7 +34,7 @@ constexpr int64_t ElementBytes(DType dtype) {
   return 8;
 }
 
-// As a safetensors header has them.
+// Names in a safetensors header.
 inline constexpr Names<DType, 15> kDTypeNames = {{{DType::kBool, "BOOL"},
                                                   {DType::kU8, "U8"},
                                                   {DType::kI8, "I8"},
@@ -55,7 +55,7 @@ constexpr std::string_view DTypeName(DType dtype) {
   return kDTypeNames.Of(dtype);
 }
 
-// The dtypes a residual stream and the weights of a linear layer may have.
+// The dtypes that a residual stream and the weights of a linear layer may have.
 constexpr bool IsWorkingDType(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32;
 }

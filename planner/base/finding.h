@@ -1,4 +1,4 @@
-// What looking at one thing of a machine or a cluster brought: a row of `lime doctor`.
+// The result of one check of a machine or a cluster: a row of `lime doctor`.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@ namespace lime {
 
 enum class Grade {
   kOk,    // nothing to do
-  kWarn,  // works, but not as well or not for as long as it could
-  kFail,  // does not work until something is done
+  kWarn,  // works, but could work better or longer
+  kFail,  // does not work
 };
 
 struct Finding {
-  std::string check;  // "memory": what was looked at
+  std::string check;  // what was checked, as in "memory"
   Grade grade = Grade::kOk;
-  std::string what;    // was found, with its numbers
+  std::string what;    // the result with its numbers
   std::string remedy;  // what to do; empty: nothing
 
   friend bool operator==(const Finding&, const Finding&) = default;

@@ -1,4 +1,5 @@
-// What lies where a file of a model should, when a download or a copy went wrong; and text that is not in UTF-8.
+// Recognises other files in the place of a model's file, after a failed download or copy; and text
+// that is not UTF-8.
 #pragma once
 
 #include <string_view>
@@ -7,22 +8,23 @@
 
 namespace lime {
 
-// InvalidArgument, naming the file and the remedy, where `beginning`, its first bytes, are those of
-// a pointer (git-lfs, git-xet, git-annex), a web page, a GGUF file or a zip archive (PyTorch's own
-// format). OK for everything else, which may still be wrong.
+// InvalidArgument with the file and the remedy if `beginning`, its first bytes, are a pointer
+// (git-lfs, git-xet, git-annex), a web page, XML, a GGUF file or a zip archive (PyTorch's own
+// format). OK for any other file, even if it is wrong.
 absl::Status RefuseForeignFile(std::string_view beginning, std::string_view name);
 
-// The same for a file of numbers: InvalidArgument also where `beginning` is text, such as the error
-// that a server answered with.
+// The same for a file of numbers. InvalidArgument also for text, such as a server's error message.
 absl::Status RefuseTextFile(std::string_view beginning, std::string_view name);
 
-// As much of a file as RefuseForeignFile looks at.
+// The number of bytes that RefuseForeignFile reads.
 inline constexpr size_t kForeignFileBytes = 256;
 
-// "UTF-16" or "UTF-32" of a text that begins with the byte order mark of one, as some editors and shells write it; else empty.
+// "UTF-16" or "UTF-32" for text with the byte order mark that some editors and shells write; else
+// empty.
 std::string_view WideMark(std::string_view text);
 
-// The same, and of one without a mark whose first four bytes are two characters or one of ASCII, as those of JSON are.
+// The same, also without a mark if the first four bytes are one or two ASCII characters, as in
+// JSON.
 std::string_view WideJson(std::string_view text);
 
 }  // namespace lime

@@ -1,5 +1,6 @@
-// Typed, bounded access to the fields of a JSON object from outside. The first wrong field is kept as the error; later reads return their
-// defaults, so that a reader looks like a list of fields and checks status() once.
+// Typed and bounded access to the fields of an untrusted JSON object. The first wrong field becomes
+// the error; later reads return their defaults. A reader is then a list of fields with one check of
+// status().
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,10 @@ namespace lime {
 
 class JsonFields {
  public:
-  // `object` outlives this. `where` opens every error.
+  // REQUIRES: `object` outlives this. Errors begin with `where`.
   JsonFields(const nlohmann::json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
-  // False for a field that is absent or null.
+  // False if the field is missing or null.
   bool Has(const std::string& key) const {
     const auto found = object_.find(key);
     return found != object_.end() && !found->is_null();
@@ -46,7 +47,7 @@ class JsonFields {
   }
 
   std::string String(const std::string& key) { return Has(key) ? StringOr(key, {}) : Missing<std::string>(key); }
-  // The value of an array or object field; one that is empty where the field is missing or of another type.
+  // The value of an array or object field; empty if the field is missing or has another type.
   const nlohmann::json& Array(const std::string& key, size_t max_size) {
     static const nlohmann::json kEmpty = nlohmann::json::array();
     if (!Has(key)) return Missing<std::monostate>(key), kEmpty;
@@ -126,7 +127,8 @@ class JsonFields {
   absl::Status status_;
 };
 
-// The objects of the array `key`, each by `read`, which is given the place that opens its errors: `opening`, key and index.
+// Reads each object of the array `key` with `read`. Its second argument begins the errors:
+// `opening`, key and index.
 template <typename T>
 absl::StatusOr<std::vector<T>> ReadObjects(JsonFields& fields, const std::string& key, size_t max_size, const std::string& opening,
                                            absl::StatusOr<T> (*read)(JsonFields&, const std::string&)) {

@@ -15,8 +15,8 @@
 namespace lime {
 namespace {
 
-// Brackets outside strings, counted before anything is built of them. Of a text that is no JSON the count means nothing, and the parser
-// says so.
+// Counts brackets outside strings before parsing. If the text is not JSON, the count has no
+// meaning, but the parser reports the error.
 bool NestsTooDeep(std::string_view text) {
   int depth = 0;
   bool quoted = false;
@@ -43,10 +43,11 @@ bool IsOfWord(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '+' || c == '-';
 }
 
-// Python's words for numbers that JSON has not, and numbers that are infinite as a double.
+// Python's words for numbers that JSON does not have, and numbers that exceed a double.
 bool IsNoJsonNumber(std::string_view word) {
   if (word == "NaN" || word == "Infinity" || word == "-Infinity") return true;
-  constexpr size_t kMostDigits = 308;  // with so many, and no exponent, a number is finite
+  // A number with at most this many digits and no exponent is finite.
+  constexpr size_t kMostDigits = 308;
   const bool is_number = absl::ascii_isdigit(static_cast<unsigned char>(word.front())) || word.front() == '-';
   if (!is_number || (word.size() <= kMostDigits && word.find_first_of("eE") == std::string_view::npos)) return false;
   double value = 0;
@@ -55,9 +56,9 @@ bool IsNoJsonNumber(std::string_view word) {
 
 struct QuotedText {
   std::string text;
-  std::vector<size_t> ends;  // in `text`, behind the closing quote of each word that was quoted
+  std::vector<size_t> ends;  // in `text`: after the closing quote of each word that was quoted
 
-  // Where byte `at` of `text` was before.
+  // The original offset of byte `at` of `text`.
   size_t Before(size_t at) const {
     return at - 2 * static_cast<size_t>(std::ranges::count_if(ends, [at](size_t end) { return end <= at; }));
   }

@@ -1,4 +1,4 @@
-// The middle of some measurements.
+// The median of measurements.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace lime {
 
-// The upper one of the two in the middle of an even number. REQUIRES: at least one value.
+// For an even number of values, the upper of the two middle ones. REQUIRES: at least one value.
 inline double Median(std::vector<double> values) {
   LIME_CHECK(!values.empty());
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

@@ -1,4 +1,4 @@
-// What values are called in files, flags and reports: a table, read both ways.
+// A table of the names of values in files, flags and reports, for both directions.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ template <typename T, size_t kCount>
 struct Names {
   std::pair<T, std::string_view> all[kCount];
 
-  // "?" for a value that has none.
+  // "?" for a value without a name.
   constexpr std::string_view Of(T value) const {
     for (const auto& [known, name] : all) {
       if (known == value) return name;

@@ -10,10 +10,10 @@
 namespace lime {
 namespace {
 
-constexpr size_t kMaxWord = 64;     // longer ones are nobody's typing slip
-constexpr size_t kLeastPrefix = 3;  // letters that say enough
+constexpr size_t kMaxWord = 64;     // a longer word is not a typing error
+constexpr size_t kLeastPrefix = 3;  // the shortest prefix that identifies a word
 
-// Slips between two words: Damerau's distance, without edits inside an exchanged pair.
+// Typing errors between two words: Damerau's distance without edits inside an exchanged pair.
 size_t Slips(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> slips(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) slips[i][0] = i;

@@ -1,4 +1,4 @@
-// The known word that a mistyped one was probably meant to be.
+// Finds the known word that a mistyped word probably means.
 #pragma once
 
 #include <span>
@@ -7,9 +7,9 @@
 
 namespace lime {
 
-// The candidate with the fewest typing slips (a letter more, less, other, or two exchanged), or one
-// that `word` begins; the first of equals. Empty where none is near: a third of the letters may
-// differ.
+// The candidate with the fewest typing errors, or one that begins with `word`; the first of equals.
+// An error is a missing, extra or wrong letter, or two exchanged letters. Empty if more than a
+// third of the letters are wrong in all candidates.
 std::string Nearest(std::string_view word, std::span<const std::string> candidates);
 
 // "; did you mean PREFIXnearest?", or nothing.

@@ -1,5 +1,6 @@
-// A short queue whose places keep the memory of what was in them: once it has been as long as it becomes, neither Push nor Pop allocates,
-// and what is assigned to a place may reuse what that has. The place that has gone last is the next that is used.
+// A short queue whose elements keep their memory after Pop. Once it has reached its largest size,
+// Push and Pop allocate nothing, and assigning to an element may reuse its memory. The last element
+// popped is the next one used.
 #pragma once
 
 #include <algorithm>
@@ -14,31 +15,31 @@ class RecycledQueue {
  public:
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  // Counted from the first.  REQUIRES: i < size()
+  // Element `i` from the front.  REQUIRES: i < size()
   T& operator[](size_t i) { return *places_[i]; }
   const T& operator[](size_t i) const { return *places_[i]; }
   T& front() { return *places_.front(); }
   const T& front() const { return *places_.front(); }
 
-  // A place behind the others, with what was there before.
+  // Adds an element with its previous content.
   T& Push() {
     if (size_ == places_.size()) places_.push_back(std::make_unique<T>());
     return *places_[size_++];
   }
-  // Makes `places` of them ahead, each as `make` says.  REQUIRES: empty()
+  // Allocates `places` elements in advance, each made by `make`.  REQUIRES: empty()
   template <typename Make>
   void Reserve(size_t places, const Make& make) {
     while (size_ < places) make(Push());
     clear();
   }
-  // Takes back the last Push.
+  // Undoes the last Push.
   void Unpush() { --size_; }
-  // Takes the first away: it stays as it is until the next Push.  REQUIRES: !empty()
+  // Removes the first element. It stays unchanged until the next Push.  REQUIRES: !empty()
   T& Pop() {
     std::rotate(places_.begin(), places_.begin() + 1, places_.begin() + static_cast<std::ptrdiff_t>(size_));
     return *places_[--size_];
   }
-  // Takes all away.
+  // Removes all elements.
   void clear() { size_ = 0; }
 
  private:

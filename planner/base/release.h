@@ -1,11 +1,11 @@
-// The release that this program is of.
+// The release of this program.
 #pragma once
 
 #include <string_view>
 
 namespace lime {
 
-// "0.1.0", as CMakeLists.txt says.
+// "0.1.0", from CMakeLists.txt.
 std::string_view Release();
 
 }  // namespace lime

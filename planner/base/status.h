@@ -1,4 +1,4 @@
-// Shorthand for making a Status and passing it up.
+// Shorthand for making and returning a Status.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,7 +7,7 @@
 
 namespace lime {
 
-// Of what came from outside and cannot be used: the words together say what, where and why.
+// An InvalidArgument error for unusable input. The words together say what, where and why.
 template <typename... What>
 absl::Status Invalid(const What&... what) {
   return absl::InvalidArgumentError(absl::StrCat(what...));

@@ -1,5 +1,6 @@
-// Debian 12 builds Abseil with its own string_view, newer releases with the standard one. Our interfaces use std::string_view; Text() hands
-// one to absl::StrCat and its kin under either.
+// Debian 12 builds Abseil with its own string_view; newer releases use the standard one. Our
+// interfaces use std::string_view. Text() converts one for absl::StrCat and similar functions in
+// both cases.
 #pragma once
 
 #include <string_view>

@@ -1,15 +1,16 @@
-// The names of cluster.toml and of flags for what computes blocks (kernels/registry/registry.h opens it) and for how weights reach memory
-// (daemon/weights/loader_choice.h).
+// Names in cluster.toml, limed.toml and flags: the backends that compute blocks, which
+// kernels/registry/registry.h opens, and the loaders of daemon/weights/loader_choice.h.
 #pragma once
 
 #include <array>
 
 namespace lime {
 
-inline constexpr const char* kCpuBackend = "cpu";      // our own operators, in every program that computes
-inline constexpr const char* kTorchBackend = "torch";  // libtorch's operators, to compare with: an optional module
+inline constexpr const char* kCpuBackend = "cpu";  // our operators; in every program
+// libtorch, for comparison; an optional module.
+inline constexpr const char* kTorchBackend = "torch";
 inline constexpr std::array<const char*, 2> kBackendNames = {kCpuBackend, kTorchBackend};
-inline constexpr const char* kDaemonLoader = "read";  // of limed, where nothing is said
+inline constexpr const char* kDaemonLoader = "read";  // limed's default
 inline constexpr std::array<const char*, 3> kLoaderNames = {"auto", "read", "mmap"};
 
 }  // namespace lime

@@ -5,9 +5,9 @@
 namespace lime {
 namespace {
 
-constexpr int64_t kRowGroup = 64;  // cuts lie on multiples of these: whole tiles of the kernels
+constexpr int64_t kRowGroup = 64;  // cuts are multiples of it: whole tiles of the kernels
 
-// One matrix with all parts of its packing.
+// One matrix with all tensors of its packing.
 struct WholeMatrix {
   TensorRole role;
   int64_t rows = 0;
@@ -45,7 +45,8 @@ std::vector<BlockPiece> CutBlock(const BlockSpec& block, Bytes max_bytes) {
     total += matrix.bytes;
     group = std::max(group, matrix.RowBytes() * kRowGroup);
   }
-  // A cut is moved by up to one group, so pieces are planned that much smaller.
+  // Rounding to row groups may move a cut by one group, so the planned size is smaller by one
+  // group.
   const Bytes room = std::max(max_bytes - group, std::max<Bytes>(1, std::min(group, max_bytes)));
   const int64_t count = std::max<int64_t>(1, (total + room - 1) / room);
 

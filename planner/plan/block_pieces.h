@@ -1,7 +1,8 @@
-// A block cut into the pieces that stream: rows of its matrices, in order of use.
+// Cuts a block into the parts that stream: rows of its matrices, in order of use.
 //
-// The rows of a linear layer are independent dot products, so a piece is computed as it arrives and no bit changes. What is small (norms,
-// biases, learned positions) is never cut: it stays in memory whatever streams.
+// Rows of a linear layer are independent dot products. A part is computed when it arrives, and
+// results do not change by a bit. Small tensors (norms, biases, learned positions) are never cut:
+// they are pinned in memory.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +14,12 @@
 
 namespace lime {
 
-// Longest piece. Small ones need little memory to stay ahead of the computation; much smaller ones would cost the disk its rate.
+// Largest part. Small parts need little memory to load ahead of the computation. Much smaller parts
+// would reduce the disk's rate.
 inline constexpr Bytes kPieceBytes = 16 * kMiB;
 
-// Rows [begin, end) of one matrix, with all its input features and, where it is packed, the scales and biases of these rows.
+// Rows [begin, end) of one matrix with all input features. If it is packed, with their scales and
+// biases.
 struct MatrixRows {
   TensorRole role = TensorRole::kQ;
   int64_t begin = 0;
@@ -25,10 +28,10 @@ struct MatrixRows {
   friend bool operator==(const MatrixRows&, const MatrixRows&) = default;
 };
 
-// Some rows of a matrix in memory.
+// Rows of a matrix in memory.
 struct RowsInMemory {
   MatrixRows rows;
-  // Of the first row: dense or packed weights; scales and biases of packed groups, else null.
+  // Pointers to the first row. `scales` and `biases` belong to packed groups; null if dense.
   const std::byte* weight = nullptr;
   const std::byte* scales = nullptr;
   const std::byte* biases = nullptr;
@@ -41,12 +44,12 @@ struct BlockPiece {
   friend bool operator==(const BlockPiece&, const BlockPiece&) = default;
 };
 
-// Whether a tensor stays in memory when its block streams.
+// Whether a tensor stays in memory when its block streams. KeptBytes: the bytes of these tensors.
 bool IsKept(const TensorSpec& tensor);
 Bytes KeptBytes(const BlockSpec& block);
 
-// All rows of the block's matrices, in order of use, in pieces of about equal size and at most `max_bytes` (one group of 64 rows at
-// least). Pure: the same for everyone who knows the model.
+// All rows of the block's matrices in order of use, in parts of about equal size and at most
+// `max_bytes`, but at least one group of 64 rows. Pure: every device gets the same parts.
 std::vector<BlockPiece> CutBlock(const BlockSpec& block, Bytes max_bytes = kPieceBytes);
 
 }  // namespace lime

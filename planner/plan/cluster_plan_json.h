@@ -10,12 +10,13 @@
 
 namespace lime {
 
-// Reads and validates. From outside it is hostile: sizes, counts, numbers and strings are bounded, and the first wrong field is named after
-// `where`. Unknown fields are ignored; those for people only (names of blocks) are not read.
+// Reads and validates a plan. The input is untrusted: sizes, counts, numbers and strings are
+// bounded, and the error names the first wrong field after `where`. Ignores unknown fields, and
+// fields that are only for people (names of blocks).
 absl::StatusOr<Plan> ParsePlan(std::string_view text, std::string_view where);
 absl::StatusOr<Plan> PlanFromJson(const nlohmann::json& object, std::string_view where);
 
-// Reading it back gives the same plan, bit for bit.
+// Writes a plan. Reading it back gives the same plan, bit for bit.
 nlohmann::ordered_json ToJson(const Plan& plan);
 std::string ToJsonText(const Plan& plan);
 

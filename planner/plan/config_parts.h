@@ -1,4 +1,4 @@
-// The parts of a config.json that take some lines to read (model_config.cc has the rest).
+// Reads the longer parts of a config.json (model_config.cc reads the rest).
 #pragma once
 
 #include <optional>
@@ -18,26 +18,26 @@ inline constexpr char kFullAttention[] = "full_attention", kSlidingAttention[] =
 // Unimplemented: "NAME: WHAT is not supported; SUPPORTED".
 absl::Status Unsupported(std::string_view name, std::string_view what, std::string_view supported);
 
-// Which kinds of attention the layers have.
+// The kinds of attention that the layers have.
 struct LayerTypes {
   bool full = false;
   bool sliding = false;
-  int64_t window = 0;  // of those that slide: a token sees itself and window - 1 before it
+  int64_t window = 0;  // sliding layers: a token attends to itself and window - 1 before it
 };
 
-// As transformers' class of the family reads them: from layer_types, or where that is missing from
+// Reads them as the family's class in transformers does: from layer_types, or else from
 // use_sliding_window, sliding_window and max_window_layers. REQUIRES: family and num_layers are set
 absl::StatusOr<LayerTypes> ReadLayerTypes(const nlohmann::json& root, std::string_view name, const ModelConfig& config);
 
-// Sets config.rope from rope_theta, rope_scaling and rope_parameters, and raises max_positions to
-// what the scaling reaches. REQUIRES: max_positions is set
+// Sets config.rope from rope_theta, rope_scaling and rope_parameters. Raises max_positions to the
+// range of the scaling. REQUIRES: max_positions is set
 absl::Status ReadRope(const nlohmann::json& root, const LayerTypes& layers, std::string_view name, ModelConfig& config);
 
-// Sets config.sliding_window; 0 where no position is as far away. Unimplemented where only some of
-// the layers have a window. REQUIRES: ReadRope
+// Sets config.sliding_window; 0 if no position is that far away. Unimplemented if only some layers
+// have a window. REQUIRES: ReadRope
 absl::Status SetWindow(const LayerTypes& layers, std::string_view name, ModelConfig& config);
 
-// Unimplemented, naming the field, where `root` asks for a computation that no family here has.
+// Unimplemented, with the field's name, if `root` asks for a computation that no family here has.
 // REQUIRES: the rest of `config` is set
 absl::Status RefuseOtherComputations(const nlohmann::json& root, std::string_view name, const ModelConfig& config);
 

@@ -36,7 +36,7 @@ absl::StatusOr<RopeType> ParseRopeType(const std::string& spelled, std::string_v
                      "default, linear, dynamic, llama3 and yarn are supported");
 }
 
-// The object of one of the two fields; empty where that is missing, null or empty.
+// Reads one of the two fields as an object. Empty if it is missing, null or empty.
 absl::StatusOr<json> RopeField(const json& root, const char* key, std::string_view name) {
   const auto found = root.find(key);
   if (found == root.end() || found->is_null()) return json::object();
@@ -44,7 +44,7 @@ absl::StatusOr<json> RopeField(const json& root, const char* key, std::string_vi
   return Invalid(Text(name), ": field \"", key, "\" is not an object");
 }
 
-// Where every value is an object, they are by layer type: that of the layers which the model has.
+// If every value is an object, the keys are layer types. Returns the object for the model's layers.
 absl::StatusOr<json> OfLayers(json field, const char* key, const LayerTypes& layers, std::string_view name) {
   const auto objects = std::ranges::count_if(field, [](const json& value) { return value.is_object(); });
   if (objects == 0) return field;
@@ -62,7 +62,7 @@ absl::StatusOr<json> OfLayers(json field, const char* key, const LayerTypes& lay
   return used ? *std::move(used) : json::object();
 }
 
-// "rope_type", which older files call "type". Empty where neither says anything.
+// "rope_type", called "type" in older files. Empty if neither is present.
 absl::StatusOr<std::string> StatedType(const json& object, std::string_view where) {
   JsonFields fields(object, std::string(where));
   const std::string type = fields.StringOr("rope_type", ""), older = fields.StringOr("type", type);
@@ -72,7 +72,7 @@ absl::StatusOr<std::string> StatedType(const json& object, std::string_view wher
   return Unsupported(where, absl::StrCat("\"type\" ", Json(older), " beside \"rope_type\" ", Json(type)), "state the same, or only one");
 }
 
-// What rope_parameters says and rope_scaling, which counts, does not: an error, but for what changes nothing.
+// Fails if rope_parameters has a value that rope_scaling replaces and that would change the result.
 absl::Status CheckReplaced(const json& parameters, const json& scaling, double theta, std::string_view name) {
   for (const auto& [key, value] : parameters.items()) {
     if (key == "type" || key == "rope_type" || value.is_null() || (key == "partial_rotary_factor" && value == 1.0)) continue;
@@ -86,8 +86,9 @@ absl::Status CheckReplaced(const json& parameters, const json& scaling, double t
   return absl::OkStatus();
 }
 
-// rope_scaling of older files and rope_parameters of newer ones. As in transformers rope_scaling counts where it is not empty; what would
-// be lost with the other is an error. `theta` is what counts where neither says it.
+// Older files have rope_scaling, newer files rope_parameters. As in transformers, rope_scaling wins
+// unless it is empty. It is an error if that loses a value of rope_parameters. `theta` is the
+// default of both.
 absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, double theta, std::string_view name, const char*& key) {
   const auto read = [&](const char* field) -> absl::StatusOr<json> {
     LIME_ASSIGN_OR_RETURN(json value, RopeField(root, field, name));
@@ -105,7 +106,7 @@ absl::StatusOr<json> FindRope(const json& root, const LayerTypes& layers, double
   return scaling;
 }
 
-// The numbers of a scaling without the type that says what to do with them.
+// Refuses the numbers of a scaling without a type, because their meaning is unknown.
 absl::Status RefuseUntyped(JsonFields fields, std::string_view where) {
   for (const char* key : {"factor", "short_factor", "long_factor", "low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast",
                           "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"}) {
@@ -118,7 +119,7 @@ absl::Status RefuseUntyped(JsonFields fields, std::string_view where) {
 }
 
 void ReadYarn(JsonFields& fields, int64_t stated_positions, RopeConfig& rope) {
-  // As transformers: what the context was stretched by, where no factor is stated.
+  // As in transformers: the default factor is how much the context was extended.
   const double implied_factor = static_cast<double>(stated_positions) / static_cast<double>(rope.original_max_position);
   rope.factor = fields.DoubleOr("factor", implied_factor, 1e-6, kMaxFactor);
   const double mscale = fields.DoubleOr("mscale", 0.0, 0.0, kMaxFactor);
@@ -128,8 +129,8 @@ void ReadYarn(JsonFields& fields, int64_t stated_positions, RopeConfig& rope) {
   rope.attention_factor = fields.DoubleOr("attention_factor", implied, 1e-6, kMaxFactor);
 }
 
-// Positions that the scaling reaches, where that is more than the file states: the factor may be
-// edited in, and the number left as it was.
+// The positions that the scaling reaches, if they are more than the file states. Users add a factor
+// without changing the number.
 int64_t ReachedPositions(const RopeConfig& rope, int64_t stated) {
   if (rope.type != RopeType::kLinear && rope.type != RopeType::kDynamic && rope.type != RopeType::kYarn) return stated;
   const double reached = std::floor(rope.factor * static_cast<double>(rope.original_max_position));
@@ -143,7 +144,7 @@ absl::Status RefusePartialRotation(JsonFields fields, std::string_view name) {
   return Unsupported(name, absl::StrCat("partial_rotary_factor ", share), "rotary embedding of whole heads (1.0) is supported");
 }
 
-// Fields by which other families' code changes a scaling.
+// Refuses fields by which the code of other families changes a scaling.
 absl::Status RefuseOtherScalings(const json& object, std::string_view where) {
   for (const char* key : {"llama_4_scaling_beta", "alpha"}) {
     const auto found = object.find(key);
@@ -180,7 +181,7 @@ absl::Status ReadRope(const json& root, const LayerTypes& layers, std::string_vi
   rope.beta_slow = fields.DoubleOr("beta_slow", 1.0, 1e-6, kMaxFactor);
   rope.truncate = fields.BoolOr("truncate", true);
   const int64_t stated = fields.IntOr("original_max_position_embeddings", original, 1, kMaxPositions);
-  // As transformers: of dynamic, max_position_embeddings says where the scaling begins, whatever else is stated.
+  // As in transformers: dynamic scaling begins at max_position_embeddings, whatever else is stated.
   rope.original_max_position = rope.type == RopeType::kDynamic ? config.max_positions : stated;
   if (rope.type == RopeType::kYarn) {
     ReadYarn(fields, config.max_positions, rope);

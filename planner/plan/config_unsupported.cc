@@ -1,6 +1,5 @@
-// Fields that change what a model computes, in some program's code for one of our families or for a
-// relative of it, and that nothing here carries out. Each is fine at the value that changes
-// nothing.
+// Refuses fields that change a model's computation and are not implemented here. Programs for our
+// families, or for related ones, use them. Each field may have the value that changes nothing.
 #include <cmath>
 #include <string>
 
@@ -13,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Null, false, 0, and what is empty.
+// Null, false, 0 or empty.
 bool IsOff(const json& value) {
   if (value.is_boolean()) return !value.get<bool>();
   if (value.is_number()) return value.get<double>() == 0;
@@ -30,7 +29,7 @@ absl::Status Refuse(std::string_view name, const std::string& key, const json& v
                      "models whose computation it does not change are supported");
 }
 
-// Where they are on, the computation is another one.
+// If one of them is on, the computation differs.
 constexpr const char* kSwitches[] = {
     // attention
     "attn_logit_softcapping", "attention_chunk_size", "attn_temperature_tuning", "clip_qkv", "use_logn_attn", "use_dynamic_ntk",
@@ -46,7 +45,7 @@ constexpr const char* kSwitches[] = {
     // the embedding and the head
     "scale_embedding", "scale_embeddings", "final_logit_softcapping", "final_logit_softcap", "logits_soft_cap", "lm_head_bias"};
 
-// Factors that are 1 where nothing is scaled.
+// Factors; 1 scales nothing.
 constexpr const char* kFactors[] = {"residual_multiplier",
                                     "embedding_multiplier",
                                     "embedding_multiplier_scale",
@@ -67,10 +66,10 @@ constexpr const char* kFactors[] = {"residual_multiplier",
                                     "rotary_percent",
                                     "rotary_emb_fraction"};
 
-// Whether heads are rotated at all.
+// Whether the model uses rotary embeddings at all.
 constexpr const char* kRotations[] = {"use_rope", "use_rotary", "use_rotary_embeddings"};
 
-// SmolLM3's and Llama 4's list, 1 where a layer has the rotary embedding.
+// A list of SmolLM3 and Llama 4: 1 for each layer with the rotary embedding.
 bool EveryLayerRotates(const json& value) {
   if (!value.is_array()) return IsOff(value);
   for (const json& layer : value) {
@@ -102,13 +101,13 @@ absl::Status RefuseOtherComputations(const json& root, std::string_view name, co
   if (config.family != ModelFamily::kQwen3) {
     for (const char* key : {"use_qk_norm", "qk_norm"}) LIME_RETURN_IF_ERROR(check(key, IsOff));
   }
-  // Biases that only some of the classes have; Qwen2's are always there.
+  // Biases that only some classes have. Qwen2 always has its own.
   if (config.family != ModelFamily::kLlama) LIME_RETURN_IF_ERROR(check("mlp_bias", IsOff));
   if (config.family == ModelFamily::kMistral) LIME_RETURN_IF_ERROR(check("attention_bias", IsOff));
   if (!config.qkv_bias) {
     for (const char* key : {"bias", "use_bias", "qkv_bias"}) LIME_RETURN_IF_ERROR(check(key, IsOff));
   }
-  // Names of other families for what is called hidden_act here.
+  // Other families' names for hidden_act.
   for (const char* key : {"hidden_activation", "activation_function"}) {
     LIME_RETURN_IF_ERROR(check(key, [&](const json& value) {
       return value.is_null() || (config.activation == Activation::kSilu ? value == "silu" || value == "swish" : value == "relu");

@@ -15,7 +15,7 @@ absl::Status WrongWindow(std::string_view name, std::string_view what) {
   return Invalid(Text(name), ": ", Text(what));
 }
 
-// The entries of the model's layers. Nothing where the field is missing.
+// The types of the model's layers; nullopt if the field is missing.
 absl::StatusOr<std::optional<LayerTypes>> StatedTypes(const json& root, int64_t num_layers, std::string_view name) {
   const auto found = root.find("layer_types");
   if (found == root.end() || found->is_null()) return std::nullopt;
@@ -39,12 +39,12 @@ absl::StatusOr<std::optional<LayerTypes>> StatedTypes(const json& root, int64_t 
   return types;
 }
 
-// A null is no window, a field that is missing is the class's default.
+// null means no window. A missing field means the default of the class.
 int64_t WindowField(const json& root, JsonFields& fields) {
   return root.contains("sliding_window") ? fields.IntOr("sliding_window", 0, 0, kMaxPositions) : kDefaultWindow;
 }
 
-// Qwen2 and Qwen3: the layers from max_window_layers on, unless layer_types says which.
+// Qwen2 and Qwen3: layers from max_window_layers on have a window, unless layer_types is stated.
 LayerTypes QwenTypes(JsonFields& fields, int64_t window, int64_t num_layers) {
   const int64_t first = fields.IntOr("max_window_layers", kDefaultMaxWindowLayers, 0, INT32_MAX);
   const bool slides = window > 0 && first < num_layers;

@@ -1,4 +1,4 @@
-// A model known from its config.json alone: no weights, no headers. Pure.
+// A model known from its config.json alone, without weights or headers. Pure.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@
 
 namespace lime {
 
-// The geometry, packing ("quantization") and dtype ("dtype", or "torch_dtype" in older files) that `config_json` states. Hostile input:
-// every error is one sentence that opens with `name`.
+// Reads geometry, packing ("quantization") and dtype ("dtype", or "torch_dtype" in older files).
+// The input is untrusted. Every error is one sentence that begins with `name`.
 absl::StatusOr<ModelSpec> DescribeModel(std::string_view config_json, std::string_view name);
 
 }  // namespace lime

@@ -27,7 +27,7 @@ KindTotals TotalsOf(const ModelSpec& spec, BlockKind kind) {
   return totals;
 }
 
-// Of one row: multiply-adds of the block's matrices, counting two.
+// Operations of the block's matrices for one row. A multiply-add counts two.
 double LinearOperations(const ModelConfig& c, BlockKind kind) {
   const auto product = [](int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
   switch (kind) {
@@ -43,7 +43,7 @@ double LinearOperations(const ModelConfig& c, BlockKind kind) {
   return 0;
 }
 
-// Pairs of a row and a position it attends to.
+// Pairs of a row and a position that it attends to.
 double AttendedPairs(const ModelConfig& config, int64_t rows, int64_t context) {
   const int64_t seen = config.sliding_window > 0 ? std::min(context, config.sliding_window) : context;
   return static_cast<double>(rows) * static_cast<double>(seen);

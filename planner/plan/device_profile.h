@@ -1,7 +1,7 @@
-// What a device can do, measured once and kept: rates of memory, arithmetic, disk and links, and the time of every kind of block. From it
-// every run says in advance how long a token takes.
+// The measured abilities of a device: rates of memory, arithmetic, disk and links, and the time of
+// every kind of block. Runs use it to predict the time of a token.
 //
-// Pure: daemon/profile measures, reads and writes it.
+// Pure. daemon/profile measures, reads and writes profiles.
 #pragma once
 
 #include <cstdint>
@@ -16,77 +16,80 @@
 
 namespace lime {
 
-// Direct reads of one request size, so many in flight.
+// Direct reads of one size at one queue depth.
 struct DiskPoint {
   Bytes read_bytes = 0;  // of one request
   int64_t depth = 0;     // requests in flight
   double bytes_per_second = 0;
-  double latency_ms = 0;  // from the start of a request to its end, with the others in flight; median
+  double latency_ms = 0;  // median time of one request with the others in flight
 
   friend bool operator==(const DiskPoint&, const DiskPoint&) = default;
 };
 
-// Rows of a step, as far as their cost goes: up to this many are sequences that decode, one row each; more are a chunk of one prompt.
+// A step with up to this many rows is a decode step, one row per sequence. With more, it is one
+// chunk of a prompt.
 inline constexpr int64_t kMaxDecodeRows = 16;
 
-// One block computed once. For attention, `context` is the positions that the last row attends to; other kinds do not depend on it, and
-// state 0.
+// The time of one block. `context` is the number of positions that the last row attends to; it is 0
+// for blocks other than attention.
 struct ComputePoint {
   BlockKind kind = BlockKind::kAttention;
-  int64_t rows = 0;  // of the step; of the head: rows that ask for logits
+  int64_t rows = 0;  // of the step; for the head: rows that ask for logits
   int64_t context = 0;
   double ms = 0;
 
   friend bool operator==(const ComputePoint&, const ComputePoint&) = default;
 };
 
-// The mean block of each kind of one model, on the real backend with weights that come from memory (or from the caches where the whole
-// model lies in them, as it will).
+// The mean time of each kind of block of one model, on the real backend. Weights come from memory,
+// or from the caches if the whole model fits into them.
 struct ModelCompute {
   std::string key;                   // ModelKey of its spec
   std::string name;                  // for people
-  double step_overhead_ms = 0;       // of a decode step beside its blocks: hand-over and sampling
-  std::vector<ComputePoint> points;  // sorted by kind, rows, context; none twice
+  double step_overhead_ms = 0;       // of a decode step, beyond its blocks: hand-over and sampling
+  std::vector<ComputePoint> points;  // sorted by kind, rows, context; unique
 
   friend bool operator==(const ModelCompute&, const ModelCompute&) = default;
 };
 
-// To another device.
+// The link to another device.
 struct LinkPoint {
   std::string peer;
   double bytes_per_second = 0;
-  double latency_ms = 0;  // one way, of a small message
+  double latency_ms = 0;  // one way, for a small message
 
   friend bool operator==(const LinkPoint&, const LinkPoint&) = default;
 };
 
 struct DeviceProfile {
-  std::string cpu;  // as the system names it; a profile of another CPU is not used
+  std::string cpu;  // name from the system; a profile of another CPU is ignored
   std::string instruction_set;
   int64_t threads = 0;
   double read_bytes_per_second = 0;  // of memory, all threads
-  double flops = 0;                  // fp32 multiply-adds, counting two, all threads; 0: not measured
-  double block_overhead_ms = 0.02;   // of a block whose time is estimated: waking the threads, going from operator to operator
-  std::vector<DiskPoint> disk;       // sorted by read_bytes, depth; none twice; empty where none was measured
+  double flops = 0;                  // fp32, a multiply-add is two, all threads; 0: not measured
+  // Added to the estimated time of a block: waking threads, starting operators.
+  double block_overhead_ms = 0.02;
+  std::vector<DiskPoint> disk;       // sorted by read_bytes, depth; unique; empty: not measured
   std::vector<ModelCompute> models;  // by key
   std::vector<LinkPoint> links;      // by peer
 
   // The model's measurements, or nullptr.
   const ModelCompute* FindModel(std::string_view key) const;
-  // Puts `model` in, in the place of one with the same key, its points in order.
+  // Adds `model`, or replaces the one with the same key. Sorts its points.
   void SetModel(ModelCompute model);
-  // Puts `points` in, in the place of all there were.
+  // Replaces all points.
   void SetDisk(std::vector<DiskPoint> points);
 
-  // Bytes per second of reads of `read_bytes`, `depth` in flight, and milliseconds of one of them; 0 where no disk was measured.
-  // Between measured sizes and depths linear in their logarithms, beyond them as the nearest.
+  // Rate in bytes per second, and latency in ms, of reads of `read_bytes` at queue depth `depth`. 0
+  // if no disk was measured. Interpolates over the logarithms of size and depth; beyond them the
+  // nearest point counts.
   double DiskRate(Bytes read_bytes, int64_t depth) const;
   double DiskLatencyMs(Bytes read_bytes, int64_t depth) const;
 
-  // Milliseconds of one block: linear between measured points, RooflineMs where the model was not measured.
+  // Milliseconds of one block, interpolated linearly; RooflineMs if the model was not measured.
   double ComputeMs(const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context) const;
 
-  // One step of `rows` rows at `context` of which `logit_rows` ask for logits: all blocks, resident, and the overhead beside them.
+  // Time of one step with all blocks resident, and the step's overhead.
   struct Step {
     int64_t rows = 1;
     int64_t context = 1;
@@ -97,19 +100,21 @@ struct DeviceProfile {
   friend bool operator==(const DeviceProfile&, const DeviceProfile&) = default;
 };
 
-// Names what the time of a model's blocks depends on: geometry, dtypes, bytes of each kind of block.
+// Identifies everything that the time of a model's blocks depends on: geometry, dtypes, bytes of
+// each kind of block.
 std::string ModelKey(const ModelSpec& spec);
 
-// max(bytes / memory rate, operations / multiply-add rate) of the mean block of that kind, and the overhead. What the device cannot
-// beat, and large models come near.
+// max(bytes / memory rate, operations / operation rate) of the mean block of that kind, plus the
+// overhead. A lower bound that large models come near.
 double RooflineMs(const DeviceProfile& profile, const ModelSpec& spec, BlockKind kind, int64_t rows, int64_t context);
 
-// In JSON.
+// Names in JSON.
 inline constexpr Names<BlockKind, 4> kKindNames = {
     {{BlockKind::kEmbedding, "embedding"}, {BlockKind::kAttention, "attention"}, {BlockKind::kMlp, "mlp"}, {BlockKind::kHead, "head"}}};
 
-// From and to JSON. From outside it is hostile: sizes, depth, numbers and strings are bounded, and the first wrong field is named after
-// `where`. Unknown fields are ignored. Fields end with their unit: bytes, bytes_per_second, ms; flops per second.
+// JSON of a profile. The input is untrusted: sizes, numbers and strings are bounded, and the error
+// names the first wrong field after `where`. Unknown fields are ignored. Field names end with their
+// unit (bytes, bytes_per_second, ms); flops are per second.
 absl::StatusOr<DeviceProfile> ParseDeviceProfile(std::string_view text, std::string_view where);
 std::string ToJsonText(const DeviceProfile& profile);
 

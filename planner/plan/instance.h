@@ -1,9 +1,9 @@
-// A planning problem: the blocks of a model, the devices that may run them, the network between them.
+// A planning problem: the blocks of a model, the available devices and their network.
 //
-// Units everywhere in the planner: MB = 1e6 bytes, ms, MB/ms (= GB/s), tokens.
+// Units in the planner: MB = 1e6 bytes, ms, MB/ms (= GB/s), tokens.
 //
-// A block that may stream in pieces is given in pieces: consecutive Blocks of one kind and layer are the pieces of one model block, its
-// mb, kv_mb and computing divided over them.
+// A block that may stream in parts is listed as its parts: consecutive Blocks of one kind and layer
+// share the mb, kv_mb and compute time of one model block.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace lime {
 
-// Slack of every comparison of memory.
+// Tolerance of every memory comparison.
 inline constexpr double kMemorySlackMb = 1e-6;
 
 struct Instance {
@@ -25,7 +25,7 @@ struct Instance {
     kAttention,  // "A": attention half of a layer
     kMlp,        // "M": MLP half of a layer
     kHead,       // "H": final norm and output projection
-    kLayer,      // "L": a whole layer, where the caller does not care for halves
+    kLayer,      // "L": a whole layer, if halves do not matter
   };
 
   struct Block {
@@ -37,18 +37,20 @@ struct Instance {
 
   struct Device {
     std::string name;
-    double mem_mb = 0;                                        // for weights, KV and the pool of streamed blocks
-    double disk_mb_per_ms = 0;                                // 0: nothing can stream here
-    double disk_lat_ms = 0;                                   // per block read
-    std::vector<double> comp_ms;                              // of each block, one micro-batch, reading its KV included
-    std::map<int32_t, std::vector<double>> comp_ms_by_batch;  // by sequences in the micro-batch; empty: not said
-    // Reading the embedding's rows of one micro-batch from disk, where that is possible. The reads of a micro-batch go on side by side, so
-    // that several sequences take what one takes.
+    double mem_mb = 0;          // for weights, KV and the ring of streamed blocks
+    double disk_mb_per_ms = 0;  // 0: the device cannot stream
+    double disk_lat_ms = 0;     // per block read
+    // Time of each block for one micro-batch, including reading its KV.
+    std::vector<double> comp_ms;
+    // By sequences per micro-batch; empty: unknown.
+    std::map<int32_t, std::vector<double>> comp_ms_by_batch;
+    // Time to read one micro-batch's embedding rows from disk, if the device can. The reads run in
+    // parallel, so the number of sequences does not matter.
     std::optional<double> embed_rows_ms;
   };
 
   struct Net {
-    double tx_ms = 0;   // one micro-batch's hidden state on the wire
+    double tx_ms = 0;   // one micro-batch's hidden states on the wire
     double lat_ms = 0;  // one way
     std::map<int32_t, double> tx_ms_by_batch;
   };
@@ -56,33 +58,34 @@ struct Instance {
   std::vector<Device> devices;
   std::vector<Block> blocks;  // in execution order
   Net net;
-  double embed_mb = 0;  // charged to the device of the first stage, unless it reads rows
+  double embed_mb = 0;  // counts for the device of the first stage, unless it reads rows
   int32_t microbatches = 1;
-  int32_t sequences = 0;  // requests to serve by any micro-batches x batch; 0: not said
+  int32_t sequences = 0;  // requests to serve with any micro-batches x batch; 0: unknown
 
-  // Names the first number that is negative, not finite or out of bounds, the first list of a wrong length. Every sum and product the
-  // planner forms of a valid instance is finite.
+  // Checks that numbers are finite and in bounds and lists have the right length. The error names
+  // the first problem. With a valid instance, every sum and product in the planner is finite.
   absl::Status Validate() const;
 
   int NumBlocks() const { return static_cast<int>(blocks.size()); }
   int NumDevices() const { return static_cast<int>(devices.size()); }
-  // Whether block b is a piece of the model block that b - 1 is a piece of. A whole layer is given whole.
+  // Whether blocks b and b - 1 are parts of one model block. A whole layer (kLayer) has no parts.
   bool IsLaterPiece(int b) const {
     return b > 0 && blocks[b].kind != Kind::kLayer && blocks[b].kind == blocks[b - 1].kind && blocks[b].layer == blocks[b - 1].layer;
   }
 };
 
-// What Validate() allows at most, beside kMaxPlanDevices. They keep an evaluation under a few seconds whatever the problem says.
+// Limits of Validate(), in addition to kMaxPlanDevices. They bound an evaluation to a few seconds.
 inline constexpr int kMaxPlanBlocks = 1 << 16;
 inline constexpr int kMaxMicrobatches = 1024;
 inline constexpr int64_t kMaxBlockRunsPerStep = int64_t{1} << 22;  // blocks x micro-batches
-inline constexpr double kMaxPlanNumber = 1e15;                     // any MB, ms or MB/ms
-inline constexpr double kMinDiskRate = 1e-9;                       // MB/ms, of a disk that reads at all
+inline constexpr double kMaxPlanNumber = 1e15;                     // of any MB, ms or MB/ms
+// MB/ms, for a disk that can be read.
+inline constexpr double kMinDiskRate = 1e-9;
 
 // "A", "M", "H", "L".
 char KindLetter(Instance::Kind kind);
 
-// For sentences: device 1 ("b").
+// For messages: device 1 ("b").
 std::string DeviceLabel(const Instance& instance, int device);
 
 }  // namespace lime

@@ -13,7 +13,8 @@ struct Sample {
   double value = 0;
 };
 
-// A cost does not fall as its amount grows, and grows at most in proportion: between the nearest value and that.
+// Beyond the measured points a cost does not fall and grows at most proportionally. Clamps the line
+// to that range.
 double Beyond(const Sample& nearest, double line, double at) {
   if (nearest.at <= 0) return nearest.value;
   const double in_proportion = nearest.value * at / nearest.at;

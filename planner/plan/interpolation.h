@@ -1,4 +1,4 @@
-// Values measured at some points of a plane, read between and beside them.
+// Interpolates values that were measured at some points of a plane.
 #pragma once
 
 #include <span>
@@ -11,14 +11,17 @@ struct GridPoint {
   double value = 0;
 };
 
-// What is assumed beyond the outermost points.
+// How to continue beyond the outermost points.
 enum class Outside {
   kNearest,  // the value of the nearest point
-  kLinear,   // the line through the last two points; never more than in proportion, and never the other way than the coordinate goes
+  // The line through the last two points. It never grows faster than proportionally to the
+  // coordinate, and never falls as the coordinate grows.
+  kLinear,
 };
 
-// Linear between the points along y at each x, then along x; the points need not fill the grid. Finite and not negative where the points
-// are.  REQUIRES: points not empty, sorted by x, then y, coordinates not negative and no two equal; x and y finite, not negative
+// Interpolates linearly along y at each x, then along x. The points need not fill the grid. The
+// result is finite and not negative if the values are.  REQUIRES: points not empty, sorted by x,
+// then y, unique, coordinates not negative; x and y finite, not negative
 double Interpolate(std::span<const GridPoint> points, double x, double y, Outside outside);
 
 }  // namespace lime

@@ -8,7 +8,7 @@
 namespace lime {
 namespace {
 
-constexpr Bytes kMostShared = Bytes{1} << 44;  // of pages
+constexpr Bytes kMostShared = Bytes{1} << 44;  // bytes of pages
 
 // Whether a row is the last one of its sequence.
 bool EndsSequence(const MicroBatch& batch, size_t row) {

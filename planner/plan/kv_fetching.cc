@@ -9,14 +9,16 @@
 namespace lime {
 namespace {
 
-constexpr double kShare = 0.9;  // of the link's time: pieces do not come evenly
-constexpr int kSteps = 3;       // of a token, in which what the room had at first is used up
+// Usable share of the link's time, because pieces do not arrive evenly.
+constexpr double kShare = 0.9;
+// Simulated tokens; enough to use up the layers that are present at the start.
+constexpr int kSteps = 3;
 
 double PiecesOfLayer(const Plan& plan, const PlanDevice& device, int64_t layer_pages) {
   return plan.sequences * MeanPositionsAway(plan, device, layer_pages) / static_cast<double>(kKvPiece);
 }
 
-// The disk that reads longest for a step.
+// The longest time that one disk reads in a step.
 double ReadMs(const Plan& plan) {
   std::vector<double> read_ms(plan.devices.size(), 0);
   for (const Stage& stage : plan.stages) {
@@ -30,12 +32,13 @@ double ReadMs(const Plan& plan) {
   return std::ranges::max(read_ms);
 }
 
-// When a token comes to each layer of a device, and how long it takes in all: at least, with waits for disks spread evenly over its way.
+// When a token reaches each layer of a device, and the time of a whole step. Both are lower bounds;
+// waits for disks are spread evenly over the step.
 struct Uses {
   std::vector<double> at_ms;  // by layer
   double step_ms = 0;
-  double activations_ms = 0;    // of it, the way from the host has them
-  int64_t layers_of_visit = 0;  // at most
+  double activations_ms = 0;    // time in which activations use the link from the host
+  int64_t layers_of_visit = 0;  // the most of one visit
 };
 
 Uses UsesOf(const Plan& plan, int device) {
@@ -64,7 +67,7 @@ Uses UsesOf(const Plan& plan, int device) {
   return uses;
 }
 
-// Of the host about a layer.
+// Time of the host's answer for one layer.
 double AnswerOf(const Plan& plan, int device, int64_t layer_pages) {
   for (int p = 0; p < plan.NumParts(); ++p) {
     if (AsksForKv(plan, p) && plan.stages[StageOf(plan, p)].device == device) return AnswerMs(plan, p, layer_pages);
@@ -72,15 +75,17 @@ double AnswerOf(const Plan& plan, int device, int64_t layer_pages) {
   return 0;
 }
 
-// Whether so many layers come in time, `depth` of which have room; each takes the link so long.
+// Whether `count` layers all arrive in time if `depth` fit in memory and each takes `layer_ms` on
+// the link.
 bool ComeInTime(const Uses& uses, int64_t count, int64_t depth, double layer_ms) {
   const int64_t layers = std::ssize(uses.at_ms);
   std::vector<double> at_ms;
   for (int64_t layer = 0; layer < layers; ++layer) {
     if (IsAmong(layer, count, layers)) at_ms.push_back(uses.at_ms[static_cast<size_t>(layer)]);
   }
-  if (count <= depth) return true;                                         // they stay
-  if (static_cast<double>(count) * layer_ms > uses.step_ms) return false;  // Eq. 8: step after step, whatever the room had at first
+  if (count <= depth) return true;  // they stay in memory
+  // Eq. 8: the link cannot carry so many layers in every step.
+  if (static_cast<double>(count) * layer_ms > uses.step_ms) return false;
   const auto use_ms = [&](int64_t i) { return static_cast<double>(i / count) * uses.step_ms + at_ms[static_cast<size_t>(i % count)]; };
   double end_ms = 0;
   for (int64_t i = depth; i < kSteps * count; ++i) {
@@ -104,7 +109,8 @@ int64_t LayersInTime(const Plan& plan, int d, int64_t layer_pages) {
   const int64_t pieces = static_cast<int64_t>(std::ceil(PiecesOfLayer(plan, device, layer_pages)));
   if (pieces == 0) return 0;
   const Uses uses = UsesOf(plan, d);
-  // With several micro-batches a layer stays until the last has used it, and those of its visit with it.
+  // With several micro-batches, a layer and the other layers of its visit stay until the last one
+  // has used them.
   const int64_t held = plan.microbatches > 1 ? uses.layers_of_visit - 1 : 0;
   const int64_t depth = (device.kv_fetch_pieces - kKvFetchesUnderWay) / pieces - held;
   if (depth < 1 || uses.at_ms.empty() || uses.step_ms <= uses.activations_ms) return 0;

@@ -12,8 +12,8 @@ int64_t ContextPages(const Plan& plan) {
   return (plan.context + kPageTokens - 1) / kPageTokens;
 }
 
-// The most pages behind the first `away` of each sequence, of `layer_pages` in all: a few long sequences leave more behind than many short
-// ones.
+// The most pages beyond the first `away` pages of each sequence, if all sequences have
+// `layer_pages` together. Few long sequences have more such pages than many short ones.
 int64_t MostBehind(const Plan& plan, int64_t layer_pages, int64_t away) {
   const int64_t longest = ContextPages(plan), whole = std::min<int64_t>(plan.sequences, layer_pages / longest);
   const int64_t rest = whole < plan.sequences ? layer_pages - whole * longest : 0;
@@ -101,7 +101,7 @@ int64_t PagesInMemory(const PlanDevice& device, int64_t layer_pages) {
 
 int64_t WorkingPages(const Plan& plan) {
   const int64_t rows = plan.prefill_chunk * plan.chunks_per_sweep + int64_t{plan.microbatches} * plan.batch;
-  // Rows of one sequence follow one another; those of several may each begin a page.
+  // Rows of one sequence are consecutive. Rows of each sequence may begin a new page.
   return plan.sequences * (kKvPiece / kPageTokens) + 2 * ((rows + kPageTokens - 1) / kPageTokens) + 2 * plan.sequences;
 }
 
@@ -109,7 +109,7 @@ int64_t PositionsAway(const Plan& plan, const PlanDevice& device, int64_t layer_
   if (device.max_layer_pages == 0 || layer_pages <= device.max_layer_pages) return 0;
   const int64_t room = device.max_layer_pages - WorkingPages(plan);
   const int64_t pieces = (plan.context + kKvPiece - 1) / kKvPiece;
-  int64_t low = 0, high = pieces;  // what is behind gets less with every piece
+  int64_t low = 0, high = pieces;  // each further piece away leaves fewer pages in memory
   while (low < high) {
     const int64_t middle = (low + high) / 2;
     if (MostBehind(plan, layer_pages, middle * (kKvPiece / kPageTokens)) <= room) {

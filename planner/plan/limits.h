@@ -1,5 +1,6 @@
-// What a device, a disk or a link may be said to have, and how long the texts that describe plans and devices may be, wherever they are
-// read: configuration, profiles, messages. What one reader accepts every other accepts.
+// Limits for devices, disks and links, and for the texts that describe plans and devices. All
+// readers (configuration, profiles, messages) use them, so what one reader accepts the others
+// accept too.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@ namespace lime {
 
 inline constexpr int kMaxPlanDevices = 1024;
 
-inline constexpr Bytes kMaxDeviceMemory = Bytes{1} << 44;  // of one device, and of each part of it
+inline constexpr Bytes kMaxDeviceMemory = Bytes{1} << 44;  // also for each kind of its memory
 inline constexpr double kMaxBytesPerSecond = 1e15;         // of a link
 inline constexpr double kMaxLatencyMs = 1e9;               // of a link
 inline constexpr size_t kMaxLinks = 4096;

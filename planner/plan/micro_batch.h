@@ -1,4 +1,5 @@
-// One step's work: rows of tokens that travel through the pipeline together. Prefill chunks and single decode tokens take one path.
+// The work of one visit: rows of tokens that travel through the pipeline together. Prefill chunks
+// and decode tokens use the same path.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,9 @@ struct BatchRow {
   int32_t sequence = 0;  // slot of the sequence on the device
   int32_t token = 0;     // id to embed
   int32_t position = 0;  // in its sequence, from 0
-  int32_t parent = -1;   // row of this batch that this one continues, or -1: the sequence's cache. Trees of speculated tokens use it
+  // Row of this batch that comes before this one, or -1 if the sequence's cache does. For trees of
+  // speculated tokens.
+  int32_t parent = -1;
   bool wants_logits = false;
 
   friend bool operator==(const BatchRow&, const BatchRow&) = default;

@@ -36,7 +36,7 @@ constexpr Architecture kArchitectures[] = {
 constexpr std::string_view kSupportedArchitectures =
     "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM and OPTForCausalLM are supported";
 
-// Spelled in other cases, too: older converters write LLaMAForCausalLM.
+// Ignores case: older converters write LLaMAForCausalLM.
 const Architecture* FindName(std::string_view spelled) {
   for (const Architecture& known : kArchitectures) {
     if (absl::EqualsIgnoreCase(Text(known.name), Text(spelled))) return &known;
@@ -53,8 +53,8 @@ const Architecture* FindModelType(const json& root) {
   return nullptr;
 }
 
-// model_type, where it is stated, decides as in transformers, and must be of a family that is known, whatever "architectures" says; without
-// it the first name there that is known does.
+// As in transformers, model_type decides if it is stated, and must name a known family. Else the
+// first known name in "architectures" decides. A list without a known name is an error.
 absl::StatusOr<Architecture> FindArchitecture(const json& root, std::string_view name) {
   const auto list = root.find("architectures");
   const bool lists = list != root.end() && list->is_array() && !list->empty() && list->front().is_string();
@@ -81,7 +81,7 @@ absl::StatusOr<Activation> ParseActivation(const std::string& spelled, std::stri
   return Unsupported(name, absl::StrCat("activation \"", spelled.substr(0, 80), "\""), "silu and relu are supported");
 }
 
-// MLX writes {"group_size", "bits"} as "quantization"; other methods announce themselves in "quantization_config".
+// MLX writes {"group_size", "bits"} as "quantization". Other methods use "quantization_config".
 absl::Status ParseQuantization(const json& root, std::string_view name, ModelConfig& config) {
   constexpr std::string_view kSupported = "MLX affine groups of 3, 4, 6 or 8 bits are supported";
   JsonFields top(root, std::string(name));
@@ -112,7 +112,8 @@ absl::Status ParseQuantization(const json& root, std::string_view name, ModelCon
   return absl::OkStatus();
 }
 
-// What transformers' class takes where a field is missing. One that is null is worked out of the others.
+// Values that the class in transformers uses for a missing field. A null field is derived from
+// others.
 struct ClassDefaults {
   int64_t positions = 2048;
   int64_t kv_heads = 0;  // 0: as many as heads

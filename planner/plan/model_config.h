@@ -1,4 +1,5 @@
-// The geometry of a model, read from a Hugging Face config.json. Pure: text in, checked numbers out.
+// The geometry of a model, read from a Hugging Face config.json. Pure: converts text to checked
+// numbers.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +28,10 @@ enum class Activation {
 
 enum class RopeType {
   kNone,     // no rotary embedding (learned positions)
-  kDefault,  // plain
+  kDefault,  // no scaling
   kLinear,   // positions divided by factor
   kDynamic,  // NTK-aware: the base grows with the position beyond original_max_position
-  kLlama3,   // low frequencies divided by factor, a smooth band between
+  kLlama3,   // low frequencies divided by factor, with a smooth transition
   kYarn,     // NTK by parts, attention scaled
 };
 
@@ -44,7 +45,7 @@ struct RopeConfig {
   double beta_slow = 1.0;             // yarn
   double attention_factor = 1.0;      // yarn: multiplies cos and sin
   bool truncate = true;               // yarn: correction range rounded to whole dimensions
-  int64_t original_max_position = 0;  // positions the model was trained on before scaling
+  int64_t original_max_position = 0;  // positions of the training, before scaling
 };
 
 struct Quantization {
@@ -59,20 +60,20 @@ struct ModelConfig {
   int64_t hidden_size = 0;
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;  // divides num_heads
-  int64_t head_dim = 0;      // even where RoPE is used
+  int64_t head_dim = 0;      // even if RoPE is used
   int64_t intermediate_size = 0;
   int64_t vocab_size = 0;
-  int64_t max_positions = 0;  // longest context the model states
+  int64_t max_positions = 0;  // longest context that the model states
   double norm_eps = 1e-5;
   Activation activation = Activation::kSilu;
   RopeConfig rope;
-  int64_t sliding_window = 0;   // a token sees itself and sliding_window - 1 before it; 0: all
-  bool tie_embeddings = false;  // the head is the embedding
+  int64_t sliding_window = 0;   // positions that a token attends to, itself included; 0: all
+  bool tie_embeddings = false;  // the head uses the embedding tensor
   bool qkv_bias = false;
   bool attention_output_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;         // RMSNorm over head_dim of q and k, before RoPE
-  int64_t position_offset = 0;  // learned positions: row of position 0 (2 in OPT)
+  int64_t position_offset = 0;  // learned positions: the row of position 0 (2 in OPT)
   bool norm_affine = true;      // LayerNorm has weight and bias
   bool final_norm = true;
   std::optional<Quantization> quantization;  // default of the packed layers
@@ -83,8 +84,9 @@ struct ModelConfig {
   bool gated_mlp() const { return family != ModelFamily::kOpt; }
 };
 
-// Reads and checks config.json. `name` (the file's path) opens every error. Unknown architectures, activations, RoPE types and quantisation
-// methods are errors that name what is supported; numbers are bounded so that later sizes cannot overflow.
+// Reads and checks config.json. Errors begin with `name`, the path of the file. For an unknown
+// architecture, activation, RoPE type or quantisation method, the error lists the supported ones.
+// Bounds on all numbers prevent overflow of later sizes.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_view name);
 
 }  // namespace lime

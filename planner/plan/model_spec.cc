@@ -19,12 +19,12 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// Collects the blocks of one checkpoint, checking every tensor against the geometry.
+// Collects the blocks of one checkpoint, and checks every tensor against the geometry.
 class SpecBuilder {
  public:
   SpecBuilder(const ModelConfig& config, const TensorIndex& index, std::string_view name) : config_(config), index_(index), name_(name) {}
 
-  // Of a checkpoint that is not there: every tensor is as config.json implies, in `dtype`.
+  // For a model without a checkpoint: every tensor is as config.json implies, in `dtype`.
   SpecBuilder(const ModelConfig& config, DType dtype, std::string_view name)
       : config_(config), index_(implied_), name_(name), implied_dtype_(dtype) {}
 
@@ -50,11 +50,11 @@ class SpecBuilder {
     return at != index_.end() && at->first.starts_with(begin);
   }
 
-  // Checkpoints that were saved without the head lack the leading "model.".
+  // Checkpoints that were saved without the head have no leading "model.".
   void FindNames() {
     const std::string whole = opt() ? "model.decoder." : "model.", base = opt() ? "decoder." : "";
     prefix_ = !HasLayers(whole) && HasLayers(base) ? base : whole;
-    // As in transformers 5, which ties the embedding to the head where only that is stored.
+    // As in transformers 5: if only the head is stored, the embedding uses its tensor.
     embedding_ = prefix_ + "embed_tokens";
     if (config_.tie_embeddings && !index_.contains(embedding_ + ".weight") && index_.contains("lm_head.weight")) embedding_ = "lm_head";
   }
@@ -70,7 +70,8 @@ class SpecBuilder {
     Fail(absl::StrCat("tensor ", tensor, " is ", Text(DTypeName(dtype)), "; BF16, F16, F32 and MLX affine groups are supported"));
   }
 
-  // Takes the dtype of the first matrix, of its scales where it is packed, as the working dtype and holds all but norms to it.
+  // The first matrix sets the working dtype, by its scales if it is packed. All other tensors
+  // except norms must have the same.
   void CheckWorkingDType(const std::string& tensor, DType dtype) {
     CheckIsFloat(tensor, dtype);
     if (!working_) working_ = dtype;
@@ -80,7 +81,7 @@ class SpecBuilder {
     }
   }
 
-  // What to do about a tensor that is missing.
+  // The remedy for a missing tensor.
   std::string Remedy(std::string_view tensor) const {
     if (tensor == "lm_head.weight")
       return ", since config.json does not say tie_word_embeddings; a checkpoint of the base model alone has no head: download that of the "
@@ -142,7 +143,7 @@ class SpecBuilder {
     Push(role, part, tensor, *info);
   }
 
-  // A matrix [rows, cols], dense or packed, whichever the checkpoint holds.
+  // Adds a matrix [rows, cols], dense or packed as in the checkpoint.
   void AddMatrix(TensorRole role, const std::string& stem, int64_t rows, int64_t cols) {
     if (implied_dtype_) ImplyMatrix(stem, rows, cols);
     if (!index_.contains(stem + ".scales")) return AddDense(role, TensorPart::kWeight, stem + ".weight", {rows, cols});
@@ -169,7 +170,7 @@ class SpecBuilder {
     if (bias) AddDense(role, TensorPart::kBias, stem + ".bias", {rows});
   }
 
-  // A norm is computed in fp32 whatever it is stored in, so its dtype is its own.
+  // A norm is computed in fp32, so it may have any dtype.
   void AddNorm(TensorRole role, const std::string& stem, int64_t size) {
     if (opt() && !config_.norm_affine) return;
     const TensorInfo* weight = FindShaped(stem + ".weight", {size});

@@ -1,7 +1,7 @@
-// A model as a list of weight blocks: which tensors each block holds, of which dtype, shape and role.
+// A model as a list of weight blocks, and the tensors of each block with dtype, shape and role.
 //
-// Blocks are in execution order: embedding, then attention and MLP of every layer, then the head. They are the units kept resident or
-// streamed.
+// Blocks are in execution order: the embedding, attention and MLP of every layer, the head. A block
+// is the unit that is resident or streamed.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@
 
 namespace lime {
 
-// What a checkpoint's headers say of one tensor.
+// One tensor, as the headers of a checkpoint describe it.
 struct TensorInfo {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   Bytes bytes = 0;
 };
 
-// Every tensor of a checkpoint by name.
+// All tensors of a checkpoint, by name.
 using TensorIndex = std::map<std::string, TensorInfo, std::less<>>;
 
 enum class BlockKind {
@@ -44,7 +44,7 @@ struct BlockId {
 // "embedding", "attention 3", "mlp 3", "head".
 std::string BlockName(BlockId id);
 
-// What a tensor does in its block, whatever the family calls it.
+// The role of a tensor in its block, the same for all model families.
 enum class TensorRole : uint8_t {
   kTokenEmbedding,     // [vocab, hidden]
   kPositionEmbedding,  // [positions + offset, hidden]
@@ -58,15 +58,15 @@ enum class TensorRole : uint8_t {
   kGate,    // [intermediate, hidden]
   kUp,      // [intermediate, hidden]; fc1 of a two-matrix MLP
   kDown,    // [hidden, intermediate]; fc2 of a two-matrix MLP
-  kOutput,  // [vocab, hidden]; the tied embedding where the head is tied
+  kOutput,  // [vocab, hidden]; the embedding tensor if the two are tied
 };
 
-// Which part of a parameter a tensor is.
+// What a tensor stores of a parameter.
 enum class TensorPart : uint8_t {
   kWeight,       // dense, or packed uint32 words
   kBias,         // additive bias of a linear layer or a LayerNorm
-  kScales,       // of packed groups
-  kGroupBiases,  // of packed groups
+  kScales,       // one per packed group
+  kGroupBiases,  // one per packed group
 };
 
 struct TensorSpec {
@@ -79,36 +79,39 @@ struct TensorSpec {
 struct BlockSpec {
   BlockId id;
   std::vector<TensorSpec> tensors;  // roles in order of use
-  Bytes bytes = 0;                  // of all tensors; a tied output counts in both blocks, and is one memory
+  Bytes bytes = 0;                  // of all tensors; a tied tensor counts in both of its blocks
 };
 
-// Packing of one quantised parameter, read off the shapes of its parts (layers of one checkpoint may differ).
+// The packing of one quantised parameter, derived from the shapes of its tensors. Layers of one
+// checkpoint may differ.
 absl::StatusOr<Quantization> PackingOf(const TensorInfo& packed, const TensorInfo& scales, int64_t cols);
 
 struct ModelSpec {
   ModelConfig config;
-  DType working_dtype =
-      DType::kBF16;  // of the residual stream, KV and operands; of quantised layers that of the scales (OptMLX section 3.3)
+  // Of the residual stream, KV and operands. For quantised layers the dtype of the scales (OptMLX
+  // section 3.3).
+  DType working_dtype = DType::kBF16;
   std::vector<BlockSpec> blocks;
-  std::string tensor_prefix;  // of the names of all tensors but the head's
+  std::string tensor_prefix;  // common start of all tensor names except the head's
 
   const BlockSpec& block(BlockId id) const;
-  // Weights, a tied output counted once.
+  // Bytes of all weights. A tied tensor counts once.
   Bytes WeightBytes() const;
-  // KV bytes of one position over all layers.
+  // KV bytes of one position in all layers.
   Bytes KvBytesPerToken() const;
 
-  // Resolves every tensor that the architecture needs in `index` and checks dtype and shape. `name` (the folder) opens every error, which
-  // names the tensor, what the checkpoint has and what config.json implies.
+  // Finds every tensor that the architecture needs in `index`, and checks its dtype and shape.
+  // Errors begin with `name` (the folder) and state the tensor, what the checkpoint has and what
+  // config.json implies.
   static absl::StatusOr<ModelSpec> Build(const ModelConfig& config, const TensorIndex& index, std::string_view name);
 
-  // The spec of a checkpoint that is not there: every tensor as config.json implies it, packed where it states a quantisation, all others
-  // in `dtype`.
+  // The spec of a model without a checkpoint. Tensors are as config.json implies: packed if it
+  // states a quantisation, else in `dtype`.
   static absl::StatusOr<ModelSpec> FromConfig(const ModelConfig& config, DType dtype, std::string_view name);
 };
 
-// The first tensor that the index given to ModelSpec::Build lacks, where that is the error, for whoever knows why it is not there; else
-// empty.
+// The first tensor that `index` lacks, if ModelSpec::Build failed for that reason; else empty. A
+// caller that knows why the tensor is missing can then say so.
 std::string MissingTensor(const absl::Status& status);
 
 }  // namespace lime

@@ -15,7 +15,7 @@
 namespace lime {
 namespace {
 
-// Such that sums over all parts and devices cannot overflow.
+// Limits that keep sums over all parts and devices from overflowing.
 constexpr Bytes kMaxPartBytes = Bytes{1} << 44;
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
 
@@ -24,7 +24,7 @@ absl::Status CheckInt(const std::string& field, int64_t value, int64_t low, int6
   return Invalid("plan: field \"", field, "\" = ", value, " is outside ", low, " to ", high);
 }
 
-// `of` what the rest of the plan adds up to.
+// `of` says what the value must be the sum of.
 absl::Status CheckSum(const std::string& field, int64_t value, int64_t sum, const std::string& of) {
   if (value == sum) return absl::OkStatus();
   return Invalid("plan: field \"", field, "\" = ", value, " is not ", sum, ", ", of);
@@ -46,7 +46,7 @@ absl::Status CheckTimes(const std::string& field, const StepTimes& times) {
   return CheckNumber(field + ".embed_rows_ms", times.embed_rows_ms);
 }
 
-// What does not depend on anything else.
+// Checks the fields that depend on nothing else.
 absl::Status CheckHead(const Plan& plan) {
   LIME_RETURN_IF_ERROR(CheckInt("epoch", plan.epoch, 0, INT64_MAX));
   LIME_RETURN_IF_ERROR(CheckName("model_key", plan.model_key));
@@ -82,7 +82,8 @@ absl::Status CheckHead(const Plan& plan) {
   return CheckNumber("predicted.lower_bound_ms", plan.predicted.lower_bound_ms);
 }
 
-// Place of a block in execution order, counted from the first layer's attention; the head's is behind all layers that can be named.
+// Index of a block in execution order, from the first layer's attention. The head comes after any
+// layer.
 int64_t Place(BlockId id) {
   return id.kind == BlockKind::kHead ? int64_t{1} << 40 : 2 * int64_t{id.layer} + (id.kind == BlockKind::kMlp ? 1 : 0);
 }
@@ -101,7 +102,7 @@ absl::Status CheckBlockOrder(const Plan& plan, int p) {
   return absl::OkStatus();
 }
 
-// The last rows of the same block before a part, null where it begins with them.
+// The last rows of the same block before this part; null if there are none.
 const MatrixRows* RowsBefore(const Plan& plan, int p) {
   for (int before = p - 1; before >= 0 && plan.parts[before].block == plan.parts[p].block; --before) {
     if (!plan.parts[before].rows.empty()) return &plan.parts[before].rows.back();
@@ -109,7 +110,7 @@ const MatrixRows* RowsBefore(const Plan& plan, int p) {
   return nullptr;
 }
 
-// Rows of one matrix go on where the part before ended, or begin at 0.
+// Rows of a matrix continue where the part before ended, or begin at 0.
 absl::Status CheckRows(const Plan& plan, int p) {
   const PlanPart& part = plan.parts[p];
   const std::string name = absl::StrCat("parts[", p, "].rows");
@@ -137,7 +138,7 @@ absl::Status CheckHeadPart(const Plan& plan, int p) {
                  last ? ", not at the vocabulary's " : ", no multiple of 1024 below the vocabulary's ", plan.vocab_size);
 }
 
-// Positions go on where the KV part before ended, behind all rows of V and before any of O.
+// Positions continue where the KV part before ended, after all rows of V and before the rows of O.
 absl::Status CheckKvPart(const Plan& plan, int p) {
   const PlanPart& part = plan.parts[p];
   const std::string name = absl::StrCat("parts[", p, "]");
@@ -158,7 +159,8 @@ absl::Status CheckKvPart(const Plan& plan, int p) {
   if (last && part.kv_end != most) return Invalid("plan: ", name, " ends the positions of its layer's KV at ", part.kv_end, " of ", most);
   const bool o_is_next = next != nullptr && next->block == part.block && !next->rows.empty() && next->rows[0].role == TensorRole::kO;
   if (last && !o_is_next) return Invalid("plan: ", name, " has positions of KV that are not before the rows of o");
-  const int64_t pieces = most / kKvPiece;  // of the whole layer, so that sums over parts and layers cannot overflow
+  // Of the whole layer. The bound keeps sums over parts and layers from overflowing.
+  const int64_t pieces = most / kKvPiece;
   if (KvPieceBytes(plan) > kMaxPartBytes / plan.sequences || pieces > kMaxPartBytes / (plan.sequences * KvPieceBytes(plan)))
     return Invalid("plan: ", name, " has ", pieces, " pieces of KV of ", plan.sequences, " sequences in a layer, more than there can be");
   LIME_RETURN_IF_ERROR(CheckSum(name + ".bytes", part.bytes, KvPartBytes(plan, part), "the bytes of its pages"));
@@ -224,7 +226,7 @@ absl::Status CheckEmbedding(const Plan& plan) {
   return absl::OkStatus();
 }
 
-// A host computes as the device does.
+// A host must compute in the same order as the device.
 absl::Status CheckHost(const Plan& plan, int d) {
   const PlanDevice& device = plan.devices[d];
   const std::string name = absl::StrCat("devices[", d, "].kv_host");
@@ -240,7 +242,8 @@ absl::Status CheckHost(const Plan& plan, int d) {
   return absl::OkStatus();
 }
 
-// Room for what comes back from a host: for a whole layer of it where the host is not asked about any, and what is on its way meanwhile.
+// Checks the memory for fetched pieces. If the host is never asked, it must hold a whole layer and
+// the pieces in flight.
 absl::Status CheckFetching(const Plan& plan, int d) {
   const PlanDevice& device = plan.devices[d];
   const std::string name = absl::StrCat("devices[", d, "].kv_fetch_pieces");
@@ -257,7 +260,8 @@ absl::Status CheckFetching(const Plan& plan, int d) {
   return absl::OkStatus();
 }
 
-// KV parts stream as far as the pages that their device keeps make them, where the others are on its disk.
+// Checks that exactly those KV parts stream whose positions do not fit in memory and are on the
+// disk.
 absl::Status CheckSpill(const Plan& plan) {
   for (int d = 0; d < plan.NumDevices(); ++d) LIME_RETURN_IF_ERROR(CheckHost(plan, d));
   if (!SpillsKv(plan) && std::ranges::none_of(plan.parts, &PlanPart::is_kv)) return absl::OkStatus();

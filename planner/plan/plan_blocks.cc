@@ -8,7 +8,7 @@
 namespace lime {
 namespace {
 
-// All parts of the block are resident, and here.
+// Whether all parts of the block are resident, and on this device.
 bool IsWhole(const Plan& plan, int32_t device, BlockId id) {
   const auto [begin, end] = PartsOf(plan, id);
   for (int part = begin; part < end; ++part) {

@@ -1,4 +1,4 @@
-// Which blocks of a model a plan makes a device read.
+// The blocks that a device reads for a plan.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,26 @@
 
 namespace lime {
 
-// Those of the device's stages, in execution order, and the embedding where it has the first one.
+// Blocks of the device's stages in execution order, and the embedding if it has the first stage.
 std::vector<BlockId> BlocksOn(const Plan& plan, int32_t device);
 
-// Whether the device computes the head, or some of its parts.
+// Whether the device computes the head or parts of it.
 bool HasHead(const Plan& plan, int32_t device);
 
 // Parts of the device's stages, ascending.
 std::vector<int> PartsOn(const Plan& plan, int32_t device);
 
-// The device's weights that lie in memory while the plan runs.
+// The device's weights that are in memory while the plan runs.
 struct ResidentWeights {
-  std::vector<BlockId> whole;  // blocks that are resident as a whole, none of whose parts may come to stream
-  std::vector<BlockId> kept;   // of the others: what is never cut
-  std::vector<int> parts;      // resident parts of those
+  std::vector<BlockId> whole;  // blocks that are entirely resident, and will not stream
+  std::vector<BlockId> kept;   // the other blocks, whose norms and biases are resident
+  std::vector<int> parts;      // resident parts of the blocks in `kept`
 };
 ResidentWeights ResidentWeightsOn(const Plan& plan, int32_t device);
 
-// Of those, what is not read where the plan before has it on the same device, too: a block as a whole, or a part with the same rows.
-// `tied`: embedding and head are one tensor, which is read every time.
+// The weights that need not be read if the previous plan has them on the same device: a whole
+// block, or a part with the same rows. `tied`: embedding and head are one tensor, which is always
+// read.
 ResidentWeights WeightsThatMayStay(ResidentWeights weights, bool tied);
 
 }  // namespace lime

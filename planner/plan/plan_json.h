@@ -1,4 +1,5 @@
-// Instances and plans as JSON, the fields of `lime solve`. Unknown fields are ignored; a wrong one is named in one sentence.
+// Instances and plans as JSON, with the fields of `lime solve`. Unknown fields are ignored. The
+// error names the first wrong one.
 #pragma once
 
 #include <string>
@@ -12,19 +13,19 @@ namespace lime {
 
 class JsonFields;
 
-// What they return is valid (Instance::Validate, StagePlan::Validate). A plan's streamed blocks may come in any order.
+// Results are valid (Instance::Validate, StagePlan::Validate). Streamed blocks may be in any order.
 absl::StatusOr<Instance> InstanceFromJson(const nlohmann::json& object);
 absl::StatusOr<StagePlan> StagePlanFromJson(const nlohmann::json& object, const Instance& instance);
 
-// Of the fields of one stage.
+// Reads the fields of one stage.
 absl::StatusOr<Stage> ReadStage(JsonFields& fields, const std::string& where);
 
-// What a plan says of how it serves several sequences: `optimize` answers it where it was asked to choose.
+// The micro-batches and batch of a plan. `optimize` reports them if it was asked to choose them.
 struct PlanBatch {
   int32_t microbatches = 0;
-  int32_t batch = 0;  // 0: not said
+  int32_t batch = 0;  // 0: not given
 };
-// REQUIRES: `object` is one that StagePlanFromJson takes
+// REQUIRES: StagePlanFromJson accepts `object`
 absl::StatusOr<PlanBatch> PlanBatchFromJson(const nlohmann::json& object);
 
 nlohmann::ordered_json ToJson(const StagePlan& plan, const PlanBatch& batch = {});

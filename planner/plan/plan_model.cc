@@ -1,4 +1,4 @@
-// Whether a plan is one of a certain model.
+// Checks that a plan is for a given model.
 
 #include <algorithm>
 #include <map>
@@ -9,10 +9,10 @@
 namespace lime {
 namespace {
 
-// A direct read begins and ends on 4 KiB, and its place too.
+// Direct reads begin and end on 4 KiB, also in memory.
 constexpr Bytes kReadSlack = 12 * kKiB;
 
-// Matrices of a block in order of use, with their rows.
+// Matrices of a block in order of use, with their numbers of rows.
 std::vector<std::pair<TensorRole, int64_t>> MatricesOf(const BlockSpec& block) {
   std::vector<std::pair<TensorRole, int64_t>> matrices;
   for (const TensorSpec& tensor : block.tensors) {
@@ -21,11 +21,11 @@ std::vector<std::pair<TensorRole, int64_t>> MatricesOf(const BlockSpec& block) {
   return matrices;
 }
 
-// The parts of a block are all rows of all its matrices, in order.
+// Checks that the parts of a block have all rows of all its matrices, in order.
 absl::Status CheckBlock(const Plan& plan, const BlockSpec& block) {
   const auto [begin, end] = PartsOf(plan, block.id);
   if (begin == end) return Invalid("plan: ", BlockName(block.id), " is in no part");
-  std::vector<MatrixRows> all;  // ranges of one matrix joined
+  std::vector<MatrixRows> all;  // adjacent ranges of one matrix joined
   for (int p = begin; p < end; ++p) {
     const PlanPart& part = plan.parts[p];
     for (const MatrixRows& rows : part.rows) {

@@ -9,7 +9,7 @@
 namespace lime {
 namespace {
 
-// The part of an attention block that its pages are counted with.
+// Whether this part of an attention block has the layer's page count.
 bool HasPages(const Plan& plan, int part) {
   return plan.parts[part].block.kind == BlockKind::kAttention && (part == 0 || !(plan.parts[part - 1].block == plan.parts[part].block));
 }

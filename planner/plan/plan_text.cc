@@ -1,4 +1,4 @@
-// Names of parts, for people.
+// Names of parts for messages.
 
 #include "absl/strings/str_cat.h"
 #include "planner/plan/plan.h"
@@ -6,7 +6,7 @@
 namespace lime {
 namespace {
 
-// "1" or "1-3": places of parts [lo, hi) in their block, counted from 1.
+// "1" or "1-3": indices of parts [lo, hi) in their block, counted from 1.
 std::string Places(int lo, int hi, int begin) {
   return hi - lo == 1 ? absl::StrCat(lo - begin + 1) : absl::StrCat(lo - begin + 1, "-", hi - begin);
 }

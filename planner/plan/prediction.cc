@@ -13,7 +13,7 @@ namespace {
 
 struct Explanation {
   DifferenceCause cause = DifferenceCause::kUnknown;
-  double ms = 0;  // longer, or less long where negative, per step
+  double ms = 0;  // per step; negative: faster than predicted
   std::string text;
 };
 
@@ -35,8 +35,9 @@ std::string PredictedWith(RateSource source, double bytes_per_second) {
   return "";
 }
 
-// Of a second of wall time, the seconds that the computing threads did not get although they wanted them: what was stolen from us, and what
-// others used of the cores that we needed. Threads wait for the slowest, so what one loses all lose.
+// Share of the wall time that the compute threads wanted but did not get: time stolen by the
+// hypervisor, and time of other processes on the cores that we needed. All threads wait for the
+// slowest, so a loss of one is a loss of all.
 double LostShare(const PredictionObservations& seen) {
   if (seen.wall_seconds <= 0 || seen.threads <= 0) return 0;
   const double spare = static_cast<double>(std::max(0, seen.cores - seen.threads)) * seen.wall_seconds;
@@ -44,10 +45,10 @@ double LostShare(const PredictionObservations& seen) {
   return std::clamp(taken / (seen.wall_seconds * static_cast<double>(seen.threads)), 0.0, 1.0);
 }
 
-// Reading hides behind computing as far as that goes: a slower disk costs what is beyond the prediction, a faster one gains only where the
-// prediction was about the disk.
+// Reads overlap with computing. A slower disk therefore costs only its time beyond the prediction.
+// A faster disk helps only if the prediction was limited by the disk.
 Explanation OfDisk(const PredictionObservations& seen, double predicted_ms) {
-  constexpr double kBoundByDisk = 0.8;  // of the predicted time, the reading
+  constexpr double kBoundByDisk = 0.8;  // least share of reading in the predicted time
   if (seen.disk_bytes <= 0 || seen.disk_busy_seconds <= 0 || seen.disk_rate_profiled <= 0 || seen.steps <= 0) return {};
   const double profiled_ms = 1000 * seen.disk_bytes / seen.steps / seen.disk_rate_profiled;
   const double busy_ms = 1000 * seen.disk_busy_seconds / seen.steps;
@@ -90,7 +91,7 @@ Explanation Unexplained(const PredictionObservations& seen) {
           "neither disk, memory nor other processes explain it; `lime profile --model` measures this machine anew"};
 }
 
-// The one that explains most, if it is of the difference's direction and enough of it.
+// The explanation of the most time, if it has the direction of the difference and explains enough.
 Explanation Best(std::vector<Explanation> all, double difference, const PredictionObservations& seen) {
   const auto towards = [&](const Explanation& e) { return difference > 0 ? e.ms : -e.ms; };
   const auto best = std::ranges::max_element(all, {}, towards);

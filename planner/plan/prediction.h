@@ -1,4 +1,4 @@
-// Why a run took longer, or less long, than was predicted.
+// Explains why a run was slower or faster than predicted.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace lime {
 
-// Where the rate that a prediction was made with comes from.
+// The source of the rate that a prediction used.
 enum class RateSource {
-  kProfile,  // `lime profile` measured it, some time ago
-  kAssumed,  // nobody did
-  kSeen,     // this run did, before what is explained
+  kProfile,  // `lime profile` measured it some time ago
+  kAssumed,  // not measured
+  kSeen,     // this run measured it, before the steps that are explained
 };
 
-// What was seen while tokens were decoded. Zero where it was not looked at.
+// Measurements while tokens were decoded. Zero where nothing was measured.
 struct PredictionObservations {
   double wall_seconds = 0;
   double steps = 0;
@@ -24,35 +24,36 @@ struct PredictionObservations {
   double step_deviation_ms = 0;  // standard deviation of their times
   bool compute_profiled = true;  // the profile holds measured times of this model's blocks
 
-  double disk_bytes = 0;  // streamed
+  double disk_bytes = 0;  // streamed bytes
   double disk_busy_seconds = 0;
   double disk_rate_profiled = 0;  // bytes per second, at the read size and depth in use
   RateSource disk_rate_source = RateSource::kProfile;
 
-  double shed_bytes_per_step = 0;  // of weights, given back to the machine and read in every step since then
+  // Bytes of weights that were given back to the machine, and that every later step reads.
+  double shed_bytes_per_step = 0;
 
-  int threads = 0;             // that compute
+  int threads = 0;             // compute threads
   int cores = 0;               // of the machine
   double process_seconds = 0;  // CPU time of this process
   double other_seconds = 0;    // CPU time of all other processes
   double stolen_seconds = 0;   // taken by the hypervisor
 
-  double memory_rate = 0;  // bytes per second, measured right after
+  double memory_rate = 0;  // bytes per second, measured right after the run
   double memory_rate_profiled = 0;
   RateSource memory_rate_source = RateSource::kProfile;
 };
 
 enum class DifferenceCause {
   kNone,         // the prediction held
-  kTooShort,     // too little was measured to say whether it did
-  kNotProfiled,  // the compute times were estimated from rates, not measured
-  kDiskRate,     // the disk read slower, or faster, than profiled
-  kMemoryShed,   // blocks were given up under memory pressure, and streamed
-  kCpuTaken,     // other processes or the hypervisor had the CPUs
-  kMemoryRate,   // memory reads slower, or faster, than profiled
-  kDeviceRate,   // of a cluster: a device computed slower, or faster, than the plan says
-  kLinkRate,     // of a cluster: a link is slower, or faster, than its profile
-  kUnknown,      // nothing of what was looked at
+  kTooShort,     // too little was measured to judge
+  kNotProfiled,  // compute times were estimated from rates, not measured
+  kDiskRate,     // the disk reads slower or faster than profiled
+  kMemoryShed,   // blocks left memory under pressure and were streamed
+  kCpuTaken,     // other processes or the hypervisor used the CPUs
+  kMemoryRate,   // memory reads slower or faster than profiled
+  kDeviceRate,   // in a cluster: a device computes slower or faster than planned
+  kLinkRate,     // in a cluster: a link is slower or faster than profiled
+  kUnknown,      // none of the measurements explains it
 };
 
 inline constexpr Names<DifferenceCause, 10> kCauseNames = {{{DifferenceCause::kNone, "none"},
@@ -69,38 +70,40 @@ inline constexpr Names<DifferenceCause, 10> kCauseNames = {{{DifferenceCause::kN
 struct PredictionReport {
   double predicted_ms = 0;
   double measured_ms = 0;
-  double error = 0;         // predicted / measured - 1; 0 where there is nothing to compare or kTooShort
-  double explained_ms = 0;  // of measured - predicted, by `cause`
+  // predicted / measured - 1. 0 for kTooShort, or if there is nothing to compare.
+  double error = 0;
+  double explained_ms = 0;  // milliseconds of measured - predicted that `cause` explains
   DifferenceCause cause = DifferenceCause::kNone;
   std::string sentence;  // empty for kNone
 
-  // Enough was measured to say so.
+  // Whether enough was measured to say that the prediction was wrong.
   bool Differs() const { return cause != DifferenceCause::kNone && cause != DifferenceCause::kTooShort; }
 };
 
-// Parts of the times beyond which the two are said to differ, and which a cause must explain to be named: a tenth of the prediction, a
-// quarter of the difference.
+// The prediction is wrong if it differs by more than a tenth of itself. A cause is named if it
+// explains at least a quarter of the difference.
 inline constexpr double kPredictionTolerance = 0.10;
 inline constexpr double kLeastExplained = 0.25;
 
 // "predicted 50 % too low: WHY" for an error of -0.5.
 std::string DifferenceText(double error, std::string_view why);
 
-// Whether steps that took `mean_ms` on average, which is not `predicted_ms`, say anything about the prediction: three steps and a quarter
-// of a second at least, and the difference is beyond what means of so many steps vary by (Student's t, 95 %, a little more than that).
+// Whether steps with mean `mean_ms` allow a judgement of the prediction. They must number at least
+// three and last a quarter of a second, and the difference must exceed the random variation of the
+// mean (Student's t, 95 %, with a small allowance).
 bool CanJudge(double predicted_ms, double mean_ms, const PredictionObservations& seen);
 
-// Rates of a disk: what a prediction was made with, and what the run has seen since; 0: nothing.
+// Rates of a disk: the planned one, and the one measured in this run. 0: none.
 struct DiskCorrection {
   RateSource source = RateSource::kProfile;  // of `planned`
   double planned = 0;
   double seen = 0;
 };
-// "the disk reads at 200 MB/s where 1.00 GB/s was assumed: 6913.0 ms a step are predicted instead of 1400.0", or nothing where the two
-// predictions are within kPredictionTolerance.
+// "the disk reads at 200 MB/s where 1.00 GB/s was assumed: 6913.0 ms a step are predicted instead
+// of 1400.0". Empty if the predictions are within kPredictionTolerance.
 std::string CorrectionText(const DiskCorrection& disk, double planned_ms, double predicted_ms);
 
-// Both in milliseconds per step. Of the causes seen, names the one that explains most of the difference, in the direction it has.
+// Names the cause that explains most of the difference in its direction. Times are per step.
 PredictionReport ExplainDifference(double predicted_ms, double measured_ms, const PredictionObservations& seen);
 
 }  // namespace lime

@@ -1,15 +1,19 @@
-// What one device does in one step, over and over: a list of instructions for its computation and links, and beside it the list of its
-// loads. The daemon and the simulator interpret the same Programs (planner/program_runner.h).
+// The work of one device in every step: instructions for its computation and links, and a separate
+// list of loads. The daemon and the simulator interpret the same Program
+// (planner/program_runner.h).
 //
-// The list is carried out in order, each instruction when the one before is done. Loads go on beside it, one after another, in order,
-// cyclically over the steps: load k of a device (k = step x loads per step + its index) begins when
+// A device executes its instructions in order, one at a time. Loads run in parallel to them, one at
+// a time, in order, and repeat in every step. With k = step x loads per step + index, load k begins
+// when
 //   - load k - 1 has ended, and
-//   - k < window, or load k - window has been evicted: then its room in the ring is free,
-// with the window of its Prefetch. So the ring never holds more than its bytes, whatever the speed of anything. Room is counted, not
-// placed: whoever implements the ring maps it twice in a row, so that what runs over its end is contiguous.
+//   - k < window, or load k - window has been evicted, so its ring memory is free.
+// Here `window` is Prefetch::window of load k. The ring therefore never holds more than its size,
+// at any speed. Memory in the ring is counted, not placed. The implementation maps the ring twice
+// in a row, so that a part that crosses the end is contiguous.
 //
-// A load that is kept goes to memory of its part's own and stays there: it is one of the step in which a part that streamed becomes
-// resident (CompileChange). It is awaited and evicted in its turn like the others, takes nothing of the ring and gives nothing back.
+// A load with `keep` goes to its own memory and stays there. It occurs in the step in which a
+// streamed part becomes resident (CompileChange). It is awaited and evicted like other loads, but
+// uses no ring memory.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +28,20 @@ struct Plan;
 
 // What a message between stages carries.
 enum class Payload : uint8_t {
-  kToken,       // sampled ids of a micro-batch: from the stage that ends the head to the first stage
-  kHidden,      // hidden states of its rows
-  kHeadPartial  // the same, and of the ids so far the logits that sampling may need: between stages of a split head
+  kToken,   // sampled ids of a micro-batch, from the last stage to the first
+  kHidden,  // hidden states of the rows of a micro-batch
+  // Hidden states, and the logits so far that sampling may need; between stages of a split head.
+  kHeadPartial
 };
 
-// What the stage before hands to `stage`.  REQUIRES: stage > 0
+// The payload that the stage before sends to `stage`.  REQUIRES: stage > 0
 Payload PayloadInto(const Plan& plan, int stage);
 
-// Waits for a micro-batch from the stage before: for the first stage of a decode step the tokens of the last one, which are there at the
-// beginning. `from` is the device; the same device hands them over by itself.
+// Waits for a micro-batch from the stage before. The first stage of a decode step waits for the
+// tokens of the last stage; in the first step they are already there. `from` is the sending device.
+// If it is this device, the hand-over is local.
 struct Recv {
-  int32_t stage = 0;  // that receives
+  int32_t stage = 0;  // the receiving stage
   int32_t microbatch = 0;
   int32_t from = 0;
   Payload payload = Payload::kHidden;
@@ -48,7 +54,7 @@ struct AwaitWeights {
   friend bool operator==(const AwaitWeights&, const AwaitWeights&) = default;
 };
 
-// Asks the host of a layer's KV to attend to it with the queries of a micro-batch, and goes on.
+// Sends the queries of a micro-batch to the host of a layer's KV, and does not wait.
 struct AskKv {
   int32_t stage = 0;
   int32_t microbatch = 0;
@@ -57,7 +63,7 @@ struct AskKv {
   friend bool operator==(const AskKv&, const AskKv&) = default;
 };
 
-// Waits for the answer.
+// Waits for the answer to AskKv.
 struct AwaitKv {
   int32_t stage = 0;
   int32_t microbatch = 0;
@@ -66,7 +72,7 @@ struct AwaitKv {
   friend bool operator==(const AwaitKv&, const AwaitKv&) = default;
 };
 
-// Part -1 of a Compute: the rows of the embedding.
+// Compute::part for the rows of the embedding.
 inline constexpr int32_t kEmbeddingPart = -1;
 
 struct Compute {
@@ -74,11 +80,11 @@ struct Compute {
   int32_t microbatch = 0;
   int32_t part = 0;        // index in Plan::parts, or kEmbeddingPart
   int64_t rows = 0;        // of the micro-batch
-  int64_t logit_rows = 0;  // of them, the last ones ask for logits; of parts of the head
+  int64_t logit_rows = 0;  // the last of `rows`, which ask for logits; for parts of the head
   friend bool operator==(const Compute&, const Compute&) = default;
 };
 
-// Gives the room of a load back.
+// Frees the ring memory of a load.
 struct Evict {
   int32_t load = 0;
   friend bool operator==(const Evict&, const Evict&) = default;
@@ -88,17 +94,17 @@ struct Evict {
 struct Prefetch {
   int32_t part = 0;
   Bytes bytes = 0;
-  int32_t window = 0;  // it waits for the eviction of the load so many before it
-  bool keep = false;   // into memory of its own, where it stays
+  int32_t window = 0;  // waits for the eviction of the load this many before it
+  bool keep = false;   // loads into its own memory and stays there
 
   Bytes ring_bytes() const { return keep ? 0 : bytes; }
   friend bool operator==(const Prefetch&, const Prefetch&) = default;
 };
 
-// Hands a micro-batch to the link to `to` and goes on; messages of a device leave one after another. kToken: whoever carries this out sends
-// the ids to the coordinator as well.
+// Queues a micro-batch for device `to`, and does not wait. A device sends its messages one after
+// another. With kToken, the ids also go to the coordinator.
 struct Send {
-  int32_t stage = 0;  // that it comes from
+  int32_t stage = 0;  // the sending stage
   int32_t microbatch = 0;
   int32_t to = 0;
   Payload payload = Payload::kHidden;
@@ -118,7 +124,7 @@ struct Program {
   friend bool operator==(const Program&, const Program&) = default;
 };
 
-// Bytes or rows of anything, at most.
+// Limit for any number of bytes or rows.
 inline constexpr int64_t kMaxProgramBytes = int64_t{1} << 44;
 
 }  // namespace lime

@@ -1,4 +1,4 @@
-// Which device runs which blocks, in which order, and which blocks stream from its disk: the planner's answer.
+// The planner's result: which device runs which blocks in which order, and which blocks stream.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,16 @@ struct Stage {
 };
 
 struct StagePlan {
-  std::vector<Stage> stages;       // cover all blocks in order; neighbours on different devices; a device may appear again, or never
-  std::vector<int32_t> streamed;   // blocks read from disk in every step, ascending; all others are resident
-  bool embedding_by_rows = false;  // the first stage's device reads the rows it needs from disk; else it holds the embedding
+  // Cover all blocks in order. Neighbours are on different devices. A device may appear several
+  // times, or never.
+  std::vector<Stage> stages;
+  std::vector<int32_t> streamed;  // blocks, ascending; the others are resident
+  // The first stage's device reads embedding rows from disk. If false, it holds the embedding.
+  bool embedding_by_rows = false;
 
-  // Names the first thing wrong: a gap, an overlap, a device or block that is not there, neighbours on one device, a block listed twice,
-  // an embedding read by rows on a device of which that is not known.
-  // Memory is not its business (Evaluator).  REQUIRES: instance.Validate().ok()
+  // Checks for gaps, overlaps, unknown devices or blocks, neighbours on one device, blocks listed
+  // twice, and an embedding by rows on a device without embed_rows_ms. The error names the first
+  // problem. Evaluator checks memory.  REQUIRES: instance.Validate().ok()
   absl::Status Validate(const Instance& instance) const;
 
   friend bool operator==(const StagePlan&, const StagePlan&) = default;

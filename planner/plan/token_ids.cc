@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-// Beyond 64 bits is beyond every bound, too.
+// A number beyond 64 bits is also out of bounds.
 bool IsId(const json& value) {
   if (value.is_number_unsigned()) return value.get<uint64_t>() < static_cast<uint64_t>(kMaxVocab);
   return value.is_number_integer() && value.get<int64_t>() >= -1 && value.get<int64_t>() < kMaxVocab;

@@ -11,9 +11,10 @@
 
 namespace lime {
 
-inline constexpr int64_t kMaxVocab = int64_t{1} << 24;  // ids lie below
+inline constexpr int64_t kMaxVocab = int64_t{1} << 24;  // every id is less
 
-// The ids of a field that holds one, several, or none: absent, null, or -1, as some files write it. `name` opens the error.
+// The ids in a field that holds one, several or none (absent, null, or -1). Errors begin with
+// `name`.
 absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const nlohmann::json& object, const std::string& key, std::string_view name);
 
 }  // namespace lime

@@ -1,4 +1,4 @@
-// What two folders have in common that hold the same weights, each in its own form.
+// Digests that are equal for two folders with the same weights, even in different file formats.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,19 @@
 
 namespace lime {
 
-// Of the values of one block's tensors.
+// Digest of one block's tensors.
 struct BlockDigest {
   BlockId block;
-  uint64_t sample = 0;  // XXH3-64 of every tensor's dtype and shape, and of its bytes at places that role and shape fix
-  uint64_t xxh3 = 0;    // of all bytes of the block, as a block store lays it out
-  Bytes bytes = 0;      // of that layout; 0: its checksum is not known
+  // XXH3-64 of the dtype and shape of every tensor, and of its bytes at places that role and shape
+  // fix.
+  uint64_t sample = 0;
+  uint64_t xxh3 = 0;  // of all bytes of the block in the layout of a block store
+  Bytes bytes = 0;    // in that layout; 0: the checksum is unknown
 
   friend bool operator==(const BlockDigest&, const BlockDigest&) = default;
 };
 
-// Of a model, or of those of its blocks that one device uses.
+// Digest of a model, or of the blocks that one device uses.
 struct WeightsDigest {
   std::string model;                // its name, for people
   uint64_t config = 0;              // XXH3-64 of what config.json says of the computation

@@ -17,7 +17,8 @@ namespace {
 
 using Kind = TimelineSpan::Kind;
 
-constexpr int64_t kStepsAhead = 2;  // begun before the one before has ended, so that no device stands still between two
+// Steps begun before the previous one has ended, so that no device is idle between two.
+constexpr int64_t kStepsAhead = 2;
 
 class Simulation {
  public:
@@ -54,7 +55,7 @@ class Simulation {
   }
 
  private:
-  // Another residency; null: what waited for the one before.
+  // A change of residency; null: the next waiting one.
   struct TakeUp {
     const SimulatedChange* change;
   };
@@ -62,7 +63,7 @@ class Simulation {
                             ProgramRunner::Computed, ProgramRunner::RoomMade, TakeUp>;
   struct Event {
     double time_ms;
-    int64_t order;  // of announcement: who was first at one time
+    int64_t order;  // of creation; decides between equal times
     int device;
     What what;
     bool operator<(const Event& other) const { return std::tie(time_ms, order) > std::tie(other.time_ms, other.order); }
@@ -78,10 +79,10 @@ class Simulation {
     std::vector<bool> resident;  // by part
     std::deque<Prefetch> ring;   // begun and not released, oldest first
     std::deque<Prefetch> loading;
-    std::vector<int32_t> loaded;  // by part, how often it is in the ring
-    const Plan* plan = nullptr;   // the residency that it has, or is taking up
-    int64_t border = -1;          // its first step
-    Bytes kv_to_grow = 0;         // at the border
+    std::vector<int32_t> loaded;  // by part: copies in the ring
+    const Plan* plan = nullptr;   // its current residency, or the one it is changing to
+    int64_t border = -1;          // the first step of that residency
+    Bytes kv_to_grow = 0;         // KV bytes that the border adds
     std::deque<const SimulatedChange*> to_take_up;
   };
 
@@ -92,7 +93,8 @@ class Simulation {
     std::vector<const Program*> programs;
     for (const std::vector<Program>& shape : script_.programs) programs.push_back(&shape[d]);
     const int64_t loads =
-        script_.changes.empty() ? NumSteps() * static_cast<int64_t>(programs.front()->loads.size()) : INT64_MAX;  // then: as rings fill up
+        // Unlimited if residency changes.
+        script_.changes.empty() ? NumSteps() * static_cast<int64_t>(programs.front()->loads.size()) : INT64_MAX;
     const PlanMemory& memory = plan_.devices[d].memory;
     devices_.push_back(
         {.index = d, .runner = ProgramRunner(std::move(programs), loads), .beside_ring = memory.total() - memory.ring - memory.margin});
@@ -156,7 +158,7 @@ class Simulation {
     NoteMemory(device);
   }
 
-  // Everything is idle, rings are empty, and the first tokens are there.
+  // Everything is idle, rings are empty, and the first tokens are present.
   void Start(int d) {
     std::vector<ProgramRunner::Action> actions;
     devices_[d].runner.Start(actions);
@@ -220,7 +222,7 @@ class Simulation {
     device.ring.pop_front();
   }
 
-  // Of a load, while residency stays as it is; else the step under way.
+  // The step of a load; with changes, the current step.
   int32_t StepOf(const Device& device, const ProgramRunner::StartLoad& start) const {
     if (!script_.changes.empty()) return static_cast<int32_t>(device.runner.steps_ended());
     return static_cast<int32_t>(start.load / static_cast<int64_t>(script_.programs.front()[device.index].loads.size()));
@@ -229,7 +231,7 @@ class Simulation {
   void Carry(Device& device, const ProgramRunner::StartSend& start) {
     const Send& send = start.what;
     if (send.payload == Payload::kToken) {
-      // A prompt ends with its token: the step of decoding that takes it is not part of this.
+      // A prompt ends with its token. The decode step that uses the token is not simulated.
       const double arrival_ms = send.to == device.index ? now_ : now_ + times_.lat_ms;
       if (!prefills()) After(arrival_ms, send.to, ProgramRunner::Arrived{.stage = 0, .microbatch = send.microbatch});
       return;
@@ -247,7 +249,8 @@ class Simulation {
     After(device.egress_free_ms + times_.lat_ms, send.to, ProgramRunner::Arrived{.stage = send.stage + 1, .microbatch = send.microbatch});
   }
 
-  // The plan's time for it has all there is: both ways, and the host's attention. What comes back late does so for a prompt, too.
+  // The plan's time assumes all KV: both ways, and the host's attention. Late fetches delay prompts
+  // too.
   void Carry(Device& device, const ProgramRunner::StartAskKv& start) {
     const AskKv& ask = start.what;
     const PlanPart& part = plan_.parts[ask.part];
@@ -266,16 +269,17 @@ class Simulation {
 
   void Carry(Device& device, const ProgramRunner::StepEnded& ended) {
     if (device.steps_begun < NumSteps()) BeginStep(device.index);
-    if (ended.step == device.border) After(now_, device.index, TakeUp{nullptr});  // what waited for it to settle
+    // Begins the change that waited for this one to settle.
+    if (ended.step == device.border) After(now_, device.index, TakeUp{nullptr});
   }
 
   double ComputeMs(int part) const {
     if (part == kEmbeddingPart) return plan_.embedding == EmbeddingPlacement::kByRows ? times_.embed_rows_ms : 0;
-    if (AsksForKv(plan_, part)) return 0;  // the answer is there
+    if (AsksForKv(plan_, part)) return 0;  // the answer has arrived
     return prefills() ? plan_.parts[part].prefill_ms : plan_.parts[part].decode_ms;
   }
 
-  // Of whatever plans it takes up the device has the same budget, and leaves the same free.
+  // All plans of a device have the same budget and the same least margin.
   void NoteMemory(const Device& device) {
     SimulatedMemory& memory = result_.devices[device.index];
     const PlanDevice& planned = plan_.devices[device.index];
@@ -287,7 +291,7 @@ class Simulation {
                                                " are to be left free"));
   }
 
-  // The last part of the last stage ends a micro-batch, the last micro-batch the step.
+  // The last part of the last stage ends a micro-batch. The last micro-batch ends the step.
   void NoteStepEnd(const Device& device) {
     if (device.computing.what.part + 1 != plan_.NumParts()) return;
     double& end_ms = result_.step_ends_ms[device.computing.step];

@@ -15,7 +15,8 @@ namespace {
 
 using Kind = TimelineSpan::Kind;
 
-// What a device does at a time: one thing in each. Text has no lane for what is received: it takes no time to speak of.
+// Kinds of activity of a device; one span at a time in each. Text does not show received messages,
+// because they take almost no time.
 enum class Lane { kCompute, kDisk, kLink, kInbox };
 constexpr std::array<const char*, 3> kLanes = {"compute", "disk", "link"};
 constexpr int kInboxLane = static_cast<int>(Lane::kInbox);
@@ -33,7 +34,7 @@ Lane LaneOf(Kind kind) {
   }
 }
 
-// Lanes of text: columns of equal time, each showing what filled most of it.
+// Rows of text. Each column is an equal time and shows what filled most of it.
 class Lines {
  public:
   Lines(const Timeline& timeline, double begin_ms, double end_ms, int columns)
@@ -55,7 +56,7 @@ class Lines {
   struct Cell {
     std::map<char, double> ms;
 
-    // What is there for most of the column, or for as much as nothing.
+    // The letter that fills most of the column; a blank if idle time does.
     char Most(double column_ms) const {
       double idle_ms = column_ms, most_ms = 0;
       char most = ' ';
@@ -101,7 +102,7 @@ class Lines {
 
   const double begin_ms_, column_ms_;
   const int columns_;
-  const bool by_stage_;  // one micro-batch alone: stages say more
+  const bool by_stage_;  // with one micro-batch, stages are more useful
   std::vector<Cell> cells_;
 };
 
@@ -144,18 +145,18 @@ nlohmann::ordered_json SpanToJson(const Timeline& timeline, const TimelineSpan& 
           {"args", std::move(args)}};
 }
 
-// One end of an arrow between two lanes.
+// One end of an arrow between two rows.
 nlohmann::ordered_json ArrowEnd(const TimelineSpan& span, size_t arrow) {
   const bool begins = span.kind == Kind::kSend;
   nlohmann::ordered_json end = {{"name", "message"},         {"cat", "message"},
                                 {"ph", begins ? "s" : "f"},  {"id", arrow},
                                 {"pid", span.device},        {"tid", static_cast<int>(LaneOf(span.kind))},
                                 {"ts", span.begin_ms * 1000}};
-  if (!begins) end["bp"] = "e";  // it points at the span there, not at the next one
+  if (!begins) end["bp"] = "e";  // points at this span, not at the next one
   return end;
 }
 
-// A message is known by who sends it and what it is of.
+// A message is identified by its content, sender and receiver.
 std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> MessageOf(const TimelineSpan& span) {
   const bool sends = span.kind == Kind::kSend;
   return {span.step, span.stage, span.microbatch, sends ? span.device : span.peer, sends ? span.peer : span.device};
@@ -195,7 +196,7 @@ std::string GanttText(const Timeline& timeline, double begin_ms, double end_ms, 
   return text;
 }
 
-// A line for each event: a trace of a million is not held as a tree.
+// Writes a line per event. A trace of a million events as a JSON tree would need too much memory.
 std::string TraceJson(const Timeline& timeline) {
   std::string text = absl::StrCat(kTraceBegin, ", \"displayTimeUnit\": \"ms\", \"traceEvents\": [");
   auto add = [&text, first = true](const nlohmann::ordered_json& event) mutable {

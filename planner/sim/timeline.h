@@ -1,4 +1,5 @@
-// What happened when on every device: for people as text, for tools as a Chrome/Perfetto trace.
+// The events on every device over time, as text for people and as a Chrome/Perfetto trace for
+// tools.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,11 @@ namespace lime {
 
 struct Timeline {
   std::vector<std::string> devices;
-  std::vector<std::string> parts;   // names, by part
-  std::vector<TimelineSpan> spans;  // by device, then kind, then time
+  std::vector<std::string> parts;   // names by part
+  std::vector<TimelineSpan> spans;  // sorted by device, kind, time
 };
 
-// In JSON.
+// Names in JSON.
 inline constexpr Names<TimelineSpan::Kind, TimelineSpan::kKinds> kSpanKindNames = {{{TimelineSpan::Kind::kCompute, "compute"},
                                                                                     {TimelineSpan::Kind::kLoad, "load"},
                                                                                     {TimelineSpan::Kind::kSend, "send"},
@@ -26,16 +27,18 @@ inline constexpr Names<TimelineSpan::Kind, TimelineSpan::kKinds> kSpanKindNames 
                                                                                     {TimelineSpan::Kind::kWaitKv, "wait_kv"},
                                                                                     {TimelineSpan::Kind::kReceive, "receive"}}};
 
-// How every text of TraceJson begins: what tells a trace that LIME wrote from those of other programs.
+// The beginning of every TraceJson text. It distinguishes traces of LIME from those of other
+// programs.
 inline constexpr char kTraceBegin[] = "{\"otherData\": {\"program\": \"lime\"}";
 
-// Three lanes for each device - compute, disk, link, the latter where they are used - over `columns` columns of [begin_ms, end_ms): the
-// digit of the micro-batch that computes or travels (of the stage, where there is one micro-batch alone), `=` a load, `.` waiting for
-// weights, a blank waiting for input. A column shows what filled most of it.
+// Up to three rows per device (compute, disk, link, if used) over `columns` columns of [begin_ms,
+// end_ms). A digit is the micro-batch that computes or travels (the stage, if there is one
+// micro-batch). `=` is a load, `.` a wait for weights, a blank a wait for input. A column shows
+// what fills most of it.
 std::string GanttText(const Timeline& timeline, double begin_ms, double end_ms, int columns = 96);
 
-// The trace event format: a process for each device, a thread for each lane, and an arrow from each send to its receive, where that was
-// measured; times in microseconds.
+// The trace event format: one process per device, one thread per row, and an arrow from each send
+// to its receive if that was measured. Times are in microseconds.
 std::string TraceJson(const Timeline& timeline);
 
 }  // namespace lime

@@ -11,7 +11,7 @@ namespace {
 using Kind = TimelineSpan::Kind;
 using Stretch = std::pair<double, double>;  // begin, end
 
-// Of stretches in any order, that may overlap.
+// The length of the union of stretches, which may overlap and be in any order.
 double Covered(std::vector<Stretch>& stretches) {
   std::ranges::sort(stretches);
   double covered = 0, until = -std::numeric_limits<double>::infinity();
