@@ -38,8 +38,8 @@
 
 namespace lime {
 
-// After so long without a read, handed-over KV is given up. A reader may have to make room, or read
-// from other devices first.
+// After this time without a read, handed-over KV is given up. A reader may have to make room, or
+// read from other devices first.
 inline constexpr absl::Duration kKvLeftPatience = absl::Minutes(10);
 
 class KvLeft {

@@ -9,7 +9,7 @@ namespace lime {
 namespace {
 
 constexpr Bytes kChunkBytes = 16 * kKiB;
-// For one layer of a piece: a link has room for so many messages that wait.
+// For one layer of a piece: a link has room for this number of waiting messages.
 constexpr int64_t kMostChunks = 512;
 constexpr double kNewestShare = 0.125;  // weight of the newest answer in the smoothed time
 

@@ -78,7 +78,7 @@ struct EngineSettings {
   // Evicts weights while other programs need the memory, and loads them again afterwards.
   bool follow_memory = false;
   std::optional<PressureMonitor::Options> pressure;  // how the system is watched, for tests
-  absl::Duration pressure_hold = absl::Seconds(2);   // pressure must be over for so long; less in tests
+  absl::Duration pressure_hold = absl::Seconds(2);   // how long pressure must be over; less in tests
   std::optional<DeviceProfile> pace;                 // compute no faster than this device (kernels/paced_backend.h)
   std::function<void(const std::string& sentence)> log;
 };
