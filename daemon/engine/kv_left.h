@@ -74,7 +74,7 @@ class KvLeft {
   // Reads pages of one layer of a sequence, run by run.  Thread: one.
   class Reader {
    public:
-    // `hosts`: reads KV that was lent to this device.  REQUIRES: `left` lives while Pages is called.
+    // `hosts`: reads KV lent to this device.  REQUIRES: `left` lives while Pages is called.
     Reader(const KvLeft& left, int32_t layer, bool hosts, const KvExtent& of) : left_(left), layer_(layer), hosts_(hosts), of_(of) {}
     // The pages [first, first + count), contiguous; valid until the next call. NotFound if they are
     // not here. DataLoss if the disk returns other bytes than were written.  REQUIRES: the run lies

@@ -2,7 +2,7 @@
 // (daemon/engine/hosted_kv.h): how it gets there, and how attention uses it.
 //
 //   a full piece ── chunks, once ──► host: kept
-//   before a layer is used ── fetch ──► host: its pieces ──► memory here    if the link is fast enough
+//   before a layer is used ── fetch ──► host: its pieces ──► memory here   (if the link is fast)
 //   a layer is used, all pieces are here ──► attends to them
 //                    some are missing    ── queries ──► host attends ──► records
 //                                        or waits for them, if that is sooner or planned

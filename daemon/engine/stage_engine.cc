@@ -154,7 +154,7 @@ class InstalledStage final : public StageEngine {
         stats.residency_changes = residency_->logic().num_changes(), stats.given = residency_->logic().given();
       }
     }
-    if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: not under the lock
+    if (kv != nullptr) stats.kv_room = kv->disk_room();  // may wait for the disk: without the lock
     return stats;
   }
 

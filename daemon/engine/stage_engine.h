@@ -57,9 +57,9 @@ struct StageSetup {
   StagePeers peers;
   std::shared_ptr<KvTakeover> takeover;  // from the previous plan; null: every sequence begins anew
   std::optional<WeightsDigest> digest;   // that the weights must have; nothing: not checked
-  TokenSampler* sampler = nullptr;       // set if this device has a part of the head; outlives the stage
-  LoadOptions load;                      // once load.cancelled is set, loading soon ends with kCancelled
-  StallReport report;                    // called while the disk delivers nothing, or memory is short
+  TokenSampler* sampler = nullptr;       // for a device with a part of the head; outlives the stage
+  LoadOptions load;                      // load.cancelled: loading soon ends with kCancelled
+  StallReport report;                    // while the disk delivers nothing, or memory is short
   TraceRing* trace = nullptr;            // receives spans; null: no trace; outlives the stage
 };
 
@@ -72,14 +72,14 @@ struct EngineSettings {
   LoaderKind loader = LoaderKind::kRead;  // as StageWeights::Options
   // How often the weights will be read, for the loader's choice. 0: once for each position.
   int64_t planned_steps = 0;
-  bool grow_kv = false;  // KV takes memory as it is written, not up front; the budget counts all of it
+  bool grow_kv = false;  // KV takes memory as it is written; the budget still counts all of it
   std::string kv_dir;    // for KV that does not fit in memory; empty: the folder of the weights
   Bytes memory = 0;      // for the process; a plan with a larger budget is refused; 0: not checked
   // Evicts weights while other programs need the memory, and loads them again afterwards.
   bool follow_memory = false;
   std::optional<PressureMonitor::Options> pressure;  // how the system is watched, for tests
-  absl::Duration pressure_hold = absl::Seconds(2);   // how long pressure must be over; less in tests
-  std::optional<DeviceProfile> pace;                 // compute no faster than this device (kernels/paced_backend.h)
+  absl::Duration pressure_hold = absl::Seconds(2);   // how long it must be over; less in tests
+  std::optional<DeviceProfile> pace;                 // compute no faster (kernels/paced_backend.h)
   std::function<void(const std::string& sentence)> log;
 };
 

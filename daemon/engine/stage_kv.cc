@@ -195,7 +195,7 @@ std::optional<Bytes> StageKv::disk_room() const {
   return free.ok() ? std::optional(*free) : std::nullopt;
 }
 
-// ---- What is decided
+// ---- Decisions
 
 void StageKv::Follow() {
   while (const std::optional<int32_t> sequence = book_.TakeShown()) Show(*sequence);

@@ -1,8 +1,8 @@
 // The KV of a device's layers. Pages are in memory. If the plan limits their number, the rest is on
 // the disk. A KvBook (daemon/logic/kv_book.h) decides which pieces; this class carries it out.
 //
-//   step ends ──► pieces are full ──► written beside the steps ──► away, when a step needs their pages
-//             ──► read in every later step
+//   step ends ──► pieces are full ──► written while steps go on
+//             ──► away, when a step needs their pages ──► read in every later step
 //
 // The plan's KV parts read the pieces that are away into the ring, like weights (StartLoad). Each
 // load knows which pieces it has. A piece that leaves memory after its load has begun is read when
@@ -80,7 +80,7 @@ class StageKv {
   absl::StatusOr<std::shared_ptr<KvLeft>> Leave(const std::string& numerics_id, std::shared_ptr<const std::byte> memory,
                                                 std::vector<KvLeft::Hosted> hosted);
 
-  // ---- What is decided
+  // ---- Decisions
 
   // The decisions. After a change Follow must be called, before anything computes.
   KvBook& book() { return book_; }

@@ -196,7 +196,8 @@ void LimedFlags::AddTo(const CommandFlags& command) {
               "That `lime up` and `lime down` were given: with --stop, what another file has started stays");
   command.Add("--stop-all", &stop_all, "End all that `lime up` has started from --cluster-file here");
   command.Add("--config", &config, "TOML file with the names of these flags, without dashes in front; a flag wins over it");
-  command.ShowUnder("", {"--ready-fd", "--cluster-file", "--stop-all"});  // for `lime up` and `lime down`
+  // For `lime up` and `lime down`.
+  command.ShowUnder("", {"--ready-fd", "--cluster-file", "--stop-all"});
 }
 
 std::string LimedFlags::Said(const std::string& flag, const std::string& value) const {

@@ -1,4 +1,5 @@
-// limed: one device of a cluster. Waits for a coordinator, installs the plan it is given, computes its stages.
+// limed: one device of a cluster. It waits for a coordinator, installs a plan, and computes the
+// plan's stages.
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>

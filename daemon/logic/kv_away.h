@@ -7,7 +7,7 @@
 // go in order, so each state is a number of pieces. A piece is written once it is full and the plan
 // lets it go. It goes away, and its pages become free, only when they are needed.
 //
-// Thread: the owner's.   Invariant: away <= written <= full; what is away has been written.
+// Thread: the owner's.   Invariant: away <= written <= full; pieces that are away are written.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class KvAway {
 
   explicit KvAway(int64_t max_sequences) : slots_(static_cast<size_t>(max_sequences)) {}
 
-  // From now on the first `pieces` pieces of each sequence may go. What is away stays away.
+  // From now on only the first `pieces` pieces of each sequence may go. Pieces away stay away.
   void SetReach(int64_t pieces) { reach_ = pieces; }
   int64_t reach() const { return reach_; }
 
@@ -42,7 +42,7 @@ class KvAway {
   }
 
   // A new sequence takes over `positions` positions from the previous plan; its first `away` pieces
-  // are away already.  REQUIRES: `away` is at most what is full
+  // are away already.  REQUIRES: these pieces are full
   void TakeOver(int32_t sequence, int64_t positions, int64_t away) {
     LIME_CHECK_LE(away, positions / kKvPiece);
     Computed(sequence, positions);

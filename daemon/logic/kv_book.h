@@ -49,9 +49,8 @@ class KvBook {
   // ---- Sequences
 
   // Takes over KV of the previous plan: for each sequence its positions, and how many of its pieces
-  // are away from the start. ResourceExhausted if it does not fit. Only what is not away keeps
-  // pages. Pieces that are away get theirs and give them up one after another, so they need room
-  // for one piece.
+  // are away from the start. ResourceExhausted if it does not fit. Pieces that are away get
+  // pages and give them up one after another: together they need room for one piece only.
   absl::Status TakeOver(const std::vector<KvSequence>& sequences, const std::vector<int64_t>& away) {
     for (size_t s = 0; s < sequences.size(); ++s) {
       for (int64_t piece = 0; piece < away[s]; ++piece) {

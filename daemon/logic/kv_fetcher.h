@@ -49,7 +49,7 @@ class KvFetcher {
     where_.reserve(slots_.size());
   }
 
-  // ---- What is wanted
+  // ---- Wanted pieces
 
   // Attention sees the pieces [first, end) of this life of a sequence, and the host has them.
   void SetSequence(int32_t sequence, int64_t life, int64_t first, int64_t end) {
@@ -71,20 +71,20 @@ class KvFetcher {
 
   // The layer that is used next. The others follow in order, and then again from the first.
   void SetNext(int32_t layer) { next_ = layer; }
-  // A computation waits for all of this layer. It is fetched ahead of all others, even if SetLayers
-  // would not fetch it. Nothing: none waits.
+  // A computation waits for all pieces of this layer. They come first, even if SetLayers leaves the
+  // layer out. Nothing: no computation waits.
   void SetAwaited(std::optional<int32_t> layer) {
     all_there_ = all_there_ && (!layer || Fetches(*layer));
     awaited_ = layer;
   }
 
-  // Attention uses what is there of this layer, so it stays. Nothing: none is in use.
+  // Attention uses this layer now, so its fetched pieces stay. Nothing: none is in use.
   void SetInUse(std::optional<int32_t> layer) { in_use_ = layer; }
 
   // ---- On its way
 
-  // The next fetch. Nothing while kKvFetchesUnderWay are under way, if all that is wanted is there,
-  // or if the next piece has no room.
+  // The next fetch. Nothing while kKvFetchesUnderWay are under way, if all wanted pieces are here,
+  // or if the next one has no room.
   std::optional<KvFetch> Begin() {
     if (all_there_ || std::ssize(under_way_) >= kKvFetchesUnderWay) return std::nullopt;
     for (int64_t turn = awaited_ ? kAtOnce : 0; turn < shape_.layers; ++turn) {
@@ -124,7 +124,7 @@ class KvFetcher {
 
   bool under_way() const { return !under_way_.empty(); }
 
-  // ---- What is there
+  // ---- Fetched pieces
 
   // Where one layer of a piece lies in memory. Nothing if it is not complete.
   std::optional<Bytes> Find(int32_t layer, int32_t sequence, int64_t life, int64_t piece) const {
@@ -144,8 +144,8 @@ class KvFetcher {
   }
 
  private:
-  static constexpr int64_t kAtOnce = -1;                                  // ahead of every layer
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();  // behind every layer
+  static constexpr int64_t kAtOnce = -1;                                  // before every layer
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();  // after every layer
 
   struct Sequence {
     int64_t life = 0;
@@ -214,7 +214,7 @@ class KvFetcher {
   absl::flat_hash_map<Key, int64_t> where_;  // slot
   std::deque<int64_t> under_way_;            // slots, in order of their fetches
   int64_t next_number_ = 0;
-  bool all_there_ = false;  // what is wanted is there, or on its way
+  bool all_there_ = false;  // all wanted pieces are here, or on their way
 };
 
 }  // namespace lime

@@ -120,7 +120,8 @@ class KvPages {
     for (int64_t layer = 0; layer < options_.num_layers; ++layer) {
       std::vector<int32_t>& pages = PagesOf(sequence, layer);
       for (const int32_t page : pages) {
-        if (page >= 0 && held_[static_cast<size_t>(page)]) Return(page);  // a ring names its pages more than once
+        // A ring names its pages more than once.
+        if (page >= 0 && held_[static_cast<size_t>(page)]) Return(page);
       }
       pages.clear();
     }

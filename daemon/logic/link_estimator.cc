@@ -27,8 +27,9 @@ constexpr int64_t kLongerThanTrainsUs = 200'000, kApartUs = 100'000;
 constexpr double kMostShares = 3.5, kFarMoreShares = 7;
 // Factors of a change.
 constexpr double kSeen = 1.2, kClear = 1.5;
-constexpr int64_t kSettledUs = 700'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;  // between trains of probes
-// Pause after a train of probes, as a multiple of what the train took.
+// Pauses between trains of probes.
+constexpr int64_t kSettledUs = 700'000, kUnsettledUs = 250'000, kInterruptedUs = 50'000;
+// The least pause, as a multiple of the time of the train before.
 constexpr int64_t kTimesItsAir = 23;
 constexpr int64_t kSavedUs = 2'000'000;
 constexpr int64_t kMostSpreadUs = 150'000, kMostFirstUs = 300'000, kLeastConfirmUs = 100'000, kMostConfirmUs = 350'000;
@@ -184,8 +185,8 @@ bool LinkEstimator::IsFreeFor(Bytes bytes) const {
 
 // ---- Probes
 
-// Grows with what has arrived, so that neither a bucket nor a fast link ends the train. At most a
-// few milliseconds, at the rate of all that has arrived or of the last of it.
+// Bytes of probes under way at a time. Grows with the bytes that have arrived, so that neither a
+// bucket nor a fast link ends the train. At most a few milliseconds at the rate of the arrivals.
 Bytes LinkEstimator::Window() const {
   const int64_t took_us = last_arrived_us_ - first_arrived_us_;
   Bytes first = kUnknownWindow;
@@ -265,7 +266,7 @@ double LinkEstimator::LatelyPerUs() const {
   return 0;
 }
 
-// Whether what is under way is likely to be enough. More probes would only keep the link busy.
+// Whether the probes under way are likely to be enough. More would only keep the link busy.
 bool LinkEstimator::WillTell() const {
   const int64_t took_us = last_arrived_us_ - first_arrived_us_;
   if (arrived_probing_ == 0 || took_us >= kTypicalUs) return false;
@@ -273,7 +274,7 @@ bool LinkEstimator::WillTell() const {
   return ahead_us > kLastAheadUs && static_cast<double>(took_us) + ahead_us >= kTypicalUs;
 }
 
-// How long the train keeps the link busy, with what of it is still under way. By the receiver's
+// How long the train keeps the link busy, including its part still under way. By the receiver's
 // clock, within bounds from our clock and the estimate: a receiver that did not look for a while is
 // no sign of a busy link.
 int64_t LinkEstimator::AirUs(int64_t now_us) const {

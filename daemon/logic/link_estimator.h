@@ -1,6 +1,6 @@
 // Estimates how fast the link from this device to one other device is now.
 //
-//   idle ── due, no rate measured ──► probing ── a train gives the rate, or a bound is reached ──► idle
+//   idle ── no rate for a while ──► probing ── a train gives the rate, or a bound is reached ──► idle
 //
 // Only trains give a rate (train_fit.h): messages, each sent while the one before was still
 // queueing, or as soon as the connection had taken it. Chunks of a prompt and bulk data are trains
@@ -50,7 +50,8 @@ class LinkEstimator {
     Bytes bytes = 0;
     Bytes between = 0;  // sent since the last such message, and not acknowledged
     bool probe = false;
-    bool back_to_back = false;  // all of these were written as soon as the connection had taken the one before
+    // All of these were written as soon as the connection had taken the message before.
+    bool back_to_back = false;
   };
   void OnSent(const Outgoing& message, int64_t now_us);
 

@@ -4,9 +4,9 @@
 // a stream of bytes. It travels in chunks, and no chunk crosses the end of a unit. A position is an
 // offset in that stream, so one number says how far each side is:
 //
-//   PushSender ── chunk(position) ──► PushReceiver   takes what continues what it has
+//   PushSender ── chunk(position) ──► PushReceiver   takes the chunk that comes next
 //              ◄─ stored(position) ──                everything before it is on file
-//              ◄─ again(position) ──                 a chunk, or a unit as a whole, is damaged: go on from here
+//              ◄─ again(position) ──                 a chunk or a unit is damaged: go on from here
 //
 // After a break both begin anew: the device looks which units it has, and the rest is the stream.
 // Pure: positions and counts inside, bytes and checksums outside.

@@ -58,7 +58,7 @@ bool ResidencyLogic::PagesCome() const {
   return grows && (!change_.begun || change_.at_work || stage_->runner().border() <= stage_->inbox().steps_begun());
 }
 
-// ---- What is to be in memory
+// ---- What should be in memory
 
 void ResidencyLogic::OnOrder(const Residency& to, Actions& actions) {
   target_ = to;

@@ -1,6 +1,6 @@
-// Decides what of a stage is in memory while its steps go on. That changes by order, as KV pages
-// take the place of parts that stream from then on. It also changes while other programs on the
-// machine need the memory. Pure: events in, actions out. The driver (StageResidency, or the
+// Decides which parts of a stage are in memory, while its steps go on. That changes by order: KV
+// pages take the place of parts that stream from then on. It also changes while other programs on
+// the machine need the memory. Pure: events in, actions out. The driver (StageResidency, or the
 // simulated cluster) has the memory and weights, compiles, and watches the machine's memory.
 //
 //   order, pressure ──► pages that go are free ──► Prepare ──► prepared: ChangeWeights ──► border

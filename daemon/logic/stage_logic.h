@@ -68,7 +68,7 @@ class StageLogic {
   // It, `book` and the programs outlive this object, the programs as ProgramRunner says
   StageLogic(const Plan& plan, int32_t device, const StageInbox::Shape& shape, const std::vector<Program>& programs, KvBook& book);
 
-  // ---- Events. Each appends what is to be done, or nothing if the device has stopped
+  // ---- Events. Each appends actions; none if the device has stopped
 
   // Loads begin. Called once, before anything else.
   void Start(Actions& actions);

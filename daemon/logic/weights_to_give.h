@@ -5,8 +5,7 @@
 //
 // Blocks go one after another: the highest layer first, then the head, then the embedding, whose
 // rows are read one by one from then on. A block goes with all of its parts. Its parts are read
-// through the plan's ring. If there is none, one is made, and its memory counts against what is
-// evicted.
+// through the plan's ring. If there is none, one is made; its memory counts against the evicted.
 #pragma once
 
 #include <algorithm>
@@ -84,8 +83,7 @@ class WeightsToGive {
   // The largest block that can be evicted.
   Bytes largest() const { return largest_; }
 
-  // Evicts at least `bytes`, or all it can. `embedding_gone`: it was evicted before, and does not
-  // come back.
+  // Evicts at least `bytes`, or all it can. `embedding_gone`: evicted before, and not coming back.
   Choice Choose(const Residency& ordered, Bytes bytes, bool embedding_gone) const {
     Plan changed = plan_;
     for (PlanPart& part : changed.parts) part.streamed = false;

@@ -262,8 +262,9 @@ class ComputeMeter {
   std::unique_ptr<Backend> backend_;
   MicroBatch batch_;
   int64_t num_pages_ = 0, next_page_ = 0, tokens_ = 0;
-  std::map<std::tuple<BlockKind, int64_t, int64_t>, std::vector<double>> samples_;  // milliseconds by kind, rows, context
-  std::vector<double> overhead_ms_;                                                 // of decode steps of one row
+  // Milliseconds by kind, rows, context.
+  std::map<std::tuple<BlockKind, int64_t, int64_t>, std::vector<double>> samples_;
+  std::vector<double> overhead_ms_;  // of decode steps of one row
 };
 
 }  // namespace

@@ -60,8 +60,7 @@ std::unique_ptr<StageEngine> StageSession::TakeStage(bool leaves) {
   return std::move(stage_);
 }
 
-// Other devices may not have left yet. Nobody waits for what they send, but that is no reason for
-// them to give up.
+// Other devices may still run the plan. An error for what they send would make them give it up.
 absl::Status StageSession::NoStage() const {
   return has_left_ ? absl::OkStatus() : absl::FailedPreconditionError("the plan is not installed any more");
 }
