@@ -1,6 +1,6 @@
 // Estimates how fast the link from this device to one other device is now.
 //
-//   idle ── no rate for a while ──► probing ── a train gives the rate, or a bound is reached ──► idle
+//   idle ── no rate for a while ──► probing ── a train gives a rate, or a bound is met ──► idle
 //
 // Only trains give a rate (train_fit.h): messages, each sent while the one before was still
 // queueing, or as soon as the connection had taken it. Chunks of a prompt and bulk data are trains

@@ -24,7 +24,7 @@ class PressureMonitor {
     // Memory to be left free: events are asked for around it.
     Bytes reserve = 0;
     absl::Duration interval = absl::Milliseconds(250);       // between samples
-    absl::Duration near_interval = absl::Milliseconds(50);   // while less than 4 * reserve is available
+    absl::Duration near_interval = absl::Milliseconds(50);   // if less than 4 * reserve is available
     absl::Duration event_interval = absl::Milliseconds(20);  // at least, after an event's sample
     bool use_events = true;
     std::function<void(const MemorySample&)> on_sample;
