@@ -56,8 +56,7 @@ class ComputeWait {
 
  private:
   void Sleep(std::optional<StallWatch>& disk);
-  // Releases the lock while it waits. The thread safety analysis does not see that the owner holds
-  // it.
+  // Releases the lock while it waits. The analysis cannot see that the owner holds it.
   void StayAwake(double until_ms) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   const Options options_;

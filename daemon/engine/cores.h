@@ -11,18 +11,16 @@ namespace lime {
 // Cores of this machine, ascending, without duplicates. Empty: any core.
 using Cores = std::vector<int>;
 
-// Parses a list such as "0-3,5". InvalidArgument for a malformed list, and for cores that this
-// process may not use.
+// Parses a list such as "0-3,5". InvalidArgument if it is malformed, or a core is not usable.
 absl::StatusOr<Cores> ParseCores(std::string_view text);
 
-// The other cores that the calling thread may use. Empty if there are none.
+// All cores that the calling thread may use, without `cores`. May be empty.
 Cores OtherCores(const Cores& cores);
 
 // Binds the calling thread to these cores. Does nothing if `cores` is empty. Ignores errors.
 void KeepTo(const Cores& cores);
 
-// Binds the calling thread to some cores while this object lives. Threads that it makes meanwhile
-// stay bound for good.
+// Binds the calling thread to cores while this object lives. Threads made meanwhile stay bound.
 class KeptTo {
  public:
   explicit KeptTo(const Cores& cores);

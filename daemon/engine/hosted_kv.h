@@ -37,14 +37,13 @@ class HostedKv {
     std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send;
   };
 
-  // REQUIRES: `plan` is valid for `spec`. Both, and everything that the options point to, outlive
-  // this object.
+  // REQUIRES: `plan` is valid for `spec`. Both, and what the options point to, outlive this object.
   static absl::StatusOr<std::unique_ptr<HostedKv>> Create(const Plan& plan, const ModelSpec& spec, Options options);
 
   // ---- From one plan to the next
 
   // Takes over the pieces that owners have lent when the plan begins (AwayAtFirst), wherever the
-  // previous plan had them. Called before any message. Errors as of KvTakeover::read;
+  // previous plan had them. Called before any message. Errors as for KvTakeover::read;
   // ResourceExhausted if they do not fit.
   absl::Status TakeOver(const KvTakeover& from);
   // Hands the hosted KV over to the next plan. Afterwards only the destructor may be called.
@@ -91,7 +90,7 @@ class HostedKv {
   const Options options_;
   const size_t query_floats_;        // of a row
   std::map<int32_t, Owner> owners_;  // by device
-  // owners with a query, oldest first; the front stays while it is answered
+  // Owners with a query, oldest first; the front stays while it is answered.
   std::deque<int32_t> waiting_;
   const Owner* answered_ = nullptr;  // chosen by Take
   std::vector<float> records_;       // made by Answer

@@ -1,8 +1,7 @@
 // The file for KV that does not fit in a device's memory. It has a place for every 256-position
 // piece of every layer and sequence.
 //
-// The file has no name, so it disappears when the process ends, for whatever reason. Reads and
-// writes bypass the page cache.
+// It has no name, so it disappears when the process ends. Reads and writes bypass the page cache.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +20,7 @@
 
 namespace lime {
 
-// Thread: one thread writes. StartRead and bytes_read: any. Completions run on the reader's own
-// thread.
+// Thread: one writes; StartRead and bytes_read from any. Completions run on the reader's thread.
 class KvFile {
  public:
   struct Shape {
@@ -59,7 +57,7 @@ class KvFile {
 
   void Cancel() { reader_->Cancel(); }
   Bytes bytes_read() const { return reader_->bytes_read(); }
-  // Free bytes on the disk beyond what this file may still use. Nothing if the disk does not say.
+  // Free bytes on the disk beyond what this file may still use. Nothing: not known.
   // Thread: any
   std::optional<Bytes> Room() const;
 

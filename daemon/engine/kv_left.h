@@ -38,8 +38,7 @@
 
 namespace lime {
 
-// After this time without a read, handed-over KV is given up. A reader may have to make room, or
-// read from other devices first.
+// KV that nobody has read for this time is given up. A reader may have to make room first.
 inline constexpr absl::Duration kKvLeftPatience = absl::Minutes(10);
 
 class KvLeft {
@@ -95,8 +94,8 @@ class KvLeft {
   // Reads all pages of an extent, and calls `take` with each run: its first page, and its bytes.
   using Take = std::function<absl::Status(int64_t first, std::span<const std::byte> pages)>;
   absl::Status ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const;
-  // Pages of the run that begins at `first`. It ends at `end` or with the piece, and has at most
-  // 1 MiB, but at least one page.
+  // Pages in the run that begins at `first`. It ends at `end`, with the piece, or at 1 MiB (or a
+  // page).
   static int64_t RunAt(int64_t first, int64_t end, Bytes page_bytes);
 
   // Ends reads from the disk soon, with kCancelled.  Thread: any
@@ -138,8 +137,7 @@ struct KvTakeover {
   // Receives a run of pages of a sequence; `sequence` is its slot in the previous plan.
   using Take = std::function<absl::Status(int32_t sequence, int64_t first, std::span<const std::byte> pages)>;
   // Reads the wanted pages of a layer, wherever they are, and calls `take`: pages of a sequence in
-  // order, each run within one piece. FailedPrecondition if kernels with another order of sums
-  // computed them.
+  // order, each run within one piece. FailedPrecondition if their numerics_id is another.
   std::function<absl::Status(int32_t layer, const std::string& numerics_id, std::span<const KvExtent> wanted, const Take& take)> read;
   // Called once, when all KV is taken. Waits until the other devices have read their part, and
   // releases every other reference to `here`.

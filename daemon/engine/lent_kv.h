@@ -8,8 +8,7 @@
 //                                        or waits for them, if that is sooner or planned
 //
 // Thread: any, under the engine's lock, except TakeAnswer.
-// Memory: Create allocates all of it. Fetched pieces have as much as the plan says
-// (PlanMemory::fetched).
+// Memory: Create allocates all of it; for fetched pieces as the plan says (PlanMemory::fetched).
 #pragma once
 
 #include <cstddef>
@@ -74,8 +73,7 @@ class LentKv {
   // Handles a message of the host. Returns the part and micro-batch that now have all they asked
   // for, if any. InvalidArgument for an answer that was not asked for; nothing has changed then.
   absl::StatusOr<std::optional<std::pair<int32_t, int32_t>>> OnHost(const KvMessage& message);
-  // Attends to the KV of the last Ask.  Thread: the compute thread, without the lock, in the visit
-  // that asked
+  // Attends to the KV of the last Ask.  Thread: the compute thread, without the lock, in that visit
   absl::Status TakeAnswer();
   // The step's last micro-batch has used every layer.
   void EndStep();

@@ -9,8 +9,7 @@ namespace lime {
 Bytes ProcessResidentBytes();
 Bytes ProcessPeakResidentBytes();
 
-// Returns free heap pages to the system. Otherwise each thread's heap keeps them, and they count as
-// resident. Takes milliseconds.
+// Returns free heap pages of all threads to the system: they count as resident. Takes milliseconds.
 void ReturnFreedMemory();
 
 // Bytes that this process has caused to be read from disks.

@@ -28,8 +28,7 @@ namespace lime {
 
 class SlicedVisit {
  public:
-  // `row_bytes`: size of a row's hidden state. REQUIRES: `backend` outlives this object and takes
-  // MaxRows(plan) rows.
+  // `row_bytes`: of a hidden state. REQUIRES: `backend` outlives this and takes MaxRows(plan) rows.
   static absl::StatusOr<std::unique_ptr<SlicedVisit>> Create(const Plan& plan, Bytes row_bytes, Backend& backend) {
     std::unique_ptr<SlicedVisit> visit(new SlicedVisit(MaxRows(plan), row_bytes, backend));
     LIME_ASSIGN_OR_RETURN(visit->hidden_, HugeBuffer::Allocate(VisitRows(plan) * row_bytes));
@@ -37,8 +36,7 @@ class SlicedVisit {
     return visit;
   }
 
-  // Bytes that Create allocates, and as many for a visit's message while it arrives. 0 for a plan
-  // that does not evict.
+  // Bytes for Create, and as many for a visit's message while it arrives; 0: nothing is evicted.
   static Bytes BytesFor(const Plan& plan, Bytes row_bytes) { return EvictsKv(plan) ? 2 * VisitRows(plan) * row_bytes : 0; }
 
   // `own`: the step's rows. `all`: the same, with the evicted rows ahead. No token is negative.
@@ -72,8 +70,7 @@ class SlicedVisit {
     return absl::OkStatus();
   }
 
-  // Calls `compute` once, for the own rows alone: after the last attention nobody needs the other
-  // rows.
+  // Calls `compute` once, for the own rows alone: the last attention has used the others.
   absl::Status OnOwn(const std::function<absl::Status()>& compute) {
     const auto row_bytes = static_cast<size_t>(row_bytes_);
     LIME_RETURN_IF_ERROR(backend_.Begin(own_));

@@ -74,7 +74,7 @@ class StageCompute {
   std::vector<std::byte> head_partial_;
   HeadPartialEncoder head_encoder_;
   HeadPartial partial_;  // with which the visit begins
-  // by row that wants logits: how many of the largest its token depends on
+  // By row that wants logits: how many of the largest its token depends on.
   std::vector<int64_t> used_;
   std::vector<int32_t> tokens_;
   MicroBatch begun_;

@@ -97,16 +97,14 @@ class StageEngine {
   static absl::StatusOr<std::unique_ptr<StageEngine>> Install(Options options);
   virtual ~StageEngine() = default;
 
-  // Takes the next order. InvalidArgument if its number is not the next one, or if it names
-  // something that does not exist; nothing has changed then. ResourceExhausted if an admitted
-  // sequence does not fit.
+  // The next order. InvalidArgument if its number is not the next one, or if it names something
+  // that does not exist; nothing has changed then. ResourceExhausted if a sequence does not fit.
   virtual absl::Status OnOrder(const Order& order) = 0;
-  // Takes a peer's activation. InvalidArgument if it does not belong to this plan and step; nothing
-  // has changed then.
+  // From a peer. InvalidArgument, and no change, for what does not belong to this plan and step.
   virtual absl::Status OnActivation(ActivationMessage activation) = 0;
 
   // Takes a message about KV from this device's host, or from a device that it hosts
-  // (daemon/logic/kv_message.h). Errors as of OnActivation.
+  // (daemon/logic/kv_message.h). Errors as for OnActivation.
   virtual absl::Status OnKv(int32_t /*from*/, const std::vector<std::byte>& /*message*/) {
     return Invalid("this device has no KV with others");
   }

@@ -56,8 +56,7 @@ class StageKv {
     std::function<void()> wrote;
     int64_t max_rows = 0;  // of a micro-batch
     int64_t window = 0;    // positions that attention sees; 0: all
-    // Sends a message to the host of this device's KV. With `may_wait` it waits for all other
-    // messages of the link.
+    // Sends a message to the host. With `may_wait` it waits for all other messages of the link.
     std::function<void(std::vector<std::byte> message, bool may_wait)> tell_host;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
@@ -113,8 +112,8 @@ class StageKv {
   void Cancel();
   Bytes bytes_read() const { return file_ == nullptr ? 0 : file_->bytes_read(); }
   Bytes bytes_written() const { return bytes_written_; }
-  // Free bytes on the folder's disk beyond what KV of this plan may still use. Nothing if the disk
-  // does not say.  Thread: any
+  // Free bytes on the folder's disk beyond what this plan's KV may still use, if known.
+  // Thread: any
   std::optional<Bytes> disk_room() const;
   Bytes bytes_fetched() const { return lent_ == nullptr ? 0 : lent_->fetched(); }
 

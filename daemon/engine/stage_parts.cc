@@ -201,8 +201,7 @@ absl::Status StageParts::OpenKv(const Owner& owner) {
   return absl::OkStatus();
 }
 
-// Comes first, before the weights: memory has room for both KV pools only while nothing else of the
-// plan is in it.
+// Comes before the weights: memory has room for both KV pools only while no weights are in it.
 absl::Status StageParts::TakeOver() {
   if (stage.takeover == nullptr) return absl::OkStatus();
   LIME_RETURN_IF_ERROR(kv->TakeOver(*stage.takeover));

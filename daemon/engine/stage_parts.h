@@ -23,8 +23,7 @@
 namespace lime {
 
 struct StageParts {
-  // REQUIRES: the plan in `stage` is valid for `spec`. `checkpoint`, `spec` and `stage` outlive
-  // this object.
+  // REQUIRES: the plan in `stage` is valid for `spec`. All three outlive this object.
   StageParts(const Checkpoint& checkpoint, const ModelSpec& spec, const StageEngine::Options& stage);
 
   struct Owner {
@@ -34,8 +33,7 @@ struct StageParts {
     std::function<void(int32_t to, std::vector<std::byte> message, bool may_wait)> send_kv;
   };
   // ResourceExhausted, with the numbers and a remedy, if the process would exceed the device's
-  // budget, also while it takes over KV of the previous plan. Other errors as of
-  // StageEngine::Install.
+  // budget, also while it takes over KV of the previous plan. Else as StageEngine::Install.
   absl::Status Open(const Owner& owner);
   // A reader for rows of the embedding.  Thread: any
   absl::StatusOr<std::unique_ptr<RowReader>> OpenRows() const;
@@ -47,7 +45,7 @@ struct StageParts {
   const ModelSpec& spec;
   const StageEngine::Options& stage;
   const std::vector<int32_t> layers;  // whose KV is here
-  // true: pages come as sequences grow, and residency may change; false: all at once
+  // True: pages come as sequences grow, and residency may change; false: all at once.
   const bool pages_come;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<SlicedVisit> visit;  // null: nothing is evicted

@@ -29,8 +29,8 @@ class StageResidency {
  public:
   struct Owner {
     absl::Mutex* mutex = nullptr;
-    // Called under the lock, except `loaded`.
-    // Of its StageLogic. `carry_out` carries them out, and then the waiting orders.
+    // Functions are called under the lock, except `loaded`. `carry_out` carries out `actions`, the
+    // StageLogic's, and then the waiting orders.
     StageLogic::Actions* actions = nullptr;
     std::function<void()> carry_out;
     std::function<void(const absl::Status& status)> fail;
@@ -43,8 +43,7 @@ class StageResidency {
   ~StageResidency();
 
   const ResidencyLogic& logic() const { return logic_; }
-  // Steps begin, in `stage`, which has the logic's Programs, and with `compute`. Both outlive this
-  // object.
+  // Steps begin. REQUIRES: `stage` has the logic's Programs; it and `compute` outlive this object
   void Start(StageLogic& stage, StageCompute* compute);
   // Watches the machine's memory if that is asked for. Called without the lock, after Start
   absl::Status Watch();

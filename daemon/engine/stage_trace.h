@@ -20,8 +20,7 @@ class StageTrace {
   // REQUIRES: `ring` outlives this.
   explicit StageTrace(TraceRing& ring) : ring_(ring) {}
 
-  // A load was given to the disk, for `step` as far as known. REQUIRES: at most kMaxLoadsUnderWay
-  // are under way
+  // A load begins, for `step` as far as known. REQUIRES: at most kMaxLoadsUnderWay are under way
   void LoadBegun(const ProgramRunner::StartLoad& start, int64_t step, double now_ms) {
     loading_[static_cast<size_t>(start.load % kMaxLoadsUnderWay)] = {
         .kind = TimelineSpan::Kind::kLoad, .begin_ms = now_ms, .step = static_cast<int32_t>(step), .part = start.what.part};

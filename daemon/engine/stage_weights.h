@@ -33,8 +33,7 @@
 
 namespace lime {
 
-// Weights that no computation uses any more. The destructor frees their memory, which takes a
-// while.
+// Weights that no computation uses any more. Their memory goes with them, which takes a while.
 struct LeavingWeights {
   LeavingWeights() = default;
   LeavingWeights(LeavingWeights&&) = default;
@@ -53,7 +52,7 @@ class StageWeights {
     LoaderKind loader = LoaderKind::kRead;
     int64_t passes = 1;     // how often all weights will be read, for kAuto
     StageKv* kv = nullptr;  // reads KV parts; outlives this object
-    // of the previous plan: what stays is used, the rest is freed first
+    // Of the previous plan: what stays is used, the rest is freed first.
     WeightsLeft* left = nullptr;
     std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)> wrap_device;  // for tests
   };
@@ -63,8 +62,7 @@ class StageWeights {
   static absl::StatusOr<std::unique_ptr<StageWeights>> Load(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan,
                                                             int32_t device, Backend& backend, const Options& options);
 
-  // Bytes that Load takes: the weights, and the ring with extra room for a place that does not fit
-  // before its end.
+  // Bytes that Load takes: weights, and the ring with extra room for a place that crosses its end.
   static absl::StatusOr<Bytes> MemoryFor(const Checkpoint& checkpoint, const ModelSpec& spec, const Plan& plan, int32_t device);
 
   // Keeps in `left` what Load would use, and frees the rest.
@@ -75,8 +73,8 @@ class StageWeights {
 
   // Whether the part's block is computed as a whole, not by rows.
   bool IsWhole(int part) const { return whole_[part]; }
-  // The part's rows in memory for `step`, in order of use. REQUIRES: not whole; resident, or loaded
-  // and not released
+  // Its rows in memory for `step`, in order of use.
+  // REQUIRES: not whole; resident, or loaded and not released
   int NumRows(int part) const { return reader_->NumRows(BlockOf(part), PieceOf(part)); }
   RowsInMemory Rows(int part, int i, int64_t step) const;
 
@@ -84,8 +82,7 @@ class StageWeights {
   // streams, loaded and not released
   const KvLoad* Kv(int part, int64_t step) const;
 
-  // Starts reading a streamed part into the ring. REQUIRES: the ring has room, which Programs
-  // ensure
+  // Starts reading a streamed part into the ring. REQUIRES: the ring has room (Programs ensure it)
   void StartLoad(int part, PieceReader::Completion done);
 
   // ---- Residency that changes
@@ -93,7 +90,7 @@ class StageWeights {
   // From step `border` on, the parts that stream in `after` stream, and no others; of a whole block
   // all or none. `embedding_leaves`: from then on the rows of the embedding are read one by one.
   void Change(const Plan& after, int64_t border, bool embedding_leaves = false);
-  // Whether memory is here that is no longer needed: of weights that now stream, or of a ring.
+  // Whether memory can be freed: of weights that stream now, or of a ring.
   bool Leaves() const;
   // Removes and returns that memory. Called once nothing computes with it.
   LeavingWeights TakeLeaving();
@@ -150,7 +147,7 @@ class StageWeights {
   std::vector<std::pair<int, int>> place_of_;
   const bool parts_leave_;   // the plan's KV grows
   std::vector<bool> whole_;  // by part
-  // by part: memory of resident parts of blocks that are not whole
+  // By part: memory of resident parts of blocks that are not whole.
   std::vector<HugeBuffer> own_;
   std::unique_ptr<std::atomic<bool>[]> read_;     // by part: own_ has been read
   std::vector<bool> streamed_before_, streamed_;  // by part: before border_, and from border_ on

@@ -27,8 +27,8 @@ inline constexpr char kStoreDiskCheck[] = "disk of the store";  // name of a row
 
 // The parts of InspectMachine.
 Finding InspectMemory(Bytes budget, Bytes runtime);
-// `check` names the row. `writes`: files will be made there, so free space matters, and the folder
-// may not exist yet.
+// `check` names the row. `writes`: limed will write there: free space counts, and the folder may be
+// missing.
 Finding InspectDisk(const std::string& check, const std::string& named, bool writes, double seconds);
 Finding InspectWeights(const std::string& folder);
 Finding InspectStore(const std::string& folder);

@@ -23,8 +23,7 @@ struct StateFiles {
 // Makes the folder, which nobody else may read. InvalidArgument for invalid names.
 absl::StatusOr<StateFiles> StateFilesOf(const std::string& cluster, const std::string& device);
 
-// Files of every running daemon that was started from this cluster.toml, whatever the cluster and
-// the device were called then.
+// Files of each running daemon that was started from this cluster.toml, under any name.
 std::vector<StateFiles> StartedFrom(const std::string& cluster_file);
 
 // What started a daemon. Two clusters may have the same name, and then the same files.

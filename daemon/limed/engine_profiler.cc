@@ -29,8 +29,7 @@ constexpr Bytes kMeasuringRoom = 64 * kMiB;
 constexpr Bytes kSmallDisk = 32 * kMiB;
 using Say = std::function<void(const ProfileProgress&)>;
 
-// The memory used for measuring is free again. It must not count in the peak of a plan that is
-// installed later.
+// Memory that measuring took is free again. It must not count in the peak of a later plan.
 void BeginPeakAnew() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }

@@ -54,8 +54,7 @@ absl::Status CheckWritable(const std::string& said, const std::string& folder) {
                  is_there ? "its permissions" : absl::StrCat("the permissions of ", above.string()));
 }
 
-// An error that names a flag's value but not the flag: begins with the place in the file, or else
-// with `opening`.
+// An error that does not name its flag: begins with the place in the file, or else with `opening`.
 absl::Status InFile(const LimedFlags& flags, const char* flag, const absl::Status& error, const char* opening = "") {
   const std::string where = flags.from_file.contains(flag) ? flags.Said(flag, "") + ": " : opening;
   return absl::Status(error.code(), absl::StrCat(where, error.message()));

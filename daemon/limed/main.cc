@@ -1,5 +1,4 @@
-// limed: one device of a cluster. It waits for a coordinator, installs a plan, and computes the
-// plan's stages.
+// limed: one device of a cluster. It waits for a coordinator, installs a plan, computes its stages.
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -101,8 +100,7 @@ int Stop(const lime::LimedFlags& flags) {
   return AnswerPrinted();
 }
 
-// Prints a line for each daemon that has ended, also for devices that the file no longer names, or
-// names differently.
+// Prints a line for each daemon that has ended, also for devices that the file no longer names so.
 int StopAll(const lime::LimedFlags& flags) {
   absl::Status first;
   for (const lime::StateFiles& files : lime::StartedFrom(flags.cluster_file)) {

@@ -1,8 +1,7 @@
 // Allocates places for streamed parts in one range of memory, first in, first out.
 //
 // Pure: offsets only; the owner has the memory.   Thread: the owner's.
-// Invariant: a place is contiguous. One that does not fit before the end begins at 0, and the rest
-// at the end stays unused.
+// Invariant: a place is contiguous. One that does not fit before the end begins at 0.
 #pragma once
 
 #include <deque>

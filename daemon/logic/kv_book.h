@@ -162,8 +162,7 @@ class KvBook {
     return away_.BeginWrite();
   }
 
-  // A piece is written, or could not be. After an error nothing is written any more, unless the
-  // piece's sequence has ended.
+  // A piece is written, or could not be. An error ends all writing, unless its sequence has ended.
   void Written(const KvAway::Piece& piece, const absl::Status& status) {
     const bool ended = away_.life(piece.sequence) != piece.life;
     away_.EndWrite(status.ok());

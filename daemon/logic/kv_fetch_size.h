@@ -35,8 +35,7 @@ class KvFetchSize {
   struct Step {
     int64_t pieces = 0;  // of each layer, with the host
     int64_t stay = 0;    // layers that fit in memory together
-    // How long the host's answer takes. A message that delays a long answer (kLongAnswerMs) by a
-    // millisecond hardly matters.
+    // How long the host's answer takes. A long one (kLongAnswerMs) may be delayed by a message.
     double answer_ms = 0;
   };
   // A step has ended. Returns how many layers to fetch from now on.
@@ -70,8 +69,7 @@ class KvFetchSize {
   Recent steps_ms_;
   std::optional<double> step_ended_ms_;
   int64_t now_ = 0, stay_ = 0;
-  // Answers are long, so some of the layers beyond stay_ may be fetched. Ends once answers are
-  // clearly short.
+  // Answers are long: some layers beyond stay_ may be fetched. Ends when answers are clearly short.
   bool partly_ = false;
   bool late_ = false;  // in the current step
   int steady_ = 0;     // steps in which there was time for more

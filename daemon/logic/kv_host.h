@@ -6,8 +6,7 @@
 // message that a sequence has ended may overtake chunks of it, never the other way round. Such
 // chunks are dropped, but answered as kept, since the owner waits for that.
 //
-// Thread: the caller's.   Invariant: a slot has at most one piece; a sequence has pieces of one
-// life only.
+// Thread: the caller's.   Invariant: a slot has at most one piece, a sequence pieces of one life.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,7 @@
 // Messages between a device, the owner, and the host that keeps KV for it: pieces
 // (daemon/logic/kv_away.h) in both directions, and queries about them.
 //
-// On the wire a header for each kind, little-endian, then raw bytes as they lie in memory. Both are
-// hostile input.
+// On the wire: a header for each kind, little-endian, then raw bytes as in memory. Hostile input.
 #pragma once
 
 #include <cstddef>

@@ -64,8 +64,8 @@ class KvPages {
     return needed > 0;
   }
 
-  // The same for a slot that holds none, else FailedPrecondition. If not all pages are kept, gives
-  // all that it will need.
+  // As Extend, for a slot without pages, else FailedPrecondition. If not all pages are kept, the
+  // slot gets all that it will need.
   absl::Status Reserve(int32_t sequence, int64_t positions) {
     if (options_.num_layers > 0 && !PagesOf(sequence, 0).empty())
       return absl::FailedPreconditionError(absl::StrCat("sequence slot ", sequence, " has not been left by the sequence before"));

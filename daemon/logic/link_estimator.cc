@@ -217,8 +217,7 @@ Bytes LinkEstimator::MostBytes() const {
 }
 
 // A train that never queued for long still went through. Without the bytes that a bucket may have
-// let through, it gives a lower bound. Measured with our clock: a receiver that looks late sees
-// everything at once.
+// let through, it gives a lower bound. By our clock: a receiver that looks late sees all at once.
 void LinkEstimator::NoteAtLeast(int64_t now_us) {
   const int64_t took_us = now_us - probing_since_us_;
   const Bytes behind = arrived_probing_ - kMostBucketBytes;

@@ -91,8 +91,7 @@ class LinkEstimator {
     int64_t sent_us = 0;
     Behind behind = Behind::kUnknown;
   };
-  // Messages that follow one another without a break. Only the last ones, of the window that is
-  // measured, have points.
+  // Messages without a break between them. Only those of the window that is measured have points.
   struct Train {
     std::vector<TrainPoint> points;  // of the window
     Bytes bytes = 0;                 // since the train began

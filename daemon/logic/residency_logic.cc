@@ -36,8 +36,7 @@ ResidencyLogic::ResidencyLogic(const Plan& plan, std::vector<Program> programs, 
   residency_ = std::make_shared<Plan>(to_give_ ? WithRing(plan_, options_.device, to_give_->ring_to_make()) : plan_);
 }
 
-// If nothing streams, a ring that comes and goes does not exist. It comes with the room that a
-// change makes.
+// While nothing streams, a ring that comes and goes does not exist: a change makes it.
 void ResidencyLogic::NoteRing(std::vector<Program>& programs) const {
   if (!options_.ring_comes || !programs.front().loads.empty()) return;
   for (Program& program : programs) program.ring_bytes = 0;

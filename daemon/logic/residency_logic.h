@@ -57,15 +57,13 @@ class ResidencyLogic {
     int64_t border = 0;
     bool embedding_leaves = false;
   };
-  // Parts leave memory; then pages come, up to `pages`, and a ring if one is needed, while steps go
-  // on. Then OnRoomMade.
+  // While steps go on, parts leave memory; then pages come, and a ring if needed. Then OnRoomMade.
   struct MakeRoom {
     int64_t pages = 0, pages_before = 0;
     Bytes ring = 0;
     bool reads_rows = false;  // the embedding is read by rows from now on
   };
-  // For the watch over the memory: how many bytes of the weights that may be evicted are resident,
-  // and how many there can be.
+  // For the watch over the memory: bytes of evictable weights that are resident, and all of them.
   struct Resident {
     Bytes bytes = 0;
   };
@@ -78,8 +76,7 @@ class ResidencyLogic {
   using Action = std::variant<Prepare, ChangeWeights, MakeRoom, Resident, Most, Report>;
   using Actions = std::vector<Action>;
 
-  // `programs`: of the plan as it is now (CompileAll).  REQUIRES: `plan` is valid. It and `book`
-  // outlive this object
+  // `programs`: CompileAll of the plan.  REQUIRES: `plan` is valid; it and `book` outlive this
   ResidencyLogic(const Plan& plan, std::vector<Program> programs, KvBook& book, Options options);
   // Steps begin.  REQUIRES: `stage` has programs(), and outlives this object
   void Start(StageLogic& stage) { stage_ = &stage; }

@@ -14,8 +14,7 @@
 //                                 `step_interval`
 //   a step is evicted again soon  `hold` doubles: no fight with a neighbour for the same memory
 //
-// Invariants: 0 <= target <= most. While no neighbour changes the room, a step that was taken is
-// never evicted again.
+// Invariants: 0 <= target <= most. If no neighbour changes the room, no step up is evicted again.
 #pragma once
 
 #include <algorithm>
@@ -138,8 +137,7 @@ class ResidencyPolicy {
     return true;
   }
 
-  // Falls during one shortage count as one: only the first after a step up tells whether that step
-  // was too early.
+  // Falls in one shortage count as one. Only the first tells whether a step up was too early.
   void Shed(Bytes target, Reason reason, absl::Time now) {
     target_ = std::clamp<Bytes>(target, 0, target_);
     reason_ = reason;

@@ -116,8 +116,7 @@ absl::Status StageInbox::CheckBatch(const MicroBatch& batch) const {
   return EvictsKv(plan_) ? CheckOwn(batch) : absl::OkStatus();
 }
 
-// If evicted positions go ahead of a sequence's rows: its rows follow one another, in the
-// micro-batch of their slot.
+// If KV is evicted: a sequence's rows follow one another, in the micro-batch of their slot.
 absl::Status StageInbox::CheckOwn(const MicroBatch& batch) const {
   std::set<int32_t> seen;
   for (size_t row = 0; row < batch.rows.size(); ++row) {

@@ -40,8 +40,7 @@ class StageInbox {
   // REQUIRES: `plan` is valid and outlives this object; `device` is one of the plan's.
   StageInbox(const Plan& plan, int32_t device, const Shape& shape);
 
-  // Bytes of hidden states, and of logits between parts of the head, that may wait: for all steps
-  // that a peer may be ahead.
+  // Bytes of hidden states and logits that may wait, for all steps that a peer may be ahead.
   static Bytes WaitingBytes(const Plan& plan, int32_t device, Bytes row_bytes);
 
   // ---- Orders, in the order of their numbers

@@ -3,9 +3,9 @@
 // in, actions out. The driver (StageEngine, or the simulated cluster in tests/sim) has the threads,
 // buffers, backend and clock.
 //
-//   orders, activations, tokens ──► StageInbox ─┐
-//   loads, computations, answers ───────────────┼──► ProgramRunner ──► actions, carried out in order
-//   steps, sequences ──► KvBook ◄───────────────┘
+//   orders, activations, tokens ─► StageInbox ─┐
+//   loads, computations, answers ──────────────┼──► ProgramRunner ──► actions, carried out in order
+//   steps, sequences ──► KvBook ◄──────────────┘
 //
 // The driver reports an event, carries out the actions that this appends, and then takes orders one
 // by one, as long as HasOrder says so. So whatever an order does to memory (StageKv,
@@ -57,8 +57,7 @@ class StageLogic {
   struct Failed {
     absl::Status why;
   };
-  // A StartSend of tokens to this device itself is done already; only the coordinator is still to
-  // hear of them.
+  // A StartSend of tokens to this device itself is done already; the driver tells the coordinator.
   using Action = std::variant<ProgramRunner::StartCompute, ProgramRunner::StartLoad, ProgramRunner::Release, ProgramRunner::StartSend,
                               ProgramRunner::StartAskKv, ProgramRunner::Waited, ProgramRunner::StepEnded, ProgramRunner::Border, Admitted,
                               Retired, ChangeResidency, StepBegun, Failed>;
@@ -85,8 +84,8 @@ class StageLogic {
   void OnLoaded(int64_t load, double now_ms, Actions& actions);
   // The answer to a StartAskKv.
   void OnKvArrived(int32_t part, int32_t microbatch, double now_ms, Actions& actions);
-  // From some step on other parts stream, as ProgramRunner::Change says. InvalidArgument while
-  // another change is not settled.
+  // From a later step on other parts stream (ProgramRunner::Change). InvalidArgument while an
+  // earlier change is not settled.
   absl::Status OnChange(const std::vector<Program>& entering, const std::vector<Program>& settled, double now_ms, Actions& actions);
   void OnRoomMade(double now_ms, Actions& actions);
   // The driver could not do something. The device stops for good.

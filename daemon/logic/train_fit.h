@@ -39,8 +39,8 @@ struct TrainFit {
 
   // Whether a longer train would hardly give a better rate.
   bool Good() const;
-  // As Good, for messages so small that a link may hand over several at once: the tail must have
-  // several such groups.
+  // As Good, for small messages. A link may deliver several of them at once: the tail must have a
+  // number of such groups.
   bool GoodOfSmall() const;
 };
 

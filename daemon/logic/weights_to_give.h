@@ -119,8 +119,7 @@ class WeightsToGive {
     BlockId id;
     std::vector<int32_t> parts;
   };
-  // Lets the block stream if the ring has room for it beside the others. Returns the bytes that
-  // leave memory.
+  // Lets the block stream, if the ring has room for it too. Returns the bytes that leave memory.
   Bytes Give(const Block& block, Plan& plan) const {
     std::vector<int32_t> parts;
     Bytes bytes = 0, largest = 0;

@@ -10,8 +10,8 @@
 namespace lime {
 namespace {
 
-// The stall (at least kTriggerStall) and the window in microseconds. Without privileges the window
-// must be a multiple of 2 s.
+// Stall (at least kTriggerStall) and window, in microseconds. Without privileges the window must be
+// a multiple of 2 s.
 constexpr std::string_view kTriggers[] = {"some 100000 1000000", "some 200000 2000000"};
 
 FileDescriptor Open(const std::string& path, int flags) {

@@ -24,7 +24,7 @@ class PressureMonitor {
     // Memory to be left free: events are asked for around it.
     Bytes reserve = 0;
     absl::Duration interval = absl::Milliseconds(250);       // between samples
-    absl::Duration near_interval = absl::Milliseconds(50);   // if less than 4 * reserve is available
+    absl::Duration near_interval = absl::Milliseconds(50);   // if available < 4 * reserve
     absl::Duration event_interval = absl::Milliseconds(20);  // at least, after an event's sample
     bool use_events = true;
     std::function<void(const MemorySample&)> on_sample;
@@ -46,8 +46,7 @@ class PressureMonitor {
  private:
   PressureMonitor(Options options, FileDescriptor stop, std::vector<PressureEvent> events);
   void Run();
-  // Waits for an event or until the time is over. Returns what happened; "": stop. Drops events of
-  // groups that are gone.
+  // Waits for an event, `longest` at most. Returns its source; "": stop. Drops groups that ended.
   std::string_view Wait(absl::Duration longest);
   bool StopWithin(absl::Duration time) const;
 

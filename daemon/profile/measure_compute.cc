@@ -191,8 +191,8 @@ class ComputeMeter {
     }
   }
 
-  // Consecutive steps of one shape. The first finds the caches of another shape, so it does not
-  // count for a decode shape.
+  // Consecutive steps of one shape. The first of a decode shape does not count: its caches are
+  // another's.
   absl::Status Visit(Shape& shape) {
     DealPages(shape);
     const double start = SteadyMs();

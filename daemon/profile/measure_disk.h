@@ -1,5 +1,4 @@
-// Measures rate and latency of direct reads of a model's files, by request size and depth, under
-// the limits in force.
+// Rate and latency of direct reads of files, by request size and depth, under the limits in force.
 #pragma once
 
 #include <atomic>

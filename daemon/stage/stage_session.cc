@@ -302,8 +302,8 @@ void StageSession::TellSampled(int64_t step, std::span<const SampledToken> token
   }
 }
 
-// Only the last stage's device tells: with it a step ends everywhere. One message with the tokens,
-// if no others are to come.
+// Only the last stage's device tells: with it a step ends everywhere. If no other tokens are to
+// come, one message has tokens and end.
 void StageSession::TellEnded(int64_t step) {
   if (std::exchange(awaits_end_, false)) {
     std::get<SampledNews>(sampled_).ends_step = true;

@@ -56,8 +56,7 @@ class StageSession : public std::enable_shared_from_this<StageSession> {
   };
   Left Leave();
 
-  // From now on `sink` gets tokens, steps and failures; empty: nobody does. Returns the failure if
-  // there was one.
+  // From now on `sink` gets tokens, steps and failures; empty: nobody. Returns the failure, if any.
   absl::Status SetSink(Sink sink);
 
   // A person has taken the plan away. The coordinator hears that, and nothing after it.
