@@ -94,8 +94,7 @@ class KvLeft {
   // Reads all pages of an extent, and calls `take` with each run: its first page, and its bytes.
   using Take = std::function<absl::Status(int64_t first, std::span<const std::byte> pages)>;
   absl::Status ReadAll(int32_t layer, bool hosts, const KvExtent& extent, const Take& take) const;
-  // Pages in the run that begins at `first`. It ends at `end`, with the piece, or at 1 MiB (or a
-  // page).
+  // Pages in the run that begins at `first`: up to `end`, within one piece, 1 MiB or one page.
   static int64_t RunAt(int64_t first, int64_t end, Bytes page_bytes);
 
   // Ends reads from the disk soon, with kCancelled.  Thread: any

@@ -1,5 +1,4 @@
-// One device's part of a plan: its weights, KV pages and backend. The Programs that the plan
-// compiles to drive it.
+// One device's part of a plan: its weights, KV pages and backend. The plan's Programs drive it.
 //
 //   orders, activations, finished reads ──► ProgramRunner ──► compute thread, PieceReader, peers
 //
@@ -51,7 +50,7 @@ struct StagePeers {
 
 // One plan's part on a device.
 struct StageSetup {
-  std::string weights;  // their folder
+  std::string weights;  // folder of the checkpoint
   Plan plan;
   int32_t device = 0;  // index in the plan
   StagePeers peers;
@@ -111,7 +110,8 @@ class StageEngine {
 
   // Statistics of the stage, without its epoch, links and process. May wait for the disk.
   virtual DeviceStatistics stats() const = 0;
-  // Share of this step's computations on the device that have ended. Never waits.  Thread: any
+  // Share of the current or last step's computations here that have ended. Never waits.
+  // Thread: any
   virtual double StepShare() const { return 0; }
   virtual LoadSummary load() const { return {}; }
 

@@ -104,8 +104,8 @@ class KvFetcher {
     return std::nullopt;
   }
 
-  // Takes bytes of a fetch. InvalidArgument if nothing was to be fetched, or if they do not follow
-  // those that came; nothing has changed then.
+  // Takes bytes of a fetch. InvalidArgument if no fetch is under way, or if the bytes do not follow
+  // the ones before; nothing has changed then.
   absl::StatusOr<Placed> On(const KvFetched& fetched) {
     if (under_way_.empty()) return Invalid("fetched KV: bytes of fetch ", fetched.number, ", and none is under way");
     const int64_t i = under_way_.front();
@@ -180,8 +180,8 @@ class KvFetcher {
     return (layer - next_ + shape_.layers) % shape_.layers;
   }
 
-  // A slot for a piece that is used after `distance` layers. A free one, else the slot whose piece
-  // is used the latest, if that is after more layers.
+  // A slot for a piece that is used after `distance` layers. A free one, else the one whose piece
+  // is used the latest of all, if that is even later.
   std::optional<int64_t> SlotFor(int64_t distance) const {
     std::optional<int64_t> best;
     int64_t latest = distance;

@@ -2,9 +2,9 @@
 // a time, the next one once the host confirms the last. Pure: which bytes go in which message;
 // pages and links are the owner's.
 //
-// KvAway chooses the piece. It is written (KvAway::EndWrite) once the host has all its layers. Only
-// if its sequence has ended may it be given up, between two layers: the host drops what it has of
-// it (daemon/logic/kv_host.h).
+// KvAway chooses the piece. It is written (KvAway::EndWrite) once the host has all its layers. It
+// may be given up between two layers, but only if its sequence has ended: then the host drops what
+// it has of the piece (daemon/logic/kv_host.h).
 //
 // Thread: the owner's.   Invariant: at most one layer's piece is under way.
 #pragma once

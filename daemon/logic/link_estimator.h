@@ -6,14 +6,14 @@
 // queueing, or as soon as the connection had taken it. Chunks of a prompt and bulk data are trains
 // by themselves; a token now and then is none. If nothing has given a rate for a while, probes are
 // sent, as many at a time as keep the link busy for a few milliseconds, until those that have
-// arrived give a rate. Probes are small, and large once the train itself has shown that the link is
-// fast, whatever the estimate.
+// arrived give a rate. Probes are small at first, and large once the train itself has shown that
+// the link is fast.
 //
-// A rate that agrees with the estimate refines it: the median of the last three counts. A rate that
-// does not agree is a change once another one agrees with it, or if it was measured for long. A
-// lower rate may come from trains of others on the same path. It is a change if it was measured
-// again after those, or for longer than they last, or if it is less than they would leave. If three
-// lower rates differ, the middle one counts.
+// A rate that agrees with the estimate refines it: the estimate is the median of the last three. A
+// rate that does not agree is a change once another one agrees with it, or if it was measured for
+// long. A lower rate may come from other devices' trains on the same path. It is a change if it was
+// measured again after those trains, or for longer than they last, or if it is less than they would
+// leave. If three lower rates differ, the middle one counts.
 //
 // Times: microseconds; `sent` and `now` of our clock, `arrived` of the receiver's, whose zero is
 // unknown. Clocks drift by 100 ppm at most.

@@ -43,8 +43,8 @@ class ResidencyLogic {
 
   // ---- Actions
 
-  // Pages that go are freed now, and the Programs of the change are compiled, while steps go on.
-  // Then OnPrepared, or OnNotPrepared.
+  // While steps go on, frees the pages that go, and compiles the Programs of the change. Then
+  // OnPrepared, or OnNotPrepared.
   struct Prepare {
     std::shared_ptr<const Plan> from;
     Residency to;
@@ -91,8 +91,8 @@ class ResidencyLogic {
   // Positions of each sequence that may be away under the current residency.
   int64_t Reach() const { return ReachOf(*residency_); }
   int64_t num_changes() const { return num_changes_; }
-  // Bytes evicted under pressure, less what reading them takes; bytes that can be evicted at all;
-  // and the largest block of these.
+  // given: bytes evicted under pressure, less what reading them takes. most: bytes that can be
+  // evicted. largest: the largest block of these.
   Bytes given() const { return given_.bytes; }
   Bytes most() const { return most_; }
   Bytes largest() const { return to_give_ ? to_give_->largest() : 0; }

@@ -89,7 +89,7 @@ class ResidencyPolicy {
     return target_;
   }
 
-  // The plan has changed. More than `most` is evicted; less comes back step by step.
+  // The plan has changed. What is above `most` is evicted; what is missing comes back step by step.
   void SetMost(Bytes most) {
     options_.most = most;
     target_ = std::min(target_, most);

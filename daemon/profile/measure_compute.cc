@@ -191,8 +191,8 @@ class ComputeMeter {
     }
   }
 
-  // Consecutive steps of one shape. The first of a decode shape does not count: its caches are
-  // another's.
+  // Consecutive steps of one shape. The first step of a decode shape does not count: the caches are
+  // full of another shape's data.
   absl::Status Visit(Shape& shape) {
     DealPages(shape);
     const double start = SteadyMs();
