@@ -166,8 +166,8 @@ absl::Status StageParts::MakeRoom(const BackendOptions& options) {
                     .weights = weight_bytes};
   LIME_RETURN_IF_ERROR(CheckFits(device(), taken));
   const Bytes both = taken.total() - weight_bytes + left + (stage.takeover == nullptr ? 0 : TakeoverBytes(plan()));
-  // Weights give way to KV: they can be read from the disk again.
-  if (KeptBytes() > 0 && both + KeptBytes() > device().budget) stage.takeover->weights.reset();
+  if (KeptBytes() > 0 && both + KeptBytes() > device().budget)
+    stage.takeover->weights.reset();  // rather than KV: weights can be read from the disk again
   return left > 0 ? CheckBothFit(device(), both) : absl::OkStatus();
 }
 
